@@ -88,6 +88,7 @@ class DataConfig(Record):
     eval_path: Place = ""  # held-out text, or rows of a table; empty: a share of `path`
     # of a table, by their roles, such as text=body,label=class; those of usual names are found
     columns: Columns = ""
+    drop_incomplete: bool = False  # leaves out rows of a table without a label or text
     text_field: str = (
         "text"  # the field of each jsonl line, or column, to read; pairs have "source" and "target"
     )

@@ -1,7 +1,8 @@
 """CoNLL's files of tagged words: a word and its columns per line, and a blank line behind each
 sentence."""
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from flaxformer_lite.config import ConfigError
@@ -11,12 +12,14 @@ UNIVERSAL = ("id", "tokens", "lemmas", "upos", "xpos", "feats", "head", "deprel"
 DOCUMENT = "-DOCSTART-"
 
 
-def read_conll(text: str, where: str, *, universal: bool = False) -> list[dict[str, Any]]:
-    """Reads a row per sentence, with a list of values per column: `tokens`, the first, and `tags`,
+def read_conll(
+    lines: Iterable[str], where: str, *, universal: bool = False
+) -> Iterator[dict[str, Any]]:
+    """Yields a row per sentence, with a list of values per column: `tokens`, the first, and `tags`,
     the last.
 
     Args:
-      text: the file's.
+      lines: the file's.
       where: the field and value that errors name.
       universal: whether it is CoNLL-U; the columns then have the names of UNIVERSAL, and lines of
         contractions, of empty nodes and of comments are left out.
@@ -24,13 +27,13 @@ def read_conll(text: str, where: str, *, universal: bool = False) -> list[dict[s
     Raises:
       ConfigError: a line has another number of columns than the first; names the line.
     """
-    rows: list[dict[str, Any]] = []
     sentence: list[list[str]] = []
     width = 0
-    for number, line in enumerate([*text.split("\n"), ""], start=1):
-        values = line.rstrip("\r").split("\t") if "\t" in line else line.split()
+    for number, line in enumerate(itertools.chain(lines, [""]), start=1):
+        values = line.rstrip("\r\n").split("\t") if "\t" in line else line.split()
         if not any(values):
-            rows += [dict(_columns(sentence, universal))] if sentence else []
+            if sentence:
+                yield dict(_columns(sentence, universal))
             sentence = []
         elif values[0] != DOCUMENT and not (universal and _is_left_out(values[0])):
             width = width or len(values)
@@ -40,7 +43,6 @@ def read_conll(text: str, where: str, *, universal: bool = False) -> list[dict[s
                     f"{where}:{number}: {len(values)} columns, where each word must have {due}."
                 )
             sentence.append(values)
-    return rows
 
 
 def _is_left_out(first: str) -> bool:

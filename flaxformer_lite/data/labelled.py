@@ -1,48 +1,73 @@
 """Labelled rows of a table as examples: columns, split, tokenizer, and what the task makes of each
 row."""
 
+import bisect
 import contextlib
+import functools
 import hashlib
+import inspect
 import json
+import operator
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from flaxformer_lite import registry
-from flaxformer_lite.config import ConfigError, DataConfig, plugin_name, to_config_dict
+from flaxformer_lite.config import (
+    ConfigError,
+    DataConfig,
+    from_config_dict,
+    plugin_name,
+    to_config_dict,
+)
 from flaxformer_lite.data import (
     cache,
     conversations,
     progress,
+    stored,
     table,
     tokenizer,
     tokenizer_training,
 )
 from flaxformer_lite.data.frame import Frame, Spans
-from flaxformer_lite.data.split import SPLITS, split_of
+from flaxformer_lite.data.scan import RoleRows, Scan, scan, shared
+from flaxformer_lite.data.split import SPLITS
 from flaxformer_lite.data.table import Table
 from flaxformer_lite.data.tokenizer import Tokenizer
 
 Row = dict[str, Any]
+DROP = "leave such rows out with --config.data.drop_incomplete=True"
 BATCH = 1024  # texts tokenized at a time
+CHUNK = 1 << 12  # rows of a large table encoded at a time
 NAMED = 12  # most columns that a message names
+FORMAT = "1"  # increase when the files of encoded rows change
+TRIED = 64  # rows that are tried with greater lengths, where none fits
+DOUBLINGS = 16  # of the length
+DIGEST = 16  # bytes that stand for a text
+NO_FILE = ("abc", "builtins", "typing", "__main__")  # modules of base classes that are not hashed
+SOURCES = ("data", "objectives", "runtime/chat_template.py")  # what the features of rows depend on
 
 
 @dataclass(frozen=True, eq=False)
 class LabelledRecords:
     """The examples of a table's rows; a row may have several (a long context in strides) or
-    none."""
+    none.
+
+    Those of a large table are mapped from files: its rows, features, sizes and row_of are indexed
+    alike.
+    """
 
     tokenizer: Tokenizer  # gives the special ids
     frame: Frame  # the special tokens around texts
     length: int  # tokens of an example
     target_length: int  # of its decoder side, or 0
     table: Table  # as it was read
-    rows: list[Row]  # its values by role
-    features: list[Any] = field(
+    rows: Sequence[Row]  # its values by role
+    features: Sequence[Any] = field(
         default_factory=list
     )  # for each example what the task made of its row
     reference: np.ndarray | None = (
@@ -52,9 +77,27 @@ class LabelledRecords:
         default_factory=lambda: np.zeros(0, np.int64)
     )  # [examples]; empty where rows share one
     skeleton: str = "encoder"  # the model's
+    sizes: np.ndarray = field(
+        default_factory=lambda: np.zeros((0, 1), np.int32)
+    )  # [examples, 1 or 2] tokens of each, and of its decoder side if it has one
+    cut: int = 0  # examples that lost tokens, as they were too long
+    dropped: int = 0  # rows without an example
+    first: int = 0  # the number of the first row that `encode` gets
+    known: dict[str, Any] = field(default_factory=dict)  # what `has` and `number` remember
 
     def __len__(self) -> int:
         return len(self.features)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """The tokens of each example, [examples] int32, without padding and decoder side."""
+        return self.sizes[:, 0]
+
+    def column(self, *place: int) -> np.ndarray:
+        """Returns the number or array at a place in the features, stacked over all examples."""
+        if isinstance(self.features, stored.StoredFeatures):
+            return self.features.column(*place)
+        return np.stack([functools.reduce(operator.getitem, place, one) for one in self.features])
 
     def spans(self, texts: Sequence[str]) -> list[Spans]:
         """Tokenizes texts, without special tokens."""
@@ -67,6 +110,19 @@ class LabelledRecords:
         """Tokenizes conversations by a chat template, with the tokens of answers marked
         (data/conversations.py)."""
         return conversations.encode(self.tokenizer, template, chats, known=known)
+
+    def has(self, role: str) -> bool:
+        """Returns whether some row has a value of this role."""
+        if role not in self.known:
+            self.known[role] = any(row[role] is not None for row in self.rows)
+        return self.known[role]
+
+    def number(self, texts: Sequence[str]) -> list[int]:
+        """Numbers texts in the order in which they first occur in the table: the same text has the
+        same number."""
+        seen = self.known.setdefault("\0texts", {})
+        digests = (hashlib.blake2b(t.encode(), digest_size=DIGEST).digest() for t in texts)
+        return [seen.setdefault(digest, len(seen)) for digest in digests]
 
 
 def open_labelled(
@@ -94,28 +150,63 @@ def open_labelled(
             f"data.path: {plugin_name(objective)} learns from a table with the columns {roles}; set"
             " it to a csv, tsv, jsonl or parquet file."
         )
-    tables = _split(cfg, objective)
-    rows = {name: by_role(objective, part, cfg.columns) for name, part in tables.items()}
+    tables, remarks = _split(cfg, objective)
     names = columns_of(objective, tables["train"], cfg.columns)
-    classes = {
-        role: tables["train"].names[name]
-        for role, name in names.items()
-        if name in tables["train"].names
-    }
-    with _row_errors(tables["train"]):
-        objective = objective.fit(rows["train"], classes, labels)
+    rows = {name: by_role(objective, part, cfg.columns) for name, part in tables.items()}
+    objective = _fitted(cfg, objective, tables["train"], rows["train"], names, labels)
     chosen = _tokenizer(cfg, tables["train"], rows["train"])
     records = {
-        name: encode(objective, cfg, tables[name], rows[name], chosen, skeleton, types)
+        name: encode(
+            objective, cfg, tables[name], rows[name], chosen, skeleton, types, root=cfg.cache
+        )
         for name in SPLITS
     }
+    remarks += objective.remarks(records)
     described = _described(objective, cfg, names, records)
+    described += [("warning", remark) for remark in remarks]
     train = records["train"]
     joined = objective.join(train.features, train)
     if len(joined) < len(train):
         described.append(("packed", f"{len(train):,} training examples in {len(joined):,}"))
-        records["train"] = replace(train, features=joined, row_of=np.zeros(0, np.int64))
+        first = getattr(joined, "first", None)
+        sizes = (
+            np.asarray([objective.tokens(feature) for feature in joined])
+            if first is None
+            else np.add.reduceat(train.sizes, first[:-1])
+        )
+        records["train"] = replace(
+            train, features=joined, row_of=np.zeros(0, np.int64), sizes=sizes
+        )
     return objective, records, described
+
+
+def _fitted(
+    cfg: DataConfig,
+    objective: Any,
+    read: Table,
+    rows: Sequence[Row],
+    names: dict[str, str],
+    labels: tuple[str, ...],
+) -> Any:
+    """Returns the task with what it learns from the training rows, such as its labels."""
+    classes = {role: read.names[name] for role, name in names.items() if name in read.names}
+
+    def fit() -> Any:
+        with _row_errors(read):
+            return objective.fit(rows, classes, labels)
+
+    if not read.is_stored or not _is_kept(objective):
+        return fit()
+
+    def write(folder: Path) -> None:
+        with progress.working("reading the labels"):
+            fitted = fit()
+        (folder / "task.json").write_text(to_config_dict(fitted).to_json())
+
+    parts = [read.fingerprint, names, classes, labels, *_made_by(objective)]
+    folder = cache.folder(cfg.cache, f"task-{_hash(parts)}", write)
+    values = json.loads((folder / "task.json").read_text())
+    return from_config_dict(type(objective), values, where="objective")
 
 
 def open_rows(
@@ -142,48 +233,191 @@ def open_rows(
     Raises:
       ConfigError: as `open_labelled`.
     """
-    read = table.read_table(path, f"--data={path}", "eval")
+    read = table.read_table(path, f"--data={path}", "eval", root=cfg.cache)
+    if not predicts:
+        read = _whole(cfg, task, read, "predict it")[0]
     rows = by_role(task, read, cfg.columns, predicts=predicts)
-    return encode(task, cfg, read, rows, chosen, skeleton, types)
+    return encode(task, cfg, read, rows, chosen, skeleton, types, root=cfg.cache)
 
 
 def encode(
     objective: Any,
     cfg: DataConfig,
     read: Table,
-    rows: list[Row],
+    rows: Sequence[Row],
     chosen: Tokenizer,
     skeleton: str,
     types: int = 2,
+    *,
+    root: str = "",
 ) -> LabelledRecords:
-    """Tokenizes rows into the task's examples."""
+    """Tokenizes rows into the task's examples; those of a table that is mapped from files are kept
+    under `root`."""
     length, target_length = objective.lengths(cfg.length, cfg.target_length)
     frame = chosen.frame(skeleton) if types > 1 else replace(chosen.frame(skeleton), second_type=0)
     reader = LabelledRecords(chosen, frame, length, target_length, read, rows, skeleton=skeleton)
-    with _row_errors(read):
-        made = objective.encode(rows, reader)
-    row_of = np.repeat(np.arange(len(rows)), [len(examples) for examples in made])
-    records = replace(
-        reader, features=[example for examples in made for example in examples], row_of=row_of
-    )
+    records = None
+    if root and read.is_stored and _is_kept(objective):
+        with contextlib.suppress(stored.Unstorable):
+            records = _encoded_in_files(objective, reader, root)
+    if records is None:
+        records = _encoded(objective, reader)
     if not len(records):
         raise ConfigError(
-            f"{read.where}: no row of it fits into an example; raise data.length={cfg.length}."
+            f"{read.where}: no row of it fits into an example; raise data.length={cfg.length}"
+            f"{_enough(objective, cfg, reader)}."
         )
     return records
 
 
+def _enough(objective: Any, cfg: DataConfig, reader: LabelledRecords) -> str:
+    """Returns, in words, the least data.length at which one of the first rows fits."""
+    rows = reader.rows[:TRIED]
+
+    def fits(length: int) -> bool:
+        sizes = objective.lengths(length, cfg.target_length)
+        longer = replace(reader, length=sizes[0], target_length=sizes[1])
+        return any(objective.encode(rows, longer))
+
+    powers = (cfg.length << power for power in range(1, DOUBLINGS))
+    if (most := next(filter(fits, powers), None)) is None:
+        return ""
+    enough = bisect.bisect_left(range(most), True, lo=most // 2, key=fits)
+    return f" to {enough} or more"
+
+
+def _encoded(objective: Any, reader: LabelledRecords) -> LabelledRecords:
+    """Encodes all rows in memory."""
+    with _row_errors(reader.table):
+        made = objective.encode(reader.rows, reader)
+    features = [example for examples in made for example in examples]
+    row_of = np.repeat(np.arange(len(reader.rows)), [len(examples) for examples in made])
+    return replace(
+        reader,
+        features=features,
+        row_of=row_of,
+        sizes=_sizes(objective, features),
+        cut=sum(map(_is_cut, features)),
+        dropped=sum(not examples for examples in made),
+    )
+
+
+def _encoded_in_files(objective: Any, reader: LabelledRecords, root: str) -> LabelledRecords:
+    """Encodes rows by chunks into files, or finds these in the cache."""
+    step = CHUNK if _is_chunked(objective) else len(reader.rows)
+
+    def write(folder: Path) -> None:
+        cut = 0
+        dropped = 0
+        total = len(reader.rows)
+        with (
+            (folder / "row_of").open("wb") as row_of,
+            (folder / "sizes").open("wb") as sizes,
+            stored.FeatureWriter(folder) as features,
+            progress.counting("tokenizing rows", total) as advance,
+        ):
+            for first in range(0, total, step):
+                rows = reader.rows[first : first + step]
+                with _row_errors(reader.table, first):
+                    made = objective.encode(rows, replace(reader, first=first))
+                examples = [example for examples in made for example in examples]
+                counts = [len(examples) for examples in made]
+                row_of.write(np.repeat(np.arange(first, first + len(rows)), counts).tobytes())
+                sizes.write(_sizes(objective, examples).tobytes())
+                features.add(examples)
+                cut += sum(map(_is_cut, examples))
+                dropped += sum(not examples for examples in made)
+                advance(len(rows))
+        (folder / "encoded.json").write_text(json.dumps({"cut": cut, "dropped": dropped}))
+
+    frame = [getattr(reader.frame, field.name) for field in fields(reader.frame)]
+    parts = [
+        FORMAT,
+        reader.table.fingerprint,
+        reader.rows.names if isinstance(reader.rows, RoleRows) else "",
+        reader.length,
+        reader.target_length,
+        reader.skeleton,
+        reader.tokenizer.fingerprint,
+        frame,
+        *_made_by(objective),
+    ]
+    folder = cache.folder(root, f"examples-{_hash(parts)}", write)
+    features = stored.StoredFeatures(folder)
+    sizes = stored.mapped(folder / "sizes", np.int32)
+    return replace(
+        reader,
+        features=features,
+        row_of=stored.mapped(folder / "row_of", np.int64),
+        sizes=sizes.reshape(len(features), -1) if len(features) else reader.sizes,
+        **json.loads((folder / "encoded.json").read_text()),
+    )
+
+
+def _sizes(objective: Any, features: Sequence[Any]) -> np.ndarray:
+    sizes = [objective.tokens(feature) for feature in features]
+    return np.asarray(sizes, np.int32) if sizes else np.zeros((0, 1), np.int32)
+
+
+def _is_cut(feature: Any) -> bool:
+    return getattr(feature, "cut", getattr(feature[0], "cut", 0)) > 0
+
+
+def _is_chunked(objective: Any) -> bool:
+    """Returns whether the class that defines `encode` says that it may get a part of the rows."""
+    definer = next(cls for cls in type(objective).__mro__ if "encode" in vars(cls))
+    return "chunked" in vars(definer) and bool(objective.chunked)
+
+
+def _is_kept(objective: Any) -> bool:
+    """Returns whether what a task makes of rows may be kept: not that of a notebook, whose code may
+    change unseen."""
+    return all(cls.__module__ != "__main__" for cls in type(objective).__mro__)
+
+
+def _made_by(objective: Any) -> list[Any]:
+    """Returns what decides what a task makes of a row: its fields and its code."""
+    theirs = [
+        Path(inspect.getfile(cls))
+        for cls in type(objective).__mro__
+        if cls.__module__.partition(".")[0] not in (registry.PACKAGE, *NO_FILE)
+    ]
+    digest = hashlib.sha256(_code().encode())
+    for path in theirs:
+        digest.update(path.read_bytes())
+    return [plugin_name(objective), to_config_dict(objective).to_json(), digest.hexdigest()]
+
+
+@functools.cache
+def _code() -> str:
+    """Hashes the files of this package that decide what a task makes of a row."""
+    package = Path(registry.__file__).parent
+    digest = hashlib.sha256()
+    for path in [path for name in SOURCES for path in _python_files(package / name)]:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _python_files(path: Path) -> list[Path]:
+    return sorted(path.glob("*.py")) if path.is_dir() else [path]
+
+
 @contextlib.contextmanager
-def _row_errors(read: Table) -> Iterator[None]:
+def _row_errors(read: Table, first: int = 0) -> Iterator[None]:
     """Completes a task's errors about `row N`: with the table's name, and the row's number in the
-    file before the split."""
+    file before the split.
+
+    Args:
+      read: the table.
+      first: the index of the row that the task calls row 1.
+    """
     try:
         yield
     except ConfigError as error:
         told = str(error)
-        numbers = read.numbers or range(1, len(read) + 1)
         if named := re.match(r"row (\d+)\b", told):
-            told = f"{read.where}: row {numbers[int(named[1]) - 1]}{told[named.end() :]}"
+            number = read.number(first + int(named[1]) - 1)
+            told = f"{read.where}: row {number}{told[named.end() :]}"
         raise ConfigError(told) from None
 
 
@@ -228,53 +462,79 @@ def columns_of(
     return found
 
 
-def by_role(objective: Any, read: Table, named: str, *, predicts: bool = False) -> list[Row]:
+def by_role(objective: Any, read: Table, named: str, *, predicts: bool = False) -> Sequence[Row]:
     """Returns the values of each row by their roles; None for those that the table lacks."""
-    found = columns_of(objective, read, named, predicts=predicts)
-    roles = [column.role for column in objective.columns]
-    rows = [
-        {role: _value(row, found[role]) if role in found else None for role in roles}
-        for row in read.rows
-    ]
-    for column in objective.columns:
-        if column.predicted and not (predicts or column.optional):
-            lacking = next((i for i, row in enumerate(rows) if row[column.role] is None), None)
-            if lacking is not None:
-                raise ConfigError(
-                    f"{read.where}: row {lacking + 1} has no {column.role}; remove it, or"
-                    " predict it."
-                )
-    return rows
+    names = columns_of(objective, read, named, predicts=predicts)
+    rows = RoleRows(read.rows, [column.role for column in objective.columns], names)
+    return rows if read.is_stored else list(rows)
 
 
-def _value(row: Row, name: str) -> Any:
-    """Returns the value of a column, or of `column.key` where it holds objects."""
-    column, _, key = name.partition(".")
-    inner = row.get(column)
-    return inner.get(key) if name not in row and isinstance(inner, dict) else row.get(name)
-
-
-def _split(cfg: DataConfig, objective: Any) -> dict[str, Table]:
+def _split(cfg: DataConfig, objective: Any) -> tuple[dict[str, Table], list[str]]:
     """Reads the training and the held-out rows: from two files, two splits of a folder, or by a
-    hash of each row."""
+    hash of each row; also returns remarks about them."""
     where = f"data.path={cfg.path!r}"
-    read = table.read_table(cfg.path, where)
+    read = table.read_table(cfg.path, where, root=cfg.cache)
+    aside = None
     if cfg.eval_path:
-        return {
-            "train": read,
-            "eval": table.read_table(cfg.eval_path, f"data.eval_path={cfg.eval_path!r}", "eval"),
-        }
-    if any(name in table.splits_of(cfg.path) for name in table.SPLITS["eval"]):
-        return {"train": read, "eval": table.read_table(cfg.path, where, "eval")}
-    inputs = [column.role for column in objective.columns if not column.predicted]
+        of_eval = f"data.eval_path={cfg.eval_path!r}"
+        aside = table.read_table(cfg.eval_path, of_eval, "eval", root=cfg.cache)
+    elif any(name in table.splits_of(cfg.path) for name in table.SPLITS["eval"]):
+        aside = table.read_table(cfg.path, where, "eval", root=cfg.cache)
+    if aside is None:
+        found = _scanned(cfg, objective, read, cfg.eval_fraction)
+        tables = {name: read.take(rows) for name, rows in found.split().items()}
+        return tables, found.remarks(read, drops=cfg.drop_incomplete)
+    train, found, remarks = _whole(cfg, objective, read)
+    held, found_aside, more = _whole(cfg, objective, aside)
+    if same := shared(found, found_aside):
+        remarks.append(
+            f"{same:,} of {len(held):,} held-out rows ({same / len(held):.0%}) are also training"
+            " rows; their scores say nothing about new rows"
+        )
+    return {"train": train, "eval": held}, remarks + more
+
+
+def _whole(
+    cfg: DataConfig, objective: Any, read: Table, way: str = DROP
+) -> tuple[Table, Scan, list[str]]:
+    """Returns a table without the rows that are left out, its scan, and remarks about it."""
+    found = _scanned(cfg, objective, read, 0, way)
+    remarks = found.remarks(read, drops=cfg.drop_incomplete)
+    if not found.complete.all():
+        read = read.take(np.flatnonzero(found.complete))
+        found = replace(
+            found, hashes=found.hashes[found.complete], complete=found.complete[found.complete]
+        )
+    return read, found, remarks
+
+
+def _scanned(
+    cfg: DataConfig, objective: Any, read: Table, fraction: float, way: str = DROP
+) -> Scan:
+    """Passes over a table.
+
+    Raises:
+      ConfigError: rows lack a label or text, and are not to be left out.
+    """
     rows = by_role(objective, read, cfg.columns)
-    documents = [(json.dumps([row[role] for role in inputs], default=str),) for row in rows]
-    split = split_of(documents, cfg.eval_fraction, where, whole=True)
-    sides = [split.side(document) for document in documents]
-    return {name: read.take([i for i, side in enumerate(sides) if side == name]) for name in SPLITS}
+    names = columns_of(objective, read, cfg.columns)
+    drops = cfg.drop_incomplete
+    cached = None
+    if _is_kept(objective):
+        cached = cfg.cache, _hash([names, *_made_by(objective)])
+    found = scan(read, rows, objective, fraction, drops=drops, cached=cached)
+    if not drops:
+        found.check(read, way)
+    if not found.complete.any():
+        raise ConfigError(f"{read.where}: no row has all of {', '.join(names)}.")
+    return found
 
 
-def _tokenizer(cfg: DataConfig, read: Table, rows: list[Row]) -> Tokenizer:
+def _hash(parts: Any) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+def _tokenizer(cfg: DataConfig, read: Table, rows: Sequence[Row]) -> Tokenizer:
     if cfg.tokenizer.path:
         return tokenizer.load(cfg.tokenizer.path)
     if cfg.tokenizer.name == "bytes":
@@ -293,7 +553,7 @@ def _texts(value: Any) -> Iterator[str]:
     """Yields all texts within a value."""
     if isinstance(value, str):
         yield value
-    elif isinstance(value, (list, tuple, dict)):
+    elif isinstance(value, (list, tuple, dict, RoleRows)):
         for inner in value.values() if isinstance(value, dict) else value:
             yield from _texts(inner)
 
@@ -319,9 +579,8 @@ def _described(
             ),
         ),
     ]
-    dropped = sum(len(part.rows) - len(np.unique(part.row_of)) for part in records.values())
-    features = (feature for part in records.values() for feature in part.features)
-    cut = sum(getattr(feature, "cut", getattr(feature[0], "cut", 0)) > 0 for feature in features)
+    dropped = sum(part.dropped for part in records.values())
+    cut = sum(part.cut for part in records.values())
     if cut or dropped:
         told = f"{cut:,} examples cut at data.length={cfg.length} tokens, {dropped:,} rows dropped"
         described.append(("notice", told))

@@ -280,7 +280,7 @@ def _rows_of(records: Any, example: int) -> list[int]:
 
 
 def _number(records: Any, row: int) -> int:
-    return records.table.numbers[row] if records.table.numbers else row + 1
+    return records.table.number(row)
 
 
 def _is(path: Any, name: str) -> bool:

@@ -47,7 +47,7 @@ class Split:
 
     def side(self, document: Document) -> str:
         """Returns the split of a whole document, by its hash."""
-        return "eval" if self.below is not None and _hash(document) <= self.below else "train"
+        return "eval" if self.below is not None and hash_of(document) <= self.below else "train"
 
 
 def split_of(
@@ -78,7 +78,7 @@ def split_of(
     tails = 0
     threshold = int(fraction * 2**64)
     for document in documents:
-        number = _hash(document)
+        number = hash_of(document)
         size = sum(map(len, document))
         if len(sizes) < MANY or number in sizes:
             sizes[number] += size
@@ -114,7 +114,8 @@ def split_of(
     return Split(fraction, nearest if len(sizes) < MANY else threshold, total)
 
 
-def _hash(document: Document) -> int:
+def hash_of(document: Document) -> int:
+    """Returns the hash that decides the split of a document."""
     return int.from_bytes(
         hashlib.blake2b("\0".join(document).encode(), digest_size=8).digest(), "big"
     )

@@ -1,57 +1,87 @@
 """Tables of labelled rows: csv, tsv, json, jsonl, parquet, arrow, CoNLL, or a folder as Hugging
 Face's `datasets` saves it."""
 
+import contextlib
 import csv
 import hashlib
-import io
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+import mmap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.data import columnar, compressed
+from flaxformer_lite.data import cache, columnar, compressed, progress, stored, text_encoding
 from flaxformer_lite.data.conll import read_conll
 from flaxformer_lite.data.fetch import on_disk
-from flaxformer_lite.files.read import brief, read_bytes, read_object
+from flaxformer_lite.files.read import brief, open_regular, read_object
 
-LARGEST = 1 << 31  # bytes of a file, which is read whole
+FORMAT = "1"  # increase when the rows that are read from a file change
+SMALL = 1 << 20  # bytes of files whose rows stay in memory
+LARGEST = 1 << 31  # bytes of a .json, which is read in one piece
+BLOCK = 1 << 20  # bytes hashed at a time
+NUMBERS = 1 << 16  # row numbers hashed at a time
 SPLITS = {
     "train": ("train", "training"),
     "eval": ("validation", "dev", "eval", "test"),
 }  # names in a folder of splits
+SHEETS = (".xlsx", ".xls", ".ods", ".numbers")
 MOST_CHARACTERS = 1 << 24  # of one field of csv
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Rows with named columns, in memory."""
+    """Rows with named columns, in memory or mapped from files."""
 
     where: str  # the field and value that errors name
     columns: tuple[str, ...]  # their names
-    rows: list[Row]  # a value per column; csv and tsv hold texts only
+    rows: Sequence[Row]  # a value per column; csv and tsv hold texts only
     fingerprint: str  # hash of the content
     names: Mapping[str, tuple[str, ...]] = field(
         default_factory=dict
     )  # of classes (ClassLabel), by column
-    numbers: tuple[int, ...] = ()  # of each row in the file, from 1; empty where it has all of them
+    numbers: np.ndarray | None = None  # [rows] in the file, from 1; None: it has all of them
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def take(self, numbers: list[int]) -> "Table":
-        """Returns a table of some of the rows."""
-        digest = hashlib.sha256(f"{self.fingerprint} {numbers}".encode()).hexdigest()[:16]
-        in_file = tuple(self.numbers[i] if self.numbers else i + 1 for i in numbers)
-        return Table(
-            self.where, self.columns, [self.rows[i] for i in numbers], digest, self.names, in_file
+    @property
+    def is_stored(self) -> bool:
+        """Whether the rows are mapped from files, as those of a large table are."""
+        return not isinstance(self.rows, list)
+
+    def number(self, row: int) -> int:
+        """Returns the number of a row in the file, from 1."""
+        return row + 1 if self.numbers is None else int(self.numbers[row])
+
+    def with_names(self, names: Mapping[str, tuple[str, ...]]) -> "Table":
+        """Returns the table with the names of its classes."""
+        known = {column: found for column, found in names.items() if column in self.columns}
+        return replace(self, names=known)
+
+    def take(self, numbers: np.ndarray) -> "Table":
+        """Returns a table of some of the rows, by their indices."""
+        digest = hashlib.sha256(f"{self.fingerprint} [".encode())
+        for begin in range(0, len(numbers), NUMBERS):
+            part = ", ".join(map(str, numbers[begin : begin + NUMBERS].tolist()))
+            digest.update(f"{', ' * (begin > 0)}{part}".encode())
+        digest.update(b"]")
+        rows: Sequence[Row] = stored.TakenRows(self.rows, numbers)
+        in_file = numbers + 1 if self.numbers is None else self.numbers[numbers]
+        return replace(
+            self,
+            rows=rows if self.is_stored else list(rows),
+            fingerprint=digest.hexdigest()[:16],
+            numbers=in_file,
         )
 
 
-def read_table(path: str, where: str, split: str = "train") -> Table:
+def read_table(path: str, where: str, split: str = "train", *, root: str = "") -> Table:
     """Reads a table.
 
     Args:
@@ -59,6 +89,7 @@ def read_table(path: str, where: str, split: str = "train") -> Table:
         .parquet, .arrow; .gz or .zst behind any), or a folder of `save_to_disk`.
       where: the field and value that errors name.
       split: which part of a folder that holds several to read, `train` or `eval`.
+      root: data.cache, where the rows of a large table are kept; empty: they stay in memory.
 
     Raises:
       ConfigError: there is no such file, it is empty, or it cannot be read; names the line where
@@ -66,20 +97,23 @@ def read_table(path: str, where: str, split: str = "train") -> Table:
     """
     file = on_disk(path, _of_datasets)
     if file.is_dir():
-        return _read_folder(file, where, split)
+        return _read_folder(file, where, split, root)
     if not file.is_file():
         raise ConfigError(f"{where}: no such file.")
     kind = compressed.kind(file)
+    if kind in SHEETS:
+        raise ConfigError(
+            f"{where}: a spreadsheet; save its sheet as 'CSV UTF-8' (File, Save As) and name that"
+            " file."
+        )
     if kind not in READERS:
         raise ConfigError(
             f"{where}: must be one of {', '.join(READERS)}, or a folder of datasets' save_to_disk."
         )
-    content = read_bytes(file, limit=LARGEST)
-    with compressed.reading(file, where), compressed.unpacked(file, where, content) as stream:
-        plain = stream.read()
-    rows = READERS[kind](plain, where)
-    names = columnar.class_names(plain) if kind in columnar.KINDS else {}
-    return _table(where, rows, hashlib.sha256(content).hexdigest()[:16], names)
+    digest, size = _content([file], where)
+    key = [FORMAT, digest, kind]
+    read = _table(where, lambda: READERS[kind](file, where), digest, size, key, root)
+    return read.with_names(_class_names(file, where)) if kind in columnar.KINDS else read
 
 
 def splits_of(path: str) -> tuple[str, ...]:
@@ -97,24 +131,69 @@ def _of_datasets(names: list[str]) -> list[str]:
     return names if {"state.json", "dataset_dict.json"} & set(names) else []
 
 
-def _table(where: str, rows: list[Row], digest: str, names: Mapping[str, tuple[str, ...]]) -> Table:
-    if not rows:
+def _content(files: Sequence[Path], where: str) -> tuple[str, int]:
+    """Hashes files, one after another, and returns their size in bytes."""
+    digest = hashlib.sha256()
+    size = 0
+    for file in files:
+        with compressed.reading(file, where), open_regular(file) as stream:
+            while block := stream.read(BLOCK):
+                digest.update(block)
+                size += len(block)
+    return digest.hexdigest(), size
+
+
+def _table(
+    where: str,
+    read: Callable[[], Iterable[Row]],
+    digest: str,
+    size: int,
+    key: list[str],
+    root: str,
+) -> Table:
+    """Returns a table of the rows that `read` yields, from the cache if it is large."""
+    rows: Sequence[Row]
+    columns: tuple[str, ...] = ()
+    if root and size > SMALL:
+        with contextlib.suppress(stored.Unstorable):
+            folder = _kept(where, read, key, root)
+            described = read_object(folder / "table.json", {"columns": list})
+            columns = tuple(described["columns"])
+            rows = stored.StoredRows(folder)
+    if not columns:
+        rows = list(read())
+        columns = tuple(dict.fromkeys(name for row in rows for name in row))
+    if not len(rows):
         raise ConfigError(f"{where}: no rows in it.")
-    columns = tuple(dict.fromkeys(name for row in rows for name in row))
-    return Table(where, columns, rows, digest, {k: v for k, v in names.items() if k in columns})
+    return Table(where, columns, rows, digest[:16])
 
 
-def _text(content: bytes, where: str) -> str:
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{where}: not UTF-8 text (at byte {error.start}); convert it.") from None
+def _kept(where: str, read: Callable[[], Iterable[Row]], key: list[str], root: str) -> Path:
+    """Returns the folder of a table's rows in the cache."""
+
+    def write(folder: Path) -> None:
+        with progress.working(f"reading {where}"):
+            columns = stored.write_rows(folder, read())
+        (folder / "table.json").write_text(json.dumps({"columns": columns}))
+
+    name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
+    return cache.folder(root, f"table-{name}", write)
 
 
-def _delimited(usual: str) -> Callable[[bytes, str], list[Row]]:
-    return lambda content, where: list(
-        delimited(io.StringIO(_text(content, where), newline=""), where, usual)
-    )
+def _class_names(file: Path, where: str) -> Mapping[str, tuple[str, ...]]:
+    with compressed.reading(file, where):
+        if compressed.compression(file):
+            with compressed.unpacked(file, where) as stream:
+                return columnar.class_names(stream.read())
+        with open_regular(file) as stream:
+            if not file.stat().st_size:
+                return {}
+            content: Any = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+            return columnar.class_names(content)
+
+
+def _delimited(usual: str) -> Callable[[Path, str], Iterator[Row]]:
+    return lambda path, where: delimited(text_encoding.lines(path, where, ""), where, usual)
 
 
 def delimited(text: Iterable[str], where: str, usual: str) -> Iterator[Row]:
@@ -154,17 +233,34 @@ def delimited(text: Iterable[str], where: str, usual: str) -> Iterator[Row]:
         raise ConfigError(f"{where}:{lines.line_num}: cannot be read ({error}).") from None
 
 
-def _conll(universal: bool) -> Callable[[bytes, str], list[Row]]:
-    return lambda content, where: read_conll(_text(content, where), where, universal=universal)
+def _conll(universal: bool) -> Callable[[Path, str], Iterator[Row]]:
+    return lambda path, where: read_conll(
+        text_encoding.lines(path, where), where, universal=universal
+    )
 
 
-def _columns(kind: str) -> Callable[[bytes, str], list[Row]]:
-    return lambda content, where: list(columnar.rows(content, where, kind))
+def _plain(path: Path, where: str) -> Iterator[Row]:
+    """Reads CoNLL, or what Excel calls Unicode text: values with tabs between."""
+    if text_encoding.is_utf16(path, where):
+        return _delimited("\t")(path, where)
+    return _conll(False)(path, where)
 
 
-def _jsonl(content: bytes, where: str) -> list[Row]:
-    lines = enumerate(_text(content, where).split("\n"), start=1)
-    return [parse_line(line, f"{where}:{number}") for number, line in lines if line.strip()]
+def _columns(kind: str) -> Callable[[Path, str], Iterator[Row]]:
+    def read(path: Path, where: str) -> Iterator[Row]:
+        content: Any = path
+        if compressed.compression(path):
+            with compressed.reading(path, where), compressed.unpacked(path, where) as stream:
+                content = stream.read()
+        return columnar.rows(content, where, kind)
+
+    return read
+
+
+def _jsonl(path: Path, where: str) -> Iterator[Row]:
+    for number, line in enumerate(text_encoding.lines(path, where), start=1):
+        if line.strip():
+            yield parse_line(line, f"{where}:{number}")
 
 
 def parse_line(line: str, where: str) -> Row:
@@ -172,8 +268,13 @@ def parse_line(line: str, where: str) -> Row:
     return _object(_json(line.rstrip(), where), where)
 
 
-def _list(content: bytes, where: str) -> list[Row]:
-    read = _json(_text(content, where), where)
+def _list(path: Path, where: str) -> list[Row]:
+    if not compressed.compression(path) and path.stat().st_size > LARGEST:
+        raise ConfigError(
+            f"{where}: {path.stat().st_size:,} bytes of JSON in one piece; write it as jsonl, an"
+            " object per line."
+        )
+    read = _json("".join(text_encoding.lines(path, where)), where)
     if isinstance(read, dict) and isinstance(read.get("data"), list):
         read = read["data"]
     if not isinstance(read, list):
@@ -223,7 +324,7 @@ def _object(value: Any, where: str) -> Row:
     return value
 
 
-def _read_folder(folder: Path, where: str, split: str) -> Table:
+def _read_folder(folder: Path, where: str, split: str, root: str) -> Table:
     if named := splits_of(str(folder)):
         wanted = next((name for name in SPLITS[split] if name in named), None)
         if wanted is None:
@@ -231,22 +332,27 @@ def _read_folder(folder: Path, where: str, split: str) -> Table:
                 f"{where}: has no split {' or '.join(SPLITS[split])}, only {', '.join(named)}; name"
                 " one of its folders."
             )
-        return _read_folder(folder / wanted, where, split)
+        return _read_folder(folder / wanted, where, split, root)
     if not (folder / "state.json").is_file():
         raise ConfigError(
             f"{where}: a folder that datasets' save_to_disk did not write; name a file in it."
         )
     files = read_object(folder / "state.json", {"_data_files": list}).get("_data_files") or []
     files = [entry.get("filename") if isinstance(entry, dict) else entry for entry in files]
-    contents = [read_bytes(folder / str(name), limit=LARGEST) for name in files]
-    rows = [row for content in contents for row in columnar.rows(content, where, ".arrow")]
-    names = columnar.class_names(contents[0]) if contents else {}
+    paths = [folder / str(name) for name in files]
+    digest, size = _content(paths, where)
+
+    def read() -> Iterator[Row]:
+        return itertools.chain.from_iterable(columnar.rows(path, where, ".arrow") for path in paths)
+
+    found = _table(where, read, digest, size, [FORMAT, digest, "datasets"], root)
+    names = _class_names(paths[0], where)
     if not names and (folder / "dataset_info.json").is_file():
         names = columnar.named(read_object(folder / "dataset_info.json").get("features"))
-    return _table(where, rows, hashlib.sha256(b"".join(contents)).hexdigest()[:16], names)
+    return found.with_names(names)
 
 
-READERS: dict[str, Callable[[bytes, str], list[Row]]] = {
+READERS: dict[str, Callable[[Path, str], Iterable[Row]]] = {
     ".csv": _delimited(","),
     ".tsv": _delimited("\t"),
     ".json": _list,
@@ -254,6 +360,6 @@ READERS: dict[str, Callable[[bytes, str], list[Row]]] = {
     ".ndjson": _jsonl,
     ".conll": _conll(False),
     ".conllu": _conll(True),
-    ".txt": _conll(False),
+    ".txt": _plain,
     **{kind: _columns(kind) for kind in columnar.KINDS},
 }

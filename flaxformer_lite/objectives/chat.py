@@ -72,7 +72,7 @@ class ChatTask(WritingTask):
         encoded = reader.conversations(self.template or PLAIN, whole, known)
         return [
             Turns(ids[:limit], answers[:limit], ids[:last], end, row, max(0, len(ids) - limit))
-            for row, (ids, answers, last, end) in enumerate(encoded)
+            for row, (ids, answers, last, end) in enumerate(encoded, start=reader.first)
         ]
 
     def limits(self, records: Any) -> dict[str, Any]:

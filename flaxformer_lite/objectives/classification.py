@@ -7,7 +7,6 @@ Regression in Rare Events Data".
 
 import collections
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self
@@ -42,6 +41,8 @@ PROBLEMS = {  # what config.json calls each kind
     "multiple": "multi_label_classification",
     "number": "regression",
 }
+FEW = 2  # rows of a class, less than which are reported
+NAMED = 5  # most labels that a remark names
 MOST_CLASSES = 1000  # more are numbers, or free text
 LOSS = Metric("loss", unit="nats per text")
 SHOWN = {
@@ -88,6 +89,7 @@ class Classification(Labelled):
     class_weights: tuple[Positive, ...] = ()  # of the loss, in the order of the labels
 
     head: ClassVar[str] = "sequence_classification"
+    chunked: ClassVar[bool] = True
     columns: ClassVar[tuple[Column, ...]] = (
         Column("text", TEXTS),
         Column(
@@ -111,7 +113,12 @@ class Classification(Labelled):
     ) -> Self:
         if self.kind == "number":
             return self
-        values = [value for i, row in enumerate(rows) for value in self._values(row, i)]
+        counts: collections.Counter[tuple[type, Any]] = collections.Counter(
+            (type(value), value if isinstance(value, (str, int, float)) else str(value))
+            for i, row in enumerate(rows)
+            for value in self._values(row, i)
+        )
+        values = [value for _, value in counts]
         labels = self.labels or names_of(values, names.get("label", ()), known)
         if len(labels) > MOST_CLASSES or (
             len(labels) > 20 and all(isinstance(v, float) for v in values)
@@ -133,9 +140,11 @@ class Classification(Labelled):
             )
         weights = self.class_weights
         if self.weighting == "balanced" and not weights:
-            counts = collections.Counter(index_of(value, labels, "data.path") for value in values)
+            rows_of: collections.Counter[int] = collections.Counter()
+            for (_, value), count in counts.items():
+                rows_of[index_of(value, labels, "data.path")] += count
             weights = tuple(
-                len(values) / len(labels) / max(1, counts[i]) for i in range(len(labels))
+                counts.total() / len(labels) / max(1, rows_of[i]) for i in range(len(labels))
             )
         return dataclasses.replace(self, labels=labels, class_weights=weights)
 
@@ -148,8 +157,29 @@ class Classification(Labelled):
     def published_fields(self) -> dict[str, Any]:
         return super().published_fields() | {"problem_type": PROBLEMS[self.kind]}
 
+    def is_missing(self, role: str, value: Any) -> bool:
+        if self.kind == "multiple" and isinstance(value, str) and not value.strip():
+            return False  # none of several labels
+        return super().is_missing(role, value)
+
+    def remarks(self, records: Mapping[str, Any]) -> list[str]:
+        if self.kind != "single":
+            return super().remarks(records)
+        count = {
+            name: np.bincount(part.column(1), minlength=len(self.labels))
+            for name, part in records.items()
+        }
+        few = [
+            f"{label!r} ({train} to train on, {held} held out)"
+            for label, train, held in zip(self.labels, count["train"], count["eval"], strict=True)
+            if train < FEW
+        ]
+        more = f" and {len(few) - NAMED} more" if len(few) > NAMED else ""
+        told = f"labels of one row or none to train on: {', '.join(few[:NAMED])}{more}"
+        return super().remarks(records) + ([told] if few else [])
+
     def encode(self, rows: Sequence[Row], reader: Any) -> list[list[Any]]:
-        roles = ("text", "second") if any(row["second"] is not None for row in rows) else ("text",)
+        roles = ("text", "second") if reader.has("second") else ("text",)
         texts = zip(*(reader.spans(texts_of(rows, role)) for role in roles), strict=True)
         joined = [reader.frame.join(*own, limit=reader.length) for own in texts]
         return [
@@ -237,9 +267,7 @@ class Classification(Labelled):
     def baseline(self, data: Any) -> tuple[str, float] | None:
         """Returns what always predicting the most frequent class, or the mean number, achieves on
         the held-out rows."""
-        train, held = (
-            np.stack([f[1] for f in data.splits[split].features]) for split in ("train", "eval")
-        )
+        train, held = (data.splits[split].column(1) for split in ("train", "eval"))
         if self.kind == "number":
             return "always the mean", float(np.square(held - train.mean()).mean())
         if self.kind == "multiple":
@@ -261,10 +289,7 @@ class Classification(Labelled):
     def _values(self, row: Row, number: int) -> list[Any]:
         """Returns the labels of a row, as the table has them."""
         value = row["label"]
-        is_empty = (
-            self.kind == "single" and isinstance(value, str) and not value.strip()
-        )  # of csv; several may be none
-        if is_empty or (isinstance(value, float) and math.isnan(value)):
+        if self.is_missing("label", value):
             raise ConfigError(f"row {number + 1} has no label; remove it, or predict it.")
         if self.kind == "single":
             return [value]

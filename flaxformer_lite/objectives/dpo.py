@@ -49,6 +49,7 @@ class Dpo(ChatTask):
     label_smoothing: Probability = 0.0  # the share of rows whose preference is taken to be wrong
 
     reference: ClassVar[str] = "log_probs"
+    chunked: ClassVar[bool] = True
     columns: ClassVar[tuple[Column, ...]] = (
         Column("prompt", ("instruction", "question", "messages"), optional=True),
         Column("chosen", ("preferred",), predicted=True),

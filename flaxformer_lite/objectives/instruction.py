@@ -38,6 +38,7 @@ class Instruction(ChatTask):
     z_loss: NotNegative = 0.0
     label_smoothing: Probability = 0.0
 
+    chunked: ClassVar[bool] = True
     columns: ClassVar[tuple[Column, ...]] = (
         Column("messages", ("conversation",), optional=True),
         Column("prompt", ("instruction", "question"), optional=True),

@@ -63,6 +63,7 @@ class QuestionAnswering(Task):
     no_answer: bool = False  # set if training rows have questions without answers
 
     head: ClassVar[str] = "question_answering"
+    chunked: ClassVar[bool] = True
     columns: ClassVar[tuple[Column, ...]] = (
         Column("question", ("query",)),
         Column("context", ("passage", "paragraph", "document", "text")),
@@ -81,7 +82,7 @@ class QuestionAnswering(Task):
     def fit(
         self, rows: Sequence[Row], names: Mapping[str, tuple[str, ...]], known: tuple[str, ...] = ()
     ) -> Self:
-        found = [_answers(row, number) for number, row in enumerate(rows)]
+        found = [bool(_answers(row, number)) for number, row in enumerate(rows)]
         if not any(found):
             raise ConfigError("data.path: no question has an answer; there is nothing to learn.")
         return dataclasses.replace(self, no_answer=self.no_answer or not all(found))

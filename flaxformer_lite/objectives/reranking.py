@@ -42,6 +42,7 @@ class Reranking(Task):
     """
 
     head: ClassVar[str] = "sequence_classification"
+    chunked: ClassVar[bool] = True
     columns: ClassVar[tuple[Column, ...]] = (
         Column("query", ("question", "anchor", "sentence1", "text1")),
         Column("passage", ("document", "answer", "positive", "sentence2", "text2")),
@@ -58,7 +59,8 @@ class Reranking(Task):
 
     def encode(self, rows: Sequence[Row], reader: Any) -> list[list[Any]]:
         sides = [texts_of(rows, role) for role in ("query", "passage")]
-        number = {text: i for i, text in enumerate(dict.fromkeys(sides[0]))}
+        different = list(dict.fromkeys(sides[0]))
+        number = dict(zip(different, reader.number(different), strict=True))
         pairs = zip(*map(reader.spans, sides), strict=True)
         joined = [
             reader.frame.join(query, passage, limit=reader.length) for query, passage in pairs

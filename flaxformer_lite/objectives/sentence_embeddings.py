@@ -68,6 +68,7 @@ class SentenceEmbeddings(Task):
     ] = ()  # widths that vectors may be cut to; the loss is the sum over these and the whole
 
     skeletons: ClassVar[tuple[str, ...]] = ("encoder", "encoder_decoder")
+    chunked: ClassVar[bool] = True
     columns: ClassVar[tuple[Column, ...]] = (
         Column("anchor", ("query", "question", "sentence1", "text1", "premise")),
         Column("positive", ("answer", "passage", "document", "sentence2", "text2", "hypothesis")),
@@ -136,17 +137,17 @@ class SentenceEmbeddings(Task):
             ]
             for i, row in enumerate(rows)
         ]
-        number = {
-            text: i for i, text in enumerate(dict.fromkeys(text for row in texts for text in row))
+        different = list(dict.fromkeys(text for row in texts for text in row))
+        number = dict(zip(different, reader.number(different), strict=True))
+        spans_of = zip(different, reader.spans(different), strict=True)
+        framed_of = {
+            text: reader.frame.join(spans, limit=reader.length) for text, spans in spans_of
         }
-        rows_of = [
-            reader.frame.join(spans, limit=reader.length) for spans in reader.spans(list(number))
-        ]
         made = []
         for i, (row, own) in enumerate(zip(rows, texts, strict=True)):
             absent = 2 + self.negatives - len(own)
             numbers = np.asarray([*(number[text] for text in own), *[-1] * absent], np.int32)
-            framed_rows = [rows_of[number[text]] for text in own]
+            framed_rows = [framed_of[text] for text in own]
             cut = sum(one.cut for one in framed_rows)
             made.append([Texts((*framed_rows, *[None] * absent), numbers, _score(row, i), cut)])
         return made
@@ -227,10 +228,10 @@ class SentenceEmbeddings(Task):
         )
         if words is None:
             return None
-        if (given := _given(held.features)) is not None:
+        if (given := _known(held.column(2))) is not None:
             found = correlations(retrieval.cosines(*words), given)
             return ("tf-idf", found["spearman"]) if found else None
-        pairs_N2 = np.stack([one.numbers[:2] for one in held.features])
+        pairs_N2 = held.column(1)[:, :2]
         return "tf-idf", retrieval.scores(retrieval.ranks(*words, pairs_N2))["mrr"]
 
     def show(self, records: Any, index: int) -> str:
@@ -280,7 +281,10 @@ def _cosines(vectors_N2D: np.ndarray) -> np.ndarray:
 
 def _given(chosen: Sequence[Texts]) -> np.ndarray | None:
     """Returns the scores of rows; None unless all have one."""
-    given = np.asarray([one.score for one in chosen])
+    return _known(np.asarray([one.score for one in chosen]))
+
+
+def _known(given: np.ndarray) -> np.ndarray | None:
     return None if np.isnan(given).any() else given
 
 

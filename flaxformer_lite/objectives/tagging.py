@@ -58,6 +58,7 @@ class Tagging(Labelled):
     usual: str = ""
 
     head: ClassVar[str] = "token_classification"
+    chunked: ClassVar[bool] = True
     columns: ClassVar[tuple[Column, ...]] = (
         Column("tokens", ("words", "text", "sentence")),
         Column("tags", ("ner_tags", "pos_tags", "upos", "labels", "label"), predicted=True),
@@ -78,11 +79,12 @@ class Tagging(Labelled):
     def fit(
         self, rows: Sequence[Row], names: Mapping[str, tuple[str, ...]], known: tuple[str, ...] = ()
     ) -> Self:
-        values = [
-            value
+        counts: collections.Counter[tuple[type, Any]] = collections.Counter(
+            (type(value), value)
             for i, row in enumerate(rows)
             for value in _items(row["tags"], "tags", f"row {i + 1}", (str, int))
-        ]
+        )
+        values = [value for _, value in counts]
         if not values:
             raise ConfigError("data.path: no row has words; there is nothing to learn.")
         labels = self.labels or names_of(values, names.get("tags", ()), known)
@@ -91,7 +93,7 @@ class Tagging(Labelled):
                 f"data.path: all words have the tag {labels[0]!r}; there is nothing to learn from"
                 " one."
             )
-        frequent, _ = collections.Counter(values).most_common(1)[0]
+        ((_, frequent), _) = counts.most_common(1)[0]
         usual = self.usual or (
             OUTSIDE if OUTSIDE in labels else labels[index_of(frequent, labels, "data.path")]
         )

@@ -16,6 +16,7 @@ from flaxformer_lite.config.rules import FLOAT32
 from flaxformer_lite.objectives.base import Objective
 
 Row = Mapping[str, Any]  # role -> value
+NULLS = ("NaN", "nan", "null", "NULL", "<NA>")  # what pandas and databases write for no value
 WHOLE = re.compile(r"-?\d{1,4000}")  # a number as the name of a class; Python reads no longer ones
 SHOWN = 8  # most labels that a message names
 
@@ -43,9 +44,13 @@ class Task(Objective):
     Attributes:
       columns: the columns to read.
       sample: rows for compiling without data.
+      chunked: whether `encode` may be called with a part of the rows at a time, as it is for large
+        tables; numbers of rows that it keeps must then count from `reader.first`. A class that
+        overrides `encode` says so itself.
     """
 
     columns: ClassVar[tuple[Column, ...]] = ()
+    chunked: ClassVar[bool] = False
     sample: ClassVar[tuple[Row, ...]] = ()
     new_head: ClassVar[bool] = True
 
@@ -62,6 +67,12 @@ class Task(Objective):
             others.
         """
         return self
+
+    def is_missing(self, role: str, value: Any) -> bool:
+        """Returns whether a value stands for none: a row without a text or label is refused."""
+        if role == "label" and isinstance(value, str):
+            return is_blank(value)
+        return value is None or (isinstance(value, float) and math.isnan(value))
 
     def fit_model(self, model: ModelConfig, tokenizer: Any) -> ModelConfig:
         """Returns the model with what its head takes from the task: the padding that a decoder's
@@ -97,10 +108,20 @@ class Task(Objective):
           ConfigError: a value cannot be used; names the row.
         """
 
-    def join(self, features: Sequence[Any], records: Any) -> list[Any]:
+    def join(self, features: Sequence[Any], records: Any) -> Sequence[Any]:
         """Joins the features of training rows to those of examples; by default each row has its
         own."""
-        return list(features)
+        return features
+
+    def tokens(self, feature: Any) -> tuple[int, ...]:
+        """Returns the tokens of a feature: of its longest row, and of its decoder side if it has
+        one."""
+        return (_longest(feature),)
+
+    def remarks(self, records: Mapping[str, Any]) -> list[str]:
+        """Describes what looks wrong in the rows of both splits, such as one label in two
+        spellings."""
+        return []
 
     def decode(self, predictions: Mapping[str, np.ndarray], records: Any) -> list[dict[str, Any]]:
         """Turns predictions for all examples, in order, into what is told of each row: names and
@@ -139,6 +160,34 @@ class Labelled(Task):
 
     def published_fields(self) -> dict[str, Any]:
         return {"labels": self.labels} if self.labels else {}
+
+    def is_missing(self, role: str, value: Any) -> bool:
+        return super().is_missing(role, value) and value not in self.labels
+
+    def remarks(self, records: Mapping[str, Any]) -> list[str]:
+        alike: dict[str, list[str]] = {}
+        for label in self.labels:
+            alike.setdefault(" ".join(label.split()).casefold(), []).append(repr(label))
+        return [
+            f"labels that differ only in case or spaces: {', '.join(names)}; correct the rows if"
+            " they are one"
+            for names in alike.values()
+            if len(names) > 1
+        ]
+
+
+def is_blank(text: str) -> bool:
+    """Returns whether a text is empty, or one of the words that stand for no value."""
+    return not text.strip() or text.strip() in NULLS
+
+
+def _longest(feature: Any) -> int:
+    """Returns the tokens of the longest row of tokens in a feature."""
+    if hasattr(feature, "ids"):
+        return len(feature.ids)
+    if isinstance(feature, (tuple, list)):
+        return max(map(_longest, feature), default=0)
+    return 0
 
 
 def names_of(

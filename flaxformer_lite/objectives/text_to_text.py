@@ -43,6 +43,7 @@ class TextToText(WritingTask):
     label_smoothing: Probability = 0.0
 
     skeletons: ClassVar[tuple[str, ...]] = ("encoder_decoder",)
+    chunked: ClassVar[bool] = True
     columns: ClassVar[tuple[Column, ...]] = (
         Column("source", ("src", "document", "article", "text", "input", "translation")),
         Column("target", ("tgt", "summary", "highlights", "output", "translation"), predicted=True),
@@ -63,7 +64,8 @@ class TextToText(WritingTask):
             source, target = (
                 reader.frame.join(side, limit=n) for side, n in zip(pair, limits, strict=True)
             )
-            made.append([(Pair(source.ids, target.ids, number, source.cut + target.cut),)])
+            cut = source.cut + target.cut
+            made.append([(Pair(source.ids, target.ids, reader.first + number, cut),)])
         return made
 
     def costs(self, piece: Any) -> tuple[int, ...]:

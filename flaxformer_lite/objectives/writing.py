@@ -2,7 +2,6 @@
 held-out ones."""
 
 import importlib.util
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self
@@ -74,17 +73,22 @@ class WritingTask(TextObjective, Task):
         """Returns the tokens of a piece in each row that it is part of."""
         raise NotImplementedError
 
-    def join(self, features: Sequence[Any], records: Any) -> list[Any]:
+    def tokens(self, feature: Any) -> tuple[int, ...]:
+        return tuple(map(sum, zip(*map(self.costs, feature), strict=True)))
+
+    def join(self, features: Sequence[Any], records: Any) -> Sequence[Any]:
         """Lets neighboring pieces share an example as long as they fit."""
         if not self.packed:
-            return list(features)
-        pieces = [piece for feature in features for piece in feature]
-        count = np.arange(len(pieces) + 1)
-        plan = Packing(count[:-1], np.ones(len(pieces), np.int32), count[:-1], count)
+            return features
+        costs = records.sizes
+        if len(costs) != len(features):  # they are joined already
+            features = [(piece,) for feature in features for piece in feature]
+            costs = np.asarray([self.tokens(feature) for feature in features])
+        count = np.arange(len(features) + 1)
+        plan = Packing(count[:-1], np.ones(len(features), np.int32), count[:-1], count)
         budgets = (records.length, records.target_length)
-        costs = np.asarray([self.costs(piece) for piece in pieces], np.int64)
-        first = share_rows(plan, costs, budgets[: costs.shape[1]]).first
-        return [tuple(pieces[start:stop]) for start, stop in itertools.pairwise(first)]
+        first = share_rows(plan, costs.astype(np.int64), budgets[: costs.shape[1]]).first
+        return JoinedFeatures(features, first)
 
     def prompt(self, records: Any, example: int) -> np.ndarray:
         """Returns the ids that the model reads before it writes."""
@@ -150,6 +154,24 @@ class WritingTask(TextObjective, Task):
     def show(self, records: Any, index: int) -> str:
         read, reference = self.told(records, index)
         return f"{_brief(read)!r} -> {_brief(reference or '')!r}"
+
+
+class JoinedFeatures(Sequence):
+    """Features of which each has the pieces of several neighbors."""
+
+    def __init__(self, features: Sequence[Any], first: np.ndarray):
+        self.first = first  # feature i has the pieces of features first[i] .. first[i + 1] - 1
+        self._features = features
+
+    def __len__(self) -> int:
+        return len(self.first) - 1
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        index = range(len(self))[index]
+        parts = self._features[int(self.first[index]) : int(self.first[index + 1])]
+        return tuple(piece for part in parts for piece in part)
 
 
 def _brief(text: str) -> str:

@@ -1,10 +1,24 @@
 """Tables as the examples of a task."""
 
 import json
+from dataclasses import dataclass
 
-from flaxformer_lite.config import DataConfig, TokenizerConfig
+import jax
+import numpy as np
+import pytest
+
+from flaxformer_lite.config import ConfigError, DataConfig, TokenizerConfig
+from flaxformer_lite.data import labelled, stored, table, tokenizer
 from flaxformer_lite.data.labelled import open_labelled
 from flaxformer_lite.objectives.classification import Classification
+from flaxformer_lite.objectives.dpo import Dpo
+from flaxformer_lite.objectives.instruction import Instruction
+from flaxformer_lite.objectives.multiple_choice import MultipleChoice
+from flaxformer_lite.objectives.question_answering import QuestionAnswering
+from flaxformer_lite.objectives.reranking import Reranking
+from flaxformer_lite.objectives.sentence_embeddings import SentenceEmbeddings
+from flaxformer_lite.objectives.tagging import Tagging
+from flaxformer_lite.objectives.text_to_text import TextToText
 
 
 def test_a_tokenizer_of_frequent_words_is_trained_for_each_count(tmp_path):
@@ -23,3 +37,109 @@ def test_a_tokenizer_of_frequent_words_is_trained_for_each_count(tmp_path):
             open_labelled(data, Classification(), "encoder")[1]["train"].tokenizer.vocab_size
         )
     assert sizes[0] > sizes[1]
+
+
+def opened(folder, task, rows, *, cache="cache", skeleton="encoder", **options):
+    """Opens rows of jsonl; returns the task, its records and what is said of them."""
+    path = folder / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = {"tokenizer": TokenizerConfig(name="bytes"), "eval_fraction": 0.3, **options}
+    data = DataConfig(path=str(path), cache=str(folder / cache), **options)
+    return open_labelled(data, task, skeleton)
+
+
+def examples(task, records):
+    made = [task.make_example(records, i, np.random.default_rng(0)) for i in range(len(records))]
+    return [(path, x) for path, x in jax.tree_util.tree_leaves_with_path(made)]
+
+
+TEXTS = [f"row {i} of {'many ' * (i % 4)}" for i in range(40)]
+STORED = {
+    "single": (Classification(), [{"text": t, "label": "ab"[len(t) % 2]} for t in TEXTS]),
+    "multiple": (
+        Classification(kind="multiple"),
+        [{"text": t, "second": t[:3], "label": ["a", "b"][: i % 3]} for i, t in enumerate(TEXTS)],
+    ),
+    "tags": (Tagging(), [{"tokens": t.split(), "tags": ["O"] * 2 + t.split()[2:]} for t in TEXTS]),
+    "answers": (
+        QuestionAnswering(stride=4),
+        [{"question": "which", "context": t * 9, "answers": t[:5]} for t in TEXTS],
+    ),
+    "choices": (
+        MultipleChoice(),
+        [
+            {"question": t, "choices": ["a", "bc", t][: 2 + i % 2], "label": 0}
+            for i, t in enumerate(TEXTS)
+        ],
+    ),
+    "sentences": (
+        SentenceEmbeddings(),
+        [
+            {"anchor": t[:9], "positive": t, "negatives": TEXTS[: i % 3]}
+            for i, t in enumerate(TEXTS)
+        ],
+    ),
+    "ranks": (
+        Reranking(),
+        [{"query": t[:7], "passage": t, "label": i % 2} for i, t in enumerate(TEXTS)],
+    ),
+    "pairs": (TextToText(scored_by="none"), [{"source": t, "target": t[4:]} for t in TEXTS]),
+    "chats": (Instruction(), [{"prompt": t, "response": t[4:]} for t in TEXTS]),
+    "preferences": (Dpo(), [{"prompt": t, "chosen": t[1:], "rejected": t[4:]} for t in TEXTS]),
+}
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_a_large_table_is_read_from_files_and_gives_the_same_examples(tmp_path, monkeypatch, name):
+    task, rows = STORED[name]
+    skeleton = "encoder" if "encoder" in task.skeletons else task.skeletons[0]
+    due, in_memory, said = opened(tmp_path, task, rows, skeleton=skeleton)
+    assert isinstance(in_memory["eval"].features, list)
+    monkeypatch.setattr(table, "SMALL", 0)
+    monkeypatch.setattr(labelled, "CHUNK", 7)
+    for _ in range(2):
+        fitted, mapped, told = opened(tmp_path, task, rows, skeleton=skeleton)
+        assert fitted == due and told == said
+        assert labelled.fingerprint(fitted, mapped) == labelled.fingerprint(due, in_memory)
+        for split, records in mapped.items():
+            same = in_memory[split]
+            assert list(records.rows) == same.rows and records.sizes.tolist() == same.sizes.tolist()
+            assert records.row_of.tolist() == same.row_of.tolist()
+            for one, other in zip(examples(due, same), examples(due, records), strict=True):
+                assert one[0] == other[0] and one[1].dtype == other[1].dtype
+                assert np.array_equal(one[1], other[1]), one[0]
+        assert isinstance(mapped["eval"].features, stored.StoredFeatures)
+        monkeypatch.setattr(type(task), "encode", None)  # nothing is encoded at the second start
+
+
+def test_an_error_in_a_large_table_names_the_row_of_the_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(table, "SMALL", 0)
+    monkeypatch.setattr(labelled, "CHUNK", 4)
+    rows = [{"text": text, "label": i % 2} for i, text in enumerate(TEXTS)]
+    rows[29]["text"] = 3.5
+    with pytest.raises(ConfigError, match=r"rows.jsonl'?: row 30: text='3.5' is not a text"):
+        opened(tmp_path, Classification(), rows)
+
+
+def test_a_task_that_wants_all_rows_at_once_gets_them(tmp_path, monkeypatch):
+    @dataclass(frozen=True, kw_only=True)
+    class Counts(Classification):
+        def encode(self, rows, reader):
+            made = super().encode(rows, reader)
+            return [[(one, len(rows))] for ((one, _),) in made]
+
+    monkeypatch.setattr(table, "SMALL", 0)
+    monkeypatch.setattr(labelled, "CHUNK", 4)
+    rows = [{"text": text, "label": i % 2} for i, text in enumerate(TEXTS)]
+    read = table.read_table(
+        opened(tmp_path, Classification(), rows)[1]["train"].table.where.split("'")[1],
+        "here",
+        root=str(tmp_path / "cache"),
+    )
+    task = Counts(labels=("0", "1"))
+    values = labelled.by_role(task, read, "")
+    words = tokenizer.Bytes()
+    made = labelled.encode(
+        task, DataConfig(), read, values, words, "encoder", root=str(tmp_path / "cache")
+    )
+    assert made.column(1).tolist() == [40] * 40

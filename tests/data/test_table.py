@@ -123,7 +123,8 @@ def test_tabs_with_lone_quotes_are_text(tmp_path):
         ("t.json", b"[" * 100_000, "not JSON"),
         ("t.csv.gz", b"text,label\n", "t.csv.gz cannot be read"),
         ("t.parquet", b"PAR1 not really", "cannot be read"),
-        ("t.xlsx", b"PK", "must be one of .csv, .tsv"),
+        ("t.xlsx", b"PK", "save its sheet as 'CSV UTF-8'"),
+        ("t.pdf", b"PK", "must be one of .csv, .tsv"),
     ],
 )
 def test_what_cannot_be_read_is_a_sentence(tmp_path, name, content, message):

@@ -97,3 +97,12 @@ def test_a_long_list_of_differences_is_cut(cfg):
     }
     with pytest.raises(ConfigError, match=r"optimizer.name: adamw -> lion and 1 more\. Go back"):
         resume.check(stored(cfg), with_optimizer(cfg, **fields), "abc")
+
+
+def test_a_field_that_is_newer_than_the_run_had_its_default(cfg):
+    old = stored(cfg)
+    del old["config"]["data"]["drop_incomplete"]
+    resume.check(old, cfg, "abc")
+    newer = dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, drop_incomplete=True))
+    with pytest.raises(ConfigError, match=r"data\.drop_incomplete: False -> True"):
+        resume.check(old, newer, "abc")

@@ -1,5 +1,6 @@
 """The record of a checkpoint about its run, and the check whether a config may continue it."""
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -15,7 +16,13 @@ import optax
 from flax.traverse_util import flatten_dict
 
 import flaxformer_lite
-from flaxformer_lite.config import ConfigError, ExperimentConfig, fingerprint, to_config_dict
+from flaxformer_lite.config import (
+    ConfigError,
+    ExperimentConfig,
+    fingerprint,
+    from_config_dict,
+    to_config_dict,
+)
 from flaxformer_lite.config.mixture import is_source_path
 from flaxformer_lite.training import optimizer
 
@@ -85,7 +92,7 @@ def check(stored: dict[str, Any], cfg: ExperimentConfig, data_fingerprint: str) 
     Raises:
       ConfigError: lists the fields that differ, then -> now, and the way out.
     """
-    then = flatten_dict(stored["config"], sep=".")
+    then = flatten_dict(_completed(stored["config"]), sep=".")
     now = flatten_dict(plain(cfg), sep=".")
     step = stored["step"]
     changed = [f for f in sorted({**then, **now}) if then.get(f) != now.get(f) and not _is_free(f)]
@@ -112,6 +119,14 @@ def check(stored: dict[str, Any], cfg: ExperimentConfig, data_fingerprint: str) 
             f" {'; '.join(lines[:SHOWN])}{more}. Go back to the old value, or choose another"
             " --workdir."
         )
+
+
+def _completed(config: dict[str, Any]) -> dict[str, Any]:
+    """Returns a stored config with the defaults of fields that are newer than it: the run had what
+    is now their default."""
+    with contextlib.suppress(ConfigError):
+        return plain(from_config_dict(ExperimentConfig, config))
+    return config
 
 
 def notices(stored: dict[str, Any], cfg: ExperimentConfig) -> list[str]:

@@ -1,0 +1,202 @@
+"""What one pass over the rows of a table says of them: which have no label or text, and a hash of
+what each is read from."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.data import cache, progress, stored
+from flaxformer_lite.data.split import hash_of, split_of
+from flaxformer_lite.data.table import Table
+from flaxformer_lite.objectives.task import is_blank
+
+FORMAT = "1"  # increase when the files below change
+NAMED = 5  # most rows that a message names
+Row = dict[str, Any]
+Cached = tuple[str, str]
+
+
+class RoleRows(Sequence):
+    """The rows of a table by role: each a dict with None for roles that the table lacks."""
+
+    def __init__(self, rows: Sequence[Row], roles: Sequence[str], names: dict[str, str]):
+        self.names = {role: names.get(role) for role in roles}  # the column of each role
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self._by_role(row) for row in self._rows[index]]
+        return self._by_role(self._rows[index])
+
+    def _by_role(self, row: Row) -> Row:
+        return {
+            role: None if name is None else value_of(row, name) for role, name in self.names.items()
+        }
+
+
+def value_of(row: Row, name: str) -> Any:
+    """Returns the value of a column, or of `column.key` where it holds objects."""
+    if name in row:
+        return row[name]
+    column, _, key = name.partition(".")
+    inner = row.get(column)
+    return inner.get(key) if isinstance(inner, dict) else None
+
+
+@dataclass(frozen=True, eq=False)
+class Scan:
+    """What a pass over a table has found; of `lacking` and `blank` the number of rows by role, then
+    the first of their indices."""
+
+    hashes: np.ndarray  # [rows] uint64, of the values that are not predicted
+    complete: np.ndarray  # [rows] bool, whether no label or text is missing or blank
+    below: int  # complete rows with a hash of at most this are held out; -1: none
+    lacking: dict[str, list[int]]
+    blank: dict[str, list[int]]
+
+    def split(self) -> dict[str, np.ndarray]:
+        """Returns the indices of the complete rows of each split."""
+        held = np.zeros(len(self.hashes), np.bool_)
+        if self.below >= 0:
+            held = self.hashes <= np.uint64(self.below)
+        return {
+            "train": np.flatnonzero(self.complete & ~held),
+            "eval": np.flatnonzero(self.complete & held),
+        }
+
+    def check(self, read: Table, way: str) -> None:
+        """Refuses rows without a label or text.
+
+        Args:
+          read: the table.
+          way: what to do about them, beside removing them.
+
+        Raises:
+          ConfigError: names how many there are, and the first.
+        """
+        for role, (count, *first) in self.lacking.items():
+            numbers = [f"{read.number(row):,}" for row in first]
+            if count == 1:
+                raise ConfigError(
+                    f"{read.where}: row {read.number(first[0])} has no {role}; remove it, or {way}."
+                )
+            more = ", ..." * (count > len(first))
+            raise ConfigError(
+                f"{read.where}: {count:,} of {len(read):,} rows have no {role} (rows"
+                f" {', '.join(numbers)}{more}); remove them, or {way}."
+            )
+
+    def remarks(self, read: Table, *, drops: bool) -> list[str]:
+        """Describes rows that are left out, or whose text is blank."""
+        if drops:
+            left_out = len(read) - int(np.count_nonzero(self.complete))
+            return [f"{left_out:,} rows without a label or text are left out"] if left_out else []
+        return [
+            f"{count:,} rows have an empty {role}, such as row {read.number(first)};"
+            " --config.data.drop_incomplete=True leaves them out"
+            for role, (count, first, *_) in self.blank.items()
+        ]
+
+
+def scan(
+    read: Table,
+    rows: Sequence[Row],
+    task: Any,
+    fraction: float,
+    *,
+    drops: bool,
+    cached: Cached | None,
+) -> Scan:
+    """Passes over the rows of a table, or reads from the cache what that has found.
+
+    Args:
+      read: the table.
+      rows: its rows by role.
+      task: says which values are missing.
+      fraction: share of the rows to hold out, by a hash of what each is read from; 0: none.
+      drops: whether rows without a label or text are left out.
+      cached: data.cache, and a hash of what the result depends on beside all
+        these; None: it is not kept.
+
+    Raises:
+      ConfigError: too few different rows to hold out that share.
+    """
+    if cached is None or not read.is_stored:
+        return _pass(read, rows, task, fraction, drops)
+
+    def write(folder: Path) -> None:
+        with progress.working(f"checking the rows of {read.where}"):
+            made = _pass(read, rows, task, fraction, drops)
+        made.hashes.tofile(folder / "hashes")
+        made.complete.tofile(folder / "complete")
+        described = {"below": made.below, "lacking": made.lacking, "blank": made.blank}
+        (folder / "scan.json").write_text(json.dumps(described))
+
+    root, key = cached
+    parts = [FORMAT, read.fingerprint, fraction, drops, key]
+    name = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+    folder = cache.folder(root, f"scan-{name}", write)
+    return Scan(
+        stored.mapped(folder / "hashes", np.uint64),
+        stored.mapped(folder / "complete", np.bool_),
+        **json.loads((folder / "scan.json").read_text()),
+    )
+
+
+def _pass(read: Table, rows: Sequence[Row], task: Any, fraction: float, drops: bool) -> Scan:
+    hashes = np.zeros(len(rows), np.uint64)
+    complete = np.ones(len(rows), np.bool_)
+    lacking: dict[str, list[int]] = {}
+    blank: dict[str, list[int]] = {}
+    inputs = [column.role for column in task.columns if not column.predicted]
+    needed = [column for column in task.columns if not column.optional]
+
+    def documents() -> Iterator[tuple[str]]:
+        for index, row in enumerate(rows):
+            for column in needed:
+                value = row[column.role]
+                found = None
+                if task.is_missing(column.role, value):
+                    found = lacking
+                elif not column.predicted and isinstance(value, str) and is_blank(value):
+                    found = blank
+                if found is not None:
+                    complete[index] = False
+                    _count(found, column.role, index)
+            document = (json.dumps([row[role] for role in inputs], default=str),)
+            hashes[index] = hash_of(document)
+            if complete[index] or not drops:
+                yield document
+
+    if fraction:
+        split = split_of(documents(), fraction, read.where, whole=True)
+        below = -1 if split.below is None else split.below
+    else:
+        below = -1
+        for _ in documents():
+            pass
+    if not drops:
+        complete[:] = True
+    return Scan(hashes, complete, below, lacking, blank)
+
+
+def _count(found: dict[str, list[int]], role: str, index: int) -> None:
+    numbers = found.setdefault(role, [0])
+    numbers[0] += 1
+    if len(numbers) <= NAMED:
+        numbers.append(index)
+
+
+def shared(train: Scan, held: Scan) -> int:
+    """Returns how many held-out rows are read from the same values as a training row."""
+    known = train.hashes[train.complete]
+    return int(np.isin(held.hashes[held.complete], known).sum())

@@ -1,0 +1,441 @@
+"""Sequences of many small values in memory-mapped files: the rows of a table, and what a task makes
+of each of them.
+
+Both lie in folders of `cache.folder`, as tokenized text does, so that they take no memory and are
+made once. A row is a JSON text between two offsets. The features of a task are tuples of arrays and
+plain values: each array of them, at its place in the tuple, is one file for all rows.
+"""
+
+import base64
+import datetime
+import decimal
+import filecmp
+import functools
+import importlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+CHUNK = 1 << 12  # values that are written at a time
+MOST_FORMS = 256  # forms of a task's features, each with files of its own
+MOVED = 1 << 22  # numbers rewritten at a time, when a file gets a wider dtype
+EXACT = "\0type"  # the key that marks a value that JSON does not have
+PLAIN = (str, int, float, bool, type(None))
+Form = tuple[Any, ...]
+
+# Types that pyarrow returns and JSON lacks, with the functions that write and read them.
+TYPES: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "datetime": (datetime.datetime, datetime.datetime.isoformat, datetime.datetime.fromisoformat),
+    "date": (datetime.date, datetime.date.isoformat, datetime.date.fromisoformat),
+    "time": (datetime.time, datetime.time.isoformat, datetime.time.fromisoformat),
+    "timedelta": (
+        datetime.timedelta,
+        lambda value: [value.days, value.seconds, value.microseconds],
+        lambda parts: datetime.timedelta(*parts),
+    ),
+    "decimal": (decimal.Decimal, str, decimal.Decimal),
+    "bytes": (bytes, lambda value: base64.b64encode(value).decode(), base64.b64decode),
+}
+
+
+class Unstorable(Exception):
+    """A value has a type that files cannot hold; it stays in memory."""
+
+
+def mapped(path: Path, dtype: Any) -> np.ndarray:
+    """Maps a file of numbers into memory; an empty one cannot be mapped."""
+    return np.asarray(np.memmap(path, dtype, "r")) if path.stat().st_size else np.zeros(0, dtype)
+
+
+class StoredRows(Sequence):
+    """The rows of a table, each a dict of values by column; `write_rows` makes the folder."""
+
+    def __init__(self, folder: Path):
+        self._columns = json.loads((folder / "columns.json").read_text())
+        self._text = mapped(folder / "rows", np.uint8)
+        self._offsets = mapped(folder / "rows.offsets", np.int64)
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        index = _checked(index, len(self))
+        text = self._text[self._offsets[index] : self._offsets[index + 1]].tobytes()
+        row = _read_json(text.decode("utf-8", "surrogatepass"))
+        return row if isinstance(row, dict) else dict(zip(self._columns, row, strict=True))
+
+
+def write_rows(folder: Path, rows: Iterable[dict[str, Any]]) -> tuple[str, ...]:
+    """Writes the rows of a table and returns the names of its columns.
+
+    Raises:
+      Unstorable: a value has a type that cannot be written exactly.
+    """
+    columns: dict[str, None] = {}
+    first: list[str] | None = None
+    with (folder / "rows").open("wb") as file, (folder / "rows.offsets").open("wb") as offsets:
+        end = np.zeros(1, np.int64)
+        offsets.write(end.tobytes())
+        for row in rows:
+            names = list(row)
+            if first is None:
+                first = names
+            if names == first:
+                text = _write_json(list(row.values()))
+            else:
+                text = _write_json(row)
+            columns.update(dict.fromkeys(names))
+            end += file.write(text.encode("utf-8", "surrogatepass"))
+            offsets.write(end.tobytes())
+    (folder / "columns.json").write_text(json.dumps(first or []))
+    return tuple(columns)
+
+
+class TakenRows(Sequence):
+    """Some of the rows of a table, in the order of their numbers."""
+
+    def __init__(self, rows: Sequence[Any], numbers: np.ndarray):
+        self._rows = rows
+        self._numbers = numbers
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        return self._rows[int(self._numbers[_checked(index, len(self))])]
+
+
+class StoredFeatures(Sequence):
+    """What a task made of rows, one feature per example; `FeatureWriter` makes the folder.
+
+    A feature is made anew from the files at each access, so it may be changed freely.
+    """
+
+    def __init__(self, folder: Path):
+        described = json.loads((folder / "features.json").read_text())
+        self._forms = described["forms"]
+        self._count = described["count"]
+        self._folder = folder
+        self._columns = described["columns"]
+        self._form_of = mapped(folder / "form", np.uint8) if len(self._forms) > 1 else None
+        self._place_of = mapped(folder / "place", np.int64) if len(self._forms) > 1 else None
+        self._arrays: dict[str, np.ndarray] = {}
+        self._readers = [
+            self._reader(form, f"{number}-") for number, form in enumerate(self._forms)
+        ]
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        index = _checked(index, self._count)
+        if self._form_of is None or self._place_of is None:
+            return self._readers[0](index)
+        return self._readers[self._form_of[index]](self._place_of[index])
+
+    def column(self, *place: int) -> np.ndarray:
+        """Returns the number or array at a place in the tuple, of all features at once.
+
+        Raises:
+          Unstorable: there is none, or its shape is not the same in all features.
+        """
+        parts = []
+        for number, form in enumerate(self._forms):
+            for at in place:
+                form = form["of"][at] if at < len(form.get("of", ())) else {"kind": "none"}
+            if form["kind"] not in ("scalar", "fixed", "plain"):
+                raise Unstorable(f"{form['kind']} at {place}")
+            parts.append((number, self._fixed(form).astype(form["dtype"])))
+        if self._form_of is None:
+            return parts[0][1]
+        whole = np.empty((self._count, *parts[0][1].shape[1:]), parts[0][1].dtype)
+        for number, values in parts:
+            whole[self._form_of == number] = values
+        return whole
+
+    def _array(self, name: str, dtype: Any) -> np.ndarray:
+        if name not in self._arrays:
+            self._arrays[name] = mapped(self._folder / name, dtype)
+        return self._arrays[name]
+
+    def _fixed(self, form: dict[str, Any]) -> np.ndarray:
+        values = self._array(form["file"], self._columns[form["file"]]["dtype"])
+        return values.reshape(-1, *form.get("shape", ()))
+
+    def _reader(self, form: dict[str, Any], prefix: str) -> Callable[[Any], Any]:
+        """Returns the function that makes the value at a place in the files of a form."""
+        kind = form["kind"]
+        if kind == "none":
+            return lambda place: None
+        if kind in ("tuple", "list", "named"):
+            readers = [self._reader(inner, prefix) for inner in form["of"]]
+            make = {"tuple": tuple, "list": list}.get(kind) or _named_tuple(form["class"])._make
+            return lambda place: make([read(place) for read in readers])
+        dtype = np.dtype(form["dtype"])
+        if kind in ("scalar", "fixed", "plain"):
+            values = self._fixed(form)
+            if kind == "scalar":
+                return lambda place: dtype.type(values[place])
+            if kind == "plain":
+                return lambda place: values[place].astype(dtype).item()
+            return lambda place: values[place].astype(dtype)
+        column = self._columns[form["file"]]
+        values = self._array(form["file"], column["dtype"])
+        offsets = self._array(column["offsets"], np.int64)
+        if kind == "json":
+            return lambda place: json.loads(
+                values[offsets[place] : offsets[place + 1]]
+                .tobytes()
+                .decode("utf-8", "surrogatepass")
+            )
+        return lambda place: values[offsets[place] : offsets[place + 1]].astype(dtype)
+
+
+class FeatureWriter:
+    """Writes features into a folder, which is complete when its `with` block ends."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self._forms: dict[Form, int] = {}
+        self._counts: list[int] = []
+        self._columns: dict[str, _Column] = {}
+        self._form_of = (folder / "form").open("wb")
+        self._place_of = (folder / "place").open("wb")
+
+    def add(self, features: Sequence[Any]) -> None:
+        """Appends features.
+
+        Raises:
+          Unstorable: a value in one of them is neither an array nor plain, or they have more forms
+            than MOST_FORMS.
+        """
+        groups: dict[Form, list[list[Any]]] = {}
+        numbers = np.zeros(len(features), np.uint8)
+        places = np.zeros(len(features), np.int64)
+        for at, feature in enumerate(features):
+            leaves: list[Any] = []
+            form = _form(feature, leaves)
+            number = self._forms.setdefault(form, len(self._forms))
+            if number >= MOST_FORMS:
+                raise Unstorable("features of too many forms")
+            if number == len(self._counts):
+                self._counts.append(0)
+            numbers[at] = number
+            places[at] = self._counts[number]
+            self._counts[number] += 1
+            groups.setdefault(form, []).append(leaves)
+        self._form_of.write(numbers.tobytes())
+        self._place_of.write(places.tobytes())
+        for form, rows in groups.items():
+            for at, (leaf, values) in enumerate(
+                zip(_leaves(form), zip(*rows, strict=True), strict=True)
+            ):
+                name = f"{self._forms[form]}-{at}"
+                if name not in self._columns:
+                    self._columns[name] = _Column(self._folder / name)
+                self._columns[name].add(leaf, values)
+
+    def __enter__(self) -> "FeatureWriter":
+        return self
+
+    def __exit__(self, kind: Any, *error: Any) -> None:
+        self._form_of.close()
+        self._place_of.close()
+        for column in self._columns.values():
+            column.close()
+        if kind is None:
+            self._complete()
+
+    def _complete(self) -> None:
+        if len(self._forms) < 2:
+            (self._folder / "form").unlink()
+            (self._folder / "place").unlink()
+        columns: dict[str, dict[str, Any]] = {}
+        for name, column in self._columns.items():
+            columns[name] = {"dtype": column.dtype.str}
+            if column.offsets is not None:
+                columns[name]["offsets"] = self._shared(column, columns)
+        forms = [_described(form, f"{i}-", iter(range(1 << 30))) for form, i in self._forms.items()]
+        described = {"count": sum(self._counts), "forms": forms, "columns": columns}
+        (self._folder / "features.json").write_text(json.dumps(described))
+
+    def _shared(self, column: "_Column", columns: dict[str, dict[str, Any]]) -> str:
+        """Returns the name of a file of the same offsets, such as those of ids and their token
+        types, and removes the copy."""
+        group = column.path.name.partition("-")[0]
+        for name, other in columns.items():
+            same = name.partition("-")[0] == group and other.get("offsets", "").startswith(name)
+            if same and filecmp.cmp(
+                self._folder / other["offsets"], column.offsets_path, shallow=False
+            ):
+                column.offsets_path.unlink()
+                return other["offsets"]
+        return column.offsets_path.name
+
+
+class _Column:
+    """One array of each feature, at the same place: its numbers in one file, in the narrowest
+    dtype that holds them all."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.offsets_path = path.with_name(f"{path.name}.offsets")
+        self.dtype = np.dtype(np.uint8)
+        self.offsets: BinaryIO | None = None
+        self._file = path.open("wb")
+        self._end = 0
+        self._empty = True
+
+    def add(self, leaf: Form, values: Sequence[Any]) -> None:
+        kind, dtype = leaf[:2]
+        if kind == "json":
+            values = [np.frombuffer(value, np.uint8) for value in values]
+        if kind in ("json", "array"):
+            if self.offsets is None:
+                self.offsets = self.offsets_path.open("wb")
+                self.offsets.write(np.int64(0).tobytes())
+            ends = self._end + np.cumsum([len(value) for value in values])
+            self._end = int(ends[-1])
+            self.offsets.write(ends.astype(np.int64).tobytes())
+            numbers = np.concatenate(values)
+        else:
+            try:
+                numbers = np.asarray(values, dtype)
+            except OverflowError:
+                raise Unstorable("a whole number of more than 64 bits") from None
+        self._widen(np.dtype(dtype), numbers)
+        self._file.write(np.ascontiguousarray(numbers).astype(self.dtype).tobytes())
+
+    def _widen(self, dtype: np.dtype, numbers: np.ndarray) -> None:
+        if not numbers.size:
+            return
+        needed = dtype
+        if dtype.kind in "iu":
+            lowest = np.min_scalar_type(int(numbers.min()))
+            highest = np.min_scalar_type(int(numbers.max()))
+            needed = np.promote_types(lowest, highest)
+        wide = needed if self._empty else np.promote_types(self.dtype, needed)
+        if wide.kind == "f" and dtype.kind in "iu":  # there is no wider whole number
+            wide = dtype
+        if wide != self.dtype and not self._empty:
+            self._file.close()
+            narrow = self.path.rename(self.path.with_name(f"{self.path.name}.narrow"))
+            self._file = self.path.open("wb")
+            before = mapped(narrow, self.dtype)
+            for begin in range(0, len(before), MOVED):
+                self._file.write(before[begin : begin + MOVED].astype(wide).tobytes())
+            narrow.unlink()
+        self.dtype = wide
+        self._empty = False
+
+    def close(self) -> None:
+        self._file.close()
+        if self.offsets is not None:
+            self.offsets.close()
+
+
+def _form(value: Any, leaves: list[Any]) -> Form:
+    """Returns the form of a feature, and appends the values at its leaves."""
+    kind = type(value)
+    if kind is np.ndarray and value.dtype.kind in "biuf":
+        leaves.append(value)
+        if value.ndim == 1:
+            return ("array", value.dtype.str)
+        return ("fixed", value.dtype.str, value.shape)
+    if value is None:
+        return ("none",)
+    if isinstance(value, np.generic) and value.dtype.kind in "biuf":
+        leaves.append(value)
+        return ("scalar", value.dtype.str)
+    if kind in (int, float, bool):
+        leaves.append(value)
+        return ("plain", np.dtype(kind).str)
+    if kind is str or (kind is list and all(type(item) in PLAIN for item in value)):
+        leaves.append(json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass"))
+        return ("json", "|u1")
+    if kind in (tuple, list):
+        return (kind.__name__, *[_form(item, leaves) for item in value])
+    if issubclass(kind, tuple) and hasattr(kind, "_fields") and "<" not in kind.__qualname__:
+        name = f"{kind.__module__}:{kind.__qualname__}"
+        return ("named", name, *[_form(item, leaves) for item in value])
+    raise Unstorable(f"a {kind.__name__}")
+
+
+def _children(form: Form) -> Form:
+    return form[2:] if form[0] == "named" else form[1:]
+
+
+def _leaves(form: Form) -> Iterator[Form]:
+    if form[0] in ("tuple", "list", "named"):
+        for inner in _children(form):
+            yield from _leaves(inner)
+    elif form[0] != "none":
+        yield form
+
+
+def _described(form: Form, prefix: str, numbers: Iterator[int]) -> dict[str, Any]:
+    """Returns a form as JSON, with the name of the file of each leaf."""
+    if form[0] in ("tuple", "list", "named"):
+        inner = [_described(child, prefix, numbers) for child in _children(form)]
+        named = {"class": form[1]} if form[0] == "named" else {}
+        return {"kind": form[0], "of": inner, **named}
+    if form[0] == "none":
+        return {"kind": "none"}
+    shape = {"shape": form[2]} if form[0] == "fixed" else {}
+    return {"kind": form[0], "dtype": form[1], "file": f"{prefix}{next(numbers)}", **shape}
+
+
+@functools.cache
+def _named_tuple(name: str) -> Any:
+    module, _, path = name.partition(":")
+    found: Any = importlib.import_module(module)
+    for part in path.split("."):
+        found = getattr(found, part)
+    if not (isinstance(found, type) and issubclass(found, tuple)):
+        raise TypeError(f"{name} is not a tuple")
+    return found
+
+
+def _checked(index: Any, count: int) -> int:
+    index = int(index)
+    if not -count <= index < count:
+        raise IndexError(f"{index} of {count}")
+    return index % count
+
+
+def _exact(value: Any) -> Any:
+    """Returns what JSON writes for a value that it lacks."""
+    for name, (kind, write, _) in TYPES.items():
+        if type(value) is kind:
+            return {EXACT: [name, write(value)]}
+    raise Unstorable(f"a {type(value).__name__}")
+
+
+def _restored(found: dict[str, Any]) -> Any:
+    if len(found) == 1 and EXACT in found:
+        name, value = found[EXACT]
+        return TYPES[name][2](value)
+    return found
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_exact)
+_DECODER = json.JSONDecoder()
+_EXACT_DECODER = json.JSONDecoder(object_hook=_restored)
+_MARK = json.dumps(EXACT)
+
+
+def _write_json(value: Any) -> str:
+    return _ENCODER.encode(value)
+
+
+def _read_json(text: str) -> Any:
+    return (_EXACT_DECODER if _MARK in text else _DECODER).decode(text)

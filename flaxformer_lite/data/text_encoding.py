@@ -1,0 +1,69 @@
+"""Text of a file as lines: UTF-8, or UTF-16 where the file begins with its byte order mark, as
+Excel's "Unicode text" does."""
+
+import codecs
+import io
+from collections.abc import Iterator
+from typing import Any
+
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.data import compressed
+from flaxformer_lite.data.compressed import File
+
+UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+USUAL = "cp1252"  # what Excel writes as "CSV" on most machines
+AROUND = 20  # characters of a line that are shown on each side of what cannot be read
+
+
+def is_utf16(path: File, where: str) -> bool:
+    """Returns whether a file begins with the mark of UTF-16."""
+    with compressed.reading(path, where), compressed.unpacked(path, where) as stream:
+        return stream.read(2) in UTF16
+
+
+def lines(path: File, where: str, newline: str = "\n") -> Iterator[str]:
+    """Yields the lines of a file, with their ends.
+
+    Args:
+      path: the file, which may be compressed.
+      where: the field and value that errors name.
+      newline: as in `open`; "" keeps all kinds of line ends.
+
+    Raises:
+      ConfigError: it is neither UTF-8 nor marked as UTF-16; names the line and how to convert it.
+    """
+    encoding = "utf-16" if is_utf16(path, where) else "utf-8-sig"
+    with compressed.reading(path, where), compressed.unpacked(path, where) as stream:
+        try:
+            with io.TextIOWrapper(stream, encoding, newline=newline) as text:
+                yield from text
+        except UnicodeDecodeError:
+            raise undecodable(path, where, encoding) from None
+
+
+def undecodable(path: File, where: str, encoding: str = "utf-8-sig") -> ConfigError:
+    """Returns the error about a file that is not text, with its first such line."""
+    if encoding == "utf-16":
+        return ConfigError(f"{where}: begins like UTF-16, but is not; save it as UTF-8.")
+    stream: Any
+    with compressed.unpacked(path, where) as stream:
+        for number, line in enumerate(stream, start=1):
+            try:
+                line.decode()
+            except UnicodeDecodeError as error:
+                return ConfigError(
+                    f"{where}:{number}: not UTF-8 text (byte {line[error.start]:#04x}"
+                    f"{_as_usual(line, error.start)}). In Excel, save it as 'CSV UTF-8'; or convert"
+                    f" it: iconv -f {USUAL} -t utf-8 {path.name} > utf8-{path.name}"
+                )
+    return ConfigError(f"{where}: not UTF-8 text; save it as UTF-8.")
+
+
+def _as_usual(line: bytes, at: int) -> str:
+    """Returns the words around a byte as they would be in USUAL, for a person to judge."""
+    try:
+        text = line.decode(USUAL).strip()
+    except UnicodeDecodeError:
+        return ""
+    near = text[max(0, at - AROUND) : at + AROUND]
+    return f"; as {USUAL} it reads {near!r}" if near.isprintable() else ""

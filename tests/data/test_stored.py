@@ -1,0 +1,73 @@
+"""Rows and features that are mapped from files are the same as those in memory."""
+
+import collections
+import datetime
+import decimal
+
+import numpy as np
+import pytest
+
+from flaxformer_lite.data import stored
+
+Pair = collections.namedtuple("Pair", ["ids", "label"])
+VALUES = [
+    {"a": "x", "b": 1},
+    {"a": "y\n\u2028\ud800", "b": None},
+    {"b": 2.5, "c": [1, {"d": float("inf")}]},
+    {"a": datetime.datetime(2026, 1, 2, 3, 4, 5, 6), "b": decimal.Decimal("1.10")},
+    {"a": b"\x00\xff", "b": datetime.timedelta(days=1, microseconds=3)},
+    {"b": 1, "a": 10**30},
+]
+
+
+def same(first, second):
+    if isinstance(first, (tuple, list)):
+        equal = len(first) == len(second) and all(map(same, first, second))
+        return type(first) is type(second) and equal
+    if isinstance(first, np.ndarray):
+        return first.dtype == second.dtype and np.array_equal(first, second)
+    return type(first) is type(second) and first == second
+
+
+def test_rows_of_a_table_come_back_with_their_types_and_columns(tmp_path):
+    assert stored.write_rows(tmp_path, iter(VALUES)) == ("a", "b", "c")
+    rows = stored.StoredRows(tmp_path)
+    assert list(rows) == VALUES and rows[-1] == VALUES[-1] and rows[1:3] == VALUES[1:3]
+    assert [list(row) for row in rows] == [list(row) for row in VALUES]
+    with pytest.raises(IndexError):
+        rows[len(VALUES)]
+
+
+def test_features_come_back_with_their_types_in_whatever_order_they_need_wider_numbers(tmp_path):
+    def feature(number):
+        ids = np.arange(number, dtype=np.int32) * 7 - 3
+        middle = None if number % 3 else np.float32(number / 3)
+        words = [f"w{i}\u00e9" for i in range(number)]
+        shaped = np.full((2, 3), number << number, np.int64)
+        return (
+            Pair(ids, np.int32(-number)),
+            middle,
+            [ids[:1], words],
+            shaped,
+            number,
+            0.5,
+            "t\ud800",
+        )
+
+    features = [feature(number) for number in range(30)]
+    with stored.FeatureWriter(tmp_path) as writer:
+        writer.add(features[:3])
+        writer.add(features[3:])
+    read = stored.StoredFeatures(tmp_path)
+    assert len(read) == 30 and all(map(same, features, read))
+    read[5][0].ids[0] = 9  # a copy
+    assert read[5][0].ids[0] == -3
+    assert np.array_equal(read.column(0, 1), [one[0].label for one in features])
+    assert read.column(3).shape == (30, 2, 3) and read.column(3).dtype == np.int64
+    assert stored.mapped(tmp_path / "0-1", np.int8).min() == -27  # no wider than needed
+
+
+@pytest.mark.parametrize("value", [object(), {1, 2}, np.asarray(["a"], object), 1 << 70])
+def test_what_files_cannot_hold_is_said(tmp_path, value):
+    with pytest.raises(stored.Unstorable), stored.FeatureWriter(tmp_path) as writer:
+        writer.add([(value,)])
