@@ -69,7 +69,6 @@ def main(argv: list[str]) -> None:
 
 
 def _main(argv: list[str]) -> None:
-    command_line.import_from_here()
     argv = invocation.underscored([arg for arg in argv if arg != "--debug"])
     argv[:1] = [name.replace("_", "-") if not name.startswith("-") else name for name in argv[:1]]
     epilog = f"{examples(*COMMANDS, most=1)}\n{NOTES}"
@@ -98,6 +97,8 @@ def _main(argv: list[str]) -> None:
     if not args.command:
         parser.error(f"a command is missing: {', '.join(COMMANDS)}")
     command = COMMANDS[args.command]
+    if args.allow_plugins or getattr(args, "family", None):
+        command_line.import_from_here()
     if unknown := [
         arg for arg in others if arg.startswith("--") and not arg.startswith("--config.")
     ]:
@@ -122,6 +123,12 @@ def _add_arguments(parser: Parser, command: Command, argv: list[str]) -> None:
         )
     command.add_arguments(parser)
     parser.add_argument("--debug", action="store_true", help="show the stack of an error")
+    parser.add_argument(
+        "--allow_plugins",
+        action="store_true",
+        help="import the plug-ins (module:Class) that a directory's files name: code of whoever"
+        " wrote it",
+    )
     if command.takes_config and {"-h", "--help"} & set(argv):
         parser.epilog = _fields(argv) or parser.epilog
 

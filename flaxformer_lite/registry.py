@@ -11,6 +11,7 @@ import importlib
 import inspect
 import pkgutil
 import types
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ BASES = {  # the base class of each folder's plug-ins
 }
 # The attribute that the other folders' modules must have.
 TAKEN = {"models": "Model", "attentions": "attend", "trackers": "Tracker"}
+# The plug-ins outside the package that a file may name: all, none, or these.
+Allowed = bool | Collection[str]
 
 
 def available(folder: str) -> list[str]:
@@ -86,6 +89,23 @@ def resolve_class(folder: str, name: str) -> type:
     if inspect.isabstract(cls):
         raise ValueError(f"{name!r} lacks {', '.join(sorted(vars(cls)['__abstractmethods__']))}.")
     return cls
+
+
+def check_allowed(name: str, allowed: Allowed) -> None:
+    """Refuses a plug-in outside the package that a file names, unless the caller allows it.
+
+    Naming it is running it: its module is imported. A name that a person writes on a page, on the
+    command line or in Python needs no permission; one that is read from a file does.
+
+    Raises:
+      ValueError: it is not allowed; says how to allow it.
+    """
+    if ":" not in name or allowed is True or (allowed and name in allowed):
+        return
+    raise ValueError(
+        f"names the plug-in {name[:80]!r}, code outside of this package that would be imported and"
+        " run; if you trust the directory, add --allow-plugins (allow_plugins=True in Python)."
+    )
 
 
 def base_of(folder: str) -> type:

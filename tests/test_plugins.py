@@ -125,7 +125,9 @@ def test_an_objective_and_an_encoding_of_a_users_train_and_resume(text, tmp_path
         0.5,
     )
     loop.run(cfg, tmp_path / "run")
-    assert workdir.read_config(tmp_path / "run").objective == cfg.objective
+    assert "--allow-plugins --prompt" in capsys.readouterr().out  # of what to try next
+    stored = workdir.read_config(tmp_path / "run", allow_plugins=True)
+    assert stored.objective == cfg.objective
     loop.run(build(**own, **{"train.log_every": 1, "train.checkpoint_every": 3}), tmp_path / "run")
     assert "step 2 is done" in capsys.readouterr().out
 

@@ -1,6 +1,7 @@
 """A training workdir as others read it: its config, its tokenizer, and its best or newest undamaged
 parameters."""
 
+import dataclasses
 import hashlib
 import json
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from flaxformer_lite import registry
 from flaxformer_lite.checkpoints import arrays
 from flaxformer_lite.checkpoints.digest import Leaves, describe
 from flaxformer_lite.checkpoints.manager import Restored
@@ -75,12 +77,29 @@ def write_inputs(folder: Path, cfg: ExperimentConfig, tokenizer: Any, data: str 
     write_file(folder / "config.json", f"{json.dumps(inputs, indent=2)}\n".encode())
 
 
-def read_config(folder: Path) -> ExperimentConfig:
-    """Reads the run's resolved config; raises ConfigError if it was changed since, or another
-    version wrote it."""
-    return from_config_dict(
-        ExperimentConfig, _inputs(folder)["config"], where=f"{folder}/config.json"
-    )
+def read_config(folder: Path, *, allow_plugins: registry.Allowed = False) -> ExperimentConfig:
+    """Reads the run's resolved config.
+
+    Args:
+      folder: the workdir.
+      allow_plugins: which plug-ins outside the package it may name: none, all, or those of these
+        names. They are code that is imported, and the folder may be a stranger's.
+
+    Raises:
+      PluginError: it names another plug-in, which was not imported.
+      ConfigError: it was changed since, or another version wrote it.
+    """
+    values = _inputs(folder)["config"]
+    where = f"{folder}/config.json"
+    cfg = from_config_dict(ExperimentConfig, values, where, allow_plugins=allow_plugins)
+    return dataclasses.replace(cfg, allow_plugins=allow_plugins is True)
+
+
+def started_from(folder: Path) -> str:
+    """Returns the directory that the run took its weights from, or ""."""
+    train = _inputs(folder)["config"].get("train")
+    source = train.get("init_from") if isinstance(train, dict) else ""
+    return source if isinstance(source, str) else ""
 
 
 def data_fingerprint(folder: Path) -> str:
@@ -88,7 +107,9 @@ def data_fingerprint(folder: Path) -> str:
     return _inputs(folder).get("data") or ""
 
 
-def read_run(folder: Path, *, companion: bool = False) -> Run:
+def read_run(
+    folder: Path, *, companion: bool = False, allow_plugins: registry.Allowed = False
+) -> Run:
     """Reads the model and parameters of a run, without optimizer state; does not disturb a run in
     progress.
 
@@ -99,13 +120,14 @@ def read_run(folder: Path, *, companion: bool = False) -> Run:
       folder: the workdir.
       companion: reads the second model that the run trained, such as ELECTRA's generator, in place
         of the first.
+      allow_plugins: as in `read_config`.
 
     Raises:
       ConfigError: config.json was written by another version of the code, or there is no second
         model.
       CheckpointError: there is no checkpoint, or all are damaged.
     """
-    cfg = read_config(folder)
+    cfg = read_config(folder, allow_plugins=allow_plugins)
     damaged = []
     second = cfg.objective.companion(cfg.model)
     if companion and (second is None or second.cfg is None):

@@ -353,7 +353,7 @@ def steps(parser: argparse.ArgumentParser) -> None:
     saw a document.
 
     Batches are a function of the seed and the step, so this needs no log: only the workdir, and the
-      data where they were.
+    data where they were.
     """
     add = parser.add_argument
     add("--workdir", required=True, type=command_line.place, help="the --workdir of train")
@@ -417,9 +417,8 @@ def plan(parser: argparse.ArgumentParser) -> None:
     'flaxformer_lite[cuda]'). Without a compiler the plan is analytic, and says so.
 
     Machines: v4, v5e, v5p, v6e as grids (v5e:16x16) or by their makers' names (v5e-256; v5p-128
-      counts cores);
-    a100, h100, h200 by number. Exits with 1 if the step does not fit. Times are the compiler's
-    estimate, not measured.
+    counts cores); a100, h100, h200 by number. Exits with 1 if the step does not fit. Times are the
+    compiler's estimate, not measured.
     """
     add = parser.add_argument
     add("--topology", required=True, help="v5e:16x16, v5p-128, h100:8, ...")

@@ -46,6 +46,7 @@ ALIASES = {  # names of other libraries -> ours
 def config(argv: list[str]) -> Any:
     """Parses `--config=PAGE_OR_FILE --config.FIELD=VALUE ...` to a ConfigDict; exits with one line
     if it cannot."""
+    import_from_here()
     page, *fields = argv
     try:
         values, rest = _parse([_located(page), *fields])
@@ -82,7 +83,11 @@ def _parse(argv: list[str]) -> tuple[Any, list[str]]:
 
 
 def import_from_here() -> None:
-    """Adds the current folder to the end of Python's path."""
+    """Adds the current folder to the end of Python's path, for a page and for plug-ins.
+
+    Other commands run without it: the folder may be a stranger's, and its files would stand in for
+    modules that are not installed.
+    """
     if (here := os.getcwd()) not in sys.path:
         sys.path.append(here)
 

@@ -52,7 +52,9 @@ def run(args: argparse.Namespace) -> None:
             f"--output: draws at most {page.COLORS} runs, and there are {len(args.runs)}; compare"
             " fewer."
         )
-    runs = [read(folder_of(folder), args.runs) for folder in args.runs]
+    runs = [
+        read(folder_of(folder), args.runs, allow_plugins=args.allow_plugins) for folder in args.runs
+    ]
     metric, notes = choose(runs)
     results = summary(runs, metric)
     fields = differences(runs)
@@ -67,14 +69,14 @@ def run(args: argparse.Namespace) -> None:
         print(f"{args.output}: written")
 
 
-def read(folder: Path, given: Sequence[str]) -> Run:
+def read(folder: Path, given: Sequence[str], *, allow_plugins: bool = False) -> Run:
     """Reads a workdir, whole or as a kill has left it; it is named after its folder if no other has
     the same name."""
     if not workdir.is_workdir(folder):
         raise ConfigError(
             f"{folder}: no run has written a config.json there; pass the --workdir of a run."
         )
-    cfg = workdir.read_config(folder)
+    cfg = workdir.read_config(folder, allow_plugins=allow_plugins)
     history = metrics.read(folder / "metrics.jsonl")
     held = [record for record in history if record["split"] == "eval"]
     if not held:

@@ -26,9 +26,9 @@ UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 
 def run(args: argparse.Namespace) -> None:
     if args.adapter:
-        write_adapter(args.src, args.dst, dtype=args.dtype)
+        write_adapter(args.src, args.dst, dtype=args.dtype, allow_plugins=args.allow_plugins)
     else:
-        names = "dtype", "head", "shard_size", "family", "companion"
+        names = ("dtype", "head", "shard_size", "family", "companion", "allow_plugins")
         convert(args.src, args.dst, **{name: getattr(args, name) for name in names})
 
 
@@ -41,6 +41,7 @@ def convert(
     shard_size: str,
     family: str | None = None,
     companion: bool = False,
+    allow_plugins: bool = False,
 ) -> None:
     """Writes `dst`, and prints one line about it."""
     source = folder_of(src)
@@ -57,7 +58,12 @@ def convert(
         with notices():
             dtypes: dict[str, Any] = {"dtype": dtype, "param_dtype": dtype} if dtype else {}
             model, params = open_pretrained(
-                source, head, family=family, companion=companion, **dtypes
+                source,
+                head,
+                family=family,
+                companion=companion,
+                allow_plugins=allow_plugins,
+                **dtypes,
             )
         total = sum(_size(leaf) for leaf in jax.tree.leaves(params))
         with reading(f"writing {dst}", total) as advance:
@@ -67,7 +73,9 @@ def convert(
     print(f"{dst}: {cfg.family}, head {cfg.head}, {total / 1e6:,.1f} MB in {cfg.param_dtype}")
 
 
-def write_adapter(src: str, dst: str, *, dtype: str | None = None) -> None:
+def write_adapter(
+    src: str, dst: str, *, dtype: str | None = None, allow_plugins: bool = False
+) -> None:
     """Writes the adapter that a run has trained, and prints one line about it."""
     if not workdir.is_workdir(source := folder_of(src)):
         raise ConfigError(
@@ -75,7 +83,7 @@ def write_adapter(src: str, dst: str, *, dtype: str | None = None) -> None:
         )
     overrides: dict[str, Any] = {"param_dtype": dtype} if dtype else {}
     with notices():
-        model, params = open_pretrained(source, **overrides)
+        model, params = open_pretrained(source, allow_plugins=allow_plugins, **overrides)
     save_adapter(dst, model, params)
     print(
         f"{dst}: the adapter of a {model.cfg.family}, rank {model.cfg.adapter.rank}, in"

@@ -39,7 +39,9 @@ def run(args: argparse.Namespace) -> None:
     """Prints what `args.what` asks for."""
     flags.FLAGS.mark_as_parsed()  # grain reads flags of its own
     cfg = read_experiment(
-        command_line.config(args.overrides), given=invocation.fields_given(args.overrides)
+        command_line.config(args.overrides),
+        given=invocation.fields_given(args.overrides),
+        allow_plugins=args.allow_plugins,
     )
     begun = time.time()
     clock = time.monotonic()

@@ -26,8 +26,10 @@ def run(args: argparse.Namespace) -> None:
     texts = args.text + [line for line in file.splitlines() if line.strip()]
     if not texts:
         raise ConfigError("no text: pass --text TEXT, several times to compare, or --file FILE.")
-    layers = read_sentence_layers(folder_of(args.model))
-    vectors = embed(open_model(args.model, dtype=args.dtype, family=args.family), texts, layers)
+    allowed = args.allow_plugins
+    layers = read_sentence_layers(folder_of(args.model), allow_plugins=allowed)
+    opened = open_model(args.model, dtype=args.dtype, family=args.family, allow_plugins=allowed)
+    vectors = embed(opened, texts, layers)
     if args.out:
         np.save(args.out, vectors)
         print(f"{args.out}: {vectors.shape[0]} vectors of {vectors.shape[1]}, float32")

@@ -15,7 +15,11 @@ def run(args: argparse.Namespace) -> None:
     """Prints a table or a JSON object."""
     with notices():
         trained = open_trained(
-            folder_of(args.model), dtype=args.dtype, family=args.family, **options_of(args)
+            folder_of(args.model),
+            dtype=args.dtype,
+            family=args.family,
+            allow_plugins=args.allow_plugins,
+            **options_of(args),
         )
         data = open_file(trained, args.data)
         objective = data.objective

@@ -16,7 +16,13 @@ HEADS = ("masked_lm", "pretraining")
 
 def run(args: argparse.Namespace) -> None:
     """Prints guesses and their probabilities, for each mask in turn."""
-    opened = open_model(args.model, head=_head(args.model), dtype=args.dtype, family=args.family)
+    opened = open_model(
+        args.model,
+        head=_head(args.model),
+        dtype=args.dtype,
+        family=args.family,
+        allow_plugins=args.allow_plugins,
+    )
     if opened.cfg.head not in HEADS or opened.cfg.decoder_layers:
         raise ConfigError(
             f"family={opened.cfg.family!r}, head={opened.cfg.head!r}: fill-mask needs a masked-LM"

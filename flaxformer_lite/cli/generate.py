@@ -30,7 +30,13 @@ def run(args: argparse.Namespace) -> None:
         )
     if args.system is not None and not args.chat:
         raise ConfigError("--system: needs a conversation; add --chat.")
-    opened = open_model(args.model, dtype=args.dtype, family=args.family, adapter=args.adapter)
+    opened = open_model(
+        args.model,
+        dtype=args.dtype,
+        family=args.family,
+        adapter=args.adapter,
+        allow_plugins=args.allow_plugins,
+    )
     if opened.tokenizer.chat_template and not args.chat:
         notice(
             "this model has a chat template; --chat uses it, and without it the prompt is continued"

@@ -41,7 +41,7 @@ class Contents(NamedTuple):
 
 def run(args: argparse.Namespace) -> None:
     """Prints the contents; reads each tensor once, for the checksum."""
-    contents = read(folder_of(args.directory), args.family)
+    contents = read(folder_of(args.directory), args.family, allow_plugins=args.allow_plugins)
     rows = {"directory": args.directory, "form": contents.form, **_about(contents.cfg)}
     if contents.why:
         rows["model"] = f"none of ours: {contents.why}"
@@ -65,10 +65,10 @@ def run(args: argparse.Namespace) -> None:
     print(f"{'sha256':<12} {checksum(contents.tensors)}")
 
 
-def read(where: Path, family: str | None = None) -> Contents:
+def read(where: Path, family: str | None = None, *, allow_plugins: bool = False) -> Contents:
     """Opens the tensors of a directory; safetensors are not read yet."""
     if workdir.is_workdir(where):
-        run = workdir.read_run(where)
+        run = workdir.read_run(where, allow_plugins=allow_plugins)
         for what in run.notices:
             notice(what)
         form = f"training workdir, step {run.step} ({plugin_name(run.cfg.objective)})"

@@ -38,7 +38,14 @@ COLLECTIVE = re.compile(r"Gloo|NCCL|coordination service")
 LOST_PEER = re.compile(rf"{COLLECTIVE.pattern}|[Cc]onnection (reset|closed|refused)|UNAVAILABLE")
 
 
-def main(config: ConfigDict, workdir: str, *, stopped_code: int = 0, **how_to_join) -> None:
+def main(
+    config: ConfigDict,
+    workdir: str,
+    *,
+    stopped_code: int = 0,
+    allow_plugins: bool = False,
+    **how_to_join,
+) -> None:
     """Checks the config and runs it, together with the other processes if there are any.
 
     Exits with `stopped_code` if SIGTERM or SIGHUP stopped the run and it was saved, 2 on bad input,
@@ -46,6 +53,7 @@ def main(config: ConfigDict, workdir: str, *, stopped_code: int = 0, **how_to_jo
 
     Args:
       stopped_code: exit code by which a scheduler tells a stopped run from one at its end.
+      allow_plugins: as in `read_experiment`.
       **how_to_join: arguments of runtime.join.join.
     """
     group = ALONE
@@ -74,9 +82,8 @@ def main(config: ConfigDict, workdir: str, *, stopped_code: int = 0, **how_to_jo
                 )  # libraries below print to stdout too
             given = invocation.fields_given(invocation.underscored(sys.argv))
             with failures.logged(log, RunError):
-                caught = loop.run(
-                    read_experiment(config, workdir, given), workdir, group, interrupt
-                )
+                cfg = read_experiment(config, workdir, given, allow_plugins=allow_plugins)
+                caught = loop.run(cfg, workdir, group, interrupt)
             group.close()
         except (SystemExit, GeneratorExit):
             raise

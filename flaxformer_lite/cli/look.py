@@ -24,7 +24,13 @@ def run(args: argparse.Namespace) -> None:
     for flag, text in (("text", args.text), ("target", args.target)):
         if text is not None and not text.strip():
             raise ConfigError(f"--{flag}: is empty; pass the words to look at.")
-    opened = open_model(args.model, dtype=args.dtype, family=args.family, adapter=args.adapter)
+    opened = open_model(
+        args.model,
+        dtype=args.dtype,
+        family=args.family,
+        adapter=args.adapter,
+        allow_plugins=args.allow_plugins,
+    )
     ids = encode(opened, args.text, "text", args.max_tokens)
     target = target_of(opened, ids, args)
     special = opened.tokenizer.ids

@@ -34,6 +34,7 @@ def open_model(
     dtype: str = "float32",
     family: str | None = None,
     adapter: str | None = None,
+    allow_plugins: bool = False,
 ) -> Opened:
     """Opens a model, its parameters on the default device, and its tokenizer.
 
@@ -41,9 +42,16 @@ def open_model(
       ConfigError, WeightsError, CheckpointError: the directory cannot be used.
     """
     folder = folder_of(path)
-    tokenizer = load_tokenizer(folder, family=family)
+    tokenizer = load_tokenizer(folder, family=family, allow_plugins=allow_plugins)
     with notices():
-        loaded = load_pretrained(folder, head, dtype=dtype, family=family, adapter=adapter)
+        loaded = load_pretrained(
+            folder,
+            head,
+            dtype=dtype,
+            family=family,
+            adapter=adapter,
+            allow_plugins=allow_plugins,
+        )
         return Opened(*merge_adapter(*loaded), tokenizer)
 
 

@@ -16,7 +16,9 @@ def run(args: argparse.Namespace) -> None:
     """Prints the plan. Exits with 1 if nothing fits."""
     machine = topology.parse(args.topology)
     cfg = read_experiment(
-        command_line.config(args.overrides), given=invocation.fields_given(args.overrides)
+        command_line.config(args.overrides),
+        given=invocation.fields_given(args.overrides),
+        allow_plugins=args.allow_plugins,
     )
     if cfg.mesh.mode == "pmap":
         raise ConfigError(

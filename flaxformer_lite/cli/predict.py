@@ -20,7 +20,11 @@ def run(args: argparse.Namespace) -> None:
     """Writes the predictions, as csv on stdout if no file is named."""
     with notices():
         trained = open_trained(
-            folder_of(args.model), dtype=args.dtype, family=args.family, **options_of(args)
+            folder_of(args.model),
+            dtype=args.dtype,
+            family=args.family,
+            allow_plugins=args.allow_plugins,
+            **options_of(args),
         )
         data = open_file(trained, args.data, predicts=True)
         _, predictions = trained.evaluate(data, scored=False)

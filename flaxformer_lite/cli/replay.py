@@ -19,7 +19,7 @@ def run(args: argparse.Namespace) -> None:
     output = Path(args.output).expanduser() if args.output else None
     if output and output.exists():
         raise ConfigError(f"--output={output}: is there already; name a new folder.")
-    moment = replay.before_step(folder, args.at)
+    moment = replay.before_step(folder, args.at, allow_plugins=args.allow_plugins)
     for line in moment.notices:
         notice(line)
     cfg = moment.experiment.cfg

@@ -29,7 +29,9 @@ def run(args: argparse.Namespace) -> None:
             f"--analogy={wrong[0]!r}: must be three words, such as 'paris france london'."
         )
     with notices():
-        vectors = load_word_vectors(folder_of(args.model), family=args.family)
+        vectors = load_word_vectors(
+            folder_of(args.model), family=args.family, allow_plugins=args.allow_plugins
+        )
         for word in dict.fromkeys((*args.word, *(word for words in analogies for word in words))):
             if len(ids := vectors.ids_of(word)) > 1:
                 tokens = ", ".join(vectors.pieces[i].decode(errors="replace").strip() for i in ids)

@@ -8,6 +8,7 @@ from flaxformer_lite.cli import command_line
 
 GIVEN = (
     "stopped_code",
+    "allow_plugins",
     "coordinator",
     "num_processes",
     "process_id",

@@ -19,7 +19,9 @@ SHOWN = 10  # parameters, worst first
 def run(args: argparse.Namespace) -> None:
     """Prints the verdict. Exits with 1 if the mesh computes something else."""
     cfg = read_experiment(
-        command_line.config(args.overrides), given=invocation.fields_given(args.overrides)
+        command_line.config(args.overrides),
+        given=invocation.fields_given(args.overrides),
+        allow_plugins=args.allow_plugins,
     )
     planner.check(cfg, jax.device_count())
     verdict = verify_mesh.verify(verify_mesh.reference(cfg), cfg.mesh)

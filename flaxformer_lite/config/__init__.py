@@ -13,9 +13,12 @@ from flaxformer_lite.config.experiment import (
 )
 from flaxformer_lite.config.parsing import (
     add_sections,
+    allowed_plugins,
     choose_plugins,
     fingerprint,
     from_config_dict,
+    outside_plugins,
+    page_plugins,
     to_config_dict,
 )
 from flaxformer_lite.config.parts import InitConfig, LayerConfig, NormConfig, StackConfig
@@ -24,6 +27,7 @@ from flaxformer_lite.config.rules import (
     Count,
     NotNegative,
     OneOf,
+    PluginError,
     Positive,
     Record,
     Size,
@@ -46,6 +50,7 @@ __all__ = [
     "NotNegative",
     "OneOf",
     "OptimizerConfig",
+    "PluginError",
     "Positive",
     "Record",
     "Size",
@@ -53,10 +58,13 @@ __all__ = [
     "TokenizerConfig",
     "TrainConfig",
     "add_sections",
+    "allowed_plugins",
     "check_family",
     "choose_plugins",
     "fingerprint",
     "from_config_dict",
+    "outside_plugins",
+    "page_plugins",
     "plugin_name",
     "to_config_dict",
 ]

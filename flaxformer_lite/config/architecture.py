@@ -15,6 +15,7 @@ from flaxformer_lite.config.rules import (
     NotNegative,
     OneOf,
     Plugin,
+    PluginName,
     Range,
     Record,
     Size,
@@ -71,7 +72,8 @@ class Architecture(Record):
     `('in', 'branch', 'final')`.
     """
 
-    family: str  # a file in flaxformer_lite/models, or module:Model
+    # a file in flaxformer_lite/models, or module:Model
+    family: Annotated[str, PluginName("models")]
     vocab_size: Count = 0  # V; 0: the tokenizer's size, rounded up to a multiple of 64
     d_model: Size  # D
     num_heads: Size  # N

@@ -256,6 +256,11 @@ class ExperimentConfig(Record):
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     mesh: MeshConfig = field(default_factory=MeshConfig)
+    # Whether directories that the experiment reads (init_from, a companion) may name plug-ins that
+    # it does not name itself; set by the caller who reads it, never by a config page.
+    allow_plugins: bool = field(
+        default=False, compare=False, repr=False, metadata={"internal": True}
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -17,26 +17,34 @@ from flaxformer_lite.config.mixture import SourceConfig
 from flaxformer_lite.config.rules import (
     FLOAT32,
     ConfigError,
+    PluginError,
     Sections,
     check,
     declared,
+    names_plugin,
     plain,
     plugin_name,
     shown,
 )
 
 T = TypeVar("T")
+OUTSIDE = re.compile(r"[\w.]+:[\w.]+")  # the form of a plug-in's name outside the package
 
 
-def from_config_dict(cls: type[T], values: Any, where: str = "config") -> T:
+def from_config_dict(
+    cls: type[T], values: Any, where: str = "config", *, allow_plugins: registry.Allowed = True
+) -> T:
     """Builds the frozen dataclass `cls` from a ConfigDict (or any mapping), checking every value.
 
     Args:
       cls: a dataclass of this folder or of a plug-in.
       values: nested mapping; the mapping of a plug-in holds its file name under `name`.
       where: the path so far, named in errors.
+      allow_plugins: which plug-ins outside the package may be imported. Values that come from a
+        file are not to be trusted with all: `registry.check_allowed`.
 
     Raises:
+      PluginError: the values name a plug-in that is not allowed; it was not imported.
       ConfigError: an unknown key (with the nearest known one), a wrong type, a missing field, or a
         broken rule.
     """
@@ -57,7 +65,8 @@ def from_config_dict(cls: type[T], values: Any, where: str = "config") -> T:
     built = {}
     for f in dataclasses.fields(cast(Any, cls)):
         if f.name in values and f.name in hints:
-            built[f.name] = _build(f, hints[f.name], values[f.name], f"{where}.{f.name}")
+            path = f"{where}.{f.name}"
+            built[f.name] = _build(f, hints[f.name], values[f.name], path, allow_plugins)
         elif (
             f.init and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
         ):
@@ -95,6 +104,42 @@ def to_config_dict(cfg: Any) -> ConfigDict:
         else:
             out[name] = _placeholder(hint) if value is None else value
     return out
+
+
+def allowed_plugins(cfg: ExperimentConfig) -> registry.Allowed:
+    """Returns which plug-ins the directories that an experiment reads may name: those that it names
+    itself, or all."""
+    return cfg.allow_plugins or outside_plugins(cfg)
+
+
+def outside_plugins(cfg: ExperimentConfig) -> frozenset[str]:
+    """Returns the names of the plug-ins outside the package that an experiment uses."""
+    return _outside(to_config_dict(cfg))
+
+
+def page_plugins(values: ConfigDict) -> frozenset[str]:
+    """Returns the names of the plug-ins outside the package that a page or its flags name, each as
+    written and as a run stores it."""
+    names = _outside(values)
+    for path, folder in plugin_fields(ExperimentConfig).items():
+        node: Any = values
+        for part in path.split("."):
+            node = node.get(part) if hasattr(node, "get") else None
+        name = node.get("name") if hasattr(node, "get") else None
+        if name in names:
+            names |= {registry.name_of(_plugin_class(folder, name, f"config.{path}"))}
+    return names
+
+
+def _outside(values: Any) -> frozenset[str]:
+    """Returns the texts in nested values that have the form of such a name."""
+    if hasattr(values, "items"):
+        values = [value for _, value in values.items()]
+    if isinstance(values, str):
+        return frozenset([values] if OUTSIDE.fullmatch(values) else [])
+    if isinstance(values, list | tuple):
+        return frozenset().union(*map(_outside, values))
+    return frozenset()
 
 
 def plugin_fields(cls: type, prefix: str = "") -> dict[str, str]:
@@ -171,15 +216,19 @@ def fingerprint(cfg: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _build(f: dataclasses.Field, hint: Any, value: Any, where: str) -> Any:
+def _build(
+    f: dataclasses.Field, hint: Any, value: Any, where: str, allowed: registry.Allowed
+) -> Any:
     """Turns sections into records, lists into tuples, and whole numbers into floats, where these
     are declared."""
     kind = plain(hint)
     if "plugin" in f.metadata:
-        return _build_plugin(f, value, where)
+        return _build_plugin(f, value, where, allowed)
+    if names_plugin(hint):
+        _check_allowed(value, where, allowed)
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         is_built = isinstance(value, kind) or (value is None and kind is not hint)
-        return value if is_built else from_config_dict(kind, value, where)
+        return value if is_built else from_config_dict(kind, value, where, allow_plugins=allowed)
     if typing.get_origin(kind) is dict and hasattr(value, "items"):
         inner = typing.get_args(kind)[1]
         return Sections(
@@ -187,14 +236,16 @@ def _build(f: dataclasses.Field, hint: Any, value: Any, where: str) -> Any:
                 name: (
                     item
                     if isinstance(item, inner)
-                    else from_config_dict(inner, item, f"{where}.{name}")
+                    else from_config_dict(inner, item, f"{where}.{name}", allow_plugins=allowed)
                 )
                 for name, item in value.items()
             }
         )
     if typing.get_origin(kind) is tuple and isinstance(value, (tuple, list)):
         inner = typing.get_args(kind)[0]
-        return tuple(_build(f, inner, item, f"{where}[{i}]") for i, item in enumerate(value))
+        return tuple(
+            _build(f, inner, item, f"{where}[{i}]", allowed) for i, item in enumerate(value)
+        )
     if not isinstance(value, bool):  # numpy's numbers become Python's
         if kind is int and isinstance(value, numbers.Integral):
             return int(value)
@@ -203,7 +254,7 @@ def _build(f: dataclasses.Field, hint: Any, value: Any, where: str) -> Any:
     return value
 
 
-def _build_plugin(f: dataclasses.Field, value: Any, where: str) -> Any:
+def _build_plugin(f: dataclasses.Field, value: Any, where: str, allowed: registry.Allowed) -> Any:
     folder = f.metadata["plugin"]
     if dataclasses.is_dataclass(value) or (value is None and f.default is None):
         return value
@@ -217,7 +268,22 @@ def _build_plugin(f: dataclasses.Field, value: Any, where: str) -> Any:
         return None
     if "name" not in options:
         raise ConfigError(f"{where}.name: missing; one of {', '.join(registry.available(folder))}.")
-    return from_config_dict(_plugin_class(folder, options.pop("name"), where), options, where)
+    name = options.pop("name")
+    _check_allowed(name, f"{where}.name", allowed)
+    cls = _plugin_class(folder, name, where)
+    return from_config_dict(cls, options, where, allow_plugins=allowed)
+
+
+def _check_allowed(value: Any, where: str, allowed: registry.Allowed) -> None:
+    """Checks each text of a field that names plug-ins, before anything imports them."""
+    if isinstance(value, list | tuple):
+        for item in value:
+            _check_allowed(item, where, allowed)
+    if isinstance(value, str):
+        try:
+            registry.check_allowed(value, allowed)
+        except ValueError as error:
+            raise PluginError(f"{where}: {error}") from None
 
 
 def _plugin_class(folder: str, name: Any, where: str) -> type:

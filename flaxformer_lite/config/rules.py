@@ -28,6 +28,10 @@ class ConfigError(ValueError):
     """A config that cannot work; the message names the field, the rule and the way out."""
 
 
+class PluginError(ConfigError):
+    """A file names a plug-in outside the package that the caller has not allowed."""
+
+
 class Range(NamedTuple):
     """The rule that a number is within bounds, said in words."""
 
@@ -71,6 +75,16 @@ class Plugin(NamedTuple):
                 registry.resolve(self.folder, value)
         except ValueError as error:
             return str(error)
+        return ""
+
+
+class PluginName(NamedTuple):
+    """Marks a field that names a file in a folder of the package, or module:attribute, and is
+    resolved later."""
+
+    folder: str
+
+    def __call__(self, value: Any) -> str:
         return ""
 
 
@@ -250,6 +264,11 @@ def rules_of(hint: Any) -> list[Any]:
         kind, *rules = typing.get_args(hint)
         return [*rules, *rules_of(kind)]
     return [rule for inner in typing.get_args(hint) for rule in rules_of(inner)]
+
+
+def names_plugin(hint: Any) -> bool:
+    """Returns whether the values of an annotation are names of plug-ins."""
+    return any(isinstance(rule, Plugin | PluginName) for rule in rules_of(hint))
 
 
 def broken(hint: Any, value: Any) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.pretrained.published_tokenizer import PublishedTokenizer
 from flaxformer_lite.pretrained.tokenizer import load_tokenizer
+from flaxformer_lite.registry import Allowed
 from flaxformer_lite.runtime import chat_template
 
 Messages = list[dict[str, Any]]
@@ -49,10 +50,10 @@ def render(tokenizer: PublishedTokenizer, messages: Messages) -> str:
     return chat_template.render(tokenizer.chat_template, [variables])[0]
 
 
-def template_of(path: str | Path) -> str:
+def template_of(path: str | Path, *, allow_plugins: Allowed = False) -> str:
     """Reads the chat template of a directory, with the special tokens that it names set in it; ""
     if there is none."""
-    tokenizer = load_tokenizer(path)
+    tokenizer = load_tokenizer(path, allow_plugins=allow_plugins)
     named = (
         f"{{% set {role}_token = {json.dumps(token)} %}}"
         for role, token in tokenizer.tokens.items()

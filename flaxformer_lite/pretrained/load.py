@@ -14,7 +14,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import Mesh, NamedSharding
 
-from flaxformer_lite import versions
+from flaxformer_lite import registry, versions
 from flaxformer_lite.checkpoints.workdir import (
     Run,
     is_workdir,
@@ -65,6 +65,7 @@ def load_pretrained(
     labels: Sequence[str] | int | None = None,
     seed: int = 0,
     adapter: str | Path | None = None,
+    allow_plugins: registry.Allowed = False,
     **overrides: Any,
 ) -> tuple[Any, dict]:
     """Loads a model and its parameters from a directory written by transformers' save_pretrained,
@@ -92,6 +93,8 @@ def load_pretrained(
       seed: of new parameters.
       adapter: a directory with a LoRA adapter of the model, as PEFT or `save_adapter` writes it. It
         stays beside the weights; `merge_adapter` joins the two.
+      allow_plugins: whether the config of a workdir may name plug-ins outside this package, which
+        are imported: code of whoever wrote it. A collection of names allows these only.
       **overrides: dropout, dropout_at, scan, remat, attention: fields of ModelConfig that change no
         weight.
 
@@ -107,22 +110,32 @@ def load_pretrained(
     versions.notice_untested()
     overrides |= {"dtype": dtype, "param_dtype": param_dtype or dtype}
     model, stored = open_pretrained(
-        path, head, family=family, new_head=new_head, labels=labels, adapter=adapter, **overrides
+        path,
+        head,
+        family=family,
+        new_head=new_head,
+        labels=labels,
+        adapter=adapter,
+        allow_plugins=allow_plugins,
+        **overrides,
     )
     return model, _place(model.cfg, _with_new(model, stored, seed) if new_head else stored, mesh)
 
 
-def load_labels(path: str | Path) -> list[str]:
+def load_labels(path: str | Path, *, allow_plugins: registry.Allowed = False) -> list[str]:
     """Loads the names of a classifier's classes, in the order of its logits.
 
         >>> load_labels("path/to/sst2")[int(logits[0].argmax())]  # doctest: +SKIP
+
+    Args:
+      path, allow_plugins: as in `load_pretrained`.
 
     Raises:
       ConfigError, WeightsError: there is no config.json, or its names are invalid.
     """
     path = places.on_disk(path, weights=False)
     if is_workdir(path):
-        run = read_run_config(path)
+        run = read_run_config(path, allow_plugins=allow_plugins)
         return list(getattr(run.objective, "labels", ())) or [
             f"LABEL_{i}" for i in range(run.model.num_labels)
         ]
@@ -141,6 +154,7 @@ def open_pretrained(
     companion: bool = False,
     labels: Sequence[str] | int | None = None,
     adapter: str | Path | None = None,
+    allow_plugins: registry.Allowed = False,
     **overrides: Any,
 ) -> tuple[Any, dict]:
     """Opens a directory like `load_pretrained`, with each parameter a `Stored` that is read from
@@ -165,9 +179,8 @@ def open_pretrained(
                 f"adapter={adapter}: {path} is a workdir; convert it first (flaxformer_lite"
                 " convert)."
             )
-        return _open_run(
-            read_run(path, companion=companion), path, head, overrides, new_head, labels
-        )
+        run = read_run(path, companion=companion, allow_plugins=allow_plugins)
+        return _open_run(run, path, head, overrides, new_head, labels)
     if companion:
         raise ConfigError(
             f"{path}: published weights are of one model; only a training workdir has a companion."

@@ -63,6 +63,7 @@ def save_pretrained(
     like: str | Path | None = None,
     labels: Sequence[str] | None = None,
     shard_bytes: int = 5_000_000_000,
+    allow_plugins: registry.Allowed = False,
 ) -> None:
     """Writes config.json and safetensors that transformers' AutoModel classes and `load_pretrained`
     read.
@@ -79,6 +80,7 @@ def save_pretrained(
         and token ids from; None is the directory that `model` was loaded from, if any.
       labels: names of the model's classes, in the order of its logits; `load_labels` reads them.
       shard_bytes: largest size of a file; beyond it, several files and an index are written.
+      allow_plugins: as in `load_pretrained`, for `like`.
 
     Raises:
       ConfigError: the family's published form cannot express the model, or `path` holds something
@@ -100,7 +102,15 @@ def save_pretrained(
         _check_names(str(path), list(filter(stays, names)))
 
     with places.new_place(path, check=check, carry=stays) as made:
-        write_pretrained(made, model, params, like=like, labels=labels, shard_bytes=shard_bytes)
+        write_pretrained(
+            made,
+            model,
+            params,
+            like=like,
+            labels=labels,
+            shard_bytes=shard_bytes,
+            allow_plugins=allow_plugins,
+        )
 
 
 def write_pretrained(
@@ -111,6 +121,7 @@ def write_pretrained(
     like: str | Path | None = None,
     labels: Sequence[str] | None = None,
     shard_bytes: int = 5_000_000_000,
+    allow_plugins: registry.Allowed = False,
 ) -> None:
     """Fills an empty directory; arguments and exceptions are those of `save_pretrained`."""
     family = registry.resolve("models", model.cfg.family)
@@ -125,9 +136,10 @@ def write_pretrained(
     flat = flatten_dict(params, sep="/")
     config = hf_config.write_config(family, cfg)
     source = like or model.source
+    is_source = like is None  # which was allowed when the model was loaded from it
     like = places.on_disk(source, weights=False) if source else None
     if like and workdir.is_workdir(like):
-        run = workdir.read_config(like)
+        run = workdir.read_config(like, allow_plugins=allow_plugins or is_source)
         told = run.objective.published_fields()
         own = told.pop("labels", ())
         template = told.pop("chat_template", "")

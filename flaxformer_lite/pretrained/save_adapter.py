@@ -176,5 +176,5 @@ def _base(source: str) -> str | None:
     """Returns where a model began: the directory that it was loaded from, or that its run started
     from."""
     if source and workdir.is_workdir(Path(source)):
-        return workdir.read_config(Path(source)).train.init_from or None
+        return workdir.started_from(Path(source)) or None
     return source or None

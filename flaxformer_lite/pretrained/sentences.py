@@ -12,6 +12,7 @@ from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import brief, parse_object, read_bytes, read_object
 from flaxformer_lite.pretrained.safetensors import WeightsError, open_file
+from flaxformer_lite.registry import Allowed
 
 FILES = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
 # The name of each, as all versions read it.
@@ -51,15 +52,19 @@ class SentenceLayers(NamedTuple):
         return pooled_ND / np.maximum(lengths_N1, np.finfo(np.float32).tiny)
 
 
-def read_sentence_layers(folder: Path) -> SentenceLayers:
+def read_sentence_layers(folder: Path, *, allow_plugins: Allowed = False) -> SentenceLayers:
     """Reads the layers of a sentence model's directory, or of a run's workdir; the defaults where
     there is nothing.
+
+    Args:
+      folder: the directory.
+      allow_plugins: as in `load_pretrained`.
 
     Raises:
       ConfigError, WeightsError: it pools in another way, or has other layers.
     """
     if workdir.is_workdir(folder):
-        run = workdir.read_config(folder)
+        run = workdir.read_config(folder, allow_plugins=allow_plugins)
         pooling = run.objective.published_fields().get("pooling", "")
         return SentenceLayers(pooling, run.data.length if pooling else None)
     limit = _optional(folder / "sentence_bert_config.json", {"max_seq_length": int}).get(

@@ -4,6 +4,7 @@ and its special tokens."""
 from pathlib import Path
 from typing import Any
 
+from flaxformer_lite import registry
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data import frame, tokenizer as plain
@@ -46,7 +47,12 @@ KINDS = {
 LARGEST_TEMPLATE = 1 << 20  # bytes
 
 
-def load_tokenizer(path: str | Path, *, family: str | None = None) -> PublishedTokenizer:
+def load_tokenizer(
+    path: str | Path,
+    *,
+    family: str | None = None,
+    allow_plugins: registry.Allowed = False,
+) -> PublishedTokenizer:
     """Loads the tokenizer of a directory of published weights, or of a training run's workdir.
 
         >>> tokenizer = load_tokenizer("path/to/bert")  # doctest: +SKIP
@@ -55,14 +61,14 @@ def load_tokenizer(path: str | Path, *, family: str | None = None) -> PublishedT
       path: holds tokenizer.json; or spiece.model or tokenizer.model beside the config.json of a T5,
         Llama, Mistral or Gemma; with tokenizer_config.json, special_tokens_map.json and
         chat_template.jinja where there are such. Or is the `--workdir` of train.py.
-      family: as in `load_pretrained`.
+      family, allow_plugins: as in `load_pretrained`.
 
     Raises:
       ConfigError: no tokenizer that we read, or a damaged one.
     """
     folder = places.on_disk(path, weights=False)
     if workdir.is_workdir(folder):
-        cfg = workdir.read_config(folder)
+        cfg = workdir.read_config(folder, allow_plugins=allow_plugins)
         template = cfg.objective.published_fields().get("chat_template", "")
         return framed(plain.load(workdir.tokenizer_folder(folder)), cfg.model.skeleton, template)
     config = _read(folder / "special_tokens_map.json") | _read(folder / "tokenizer_config.json")

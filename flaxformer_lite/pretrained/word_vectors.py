@@ -17,7 +17,7 @@ from flaxformer_lite.functions.pooling import to_unit_length
 from flaxformer_lite.pretrained import places
 from flaxformer_lite.pretrained.load import open_pretrained
 from flaxformer_lite.pretrained.tokenizer import load_tokenizer
-from flaxformer_lite.registry import nearest as suggestion
+from flaxformer_lite.registry import Allowed, nearest as suggestion
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -114,26 +114,28 @@ class WordVectors:
         return [(self.words[i], cosine) for i, cosine in found if i not in left_out][:k]
 
 
-def load_word_vectors(path: str | Path, *, family: str | None = None) -> WordVectors:
+def load_word_vectors(
+    path: str | Path, *, family: str | None = None, allow_plugins: Allowed = False
+) -> WordVectors:
     """Loads the token table of a directory of published weights, or of a training run's workdir,
     and nothing else of it.
 
         >>> load_word_vectors("path/to/bert").analogy("paris", "france", "london", 1)  # doctest: +SKIP
 
     Args:
-      path, family: as in `load_pretrained`.
+      path, family, allow_plugins: as in `load_pretrained`.
 
     Raises:
       ConfigError, WeightsError, CheckpointError: it cannot be read, or no token of its vocabulary
         is a whole word.
     """
     path = places.on_disk(path)
-    _, stored = open_pretrained(path, family=family)
+    _, stored = open_pretrained(path, family=family, allow_plugins=allow_plugins)
     if "embedding" not in stored.get("token_embed", {}):
         raise ConfigError(
             f"{path}: this model has no token table, token_embed/embedding, to take vectors from."
         )
-    published = load_tokenizer(path, family=family)
+    published = load_tokenizer(path, family=family, allow_plugins=allow_plugins)
     pieces = plain.load(
         workdir.tokenizer_folder(path) if workdir.is_workdir(path) else path
     ).pieces()

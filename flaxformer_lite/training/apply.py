@@ -74,13 +74,18 @@ class Trained(NamedTuple):
 
 
 def open_trained(
-    path: Path, *, dtype: str = "float32", family: str | None = None, **options: Any
+    path: Path,
+    *,
+    dtype: str = "float32",
+    family: str | None = None,
+    allow_plugins: registry.Allowed = False,
+    **options: Any,
 ) -> Trained:
     """Opens a run's workdir, or a directory of published weights as the task of its head.
 
     Args:
       dtype: of activations and matmuls.
-      family: as in `load_pretrained`.
+      family, allow_plugins: as in `load_pretrained`.
       **options: `length` and `columns` of the data section, and `batch_size`, in place of the
         run's; None keeps them.
 
@@ -88,9 +93,9 @@ def open_trained(
       ConfigError, WeightsError, CheckpointError: it cannot be read, or no task is known for its
         head.
     """
-    model, params = load_pretrained(path, dtype=dtype, family=family)
+    model, params = load_pretrained(path, dtype=dtype, family=family, allow_plugins=allow_plugins)
     if workdir.is_workdir(path):
-        cfg = workdir.read_config(path)
+        cfg = workdir.read_config(path, allow_plugins=allow_plugins)
         own = workdir.tokenizer_folder(path)
         data = dataclasses.replace(
             cfg.data, tokenizer=TokenizerConfig(path=str(own))

@@ -10,7 +10,13 @@ import jax.numpy as jnp
 from flax.traverse_util import flatten_dict
 
 from flaxformer_lite.checkpoints import workdir
-from flaxformer_lite.config import ConfigError, ExperimentConfig, ModelConfig, OptimizerConfig
+from flaxformer_lite.config import (
+    ConfigError,
+    ExperimentConfig,
+    ModelConfig,
+    OptimizerConfig,
+    allowed_plugins,
+)
 from flaxformer_lite.config.parts import Rules
 from flaxformer_lite.models import build_model
 from flaxformer_lite.objectives.companion import Companion
@@ -120,12 +126,11 @@ def _published(companion: Companion, cfg: ExperimentConfig) -> ModelConfig:
     ours = cfg.model
     where = f"objective.{companion.name}={companion.source}"
     try:
-        run = workdir.read_config(path).model if workdir.is_workdir(path) else None
-        found = (
-            dataclasses.replace(run, head=ours.head)
-            if run
-            else open_pretrained(path, ours.head)[0].cfg
-        )
+        if workdir.is_workdir(path):
+            run = workdir.read_config(path, allow_plugins=allowed_plugins(cfg))
+            found = dataclasses.replace(run.model, head=ours.head)
+        else:
+            found = open_pretrained(path, ours.head)[0].cfg
     except (ConfigError, WeightsError) as error:
         raise ConfigError(f"objective.{companion.name}: {error}") from None
     if found.skeleton != ours.skeleton:

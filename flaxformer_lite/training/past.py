@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from flaxformer_lite import registry
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import ConfigError, ExperimentConfig
 from flaxformer_lite.data.pipeline import Dataset, open_dataset
@@ -128,26 +129,30 @@ def _source(records: Any) -> str:
     return getattr(records, "source", "")
 
 
-def open_past(folder: Path) -> Past:
+def open_past(folder: Path, *, allow_plugins: registry.Allowed = False) -> Past:
     """Opens the data of a run as it was trained on, with the tokenizer that the run keeps.
+
+    Args:
+      folder: the workdir.
+      allow_plugins: as in `load_pretrained`.
 
     Raises:
       ConfigError: it is no workdir, or text or tables have changed since.
     """
-    cfg = read_config(folder)
+    cfg = read_config(folder, allow_plugins=allow_plugins)
     past = Past(cfg, open_dataset(cfg))
     check_data(folder, past.data)
     return past
 
 
-def read_config(folder: Path) -> ExperimentConfig:
+def read_config(folder: Path, *, allow_plugins: registry.Allowed = False) -> ExperimentConfig:
     """Reads the config of a run, to be used with its own copy of the tokenizer."""
     if not workdir.is_workdir(folder):
         raise ConfigError(
             f"--workdir={folder}: no run has written a config.json there; pass the --workdir of a"
             " run."
         )
-    cfg = workdir.read_config(folder)
+    cfg = workdir.read_config(folder, allow_plugins=allow_plugins)
     tokenizer = dataclasses.replace(cfg.data.tokenizer, path=str(workdir.tokenizer_folder(folder)))
     return dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, tokenizer=tokenizer))
 

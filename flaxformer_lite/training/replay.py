@@ -14,6 +14,7 @@ import numpy as np
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.checkpoints.manager import Checkpoints
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.registry import Allowed
 from flaxformer_lite.training import models, past, program
 from flaxformer_lite.training.best import Best
 from flaxformer_lite.training.report import metrics
@@ -46,18 +47,19 @@ class Moment(NamedTuple):
     notices: list[str]
 
 
-def before_step(folder: Path, step: int) -> Moment:
+def before_step(folder: Path, step: int, *, allow_plugins: Allowed = False) -> Moment:
     """Repeats a run from its nearest checkpoint up to the step before one, writing nothing into its
     workdir.
 
     Args:
       folder: the workdir.
       step: from 1.
+      allow_plugins: as in `load_pretrained`.
 
     Raises:
       ConfigError: there is no such step, or data have changed since.
     """
-    cfg = past.read_config(folder)
+    cfg = past.read_config(folder, allow_plugins=allow_plugins)
     if step - cfg.train.log_every >= (
         last := past.last_step(folder, cfg)
     ):  # as many may have been taken unrecorded

@@ -250,6 +250,7 @@ def test_flags_and_fields_reach_the_run_in_either_spelling(handlers, monkeypatch
         start_timeout=300,
         peer_timeout=60,
         stopped_code=0,
+        allow_plugins=False,
     )
 
 

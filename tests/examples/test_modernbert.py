@@ -256,8 +256,10 @@ def test_train_convert_and_guess_by_the_command_line(tmp_path, capsys):
     cfg = from_config_dict(ExperimentConfig, command_line.config([f"--config={tmp_path}/page.py"]))
     assert from_config_dict(ExperimentConfig, to_config_dict(cfg)) == cfg
     loop.run(cfg, tmp_path / "run")
-    model, params = load_pretrained(tmp_path / "run")
-    save_pretrained(tmp_path / "published", model, params, like=tmp_path / "run")
+    model, params = load_pretrained(tmp_path / "run", allow_plugins=True)
+    save_pretrained(
+        tmp_path / "published", model, params, like=tmp_path / "run", allow_plugins=True
+    )
     again, same = load_pretrained(tmp_path / "published", family=FAMILY)
     jax.tree.map(np.testing.assert_array_equal, params, same)
     assert again.cfg.kinds == model.cfg.kinds

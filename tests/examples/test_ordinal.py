@@ -53,7 +53,7 @@ def test_it_learns_is_measured_and_survives_the_round_trip(tmp_path, capsys):
     ]
     assert last["accuracy"] > 0.8 and last["distance"] < 0.5 < first["distance"]
     assert "majority class" in capsys.readouterr().out
-    kept = workdir.read_config(tmp_path / "run")
+    kept = workdir.read_config(tmp_path / "run", allow_plugins=True)
     assert plugin_name(
         kept.objective
     ) == "examples.ordinal:Ordinal" and kept.objective.labels == tuple("12345")

@@ -48,7 +48,7 @@ def test_an_encoding_with_two_hooks(tmp_path):
         },
     )
     assert records[-1]["loss"] < records[0]["loss"]
-    run = workdir.read_run(tmp_path / "run")
+    run = workdir.read_run(tmp_path / "run", allow_plugins=True)
     slope = run.params["decoder"]["position"]["slope"]
     assert slope.shape == (2,) and slope.any(), "the learned decay was trained"
     plain = dataclasses.replace(run.cfg.model, position=rope_with_decay.Rope())
@@ -114,7 +114,7 @@ def test_a_recurrent_language_model_trains_and_writes(tmp_path):
         tmp_path, page="gpt2_tiny:nope", **{"model.mixer.name": "examples.min_gru:MinGruConfig"}
     )
     assert records[-1]["loss"] < records[0]["loss"]
-    run = workdir.read_run(tmp_path / "run")
+    run = workdir.read_run(tmp_path / "run", allow_plugins=True)
     written = generate(run.model, run.params, IDS, max_new_tokens=4)
     whole = run.model.apply({"params": run.params}, jnp.asarray(written)).logits
     np.testing.assert_array_equal(np.argmax(whole[:, 7:-1], axis=-1), written[:, 8:])
@@ -161,8 +161,8 @@ def test_lora_begins_as_its_base_and_leaves_it_alone(tmp_path):
     }
     cfg = read_experiment(trials.experiment_dict(adapted, **changes), given=list(changes))
     trials.loop.run(cfg, adapted / "run")
-    old = workdir.read_run(base / "run")
-    new = workdir.read_run(adapted / "run")
+    old = workdir.read_run(base / "run", allow_plugins=True)
+    new = workdir.read_run(adapted / "run", allow_plugins=True)
     records = trials.metrics.read(adapted / "run" / "metrics.jsonl")
     before = trials.metrics.read(base / "run" / "metrics.jsonl")[-1]
     np.testing.assert_allclose(records[0]["loss"], before["loss"], rtol=1e-5)

@@ -139,18 +139,18 @@ def test_train_convert_generate_and_fine_tune_by_the_command_line(tmp_path, caps
     cfg = from_config_dict(ExperimentConfig, command_line.config([f"--config={tmp_path}/page.py"]))
     assert cfg.model.family == FAMILY
     loop.run(cfg, tmp_path / "run")
-    main(["convert", str(tmp_path / "run"), str(tmp_path / "published")])
-    model, params = load_pretrained(tmp_path / "run")
+    main(["convert", str(tmp_path / "run"), str(tmp_path / "published"), "--allow-plugins"])
+    model, params = load_pretrained(tmp_path / "run", allow_plugins=True)
     again, same = load_pretrained(tmp_path / "published", family=FAMILY)
     jax.tree.map(np.testing.assert_array_equal, params, same)
     assert again.cfg.family == model.cfg.family == FAMILY
     assert load_tokenizer(tmp_path / "published", family=FAMILY).encode("two") == load_tokenizer(
-        tmp_path / "run"
+        tmp_path / "run", allow_plugins=True
     ).encode("two")
     capsys.readouterr()
     written = []
     for where in (
-        ["--model", f"{tmp_path}/run"],
+        ["--model", f"{tmp_path}/run", "--allow-plugins"],
         ["--model", f"{tmp_path}/published", "--family", FAMILY],
     ):
         main(["generate", *where, "--prompt", "zero one", "--max_new_tokens", "4"])
@@ -167,5 +167,5 @@ def test_train_convert_generate_and_fine_tune_by_the_command_line(tmp_path, caps
     tuned = read_experiment(page, given=["model.family"])
     assert tuned.model.family == FAMILY and tuned.model.residual == "parallel_shared"
     loop.run(tuned, tmp_path / "tuned")
-    save_pretrained(tmp_path / "out", *load_pretrained(tmp_path / "tuned"))
+    save_pretrained(tmp_path / "out", *load_pretrained(tmp_path / "tuned", allow_plugins=True))
     assert json.loads((tmp_path / "out" / "config.json").read_text())["model_type"] == "phi"

@@ -40,7 +40,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def opened(run):
-    return past.open_past(run)
+    return past.open_past(run, allow_plugins=True)
 
 
 def files_of(folder):
@@ -52,13 +52,13 @@ def files_of(folder):
 
 
 def said(capsys, *args):
-    door.main(list(map(str, args)))
+    door.main([*map(str, args), "--allow-plugins"])  # the objective is in tests/
     return capsys.readouterr().out
 
 
 def refused(capsys, *args):
     with pytest.raises(SystemExit):
-        door.main(list(map(str, args)))
+        door.main([*map(str, args), "--allow-plugins"])
     return capsys.readouterr().err.splitlines()[-1]
 
 
@@ -103,7 +103,7 @@ def test_a_step_is_printed_with_its_lines(run, opened, capsys):
 
 
 def test_the_losses_of_rows_make_the_loss_of_the_batch(run):
-    moment = replay.before_step(run, 9)
+    moment = replay.before_step(run, 9, allow_plugins=True)
     rows = replay.row_losses(moment)
     whole = moment.experiment.eval_step(moment.state.params, moment.batch)[0].mean()
     weights = np.asarray(moment.batch["targets"]["weights"]).sum(axis=1)
@@ -126,7 +126,9 @@ def test_a_step_again_is_the_same_bit_for_bit(run, opened, tmp_path, capsys):
     )
     assert mine["leaves"] == theirs["leaves"]
     resume.check(
-        mine, workdir.read_config(tmp_path / "new"), opened.data.fingerprint
+        mine,
+        workdir.read_config(tmp_path / "new", allow_plugins=True),
+        opened.data.fingerprint,
     )  # the same run continues
 
 
@@ -224,12 +226,16 @@ def test_changed_text_is_refused(run, tmp_path, capsys):
     shutil.copytree(run, tmp_path / "run")
     text = tmp_path / "text.jsonl"
     text.write_text((run.parent / "text.jsonl").read_text().replace("from 16:", "From 16:"))
-    moved = dataclasses.replace(past.read_config(run).data, path=str(text), cache=str(tmp_path))
+    moved = dataclasses.replace(
+        past.read_config(run, allow_plugins=True).data, path=str(text), cache=str(tmp_path)
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             past,
             "read_config",
-            lambda folder: dataclasses.replace(past.workdir.read_config(run), data=moved),
+            lambda folder, **allowed: dataclasses.replace(
+                past.workdir.read_config(run, **allowed), data=moved
+            ),
         )
         for command in ("steps", "replay"):
             line = refused(capsys, command, "--workdir", tmp_path / "run", "--at", "3")
@@ -240,7 +246,7 @@ def test_without_the_nearest_checkpoint_an_earlier_state_leads_to_the_same(run, 
     shutil.copytree(run, tmp_path / "run")
     for path in (tmp_path / "run" / "checkpoints" / "8").rglob("d/*"):
         path.write_bytes(bytes(len(path.read_bytes())))
-    moment = replay.before_step(tmp_path / "run", 9)
+    moment = replay.before_step(tmp_path / "run", 9, allow_plugins=True)
     assert moment.start == 0 and "checkpoint of step 8 cannot be read" in moment.notices[0]
     assert describe(moment.state) == read_record(run / "checkpoints" / "8")["leaves"]
     assert replay.compare(run, moment.values) == {3: 0.0, 6: 0.0}

@@ -9,7 +9,13 @@ from typing import Any
 
 import jax
 
-from flaxformer_lite.config import ExperimentConfig, check_family, fingerprint, plugin_name
+from flaxformer_lite.config import (
+    ExperimentConfig,
+    check_family,
+    fingerprint,
+    outside_plugins,
+    plugin_name,
+)
 from flaxformer_lite.files.stores import is_url
 from flaxformer_lite.objectives.base import Metric
 from flaxformer_lite.objectives.sums import BY_SOURCE
@@ -204,22 +210,25 @@ def next_commands(cfg: ExperimentConfig, workdir: Path) -> Rows:
         is_url(workdir) and str(workdir).count("/") == 2
     )  # beside which there is nothing of ours
     beside, logs = (f"{workdir}/run", workdir) if is_bucket else (workdir, workdir.parent)
+    read = ["--model", str(workdir)]
+    if outside_plugins(cfg):
+        read.append("--allow-plugins")
     if model.decoder_layers and model.head == "lm":
         prompt = "Thank you <extra_id_0> me to your party." if model.encoder_layers else "The "
-        rows.append(("write", _program("generate", "--model", str(workdir), "--prompt", prompt)))
+        rows.append(("write", _program("generate", *read, "--prompt", prompt)))
     if model.head in ("masked_lm", "pretraining") and model.head in check_family(model).vocab_heads:
         rows.append(
             (
                 "guess",
-                _program("fill-mask", "--model", str(workdir), "The capital of [MASK] is Paris."),
+                _program("fill-mask", *read, "The capital of [MASK] is Paris."),
             )
         )
     if isinstance(cfg.objective, Task):
         table = cfg.data.eval_path or cfg.data.path
-        rows.append(("predict", _program("predict", "--model", str(workdir), "--data", table)))
+        rows.append(("predict", _program("predict", *read, "--data", table)))
     elif model.encoder_layers and not model.decoder_layers:
         texts = ("--text", "A cat sleeps.", "--text", "A kitten naps.")
-        rows.append(("compare", _program("embed", "--model", str(workdir), *texts)))
+        rows.append(("compare", _program("embed", *read, *texts)))
     if not cfg.data.path and not cfg.data.mixture:
         rows.append(("your text", _rerun(f"{beside}_own", {"data.path": "FILE_OR_FOLDER"})))
     if not cfg.train.init_from:  # the weights have their width

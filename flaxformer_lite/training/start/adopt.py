@@ -18,8 +18,10 @@ from flaxformer_lite.config import (
     ConfigError,
     ExperimentConfig,
     ModelConfig,
+    PluginError,
     TrainConfig,
     from_config_dict,
+    page_plugins,
     plugin_name,
     to_config_dict,
 )
@@ -47,7 +49,11 @@ class _Task:
 
 
 def read_experiment(
-    config: ConfigDict, run: str | Path | None = None, given: Collection[str] = ()
+    config: ConfigDict,
+    run: str | Path | None = None,
+    given: Collection[str] = (),
+    *,
+    allow_plugins: bool = False,
 ) -> ExperimentConfig:
     """Resolves a config; with `train.init_from`, the model comes from that directory.
 
@@ -58,6 +64,8 @@ def read_experiment(
     Args:
       given: fields set on the command line, such as "model.d_model", which must agree with the
         weights.
+      allow_plugins: whether directories that the run reads may name plug-ins outside the package
+        that the config itself does not name.
 
     Raises:
       ConfigError: the directory has no such model, or the command line asks for a different one;
@@ -65,12 +73,14 @@ def read_experiment(
     """
     train = from_config_dict(TrainConfig, config.get("train", {}), "config.train")
     if not train.init_from:
-        return from_config_dict(ExperimentConfig, config)
+        cfg = from_config_dict(ExperimentConfig, config)
+        return dataclasses.replace(cfg, allow_plugins=allow_plugins)
     if run and is_url(run):
         run = mirror.fetched(str(run))
-    begun = _begun(run, train.init_from)
+    allowed = allow_plugins or page_plugins(config)
+    begun = _begun(run, train.init_from, allowed)
     try:
-        model = begun.model if begun else _model_of(config, train.init_from)
+        model = begun.model if begun else _model_of(config, train.init_from, allowed)
     except (WeightsError, StorageError) as error:
         raise ConfigError(f"train.init_from: {error}") from None
     data = dict(config.get("data", {}))
@@ -95,7 +105,7 @@ def read_experiment(
             name: getattr(begun.objective, name, None) for name in ("labels", "template", "pooling")
         }
     else:
-        kept = _told(objective, train.init_from)
+        kept = _told(objective, train.init_from, allowed)
     objective |= {name: value for name, value in kept.items() if value and not objective.get(name)}
     values = {
         **config,
@@ -103,19 +113,20 @@ def read_experiment(
         "objective": objective,
         "data": {**data, "tokenizer": chosen},
     }
-    return from_config_dict(ExperimentConfig, values)
+    cfg = from_config_dict(ExperimentConfig, values)
+    return dataclasses.replace(cfg, allow_plugins=allow_plugins)
 
 
-def _told(objective: dict[str, Any], init_from: str) -> dict[str, Any]:
+def _told(objective: dict[str, Any], init_from: str, allowed: registry.Allowed) -> dict[str, Any]:
     """Returns what a directory says to an objective: the chat template of conversations, the
     pooling of sentences."""
     path = places.on_disk(init_from)
     plugin = from_config_dict(_Task, {"objective": objective}).objective
     if hasattr(plugin, "template"):
-        return {"template": chat.template_of(path)}
+        return {"template": chat.template_of(path, allow_plugins=allowed)}
     if not hasattr(plugin, "pooling"):
         return {}
-    layers = read_sentence_layers(path)
+    layers = read_sentence_layers(path, allow_plugins=allowed)
     if layers.dense:
         raise ConfigError(
             f"train.init_from={init_from}: has a dense layer after pooling, which is not trained;"
@@ -156,7 +167,9 @@ def flags(model: ModelConfig, names: Collection[str]) -> str:
     )
 
 
-def _begun(run: str | Path | None, init_from: str) -> ExperimentConfig | None:
+def _begun(
+    run: str | Path | None, init_from: str, allowed: registry.Allowed
+) -> ExperimentConfig | None:
     """Returns the resolved config of a run that started from this directory and has a checkpoint,
     else None."""
     if run is None or not workdir.is_workdir(Path(run)):
@@ -164,17 +177,21 @@ def _begun(run: str | Path | None, init_from: str) -> ExperimentConfig | None:
     if not workdir.newest_first(Path(run), "checkpoints"):
         return None
     try:
-        stored = workdir.read_config(Path(run))
+        stored = workdir.read_config(Path(run), allow_plugins=allowed)
+    except PluginError:
+        raise
     except ConfigError:  # damaged: as before the first start, which wrote it
         return None
     return stored if stored.train.init_from == init_from else None
 
 
-def _model_of(config: ConfigDict, init_from: str) -> ModelConfig:
+def _model_of(config: ConfigDict, init_from: str, allowed: registry.Allowed) -> ModelConfig:
     path = places.on_disk(init_from)
     where = f"train.init_from={init_from}"
     objective = from_config_dict(_Task, {"objective": config.get("objective", {})}).objective
-    stored = workdir.read_config(path).model if workdir.is_workdir(path) else None
+    stored = None
+    if workdir.is_workdir(path):
+        stored = workdir.read_config(path, allow_plugins=allowed).model
     published = {} if stored else folder.read_config(path)
     named = dict(config.get("model", {})).get("family") or ""
     named = (

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from flax.traverse_util import flatten_dict
 
-from flaxformer_lite.config import ConfigError, ExperimentConfig
+from flaxformer_lite.config import ConfigError, ExperimentConfig, allowed_plugins
 from flaxformer_lite.data import tokenizer as plain
 from flaxformer_lite.objectives.companion import Companion
 from flaxformer_lite.pretrained.load import open_pretrained
@@ -82,7 +82,11 @@ def _open(cfg: ExperimentConfig, companion: Companion) -> dict:
     model = cfg.model
     try:
         return open_pretrained(
-            companion.source, model.head, scan=model.scan, param_dtype=model.param_dtype
+            companion.source,
+            model.head,
+            scan=model.scan,
+            param_dtype=model.param_dtype,
+            allow_plugins=allowed_plugins(cfg),
         )[1]
     except (ConfigError, WeightsError) as error:
         raise ConfigError(f"objective.{companion.name}: {error}") from None

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from flaxformer_lite.config import ConfigError, ExperimentConfig, ModelConfig
+from flaxformer_lite.config import ConfigError, ExperimentConfig, ModelConfig, allowed_plugins
 from flaxformer_lite.files.stores import StorageError
 from flaxformer_lite.models.skeletons import parts
 from flaxformer_lite.pretrained import places
@@ -38,6 +38,7 @@ def init_from_pretrained(program: Program, folder: str) -> Callable[[TrainState]
         new: dict[str, Any] = {
             "new_head": program.cfg.objective.new_head,
             "labels": labels_of(program.cfg),
+            "allow_plugins": allowed_plugins(program.cfg),
         }
         model, stored = open_pretrained(folder, cfg.head, family=cfg.family, **new, **execution)
     except (ConfigError, WeightsError) as error:
@@ -98,7 +99,7 @@ def known_labels(cfg: ExperimentConfig) -> tuple[str, ...]:
             return ()
     except StorageError:  # as of a directory, which a run with a checkpoint no longer needs
         return ()
-    named = tuple(load_labels(folder))
+    named = tuple(load_labels(folder, allow_plugins=allowed_plugins(cfg)))
     return () if all(name == f"LABEL_{i}" for i, name in enumerate(named)) else named
 
 
