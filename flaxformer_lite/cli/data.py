@@ -18,8 +18,10 @@ from flaxformer_lite.cli import command_line
 from flaxformer_lite.cli.render_example import Renderer, parts_of
 from flaxformer_lite.cli.tables import console
 from flaxformer_lite.config import ExperimentConfig, plugin_name
+from flaxformer_lite.data import table
 from flaxformer_lite.data.corpus import Corpus, Records
 from flaxformer_lite.data.pipeline import Dataset, open_dataset
+from flaxformer_lite.data.stored import StoredFeatures
 from flaxformer_lite.runtime import invocation
 from flaxformer_lite.training.program import with_steps
 from flaxformer_lite.training.start import warm_start
@@ -199,10 +201,7 @@ def _histogram(out: Console, title: str, found: np.ndarray) -> None:
 
 def _kept(data: Dataset, seconds: float, begun: float) -> Rows:
     if not (texts := _texts(data)):
-        return [
-            *data.described[:1],
-            ("kept", "nothing but the tokenizer: a table is tokenized whenever a run starts"),
-        ]
+        return [*data.described[:1], ("kept", _kept_rows(data))]
     rows = []
     size = 0
     for name, (corpus, _) in texts.items():
@@ -223,16 +222,29 @@ def _kept(data: Dataset, seconds: float, begun: float) -> Rows:
     ]
 
 
+def _kept_rows(data: Dataset) -> str:
+    """Describes where the tokens of a table are."""
+    folders = [
+        str(part.features.folder)
+        for part in data.splits.values()
+        if isinstance(part.features, StoredFeatures)
+    ]
+    if folders:
+        return ", ".join(folders)
+    size = f"{table.SMALL >> 20} MiB"
+    return f"nothing but the tokenizer: a table of less than {size} is read whenever a run starts"
+
+
 def _print(out: Console, rows: Iterable[tuple[str, str | Text]]) -> None:
     """Prints rows in two columns; a file or pipe gets a line for each, however long."""
-    table = Table.grid(padding=(0, 2))
+    grid = Table.grid(padding=(0, 2))
     rows = list(rows)
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
-        table.add_row(name, value)
+        grid.add_row(name, value)
         if not out.is_terminal:
             out.print(f"{name:{width}}  {value}", soft_wrap=True)
     if out.is_terminal:
-        out.print(table)
+        out.print(grid)

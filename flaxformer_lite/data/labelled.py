@@ -442,12 +442,11 @@ def columns_of(
             f" {unknown[0]!r}."
         )
     found = {}
+    lacking = []
     for role, column in roles.items():
         if predicts and column.predicted:
             continue
-        name = asked.get(role) or next(
-            (n for n in (role, *column.names) if n in read.columns), None
-        )
+        name = asked.get(role) or _usual(read.columns, (role, *column.names))
         if name in read.columns or str(name).partition(".")[0] in read.columns:
             found[role] = str(name)
         elif role in asked:
@@ -455,11 +454,26 @@ def columns_of(
                 f"data.columns={named!r}: {read.where} {has}, and no {asked[role]!r}."
             )
         elif not column.optional:
-            raise ConfigError(
-                f"{read.where}: {has}, where {plugin_name(objective)} needs a column for {role!r};"
-                f" name it with {flag}={role}=NAME."
-            )
+            lacking.append(role)
+    if lacking:
+        what = "a column for" if len(lacking) == 1 else "columns for"
+        way = ",".join(f"{role}=NAME" for role in lacking)
+        raise ConfigError(
+            f"{read.where}: {has}, where {plugin_name(objective)} needs {what}"
+            f" {' and '.join(map(repr, lacking))}; name {'it' if len(lacking) == 1 else 'them'} with"
+            f" {flag}={way}."
+        )
     return found
+
+
+def _usual(columns: Sequence[str], names: Sequence[str]) -> str | None:
+    """Returns the column with one of these names: spelled so, or else, of names longer than a
+    letter, in another case or with spaces around."""
+    if same := next((name for name in names if name in columns), None):
+        return same
+    plain = {column.strip().casefold(): column for column in reversed(columns)}
+    words = (name.casefold() for name in names if len(name) > 1)
+    return next((plain[name] for name in words if name in plain), None)
 
 
 def by_role(objective: Any, read: Table, named: str, *, predicts: bool = False) -> Sequence[Row]:

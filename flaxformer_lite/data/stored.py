@@ -122,7 +122,7 @@ class StoredFeatures(Sequence):
         described = json.loads((folder / "features.json").read_text())
         self._forms = described["forms"]
         self._count = described["count"]
-        self._folder = folder
+        self.folder = folder
         self._columns = described["columns"]
         self._form_of = mapped(folder / "form", np.uint8) if len(self._forms) > 1 else None
         self._place_of = mapped(folder / "place", np.int64) if len(self._forms) > 1 else None
@@ -164,7 +164,7 @@ class StoredFeatures(Sequence):
 
     def _array(self, name: str, dtype: Any) -> np.ndarray:
         if name not in self._arrays:
-            self._arrays[name] = mapped(self._folder / name, dtype)
+            self._arrays[name] = mapped(self.folder / name, dtype)
         return self._arrays[name]
 
     def _fixed(self, form: dict[str, Any]) -> np.ndarray:

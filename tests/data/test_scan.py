@@ -1,0 +1,140 @@
+"""Tables as people have them: missing labels and texts, shared rows, labels in two spellings, files of
+Excel."""
+
+import json
+
+import pytest
+
+from flaxformer_lite.config import ConfigError, DataConfig, TokenizerConfig
+from flaxformer_lite.data import table
+from flaxformer_lite.data.labelled import open_labelled
+from flaxformer_lite.objectives.classification import Classification
+from flaxformer_lite.objectives.dpo import Dpo
+from flaxformer_lite.objectives.tagging import Tagging
+
+
+@pytest.fixture(params=["in memory", "in files"], autouse=True)
+def large(request, monkeypatch):
+    if request.param == "in files":
+        monkeypatch.setattr(table, "SMALL", 0)
+
+
+def opened(folder, rows, task=None, *, held=None, skeleton="encoder", **options):
+    for name, part in (("train.jsonl", rows), ("held.jsonl", held)):
+        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in part or []))
+    cfg = DataConfig(
+        path=str(folder / "train.jsonl"),
+        eval_path=str(folder / "held.jsonl") if held else "",
+        cache=str(folder / "cache"),
+        tokenizer=TokenizerConfig(name="bytes"),
+        **{"eval_fraction": 0.3, **options},
+    )
+    return open_labelled(cfg, task or Classification(), skeleton)
+
+
+def rows_of(count, **changes):
+    rows = [{"text": f"text {i}", "label": "ab"[i % 2]} for i in range(count)]
+    for at, row in changes.items():
+        rows[int(at[1:])] |= row
+    return rows
+
+
+def warnings(described):
+    return " ".join(value for name, value in described if name == "warning")
+
+
+def test_all_rows_without_a_label_are_one_message_and_can_be_left_out(tmp_path):
+    lacking = ["", " ", None, float("nan"), "NaN", "null", "<NA>"]
+    rows = rows_of(40, **{f"_{3 * i}": {"label": value} for i, value in enumerate(lacking)})
+    message = (
+        r"7 of 40 rows have no label \(rows 1, 4, 7, 10, 13, ...\); remove them, or leave such rows"
+        r" out with --config.data.drop_incomplete=True"
+    )
+    with pytest.raises(ConfigError, match=message):
+        opened(tmp_path, rows)
+    task, records, described = opened(tmp_path, rows, drop_incomplete=True)
+    kept = sorted(row["text"] for part in records.values() for row in part.rows)
+    assert kept == sorted(row["text"] for i, row in enumerate(rows) if i % 3 or i > 18)
+    assert task.labels == ("a", "b") and "7 rows without a label or text" in warnings(described)
+    numbers = {i + 1 for i, row in enumerate(rows) if row["text"] in kept}
+    in_file = [part.table.number(i) for part in records.values() for i in range(len(part.rows))]
+    assert set(in_file) == numbers
+
+
+def test_a_class_that_is_called_null_is_one_if_it_is_named(tmp_path):
+    rows = rows_of(40, _3={"label": "null"}, _8={"label": "null"}, _9={"label": "null"})
+    task, _, _ = opened(tmp_path, rows, Classification(labels=("a", "b", "null")))
+    assert task.labels == ("a", "b", "null")
+    blank = [{"text": row["text"], "label": ["", "a", "a;b"][i % 3]} for i, row in enumerate(rows)]
+    assert opened(tmp_path, blank, Classification(kind="multiple"))[0].labels == ("a", "b")
+
+
+def test_texts_that_are_missing_are_refused_and_empty_ones_counted(tmp_path):
+    with pytest.raises(ConfigError, match=r"2 of 40 rows have no text \(rows 5, 9\)"):
+        opened(tmp_path, rows_of(40, _4={"text": None}, _8={"text": float("nan")}))
+    rows = rows_of(40, _4={"text": ""}, _8={"text": "  "}, _9={"text": "NaN"})
+    _, records, described = opened(tmp_path, rows)
+    assert sum(map(len, records.values())) == 40
+    assert "3 rows have an empty text, such as row 5" in warnings(described)
+    _, records, _ = opened(tmp_path, rows, drop_incomplete=True)
+    assert sum(map(len, records.values())) == 37
+
+
+def test_held_out_rows_that_are_training_rows_are_counted(tmp_path):
+    rows = rows_of(20)
+    said = warnings(opened(tmp_path, rows, held=rows[:3] + [{"text": "new", "label": "a"}])[2])
+    assert "3 of 4 held-out rows (75%) are also training rows" in said
+    assert not warnings(opened(tmp_path, rows, held=[{"text": "new", "label": "a"}])[2])
+
+
+def test_labels_in_two_spellings_and_of_a_single_row_are_named_in_quotes(tmp_path):
+    rows = rows_of(40, _1={"label": "B "}, _2={"label": "A"}, _5={"label": "rare"})
+    held = [{"text": f"held {label}", "label": label} for label in ("a", "rare", "rare")]
+    said = warnings(opened(tmp_path, rows, held=held)[2])
+    assert "labels that differ only in case or spaces: 'A', 'a'" in said and "'B ', 'b'" in said
+    assert "'rare' (1 to train on, 2 held out)" in said
+    tags = [{"tokens": f"{i} b", "tags": "x X"} for i in range(20)]
+    assert "'X', 'x'" in warnings(opened(tmp_path, tags, Tagging())[2])
+
+
+def test_columns_of_usual_names_in_any_case_and_all_that_are_missing_at_once(tmp_path):
+    rows = [{" Text ": row["text"], "CLASS": row["label"]} for row in rows_of(40)]
+    assert opened(tmp_path, rows)[0].labels == ("a", "b")
+    odd = [{"words": row["text"], "kind": row["label"]} for row in rows_of(40)]
+    message = r"needs columns for 'text' and 'label'; .*--config.data.columns=text=NAME,label=NAME"
+    with pytest.raises(ConfigError, match=message):
+        opened(tmp_path, odd)
+
+
+def test_the_length_at_which_a_row_fits_is_named(tmp_path):
+    rows = [{"prompt": f"p{i}", "chosen": "good", "rejected": "bad"} for i in range(20)]
+    with pytest.raises(ConfigError, match=r"raise data.length=8 to (\d+) or more") as caught:
+        opened(tmp_path, rows, Dpo(), skeleton="decoder", length=8)
+    enough = int(str(caught.value).split(" to ")[1].split()[0])
+    assert len(opened(tmp_path, rows, Dpo(), skeleton="decoder", length=enough)[1]["train"])
+    with pytest.raises(ConfigError, match=r"raise data\.length"):
+        opened(tmp_path, rows, Dpo(), skeleton="decoder", length=enough - 1)
+
+
+WRITTEN = "text,label\ncaf\u00e9,yes\n\u201cno\u201d,no\n"
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.txt"])
+def test_utf_16_is_read(tmp_path, name):
+    content = WRITTEN if name == "t.csv" else WRITTEN.replace(",", "\t")
+    (tmp_path / name).write_bytes(content.encode("utf-16"))
+    read = table.read_table(str(tmp_path / name), "here", root=str(tmp_path / "cache"))
+    assert list(read.rows) == [
+        {"text": "caf\u00e9", "label": "yes"},
+        {"text": "\u201cno\u201d", "label": "no"},
+    ]
+
+
+def test_cp1252_is_said_to_be_that_with_the_line_and_the_way(tmp_path):
+    (tmp_path / "t.csv").write_bytes(WRITTEN.encode("cp1252"))
+    message = (
+        r"here:2: not UTF-8 text \(byte 0xe9; as cp1252 it reads 'caf\u00e9,yes'\).*'CSV UTF-8'.*"
+        r"iconv -f cp1252 -t utf-8 t.csv"
+    )
+    with pytest.raises(ConfigError, match=message):
+        table.read_table(str(tmp_path / "t.csv"), "here", root=str(tmp_path / "cache"))
