@@ -23,7 +23,13 @@ __all__ = sorted(_MODULE_OF)
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        near = ""
+        if name[:1].isupper():  # not a submodule, for which Python asks here first
+            hints = importlib.import_module(f"{__name__}.hints")
+            if sentence := hints.instead(__name__, hints.PACKAGE, name):
+                raise ImportError(sentence)  # `from ... import` hides the text of another error
+            near = importlib.import_module(f"{__name__}.registry").nearest(name, __all__)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{near}")
     return getattr(importlib.import_module(str(_MODULE_OF[name])), name)
 
 

@@ -61,7 +61,15 @@ from flaxformer_lite.modules.layout import (
 from flaxformer_lite.modules.nnx import from_nnx as from_nnx, to_nnx as to_nnx
 from flaxformer_lite.modules.norms import Norm as Norm
 from flaxformer_lite.modules.stack import Stack as Stack
+from flaxformer_lite.positions.alibi import Alibi as Alibi
+from flaxformer_lite.positions.binary import Binary as Binary
+from flaxformer_lite.positions.index import Index as Index
+from flaxformer_lite.positions.learned import Learned as Learned
+from flaxformer_lite.positions.nope import Nope as Nope
 from flaxformer_lite.positions.rope import Rope as Rope
+from flaxformer_lite.positions.shaw import Shaw as Shaw
+from flaxformer_lite.positions.sinusoidal import Sinusoidal as Sinusoidal
+from flaxformer_lite.positions.t5_buckets import T5Buckets as T5Buckets
 from flaxformer_lite.pretrained.load import (
     load_labels as load_labels,
     load_pretrained as load_pretrained,

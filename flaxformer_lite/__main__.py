@@ -44,8 +44,24 @@ class Parser(argparse.ArgumentParser):
         flag = next((arg.partition("=")[0] for arg in unknown if arg.startswith("--")), "")
         if not flag:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
-        near = registry.nearest(flag, list(self._option_string_actions))
+        near = registry.nearest(flag, [*self._option_string_actions.keys() - {"--help"}])
+        named = [action.metavar or action.dest for action in self._get_positional_actions()]
+        if not near and named:
+            near = f"; {' '.join(map(str, named))} are given without a flag"
         self.error(f"{flag}: no such flag{near}")
+
+    def unknown(self, argv: list[str]) -> list[str]:
+        """Lists the flags that this parser does not know, which are the cause where argparse would
+        say that others are missing."""
+        flags = argv[: argv.index("--")] if "--" in argv else argv
+        known = self._option_string_actions
+        return [
+            arg
+            for arg in flags
+            if arg.startswith("--")
+            and not arg.startswith("--config.")
+            and arg.partition("=")[0] not in known
+        ]
 
 
 def start(*command: str) -> None:
@@ -93,16 +109,19 @@ def _main(argv: list[str]) -> None:
     if not argv:
         parser.print_help()
         return
+    if not argv[0].startswith("-") and argv[0] not in COMMANDS:
+        near = registry.nearest(argv[0], list(COMMANDS))
+        parser.error(f"{argv[0]}: no such command{near}; there are {', '.join(COMMANDS)}")
+    asks_help = bool({"-h", "--help"} & set(argv))
+    unknown = chosen.unknown(argv[1:]) if argv[0] in COMMANDS and not asks_help else []
+    if unknown:
+        chosen.refuse(unknown)
     args, others = parser.parse_known_args(argv)
     if not args.command:
         parser.error(f"a command is missing: {', '.join(COMMANDS)}")
     command = COMMANDS[args.command]
     if args.allow_plugins or getattr(args, "family", None):
         command_line.import_from_here()
-    if unknown := [
-        arg for arg in others if arg.startswith("--") and not arg.startswith("--config.")
-    ]:
-        chosen.refuse(unknown)
     if others and not command.takes_config:
         chosen.refuse(others)
     if command.takes_config:

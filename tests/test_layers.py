@@ -9,6 +9,7 @@ PACKAGE = Path(__file__).parents[1] / "flaxformer_lite"
 LAYERS = (
     "axes",
     "registry",
+    "hints",
     "versions",
     "config",
     "files",

@@ -462,3 +462,12 @@ def _add_model(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument("--model", required=True, type=command_line.place, help=what)
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="default: %(default)s")
     command_line.add_family(parser)
+
+
+def completion(parser: argparse.ArgumentParser) -> None:
+    """Prints a script by which bash or zsh complete commands, flags, pages and choices with Tab.
+
+    A line in ~/.bashrc or ~/.zshrc evaluates it anew in each shell, so that it is never older than
+    the package.
+    """
+    parser.add_argument("shell", choices=("bash", "zsh"), help="the shell that reads it")

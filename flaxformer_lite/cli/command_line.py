@@ -20,6 +20,12 @@ INT32 = 2**31 - 1  # XLA's sizes
 LONGEST = 1500  # letters of a message
 MOST_TEXT = 1 << 24  # characters of a text from a file or a pipe
 MOST_FIELDS = 4  # most fields to suggest
+RAISED = re.compile(r"^[\w.]*\bConfigError: ")
+NUMBERS = (  # what parsers say -> the rule
+    (r"invalid literal for int\(\) with base 10: (.*)", r"must be a whole number, not \1."),
+    (r"could not convert string to float: (.*)", r"must be a number, not \1."),
+    (r"Non-boolean argument to boolean flag (.*)", r"must be true or false, not '\1'."),
+)
 ALIASES = {  # names of other libraries -> ours
     **dict.fromkeys(
         ("num_layers", "n_layer", "n_layers", "num_hidden_layers"),
@@ -48,6 +54,12 @@ def config(argv: list[str]) -> Any:
     if it cannot."""
     import_from_here()
     page, *fields = argv
+    if page.endswith(".gin"):
+        fail(
+            f"{page}: gin files are not read; a page is a Python file, and --config.FIELD=VALUE sets"
+            " a field. docs/migration/t5x.md says which gin binding is which field.",
+            BAD_INPUT,
+        )
     try:
         values, rest = _parse([_located(page), *fields])
         is_config = hasattr(values, "items")  # raises if the page could not open a file
@@ -143,8 +155,14 @@ def explain(error: Exception, argv: list[str]) -> str:
         said = re.sub(
             r"\('(.*)', '(.*)'\)$", r"\1 \2", str(error)
         )  # the parser of bools raises with two arguments
+        said = said.replace(_located(page), page)
         lines = [line for line in said.splitlines() if line.strip()]
-        return f"{lines[0].split(': Error whilst')[0]}: {lines[-1]}" if len(lines) > 1 else lines[0]
+        first = lines[0].split(": Error whilst")[0].removeprefix("flag ")
+        if len(lines) > 1:
+            return f"{first}: {RAISED.sub('', lines[-1])}"
+        for said_by_python, rule in NUMBERS:
+            first = re.sub(said_by_python, rule, first)
+        return first
     return f"{page}: {type(error).__name__}: {error}"
 
 

@@ -68,6 +68,7 @@ COMMANDS = {
         True,
         _made_up_devices,
     ),
+    "completion": Command("print a script by which a shell completes", arguments.completion),
 }
 EXAMPLES = """
 flaxformer_lite train --config=gpt2_tiny --workdir=runs/gpt2
@@ -115,6 +116,7 @@ flaxformer_lite plan --config=t5_xxl --topology=v5p-128 --json
 flaxformer_lite verify-mesh --config=llama_tiny --config.mesh.fsdp=2 --config.mesh.tensor=2
 flaxformer_lite verify-mesh --config=t5_tiny --config.mesh.context=4 --devices=4 --all
 flaxformer_lite verify-mesh --config=bert_tiny --config.mesh.mode=pmap
+eval "$(flaxformer_lite completion bash)"
 """
 
 

@@ -17,6 +17,7 @@ from flaxformer_lite.functions.activations import ACTIVATIONS
 from flaxformer_lite.models import bert
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
+from flaxformer_lite.models.skeletons.hinted import Hinted
 from flaxformer_lite.models.skeletons.outputs import Features, Output
 from flaxformer_lite.models.weight_map import Published, heads, rows
 from flaxformer_lite.modules.einsum import Einsum
@@ -31,7 +32,7 @@ PRESETS = {  # the discriminators' sizes, appendix A
 config = partial(build, "electra", BASE, PRESETS, "base")
 
 
-class Discriminator(nn.Module):
+class Discriminator(Hinted):
     """One logit per token, positive if the token was replaced (section 2)."""
 
     cfg: ModelConfig

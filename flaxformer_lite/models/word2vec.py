@@ -10,11 +10,10 @@ Compositionality" (2013).
 from functools import partial
 from typing import Any, ClassVar
 
-import flax.linen as nn
-
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons import parts
+from flaxformer_lite.models.skeletons.hinted import Hinted
 from flaxformer_lite.models.skeletons.inputs import ids_of
 from flaxformer_lite.models.skeletons.outputs import Features, Output
 from flaxformer_lite.modules.embed import TokenEmbed
@@ -33,7 +32,7 @@ PRESETS = {"tiny": dict(d_model=64), "small": dict(d_model=100), "base": dict(d_
 config = partial(build, "word2vec", BASE, PRESETS, "small")
 
 
-class Model(nn.Module):
+class Model(Hinted):
     """Two tables, called with input_ids [B, T]: `token_embed` holds the words' vectors, `lm_head`
     those of contexts.
 

@@ -44,6 +44,11 @@ def read_config(folder: Path) -> dict:
             raise WeightsError(
                 f"{folder}: an adapter alone; pass its model's directory, with adapter= this one."
             )
+        if (folder / "checkpoint").is_file() and any(folder.glob("target.*")):
+            raise WeightsError(
+                f"{folder}: a checkpoint of T5X, which is not read; docs/migration/t5x.md says how"
+                " its weights come here."
+            )
         raise WeightsError(
             f"{folder}: no config.json; pass the directory that save_pretrained wrote."
         )
@@ -75,6 +80,11 @@ def open_weights(folder: Path) -> dict[str, Tensor]:
                 f" AutoModel.from_pretrained({str(folder)!r}).save_pretrained(...,"
                 " safe_serialization=True)."
             )
+    if (folder / "checkpoint").is_file() and any(folder.glob("target.*")):
+        raise WeightsError(
+            f"{folder}: a checkpoint of T5X, which is not read; docs/migration/t5x.md says how its"
+            " weights come here."
+        )
     raise WeightsError(
         f"{folder}: no model.safetensors, model.safetensors.index.json or flax_model.msgpack."
     )

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import tokenizers
 
+from flaxformer_lite import hints
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data import tokenizer as plain
 from flaxformer_lite.data.literal import FAILS, any_of, library_errors, literal
@@ -120,6 +121,12 @@ class PublishedTokenizer:
     def pad_id(self) -> int:
         return next((self.ids[role] for role in ("pad", "eos", "unk") if role in self.ids), 0)
 
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            hints.instead("tokenizer", hints.TOKENIZER, name)
+            or f"{type(self).__name__!r} object has no attribute {name!r}"
+        )
+
     def __call__(
         self,
         texts: str | list[str],
@@ -129,6 +136,7 @@ class PublishedTokenizer:
         pad_to: int | None = None,
         pad_to_multiple_of: int | None = None,
         allow_special: bool = True,
+        **others: Any,
     ) -> dict[str, np.ndarray]:
         """Tokenizes texts into a model's inputs, int32 [B, T], padded to the longest row or
         further.
@@ -144,11 +152,15 @@ class PublishedTokenizer:
             max_length cuts them.
           pad_to_multiple_of: T is rounded up to a multiple of this.
           allow_special: as in `encode`.
+          **others: refused, with what to write for arguments of other libraries.
 
         Returns:
           input_ids, attention_mask and, if the model distinguishes the texts of a pair,
           token_type_ids.
         """
+        if others:
+            unknown = f"tokenizer takes no {next(iter(others))!r}."
+            raise ConfigError(hints.refused("tokenizer", hints.TOKENIZING, list(others)) or unknown)
         texts = [texts] if isinstance(texts, str) else texts
         pairs = [pairs] if isinstance(pairs, str) else pairs
         rows: list[tuple[list[int], list[int]]]

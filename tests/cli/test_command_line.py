@@ -87,6 +87,11 @@ def test_each_door_has_the_same_help_and_needs_no_jax(door):
             ("--config=gpt2_tny", "--workdir=x"),
             "--config=gpt2_tny: no such page; did you mean 'gpt2_tiny'?",
         ),
+        (
+            ("--config=t5_v1_1:smal", "--workdir=x"),
+            "error: --config=t5_v1_1:smal: t5: no preset 'v1_1_smal'; did you mean 'v1_1_small'?",
+        ),
+        (("--config=small.gin", "--workdir=x"), "small.gin: gin files are not read; a page is"),
         ((CONFIG, "--wrkdir=x"), "--wrkdir: no such flag; did you mean '--workdir'?"),
         (
             (CONFIG, "--workdir=x", "steps=3"),
@@ -98,11 +103,11 @@ def test_each_door_has_the_same_help_and_needs_no_jax(door):
         ),
         (
             (CONFIG, "--workdir=x", "--config.train.steps=many"),
-            "flag --config.train.steps=many: invalid literal",
+            "--config.train.steps=many: must be a whole number",
         ),
         (
             (CONFIG, "--workdir=x", "--config.model.scan=maybe"),
-            "flag --config.model.scan=maybe: Non-boolean argument to boolean flag maybe",
+            "--config.model.scan=maybe: must be true or false, not 'maybe'",
         ),
         (
             (CONFIG, "--workdir=x", "--config.model.position=rope"),

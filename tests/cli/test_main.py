@@ -105,7 +105,10 @@ def test_a_prompt_through_a_pipe_in_a_process_of_its_own(gpt2):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["polish"], "invalid choice: 'polish'"),
+        (["polish"], "polish: no such command; there are train, generate"),
+        (["genrate", "--model", "x"], "genrate: no such command; did you mean 'generate'?"),
+        (["generate", "--modle", "x"], "--modle: no such flag; did you mean '--model'?"),
+        (["convert", "--model", "x"], "--model: no such flag; SRC DST are given without a flag"),
         (["generate", "--prompt", "x"], "the following arguments are required: --model"),
         (
             ["generate", "--model", "nowhere", "--prompt", "x"],

@@ -2,7 +2,6 @@
 
 from typing import ClassVar
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
@@ -11,6 +10,7 @@ from flaxformer_lite.functions import masks
 from flaxformer_lite.functions.deferred_logits import DeferredLogits
 from flaxformer_lite.functions.segments import positions_from_mask
 from flaxformer_lite.models.skeletons import parts
+from flaxformer_lite.models.skeletons.hinted import Hinted
 from flaxformer_lite.models.skeletons.inputs import (
     ids_of,
     last_token,
@@ -27,7 +27,7 @@ from flaxformer_lite.modules.heads import LABELS, Classifier, VocabHead
 from flaxformer_lite.modules.stack import Stack
 
 
-class DecoderModel(nn.Module):
+class DecoderModel(Hinted):
     """A causal language model.
 
     Call it with input_ids [B, T] and optionally attention_mask [B, T] (nonzero is kept),

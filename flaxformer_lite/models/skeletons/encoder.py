@@ -2,13 +2,13 @@
 
 from typing import ClassVar
 
-import flax.linen as nn
 import jax
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.functions.deferred_logits import DeferredLogits
 from flaxformer_lite.functions.losses import gather_positions
 from flaxformer_lite.models.skeletons import parts
+from flaxformer_lite.models.skeletons.hinted import Hinted
 from flaxformer_lite.models.skeletons.inputs import ids_of, position_ids_of, rows_of, visibility
 from flaxformer_lite.models.skeletons.inside import call_inside
 from flaxformer_lite.models.skeletons.outputs import Features, Output, spans
@@ -18,7 +18,7 @@ from flaxformer_lite.modules.heads import LABELS, Classifier, MaskedLmHead, Pool
 from flaxformer_lite.modules.stack import Stack
 
 
-class EncoderModel(nn.Module):
+class EncoderModel(Hinted):
     """An encoder with the head that `cfg.head` names; families set class variables where their
     heads differ. Attention is bidirectional, except with the head `causal_lm`, a decoder without a
     cache that predicts the next token. Call it with input_ids [B, T] (multiple choice: [B, C, T])

@@ -2,7 +2,6 @@
 
 from typing import ClassVar
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
@@ -10,6 +9,7 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.functions import masks
 from flaxformer_lite.functions.deferred_logits import DeferredLogits
 from flaxformer_lite.models.skeletons import parts
+from flaxformer_lite.models.skeletons.hinted import Hinted
 from flaxformer_lite.models.skeletons.inputs import (
     check_source,
     ids_of,
@@ -26,7 +26,7 @@ from flaxformer_lite.modules.heads import LABELS, Classifier, Pooler, VocabHead
 from flaxformer_lite.modules.stack import Stack
 
 
-class EncoderDecoderModel(nn.Module):
+class EncoderDecoderModel(Hinted):
     """An encoder-decoder for conditional generation (`head='lm'`), without a head (`none`), reduced
     to its encoder (`encoder`), or with a classifier on the decoder's hidden states (for tokens, on
     the encoder's). Sequence classification reads the decoder at the input's last end token, which

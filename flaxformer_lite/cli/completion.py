@@ -1,0 +1,63 @@
+"""`completion`: a script by which bash and zsh complete commands, flags, pages and choices."""
+
+import argparse
+from collections.abc import Sequence
+
+from flaxformer_lite import pages
+from flaxformer_lite.cli.commands import COMMANDS
+
+SCRIPT = """
+_flaxformer_lite() {{
+  local command="${{COMP_WORDS[1]}}" last="${{COMP_WORDS[COMP_CWORD-1]}}" words=""
+  local current="${{COMP_WORDS[COMP_CWORD]}}"
+  if [ "$current" = "=" ]; then
+    current=""
+  elif [ "$last" = "=" ]; then
+    last="${{COMP_WORDS[COMP_CWORD-2]}}"
+  fi
+  if [ "$COMP_CWORD" -eq 1 ]; then
+    words="{commands}"
+  else
+    case "$command $last" in
+{cases}
+    esac
+  fi
+  COMPREPLY=($(compgen -W "$words" -- "$current"))
+}}
+complete -o bashdefault -o default -F _flaxformer_lite flaxformer_lite
+"""
+ZSH = "autoload -Uz compinit bashcompinit && compinit && bashcompinit"
+
+
+def run(args: argparse.Namespace) -> None:
+    """Prints the script, made from the commands' own parsers."""
+    if args.shell == "zsh":
+        print(ZSH)
+    print(script().strip())
+
+
+def script() -> str:
+    """Returns the script for bash, which zsh reads too."""
+    cases: list[str] = []
+    for name, command in COMMANDS.items():
+        parser = argparse.ArgumentParser(allow_abbrev=False)
+        command.add_arguments(parser)
+        flags: list[str] = []
+        for action in parser._actions:
+            flags += [flag for flag in action.option_strings if flag.startswith("--")]
+            for flag in action.option_strings if action.choices else ():
+                cases.append(_case(f'"{name} {flag}"', list(map(str, action.choices or ()))))
+        if command.takes_config:
+            cases.append(_case(f'"{name} --config"', pages.names()))
+            flags.append("--config")
+        words = [choice for action in parser._actions for choice in _positional(action)]
+        cases.append(_case(f'"{name} "*', [*words, *sorted(flags), "--debug"]))
+    return SCRIPT.format(commands=" ".join(COMMANDS), cases="\n".join(cases))
+
+
+def _positional(action: argparse.Action) -> Sequence[str]:
+    return list(map(str, action.choices or ())) if not action.option_strings else ()
+
+
+def _case(pattern: str, words: Sequence[str]) -> str:
+    return f'      {pattern}) words="{" ".join(words)}" ;;'
