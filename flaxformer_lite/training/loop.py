@@ -27,6 +27,7 @@ from flaxformer_lite.training.start.preflight import data_facts, lock_workdir, p
 from flaxformer_lite.training.start.setup import Experiment, prepare
 from flaxformer_lite.training.state import TrainState
 from flaxformer_lite.training.trainer import Trainer
+from flaxformer_lite.training.watchers.estimate import Estimate
 from flaxformer_lite.training.watchers.finite import Finite
 from flaxformer_lite.training.watchers.pace import Pace
 from flaxformer_lite.training.watchers.profile import Profile
@@ -206,6 +207,7 @@ def _watchers(
     if cfg.train.watchdog:
         watchers.append(Watchdog(cfg.train.watchdog, clock))
     if group.first:
+        watchers.append(Estimate(cfg.train.steps, note))
         watchers.append(Tracking(cfg.train.trackers, note, workdir, resume.plain(cfg), last_step))
     if cfg.train.profile:
         own = "profile" if group.alone else f"profile/process-{group.index}"
