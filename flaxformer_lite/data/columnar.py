@@ -11,11 +11,14 @@ from flaxformer_lite.data.compressed import INSTALL
 
 KINDS = (".parquet", ".arrow")
 BATCH = 1024  # rows
+LONGEST = 1 << 24  # bytes of a text, and values of a list, as of a line of jsonl
+HELD = 1 << 26  # bytes of texts that become Python's at a time
 Row = dict[str, Any]
 
 
 def rows(content: Any, where: str, kind: str, columns: Sequence[str] = ()) -> Iterator[Row]:
-    """Yields the rows of a file, and holds one batch of them.
+    """Yields the rows of a file, and holds one batch of them, whose size is bounded: a few bytes of
+    parquet can say that a long text stands in every row.
 
     Args:
       content: a path, which is mapped into memory, a stream, or the bytes.
@@ -24,27 +27,94 @@ def rows(content: Any, where: str, kind: str, columns: Sequence[str] = ()) -> It
       columns: those to read; all by default, and where one of them is missing.
 
     Raises:
-      ConfigError: pyarrow is not installed, or the file is damaged.
+      ConfigError: pyarrow is not installed, the file is damaged, or a text is longer than LONGEST.
     """
     with _arrow(where) as arrow:
         source = _source(arrow, content)
-        if kind == ".parquet":
-            file = arrow.parquet.ParquetFile(source)
-            batches = file.iter_batches(BATCH, columns=_present(columns, file.schema_arrow))
-        else:
-            opened = _opened(arrow, source)
-            stored = (
-                map(opened.get_batch, range(opened.num_record_batches))
-                if hasattr(opened, "get_batch")
-                else opened
-            )
-            wanted = _present(columns, opened.schema)
-            chosen = (batch.select(wanted) for batch in stored)
-            batches = (
-                batch.slice(at, BATCH) for batch in chosen for at in range(0, batch.num_rows, BATCH)
-            )
-        for batch in batches:
-            yield from batch.to_pylist()
+        read = _parquet_batches if kind == ".parquet" else _arrow_batches
+        for batch in read(arrow, source, columns, where):
+            batch.validate(full=True)  # before Python follows the offsets of a damaged file
+            widest = sum(_widest(arrow, column, where) for column in batch.columns)
+            step = max(1, min(BATCH, HELD // max(1, widest)))
+            for at in range(0, batch.num_rows, step):
+                yield from _plain(arrow, batch.slice(at, step)).to_pylist()
+
+
+def _parquet_batches(arrow: Any, source: Any, columns: Sequence[str], where: str) -> Iterator[Any]:
+    """Yields batches in which equal texts of parquet's dictionaries are held once."""
+    metadata = arrow.parquet.read_metadata(source)
+    leaves = [metadata.schema.column(i) for i in range(metadata.num_columns)]
+    texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
+    file = arrow.parquet.ParquetFile(source, metadata=metadata, read_dictionary=texts)
+    wanted = _present(columns, file.schema_arrow)
+    values = 1  # of a row in a list, on average
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        chunks = [group.column(i) for i in range(group.num_columns)]
+        for chunk in chunks:
+            if chunk.path_in_schema.split(".")[0] not in wanted:
+                continue
+            if chunk.total_uncompressed_size > LONGEST * max(1, chunk.num_values):
+                raise _too_long(where)
+            values = max(values, chunk.num_values // max(1, group.num_rows))
+    size = max(1, min(BATCH, HELD // values))
+    yield from file.iter_batches(size, columns=wanted)
+
+
+def _arrow_batches(arrow: Any, source: Any, columns: Sequence[str], where: str) -> Iterator[Any]:
+    opened = _opened(arrow, source)
+    stored = (
+        map(opened.get_batch, range(opened.num_record_batches))
+        if hasattr(opened, "get_batch")
+        else opened
+    )
+    wanted = _present(columns, opened.schema)
+    for batch in stored:
+        yield batch.select(wanted)
+
+
+def _widest(arrow: Any, values: Any, where: str) -> int:
+    """Returns a bound on the bytes of one row of an array.
+
+    Raises:
+      ConfigError: a text or a list is longer than LONGEST.
+    """
+    kind = values.type
+    types = arrow.types
+    if types.is_dictionary(kind):
+        return _widest(arrow, values.dictionary, where)
+    if any(is_text(kind) for is_text in _texts(types)):
+        longest = arrow.compute.max(arrow.compute.binary_length(values)).as_py() or 0
+        if longest > LONGEST:
+            raise _too_long(where)
+        return longest
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        count = arrow.compute.max(arrow.compute.list_value_length(values)).as_py() or 0
+        if count > LONGEST:
+            raise _too_long(where)
+        return count * _widest(arrow, values.flatten(), where)
+    if types.is_struct(kind):
+        return sum(_widest(arrow, values.field(i), where) for i in range(kind.num_fields))
+    return values.nbytes if types.is_nested(kind) else 16
+
+
+def _texts(types: Any) -> tuple[Any, ...]:
+    return types.is_string, types.is_large_string, types.is_binary, types.is_large_binary
+
+
+def _plain(arrow: Any, batch: Any) -> Any:
+    """Returns a batch without dictionaries, of which Python makes values faster."""
+    columns = [
+        column.dictionary_decode() if arrow.types.is_dictionary(column.type) else column
+        for column in batch.columns
+    ]
+    return arrow.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def _too_long(where: str) -> ConfigError:
+    return ConfigError(
+        f"{where}: a value of more than {LONGEST >> 20} MiB; cut its text into several rows."
+    )
 
 
 def _source(arrow: Any, content: Any) -> Any:
@@ -90,13 +160,16 @@ def named(features: Any) -> dict[str, tuple[str, ...]]:
 @contextlib.contextmanager
 def _arrow(where: str) -> Iterator[Any]:
     try:
+        import pyarrow.compute
         import pyarrow.ipc
         import pyarrow.parquet
     except ImportError:
         raise ConfigError(f"{where}: {INSTALL}.") from None
     try:
         yield pyarrow
-    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+    except ConfigError:
+        raise
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
         raise ConfigError(f"{where}: cannot be read ({str(error).splitlines()[0]}).") from None
 
 

@@ -12,6 +12,7 @@ from flaxformer_lite.data.compressed import File
 
 UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 USUAL = "cp1252"  # what Excel writes as "CSV" on most machines
+LONGEST = 1 << 24  # characters of a line
 AROUND = 20  # characters of a line that are shown on each side of what cannot be read
 
 
@@ -30,13 +31,22 @@ def lines(path: File, where: str, newline: str = "\n") -> Iterator[str]:
       newline: as in `open`; "" keeps all kinds of line ends.
 
     Raises:
-      ConfigError: it is neither UTF-8 nor marked as UTF-16; names the line and how to convert it.
+      ConfigError: a line is longer than LONGEST; or the file is neither UTF-8 nor marked as UTF-16,
+        with the line and how to convert it.
     """
     encoding = "utf-16" if is_utf16(path, where) else "utf-8-sig"
     with compressed.reading(path, where), compressed.unpacked(path, where) as stream:
         try:
             with io.TextIOWrapper(stream, encoding, newline=newline) as text:
-                yield from text
+                number = 0
+                while line := text.readline(LONGEST + 1):
+                    number += 1
+                    if len(line) > LONGEST:
+                        raise ConfigError(
+                            f"{where}:{number}: a line of more than {LONGEST >> 20} Mi characters;"
+                            " cut its text into several rows."
+                        )
+                    yield line
         except UnicodeDecodeError:
             raise undecodable(path, where, encoding) from None
 
