@@ -4,9 +4,11 @@ with fixtures for tests.
 python -m tests.storage                 # serves both until ctrl-C, and prints the variables that lead clients there
 """
 
+import base64
 import contextlib
 import dataclasses
 import functools
+import html
 import logging
 import os
 import re
@@ -22,6 +24,7 @@ import pytest
 from flaxformer_lite.files.objects import Objects
 
 BUCKET = "bucket"
+PAGE = 50  # names that a list of Google's has at most
 
 
 @dataclasses.dataclass
@@ -59,16 +62,19 @@ class Store:
 
 @contextlib.contextmanager
 def google() -> Iterator[Store]:
-    """Serves gs://bucket by gcp-storage-emulator, with preconditions and ranges of names, which it
-    lacks."""
+    """Serves gs://bucket by gcp-storage-emulator, with what it lacks: preconditions, ranges of
+    names, and most of the XML interface, which obstore speaks where tensorstore speaks the JSON
+    one."""
     from gcp_storage_emulator.exceptions import NotFound
     from gcp_storage_emulator.handlers import buckets
+    from gcp_storage_emulator.handlers.objects import _checksums, _make_object_resource
     from gcp_storage_emulator.server import Request, RequestHandler
     from gcp_storage_emulator.storage import Storage
 
     logging.getLogger("gcp_storage_emulator").setLevel(logging.CRITICAL)
     one_by_one = threading.Lock()
     asked: dict[str, str] = {}  # of the request that is being answered
+    parts: dict[str, dict[int, bytes]] = {}  # of uploads that have begun
 
     class Conditional(Storage):
         def create_file(self, bucket_name: str, file_name: str, *rest: Any) -> None:
@@ -104,7 +110,8 @@ def google() -> Iterator[Store]:
         def parse_request(self) -> bool:
             if not super().parse_request():
                 return False
-            if status := store.status_of(f"{self.command} {self.path}"):
+            path, _, query = self.path.partition("?")
+            if status := store.status_of(f"{self.command} {urllib.parse.unquote(path)}?{query}"):
                 length = int(self.headers.get("Content-Length", 0))
                 self.rfile.read(length)
                 self.send_error(status)
@@ -120,13 +127,74 @@ def google() -> Iterator[Store]:
             super().end_headers()
 
         def _answer(self, answer: Any) -> None:
+            path = urllib.parse.urlsplit(self.path)
+            bucket, _, name = urllib.parse.unquote(path.path).removeprefix("/").partition("/")
             with one_by_one:
                 asked.clear()
-                asked.update(urllib.parse.parse_qsl(urllib.parse.urlsplit(self.path).query))
+                asked.update(urllib.parse.parse_qsl(path.query, keep_blank_values=True))
                 try:
-                    answer()
+                    if bucket in ("storage", "upload", "download"):
+                        answer()
+                    else:
+                        self._answer_xml(bucket, name)
                 except PreconditionError:
                     self.send_error(412)
+                except NotFound:
+                    self.send_error(404)
+
+        def _answer_xml(self, bucket: str, name: str) -> None:
+            """Answers a request of Google's other interface, which the emulator hardly knows."""
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            if self.command == "GET" and not name:
+                self._send(_list_as_xml(storage, bucket, asked).encode())
+            elif self.command in ("GET", "HEAD"):
+                self._send_object(bucket, name)
+            elif self.command == "DELETE":
+                if "uploadId" not in asked:
+                    storage.delete_file(bucket, name)
+                self._send(status=204)
+            elif "uploads" in asked:
+                parts[str(len(parts))] = {}
+                self._send(_xml("InitiateMultipartUploadResult", UploadId=len(parts) - 1))
+            elif "partNumber" in asked:
+                parts[asked["uploadId"]][int(asked["partNumber"])] = body
+                self._send(ETag='"part"')
+            else:
+                several = parts.pop(asked["uploadId"]) if "uploadId" in asked else {1: body}
+                content = b"".join(several[number] for number in sorted(several))
+                made = _make_object_resource("", bucket, name, "", str(len(content)))
+                storage.create_file(bucket, name, content, _checksums(content, made))
+                headers = self._headers_of(bucket, name)
+                self._send(_xml("CompleteMultipartUploadResult", ETag="all"), **headers)
+
+        def _send_object(self, bucket: str, name: str) -> None:
+            headers = self._headers_of(bucket, name)
+            if self.headers.get("If-Match", headers["ETag"]) != headers["ETag"]:
+                raise PreconditionError
+            content = storage.get_file(bucket, name)
+            if wanted := re.match(r"bytes=(\d+)-(\d+)", self.headers.get("Range", "")):
+                begin = int(wanted[1])
+                end = min(int(wanted[2]) + 1, len(content))
+                headers["Content-Range"] = f"bytes {begin}-{end - 1}/{len(content)}"
+                self._send(content[begin:end], status=206, **headers)
+            else:
+                self._send(content, **headers)
+
+        def _headers_of(self, bucket: str, name: str) -> dict[str, str]:
+            found = storage.get_file_obj(bucket, name)
+            return {
+                "ETag": f'"{base64.b64decode(found["md5Hash"]).hex()}"',
+                "Last-Modified": self.date_time_string(),
+                "x-goog-generation": str(found["generation"]),
+            }
+
+        def _send(self, content: bytes = b"", *, status: int = 200, **headers: str) -> None:
+            self.send_response(status)
+            for header, value in {"Content-Length": str(len(content)), **headers}.items():
+                self.send_header(header, value)
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(content)
 
         def do_POST(self) -> None:
             self._answer(super().do_POST)
@@ -135,6 +203,9 @@ def google() -> Iterator[Store]:
             self._answer(super().do_PUT)
 
         def do_GET(self) -> None:
+            self._answer(super().do_GET)
+
+        def do_HEAD(self) -> None:
             self._answer(super().do_GET)
 
         def do_DELETE(self) -> None:
@@ -219,13 +290,11 @@ def delete(url: str) -> None:
 
 @contextlib.contextmanager
 def led(store: Store) -> Iterator[Store]:
-    """Leads the clients of this process to a store, also those that are already at another."""
+    """Leads the clients of this process to a store."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in store.environment.items():
             patch.setenv(name, value)
-        _forget_clients()
         yield store
-    _forget_clients()
 
 
 @pytest.fixture(scope="module")
@@ -252,6 +321,30 @@ class PreconditionError(Exception):
     """An object has another generation than a request demands."""
 
 
+def _list_as_xml(storage: Any, bucket: str, asked: dict[str, str]) -> str:
+    """Lists a bucket as Google's XML interface does."""
+    after = asked.get("continuation-token") or asked.get("start-after") or ""
+    found, _ = storage.get_file_list(bucket, asked.get("prefix"))
+    entries = [entry for entry in found if entry["name"] > after]
+    listed = "".join(
+        "<Contents>"
+        f"<Key>{html.escape(entry['name'])}</Key><Size>{entry['size']}</Size>"
+        f"<ETag>&quot;{base64.b64decode(entry['md5Hash']).hex()}&quot;</ETag>"
+        "<LastModified>2026-01-01T00:00:00.000Z</LastModified>"
+        "</Contents>"
+        for entry in entries[:PAGE]
+    )
+    if entries[PAGE:]:
+        last = html.escape(entries[PAGE - 1]["name"])
+        listed += f"<NextContinuationToken>{last}</NextContinuationToken>"
+    return f"<ListBucketResult>{listed}</ListBucketResult>"
+
+
+def _xml(kind: str, **fields: Any) -> bytes:
+    inner = "".join(f"<{name}>{value}</{name}>" for name, value in fields.items())
+    return f"<{kind}>{inner}</{kind}>".encode()
+
+
 @contextlib.contextmanager
 def _serving(server: Any) -> Iterator[None]:
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
@@ -262,14 +355,6 @@ def _serving(server: Any) -> Iterator[None]:
         server.shutdown()
         thread.join()
         server.server_close()
-
-
-def _forget_clients() -> None:
-    import fsspec
-
-    for name in ("gcsfs", "s3fs"):
-        with contextlib.suppress(ImportError, AttributeError, ValueError):
-            fsspec.get_filesystem_class({"gcsfs": "gs", "s3fs": "s3"}[name]).clear_instance_cache()
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ import numpy as np
 import tensorstore
 
 from flaxformer_lite.checkpoints.record import STATE
-from flaxformer_lite.files.objects import Objects, explained, spec
+from flaxformer_lite.files.kvstore import explained, spec
+from flaxformer_lite.files.objects import Objects
 from flaxformer_lite.sharding.parameters import path_of
 
 Index = tuple[slice, ...]

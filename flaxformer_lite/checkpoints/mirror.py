@@ -10,8 +10,9 @@ from pathlib import Path
 
 from etils import epath
 
+from flaxformer_lite.files.kvstore import retried
 from flaxformer_lite.files.lock import Lock, LockError
-from flaxformer_lite.files.objects import Objects, retried
+from flaxformer_lite.files.objects import Objects
 from flaxformer_lite.files.stores import StorageError, is_url, name_copy, retries
 
 # What a start, or a reader, needs of the earlier ones: names, or their beginnings. Whatever else

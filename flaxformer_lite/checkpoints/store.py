@@ -16,7 +16,8 @@ from etils import epath
 
 from flaxformer_lite.checkpoints import arrays
 from flaxformer_lite.checkpoints.record import FILE, CheckpointError
-from flaxformer_lite.files.objects import Objects, explained
+from flaxformer_lite.files.kvstore import explained
+from flaxformer_lite.files.objects import Objects
 from flaxformer_lite.runtime.processes import Processes
 
 DAMAGED = "damaged"

@@ -18,7 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from flaxformer_lite.files.objects import Objects, Version
+from flaxformer_lite.files.kvstore import Version, Versioned
+from flaxformer_lite.files.objects import Objects
 from flaxformer_lite.files.stores import StorageError
 
 NAME = ".lock"
@@ -45,6 +46,7 @@ class Lock(contextlib.AbstractContextManager):
 
     def __init__(self, objects: Objects, token: str):
         self._objects = objects
+        self._object = Versioned(objects.url, NAME)
         self._token = token
         self._lost = ""
         self._told = False
@@ -60,11 +62,11 @@ class Lock(contextlib.AbstractContextManager):
 
     def __enter__(self) -> "Lock":
         self._objects.names(NAME)  # raises where there is no bucket
-        seen = self._objects.version(NAME)
+        seen = self._object.read()
         if seen.content is not None and not _is_gone(_parsed(seen)):
             seen = self._watched(seen)
         if not self._replace(seen.mark):
-            raise LockError(_taken(self._objects, _parsed(self._objects.version(NAME))))
+            raise LockError(_taken(self._objects, _parsed(self._object.read())))
         self._thread.start()
         _held.add(self)
         return self
@@ -78,7 +80,7 @@ class Lock(contextlib.AbstractContextManager):
         self._ended.set()
         self._thread.join(1)  # else it is in a request, whose answer changes the mark
         with contextlib.suppress(StorageError):
-            self._objects.replace(NAME, None, self._mark)
+            self._object.replace(None, self._mark)
 
     def check(self, *, ask: bool = False) -> None:
         """Raises LockError if another run is known to have taken the lock over.
@@ -88,7 +90,7 @@ class Lock(contextlib.AbstractContextManager):
             which another run may have taken it over, such as that of a network that failed.
         """
         if ask and not self._lost and time.monotonic() - self._kept > SILENCE / 2:
-            seen = self._objects.version(NAME)
+            seen = self._object.read()
             if _parsed(seen).get("token") == self._token:
                 self._kept = time.monotonic()
             else:
@@ -100,7 +102,7 @@ class Lock(contextlib.AbstractContextManager):
         while not self._ended.wait(BEAT):
             with contextlib.suppress(StorageError):  # the next beat may come through
                 if not self._replace(self._mark):
-                    self._lose(_parsed(self._objects.version(NAME)))
+                    self._lose(_parsed(self._object.read()))
                     return
 
     def _lose(self, holder: dict[str, Any]) -> None:
@@ -115,8 +117,8 @@ class Lock(contextlib.AbstractContextManager):
         content = json.dumps(
             {"token": self._token, "beat": self._beats, **self._said}, indent=2
         ).encode()
-        mark = self._objects.replace(NAME, content, seen)
-        if mark is None and (now := self._objects.version(NAME)).content == content:
+        mark = self._object.replace(content, seen)
+        if mark is None and (now := self._object.read()).content == content:
             mark = now.mark  # the answer to an earlier try was lost
         if mark is not None:
             self._mark = mark
@@ -134,7 +136,7 @@ class Lock(contextlib.AbstractContextManager):
         self._told = True
         while time.monotonic() < end:
             time.sleep(BEAT / 2)
-            now = self._objects.version(NAME)
+            now = self._object.read()
             if now.content is None:
                 return now
             if now.mark != seen.mark:

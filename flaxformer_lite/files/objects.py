@@ -1,39 +1,11 @@
-"""Objects below an address such as `gs://bucket/run`, by tensorstore: checkpoints, a lock, and what
-lies beside them.
+"""The objects below an address such as `gs://bucket/run`: checkpoints, and what lies beside them."""
 
-Requests that fail for a while are tried again by tensorstore, which counts them. Credentials are
-those that Google's and Amazon's own tools find; STORAGE_EMULATOR_HOST and AWS_ENDPOINT_URL lead to
-other servers of the same kind.
-"""
+import concurrent.futures
+from collections.abc import Mapping
 
-import contextlib
-import functools
-import os
-import re
-import sys
-import threading
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from flaxformer_lite.files import remote
 
-from flaxformer_lite.files import stores
-from flaxformer_lite.files.stores import StorageError
-
-TRIED = 9  # times that a request is tried again, over up to 80 seconds
-SILENT = 15  # seconds without an answer, after which a notice says what is waited for
-REFUSED = re.compile(r"PERMISSION_DENIED|UNAUTHENTICATED|http_response_code='(401|403)'")
-NO_BUCKET = re.compile(
-    r"NOT_FOUND|parse response metadata"
-)  # the latter of a list, which tensorstore reads nevertheless
-UNREACHED = re.compile(
-    r"UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|retry attempts|CURL|http_response_code='(408|429|5..)'"
-)
-
-
-class Version(NamedTuple):
-    """An object's content, None if there is none, and a mark that changes with it."""
-
-    content: bytes | None
-    mark: bytes
+AT_ONCE = 16  # requests at a time
 
 
 class Objects:
@@ -57,125 +29,30 @@ class Objects:
 
     def read(self, name: str) -> bytes | None:
         """Reads an object; None if there is none."""
-        return self.version(name).content
-
-    def version(self, name: str) -> Version:
-        """Reads an object, or that there is none, for `replace`."""
-        with explained(self.url):
-            found = self._store.read(name).result()
-        return Version(found.value if found.state == "value" else None, found.stamp.generation)
+        return remote.content(f"{self.url}/{name}")
 
     def write(self, name: str, content: bytes) -> None:
         """Writes an object, which appears whole or not at all."""
-        self.write_all({name: content})
+        remote.write(f"{self.url}/{name}", content)
 
     def write_all(self, contents: Mapping[str, bytes | None]) -> None:
         """Writes objects at the same time; deletes those of None."""
-        with explained(self.url):
-            for done in [self._store.write(name, content) for name, content in contents.items()]:
+
+        def change(name: str) -> None:
+            if (content := contents[name]) is None:
+                remote.delete(f"{self.url}/{name}")
+            else:
+                self.write(name, content)
+
+        with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+            for done in [pool.submit(change, name) for name in contents]:
                 done.result()
-
-    def replace(self, name: str, content: bytes | None, seen: bytes) -> bytes | None:
-        """Writes an object, or deletes it with None, if it is still the version that was seen;
-        returns the new mark.
-
-        None says that another was faster, or that the answer to an earlier try of the same request
-        was lost.
-        """
-        with explained(self.url):
-            return self._store.write(name, content, if_equal=seen).result().generation or None
 
     def names(self, prefix: str = "") -> list[str]:
         """Lists all names that begin with a prefix."""
-        import tensorstore
-
-        end = prefix and prefix[:-1] + chr(ord(prefix[-1]) + 1)
-        with explained(self.url):
-            found = [
-                name.decode()
-                for name in self._store.list(tensorstore.KvStore.KeyRange(prefix, end)).result()
-            ]
-        return sorted(name for name in found if name.startswith(prefix))
+        begin = len(self.url) + 1
+        return [str(file)[begin:] for file in remote.find_prefix(f"{self.url}/{prefix}")]
 
     def delete(self, prefix: str = "") -> None:
         """Deletes all objects whose names begin with a prefix."""
         self.write_all(dict.fromkeys(self.names(prefix)))
-
-    @functools.cached_property
-    def _store(self) -> Any:
-        import tensorstore
-
-        with explained(self.url):
-            return tensorstore.KvStore.open(spec(f"{self.url}/")).result()
-
-
-def spec(url: str) -> dict[str, Any]:
-    """Returns tensorstore's description of the place of an address, and of how requests there are
-    tried again."""
-    scheme, _, place = url.partition("://")
-    bucket, _, path = place.partition("/")
-    driver = {"gs": "gcs", "s3": "s3"}[scheme]
-    anonymous = stores.is_anonymous(url)
-    known: dict[str, Any] = {"driver": driver, "bucket": bucket, "path": path}
-    known[f"{driver}_request_retries"] = {
-        "max_retries": 1 if anonymous else TRIED,
-        "initial_delay": "300ms",
-        "max_delay": "20s",
-    }
-    if scheme == "gs":
-        if emulator := os.environ.get("STORAGE_EMULATOR_HOST"):
-            os.environ.setdefault("TENSORSTORE_GCS_HTTP_URL", emulator)
-        return known
-    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    if endpoint := os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL"):
-        known |= {"endpoint": endpoint, "aws_region": region or "us-east-1"}
-    if region:
-        known["aws_region"] = region
-    if anonymous or os.environ.get(
-        "AWS_ACCESS_KEY_ID"
-    ):  # else tensorstore looks further, and complains on stderr
-        known["aws_credentials"] = {"type": "anonymous" if anonymous else "environment"}
-    return known
-
-
-def retried() -> int:
-    """Returns how many requests of this process were tried again."""
-    import tensorstore
-
-    metrics = tensorstore.experimental_collect_matching_metrics("/tensorstore/kvstore/")
-    return sum(
-        value["value"]
-        for metric in metrics
-        if metric["name"].endswith("/retries")
-        for value in metric["values"]
-    )
-
-
-@contextlib.contextmanager
-def explained(url: str, *, content: bool = False) -> Iterator[None]:
-    """Turns what tensorstore raises into one sentence about the store.
-
-    Args:
-      url: the address.
-      content: lets errors pass that speak of what lies there, such as a part that is missing or
-        cannot be read.
-    """
-    waiting = f"notice: {url}: no answer yet; requests are tried again for up to 80 s."
-    notice = threading.Timer(SILENT, lambda: print(waiting, file=sys.stderr))
-    notice.daemon = True
-    notice.start()
-    try:
-        yield
-    except StorageError:
-        raise
-    except (ValueError, OSError, RuntimeError, TimeoutError) as error:
-        said = " ".join(re.split(r"\[(?:http_response|source loc)", str(error))[0].split())[:200]
-        if REFUSED.search(str(error)):
-            raise stores.forbidden(url, said) from error
-        if content and not UNREACHED.search(str(error)):
-            raise
-        raise (
-            stores.no_bucket(url) if NO_BUCKET.search(said) else stores.unreachable(url, said)
-        ) from error
-    finally:
-        notice.cancel()

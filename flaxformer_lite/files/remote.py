@@ -1,21 +1,21 @@
-"""Objects in stores, such as `gs://bucket/name`: listed, read in ranges, and copied whole, checked
-by size and checksum."""
+"""Objects in stores, such as `gs://bucket/name`: listed, read in ranges, and copied."""
 
-import base64
 import concurrent.futures
 import contextlib
-import hashlib
+import fnmatch
 import io
 import os
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-from flaxformer_lite.files.stores import StorageError, no_bucket, run
+from flaxformer_lite.files.stores import StorageError, no_bucket, request
 
 BLOCK = 1 << 23  # bytes of a request
-STREAMS = 8  # requests of a download at a time
+STREAMS = 8  # requests of a copy at a time
+PARTS = 9000  # of an upload; the stores allow 10,000
 
 
 @dataclass(frozen=True)
@@ -25,14 +25,11 @@ class RemoteFile:
     Attributes:
       url: its address.
       size: bytes.
-      checksum: of the content, as `crc32c:` or `md5:` and hex digits; empty where the store gives
-        none.
-      version: changes with the content.
+      version: changes with the content; the store's entity tag.
     """
 
     url: str
     size: int
-    checksum: str
     version: str
 
     def __str__(self) -> str:
@@ -75,164 +72,198 @@ class _Ranges(io.RawIOBase):
 
 def find(url: str) -> RemoteFile | None:
     """Finds the object of exactly this name."""
+    import obstore
+
     with contextlib.suppress(FileNotFoundError):
-        entry = run(url, lambda files: files._info(_key(url)))
-        return _file(url, entry) if entry["type"] == "file" else None
+        return request(url, lambda store, name: _file(url, obstore.head(store, name)))
     return None
 
 
 def find_below(url: str) -> list[RemoteFile]:
     """Lists all objects whose names begin with `url/`, in the order of their names."""
-    return _listed(url, "_find")
+    return find_prefix(f"{url.rstrip('/')}/")
+
+
+def find_prefix(url: str) -> list[RemoteFile]:
+    """Lists all objects whose addresses begin like this, in the order of their names."""
+    import obstore
+
+    scheme, _, place = url.partition("://")
+    bucket, _, prefix = place.partition("/")
+    folder = prefix.rpartition("/")[0]
+
+    def entries(store: Any, _: str) -> list[Any]:
+        # obstore lists folders; the names that the prefix begins with are behind all shorter ones
+        offset = None if prefix in ("", f"{folder}/") else prefix[:-1]
+        found = []
+        for page in obstore.list(store, folder or None, offset=offset):
+            for entry in page:
+                if entry["path"].startswith(prefix):
+                    found.append(entry)
+                elif entry["path"] > prefix:
+                    return found
+        return found
+
+    try:
+        found = request(url.rstrip("/"), entries)
+    except FileNotFoundError:
+        raise no_bucket(url) from None
+    files = [_file(f"{scheme}://{bucket}/{entry['path']}", entry) for entry in found]
+    return sorted((file for file in files if file.size or find(file.url)), key=str)
 
 
 def find_like(pattern: str) -> list[RemoteFile]:
     """Lists the objects that a pattern such as `gs://bucket/*.txt` names, in their order."""
-    return _listed(pattern, "_glob")
+    parts = pattern.split("/")
+    plain = next(number for number, part in enumerate(parts) if re.search(r"[*?[]", part))
+    below = find_below("/".join(parts[:plain]))
+    return [file for file in below if _is_like(file.url.split("/")[plain:], parts[plain:])]
+
+
+def content(url: str) -> bytes | None:
+    """Reads an object; None if there is none."""
+    import obstore
+
+    with contextlib.suppress(FileNotFoundError):
+        return request(url, lambda store, name: bytes(obstore.get(store, name).bytes()))
+    return None
 
 
 def read(file: RemoteFile, begin: int = 0, end: int | None = None) -> bytes:
-    """Reads the bytes of a range, as far as the object has them."""
+    """Reads the bytes of a range, as far as the object has them.
+
+    Raises:
+      StorageError: the object was replaced since it was found, or the store cannot be used.
+    """
+    import obstore
+    from obstore.exceptions import PreconditionError
+
     end = file.size if end is None else min(end, file.size)
     if begin >= end:
         return b""
+    options: Any = {"range": (begin, end)}
+    if file.version:
+        options["if_match"] = f'"{file.version.removeprefix("md5:")}"'
 
-    async def cat(files: Any) -> bytes:
-        found = await files._cat_file(_key(file.url), start=begin, end=end)
+    def get(store: Any, name: str) -> bytes:
+        found = bytes(obstore.get(store, name, options=options).bytes())
         if len(found) != end - begin:
             raise ConnectionError(f"{len(found)} of {end - begin} bytes")
         return found
 
-    with _existing(file.url):
-        return run(file.url, cat)
+    try:
+        return request(file.url, get)
+    except FileNotFoundError:
+        raise missing(file.url) from None
+    except PreconditionError:
+        raise StorageError(
+            f"{file}: it was replaced while it was read; start again when nobody writes it."
+        ) from None
+
+
+def write(url: str, data: bytes) -> None:
+    """Writes an object, which appears whole or not at all."""
+    import obstore
+
+    with _bucket(url):
+        request(url, lambda store, name: obstore.put(store, name, data, use_multipart=False))
+
+
+def delete(url: str) -> None:
+    """Deletes an object if there is one."""
+    import obstore
+
+    with contextlib.suppress(FileNotFoundError):
+        request(url, lambda store, name: obstore.delete(store, name))
 
 
 def upload(path: Path, url: str) -> None:
     """Copies a local file to an object, which appears whole or not at all."""
-
-    def copy() -> tuple[RemoteFile, BinaryIO]:
-        run(url, lambda files: files._put_file(str(path), _key(url)))
-        return _found(url), path.open("rb")
-
-    _checked(url, copy)
+    size = path.stat().st_size
+    if size <= BLOCK:
+        write(url, path.read_bytes())
+    else:
+        with _bucket(url):
+            request(url, lambda store, name: _upload(store, name, path), retried_inside=True)
+    found = find(url)
+    if found is None or found.size != path.stat().st_size:
+        raise StorageError(
+            f"{url}: {found.size if found else 'no'} bytes in the store, and"
+            f" {path.stat().st_size} here; it was replaced meanwhile: try again."
+        )
 
 
 def download(file: RemoteFile, path: Path) -> None:
     """Copies an object to a new local file, in a directory that the caller publishes whole."""
 
-    def copy() -> tuple[RemoteFile, BinaryIO]:
-        with path.open("wb") as out, concurrent.futures.ThreadPoolExecutor(STREAMS) as pool:
-            blocks = [
-                pool.submit(_copy, file, at, out.fileno()) for at in range(0, file.size, BLOCK)
-            ]
-            try:
-                for block in blocks:
-                    block.result()
-            finally:
-                pool.shutdown(cancel_futures=True)
-        return file, path.open("rb")
+    def copy(begin: int) -> None:
+        os.pwrite(out.fileno(), read(file, begin, begin + BLOCK), begin)
 
-    _checked(file.url, copy)
+    with path.open("wb") as out, concurrent.futures.ThreadPoolExecutor(STREAMS) as pool:
+        blocks = [pool.submit(copy, begin) for begin in range(0, file.size, BLOCK)]
+        try:
+            for block in blocks:
+                block.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def missing(url: str) -> StorageError:
     """Returns the error that an object, or its bucket, does not exist."""
-    bucket, _, _ = _key(url).partition("/")
     try:
-        with contextlib.suppress(
-            StorageError
-        ):  # who may read objects need not be allowed to list them
-            if url.startswith("gs"):
-                run(url, lambda files: files._call("GET", "b/{}/o", bucket, maxResults=1))
-            else:
-                run(url, lambda files: files._call_s3("list_objects_v2", Bucket=bucket, MaxKeys=1))
-    except FileNotFoundError:
-        return no_bucket(url)
+        _check_bucket(url)
+    except StorageError as error:
+        return error
     return StorageError(
         f"{url}: the bucket has no object of this name, and none below it; check the name."
     )
 
 
+def _check_bucket(url: str) -> None:
+    """Raises StorageError if the bucket of an address does not exist."""
+    import obstore
+
+    try:
+        with contextlib.suppress(StorageError):  # who may read objects need not be allowed to list
+            request(url, lambda store, name: next(iter(obstore.list(store, name)), None))
+    except FileNotFoundError:
+        raise no_bucket(url) from None
+
+
 @contextlib.contextmanager
-def _existing(url: str) -> Iterator[None]:
+def _bucket(url: str) -> Iterator[None]:
+    """Says of what is written that its bucket does not exist."""
     try:
         yield
     except FileNotFoundError:
-        raise missing(url) from None
+        raise no_bucket(url) from None
 
 
-def _listed(url: str, method: str) -> list[RemoteFile]:
-    with _existing(url):
-        found = run(url, lambda files: getattr(files, method)(_key(url), detail=True))
-    scheme = url.partition("://")[0]
-    entries = [
-        entry
-        for entry in found.values()
-        if entry["type"] == "file" and not entry["name"].endswith("/")
-    ]
-    return sorted((_file(f"{scheme}://{entry['name']}", entry) for entry in entries), key=str)
+def _upload(store: Any, name: str, path: Path) -> None:
+    import obstore
+
+    block = max(BLOCK, path.stat().st_size // PARTS + 1)
+    # not as a context, which would complete the object after an error
+    out = obstore.open_writer(store, name, buffer_size=block, max_concurrency=STREAMS)
+    with path.open("rb") as file:
+        while piece := file.read(block):
+            out.write(piece)
+    out.close()
 
 
-def _found(url: str) -> RemoteFile:
-    if (file := find(url)) is None:
-        raise missing(url)
-    return file
-
-
-def _key(url: str) -> str:
-    return url.partition("://")[2].rstrip("/")
-
-
-def _file(url: str, entry: dict[str, Any]) -> RemoteFile:
-    tag = str(entry.get("ETag") or entry.get("etag") or "").strip('"')
-    checksum = ""
-    if entry.get("crc32c"):
-        checksum = f"crc32c:{base64.b64decode(entry['crc32c']).hex()}"
-    elif url.startswith("s3") and len(tag) == 32:  # else of many parts, and no hash of the content
-        checksum = f"md5:{tag}"
-    return RemoteFile(
-        url, int(entry["size"]), checksum, checksum or str(entry.get("generation") or tag)
+def _is_like(parts: list[str], pattern: list[str]) -> bool:
+    if not pattern:
+        return not parts
+    if pattern[0] == "**":
+        return any(_is_like(parts[skipped:], pattern[1:]) for skipped in range(len(parts) + 1))
+    return (
+        bool(parts)
+        and fnmatch.fnmatchcase(parts[0], pattern[0])
+        and _is_like(parts[1:], pattern[1:])
     )
 
 
-def _checked(url: str, copy: Callable[[], tuple[RemoteFile, BinaryIO]]) -> None:
-    """Copies, and once more if the copy does not agree with what the store says of the object."""
-    for _ in range(2):
-        with _existing(url):
-            file, local = copy()
-        with local:
-            problem = _difference(file, local)
-        if not problem:
-            return
-    raise StorageError(f"{url}: {problem}; it is damaged, or was replaced meanwhile: try again.")
-
-
-def _difference(file: RemoteFile, local: BinaryIO) -> str:
-    if (size := local.seek(0, os.SEEK_END)) != file.size:
-        return f"{size} bytes here, and {file.size} in the store"
-    local.seek(0)
-    kind, _, due = file.checksum.partition(":")
-    if not due:
-        return ""
-    if kind == "md5":
-        digest: Any = hashlib.md5(usedforsecurity=False)
-    else:
-        import google_crc32c
-
-        digest = google_crc32c.Checksum()
-    while block := local.read(BLOCK):
-        digest.update(block)
-    agrees = digest.digest().hex() == due or (kind == "md5" and _has_own_key(file.url))
-    return "" if agrees else f"another {kind} here than in the store"
-
-
-def _has_own_key(url: str) -> bool:
-    """Returns whether an object of S3 is encrypted with a key of its owner's, so that its ETag is
-    no hash of the content."""
-    bucket, _, name = _key(url).partition("/")
-    head = run(url, lambda files: files._call_s3("head_object", Bucket=bucket, Key=name))
-    return "kms" in head.get("ServerSideEncryption", "") or "SSECustomerAlgorithm" in head
-
-
-def _copy(file: RemoteFile, begin: int, number: int) -> None:
-    os.pwrite(number, read(file, begin, begin + BLOCK), begin)
+def _file(url: str, entry: Any) -> RemoteFile:
+    tag = (entry["e_tag"] or "").strip('"')
+    is_digest = url.startswith("s3") and len(tag) == 32  # as runs that began earlier name it
+    return RemoteFile(url, entry["size"], f"md5:{tag}" if is_digest else tag)

@@ -1,49 +1,37 @@
-"""Clients of object stores, `gs://` and `s3://`, by fsspec: their failures are tried again and
-counted, or end in a sentence.
+"""Addresses in object stores, `gs://` and `s3://`, and requests to them by obstore: those that fail
+for a while are sent again and counted, or end in a sentence.
 
-Endpoints and credentials are those of the clients' own environment variables
-(STORAGE_EMULATOR_HOST, AWS_ENDPOINT_URL).
+STORAGE_EMULATOR_HOST and AWS_ENDPOINT_URL lead to other servers of the same kind. Credentials are
+those that Google's and Amazon's own tools use.
 """
 
-import asyncio
-import contextlib
-import contextvars
+import configparser
 import functools
 import http
+import itertools
 import os
 import random
+import re
 import sys
+import threading
 import time
-from collections.abc import Awaitable, Callable
+import urllib.error
+import urllib.request
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.choices import STORES
 from flaxformer_lite.config.rules import is_place
 
-PATIENCE = 120.0  # seconds, from the first failure to the last retry
-PAUSE = 0.5  # seconds before the first retry, doubled for each further one
+TRIED = 9  # times that a request is sent again
+PATIENCE = 80.0  # seconds, from the first failure to the last retry
+PAUSE = 0.3  # seconds before the first retry, doubled for each further one
 LONGEST_PAUSE = 20.0
+TIMEOUTS = {"connect_timeout": "10s", "read_timeout": "60s", "timeout": "120s"}
 PASSING = {408, 429, 500, 502, 503, 504}  # HTTP statuses that a retry may mend
-LOST = {
-    "ConnectionError",
-    "TimeoutError",
-    "Timeout",
-    "ClientConnectionError",
-    "ClientPayloadError",
-    "HTTPClientError",
-    "IncompleteReadError",
-    "ProxyError",
-    "TransportError",
-}  # as are errors of the clients that have one of these names, or a base of it
-NO_LOGIN = {
-    "NoCredentialsError",
-    "PartialCredentialsError",
-    "DefaultCredentialsError",
-    "RefreshError",
-    "ProfileNotFound",
-}
+METADATA = "169.254."  # where machines of Google and Amazon keep credentials
 LOGIN = {"gs": "gcloud auth application-default login", "s3": "aws configure, or AWS_ACCESS_KEY_ID"}
 # What shows that there may be credentials: beginnings of variables, a file, and whose machine this
 # is.
@@ -76,8 +64,9 @@ SIGNS = {
 }
 VENDOR = Path("/sys/class/dmi/id/sys_vendor")
 _retries = 0
+_counting = threading.Lock()
 _copies: dict[str, str] = {}  # folders that are copies, with their addresses
-_url = contextvars.ContextVar("url", default="")
+Answer = TypeVar("Answer")
 
 
 class StorageError(ConfigError):
@@ -140,141 +129,199 @@ def no_bucket(url: str) -> StorageError:
     """Returns the error that the bucket of an address does not exist."""
     bucket = url.split("/")[2]
     return StorageError(
-        f"{url}: there is no bucket {bucket}; check its name, and that it is this endpoint's."
+        f"{url.rstrip('/')}: there is no bucket {bucket}; check its name, and that it is this endpoint's."
     )
 
 
 def retries() -> int:
-    """Returns how often this process has tried a request of fsspec's again."""
+    """Returns how many requests of this process were sent again."""
     return _retries
 
 
-def run(url: str, act: Callable[[Any], Awaitable[Any]]) -> Any:
-    """Runs a coroutine on the store's asynchronous fsspec file system.
+def request(url: str, act: Callable[[Any, str], Answer], *, retried_inside: bool = False) -> Answer:
+    """Returns `act(client, name)` of obstore's client for the bucket, and the name of an object.
 
     Args:
-      url: an address in the store, for messages.
-      act: uses coroutines such as `files._info(key)`; it is called again where it fails.
+      url: an address in the store.
+      act: makes requests; it is called again where one fails for a reason that may pass.
+      retried_inside: lets obstore send single requests again, which it does not count: for an
+        object of many parts, of which one would else fail them all.
 
     Raises:
       FileNotFoundError: there is no such object or bucket.
+      PreconditionError: obstore's, of a request with a condition.
       StorageError: the store cannot be used, or not within PATIENCE.
     """
+    global _retries
     if problem := is_place(url):
         raise StorageError(f"{url}: {problem}")
-    scheme = url.partition("://")[0]
-    endpoint = os.environ.get("STORAGE_EMULATOR_HOST" if scheme == "gs" else "AWS_ENDPOINT_URL", "")
-    files = _client(scheme, endpoint, is_anonymous(url), os.getpid())
+    from obstore.exceptions import BaseError, PreconditionError
 
-    async def named() -> Any:
-        _url.set(url)
-        return await _patient(lambda: act(files))
-
-    import fsspec.asyn
-
-    return fsspec.asyn.sync(files.loop, named)
+    scheme, _, place = url.partition("://")
+    bucket, _, name = place.partition("/")
+    anonymous = is_anonymous(url)
+    process = os.getpid()
+    pause = PAUSE
+    begun = 0.0
+    for tries in itertools.count(1):
+        try:
+            client = _client(scheme, bucket, _endpoint(scheme), anonymous, retried_inside, process)
+            return act(client, name)
+        except (FileNotFoundError, PreconditionError, StorageError):
+            raise
+        except (BaseError, OSError, ValueError) as error:
+            if getattr(error, "errno", None):
+                raise  # of a local file
+            if _status(error) == 404:  # of a list, for which obstore has no type
+                raise FileNotFoundError(url) from None
+            begun = begun or time.monotonic()
+            wait = random.uniform(pause / 2, pause)
+            last = tries > (1 if anonymous else TRIED)
+            if last or not _may_pass(error) or time.monotonic() + wait - begun > PATIENCE:
+                raise _explained(url, error, tries) from error
+            print(f"notice: {url}: {_said(error)}; trying again in {wait:.1f} s.", file=sys.stderr)
+        with _counting:
+            _retries += 1
+        pause = min(2 * pause, LONGEST_PAUSE)
+        time.sleep(wait)
+    raise AssertionError  # for mypy: the loop has no end
 
 
 @functools.cache
-def _client(scheme: str, endpoint: str, anonymous: bool, process: int) -> Any:
-    """Makes a client, whose own retries, which nobody sees, ours replace."""
-    options: dict[str, Any] = dict(use_listings_cache=False, skip_instance_cache=True)
-    try:
-        if scheme == "gs":
-            from gcsfs.core import GCSFileSystem
-
-            files: Any = GCSFileSystem(token="anon" if endpoint or anonymous else None, **options)
-            undecorated = GCSFileSystem._request.__wrapped__
-            files._request = lambda *args, **given: _patient(
-                lambda: undecorated(files, *args, **given)
-            )
-        else:
-            from s3fs import S3FileSystem
-
-            once = {"retries": {"total_max_attempts": 1}}
-            files = S3FileSystem(
-                endpoint_url=endpoint or None, anon=anonymous, config_kwargs=once, **options
-            )
-            files.retries = 1
-            one = files._call_s3
-            files._call_s3 = lambda *args, **given: _patient(lambda: one(*args, **given))
-    except ImportError as error:
-        extra = {"gs": "gcs", "s3": "s3"}[scheme]
+def _client(
+    scheme: str, bucket: str, endpoint: str, anonymous: bool, retried_inside: bool, process: int
+) -> Any:
+    """Makes obstore's client of a bucket; its own retries are off, as it cannot count them."""
+    if process != _first_process():
         raise StorageError(
-            f"{scheme}:// needs a package that is not installed ({error}): pip install"
-            f" 'flaxformer_lite[{extra}]'."
+            f"{scheme}://{bucket}: a forked process cannot use a store that its parent has used;"
+            " start it by spawn or forkserver."
+        )
+    from obstore.store import GCSStore, S3Store
+
+    options: dict[str, Any] = {
+        "client_options": {"allow_http": endpoint.startswith("http:"), **TIMEOUTS},
+        "retry_config": {"max_retries": TRIED if retried_inside else 0},
+    }
+    if scheme == "gs":
+        if endpoint:  # which takes any token; without one, obstore looks for credentials to write
+            return GCSStore(bucket, base_url=endpoint, bearer_token="none", **options)
+        options |= {"skip_signature": True} if anonymous else _google_login()
+        return GCSStore(bucket, **options)
+    options |= {"endpoint": endpoint} if endpoint else {}
+    options |= {"skip_signature": True} if anonymous else _amazon_login()
+    region = _region(bucket, endpoint)
+    return S3Store(bucket, region=region, disable_bulk_delete=True, **options)
+
+
+@functools.cache
+def _first_process() -> int:
+    """Returns the process that used a store first, whose threads a fork does not copy."""
+    return os.getpid()
+
+
+def _endpoint(scheme: str) -> str:
+    if scheme == "gs":
+        return os.environ.get("STORAGE_EMULATOR_HOST", "")
+    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", "")
+
+
+def _google_login() -> dict[str, Any]:
+    """Returns the file of Google's tools, or their library where obstore cannot read its kind."""
+    folder = os.environ.get("CLOUDSDK_CONFIG") or "~/.config/gcloud"
+    file = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
+    path = Path(file or f"{folder}/application_default_credentials.json").expanduser()
+    if not path.is_file():
+        return {}
+    kind = re.search(r'"type":\s*"(\w+)"', path.read_text())
+    if kind is None or kind[1] in ("service_account", "authorized_user"):
+        return {"application_credentials": str(path)}
+    try:
+        from obstore.auth.google import GoogleCredentialProvider
+    except ImportError as error:
+        raise StorageError(
+            f"{path}: credentials of the kind {kind[1]} need a package that is not installed"
+            f" ({error}): pip install google-auth requests."
         ) from None
-    return files
+    return {"credential_provider": GoogleCredentialProvider()}
 
 
-async def _patient(act: Callable[[], Awaitable[Any]]) -> Any:
-    """Awaits an action, again if it fails for a reason that may pass; turns what stays into a
-    sentence."""
-    global _retries
-    began = 0.0
-    pause = PAUSE
-    tries = 1
-    while True:
-        try:
-            return await act()
-        except (FileNotFoundError, StorageError):
-            raise
-        except Exception as error:
-            began = began or time.monotonic()
-            wait = random.uniform(pause / 2, pause)
-            patience = 0 if is_anonymous(_url.get()) else PATIENCE
-            if not _may_pass(error) or time.monotonic() + wait - began > patience:
-                raise _explained(error, tries) from error
-            print(
-                f"notice: {_url.get()}: {_said(error)}; trying again in {wait:.1f} s.",
-                file=sys.stderr,
-            )
-        _retries += 1
-        tries = tries + 1
-        pause = min(2 * pause, LONGEST_PAUSE)
-        await asyncio.sleep(wait)
+def _amazon_login() -> dict[str, Any]:
+    """Returns keys of `aws configure`, or boto3 if it is installed, which knows all kinds of
+    credentials; else obstore looks for those of the environment and the machine."""
+    if os.environ.get("AWS_ACCESS_KEY_ID"):
+        return {}
+    names = {"access_key_id": "aws_access_key_id", "secret_access_key": "aws_secret_access_key"}
+    names["token"] = "aws_session_token"
+    profile = _profile("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials", "")
+    if names["access_key_id"] in profile:
+        return {ours: profile[theirs] for ours, theirs in names.items() if theirs in profile}
+    try:
+        from obstore.auth.boto3 import Boto3CredentialProvider
+
+        return {"credential_provider": Boto3CredentialProvider()}
+    except (ImportError, ValueError):  # not installed, or without credentials
+        return {}
+
+
+def _region(bucket: str, endpoint: str) -> str:
+    """Returns the region of a bucket, which Amazon says without a login; of another server the
+    configured one."""
+    configured = _profile("AWS_CONFIG_FILE", "~/.aws/config", "profile ").get("region", "us-east-1")
+    configured = os.environ.get("AWS_DEFAULT_REGION") or configured
+    configured = os.environ.get("AWS_REGION") or configured
+    if endpoint:
+        return configured
+    asked = urllib.request.Request(f"https://s3.amazonaws.com/{bucket}", method="HEAD")
+    try:
+        with urllib.request.urlopen(asked, timeout=10) as answer:
+            headers = answer.headers
+    except urllib.error.HTTPError as error:
+        headers = error.headers
+    except OSError:
+        return configured
+    return headers.get("x-amz-bucket-region") or configured
+
+
+def _profile(variable: str, file: str, prefix: str) -> dict[str, str]:
+    """Returns what a file of Amazon's tools says of the profile in use."""
+    parser = configparser.ConfigParser(interpolation=None)
+    parser.read(Path(os.environ.get(variable) or file).expanduser())
+    name = os.environ.get("AWS_PROFILE") or "default"
+    section = name if name == "default" else f"{prefix}{name}"
+    return dict(parser[section]) if parser.has_section(section) else {}
 
 
 def _may_pass(error: BaseException) -> bool:
-    status = _status(error)
-    return (
-        status in PASSING if status else bool(LOST & _names(error)) and not NO_LOGIN & _names(error)
-    )
+    if isinstance(error, ConnectionError):
+        return True
+    return _status(error) in PASSING or (not _status(error) and "HTTP error" in str(error))
 
 
-def _explained(error: BaseException, tries: int) -> StorageError:
-    url = _url.get()
-    status = _status(error)
-    is_refusal = (
-        isinstance(error, PermissionError)
-        or str(error).startswith("Forbidden")
-        or NO_LOGIN & _names(error)
-    )
-    if status in (401, 403) or is_refusal:
-        return forbidden(url, _said(error))
+def _explained(url: str, error: BaseException, tries: int) -> StorageError:
+    why = _said(error)
+    if METADATA in str(error):
+        return forbidden(url, "no credentials were found")
+    if _status(error) in (401, 403):
+        return forbidden(url, why)
     if _may_pass(error):
-        return unreachable(url, f"{_said(error)}; {tries} tries")
-    return StorageError(f"{url}: the store refuses it ({_said(error)}).")
+        return unreachable(url, f"{why}; {tries} tries")
+    return StorageError(f"{url}: the store refuses it ({why}).")
 
 
 def _status(error: BaseException) -> int:
-    """Returns the HTTP status behind a client's error, or 0."""
-    response = getattr(error.__cause__, "response", None) or getattr(error, "response", None)
-    found = (
-        response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-        if isinstance(response, dict)
-        else None
-    )
-    found = found or getattr(error, "code", None) or getattr(error, "status", None) or 0
-    return int(found) if str(found).isdigit() else 0
-
-
-def _names(error: BaseException) -> set[str]:
-    return {kind.__name__ for kind in type(error).__mro__}
+    """Returns the HTTP status behind an error of obstore's, or 0."""
+    found = re.search(r"status code: (\d{3})", str(error))
+    return int(found[1]) if found else 0
 
 
 def _said(error: BaseException) -> str:
-    with contextlib.suppress(ValueError):
+    """Returns the reason in what obstore says: a status, or what the system says of a
+    connection."""
+    text = str(error)
+    if _status(error) in set(http.HTTPStatus):
         return f"{_status(error)} {http.HTTPStatus(_status(error)).phrase}"
-    said = getattr(error, "strerror", None) or str(error)
-    return next(iter(said.strip().splitlines()), "")[:200] or type(error).__name__
+    reasons = re.findall(r'(?:message|error): "([^"]+)"|kind: (Timeout)|HTTP error: (.+)', text)
+    if reasons and (request := re.search(r"Error performing ([A-Z]+ [^\s?]+)", text)):
+        return f"{request[1]}: {''.join(reasons[-1])}"
+    return next(iter(text.strip().splitlines()), "")[:200] or type(error).__name__

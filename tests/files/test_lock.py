@@ -4,6 +4,7 @@ import time
 import pytest
 
 from flaxformer_lite.files import lock
+from flaxformer_lite.files.kvstore import Versioned
 from flaxformer_lite.files.lock import Lock, LockError
 from flaxformer_lite.files.objects import Objects
 from flaxformer_lite.files.stores import StorageError
@@ -100,10 +101,9 @@ def test_after_a_silence_an_owner_asks_before_it_writes(objects, monkeypatch):
 
 
 def test_of_two_that_see_no_lock_one_gets_it(objects, monkeypatch):
-    real = Objects.version
-    monkeypatch.setattr(Objects, "version", lambda self, name: seen)
-    seen = real(objects, ".lock")
+    seen = Versioned(objects.url, ".lock").read()
+    monkeypatch.setattr(Versioned, "read", lambda self: seen)
     with Lock(objects, "first"):
         with pytest.raises(LockError):
             Lock(objects, "second").__enter__()
-        assert b'"first"' in real(objects, ".lock").content
+        assert b'"first"' in objects.read(".lock")
