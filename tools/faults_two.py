@@ -6,9 +6,9 @@ what is lost.
 Each fault meets the run that the one before it left. A process is killed before it joins the other,
 while the step compiles, in mid-step, during an evaluation, and during a save. The disk is filled
 before a save and during one. The newest checkpoint is damaged in a data file, in its record, by a
-missing file; then all are. Wanted of each: at most one line on stderr of each process that lives,
-no foreign line, an exit code that is not 0, no committed checkpoint lost; and in the end the
-parameters of an uninterrupted run.
+missing file; then all are. Wanted of each process that lives: at most one error, which is the last
+line of its stderr, below what JAX prints of a lost process, no Python stack, and an exit code that
+is not 0; no committed checkpoint lost; and in the end the parameters of an uninterrupted run.
 """
 
 import argparse
@@ -110,9 +110,10 @@ def judged(folder: Path, run: list[subprocess.Popen], killed: int | None) -> tup
     said = [(folder / f"err{i}").read_text() for i in (0, 1)]
     living = [i for i in (0, 1) if i != killed]
     errors = [[line for line in said[i].splitlines() if line.startswith("error")] for i in living]
-    foreign = sum(not CAUSES.search(line) for i in living for line in said[i].splitlines())
+    last = [said[i].rstrip().rpartition("\n")[2] for i in living]
     good = (
-        not foreign
+        all(CAUSES.search(line) for line in last)
+        and not any("Traceback" in said[i] or "Fatal Python error" in said[i] for i in living)
         and all(codes[i] in (0, 1, 2) for i in living)
         and all(len(lines) <= 1 for lines in errors)
     )
@@ -120,11 +121,7 @@ def judged(folder: Path, run: list[subprocess.Popen], killed: int | None) -> tup
     words = " / ".join(
         f"{i}: {' '.join(lines)[:170] or '-'}" for i, lines in zip(living, errors, strict=True)
     )
-    return (
-        ", ".join(map(str, codes)),
-        words + (f" (and {foreign} foreign lines)" if foreign else ""),
-        good,
-    )
+    return ", ".join(map(str, codes)), words, good
 
 
 class Matrix:

@@ -75,7 +75,7 @@ def main(
     with Interrupt(end) as interrupt:
         versions.notice_untested()
         try:
-            group = join(**how_to_join, log=log)
+            group = join(**how_to_join)
             if not group.first:
                 os.dup2(
                     os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()

@@ -1,6 +1,5 @@
 """The start of several processes: how they find each other."""
 
-import contextlib
 import ctypes
 import functools
 import os
@@ -9,9 +8,8 @@ import socket
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import IO, Any, NoReturn
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 import jax
 from jax._src import (
@@ -20,10 +18,10 @@ from jax._src import (
 )  # neither cluster detection nor the store has a public name
 
 from flaxformer_lite.config.rules import ConfigError
-from flaxformer_lite.runtime import native_output
-from flaxformer_lite.runtime.processes import ALONE, CONTINUES, LOST, ProcessError, Processes
+from flaxformer_lite.runtime.processes import ALONE, CONTINUES, ProcessError, Processes
 
-_ABORTED: list[Any] = []  # C's handler of SIGABRT, which must not be collected
+ABORTED = f"another process is gone, or JAX failed, as the lines above say; {CONTINUES}"
+_HANDLERS: list[Any] = []  # C's handlers of SIGABRT, which must not be collected
 
 
 def join(
@@ -33,7 +31,6 @@ def join(
     *,
     start_timeout: int = 300,
     peer_timeout: int = 60,
-    log: Path = Path(os.devnull),
 ) -> Processes:
     """Starts jax.distributed if there is more than one process. Call it before JAX touches a
     device.
@@ -49,8 +46,6 @@ def join(
       process_id: number of this process, from 0.
       start_timeout: seconds for all processes to appear.
       peer_timeout: seconds of silence after which a process counts as lost, and the others end.
-      log: file that gets what JAX's runtime printed where a run of several processes ends by a
-        failure.
 
     Raises:
       ConfigError: the arguments are incomplete or contradict each other.
@@ -70,7 +65,6 @@ def join(
     if process_id == 0:
         _check_port(coordinator)
     jax.config.update("jax_enable_preemption_service", False)
-    native = native_output.divert()
     _on_abort(functools.partial(_refused, coordinator, num_processes, process_id))
     giving_up = threading.Timer(
         start_timeout, _give_up, (coordinator, num_processes, process_id, start_timeout)
@@ -78,28 +72,23 @@ def join(
     giving_up.daemon = True
     giving_up.start()
     try:
-        with _aborts_silently():
-            jax.distributed.initialize(
-                coordinator,
-                num_processes,
-                process_id,
-                local_device_ids=devices,
-                cluster_detection_method="deactivate",
-                initialization_timeout=start_timeout
-                + 60,  # after that, JAX ends the process with a stack trace
-                heartbeat_timeout_seconds=peer_timeout,
-            )
+        jax.distributed.initialize(
+            coordinator,
+            num_processes,
+            process_id,
+            local_device_ids=devices,
+            cluster_detection_method="deactivate",
+            initialization_timeout=start_timeout + 60,  # _give_up is first
+            heartbeat_timeout_seconds=peer_timeout,
+        )
     except RuntimeError as error:
-        if "bad_cast" in str(error):  # of JAX's client, where Python code was to hear of a refusal
-            _refused(coordinator, num_processes, process_id)
         raise ProcessError(
             f"process {process_id} cannot join {coordinator}: {str(error).splitlines()[0]}"
         ) from error
     finally:
         giving_up.cancel()
     group = Processes(distributed.global_state.client, process_id, num_processes)
-    group.before_exit = functools.partial(native_output.keep, native, log)
-    _on_abort(functools.partial(_aborted, group, native))
+    _on_abort(functools.partial(group.lose, ABORTED))
     return group
 
 
@@ -189,28 +178,12 @@ def _refused(coordinator: str, count: int, index: int) -> NoReturn:
     os._exit(1)
 
 
-def _aborted(group: Processes, native: IO[bytes]) -> NoReturn:
-    why = native_output.failed_check(native)
-    group.lose(f"JAX's runtime aborted ({why}); {CONTINUES}" if why else LOST)
-
-
 def _on_abort(end: Callable[[], NoReturn]) -> None:
-    """Calls `end` where JAX aborts, as it does when a peer is gone. Python's own handlers would
-    never be called."""
+    """Calls `end` where JAX aborts, as it does when a peer is gone or process 0 refuses this one.
+
+    JAX has printed why by then, but as the head of a stack trace, under which the process would end
+    with 134. Python's own signal handlers are never called there.
+    """
     handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(lambda _: end())
     ctypes.CDLL(None).signal(int(signal.SIGABRT), handler)
-    _ABORTED.append(handler)
-
-
-@contextlib.contextmanager
-def _aborts_silently() -> Iterator[None]:
-    """Lets the client that is made in the block abort without a stack trace when a peer is gone."""
-    jaxlib = distributed._jax
-    make = distributed._jax.get_distributed_runtime_client
-    jaxlib.get_distributed_runtime_client = functools.partial(
-        make, missed_heartbeat_callback=lambda _: os.abort()
-    )
-    try:
-        yield
-    finally:
-        jaxlib.get_distributed_runtime_client = make
+    _HANDLERS.append(handler)

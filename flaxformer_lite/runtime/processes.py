@@ -45,9 +45,6 @@ class Processes:
         self._turns: collections.Counter[str] = collections.Counter()
         self._ending = threading.Lock()
         self._own_failure = ""
-        self.before_exit: Callable[[], None] = lambda: (
-            None
-        )  # called where a failure ends the process
         self._listeners: dict[str, Callable[[str], None]] = {FAILURE: self._end}
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
@@ -168,7 +165,6 @@ class Processes:
                         2.5 * INTERVAL
                     )  # it hosts the store, so it leaves after the others have heard
                 sys.stdout.flush()
-                self.before_exit()
             finally:
                 os._exit(code)  # also where nobody reads stderr
 

@@ -32,8 +32,7 @@ PROGRAMS = {
     "tensor": (1, {**SPLIT, "mesh.data": 1, "mesh.tensor": 2}),
     "context": (1, {**SPLIT, "mesh.data": 1, "mesh.context": 2}),
     "shard_map": (1, {**SPLIT, "mesh.mode": "shard_map"}),
-    "pmap": (1, {**SPLIT, "mesh.mode": "pmap"}),
-    "four devices each": (4, SPLIT),
+    "four devices each": (4, {**SPLIT, "train.batch_size": 16}),
     "four devices each, three axes": (4, {**SPLIT, "mesh.fsdp": 2, "mesh.tensor": 2}),
 }
 STEPS = 4

@@ -1,8 +1,10 @@
 """Initialization of a state leaf by leaf.
 
-A deep model draws the same dozen shapes again and again. In a single program XLA compiles every
-draw separately, which takes longer than compiling the training step; with one program per leaf,
-leaves that differ only in numbers share theirs.
+A deep model draws the same dozen shapes again and again. In a single program, `jit(create,
+out_shardings=...)`, XLA compiles every draw separately; with one program per leaf, leaves that
+differ only in numbers share theirs. A GPT of 12 unrolled layers takes 2.1 CPU seconds instead of
+4.6, one of 48 layers 2.7 instead of 24 (width 64, on an AMD EPYC). The single program also folds
+those numbers into other constants, so that a third of the leaves would begin with other last bits.
 """
 
 import collections
