@@ -156,6 +156,13 @@ def _encoders() -> list[Spec]:
             **HALF,
         ),
         Spec(
+            name="albert_square_base",
+            model_type="albert",
+            head="base",
+            config=ALBERT | {"embedding_size": ALBERT["hidden_size"]},
+            **HALF,
+        ),
+        Spec(
             name="albert_unshared_base",
             model_type="albert",
             head="base",

@@ -49,6 +49,17 @@ ADAPTERS: dict[str, dict[str, Any]] = {
         "rank_pattern": {"k_proj": 2},
         "alpha_pattern": {"gate_proj": 24},
     },
+    "llama_lm-saved": {
+        "target_modules": ["q_proj"],
+        "task_type": "CAUSAL_LM",
+        "modules_to_save": ["lm_head", "embed_tokens", "post_attention_layernorm"],
+    },
+    "gpt2_lm-saved": {
+        "target_modules": ["attn.c_proj"],
+        "task_type": "CAUSAL_LM",
+        "fan_in_fan_out": True,
+        "modules_to_save": ["wte", "ln_f"],
+    },
     "t5_conditional_generation": {"target_modules": ["q", "v", "wo"], "task_type": "SEQ_2_SEQ_LM"},
 }
 

@@ -216,6 +216,17 @@ def embed(parser: argparse.ArgumentParser) -> None:
         help="may be given several times",
     )
     add("--file", type=command_line.path, help="one text per line; - is stdin")
+    prompts = parser.add_mutually_exclusive_group()
+    prompts.add_argument(
+        "--prompt-name",
+        metavar="NAME",
+        type=command_line.text,
+        help="which of the model's prompts is put before each text, such as query; by default the"
+        " one that config_sentence_transformers.json names, if any",
+    )
+    prompts.add_argument(
+        "--prompt", type=command_line.text, help="a prompt of your own; '' is none"
+    )
     add(
         "--out",
         metavar="FILE.npy",

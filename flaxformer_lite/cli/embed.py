@@ -28,8 +28,11 @@ def run(args: argparse.Namespace) -> None:
         raise ConfigError("no text: pass --text TEXT, several times to compare, or --file FILE.")
     allowed = args.allow_plugins
     layers = read_sentence_layers(folder_of(args.model), allow_plugins=allowed)
+    prompt = layers.prompt(args.prompt_name) if args.prompt is None else args.prompt
+    if prompt and args.prompt is None and args.prompt_name is None:
+        notice(f"before each text, as this model asks: {prompt!r}; --prompt '' for none.")
     opened = open_model(args.model, dtype=args.dtype, family=args.family, allow_plugins=allowed)
-    vectors = embed(opened, texts, layers)
+    vectors = embed(opened, texts, layers, prompt=prompt)
     if args.out:
         np.save(args.out, vectors)
         print(f"{args.out}: {vectors.shape[0]} vectors of {vectors.shape[1]}, float32")
@@ -37,14 +40,19 @@ def run(args: argparse.Namespace) -> None:
         _print(texts, vectors)
 
 
-def embed(opened: Opened, texts: list[str], layers: SentenceLayers) -> np.ndarray:
+def embed(
+    opened: Opened, texts: list[str], layers: SentenceLayers, *, prompt: str | None = None
+) -> np.ndarray:
     """Computes vectors of texts, float32 [texts, D].
 
     Args:
       opened: an encoder, or an encoder-decoder to use the encoder of.
       texts: the texts.
-      layers: what follows the encoder.
+      layers: what follows the encoder, and the model's prompts.
+      prompt: what is put before each text; None is the model's default prompt, if it has one.
     """
+    before = layers.prompt() if prompt is None else prompt
+    texts = [before + text for text in texts]
     if not opened.cfg.encoder_layers:
         raise ConfigError(
             f"family={opened.cfg.family!r}: has no encoder; embed needs one (BERT, RoBERTa, T5,"

@@ -18,6 +18,7 @@ from typing import Any
 import flax.linen as nn
 
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.generation.engine import is_encoder_decoder
 from flaxformer_lite.generation.generate import generate
 from flaxformer_lite.generation.own_model import writable
 from flaxformer_lite.generation.score import score
@@ -32,7 +33,8 @@ class HarnessModel:
     requests.
 
     Attributes:
-      model: a decoder.
+      model: a decoder; or an encoder-decoder, whose encoder reads the context, framed by the
+        tokenizer's special tokens, and whose decoder writes the continuation, as in the harness.
       params: its weights.
       tokenizer: from `load_tokenizer`; or an object with encode(text) -> ids, decode(ids) -> text,
         bos_id (or None), eos_id, pad_id.
@@ -60,6 +62,7 @@ class HarnessModel:
                 "tokenizer: has neither bos_id nor eos_id; texts need one of them at their start."
             )
         cfg = writable(model, params).cfg
+        self._two = is_encoder_decoder(cfg)
         self.max_length = max_length or min(longest(cfg), cfg.max_length)
         if not self.max_length:
             raise ConfigError("max_length: the model has none; say how many tokens it may see.")
@@ -100,7 +103,7 @@ class HarnessModel:
                 else list(asked.get("until", ()))
             )
             new = min(asked.get("max_gen_toks", NEW_TOKENS), self.max_length - 1)
-            ids = (self._encode(context) or [self.prefix])[new - self.max_length :]
+            ids = self._context(context)[-self._room(new) :]
             draws = {key: value for key, value in asked.items() if key not in IGNORED}
             temperature = (asked.get("temperature") or 1.0) if asked.get("do_sample") else 0.0
             written = generate(
@@ -116,17 +119,30 @@ class HarnessModel:
                 return_scores=True,
                 **(draws if temperature else {}),
             )
-            ids = written.sequences[0, len(ids) :][: written.lengths[0]].tolist()
+            ids = written.sequences[0][1 if self._two else len(ids) :][
+                : written.lengths[0]
+            ].tolist()
             text = self.tokenizer.decode([token for token in ids if token != self.tokenizer.eos_id])
             texts.append(
                 text[: min((text.index(stop) for stop in until if stop in text), default=len(text))]
             )
         return texts
 
+    def _context(self, text: str) -> list[int]:
+        encode = self.tokenizer.encode if self._two else self._encode
+        return (encode(text) if text else []) or [self.prefix]
+
+    def _room(self, written: int) -> int:
+        """Returns how many tokens of a context fit beside the written ones."""
+        return self.max_length if self._two else self.max_length - written
+
     def _split(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
-        """Encodes both as parts of one text; spaces between them belong to the continuation."""
+        """Encodes a decoder's context and continuation as parts of one text, an encoder-decoder's
+        each by itself; spaces between them belong to the continuation."""
         stripped = context.rstrip()
         continuation = context[len(stripped) :] + continuation
+        if self._two:
+            return self._context(stripped), self._encode(continuation)
         head = self._encode(stripped) if stripped else []
         tail = self._encode(stripped + continuation)[len(head) :]
         return head or [self.prefix], tail or self._encode(continuation)
@@ -139,9 +155,7 @@ class HarnessModel:
         for start in range(0, len(order), self.batch_size):
             batch = order[start : start + self.batch_size]
             rows = [pairs[i] for i in batch] + [pairs[batch[-1]]] * (self.batch_size - len(batch))
-            heads = [
-                head[max(0, len(head) + len(tail) - 1 - self.max_length) :] for head, tail in rows
-            ]
+            heads = [head[max(0, len(head) - self._room(len(tail) - 1)) :] for head, tail in rows]
             scores = score(self.model, self.params, heads, [tail for _, tail in rows])
             for row, i in enumerate(batch):
                 found[i] = float(scores.log_likelihood[row]), bool(scores.greedy[row])

@@ -35,6 +35,7 @@ PRESETS = {
 class Model(EncoderModel):
     heads = ("none", "masked_lm", "pretraining", *bert.CLASSIFIERS)
     pair_logits = "sop_logits"
+    projects_embeddings = True
 
 
 def config(preset: str = "base", **overrides) -> ModelConfig:
@@ -50,11 +51,6 @@ def read(fields: Fields) -> dict[str, Any]:
     shared."""
     depth = fields.size("num_hidden_layers", 12)
     groups, inner = (fields.size(name, 1) for name in ("num_hidden_groups", "inner_group_num"))
-    if fields.get("embedding_size", 128) == fields.get("hidden_size", 4096):
-        raise ConfigError(
-            "config.json: embedding_size equals hidden_size, but ALBERT's square projection is not"
-            " supported here."
-        )
     if groups == depth > 1:
         if inner > 1:
             raise ConfigError(

@@ -51,6 +51,7 @@ class Model(EncoderDecoderModel):
 
     heads = ("lm", "none", "encoder", "sequence_classification", "question_answering")
     trained_bias = False
+    frozen_padding = ("tokens",)
 
     def shift_right(self, input_ids) -> jax.Array:
         if self.cfg.decoder_start_token_id is None:

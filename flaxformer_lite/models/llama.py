@@ -54,7 +54,10 @@ PRESETS = {
     ),
 }
 config = partial(build, "llama", BASE, PRESETS, "7b")
-Model = DecoderModel
+
+
+class Model(DecoderModel):
+    frozen_padding = ("tokens",)
 
 
 LAYER = within(

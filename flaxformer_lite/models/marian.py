@@ -42,17 +42,21 @@ def read(fields: Fields) -> dict[str, Any]:
     """Reads the decoder's vocabulary: some language pairs have one for each side."""
     shared = fields.get("share_encoder_decoder_embeddings", True)
     own = fields.get("decoder_vocab_size", fields.get("vocab_size", 58101))
-    return bart.read(fields) | {"decoder_vocab_size": 0 if shared else own}
+    return bart.read(fields) | {
+        "decoder_vocab_size": 0 if shared else own,
+        "decoder_start_token_id": fields.get("decoder_start_token_id", START),
+    }
 
 
 def write(cfg: ModelConfig) -> dict[str, Any]:
     own = {"decoder_vocab_size": cfg.decoder_vocab_size} if cfg.decoder_vocab_size else {}
-    start = {
-        "decoder_start_token_id": cfg.pad_token_id
-    }  # transformers' default lies outside most vocabularies
-    return bart.write(cfg) | start | {"share_encoder_decoder_embeddings": not own} | own
+    # Always written, as transformers' default lies outside most vocabularies.
+    start = cfg.decoder_start_token_id
+    published = {"decoder_start_token_id": cfg.pad_token_id if start is None else start}
+    return bart.write(cfg) | published | {"share_encoder_decoder_embeddings": not own} | own
 
 
+START = 58100  # what the decoder reads first if the config names nothing
 DEFAULTS = dict(
     d_model=1024,
     encoder_layers=12,

@@ -9,7 +9,6 @@ from typing import Any
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models import llama
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import Fields, Published
 
 BASE = llama.BASE | dict(max_length=32768, windows=(4096,))
@@ -20,7 +19,7 @@ PRESETS = {  # table 1
     "7b": dict(d_model=4096, num_heads=32, num_kv_heads=8, mlp_dim=14336, decoder_layers=32),
 }
 config = partial(build, "mistral", BASE, PRESETS, "7b")
-Model = DecoderModel
+Model = llama.Model
 
 
 def read(fields: Fields) -> dict[str, Any]:

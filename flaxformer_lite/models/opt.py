@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models import bert, gpt2
@@ -49,6 +50,7 @@ class Model(DecoderModel):
     narrowed again."""
 
     heads = ("lm", "sequence_classification", "question_answering", "none")
+    frozen_padding = ("tokens",)
 
     def setup(self) -> None:
         super().setup()
@@ -69,6 +71,11 @@ class Model(DecoderModel):
     def tokens(self, input_ids) -> jax.Array:
         x_BTE = super().tokens(input_ids)
         return self.project_in(x_BTE) if self.narrow else x_BTE
+
+    def positions_with_padding(self, attention_mask) -> jax.Array:
+        """Returns positions that are -1 in padding."""
+        real_BT = attention_mask.astype(bool).astype(jnp.int32)
+        return jnp.cumsum(real_BT, axis=1) * real_BT - 1
 
     def decode(self, input_ids, **inputs) -> tuple[jax.Array, list | None]:
         x_BTD, cache = super().decode(input_ids, **inputs)

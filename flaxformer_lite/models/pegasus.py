@@ -7,6 +7,7 @@ Reference: Zhang et al., "PEGASUS: Pre-training with Extracted Gap-sentences for
 
 import dataclasses
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models import bart
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel
+from flaxformer_lite.models.weight_map import Fields
 from flaxformer_lite.positions.sinusoidal import Sinusoidal
 
 BASE = bart.BASE | dict(
@@ -48,6 +50,21 @@ def sinusoids(cfg: ModelConfig) -> dict[str, np.ndarray]:
     return {f"{side}.embed_positions.weight": table for side in ("encoder", "decoder")}
 
 
+START = 0  # what the decoder reads first if the config names nothing
+
+
+def read(fields: Fields) -> dict[str, Any]:
+    start = fields.get("decoder_start_token_id", START)
+    return bart.read(fields) | {"decoder_start_token_id": start}
+
+
+def write(cfg: ModelConfig) -> dict[str, Any]:
+    start = cfg.decoder_start_token_id
+    return bart.write(cfg) | {
+        "decoder_start_token_id": cfg.pad_token_id if start is None else start
+    }
+
+
 PUBLISHED = dataclasses.replace(
     bart.PUBLISHED,
     model_type="pegasus",
@@ -56,5 +73,7 @@ PUBLISHED = dataclasses.replace(
     ),
     heads=bart.heads("Pegasus"),
     fields=bart.FIELDS,
+    read=read,
+    write=write,
     derived=sinusoids,
 )

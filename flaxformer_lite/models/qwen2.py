@@ -9,7 +9,6 @@ from typing import Any
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models import llama
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import Fields, Published, layer_types, read_windows
 from flaxformer_lite.positions.rope import Rope
 
@@ -41,7 +40,7 @@ PRESETS = {  # table 1
     ),
 }
 config = partial(build, "qwen2", BASE, PRESETS, "7b")
-Model = DecoderModel
+Model = llama.Model
 
 
 def read_attention(fields: Fields, kv_heads: int, head_dim: int = 0) -> dict[str, Any]:

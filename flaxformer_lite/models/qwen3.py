@@ -9,7 +9,6 @@ from typing import Any
 
 from flaxformer_lite.models import llama, qwen2
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import Fields, Published, rows, within
 
 BASE = qwen2.BASE | dict(bias_at=(), qk_norm="rms", head_dim=128, max_length=40960)
@@ -28,7 +27,7 @@ PRESETS = {  # table 1
     "8b": dict(d_model=4096, num_heads=32, num_kv_heads=8, mlp_dim=12288, decoder_layers=36),
 }
 config = partial(build, "qwen3", BASE, PRESETS, "8b")
-Model = DecoderModel
+Model = llama.Model
 QK_NORMS = rows(
     ("self_attn.q_norm", "attention/query_norm"), ("self_attn.k_norm", "attention/key_norm")
 )

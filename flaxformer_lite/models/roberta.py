@@ -34,6 +34,7 @@ class Model(EncoderModel):
 
     heads = ("none", "masked_lm", "causal_lm", *bert.CLASSIFIERS)
     masked_lm_activation = "gelu"
+    frozen_padding = ("tokens", "positions")
 
     def positions(self, input_ids, position_ids, attention_mask, segment_ids):
         if position_ids is not None:

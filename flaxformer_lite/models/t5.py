@@ -154,9 +154,10 @@ def read_sizes(fields: Fields) -> dict[str, Any]:
         max_distance=fields.get("relative_attention_max_distance", 128),
     )
     start = fields.get("decoder_start_token_id", START)
+    pads = fields.get("pad_token_id", START) == start  # None means the padding id
     end = fields.get("eos_token_id", END)
     return {
-        "decoder_start_token_id": None if start == START else start,
+        "decoder_start_token_id": None if start == START and pads else start,
         "eos_token_id": None if end == END else end,
         "decoder_layers": fields.get("num_decoder_layers", fields.get("num_layers", 6)),
         "mlp": "gated" if gated else "plain",
@@ -185,9 +186,13 @@ def read(fields: Fields) -> dict[str, Any]:
     """Reads T5's fields; T5 1.0 scales the decoder's output down before its tied table, 1.1 and
     Flan do not."""
     tied = fields.get("tie_word_embeddings", True)
-    return read_sizes(fields) | {
-        "logit_power": -0.5 if fields.get("scale_decoder_outputs", tied) else 0.0
-    }
+    # transformers takes null for false, unlike a field that is not there.
+    scaled = fields.get("scale_decoder_outputs", tied if absent(fields) else False)
+    return read_sizes(fields) | {"logit_power": -0.5 if scaled else 0.0}
+
+
+def absent(fields: Fields) -> bool:
+    return "scale_decoder_outputs" not in fields.values
 
 
 def write(cfg: ModelConfig) -> dict[str, Any]:

@@ -31,9 +31,13 @@ class EmbedConfig:
       max_length: rows of a learned position table.
       scale: factor on token vectors.
       norm: the norm after positions and types are added; None for none.
+      always_projects: whether there is a layer from E to D where they are equal, as in ALBERT.
       project_bias: whether the layer from E to D has a bias.
       stddev: standard deviation of the tables' normal distribution; None is that of `initial`.
       initial: initialization of the layer from E to D.
+      frozen_token: an id whose row gets no gradient from its lookup, as torch's padding_idx; None
+        for none.
+      frozen_position: likewise of the positions, as in RoBERTa.
     """
 
     vocab_size: int
@@ -44,9 +48,12 @@ class EmbedConfig:
     max_length: int = 512
     scale: float = 1.0
     norm: NormConfig | None = None
+    always_projects: bool = False
     project_bias: bool = False
     stddev: float | None = None
     initial: InitConfig = field(default_factory=InitConfig)
+    frozen_token: int | None = None
+    frozen_position: int | None = None
 
     def table_initializer(self) -> Callable[..., jax.Array]:
         return nn.initializers.normal(self.initial.stddev if self.stddev is None else self.stddev)
@@ -67,6 +74,9 @@ class TokenEmbed(nn.Module):
         # A gather, never a one-hot matmul: its gradient is 27 times cheaper on CPU, and as cheap
         # elsewhere.
         x_BTE = take_rows(self.embedding, input_ids_BT).astype(self.execution.dtype)
+        if self.cfg.frozen_token is not None:
+            frozen_BT1 = (input_ids_BT == self.cfg.frozen_token)[..., None]
+            x_BTE = jnp.where(frozen_BT1, jax.lax.stop_gradient(x_BTE), x_BTE)
         return x_BTE * jnp.asarray(self.cfg.scale, x_BTE.dtype)
 
 
@@ -96,11 +106,17 @@ class EmbedInputs(nn.Module):
             tables = PositionTables(
                 cfg.position, "embed", *table_sizes, cfg.initial, run, name="position"
             )
-            x_BTE = cfg.position.embed(tables(), x_BTE, position_ids_BT)
+            known = tables()
+            placed_BTE = cfg.position.embed(known, x_BTE, position_ids_BT)
+            if cfg.frozen_position is not None:
+                frozen_BT1 = (position_ids_BT == cfg.frozen_position)[..., None]
+                still_BTE = cfg.position.embed(jax.lax.stop_gradient(known), x_BTE, position_ids_BT)
+                placed_BTE = jnp.where(frozen_BT1, still_BTE, placed_BTE)
+            x_BTE = placed_BTE
         if cfg.norm is not None:
             x_BTE = Norm(cfg.norm, run, name="norm")(x_BTE)
         x_BTE = Dropout("embed", run)(x_BTE)
-        if cfg.width != cfg.d_model:
+        if cfg.width != cfg.d_model or cfg.always_projects:
             sizes = {"E": cfg.width, "D": cfg.d_model}
             x_BTE = Einsum(
                 "BTE,ED->BTD", sizes, cfg.project_bias, cfg.initial, run, name="project"

@@ -194,7 +194,7 @@ class Classification(Labelled):
         row, target = records.features[index]
         weight = np.float32(1)
         if self.kind == "single" and self.class_weights:
-            weight = np.float32(self.class_weights[int(target)])
+            weight = np.float32(self.class_weights[int(target)])  # what the mean divides by
         name = "number" if self.kind == "number" else "label"
         return {"inputs": framed(row, records), "targets": {name: target, "weights": weight}}
 
@@ -222,8 +222,17 @@ class Classification(Labelled):
             smooth_BC = optax.smooth_labels(
                 jax.nn.one_hot(label, logits_BC.shape[-1]), self.label_smoothing
             )
-            loss_B = optax.softmax_cross_entropy(logits_BC, smooth_BC)
             right_B = jnp.argmax(logits_BC, axis=-1) == label
+            if self.class_weights and self.label_smoothing:
+                # As in torch: each class's share of the smoothed label weighs as that class does.
+                smooth_BC = smooth_BC * jnp.asarray(self.class_weights)[None]
+                loss_B = optax.softmax_cross_entropy(logits_BC, smooth_BC)
+                return LossSums(
+                    {"weights": (loss_B * seen_B).sum()},
+                    {"weights": weight_B.sum()},
+                    {"accuracy": (jnp.where(right_B, seen_B, 0.0).sum(), count)},
+                )
+            loss_B = optax.softmax_cross_entropy(logits_BC, smooth_BC)
         return LossSums(
             {"weights": (loss_B * weight_B).sum()},
             {"weights": weight_B.sum()},

@@ -123,10 +123,18 @@ class SentenceEmbeddings(Task):
 
     @classmethod
     def of_published(cls, published: Mapping[str, Any], labels: tuple[str, ...]) -> Self:
-        return cls(pooling=published.get("pooling", "mean"))
+        pooling = published.get("pooling", "mean")
+        if prompt := published.get("prompt"):
+            return Prompted(pooling=pooling, prompt=prompt)  # type: ignore[return-value]
+        return cls(pooling=pooling)
 
     def published_fields(self) -> dict[str, Any]:
         return {"pooling": self.pooling or "mean"}
+
+    @property
+    def before(self) -> str:
+        """What is put before each text."""
+        return ""
 
     def encode(self, rows: Sequence[Row], reader: Any) -> list[list[Any]]:
         texts = [
@@ -139,7 +147,9 @@ class SentenceEmbeddings(Task):
         ]
         different = list(dict.fromkeys(text for row in texts for text in row))
         number = dict(zip(different, reader.number(different), strict=True))
-        spans_of = zip(different, reader.spans(different), strict=True)
+        spans_of = zip(
+            different, reader.spans([self.before + text for text in different]), strict=True
+        )
         framed_of = {
             text: reader.frame.join(spans, limit=reader.length) for text, spans in spans_of
         }
@@ -264,6 +274,17 @@ def batch_logits(z_BCD: jax.Array, texts_BC: jax.Array, weight_B: jax.Array) -> 
     other_BK = ~right_BK & (text_1K != texts_BC[:, :1]) & ((text_1K >= 0) & (weight_B[of_1K] > 0))
     own_BK = column_1K == jnp.arange(rows)[:, None]
     return jnp.where(own_BK | other_BK, logits_BK, EXCLUDED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prompted(SentenceEmbeddings):
+    """Evaluates a published model that puts a prompt before each text."""
+
+    prompt: str = ""
+
+    @property
+    def before(self) -> str:
+        return self.prompt
 
 
 def order_loss(alike_B: jax.Array, score_B: jax.Array, weight_B: jax.Array) -> jax.Array:

@@ -13,6 +13,8 @@ from flaxformer_lite.pretrained import tensor_names
 from flaxformer_lite.pretrained.layouts import Place
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError
 
+DECODER_BIAS = "decoder.bias"
+
 
 def untie_where_tables_differ(
     spelled: Published, cfg: ModelConfig, tensors: dict[str, Tensor]
@@ -22,10 +24,23 @@ def untie_where_tables_differ(
     out = tensor_names.vocab_kernel(spelled, cfg)
     if not cfg.tie_embeddings or out not in tensors:
         return cfg
-    table = "decoder_token_embed" if cfg.decoder_vocab_size else "token_embed"
-    place = tensor_names.places(spelled, cfg, {f"{table}/embedding": ()})[f"{table}/embedding"]
-    same = place.name in tensors and np.array_equal(tensors[place.name].read(), tensors[out].read())
+    table = tensor_names.vocab_table(spelled, cfg)
+    same = table in tensors and np.array_equal(tensors[table].read(), tensors[out].read())
     return cfg if same else dataclasses.replace(cfg, tie_embeddings=False)
+
+
+def with_computed_biases(spelled: Published, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Returns the tensors with the bias of the logits that transformers computes with.
+
+    A masked language model has it under two names. They are usually one, but where a file has two,
+    the output layer's counts, whether or not its table is tied.
+    """
+    pairs = {
+        original: name
+        for name, original in spelled.duplicates.items()
+        if name.endswith(DECODER_BIAS) and name in tensors
+    }
+    return tensors | {original: tensors[name] for original, name in pairs.items()}
 
 
 def _first_of(problems: list[str]) -> str:

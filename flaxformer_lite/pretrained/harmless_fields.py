@@ -1,6 +1,10 @@
-"""Fields of config.json that change no number of a forward pass without dropout, in any family."""
+"""Fields of config.json that change no number of a forward pass without dropout, in any family.
 
-_HARMLESS = """ _attn_implementation_autoset _commit_hash _name_or_path _num_labels
+Those that generation reads are read by generation/published.py; the ids that a forward pass reads,
+by the families whose models do.
+"""
+
+_HARMLESS = """ _attn_implementation_autoset _commit_hash _model_name_or_path _name_or_path _num_labels
 activation_dropout allow_is_causal_skip architectures attention_dropout
 attention_probs_dropout_prob attn_implementation attn_pdrop bad_words_ids begin_suppress_tokens
 bos_token_id cache_implementation chunk_size_feed_forward classif_dropout classifier_dropout
@@ -18,6 +22,6 @@ repetition_penalty resid_dropout resid_pdrop return_dict return_dict_in_generate
 sep_token_id seq_classif_dropout slow_but_exact static_position_embeddings summary_first_dropout
 summary_last_dropout suppress_tokens task_specific_params temperature tf_legacy_loss
 tie_encoder_decoder tokenizer_class top_k top_p torch_dtype torchscript transformers.js_config
-transformers_version typical_p unsloth_version use_bfloat16 use_cache
+transformers_version typical_p unk_token_id unsloth_version use_bfloat16 use_cache
 """
 HARMLESS = frozenset(_HARMLESS.split())

@@ -46,6 +46,9 @@ MEANING = {
     "pattern": _every_layer,
     "decoder_num_heads": lambda cfg: cfg.of_decoder.num_heads,
     "decoder_mlp_dim": lambda cfg: cfg.of_decoder.mlp_dim,
+    "decoder_start_token_id": lambda cfg: (
+        cfg.pad_token_id if cfg.decoder_start_token_id is None else cfg.decoder_start_token_id
+    ),
 }
 
 

@@ -63,6 +63,7 @@ def load_pretrained(
     family: str | None = None,
     new_head: bool = False,
     labels: Sequence[str] | int | None = None,
+    num_labels: int | None = None,
     seed: int = 0,
     adapter: str | Path | None = None,
     allow_plugins: registry.Allowed = False,
@@ -90,6 +91,7 @@ def load_pretrained(
       new_head: whether parameters of the head that the directory lacks are made new, and said in a
         log message.
       labels: with `new_head`, names of the classes or their number; a head for others is made new.
+      num_labels: with `new_head`, the same as a number in `labels`.
       seed: of new parameters.
       adapter: a directory with a LoRA adapter of the model, as PEFT or `save_adapter` writes it. It
         stays beside the weights; `merge_adapter` joins the two.
@@ -109,6 +111,7 @@ def load_pretrained(
     """
     versions.notice_untested()
     overrides |= {"dtype": dtype, "param_dtype": param_dtype or dtype}
+    labels = _classes(labels, num_labels, new_head)
     model, stored = open_pretrained(
         path,
         head,
@@ -119,7 +122,33 @@ def load_pretrained(
         allow_plugins=allow_plugins,
         **overrides,
     )
+    if num_labels is not None and model.cfg.head not in NAMED_HEADS:
+        raise ConfigError(
+            f"num_labels={num_labels}: head={model.cfg.head!r} has no classes; pass head= as one of"
+            f" {', '.join(NAMED_HEADS)}."
+        )
     return model, _place(model.cfg, _with_new(model, stored, seed) if new_head else stored, mesh)
+
+
+def _classes(
+    labels: Sequence[str] | int | None, num_labels: int | None, new_head: bool
+) -> Sequence[str] | int | None:
+    """Returns the classes of a new head, by name or number."""
+    if num_labels is None:
+        return labels
+    if not new_head:
+        raise ConfigError(
+            f"num_labels={num_labels!r}: comes from config.json; with new_head=True it is that of a"
+            " head that is made, as is labels=[...]."
+        )
+    if isinstance(num_labels, bool) or not isinstance(num_labels, int) or num_labels < 1:
+        raise ConfigError(f"num_labels={num_labels!r}: must be a whole number, at least 1.")
+    count = labels if isinstance(labels, int) or labels is None else len(labels)
+    if count not in (None, num_labels):
+        raise ConfigError(
+            f"num_labels={num_labels}: labels={labels!r} are {count}; leave one of the two out."
+        )
+    return num_labels if labels is None else labels
 
 
 def load_labels(path: str | Path, *, allow_plugins: registry.Allowed = False) -> list[str]:
@@ -192,8 +221,9 @@ def open_pretrained(
     plugin, cfg = hf_config.open_config(published, path, head, family, **overrides)
     cfg, others = with_labels(cfg, labels, hf_config.read_labels(published) if new_head else [])
     tensors = tensor_names.without_prefix(plugin.PUBLISHED, folder.open_weights(path))
+    tensors = check_tensors.with_computed_biases(plugin.PUBLISHED, tensors)
     if added:
-        tensors |= tensor_names.without_prefix(plugin.PUBLISHED, added.own)
+        tensors = added.replace(plugin.PUBLISHED, cfg, tensors)
         cfg = dataclasses.replace(cfg, num_labels=added.labels(plugin.PUBLISHED, cfg))
     if not cfg.share_layers and max(cfg.encoder_layers, cfg.decoder_layers) > len(
         tensors

@@ -122,6 +122,22 @@ class PublishedAdapter:
         ]
         return self.own[place.name].shape[0] if place.name in self.own else cfg.num_labels
 
+    def replace(
+        self, spelled: Published, cfg: ModelConfig, tensors: dict[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Returns the base's tensors with its own in place of some.
+
+        PEFT replaces a token table for the input alone: the logits keep the base's, although they
+        are tied, unless `ensure_weight_tying`.
+        """
+        own = tensor_names.without_prefix(spelled, self.own)
+        out = tensor_names.vocab_kernel(spelled, cfg)
+        if cfg.tie_embeddings and out and not self.fields.get("ensure_weight_tying"):
+            table = tensor_names.vocab_table(spelled, cfg)
+            if table in own and table in tensors:
+                own = {out: tensors[table], **own}
+        return tensors | own
+
     def config(self, spelled: Published, cfg: ModelConfig, shapes: dict[str, Any]) -> LoraConfig:
         """Returns our record of it, for a model with parameters of these shapes.
 
@@ -156,7 +172,23 @@ class PublishedAdapter:
             rslora=rslora,
             dropout=float(self.fields.get("lora_dropout") or 0.0),
             targets=tuple(rf"(^|/){re.escape(name)}/kernel$" for name in names),
+            trained=(*LoraConfig.trained, *self._saved(spelled, cfg, shapes)),
         )
+
+    def _saved(self, spelled: Published, cfg: ModelConfig, shapes: dict[str, Any]) -> list[str]:
+        """Returns patterns of the parameters that it replaces, so that they count as trained: by
+        themselves, and in the stack that holds them."""
+        unstacked = {one: leaf.shape for one, leaf in side_by_side(cfg, shapes).items()}
+        names = {
+            one: place.name for one, place in tensor_names.places(spelled, cfg, unstacked).items()
+        }
+        own = tensor_names.without_prefix(spelled, self.own)
+        found: dict[str, None] = {}
+        for path, leaf in shapes.items():
+            for one in layers_of(cfg, path, leaf.shape):
+                if names[one] in own and not one.startswith("classifier/"):
+                    found |= dict.fromkeys((path, one))
+        return [rf"^{re.escape(path)}$" for path in found]
 
     def readers(
         self, spelled: Published, cfg: ModelConfig, shapes: dict[str, Any]

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import tokenizers
+from tokenizers import normalizers
 
 from flaxformer_lite import hints
 from flaxformer_lite.config import ConfigError
@@ -196,10 +197,16 @@ class PublishedTokenizer:
 
 
 class JsonTokenizer(PublishedTokenizer):
-    def __init__(self, path: Path, config: dict[str, Any], chat_template: str):
+    def __init__(
+        self, path: Path, config: dict[str, Any], chat_template: str, *, lower: bool = False
+    ):
         definition = read_text(path, limit=plain.LARGEST)
         with library_errors(f"{path}: cannot be read as a tokenizer"):
             self._tokenizer = tokenizers.Tokenizer.from_str(definition)
+            if lower:
+                usual = self._tokenizer.normalizer
+                steps = [normalizers.Lowercase(), *([] if usual is None else [usual])]
+                self._tokenizer.normalizer = normalizers.Sequence(steps)
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self.vocab_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())

@@ -18,6 +18,7 @@ from flaxformer_lite.data import tokenizer as plain
 from flaxformer_lite.files.stores import is_url
 from flaxformer_lite.models.weight_map import Fields, Published
 from flaxformer_lite.pretrained import hf_config, places, tensor_names
+from flaxformer_lite.pretrained.check_tensors import DECODER_BIAS
 from flaxformer_lite.pretrained.companions import publish_tokenizer
 from flaxformer_lite.pretrained.folder import read_config
 from flaxformer_lite.pretrained.harmless_fields import HARMLESS
@@ -170,6 +171,12 @@ def published_tensors(
     for one, place in tensor_names.places(spelled, cfg, shapes).items():
         name = tensor_names.full_name(spelled, cfg, place.name)
         tensors.setdefault(name, Pieces()).append((place, *sources[one]))
+    if not cfg.tie_embeddings:  # then transformers does not tie the second name of a bias either
+        tensors |= {
+            name: tensors[original]
+            for name, original in spelled.duplicates.items()
+            if name.endswith(DECODER_BIAS) and original in tensors
+        }
     dtype = next(iter(flat.values())).dtype
     for name, array in spelled.derived(cfg).items():
         tensors[tensor_names.full_name(spelled, cfg, name)] = array.astype(dtype)

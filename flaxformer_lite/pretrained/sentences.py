@@ -41,6 +41,22 @@ class SentenceLayers(NamedTuple):
     limit: int | None = None  # longest text in tokens; None is no limit
     normalize: bool = True  # whether vectors have length one
     dense: tuple[Dense, ...] = ()  # layers between pooling and normalization
+    prompts: tuple[tuple[str, str], ...] = ()  # names of what is put before a text, and the texts
+    default_prompt: str = ""  # the name of the prompt of a text for which none is chosen
+
+    def prompt(self, name: str | None = None) -> str:
+        """Returns the prompt of this name, or the default one; "" for none.
+
+        Raises:
+          ConfigError: the directory has no prompt of this name.
+        """
+        known = dict(self.prompts)
+        if name is None:
+            return known.get(self.default_prompt, "")
+        if name not in known:
+            way = f"choose from {', '.join(known)}" if known else "this model has none"
+            raise ConfigError(f"prompt_name={name!r}: no such prompt; {way}.")
+        return known[name]
 
     def finish(self, pooled_ND: np.ndarray) -> np.ndarray:
         """Applies what comes after pooling, in float32."""
@@ -87,7 +103,28 @@ def read_sentence_layers(folder: Path, *, allow_plugins: Allowed = False) -> Sen
                 " Transformer, in the directory itself, Pooling, Dense and Normalize, in this"
                 " order."
             )
-    return SentenceLayers(pooling, limit, normalize or not modules, tuple(dense))
+    prompts, default = _prompts(folder / "config_sentence_transformers.json")
+    return SentenceLayers(pooling, limit, normalize or not modules, tuple(dense), prompts, default)
+
+
+def lowers_case(folder: Path) -> bool:
+    """Returns whether sentence_bert_config.json asks for texts in lower case."""
+    config = _optional(folder / "sentence_bert_config.json", {"do_lower_case": bool})
+    return bool(config.get("do_lower_case"))
+
+
+def _prompts(path: Path) -> tuple[tuple[tuple[str, str], ...], str]:
+    config = _optional(path, {"prompts": dict, "default_prompt_name": str})
+    prompts = config.get("prompts") or {}
+    default = config.get("default_prompt_name") or ""
+    if any(not isinstance(text, str) for text in prompts.values()):
+        raise ConfigError(f"{path}: prompts={brief(prompts)}: must map names to texts.")
+    if default and default not in prompts:
+        raise ConfigError(
+            f"{path}: default_prompt_name={brief(default)}: is none of prompts; add it there, or"
+            " make it null."
+        )
+    return tuple(prompts.items()), default
 
 
 def write_sentence_layers(folder: Path, *, pooling: str, width: int, limit: int) -> None:

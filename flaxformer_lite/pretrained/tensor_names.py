@@ -90,6 +90,12 @@ def vocab_kernel(spelled: Published, cfg: ModelConfig) -> str:
     return ""
 
 
+def vocab_table(spelled: Published, cfg: ModelConfig) -> str:
+    """Returns the published name of the table that tied logits share."""
+    path = f"{'decoder_token_embed' if cfg.decoder_vocab_size else 'token_embed'}/embedding"
+    return places(spelled, cfg, {path: ()})[path].name
+
+
 def full_name(spelled: Published, cfg: ModelConfig, name: str) -> str:
     """Adds the family's prefix to a name, except in the bare model and for the head's own
     tensors."""

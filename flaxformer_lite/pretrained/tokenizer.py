@@ -17,6 +17,7 @@ from flaxformer_lite.pretrained.published_tokenizer import (
     JsonTokenizer,
     PublishedTokenizer,
 )
+from flaxformer_lite.pretrained.sentences import lowers_case
 
 BYTES = "tokenizer.bytes"
 SENTENCEPIECE = ("spiece.model", "tokenizer.model")
@@ -75,7 +76,7 @@ def load_tokenizer(
     template = _chat_template(folder, config)
     try:
         if (folder / JSON).is_file():
-            return JsonTokenizer(folder / JSON, config, template)
+            return JsonTokenizer(folder / JSON, config, template, lower=lowers_case(folder))
         if (folder / BYTES).is_file():
             model = hf_config.family_of(_read(folder / "config.json"), folder, family).Model
             return framed(plain.load(folder / BYTES), model.skeleton, template)

@@ -39,12 +39,13 @@ def rules(cfg: ModelConfig) -> Rules:
     layers = tuple(
         dict.fromkeys(rule for side in sides for rule in parts.stack(cfg, side).partition_rules())
     )
+    always_projects = getattr(model, "projects_embeddings", False)
     adapter = cfg.adapter
     found = (
         (adapter.partition_rules() if adapter else (), True),
         (TOKENS, True),
         (TOKEN_TYPES, cfg.type_vocab_size),
-        (FACTORISED, cfg.embedding_width != cfg.d_model),
+        (FACTORISED, cfg.embedding_width != cfg.d_model or always_projects),
         (POSITIONS, _has_tables(cfg)),
         (layers, True),
         (NORMS, cfg.norm_at or cfg.qk_norm != "none" or (vocab_head and cfg.skeleton == "encoder")),

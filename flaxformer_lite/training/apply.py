@@ -165,7 +165,8 @@ def _objective_of(path: Path, model: Any) -> Any:
         )
     published = folder.read_config(path)
     if name == "sentence_embeddings":
-        published = published | {"pooling": read_sentence_layers(path).pooling}
+        layers = read_sentence_layers(path)
+        published = published | {"pooling": layers.pooling, "prompt": layers.prompt()}
     return cls.of_published(published, tuple(load_labels(path)))
 
 

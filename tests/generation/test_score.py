@@ -8,13 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite import score
+from flaxformer_lite import generate, load_pretrained, score
 from flaxformer_lite.analysis import recompiles
 from flaxformer_lite.data.tokenizer import Bytes
 from flaxformer_lite.generation.harness import HarnessModel
 from flaxformer_lite.pretrained.tokenizer import load_tokenizer
 from tests.models.tiny import built, is_encoder_decoder, logits_of, small
+from tests.pretrained.test_refusals import copied, edit_config
 
+OTHER_START = {"decoder_start_token_id": 7}
 PROMPTS = [[1, 2, 3, 4], [5, 6], [7]]
 CONTINUATIONS = [[8, 9], [10, 11, 12, 13, 14], [15]]
 
@@ -64,9 +66,9 @@ def test_each_pair_as_if_alone(family):
     ],
 )
 def test_errors(prompts, continuations, message):
-    cfg = small("gpt2")
+    model, params = built(small("gpt2"))
     with pytest.raises(ValueError, match=message):
-        score(types.SimpleNamespace(cfg=cfg), None, prompts, continuations)
+        score(model, params, prompts, continuations)
 
 
 def request(*args):
@@ -117,3 +119,54 @@ def test_the_harness_needs_a_token_that_begins_a_text():
     silent = types.SimpleNamespace(bos_id=None, eos_id=None, encode=lambda text: [])
     with pytest.raises(ValueError, match="neither bos_id nor eos_id"):
         HarnessModel(types.SimpleNamespace(cfg=small("llama")), None, silent)
+
+
+# From transformers 5.23: the fixtures' log-likelihoods of [8, 9, 10] after [5, 7, 9, 11], by the
+# start token of config.json and by another one.
+STARTS = {
+    "marian_conditional_generation": (-16.8065, -16.1800),
+    "marian_separate_conditional_generation": (-15.7501, -16.2767),
+    "pegasus_conditional_generation": (-15.8828, -16.4287),
+    "mbart_conditional_generation": (-13.6159, -15.2088),
+    "t5_conditional_generation": (-12.2681, -12.9615),
+}
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_the_decoder_starts_as_config_json_says(name, tmp_path):
+    folder = copied(name, tmp_path)
+    usual, other = STARTS[name]
+    for changes, want in (({}, usual), ({"pad_token_id": 6}, usual), (OTHER_START, other)):
+        edit_config(folder, **changes)
+        model, params = load_pretrained(folder)
+        got = score(model, params, [[5, 7, 9, 11]], [[8, 9, 10]]).log_likelihood
+        np.testing.assert_allclose(got, [want], atol=2e-4)
+    written = generate(model, params, [[5, 7]], max_new_tokens=1)
+    assert written[0, 0] == OTHER_START["decoder_start_token_id"]
+
+
+def test_the_harness_gives_the_context_to_an_encoder():
+    """Framed by the special tokens of a text; the continuation is without them."""
+    cfg = small("t5", vocab_size=Bytes().vocab_size, max_length=32)
+    model, params = built(cfg)
+    tokenizer = Framed()
+    harness = HarnessModel(model, params, tokenizer, batch_size=2)
+    found = harness.loglikelihood([request("ab ", "cd")])
+    want = score(model, params, [tokenizer.encode("ab")], [Bytes().encode(" cd")])
+    np.testing.assert_allclose(found[0][0], want.log_likelihood[0], rtol=1e-5)
+    asked = {"until": [], "max_gen_toks": 5}
+    written = generate(
+        model,
+        params,
+        [tokenizer.encode("hello")],
+        max_new_tokens=5,
+        eos_token_id=tokenizer.eos_id,
+        pad_token_id=tokenizer.pad_id,
+    )
+    ids = [i for i in written[0, 1:].tolist() if i not in (tokenizer.eos_id, tokenizer.pad_id)]
+    assert harness.generate_until([request("hello", asked)])[0] == tokenizer.decode(ids)
+
+
+class Framed(Bytes):
+    def encode(self, text, special_tokens=True):
+        return super().encode(text) + ([self.eos_id] if special_tokens else [])

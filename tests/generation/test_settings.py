@@ -21,17 +21,43 @@ def write(folder, name, **values):
     (folder / name).write_text(json.dumps(values))
 
 
-def test_the_newer_file_wins_and_spellings_are_ours(tmp_path):
+def test_the_newer_file_alone_counts_and_spellings_are_ours(tmp_path):
     write(tmp_path, "config.json", eos_token_id=1, num_beams=2, vocab_size=9)
+    assert published_settings(tmp_path) == {"eos_token_id": 1, "num_beams": 2, "pad_token_id": 1}
     write(
         tmp_path,
         "generation_config.json",
         eos_token_id=[3, 4],
-        bad_words_ids=[[7], [1, 2]],
+        bad_words_ids=[[7]],
         forced_eos_token_id=None,
     )
-    want = {"eos_token_id": (3, 4), "num_beams": 2, "suppress_tokens": (7,), "pad_token_id": 3}
+    want = {"eos_token_id": (3, 4), "suppress_tokens": (7,), "pad_token_id": 3}
     assert published_settings(tmp_path) == want
+
+
+def test_a_decoder_without_a_start_begins_with_bos(tmp_path):
+    write(tmp_path, "config.json", is_encoder_decoder=True, bos_token_id=5, pad_token_id=1)
+    assert published_settings(tmp_path)["decoder_start_token_id"] == 5
+    write(tmp_path, "config.json", is_encoder_decoder=True, decoder_start_token_id=2)
+    assert published_settings(tmp_path)["decoder_start_token_id"] == 2
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"encoder_no_repeat_ngram_size": 3},
+        {"bad_words_ids": [[1, 2]]},
+        {"do_sample": True, "typical_p": 0.9},
+        {"num_beams": 2, "renormalize_logits": True},
+    ],
+)
+def test_what_only_transformers_computes_is_refused(tmp_path, values):
+    write(tmp_path, "generation_config.json", **values)
+    with pytest.raises(ConfigError, match=rf"{list(values)[-1]}=.*remove"):
+        published_settings(tmp_path)
+    off = {"typical_p": 0.9, "guidance_scale": 1.0, "encoder_no_repeat_ngram_size": 0}
+    write(tmp_path, "generation_config.json", **off)
+    assert published_settings(tmp_path) == {}
 
 
 def test_sampling_only_where_it_is_on(tmp_path):

@@ -126,6 +126,13 @@ def test_class_weights_are_torchs_and_smoothing_too():
         logits, plain, chunks=1
     )
     np.testing.assert_allclose(smooth.mean(), 0.5192, atol=2e-4)
+    # cross_entropy(logits, label, weight=[0.5, 2, 1.25], label_smoothing=0.1)
+    logits = np.float32([[0.5, -1.0, 2.0], [1.5, 0.25, -0.5], [-0.75, 1.0, 0.0]])
+    both = Classification(
+        labels=("a", "b", "c"), class_weights=(0.5, 2.0, 1.25), label_smoothing=0.1
+    )
+    targets = {"label": np.int32([2, 0, 2]), "weights": np.float32([1.25, 0.5, 1.25])}
+    np.testing.assert_allclose(both.loss(logits, targets, chunks=1).mean(), 0.87752694, rtol=1e-6)
 
 
 def test_several_labels_and_numbers():

@@ -1,5 +1,8 @@
+import json
 import random
+from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -118,6 +121,46 @@ def test_loss_is_that_of_transformers():
     targets = {"start": jnp.asarray([2, 0]), "end": jnp.asarray([5, 0]), "weights": jnp.ones(2)}
     sums = QuestionAnswering().loss(outputs, targets, chunks=1)
     assert float(sums.mean()) == pytest.approx(2.3043417930603027, rel=1e-5)
+
+
+# From transformers 5.23: the loss, and the norm of its gradient, of the batch below.
+PADDED = {
+    "bert": (2.22269, 3.7999),
+    "roberta": (2.1682, 8.76185),
+    "bart": (2.11573, 3.43966),
+    "gpt2": (1.87258, 2.51701),
+    "llama": (2.11858, 6.19327),
+    "opt": (1.56092, 2.84654),
+    "t5": (2.97509, 5.44716),
+}
+
+
+@pytest.mark.parametrize("family", PADDED)
+def test_padding_counts_as_in_transformers(family):
+    """The softmax over columns reads logits at padding, whose row of the token table torch does
+    not train."""
+    folder = f"tests/fixtures/{family}_question_answering"
+    model, params = load_pretrained(folder)
+    published = json.loads(Path(folder, "config.json").read_text())
+    ids = np.arange(5, 21).reshape(2, 8)
+    mask = np.ones_like(ids)
+    ids[1, 5:] = published.get("pad_token_id") or 0
+    mask[1, 5:] = 0
+    if model.skeleton == "encoder_decoder":
+        ids[:, 4] = published["eos_token_id"]
+    task = QuestionAnswering()
+    targets = {"start": jnp.asarray([2, 0]), "end": jnp.asarray([5, 0]), "weights": jnp.ones(2)}
+    inputs = {"input_ids": ids, "attention_mask": mask}
+
+    @jax.jit
+    @jax.value_and_grad
+    def loss(params):
+        outputs = model.apply({"params": params}, inputs, method=task.outputs)
+        return task.loss(outputs, targets, chunks=1).mean()
+
+    value, grads = loss(params)
+    norm = np.sqrt(sum(float(jnp.sum(jnp.square(leaf))) for leaf in jax.tree.leaves(grads)))
+    np.testing.assert_allclose((value, norm), PADDED[family], rtol=1e-5)
 
 
 def colours(count, *, unanswerable):

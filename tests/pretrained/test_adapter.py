@@ -88,6 +88,21 @@ def test_written_again_the_file_has_the_same_tensors_and_says_the_same(folder, t
     assert now["base_model_name_or_path"] == str(ROOT / base_of(folder))
 
 
+@pytest.mark.parametrize("name", ["llama_lm-saved", "gpt2_lm-saved"])
+def test_modules_that_it_saves_are_written_again(name, tmp_path):
+    """PEFT computes with what it reads of them, so none may get lost."""
+    folder = ROOT / "adapters" / name
+    model, params = load_pretrained(ROOT / base_of(folder), adapter=folder)
+    save_adapter(tmp_path / "again", model, params)
+    was, now = (load_file(path / WEIGHTS) for path in (folder, tmp_path / "again"))
+    assert set(was) == set(now)
+    for key, tensor in was.items():
+        np.testing.assert_array_equal(tensor, now[key], err_msg=key)
+    saved = json.loads((tmp_path / "again" / CONFIG).read_text())["modules_to_save"]
+    stems = json.loads((folder / CONFIG).read_text())["modules_to_save"]
+    assert all(any(one.endswith(stem) for one in saved) for stem in stems)
+
+
 def noisy(name, adapter, **options):
     """A published model with noise for factors and for what is trained whole."""
     model, params = load_pretrained(ROOT / name, **options)

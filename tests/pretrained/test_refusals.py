@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from flaxformer_lite import load_labels, load_pretrained, load_tokenizer
+from flaxformer_lite import load_labels, load_pretrained, load_tokenizer, save_pretrained
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.pretrained.safetensors import WeightsError
 from tests.pretrained.fixtures import ROOT
@@ -164,10 +164,6 @@ TENSORS = {
     "twice": (
         lambda t: t.update({FIRST.removeprefix("bert."): t[FIRST]}),
         "twice, with and without 'bert.'",
-    ),
-    "copy that differs": (
-        lambda t: t.update({"cls.predictions.decoder.bias": t["cls.predictions.bias"] + 1}),
-        "cls.predictions.decoder.bias differs from cls.predictions.bias",
     ),
 }
 
@@ -358,3 +354,51 @@ def test_an_output_table_of_its_own_unties(folder):
     model, params = load_pretrained(folder)
     assert not model.cfg.tie_embeddings
     assert params["masked_lm"]["vocab"]["kernel"].shape == (61, 16)
+
+
+def test_the_bias_of_the_output_layer_counts_where_two_differ(folder, tmp_path):
+    def change(tensors):
+        tensors["cls.predictions.decoder.bias"] = tensors["cls.predictions.bias"] + 1
+        tensors["cls.predictions.decoder.weight"] = (
+            tensors["bert.embeddings.word_embeddings.weight"] * 2
+        )
+
+    due = load_pretrained(folder)[1]["masked_lm"]["vocab"]["bias"] + 1
+    edit_tensors(folder, change)
+    model, params = load_pretrained(folder)
+    np.testing.assert_allclose(params["masked_lm"]["vocab"]["bias"], due)
+    save_pretrained(tmp_path / "again", model, params)
+    saved = load_file(tmp_path / "again" / "model.safetensors")
+    for name in ("cls.predictions.decoder.bias", "cls.predictions.bias"):
+        np.testing.assert_array_equal(saved[name], due)
+
+
+def test_a_head_that_is_made_has_as_many_classes_as_asked_for(folder):
+    made = dict(head="sequence_classification", new_head=True)
+    model, params = load_pretrained(folder, **made, num_labels=3)
+    assert model.cfg.num_labels == params["classifier"]["dense"]["kernel"].shape[-1] == 3
+    assert load_pretrained(folder, **made, labels=["a", "b", "c"])[0].cfg == model.cfg
+    with pytest.raises(ConfigError, match=r"num_labels=3: .*new_head=True"):
+        load_pretrained(folder, num_labels=3)
+    with pytest.raises(ConfigError, match=r"num_labels=2: .* are 3; leave one"):
+        load_pretrained(folder, **made, num_labels=2, labels=["a", "b", "c"])
+    with pytest.raises(ConfigError, match="num_labels=3: head='masked_lm' has no classes"):
+        load_pretrained(folder, new_head=True, num_labels=3)
+
+
+def test_bookkeeping_is_no_notice(folder, caplog):
+    edit_config(folder, _model_name_or_path="a", unk_token_id=0, surprise=1)
+    load_pretrained(folder)
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 1 and "surprise" in told[0] and "unk_token_id" not in told[0]
+
+
+def test_t5_takes_null_for_no_scale(tmp_path):
+    """Numbers of transformers; a T5 without the field scales."""
+    folder = copied("t5_conditional_generation", tmp_path)
+    for change, due in (({}, 0.51398), ({"scale_decoder_outputs": None}, 2.05594)):
+        edit_config(folder, **change)
+        model, params = load_pretrained(folder)
+        start = np.asarray([[0]])
+        logits = model.apply({"params": params}, np.asarray([[5, 7, 9]]), start).logits
+        np.testing.assert_allclose(logits[0, 0, 0], due, atol=2e-5)

@@ -40,6 +40,36 @@ def test_vectors_are_those_of_sentence_transformers(name):
     np.testing.assert_allclose(vectors, EXPECTED["vectors"][name], atol=2e-6)
 
 
+def edit(path, **changes):
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_prompts_and_lower_case_are_those_of_sentence_transformers(tmp_path, capsys):
+    """The first numbers of its vectors, of the same folder."""
+    folder = Path(shutil.copytree(ROOT / "mean_normalize", tmp_path / "model"))
+    prompts = {"query": "three four ", "document": ""}
+    edit(folder / "config_sentence_transformers.json", prompts=prompts, default_prompt_name="query")
+    layers = read_sentence_layers(folder)
+    opened = open_model(str(folder))
+    asked = embed(opened, EXPECTED["texts"], layers)
+    due = [[0.172138, 0.169202], [0.192965, -0.023402], [0.096981, 0.020389]]
+    np.testing.assert_allclose(asked[:, :2], due, atol=2e-6)
+    plain = embed(opened, EXPECTED["texts"], layers, prompt=layers.prompt("document"))
+    np.testing.assert_allclose(plain, EXPECTED["vectors"]["mean_normalize"], atol=2e-6)
+    with pytest.raises(ConfigError, match="prompt_name='passage': no such prompt; choose from"):
+        layers.prompt("passage")
+    command = ["embed", "--model", str(folder), "--text", "four", "--out", str(tmp_path / "v.npy")]
+    main(command)
+    assert "'three four '" in capsys.readouterr().err
+    np.testing.assert_allclose(np.load(tmp_path / "v.npy")[0, :2], due[1], atol=2e-6)
+    edit(folder / "sentence_bert_config.json", do_lower_case=True)
+    lower = embed(open_model(str(folder)), ["Zero ONE two [CLS]"], layers, prompt="")
+    np.testing.assert_allclose(lower[0, :2], [0.089185, 0.283524], atol=2e-6)
+    edit(folder / "config_sentence_transformers.json", default_prompt_name="passage")
+    with pytest.raises(ConfigError, match="default_prompt_name='passage': is none of prompts"):
+        read_sentence_layers(folder)
+
+
 def test_what_lies_beside_the_weights_is_saved_again(tmp_path):
     source = ROOT / "cls_dense"
     save_pretrained(tmp_path / "again", *load_pretrained(source))

@@ -57,12 +57,13 @@ class DecoderModel(Hinted):
     head_modules: ClassVar[
         tuple[str, ...]
     ] = ()  # of the family's own, for heads; whole on every device
+    frozen_padding: ClassVar[tuple[str, ...]] = ()  # tables with padding_idx in torch
     types_are_tokens: ClassVar[bool] = False  # whether token types are looked up in the token table
 
     def setup(self) -> None:
         cfg = self.cfg
         run = self.cfg.execution
-        self.token_embed = TokenEmbed(parts.embed(cfg), run)
+        self.token_embed = TokenEmbed(parts.embed(cfg, frozen=self.frozen_padding), run)
         self.embed = EmbedInputs(parts.embed(cfg, self.inner_width), run)
         self.decoder = Stack(parts.stack(cfg, "decoder"), run, causal=True, embedded=True)
         if cfg.head == "lm":
@@ -104,6 +105,13 @@ class DecoderModel(Hinted):
             segment_ids=segment_ids,
             prefix_mask=prefix_mask,
         )
+        if (
+            self.cfg.head == "question_answering"
+            and position_ids is None
+            and attention_mask is not None
+            and segment_ids is None
+        ):
+            position_ids = self.positions_with_padding(attention_mask)
         positions_BT = position_ids_of(
             self.cfg,
             input_ids,
@@ -131,6 +139,15 @@ class DecoderModel(Hinted):
         x_BTD = slots.check(self.embed(x_BTD, positions_BT, None))
         out = self.decoder(x_BTD, positions_BT, slots.in_context(context), cache)
         return (out, None) if cache is None else out
+
+    def positions_with_padding(self, attention_mask) -> jax.Array:
+        """Returns positions that go on in the padding after a text, as transformers counts them.
+
+        Where an answer starts and ends is a softmax over all columns, with the padding.
+        """
+        columns_1T = jnp.arange(attention_mask.shape[1], dtype=jnp.int32)[None]
+        first_B1 = jnp.argmax(attention_mask.astype(bool), axis=1).astype(jnp.int32)[:, None]
+        return jnp.maximum(columns_1T - first_B1, 0)
 
     def project(self, x_BTD: jax.Array) -> DeferredLogits:
         """Returns deferred logits [B, T, V] of the decoder's last hidden state."""

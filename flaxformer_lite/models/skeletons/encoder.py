@@ -56,6 +56,8 @@ class EncoderModel(Hinted):
     head_modules: ClassVar[
         tuple[str, ...]
     ] = ()  # of the family's own, for heads; whole on every device
+    projects_embeddings: ClassVar[bool] = False  # to d_model, even where they have its width
+    frozen_padding: ClassVar[tuple[str, ...]] = ("tokens",)  # tables with padding_idx in torch
     pair_logits: ClassVar[str] = (
         "seq_relationship_logits"  # the field of Output for the pretraining task on pairs
     )
@@ -63,8 +65,11 @@ class EncoderModel(Hinted):
     def setup(self) -> None:
         cfg = self.cfg
         run = self.cfg.execution
-        self.token_embed = TokenEmbed(parts.embed(cfg), run)
-        self.embed = EmbedInputs(parts.embed(cfg), run)
+        embed = parts.embed(
+            cfg, frozen=self.frozen_padding, always_projects=self.projects_embeddings
+        )
+        self.token_embed = TokenEmbed(embed, run)
+        self.embed = EmbedInputs(embed, run)
         self.encoder = Stack(
             parts.stack(cfg, "encoder"), run, causal=cfg.head == "causal_lm", embedded=True
         )

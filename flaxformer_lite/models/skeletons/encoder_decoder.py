@@ -53,6 +53,7 @@ class EncoderDecoderModel(Hinted):
     head_modules: ClassVar[
         tuple[str, ...]
     ] = ()  # of the family's own, for heads; whole on every device
+    frozen_padding: ClassVar[tuple[str, ...]] = ()  # tables with padding_idx in torch
     trained_bias: ClassVar[bool] = (
         True  # of the logits; False for BART's `final_logits_bias`, a buffer in torch
     )
@@ -61,7 +62,7 @@ class EncoderDecoderModel(Hinted):
         cfg = self.cfg
         own = self.cfg.of_decoder
         run = self.cfg.execution
-        self.token_embed = TokenEmbed(parts.embed(cfg), run)
+        self.token_embed = TokenEmbed(parts.embed(cfg, frozen=self.frozen_padding), run)
         self.encoder_embed = EmbedInputs(parts.embed(cfg), run)
         self.encoder = Stack(parts.stack(cfg, "encoder"), run, embedded=True)
         if cfg.head in ("sequence_classification", "token_classification", "question_answering"):

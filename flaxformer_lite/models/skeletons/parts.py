@@ -96,8 +96,18 @@ def stack(cfg: ModelConfig, side: str) -> StackConfig:
     )
 
 
-def embed(cfg: ModelConfig, width: int = 0) -> EmbedConfig:
-    """Builds the record of the embeddings; `width` overrides that of the tables."""
+def embed(
+    cfg: ModelConfig,
+    width: int = 0,
+    frozen: tuple[str, ...] = (),
+    always_projects: bool = False,
+) -> EmbedConfig:
+    """Builds the record of the embeddings; `width` overrides that of the tables.
+
+    `frozen` names the tables whose row of the padding token transformers does not train. Only the
+    loss of question answering reads logits at padding, so only there it makes a difference.
+    """
+    padding = cfg.pad_token_id if cfg.head == "question_answering" else None
     stddev = {"fan_in": 1.0, "xavier": cfg.d_model**-0.5}.get(cfg.init)  # embeddings have no fans
     return EmbedConfig(
         vocab_size=cfg.vocab_size,
@@ -108,9 +118,12 @@ def embed(cfg: ModelConfig, width: int = 0) -> EmbedConfig:
         max_length=cfg.max_length,
         scale=cfg.embed_scale,
         norm=cfg.norm_config if "embed" in cfg.norm_at else None,
+        always_projects=always_projects,
         project_bias="embed" in cfg.bias_at,
         stddev=stddev,
         initial=cfg.initial,
+        frozen_token=padding if "tokens" in frozen else None,
+        frozen_position=padding if "positions" in frozen else None,
     )
 
 
