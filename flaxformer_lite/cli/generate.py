@@ -11,7 +11,7 @@ from flaxformer_lite.generation.engine import is_encoder_decoder
 from flaxformer_lite.generation.generate import generate, stream
 from flaxformer_lite.generation.published import DRAWS, published_settings
 from flaxformer_lite.generation.settings import settings
-from flaxformer_lite.generation.task import longest
+from flaxformer_lite.generation.task import ids_without_text, longest
 from flaxformer_lite.pretrained import chat
 
 NEW_TOKENS = 64  # default
@@ -103,10 +103,8 @@ def with_published(path: str, opened: Opened, options: dict[str, Any]) -> dict[s
     if "eos" in tokenizer.ids:
         own = {"eos_token_id": tokenizer.ids["eos"]} | own
     own = {"pad_token_id": min(tokenizer.pad_id, vocab - 1)} | own
-    rounding = tuple(
-        range(tokenizer.vocab_size, vocab)
-    )  # ids that only pad the table to a round size have no text
-    return own | {"suppress_tokens": (*own.get("suppress_tokens", ()), *rounding)} | options
+    never = (*own.get("suppress_tokens", ()), *ids_without_text(opened.cfg, tokenizer))
+    return own | {"suppress_tokens": never} | options
 
 
 def _whole(opened: Opened, prompts: list[list[int]], options: dict[str, Any]) -> None:

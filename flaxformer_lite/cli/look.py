@@ -34,7 +34,12 @@ def run(args: argparse.Namespace) -> None:
     ids = encode(opened, args.text, "text", args.max_tokens)
     target = target_of(opened, ids, args)
     special = opened.tokenizer.ids
-    options = {"top_k": args.top_k, "prefix": args.prefix_lm, "mask_id": special.get("mask")}
+    options = {
+        "top_k": args.top_k,
+        "vocab_size": opened.tokenizer.vocab_size,
+        "prefix": args.prefix_lm,
+        "mask_id": special.get("mask"),
+    }
     inside = look_inside(
         opened.model, opened.params, ids, target, special=tuple(special.values()), **options
     )

@@ -110,7 +110,11 @@ class Tokenizer:
         return frame.usual(self, skeleton)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Decodes ids to text, leaving out special tokens."""
+        """Decodes ids to text, leaving out special tokens and ids beyond the vocabulary.
+
+        A model may have more logits than its tokenizer has tokens, as its table is padded to a
+        round size.
+        """
         raise NotImplementedError
 
     def pieces(self) -> list[bytes]:
@@ -250,7 +254,8 @@ class HuggingFace(Tokenizer):
         return frame.of_template(pair.ids, pair.sequence_ids, pair.type_ids, skeleton)
 
     def decode(self, ids: Iterable[int]) -> str:
-        return self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=True)
+        known = [int(i) for i in ids if i >= 0]  # the library leaves out ids that are too large
+        return self._tokenizer.decode(known, skip_special_tokens=True)
 
     def pieces(self) -> list[bytes]:
         tokens = [self._tokenizer.id_to_token(i) or "" for i in range(self.vocab_size)]
@@ -305,7 +310,8 @@ class SentencePiece(Tokenizer):
 
     def decode(self, ids: Iterable[int]) -> str:
         special = self.specials()
-        return self._model.decode([int(i) for i in ids if int(i) not in special])
+        own = range(self._model.get_piece_size())  # the library raises for any other id
+        return self._model.decode([int(i) for i in ids if int(i) in own and int(i) not in special])
 
     def pieces(self) -> list[bytes]:
         special = self.specials()

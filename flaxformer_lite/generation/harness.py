@@ -22,7 +22,7 @@ from flaxformer_lite.generation.engine import is_encoder_decoder
 from flaxformer_lite.generation.generate import generate
 from flaxformer_lite.generation.own_model import writable
 from flaxformer_lite.generation.score import score
-from flaxformer_lite.generation.task import longest
+from flaxformer_lite.generation.task import ids_without_text, longest
 
 NEW_TOKENS = 256  # default of generate_until, if a task sets none
 IGNORED = {"until", "max_gen_toks", "do_sample", "temperature"}
@@ -66,6 +66,8 @@ class HarnessModel:
         self.max_length = max_length or min(longest(cfg), cfg.max_length)
         if not self.max_length:
             raise ConfigError("max_length: the model has none; say how many tokens it may see.")
+        sized = hasattr(tokenizer, "vocab_size")
+        self._without_text = ids_without_text(cfg, tokenizer) if sized else ()
         # The tokenizers of load_tokenizer add special tokens around a text, which must not precede
         # a continuation.
         frames = "special_tokens" in inspect.signature(tokenizer.encode).parameters
@@ -116,6 +118,7 @@ class HarnessModel:
                 stop_strings=tuple(until),
                 eos_token_id=self.tokenizer.eos_id,
                 pad_token_id=self.tokenizer.pad_id,
+                suppress_tokens=self._without_text,
                 return_scores=True,
                 **(draws if temperature else {}),
             )

@@ -48,6 +48,12 @@ def longest(cfg: ModelConfig) -> int:
     return cfg.max_length if cfg.has_position_table else prompts.LONGEST
 
 
+def ids_without_text(cfg: ModelConfig, tokenizer: Any) -> tuple[int, ...]:
+    """Returns the ids that only pad the model's table to a round size, for
+    `generate(..., suppress_tokens=)`."""
+    return tuple(range(tokenizer.vocab_size, cfg.of_decoder.vocab_size))
+
+
 def prepare(
     cfg: ModelConfig, input_ids, attention_mask, decoder_input_ids, tokenizer, s: Settings
 ) -> Task:

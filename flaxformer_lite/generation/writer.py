@@ -10,7 +10,7 @@ from jax.experimental import multihost_utils
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.generation.engine import is_encoder_decoder
 from flaxformer_lite.generation.generate import generate
-from flaxformer_lite.generation.task import longest
+from flaxformer_lite.generation.task import ids_without_text, longest
 
 BATCH = 16  # prompts read at a time
 Ids = Sequence[int] | np.ndarray
@@ -34,9 +34,7 @@ def writer(model: Any, params: Any, tokenizer: Any) -> Callable[..., list[list[i
     vocab = model.cfg.of_decoder.vocab_size
     usual = {
         "pad_token_id": min(tokenizer.pad_id, vocab - 1),
-        "suppress_tokens": tuple(
-            range(tokenizer.vocab_size, vocab)
-        ),  # ids that only pad the table to a round size
+        "suppress_tokens": ids_without_text(model.cfg, tokenizer),
     }
 
     def write(

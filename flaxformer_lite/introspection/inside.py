@@ -75,6 +75,7 @@ def look_inside(
     target: Sequence[int] = (),
     *,
     top_k: int = 5,
+    vocab_size: int | None = None,
     prefix: bool = False,
     mask_id: int | None = None,
     special: Sequence[int] = (),
@@ -88,6 +89,7 @@ def look_inside(
       target: an encoder-decoder's answer; or a decoder's continuation of the text, whose tokens
         alone have a loss.
       top_k: tokens of the logit lens at each place.
+      vocab_size: tokens of the tokenizer, as in `logit_lens`.
       prefix: whether the text is the prefix of a prefix LM, which sees itself both ways.
       mask_id: the mask token, for the losses of a masked LM.
       special: tokens that are no text, which a masked LM does not predict.
@@ -95,7 +97,7 @@ def look_inside(
     running = running_stacks(model)
     head = model.cfg.head
     if head in model.vocab_heads:
-        check_lens(model, top_k)
+        check_lens(model, top_k, vocab_size)
     inputs, goals_T = _inputs(model, [*ids], [*target], prefix)
     sequences = {
         side: inputs[name][0]
@@ -116,7 +118,7 @@ def look_inside(
     )
     lens = losses = None
     if head in model.vocab_heads:
-        lens = read_states(model, params, inputs, found, top_k)
+        lens = read_states(model, params, inputs, found, top_k, vocab_size)
         last_T = sequences[running[-1]]
         if head not in OWN:
             losses = next_token_losses(output, last_T, goals_T)

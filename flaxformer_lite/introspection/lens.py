@@ -19,7 +19,9 @@ class Lens(NamedTuple):
     probabilities_LBTK: jax.Array
 
 
-def logit_lens(model: Any, params: Any, inputs: Any, *, top_k: int = 5) -> Lens:
+def logit_lens(
+    model: Any, params: Any, inputs: Any, *, top_k: int = 5, vocab_size: int | None = None
+) -> Lens:
     """Reads the hidden state after each layer as the model reads its last one, by the final norm,
     if there is one, and the head. In an encoder-decoder, these are the decoder's layers.
 
@@ -30,6 +32,8 @@ def logit_lens(model: Any, params: Any, inputs: Any, *, top_k: int = 5) -> Lens:
       params: its parameters.
       inputs: as for `capture`.
       top_k: K.
+      vocab_size: the tokens of the tokenizer; ids from there on, which only pad the model's table
+        to a round size, are not ranked. None ranks all.
 
     Raises:
       ConfigError: the model has another head, or fewer tokens.
@@ -42,14 +46,14 @@ def logit_lens(model: Any, params: Any, inputs: Any, *, top_k: int = 5) -> Lens:
             " knows; of a module of your own, `capture` reads the hidden states."
         )
     names = hidden_names(model, running_stacks(model)[-1])
-    check_lens(model, top_k)
+    check_lens(model, top_k, vocab_size)
     _, states = jax.jit(
         lambda params, inputs: capture(model, params, inputs, tuple(names.values()))
     )(params, inputs)
-    return read_states(model, params, inputs, states, top_k)
+    return read_states(model, params, inputs, states, top_k, vocab_size)
 
 
-def check_lens(model: Any, top_k: int) -> None:
+def check_lens(model: Any, top_k: int, vocab_size: int | None = None) -> None:
     """Refuses a model that predicts no tokens, or fewer than `top_k`."""
     cfg = model.cfg
     if cfg.head not in model.vocab_heads:
@@ -58,30 +62,44 @@ def check_lens(model: Any, top_k: int) -> None:
             f"head={cfg.head!r}: predicts no tokens; the logit lens needs a model with"
             f" head={heads}."
         )
-    vocab = cfg.of_decoder.vocab_size if cfg.decoder_layers else cfg.vocab_size
+    logits = cfg.of_decoder.vocab_size if cfg.decoder_layers else cfg.vocab_size
+    vocab = min(logits, vocab_size or logits)
     if not 1 <= top_k <= vocab:
         raise ConfigError(f"top_k={top_k}: must be in 1..{vocab}, the model's vocabulary.")
 
 
 def read_states(
-    model: Any, params: Any, inputs: Any, found: dict[str, jax.Array], top_k: int
+    model: Any,
+    params: Any,
+    inputs: Any,
+    found: dict[str, jax.Array],
+    top_k: int,
+    vocab_size: int | None = None,
 ) -> Lens:
     """Computes `logit_lens` from states that `capture` has found."""
     names = hidden_names(model, running_stacks(model)[-1])
     *_, last = names.values()
-    read = [_read(model, last, top_k, params, inputs, found[name]) for name in names.values()]
+    read = [
+        _read(model, last, top_k, vocab_size, params, inputs, found[name])
+        for name in names.values()
+    ]
     return Lens(tuple(names), *map(jnp.stack, zip(*read, strict=True)))
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
 def _read(
-    model: Any, last: str, top_k: int, params: Any, inputs: Any, x_BTD: jax.Array
+    model: Any,
+    last: str,
+    top_k: int,
+    vocab_size: int | None,
+    params: Any,
+    inputs: Any,
+    x_BTD: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
     # All that leads to the replaced state is dead code, which the compiler removes.
     output, _ = capture(model, params, inputs, (), patch={last: x_BTD})
-    probabilities_BTK, ids_BTK = jax.lax.top_k(
-        jax.nn.softmax(vocabulary_logits(output), axis=-1), top_k
-    )
+    probabilities_BTV = jax.nn.softmax(vocabulary_logits(output), axis=-1)
+    probabilities_BTK, ids_BTK = jax.lax.top_k(probabilities_BTV[..., :vocab_size], top_k)
     return ids_BTK, probabilities_BTK
 
 

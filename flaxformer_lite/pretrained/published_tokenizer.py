@@ -110,13 +110,19 @@ class PublishedTokenizer:
         raise NotImplementedError
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Decodes ids to text, leaving out special tokens."""
+        """Decodes ids to text, leaving out special tokens and ids beyond the vocabulary."""
         raise NotImplementedError
 
     def token(self, index: int) -> str:
         """Returns the token of an id as the vocabulary spells it, special or not."""
         named = {i: self.tokens[role] for role, i in self.ids.items()}
-        return named.get(int(index)) or self.decode([index]) or f"<{index}>"
+        index = int(index)
+        return named.get(index) or self.decode([index]) or self.spelling(index) or f"<{index}>"
+
+    def spelling(self, index: int) -> str:
+        """Returns the spelling of an id that `decode` leaves out, such as a sentinel; "" for one
+        beyond the vocabulary."""
+        raise NotImplementedError
 
     @property
     def pad_id(self) -> int:
@@ -265,7 +271,11 @@ class JsonTokenizer(PublishedTokenizer):
         return literal(self._tokenizer)
 
     def decode(self, ids: Iterable[int]) -> str:
-        return self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=True)
+        known = [int(i) for i in ids if i >= 0]  # the library leaves out ids that are too large
+        return self._tokenizer.decode(known, skip_special_tokens=True)
+
+    def spelling(self, index: int) -> str:
+        return self._tokenizer.id_to_token(index) or ""
 
 
 class FramedTokenizer(PublishedTokenizer):
@@ -316,6 +326,20 @@ class FramedTokenizer(PublishedTokenizer):
 
     def decode(self, ids: Iterable[int]) -> str:
         return self._inner.decode(ids)
+
+    def spelling(self, index: int) -> str:
+        if index in self._spelled_by_id:
+            return self._spelled_by_id[index]
+        pieces = self._pieces
+        return pieces[index].decode(errors="replace") if index < len(pieces) else ""
+
+    @functools.cached_property
+    def _spelled_by_id(self) -> dict[int, str]:
+        return {index: token for token, index in self._spelled.items()}
+
+    @functools.cached_property
+    def _pieces(self) -> list[bytes]:
+        return self._inner.pieces()
 
 
 def _width(longest: int, pad_to: int | None, multiple: int | None) -> int:

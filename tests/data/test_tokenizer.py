@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tokenizers
 
+from flaxformer_lite import load_tokenizer
 from flaxformer_lite.config import ConfigError, TokenizerConfig
 from flaxformer_lite.data import tokenizer
 from flaxformer_lite.data.tokenizer_training import train
@@ -42,6 +43,19 @@ def test_any_text_comes_back(trained, name):
         assert b"".join(tok.pieces()[i] for i in ids).decode() == text
         assert not set(ids) & tok.specials(), "special tokens are never found in text"
     assert tok.encode_batch(STRANGE) == [tok.encode(text) for text in STRANGE]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_ids_without_a_token_have_no_text(trained, name, tmp_path):
+    """A model may have more logits than its tokenizer has tokens."""
+    tok, texts = trained[name]
+    tok.save(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "t5"}')
+    known = tok.encode(texts[0])[:4]
+    strange = [tok.vocab_size, known[0], 10**6, *known[1:], -1]
+    for one in (tok, load_tokenizer(tmp_path)):
+        assert one.decode(strange) == one.decode(known) != ""
+    assert load_tokenizer(tmp_path).token(tok.vocab_size) == f"<{tok.vocab_size}>"
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -1,6 +1,7 @@
 """Log-likelihoods are the forward pass's own, whatever stands beside or behind them in the
 batch."""
 
+import re
 import types
 
 import jax
@@ -95,6 +96,10 @@ def test_the_harness_gets_what_it_asks_for():
     until = free[4:6]
     cut = harness.generate_until([request("hello", {"until": [until], "max_gen_toks": 12})])[0]
     assert cut == free[: free.index(until)]
+    tokenizer.vocab_size = tokenizer.first + 26  # no byte of a letter or digit is left
+    silent = HarnessModel(model, params, tokenizer)
+    asked = [request("hello", {"until": [], "max_gen_toks": 12})]
+    assert not re.search(r"\w", silent.generate_until(asked)[0])
 
 
 def test_the_harness_reads_with_a_published_tokenizer(tmp_path):

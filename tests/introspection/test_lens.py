@@ -58,6 +58,20 @@ def test_every_layer_goes_through_the_final_norm_and_the_head():
         close(found, np.sort(powers / powers.sum(-1, keepdims=True), axis=-1)[..., :-3:-1])
 
 
+def test_ids_that_only_pad_the_table_are_not_ranked():
+    model, params = built(small("gpt2"))
+    every = logit_lens(model, params, {"input_ids": ids()}, top_k=37)
+    some = logit_lens(model, params, {"input_ids": ids()}, top_k=3, vocab_size=20)
+    assert np.asarray(some.ids_LBTK).max() < 20
+    ranked = np.asarray(every.ids_LBTK).reshape(-1, 37)
+    values = np.asarray(every.probabilities_LBTK).reshape(-1, 37)
+    kept = [np.flatnonzero(row < 20)[:3] for row in ranked]
+    want = [row[places] for row, places in zip(values, kept, strict=True)]
+    close(np.asarray(some.probabilities_LBTK).reshape(-1, 3), want)
+    with pytest.raises(ConfigError, match=r"top_k=21: must be in 1\.\.20"):
+        logit_lens(model, params, {"input_ids": ids()}, top_k=21, vocab_size=20)
+
+
 @pytest.mark.parametrize(
     ("head", "top_k", "message"),
     [

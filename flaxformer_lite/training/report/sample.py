@@ -7,6 +7,7 @@ import numpy as np
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.data.pipeline import Dataset
 from flaxformer_lite.generation.generate import generate
+from flaxformer_lite.generation.task import ids_without_text
 
 PROMPT = 16  # tokens of held-out text that the sample continues
 TEMPERATURE = 0.8
@@ -43,9 +44,7 @@ def sample(
         seed=seed,
         temperature=TEMPERATURE,
         top_p=TOP_P,
-        suppress_tokens=tuple(
-            range(data.vocab_size, cfg.vocab_size)
-        ),  # ids that only pad the table to a round size
+        suppress_tokens=ids_without_text(cfg, tokenizer),
     )
     texts = tokenizer.decode(prompt.tolist()), tokenizer.decode(written[0, len(prompt) :].tolist())
     return list(zip(("a held-out text begins", "the model goes on"), texts, strict=True))
