@@ -8,7 +8,7 @@ DIR is a Llama, Qwen, GPT-2, ... as transformers leaves it, or another run's wor
 tokenizer, chat template and sizes come from it. Without `init_from` the tiny Llama below starts
 from random weights, with a vocabulary of the table's texts. Rows have `messages`, or prompt and
 response, or Alpaca's instruction, input and output. `model.adapter.name=lora` trains a small part
-of the weights.
+of the weights, and then needs a higher rate: `optimizer.learning_rate=2e-4`.
 """
 
 from flaxformer_lite.config import (

@@ -18,6 +18,8 @@ from flaxformer_lite.files.stores import StorageError, is_url, name_copy, retrie
 # What a start, or a reader, needs of the earlier ones: names, or their beginnings. Whatever else
 # lies there is not copied.
 KEPT = (
+    "baseline.json",
+    "breakdown.json",
     "config.json",
     "metrics.jsonl",
     "reference.npz",

@@ -33,6 +33,8 @@ from flaxformer_lite.models import build_model
 
 TOKENIZERS = (tokenizer.HuggingFace.file, tokenizer.SentencePiece.file, tokenizer.Bytes.file)
 PARAMS = "params/"  # of a state, the latter in training/average.py
+BASELINE = "baseline.json"
+LARGEST_BASELINE = 1 << 28  # bytes; a word in it has a tag, a token a count
 AVERAGE = "opt_state/ema/"
 CHANGED = (
     "is not what the run wrote, by the hash in config.json; the run's own command writes both anew."
@@ -100,6 +102,19 @@ def started_from(folder: Path) -> str:
     train = _inputs(folder)["config"].get("train")
     source = train.get("init_from") if isinstance(train, dict) else ""
     return source if isinstance(source, str) else ""
+
+
+def write_baseline(folder: Path, fitted: dict[str, Any]) -> None:
+    """Writes what the objective's baseline learned from the training examples."""
+    write_file(folder / BASELINE, f"{json.dumps(fitted)}\n".encode())
+
+
+def read_baseline(folder: Path) -> dict[str, Any] | None:
+    """Reads what `write_baseline` wrote; None if the run has not written it."""
+    file = folder / BASELINE
+    if not file.exists():
+        return None
+    return parse_object(read_bytes(file, limit=LARGEST_BASELINE), str(file))
 
 
 def data_fingerprint(folder: Path) -> str:

@@ -2,13 +2,21 @@
 
 import argparse
 import json
+from typing import Any
+
+import numpy as np
 
 from flaxformer_lite.cli.open_model import folder_of, notices
 from flaxformer_lite.cli.predict import options_of, predicted, write_rows
 from flaxformer_lite.cli.tables import print_table
 from flaxformer_lite.config import ConfigError, plugin_name
+from flaxformer_lite.files.read import shown
+from flaxformer_lite.objectives.base import Objective
+from flaxformer_lite.objectives.breakdown import Breakdown, cell_text
 from flaxformer_lite.objectives.task import Task
 from flaxformer_lite.training.apply import open_file, open_trained
+
+ROWS = 30  # most of a table on the terminal
 
 
 def run(args: argparse.Namespace) -> None:
@@ -28,16 +36,42 @@ def run(args: argparse.Namespace) -> None:
                 f"--output: {plugin_name(objective)} predicts tokens, not rows; leave it out."
             )
         metrics, predictions = trained.evaluate(data)
-        baseline = objective.baseline(data)
+        baseline = trained.baseline(data)
     if args.output:
         write_rows(args.output, predicted(data, predictions))
+    breakdown = objective.breakdown(predictions, np.arange(data.num_examples), data)
     if args.json:
-        known = {"baseline": dict([baseline])} if baseline else {}
-        print(json.dumps({"examples": data.num_examples, **metrics, **known}))
+        known: dict[str, Any] = {"baseline": dict([baseline])} if baseline else {}
+        tables = {
+            table.title: [dict(zip(table.head, row, strict=True)) for row in table.rows]
+            for table in breakdown
+        }
+        found = known | ({"breakdown": tables} if tables else {})
+        print(json.dumps({"examples": data.num_examples, **metrics, **found}))
         return
-    shown = [metric for metric in objective.shown if metric.name in metrics]
-    rows = [[metric.words, metric.show(metrics[metric.name]), ""] for metric in shown]
+    known_metrics = [metric for metric in objective.shown if metric.name in metrics]
+    rows = [[metric.words, metric.show(metrics[metric.name]), ""] for metric in known_metrics]
     if baseline and rows:
-        rows[0][2] = shown[0].show(baseline[1])
+        rows[0][2] = known_metrics[0].show(baseline[1])
     print(f"{args.data}: {data.num_examples:,} examples")
     print_table([plugin_name(objective), "model", baseline[0] if baseline else ""], rows, right=[1])
+    is_fitted = type(objective).fit_baseline is not Objective.fit_baseline
+    if baseline is None and trained.fitted is None and is_fitted:
+        print(
+            "no baseline: it is fitted to training rows, and only the workdir of a run that this"
+            " version trained has them"
+        )
+    for table in breakdown:
+        show(table)
+
+
+def show(table: Breakdown) -> None:
+    """Prints a table, at most ROWS of it."""
+    rows = [[shown(cell_text(cell)) for cell in row] for row in table.rows[:ROWS]]
+    if not rows:
+        return
+    print(f"\n{table.title}")
+    numbers = [i for i, cell in enumerate(table.rows[0]) if not isinstance(cell, str)]
+    print_table(table.head, rows, right=numbers)
+    if len(table.rows) > ROWS:
+        print(f"... {len(table.rows) - ROWS} more; --json has all")

@@ -224,7 +224,7 @@ def open_dataset(
 
 
 def open_text(cfg: ExperimentConfig, path: str) -> Dataset:
-    """Opens a text as a whole as held-out examples; its baseline is of the same text.
+    """Opens a text as a whole as held-out examples.
 
     Args:
       cfg: the experiment that a model was trained by, with its tokenizer's path.
@@ -255,6 +255,4 @@ def open_text(cfg: ExperimentConfig, path: str) -> Dataset:
             str(error).replace("--config.data.text_field=", "--columns=text=")
         ) from error
     records = open_records(data, corpus, objective, "eval")
-    return Dataset(
-        "eval", objective, {"train": records, "eval": records}, corpus.fingerprint, corpus
-    )
+    return Dataset("eval", objective, {"eval": records}, corpus.fingerprint, corpus)

@@ -24,6 +24,7 @@ __all__ = [
 SHARED = (
     "answers",
     "base",
+    "breakdown",
     "chat",
     "companion",
     "denoising",

@@ -28,6 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flaxformer_lite.config import ModelConfig, Record
+from flaxformer_lite.objectives.breakdown import Breakdown
 from flaxformer_lite.objectives.companion import Companion
 from flaxformer_lite.objectives.packing import Packing, beginnings
 from flaxformer_lite.objectives.rows import with_decoder_start
@@ -189,6 +190,13 @@ class Objective(Record, abc.ABC):
         """
         return {}
 
+    def breakdown(
+        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Any
+    ) -> list[Breakdown]:
+        """Returns tables behind the metrics, such as scores per class; takes the arguments of
+        `scores`."""
+        return []
+
     def write(self, write: Any, records: Any, examples: np.ndarray) -> dict[str, np.ndarray]:
         """Lets the model write for examples; what it returns is, like `predictions`, for `scores`
         and `decode`.
@@ -216,8 +224,19 @@ class Objective(Record, abc.ABC):
         Dataset)."""
         return metrics
 
-    def baseline(self, data: Any) -> tuple[str, float] | None:
-        """Returns the name and headline value of a trivial baseline, or None."""
+    def fit_baseline(self, data: Any) -> dict[str, Any]:
+        """Returns what the baseline learns from the training split of a Dataset, as JSON; by
+        default {}, for one that learns nothing."""
+        return {}
+
+    def baseline(self, data: Any, fitted: dict[str, Any] | None) -> tuple[str, float] | None:
+        """Returns the name and headline value of a trivial baseline, or None.
+
+        Args:
+          data: a Dataset, of which only the held-out split is read.
+          fitted: what `fit_baseline` returned for the training examples; None if they are not
+            known, and a baseline that learns from them has no value.
+        """
         return None
 
     def transient_logits(

@@ -21,6 +21,16 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.rules import OneOf, Positive, Probability
 from flaxformer_lite.objectives import scores
 from flaxformer_lite.objectives.base import ACCURACY, Metric, score
+from flaxformer_lite.objectives.breakdown import (
+    Breakdown,
+    Cell,
+    class_scores,
+    class_table,
+    confusion_matrix,
+    confusion_table,
+    shortened,
+    worst_table,
+)
 from flaxformer_lite.objectives.rows import framed
 from flaxformer_lite.objectives.sums import LossSums
 from flaxformer_lite.objectives.task import (
@@ -253,6 +263,45 @@ class Classification(Labelled):
             return scores.multiple_labels(logits_NC > 0, target)
         return scores.single_label(logits_NC.argmax(axis=-1), target, classes=len(self.labels))
 
+    def breakdown(
+        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Any
+    ) -> list[Breakdown]:
+        """Returns the scores of each class, which classes are confused, and the worst errors."""
+        records = data.records
+        logits_NC = predictions["logits"].astype(np.float64)
+        target = records.column(1)[examples]
+
+        def text(place: int) -> str:
+            row = records.rows[records.row_of[examples[place]]]
+            return shortened(" | ".join(row[role] for role in ("text", "second") if row[role]))
+
+        if self.kind == "number":
+            error = np.abs(logits_NC[:, 0] - target)
+
+            def told(i: int) -> list[Cell]:
+                return [float(target[i]), float(logits_NC[i, 0]), text(i)]
+
+            return [worst_table(("true", "predicted", "text"), error, told)]
+        if self.kind == "multiple":
+            found = scores.label_scores(logits_NC > 0, target)
+            return [class_table(self.labels, found, "label")]
+        chosen = logits_NC.argmax(axis=-1)
+        counts_CC = confusion_matrix(chosen, target, len(self.labels))
+        found = class_scores(np.diag(counts_CC), counts_CC.sum(axis=0), counts_CC.sum(axis=1))
+        share_N = softmax(logits_NC, axis=-1)[np.arange(len(target)), target]
+        wrong = np.where(chosen == target, 0.0, 1 - share_N)
+
+        def mistaken(i: int) -> list[Cell]:
+            names = [self.labels[target[i]], self.labels[chosen[i]]]
+            return [*names, float(share_N[i]), text(i)]
+
+        head = ("true", "predicted", "probability of the true one", "text")
+        return [
+            class_table(self.labels, found),
+            confusion_table(self.labels, counts_CC),
+            worst_table(head, wrong, mistaken),
+        ]
+
     def decode(self, predictions: Mapping[str, np.ndarray], records: Any) -> list[dict[str, Any]]:
         """Returns for each row `prediction` and, of classes, `probability_LABEL` for each."""
         logits_NC = predictions["logits"].astype(np.float64)
@@ -273,16 +322,30 @@ class Classification(Labelled):
             for one, row in zip(chosen, shares_NC, strict=True)
         ]
 
-    def baseline(self, data: Any) -> tuple[str, float] | None:
-        """Returns what always predicting the most frequent class, or the mean number, achieves on
-        the held-out rows."""
-        train, held = (data.splits[split].column(1) for split in ("train", "eval"))
+    def fit_baseline(self, data: Any) -> dict[str, Any]:
+        """Returns the mean number, the labels that more than half of the rows have, or the most
+        frequent class."""
+        train = data.splits["train"].column(1)
         if self.kind == "number":
-            return "always the mean", float(np.square(held - train.mean()).mean())
+            return {"always": float(train.mean())}
         if self.kind == "multiple":
-            always = np.broadcast_to(train.mean(axis=0) > 0.5, held.shape)
-            return "labels of most rows", scores.micro_f1(always, held)
-        return "majority class", float((held == np.bincount(train).argmax()).mean())
+            return {"always": (train.mean(axis=0) > 0.5).astype(int).tolist()}
+        return {"always": int(np.bincount(train).argmax())}
+
+    def baseline(self, data: Any, fitted: dict[str, Any] | None) -> tuple[str, float] | None:
+        """Returns what always predicting the same achieves on the held-out rows."""
+        if fitted is None:
+            return None
+        held = data.splits["eval"].column(1)
+        always = fitted["always"]
+        if self.kind == "number":
+            return "always the mean", float(np.square(held - always).mean())
+        if self.kind == "multiple":
+            name = "always the labels of over half the training rows"
+            if not any(always):
+                name = "always no label (none is on over half the training rows)"
+            return name, scores.micro_f1(np.broadcast_to(always, held.shape), held)
+        return "majority class", float((held == always).mean())
 
     def show(self, records: Any, index: int) -> str:
         row, target = records.features[index]

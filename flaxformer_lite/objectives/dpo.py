@@ -133,7 +133,10 @@ class Dpo(ChatTask):
         asked."""
         return {} if data.records.reference is None else metrics
 
-    def baseline(self, data: Any) -> tuple[str, float] | None:
+    def fit_baseline(self, data: Any) -> dict[str, Any]:
+        return {}
+
+    def baseline(self, data: Any, fitted: dict[str, Any] | None) -> tuple[str, float] | None:
         """Returns how often the longer answer is preferred; of two equally long ones, half."""
         if data.records.reference is None:
             return None

@@ -154,9 +154,15 @@ class MultipleChoice(Task):
             )
         return told
 
-    def baseline(self, data: Any) -> tuple[str, float]:
-        train, held = (data.splits[name].column(1) for name in ("train", "eval"))
-        return "most frequent position", float((held == np.bincount(train).argmax()).mean())
+    def fit_baseline(self, data: Any) -> dict[str, Any]:
+        positions = data.splits["train"].column(1)
+        return {"position": int(np.bincount(positions).argmax())}
+
+    def baseline(self, data: Any, fitted: dict[str, Any] | None) -> tuple[str, float] | None:
+        if fitted is None:
+            return None
+        held = data.splits["eval"].column(1)
+        return "most frequent position", float((held == fitted["position"]).mean())
 
     def show(self, records: Any, index: int) -> str:
         chosen = records.features[index]

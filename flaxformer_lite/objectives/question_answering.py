@@ -140,20 +140,19 @@ class QuestionAnswering(Task):
         told = [self._answer(found[number]) for number in range(len(records.rows))]
         return [{"prediction": text, "probability": share} for text, share in told]
 
-    def baseline(self, data: Any) -> tuple[str, float]:
-        """Answers with the first words of the context, as many as usual, or never, whichever is
-        better in training."""
+    def fit_baseline(self, data: Any) -> dict[str, Any]:
+        """Chooses how many words to answer with: as many as usual, or none, whichever is better."""
         train = data.splits["train"]
-        held = data.splits["eval"]
         lengths = [len(answers[0].text.split()) for answers in map(_answers, train.rows) if answers]
         usual = int(np.median(lengths)) if lengths else 0
+        return {"words": max(usual, 0, key=lambda words: _first_words_f1(words, train))}
 
-        def f1(count: int, records: Any) -> float:
-            first = [" ".join(row["context"].split()[:count]) for row in records.rows]
-            return squad_scores(first, _true(records, range(len(records.rows))))["f1"]
-
-        count = max(usual, 0, key=lambda words: f1(words, train))
-        return "first words of the context" if count else "no answer", f1(count, held)
+    def baseline(self, data: Any, fitted: dict[str, Any] | None) -> tuple[str, float] | None:
+        """Answers with the first words of the context, or never."""
+        if fitted is None:
+            return None
+        name = "first words of the context" if fitted["words"] else "no answer"
+        return name, _first_words_f1(fitted["words"], data.splits["eval"])
 
     def show(self, records: Any, index: int) -> str:
         window = records.features[index]
@@ -248,3 +247,9 @@ def _columns(row: Any, answer: Answer, none: int) -> tuple[int, int]:
     if not len(held) or row.start[columns[0]] > begin or row.end[columns[-1]] < stop:
         return none, none
     return int(held[0]), int(held[-1])
+
+
+def _first_words_f1(count: int, records: Any) -> float:
+    """Returns the F1 of answering each row with the first words of its context."""
+    first = [" ".join(row["context"].split()[:count]) for row in records.rows]
+    return squad_scores(first, _true(records, range(len(records.rows))))["f1"]

@@ -101,7 +101,7 @@ class Reranking(Task):
             for share in expit(predictions["logits"].astype(np.float64))
         ]
 
-    def baseline(self, data: Any) -> tuple[str, float] | None:
+    def baseline(self, data: Any, fitted: dict[str, Any] | None) -> tuple[str, float] | None:
         """Returns the mean reciprocal rank by the cosine of tf-idf vectors."""
         held = data.splits["eval"]
         words = retrieval.same_words(

@@ -1,12 +1,16 @@
-"""Scores of predictions by the libraries that the field quotes, of the extra `evaluate`; without it
-there are fewer."""
+"""Scores of predictions. Those of texts are computed by the libraries that the field quotes, of the
+extra `evaluate`; without it there are fewer."""
 
+import collections
 import functools
 import importlib
 import logging
+import math
 from typing import Any
 
 import numpy as np
+
+from flaxformer_lite.objectives.breakdown import ClassScores, class_scores, confusion_matrix
 
 LOG = logging.getLogger("flaxformer_lite")
 
@@ -26,36 +30,41 @@ def library(name: str) -> Any:
 
 
 def single_label(predicted: np.ndarray, true: np.ndarray, *, classes: int) -> dict[str, float]:
-    """Computes F1 (of the second of two classes, as GLUE has it; else the macro mean) and the
-    Matthews correlation.
+    """Computes F1 (of the second of two classes, as GLUE has it; else the macro mean over the
+    classes that are true or predicted somewhere) and the Matthews correlation.
 
     Args:
       predicted, true: [N] int, numbers of classes.
       classes: how many there are.
+
+    References: Gorodkin 2004 for the Matthews correlation of several classes. The values are those
+      of scikit-learn.
     """
-    if (metrics := library("sklearn.metrics")) is None:
-        return {}
-    average = "binary" if classes == 2 else "macro"
-    return {
-        "f1": float(metrics.f1_score(true, predicted, average=average, zero_division=0)),
-        "matthews": (
-            float(metrics.matthews_corrcoef(true, predicted))
-            if len({*true, *predicted}) > 1
-            else 0.0
-        ),
-    }
+    counts_CC = confusion_matrix(predicted, true, classes)
+    hits_C = np.diag(counts_CC)
+    predicted_C = counts_CC.sum(axis=0)
+    true_C = counts_CC.sum(axis=1)
+    f1_C = class_scores(hits_C, predicted_C, true_C).f1
+    f1 = f1_C[1] if classes == 2 else f1_C[predicted_C + true_C > 0].mean()
+    count = float(len(true))
+    covariance = hits_C.sum() * count - predicted_C @ true_C
+    spread = (count**2 - predicted_C @ predicted_C) * (count**2 - true_C @ true_C)
+    matthews = covariance / math.sqrt(spread) if spread else 0.0
+    return {"f1": float(f1), "matthews": float(matthews)}
 
 
 def multiple_labels(predicted: np.ndarray, true: np.ndarray) -> dict[str, float]:
     """Computes micro and macro F1 of labels, bool [N, C]."""
-    found = {"f1_micro": micro_f1(predicted, true)}
-    if (metrics := library("sklearn.metrics")) is None:
-        return found
-    return found | {
-        "f1_macro": float(
-            metrics.f1_score(true > 0, predicted > 0, average="macro", zero_division=0)
-        )
+    return {
+        "f1_micro": micro_f1(predicted, true),
+        "f1_macro": float(label_scores(predicted, true).f1.mean()),
     }
+
+
+def label_scores(predicted: np.ndarray, true: np.ndarray) -> ClassScores:
+    """Computes the scores of each label, bool [N, C]."""
+    hits_C = np.sum((predicted > 0) & (true > 0), axis=0)
+    return class_scores(hits_C, np.sum(predicted > 0, axis=0), np.sum(true > 0, axis=0))
 
 
 def micro_f1(predicted: np.ndarray, true: np.ndarray) -> float:
@@ -102,11 +111,47 @@ def summaries(written: list[str], references: list[str]) -> dict[str, float]:
 
 
 def entities(predicted: list[list[str]], true: list[list[str]]) -> dict[str, float]:
-    """Computes precision, recall and F1 of entities, as conlleval does: right if both borders and
-    the kind are."""
-    if (metrics := library("seqeval.metrics.sequence_labeling")) is None:
-        return {}
-    found = metrics.precision_recall_fscore_support(
-        true, predicted, average="micro", zero_division=0
-    )
-    return dict(zip(("precision", "recall", "f1"), map(float, found), strict=False))
+    """Computes precision, recall and F1 of entities: right if both borders and the kind are."""
+    by_kind = entity_scores(predicted, true)
+    hits, chosen, real = np.sum(list(by_kind.values()), axis=0) if by_kind else np.zeros(3)
+    total = class_scores(np.atleast_1d(hits), np.atleast_1d(chosen), np.atleast_1d(real))
+    return {
+        "precision": float(total.precision[0]),
+        "recall": float(total.recall[0]),
+        "f1": float(total.f1[0]),
+    }
+
+
+def entity_scores(
+    predicted: list[list[str]], true: list[list[str]]
+) -> dict[str, tuple[int, int, int]]:
+    """Counts entities by kind: how many are predicted rightly, are predicted, and are true."""
+    chosen = {(row, *span) for row, tags in enumerate(predicted) for span in spans(tags)}
+    real = {(row, *span) for row, tags in enumerate(true) for span in spans(tags)}
+    counted = [
+        collections.Counter(span[1] for span in group) for group in (chosen & real, chosen, real)
+    ]
+    kinds = sorted(counted[1].keys() | counted[2].keys())
+    return {kind: (counted[0][kind], counted[1][kind], counted[2][kind]) for kind in kinds}
+
+
+def spans(tags: list[str]) -> list[tuple[str, int, int]]:
+    """Returns the entities that tags mark, as (kind, first word, last word).
+
+    Reads BIO, IOB2 and BIOES as conlleval and seqeval's default mode do: an entity begins at B or
+    S, after O, E or S, and where the kind changes, even if its own tag says that it continues.
+    """
+    found = []
+    before = "O"
+    kind = ""
+    start = 0
+    for place, tag in enumerate([*tags, "O"]):
+        mark, _, own = tag.partition("-")
+        if before != "O" and (mark in "BSO" or before in "ES" or own != kind):
+            found.append((kind, start, place - 1))
+            before = "O"
+        if mark != "O" and before == "O":
+            start = place
+        before = mark
+        kind = own
+    return found

@@ -230,7 +230,7 @@ class SentenceEmbeddings(Task):
         """Returns for each row the cosine `similarity` of its first two texts."""
         return [{"similarity": float(value)} for value in _cosines(predictions["vectors"])]
 
-    def baseline(self, data: Any) -> tuple[str, float] | None:
+    def baseline(self, data: Any, fitted: dict[str, Any] | None) -> tuple[str, float] | None:
         """Returns what the cosine of tf-idf vectors achieves on the held-out rows."""
         held = data.splits["eval"]
         words = retrieval.same_words(

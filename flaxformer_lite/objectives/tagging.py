@@ -20,6 +20,13 @@ import optax
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.objectives import scores
 from flaxformer_lite.objectives.base import ACCURACY, Metric, score
+from flaxformer_lite.objectives.breakdown import (
+    Breakdown,
+    class_scores,
+    class_table,
+    confusion_matrix,
+    confusion_table,
+)
 from flaxformer_lite.objectives.rows import framed
 from flaxformer_lite.objectives.sums import LossSums, weighted
 from flaxformer_lite.objectives.task import Column, Labelled, Row, index_of, names_of, text_of
@@ -71,10 +78,9 @@ class Tagging(Labelled):
 
     @property
     def has_entities(self) -> bool:
-        """Returns whether the tags say where entities begin and end, and the library that scores
-        them is there."""
+        """Returns whether the tags say where entities begin and end."""
         tags = set(self.labels) - {OUTSIDE}
-        return bool(tags and all(map(OF_ENTITY.fullmatch, tags)) and scores.library("seqeval"))
+        return bool(tags and all(map(OF_ENTITY.fullmatch, tags)))
 
     def fit(
         self, rows: Sequence[Row], names: Mapping[str, tuple[str, ...]], known: tuple[str, ...] = ()
@@ -144,11 +150,23 @@ class Tagging(Labelled):
     ) -> dict[str, float]:
         """Computes the accuracy over all words, also those that were cut off, and scores of
         entities."""
-        tagged = [data.records.features[i] for i in examples]
-        return self._scored(
-            tagged,
-            [self._predicted(*pair) for pair in zip(tagged, predictions["tags"], strict=True)],
-        )
+        return self._scored(*self._compared(predictions, examples, data))
+
+    def breakdown(
+        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Any
+    ) -> list[Breakdown]:
+        """Returns scores per kind of entity, or per tag; for tags also which are confused."""
+        tagged, predicted = self._compared(predictions, examples, data)
+        if self.has_entities:
+            by_kind = scores.entity_scores(*self._names(tagged, predicted))
+            if not by_kind:
+                return []
+            counts = np.asarray(list(by_kind.values())).T
+            return [class_table(list(by_kind), class_scores(*counts), "entity")]
+        true = np.concatenate([one.tag for one in tagged])
+        counts_CC = confusion_matrix(np.concatenate(predicted), true, len(self.labels))
+        found = class_scores(np.diag(counts_CC), counts_CC.sum(axis=0), counts_CC.sum(axis=1))
+        return [class_table(self.labels, found, "tag"), confusion_table(self.labels, counts_CC)]
 
     def decode(self, predictions: Mapping[str, np.ndarray], records: Any) -> list[dict[str, Any]]:
         """Returns for each row `prediction`, as many tags as words, in a list or a text as the
@@ -168,16 +186,27 @@ class Tagging(Labelled):
             for one, row in zip(told, records.rows, strict=True)
         ]
 
-    def baseline(self, data: Any) -> tuple[str, float]:
-        """Tags each word as most often in training."""
+    def fit_baseline(self, data: Any) -> dict[str, Any]:
+        """Returns the most frequent tag in training, and the words that have another one."""
         seen: dict[str, collections.Counter] = collections.defaultdict(collections.Counter)
         for tagged in data.splits["train"].features:
             for word, tag in zip(tagged.words, tagged.tag.tolist(), strict=True):
                 seen[word][tag] += 1
         overall = sum(seen.values(), collections.Counter()).most_common(1)[0][0]
-        held = data.splits["eval"].features
         best = {word: counts.most_common(1)[0][0] for word, counts in seen.items()}
-        guess = [np.asarray([best.get(word, overall) for word in tagged.words]) for tagged in held]
+        others = {word: tag for word, tag in best.items() if tag != overall}
+        return {"overall": overall, "words": others}
+
+    def baseline(self, data: Any, fitted: dict[str, Any] | None) -> tuple[str, float] | None:
+        """Tags each word as most often in training."""
+        if fitted is None:
+            return None
+        words = fitted["words"]
+        held = data.splits["eval"].features
+        guess = [
+            np.asarray([words.get(word, fitted["overall"]) for word in tagged.words])
+            for tagged in held
+        ]
         return "most frequent tag of each word", self._scored(held, guess)[self.headline.name]
 
     def show(self, records: Any, index: int) -> str:
@@ -199,9 +228,23 @@ class Tagging(Labelled):
         right = [one.tag == tags for one, tags in zip(tagged, predicted, strict=True)]
         found = {"accuracy": float(np.concatenate(right).mean())}
         if self.has_entities:
-            true = [[self.labels[i] for i in one.tag] for one in tagged]
-            found |= scores.entities([[self.labels[i] for i in tags] for tags in predicted], true)
+            found |= scores.entities(*self._names(tagged, predicted))
         return found
+
+    def _compared(
+        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Any
+    ) -> tuple[list[Tagged], list[np.ndarray]]:
+        """Returns the examples, and the predicted tag of each of their words."""
+        tagged = [data.records.features[i] for i in examples]
+        columns = predictions["tags"]
+        return tagged, [self._predicted(*pair) for pair in zip(tagged, columns, strict=True)]
+
+    def _names(
+        self, tagged: Sequence[Tagged], predicted: Sequence[np.ndarray]
+    ) -> tuple[list[list[str]], list[list[str]]]:
+        """Returns the names of the predicted and of the true tags."""
+        chosen = [[self.labels[i] for i in tags] for tags in predicted]
+        return chosen, [[self.labels[i] for i in one.tag] for one in tagged]
 
     def _target(self, row: Row, words: int, where: str) -> np.ndarray:
         if row["tags"] is None:  # to be predicted

@@ -3,7 +3,7 @@ unigram baseline."""
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -45,8 +45,13 @@ class TextObjective(Objective):
         size = bytes_per_target(data)
         return metrics | ({"bits_per_byte": metrics["nll"] / math.log(2) / size} if size else {})
 
-    def baseline(self, data: Any) -> tuple[str, float] | None:
-        return "unigram baseline", unigram_loss(data)
+    def fit_baseline(self, data: Any) -> dict[str, Any]:
+        return {"counts": label_counts(data, "train").tolist()}
+
+    def baseline(self, data: Any, fitted: dict[str, Any] | None) -> tuple[str, float] | None:
+        if fitted is None:
+            return None
+        return "unigram baseline", unigram_loss(data, fitted["counts"])
 
     def transient_logits(
         self, batch: Any, model: ModelConfig, rows: int, accumulate: int, chunks: int
@@ -58,10 +63,10 @@ class TextObjective(Objective):
         return rows * -(-labels // pieces) * decoder.vocab_size
 
 
-def unigram_loss(data: Any) -> float:
+def unigram_loss(data: Any, seen: Sequence[float]) -> float:
     """Returns the loss of a model that only knows token frequencies in training (plus one), in nats
     per held-out target."""
-    counts = label_counts(data, "train") + 1
+    counts = np.asarray(seen) + 1
     held_out = label_counts(data, "eval")
     return float(-(held_out * np.log(counts / counts.sum())).sum() / held_out.sum())
 

@@ -118,11 +118,17 @@ class WordWindows(Objective):
             "targets": targets | {"weights": weights.astype(np.float32)},
         }
 
-    def baseline(self, data: Any) -> tuple[str, float] | None:
+    def fit_baseline(self, data: Any) -> dict[str, Any]:
+        return {"counts": label_counts(data, "train").tolist()}
+
+    def baseline(self, data: Any, fitted: dict[str, Any] | None) -> tuple[str, float] | None:
         """Returns the loss of the best score that knows the true word only, log p(w) - log(K q(w))
         with noise q."""
+        if fitted is None:
+            return None
         noise = np.diff(_chances(data.records, self.subsample, self.noise_power)[1], prepend=0.0)
-        counts, held_out = (label_counts(data, split)[noise > 0] for split in ("train", "eval"))
+        counts = np.asarray(fitted["counts"])[noise > 0]
+        held_out = label_counts(data, "eval")[noise > 0]
         noise = noise[noise > 0]
         share = held_out / held_out.sum()
         score = np.log(counts + 1) - np.log((counts + 1).sum()) - np.log(self.negatives * noise)

@@ -119,11 +119,14 @@ class WritingTask(TextObjective, Task):
             return {}
         return SCORES[self.scored_by](list(predictions["written"]), known)
 
-    def baseline(self, data: Any) -> tuple[str, float] | None:
+    def fit_baseline(self, data: Any) -> dict[str, Any]:
+        return {} if self.written_rows else super().fit_baseline(data)
+
+    def baseline(self, data: Any, fitted: dict[str, Any] | None) -> tuple[str, float] | None:
         """Returns the headline score of copying what is read; the unigram baseline if nothing is
         scored."""
         if not self.written_rows:
-            return super().baseline(data)
+            return super().baseline(data, fitted)
         texts = [self.told(data.records, int(i)) for i in data.order[: self.written_rows]]
         if any(target is None for _, target in texts):
             return None

@@ -51,6 +51,18 @@ class Trained(NamedTuple):
     model: Any
     params: Any
     tokenizer: tokenizer.Tokenizer
+    fitted: dict[str, Any] | None = None  # what the baseline learned from the training examples
+
+    def baseline(self, data: Dataset) -> tuple[str, float] | None:
+        """Returns the name and headline value of the objective's baseline on the examples; None if
+        it learns from training examples, and they are not known."""
+        try:
+            return data.objective.baseline(data, self.fitted)
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise ConfigError(
+                f"{workdir.BASELINE}: does not fit the run's objective ({error}); delete it, and"
+                " `evaluate` shows no baseline."
+            ) from error
 
     def evaluate(
         self, data: Dataset, *, scored: bool = True
@@ -94,7 +106,9 @@ def open_trained(
         head.
     """
     model, params = load_pretrained(path, dtype=dtype, family=family, allow_plugins=allow_plugins)
+    fitted = None
     if workdir.is_workdir(path):
+        fitted = workdir.read_baseline(path)
         cfg = workdir.read_config(path, allow_plugins=allow_plugins)
         own = workdir.tokenizer_folder(path)
         data = dataclasses.replace(
@@ -120,11 +134,11 @@ def open_trained(
     size = given.pop("batch_size", cfg.train.batch_size)
     train = dataclasses.replace(cfg.train, batch_size=size, accumulate=1)
     cfg = dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, **given), train=train)
-    return Trained(cfg, model, params, words)
+    return Trained(cfg, model, params, words, fitted)
 
 
 def open_file(trained: Trained, path: str, *, predicts: bool = False) -> Dataset:
-    """Opens a file as held-out examples; a task's baseline is then of the same rows.
+    """Opens a file as held-out examples.
 
     Args:
       path: a table for tasks, text for other objectives.
@@ -138,7 +152,7 @@ def open_file(trained: Trained, path: str, *, predicts: bool = False) -> Dataset
     if isinstance(objective, Task):
         model = cfg.model.skeleton, cfg.model.type_vocab_size
         records = open_rows(path, cfg.data, objective, trained.tokenizer, *model, predicts=predicts)
-        return Dataset("eval", objective, {"train": records, "eval": records}, "")
+        return Dataset("eval", objective, {"eval": records}, "")
     if predicts:
         raise ConfigError(
             f"{plugin_name(objective)} predicts tokens, not rows: generate and fill-mask show them."

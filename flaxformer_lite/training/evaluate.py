@@ -2,14 +2,24 @@
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from flaxformer_lite.objectives.breakdown import Breakdown
 from flaxformer_lite.objectives.sums import BY_SOURCE, LossSums
 
 WRITTEN = 2  # held-out examples whose texts are shown
+
+
+class Evaluation(NamedTuple):
+    """What an evaluation found: metrics by name, a few of the texts that were written for them,
+    each with a title, and tables such as the scores per class."""
+
+    metrics: dict[str, float]
+    texts: list[tuple[str, str]]
+    breakdown: list[Breakdown]
 
 
 def evaluate(
@@ -19,24 +29,24 @@ def evaluate(
     batches: Iterable[Any],
     data: Any,
     write: Any = None,
-) -> tuple[dict[str, float], list[tuple[str, str]]]:
+) -> Evaluation:
     """Computes the objective's metrics over all batches, with each target counted once.
 
     Args:
       eval_step: (params, batch) -> (LossSums, predictions); from training/step.py, compiled.
       write: from generation/writer.py, for metrics of what the model writes.
-
-    Returns:
-      The metrics, and a few of the texts that were written for them, each with a title.
     """
     total, predictions = run(eval_step, params, batches, data)
     metrics = metrics_of(objective, total, predictions, data)
+    breakdown = []
+    if predictions:
+        breakdown = objective.breakdown(predictions, _examples(predictions, data), data)
     if write and objective.written_rows:
         examples = data.order[: objective.written_rows]
         written = objective.write(write, data.records, examples)
         metrics |= objective.scores(written, examples, data)
-        return metrics, show(objective, written, examples, data)
-    return metrics, []
+        return Evaluation(metrics, show(objective, written, examples, data), breakdown)
+    return Evaluation(metrics, [], breakdown)
 
 
 def show(
@@ -58,9 +68,13 @@ def metrics_of(
         if not (name.startswith(BY_SOURCE) and math.isnan(value))
     }
     if predictions:
-        examples = data.order[: len(next(iter(predictions.values())))]
-        metrics |= objective.scores(predictions, examples, data)
+        metrics |= objective.scores(predictions, _examples(predictions, data), data)
     return objective.held_out_metrics(metrics, data)
+
+
+def _examples(predictions: dict[str, np.ndarray], data: Any) -> np.ndarray:
+    """Returns the numbers of the examples that were predicted."""
+    return data.order[: len(next(iter(predictions.values())))]
 
 
 def run(

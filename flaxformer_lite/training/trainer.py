@@ -11,6 +11,7 @@ import jax
 
 from flaxformer_lite.analysis import recompiles
 from flaxformer_lite.checkpoints.manager import Checkpoints, first_line
+from flaxformer_lite.checkpoints.workdir import write_baseline
 from flaxformer_lite.objectives.task import Task
 from flaxformer_lite.runtime.processes import Processes
 from flaxformer_lite.training.average import evaluated_params
@@ -175,7 +176,10 @@ class Trainer:
 
     @functools.cached_property
     def _baseline(self) -> tuple[str, float] | None:
-        return self._experiment.cfg.objective.baseline(self._experiment.eval_data)
+        objective = self._experiment.cfg.objective
+        fitted = objective.fit_baseline(self._experiment.eval_data)
+        write_baseline(self._recorder.folder, fitted)
+        return objective.baseline(self._experiment.eval_data, fitted)
 
     def _result(self) -> text.Rows:
         shown = self._experiment.cfg.objective.shown
@@ -247,12 +251,14 @@ class Trainer:
         ):
             params = evaluated_params(state) if step else state.params
             steps = run.eval_step, params, run.eval_batches()
-            values, texts = evaluate(run.cfg.objective, *steps, run.eval_data, run.writer(params))
-        texts = texts or self._texts(params, step)
+            found = evaluate(run.cfg.objective, *steps, run.eval_data, run.writer(params))
+        values = found.metrics
+        texts = found.texts or self._texts(params, step)
         record = {"step": step, "split": "eval", **values}
         self._record(record)
         if texts:
             self._recorder.add_sample(step, texts)
+        self._recorder.write_breakdown(step, found.breakdown)
         self._terminal.eval_record(record)
         self._selection.check(values)
         with self._during("other"):

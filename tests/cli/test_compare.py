@@ -130,6 +130,23 @@ def test_killed_in_mid_line_resumed_and_of_the_same_name(cfg, runs, capsys, tmp_
     assert row[:8] == ["first", "0", "of", "20", "-", "5.000", "after", "0"] and row[9] == "-"
 
 
+def test_a_long_value_leaves_room_for_the_other_runs(cfg, runs, capsys, tmp_path):
+    """Its cell wraps; all others stay on one line."""
+    named = tuple(f"a-class-name-{i}" for i in range(20))
+    model = bert.config(
+        "tiny",
+        head="sequence_classification",
+        **{**tiny_runs.SIZES, "vocab_size": 300, "encoder_layers": 1},
+    )
+    task = dataclasses.replace(cfg, model=model, objective=Classification(labels=named))
+    long = write(tmp_path / "long", task, (0.5,), name="accuracy", loss=1.0)
+    compared(capsys, long, runs[0], "--output", tmp_path / "out.html")
+    page = (tmp_path / "out.html").read_text()
+    (cell,) = re.findall(r"<td class=long>[^<]*a-class-name-19[^<]*", page)
+    assert "a-class-name-0" in cell
+    assert "td.long,th.long{white-space:normal;overflow-wrap:anywhere" in page
+
+
 def test_another_tokenizer_is_compared_by_bytes(cfg, runs, capsys, tmp_path):
     others = [
         write(tmp_path / f"{n}_bpb", wider(cfg), (5.0, 2.0), bits_per_byte=b)

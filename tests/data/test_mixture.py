@@ -13,7 +13,7 @@ from flaxformer_lite.config.mixture import SourceConfig
 from flaxformer_lite.data import dummy, mixture
 from flaxformer_lite.data.pipeline import open_dataset
 from flaxformer_lite.objectives.task import Task
-from flaxformer_lite.objectives.text import unigram_loss
+from flaxformer_lite.objectives.text import label_counts, unigram_loss
 from flaxformer_lite.registry import available, resolve_class
 
 WORDS = {
@@ -237,8 +237,9 @@ def test_every_objective_on_text(mixed, name):
         key: np.shape(x) for key, x in planned.items()
     }
     held_out = dataclasses.replace(data, split="eval")
-    assert 0 < unigram_loss(held_out) < np.log(data.vocab_size)
-    assert np.isfinite((data.objective.baseline(held_out) or ("", 0.0))[1])
+    fitted = data.objective.fit_baseline(held_out)
+    assert 0 < unigram_loss(held_out, label_counts(held_out, "train")) < np.log(data.vocab_size)
+    assert np.isfinite((data.objective.baseline(held_out, fitted) or ("", 0.0))[1])
 
 
 def test_noise_words_are_drawn_from_the_words_of_all_sources(mixed):

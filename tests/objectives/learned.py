@@ -77,7 +77,9 @@ def learn(folder, objective, rows, family="bert", **options):
         for record in metrics.read(folder / "run" / "metrics.jsonl")
         if record["split"] == "eval"
     ]
-    return records[-1], ready.cfg.objective.baseline(ready.eval_data)[1], folder / "run"
+    task = ready.cfg.objective
+    baseline = task.baseline(ready.eval_data, task.fit_baseline(ready.eval_data))
+    return records[-1], baseline[1], folder / "run"
 
 
 def predict(workdir, path):

@@ -160,6 +160,24 @@ def test_a_run_learns_and_keeps_the_names_of_its_labels(trained):
     )
 
 
+def test_the_baseline_of_evaluate_is_fitted_to_the_training_rows(trained, tmp_path, capsys):
+    """The majority of these rows is `bad`, that of the training rows `good`."""
+    only = [row for row in rows(40, seed=3) if row["class"] == "bad"] + list(rows(4, seed=4))
+    path = write(tmp_path / "bad.csv", only)
+    share = sum(row["class"] == "good" for row in only) / len(only)
+    assert share < 0.5
+    flags = ["evaluate", "--model", trained / "run", "--data", path, "--json"]
+    command(*flags)
+    told = json.loads(capsys.readouterr().out)
+    assert told["baseline"] == {"majority class": pytest.approx(share)}
+    folder = tmp_path / "published"
+    command("convert", trained / "run", folder)  # which knows no training rows
+    capsys.readouterr()
+    command("evaluate", "--model", folder, "--data", path)
+    said = capsys.readouterr().out
+    assert "no baseline: it is fitted to training rows" in said and "majority" not in said
+
+
 def test_evaluate_and_predict(trained, capsys, tmp_path, monkeypatch):
     command("evaluate", "--model", trained / "run", "--data", trained / "test.csv", "--json")
     told = json.loads(capsys.readouterr().out)
@@ -168,8 +186,18 @@ def test_evaluate_and_predict(trained, capsys, tmp_path, monkeypatch):
         and told["examples"] == 40
         and 0.5 <= told["baseline"]["majority class"] < 0.9
     )
+    (classes,) = (told["breakdown"][name] for name in ("scores per class",))
+    assert [one["class"] for one in classes] == ["bad", "good"]
+    assert sum(one["support"] for one in classes) == 40
+    matrix = told["breakdown"]["confusion matrix"]
+    right = matrix[0]["bad"] + matrix[1]["good"]
+    assert right / 40 == pytest.approx(told["accuracy"])
+    assert len(told["breakdown"]["worst errors"]) == 40 - right
     command("evaluate", "--model", trained / "run", "--data", trained / "test.csv")
-    assert "majority class" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "majority class" in said and "precision" in said and "true \\ predicted" in said
+    report = (trained / "run" / "report.html").read_text()
+    assert "confusion matrix" in report and "scores per class" in report
     new = write(
         tmp_path / "new.csv",
         ({"id": i, "sentence": row["sentence"]} for i, row in enumerate(rows(21, seed=2))),

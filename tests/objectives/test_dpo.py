@@ -150,7 +150,7 @@ def test_new_rows_are_answered_but_have_no_rewards(finished, tmp_path):
     path = tables.write_rows(tmp_path / "new.jsonl", ROWS[:2])
     data = open_file(trained, path)
     found, predictions = trained.evaluate(data)
-    assert not found and data.objective.baseline(data) is None
+    assert not found and data.objective.baseline(data, {}) is None
     new = open_file(
         trained, tables.write_rows(tmp_path / "prompts.jsonl", [{"prompt": "a"}]), predicts=True
     )
@@ -164,4 +164,4 @@ def test_the_baseline_is_length(tmp_path):
     )
     records = dataclasses.replace(records["eval"], reference=np.zeros((4, 2), np.float32))
     held = type("Data", (), {"records": records})
-    assert Dpo().baseline(held) == ("preferring the longer answer", 0.25)
+    assert Dpo().baseline(held, {}) == ("preferring the longer answer", 0.25)

@@ -118,7 +118,10 @@ def test_the_likeliest_choice_is_told_by_number_text_and_probability(tmp_path):
     assert [(one["prediction"], one["choice"]) for one in told] == [(1, "e f"), (3, "h"), (0, "d")]
     assert told[0]["probability"] == pytest.approx(np.exp(2) / (np.exp(2) + 2))
     data = type("Data", (), {"splits": {"train": records, "eval": records}})
-    assert task.baseline(data) == ("most frequent position", pytest.approx(2 / 3))
+    assert task.baseline(data, task.fit_baseline(data)) == (
+        "most frequent position",
+        pytest.approx(2 / 3),
+    )
 
 
 def kinds(count):

@@ -109,7 +109,7 @@ def test_scores_and_baseline(tmp_path):
     assert found == pytest.approx({"f1": (2 / 3 + 1) / 2, "exact": 0.5})
     one = {name: values[1:2] for name, values in logits(records, (1, 5, 6, 9)).items()}
     assert task.scores(one, np.asarray([1]), data)["f1"] == 1  # of the evaluated windows alone
-    assert task.baseline(data) == ("no answer", 0.5)
+    assert task.baseline(data, task.fit_baseline(data)) == ("no answer", 0.5)
 
 
 def test_loss_is_that_of_transformers():

@@ -167,14 +167,14 @@ def test_the_baseline_compares_words(tmp_path):
     rows = [{"anchor": f"w{i} x", "positive": f"w{i} y"} for i in range(5)]
     task, records = learned.encoded(PAIRS, rows, tmp_path)
     data = type("Data", (), {"splits": {"train": records, "eval": records}})
-    assert task.baseline(data) == ("tf-idf", 1.0)
+    assert task.baseline(data, task.fit_baseline(data)) == ("tf-idf", 1.0)
     rows = [
         {**row, "positive": f"w{i + (i > 2)} y", "score": float(i <= 2)}
         for i, row in enumerate(rows)
     ]
     task, records = learned.encoded(SCORES, rows, tmp_path)
     data = type("Data", (), {"splits": {"train": records, "eval": records}})
-    assert task.baseline(data)[1] > 0.8
+    assert task.baseline(data, task.fit_baseline(data))[1] > 0.8
 
 
 @pytest.mark.parametrize(

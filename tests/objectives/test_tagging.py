@@ -88,7 +88,13 @@ def test_words_that_are_cut_off_or_have_no_piece_have_weight_0(tmp_path):
     data = type("Data", (), {"records": records, "splits": {"train": records, "eval": records}})
     found = task.scores({"tags": np.asarray([[1, 0, 1, 1, 1]])}, np.asarray([0]), data)
     assert found == {"accuracy": 3 / 5}
-    assert task.baseline(data) == ("most frequent tag of each word", 1.0)
+    assert task.baseline(data, task.fit_baseline(data)) == ("most frequent tag of each word", 1.0)
+    assert task.baseline(data, None) is None
+    fitted = {"overall": 1, "words": {"a": 0}}  # of other rows: "a" is X, all else Y
+    assert task.baseline(data, fitted) == ("most frequent tag of each word", 3 / 5)
+    per_tag, _ = task.breakdown({"tags": np.asarray([[1, 0, 1, 1, 1]])}, np.asarray([0]), data)
+    assert [row[0] for row in per_tag.rows] == ["X", "Y"]
+    assert sum(row[-1] for row in per_tag.rows) == 5
 
 
 def test_texts_are_split_at_spaces_and_answered_with_texts(tmp_path):
@@ -111,10 +117,8 @@ def test_numbers_of_tags_have_the_names_of_the_table():
     ("labels", "headline"),
     [(("O", "B-X", "I-X"), "f1"), (("S-X", "E-X", "O"), "f1"), (("X", "O"), "accuracy")],
 )
-def test_entities_are_scored_where_tags_say_where_they_begin(labels, headline, monkeypatch):
+def test_entities_are_scored_where_tags_say_where_they_begin(labels, headline):
     assert Tagging(labels=labels).headline.name == headline
-    monkeypatch.setattr(scores, "library", lambda name: None)
-    assert Tagging(labels=labels).headline.name == "accuracy"
 
 
 @pytest.mark.parametrize(

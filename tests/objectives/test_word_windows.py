@@ -123,7 +123,7 @@ def test_the_baseline_is_the_least_loss_of_a_score_for_each_true_word(windows):
     of p / (p + n)."""
     objective, records = windows("cbow", negatives=3)
     data = Dataset("eval", objective, {"train": records, "eval": records}, "")
-    name, value = objective.baseline(data)
+    name, value = objective.baseline(data, objective.fit_baseline(data))
     true = np.zeros(362)
     noise = records.counts.astype(float)
     for targets in data.sample_targets("eval"):

@@ -7,7 +7,8 @@ import pytest
 
 from flaxformer_lite.config import ConfigError, TokenizerConfig
 from flaxformer_lite.config.mixture import SourceConfig
-from flaxformer_lite.data import tokenizer
+from flaxformer_lite.data import pipeline, tokenizer
+from flaxformer_lite.objectives.text import unigram_loss
 from flaxformer_lite.training import loop
 from flaxformer_lite.training.apply import open_file, open_trained
 from tests.training import tiny_runs
@@ -26,6 +27,13 @@ def test_another_text_is_read_by_the_tokenizer_of_the_run(tmp_path):
     assert data.tokenizer.fingerprint == tokenizer.load(tmp_path / "run" / "tokenizer").fingerprint
     metrics, _ = trained.evaluate(data)
     assert metrics["nll"] < 5, "a tokenizer of its own gives ids that mean nothing to the model"
+    train = pipeline.open_dataset(cfg)
+    counts = train.objective.fit_baseline(train)["counts"]
+    want = ("unigram baseline", pytest.approx(unigram_loss(data, counts)))
+    assert trained.baseline(data) == want, "of the text that the run was trained on"
+    assert trained._replace(fitted=None).baseline(data) is None
+    with pytest.raises(ConfigError, match=r"baseline\.json: does not fit .* delete it"):
+        trained._replace(fitted={"counts": [1, 2]}).baseline(data)
     own = (tmp_path / "other.jsonl").read_text()
     (tmp_path / "body.jsonl").write_text(own.replace('"text":', '"body":'))
     with pytest.raises(

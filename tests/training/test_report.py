@@ -45,9 +45,9 @@ def result(loss, compiles=0):
 def test_the_model_is_measured_against_the_baseline_by_text_alone():
     rows = result(4.0)
     assert rows["held-out loss"] == "9.000 before, 4.000 after 20 steps (nats per target)"
-    assert rows["unigram baseline"] == "6.000; the model is 2.000 below"
+    assert rows["unigram baseline"] == "6.000; the model is 2.000 better"
     assert rows["perplexity"] == "50.0" and rows["speed"] == "1,000 tokens/s"
-    assert "ABOVE" in result(7.0)["unigram baseline"]
+    assert "1.000 WORSE" in result(7.0)["unigram baseline"]
 
 
 def test_a_headline_that_is_better_when_higher_and_an_objective_without_a_baseline():
@@ -61,16 +61,13 @@ def test_a_headline_that_is_better_when_higher_and_an_objective_without_a_baseli
         rows[None]["held-out accuracy"] == "75.0% after 20 steps" and rows[None]["loss"] == "1.000"
     )
     assert "majority" not in rows[None]
-    assert rows[0.5]["majority"] == "50.0%; the model is 25.0% above"
+    assert rows[0.5]["majority"] == "50.0%; the model is 25.0 points better"
     assert (
         rows[0.75]["majority"]
         == rows[0.75 + 1e-8]["majority"]
         == "75.0%; the model is no better yet"
     )
-    assert (
-        rows[0.9]["majority"]
-        == "90.0%; the model is 15.0% BELOW: it has learned less than that yet"
-    )
+    assert rows[0.9]["majority"] == "90.0%; the model is 15.0 points WORSE so far"
 
 
 def test_late_compilations_are_a_warning():

@@ -90,15 +90,15 @@ def test_it_needs_nothing_else_and_texts_are_texts(written):
     text = "".join(page.texts)
     assert "url(" not in text and "@import" not in text and "http" not in text
     assert "<script>alert(1)</script> & ?" in text and "a <b>tiny</b> one" in text
-    assert "<th>whole time<td>2:46:40: 75% in steps, 25% compiling" in written()
+    assert "<th>whole time<td class=long>2:46:40: 75% in steps, 25% compiling" in written()
     sections = [
         "Result",
+        "Run",
         "Curves",
         "Texts",
-        "Run",
-        "Time and memory",
         "Evaluations",
         "Config",
+        "Time and memory",
         "Environment",
     ]
     assert sorted(sections, key=text.index) == sections

@@ -2,16 +2,18 @@
 
 import collections
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.publish import write_file
 from flaxformer_lite.files.read import is_kind, parse_object, read_bytes
+from flaxformer_lite.objectives.breakdown import Breakdown
 
 LARGEST = 1 << 30  # bytes of metrics.jsonl
 Record = dict[str, Any]
+BREAKDOWN = "breakdown.json"  # tables of the last evaluation
 SECONDS = "seconds_"  # and a part of the time: how long it took since the record before
 LATEST = (
     "learning_rate",
@@ -29,6 +31,8 @@ class Recorder:
     Attributes:
       folder: the workdir, where its files are written.
       history: every record of the run so far, in order.
+      breakdown: the tables of the last evaluation, as {"step": 20, "tables": [[title, head, rows],
+        ...]}, {} if it had none.
       samples: what the model wrote at evaluations, as {"step": 20, "texts": [[title, text], ...]}.
       notices: one about lines of the file that could not be read.
       dropped: records of the steps that a killed run had taken after its last checkpoint.
@@ -39,6 +43,8 @@ class Recorder:
         self._writes = writes
         self._path = workdir / "metrics.jsonl"
         self._texts = workdir / "samples.jsonl"
+        self._tables = workdir / BREAKDOWN
+        self.breakdown: Record = {}
         self.history: list[Record] = []
         self.samples: list[Record] = []
         self.dropped: list[Record] = []
@@ -61,6 +67,8 @@ class Recorder:
         ]
         if self._texts.exists():
             write_file(self._texts, "".join(_line(sample) for sample in self.samples).encode())
+        tables = _read(self._tables, _is_breakdown)[0]
+        self.breakdown = tables[0] if tables and tables[0]["step"] <= last_step else {}
 
     def add(self, record: Record) -> None:
         self.history.append(record)
@@ -70,6 +78,13 @@ class Recorder:
         """Records texts of an evaluation, each with a title."""
         self.samples.append({"step": step, "texts": texts})
         self._append(self._texts, self.samples[-1])
+
+    def write_breakdown(self, step: int, tables: Sequence[Breakdown]) -> None:
+        """Replaces the tables of the evaluation before."""
+        if tables:
+            self.breakdown = {"step": step, "tables": [list(table) for table in tables]}
+            if self._writes:
+                write_file(self._tables, _line(self.breakdown).encode())
 
     def _append(self, path: Path, record: Record) -> None:
         if self._writes:
@@ -131,6 +146,15 @@ def _is_record(record: Record) -> bool:
     is_named = is_kind(record.get("step"), int) and is_kind(record.get("split"), str)
     has_rows = is_kind(record.get("rows", []), list)
     return is_named and has_rows and all(isinstance(value, (int, float)) for value in numbers)
+
+
+def _is_breakdown(record: Record) -> bool:
+    tables = record.get("tables")
+    if not (is_kind(record.get("step"), int) and isinstance(tables, list)):
+        return False
+    return all(
+        isinstance(table, list) and list(map(type, table)) == [str, list, list] for table in tables
+    )
 
 
 def _is_sample(sample: Record) -> bool:

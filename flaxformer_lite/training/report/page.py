@@ -4,6 +4,7 @@ is."""
 import html
 from collections.abc import Iterable, Sequence
 
+LONG = 24  # characters of a cell that stay on one line
 COLORS = 8  # classes c0 .. c7
 STYLE = (
     """
@@ -20,6 +21,9 @@ pre{margin:4px 0 10px;padding:8px 12px;background:var(--card);border-radius:6px;
 .wide{overflow-x:auto}table{border-collapse:collapse;font-size:14px;font-variant-numeric:tabular-nums}
 th,td{padding:3px 18px 3px 0;text-align:left;vertical-align:top;border-bottom:1px solid var(--line)}
 th{font-weight:400;color:var(--dim);white-space:nowrap}td{overflow-wrap:anywhere;min-width:4em}.many td{white-space:nowrap}
+.many td.long,th.long{white-space:normal;overflow-wrap:anywhere;min-width:11em}
+.beside{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(440px,100%),1fr));gap:0 32px}.beside>*{min-width:0}
+.flow{display:flex;flex-wrap:wrap;gap:0 48px}.flow>*{min-width:0;max-width:100%}
 .grid-of{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(300px,100%),1fr));gap:8px 24px}
 figure{margin:10px 0;min-width:0;font-size:12px}figcaption{margin-bottom:10px;color:var(--dim)}
 figcaption b{color:var(--ink);font-size:13px;font-weight:600}.tall{grid-column:1/-1}
@@ -40,7 +44,8 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def page(title: str, lines: Sequence[str], sections: Iterable[tuple[str, str]]) -> bytes:
-    """Returns a page of sections (title, HTML); those without content are left out.
+    """Returns a page of sections (title, HTML); those without content are left out, and
+    so is an empty title.
 
     Args:
       title: its title.
@@ -48,7 +53,9 @@ def page(title: str, lines: Sequence[str], sections: Iterable[tuple[str, str]]) 
       sections: the titles, and HTML from this file and chart.py.
     """
     body = "".join(
-        f"<h2>{html.escape(name)}</h2>{content}" for name, content in sections if content
+        f"<h2>{html.escape(name)}</h2>{content}" if name else content
+        for name, content in sections
+        if content
     )
     under = "".join(f"<p>{html.escape(line)}</p>" for line in lines)
     head = (
@@ -76,12 +83,27 @@ def table(
     """
     out = [f"<tr>{''.join(f'<th>{html.escape(cell)}' for cell in head)}"] if head else []
     for name, *cells in rows:
-        cell = "<td><mark>{}</mark>" if name in marked else "<td>{}"
-        out.append(
-            f"<tr><th>{html.escape(name)}{''.join(cell.format(html.escape(text)) for text in cells)}"
-        )
+        texts = "".join(_cell("td", text, name in marked) for text in cells)
+        out.append(f"<tr>{_cell('th', name)}{texts}")
     kind = "code " * code + "many" * bool(head)
     return f'<div class="wide"><table class="{kind}">{"".join(out)}</table></div>' if out else ""
+
+
+def _cell(tag: str, text: str, is_marked: bool = False) -> str:
+    """Returns a cell; one with a long text wraps, so that it takes no room from the others."""
+    shown = f"<mark>{html.escape(text)}</mark>" if is_marked else html.escape(text)
+    return f"<{tag}{' class=long' * (len(text) > LONG)}>{shown}"
+
+
+def beside(parts: Iterable[tuple[str, str]]) -> str:
+    """Returns parts (title, HTML) in two columns where the page is wide enough; those without
+    content are left out."""
+    shown = "".join(
+        f"<section><h2>{html.escape(title)}</h2>{content}</section>"
+        for title, content in parts
+        if content
+    )
+    return f'<div class="beside">{shown}</div>'
 
 
 def texts(pairs: Iterable[tuple[str, str]]) -> str:

@@ -1,6 +1,7 @@
 """The run's report.html: curves, texts, times, memory, config and environment, in one file without
 any other."""
 
+import html
 import platform
 import re
 import sys
@@ -14,12 +15,13 @@ from flax.traverse_util import flatten_dict
 from flaxformer_lite.config import ExperimentConfig
 from flaxformer_lite.files.publish import write_file
 from flaxformer_lite.objectives.base import Metric
+from flaxformer_lite.objectives.breakdown import cell_text
 from flaxformer_lite.runtime import invocation
 from flaxformer_lite.training.report import text
 from flaxformer_lite.training.report.chart import Line, chart, number
 from flaxformer_lite.training.report.clock import Clock, words
 from flaxformer_lite.training.report.metrics import LATEST, Record, Recorder, middles
-from flaxformer_lite.training.report.page import folded, page, table, texts
+from flaxformer_lite.training.report.page import beside, folded, page, table, texts
 from flaxformer_lite.training.report.usage import usage
 from flaxformer_lite.training.start import resume
 
@@ -29,6 +31,7 @@ UNDRAWN = re.compile(
 EVALUATIONS = 100  # most of them in the page, and most characters of a text
 SAMPLES = 24
 LETTERS = 2000
+OPEN = 30  # rows of a table of scores; longer ones are folded
 
 
 class RunPage:
@@ -60,18 +63,19 @@ class RunPage:
         of the summary."""
         history = self._recorder.history
         held = self._recorder.of("eval")
+        shown = [row for row in result if row[0] != "report"]  # this page
+        times = [("whole time", words(self._clock.read())), *usage(history)]
         sections = [
-            ("Result", table(result)),
+            ("", beside([("Result", table(shown)), ("Run", table(self._about))])),
+            ("Scores", scores(self._recorder.breakdown)),
             ("Curves", curves(history, self._metrics, baseline)),
             ("Texts", samples(self._recorder.samples)),
-            ("Run", table(self._about)),
-            (
-                "Time and memory",
-                table([("whole time", words(self._clock.read())), *usage(history)]),
-            ),
             ("Evaluations", folded(f"figures of {len(held)} evaluations", evaluations(held))),
             ("Config", self._config),
-            ("Environment", table(environment())),
+            (
+                "",
+                beside([("Time and memory", table(times)), ("Environment", table(environment()))]),
+            ),
         ]
         written = f"{state}; written {time.strftime('%Y-%m-%d %H:%M:%S %Z')}"
         write_file(self._path, page(self._path.parent.resolve().name, [written], sections))
@@ -124,6 +128,22 @@ def samples(recorded: list[Record]) -> str:
         )
         parts.append(folded(when, shown) if parts else f"<p>{when}</p>{shown}")
     return "".join(parts)
+
+
+def scores(recorded: Record) -> str:
+    """Shows the tables of the last evaluation, such as the scores per class."""
+    if not recorded:
+        return ""
+    parts = []
+    for title, head, rows in recorded["tables"]:
+        cells = [[cell_text(cell) for cell in row] for row in rows]
+        shown = table(cells, head) if cells else "<p>none</p>"
+        is_long = len(cells) > OPEN
+        heading = f"<h3>{html.escape(title)}</h3>"
+        content = folded(f"{title} ({len(cells)})", shown) if is_long else heading + shown
+        parts.append(f"<section>{content}</section>")
+    when = f"<p>of held-out examples, after step {recorded['step']}</p>"
+    return f'{when}<div class="flow">{"".join(parts)}</div>'
 
 
 def evaluations(held: list[Record]) -> str:

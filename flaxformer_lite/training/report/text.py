@@ -28,6 +28,7 @@ from flaxformer_lite.training.start.setup import Experiment
 from flaxformer_lite.training.state import param_count
 
 Rows = list[tuple[str, str]]
+ADAPTER_RATE = 1e-4  # the least of the usual ones; the examples of PEFT and TRL take up to 2e-4
 NAMED = 8  # most steps that a line names
 
 
@@ -77,6 +78,13 @@ def banner(experiment: Experiment, workdir: Path, start: int) -> Rows:
         rows.append(
             ("note", f"warmup_steps={warmup} of {cfg.train.steps}: the peak is not reached")
         )
+    rate = cfg.optimizer.learning_rate
+    if cfg.model.adapter is not None and rate < ADAPTER_RATE:
+        advice = (
+            f"learning_rate={rate:g} suits training all weights; adapters usually need"
+            f" {ADAPTER_RATE:g} to {2 * ADAPTER_RATE:g}: --config.optimizer.learning_rate=2e-4"
+        )
+        rows.append(("note", advice))
     return rows
 
 
@@ -193,12 +201,12 @@ def closing(
 def _compared(headline: Metric, value: float, baseline: float) -> str:
     if math.isclose(value, baseline, rel_tol=1e-6):  # one of them was summed in float32
         return f"{headline.show(baseline)}; the model is no better yet"
-    side = "above" if value > baseline else "below"
+    difference = headline.show(abs(value - baseline))
+    if headline.form.endswith("%"):
+        difference = f"{difference.removesuffix('%')} points"
     better = (value > baseline) == headline.higher_is_better
-    verdict = side if better else f"{side.upper()}: it has learned less than that yet"
-    return (
-        f"{headline.show(baseline)}; the model is {headline.show(abs(value - baseline))} {verdict}"
-    )
+    verdict = "better" if better else "WORSE so far"
+    return f"{headline.show(baseline)}; the model is {difference} {verdict}"
 
 
 def next_commands(cfg: ExperimentConfig, workdir: Path) -> Rows:
@@ -214,8 +222,7 @@ def next_commands(cfg: ExperimentConfig, workdir: Path) -> Rows:
     if outside_plugins(cfg):
         read.append("--allow-plugins")
     if model.decoder_layers and model.head == "lm":
-        prompt = "Thank you <extra_id_0> me to your party." if model.encoder_layers else "The "
-        rows.append(("write", _program("generate", *read, "--prompt", prompt)))
+        rows.append(("write", _program("generate", *read, *_prompt(cfg))))
     if model.head in ("masked_lm", "pretraining") and model.head in check_family(model).vocab_heads:
         rows.append(
             (
@@ -225,7 +232,13 @@ def next_commands(cfg: ExperimentConfig, workdir: Path) -> Rows:
         )
     if isinstance(cfg.objective, Task):
         table = cfg.data.eval_path or cfg.data.path
-        rows.append(("predict", _program("predict", *read, "--data", table)))
+        held = cfg.data.eval_path or "TEST_FILE"
+        plugins = read[2:]
+        rows += [
+            ("predict", _program("predict", *read, "--data", table)),
+            ("evaluate", _program("evaluate", *read, "--data", held)),
+            ("convert", _program("convert", *plugins, str(workdir), f"{workdir}-converted")),
+        ]
     elif model.encoder_layers and not model.decoder_layers:
         texts = ("--text", "A cat sleeps.", "--text", "A kitten naps.")
         rows.append(("compare", _program("embed", *read, *texts)))
@@ -238,6 +251,20 @@ def next_commands(cfg: ExperimentConfig, workdir: Path) -> Rows:
         *rows,
         ("watch", f"pip install tensorboard && tensorboard --logdir {shlex.quote(str(logs))}"),
     ]
+
+
+def _prompt(cfg: ExperimentConfig) -> list[str]:
+    """Returns the flags of `generate` for what the model was trained to continue.
+
+    A decoder's text is sampled: the likeliest tokens of a small model repeat each other.
+    """
+    if "chat_template" in cfg.objective.published_fields():
+        return ["--chat", "--prompt", "What can you do?"]
+    if isinstance(cfg.objective, Task):
+        return ["--prompt", f"{getattr(cfg.objective, 'prefix', '')}A kitten naps."]
+    if cfg.model.encoder_layers:
+        return ["--prompt", "Thank you <extra_id_0> me to your party."]
+    return ["--prompt", "The ", "--temperature", "0.8"]
 
 
 def _rerun(workdir: str, changes: dict[str, Any]) -> str:

@@ -1,0 +1,60 @@
+"""Scores computed here are those of scikit-learn and seqeval, on random predictions."""
+
+import warnings
+
+import numpy as np
+import pytest
+from seqeval.metrics.sequence_labeling import get_entities, precision_recall_fscore_support
+from sklearn import metrics
+
+from flaxformer_lite.objectives import scores
+from flaxformer_lite.objectives.breakdown import class_scores, confusion_matrix
+
+TAGS = ("O", "B-A", "I-A", "E-A", "S-A", "B-B", "I-B", "E-B", "S-B", "B-x-y", "I-x-y")
+
+
+def test_entities_are_those_of_seqeval():
+    draw = np.random.default_rng(0)
+    for _ in range(300):
+        lengths = draw.integers(1, 9, 4)
+        true, predicted = ([[*draw.choice(TAGS, n)] for n in lengths] for _ in range(2))
+        assert [scores.spans(tags) for tags in true] == [get_entities(tags) for tags in true]
+        want = precision_recall_fscore_support(true, predicted, average="micro", zero_division=0)
+        found = scores.entities(predicted, true)
+        np.testing.assert_allclose([*found.values()], want[:3], atol=1e-12)
+        each = precision_recall_fscore_support(true, predicted, average=None, zero_division=0)
+        by_kind = scores.entity_scores(predicted, true)
+        np.testing.assert_allclose(class_scores(*np.asarray([*by_kind.values()]).T), each)
+    assert scores.entities([["O"]], [["O"]]) == {"precision": 0.0, "recall": 0.0, "f1": 0.0}
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+def test_scores_of_classes_are_those_of_scikit_learn(classes):
+    draw = np.random.default_rng(classes)
+    for used in (*range(1, classes + 1), classes, classes):
+        true, predicted = draw.integers(0, used, (2, 12))
+        found = scores.single_label(predicted, true, classes=classes)
+        average = "binary" if classes == 2 else "macro"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of one class only
+            want = metrics.f1_score(true, predicted, average=average, zero_division=0)
+            matthews = metrics.matthews_corrcoef(true, predicted)
+        assert found == {"f1": pytest.approx(want), "matthews": pytest.approx(matthews)}
+        counts = confusion_matrix(predicted, true, classes)
+        each = class_scores(np.diag(counts), counts.sum(axis=0), counts.sum(axis=1))
+        labels = range(classes)
+        want = metrics.precision_recall_fscore_support(
+            true, predicted, labels=labels, zero_division=0
+        )
+        np.testing.assert_allclose(each, want)
+        np.testing.assert_array_equal(
+            counts, metrics.confusion_matrix(true, predicted, labels=labels)
+        )
+
+
+def test_scores_of_several_labels_are_those_of_scikit_learn():
+    true, predicted = np.random.default_rng(0).random((2, 20, 4)) > [0.5, 0.2, 0.9, 1.0]
+    found = scores.multiple_labels(predicted, true)
+    for name in ("micro", "macro"):
+        want = metrics.f1_score(true, predicted, average=name, zero_division=0)
+        assert found[f"f1_{name}"] == pytest.approx(want)
