@@ -136,3 +136,15 @@ def test_pictures_stay_small():
         path for path in (ROOT / "docs" / "course").iterdir() if path.suffix in (".png", ".svg")
     ]
     assert drawn and sum(path.stat().st_size for path in drawn) < 400_000
+
+
+def test_code_of_the_course_fits_beside_the_menus_of_the_site():
+    """The width is that of docs/course/ruff.toml."""
+    for page in (ROOT / "docs" / "course").glob("*.md"):
+        code = "".join(re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S))
+        assert not [line for line in code.splitlines() if len(line) > 76], page
+
+
+def test_the_site_is_searched_without_a_server_or_network():
+    config = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+    assert "offline" in config["plugins"] and (ROOT / "docs" / "search_worker.js").exists()
