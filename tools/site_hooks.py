@@ -40,7 +40,7 @@ OPERATOR = f"{{{MATHML}}}mo"
 NAMES = (f"{{{MATHML}}}mi", OPERATOR)
 ROWS = tuple(f"{{{MATHML}}}{name}" for name in ("math", "mrow", "mtd", "mstyle"))
 SCRIPTS = tuple(f"{{{MATHML}}}{name}" for name in ("msub", "msup", "msubsup"))
-FUNCTIONS = set("sin cos tan exp log ln max min sinh cosh tanh arg det dim gcd".split())
+FUNCTIONS = frozenset(("sin", "cos", "tan", "tanh", "exp", "log", "ln", "max", "min", "arg"))
 LINK = re.compile(r"(?<=\]\()(?!https?:|#)([^)#\s]+)(#[\w-]+)?(?=\))")
 MATH = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.S)
 
