@@ -6,10 +6,10 @@ import fnmatch
 import io
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from flaxformer_lite.files.stores import StorageError, no_bucket, request
 
@@ -74,8 +74,11 @@ def find(url: str) -> RemoteFile | None:
     """Finds the object of exactly this name."""
     import obstore
 
+    def head(store: Any, name: str) -> RemoteFile | None:
+        return _file(url, obstore.head(store, name)) if name.strip("/") else None  # not a bucket
+
     with contextlib.suppress(FileNotFoundError):
-        return request(url, lambda store, name: _file(url, obstore.head(store, name)))
+        return request(url, head)
     return None
 
 
@@ -163,10 +166,7 @@ def read(file: RemoteFile, begin: int = 0, end: int | None = None) -> bytes:
 
 def write(url: str, data: bytes) -> None:
     """Writes an object, which appears whole or not at all."""
-    import obstore
-
-    with _bucket(url):
-        request(url, lambda store, name: obstore.put(store, name, data, use_multipart=False))
+    _send(url, len(data), lambda: io.BytesIO(data))
 
 
 def delete(url: str) -> None:
@@ -179,12 +179,7 @@ def delete(url: str) -> None:
 
 def upload(path: Path, url: str) -> None:
     """Copies a local file to an object, which appears whole or not at all."""
-    size = path.stat().st_size
-    if size <= BLOCK:
-        write(url, path.read_bytes())
-    else:
-        with _bucket(url):
-            request(url, lambda store, name: _upload(store, name, path), retried_inside=True)
+    _send(url, path.stat().st_size, lambda: path.open("rb"))
     found = find(url)
     if found is None or found.size != path.stat().st_size:
         raise StorageError(
@@ -230,25 +225,28 @@ def _check_bucket(url: str) -> None:
         raise no_bucket(url) from None
 
 
-@contextlib.contextmanager
-def _bucket(url: str) -> Iterator[None]:
-    """Says of what is written that its bucket does not exist."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise no_bucket(url) from None
-
-
-def _upload(store: Any, name: str, path: Path) -> None:
+def _send(url: str, size: int, read: Callable[[], BinaryIO]) -> None:
+    """Writes what a file holds: in one request, or in parts that become an object together."""
     import obstore
 
-    block = max(BLOCK, path.stat().st_size // PARTS + 1)
-    # not as a context, which would complete the object after an error
-    out = obstore.open_writer(store, name, buffer_size=block, max_concurrency=STREAMS)
-    with path.open("rb") as file:
-        while piece := file.read(block):
-            out.write(piece)
-    out.close()
+    def put(store: Any, name: str) -> None:
+        with read() as file:
+            obstore.put(store, name, file.read(), use_multipart=False)
+
+    def put_parts(store: Any, name: str) -> None:
+        block = max(BLOCK, size // PARTS + 1)
+        # not as a context, which would complete the object after an error
+        out = obstore.open_writer(store, name, buffer_size=block, max_concurrency=STREAMS)
+        with read() as file:
+            while piece := file.read(block):
+                out.write(piece)
+        out.close()
+
+    several = size > BLOCK
+    try:
+        request(url, put_parts if several else put, retried_inside=several)
+    except FileNotFoundError:
+        raise no_bucket(url) from None
 
 
 def _is_like(parts: list[str], pattern: list[str]) -> bool:

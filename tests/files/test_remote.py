@@ -61,7 +61,7 @@ def test_names_and_patterns_are_listed_in_order(bucket):
         "none.txt",
     ]
     assert [file.name for file in remote.find_like(f"{bucket.url}/list/**/c.*")] == ["c.txt"]
-    assert remote.find(f"{bucket.url}/list") is None
+    assert remote.find(f"{bucket.url}/list") is remote.find(bucket.url) is None
     assert (
         remote.find_below(f"{bucket.url}/nothing")
         == remote.find_like(f"{bucket.url}/nothing/*")
