@@ -2,6 +2,7 @@
 or misshapen."""
 
 import dataclasses
+import logging
 import re
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from flaxformer_lite.pretrained.layouts import Place
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError
 
 DECODER_BIAS = "decoder.bias"
+LOG = logging.getLogger("flaxformer_lite")
 
 
 def untie_where_tables_differ(
@@ -112,6 +114,7 @@ def _repeated(
             raise WeightsError(
                 f"{path}: {name} differs from {originals[name]}, but should be a copy of it."
             )
+    rounded = {}
     for name in sorted(left & set(derived)):
         stored = tensors[name].read()
         rounding = 1e-5 if tensors[name].array.dtype == np.float32 else 1e-2
@@ -122,4 +125,15 @@ def _repeated(
                 f"{path}: {name} is not the table that config.json implies; these positions are not"
                 " supported here."
             )
+        if stored.dtype != np.float32:
+            rounded[name] = np.abs(np.float32(stored) - derived[name]).max()
+    if rounded:
+        LOG.warning(
+            "%s: %s stored in %s: transformers computes with these rounded sines and cosines, off"
+            " by up to %.0e; here they are exact.",
+            path,
+            " and ".join(rounded),
+            tensors[next(iter(rounded))].array.dtype,
+            max(rounded.values()),
+        )
     return left & {*compared, *originals, *derived}

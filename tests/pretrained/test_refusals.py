@@ -402,3 +402,20 @@ def test_t5_takes_null_for_no_scale(tmp_path):
         start = np.asarray([[0]])
         logits = model.apply({"params": params}, np.asarray([[5, 7, 9]]), start).logits
         np.testing.assert_allclose(logits[0, 0, 0], due, atol=2e-5)
+
+
+def test_rounded_positions_of_the_file_are_one_notice(tmp_path, caplog):
+    folder = copied("pegasus_conditional_generation", tmp_path)
+    load_pretrained(folder)
+    assert not caplog.records
+
+    def change(tensors):
+        for side in ("encoder", "decoder"):
+            name = f"model.{side}.embed_positions.weight"
+            tensors[name] = tensors[name].astype(np.float16)
+
+    edit_tensors(folder, change)
+    load_pretrained(folder)
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 1
+    assert "encoder.embed_positions.weight stored in float16: transformers" in told[0]
