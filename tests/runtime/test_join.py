@@ -77,3 +77,27 @@ def test_nobody_comes(index, tmp_path):
     why = ["not all 2 processes have joined", "process 1 cannot reach process 0 at"][index]
     assert done.returncode == 1 and done.stderr.count("\n") == 1
     assert done.stderr.startswith(f"error: after 1 s, {why}"), done.stderr
+
+
+PEER = """
+import os, signal, sys, time
+from flaxformer_lite.runtime.join import join
+index = int(sys.argv[2])
+group = join(sys.argv[1], 2, index, start_timeout=60)
+group.coordinate("both are here", None, lambda _: None)
+if index == 0:
+    os.kill(os.getpid(), signal.SIGKILL)
+time.sleep(60)
+"""
+
+
+def test_the_loss_of_process_0_ends_the_other_at_once_with_one_error_as_its_last_line():
+    coordinator = f"127.0.0.1:{launched.free_port()}"
+    lines = [
+        [sys.executable, "-X", "faulthandler", "-c", PEER, coordinator, str(i)] for i in (0, 1)
+    ]
+    _, (_, err, code) = launched.outputs([launched.start(line, devices=1) for line in lines])
+    last = err.splitlines()[-1]
+    assert code == 1 and last.startswith("error: another process is gone"), err
+    assert last.endswith("the same command continues from the last checkpoint, if there is one.")
+    assert err.count("error:") == 1 and "Fatal Python error" not in err
