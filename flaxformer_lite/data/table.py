@@ -15,7 +15,15 @@ from typing import Any, Literal
 import numpy as np
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.data import cache, columnar, compressed, progress, stored, text_encoding
+from flaxformer_lite.data import (
+    cache,
+    columnar,
+    compressed,
+    digests,
+    progress,
+    stored,
+    text_encoding,
+)
 from flaxformer_lite.data.conll import read_conll
 from flaxformer_lite.data.fetch import on_disk
 from flaxformer_lite.files.read import brief, open_regular, read_object
@@ -110,7 +118,7 @@ def read_table(path: str, where: str, split: str = "train", *, root: str = "") -
         raise ConfigError(
             f"{where}: must be one of {', '.join(READERS)}, or a folder of datasets' save_to_disk."
         )
-    digest, size = _content([file], where)
+    digest, size = _content([file], where, root)
     key = [FORMAT, digest, kind]
     read = _table(where, lambda: READERS[kind](file, where), digest, size, key, root)
     return read.with_names(_class_names(file, where)) if kind in columnar.KINDS else read
@@ -131,16 +139,20 @@ def _of_datasets(names: list[str]) -> list[str]:
     return names if {"state.json", "dataset_dict.json"} & set(names) else []
 
 
-def _content(files: Sequence[Path], where: str) -> tuple[str, int]:
+def _content(files: Sequence[Path], where: str, root: str) -> tuple[str, int]:
     """Hashes files, one after another, and returns their size in bytes."""
-    digest = hashlib.sha256()
-    size = 0
-    for file in files:
-        with compressed.reading(file, where), open_regular(file) as stream:
-            while block := stream.read(BLOCK):
-                digest.update(block)
-                size += len(block)
-    return digest.hexdigest(), size
+
+    def hashed() -> str:
+        digest = hashlib.sha256()
+        for file in files:
+            with compressed.reading(file, where), open_regular(file) as stream:
+                while block := stream.read(BLOCK):
+                    digest.update(block)
+        return digest.hexdigest()
+
+    with contextlib.suppress(OSError):
+        return digests.remembered(root, files, ["table"] * len(files), hashed)
+    return hashed(), 0
 
 
 def _table(
@@ -340,7 +352,7 @@ def _read_folder(folder: Path, where: str, split: str, root: str) -> Table:
     files = read_object(folder / "state.json", {"_data_files": list}).get("_data_files") or []
     files = [entry.get("filename") if isinstance(entry, dict) else entry for entry in files]
     paths = [folder / str(name) for name in files]
-    digest, size = _content(paths, where)
+    digest, size = _content(paths, where, root)
 
     def read() -> Iterator[Row]:
         return itertools.chain.from_iterable(columnar.rows(path, where, ".arrow") for path in paths)

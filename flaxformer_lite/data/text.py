@@ -11,12 +11,20 @@ import glob
 import hashlib
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from flaxformer_lite.config import ConfigError, DataConfig
-from flaxformer_lite.data import cache, compressed, corpora, documents, progress, token_files
+from flaxformer_lite.data import (
+    cache,
+    compressed,
+    corpora,
+    digests,
+    documents,
+    progress,
+    token_files,
+)
 from flaxformer_lite.data.compressed import File
 from flaxformer_lite.files import remote
 from flaxformer_lite.files.remote import RemoteFile
@@ -161,23 +169,41 @@ def open_source(cfg: DataConfig, fields: tuple[str, ...]) -> Source:
         where = f"data.corpus={cfg.corpus!r}"
         files = (_built_in(cfg, fields, where),)
         left_out = ()
-    digest = hashlib.sha256()
-    size = 0
-    for path in [found for file in files for found in (file, token_files.index_of(file)) if found]:
-        named = compressed.kind(path) in (*documents.TABLES, *token_files.SUFFIXES, ".idx")
-        form = compressed.kind(path) if named else documents.is_jsonl(path)
-        if not isinstance(path, Path):
-            digest.update(f"{form} {path.size} {path.version}\n".encode())
-            size += path.size
-            continue
-        digest.update(f"{form} {path.stat().st_size}\n".encode())
-        with compressed.reading(path, where), path.open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-                size += len(block)
+    digest, size = _content(files, where, cfg.cache)
     if not size:
         raise ConfigError(f"{where}: empty; set it to a file or folder with text.")
-    return Source(where, files, fields, digest.hexdigest()[:16], size, left_out)
+    return Source(where, files, fields, digest, size, left_out)
+
+
+def _content(files: Sequence[File], where: str, root: str) -> tuple[str, int]:
+    """Hashes the names and content of files with their indexes, and returns their size in bytes."""
+    every = [found for file in files for found in (file, token_files.index_of(file)) if found]
+    forms = []
+    for path in every:
+        kind = compressed.kind(path)
+        named = kind in (*documents.TABLES, *token_files.SUFFIXES, ".idx")
+        forms.append(kind if named else str(documents.is_jsonl(path)))
+    here = [path for path in every if isinstance(path, Path)]
+
+    def hashed() -> str:
+        digest = hashlib.sha256()
+        for path, form in zip(every, forms, strict=True):
+            if not isinstance(path, Path):
+                digest.update(f"{form} {path.size} {path.version}\n".encode())
+                continue
+            digest.update(f"{form} {path.stat().st_size}\n".encode())
+            with compressed.reading(path, where), path.open("rb") as file:
+                while block := file.read(1 << 20):
+                    digest.update(block)
+        return digest.hexdigest()[:16]
+
+    if len(here) < len(every):
+        return hashed(), sum(_size(path) for path in every)
+    return digests.remembered(root, here, forms, hashed)
+
+
+def _size(path: File) -> int:
+    return path.stat().st_size if isinstance(path, Path) else path.size
 
 
 def _is_text(path: File) -> bool:
@@ -266,4 +292,5 @@ def _files(
             f"{where}: no file in it has a suffix of {KNOWN[pairs]} ({kinds}); a file of any suffix"
             " is read where data.path names it."
         )
-    return read, tuple(p for p in files if p not in set(read))
+    chosen = set(read)
+    return read, tuple(path for path in files if path not in chosen)

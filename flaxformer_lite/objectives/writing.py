@@ -1,23 +1,21 @@
 """The base of tasks whose model writes: rows of prompts and answers, scored by what it writes for
 held-out ones."""
 
-import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.rules import Count, OneOf, Size
 from flaxformer_lite.objectives import scores
 from flaxformer_lite.objectives.base import Metric, score
 from flaxformer_lite.objectives.packing import Packing, share_rows
-from flaxformer_lite.objectives.task import Row, Task
+from flaxformer_lite.objectives.task import Task
 from flaxformer_lite.objectives.text import TextObjective
 
 SCORES = {"bleu": scores.translation, "rouge": scores.summaries}
-NEEDS = {"bleu": "sacrebleu", "rouge": "rouge_score"}
+NEEDS = {"bleu": "sacrebleu", "rouge": "rouge_score.rouge_scorer"}
 METRICS = {
     "bleu": (
         score("bleu", "BLEU", form=".1f", live=True),
@@ -57,21 +55,12 @@ class WritingTask(TextObjective, Task):
 
     @property
     def written_rows(self) -> int:
-        return 0 if self.scored_by == "none" else self.score_rows
+        return self.score_rows if self.is_scored else 0
 
-    def fit(
-        self, rows: Sequence[Row], names: Mapping[str, tuple[str, ...]], known: tuple[str, ...] = ()
-    ) -> Self:
-        if self.written_rows and importlib.util.find_spec(NEEDS[self.scored_by]) is None:
-            raise ConfigError(
-                f"objective.scored_by={self.scored_by}: needs {NEEDS[self.scored_by]}; pip install"
-                " 'flaxformer_lite[evaluate]', or set objective.scored_by=none."
-            )
-        return self
-
-    def costs(self, piece: Any) -> tuple[int, ...]:
-        """Returns the tokens of a piece in each row that it is part of."""
-        raise NotImplementedError
+    @property
+    def is_scored(self) -> bool:
+        """Whether what the model writes is scored; if the library is missing, that is said once."""
+        return self.scored_by != "none" and scores.library(NEEDS[self.scored_by]) is not None
 
     def tokens(self, feature: Any) -> tuple[int, ...]:
         return tuple(map(sum, zip(*map(self.costs, feature), strict=True)))
@@ -115,7 +104,7 @@ class WritingTask(TextObjective, Task):
     ) -> dict[str, float]:
         references = [self.told(data.records, int(i))[1] for i in examples]
         known = [text for text in references if text is not None]
-        if "written" not in predictions or self.scored_by == "none" or len(known) < len(references):
+        if "written" not in predictions or not self.is_scored or len(known) < len(references):
             return {}
         return SCORES[self.scored_by](list(predictions["written"]), known)
 

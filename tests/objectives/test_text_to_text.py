@@ -1,5 +1,6 @@
 import dataclasses
 import functools
+import sys
 
 import jax
 import numpy as np
@@ -9,6 +10,7 @@ from flaxformer_lite import models
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data.labelled import open_labelled
 from flaxformer_lite.models import bart, t5
+from flaxformer_lite.objectives import scores
 from flaxformer_lite.objectives.text_to_text import TextToText
 from flaxformer_lite.training import loop
 from flaxformer_lite.training.apply import open_file, open_trained
@@ -183,11 +185,13 @@ def test_rows_that_cannot_be_used(tmp_path, row, message):
         opened(tmp_path, [row])
 
 
-def test_a_score_whose_library_is_missing_is_refused_before_training(tmp_path, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(
-        ConfigError,
-        match=r"scored_by=bleu: needs sacrebleu; pip install .* or set objective.scored_by=none",
-    ):
-        opened(tmp_path, ROWS)
-    assert TextToText(scored_by="none").fit(ROWS, {}).shown[0].name == "nll"
+def test_a_score_whose_library_is_missing_is_left_out_and_said(tmp_path, monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "sacrebleu", None)
+    scores.library.cache_clear()
+    task = TextToText()
+    assert task.shown[0].name == "nll" and task.written_rows == 0
+    assert "sacrebleu is not installed: pip install 'flaxformer_lite[evaluate]'" in caplog.text
+    assert task.scores({"written": np.asarray(["a"])}, np.zeros(0, int), None) == {}
+    monkeypatch.undo()
+    scores.library.cache_clear()
+    assert task.shown[0].name == "bleu" and task.written_rows == 32

@@ -1,0 +1,57 @@
+"""Hashes of files' content, remembered by what the file system says of the files, so that a start
+needs to open none of them."""
+
+import contextlib
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.data import cache
+from flaxformer_lite.files.read import read_object
+
+FORMAT = "1"  # increase when what is hashed changes
+MANY = 64  # files, or
+LARGE = 1 << 22  # bytes, more than which are remembered; fewer are read in a moment
+SETTLED = 10  # seconds after a change in which another one might have the same time
+
+
+def remembered(
+    root: str, files: Sequence[Path], kinds: Sequence[str], compute: Callable[[], str]
+) -> tuple[str, int]:
+    """Returns the hash of files' content and their size in bytes.
+
+    A file counts as unchanged while its size, its times of modification and of change, and its
+    number in the file system are the same.
+
+    Args:
+      root: data.cache; empty: nothing is remembered.
+      files: in a fixed order.
+      kinds: what the hash depends on beside the content, one for each.
+      compute: hashes the files.
+    """
+    listing = hashlib.sha256(FORMAT.encode())
+    size = 0
+    newest = 0.0
+    for path, kind in zip(files, kinds, strict=True):
+        stat = path.stat()
+        size += stat.st_size
+        newest = max(newest, stat.st_mtime, stat.st_ctime)
+        times = stat.st_mtime_ns, stat.st_ctime_ns
+        line = [os.path.abspath(path), kind, stat.st_size, *times, stat.st_ino, stat.st_dev]
+        listing.update(json.dumps(line).encode())
+    is_large = len(files) > MANY or size > LARGE
+    if not (root and is_large) or time.time() - newest < SETTLED:
+        return compute(), size
+
+    def write(folder: Path) -> None:
+        (folder / "digest.json").write_text(json.dumps({"digest": compute()}))
+
+    with contextlib.suppress(ConfigError, OSError):
+        name = f"listing-{listing.hexdigest()[:16]}"
+        folder = cache.folder(cache.local(root), name, write)
+        return str(read_object(folder / "digest.json", {"digest": str})["digest"]), size
+    return compute(), size
