@@ -22,7 +22,7 @@ Row = dict[str, Any]
 Cached = tuple[str, str]
 
 
-class RoleRows(Sequence):
+class RoleRows(stored.Chunked):
     """The rows of a table by role: each a dict with None for roles that the table lacks."""
 
     def __init__(self, rows: Sequence[Row], roles: Sequence[str], names: dict[str, str]):

@@ -2,7 +2,7 @@
 of each of them.
 
 Both lie in folders of `cache.folder`, as tokenized text does, so that they take no memory and are
-made once. A row is a JSON text between two offsets. The features of a task are tuples of arrays and
+made once. A row is a JSON text and a comma, between two offsets. The features of a task are tuples of arrays and
 plain values: each array of them, at its place in the tuple, is one file for all rows.
 """
 
@@ -21,6 +21,7 @@ import numpy as np
 
 CHUNK = 1 << 12  # values that are written at a time
 MOST_FORMS = 256  # forms of a task's features, each with files of its own
+DENSE = 4  # rows among which one is taken, for all of them to be read at once
 MOVED = 1 << 22  # numbers rewritten at a time, when a file gets a wider dtype
 EXACT = "\0type"  # the key that marks a value that JSON does not have
 PLAIN = (str, int, float, bool, type(None))
@@ -50,7 +51,16 @@ def mapped(path: Path, dtype: Any) -> np.ndarray:
     return np.asarray(np.memmap(path, dtype, "r")) if path.stat().st_size else np.zeros(0, dtype)
 
 
-class StoredRows(Sequence):
+class Chunked(Sequence):
+    """A sequence that is read by slices where it is iterated over, which is faster than one by
+    one."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for begin in range(0, len(self), CHUNK):
+            yield from self[begin : begin + CHUNK]
+
+
+class StoredRows(Chunked):
     """The rows of a table, each a dict of values by column; `write_rows` makes the folder."""
 
     def __init__(self, folder: Path):
@@ -63,11 +73,18 @@ class StoredRows(Sequence):
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
+            begin, stop, step = index.indices(len(self))
+            return self._read(begin, max(begin, stop)) if step == 1 else list(self)[index]
         index = _checked(index, len(self))
-        text = self._text[self._offsets[index] : self._offsets[index + 1]].tobytes()
-        row = _read_json(text.decode("utf-8", "surrogatepass"))
-        return row if isinstance(row, dict) else dict(zip(self._columns, row, strict=True))
+        return self._read(index, index + 1)[0]
+
+    def _read(self, begin: int, stop: int) -> list[dict[str, Any]]:
+        text = self._text[self._offsets[begin] : self._offsets[stop]].tobytes()
+        rows = _read_json(f"[{text.decode('utf-8', 'surrogatepass').removesuffix(',')}]")
+        return [
+            row if isinstance(row, dict) else dict(zip(self._columns, row, strict=True))
+            for row in rows
+        ]
 
 
 def write_rows(folder: Path, rows: Iterable[dict[str, Any]]) -> tuple[str, ...]:
@@ -90,14 +107,14 @@ def write_rows(folder: Path, rows: Iterable[dict[str, Any]]) -> tuple[str, ...]:
             else:
                 text = _write_json(row)
             columns.update(dict.fromkeys(names))
-            end += file.write(text.encode("utf-8", "surrogatepass"))
+            end += file.write(f"{text},".encode("utf-8", "surrogatepass"))
             offsets.write(end.tobytes())
     (folder / "columns.json").write_text(json.dumps(first or []))
     return tuple(columns)
 
 
-class TakenRows(Sequence):
-    """Some of the rows of a table, in the order of their numbers."""
+class TakenRows(Chunked):
+    """Some of the rows of a table, in the order of their numbers, which ascend."""
 
     def __init__(self, rows: Sequence[Any], numbers: np.ndarray):
         self._rows = rows
@@ -107,9 +124,14 @@ class TakenRows(Sequence):
         return len(self._numbers)
 
     def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        return self._rows[int(self._numbers[_checked(index, len(self))])]
+        if not isinstance(index, slice):
+            return self._rows[int(self._numbers[_checked(index, len(self))])]
+        numbers = self._numbers[index].tolist()
+        span = numbers[-1] - numbers[0] + 1 if numbers else 0
+        if not len(numbers) <= span <= DENSE * len(numbers):
+            return [self._rows[number] for number in numbers]
+        rows = self._rows[numbers[0] : numbers[-1] + 1]
+        return [rows[number - numbers[0]] for number in numbers]
 
 
 class StoredFeatures(Sequence):

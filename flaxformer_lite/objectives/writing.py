@@ -62,6 +62,10 @@ class WritingTask(TextObjective, Task):
         """Whether what the model writes is scored; if the library is missing, that is said once."""
         return self.scored_by != "none" and scores.library(NEEDS[self.scored_by]) is not None
 
+    def costs(self, piece: Any) -> tuple[int, ...]:
+        """Returns the tokens of a piece in each row that it is part of."""
+        raise NotImplementedError
+
     def tokens(self, feature: Any) -> tuple[int, ...]:
         return tuple(map(sum, zip(*map(self.costs, feature), strict=True)))
 
