@@ -28,7 +28,7 @@ from flaxformer_lite.data.conll import read_conll
 from flaxformer_lite.data.fetch import on_disk
 from flaxformer_lite.files.read import brief, open_regular, read_object
 
-FORMAT = "1"  # increase when the rows that are read from a file change
+FORMAT = "2"  # increase when the rows that are read from a file, or their files, change
 SMALL = 1 << 20  # bytes of files whose rows stay in memory
 LARGEST = 1 << 31  # bytes of a .json, which is read in one piece
 BLOCK = 1 << 20  # bytes hashed at a time
