@@ -8,7 +8,6 @@ import os
 import random
 import secrets
 import shutil
-import socket
 import sys
 import zlib
 from collections.abc import Callable, Iterator
@@ -27,9 +26,6 @@ CHECKED = (
 )
 
 
-Share = Callable[[Path, Callable[[], bool]], None]
-
-
 def local(root: str | Path) -> Path:
     """Returns the folder of a cache on this machine; what lies in a store is copied to
     FLAXFORMER_LITE_CACHE."""
@@ -41,9 +37,13 @@ def local(root: str | Path) -> Path:
     return Path(own if is_url(root) else root).expanduser()
 
 
-def folder(
-    root: str | Path, name: str, write: Callable[[Path], None], share: Share | None = None
-) -> Path:
+def parts_of(folder: Path) -> Path:
+    """Returns the folder for what `write` makes on its way, which outlives a kill, and is removed
+    once the folder that it fills is there."""
+    return folder.with_name(f"{folder.name.split('.')[0]}.parts")
+
+
+def folder(root: str | Path, name: str, write: Callable[[Path], None]) -> Path:
     """Returns the folder `root/name`, written by `write` if it is missing or incomplete.
 
     A root in a store is shared by hosts without a disk in common: each copies the folder from there
@@ -59,26 +59,19 @@ def folder(
       root: data.cache; `~` is the home folder.
       name: contains the hash of everything that the content depends on.
       write: fills the empty folder that it is given; exceptions other than OSError pass through.
-      share: is called before, on one process of each host at the same time, with a path for what
-        all of them prepare, which is removed when the folder is there, and a function that returns
-        whether it is.
 
     Raises:
       ConfigError: `root` is not writable.
     """
     if is_url(root):
-        return _shared(f"{str(root).rstrip('/')}/{name}", local(root), name, write, share)
+        return _shared(f"{str(root).rstrip('/')}/{name}", local(root), name, write)
     root = local(root)
     final = root / name
     if _whole(final):
         return final
     temporary = root / f"{name}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
-    prepared = root / f"{name}.parts"
     try:
         root.mkdir(parents=True, exist_ok=True)
-        if share:
-            with _alone(root / f"{name}.{socket.gethostname()}.lock"):
-                share(prepared, lambda: _whole(final))
         with _alone(root / f"{name}.lock"):
             if not _whole(final):
                 temporary.mkdir()
@@ -90,10 +83,14 @@ def folder(
                 }
                 (temporary / MANIFEST).write_text(json.dumps(files))
                 _publish(temporary, final)
-            shutil.rmtree(prepared, ignore_errors=True)
+            shutil.rmtree(parts_of(temporary), ignore_errors=True)
     except ChildProcessError:
         raise
     except OSError as error:
+        if _whole(
+            final
+        ):  # another process made it, where there are no locks, and removed the parts
+            return final
         raise ConfigError(
             f"data.cache={str(root)!r}: cannot write there ({error.strerror or error}); free some"
             " space, or name another folder, --config.data.cache=FOLDER."
@@ -103,9 +100,7 @@ def folder(
     return final
 
 
-def _shared(
-    url: str, root: Path, name: str, write: Callable[[Path], None], share: Share | None
-) -> Path:
+def _shared(url: str, root: Path, name: str, write: Callable[[Path], None]) -> Path:
     """Returns a folder's copy on this machine, from the store if it is there, else made and sent
     there."""
     if _whole(root / name):
@@ -120,7 +115,7 @@ def _shared(
             write(folder)
 
     with entry.turn() as mine:
-        final = folder(root, name, fill, share if mine else None)
+        final = folder(root, name, fill)
         if made or (mine and not entry.exists()):
             entry.send(final)
     return final

@@ -199,8 +199,8 @@ def _tokenized(cfg: DataConfig, text: Text, chosen: Tokenizer) -> Corpus:
         token_files.copy(source.files, chosen, text.share, source.where, folder)
 
     work = tokenizing.Tokenizing(source, text.split, chosen)
-    how = (copy, None) if source.has_tokens else (work.write, work.share)
-    folder = cache.folder(cfg.cache, f"tokens-{key}", *how)
+    write = copy if source.has_tokens else work.write
+    folder = cache.folder(cfg.cache, f"tokens-{key}", write)
     dtypes = {"bin": token_files.known_dtype(chosen), "offsets": np.int64}
     mapped = {
         name: [_mapped(folder / f"{name}.{kind}", dtype) for kind, dtype in dtypes.items()]

@@ -1,13 +1,11 @@
-"""Tokenizing by all cores of all hosts that share data.cache, in shards that survive a kill.
+"""Tokenizing by all cores of a host, in shards that survive a kill.
 
-A shard is a file beside the tokens-to-be. Whoever locks a missing one makes it, so hosts need not
-know of each other; the first that finds all of them there joins them. A lock ends with its process,
-however that ends.
+A shard is a file beside the tokens-to-be, which the same command finds again. Other hosts that share
+data.cache wait for the one that tokenizes, or begin with what it has made.
 """
 
 import collections
 import contextlib
-import fcntl
 import multiprocessing
 import os
 import queue
@@ -21,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.data import progress, shards, token_files
+from flaxformer_lite.data import cache, progress, shards, token_files
 from flaxformer_lite.data.shards import Arrays, Piece
 from flaxformer_lite.data.split import SPLITS, Split
 from flaxformer_lite.data.text import Source
@@ -45,41 +43,19 @@ class Tokenizing:
         self._split = split
         self._chosen = chosen
         self._dtype = token_files.known_dtype(chosen)
-        self._made: list[Path] = []  # the shards, once all of them are there
 
-    def share(self, parts: Path, done: Callable[[], bool]) -> None:
-        """Makes the shards of a large text, together with all who share the folder.
-
-        Args:
-          parts: the folder of the shards.
-          done: returns whether somebody has joined them.
+    def write(self, folder: Path) -> None:
+        """Writes train.bin and eval.bin (ids), train.offsets and eval.offsets.
 
         Raises:
-          ConfigError: the tokenizer fails on the text.
+          ConfigError: the tokenizer fails on the text, or nothing is left for a split.
           ChildProcessError: a process was killed. As after any other error, finished shards are
             kept.
         """
-        if self._split().characters < SMALL or done():
-            return
-        parts.mkdir(exist_ok=True)
-        try:
-            while not done():
-                self._made = self._fill(parts, done)
-                others = [path for path in self._made if not path.exists()]
-                if not others:
-                    return
-                with progress.working("waiting for other hosts to tokenize their shards"):
-                    for path in others:
-                        with _claimed(path, wait=True):
-                            pass
-        except FileNotFoundError:  # another host has just joined the shards and removed them
-            if not done():
-                raise
-
-    def write(self, folder: Path) -> None:
-        """Writes train.bin and eval.bin (ids), train.offsets and eval.offsets."""
-        if self._made:
-            self._join(map(shards.load, self._made), folder)
+        if self._split().characters >= SMALL:
+            parts = cache.parts_of(folder)
+            parts.mkdir(exist_ok=True)
+            self._join(map(shards.load, self._make(parts)), folder)
             return
         with progress.reading("tokenizing", self._split().characters) as advance:
             self._join(self._encoded(advance), folder)
@@ -94,22 +70,18 @@ class Tokenizing:
             shards.pieces(self._split().deal(self._source.documents())), shards.SHARD
         )
 
-    def _fill(self, parts: Path, done: Callable[[], bool]) -> list[Path]:
-        """Makes each shard that is missing and that nobody else is making; returns the paths of
-        all."""
+    def _make(self, parts: Path) -> list[Path]:
+        """Makes the shards that are missing, by all cores; returns the paths of all."""
         characters = self._split().characters
         paths = []
         waiting: collections.deque[tuple[int, Future]] = collections.deque()
         count = min(len(os.sched_getaffinity(0)), MOST, -(-characters // shards.SHARD))
+        tokenizer = (type(self._chosen), self._chosen.definition, self._dtype)
         with (
             progress.reading("tokenizing", characters) as advance,
-            _processes(
-                count, (type(self._chosen), self._chosen.definition, self._dtype), done
-            ) as submit,
+            _processes(count, tokenizer) as submit,
         ):
             for number, shard in enumerate(self._shards()):
-                if done():
-                    return []
                 paths.append(parts / f"{number:06}-{shards.SHARD >> 10}k.npz")
                 waiting.append((sum(len(piece) for _, piece, _ in shard), submit(shard, paths[-1])))
                 while len(waiting) > 2 * count:
@@ -141,37 +113,21 @@ class Tokenizing:
 
 
 @contextlib.contextmanager
-def _claimed(path: Path, *, wait: bool = False) -> Iterator[bool]:
-    """Locks out the others who make a shard; yields False if one of them is at it."""
-    with path.with_suffix(".lock").open("w") as lock:
-        mine = True
-        with contextlib.suppress(OSError):  # a file system without locks
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            except BlockingIOError:
-                mine = False
-        yield mine
-
-
-@contextlib.contextmanager
 def _processes(
-    count: int, tokenizer: tuple[type, bytes, type], done: Callable[[], bool]
+    count: int, tokenizer: tuple[type, bytes, type]
 ) -> Iterator[Callable[[list[Piece], Path], Future]]:
     """Starts processes that tokenize shards, and ends them; yields a function that hands them a
     shard and its path."""
     idle: queue.SimpleQueue[_Process] = queue.SimpleQueue()
 
     def make(shard: list[Piece], path: Path) -> None:
-        with _claimed(path) as mine:
-            if (
-                not mine or shards.is_whole(path) or done()
-            ):  # in this order: shards are removed when all is done
-                return
-            process = idle.get()
-            try:
-                process.make(shard, path)
-            finally:
-                idle.put(process)
+        if shards.is_whole(path):
+            return
+        process = idle.get()
+        try:
+            process.make(shard, path)
+        finally:
+            idle.put(process)
 
     with contextlib.ExitStack() as stack:
         threads = ThreadPoolExecutor(count)
