@@ -92,6 +92,8 @@ def read_config(folder: Path, *, allow_plugins: registry.Allowed = False) -> Exp
       ConfigError: it was changed since, or another version wrote it.
     """
     values = _inputs(folder)["config"]
+    if isinstance(values.get("train"), dict):  # a run begun before there was packing has none
+        values["train"].setdefault("packing", False)
     where = f"{folder}/config.json"
     cfg = from_config_dict(ExperimentConfig, values, where, allow_plugins=allow_plugins)
     return dataclasses.replace(cfg, allow_plugins=allow_plugins is True)

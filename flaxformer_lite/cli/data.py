@@ -22,7 +22,9 @@ from flaxformer_lite.data import table
 from flaxformer_lite.data.corpus import Corpus, Records
 from flaxformer_lite.data.pipeline import Dataset, open_dataset
 from flaxformer_lite.data.stored import StoredFeatures
+from flaxformer_lite.models import build_model
 from flaxformer_lite.runtime import invocation
+from flaxformer_lite.training import packing
 from flaxformer_lite.training.program import with_steps
 from flaxformer_lite.training.start import warm_start
 from flaxformer_lite.training.start.adopt import read_experiment
@@ -173,8 +175,15 @@ def _rows(data: Dataset, cfg: ExperimentConfig, examples: list[Any]) -> Rows:
             f"{train:,} an epoch by {plugin_name(data.objective)}, each of {lengths}; {held_out}",
         ),
         ("padding", f"{1 - read / room:.1%} of {room:,} tokens of {len(examples):,} rows"),
+        *_packed(data, cfg),
         ("the run", f"{steps:,} steps of {size} rows{epochs}"),
     ]
+
+
+def _packed(data: Dataset, cfg: ExperimentConfig) -> Rows:
+    """Returns what a run on one device computes of batches of labelled rows."""
+    one = {"data": 1, "fsdp": 1, "context": 1}
+    return packing.packers(cfg, build_model(cfg.model), one, data)[1]
 
 
 def _filled(inputs: Mapping[str, np.ndarray]) -> tuple[int, int]:

@@ -158,6 +158,8 @@ class TrainConfig(Record):
     epochs: NotNegative = 0.0  # passes over the training examples, instead of steps; 0: off
     batch_size: Size = 32  # sequences per step, over all devices and microbatches
     accumulate: Size = 1  # microbatches per step
+    # computes the texts of a batch of labelled rows side by side in packed rows, without padding
+    packing: bool = True
     loss_chunks: Size = 4  # the logits of one chunk exist at a time; 1 holds all of B x T x V
     log_every: Size = 20  # steps from one record to the next
     eval_every: Count = 200  # steps from one evaluation to the next; 0: once an epoch

@@ -15,13 +15,16 @@ from flaxformer_lite.data.corpus import Corpus, open_corpus, open_records
 from flaxformer_lite.data.epochs import endless
 from flaxformer_lite.data.labelled import fingerprint, open_labelled
 from flaxformer_lite.data.mixture import Joined, Mixture, open_mixture, tagged
+from flaxformer_lite.data.packed_batches import Packer, draws
 from flaxformer_lite.data.split import SPLITS
 from flaxformer_lite.data.text_rows import check_vocabulary, open_text_rows
 from flaxformer_lite.data.tokenizer import Tokenizer
+from flaxformer_lite.objectives.rows import PACKING
 from flaxformer_lite.objectives.task import Task
 
 Batch = dict[str, dict[str, np.ndarray]]
 ENDLESS = 1 << 40  # batches
+PROBED = 3  # examples that show whether a task's counts are those of its rows
 THREADS = grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)
 
 
@@ -70,6 +73,7 @@ class Dataset:
         rows: Sequence[int] | np.ndarray | None = None,
         place: Callable[[Batch], Any] = lambda batch: batch,
         ahead: int = 0,
+        packer: Packer | None = None,
     ) -> Iterator[Any]:
         """Yields batches of numpy arrays, from `start_step` on; each process reads its own rows of
         the same batches.
@@ -86,9 +90,11 @@ class Dataset:
           rows: the rows of each batch to build; all by default.
           place: applied to each batch before it is yielded.
           ahead: number of batches that a thread places in advance, until the iterator's `close()`.
+          packer: packs the batches; None leaves them padded.
 
         Yields:
-          {"inputs": {...}, "targets": {...}}, arrays of [rows, ...], placed.
+          {"inputs": {...}, "targets": {...}}, arrays of [rows, ...], placed; with a packer the
+          inputs have `packing`, [groups, rows, width], unless the batch fits none of its shapes.
         """
         own_rows = np.arange(batch_size) if rows is None else np.asarray(rows)
         trains = self.split == "train"
@@ -110,11 +116,68 @@ class Dataset:
             records, chosen = find(position)
             return self.example(chosen, seed, position, records)
 
+        def pack(step: int, batch: Batch) -> Batch:
+            if packer is None:
+                return batch
+            positions = range(step * batch_size, (step + 1) * batch_size)
+            if trains:
+                chosen = [find(position)[1] for position in positions]
+            else:
+                chosen = [self.order[position % len(self.order)] for position in positions]
+            packing = packer.pack(np.asarray(chosen), own_rows)
+            if packing is None:
+                return batch
+            return {**batch, "inputs": {**batch["inputs"], PACKING: packing}}
+
         examples = grain.MapDataset.range(count * len(own_rows)).map(example)
-        placed = examples.batch(len(own_rows))[start_step:].to_iter_dataset(THREADS).map(place)
+        batches = examples.batch(len(own_rows)).map_with_index(pack)
+        placed = batches[start_step:].to_iter_dataset(THREADS).map(place)
         return iter(
             grain.experimental.ThreadPrefetchIterDataset(placed, prefetch_buffer_size=ahead)
         )
+
+    def packer(self, batch_size: int, ways: int = 1, accumulate: int = 1) -> Packer | None:
+        """Returns what packs the batches of this split, or None where it is not worth it, or the
+        objective cannot tell which tokens are padding.
+
+        Args:
+          batch_size: rows of a whole batch.
+          ways: devices that it is split over.
+          accumulate: microbatches of each.
+        """
+        texts = self.texts
+        if not texts:
+            return None
+        packer = Packer(self.token_counts, texts, self.records.length, batch_size, ways, accumulate)
+        packer = packer.planned(draws(self.num_examples, batch_size, texts))
+        return packer if packer.shapes else None
+
+    def token_counts(self, examples: np.ndarray) -> np.ndarray:
+        """Returns the tokens of each text of some examples, [examples, texts]."""
+        if self.texts == 1:
+            return self.records.lengths[examples][:, None]
+        features = self.records.features
+        return np.asarray([self.objective.token_counts(features[int(i)]) for i in examples])
+
+    @functools.cached_property
+    def texts(self) -> int:
+        """The texts of each example, 0 where the objective does not tell which tokens are
+        padding."""
+        if not isinstance(self.objective, Task):
+            return 0
+        records = self.records
+        found = 0
+        for row in range(min(PROBED, len(records))):
+            counts = self.objective.token_counts(records.features[row])
+            mask = self.example(row, 0, 0)["inputs"].get("attention_mask")
+            if not counts or mask is None or mask.size != len(counts) * records.length:
+                return 0
+            columns = np.arange(1, records.length + 1)
+            last = (mask.reshape(len(counts), -1) * columns).max(axis=1)
+            if (last > np.maximum(counts, 1)).any():
+                return 0
+            found = len(counts)
+        return found
 
     def finder(self, seed: int) -> Callable[[int], tuple[Any, int]]:
         """Returns the function that finds example p of the endless stream: the records, and the row

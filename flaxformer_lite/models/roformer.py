@@ -37,6 +37,7 @@ class Model(EncoderModel):
 
     heads = ("none", "masked_lm", "causal_lm", *bert.CLASSIFIERS)
     pooled = ("sequence_classification",)
+    padded_heads = ("multiple_choice",)
     pooler_activation = ""
 
     def summarise(self, x_BTD, attention_mask_BT):

@@ -197,6 +197,9 @@ class Classification(Labelled):
             for i, (tokens, row) in enumerate(zip(joined, rows, strict=True))
         ]
 
+    def token_counts(self, feature: Any) -> tuple[int, ...]:
+        return (len(feature[0].ids),)
+
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
         """Returns inputs input_ids, attention_mask and, of pairs, token_type_ids [T] int32; targets
         label, [] int32, [C] int32 if multiple, or `number` [] float32, and their weights, []

@@ -116,6 +116,9 @@ class MultipleChoice(Task):
             )
         return made
 
+    def token_counts(self, feature: Choices) -> tuple[int, ...]:
+        return tuple(1 if row is None else len(row.ids) for row in feature.rows)
+
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
         """Returns inputs input_ids, attention_mask and, of some encoders, token_type_ids [C, T]
         int32; targets label, [] int32, and weights, [] float32. A choice that the row lacks is

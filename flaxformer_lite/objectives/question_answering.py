@@ -22,6 +22,8 @@ from flaxformer_lite.objectives.rows import framed
 from flaxformer_lite.objectives.sums import LossSums, weighted
 from flaxformer_lite.objectives.task import Column, Row, Task, text_of, texts_of
 
+PADDING = -1e30  # the logit of a column without a token
+
 
 class Window(NamedTuple):
     """A question with a part of its context."""
@@ -96,6 +98,9 @@ class QuestionAnswering(Task):
             self._windows(*each, reader) for each in zip(questions, contexts, answers, strict=True)
         ]
 
+    def token_counts(self, feature: Window) -> tuple[int, ...]:
+        return (len(feature.row.ids),)
+
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
         """Returns inputs input_ids, attention_mask and, of some encoders, token_type_ids [T] int32;
         targets start and end, [] int32, and weights, [] float32."""
@@ -109,7 +114,13 @@ class QuestionAnswering(Task):
 
     def outputs(self, model: Any, inputs: Mapping[str, jax.Array]) -> Any:
         output = model(**inputs)
-        return output.start_logits.astype(jnp.float32), output.end_logits.astype(jnp.float32)
+        start_BT = output.start_logits.astype(jnp.float32)
+        end_BT = output.end_logits.astype(jnp.float32)
+        mask_BT = inputs.get("attention_mask")
+        if mask_BT is None:
+            return start_BT, end_BT
+        # Padding is no part of the window, however much there is.
+        return tuple(jnp.where(mask_BT > 0, x_BT, PADDING) for x_BT in (start_BT, end_BT))
 
     def loss(self, outputs: Any, targets: Mapping[str, jax.Array], *, chunks: int) -> LossSums:
         borders = list(zip(outputs, (targets["start"], targets["end"]), strict=True))

@@ -69,6 +69,9 @@ class Reranking(Task):
         examples = zip(joined, labels, sides[0], strict=True)
         return [[Judged(row, label, number[query])] for row, label, query in examples]
 
+    def token_counts(self, feature: Judged) -> tuple[int, ...]:
+        return (len(feature.row.ids),)
+
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
         """Returns inputs input_ids, attention_mask and, of some encoders, token_type_ids [T] int32;
         targets label and weights, [] float32."""

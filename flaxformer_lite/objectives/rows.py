@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+PACKING = "packing"  # the input that says in which rows the tokens of a batch are computed
+
 
 def fill(pieces: Sequence[np.ndarray], length: int, pad: int) -> tuple[np.ndarray, np.ndarray]:
     """Concatenates pieces into ids and segment ids [length] int32: 1 for the first piece, 2 for the

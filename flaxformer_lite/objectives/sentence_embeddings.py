@@ -22,7 +22,7 @@ from flaxformer_lite.config.rules import Count, OneOf, Positive, Size
 from flaxformer_lite.functions.pooling import first_token, mean_pool, shortened
 from flaxformer_lite.objectives import retrieval
 from flaxformer_lite.objectives.base import Metric, score
-from flaxformer_lite.objectives.rows import framed
+from flaxformer_lite.objectives.rows import PACKING, framed
 from flaxformer_lite.objectives.scores import correlations
 from flaxformer_lite.objectives.sums import TOKENS, LossSums, weighted
 from flaxformer_lite.objectives.task import Column, Row, Task, number_of, text_of
@@ -162,6 +162,10 @@ class SentenceEmbeddings(Task):
             made.append([Texts((*framed_rows, *[None] * absent), numbers, _score(row, i), cut)])
         return made
 
+    def token_counts(self, feature: Texts) -> tuple[int, ...]:
+        rows = [feature.rows[0] if row is None else row for row in feature.rows]
+        return tuple(len(row.ids) for row in rows)
+
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
         """Returns inputs input_ids and attention_mask [C, T] int32; targets texts, [C] int32, and
         weights, [] float32, and of `scores` the score."""
@@ -179,7 +183,9 @@ class SentenceEmbeddings(Task):
 
     def outputs(self, model: Any, inputs: Mapping[str, jax.Array]) -> jax.Array:
         """Returns vectors of length one, float32 [B, C, D]."""
-        flat = {name: x.reshape(-1, x.shape[-1]) for name, x in inputs.items()}
+        flat = {
+            name: x if name == PACKING else x.reshape(-1, x.shape[-1]) for name, x in inputs.items()
+        }
         mask_BT = flat["attention_mask"]
         kept_BT = first_token(mask_BT) if self.pooling == "first" else mask_BT
         pooled_BD = mean_pool(model(**flat).last_hidden_state, kept_BT)

@@ -119,6 +119,9 @@ class Tagging(Labelled):
             made.append([Tagged(joined, own, first_pieces(joined, own), tag)] if own else [])
         return made
 
+    def token_counts(self, feature: Tagged) -> tuple[int, ...]:
+        return (len(feature.row.ids),)
+
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
         """Returns inputs input_ids, attention_mask and, of some encoders, token_type_ids [T] int32;
         targets labels [T] int32 and weights [T] float32."""

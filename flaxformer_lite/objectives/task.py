@@ -108,6 +108,18 @@ class Task(Objective):
           ConfigError: a value cannot be used; names the row.
         """
 
+    def token_counts(self, feature: Any) -> tuple[int, ...]:
+        """Returns the tokens of each text that the model reads for an example, as many as its inputs
+        have rows, which are padded on the right.
+
+        Then batches are computed without the padding (data/packed_batches.py); with (), as by
+        default, they are computed as they are.
+
+        Args:
+          feature: what `encode` has made of the example.
+        """
+        return ()
+
     def join(self, features: Sequence[Any], records: Any) -> Sequence[Any]:
         """Joins the features of training rows to those of examples; by default each row has its
         own."""

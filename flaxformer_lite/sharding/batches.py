@@ -37,15 +37,19 @@ def place_batch(batch: Any, mesh: Mesh, batch_size: int | None = None) -> Any:
     """Places this process's rows of a batch (numpy) as global arrays split over `data` and `fsdp`.
 
     Args:
-      batch: tree of arrays with the rows of `batch_rows`.
+      batch: tree of arrays with the rows of `batch_rows`; other arrays, such as a packing, have a
+        part of their own for each device, in the same order.
       mesh: the devices.
       batch_size: rows of the whole batch; by default, all rows are in `batch`.
     """
-    size = batch_size or len(jax.tree.leaves(batch)[0])
-    rows = batch_rows(mesh, size)
+    whole = batch_size or len(jax.tree.leaves(batch)[0])
+    read = len(batch_rows(mesh, whole))
     sharding = NamedSharding(mesh, BATCH)
 
     def place(own):
+        size = len(own) * whole // read
+        rows = batch_rows(mesh, size)
+
         def piece(index):
             start, stop, _ = index[0].indices(size)
             first = int(np.searchsorted(rows, start))

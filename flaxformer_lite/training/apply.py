@@ -26,7 +26,7 @@ from flaxformer_lite.objectives.task import Task
 from flaxformer_lite.pretrained import folder
 from flaxformer_lite.pretrained.load import load_labels, load_pretrained
 from flaxformer_lite.pretrained.sentences import read_sentence_layers
-from flaxformer_lite.training import evaluate, program
+from flaxformer_lite.training import evaluate, packing, program
 from flaxformer_lite.training.models import Models
 
 # The objectives that published heads were trained with.
@@ -71,9 +71,11 @@ class Trained(NamedTuple):
         the order of the records."""
         objective = data.objective
         size = min(self.cfg.train.batch_size, data.num_examples)
+        packs = not packing.obstacle(self.cfg.model, self.model)
+        packer = data.packer(size) if packs else None
         step = jax.jit(program.eval_step(self.cfg, Models(objective.outputs, self.model)))
         with counting("evaluating", data.num_examples) as advance:
-            batches = _counted(data.batches(batch_size=size), size, advance)
+            batches = _counted(data.batches(batch_size=size, packer=packer), size, advance)
             total, shuffled = evaluate.run(step, self.params, batches, data)
         metrics = evaluate.metrics_of(objective, total, shuffled, data) if scored else {}
         ordered = {name: values[np.argsort(data.order)] for name, values in shuffled.items()}

@@ -211,7 +211,8 @@ def _watchers(
         watchers.append(Tracking(cfg.train.trackers, note, workdir, resume.plain(cfg), last_step))
     if cfg.train.profile:
         own = "profile" if group.alone else f"profile/process-{group.index}"
-        program = step.as_text if isinstance(step, precompile.BackgroundCompiled) else str
+        compiled = precompile.BackgroundCompiled, precompile.CompiledByShape
+        program = step.as_text if isinstance(step, compiled) else str
         watchers.append(
             Profile(cfg.train.profiled, workdir / own, program, clock, note, mirror.place / own)
         )

@@ -19,6 +19,7 @@ from flaxformer_lite.analysis import flops
 from flaxformer_lite.config import ConfigError, ExperimentConfig, MeshConfig
 from flaxformer_lite.config.parts import Rules
 from flaxformer_lite.functions.sharding import UNSHARDED, ActivationSharding
+from flaxformer_lite.objectives.rows import PACKING
 from flaxformer_lite.training import models, optimizer, state, step
 from flaxformer_lite.training.models import AUXILIARY, EXAMPLE_IDS, Models
 
@@ -32,12 +33,12 @@ class Program:
       model: the linen module for use outside the steps, without a mesh.
       mesh: the mesh of devices, which may be mere descriptions.
       target: shapes, dtypes and shardings of the train state.
-      batch: shapes, dtypes and shardings of a whole batch.
+      batch: shapes, dtypes and shardings of a whole batch, packed as most are.
       create: jaxpr without arguments that makes the initial state (run by
         `training/start/initial_state.py`).
       train_step, eval_step: compiled at their first call, or before it
         (`training/start/precompile.py`).
-      tokens_per_step: input tokens, padding included.
+      tokens_per_step: input tokens that are computed, padding included.
     """
 
     cfg: ExperimentConfig
@@ -50,6 +51,11 @@ class Program:
     train_step: Any  # as jax.jit returns it: called, or lowered first
     eval_step: Any
     tokens_per_step: int
+
+    def shapes(self, name: str) -> tuple[Any, ...]:
+        """Returns the batches that `train_step` or `eval_step` is compiled for, the most frequent
+        first."""
+        return (self.batch,)
 
     @functools.cached_property
     def flops_per_step(self) -> int:
@@ -109,10 +115,16 @@ def build(cfg: ExperimentConfig, mesh: Mesh, example: Any) -> Program:
         eval_step=sharding.jit_eval(
             eval_step(cfg, models.build(cfg, sharding=whole)), shardings, mesh
         ),
-        tokens_per_step=sum(
-            batch["inputs"][name].size for name in EXAMPLE_IDS if name in batch["inputs"]
-        ),
+        tokens_per_step=tokens(batch),
     )
+
+
+def tokens(batch: Any) -> int:
+    """Counts the input tokens of a batch that are computed, padding included."""
+    inputs = batch["inputs"]
+    if PACKING in inputs:
+        return inputs[PACKING].size
+    return sum(inputs[name].size for name in EXAMPLE_IDS if name in inputs)
 
 
 def executed_flops(program: Program) -> int:

@@ -15,7 +15,7 @@ from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.checkpoints.manager import Checkpoints
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.registry import Allowed
-from flaxformer_lite.training import models, past, program
+from flaxformer_lite.training import models, packing, past, program
 from flaxformer_lite.training.best import Best
 from flaxformer_lite.training.report import metrics
 from flaxformer_lite.training.report.meter import means
@@ -94,7 +94,8 @@ def row_losses(moment: Moment) -> np.ndarray:
     def one(row: Any) -> jax.Array:
         return sums(moment.state.params, jax.tree.map(lambda x: x[None], row))[0].mean()
 
-    return np.asarray(jax.jit(functools.partial(jax.lax.map, one))(moment.batch))
+    batch = packing.unpacked(moment.batch)  # only whole batches have rows to pack
+    return np.asarray(jax.jit(functools.partial(jax.lax.map, one))(batch))
 
 
 def take(moment: Moment) -> tuple[TrainState, Values]:

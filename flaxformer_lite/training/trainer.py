@@ -14,6 +14,7 @@ from flaxformer_lite.checkpoints.manager import Checkpoints, first_line
 from flaxformer_lite.checkpoints.workdir import write_baseline
 from flaxformer_lite.objectives.task import Task
 from flaxformer_lite.runtime.processes import Processes
+from flaxformer_lite.training import packing
 from flaxformer_lite.training.average import evaluated_params
 from flaxformer_lite.training.best import Selection
 from flaxformer_lite.training.evaluate import WRITTEN, evaluate, show
@@ -98,7 +99,11 @@ class Trainer:
                     )
                 for watcher in self._watchers:
                     watcher.step_begins(step)
-                with self._during("compile" if step == start + 1 else "steps"):
+                packed = packing.shape_of(batch)
+                with (
+                    self._during("compile" if step == start + 1 else "steps"),
+                    self._compiles.allow_first(f"a step packed in {packed}"),
+                ):
                     state, metrics = train_step(state, batch)
                 if step == start + 1:  # before, while the step compiles, there is nothing to save
                     stepping.enter_context(interrupt.training(start, self._group))

@@ -55,6 +55,14 @@ def ids(seed=0, batch=2, length=T, vocab=37):
     return jnp.asarray(np.random.default_rng(seed).integers(1, vocab, (batch, length)), jnp.int32)
 
 
+def distance(tree, due):
+    """The norm of the difference of two trees, as a share of that of the second, if it exceeds 1."""
+    leaves = zip(jax.tree.leaves(tree), jax.tree.leaves(due), strict=True)
+    pairs = [(np.asarray(a, np.float64), np.asarray(b, np.float64)) for a, b in leaves]
+    apart = sum(np.square(a - b).sum() for a, b in pairs)
+    return np.sqrt(apart / max(1.0, sum(np.square(b).sum() for _, b in pairs)))
+
+
 def is_encoder_decoder(cfg):
     return bool(cfg.encoder_layers and cfg.decoder_layers)
 

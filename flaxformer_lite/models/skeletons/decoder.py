@@ -20,6 +20,7 @@ from flaxformer_lite.models.skeletons.inputs import (
 )
 from flaxformer_lite.models.skeletons.inside import call_inside
 from flaxformer_lite.models.skeletons.outputs import Features, Output, spans
+from flaxformer_lite.models.skeletons.packed_rows import PackedRows
 from flaxformer_lite.models.skeletons.slots import place
 from flaxformer_lite.modules.context import Context
 from flaxformer_lite.modules.embed import EmbedInputs, TokenEmbed
@@ -92,10 +93,14 @@ class DecoderModel(Hinted):
         token_type_ids=None,
         segment_ids=None,
         prefix_mask=None,
+        packing=None,
         cache=None,
         cache_index=None,
     ) -> tuple[jax.Array, list | None]:
-        """Returns the last hidden state [B, T, D], and the updated caches if any were passed."""
+        """Returns the last hidden state [B, T, D], and the updated caches if any were passed.
+
+        With `packing` padding is not computed, and zero; there is no cache and no prefix then.
+        """
         input_ids = ids_of("input_ids", input_ids, self.cfg.vocab_size)
         slots, (attention_mask, segment_ids, prefix_mask) = place(
             input_ids,
@@ -121,6 +126,15 @@ class DecoderModel(Hinted):
             skip_padding=True,
             slots=slots,
         )
+        packed = None
+        if packing is not None:
+            packed = PackedRows(packing, input_ids.shape)
+            segment_ids = packed.segments(attention_mask)
+            attention_mask = None
+            input_ids = packed.pack(input_ids)
+            positions_BT = packed.pack(positions_BT)
+            if token_type_ids is not None:
+                token_type_ids = packed.pack(jnp.asarray(token_type_ids))
         structure = masks.causal()
         if prefix_mask is not None:
             structure = structure | masks.prefix(prefix_mask)
@@ -138,6 +152,8 @@ class DecoderModel(Hinted):
             x_BTD += self.tokens(ids_of("token_type_ids", token_type_ids, self.cfg.vocab_size))
         x_BTD = slots.check(self.embed(x_BTD, positions_BT, None))
         out = self.decoder(x_BTD, positions_BT, slots.in_context(context), cache)
+        if packed is not None:
+            out = packed.unpack(out)
         return (out, None) if cache is None else out
 
     def positions_with_padding(self, attention_mask) -> jax.Array:

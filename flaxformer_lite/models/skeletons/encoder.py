@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 import jax
+import jax.numpy as jnp
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.functions.deferred_logits import DeferredLogits
@@ -12,6 +13,7 @@ from flaxformer_lite.models.skeletons.hinted import Hinted
 from flaxformer_lite.models.skeletons.inputs import ids_of, position_ids_of, rows_of, visibility
 from flaxformer_lite.models.skeletons.inside import call_inside
 from flaxformer_lite.models.skeletons.outputs import Features, Output, spans
+from flaxformer_lite.models.skeletons.packed_rows import PackedRows
 from flaxformer_lite.modules.context import Context
 from flaxformer_lite.modules.embed import EmbedInputs, TokenEmbed
 from flaxformer_lite.modules.heads import LABELS, Classifier, MaskedLmHead, Pooler
@@ -23,7 +25,8 @@ class EncoderModel(Hinted):
     heads differ. Attention is bidirectional, except with the head `causal_lm`, a decoder without a
     cache that predicts the next token. Call it with input_ids [B, T] (multiple choice: [B, C, T])
     and optionally attention_mask [B, T] (nonzero is kept), token_type_ids [B, T], position_ids [B,
-    T], segment_ids [B, T] (packed documents, 0 is padding) and masked_positions [B, M] (the
+    T], segment_ids [B, T] (packed documents, 0 is padding), packing (instead of segment_ids:
+    the rows in which the tokens of all examples are computed, see `PackedRows`) and masked_positions [B, M] (the
     masked-LM head then computes only these). For output_attentions and output_hidden_states see
     `Output`.
     """
@@ -51,6 +54,7 @@ class EncoderModel(Hinted):
         "sequence_classification",
         "multiple_choice",
     )
+    padded_heads: ClassVar[tuple[str, ...]] = ()  # those that read the vectors of padding
     pooler_activation: ClassVar[str] = "tanh"  # empty: that of the config
     masked_lm_activation: ClassVar[str] = ""  # empty: that of the config
     head_modules: ClassVar[
@@ -115,8 +119,10 @@ class EncoderModel(Hinted):
         token_type_ids=None,
         position_ids=None,
         segment_ids=None,
+        packing=None,
     ) -> jax.Array:
-        """Returns the last hidden state, [B, T, D]."""
+        """Returns the last hidden state, [B, T, D]; with `packing` zeros for padding, as it is not
+        computed."""
         input_ids = ids_of("input_ids", input_ids, self.cfg.vocab_size)
         attention_mask = rows_of("attention_mask", attention_mask, input_ids)
         segment_ids = rows_of("segment_ids", segment_ids, input_ids)
@@ -124,9 +130,19 @@ class EncoderModel(Hinted):
             token_type_ids = rows_of("token_type_ids", token_type_ids, input_ids, one=True)
             token_type_ids = ids_of("token_type_ids", token_type_ids, self.cfg.type_vocab_size)
         positions_BT = self.positions(input_ids, position_ids, attention_mask, segment_ids)
+        packed = None
+        if packing is not None:
+            packed = PackedRows(packing, input_ids.shape)
+            segment_ids = packed.segments(attention_mask)
+            attention_mask = None
+            input_ids = packed.pack(input_ids)
+            positions_BT = packed.pack(positions_BT)
+            if token_type_ids is not None:
+                token_type_ids = packed.pack(jnp.asarray(token_type_ids))
         x_BTD = self.embed(self.token_embed(input_ids), positions_BT, token_type_ids)
         context = Context(mask=visibility(attention_mask, segment_ids, None))
-        return self.encoder(x_BTD, positions_BT, context)
+        x_BTD = self.encoder(x_BTD, positions_BT, context)
+        return x_BTD if packed is None else packed.unpack(x_BTD)
 
     def features(self, input_ids, *, masked_positions=None, **inputs) -> Features:
         """Returns hidden states at `masked_positions` (or all) with the vocabulary's weights, for
@@ -186,12 +202,13 @@ class EncoderModel(Hinted):
             "input_ids", input_ids, self.cfg.vocab_size, axes="[batch, choices, length]"
         )
         batch, choices, length = input_ids.shape
+        packing = inputs.pop("packing", None)
         inputs = {name: rows_of(name, x, input_ids) for name, x in inputs.items()}
         flat = {
             name: None if x is None else x.reshape(batch * choices, length)
             for name, x in inputs.items()
         }
-        x_BTD = self.encode(input_ids.reshape(batch * choices, length), **flat)
+        x_BTD = self.encode(input_ids.reshape(batch * choices, length), packing=packing, **flat)
         logits_BC = self.classify(self.summarise(x_BTD, flat.get("attention_mask"))).reshape(
             batch, choices
         )

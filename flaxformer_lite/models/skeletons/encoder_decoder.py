@@ -19,6 +19,7 @@ from flaxformer_lite.models.skeletons.inputs import (
 )
 from flaxformer_lite.models.skeletons.inside import call_inside
 from flaxformer_lite.models.skeletons.outputs import Features, Output, spans
+from flaxformer_lite.models.skeletons.packed_rows import PackedRows
 from flaxformer_lite.models.skeletons.slots import place
 from flaxformer_lite.modules.context import Context
 from flaxformer_lite.modules.embed import EmbedInputs, TokenEmbed
@@ -87,19 +88,33 @@ class EncoderDecoderModel(Hinted):
         return self.decoder_token_embed if self.cfg.decoder_vocab_size else self.token_embed
 
     def encode(
-        self, input_ids, *, attention_mask=None, position_ids=None, segment_ids=None
+        self,
+        input_ids,
+        *,
+        attention_mask=None,
+        position_ids=None,
+        segment_ids=None,
+        packing=None,
     ) -> jax.Array:
-        """Returns the encoder's last hidden state, [B, S, D]."""
+        """Returns the encoder's last hidden state, [B, S, D]; with `packing` zeros for padding, as it
+        is not computed."""
         input_ids = ids_of("input_ids", input_ids, self.cfg.vocab_size)
         attention_mask = rows_of("attention_mask", attention_mask, input_ids)
         segment_ids = rows_of("segment_ids", segment_ids, input_ids)
         positions_BS = position_ids_of(
             self.cfg, input_ids, position_ids, attention_mask, segment_ids
         )
+        packed = None
+        if packing is not None:
+            packed = PackedRows(packing, input_ids.shape)
+            segment_ids = packed.segments(attention_mask)
+            attention_mask = None
+            input_ids = packed.pack(input_ids)
+            positions_BS = packed.pack(positions_BS)
         x_BSD = self.encoder_embed(self.token_embed(input_ids), positions_BS, None)
-        return self.encoder(
-            x_BSD, positions_BS, Context(mask=visibility(attention_mask, segment_ids, None))
-        )
+        context = Context(mask=visibility(attention_mask, segment_ids, None))
+        x_BSD = self.encoder(x_BSD, positions_BS, context)
+        return x_BSD if packed is None else packed.unpack(x_BSD)
 
     def decode(
         self,

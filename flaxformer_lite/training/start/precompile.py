@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from flaxformer_lite.analysis import hlo
 from flaxformer_lite.runtime import environment
 from flaxformer_lite.runtime.processes import ALONE, Processes
+from flaxformer_lite.training import packing
 from flaxformer_lite.training.program import Program
 
 AnyProgram = TypeVar("AnyProgram", bound=Program)
@@ -43,6 +44,36 @@ class BackgroundCompiled:
         return compiled
 
 
+class CompiledByShape:
+    """A step that is compiled in the background for packed batches of several shapes.
+
+    Args:
+      begin: begins to compile the step for a batch of given shapes.
+      batch: the shapes of a batch, packed or not.
+      compiled: the steps that are being compiled, by the shape of the packing.
+    """
+
+    def __init__(
+        self,
+        begin: Callable[[Any], BackgroundCompiled],
+        batch: Any,
+        compiled: dict[tuple[int, ...], BackgroundCompiled],
+    ):
+        self._begin = begin
+        self._unpacked = packing.unpacked(batch)
+        self._compiled = compiled
+
+    def __call__(self, state: Any, batch: Any) -> Any:
+        shape = packing.shape_of(batch)
+        if shape not in self._compiled:  # rarely: a batch that fits none is not packed
+            self._compiled[shape] = self._begin(self._unpacked)
+        return self._compiled[shape](state, batch)
+
+    def as_text(self) -> str:
+        """Returns the compiled program of most batches."""
+        return next(iter(self._compiled.values())).as_text()
+
+
 @contextlib.contextmanager
 def precompile(
     program: AnyProgram,
@@ -63,19 +94,34 @@ def precompile(
     if program.cfg.mesh.mode == "pmap":
         yield program
         return
-    shapes = {
-        "eval_step": (program.target.params, program.batch),
-        "train_step": (program.target, program.batch),
-    }
+    first = {"eval_step": program.target.params, "train_step": program.target}
     with _thread() as background:  # one step at a time: XLA uses all cores for each
+
+        def begin(name: str, batch: Any, lowered: Any = None) -> BackgroundCompiled:
+            shape = packing.shape_of(batch)
+            title = "-".join([name, *map(str, shape)])
+
+            def compiled() -> Any:
+                made = lowered or getattr(program, name).lower(first[name], batch)
+                return made.compile()
+
+            return BackgroundCompiled(
+                background.submit(compiled), waiting, functools.partial(_check_same, group, title)
+            )
+
         steps: Any = {}
         for name in names:
+            batch = program.shapes(name)[0]
             # Traced here: two threads that trace slow each other down (making a state mostly runs).
-            lowered = getattr(program, name).lower(*shapes[name])
-            compiling = background.submit(lowered.compile)
-            steps[name] = BackgroundCompiled(
-                compiling, waiting, functools.partial(_check_same, group, name)
-            )
+            lowered = getattr(program, name).lower(first[name], batch)
+            steps[name] = begin(name, batch, lowered)
+        for name in names:
+            batches = program.shapes(name)
+            if packing.shape_of(batches[0]):
+                compiled = {packing.shape_of(batches[0]): steps[name]}
+                compiled |= {packing.shape_of(batch): begin(name, batch) for batch in batches[1:]}
+                again = functools.partial(begin, name)
+                steps[name] = CompiledByShape(again, batches[0], compiled)
         yield dataclasses.replace(program, **steps)
 
 

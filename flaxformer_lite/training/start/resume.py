@@ -40,6 +40,7 @@ FREE = (
     "train.patience",
     "train.sample_tokens",
     "train.loss_chunks",
+    "train.packing",
     "train.cpu_tuning",
     "data.cache",
     "data.path",
@@ -136,7 +137,7 @@ def notices(stored: dict[str, Any], cfg: ExperimentConfig) -> list[str]:
     changed = [
         f
         for f in sorted(now)
-        if f.startswith(("mesh.", "train.loss_chunks")) and then.get(f) != now[f]
+        if f.startswith(("mesh.", "train.loss_chunks", "train.packing")) and then.get(f) != now[f]
     ]
     old = stored["versions"]
     new = versions()

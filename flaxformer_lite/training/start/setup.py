@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -11,9 +11,10 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from flaxformer_lite import sharding
 from flaxformer_lite.config import ExperimentConfig
+from flaxformer_lite.data.packed_batches import Packer
 from flaxformer_lite.data.pipeline import Dataset, open_dataset
 from flaxformer_lite.generation.writer import writer
-from flaxformer_lite.training import evaluate, program
+from flaxformer_lite.training import evaluate, packing, program
 from flaxformer_lite.training.program import Program
 from flaxformer_lite.training.start import companion, warm_start
 
@@ -24,6 +25,7 @@ class Experiment(Program):
 
     train_data: Dataset
     eval_data: Dataset
+    packers: Mapping[str, Packer | None] = dataclasses.field(default_factory=dict)  # by step
     weights: str = ""  # digest of those that are read from a directory, and not saved
 
     @property
@@ -32,16 +34,23 @@ class Experiment(Program):
         saved."""
         return f"{self.train_data.fingerprint}{self.weights and f' with {self.weights}'}"
 
+    def shapes(self, name: str) -> tuple[Any, ...]:
+        packer = self.packers.get(name)
+        if packer is None:
+            return (packing.unpacked(self.batch),)
+        return packing.packed_shapes(self.batch, packer)
+
     def train_batches(self, start: int) -> Any:
         """Returns batches from step `start` on, endlessly, placed on the devices in advance until
         `close()`."""
-        return self._placed(self.train_data, start, ahead=2)
+        return self._placed(self.train_data, start, ahead=2, packer=self.packers.get("train_step"))
 
     def eval_batches(self) -> Iterator[Any]:
         """Returns the first `train.eval_batches` batches of held-out examples, or all, the same
         each time."""
         return itertools.islice(
-            self._placed(self.eval_data, 0), self.cfg.train.eval_batches or None
+            self._placed(self.eval_data, 0, packer=self.packers.get("eval_step")),
+            self.cfg.train.eval_batches or None,
         )
 
     def predict(self, split: str, params: Any, name: str) -> np.ndarray:
@@ -66,7 +75,9 @@ class Experiment(Program):
         """Returns a function that continues prompts with these parameters."""
         return writer(self.model, companion.saved_params(self, params), self.eval_data.tokenizer)
 
-    def _placed(self, data: Dataset, start: int, ahead: int = 0) -> Any:
+    def _placed(
+        self, data: Dataset, start: int, ahead: int = 0, packer: Packer | None = None
+    ) -> Any:
         size = self.cfg.train.batch_size
         return data.batches(
             batch_size=size,
@@ -75,6 +86,7 @@ class Experiment(Program):
             rows=sharding.batch_rows(self.mesh, size),
             place=lambda batch: sharding.place_batch(batch, self.mesh, size),
             ahead=ahead,
+            packer=packer,
         )
 
 
@@ -97,9 +109,17 @@ def prepare(cfg: ExperimentConfig) -> Experiment:
     cfg = dataclasses.replace(cfg, objective=objective, model=model)
     built = program.build(cfg, mesh, train_data.example(0, 0, 0))
     companion.check_tokenizer(cfg, train_data.tokenizer)
-    return Experiment(
-        **vars(built), train_data=train_data, eval_data=eval_data, weights=companion.digest(cfg)
+    packers, notices = packing.packers(cfg, built.model, mesh.shape, train_data)
+    described = (*train_data.described, *notices)
+    experiment = Experiment(
+        **vars(built),
+        train_data=dataclasses.replace(train_data, described=described),
+        eval_data=eval_data,
+        packers=packers,
+        weights=companion.digest(cfg),
     )
+    batch = experiment.shapes("train_step")[0]
+    return dataclasses.replace(experiment, batch=batch, tokens_per_step=program.tokens(batch))
 
 
 def compile_anew_on_cpu_groups() -> None:

@@ -1,0 +1,202 @@
+"""Batches of padded examples, packed: where each token is computed, in rows of few shapes.
+
+The examples of a batch stay those of its step, padded as they are. Beside them goes `packing`, an
+array that places their tokens side by side in fewer rows, for models to compute these instead
+(models/skeletons/packed_rows.py). Its shape is a function of the lengths of all examples of the
+batch, so it is the same in every process and whenever the step is repeated.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+NARROWEST = 32  # columns of a packed row, at least
+DRAWS = 200  # batches that shapes are chosen by, at most
+TOKENS = 40_000  # texts in these batches, at most
+SHAPES = 4  # for each, a program is compiled
+GAIN = 0.06  # of the computation, by which a further shape is worth its compilation
+SPARE = 0.1  # rows of the largest shape beyond the most that the drawn batches need
+WORTH = 0.9  # of the computation with padding: packing that leaves more is not done
+# A token is compared with a row's width of others; at this width that costs about as much as the
+# rest of a small model.
+COSTLY_WIDTH = 1024
+
+
+class Shape(NamedTuple):
+    """Packed rows of one group of examples."""
+
+    rows: int
+    width: int
+
+    @property
+    def cost(self) -> float:
+        return self.rows * self.width * (1 + self.width / COSTLY_WIDTH)
+
+
+@dataclass(frozen=True, eq=False)
+class Packer:
+    """Packs the batches of a split.
+
+    Attributes:
+      counts: returns the tokens of each text of some examples, [examples, texts].
+      texts: those of an example.
+      length: columns of a padded text.
+      batch_size: examples of a batch.
+      ways: devices that a batch is split over.
+      accumulate: microbatches that each of them makes of its examples, as training/step.py does.
+      shapes: those to choose from, the most frequent first.
+      share: expected share of the padded batch that is computed.
+      mean: expected tokens of a text.
+      filled: expected share of the computed tokens that are no padding.
+    """
+
+    counts: Callable[[np.ndarray], np.ndarray]
+    texts: int
+    length: int
+    batch_size: int
+    ways: int = 1
+    accumulate: int = 1
+    shapes: tuple[Shape, ...] = ()
+    share: float = 1.0
+    filled: float = 1.0
+    mean: float = 0.0
+
+    @property
+    def groups(self) -> int:
+        return self.ways * self.accumulate
+
+    def array_shape(self, shape: Shape) -> tuple[int, int, int]:
+        return (self.groups, *shape)
+
+    @functools.cached_property
+    def _rows_of_groups(self) -> np.ndarray:
+        """The rows of a batch in each group, [groups, rows]."""
+        split = np.arange(self.batch_size).reshape(self.ways, -1, self.accumulate)
+        return split.transpose(0, 2, 1).reshape(self.groups, -1)
+
+    def pack(self, examples: np.ndarray, rows: np.ndarray) -> np.ndarray | None:
+        """Returns the packing of the groups that have all of `rows`, [groups, rows, width] int32.
+
+        Args:
+          examples: the numbers of all examples of the batch.
+          rows: the rows of the batch that this process reads.
+
+        Returns:
+          The packing, or None if the batch fits no shape and is to be computed as it is.
+        """
+        own = np.flatnonzero(np.isin(self._rows_of_groups[:, 0], rows))
+        texts = self._by_group(examples)
+        for shape in sorted(self.shapes, key=lambda shape: shape.cost):
+            placed = [first_fit(sizes, shape) for sizes in texts]
+            if all(place is not None for place in placed):
+                return np.stack([self._slots(texts[g], placed[g], shape) for g in own])
+        return None
+
+    def _by_group(self, examples: np.ndarray) -> list[np.ndarray]:
+        """Returns the tokens of the texts of each group; one at least, as none has no vector."""
+        counts_BC = np.maximum(self.counts(examples), 1)
+        return [counts_BC[group].reshape(-1) for group in self._rows_of_groups]
+
+    def _slots(self, sizes: np.ndarray, placed: Any, shape: Shape) -> np.ndarray:
+        slots = np.full(shape, -1, np.int32)
+        for text, (size, (row, column)) in enumerate(zip(sizes, placed, strict=True)):
+            first = text * self.length
+            slots[row, column : column + size] = np.arange(first, first + size)
+        return slots
+
+    def planned(self, batches: np.ndarray, spare: float = SPARE) -> "Packer":
+        """Chooses the shapes; with none of them packing is not worth it.
+
+        Args:
+          batches: the examples of some batches, [batches, batch_size].
+          spare: share of rows that the largest shape has beyond what these batches need.
+        """
+        widths = [self.length]
+        while widths[-1] % 2 == 0 and widths[-1] // 2 >= NARROWEST:
+            widths.append(widths[-1] // 2)
+        texts = [self._by_group(batch) for batch in batches]
+        need = np.asarray(
+            [[max(rows_needed(sizes, w) for sizes in batch) for w in widths] for batch in texts]
+        )
+        padded = Shape(self._rows_of_groups.shape[1] * self.texts, self.length)
+        most = int(np.ceil(need[:, 0].max() * (1 + spare)))
+        largest = Shape(min(most, padded.rows), self.length)
+        candidates = {
+            Shape(int(rows), width)
+            for width, column in zip(widths, need.T, strict=True)
+            for rows in column
+            if np.isfinite(rows)
+        }
+
+        def costs(shapes: list[Shape]) -> np.ndarray:
+            """Returns the cost of each batch in each of the shapes; infinite where it does not fit."""
+            columns = [
+                np.where(need[:, widths.index(shape.width)] <= shape.rows, shape.cost, np.inf)
+                for shape in shapes
+            ]
+            return np.stack(columns, axis=1)
+
+        ranked = sorted(candidates)
+        cost = costs(ranked)
+        chosen = [largest]
+        best = costs(chosen)[:, 0]
+        while len(chosen) < SHAPES:
+            after = np.minimum(cost, best[:, None])
+            choice = int(after.mean(axis=0).argmin())
+            if after[:, choice].mean() > best.mean() * (1 - GAIN):
+                break
+            chosen.append(ranked[choice])
+            best = after[:, choice]
+        if best.mean() > WORTH * padded.cost:
+            return dataclasses.replace(self, shapes=())
+        taken = costs(chosen).argmin(axis=1)
+        uses = np.bincount(taken, minlength=len(chosen))
+        tokens = np.asarray([chosen[choice].rows * chosen[choice].width for choice in taken])
+        real = np.asarray([sum(int(sizes.sum()) for sizes in batch) for batch in texts])
+        order = np.argsort(-uses, kind="stable")
+        return dataclasses.replace(
+            self,
+            shapes=tuple(chosen[i] for i in order),
+            share=float(tokens.mean() / (padded.rows * padded.width)),
+            filled=float(real.sum() / tokens.sum() / self.groups),
+            mean=float(real.mean() / (self.batch_size * self.texts)),
+        )
+
+
+def draws(examples: int, batch_size: int, texts: int) -> np.ndarray:
+    """Returns the examples of some random batches, [batches, batch_size]."""
+    count = int(np.clip(TOKENS // (batch_size * texts), 16, DRAWS))
+    return np.random.default_rng(0).integers(examples, size=(count, batch_size))
+
+
+def first_fit(sizes: np.ndarray, shape: Shape) -> list[tuple[int, int]] | None:
+    """Places texts in rows, the longest first, each in the first row with room for it.
+
+    Returns:
+      Row and column of each text; None if they do not all fit.
+    """
+    if sizes.sum() > shape.rows * shape.width:
+        return None
+    room = np.full(shape.rows, shape.width)
+    placed = [(0, 0)] * len(sizes)
+    for text in np.argsort(-sizes, kind="stable"):
+        row = int((room >= sizes[text]).argmax())
+        if room[row] < sizes[text]:
+            return None
+        placed[text] = row, shape.width - int(room[row])
+        room[row] -= sizes[text]
+    return placed
+
+
+def rows_needed(sizes: np.ndarray, width: int) -> float:
+    """Returns the rows of this width that `first_fit` needs, infinitely many if a text is longer."""
+    if sizes.max() > width:
+        return np.inf
+    room = np.full(len(sizes), width)
+    for size in np.sort(sizes)[::-1]:
+        room[(room >= size).argmax()] -= size
+    return float((room < width).sum())

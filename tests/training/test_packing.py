@@ -1,0 +1,174 @@
+"""Runs in packed rows compute what they compute with padding, and continue exactly."""
+
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxformer_lite import sharding
+from flaxformer_lite.checkpoints import workdir
+from flaxformer_lite.config import DataConfig, MeshConfig, fingerprint
+from flaxformer_lite.data.labelled import encode
+from flaxformer_lite.data.packed_batches import Packer, Shape
+from flaxformer_lite.data.table import Table
+from flaxformer_lite.data.tokenizer import Bytes
+from flaxformer_lite.models import build_model
+from flaxformer_lite.objectives.classification import Classification
+from flaxformer_lite.registry import resolve_class
+from flaxformer_lite.training import apply, evaluate, loop, packing, replay
+from flaxformer_lite.training.start import setup
+from flaxformer_lite.training.start.initial_state import initial_state
+from tests.models import tiny
+from tests.objectives import tables
+from tests.objectives.test_tasks import TASKS
+
+LENGTH = 48
+ROWS = [
+    {"text": f"{'very ' * (number % 4)}{word}", "label": word}
+    for number, word in enumerate(["good", "bad", "so so", "fine"] * 12)
+]
+MODEL = {"vocab_size": 0, "max_length": LENGTH, "pad_token_id": 0, "number": 1}
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_task_that_counts_tokens_has_the_same_loss_and_gradient_packed(name):
+    task = resolve_class("objectives", name)()
+    rows = [dict(row) for row in task.sample] * 2
+    task = task.fit(rows, {})
+    cfg = DataConfig(length=LENGTH)
+    table = Table("the sample", (), rows, "")
+    records = encode(task, cfg, table, rows, Bytes(), task.skeletons[0])
+    sizes_NC = np.asarray([task.token_counts(feature) for feature in records.features])
+    if not sizes_NC.size:
+        assert name in ("dpo", "instruction", "text_to_text")  # decoders that write
+        return
+    batch = jax.tree.map(jnp.asarray, tables.stack(task, records))
+    shape = Shape(len(records) * sizes_NC.shape[1], LENGTH)
+    packer = Packer(sizes_NC.__getitem__, sizes_NC.shape[1], LENGTH, len(records), shapes=(shape,))
+    slots = packer.pack(np.arange(len(records)), np.arange(len(records)))
+    model = tiny.small("bert", head=task.head_for("encoder"), number=1, max_length=LENGTH)
+    model = task.fit_model(dataclasses.replace(model, vocab_size=512), Bytes())
+    module = build_model(model)
+    params = module.init(jax.random.key(0), batch["inputs"], method=task.outputs)["params"]
+
+    def loss(params, inputs):
+        outputs = module.apply({"params": params}, inputs, method=task.outputs)
+        return task.loss(outputs, batch["targets"], chunks=1).mean()
+
+    step = jax.jit(jax.value_and_grad(loss))
+    due, due_gradient = step(params, batch["inputs"])
+    found, gradient = step(params, {**batch["inputs"], "packing": slots})
+    assert float(found) == pytest.approx(float(due), rel=1e-6)
+    assert tiny.distance(gradient, due_gradient) < 1e-6
+
+
+def experiment(folder, dropout=0.0, mesh=None, **train):
+    model = tiny.small("bert", head="sequence_classification", **MODEL)
+    model = dataclasses.replace(model, dropout=dropout)
+    cfg = tables.experiment(folder, model, Classification(), ROWS, steps=6, length=LENGTH)
+    given = dict(batch_size=16, eval_every=3, checkpoint_every=3, log_every=1) | train
+    train = dataclasses.replace(cfg.train, **given)
+    return dataclasses.replace(cfg, train=train, mesh=mesh or MeshConfig(data=1))
+
+
+def first_step(cfg):
+    run = setup.prepare(cfg)
+    batch = next(run.train_batches(0))
+    assert bool(packing.shape_of(batch)) == cfg.train.packing
+    state = initial_state(run, "")
+    _, predictions = evaluate.run(run.eval_step, state.params, run.eval_batches(), run.eval_data)
+    metrics = jax.device_get(run.train_step(state, batch)[1])
+    return [metrics["loss"], metrics["grad_norm"], metrics["param_norm"], predictions["logits"]]
+
+
+MESHES = [
+    (MeshConfig(data=1), 1),
+    (MeshConfig(data=1, fsdp=2), 2),
+    (MeshConfig(data=2, mode="shard_map"), 2),
+    pytest.param(MeshConfig(data=2, mode="pmap"), 1, marks=pytest.mark.nightly),
+]
+
+
+@pytest.mark.parametrize("mesh,accumulate", MESHES)
+def test_a_step_is_the_same_packed_on_any_mesh(tmp_path, mesh, accumulate):
+    cfg = experiment(tmp_path, mesh=mesh, accumulate=accumulate)
+    padded = dataclasses.replace(cfg, train=dataclasses.replace(cfg.train, packing=False))
+    for due, found in zip(first_step(padded), first_step(cfg), strict=True):
+        np.testing.assert_allclose(found, due, rtol=2e-6, atol=1e-6)
+
+
+def records(folder):
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    kept = [json.loads(line) for line in lines]
+    return {
+        (record["step"], record["split"]): (record["loss"], record.get("grad_norm"))
+        for record in kept
+    }
+
+
+def test_a_packed_run_with_dropout_continues_exactly_and_is_repeated(tmp_path):
+    cfg = experiment(tmp_path, dropout=0.1)
+    loop.run(cfg, tmp_path / "whole")
+    loop.run(experiment(tmp_path, dropout=0.1, checkpoint_every=3, packing=True), tmp_path / "cut")
+    for path in (tmp_path / "cut" / "checkpoints").glob("6*"):
+        path.rename(tmp_path / "last")
+    loop.run(cfg, tmp_path / "cut")
+    assert records(tmp_path / "cut") == records(tmp_path / "whole")
+    moment = replay.before_step(tmp_path / "whole", 5)
+    losses = replay.row_losses(moment)
+    assert len(losses) == cfg.train.batch_size and np.isfinite(losses).all()
+    _, values = replay.take(moment)
+    assert values["loss"] == records(tmp_path / "whole")[5, "train"][0]
+
+
+def test_a_trained_model_predicts_the_same_packed(tmp_path, monkeypatch):
+    loop.run(experiment(tmp_path, steps=2), tmp_path / "run")
+    trained = apply.open_trained(tmp_path / "run")
+    data = apply.open_file(trained, trained.cfg.data.eval_path)
+    metrics, predictions = trained.evaluate(data)
+    monkeypatch.setattr(packing, "obstacle", lambda *_: "a test")
+    due, due_predictions = trained.evaluate(data)
+    assert metrics == pytest.approx(due, abs=1e-6)
+    np.testing.assert_allclose(predictions["logits"], due_predictions["logits"], atol=1e-6)
+
+
+def test_a_run_begun_before_there_was_packing_is_repeated_padded(tmp_path):
+    loop.run(experiment(tmp_path, steps=1), tmp_path / "run")
+    path = tmp_path / "run" / "config.json"
+    assert workdir.read_config(path.parent).train.packing
+    stored = json.loads(path.read_text())
+    del stored["config"]["train"]["packing"]
+    path.write_text(json.dumps(stored | {"hash": fingerprint(stored["config"])}))
+    assert not workdir.read_config(path.parent).train.packing
+
+
+def described(cfg):
+    return dict(setup.prepare(cfg).train_data.described)
+
+
+def test_a_run_says_what_is_packed_or_which_length_would_do(tmp_path):
+    cfg = experiment(tmp_path)
+    assert "of the padded batch is computed" in described(cfg)["packed"]
+    off = dataclasses.replace(cfg, train=dataclasses.replace(cfg.train, packing=False))
+    assert described(off)["notice"].endswith(
+        "is padding, as train.packing=False; --config.data.length=24 cuts no row"
+    )
+    split = dataclasses.replace(cfg, mesh=MeshConfig(data=1, context=2))
+    assert "mesh.context=2" in described(split)["notice"]
+
+
+def test_models_that_read_padding_are_not_packed():
+    choices = tiny.small("roformer", head="multiple_choice")
+    assert "reads the last column" in packing.obstacle(choices, build_model(choices))
+    bart = tiny.small("bart", head="sequence_classification")
+    assert "reads padded rows" in packing.obstacle(bart, build_model(bart))
+
+
+def test_a_batch_is_placed_with_the_packing_of_each_device():
+    mesh = sharding.build_mesh(MeshConfig(data=4))
+    batch = {"inputs": {"input_ids": np.arange(8), "packing": np.arange(4)[:, None, None]}}
+    placed = sharding.place_batch(batch, mesh, 8)["inputs"]["packing"]
+    assert [int(shard.data[0, 0, 0]) for shard in placed.addressable_shards] == [0, 1, 2, 3]
