@@ -70,6 +70,7 @@ def test_ends_as_on_a_disk_with_its_whole_history(run, cfg, tmp_path):
         if not name.startswith(("checkpoints/", "best/", "tensorboard/"))
     }
     assert names == {
+        "baseline.json",
         "config.json",
         "loss.png",
         "metrics.jsonl",
