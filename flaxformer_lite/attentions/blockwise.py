@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.interpreters import ad
 
 from flaxformer_lite.attentions import arguments
 from flaxformer_lite.functions import kernels, masks
@@ -45,7 +46,10 @@ def attend(
       q_block, k_block: rows and columns of a block; lengths need not be multiples.
 
     Returns:
-      Array [B, T, N, H] in the dtype of the values. Reverse-mode gradients only.
+      Array [B, T, N, H] in the dtype of the values. It has gradients by reverse mode, Hessian-vector
+      products by forward over reverse, and jvp and jacfwd. Within a jit, scan or remat that is
+      itself differentiated forwards, JAX knows the rule of reverse mode only and raises a
+      TypeError: put jit around jvp, or use attention="dense".
 
     Raises:
       ValueError: shapes that do not fit each other, or a block size below one.
@@ -79,6 +83,9 @@ def attend(
     )
     arrays = zip((q_BTNH, k_BSKH, v_BSKH), (q_extra, k_extra, k_extra), strict=True)
     padded = [jnp.pad(x, ((0, 0), (0, extra), (0, 0), (0, 0))) for x, extra in arrays]
+    if any(isinstance(x, ad.JVPTracer) for x in jax.tree.leaves((padded, bias))):
+        # jvp refuses custom_vjp, but differentiates the loops of the forward pass as they are.
+        return _attend_forward(plan, *padded, bias, given)[0][:, :T]
     return _attend(plan, *padded, bias, given)[:, :T]
 
 

@@ -179,3 +179,25 @@ def test_block_sizes_are_positive():
     q, k, v, _ = heads(2)
     with pytest.raises(ValueError, match=r"q_block=0, k_block=4.*at least 1"):
         BLOCKWISE(q, k, v, q_block=0, k_block=4)
+
+
+def test_forward_mode_and_hessian_vector_products():
+    q, k, v, direction = (jnp.asarray(x, jnp.float32) for x in heads(N, jnp.float32))
+    along = (direction, -direction, 0.5 * direction)
+
+    def derivatives(attend, q, k, v):
+        def loss(q, k, v):
+            return jnp.sum(attend(q, k, v, mask=masks.causal()) ** 2)
+
+        slope = jax.jvp(loss, (q, k, v), along)[1]
+        product = jax.jvp(jax.grad(loss, (0, 1, 2)), (q, k, v), along)[1]
+        jacobian = jax.jacfwd(lambda scale: loss(scale[0] * q + scale[1], k, v))(jnp.ones(2))
+        return slope, product, jacobian
+
+    blocks = functools.partial(BLOCKWISE, q_block=8, k_block=8)
+    for run in (jax.jit, lambda f, **_: f):
+        ours, due = (
+            run(derivatives, static_argnums=0)(attend, q, k, v) for attend in (blocks, DENSE)
+        )
+        for x, y in zip(jax.tree.leaves(ours), jax.tree.leaves(due), strict=True):
+            np.testing.assert_allclose(x, y, rtol=2e-4, atol=2e-4)
