@@ -82,11 +82,11 @@ def attend(
         spans=_spans(resolved, q_index_T, T, S, q_block, k_block),
     )
     arrays = zip((q_BTNH, k_BSKH, v_BSKH), (q_extra, k_extra, k_extra), strict=True)
-    padded = [jnp.pad(x, ((0, 0), (0, extra), (0, 0), (0, 0))) for x, extra in arrays]
-    if any(isinstance(x, ad.JVPTracer) for x in jax.tree.leaves((padded, bias))):
+    q, k, v = (jnp.pad(x, ((0, 0), (0, extra), (0, 0), (0, 0))) for x, extra in arrays)
+    if any(isinstance(x, ad.JVPTracer) for x in jax.tree.leaves((q, k, v, bias))):
         # jvp refuses custom_vjp, but differentiates the loops of the forward pass as they are.
-        return _attend_forward(plan, *padded, bias, given)[0][:, :T]
-    return _attend(plan, *padded, bias, given)[:, :T]
+        return _attend_forward(plan, q, k, v, bias, given)[0][:, :T]
+    return _attend(plan, q, k, v, bias, given)[:, :T]
 
 
 class _Plan(NamedTuple):
