@@ -26,7 +26,8 @@ python='$HOME/venv/bin/python'  # of 3.12, by uv: the VM's own is older
 install="python3 -m pip install --quiet --user uv && \$HOME/.local/bin/uv venv --quiet --clear --python=3.12 \$HOME/venv &&
 \$HOME/.local/bin/uv pip install --quiet --python=$python \$(ls flaxformer_lite-*.whl)'[tpu,gcs]'"
 install=${install//$'\n'/ }
-train="$python -m flaxformer_lite train --stopped_code=75 ${*@Q}"
+stopped=75  # the exit code of a run that SIGTERM stopped, which gcloud hands on
+train="$python -m flaxformer_lite train --stopped_code=$stopped ${*@Q}"
 
 [ -n "$dry" ] || rm -rf dist/launch
 run python3 -m pip wheel --quiet --no-deps --wheel-dir=dist/launch .
@@ -36,9 +37,12 @@ while true; do
     --runtime-version="${VERSION:-v2-alpha-tpuv5-lite}" ${SPOT---spot}
   trap delete EXIT  # not before: a slice of this name may be another's
   until [ -n "$dry" ] || [ "$(state)" = ACTIVE ]; do sleep "$pause"; done
-  if run "${tpus[@]}" tpu-vm scp "$wheel" "$name:" "$zone" --worker=all && on_all "$install" && on_all "$train"; then exit; fi
+  code=0
+  { run "${tpus[@]}" tpu-vm scp "$wheel" "$name:" "$zone" --worker=all && on_all "$install" && on_all "$train"; } || code=$?
+  if [ $code = 0 ]; then exit; fi
   sleep "$pause"
-  if [ "$(state)" = ACTIVE ]; then exit 1; fi  # the run itself failed, as its output says
+  # the run itself failed, as its output says; one that was stopped has saved, though its slice may still be ACTIVE
+  if [ $code != $stopped ] && [ "$(state)" = ACTIVE ]; then exit 1; fi
   delete
   trap - EXIT
 done

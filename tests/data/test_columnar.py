@@ -58,7 +58,7 @@ def test_each_flipped_bit_of_an_arrow_file_is_an_error_or_other_values(tmp_path)
 def test_a_text_that_is_too_long_is_refused(kind, tmp_path, monkeypatch):
     monkeypatch.setattr(columnar, "LONGEST", 1000)
     fits = written(tmp_path / f"fits{kind}", pyarrow.table({"text": ["x" * 1000] * 30}))
-    assert len(list(columnar.rows(fits, "data.path", kind))) == 3
+    assert len(list(columnar.rows(fits, "data.path", kind))) == 30
     long = written(tmp_path / f"long{kind}", pyarrow.table({"text": ["x", "x" * 1001]}))
     with pytest.raises(ConfigError, match=r"data.path: a value of more than .*cut its text"):
         list(columnar.rows(long, "data.path", kind))

@@ -107,6 +107,17 @@ def test_a_preempted_slice_is_made_again_and_the_run_continues(run):
     assert code == 0 and actions(called) == once * 2
 
 
+def test_a_stopped_run_continues_in_a_new_slice_though_the_old_one_is_active(run):
+    gcloud = """
+    case "$*" in
+      *describe*) echo ACTIVE ;;
+      *flaxformer_lite\\ train*) if [ ! -e once ]; then touch once; exit 75; fi ;;
+    esac"""
+    code, _, called = run("tpu_vm.sh", "xl", *FLAGS, gcloud=gcloud, python3="")
+    assert code == 0 and actions(called).count("queued-resources create") == 2
+    assert actions(called).count("queued-resources delete") == 2
+
+
 @pytest.mark.parametrize(("fails", "deleted"), [("train", True), ("create", False)])
 def test_a_run_that_fails_is_not_repeated_and_no_slice_of_another_is_deleted(run, fails, deleted):
     gcloud = f'case "$*" in *{fails}*) exit 1 ;; *describe*) echo ACTIVE ;; esac'
