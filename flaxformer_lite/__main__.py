@@ -73,6 +73,9 @@ def start(*command: str) -> None:
 def main(argv: list[str]) -> None:
     """Runs one command. Any error is one line on stderr: the code is 2 on bad input, else 1;
     --debug shows the stack."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # the shell has closed it
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     try:
         _main(argv)
         sys.stdout.flush()

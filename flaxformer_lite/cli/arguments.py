@@ -179,6 +179,11 @@ def _add_applied(parser: argparse.ArgumentParser, output: str) -> None:
     add("--columns", type=command_line.text, metavar="ROLE=NAME,...", help=columns)
     add("--length", type=positive, metavar="INT", help="tokens of an example (default: the run's)")
     add(
+        "--escape_formulas",
+        action="store_true",
+        help="in csv and tsv, put an apostrophe before texts that a spreadsheet would compute",
+    )
+    add(
         "--batch_size", type=positive, metavar="INT", help="examples at a time (default: the run's)"
     )
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from flaxformer_lite import pages
-from flaxformer_lite.config.rules import ConfigError, is_local, is_place, is_text, shown
+from flaxformer_lite.config.rules import SECRET, ConfigError, is_local, is_place, is_text, shown
 
 BAD_INPUT = 2  # exit codes
 FAILED = 1
@@ -268,7 +268,8 @@ def path(value: str, rule: Callable[[Any], str] = is_local) -> str:
     """Parses a local file or folder, as an argparse type."""
     if problem := is_text(value) or rule(value):
         raise argparse.ArgumentTypeError(
-            f"{value if value.isprintable() else shown(value)}: {problem.rstrip('.')}"
+            f"{value if value.isprintable() and not SECRET.search(value) else shown(value)}:"
+            f" {problem.rstrip('.')}"
         )
     return value
 

@@ -22,6 +22,7 @@ from flaxformer_lite.data import table
 from flaxformer_lite.data.corpus import Corpus, Records
 from flaxformer_lite.data.pipeline import Dataset, open_dataset
 from flaxformer_lite.data.stored import StoredFeatures
+from flaxformer_lite.files.read import printable
 from flaxformer_lite.models import build_model
 from flaxformer_lite.runtime import invocation
 from flaxformer_lite.training import packing
@@ -252,6 +253,8 @@ def _print(out: Console, rows: Iterable[tuple[str, str | Text]]) -> None:
     grid.add_column(overflow="fold")
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
+        if isinstance(value, str):
+            value = printable(value)
         grid.add_row(name, value)
         if not out.is_terminal:
             out.print(f"{name:{width}}  {value}", soft_wrap=True)

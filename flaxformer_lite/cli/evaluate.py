@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> None:
         metrics, predictions = trained.evaluate(data)
         baseline = trained.baseline(data)
     if args.output:
-        write_rows(args.output, predicted(data, predictions))
+        write_rows(args.output, predicted(data, predictions), escape_formulas=args.escape_formulas)
     breakdown = objective.breakdown(predictions, np.arange(data.num_examples), data)
     if args.json:
         known: dict[str, Any] = {"baseline": dict([baseline])} if baseline else {}

@@ -89,13 +89,16 @@ def read(where: Path, family: str | None = None, *, allow_plugins: bool = False)
 
 def published_names(cfg: ModelConfig, params: dict) -> Mapping[str, Any]:
     """Returns tensors as save_pretrained would write them, or parameters by their own paths if it
-    cannot."""
+    cannot; the factors of an adapter, which it would merge, stand beside them by their own."""
     family = registry.resolve("models", cfg.family)
     flat = flatten_dict(params, sep="/")
+    factors = cfg.adapter.factors if cfg.adapter is not None else ()
+    beside = {name: leaf for name, leaf in flat.items() if name.rpartition("/")[2] in factors}
+    own = {name: leaf for name, leaf in flat.items() if name not in beside}
     if hasattr(family, "PUBLISHED"):
         try:
             hf_config.write_config(family, cfg)
-            return published_tensors(family.PUBLISHED, cfg, flat)
+            return published_tensors(family.PUBLISHED, cfg, own) | beside
         except ConfigError as error:
             notice(f"own parameter names, as there is no published form ({error})")
     return flat

@@ -94,9 +94,20 @@ def main(
             if is_url(workdir) and group.first and log.exists():
                 with contextlib.suppress(StorageError):
                     Objects(workdir).write(LOG, log.read_bytes())
+                    log.unlink()
+            _remove_folder(log, workdir)
             _end(group, message, code, at_once=at_once)
+    _remove_folder(log, workdir)
     if caught and (code := 128 + signal.SIGINT if caught == "SIGINT" else stopped_code):
         sys.exit(code)
+
+
+def _remove_folder(log: Path, workdir: str) -> None:
+    """Removes the temporary folder of a log that is kept with a run in a store, unless it holds the
+    log still."""
+    if is_url(workdir):
+        with contextlib.suppress(OSError):
+            log.parent.rmdir()
 
 
 def explain(error: BaseException, workdir: str, group: Processes) -> tuple[str, int, bool]:

@@ -10,10 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from flaxformer_lite.cli.open_model import folder_of, notices
+from flaxformer_lite.cli.open_model import folder_of, notice, notices
 from flaxformer_lite.data.pipeline import Dataset
 from flaxformer_lite.files.publish import write_file
+from flaxformer_lite.files.read import printable
 from flaxformer_lite.training.apply import open_file, open_trained
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # the first character of what a spreadsheet computes
 
 
 def run(args: argparse.Namespace) -> None:
@@ -30,10 +33,11 @@ def run(args: argparse.Namespace) -> None:
         _, predictions = trained.evaluate(data, scored=False)
         rows = predicted(data, predictions)
     if args.output:
-        write_rows(args.output, rows)
+        write_rows(args.output, rows, escape_formulas=args.escape_formulas)
         print(f"{args.output}: {len(rows):,} rows")
     else:
-        sys.stdout.write(_delimited(rows, ","))
+        text = _delimited(_for_spreadsheets(rows, args.escape_formulas), ",")
+        sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
 
 
 def options_of(args: argparse.Namespace) -> dict[str, Any]:
@@ -48,8 +52,10 @@ def predicted(data: Dataset, predictions: dict[str, np.ndarray]) -> list[dict[st
     return [{**row, **more} for row, more in zip(records.table.rows, told, strict=True)]
 
 
-def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
+def write_rows(path: Path, rows: list[dict[str, Any]], *, escape_formulas: bool = False) -> None:
     """Writes rows by the suffix of the file, which appears whole or not at all."""
+    if path.suffix != ".jsonl":
+        rows = _for_spreadsheets(rows, escape_formulas)
     if path.suffix == ".jsonl":
         text = "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
     else:
@@ -69,6 +75,33 @@ def _delimited(rows: list[dict[str, Any]], separator: str, quoting: Any = csv.QU
     for row in rows:
         writer.writerow({name: _cell(value) for name, value in row.items()})
     return file.getvalue()
+
+
+def _for_spreadsheets(rows: list[dict[str, Any]], escape: bool) -> list[dict[str, Any]]:
+    """Returns rows with an apostrophe before texts that a spreadsheet would compute; without
+    `escape` the rows as they are, and a notice if there are such."""
+    if escape:
+        return [
+            {name: f"'{value}" if _is_formula(value) else value for name, value in row.items()}
+            for row in rows
+        ]
+    count = sum(_is_formula(value) for row in rows for value in row.values())
+    if count:
+        notice(
+            f"{count:,} cells begin like a formula (one of = + - @), which a spreadsheet would"
+            " compute; --escape_formulas puts an apostrophe before them."
+        )
+    return rows
+
+
+def _is_formula(value: Any) -> bool:
+    if not isinstance(value, str) or not value.startswith(FORMULA):
+        return False
+    try:
+        float(value)
+    except ValueError:
+        return True
+    return False
 
 
 def _cell(value: Any) -> Any:

@@ -5,6 +5,8 @@ from collections.abc import Collection, Iterable, Sequence
 from rich.console import Console
 from rich.table import Table
 
+from flaxformer_lite.files.read import printable
+
 WIDTH = 200  # columns of a file or pipe
 
 
@@ -20,7 +22,8 @@ def print_table(
     """Prints a table; the columns whose numbers are in `right` are aligned there."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     for number, title in enumerate(titles):
+        title = printable(title)
         table.add_column(title, justify="right" if number in right else "left", overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(printable, row))
     console().print(table)

@@ -273,6 +273,14 @@ class ModelConfig(Execution, Architecture):
 
     def __post_init__(self) -> None:
         super().__post_init__()  # of both
+        if self.decoder_num_heads and self.decoder_layers:
+            side = self.of_decoder
+            try:
+                side.has_position_table  # noqa: B018  # the encoding checks the width of the heads
+            except ValueError as error:
+                raise ConfigError(
+                    f"decoder_num_heads={self.decoder_num_heads}, d_model={self.d_model}: {error}"
+                ) from None
         for layers in (self.encoder_layers, self.decoder_layers):
             if self.scan:
                 check_scan(

@@ -21,6 +21,7 @@ from flaxformer_lite.config import choices
 INT32 = 2**31 - 1
 FLOAT32 = 3.4e38  # floats beyond are infinite on a device
 MOST_TRACED = 1000  # steps of a trace; a step of a large model writes megabytes
+SECRET = re.compile(r"(?<=://)[^/,\s'\"]*@|(?<=\?)[\w.-]+=[^,\s'\"]*")  # in an address
 SHOWN = 160  # most letters of a value in a message
 
 
@@ -101,6 +102,11 @@ def is_local(value: str) -> str:
 def is_place(value: str) -> str:
     """Refuses addresses other than those of the stores that are read and written, and misspelled
     ones."""
+    if SECRET.search(value):
+        return (
+            "an address must hold no keys or tokens, as addresses are stored and printed; set the"
+            " store's own variables or files, such as AWS_ACCESS_KEY_ID, and leave them out."
+        )
     for scheme in re.findall(r"(?:^|,)\s*(\w[\w+.-]*)://", value):
         if scheme not in choices.STORES:
             known = " and ".join(f"{name}://" for name in choices.STORES)
@@ -328,8 +334,8 @@ def _is_instance(value: Any, kind: type) -> bool:
 
 
 def shown(value: Any) -> str:
-    """Writes a value in a message: a class as its name, a record without its fields, cut where it
-    is long."""
+    """Writes a value in a message: a class as its name, a record without its fields, an address
+    without its secrets, cut where it is long."""
     if isinstance(value, type):
         return f"{value.__name__} (the class, without its parentheses)"
     if dataclasses.is_dataclass(value):
@@ -340,4 +346,6 @@ def shown(value: Any) -> str:
         text = repr(value)
     except Exception as error:  # such as an integer with more digits than Python prints
         return f"{type(value).__name__} ({error})"
+    if "://" in text:
+        text = SECRET.sub("***", text)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."

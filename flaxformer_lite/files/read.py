@@ -4,6 +4,7 @@ limited in depth and numbers."""
 import json
 import math
 import os
+import re
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,6 +26,7 @@ KINDS = {
     list: "a list",
 }
 Kind = type | tuple[type, ...]
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 SHOWN = 120  # most characters of a name from a file in a message
 
 
@@ -121,6 +123,12 @@ def is_kind(value: Any, kind: Kind) -> bool:
 def spelled(kind: Kind) -> str:
     """Returns the name of a type for a message."""
     return " or ".join(map(spelled, kind)) if isinstance(kind, tuple) else KINDS[kind]
+
+
+def printable(text: str) -> str:
+    """Returns text that others wrote for a terminal, with what a terminal obeys escaped: control
+    characters but line ends and tabs, and those that turn the direction of writing."""
+    return CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 def shown(name: str) -> str:

@@ -144,19 +144,23 @@ def _step(program: Program, state: Any, batch: Any) -> Step:
         program.train_step if program.cfg.mesh.mode == "pmap" else compiled
     )  # a compiled pmap cannot be called
     state, metrics = run(state, batch)
-    momentum = next(part.trace for part in state.opt_state if hasattr(part, "trace"))
-    return Step(
-        jax.tree.map(np.asarray, momentum), float(metrics["loss"]), compiled.as_text(), warned
-    )
+    gradients = jax.tree.map(np.asarray, _momentum(state.opt_state))
+    return Step(gradients, float(metrics["loss"]), compiled.as_text(), warned)
+
+
+def _momentum(opt_state: Any) -> Any:
+    """Returns the momentum of gradient descent, without the parameters that an adapter freezes."""
+    parts = jax.tree.leaves(opt_state, is_leaf=lambda part: hasattr(part, "trace"))
+    return next(part.trace for part in parts if hasattr(part, "trace"))
 
 
 def _compare(program: Program, wanted: Any, got: Any) -> list[Gradient]:
     noise = NOISE * max(np.abs(leaf).max() for leaf in jax.tree.leaves(wanted))
     found = []
-    params = jax.tree_util.tree_leaves_with_path(program.target.params)
-    for (keys, param), a, b in zip(
-        params, jax.tree.leaves(wanted), jax.tree.leaves(got), strict=True
-    ):
+    params = dict(jax.tree_util.tree_leaves_with_path(program.target.params))
+    trained = jax.tree_util.tree_leaves_with_path(wanted)
+    for (keys, a), b in zip(trained, jax.tree.leaves(got), strict=True):
+        param = params[keys]
         largest = float(np.abs(a).max())
         apart = float(np.abs(a - b).max())
         # NaN differs from every number.

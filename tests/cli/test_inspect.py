@@ -1,12 +1,18 @@
+import dataclasses
 import hashlib
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
 from flaxformer_lite.__main__ import main
+from flaxformer_lite.adapters.lora import LoraConfig
+from flaxformer_lite.training import loop
 from tests.cli import models
+from tests.training import tiny_runs
 
 
 @pytest.fixture(scope="module")
@@ -65,3 +71,18 @@ def test_names_with_braces_are_shown(tmp_path, capsys):
     save_file({f"h.{i}.{{}}.w": np.zeros(2) for i in (0, 1, 10)}, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text('{"model_type": "mamba"}')
     assert re.search(r"h\.\{0-10\}\.\{\}\.w +2 +float64 +3 times", shown(capsys, tmp_path))
+
+
+def test_a_run_with_an_adapter(tmp_path, capsys):
+    cfg = tiny_runs.config(tmp_path, train={"steps": 1})
+    model = dataclasses.replace(cfg.model, adapter=LoraConfig(rank=2))
+    loop.run(dataclasses.replace(cfg, model=model), tmp_path / "run")
+    capsys.readouterr()
+    said = shown(capsys, tmp_path / "run")
+    assert "attn.c_attn.weight" in said and "lora_a" in said
+
+
+def test_a_closed_stdout():
+    command = f"{sys.executable} -m flaxformer_lite --version >&-"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert done.returncode == 0 and not done.stderr

@@ -1,6 +1,7 @@
 """A step on any mesh is the step on one device, and what devices exchange is what the design
 says."""
 
+import dataclasses
 import functools
 import importlib
 import os
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 from flaxformer_lite import __main__ as door
+from flaxformer_lite.adapters.lora import LoraConfig
 from flaxformer_lite.attentions import context_parallel
 from flaxformer_lite.config import ExperimentConfig, MeshConfig, from_config_dict
 from flaxformer_lite.plan import verify_mesh
@@ -92,6 +94,14 @@ def test_a_model_and_its_companion_on_a_mesh_are_those_on_one_device():
     verdict = verify_mesh.verify(reference("electra_tiny"), MeshConfig(**MESHES[EVERYTHING]))
     assert verdict.equal, verdict.gradients[:3]
     assert any(gradient.path.startswith("generator/") for gradient in verdict.gradients)
+
+
+def test_a_model_with_an_adapter_is_compared_by_what_is_trained():
+    cfg = small("gpt2_tiny")
+    model = dataclasses.replace(cfg.model, adapter=LoraConfig(rank=2))
+    wanted = verify_mesh.reference(dataclasses.replace(cfg, model=model))
+    verdict = verify_mesh.verify(wanted, MeshConfig(**MESHES["data"]))
+    assert verdict.equal and all("/lora_" in one.path for one in verdict.gradients)
 
 
 def test_a_mesh_that_computes_something_else_is_found(monkeypatch):

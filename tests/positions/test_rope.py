@@ -5,7 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from flaxformer_lite.config import ConfigError
 from flaxformer_lite.functions.rotary import rotate
+from flaxformer_lite.models import bart
 from flaxformer_lite.positions.rope import Rope
 
 LLAMA3 = {
@@ -203,3 +205,9 @@ def test_a_part_given_as_a_quotient_is_that_many_dimensions():
     assert all(
         Rope(fraction=d / h).rotated(h) == d for h in range(2, 130, 2) for d in range(2, h + 1, 2)
     )
+
+
+def test_heads_of_a_decoder_that_are_no_pairs_are_refused_by_the_config():
+    sizes = {"d_model": 16, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
+    with pytest.raises(ConfigError, match=r"decoder_num_heads=16, d_model=16: head_dim=1"):
+        bart.config("tiny", **sizes, mlp_dim=32, decoder_num_heads=16, position=Rope())

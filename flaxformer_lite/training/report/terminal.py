@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
+from flaxformer_lite.files.read import printable
 from flaxformer_lite.objectives.base import LOSS, Metric
 from flaxformer_lite.runtime.log import heard
 from flaxformer_lite.training.report.metrics import Record
@@ -45,6 +46,7 @@ class Terminal:
         room = max(20, self.console.width - width - 4)
         self.console.print(f"\n[bold]{title}[/bold]")
         for name, value in rows:
+            value = printable(value)
             lines = [value]
             if self.console.is_terminal and not copied:
                 lines = textwrap.wrap(value, room, break_long_words=False, break_on_hyphens=False)
@@ -57,11 +59,12 @@ class Terminal:
         self.console.print("\n[bold]sample[/bold]")
         for title, text in texts:
             self.console.print(f"  --- {title}", style="dim")
-            self.console.print("\n".join(f"  {line}" for line in text.splitlines()), markup=False)
+            lines = printable(text).splitlines()
+            self.console.print("\n".join(f"  {line}" for line in lines), markup=False)
 
     def note(self, text: str) -> None:
         """Prints one line above the bar."""
-        self.console.print(text, markup=False)
+        self.console.print(printable(text), markup=False)
 
     def listening(self) -> contextlib.AbstractContextManager[None]:
         """Prints the package's log messages (such as the choice of attention) within the block,

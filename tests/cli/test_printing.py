@@ -1,0 +1,57 @@
+"""What others wrote reaches terminals and spreadsheets as text."""
+
+import csv
+import json
+
+import pytest
+
+from flaxformer_lite.__main__ import main
+from flaxformer_lite.cli.predict import write_rows
+from flaxformer_lite.cli.tables import print_table
+from flaxformer_lite.config import ConfigError, TrainConfig
+from flaxformer_lite.config.rules import is_place
+from flaxformer_lite.files.read import printable
+from flaxformer_lite.objectives.causal_lm import CausalLm
+from flaxformer_lite.training.report.terminal import Terminal
+
+ESCAPE = "\x1b]0;title\x07 \u202e"
+
+
+def test_control_characters_are_escaped_and_other_text_is_kept(capsys):
+    assert printable(ESCAPE) == "\\x1b]0;title\\x07 \\u202e"
+    plain = "naïve\u00a0日本 🙂\n\t"
+    assert printable(plain) == plain
+    print_table([ESCAPE], [[ESCAPE]], right=())
+    terminal = Terminal(1, CausalLm.shown)
+    terminal.rows("labels", [("classes", ESCAPE)])
+    terminal.sample([("a", ESCAPE)])
+    terminal.note(ESCAPE)
+    said = capsys.readouterr().out
+    assert "\x1b" not in said and "\x07" not in said and said.count("\\x1b]0;title") == 5
+
+
+@pytest.mark.parametrize("address", ["s3://KEY:SECRET@b/x", "gs://b/x?token=SECRET"])
+def test_secrets_of_addresses_are_refused_and_not_printed(address, capsys):
+    with pytest.raises(ConfigError, match="must hold no keys or tokens") as error:
+        TrainConfig(init_from=address)
+    assert "SECRET" not in str(error.value)
+    with pytest.raises(SystemExit):
+        main(["inspect", address])
+    said = capsys.readouterr().err
+    assert "must hold no keys" in said and "SECRET" not in said
+    assert not is_place("gs://b/part-?.txt") and not is_place("s3://b/a@b")
+
+
+def test_formulas_are_escaped_on_request_and_reported_otherwise(tmp_path, capsys):
+    rows = [{"text": "=HYPERLINK(1)", "score": -0.5, "number": "-1"}, {"text": "@a"}]
+    write_rows(tmp_path / "t.csv", rows)
+    assert "2 cells begin like a formula" in capsys.readouterr().err
+    assert (tmp_path / "t.csv").read_text().splitlines()[1].startswith("=HYPERLINK")
+    write_rows(tmp_path / "t.csv", rows, escape_formulas=True)
+    first, second = csv.DictReader((tmp_path / "t.csv").read_text().splitlines())
+    assert (first["text"], first["score"], first["number"]) == ("'=HYPERLINK(1)", "-0.5", "-1")
+    assert second["text"] == "'@a"
+    write_rows(tmp_path / "t.jsonl", rows, escape_formulas=True)
+    lines = (tmp_path / "t.jsonl").read_text().splitlines()
+    assert json.loads(lines[0]) == rows[0]
+    assert not capsys.readouterr().err
