@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.choices import STORES
-from flaxformer_lite.config.rules import is_place
+from flaxformer_lite.config.rules import SECRET, is_place
 
 TRIED = 9  # times that a request is sent again
 PATIENCE = 80.0  # seconds, from the first failure to the last retry
@@ -154,7 +154,7 @@ def request(url: str, act: Callable[[Any, str], Answer], *, retried_inside: bool
     """
     global _retries
     if problem := is_place(url):
-        raise StorageError(f"{url}: {problem}")
+        raise StorageError(f"{SECRET.sub('***', url)}: {problem}")
     from obstore.exceptions import BaseError, PreconditionError
 
     scheme, _, place = url.partition("://")
