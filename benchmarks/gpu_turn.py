@@ -24,10 +24,11 @@ TRAIN = {  # a page of configs/, and what is changed of it
     "t5_base": ("t5_base", {}),
 }
 DECODE = {f"decode_b{batch}": batch for batch in (1, 8, 64)}  # of GPT-2 124M
+# layers, width, heads: what torch has a peer for
 GPTS = {
     "gpt2_124m": (12, 768, 12),
     "gpt2_xl": (48, 1600, 25),
-}  # layers, width, heads: what torch has a peer for
+}
 BATCHES = (256, 192, 128, 96, 64, 48, 32, 24, 16, 8, 4, 2, 1)
 NEW = 256  # tokens of a continuation
 FULL = "RESOURCE_EXHAUSTED", "out of memory"  # jax's and torch's words for it
@@ -59,8 +60,8 @@ def train(name: str, attention: str, batch: int, tiny: bool):
 
     from flaxformer_lite import sharding
     from flaxformer_lite.data import dummy
+    from flaxformer_lite.runs.start.initial_state import initial_state
     from flaxformer_lite.training import program
-    from flaxformer_lite.training.start.initial_state import initial_state
 
     cfg = config(name, attention, batch, tiny)
     rows = dummy.batch(cfg)

@@ -59,9 +59,8 @@ def matmul() -> None:
 
 @functools.cache
 def _square() -> jax.Array:
-    return jnp.ones(
-        (child.MATMUL, child.MATMUL)
-    )  # built lazily, or it would count in the first step
+    # built lazily, or it would count in the first step
+    return jnp.ones((child.MATMUL, child.MATMUL))
 
 
 MULTIPLY = jax.jit(jnp.dot)

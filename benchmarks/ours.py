@@ -22,11 +22,11 @@ from flaxformer_lite.config import (
     OptimizerConfig,
     TrainConfig,
 )
-from flaxformer_lite.objectives.causal_lm import CausalLm
-from flaxformer_lite.objectives.masked_lm import MaskedLm
-from flaxformer_lite.objectives.span_corruption import SpanCorruption
+from flaxformer_lite.objectives.text.causal_lm import CausalLm
+from flaxformer_lite.objectives.text.masked_lm import MaskedLm
+from flaxformer_lite.objectives.text.span_corruption import SpanCorruption
+from flaxformer_lite.runs.start import initial_state, precompile
 from flaxformer_lite.training import program
-from flaxformer_lite.training.start import initial_state, precompile
 
 OBJECTIVES = {"gpt2": CausalLm(), "bert": MaskedLm(), "t5": SpanCorruption()}
 

@@ -4,7 +4,7 @@ four times that.
     python -m benchmarks.positions                                             # all, into docs/positions.md
     python -m benchmarks.positions --quick --only=alibi --only=learned --out=/tmp/positions
 
-Every encoding of flaxformer_lite/positions trains as a language model on the standard library's
+Every encoding of flaxformer_lite/nn/positions trains as a language model on the standard library's
 sources. The held-out text is cut into rows of either length, so that both losses are of the same
 tokens. Rotary positions are also stretched after training, and a learned table gets rows that no
 example ever reaches.
@@ -38,12 +38,12 @@ from flaxformer_lite.config import (
 )
 from flaxformer_lite.data.pipeline import open_dataset
 from flaxformer_lite.models import gpt2
-from flaxformer_lite.objectives.causal_lm import CausalLm
-from flaxformer_lite.positions.encoding import Encoding, hooks
-from flaxformer_lite.positions.learned import Learned
-from flaxformer_lite.positions.nope import Nope
-from flaxformer_lite.positions.rope import Rope
-from flaxformer_lite.training import loop
+from flaxformer_lite.nn.positions.encoding import Encoding, hooks
+from flaxformer_lite.nn.positions.learned import Learned
+from flaxformer_lite.nn.positions.nope import Nope
+from flaxformer_lite.nn.positions.rope import Rope
+from flaxformer_lite.objectives.text.causal_lm import CausalLm
+from flaxformer_lite.runs import loop
 
 LENGTH = 64
 FACTOR = 4

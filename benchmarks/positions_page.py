@@ -12,8 +12,8 @@ matplotlib.use("Agg")
 from flax.traverse_util import flatten_dict
 from matplotlib import pyplot
 
-from flaxformer_lite.functions import kernels, rotary
-from flaxformer_lite.positions.encoding import Encoding, hooks
+from flaxformer_lite.nn.functions import kernels, rotary
+from flaxformer_lite.nn.positions.encoding import Encoding, hooks
 
 START = "<!-- measured by benchmarks/positions.py -->"
 END = "<!-- to here -->"

@@ -26,11 +26,11 @@ from flaxformer_lite.config import (
     TrainConfig,
 )
 from flaxformer_lite.models import gpt2, recurrent
-from flaxformer_lite.objectives.causal_lm import CausalLm
+from flaxformer_lite.objectives.text.causal_lm import CausalLm
 from flaxformer_lite.registry import resolve_class
-from flaxformer_lite.training import loop
-from flaxformer_lite.training.report import metrics
-from flaxformer_lite.training.start import initial_state, setup
+from flaxformer_lite.runs import loop
+from flaxformer_lite.runs.report import metrics
+from flaxformer_lite.runs.start import initial_state, setup
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt

@@ -304,9 +304,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=results.FOLDER, help="a folder")
     args = parser.parse_args()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(
-            number, lambda number, _: sys.exit(128 + number)
-        )  # so that the peers end as well
+        # so that the peers end as well
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     for flag in ("torch", "flax"):
         if (path := getattr(args, flag)) and not shutil.which(path):
             parser.error(f"--{flag}={path}: no such interpreter.")

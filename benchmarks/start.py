@@ -164,8 +164,8 @@ def compile_scanned(layers: int) -> tuple[float, float]:
 
     from benchmarks import ours
     from flaxformer_lite import sharding
+    from flaxformer_lite.runs.start.initial_state import initial_state
     from flaxformer_lite.training import program
-    from flaxformer_lite.training.start.initial_state import initial_state
 
     case = dataclasses.replace(DEEP, layers=layers)
     cfg = ours.experiment(case)

@@ -6,10 +6,11 @@ from benchmarks.cases import CASES
 from benchmarks.child import MATMUL
 
 OURS = "flaxformer_lite"
+# the reference of the goals, by kind of case
 USUAL = {
     "train": "HF torch.compile",
     "generate": "HF torch eager",
-}  # the reference of the goals, by kind of case
+}
 FIRST_GOAL = 3.0  # of train steps
 MEMORY_GOAL = 1.0
 MIB = 2**20

@@ -16,7 +16,7 @@ from flaxformer_lite.config import (
     to_config_dict,
 )
 from flaxformer_lite.models import bert
-from flaxformer_lite.objectives.masked_lm import MaskedLm
+from flaxformer_lite.objectives.text.masked_lm import MaskedLm
 
 
 def get_config():

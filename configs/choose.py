@@ -17,7 +17,7 @@ from flaxformer_lite.config import (
     to_config_dict,
 )
 from flaxformer_lite.models import bert
-from flaxformer_lite.objectives.multiple_choice import MultipleChoice
+from flaxformer_lite.objectives.tables.multiple_choice import MultipleChoice
 
 
 def get_config():

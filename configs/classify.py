@@ -19,7 +19,7 @@ from flaxformer_lite.config import (
     TrainConfig,
     to_config_dict,
 )
-from flaxformer_lite.objectives.classification import Classification
+from flaxformer_lite.objectives.tables.classification import Classification
 from flaxformer_lite.registry import resolve
 
 

@@ -14,7 +14,7 @@ from flaxformer_lite.config import (
     to_config_dict,
 )
 from flaxformer_lite.models import gpt2
-from flaxformer_lite.objectives.causal_lm import CausalLm
+from flaxformer_lite.objectives.text.causal_lm import CausalLm
 
 
 def get_config():

@@ -19,7 +19,7 @@ from flaxformer_lite.config import (
     to_config_dict,
 )
 from flaxformer_lite.models import llama
-from flaxformer_lite.objectives.dpo import Dpo
+from flaxformer_lite.objectives.tables.dpo import Dpo
 
 
 def get_config():

@@ -18,7 +18,7 @@ from flaxformer_lite.config import (
     to_config_dict,
 )
 from flaxformer_lite.models import electra
-from flaxformer_lite.objectives.replaced_tokens import ReplacedTokens
+from flaxformer_lite.objectives.text.replaced_tokens import ReplacedTokens
 
 
 def get_config():

@@ -20,7 +20,7 @@ from flaxformer_lite.config import (
     to_config_dict,
 )
 from flaxformer_lite.models import llama
-from flaxformer_lite.objectives.instruction import Instruction
+from flaxformer_lite.objectives.tables.instruction import Instruction
 
 
 def get_config():

@@ -22,7 +22,6 @@ def get_config():
     config.data.length = 4096
     config.optimizer.learning_rate = 1.5e-4
     config.train.update(batch_size=1024, accumulate=1)
-    config.mesh.fsdp = (
-        32  # 64 parts of the width are too thin: the compiler then reduces whole gradients
-    )
+    # 64 parts of the width are too thin: the compiler then reduces whole gradients
+    config.mesh.fsdp = 32
     return config

@@ -18,7 +18,7 @@ from flaxformer_lite.config import (
     to_config_dict,
 )
 from flaxformer_lite.models import bert
-from flaxformer_lite.objectives.question_answering import QuestionAnswering
+from flaxformer_lite.objectives.tables.question_answering import QuestionAnswering
 
 
 def get_config():

@@ -18,7 +18,7 @@ from flaxformer_lite.config import (
     to_config_dict,
 )
 from flaxformer_lite.models import recurrent
-from flaxformer_lite.objectives.causal_lm import CausalLm
+from flaxformer_lite.objectives.text.causal_lm import CausalLm
 from flaxformer_lite.registry import resolve_class
 
 CELLS = ("rnn", "lstm", "gru")

@@ -19,7 +19,7 @@ from flaxformer_lite.config import (
     to_config_dict,
 )
 from flaxformer_lite.models import bert
-from flaxformer_lite.objectives.reranking import Reranking
+from flaxformer_lite.objectives.tables.reranking import Reranking
 
 
 def get_config():

@@ -21,7 +21,7 @@ from flaxformer_lite.config import (
     to_config_dict,
 )
 from flaxformer_lite.models import bert
-from flaxformer_lite.objectives.sentence_embeddings import SentenceEmbeddings
+from flaxformer_lite.objectives.tables.sentence_embeddings import SentenceEmbeddings
 
 
 def get_config():

@@ -16,7 +16,7 @@ from flaxformer_lite.config import (
     to_config_dict,
 )
 from flaxformer_lite.models import seq2seq_recurrent
-from flaxformer_lite.objectives.text_to_text import TextToText
+from flaxformer_lite.objectives.tables.text_to_text import TextToText
 
 PRESETS = {"bahdanau": "tiny", "luong": "tiny_luong"}
 

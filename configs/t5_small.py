@@ -16,7 +16,7 @@ from flaxformer_lite.config import (
     to_config_dict,
 )
 from flaxformer_lite.models import t5
-from flaxformer_lite.objectives.span_corruption import SpanCorruption
+from flaxformer_lite.objectives.text.span_corruption import SpanCorruption
 
 
 def get_config():

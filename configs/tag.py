@@ -18,7 +18,7 @@ from flaxformer_lite.config import (
     TrainConfig,
     to_config_dict,
 )
-from flaxformer_lite.objectives.tagging import Tagging
+from flaxformer_lite.objectives.tables.tagging import Tagging
 from flaxformer_lite.registry import resolve
 
 

@@ -18,7 +18,7 @@ from flaxformer_lite.config import (
     to_config_dict,
 )
 from flaxformer_lite.models import transformer
-from flaxformer_lite.objectives.seq2seq import Seq2seq
+from flaxformer_lite.objectives.text.seq2seq import Seq2seq
 
 
 def get_config():

@@ -20,7 +20,7 @@ from flaxformer_lite.config import (
     to_config_dict,
 )
 from flaxformer_lite.models import t5
-from flaxformer_lite.objectives.text_to_text import TextToText
+from flaxformer_lite.objectives.tables.text_to_text import TextToText
 
 
 def get_config():

@@ -14,7 +14,7 @@ from flaxformer_lite.config import (
     to_config_dict,
 )
 from flaxformer_lite.models import t5
-from flaxformer_lite.objectives.ul2 import Ul2
+from flaxformer_lite.objectives.text.ul2 import Ul2
 
 
 def get_config():

@@ -85,9 +85,8 @@ def entries(lines: list[str]) -> list[tuple[str, str]]:
     for line in lines:
         if line[edge] != " ":
             name, _, kind = line.strip().partition(":")
-            found.append(
-                (name.strip(), kind.strip() if edge else "")
-            )  # numpy's style has the type there
+            # numpy's style has the type there
+            found.append((name.strip(), kind.strip() if edge else ""))
         elif found:
             found[-1] = (found[-1][0], joined(f"{found[-1][1]} {line}"))
     return found
@@ -160,9 +159,8 @@ def main() -> None:
     made = {"choices": choices(found, draw), "pairs": pairs(found), "questions": asked}[args.kind]
     rows = list(itertools.islice(made, args.rows))
     args.folder.mkdir(parents=True, exist_ok=True)
-    last = (
-        len(rows) * 9 // 10
-    )  # rows of one docstring stand together, so that no other question about it is held out
+    # rows of one docstring stand together, so that no other question about it is held out
+    last = len(rows) * 9 // 10
     for name, part in (("train", rows[:last]), ("dev", rows[last:])):
         (args.folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
     print(f"{args.folder}: {last:,} rows to train on, {len(rows) - last:,} held out")

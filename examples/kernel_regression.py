@@ -21,7 +21,7 @@ import numpy as np
 import optax
 
 from flaxformer_lite import attend, kernel_weights, pool
-from flaxformer_lite.functions.kernels import boxcar, epanechnikov, gaussian
+from flaxformer_lite.nn.functions.kernels import boxcar, epanechnikov, gaussian
 
 Kernel = Callable[[jax.Array], jax.Array]
 KERNELS: dict[str, Kernel] = {
@@ -30,10 +30,11 @@ KERNELS: dict[str, Kernel] = {
     "Gaussian": gaussian,
     "Epanechnikov": epanechnikov,
 }
+# no gradient reaches the width of a boxcar, and a constant has none
 LEARNED = (
     "Gaussian",
     "Epanechnikov",
-)  # no gradient reaches the width of a boxcar, and a constant has none
+)
 FIXED = 1.0
 END = 6.0
 NOISE = 0.4
@@ -135,9 +136,8 @@ def attention_gap(width: float, points: Points, test: Points) -> tuple[float, fl
     q = q_TH[None, :, None]
     k = k_SH[None, :, None]
     weights_TS = weights(q_TH, k_SH, bandwidth=width)
-    softmax_TS = attend(q, k, jnp.eye(len(y_S))[None, :, None], scale=width**-2)[
-        0, :, 0
-    ]  # identity values show them
+    # identity values show them
+    softmax_TS = attend(q, k, jnp.eye(len(y_S))[None, :, None], scale=width**-2)[0, :, 0]
     attended_T = attend(q, k, y_S[None, :, None, None], scale=width**-2)[0, :, 0, 0]
     return float(jnp.abs(softmax_TS - weights_TS).max()), float(
         jnp.abs(attended_T - mean(weights_TS, y_S)).max()

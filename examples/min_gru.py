@@ -21,9 +21,9 @@ import jax.numpy as jnp
 from flaxformer_lite import Context, Execution
 from flaxformer_lite.config import ConfigError, InitConfig
 from flaxformer_lite.config.parts import MixerConfig
-from flaxformer_lite.modules.cache import StateCache, empty_state
-from flaxformer_lite.modules.documents import with_documents
-from flaxformer_lite.modules.einsum import Einsum
+from flaxformer_lite.nn.modules.cache import StateCache, empty_state
+from flaxformer_lite.nn.modules.documents import with_documents
+from flaxformer_lite.nn.modules.einsum import Einsum
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,9 +23,9 @@ import jax.numpy as jnp
 from flaxformer_lite import Execution
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.parts import FeedForwardConfig
-from flaxformer_lite.feed_forwards.mlp import MlpConfig
-from flaxformer_lite.functions.activations import ACTIVATIONS
-from flaxformer_lite.modules.einsum import initializer
+from flaxformer_lite.nn.feed_forwards.mlp import MlpConfig
+from flaxformer_lite.nn.functions.activations import ACTIVATIONS
+from flaxformer_lite.nn.modules.einsum import initializer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,11 +18,10 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.config import ConfigError, LayerKind, ModelConfig, check_family
-from flaxformer_lite.functions.activations import ACTIVATIONS
 from flaxformer_lite.models import bert
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
-from flaxformer_lite.models.skeletons import parts
+from flaxformer_lite.models.skeletons import build_layers
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
 from flaxformer_lite.models.weight_map import (
     Fields,
@@ -33,10 +32,11 @@ from flaxformer_lite.models.weight_map import (
     rows,
     within,
 )
-from flaxformer_lite.modules.einsum import Einsum
-from flaxformer_lite.modules.heads import Classifier, VocabHead
-from flaxformer_lite.modules.norms import Norm
-from flaxformer_lite.positions.rope import Rope
+from flaxformer_lite.nn.functions.activations import ACTIVATIONS
+from flaxformer_lite.nn.modules.einsum import Einsum
+from flaxformer_lite.nn.modules.heads import Classifier, VocabHead
+from flaxformer_lite.nn.modules.norms import Norm
+from flaxformer_lite.nn.positions.rope import Rope
 
 LOCAL = 128
 GLOBAL_EVERY = 3
@@ -86,7 +86,7 @@ class Model(EncoderModel):
         cfg = self.cfg
         run = self.cfg.execution
         self.transform = Transform(cfg)
-        self.lm_head = VocabHead(parts.vocab(cfg), run)
+        self.lm_head = VocabHead(build_layers.vocab(cfg), run)
         self.classifier = Classifier(cfg.num_labels, True, cfg.initial, run)
 
     def project(self, x_BTD):

@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.objectives import LossSums, Metric
-from flaxformer_lite.objectives.classification import Classification
+from flaxformer_lite.objectives.tables.classification import Classification
 
 WORDS = {1: "awful", 2: "poor", 3: "fair", 4: "good", 5: "superb"}
 

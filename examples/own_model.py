@@ -21,10 +21,11 @@ from flaxformer_lite import (
 
 near = AttentionConfig(num_heads=4, window=8, position=Rope(base=10_000.0))
 far = AttentionConfig(num_heads=4, num_kv_heads=1, position=Rope(base=160_000.0))
+# every other layer looks far; the near ones have no feed-forward
 layers = StackConfig(
     num_layers=4,
     pattern=(LayerConfig(mixer=far, feed_forward=MlpConfig(gated=True)), LayerConfig(mixer=near)),
-)  # every other layer looks far; the near ones have no feed-forward
+)
 
 
 class Bytes(nn.Module):

@@ -14,8 +14,8 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from flaxformer_lite.positions.encoding import Table, relative
-from flaxformer_lite.positions.rope import Rope
+from flaxformer_lite.nn.positions.encoding import Table, relative
+from flaxformer_lite.nn.positions.rope import Rope
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,9 +24,8 @@ class RopeWithDecay(Rope):
 
     by_distance: ClassVar[bool] = True
 
-    start: float = (
-        -3.0
-    )  # initial s of every head, approximately; softplus turns it into a slope of 0.05
+    # initial s of every head, approximately; softplus turns it into a slope of 0.05
+    start: float = -3.0
 
     def tables(self, *, d_model, num_heads, head_dim, max_length):
         return super().tables(

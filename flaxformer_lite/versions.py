@@ -7,10 +7,11 @@ import logging
 import re
 
 LOG = logging.getLogger("flaxformer_lite")
+# the newest minor releases; `make canary` tries newer ones
 TESTED = {
     "jax": (0, 12),
     "flax": (0, 12),
-}  # the newest minor releases; `make canary` tries newer ones
+}
 
 
 @functools.cache

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from flaxformer_lite.runtime import environment
-from tests.storage import bucket, gcs, s3  # noqa: F401, fixtures
+from tests.object_stores import bucket, gcs, s3  # noqa: F401, fixtures
 
 # Tests compile thousands of tiny programs and run each once: optimising them costs three times what
 # it saves. Each fusion through MLIR, and a module of LLVM for each part of a program, would make a
@@ -87,6 +87,5 @@ def forget_programs():
         jax.clear_caches()
         gc.collect()
         getattr(LIBC, "malloc_trim", lambda _: 0)(0)
-        limit = max(
-            MEMORY, resident() + MEMORY // 3
-        )  # whatever holds the rest, do not compile for every test anew
+        # whatever holds the rest, do not compile for every test anew
+        limit = max(MEMORY, resident() + MEMORY // 3)

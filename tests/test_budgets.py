@@ -20,7 +20,8 @@ from flaxformer_lite import sharding
 from flaxformer_lite.analysis import flops
 from flaxformer_lite.config import ExperimentConfig, MeshConfig, from_config_dict
 from flaxformer_lite.data import dummy
-from flaxformer_lite.training import loop, program
+from flaxformer_lite.runs import loop
+from flaxformer_lite.training import program
 from tests.training import tiny_runs
 
 ROOT = Path(__file__).parents[1]

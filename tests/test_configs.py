@@ -19,9 +19,9 @@ from flaxformer_lite.config import (
 )
 from flaxformer_lite.data import dummy
 from flaxformer_lite.data.pipeline import open_dataset
-from flaxformer_lite.objectives.task import Task
-from flaxformer_lite.training import models, program
-from flaxformer_lite.training.start import initial_state, setup
+from flaxformer_lite.objectives.tables.task import Task
+from flaxformer_lite.runs.start import initial_state, setup
+from flaxformer_lite.training import bound_models, program
 
 PAGES = sorted(path.stem for path in Path(__file__).parents[1].joinpath("configs").glob("*.py"))
 SHRUNK = {
@@ -77,7 +77,9 @@ def test_traces_at_full_size(name):
     inputs = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), dummy.example(cfg)["inputs"]
     )
-    both = models.build(program.with_vocabulary(cfg, dummy.vocab_size(cfg)), attention="dense")
+    both = bound_models.build(
+        program.with_vocabulary(cfg, dummy.vocab_size(cfg)), attention="dense"
+    )
     params = jax.eval_shape(both.init, jax.random.key(0), inputs)
     outputs, _ = jax.eval_shape(
         lambda params, inputs: both.apply(params, inputs, None), params, inputs
@@ -104,21 +106,23 @@ def look(name):
 
 
 ALIKE = {look(name): name for name in NAMES}.values()
+# as smaller pages, but for scan or a gated mlp
 LARGE = (
     "bert_large",
     "gpt2_xl",
     "llama_7b",
     "t5_large",
     "t5_xxl",
-)  # as smaller pages, but for scan or a gated mlp
+)
 
 
+# whose objective's own tests train as well
 TOLD = (
     "electra_tiny",
     "mixture_tiny",
     "transformer_base",
     "ul2_tiny",
-)  # whose objective's own tests train as well
+)
 
 
 @pytest.mark.parametrize(
@@ -139,9 +143,8 @@ def test_shrunk_copy_takes_real_steps(name, texts):
         source.corpus = "" if config.data.mixture else source.corpus
     config.data.update(length=32, target_length=0, cache=str(texts / "cache"), eval_fraction=0.1)
     config.data.tokenizer.update(name="bytes", min_count=0)
-    rate = {"word2vec": 3e-2}.get(
-        name, 3e-3
-    )  # two tables start near zero, and their product nearer
+    # two tables start near zero, and their product nearer
+    rate = {"word2vec": 3e-2}.get(name, 3e-3)
     config.optimizer.update(name="adamw", learning_rate=rate, warmup_steps=0, schedule="constant")
     config.train.update(steps=12, epochs=0.0, batch_size=8, accumulate=2)
     cfg = build(config)

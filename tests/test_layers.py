@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from flaxformer_lite.registry import FOLDERS
+
 PACKAGE = Path(__file__).parents[1] / "flaxformer_lite"
 LAYERS = (
     "axes",
@@ -13,26 +15,21 @@ LAYERS = (
     "versions",
     "config",
     "files",
-    "pages",
     "runtime",
-    "trackers",
+    "storage",
+    "pages",
     "analysis",
-    "functions",
-    "attentions",
-    "positions",
-    "modules",
-    "adapters",
-    "mixers",
-    "feed_forwards",
+    "nn",
     "models",
     "objectives",
+    "text",
     "data",
     "sharding",
     "checkpoints",
     "pretrained",
-    "generation",
-    "introspection",
+    "inference",
     "training",
+    "runs",
     "plan",
     "cli",
     "__main__",
@@ -41,9 +38,8 @@ REGISTRY = ("registry.resolve", "registry.resolve_class", "registry.available")
 # A config's plug-in fields name files of the folders above it; what they hold is imported when a
 # config is read.
 NAMES_PLUGINS = "config"
-FILES = [
-    path for path in sorted(PACKAGE.rglob("*.py")) if path != PACKAGE / "__init__.py"
-]  # which has a name for all
+# which has a name for all
+FILES = [path for path in sorted(PACKAGE.rglob("*.py")) if path != PACKAGE / "__init__.py"]
 
 
 def layer_of(path: Path) -> str:
@@ -63,12 +59,15 @@ def imports(source: str) -> list[str]:
 
 
 def plugin_folders(source: str) -> list[str]:
-    """Folders whose plug-ins a file asks the registry for; "" where it names none."""
+    """Layers whose plug-ins a file asks the registry for; "" where it names none."""
     found = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in REGISTRY:
             folder = node.args[0]
-            found.append(folder.value if isinstance(folder, ast.Constant) else "")
+            if isinstance(folder, ast.Constant):
+                found += [place.split(".")[0] for place in FOLDERS[folder.value]]
+            else:
+                found.append("")
     return found
 
 
@@ -94,10 +93,10 @@ def test_imports_go_down(path):
 @pytest.mark.parametrize(
     ("layer", "line", "above"),
     [
-        ("functions", "from flaxformer_lite.models import llama", ["models"]),
-        ("functions", "def f():\n    from flaxformer_lite import training", ["training"]),
-        ("modules", "def f(name):\n    return registry.resolve('models', name)", ["models"]),
-        ("modules", "registry.available(folder)", ["plan"]),
+        ("nn", "from flaxformer_lite.models import llama", ["models"]),
+        ("nn", "def f():\n    from flaxformer_lite import training", ["training"]),
+        ("nn", "def f(name):\n    return registry.resolve('models', name)", ["models"]),
+        ("nn", "registry.available(folder)", ["plan"]),
         ("cli", "registry.available(folder)", []),
         ("config", "registry.resolve('models', name)", []),
         ("models", "registry.resolve('attentions', name)\nimport flaxformer_lite.models.llama", []),
@@ -107,7 +106,7 @@ def test_ways_up_are_seen(layer, line, above):
     assert ways_up(layer, line) == above
 
 
-@pytest.mark.parametrize("folder", ["functions", "attentions", "positions"])
+@pytest.mark.parametrize("folder", ["nn/functions", "nn/attentions", "nn/positions"])
 def test_the_pure_layer_knows_no_flax(folder):
     for path in sorted((PACKAGE / folder).glob("*.py")):
         found = {name.split(".")[0] for name in imports(path.read_text())}

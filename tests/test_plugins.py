@@ -19,23 +19,22 @@ from flaxformer_lite.config import (
     plugin_name,
     to_config_dict,
 )
-from flaxformer_lite.objectives.causal_lm import CausalLm
-from flaxformer_lite.training import loop
+from flaxformer_lite.objectives.text.causal_lm import CausalLm
+from flaxformer_lite.runs import loop
 from tests.training import tiny_runs
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:the load_module:DeprecationWarning"
-)  # of ml_collections
+# of ml_collections
+pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")
 
 ROOT = Path(__file__).parents[1]
 MODULE = '''
 from dataclasses import dataclass
 import jax.numpy as jnp
-from flaxformer_lite.attentions import dense
+from flaxformer_lite.nn.attentions import dense
 from flaxformer_lite.models import gpt2
 from flaxformer_lite.objectives import LossSums, Objective
-from flaxformer_lite.objectives.causal_lm import CausalLm
-from flaxformer_lite.positions.encoding import Encoding
+from flaxformer_lite.objectives.text.causal_lm import CausalLm
+from flaxformer_lite.nn.positions.encoding import Encoding
 
 @dataclass(frozen=True, kw_only=True)
 class Warm(CausalLm):

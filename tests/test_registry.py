@@ -13,8 +13,8 @@ from flaxformer_lite.config.parts import FeedForwardConfig
 MINE = """
 from dataclasses import dataclass
 
-from flaxformer_lite.objectives.causal_lm import CausalLm
-from flaxformer_lite.positions.rope import Rope
+from flaxformer_lite.objectives.text.causal_lm import CausalLm
+from flaxformer_lite.nn.positions.rope import Rope
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,8 +107,9 @@ def test_a_file_of_the_package_is_checked_like_a_class_outside(monkeypatch):
     ):
         module = types.ModuleType(file)
         vars(module).update(inside)
-        monkeypatch.setitem(sys.modules, f"flaxformer_lite.feed_forwards.{file}", module)
-        monkeypatch.setattr(registry, "available", lambda folder, file=file: [file])
+        monkeypatch.setitem(sys.modules, f"flaxformer_lite.nn.feed_forwards.{file}", module)
+        places = {file: f"flaxformer_lite.nn.feed_forwards.{file}"}
+        monkeypatch.setattr(registry, "_modules", lambda folder, places=places: places)
         with pytest.raises(ValueError, match=message):
             registry.resolve_class("feed_forwards", file)
     vars(module).update(TanhGatedConfig=TanhGatedConfig)

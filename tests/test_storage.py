@@ -6,7 +6,7 @@ import os
 import pytest
 import tensorstore
 
-from tests.storage import Store
+from tests.object_stores import Store
 
 
 @pytest.fixture

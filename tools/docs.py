@@ -141,9 +141,8 @@ def notebooks(folder: Path) -> None:
         made = notebook(LINK.sub(functools.partial(_moved, page, folder), read(page)))
         if any(cell["cell_type"] == "code" for cell in made["cells"]):
             with _empty_folder():
-                kernel = AsyncKernelManager(
-                    kernel_name="python3", transport="ipc"
-                )  # not over the network
+                # not over the network
+                kernel = AsyncKernelManager(kernel_name="python3", transport="ipc")
                 NotebookClient(made, km=kernel, timeout=600).execute()
         nbformat.write(made, folder / f"{page.stem}.ipynb")
         print(f"{folder / page.stem}.ipynb, {len(made['cells'])} cells", flush=True)

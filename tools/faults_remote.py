@@ -3,7 +3,7 @@ is lost.
 
     python -m tools.faults_remote --kills=20 --folder=runs/faults-remote
 
-The stores are the stand-ins of tests/storage.py on this machine. The tiny GPT of tools/faults.py
+The stores are the stand-ins of tests/object_stores.py on this machine. The tiny GPT of tools/faults.py
 saves after every step and keeps two checkpoints; nearly all of its time goes to requests, and after
 a random number of them it is killed by SIGKILL: while parts, a record or metrics are written, old
 checkpoints are deleted, or the lock is taken. Each start has a disk of its own, as on a fresh
@@ -26,7 +26,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.storage import Store, amazon, google, led
+from tests.object_stores import Store, amazon, google, led
 from tools.faults import ROOT, commands, until
 
 IMPORTS = [
@@ -175,10 +175,11 @@ if __name__ == "__main__":
     options = parser.parse_args()
     folder = options.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
+    # else a start begins itself anew
     os.environ |= {
         "GLIBC_TUNABLES": "glibc.malloc.arena_max=2",
         "JAX_PLATFORMS": "cpu",
-    }  # else a start begins itself anew
+    }
     rows = []
     with google() as one, amazon() as other, led(one), led(other):
         multiprocessing.set_forkserver_preload(IMPORTS)

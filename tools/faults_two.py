@@ -90,9 +90,8 @@ def damage(checkpoints: Path, how: str) -> None:
     for step in steps if how == "all damaged" else steps[-1:]:
         at = checkpoints / str(step)
         if how == "a missing file":
-            next(
-                (at / "state" / "d").iterdir()
-            ).unlink()  # the tree that joins what the processes wrote
+            # the tree that joins what the processes wrote
+            next((at / "state" / "d").iterdir()).unlink()
             continue
         # Of each file of data: some hold only what later ones replaced, and their bits are of no
         # account.

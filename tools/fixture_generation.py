@@ -13,9 +13,8 @@ from transformers.generation import logits_process
 
 PROMPT_LENGTHS = (7, 4)
 NEW_TOKENS = 10
-LIVELY = (
-    5.0  # distinct outputs of generate: the least for a fixture, and enough to end the search early
-)
+# distinct outputs of generate: the least for a fixture, and enough to end the search early
+LIVELY = 5.0
 ENOUGH = 6.0
 
 

@@ -206,9 +206,8 @@ def randomise(model: PreTrainedModel, rng: np.random.Generator) -> None:
                 mean = 0.0
             else:
                 fan_in = tensor.shape[0 if type(module).__name__ == "Conv1D" else 1]
-                gain = (
-                    0.5 if name.endswith(".q") else 1.3
-                )  # T5 does not divide its scores by sqrt(head_dim)
+                # T5 does not divide its scores by sqrt(head_dim)
+                gain = 0.5 if name.endswith(".q") else 1.3
                 stddev = gain * fan_in**-0.5
                 mean = 0.0
             tensor.copy_(mean + torch.from_numpy(stddev * rng.standard_normal(tensor.shape)))

@@ -1,4 +1,4 @@
-"""Writes tests/functions/torch_recurrent.npz: what torch's RNN, LSTM and GRU compute, both ways
+"""Writes tests/nn/functions/torch_recurrent.npz: what torch's RNN, LSTM and GRU compute, both ways
 over padded rows.
 
     /tmp/reference/bin/python tools/make_recurrent_fixtures.py      # the environment of make_fixtures.py

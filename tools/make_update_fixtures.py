@@ -54,9 +54,8 @@ def batch(name: str, config) -> dict[str, np.ndarray]:
 def main() -> None:
     for name, kind in CLASSES.items():
         torch.manual_seed(0)
-        model = kind.from_pretrained(
-            ROOT / "fixtures" / name, dtype=torch.float32
-        ).eval()  # without dropout
+        # without dropout
+        model = kind.from_pretrained(ROOT / "fixtures" / name, dtype=torch.float32).eval()
         given = batch(name, model.config)
         loss = model(**{key: torch.from_numpy(value) for key, value in given.items()}).loss
         loss.backward()

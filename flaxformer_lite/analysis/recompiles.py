@@ -16,7 +16,7 @@ class RecompileCounter:
     """Counts the compilations of its thread from `start()` on, except those of work that runs for
     the first time.
 
-    Compilations in other threads (`training/start/precompile.py`) are not counted: no step waits
+    Compilations in other threads (`runs/start/precompile.py`) are not counted: no step waits
     for them.
     """
 

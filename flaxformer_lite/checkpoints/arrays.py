@@ -9,21 +9,21 @@ import numpy as np
 import tensorstore
 
 from flaxformer_lite.checkpoints.record import STATE
-from flaxformer_lite.files.kvstore import explained, spec
-from flaxformer_lite.files.objects import Objects
 from flaxformer_lite.sharding.parameters import path_of
+from flaxformer_lite.storage.kvstore import explained, spec
+from flaxformer_lite.storage.objects import Objects
 
 Index = tuple[slice, ...]
-NODES = {
-    "cache_pool#nodes": {"total_bytes_limit": 10**8}
-}  # of a database's tree; each call remembers its own
+# of a database's tree; each call remembers its own
+NODES = {"cache_pool#nodes": {"total_bytes_limit": 10**8}}
 LARGEST = 1 << 29  # bytes of an object, above which another one begins
 SEARCHED = 1 << 30  # bytes of data files that are searched for an array
+# reads that are made one, as orbax does
 NEARBY = {
     "threshold_bytes": 10**6,
     "merged_bytes": LARGEST,
     "interval": "1ms",
-}  # reads that are made one, as orbax does
+}
 
 
 class Part(NamedTuple):

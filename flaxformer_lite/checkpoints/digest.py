@@ -56,9 +56,8 @@ def _digest(leaf: jax.Array | np.ndarray) -> str:
         )
         sums: Any = _sums(words, np.arange(words.size, dtype=np.uint32))
     else:
-        sums = np.asarray(
-            _on_devices(leaf)
-        )  # waited for before the next one starts, as in evaluate.py
+        # waited for before the next one starts, as in evaluate.py
+        sums = np.asarray(_on_devices(leaf))
     return "".join(f"{int(s):08x}" for s in sums)
 
 
@@ -66,9 +65,8 @@ def _digest(leaf: jax.Array | np.ndarray) -> str:
 def _on_devices(x: jax.Array) -> jax.Array:
     if x.dtype == jnp.bool_:
         x = x.astype(jnp.uint8)
-    words = jax.lax.bitcast_convert_type(x, f"uint{_bits(x.dtype)}").astype(
-        jnp.uint32
-    )  # wide types gain an axis
+    # wide types gain an axis
+    words = jax.lax.bitcast_convert_type(x, f"uint{_bits(x.dtype)}").astype(jnp.uint32)
     position = jnp.zeros(words.shape, jnp.uint32)
     for axis, size in enumerate(words.shape):
         position = position * jnp.uint32(size) + jax.lax.broadcasted_iota(

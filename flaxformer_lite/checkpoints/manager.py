@@ -24,8 +24,8 @@ from flaxformer_lite.checkpoints.record import (
     sealed,
 )
 from flaxformer_lite.checkpoints.store import Store
-from flaxformer_lite.files.stores import StorageError, is_url
 from flaxformer_lite.runtime.processes import ALONE, Processes
+from flaxformer_lite.storage.stores import StorageError, is_url
 
 
 class Restored(NamedTuple):

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from etils import epath
 
-from flaxformer_lite.files.kvstore import retried
-from flaxformer_lite.files.lock import Lock, LockError
-from flaxformer_lite.files.objects import Objects
-from flaxformer_lite.files.stores import StorageError, is_url, name_copy, retries
+from flaxformer_lite.storage.kvstore import retried
+from flaxformer_lite.storage.lock import Lock, LockError
+from flaxformer_lite.storage.objects import Objects
+from flaxformer_lite.storage.stores import StorageError, is_url, name_copy, retries
 
 # What a start, or a reader, needs of the earlier ones: names, or their beginnings. Whatever else
 # lies there is not copied.
@@ -44,9 +44,8 @@ def fetch(url: str, folder: Path) -> None:
         name for kept in KEPT for name in (objects.names(kept) if kept[-1] in "-/" else [kept])
     ]:
         folders = name.split("/")[:-1]
-        is_file = (
-            not name.endswith("/") and ".." not in folders
-        )  # consoles write a name with a slash for a new folder
+        # consoles write a name with a slash for a new folder
+        is_file = not name.endswith("/") and ".." not in folders
         if is_file and (content := objects.read(name)) is not None:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(content)

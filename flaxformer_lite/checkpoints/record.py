@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from flaxformer_lite.checkpoints.digest import Leaves
-from flaxformer_lite.files.objects import Objects
 from flaxformer_lite.files.read import parse_object, read_bytes
+from flaxformer_lite.storage.objects import Objects
 
 STATE = "state"  # folders of a checkpoint
 RECORD = "meta"

@@ -16,9 +16,9 @@ from etils import epath
 
 from flaxformer_lite.checkpoints import arrays
 from flaxformer_lite.checkpoints.record import FILE, CheckpointError
-from flaxformer_lite.files.kvstore import explained
-from flaxformer_lite.files.objects import Objects
 from flaxformer_lite.runtime.processes import Processes
+from flaxformer_lite.storage.kvstore import explained
+from flaxformer_lite.storage.objects import Objects
 
 DAMAGED = "damaged"
 

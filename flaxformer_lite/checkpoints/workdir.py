@@ -24,12 +24,12 @@ from flaxformer_lite.config import (
     plugin_name,
     to_config_dict,
 )
-from flaxformer_lite.data import tokenizer
-from flaxformer_lite.files.objects import Objects
 from flaxformer_lite.files.publish import new_directory, recover, write_file
 from flaxformer_lite.files.read import parse_object, read_bytes, read_object
-from flaxformer_lite.files.stores import StorageError, address_of, is_url
 from flaxformer_lite.models import build_model
+from flaxformer_lite.storage.objects import Objects
+from flaxformer_lite.storage.stores import StorageError, address_of, is_url
+from flaxformer_lite.text import tokenizer
 
 TOKENIZERS = (tokenizer.HuggingFace.file, tokenizer.SentencePiece.file, tokenizer.Bytes.file)
 PARAMS = "params/"  # of a state, the latter in training/average.py
@@ -48,9 +48,8 @@ class Run(NamedTuple):
     step: int  # of the checkpoint
     model: Any  # the linen module
     params: dict  # numpy arrays
-    notices: list[
-        str
-    ]  # one for each better or newer checkpoint that cannot be read, and one where it is the best
+    # one for each better or newer checkpoint that cannot be read, and one where it is the best
+    notices: list[str]
 
 
 def is_workdir(folder: Path) -> bool:

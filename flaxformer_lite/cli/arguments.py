@@ -62,9 +62,8 @@ def generate(parser: argparse.ArgumentParser) -> None:
     """
     add = parser.add_argument
     text = command_line.text
-    integer = command_line.integer(
-        -command_line.INT32
-    )  # generate explains values that are too small
+    # generate explains values that are too small
+    integer = command_line.integer(-command_line.INT32)
     _add_model(parser, "directory of published weights, or the --workdir of train")
     add(
         "--adapter",

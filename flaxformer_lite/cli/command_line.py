@@ -152,9 +152,8 @@ def explain(error: Exception, argv: list[str]) -> str:
     if wrong := _wrong_override(page, fields):
         return wrong
     if isinstance(error, flags.Error):
-        said = re.sub(
-            r"\('(.*)', '(.*)'\)$", r"\1 \2", str(error)
-        )  # the parser of bools raises with two arguments
+        # the parser of bools raises with two arguments
+        said = re.sub(r"\('(.*)', '(.*)'\)$", r"\1 \2", str(error))
         said = said.replace(_located(page), page)
         lines = [line for line in said.splitlines() if line.strip()]
         first = lines[0].split(": Error whilst")[0].removeprefix("flag ")
@@ -335,9 +334,8 @@ def fail(message: Any, code: int, *, at_once: bool = False) -> NoReturn:
     Args:
       at_once: skips exit handlers, which might fail for the same reason.
     """
-    from flaxformer_lite.files.stores import (
-        addressed,
-    )  # once a command has failed, time no longer matters
+    # once a command has failed, time no longer matters
+    from flaxformer_lite.storage.stores import addressed
 
     print_stack()
     said = " ".join(addressed(str(message)).split())

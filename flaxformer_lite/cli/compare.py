@@ -16,13 +16,13 @@ from flaxformer_lite.cli.tables import print_table
 from flaxformer_lite.config import ConfigError, ExperimentConfig, plugin_name
 from flaxformer_lite.files.publish import write_file
 from flaxformer_lite.files.read import read_object
-from flaxformer_lite.files.stores import addressed
 from flaxformer_lite.models import build_model
 from flaxformer_lite.objectives.base import Metric
 from flaxformer_lite.pretrained.load import parameter_shapes
-from flaxformer_lite.training.report import metrics, page, plot
-from flaxformer_lite.training.report.chart import Line, chart
-from flaxformer_lite.training.start import resume
+from flaxformer_lite.runs.report import metrics, page, plot
+from flaxformer_lite.runs.report.chart import Line, chart
+from flaxformer_lite.runs.start import resume
+from flaxformer_lite.storage.stores import addressed
 
 UNKNOWN = "-"
 Rows = list[list[str]]

@@ -14,12 +14,12 @@ from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.cli.open_model import folder_of, notice, notices
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.choices import DTYPES
-from flaxformer_lite.data.progress import reading
 from flaxformer_lite.pretrained import folder
 from flaxformer_lite.pretrained.load import open_pretrained
-from flaxformer_lite.pretrained.places import new_place
+from flaxformer_lite.pretrained.resolve_path import new_place
 from flaxformer_lite.pretrained.save import write_pretrained
 from flaxformer_lite.pretrained.save_adapter import save_adapter
+from flaxformer_lite.runtime.progress import reading
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 

@@ -24,20 +24,19 @@ from flaxformer_lite.data.pipeline import Dataset, open_dataset
 from flaxformer_lite.data.stored import StoredFeatures
 from flaxformer_lite.files.read import printable
 from flaxformer_lite.models import build_model
+from flaxformer_lite.runs.start import warm_start
+from flaxformer_lite.runs.start.adopt import read_experiment
 from flaxformer_lite.runtime import invocation
 from flaxformer_lite.training import packing
 from flaxformer_lite.training.program import with_steps
-from flaxformer_lite.training.start import warm_start
-from flaxformer_lite.training.start.adopt import read_experiment
 
 SAMPLE = 512  # examples whose padding is counted
 SHARES = 1, 5, 25, 50, 75, 95, 99  # percentiles
 MOST_LABELS = 20  # listed with their numbers
 BAR = 40  # columns
 Rows = list[tuple[str, str]]
-Texts = Mapping[
-    str, tuple[Corpus, Records]
-]  # by the name of the source; the records are those of the training split
+# by the name of the source; the records are those of the training split
+Texts = Mapping[str, tuple[Corpus, Records]]
 
 
 def run(args: argparse.Namespace) -> None:

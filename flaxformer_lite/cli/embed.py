@@ -10,12 +10,11 @@ from flaxformer_lite.cli import command_line
 from flaxformer_lite.cli.open_model import Opened, check_vocabulary, folder_of, notice, open_model
 from flaxformer_lite.cli.tables import print_table
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.functions.pooling import first_token, mean_pool
+from flaxformer_lite.nn.functions.pooling import first_token, mean_pool
 from flaxformer_lite.pretrained.sentences import SentenceLayers, read_sentence_layers
 
-BATCH = (
-    32  # texts at a time, and the multiple that lengths are rounded up to: few shapes are compiled
-)
+# texts at a time, and the multiple that lengths are rounded up to: few shapes are compiled
+BATCH = 32
 STEP = 16
 MOST = 12  # most texts with similarities that fit on a screen
 

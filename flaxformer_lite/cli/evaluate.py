@@ -12,9 +12,9 @@ from flaxformer_lite.cli.tables import print_table
 from flaxformer_lite.config import ConfigError, plugin_name
 from flaxformer_lite.files.read import shown
 from flaxformer_lite.objectives.base import Objective
-from flaxformer_lite.objectives.breakdown import Breakdown, cell_text
-from flaxformer_lite.objectives.task import Task
-from flaxformer_lite.training.apply import open_file, open_trained
+from flaxformer_lite.objectives.tables.breakdown import Breakdown, cell_text
+from flaxformer_lite.objectives.tables.task import Task
+from flaxformer_lite.runs.evaluate_file import open_file, open_trained
 
 ROWS = 30  # most of a table on the terminal
 

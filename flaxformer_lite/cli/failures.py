@@ -32,9 +32,8 @@ def explain(error: BaseException, smaller: str = SMALLER) -> tuple[str, int]:
         return str(error), BAD_INPUT
     if isinstance(error, KeyboardInterrupt):
         return "interrupted.", 130
-    from flaxformer_lite.checkpoints.manager import (
-        CheckpointError,
-    )  # once a command has failed, time no longer matters
+    # once a command has failed, time no longer matters
+    from flaxformer_lite.checkpoints.manager import CheckpointError
     from flaxformer_lite.pretrained.safetensors import WeightsError
 
     said = first_line(error)

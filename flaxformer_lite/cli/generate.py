@@ -7,11 +7,11 @@ from flaxformer_lite.cli import command_line
 from flaxformer_lite.cli.arguments import SETTINGS
 from flaxformer_lite.cli.open_model import Opened, check_vocabulary, folder_of, notice, open_model
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.generation.engine import is_encoder_decoder
-from flaxformer_lite.generation.generate import generate, stream
-from flaxformer_lite.generation.published import DRAWS, published_settings
-from flaxformer_lite.generation.settings import settings
-from flaxformer_lite.generation.task import ids_without_text, longest
+from flaxformer_lite.inference.engine import is_encoder_decoder
+from flaxformer_lite.inference.generate import generate, stream
+from flaxformer_lite.inference.published import DRAWS, published_settings
+from flaxformer_lite.inference.settings import settings
+from flaxformer_lite.inference.task import ids_without_text, longest
 from flaxformer_lite.pretrained import chat
 
 NEW_TOKENS = 64  # default

@@ -16,16 +16,16 @@ from flaxformer_lite import versions
 from flaxformer_lite.checkpoints.manager import CheckpointError
 from flaxformer_lite.cli import command_line, failures
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.files.lock import release_held
-from flaxformer_lite.files.objects import Objects
-from flaxformer_lite.files.stores import StorageError, addressed, is_url
+from flaxformer_lite.runs import loop
+from flaxformer_lite.runs.interrupt import Interrupt
+from flaxformer_lite.runs.start.adopt import read_experiment
+from flaxformer_lite.runs.start.preflight import RunError
 from flaxformer_lite.runtime import invocation
 from flaxformer_lite.runtime.join import join
 from flaxformer_lite.runtime.processes import ALONE, CONTINUES, LOST, ProcessError, Processes
-from flaxformer_lite.training import loop
-from flaxformer_lite.training.interrupt import Interrupt
-from flaxformer_lite.training.start.adopt import read_experiment
-from flaxformer_lite.training.start.preflight import RunError
+from flaxformer_lite.storage.lock import release_held
+from flaxformer_lite.storage.objects import Objects
+from flaxformer_lite.storage.stores import StorageError, addressed, is_url
 
 # in the workdir: what libraries print of errors, and the stack of the one that ended the run
 LOG = "errors.log"
@@ -77,9 +77,8 @@ def main(
         try:
             group = join(**how_to_join)
             if not group.first:
-                os.dup2(
-                    os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-                )  # libraries below print to stdout too
+                # libraries below print to stdout too
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             given = invocation.fields_given(invocation.underscored(sys.argv))
             with failures.logged(log, RunError):
                 cfg = read_experiment(config, workdir, given, allow_plugins=allow_plugins)

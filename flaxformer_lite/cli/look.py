@@ -11,12 +11,12 @@ from flaxformer_lite.cli.generate import with_published
 from flaxformer_lite.cli.open_model import Opened, check_vocabulary, folder_of, notice, open_model
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.publish import write_file
-from flaxformer_lite.generation.generate import generate
-from flaxformer_lite.generation.task import longest
-from flaxformer_lite.introspection.figure import save_figure
-from flaxformer_lite.introspection.inside import Inside, look_inside
-from flaxformer_lite.introspection.lens import running_stacks
-from flaxformer_lite.introspection.page import render
+from flaxformer_lite.inference.generate import generate
+from flaxformer_lite.inference.inside.figure import save_figure
+from flaxformer_lite.inference.inside.lens import running_stacks
+from flaxformer_lite.inference.inside.page import render
+from flaxformer_lite.inference.inside.summary import Inside, look_inside
+from flaxformer_lite.inference.task import longest
 
 
 def run(args: argparse.Namespace) -> None:

@@ -8,8 +8,8 @@ import sys
 from flaxformer_lite.cli import command_line
 from flaxformer_lite.config import ConfigError, ExperimentConfig
 from flaxformer_lite.plan import planner, report, search, topology
+from flaxformer_lite.runs.start.adopt import read_experiment
 from flaxformer_lite.runtime import invocation
-from flaxformer_lite.training.start.adopt import read_experiment
 
 
 def run(args: argparse.Namespace) -> None:

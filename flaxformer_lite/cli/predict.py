@@ -14,7 +14,7 @@ from flaxformer_lite.cli.open_model import folder_of, notice, notices
 from flaxformer_lite.data.pipeline import Dataset
 from flaxformer_lite.files.publish import write_file
 from flaxformer_lite.files.read import printable
-from flaxformer_lite.training.apply import open_file, open_trained
+from flaxformer_lite.runs.evaluate_file import open_file, open_trained
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # the first character of what a spreadsheet computes
 

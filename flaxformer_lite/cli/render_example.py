@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 from rich.text import Text
 
-from flaxformer_lite.data.tokenizer import Tokenizer
 from flaxformer_lite.objectives.sums import SOURCE
+from flaxformer_lite.text.tokenizer import Tokenizer
 
+# say where padding is and what belongs together
 MASKS = (
     "segment_ids",
     "attention_mask",
     "token_type_ids",
-)  # say where padding is and what belongs together
+)
 SHOWN_ELSEWHERE = ("masked_positions", "answers")  # the places of labels
 FEW = 12  # most numbers of an array that are shown
 Arrays = Mapping[str, np.ndarray]
@@ -136,9 +137,8 @@ def parts_of(name: str, arrays: Arrays) -> np.ndarray:
     )
     kept = segments if segments is not None else attention
     if kept is None:
-        end = (
-            int(np.max(np.flatnonzero(ids != ids[-1]), initial=-1)) + 1
-        )  # what repeats from there on is padding
+        # what repeats from there on is padding
+        end = int(np.max(np.flatnonzero(ids != ids[-1]), initial=-1)) + 1
         return (np.arange(len(ids)) < (end if len(ids) - end > 1 else len(ids))).astype(np.int32)
     return kept + np.where(kept > 0, types, 0) if types is not None else kept
 

@@ -9,8 +9,8 @@ import numpy as np
 from flaxformer_lite.cli.open_model import folder_of, notice
 from flaxformer_lite.cli.steps import listed, shown
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.training import replay
-from flaxformer_lite.training.past import Past
+from flaxformer_lite.runs import replay
+from flaxformer_lite.runs.batch_history import Past
 
 
 def run(args: argparse.Namespace) -> None:

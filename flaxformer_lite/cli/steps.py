@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from flaxformer_lite.cli.open_model import folder_of, notice
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.training import past
+from flaxformer_lite.runs import batch_history
 
 SHORT = 160  # characters of a row's text, and places of its pieces, that are shown without --full
 FEW = 4
@@ -19,7 +19,7 @@ def run(args: argparse.Namespace) -> None:
             "--at or --document is missing: the number of a step, or what to look for."
         )
     folder = folder_of(args.workdir)
-    opened = past.open_past(folder, allow_plugins=args.allow_plugins)
+    opened = batch_history.open_past(folder, allow_plugins=args.allow_plugins)
     if args.at is not None:
         places = opened.places(args.at)
         texts = opened.texts(args.at)
@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> None:
         for number, (own, text) in enumerate(zip(places, texts, strict=True)):
             print(f"row {number}  {listed(own, full=args.full)}\n    {shown(text, full=args.full)}")
     if args.document:
-        last = past.last_step(folder, opened.cfg)
+        last = batch_history.last_step(folder, opened.cfg)
         count = 0
         for step, row in opened.saw(args.document, last):
             print(f"step {step}  row {row}", flush=True)

@@ -23,18 +23,16 @@ def run(args: argparse.Namespace) -> None:
             "--workdir is missing; for example --workdir=runs/demo", command_line.BAD_INPUT
         )
     interrupted = signal.getsignal(signal.SIGINT)
-    signal.signal(
-        signal.SIGINT, signal.SIG_DFL
-    )  # during imports, KeyboardInterrupt gives a traceback or is lost
+    # during imports, KeyboardInterrupt gives a traceback or is lost
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     config = command_line.config(args.overrides)
     from absl import flags, logging
 
     flags.FLAGS.mark_as_parsed()  # grain reads flags of its own
     logging.use_absl_handler()
     verbosity = logging.get_verbosity()
-    logging.set_verbosity(
-        logging.FATAL
-    )  # orbax logs all it does, and what fails; the run reports that in one line
+    # orbax logs all it does, and what fails; the run reports that in one line
+    logging.set_verbosity(logging.FATAL)
     if not faulthandler.is_enabled():
         faulthandler.enable()
     from flaxformer_lite.cli import launch

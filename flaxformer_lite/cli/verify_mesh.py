@@ -9,9 +9,9 @@ from flaxformer_lite import sharding
 from flaxformer_lite.cli import command_line
 from flaxformer_lite.cli.tables import print_table
 from flaxformer_lite.plan import planner, verify_mesh
+from flaxformer_lite.runs.start.adopt import read_experiment
 from flaxformer_lite.runtime import invocation
 from flaxformer_lite.sharding import activations
-from flaxformer_lite.training.start.adopt import read_experiment
 
 SHOWN = 10  # parameters, worst first
 

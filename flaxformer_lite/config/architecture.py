@@ -46,8 +46,8 @@ class LayerKind(Record):
     Attributes:
       window: size of the sliding window; 0 sees everything.
       position: the position encoding.
-      mixer: a file of flaxformer_lite/mixers, used in place of attention.
-      feed_forward: a file of flaxformer_lite/feed_forwards, used in place of the plain or gated
+      mixer: a file of flaxformer_lite/nn/mixers, used in place of attention.
+      feed_forward: a file of flaxformer_lite/nn/feed_forwards, used in place of the plain or gated
         layer.
       norm_at: slots that hold a norm; `attention_in`, `mlp_in` and so on name a slot of one part
         only.
@@ -88,17 +88,14 @@ class Architecture(Record):
     head: str = "lm"  # the output head; the family's file lists its heads
     decoder_num_heads: Count = 0  # N of the decoder where it differs; 0: num_heads
     decoder_mlp_dim: Count = 0  # F of the decoder where it differs; 0: mlp_dim
-    decoder_vocab_size: Count = (
-        0  # V of the decoder if it has its own table; 0: one table serves both
-    )
+    # V of the decoder if it has its own table; 0: one table serves both
+    decoder_vocab_size: Count = 0
     num_labels: Size = 2  # C, the number of classes of a classification head
-    pad_token_id: int | None = (
-        None  # a decoder's classifier reads the last token that differs; RoBERTa numbers those
-    )
+    # a decoder's classifier reads the last token that differs; RoBERTa numbers those
+    pad_token_id: int | None = None
     eos_token_id: int | None = None  # BART's classification head reads the last such token
-    decoder_start_token_id: int | None = (
-        None  # fed to the decoder first, unless the caller passes its own inputs
-    )
+    # fed to the decoder first, unless the caller passes its own inputs
+    decoder_start_token_id: int | None = None
 
     norm: Annotated[str, OneOf(choices.NORMS)] = "layer"
     norm_eps: NotNegative = 1e-6
@@ -107,42 +104,35 @@ class Architecture(Record):
     activation: Annotated[str, OneOf(choices.ACTIVATIONS)] = "gelu"
     mlp: Annotated[str, OneOf(choices.MLPS)] = "plain"
     residual: Annotated[str, OneOf(choices.RESIDUALS)] = "sequential"  # parallel in GPT-NeoX
-    qk_norm: Annotated[str, OneOf(("none", *choices.NORMS))] = (
-        "none"  # a norm on each head's queries and keys (Qwen3)
-    )
+    # a norm on each head's queries and keys (Qwen3)
+    qk_norm: Annotated[str, OneOf(("none", *choices.NORMS))] = "none"
     position: Any = plugin("positions", "nope")
     attention_scale: float | None = None  # None: 1 / sqrt(head_dim)
     attention_softcap: NotNegative = 0.0  # 0: off; else logits become cap * tanh(logits / cap)
     logit_softcap: NotNegative = 0.0
-    windows: tuple[Count, ...] = (
-        0,
-    )  # sliding windows, repeated over the layers; 0 sees everything
-    pattern: tuple[
-        LayerKind, ...
-    ] = ()  # kinds of layer, repeated over the depth, if more than their windows differs
-    mixer: Any = optional_plugin("mixers")  # a file in flaxformer_lite/mixers, instead of attention
-    decoder_mixer: Any = optional_plugin(
+    # sliding windows, repeated over the layers; 0 sees everything
+    windows: tuple[Count, ...] = (0,)
+    # kinds of layer, repeated over the depth, if more than their windows differs
+    pattern: tuple[LayerKind, ...] = ()
+    mixer: Any = optional_plugin(
         "mixers"
-    )  # that of an encoder-decoder's decoder, where it differs
-    feed_forward: Any = optional_plugin(
-        "feed_forwards"
-    )  # a file in flaxformer_lite/feed_forwards, instead of `mlp`
-    embed_power: Power = (
-        0.0  # token vectors are scaled by d_model ** this: 0.5 in the original and Gemma
-    )
-    logit_power: Power = (
-        0.0  # the same for logits: -0.5 in T5, where the tied table has unit variance
-    )
+    )  # a file in flaxformer_lite/nn/mixers, instead of attention
+    # that of an encoder-decoder's decoder, where it differs
+    decoder_mixer: Any = optional_plugin("mixers")
+    # a file in flaxformer_lite/nn/feed_forwards, instead of `mlp`
+    feed_forward: Any = optional_plugin("feed_forwards")
+    # token vectors are scaled by d_model ** this: 0.5 in the original and Gemma
+    embed_power: Power = 0.0
+    # the same for logits: -0.5 in T5, where the tied table has unit variance
+    logit_power: Power = 0.0
     tie_embeddings: bool = True
-    share_layers: tuple[
-        Count, ...
-    ] = ()  # number of each layer's weights: (0, 0, 0) shares one set; (): no sharing
-    init: Annotated[str, OneOf(choices.INITS)] = (
-        "normal"  # GPT-2: normal_residual, T5: fan_in, the original: xavier
-    )
+    # number of each layer's weights: (0, 0, 0) shares one set; (): no sharing
+    share_layers: tuple[Count, ...] = ()
+    # GPT-2: normal_residual, T5: fan_in, the original: xavier
+    init: Annotated[str, OneOf(choices.INITS)] = "normal"
     init_stddev: NotNegative = 0.02
 
-    # An ActivationSharding (functions/sharding.py), set by the trainer and never saved; None:
+    # An ActivationSharding (nn/functions/sharding.py), set by the trainer and never saved; None:
     # UNSHARDED.
     sharding: Any = field(default=None, metadata={"internal": True}, repr=False)
 
@@ -267,9 +257,8 @@ class ModelConfig(Execution, Architecture):
     """The architecture and execution of a model as one record, so that a page can set any field as
     `model.FIELD`."""
 
-    adapter: Any = optional_plugin(
-        "adapters"
-    )  # a file in flaxformer_lite/adapters; trained in place of the weights
+    # a file in flaxformer_lite/nn/adapters; trained in place of the weights
+    adapter: Any = optional_plugin("adapters")
 
     def __post_init__(self) -> None:
         super().__post_init__()  # of both

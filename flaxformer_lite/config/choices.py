@@ -5,6 +5,7 @@ Parts that can be added from outside (encodings, objectives, attentions and so o
 instead.
 """
 
+# nn/functions/activations.py
 ACTIVATIONS = (
     "relu",
     "relu_squared",
@@ -13,16 +14,16 @@ ACTIVATIONS = (
     "quick_gelu",
     "silu",
     "tanh",
-)  # functions/activations.py
+)
 CORPORA = ("stdlib_code", "docstrings", "code_docstrings")  # data/corpora.py
 DTYPES = ("float32", "bfloat16")
-INITS = ("normal", "normal_residual", "fan_in", "xavier")  # modules/einsum.py
+INITS = ("normal", "normal_residual", "fan_in", "xavier")  # nn/modules/einsum.py
 MESH_MODES = ("jit", "shard_map", "pmap")  # sharding/jit.py
 MLPS = ("plain", "gated", "none")
-NORMS = ("layer", "layer_no_bias", "rms", "rms_offset")  # modules/norms.py
+NORMS = ("layer", "layer_no_bias", "rms", "rms_offset")  # nn/modules/norms.py
 OPTIMIZERS = ("adamw", "adafactor", "lion", "sgd", "muon")  # training/optimizer.py
-# modules/stack.py; the joined names are of what is kept, each longer list more than the one before
-# (functions/saved.py)
+# nn/modules/stack.py; the joined names are of what is kept, each longer list more than the one before
+# (nn/functions/checkpoint_names.py)
 REMATS = (
     "none",
     "dots",
@@ -32,10 +33,10 @@ REMATS = (
     "attention+qkv+out",
     "attention+qkv+out+mlp",
 )
-RESIDUALS = ("sequential", "none", "parallel", "parallel_shared")  # modules/block.py
+RESIDUALS = ("sequential", "none", "parallel", "parallel_shared")  # nn/modules/block.py
 SCHEDULES = ("cosine", "linear", "rsqrt", "constant", "wsd")  # training/optimizer.py
-STORES = ("gs", "s3")  # files/remote.py
-TOKENIZERS = ("byte_bpe", "sentencepiece", "words", "bytes")  # data/tokenizer_training.py
+STORES = ("gs", "s3")  # storage/remote.py
+TOKENIZERS = ("byte_bpe", "sentencepiece", "words", "bytes")  # text/tokenizer_training.py
 
 # Slots of a model where a norm, a bias or dropout may stand, and of these the norms and biases
 # inside one layer.

@@ -25,9 +25,8 @@ class Execution(Record):
 
     dropout: Probability = 0.0
     dropout_at: DropoutSlots = ("embed", "attention", "branch")
-    attention: Implementation = (
-        "auto"  # a file in flaxformer_lite/attentions, module:attend, or auto
-    )
+    # a file in flaxformer_lite/nn/attentions, module:attend, or auto
+    attention: Implementation = "auto"
     dtype: Dtype = "float32"  # of activations and matmuls
     param_dtype: Dtype = "float32"
     scan: bool = False  # one traced layer instead of a Python loop: compile time flat in depth
@@ -35,7 +34,7 @@ class Execution(Record):
     # residual stream (full), or all but the named results: of attention, the rotated queries, keys
     # and values, the output projection, the MLP's inputs.
     remat: Remat = "none"
-    # Where activations live (functions/sharding.py); set by the trainer, never by a config page.
+    # Where activations live (nn/functions/sharding.py); set by the trainer, never by a config page.
     sharding: Any = field(default=None, metadata={"internal": True}, repr=False)
     # What is trained beside frozen matrices; set by ModelConfig, whose field it is.
     adapter: Any = field(default=None, metadata={"internal": True}, repr=False)

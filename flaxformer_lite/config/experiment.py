@@ -73,45 +73,35 @@ class TokenizerConfig(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig(Record):
-    path: Place = (
-        ""  # files, folders or patterns: text, jsonl, tables or token ids; empty: `corpus`
-    )
-    mixture: dict[str, SourceConfig] = field(
-        default_factory=Sections
-    )  # texts by name, with weights, instead of `path`
-    mixture_temperature: NotNegative = (
-        0.0  # T: weights times size ** (1 / T); 0: sizes do not count
-    )
-    mixture_schedule: Annotated[str, is_schedule] = (
-        ""  # by steps, such as "9000: books=3; 9500-9900: web=0"
-    )
+    # files, folders or patterns: text, jsonl, tables or token ids; empty: `corpus`
+    path: Place = ""
+    # texts by name, with weights, instead of `path`
+    mixture: dict[str, SourceConfig] = field(default_factory=Sections)
+    # T: weights times size ** (1 / T); 0: sizes do not count
+    mixture_temperature: NotNegative = 0.0
+    # by steps, such as "9000: books=3; 9500-9900: web=0"
+    mixture_schedule: Annotated[str, is_schedule] = ""
     eval_path: Place = ""  # held-out text, or rows of a table; empty: a share of `path`
     # of a table, by their roles, such as text=body,label=class; those of usual names are found
     columns: Columns = ""
     drop_incomplete: bool = False  # leaves out rows of a table without a label or text
-    text_field: str = (
-        "text"  # the field of each jsonl line, or column, to read; pairs have "source" and "target"
-    )
-    corpus: Annotated[str, OneOf(choices.CORPORA)] = (
-        "stdlib_code"  # built in: Python, English, or pairs of both
-    )
+    # the field of each jsonl line, or column, to read; pairs have "source" and "target"
+    text_field: str = "text"
+    # built in: Python, English, or pairs of both
+    corpus: Annotated[str, OneOf(choices.CORPORA)] = "stdlib_code"
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     length: Size = 128  # T, tokens an example
-    target_length: Count = (
-        0  # T of the decoder in sequence-to-sequence objectives; 0: what the objective needs
-    )
-    eval_fraction: Share = (
-        0.02  # share of the text held out, by a hash of each document, or the end of few documents
-    )
-    cache: Annotated[Place, is_given] = (
-        "~/.cache/flaxformer_lite"  # tokenized records, by content hash
-    )
+    # T of the decoder in sequence-to-sequence objectives; 0: what the objective needs
+    target_length: Count = 0
+    # share of the text held out, by a hash of each document, or the end of few documents
+    eval_fraction: Share = 0.02
+    # tokenized records, by content hash
+    cache: Annotated[Place, is_given] = "~/.cache/flaxformer_lite"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(
-            self, "mixture", Sections(sorted(self.mixture.items()))
-        )  # ConfigDict's order
+        # ConfigDict's order
+        object.__setattr__(self, "mixture", Sections(sorted(self.mixture.items())))
         check_mixture(self)
         if self.text_field != "text" and not self.path and not self.mixture:
             raise ConfigError(
@@ -138,18 +128,14 @@ class OptimizerConfig(Record):
     eps: NotNegative = 1e-8  # added to the root of that mean, against division by zero
     weight_decay: NotNegative = 0.1  # on matrices only, never on norms, biases or position tables
     clip_norm: NotNegative = 1.0  # largest global norm of the gradient; 0: off
-    freeze: tuple[
-        Annotated[str, is_pattern], ...
-    ] = ()  # patterns (re.search) of the paths of parameters that stay
-    rates: tuple[
-        Annotated[str, is_rate], ...
-    ] = ()  # "pattern=factor": of the rate, for paths that match (re.search)
-    layer_decay: Annotated[float, Range(1e-6, 1, "be in (0, 1]")] = (
-        1.0  # factor of the rate per layer, downwards
-    )
-    ema: Probability = (
-        0.0  # decay of the average of the weights that is evaluated and published; 0: off
-    )
+    # patterns (re.search) of the paths of parameters that stay
+    freeze: tuple[Annotated[str, is_pattern], ...] = ()
+    # "pattern=factor": of the rate, for paths that match (re.search)
+    rates: tuple[Annotated[str, is_rate], ...] = ()
+    # factor of the rate per layer, downwards
+    layer_decay: Annotated[float, Range(1e-6, 1, "be in (0, 1]")] = 1.0
+    # decay of the average of the weights that is evaluated and published; 0: off
+    ema: Probability = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,22 +156,17 @@ class TrainConfig(Record):
     best: str = ""
     patience: Count = 0  # evaluations without a better `best` after which the run ends; 0: off
     sample_tokens: Sample = 0  # length of the sample text written at each evaluation, for decoders
-    cpu_tuning: bool = (
-        True  # optimizations for XLA:CPU (functions/cpu_tuning.py); they change no number
-    )
-    profile: Annotated[str, is_interval] = (
-        ""  # START:STOP, the first and last step of a profiler's trace; empty: none
-    )
-    watchdog: NotNegative = (
-        10.0  # minutes without the end of a step after which all stacks are printed; 0: never
-    )
+    # optimizations for XLA:CPU (nn/functions/cpu_tuning.py); they change no number
+    cpu_tuning: bool = True
+    # START:STOP, the first and last step of a profiler's trace; empty: none
+    profile: Annotated[str, is_interval] = ""
+    # minutes without the end of a step after which all stacks are printed; 0: never
+    watchdog: NotNegative = 10.0
     trackers: tuple[Tracker, ...] = ("tensorboard",)  # what shows the records elsewhere
-    skip_spikes: NotNegative = (
-        0.0  # leaves out updates so many standard deviations above the last, such as 6; 0: none
-    )
-    init_from: Place = (
-        ""  # a model directory or workdir to take model, weights and tokenizer from; empty: random
-    )
+    # leaves out updates so many standard deviations above the last, such as 6; 0: none
+    skip_spikes: NotNegative = 0.0
+    # a model directory or workdir to take model, weights and tokenizer from; empty: random
+    init_from: Place = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -227,9 +208,8 @@ class MeshConfig(Record):
     context: Axis = 1  # splits the sequence
     tensor: Axis = 1  # splits heads, feed-forward width and vocabulary
     slices: Size = 1  # parts of `data` joined by a data-center network, such as TPU slices
-    mode: Mode = (
-        "jit"  # or shard_map, pmap: data parallelism written by hand, with the same numbers
-    )
+    # or shard_map, pmap: data parallelism written by hand, with the same numbers
+    mode: Mode = "jit"
 
     def __post_init__(self) -> None:
         super().__post_init__()

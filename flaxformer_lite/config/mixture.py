@@ -85,9 +85,8 @@ class SourceConfig(Record):
     corpus: Annotated[str, OneOf(("", *choices.CORPORA))] = ""  # or a built-in one
     text_field: str = ""  # as data.text_field; empty: that
     weight: NotNegative = 1.0  # its rows beside those of others; with a temperature, a factor of it
-    epochs: NotNegative = (
-        0.0  # how often its rows may be read before it leaves the mixture; 0: without end
-    )
+    # how often its rows may be read before it leaves the mixture; 0: without end
+    epochs: NotNegative = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()

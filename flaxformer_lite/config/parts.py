@@ -20,9 +20,8 @@ from flaxformer_lite.config.rules import (
 )
 
 Patterns = tuple[Annotated[str, is_pattern], ...]
-Rules = tuple[
-    tuple[str, tuple], ...
-]  # (regex of a parameter's path, mesh axes of its last dimensions)
+# (regex of a parameter's path, mesh axes of its last dimensions)
+Rules = tuple[tuple[str, tuple], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,9 +222,9 @@ class LayerConfig(Record):
     `residual` may change that.
 
     Attributes:
-      mixer: attention, or another plug-in of flaxformer_lite/mixers; None leaves it out.
+      mixer: attention, or another plug-in of flaxformer_lite/nn/mixers; None leaves it out.
       cross: attention to an encoder's output, between the two; None if there is no encoder.
-      feed_forward: a plug-in of flaxformer_lite/feed_forwards; None leaves it out.
+      feed_forward: a plug-in of flaxformer_lite/nn/feed_forwards; None leaves it out.
       norm: the norm in the slots of `norm_at`.
       norm_at: `in` before each part, `branch` on its output before the residual is added, `out`
         after it is added; with the part's name in front (`attention_in`, `mlp_in`), the slot of

@@ -41,9 +41,8 @@ class Range(NamedTuple):
     words: str
 
     def __call__(self, value: Any) -> str:
-        return (
-            "" if self.least <= value <= self.most else f"must {self.words}."
-        )  # NaN is in no range
+        # NaN is in no range
+        return "" if self.least <= value <= self.most else f"must {self.words}."
 
 
 class OneOf(NamedTuple):
@@ -168,11 +167,12 @@ NotNegative = Annotated[float, Range(0, FLOAT32, "not be negative, and be finite
 Probability = Annotated[float, Range(0, 1 - 1e-9, "be a probability in [0, 1)")]
 Share = Annotated[float, Range(1e-9, 1 - 1e-9, "be strictly between 0 and 1")]
 Place = Annotated[str, is_place]  # a local path, or an address in a store
+# whatever else the field declares
 ALWAYS: dict[type, Any] = {
     int: Int,
     float: Float,
     str: Annotated[str, is_text],
-}  # whatever else the field declares
+}
 
 
 class Record:

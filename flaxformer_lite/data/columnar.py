@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.data.compressed import INSTALL
+from flaxformer_lite.storage.compressed import INSTALL
 
 KINDS = (".parquet", ".arrow")
 BATCH = 1024  # rows

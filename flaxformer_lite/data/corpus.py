@@ -24,28 +24,24 @@ from flaxformer_lite.config import (
     plugin_name,
     to_config_dict,
 )
-from flaxformer_lite.data import (
-    cache,
-    progress,
-    shards,
-    token_files,
-    tokenizer,
-    tokenizer_training,
-    tokenizing,
-)
+from flaxformer_lite.data import shards, token_files, tokenizing
 from flaxformer_lite.data.split import SPLITS, Split, split_of
 from flaxformer_lite.data.text import Source, open_source
-from flaxformer_lite.data.tokenizer import Tokenizer
 from flaxformer_lite.objectives.packing import Packing, shift_of
+from flaxformer_lite.runtime import progress
+from flaxformer_lite.storage import content_cache
+from flaxformer_lite.text import tokenizer, tokenizer_training
+from flaxformer_lite.text.tokenizer import Tokenizer
 
 FORMAT = "4"  # increase when the files below, the split or the training of a tokenizer change
 PACKED = 1 << 24  # tokens packed into rows at a time
 PLAN = np.int64, np.int32, np.int64, np.int64  # dtypes of the fields of a Packing
+# characters to train on; the latter takes 20 bytes for each
 TOKENIZER_TEXT = {
     "byte_bpe": 1 << 26,
     "sentencepiece": 3 << 22,
     "words": 1 << 40,  # only counts are kept
-}  # characters to train on; the latter takes 20 bytes for each
+}
 
 
 @dataclass(frozen=True)
@@ -53,9 +49,8 @@ class Tokens:
     """The documents of one split, one after another, memory-mapped."""
 
     ids: np.ndarray  # [tokens] uint16 or uint32; each document ends with the end-of-text id
-    offsets: (
-        np.ndarray
-    )  # [documents + 1] int64, the start of each document, and the end of the last
+    # [documents + 1] int64, the start of each document, and the end of the last
+    offsets: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -80,13 +75,11 @@ class Records:
     length_of: np.ndarray  # [pieces], tokens
     document: np.ndarray  # [pieces]
     first: np.ndarray  # [rows + 1]; row r holds the pieces first[r] .. first[r + 1] - 1
-    trained_on: np.ndarray = field(
-        default_factory=lambda: np.zeros(0, np.uint16)
-    )  # the tokens of the training split
+    # the tokens of the training split
+    trained_on: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint16))
     source: str = ""  # its name in a mixture
-    whole: Any = (
-        None  # the training records of all sources of a mixture; None: these are not of one
-    )
+    # the training records of all sources of a mixture; None: these are not of one
+    whole: Any = None
 
     def __len__(self) -> int:
         return len(self.first) - 1
@@ -200,7 +193,7 @@ def _tokenized(cfg: DataConfig, text: Text, chosen: Tokenizer) -> Corpus:
 
     work = tokenizing.Tokenizing(source, text.split, chosen)
     write = copy if source.has_tokens else work.write
-    folder = cache.folder(cfg.cache, f"tokens-{key}", write)
+    folder = content_cache.folder(cfg.cache, f"tokens-{key}", write)
     dtypes = {"bin": token_files.known_dtype(chosen), "offsets": np.int64}
     mapped = {
         name: [_mapped(folder / f"{name}.{kind}", dtype) for kind, dtype in dtypes.items()]
@@ -252,7 +245,9 @@ def open_records(
             f"{corpus.source.where}: {len(tokens.ids)} tokens to train on, less than one row of"
             f" data.length={length}; give more text or lower data.length."
         )
-    folder = cache.folder(cfg.cache, f"rows-{key}-{split}{f'-{packing}' if packing else ''}", write)
+    folder = content_cache.folder(
+        cfg.cache, f"rows-{key}-{split}{f'-{packing}' if packing else ''}", write
+    )
     if not (folder / "start").stat().st_size:
         where = (
             f"data.eval_path={cfg.eval_path!r}"
@@ -321,7 +316,9 @@ def _trained(cfg: DataConfig, texts: Sequence[Text]) -> Path:
             )
 
     key = texts[0].key if len(texts) == 1 else [text.key for text in texts]
-    return cache.folder(cfg.cache, f"tokenizer-{_hash(key, *cfg.tokenizer.training)}", write)
+    return content_cache.folder(
+        cfg.cache, f"tokenizer-{_hash(key, *cfg.tokenizer.training)}", write
+    )
 
 
 def _training_text(

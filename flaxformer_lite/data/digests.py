@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.data import cache
 from flaxformer_lite.files.read import read_object
+from flaxformer_lite.storage import content_cache
 
 FORMAT = "1"  # increase when what is hashed changes
 MANY = 64  # files, or
@@ -52,6 +52,6 @@ def remembered(
 
     with contextlib.suppress(ConfigError, OSError):
         name = f"listing-{listing.hexdigest()[:16]}"
-        folder = cache.folder(cache.local(root), name, write)
+        folder = content_cache.folder(content_cache.local(root), name, write)
         return str(read_object(folder / "digest.json", {"digest": str})["digest"]), size
     return compute(), size

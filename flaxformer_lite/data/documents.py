@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.data import columnar, compressed, table
-from flaxformer_lite.data.compressed import File
+from flaxformer_lite.data import columnar, table
+from flaxformer_lite.storage import compressed
+from flaxformer_lite.storage.compressed import File
 
 JSONL = (".jsonl", ".ndjson")
 TABLES = (".csv", ".tsv", *columnar.KINDS)

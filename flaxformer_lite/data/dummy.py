@@ -7,13 +7,13 @@ import jax
 import numpy as np
 
 from flaxformer_lite.config import ExperimentConfig
-from flaxformer_lite.data import tokenizer
 from flaxformer_lite.data.corpus import Records
 from flaxformer_lite.data.labelled import LabelledRecords, encode
 from flaxformer_lite.data.mixture import tagged
 from flaxformer_lite.data.table import Table
 from flaxformer_lite.objectives.packing import Packing
-from flaxformer_lite.objectives.task import Task
+from flaxformer_lite.objectives.tables.task import Task
+from flaxformer_lite.text import tokenizer
 
 DOCUMENTS = 4  # enough for objectives that draw a second document
 PRINTABLE = slice(ord(" "), ord("~") + 1)  # bytes

@@ -23,9 +23,8 @@ import numpy as np
 
 UNIT = 1 << 60  # one row
 BLOCK = 1 << 14  # rows
-LEAST = (
-    2 * UNIT // BLOCK
-)  # a lower share counts as none, so that each source is due whole rows in each block
+# a lower share counts as none, so that each source is due whole rows in each block
+LEAST = 2 * UNIT // BLOCK
 FOREVER = 1 << 62  # rows
 _Node = tuple[str, int]
 
@@ -229,9 +228,8 @@ def _rounded_up(parts: Sequence[int], *orders: Sequence[int]) -> list[int]:
       each row of the first order
     takes a source that lies in it, and each source so taken a row of the second.
     """
-    covers: list[
-        dict[int, range]
-    ] = []  # by order and source: the whole rows that its fraction lies in
+    # by order and source: the whole rows that its fraction lies in
+    covers: list[dict[int, range]] = []
     for order in orders:
         ends = list(itertools.accumulate(parts[i] for i in order))
         covers.append(
@@ -246,9 +244,8 @@ def _rounded_up(parts: Sequence[int], *orders: Sequence[int]) -> list[int]:
     for i, rows in covers[0].items():
         for row in rows:
             reaches.setdefault(("first", row), []).append(("in", i))
-    taken: dict[_Node, _Node] = {
-        ("in", i): ("out", i) for i in covers[0]
-    }  # at first none is rounded up
+    # at first none is rounded up
+    taken: dict[_Node, _Node] = {("in", i): ("out", i) for i in covers[0]}
 
     def place(node: _Node, seen: set[_Node]) -> bool:
         """Finds a node for this one along an augmenting path."""

@@ -24,20 +24,15 @@ from flaxformer_lite.config import (
     plugin_name,
     to_config_dict,
 )
-from flaxformer_lite.data import (
-    cache,
-    conversations,
-    progress,
-    stored,
-    table,
-    tokenizer,
-    tokenizer_training,
-)
-from flaxformer_lite.data.frame import Frame, Spans
+from flaxformer_lite.data import stored, table
 from flaxformer_lite.data.scan import RoleRows, Scan, scan, shared
 from flaxformer_lite.data.split import SPLITS
 from flaxformer_lite.data.table import Table
-from flaxformer_lite.data.tokenizer import Tokenizer
+from flaxformer_lite.runtime import progress
+from flaxformer_lite.storage import content_cache
+from flaxformer_lite.text import conversations, tokenizer, tokenizer_training
+from flaxformer_lite.text.special_tokens import Frame, Spans
+from flaxformer_lite.text.tokenizer import Tokenizer
 
 Row = dict[str, Any]
 DROP = "leave such rows out with --config.data.drop_incomplete=True"
@@ -49,7 +44,7 @@ TRIED = 64  # rows that are tried with greater lengths, where none fits
 DOUBLINGS = 16  # of the length
 DIGEST = 16  # bytes that stand for a text
 NO_FILE = ("abc", "builtins", "typing", "__main__")  # modules of base classes that are not hashed
-SOURCES = ("data", "objectives", "runtime/chat_template.py")  # what the features of rows depend on
+SOURCES = ("data", "objectives", "text/chat_template.py")  # what the features of rows depend on
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,19 +62,15 @@ class LabelledRecords:
     target_length: int  # of its decoder side, or 0
     table: Table  # as it was read
     rows: Sequence[Row]  # its values by role
-    features: Sequence[Any] = field(
-        default_factory=list
-    )  # for each example what the task made of its row
-    reference: np.ndarray | None = (
-        None  # [examples, ...] what the starting weights predict, if asked for
-    )
-    row_of: np.ndarray = field(
-        default_factory=lambda: np.zeros(0, np.int64)
-    )  # [examples]; empty where rows share one
+    # for each example what the task made of its row
+    features: Sequence[Any] = field(default_factory=list)
+    # [examples, ...] what the starting weights predict, if asked for
+    reference: np.ndarray | None = None
+    # [examples]; empty where rows share one
+    row_of: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     skeleton: str = "encoder"  # the model's
-    sizes: np.ndarray = field(
-        default_factory=lambda: np.zeros((0, 1), np.int32)
-    )  # [examples, 1 or 2] tokens of each, and of its decoder side if it has one
+    # [examples, 1 or 2] tokens of each, and of its decoder side if it has one
+    sizes: np.ndarray = field(default_factory=lambda: np.zeros((0, 1), np.int32))
     cut: int = 0  # examples that lost tokens, as they were too long
     dropped: int = 0  # rows without an example
     first: int = 0  # the number of the first row that `encode` gets
@@ -108,7 +99,7 @@ class LabelledRecords:
         self, template: str, chats: Sequence[Any], known: Sequence[bool]
     ) -> list[Any]:
         """Tokenizes conversations by a chat template, with the tokens of answers marked
-        (data/conversations.py)."""
+        (text/conversations.py)."""
         return conversations.encode(self.tokenizer, template, chats, known=known)
 
     def has(self, role: str) -> bool:
@@ -132,7 +123,7 @@ def open_labelled(
 
     Args:
       cfg: the data section.
-      objective: a `Task` of objectives/task.py.
+      objective: a `Task` of objectives/tables/task.py.
       skeleton, types: the model's, and the token types that it tells apart; they decide the frame
         around texts.
       labels: names of the classes of the weights to start from.
@@ -204,7 +195,7 @@ def _fitted(
         (folder / "task.json").write_text(to_config_dict(fitted).to_json())
 
     parts = [read.fingerprint, names, classes, labels, *_made_by(objective)]
-    folder = cache.folder(cfg.cache, f"task-{_hash(parts)}", write)
+    folder = content_cache.folder(cfg.cache, f"task-{_hash(parts)}", write)
     values = json.loads((folder / "task.json").read_text())
     return from_config_dict(type(objective), values, where="objective")
 
@@ -342,7 +333,7 @@ def _encoded_in_files(objective: Any, reader: LabelledRecords, root: str) -> Lab
         frame,
         *_made_by(objective),
     ]
-    folder = cache.folder(root, f"examples-{_hash(parts)}", write)
+    folder = content_cache.folder(root, f"examples-{_hash(parts)}", write)
     features = stored.StoredFeatures(folder)
     sizes = stored.mapped(folder / "sizes", np.int32)
     return replace(
@@ -560,7 +551,7 @@ def _tokenizer(cfg: DataConfig, read: Table, rows: Sequence[Row]) -> Tokenizer:
 
     parts = "labelled", read.fingerprint, cfg.columns, *cfg.tokenizer.training
     digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
-    return tokenizer.load(cache.folder(cfg.cache, f"tokenizer-{digest}", write))
+    return tokenizer.load(content_cache.folder(cfg.cache, f"tokenizer-{digest}", write))
 
 
 def _texts(value: Any) -> Iterator[str]:

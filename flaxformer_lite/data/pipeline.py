@@ -18,9 +18,9 @@ from flaxformer_lite.data.mixture import Joined, Mixture, open_mixture, tagged
 from flaxformer_lite.data.packed_batches import Packer, draws
 from flaxformer_lite.data.split import SPLITS
 from flaxformer_lite.data.text_rows import check_vocabulary, open_text_rows
-from flaxformer_lite.data.tokenizer import Tokenizer
 from flaxformer_lite.objectives.rows import PACKING
-from flaxformer_lite.objectives.task import Task
+from flaxformer_lite.objectives.tables.task import Task
+from flaxformer_lite.text.tokenizer import Tokenizer
 
 Batch = dict[str, dict[str, np.ndarray]]
 ENDLESS = 1 << 40  # batches
@@ -38,9 +38,8 @@ class Dataset:
     fingerprint: str  # hash of text, tokenizer, objective and lengths
     corpus: Corpus | None = None  # None for dummy records, and for the rows of a table
     described: tuple[tuple[str, str], ...] = ()  # what a table holds, in words
-    packing: Callable[[int], Any] | None = (
-        None  # opens one of `objective.packings` of the training text; None: has one
-    )
+    # opens one of `objective.packings` of the training text; None: has one
+    packing: Callable[[int], Any] | None = None
     mixture: Mixture | None = None  # of several texts; None: there is one
 
     @property

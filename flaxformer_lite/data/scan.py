@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.data import cache, progress, stored
+from flaxformer_lite.data import stored
 from flaxformer_lite.data.split import hash_of, split_of
 from flaxformer_lite.data.table import Table
-from flaxformer_lite.objectives.task import is_blank
+from flaxformer_lite.objectives.tables.task import is_blank
+from flaxformer_lite.runtime import progress
+from flaxformer_lite.storage import content_cache
 
 FORMAT = "1"  # increase when the files below change
 NAMED = 5  # most rows that a message names
@@ -144,7 +146,7 @@ def scan(
     root, key = cached
     parts = [FORMAT, read.fingerprint, fraction, drops, key]
     name = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
-    folder = cache.folder(root, f"scan-{name}", write)
+    folder = content_cache.folder(root, f"scan-{name}", write)
     return Scan(
         stored.mapped(folder / "hashes", np.uint64),
         stored.mapped(folder / "complete", np.bool_),

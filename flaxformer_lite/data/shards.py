@@ -17,17 +17,15 @@ import numpy as np
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data.split import SPLITS, Document
-from flaxformer_lite.data.tokenizer import Tokenizer
+from flaxformer_lite.text.tokenizer import Tokenizer
 
-PIECE = (
-    1 << 16
-)  # characters encoded at a time; cut at the end of a line, so that pieces tokenize like the whole
+# characters encoded at a time; cut at the end of a line, so that pieces tokenize like the whole
+PIECE = 1 << 16
 BATCH = 1 << 20  # characters given to the tokenizer at once
 SHARD = 1 << 23  # characters of a shard
 Piece = tuple[str, str, bool]  # split, part of a text, whether the text ends with it
-Arrays = dict[
-    str, np.ndarray
-]  # for each split its ids, "train.bin", and the ends of its documents, "train.offsets"
+# for each split its ids, "train.bin", and the ends of its documents, "train.offsets"
+Arrays = dict[str, np.ndarray]
 
 
 def pieces(dealt: Iterable[tuple[str, Document]]) -> Iterator[Piece]:

@@ -12,9 +12,8 @@ from flaxformer_lite.config import ConfigError
 SPLITS = ("train", "eval")
 ENOUGH = 8
 FAR = 2
-MANY = (
-    1 << 17
-)  # documents whose sizes are remembered; of more, the hashes divide the text well enough
+# documents whose sizes are remembered; of more, the hashes divide the text well enough
+MANY = 1 << 17
 Document = tuple[str, ...]
 
 
@@ -68,9 +67,8 @@ def split_of(
         if not (characters := sum(len(text) for document in documents for text in document)):
             raise ConfigError(f"{where}: contains no text, only whitespace.")
         return Split(fraction, 2**64 if fraction else -1, characters)
-    sizes: collections.Counter[int] = (
-        collections.Counter()
-    )  # characters by hash, of the first MANY different documents
+    # characters by hash, of the first MANY different documents
+    sizes: collections.Counter[int] = collections.Counter()
     total = 0
     low = 0
     longest = 0

@@ -15,28 +15,23 @@ from typing import Any, Literal
 import numpy as np
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.data import (
-    cache,
-    columnar,
-    compressed,
-    digests,
-    progress,
-    stored,
-    text_encoding,
-)
+from flaxformer_lite.data import columnar, digests, stored, text_encoding
 from flaxformer_lite.data.conll import read_conll
-from flaxformer_lite.data.fetch import on_disk
 from flaxformer_lite.files.read import brief, open_regular, read_object
+from flaxformer_lite.runtime import progress
+from flaxformer_lite.storage import compressed, content_cache
+from flaxformer_lite.storage.fetch import on_disk
 
 FORMAT = "2"  # increase when the rows that are read from a file, or their files, change
 SMALL = 1 << 20  # bytes of files whose rows stay in memory
 LARGEST = 1 << 31  # bytes of a .json, which is read in one piece
 BLOCK = 1 << 20  # bytes hashed at a time
 NUMBERS = 1 << 16  # row numbers hashed at a time
+# names in a folder of splits
 SPLITS = {
     "train": ("train", "training"),
     "eval": ("validation", "dev", "eval", "test"),
-}  # names in a folder of splits
+}
 SHEETS = (".xlsx", ".xls", ".ods", ".numbers")
 MOST_CHARACTERS = 1 << 24  # of one field of csv
 Row = dict[str, Any]
@@ -50,9 +45,8 @@ class Table:
     columns: tuple[str, ...]  # their names
     rows: Sequence[Row]  # a value per column; csv and tsv hold texts only
     fingerprint: str  # hash of the content
-    names: Mapping[str, tuple[str, ...]] = field(
-        default_factory=dict
-    )  # of classes (ClassLabel), by column
+    # of classes (ClassLabel), by column
+    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     numbers: np.ndarray | None = None  # [rows] in the file, from 1; None: it has all of them
 
     def __len__(self) -> int:
@@ -189,7 +183,7 @@ def _kept(where: str, read: Callable[[], Iterable[Row]], key: list[str], root: s
         (folder / "table.json").write_text(json.dumps({"columns": columns}))
 
     name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
-    return cache.folder(root, f"table-{name}", write)
+    return content_cache.folder(root, f"table-{name}", write)
 
 
 def _class_names(file: Path, where: str) -> Mapping[str, tuple[str, ...]]:

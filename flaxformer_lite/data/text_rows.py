@@ -11,7 +11,7 @@ from flaxformer_lite.config import ConfigError, DataConfig, ExperimentConfig, pl
 from flaxformer_lite.data.corpus import Corpus, Records, open_corpus, open_records
 from flaxformer_lite.data.epochs import endless
 from flaxformer_lite.data.split import SPLITS
-from flaxformer_lite.data.tokenizer import Tokenizer
+from flaxformer_lite.text.tokenizer import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -14,14 +14,15 @@ from typing import Any
 import numpy as np
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.data import progress
-from flaxformer_lite.data.compressed import File
-from flaxformer_lite.data.fetch import on_disk
-from flaxformer_lite.files import remote
+from flaxformer_lite.runtime import progress
+from flaxformer_lite.storage import remote
+from flaxformer_lite.storage.compressed import File
+from flaxformer_lite.storage.fetch import on_disk
 
 SUFFIXES = (".bin", ".npy")
 MAGIC = b"MMIDIDX\x00\x00"  # of an index: version, dtype, sequences, documents
 HEADER = struct.Struct("<9sQBQQ")
+# Megatron's numbers
 DTYPES = {
     1: np.uint8,
     2: np.int8,
@@ -29,7 +30,7 @@ DTYPES = {
     4: np.int32,
     5: np.int64,
     8: np.uint16,
-}  # Megatron's numbers
+}
 CHUNK = 1 << 22  # tokens copied at a time
 Part = tuple[np.ndarray, np.ndarray]  # ids, memory-mapped, and the end of each document
 

@@ -19,11 +19,13 @@ from pathlib import Path
 import numpy as np
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.data import cache, progress, shards, token_files
+from flaxformer_lite.data import shards, token_files
 from flaxformer_lite.data.shards import Arrays, Piece
 from flaxformer_lite.data.split import SPLITS, Split
 from flaxformer_lite.data.text import Source
-from flaxformer_lite.data.tokenizer import Tokenizer
+from flaxformer_lite.runtime import progress
+from flaxformer_lite.storage import content_cache
+from flaxformer_lite.text.tokenizer import Tokenizer
 
 SMALL = 1 << 24  # characters of a text that is tokenized before other processes would have started
 MOST = 16  # processes that one can read for
@@ -53,7 +55,7 @@ class Tokenizing:
             kept.
         """
         if self._split().characters >= SMALL:
-            parts = cache.parts_of(folder)
+            parts = content_cache.parts_of(folder)
             parts.mkdir(exist_ok=True)
             self._join(map(shards.load, self._make(parts)), folder)
             return

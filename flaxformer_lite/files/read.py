@@ -12,9 +12,8 @@ from typing import Any, BinaryIO
 
 from flaxformer_lite.config import ConfigError
 
-LARGEST = (
-    1 << 26
-)  # bytes of a JSON file; the largest index of published shards has less than a tenth
+# bytes of a JSON file; the largest index of published shards has less than a tenth
+LARGEST = 1 << 26
 DEEPEST = 100  # objects and lists within each other
 DIGITS = 39  # of an integer; tokenizer_config.json spells "no limit" as 10**30
 KINDS = {

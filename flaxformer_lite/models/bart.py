@@ -23,7 +23,7 @@ from flaxformer_lite.models.weight_map import (
     rows,
     within,
 )
-from flaxformer_lite.positions.learned import Learned
+from flaxformer_lite.nn.positions.learned import Learned
 
 BASE = dict(
     vocab_size=50265,

@@ -10,7 +10,7 @@ from typing import Any
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
 from flaxformer_lite.models.weight_map import Head, Published, heads, projections, rows, within
-from flaxformer_lite.positions.learned import Learned
+from flaxformer_lite.nn.positions.learned import Learned
 
 BASE: dict[str, Any] = dict(
     vocab_size=30522,

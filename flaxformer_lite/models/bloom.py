@@ -11,7 +11,7 @@ from flaxformer_lite.models import gpt2
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import Fields, Published, heads, rows, within
-from flaxformer_lite.positions.alibi import Alibi
+from flaxformer_lite.nn.positions.alibi import Alibi
 
 BASE = dict(
     vocab_size=250880,

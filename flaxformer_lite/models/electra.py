@@ -13,14 +13,14 @@ import flax.linen as nn
 import jax
 
 from flaxformer_lite.config import ModelConfig
-from flaxformer_lite.functions.activations import ACTIVATIONS
 from flaxformer_lite.models import bert
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
 from flaxformer_lite.models.skeletons.hinted import Hinted
 from flaxformer_lite.models.skeletons.outputs import Features, Output
 from flaxformer_lite.models.weight_map import Published, heads, rows
-from flaxformer_lite.modules.einsum import Einsum
+from flaxformer_lite.nn.functions.activations import ACTIVATIONS
+from flaxformer_lite.nn.modules.einsum import Einsum
 
 BASE = bert.BASE | dict(bias_at=("embed", *bert.BASE["bias_at"]), head="masked_lm")
 PRESETS = {  # the discriminators' sizes, appendix A

@@ -10,7 +10,7 @@ from flaxformer_lite.models import bert
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import Head, Published, heads, rows, within
-from flaxformer_lite.positions.learned import Learned
+from flaxformer_lite.nn.positions.learned import Learned
 
 BASE = dict(
     vocab_size=50257,

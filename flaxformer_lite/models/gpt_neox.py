@@ -14,7 +14,7 @@ from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import Fields, Published, heads, rows, within
-from flaxformer_lite.positions.rope import Rope
+from flaxformer_lite.nn.positions.rope import Rope
 
 BASE = dict(
     vocab_size=50432,

@@ -11,7 +11,7 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.models import bert, gpt2
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import Fields, Published, heads, projections, rows, within
-from flaxformer_lite.positions.rope import Rope
+from flaxformer_lite.nn.positions.rope import Rope
 
 BASE = gpt2.BASE | dict(
     vocab_size=50400,

@@ -14,7 +14,7 @@ from flaxformer_lite.models import bart
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel
 from flaxformer_lite.models.weight_map import Fields, Head
-from flaxformer_lite.positions.sinusoidal import Sinusoidal
+from flaxformer_lite.nn.positions.sinusoidal import Sinusoidal
 
 BASE = bart.BASE | dict(
     vocab_size=58101,

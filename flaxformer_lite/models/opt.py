@@ -15,8 +15,8 @@ from flaxformer_lite.models import bert, gpt2
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import Fields, Published, heads, projections, rows, within
-from flaxformer_lite.modules.einsum import Einsum
-from flaxformer_lite.positions.learned import Learned
+from flaxformer_lite.nn.modules.einsum import Einsum
+from flaxformer_lite.nn.positions.learned import Learned
 
 BASE = dict(
     vocab_size=50272,

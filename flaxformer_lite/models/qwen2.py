@@ -10,7 +10,7 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models import llama
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import Fields, Published, layer_types, read_windows
-from flaxformer_lite.positions.rope import Rope
+from flaxformer_lite.nn.positions.rope import Rope
 
 BASE = llama.BASE | dict(
     vocab_size=151936,

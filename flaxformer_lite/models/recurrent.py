@@ -8,9 +8,9 @@ Penn Treebank (arXiv:1409.2329). Mikolov et al. (2010) for language models with 
 
 from functools import partial
 
-from flaxformer_lite.mixers.lstm import LstmConfig
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
+from flaxformer_lite.nn.mixers.lstm import LstmConfig
 
 # residual=sequential with norm_at=("in", "final") makes deeper stacks of it.
 STACK = dict(

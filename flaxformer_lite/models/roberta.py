@@ -10,11 +10,11 @@ from functools import partial
 import jax.numpy as jnp
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.functions.segments import positions_in_segments
 from flaxformer_lite.models import bert
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
 from flaxformer_lite.models.weight_map import Published, heads, rows
+from flaxformer_lite.nn.functions.segments import positions_in_segments
 
 BASE = bert.BASE | dict(
     vocab_size=50265,

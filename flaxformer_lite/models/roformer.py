@@ -14,7 +14,7 @@ from flaxformer_lite.models import bert, roberta
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
 from flaxformer_lite.models.weight_map import Fields, Published, heads, rows
-from flaxformer_lite.positions.rope import Rope
+from flaxformer_lite.nn.positions.rope import Rope
 
 BASE = bert.BASE | dict(
     vocab_size=50000,

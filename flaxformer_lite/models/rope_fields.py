@@ -4,7 +4,7 @@ from typing import Any
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.models.weight_map import Fields
-from flaxformer_lite.positions.rope import Rope
+from flaxformer_lite.nn.positions.rope import Rope
 
 # rope_type: (required fields of Rope, optional fields); our scaling has the same name, or "none"
 # for "default"
@@ -155,9 +155,8 @@ def write_rope(rope: Rope) -> dict[str, Any]:
     if rope.scaling != "none":
         required, optional = SCALINGS.get(rope.scaling, ((), ()))
         options = {name: getattr(rope, name) for name in required + optional}
-        given = {
-            name: value for name, value in options.items() if value != 0 or name == "truncate"
-        }  # 0 is unset
+        # 0 is unset
+        given = {name: value for name, value in options.items() if value != 0 or name == "truncate"}
         lists = {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in given.items()

@@ -9,12 +9,12 @@ LSTM, and multiplicative scores of the state after (arXiv:1508.04025).
 
 from functools import partial
 
-from flaxformer_lite.mixers.attentive import AttentiveConfig
-from flaxformer_lite.mixers.gru import GruConfig
-from flaxformer_lite.mixers.lstm import LstmConfig
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.recurrent import STACK
 from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel
+from flaxformer_lite.nn.mixers.attentive import AttentiveConfig
+from flaxformer_lite.nn.mixers.gru import GruConfig
+from flaxformer_lite.nn.mixers.lstm import LstmConfig
 
 BASE = dict(vocab_size=30000, mixer=GruConfig(), decoder_mixer=AttentiveConfig(), **STACK)
 LUONG = dict(

@@ -27,7 +27,7 @@ from flaxformer_lite.models.weight_map import (
     rows,
     within,
 )
-from flaxformer_lite.positions.t5_buckets import T5Buckets
+from flaxformer_lite.nn.positions.t5_buckets import T5Buckets
 
 BASE = dict(
     vocab_size=32128,

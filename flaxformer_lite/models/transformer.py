@@ -8,7 +8,7 @@ from functools import partial
 
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel
-from flaxformer_lite.positions.sinusoidal import Sinusoidal
+from flaxformer_lite.nn.positions.sinusoidal import Sinusoidal
 
 BASE = dict(
     vocab_size=37000,

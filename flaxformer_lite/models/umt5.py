@@ -12,7 +12,7 @@ from typing import Any
 from flaxformer_lite.models import mt5, t5
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import Fields
-from flaxformer_lite.positions.t5_buckets import T5Buckets
+from flaxformer_lite.nn.positions.t5_buckets import T5Buckets
 
 BASE = mt5.BASE | dict(vocab_size=256384, position=T5Buckets(per_layer=True))
 PRESETS = mt5.PRESETS

@@ -12,12 +12,12 @@ from typing import Any, ClassVar
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.skeletons import parts
+from flaxformer_lite.models.skeletons import build_layers
 from flaxformer_lite.models.skeletons.hinted import Hinted
 from flaxformer_lite.models.skeletons.inputs import ids_of
 from flaxformer_lite.models.skeletons.outputs import Features, Output
-from flaxformer_lite.modules.embed import TokenEmbed
-from flaxformer_lite.modules.heads import VocabHead
+from flaxformer_lite.nn.modules.embed import TokenEmbed
+from flaxformer_lite.nn.modules.heads import VocabHead
 
 BASE: dict[str, Any] = dict(
     vocab_size=30000,
@@ -49,8 +49,8 @@ class Model(Hinted):
     head_modules: ClassVar[tuple[str, ...]] = ()
 
     def setup(self) -> None:
-        self.token_embed = TokenEmbed(parts.embed(self.cfg), self.cfg.execution)
-        self.lm_head = VocabHead(parts.vocab(self.cfg), self.cfg.execution)
+        self.token_embed = TokenEmbed(build_layers.embed(self.cfg), self.cfg.execution)
+        self.lm_head = VocabHead(build_layers.vocab(self.cfg), self.cfg.execution)
 
     def features(self, input_ids) -> Features:
         """Returns the words' vectors with the table of contexts, for losses that read a few of its

@@ -5,8 +5,8 @@ from flaxformer_lite.objectives.base import Metric, Objective
 from flaxformer_lite.objectives.companion import Companion
 from flaxformer_lite.objectives.packing import Packing
 from flaxformer_lite.objectives.sums import LossSums
-from flaxformer_lite.objectives.task import Column, Labelled, Task
-from flaxformer_lite.objectives.text import TextObjective
+from flaxformer_lite.objectives.tables.task import Column, Labelled, Task
+from flaxformer_lite.objectives.text.text_objective import TextObjective
 
 __all__ = [
     "Column",
@@ -19,22 +19,3 @@ __all__ = [
     "Task",
     "TextObjective",
 ]
-
-# Files that are not plug-ins.
-SHARED = (
-    "answers",
-    "base",
-    "breakdown",
-    "chat",
-    "companion",
-    "denoising",
-    "packing",
-    "retrieval",
-    "rows",
-    "scores",
-    "sums",
-    "task",
-    "text",
-    "word_windows",
-    "writing",
-)

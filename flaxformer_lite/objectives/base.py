@@ -28,11 +28,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from flaxformer_lite.config import ModelConfig, Record
-from flaxformer_lite.objectives.breakdown import Breakdown
 from flaxformer_lite.objectives.companion import Companion
 from flaxformer_lite.objectives.packing import Packing, beginnings
 from flaxformer_lite.objectives.rows import with_decoder_start
 from flaxformer_lite.objectives.sums import BY_SOURCE, LossSums, ratio
+from flaxformer_lite.objectives.tables.breakdown import Breakdown
 
 SKELETONS = ("encoder", "decoder", "encoder_decoder")
 
@@ -203,7 +203,7 @@ class Objective(Record, abc.ABC):
 
         Args:
           write: (prompts, width=, max_new_tokens=, **settings) -> ids of each; see
-            generation/writer.py.
+            inference/writer.py.
           records: the records of the examples.
           examples: [N] their numbers.
         """

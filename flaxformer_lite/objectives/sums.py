@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from flaxformer_lite.functions.losses import cross_entropy
-from flaxformer_lite.functions.soft_targets import SoftTargets
+from flaxformer_lite.nn.functions.losses import cross_entropy
+from flaxformer_lite.nn.functions.soft_targets import SoftTargets
 
 Array = jax.Array
 TOKENS = "weights"  # the term of an objective's tokens

@@ -12,9 +12,8 @@ from flaxformer_lite.plan.topology import Chip
 from flaxformer_lite.training import memory
 from flaxformer_lite.training.program import Program, executed_flops
 
-EFFICIENCY = (
-    0.55  # share of the peak that large models reach in published runs, give or take a third
-)
+# share of the peak that large models reach in published runs, give or take a third
+EFFICIENCY = 0.55
 # the same of recomputation: above 1, as arrays that are kept must be written and read
 # (docs/plan.md)
 RECOMPUTED = 1.5

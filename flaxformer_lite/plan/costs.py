@@ -19,15 +19,15 @@ from flaxformer_lite.plan.topology import Chip
 
 CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 KERNEL = "tpu_custom_call"
-KERNEL_EFFICIENCY = (
-    0.5  # share of the peak, assumed, as the compiler has no estimate for hand-written kernels
-)
+# share of the peak, assumed, as the compiler has no estimate for hand-written kernels
+KERNEL_EFFICIENCY = 0.5
+# number of matrix products in a kernel, by its name
 PRODUCTS = (
     ("_fwd", 2),
     ("_dkv", 4),
     ("_dq", 3),
     ("_bwd", 5),
-)  # number of matrix products in a kernel, by its name
+)
 FLOATS = re.compile(r"\b(?:bf16|f32)\[([\d,]+)\]")
 
 

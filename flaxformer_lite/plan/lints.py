@@ -11,9 +11,8 @@ from flaxformer_lite.plan.aot import Compiled
 from flaxformer_lite.training.memory import rows
 from flaxformer_lite.training.program import Program
 
-SCORES = re.compile(
-    r"/attention/(?!query|key|value|out|attention\.)"
-)  # inside attention, except the projections
+# inside attention, except the projections
+SCORES = re.compile(r"/attention/(?!query|key|value|out|attention\.)")
 LARGE = 2**20  # bytes; smaller arrays are not worth a warning
 
 

@@ -125,9 +125,8 @@ def check(cfg: ExperimentConfig, count: int) -> None:
     }
     cfg = programs.with_vocabulary(cfg, dummy.vocab_size(cfg))
     short = dataclasses.replace(cfg.model, **layers, share_layers=())
-    traced = dataclasses.replace(
-        cfg.mesh, mode="jit"
-    )  # pmap needs devices, and splits no more than the batch
+    # pmap needs devices, and splits no more than the batch
+    traced = dataclasses.replace(cfg.mesh, mode="jit")
     programs.build(dataclasses.replace(cfg, model=short, mesh=traced), mesh, dummy.example(cfg))
 
 
@@ -156,9 +155,8 @@ def _compiled(program: Program, topology: Topology) -> Plan:
             compile_seconds=done.seconds,
         )
     module = hlo.parse(done.text)
-    seen = (
-        0.5 if program.cfg.model.skeleton == "decoder" else 1.0
-    )  # a decoder's rows see half of all pairs
+    # a decoder's rows see half of all pairs
+    seen = 0.5 if program.cfg.model.skeleton == "decoder" else 1.0
     cost = costs.of(module, topology.chip, program.mesh.shape, program.cfg.mesh.slices, seen=seen)
     if not cost.parts:  # GPU programs have no cycle estimates
         cost = dataclasses.replace(cost, parts=analytic.of(program, topology.chip).parts, unknown=0)

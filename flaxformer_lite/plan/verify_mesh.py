@@ -16,10 +16,10 @@ from flaxformer_lite.analysis import hlo
 from flaxformer_lite.config import ExperimentConfig, MeshConfig, OptimizerConfig
 from flaxformer_lite.data import dummy
 from flaxformer_lite.plan.aot import quiet
+from flaxformer_lite.runs.start.initial_state import initial_state
 from flaxformer_lite.sharding.parameters import path_of
 from flaxformer_lite.training import program as programs
 from flaxformer_lite.training.program import Program
-from flaxformer_lite.training.start.initial_state import initial_state
 
 # relative to a gradient's largest number; other summation orders in float32 give 1e-7 to 1e-5
 ROUNDING = 1e-4
@@ -27,9 +27,8 @@ ROUNDING = 1e-4
 # zero)
 NOISE = 1e-4
 FLOAT32 = 4
-EMBEDDED = re.compile(
-    r"token_embed|embed/(sharding_constraint|norm/add_any)$"
-)  # a lookup's exchanges, by the release
+# a lookup's exchanges, by the release
+EMBEDDED = re.compile(r"token_embed|embed/(sharding_constraint|norm/add_any)$")
 # Gradient descent that keeps its gradient: after one step, its momentum is the gradient.
 DESCENT = OptimizerConfig(
     name="sgd", schedule="constant", warmup_steps=0, weight_decay=0.0, clip_norm=0.0
@@ -140,9 +139,8 @@ def _step(program: Program, state: Any, batch: Any) -> Step:
     with quiet() as rematerialised:
         compiled = program.train_step.lower(state, batch).compile()
         warned = rematerialised()
-    run = (
-        program.train_step if program.cfg.mesh.mode == "pmap" else compiled
-    )  # a compiled pmap cannot be called
+    # a compiled pmap cannot be called
+    run = program.train_step if program.cfg.mesh.mode == "pmap" else compiled
     state, metrics = run(state, batch)
     gradients = jax.tree.map(np.asarray, _momentum(state.opt_state))
     return Step(gradients, float(metrics["loss"]), compiled.as_text(), warned)

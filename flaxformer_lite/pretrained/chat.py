@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.pretrained.published_tokenizer import PublishedTokenizer
 from flaxformer_lite.pretrained.tokenizer import load_tokenizer
 from flaxformer_lite.registry import Allowed
-from flaxformer_lite.runtime import chat_template
+from flaxformer_lite.text import chat_template
+from flaxformer_lite.text.published_tokenizer import PublishedTokenizer
 
 Messages = list[dict[str, Any]]
 
@@ -41,7 +41,7 @@ def render(tokenizer: PublishedTokenizer, messages: Messages) -> str:
       messages: as in `encode`.
 
     Raises:
-      ConfigError: there is no template, or as in runtime/chat_template.py.
+      ConfigError: there is no template, or as in text/chat_template.py.
     """
     if not tokenizer.chat_template:
         raise ConfigError("chat: this model has no chat template; pass the prompt as plain text.")

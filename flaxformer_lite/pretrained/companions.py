@@ -7,7 +7,7 @@ from typing import Any
 import tokenizers
 from tokenizers import processors
 
-from flaxformer_lite.data import conversations, frame, tokenizer as plain
+from flaxformer_lite.text import conversations, special_tokens, tokenizer as plain
 
 
 def publish_tokenizer(
@@ -50,7 +50,7 @@ def publish_tokenizer(
 
 def _publish_json(inner: plain.Tokenizer, model: Any, made: Path) -> None:
     known = tokenizers.Tokenizer.from_str(inner.definition.decode())
-    around = frame.usual(inner, model.skeleton)
+    around = special_tokens.usual(inner, model.skeleton)
     if known.post_processor is None and (around.before or around.after):
         before, after = (
             [(known.id_to_token(i), i) for i in side] for side in (around.before, around.after)
@@ -63,9 +63,8 @@ def _publish_json(inner: plain.Tokenizer, model: Any, made: Path) -> None:
         )
         read = json.loads(known.to_str())
         for token in read["added_tokens"]:
-            token["lstrip"] |= (
-                token["content"] == "[MASK]"
-            )  # takes the space before it, like RoBERTa's <mask>
+            # takes the space before it, like RoBERTa's <mask>
+            token["lstrip"] |= token["content"] == "[MASK]"
         _write_json(made / inner.file, read)
     config: dict[str, Any] = {
         f"{role}_token": known.id_to_token(i) for role, i in inner.ids.items()
@@ -77,9 +76,8 @@ def _publish_json(inner: plain.Tokenizer, model: Any, made: Path) -> None:
         if inner.frame(model.skeleton).second_type and model.cfg.type_vocab_size > 1
         else []
     )
-    config |= {
-        "model_input_names": ["input_ids", *types, "attention_mask"]
-    }  # else transformers leaves the types out
+    # else transformers leaves the types out
+    config |= {"model_input_names": ["input_ids", *types, "attention_mask"]}
     _write_json(made / "tokenizer_config.json", config)
 
 

@@ -1,6 +1,6 @@
 """Fields of config.json that change no number of a forward pass without dropout, in any family.
 
-Those that generation reads are read by generation/published.py; the ids that a forward pass reads,
+Those that generation reads are read by inference/published.py; the ids that a forward pass reads,
 by the families whose models do.
 """
 

@@ -168,9 +168,8 @@ def read_config(
     _check_unread(
         family, {name: value for name, value in published.items() if name not in fields.read}
     )
-    fixed = {
-        name: value for name, value in ours.items() if name == "family"
-    }  # a class that the file asks for
+    # a class that the file asks for
+    fixed = {name: value for name, value in ours.items() if name == "family"}
     try:
         return family.config(**{**ours, **overrides, **fixed, "head": head})
     except (ArithmeticError, TypeError, ValueError) as error:

@@ -23,22 +23,22 @@ from flaxformer_lite.checkpoints.workdir import (
 )
 from flaxformer_lite.config import ConfigError, ModelConfig, check_family
 from flaxformer_lite.config.execution import EXECUTION_FIELDS
-from flaxformer_lite.files.stores import is_url
 from flaxformer_lite.models.weight_map import Fields
 from flaxformer_lite.pretrained import (
     check_tensors,
     folder,
     hf_config,
     load_adapter,
-    places,
+    resolve_path,
     tensor_names,
 )
 from flaxformer_lite.pretrained.layouts import Place
+from flaxformer_lite.pretrained.lazy_params import reader_of, stored_tree
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError
-from flaxformer_lite.pretrained.stored import reader_of, stored_tree
 from flaxformer_lite.pretrained.tensor_names import by_layer, side_by_side
 from flaxformer_lite.sharding import parameter_rules
 from flaxformer_lite.sharding.parameters import param_specs
+from flaxformer_lite.storage.stores import is_url
 
 BODY = (
     "token_embed",
@@ -162,7 +162,7 @@ def load_labels(path: str | Path, *, allow_plugins: registry.Allowed = False) ->
     Raises:
       ConfigError, WeightsError: there is no config.json, or its names are invalid.
     """
-    path = places.on_disk(path, weights=False)
+    path = resolve_path.on_disk(path, weights=False)
     if is_workdir(path):
         run = read_run_config(path, allow_plugins=allow_plugins)
         return list(getattr(run.objective, "labels", ())) or [
@@ -201,7 +201,7 @@ def open_pretrained(
             f"{unknown[0]}: comes from config.json; only {', '.join(EXECUTION_FIELDS)} can be"
             " overridden."
         )
-    path = places.on_disk(path)
+    path = resolve_path.on_disk(path)
     if is_workdir(path):
         if adapter is not None:
             raise ConfigError(

@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from flaxformer_lite.adapters.lora import A, LoraConfig
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.config.rules import is_pattern
 from flaxformer_lite.files.read import brief, is_kind, read_object, shown
 from flaxformer_lite.models.weight_map import Published
-from flaxformer_lite.pretrained import places, tensor_names
-from flaxformer_lite.pretrained.adapter_places import NAMES, ROOT, Spot, shortest, spots
+from flaxformer_lite.nn.adapters.lora import A, LoraConfig
+from flaxformer_lite.pretrained import resolve_path, tensor_names
+from flaxformer_lite.pretrained.adapter_layout import NAMES, ROOT, Spot, shortest, spots
 from flaxformer_lite.pretrained.layouts import Slices
+from flaxformer_lite.pretrained.lazy_params import Reader
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError, open_file
-from flaxformer_lite.pretrained.stored import Reader
 from flaxformer_lite.pretrained.tensor_names import layers_of, side_by_side
 
 LOG = logging.getLogger("flaxformer_lite")
@@ -101,9 +101,8 @@ class PublishedAdapter:
 
     folder: Path  # where it is
     fields: dict[str, Any]  # of adapter_config.json
-    factors: dict[
-        str, dict[str, Tensor]
-    ]  # published module -> its tensors by our names of the factors
+    # published module -> its tensors by our names of the factors
+    factors: dict[str, dict[str, Tensor]]
     own: dict[str, Tensor]  # the base's tensors that it replaces, by their full names
 
     def head(self, heads: Iterable[str]) -> str | None:
@@ -257,7 +256,7 @@ def open_adapter(path: str | Path) -> PublishedAdapter:
       WeightsError: a file is missing or damaged, or holds other tensors than factors and whole
         modules.
     """
-    folder = places.on_disk(path)
+    folder = resolve_path.on_disk(path)
     for name in (CONFIG, WEIGHTS):
         if not (folder / name).is_file():
             raise WeightsError(

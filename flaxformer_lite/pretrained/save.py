@@ -11,13 +11,11 @@ import numpy as np
 from flax.traverse_util import flatten_dict
 
 from flaxformer_lite import registry
-from flaxformer_lite.adapters.merge import merge_adapter
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import ConfigError, ModelConfig
-from flaxformer_lite.data import tokenizer as plain
-from flaxformer_lite.files.stores import is_url
 from flaxformer_lite.models.weight_map import Fields, Published
-from flaxformer_lite.pretrained import hf_config, places, tensor_names
+from flaxformer_lite.nn.adapters.merge import merge_adapter
+from flaxformer_lite.pretrained import hf_config, resolve_path, tensor_names
 from flaxformer_lite.pretrained.check_tensors import DECODER_BIAS
 from flaxformer_lite.pretrained.companions import publish_tokenizer
 from flaxformer_lite.pretrained.folder import read_config
@@ -26,6 +24,8 @@ from flaxformer_lite.pretrained.load import parameter_shapes
 from flaxformer_lite.pretrained.safetensors import WeightsError, save_file
 from flaxformer_lite.pretrained.sentences import copy_sentence_layers, write_sentence_layers
 from flaxformer_lite.pretrained.tensor_names import by_layer, side_by_side
+from flaxformer_lite.storage.stores import is_url
+from flaxformer_lite.text import tokenizer as plain
 
 # Files copied along with the weights: tokenizers, special tokens, chat template, generation config.
 COMPANIONS = (
@@ -102,7 +102,7 @@ def save_pretrained(
     def check(names: list[str]) -> None:
         _check_names(str(path), list(filter(stays, names)))
 
-    with places.new_place(path, check=check, carry=stays) as made:
+    with resolve_path.new_place(path, check=check, carry=stays) as made:
         write_pretrained(
             made,
             model,
@@ -138,7 +138,7 @@ def write_pretrained(
     config = hf_config.write_config(family, cfg)
     source = like or model.source
     is_source = like is None  # which was allowed when the model was loaded from it
-    like = places.on_disk(source, weights=False) if source else None
+    like = resolve_path.on_disk(source, weights=False) if source else None
     if like and workdir.is_workdir(like):
         run = workdir.read_config(like, allow_plugins=allow_plugins or is_source)
         told = run.objective.published_fields()

@@ -10,12 +10,12 @@ import numpy as np
 from flax.traverse_util import flatten_dict
 
 from flaxformer_lite import registry
-from flaxformer_lite.adapters.lora import A, B, LoraConfig
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.models.weight_map import Published
-from flaxformer_lite.pretrained import places, tensor_names
-from flaxformer_lite.pretrained.adapter_places import NAMES, ROOT, Spot, shortest, spots
+from flaxformer_lite.nn.adapters.lora import A, B, LoraConfig
+from flaxformer_lite.pretrained import resolve_path, tensor_names
+from flaxformer_lite.pretrained.adapter_layout import NAMES, ROOT, Spot, shortest, spots
 from flaxformer_lite.pretrained.load import parameter_shapes
 from flaxformer_lite.pretrained.load_adapter import CONFIG, HEADS, WEIGHTS
 from flaxformer_lite.pretrained.safetensors import save_file
@@ -87,7 +87,7 @@ def save_adapter(path: str | Path, model: Any, params: dict, *, base: str | None
         ),
         "modules_to_save": sorted(whole) or None,
     }
-    with places.new_place(path) as made:
+    with resolve_path.new_place(path) as made:
         (made / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
         save_file(
             made / WEIGHTS, {k: (v.shape, v.dtype) for k, v in tensors.items()}, tensors.values()

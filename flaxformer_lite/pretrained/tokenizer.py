@@ -7,26 +7,27 @@ from typing import Any
 from flaxformer_lite import registry
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.data import frame, tokenizer as plain
 from flaxformer_lite.files.read import brief, read_bytes, read_object, read_text
-from flaxformer_lite.pretrained import hf_config, places
+from flaxformer_lite.pretrained import hf_config, resolve_path
 from flaxformer_lite.pretrained.folder import check_exists
-from flaxformer_lite.pretrained.published_tokenizer import (
+from flaxformer_lite.pretrained.sentences import lowers_case
+from flaxformer_lite.text import special_tokens, tokenizer as plain
+from flaxformer_lite.text.published_tokenizer import (
     JSON,
     FramedTokenizer,
     JsonTokenizer,
     PublishedTokenizer,
 )
-from flaxformer_lite.pretrained.sentences import lowers_case
 
 BYTES = "tokenizer.bytes"
 SENTENCEPIECE = ("spiece.model", "tokenizer.model")
+# their sentencepiece tokenizers start every text with bos
 STARTS_WITH_BOS = (
     "llama",
     "mistral",
     "gemma",
     "gemma2",
-)  # their sentencepiece tokenizers start every text with bos
+)
 ENDS_WITH_EOS = ("t5", "mt5", "umt5")
 # Tokenizer files that are incomplete by themselves; only a tokenizer.json is complete.
 OTHERS = (
@@ -67,7 +68,7 @@ def load_tokenizer(
     Raises:
       ConfigError: no tokenizer that we read, or a damaged one.
     """
-    folder = places.on_disk(path, weights=False)
+    folder = resolve_path.on_disk(path, weights=False)
     if workdir.is_workdir(folder):
         cfg = workdir.read_config(folder, allow_plugins=allow_plugins)
         template = cfg.objective.published_fields().get("chat_template", "")
@@ -105,7 +106,7 @@ def framed(inner: plain.Tokenizer, skeleton: str, template: str = "") -> Publish
     training."""
     ours = {plain.KNOWN[role][0]: i for role, i in inner.ids.items()}
     made = FramedTokenizer(inner, {}, template, inner.spelled | ours)
-    around = frame.usual(inner, skeleton)
+    around = special_tokens.usual(inner, skeleton)
     made.before = around.before
     made.after = around.after
     return made

@@ -10,7 +10,7 @@ import numpy as np
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import brief, read_text
-from flaxformer_lite.objectives.scores import correlations
+from flaxformer_lite.objectives.tables.scores import correlations
 from flaxformer_lite.pretrained.word_vectors import WordVectors
 
 BATCH = 512  # questions at a time

@@ -11,13 +11,13 @@ import numpy as np
 
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.data import tokenizer as plain
-from flaxformer_lite.functions.nearest import nearest
-from flaxformer_lite.functions.pooling import to_unit_length
-from flaxformer_lite.pretrained import places
+from flaxformer_lite.nn.functions.nearest import nearest
+from flaxformer_lite.nn.functions.pooling import to_unit_length
+from flaxformer_lite.pretrained import resolve_path
 from flaxformer_lite.pretrained.load import open_pretrained
 from flaxformer_lite.pretrained.tokenizer import load_tokenizer
 from flaxformer_lite.registry import Allowed, nearest as suggestion
+from flaxformer_lite.text import tokenizer as plain
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -129,7 +129,7 @@ def load_word_vectors(
       ConfigError, WeightsError, CheckpointError: it cannot be read, or no token of its vocabulary
         is a whole word.
     """
-    path = places.on_disk(path)
+    path = resolve_path.on_disk(path)
     _, stored = open_pretrained(path, family=family, allow_plugins=allow_plugins)
     if "embedding" not in stored.get("token_embed", {}):
         raise ConfigError(

@@ -15,10 +15,11 @@ from pathlib import Path
 
 from flaxformer_lite.config import DataConfig
 
+# device files of TPUs; without a plugin, jax can use no other device
 DEVICES = (
     "dev/accel*",
     "dev/vfio/*",
-)  # device files of TPUs; without a plugin, jax can use no other device
+)
 GOOGLE = "0x1ae0"  # the PCI vendor of TPUs
 BEGUN = "FLAXFORMER_LITE_BEGUN"
 C_LIBRARY = "CS_GNU_LIBC_VERSION"
@@ -33,9 +34,8 @@ GC_THRESHOLD = 10_000
 def configure() -> None:
     """Sets environment variables that are unset; may re-exec the process."""
     if wants_huge_pages() and sys.executable and BEGUN not in os.environ:
-        os.environ.update(
-            {"GLIBC_TUNABLES": tunables(), BEGUN: "again"}
-        )  # another process may have created it first
+        # another process may have created it first
+        os.environ.update({"GLIBC_TUNABLES": tunables(), BEGUN: "again"})
         with contextlib.suppress(OSError):
             os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
     gc.set_threshold(GC_THRESHOLD)

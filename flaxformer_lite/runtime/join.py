@@ -12,10 +12,12 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 import jax
+
+# neither cluster detection nor the store has a public name
 from jax._src import (
     clusters,
     distributed,
-)  # neither cluster detection nor the store has a public name
+)
 
 from flaxformer_lite.config.rules import ConfigError
 from flaxformer_lite.runtime.processes import ALONE, CONTINUES, ProcessError, Processes
@@ -37,7 +39,7 @@ def join(
 
     Without arguments, the cluster that JAX detects decides: a TPU pod, Slurm, OpenMPI, Kubernetes;
       elsewhere this is
-    the only process, at no cost. JAX's own SIGTERM handler is left out: training/interrupt.py does
+    the only process, at no cost. JAX's own SIGTERM handler is left out: runs/interrupt.py does
     its work.
 
     Args:
@@ -118,9 +120,8 @@ def _check(coordinator: str | None, count: int | None, index: int | None) -> Non
 def _detect(timeout: int) -> tuple[str | None, int | None, int | None, Any]:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # in a pod without the kubernetes package, JAX detects nothing: train alone
+            # in a pod without the kubernetes package, JAX detects nothing: train alone
+            warnings.simplefilter("ignore")
             return clusters.ClusterEnv.auto_detect_unset_distributed_params(
                 os.environ.get("JAX_COORDINATOR_ADDRESS"), None, None, None, None, timeout
             )

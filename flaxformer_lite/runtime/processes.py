@@ -161,9 +161,8 @@ class Processes:
                         flush=True,
                     )
                 if self.first:
-                    time.sleep(
-                        2.5 * INTERVAL
-                    )  # it hosts the store, so it leaves after the others have heard
+                    # it hosts the store, so it leaves after the others have heard
+                    time.sleep(2.5 * INTERVAL)
                 sys.stdout.flush()
             finally:
                 os._exit(code)  # also where nobody reads stderr

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec as P
 
-from flaxformer_lite.functions.sharding import ActivationSharding, Shards, check_letters
+from flaxformer_lite.nn.functions.sharding import ActivationSharding, Shards, check_letters
 
 MESH_AXES = ("data", "fsdp", "context", "tensor")
 # The mesh axes that split each logical axis of activations; modules and functions only use the

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
-from flaxformer_lite.functions.tpu_tuning import compiler_options
+from flaxformer_lite.nn.functions.tpu_tuning import compiler_options
 from flaxformer_lite.sharding.activations import MESH_AXES, MeshSharding
 from flaxformer_lite.sharding.batches import BATCH
 

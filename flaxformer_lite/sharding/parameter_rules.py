@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from flaxformer_lite.config import ModelConfig, check_family
 from flaxformer_lite.config.parts import Rules
-from flaxformer_lite.models.skeletons import parts
+from flaxformer_lite.models.skeletons import build_layers
 
 # The vocabulary takes both axes: with a table split on its width, the partitioner rematerializes
 # every lookup.
@@ -37,7 +37,9 @@ def rules(cfg: ModelConfig) -> Rules:
     )
     sides = [side for side in ("encoder", "decoder") if getattr(cfg, f"{side}_layers")]
     layers = tuple(
-        dict.fromkeys(rule for side in sides for rule in parts.stack(cfg, side).partition_rules())
+        dict.fromkeys(
+            rule for side in sides for rule in build_layers.stack(cfg, side).partition_rules()
+        )
     )
     always_projects = getattr(model, "projects_embeddings", False)
     adapter = cfg.adapter

@@ -61,9 +61,8 @@ def with_average(
         skipped = None if before is None or after is None else after > before
         steps = state.steps + (1 if skipped is None else (~skipped).astype(jnp.int32))
         counted = steps if skipped is None else jnp.maximum(steps, 1)
-        share = (decay - 1) / jnp.expm1(
-            counted.astype(jnp.float32) * math.log(decay)
-        )  # 1 - d^t would cancel
+        # 1 - d^t would cancel
+        share = (decay - 1) / jnp.expm1(counted.astype(jnp.float32) * math.log(decay))
         if (
             skipped is not None
         ):  # weights that stay are averaged once; until there are others they are the average

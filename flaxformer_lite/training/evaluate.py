@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from flaxformer_lite.objectives.breakdown import Breakdown
 from flaxformer_lite.objectives.sums import BY_SOURCE, LossSums
+from flaxformer_lite.objectives.tables.breakdown import Breakdown
 
 WRITTEN = 2  # held-out examples whose texts are shown
 
@@ -34,7 +34,7 @@ def evaluate(
 
     Args:
       eval_step: (params, batch) -> (LossSums, predictions); from training/step.py, compiled.
-      write: from generation/writer.py, for metrics of what the model writes.
+      write: from inference/writer.py, for metrics of what the model writes.
     """
     total, predictions = run(eval_step, params, batches, data)
     metrics = metrics_of(objective, total, predictions, data)

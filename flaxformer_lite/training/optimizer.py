@@ -13,14 +13,13 @@ import optax
 from optax import contrib
 
 from flaxformer_lite.config import ConfigError, OptimizerConfig
-from flaxformer_lite.functions import cpu_tuning
+from flaxformer_lite.nn.functions import cpu_tuning
 from flaxformer_lite.sharding.parameters import path_of
-from flaxformer_lite.training import rates, spikes
+from flaxformer_lite.training import per_param_lr, spikes
 from flaxformer_lite.training.average import with_average
 
-DECAYED = re.compile(
-    r"(^|/)(kernel|embedding|token_types|lora_[ab])$"
-)  # not by rank: scanned biases are matrices too
+# not by rank: scanned biases are matrices too
+DECAYED = re.compile(r"(^|/)(kernel|embedding|token_types|lora_[ab])$")
 # The input and output axes of the projections that muon updates; a leading scan axis is neither.
 # Adam takes the rest.
 MUON_AXES = {
@@ -119,7 +118,7 @@ def build(
 
         chain = optax.partition({"trained": chain, "frozen": optax.set_to_zero()}, label)
     if cfg.rates or cfg.layer_decay < 1:
-        chain = optax.chain(chain, rates.scale_by_path(cfg))
+        chain = optax.chain(chain, per_param_lr.scale_by_path(cfg))
 
     def wide(
         tree,
@@ -161,7 +160,7 @@ def _frozen(cfg: OptimizerConfig, params: Any) -> Any:
     paths = [path_of(keys) for keys, _ in jax.tree_util.tree_leaves_with_path(params)]
     for pattern in cfg.freeze:
         if not any(re.search(pattern, path) for path in paths):
-            raise ConfigError(f"optimizer.freeze={pattern!r}: {rates.no_match(paths)}")
+            raise ConfigError(f"optimizer.freeze={pattern!r}: {per_param_lr.no_match(paths)}")
     frozen = [any(re.search(pattern, path) for pattern in cfg.freeze) for path in paths]
     if all(frozen):
         raise ConfigError(
@@ -179,7 +178,7 @@ def _clip(most: float, join_small: bool, updates: Any, _: Any) -> Any:
 
 def norm(tree: Any, *, join_small: bool = False) -> jax.Array:
     """Computes the root of the sum of all squares in float32; `join_small` is that of
-    functions/cpu_tuning.py."""
+    nn/functions/cpu_tuning.py."""
     leaves = [x.astype(jnp.float32) for x in jax.tree.leaves(tree)]
     if join_small:
         leaves = cpu_tuning.join_small(leaves)

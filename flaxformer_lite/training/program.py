@@ -18,10 +18,10 @@ from flaxformer_lite import sharding
 from flaxformer_lite.analysis import flops
 from flaxformer_lite.config import ConfigError, ExperimentConfig, MeshConfig
 from flaxformer_lite.config.parts import Rules
-from flaxformer_lite.functions.sharding import UNSHARDED, ActivationSharding
+from flaxformer_lite.nn.functions.sharding import UNSHARDED, ActivationSharding
 from flaxformer_lite.objectives.rows import PACKING
-from flaxformer_lite.training import models, optimizer, state, step
-from flaxformer_lite.training.models import AUXILIARY, EXAMPLE_IDS, Models
+from flaxformer_lite.training import bound_models, optimizer, state, step
+from flaxformer_lite.training.bound_models import AUXILIARY, EXAMPLE_IDS, Models
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,9 +35,9 @@ class Program:
       target: shapes, dtypes and shardings of the train state.
       batch: shapes, dtypes and shardings of a whole batch, packed as most are.
       create: jaxpr without arguments that makes the initial state (run by
-        `training/start/initial_state.py`).
+        `runs/start/initial_state.py`).
       train_step, eval_step: compiled at their first call, or before it
-        (`training/start/precompile.py`).
+        (`runs/start/precompile.py`).
       tokens_per_step: input tokens that are computed, padding included.
     """
 
@@ -76,7 +76,7 @@ def build(cfg: ExperimentConfig, mesh: Mesh, example: Any) -> Program:
       ConfigError: model, mesh and rules do not fit; names the field to change.
     """
     _check_example(example, mesh)
-    both = models.build(cfg)
+    both = bound_models.build(cfg)
     tx = update_rule(cfg)
     init_key, _ = jax.random.split(jax.random.key(cfg.seed))
     plain = _counted(cfg)  # has the same parameters, but no kernel that this machine may lack
@@ -98,7 +98,7 @@ def build(cfg: ExperimentConfig, mesh: Mesh, example: Any) -> Program:
     over = None if cfg.mesh.mode == "jit" else sharding.DATA
     whole = sharding.MeshSharding(mesh, tuned=cfg.train.cpu_tuning)
     own = whole if over is None else whole.inside_shard()
-    in_step = models.build(cfg, sharding=own)
+    in_step = bound_models.build(cfg, sharding=own)
     return Program(
         cfg=cfg,
         model=both.model,
@@ -113,7 +113,7 @@ def build(cfg: ExperimentConfig, mesh: Mesh, example: Any) -> Program:
             train_step(cfg, in_step, own, over), shardings, mesh, cfg.mesh.mode
         ),
         eval_step=sharding.jit_eval(
-            eval_step(cfg, models.build(cfg, sharding=whole)), shardings, mesh
+            eval_step(cfg, bound_models.build(cfg, sharding=whole)), shardings, mesh
         ),
         tokens_per_step=tokens(batch),
     )
@@ -149,7 +149,7 @@ def _executed_flops(cfg: ExperimentConfig, leaves: tuple, tree: Any) -> int:
 
 def loss(cfg: ExperimentConfig) -> Callable[[Any, Any], jax.Array]:
     """Builds (params, batch) -> the loss that a step minimizes, without dropout."""
-    sums = eval_step(cfg, models.build(cfg))
+    sums = eval_step(cfg, bound_models.build(cfg))
     return lambda params, batch: sums(params, batch)[0].mean()
 
 
@@ -224,7 +224,10 @@ def train_step(
 def update_rule(cfg: ExperimentConfig, **options: Any) -> optax.GradientTransformation:
     """Builds the optimizer of an experiment; options are those of `optimizer.build`."""
     return optimizer.build(
-        models.optimizer_config(cfg), cfg.train.steps, skip_spikes=cfg.train.skip_spikes, **options
+        bound_models.optimizer_config(cfg),
+        cfg.train.steps,
+        skip_spikes=cfg.train.skip_spikes,
+        **options,
     )
 
 
@@ -236,11 +239,11 @@ def eval_step(cfg: ExperimentConfig, both: Models) -> Callable:
 def _counted(cfg: ExperimentConfig) -> Models:
     """Builds the models for counting FLOPs, with dense attention: blocks and kernels hide how often
     they run."""
-    return models.build(cfg, attention="dense")
+    return bound_models.build(cfg, attention="dense")
 
 
 def _outputs(cfg: ExperimentConfig, both: Models) -> step.Outputs:
-    trained = models.optimizer_config(cfg)
+    trained = bound_models.optimizer_config(cfg)
 
     def outputs(params, inputs, key):
         out, sown = both.apply(optimizer.stop_frozen(trained, params), inputs, key)

@@ -34,9 +34,8 @@ def scanned():
 def test_loops_count_each_turn_and_axes_are_named(scanned):
     found = hlo.collectives(scanned)
     moved = {(c.kind, hlo.mesh_axes(c.groups, MESH), c.times) for c in found}
-    assert any(
-        axes == ("fsdp",) and times == 8 for _, axes, times in moved
-    )  # activations or weights, in every layer
+    # activations or weights, in every layer
+    assert any(axes == ("fsdp",) and times == 8 for _, axes, times in moved)
     gradients = [c for c in found if hlo.mesh_axes(c.groups, MESH) == ("data",)]
     assert sum(c.bytes * c.times for c in gradients) == 8 * 64 * 64 * 4 // 4
     assert all(visit.exact for visit in hlo.visits(scanned))

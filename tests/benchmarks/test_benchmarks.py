@@ -50,12 +50,10 @@ def gpt():
 def test_ratios_are_of_rounds_that_were_run_one_after_the_other():
     peers = gpt()["peers"]
     ratios = peers["HF torch.compile"]["times_ours"]
-    assert ratios == pytest.approx(
-        {"median": 1.2, "lowest": 1.0, "highest": 1.5}
-    )  # the ratio of medians is 1.5
-    assert (
-        peers["HF torch eager"]["times_ours"]["median"] == 2.5
-    )  # paired with the first round alone
+    # the ratio of medians is 1.5
+    assert ratios == pytest.approx({"median": 1.2, "lowest": 1.0, "highest": 1.5})
+    # paired with the first round alone
+    assert peers["HF torch eager"]["times_ours"]["median"] == 2.5
     assert peers[table.OURS]["seconds"] == 2.0 and peers[table.OURS]["cpu_seconds"] == 4.0
     assert peers[table.OURS]["step_bytes"] == 200 * table.MIB
 

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import positions, positions_page
 from flaxformer_lite import registry
-from flaxformer_lite.positions.encoding import Encoding
+from flaxformer_lite.nn.positions.encoding import Encoding
 from tests.training import tiny_runs
 
 

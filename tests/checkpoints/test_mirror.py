@@ -1,6 +1,6 @@
 from flaxformer_lite.checkpoints.mirror import fetch, mirrored, place_of
-from flaxformer_lite.files.lock import Lock
-from flaxformer_lite.files.objects import Objects
+from flaxformer_lite.storage.lock import Lock
+from flaxformer_lite.storage.objects import Objects
 
 
 def test_what_a_run_does_not_read_again_is_not_copied(gcs, tmp_path):

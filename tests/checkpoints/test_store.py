@@ -12,8 +12,8 @@ from flaxformer_lite.checkpoints import record
 from flaxformer_lite.checkpoints.digest import digest
 from flaxformer_lite.checkpoints.manager import CheckpointError, Checkpoints
 from flaxformer_lite.config import MeshConfig
-from flaxformer_lite.files.objects import Objects
-from flaxformer_lite.files.stores import StorageError
+from flaxformer_lite.storage.objects import Objects
+from flaxformer_lite.storage.stores import StorageError
 
 
 def tree(scale=1, **more):

@@ -19,13 +19,12 @@ from flaxformer_lite.pretrained.load import open_pretrained
 from flaxformer_lite.pretrained.save import save_pretrained
 from flaxformer_lite.pretrained.sentences import read_sentence_layers
 from flaxformer_lite.pretrained.word_vectors import load_word_vectors
-from flaxformer_lite.training import apply, loop, past, replay
+from flaxformer_lite.runs import batch_history, evaluate_file, loop, replay
 from tests.cli import models
 from tests.training import tiny_runs
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:the load_module:DeprecationWarning"
-)  # of ml_collections
+# of ml_collections
+pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")
 
 EVIL = "import pathlib\npathlib.Path({!r}).touch()\nclass X: pass\n"
 KIND = {"window": None, "position": None, "mixer": None, "feed_forward": None, "norm_at": None}
@@ -162,8 +161,8 @@ READERS = {
     "load_word_vectors": load_word_vectors,
     "template_of": chat.template_of,
     "read_sentence_layers": lambda path: read_sentence_layers(Path(path)),
-    "open_trained": lambda path: apply.open_trained(Path(path)),
-    "open_past": lambda path: past.open_past(Path(path)),
+    "open_trained": lambda path: evaluate_file.open_trained(Path(path)),
+    "open_past": lambda path: batch_history.open_past(Path(path)),
     "before_step": lambda path: replay.before_step(Path(path), 1),
     "read_run": lambda path: workdir.read_run(Path(path)),
     "save_pretrained": lambda path: save_pretrained(
@@ -227,7 +226,7 @@ def test_modules_of_the_current_folder_do_not_stand_in_for_missing_ones(tmp_path
 
 OWN = """
 from dataclasses import dataclass
-from flaxformer_lite.objectives.causal_lm import CausalLm
+from flaxformer_lite.objectives.text.causal_lm import CausalLm
 
 @dataclass(frozen=True, kw_only=True)
 class Mine(CausalLm):

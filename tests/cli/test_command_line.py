@@ -17,9 +17,8 @@ from flaxformer_lite.runtime.processes import ALONE
 
 ROOT = Path(__file__).parents[2]
 CONFIG = "--config=gpt2_tiny"
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:the load_module:DeprecationWarning"
-)  # of ml_collections
+# of ml_collections
+pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")
 
 
 def train(*args, cwd=ROOT):
@@ -42,9 +41,8 @@ def refused(handlers, capsys, monkeypatch, tmp_path):
     def run(*args):
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(launch, "join", lambda **_: ALONE)  # jax has begun
-        monkeypatch.delitem(
-            sys.modules, "config_config", raising=False
-        )  # the last file that ml_collections read
+        # the last file that ml_collections read
+        monkeypatch.delitem(sys.modules, "config_config", raising=False)
         before = sorted(tmp_path.iterdir())
         with pytest.raises(SystemExit) as ended:
             main(["train", *args])

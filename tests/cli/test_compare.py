@@ -8,11 +8,11 @@ import pytest
 
 from flaxformer_lite import __main__ as door
 from flaxformer_lite.checkpoints.workdir import write_inputs
-from flaxformer_lite.data import tokenizer
 from flaxformer_lite.models import bert
-from flaxformer_lite.objectives.classification import Classification
+from flaxformer_lite.objectives.tables.classification import Classification
+from flaxformer_lite.text import tokenizer
+from tests.runs.test_chart import drawn
 from tests.training import tiny_runs
-from tests.training.test_chart import drawn
 
 CURVES = {"small": (5.0, 4.0, 4.5), "wide": (5.0, 3.5, 3.0)}
 
@@ -94,9 +94,8 @@ def test_results_and_only_the_fields_that_differ(runs, capsys):
         and lines[1][7] == "102"
     )
     assert lines[2][:7] == ["wide", "20", "5,120", "3.000", "after", "20", "3.000"]
-    count = (
-        300 * 32 + 32 * 32 + 2 * 64 + 2 * 32 + 4 * 32 * 32 + 4 * 32 + 2 * 32 * 32 + 32 + 32
-    )  # GPT-2, one layer
+    # GPT-2, one layer
+    count = 300 * 32 + 32 * 32 + 2 * 64 + 2 * 32 + 4 * 32 * 32 + 4 * 32 + 2 * 32 * 32 + 32 + 32
     assert int(lines[2][8].replace(",", "")) == count
     assert lines[3:] == [["differs", "small", "wide"], ["model.d_model", "16", "32"]]
 

@@ -15,7 +15,7 @@ from flaxformer_lite.__main__ import main
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.checkpoints.digest import digest
 from flaxformer_lite.config import TokenizerConfig
-from flaxformer_lite.training import loop
+from flaxformer_lite.runs import loop
 from tests.cli import models
 from tests.training import tiny_runs
 

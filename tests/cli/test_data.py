@@ -7,9 +7,8 @@ import pytest
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.data import shards, tokenizing
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:the load_module:DeprecationWarning"
-)  # of ml_collections
+# of ml_collections
+pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")
 WORDS = "win prize free now click hello mother dinner tomorrow meeting"
 
 

@@ -9,8 +9,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from flaxformer_lite.__main__ import main
-from flaxformer_lite.adapters.lora import LoraConfig
-from flaxformer_lite.training import loop
+from flaxformer_lite.nn.adapters.lora import LoraConfig
+from flaxformer_lite.runs import loop
 from tests.cli import models
 from tests.training import tiny_runs
 

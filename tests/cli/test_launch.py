@@ -11,11 +11,11 @@ import pytest
 from flaxformer_lite.checkpoints.manager import CheckpointError
 from flaxformer_lite.cli import launch
 from flaxformer_lite.config import ConfigError, to_config_dict
-from flaxformer_lite.files import stores
+from flaxformer_lite.runs import loop
+from flaxformer_lite.runs.start.preflight import RunError
 from flaxformer_lite.runtime import processes
 from flaxformer_lite.runtime.processes import ProcessError
-from flaxformer_lite.training import loop
-from flaxformer_lite.training.start.preflight import RunError
+from flaxformer_lite.storage import stores
 from tests.training import tiny_runs
 
 

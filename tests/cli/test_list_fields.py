@@ -9,9 +9,8 @@ from flaxformer_lite import config, pages
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.cli import list_fields
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:the load_module:DeprecationWarning"
-)  # of ml_collections
+# of ml_collections
+pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")
 
 
 @pytest.fixture

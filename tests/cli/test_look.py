@@ -10,9 +10,9 @@ import pytest
 from flaxformer_lite import load_tokenizer
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.config import TokenizerConfig
-from flaxformer_lite.data.tokenizer_training import train
 from flaxformer_lite.models import gpt2
-from flaxformer_lite.training import loop
+from flaxformer_lite.runs import loop
+from flaxformer_lite.text.tokenizer_training import train
 from tests.cli import models
 from tests.training import tiny_runs
 

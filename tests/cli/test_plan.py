@@ -7,9 +7,8 @@ import pytest
 from flaxformer_lite import __main__
 from flaxformer_lite.plan import environment, planner, verify_mesh
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:the load_module:DeprecationWarning"
-)  # ml_collections', of a config file
+# ml_collections', of a config file
+pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from flaxformer_lite.cli.tables import print_table
 from flaxformer_lite.config import ConfigError, TrainConfig
 from flaxformer_lite.config.rules import is_place
 from flaxformer_lite.files.read import printable
-from flaxformer_lite.objectives.causal_lm import CausalLm
-from flaxformer_lite.training.report.terminal import Terminal
+from flaxformer_lite.objectives.text.causal_lm import CausalLm
+from flaxformer_lite.runs.report.terminal import Terminal
 
 ESCAPE = "\x1b]0;title\x07 \u202e"
 

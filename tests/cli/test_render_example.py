@@ -5,12 +5,12 @@ import pytest
 
 from flaxformer_lite.cli import command_line
 from flaxformer_lite.cli.render_example import Renderer
-from flaxformer_lite.data import dummy, tokenizer
-from flaxformer_lite.training.start.adopt import read_experiment
+from flaxformer_lite.data import dummy
+from flaxformer_lite.runs.start.adopt import read_experiment
+from flaxformer_lite.text import tokenizer
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:the load_module:DeprecationWarning"
-)  # of ml_collections
+# of ml_collections
+pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")
 BYTES = tokenizer.Bytes()
 
 

@@ -9,9 +9,9 @@ from flaxformer_lite import load_word_vectors
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.config import DataConfig, OptimizerConfig, TokenizerConfig
 from flaxformer_lite.models import word2vec
-from flaxformer_lite.objectives.cbow import Cbow
-from flaxformer_lite.objectives.skip_gram import SkipGram
-from flaxformer_lite.training import loop
+from flaxformer_lite.objectives.text.cbow import Cbow
+from flaxformer_lite.objectives.text.skip_gram import SkipGram
+from flaxformer_lite.runs import loop
 from tests.cli import models
 from tests.training import tiny_runs
 

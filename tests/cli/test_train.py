@@ -9,7 +9,7 @@ import pytest
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.checkpoints.workdir import read_run
 from flaxformer_lite.cli import launch, train
-from flaxformer_lite.training import loop
+from flaxformer_lite.runs import loop
 from tests.training import tiny_runs
 
 

@@ -18,12 +18,13 @@ from flaxformer_lite.config import (
     choices,
 )
 from flaxformer_lite.config.architecture import INIT_FIELDS, TASK_FIELDS, WEIGHTLESS_FIELDS
-from flaxformer_lite.data import corpora, tokenizer_training
-from flaxformer_lite.functions.activations import ACTIVATIONS
+from flaxformer_lite.data import corpora
 from flaxformer_lite.models.weight_map import ACTIVATION_NAMES
-from flaxformer_lite.modules import stack
-from flaxformer_lite.modules.einsum import initializer
-from flaxformer_lite.modules.norms import Norm
+from flaxformer_lite.nn.functions.activations import ACTIVATIONS
+from flaxformer_lite.nn.modules import stack
+from flaxformer_lite.nn.modules.einsum import initializer
+from flaxformer_lite.nn.modules.norms import Norm
+from flaxformer_lite.text import tokenizer_training
 from flaxformer_lite.training import optimizer
 
 

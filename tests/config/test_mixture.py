@@ -14,9 +14,8 @@ from flaxformer_lite.config import (
 )
 from flaxformer_lite.config.mixture import Change, SourceConfig, read_changes
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:the load_module:DeprecationWarning"
-)  # of ml_collections
+# of ml_collections
+pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")
 TWO = {"web": SourceConfig(path="web/", weight=0.7), "code": SourceConfig(corpus="stdlib_code")}
 
 

@@ -12,9 +12,9 @@ from flaxformer_lite.config import (
     StackConfig,
     from_config_dict,
 )
-from flaxformer_lite.feed_forwards.mlp import MlpConfig
-from flaxformer_lite.mixers.attention import Attention, AttentionConfig
-from flaxformer_lite.positions.rope import Rope
+from flaxformer_lite.nn.feed_forwards.mlp import MlpConfig
+from flaxformer_lite.nn.mixers.attention import Attention, AttentionConfig
+from flaxformer_lite.nn.positions.rope import Rope
 
 NEAR, FAR = (LayerConfig(mixer=AttentionConfig(num_heads=2, window=window)) for window in (2, 0))
 

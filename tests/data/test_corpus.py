@@ -6,10 +6,11 @@ import pytest
 
 from flaxformer_lite.config import ConfigError, DataConfig
 from flaxformer_lite.config.mixture import SourceConfig
-from flaxformer_lite.data import corpus, provenance, shards
+from flaxformer_lite.data import corpus, shards
 from flaxformer_lite.data.corpus import open_corpus, open_records
 from flaxformer_lite.data.pipeline import open_dataset, open_text
-from flaxformer_lite.data.tokenizer import HuggingFace
+from flaxformer_lite.runs import provenance
+from flaxformer_lite.text.tokenizer import HuggingFace
 
 TEXT = ("text",)
 

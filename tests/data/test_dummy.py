@@ -7,9 +7,9 @@ from flaxformer_lite import registry
 from flaxformer_lite.data import dummy
 from flaxformer_lite.data.pipeline import open_dataset
 from flaxformer_lite.models import bert
-from flaxformer_lite.objectives.classification import Classification
-from flaxformer_lite.objectives.tagging import Tagging
-from flaxformer_lite.objectives.task import Task
+from flaxformer_lite.objectives.tables.classification import Classification
+from flaxformer_lite.objectives.tables.tagging import Tagging
+from flaxformer_lite.objectives.tables.task import Task
 from tests.training import tiny_runs
 
 

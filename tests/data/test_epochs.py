@@ -98,9 +98,8 @@ def test_every_epoch_of_a_text_has_each_token_once_in_other_rows(experiment, nam
     rows = placed(cfg, -(-ends[-1] // 12))
     tokens = open_corpus(cfg.data, ("text",)).tokens["train"]
     due = np.ones(len(tokens.ids), int)
-    shared = int(
-        name == "causal_lm"
-    )  # the token that ends a row or a document is no label, or no text
+    # the token that ends a row or a document is no label, or no text
+    shared = int(name == "causal_lm")
     due[tokens.offsets[:-1] if shared else tokens.offsets[1:] - 1] = 0
     for begin, end in pairwise(ends):
         seen = np.zeros_like(due)

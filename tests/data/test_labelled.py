@@ -8,17 +8,18 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.config import ConfigError, DataConfig, TokenizerConfig
-from flaxformer_lite.data import labelled, stored, table, tokenizer
+from flaxformer_lite.data import labelled, stored, table
 from flaxformer_lite.data.labelled import open_labelled
-from flaxformer_lite.objectives.classification import Classification
-from flaxformer_lite.objectives.dpo import Dpo
-from flaxformer_lite.objectives.instruction import Instruction
-from flaxformer_lite.objectives.multiple_choice import MultipleChoice
-from flaxformer_lite.objectives.question_answering import QuestionAnswering
-from flaxformer_lite.objectives.reranking import Reranking
-from flaxformer_lite.objectives.sentence_embeddings import SentenceEmbeddings
-from flaxformer_lite.objectives.tagging import Tagging
-from flaxformer_lite.objectives.text_to_text import TextToText
+from flaxformer_lite.objectives.tables.classification import Classification
+from flaxformer_lite.objectives.tables.dpo import Dpo
+from flaxformer_lite.objectives.tables.instruction import Instruction
+from flaxformer_lite.objectives.tables.multiple_choice import MultipleChoice
+from flaxformer_lite.objectives.tables.question_answering import QuestionAnswering
+from flaxformer_lite.objectives.tables.reranking import Reranking
+from flaxformer_lite.objectives.tables.sentence_embeddings import SentenceEmbeddings
+from flaxformer_lite.objectives.tables.tagging import Tagging
+from flaxformer_lite.objectives.tables.text_to_text import TextToText
+from flaxformer_lite.text import tokenizer
 
 
 def test_a_tokenizer_of_frequent_words_is_trained_for_each_count(tmp_path):

@@ -12,8 +12,8 @@ from flaxformer_lite.config import ConfigError, DataConfig
 from flaxformer_lite.config.mixture import SourceConfig
 from flaxformer_lite.data import dummy, mixture
 from flaxformer_lite.data.pipeline import open_dataset
-from flaxformer_lite.objectives.task import Task
-from flaxformer_lite.objectives.text import label_counts, unigram_loss
+from flaxformer_lite.objectives.tables.task import Task
+from flaxformer_lite.objectives.text.text_objective import label_counts, unigram_loss
 from flaxformer_lite.registry import available, resolve_class
 
 WORDS = {
@@ -171,9 +171,8 @@ def test_a_schedule_in_stages_and_lines(mixed):
         mixture_schedule="10: books=2; 20-40: web=0, code=3",
         train={"steps": 60},
     )
-    shares = open_dataset(
-        cfg
-    ).mixture.interleaving.shares  # in the order of names: books, code, web
+    # in the order of names: books, code, web
+    shares = open_dataset(cfg).mixture.interleaving.shares
     assert shares(9 * 8) == [0, 0.5, 0.5] and shares(10 * 8) == [0.5, 0.25, 0.25]
     assert shares(30 * 8) == pytest.approx([2 / 4.525, 2.05 / 4.525, 0.475 / 4.525])
     assert shares(41 * 8) == pytest.approx([0.4, 0.6, 0]), "the row before completes one of web's"

@@ -7,8 +7,8 @@ import pytest
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data.pipeline import Dataset, open_dataset
-from flaxformer_lite.objectives.task import Task
-from flaxformer_lite.objectives.text import bytes_per_target, unigram_loss
+from flaxformer_lite.objectives.tables.task import Task
+from flaxformer_lite.objectives.text.text_objective import bytes_per_target, unigram_loss
 from flaxformer_lite.registry import available, resolve_class
 
 
@@ -183,9 +183,8 @@ def test_unigram_loss_and_bytes_per_token_by_hand(experiment):
     for batch in held_out.batches(batch_size=4):
         labels = batch["targets"]["labels"][batch["targets"]["weights"] > 0]
         losses.extend(-np.log(counts[labels] / counts.sum()))
-        sizes.extend(
-            labels != data.tokenizer.eos_id
-        )  # of the bytes tokenizer: one byte a token, none for the end
+        # of the bytes tokenizer: one byte a token, none for the end
+        sizes.extend(labels != data.tokenizer.eos_id)
     assert unigram_loss(held_out) == pytest.approx(np.mean(losses))
     assert unigram_loss(data) == unigram_loss(held_out)
     assert bytes_per_target(data) == pytest.approx(np.mean(sizes))

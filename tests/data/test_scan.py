@@ -8,9 +8,9 @@ import pytest
 from flaxformer_lite.config import ConfigError, DataConfig, TokenizerConfig
 from flaxformer_lite.data import table
 from flaxformer_lite.data.labelled import open_labelled
-from flaxformer_lite.objectives.classification import Classification
-from flaxformer_lite.objectives.dpo import Dpo
-from flaxformer_lite.objectives.tagging import Tagging
+from flaxformer_lite.objectives.tables.classification import Classification
+from flaxformer_lite.objectives.tables.dpo import Dpo
+from flaxformer_lite.objectives.tables.tagging import Tagging
 
 
 @pytest.fixture(params=["in memory", "in files"], autouse=True)

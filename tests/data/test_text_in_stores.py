@@ -12,10 +12,10 @@ from flaxformer_lite.config import ConfigError, DataConfig, TokenizerConfig
 from flaxformer_lite.data import table, token_files
 from flaxformer_lite.data.corpus import open_corpus
 from flaxformer_lite.data.text import open_source
-from flaxformer_lite.data.tokenizer import Bytes
-from flaxformer_lite.files import remote
-from flaxformer_lite.files.stores import StorageError
-from tests import storage
+from flaxformer_lite.storage import remote
+from flaxformer_lite.storage.stores import StorageError
+from flaxformer_lite.text.tokenizer import Bytes
+from tests import object_stores as storage
 
 TEXT = ("text",)
 ROWS = [{"text": f"document {n}, " * 40, "label": n % 2} for n in range(300)]
@@ -142,9 +142,8 @@ def test_labelled_rows_and_a_tokenizer_come_from_a_store(
             due.fingerprint,
         )
     bucket.seen.clear()
-    table.read_table(
-        f"{there}/b.jsonl", "data.path"
-    )  # again: the store is asked, and nothing is copied
+    # again: the store is asked, and nothing is copied
+    table.read_table(f"{there}/b.jsonl", "data.path")
     assert not [
         request
         for request in bucket.seen
@@ -189,7 +188,7 @@ def test_what_cannot_be_read_names_field_and_address(bucket, there):
 def test_lost_connections_in_the_middle_of_a_stream_are_mended(
     there, bucket, folder, monkeypatch, capsys
 ):
-    monkeypatch.setattr("flaxformer_lite.files.stores.PAUSE", 0.01)
+    monkeypatch.setattr("flaxformer_lite.storage.stores.PAUSE", 0.01)
     monkeypatch.setattr(remote, "BLOCK", 4096)
     source = open_source(DataConfig(path=f"{there}/b.jsonl"), TEXT)
     bucket.fail(503, times=4, on=r"GET .*(alt=media|b\.jsonl\?)")

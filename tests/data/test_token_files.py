@@ -10,7 +10,7 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data import token_files
 from flaxformer_lite.data.corpus import open_corpus
 from flaxformer_lite.data.pipeline import open_dataset
-from flaxformer_lite.data.tokenizer import Bytes
+from flaxformer_lite.text.tokenizer import Bytes
 
 TEXT = ("text",)
 KNOWN = Bytes()

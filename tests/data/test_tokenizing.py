@@ -117,9 +117,8 @@ def test_what_was_done_before_a_kill_is_kept(
         open_corpus(experiment().data, TEXT)
     (parts,) = (tmp_path / "cache").glob("*.parts")
     made = {path.name for path in parts.glob("*.npz")}
-    numbers = {
-        int(name[:6]) for name in made
-    }  # the process may be quicker with the next than this one is with its end
+    # the process may be quicker with the next than this one is with its end
+    numbers = {int(name[:6]) for name in made}
     assert numbers >= {0, 1, 2, 3, 4} and 5 not in numbers and not list(parts.glob("*.tmp"))
     damaged = parts / sorted(made)[2]
     damaged.write_bytes(damaged.read_bytes()[:-40])

@@ -2,9 +2,9 @@ import json
 import random
 
 from examples import docstrings
-from flaxformer_lite.objectives.multiple_choice import MultipleChoice
-from flaxformer_lite.objectives.question_answering import QuestionAnswering
-from flaxformer_lite.objectives.sentence_embeddings import SentenceEmbeddings
+from flaxformer_lite.objectives.tables.multiple_choice import MultipleChoice
+from flaxformer_lite.objectives.tables.question_answering import QuestionAnswering
+from flaxformer_lite.objectives.tables.sentence_embeddings import SentenceEmbeddings
 from tests.objectives import learned
 
 NUMPY = """Adds things. Slowly.

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from examples import kernel_regression as example
-from flaxformer_lite.functions.kernels import boxcar, gaussian
+from flaxformer_lite.nn.functions.kernels import boxcar, gaussian
 
 
 @pytest.mark.nightly

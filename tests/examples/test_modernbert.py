@@ -23,14 +23,13 @@ from flaxformer_lite.config import ConfigError, ExperimentConfig, from_config_di
 from flaxformer_lite.pretrained.hf_config import read_config, write_config
 from flaxformer_lite.pretrained.load import parameter_shapes
 from flaxformer_lite.pretrained.save import published_tensors
+from flaxformer_lite.runs import loop
 from flaxformer_lite.sharding import parameter_rules
-from flaxformer_lite.training import loop
 from tests.examples.saved import check_round_trip
 from tests.pretrained.fixtures import MANIFEST, OUTSIDE, ROOT, errors, loaded, outputs, part
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:the load_module:DeprecationWarning"
-)  # of ml_collections
+# of ml_collections
+pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")
 
 FAMILY = OUTSIDE["modernbert"]
 NAMES = [name for name in MANIFEST if name.startswith("modernbert")]
@@ -38,7 +37,7 @@ PAGE = """
 from pathlib import Path
 from examples import modernbert
 from flaxformer_lite.config import to_config_dict
-from flaxformer_lite.objectives.masked_lm import MaskedLm
+from flaxformer_lite.objectives.text.masked_lm import MaskedLm
 from tests.training import tiny_runs
 
 def get_config():

@@ -9,12 +9,11 @@ from examples.ordinal import Ordinal
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.cli import command_line
 from flaxformer_lite.config import ExperimentConfig, from_config_dict, plugin_name, to_config_dict
-from flaxformer_lite.training import loop
-from flaxformer_lite.training.report import metrics
+from flaxformer_lite.runs import loop
+from flaxformer_lite.runs.report import metrics
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:the load_module:DeprecationWarning"
-)  # of ml_collections
+# of ml_collections
+pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")
 
 SMALL = {
     "objective.name": "examples.ordinal:Ordinal",

@@ -14,14 +14,13 @@ from examples import lora, min_gru, mixture_of_experts, rope_with_decay
 from flaxformer_lite import Execution, build_model, generate, init_cache
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.feed_forwards.mlp import FeedForward, MlpConfig
 from flaxformer_lite.models import gpt2
-from flaxformer_lite.training.start.adopt import read_experiment
+from flaxformer_lite.nn.feed_forwards.mlp import FeedForward, MlpConfig
+from flaxformer_lite.runs.start.adopt import read_experiment
 from tests.examples import trials
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:the load_module:DeprecationWarning"
-)  # of ml_collections
+# of ml_collections
+pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")
 ROOT = Path(__file__).parents[2]
 SIZES = {
     "d_model": 16,

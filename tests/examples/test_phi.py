@@ -20,16 +20,15 @@ from flaxformer_lite.cli import command_line
 from flaxformer_lite.config import ConfigError, ExperimentConfig, from_config_dict, to_config_dict
 from flaxformer_lite.pretrained.hf_config import read_config
 from flaxformer_lite.pretrained.load import parameter_shapes
+from flaxformer_lite.runs import loop
+from flaxformer_lite.runs.start.adopt import read_experiment
 from flaxformer_lite.sharding import parameter_rules
-from flaxformer_lite.training import loop
-from flaxformer_lite.training.start.adopt import read_experiment
 from tests.examples.saved import check_round_trip
 from tests.pretrained.fixtures import MANIFEST, OUTSIDE, ROOT, errors, loaded
 from tests.training import tiny_runs
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:the load_module:DeprecationWarning"
-)  # of ml_collections
+# of ml_collections
+pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")
 
 FAMILY = OUTSIDE["phi"]
 NAMES = [name for name in MANIFEST if name.startswith("phi")]

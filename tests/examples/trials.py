@@ -8,8 +8,8 @@ import numpy as np
 
 from flaxformer_lite.cli import command_line
 from flaxformer_lite.config import ExperimentConfig, from_config_dict
-from flaxformer_lite.training import loop
-from flaxformer_lite.training.report import metrics
+from flaxformer_lite.runs import loop
+from flaxformer_lite.runs.report import metrics
 from tests.training import tiny_runs
 
 SMALL = {

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.models.skeletons.parts import init_cache
+from flaxformer_lite.models.skeletons.build_layers import init_cache
 from tests.models.tiny import built, close, small
 from tests.pretrained.fixtures import loaded
 

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import pytest
 
 from flaxformer_lite import registry
-from flaxformer_lite.models.skeletons.parts import init_cache
-from flaxformer_lite.modules.layout import stack_layers
+from flaxformer_lite.models.skeletons.build_layers import init_cache
+from flaxformer_lite.nn.modules.layout import stack_layers
 from tests.models.tiny import (
     DECODERS,
     T,

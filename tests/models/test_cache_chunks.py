@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from flaxformer_lite import registry
-from flaxformer_lite.models.skeletons.parts import init_cache
-from flaxformer_lite.modules.cache import length_of
+from flaxformer_lite.models.skeletons.build_layers import init_cache
+from flaxformer_lite.nn.modules.cache import length_of
 from tests.models.tiny import T, built, close, ids, inputs_of, is_encoder_decoder, small
 
 

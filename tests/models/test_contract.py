@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite import registry
-from flaxformer_lite.modules.layout import stack_layers, unstack_layers
+from flaxformer_lite.nn.modules.layout import stack_layers, unstack_layers
 from tests.models.tiny import (
     FAMILIES,
     PAIRS,

@@ -8,9 +8,9 @@ from jax import export
 
 from flaxformer_lite import build_model
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.functions import masks
 from flaxformer_lite.models import gpt2
-from flaxformer_lite.positions.rope import Rope
+from flaxformer_lite.nn.functions import masks
+from flaxformer_lite.nn.positions.rope import Rope
 from tests.models.tiny import built, close, ids, inputs_of, small
 
 ONES = np.ones((2, 10), np.int32)

@@ -75,9 +75,10 @@ def test_every_head_has_partition_rules_and_published_names(family, head):
     cfg = small(family, vocab_size=64, head=head)
     plugin = registry.resolve("models", family)
     shapes = parameter_shapes(plugin.Model(cfg))
+    # raises where none fits
     param_specs(
         shapes, parameter_rules.rules(cfg), build_mesh(MeshConfig(data=2, fsdp=4, tensor=1))
-    )  # raises where none fits
+    )
     if (
         hasattr(plugin, "PUBLISHED") and head in plugin.PUBLISHED.heads
     ):  # a family may have no published form

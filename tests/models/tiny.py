@@ -11,9 +11,8 @@ from flaxformer_lite import registry
 
 FAMILIES = ("bert", "gpt2", "llama", "t5", "transformer")  # one of each kind: the whole contract
 OWN = ("word2vec",)  # its own tests: no layers, so nothing that the contract is about
-VARIANTS = tuple(
-    name for name in registry.available("models") if name not in FAMILIES + OWN
-)  # test_variants.py
+# test_variants.py
+VARIANTS = tuple(name for name in registry.available("models") if name not in FAMILIES + OWN)
 POSITIONS = registry.available("positions")
 # Every encoding in a decoder, and one of each hook in an encoder-decoder (the others nightly);
 # other families in their own.

@@ -6,12 +6,12 @@ import tokenizers
 
 from flaxformer_lite.config import DataConfig, OptimizerConfig, TokenizerConfig
 from flaxformer_lite.data.labelled import open_rows
-from flaxformer_lite.data.tokenizer import HuggingFace
 from flaxformer_lite.models import bert, gpt2, t5
-from flaxformer_lite.training import loop
-from flaxformer_lite.training.apply import open_file, open_trained
-from flaxformer_lite.training.report import metrics
-from flaxformer_lite.training.start import setup
+from flaxformer_lite.runs import loop
+from flaxformer_lite.runs.evaluate_file import open_file, open_trained
+from flaxformer_lite.runs.report import metrics
+from flaxformer_lite.runs.start import setup
+from flaxformer_lite.text.tokenizer import HuggingFace
 from tests.training import tiny_runs
 
 SPECIALS = ["[PAD]", "[EOS]", "[CLS]", "[SEP]", "[UNK]"]

@@ -14,7 +14,7 @@ from flaxformer_lite.config import (
 )
 from flaxformer_lite.data.labelled import encode
 from flaxformer_lite.data.table import Table
-from flaxformer_lite.data.tokenizer import Bytes
+from flaxformer_lite.text.tokenizer import Bytes
 
 TRAIN = {
     "batch_size": 8,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.objectives.answers import (
+from flaxformer_lite.objectives.tables.answers import (
     Answer,
     answers_of,
     best_span,

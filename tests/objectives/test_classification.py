@@ -14,15 +14,15 @@ from flaxformer_lite import load_pretrained, save_pretrained
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.checkpoints.workdir import read_config
 from flaxformer_lite.config import ConfigError, TokenizerConfig
-from flaxformer_lite.data import tokenizer_training
 from flaxformer_lite.data.pipeline import open_dataset
 from flaxformer_lite.models import bert, gpt2, roberta
-from flaxformer_lite.objectives.classification import Classification
 from flaxformer_lite.objectives.sums import weight_sums
+from flaxformer_lite.objectives.tables.classification import Classification
 from flaxformer_lite.pretrained.load import load_labels
-from flaxformer_lite.training import loop
-from flaxformer_lite.training.apply import open_file, open_trained
-from flaxformer_lite.training.start.adopt import read_experiment
+from flaxformer_lite.runs import loop
+from flaxformer_lite.runs.evaluate_file import open_file, open_trained
+from flaxformer_lite.runs.start.adopt import read_experiment
+from flaxformer_lite.text import tokenizer_training
 
 GOOD = ("lovely", "bright", "warm")
 BAD = ("awful", "grey", "cold")
@@ -202,9 +202,8 @@ def test_evaluate_and_predict(trained, capsys, tmp_path, monkeypatch):
         tmp_path / "new.csv",
         ({"id": i, "sentence": row["sentence"]} for i, row in enumerate(rows(21, seed=2))),
     )
-    monkeypatch.setattr(
-        Classification, "scores", None
-    )  # rows without labels have no scores, and need no libraries
+    # rows without labels have no scores, and need no libraries
+    monkeypatch.setattr(Classification, "scores", None)
     command("predict", "--model", trained / "run", "--data", new, "--output", tmp_path / "out.csv")
     with (tmp_path / "out.csv").open() as file:
         predicted = list(csv.DictReader(file))

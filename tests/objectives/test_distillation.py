@@ -14,12 +14,12 @@ from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.checkpoints.record import read_record
 from flaxformer_lite.config import ConfigError, MeshConfig, TokenizerConfig
 from flaxformer_lite.models import bert
-from flaxformer_lite.objectives.distillation import Distillation
-from flaxformer_lite.objectives.masked_lm import MaskedLm
-from flaxformer_lite.training import loop
-from flaxformer_lite.training.report import metrics
-from flaxformer_lite.training.start import setup
-from flaxformer_lite.training.start.initial_state import initial_state
+from flaxformer_lite.objectives.text.distillation import Distillation
+from flaxformer_lite.objectives.text.masked_lm import MaskedLm
+from flaxformer_lite.runs import loop
+from flaxformer_lite.runs.report import metrics
+from flaxformer_lite.runs.start import setup
+from flaxformer_lite.runs.start.initial_state import initial_state
 from tests.training import tiny_runs
 
 

@@ -9,13 +9,13 @@ import pytest
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data.labelled import open_labelled
 from flaxformer_lite.models import build_model, llama
-from flaxformer_lite.objectives.dpo import Dpo
-from flaxformer_lite.training import loop
-from flaxformer_lite.training.apply import open_file, open_trained
-from flaxformer_lite.training.report import metrics
-from flaxformer_lite.training.start import reference
+from flaxformer_lite.objectives.tables.dpo import Dpo
+from flaxformer_lite.runs import loop
+from flaxformer_lite.runs.evaluate_file import open_file, open_trained
+from flaxformer_lite.runs.report import metrics
+from flaxformer_lite.runs.start import reference
 from tests.objectives import tables
-from tests.training.test_loop import leaves_of
+from tests.runs.test_loop import leaves_of
 
 LLAMA = llama.config(
     "tiny", vocab_size=0, d_model=32, num_heads=2, mlp_dim=48, decoder_layers=1, max_length=128

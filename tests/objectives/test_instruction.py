@@ -11,18 +11,18 @@ from tokenizers import models, pre_tokenizers
 
 from flaxformer_lite.cli.convert import convert
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.data import tokenizer as plain
 from flaxformer_lite.data.labelled import open_labelled
 from flaxformer_lite.models import build_model, llama
-from flaxformer_lite.objectives.chat import PLAIN
-from flaxformer_lite.objectives.instruction import Instruction
+from flaxformer_lite.objectives.tables.chat import PLAIN
+from flaxformer_lite.objectives.tables.instruction import Instruction
 from flaxformer_lite.pretrained import chat
 from flaxformer_lite.pretrained.companions import publish_tokenizer
 from flaxformer_lite.pretrained.tokenizer import framed, load_tokenizer
-from flaxformer_lite.training import loop
-from flaxformer_lite.training.apply import open_file, open_trained
-from flaxformer_lite.training.report import metrics
-from flaxformer_lite.training.start.adopt import read_experiment
+from flaxformer_lite.runs import loop
+from flaxformer_lite.runs.evaluate_file import open_file, open_trained
+from flaxformer_lite.runs.report import metrics
+from flaxformer_lite.runs.start.adopt import read_experiment
+from flaxformer_lite.text import tokenizer as plain
 from tests.objectives import tables
 
 CHATML = (

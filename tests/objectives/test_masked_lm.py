@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.functions.deferred_logits import DeferredLogits
 from flaxformer_lite.models.skeletons.outputs import Features
-from flaxformer_lite.objectives.masked_lm import _whole_words
+from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
+from flaxformer_lite.objectives.text.masked_lm import _whole_words
 
 
 def restored(example):

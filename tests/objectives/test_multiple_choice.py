@@ -7,8 +7,8 @@ import pytest
 
 from flaxformer_lite import load_pretrained
 from flaxformer_lite.config import ConfigError, MeshConfig
-from flaxformer_lite.objectives.multiple_choice import MultipleChoice
-from flaxformer_lite.training.start import initial_state, setup
+from flaxformer_lite.objectives.tables.multiple_choice import MultipleChoice
+from flaxformer_lite.runs.start import initial_state, setup
 from tests.objectives import learned
 
 SWAG = {

@@ -9,7 +9,7 @@ import pytest
 
 from flaxformer_lite import load_pretrained
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.objectives.question_answering import QuestionAnswering
+from flaxformer_lite.objectives.tables.question_answering import QuestionAnswering
 from tests.objectives import learned
 
 ROW = {
@@ -85,9 +85,8 @@ def test_a_long_question_is_cut(tmp_path):
 def test_the_best_span_of_all_windows_is_the_answer(tmp_path):
     task, records = learned.encoded(QuestionAnswering(stride=1), [ROW], tmp_path, length=8)
     told = task.decode(logits(records, (0, 4, 5, 3), (2, 5, 6, 4), (1, 0, 0, 9)), records)
-    assert (
-        told[0]["prediction"] == "f g"
-    )  # no question of training lacks an answer, so "none" is not asked
+    # no question of training lacks an answer, so "none" is not asked
+    assert told[0]["prediction"] == "f g"
     peak = np.exp(4) / (np.exp(4) + 3)
     assert told[0]["probability"] == pytest.approx(peak**2, rel=1e-5)
 

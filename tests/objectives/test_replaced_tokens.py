@@ -13,11 +13,12 @@ from flaxformer_lite import load_pretrained
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.cli import convert
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.functions.deferred_logits import DeferredLogits
 from flaxformer_lite.models import bert, electra
 from flaxformer_lite.models.skeletons.outputs import Features, Output
-from flaxformer_lite.objectives.replaced_tokens import Detection, ReplacedTokens, draw
-from flaxformer_lite.training import loop, models
+from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
+from flaxformer_lite.objectives.text.replaced_tokens import Detection, ReplacedTokens, draw
+from flaxformer_lite.runs import loop
+from flaxformer_lite.training import bound_models
 from tests.training import tiny_runs
 
 SIZES = tiny_runs.SIZES | {
@@ -145,7 +146,7 @@ def test_embeddings_are_shared_and_draws_pass_no_gradient(tmp_path):
     cfg = dataclasses.replace(
         cfg, model=dataclasses.replace(cfg.model, vocab_size=362, dropout=0.0)
     )
-    both = models.build(cfg)
+    both = bound_models.build(cfg)
     rng = np.random.default_rng(0)
     ids = rng.integers(6, 262, (2, 32)).astype(np.int32)
     inputs = {

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.objectives.reranking import Reranking
-from flaxformer_lite.training.start import setup
+from flaxformer_lite.objectives.tables.reranking import Reranking
+from flaxformer_lite.runs.start import setup
 from tests.objectives import learned
 
 ROWS = [
@@ -41,10 +41,11 @@ def test_scores_are_of_the_first_right_passage_of_each_query(tmp_path):
     data = type("Data", (), {"records": records, "splits": {"train": records, "eval": records}})
     found = task.scores({"logits": np.asarray([2.0, 1.0, 5.0, 4.0, 0.0])}, np.arange(5), data)
     assert found == {"mrr": 0.75, "recall_1": 0.5, "recall_10": 1.0}
+    # the second query has no word in common: a tie
     assert task.baseline(data, task.fit_baseline(data)) == (
         "tf-idf",
         0.75,
-    )  # the second query has no word in common: a tie
+    )
     assert task.decode({"logits": np.asarray([0.0])}, records) == [{"prediction": 0.5}]
 
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from flaxformer_lite.objectives import retrieval
+from flaxformer_lite.objectives.tables import retrieval
 
 # Questions 0 and 1 (twice); answers 10, 11, 12; the second row has another right answer, the third.
 PAIRS = np.asarray([[0, 10], [1, 11], [1, 12]])

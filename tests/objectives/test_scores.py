@@ -7,8 +7,8 @@ import pytest
 from seqeval.metrics.sequence_labeling import get_entities, precision_recall_fscore_support
 from sklearn import metrics
 
-from flaxformer_lite.objectives import scores
-from flaxformer_lite.objectives.breakdown import class_scores, confusion_matrix
+from flaxformer_lite.objectives.tables import scores
+from flaxformer_lite.objectives.tables.breakdown import class_scores, confusion_matrix
 
 TAGS = ("O", "B-A", "I-A", "E-A", "S-A", "B-B", "I-B", "E-B", "S-B", "B-x-y", "I-x-y")
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.config import ConfigError, MeshConfig
-from flaxformer_lite.functions.pooling import shortened
-from flaxformer_lite.objectives.sentence_embeddings import SentenceEmbeddings, batch_logits
-from flaxformer_lite.training.start import initial_state, setup
+from flaxformer_lite.nn.functions.pooling import shortened
+from flaxformer_lite.objectives.tables.sentence_embeddings import SentenceEmbeddings, batch_logits
+from flaxformer_lite.runs.start import initial_state, setup
 from tests.objectives import learned
 
 PAIRS = SentenceEmbeddings()

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer_lite.functions.deferred_logits import DeferredLogits
 from flaxformer_lite.models.skeletons.outputs import Features
+from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
 
 
 def log_sigmoid(x):
@@ -32,9 +32,8 @@ def test_the_loss_is_that_of_each_pair_with_the_mean_of_the_noise(create, record
     objective = create("skip_gram", window=2, draws=7, negatives=3, subsample=0.01)
     records = records_of(objective)
     batch = batch_of(objective, records, generator)
-    batch["targets"]["noise"][:, 0] = batch["targets"]["labels"][
-        :, 0
-    ]  # some noise is the true word
+    # some noise is the true word
+    batch["targets"]["noise"][:, 0] = batch["targets"]["labels"][:, 0]
     vectors, contexts = tables(362)
     expected = 0.0
     pairs = 0

@@ -70,7 +70,7 @@ def test_lengths_are_those_of_t5(create, length, tokens, target):
 @pytest.mark.parametrize("density", [0.15, 0.5, 0.9])
 @pytest.mark.parametrize("mean", [1.0, 3.0, 10.0])
 def test_planned_lengths_are_the_lengths(create, generator, density, mean):
-    from flaxformer_lite.data.tokenizer import Bytes
+    from flaxformer_lite.text.tokenizer import Bytes
 
     objective = create("span_corruption", noise_density=density, mean_span=mean)
     rng = generator(0)
@@ -89,7 +89,7 @@ def test_a_given_target_length_shortens_the_pieces(create, records_of):
 
 
 def test_spans_are_drawn_anew_and_everywhere(create, generator):
-    from flaxformer_lite.data.tokenizer import Bytes
+    from flaxformer_lite.text.tokenizer import Bytes
 
     objective = create("span_corruption")
     tokenizer = Bytes()

@@ -8,11 +8,11 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from flaxformer_lite import load_pretrained
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.data.tokenizer import HuggingFace
-from flaxformer_lite.objectives import scores
-from flaxformer_lite.objectives.tagging import Tagging, first_pieces
+from flaxformer_lite.objectives.tables import scores
+from flaxformer_lite.objectives.tables.tagging import Tagging, first_pieces
+from flaxformer_lite.text.tokenizer import HuggingFace
 from tests.objectives import learned
-from tests.training.test_report import run_as_printed
+from tests.runs.test_report import run_as_printed
 
 TEXT = [
     "The U.S. naïve café-goers don't e-mail ½ of Zürich's 東京 staff .",

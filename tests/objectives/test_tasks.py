@@ -8,9 +8,9 @@ import pytest
 from flaxformer_lite.config import DataConfig
 from flaxformer_lite.data.labelled import encode
 from flaxformer_lite.data.table import Table
-from flaxformer_lite.data.tokenizer import Bytes
-from flaxformer_lite.objectives.task import Task
+from flaxformer_lite.objectives.tables.task import Task
 from flaxformer_lite.registry import available, resolve, resolve_class
+from flaxformer_lite.text.tokenizer import Bytes
 
 TASKS = [
     name for name in available("objectives") if issubclass(resolve_class("objectives", name), Task)

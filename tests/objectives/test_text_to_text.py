@@ -10,11 +10,11 @@ from flaxformer_lite import models
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data.labelled import open_labelled
 from flaxformer_lite.models import bart, t5
-from flaxformer_lite.objectives import scores
-from flaxformer_lite.objectives.text_to_text import TextToText
-from flaxformer_lite.training import loop
-from flaxformer_lite.training.apply import open_file, open_trained
-from flaxformer_lite.training.report import metrics
+from flaxformer_lite.objectives.tables import scores
+from flaxformer_lite.objectives.tables.text_to_text import TextToText
+from flaxformer_lite.runs import loop
+from flaxformer_lite.runs.evaluate_file import open_file, open_trained
+from flaxformer_lite.runs.report import metrics
 from tests.objectives import tables
 
 SIZES = {

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.data.tokenizer import Bytes
-from flaxformer_lite.objectives.ul2 import Ul2
+from flaxformer_lite.objectives.text.ul2 import Ul2
+from flaxformer_lite.text.tokenizer import Bytes
 from tests.objectives.test_span_corruption import reconstruct
 from tests.training import tiny_runs
 

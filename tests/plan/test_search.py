@@ -55,9 +55,8 @@ def test_only_as_many_compilations_as_asked_for_and_what_does_not_fit_is_left_ou
     said = []
     ranked = search.search(cfg, MACHINE, compiles=3, say=said.append)
     wide = [cfg.mesh.fsdp > 1 and 256 * cfg.mesh.fsdp > cfg.model.d_model for cfg in made]
-    assert (
-        wide == sorted(wide) and not wide[0]
-    )  # those that the TPU's compiler would reduce whole come last
+    # those that the TPU's compiler would reduce whole come last
+    assert wide == sorted(wide) and not wide[0]
     assert (
         len(made) == 3
         and len(ranked) == 1

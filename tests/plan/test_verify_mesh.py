@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import pytest
 
 from flaxformer_lite import __main__ as door
-from flaxformer_lite.adapters.lora import LoraConfig
-from flaxformer_lite.attentions import context_parallel
 from flaxformer_lite.config import ExperimentConfig, MeshConfig, from_config_dict
+from flaxformer_lite.nn.adapters.lora import LoraConfig
+from flaxformer_lite.nn.attentions import context_parallel
 from flaxformer_lite.plan import verify_mesh
 from flaxformer_lite.sharding import activations
 from tests.training import tiny_runs
@@ -134,9 +134,8 @@ SMALLEST = [
 def command(monkeypatch):
     def run(*flags):
         argv = ["verify-mesh", "--config=configs/gpt2_tiny.py", *SMALLEST, *flags]
-        monkeypatch.setattr(
-            "sys.argv", ["flaxformer_lite", *argv]
-        )  # where ml_collections looks for --config.FIELD
+        # where ml_collections looks for --config.FIELD
+        monkeypatch.setattr("sys.argv", ["flaxformer_lite", *argv])
         for name in ("XLA_FLAGS", "JAX_PLATFORMS"):
             monkeypatch.setenv(name, os.environ[name])  # put back afterwards
         door.main(argv)

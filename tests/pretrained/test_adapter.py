@@ -21,7 +21,7 @@ from flaxformer_lite import (
     save_pretrained,
 )
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.pretrained.adapter_places import shortest
+from flaxformer_lite.pretrained.adapter_layout import shortest
 from flaxformer_lite.pretrained.safetensors import WeightsError
 from tests.pretrained.fixtures import ROOT, part
 

@@ -9,8 +9,8 @@ import pytest
 
 from flaxformer_lite import build_model, load_pretrained, save_pretrained
 from flaxformer_lite.config import ConfigError, MeshConfig
-from flaxformer_lite.positions.rope import Rope
-from flaxformer_lite.positions.shaw import Shaw
+from flaxformer_lite.nn.positions.rope import Rope
+from flaxformer_lite.nn.positions.shaw import Shaw
 from flaxformer_lite.pretrained.safetensors import WeightsError
 from flaxformer_lite.sharding.mesh import build_mesh
 from tests.models.tiny import built, small

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 from flaxformer_lite import build_model, load_pretrained, save_pretrained
 from flaxformer_lite.config import MeshConfig
 from flaxformer_lite.models import t5
-from flaxformer_lite.modules.layout import unstack_layers
+from flaxformer_lite.nn.modules.layout import unstack_layers
 from flaxformer_lite.pretrained import hf_config
 from flaxformer_lite.pretrained.safetensors import WeightsError
 from flaxformer_lite.sharding.mesh import build_mesh

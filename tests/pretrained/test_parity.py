@@ -10,7 +10,7 @@ import optax
 import pytest
 
 from flaxformer_lite import load_pretrained, registry, save_pretrained
-from flaxformer_lite.modules.layout import unstack_layers
+from flaxformer_lite.nn.modules.layout import unstack_layers
 from flaxformer_lite.pretrained.save import published_tensors
 from tests.pretrained.fixtures import (
     MANIFEST,
@@ -66,9 +66,8 @@ def test_scanned_parameters_are_the_same_numbers(name, tmp_path):
     if model.cfg.decoder_layers % len(model.cfg.kinds):
         return
     scanned, stacked = load_pretrained(ROOT / name, scan=True)
-    stacked = jax.device_get(
-        stacked
-    )  # a row of an array on a device is a program; test_old_files.py saves such arrays
+    # a row of an array on a device is a program; test_old_files.py saves such arrays
+    stacked = jax.device_get(stacked)
     jax.tree.map(np.testing.assert_array_equal, unstack_layers(stacked), params)
     save_pretrained(tmp_path, scanned, stacked)
     same_tensors(tmp_path, ROOT / name)
@@ -128,9 +127,8 @@ def test_integers_of_any_width(dtype):
         model, params, {key: value.astype(np.int32) for key, value in inputs.items()}
     ).logits
     given = {key: value.astype(dtype) for key, value in inputs.items()}
-    got = jax.jit(lambda params: model.apply({"params": params}, **given))(
-        params
-    ).logits  # an argument would become int32
+    # an argument would become int32
+    got = jax.jit(lambda params: model.apply({"params": params}, **given))(params).logits
     np.testing.assert_allclose(got, due, rtol=1e-5, atol=1e-6)
 
 

@@ -10,12 +10,12 @@ from flaxformer_lite.__main__ import main
 from flaxformer_lite.cli.embed import embed
 from flaxformer_lite.cli.open_model import open_model
 from flaxformer_lite.config import ConfigError, to_config_dict
-from flaxformer_lite.objectives.sentence_embeddings import SentenceEmbeddings
+from flaxformer_lite.objectives.tables.sentence_embeddings import SentenceEmbeddings
 from flaxformer_lite.pretrained.safetensors import WeightsError
 from flaxformer_lite.pretrained.sentences import SentenceLayers, read_sentence_layers
-from flaxformer_lite.training import loop
-from flaxformer_lite.training.apply import open_trained
-from flaxformer_lite.training.start.adopt import read_experiment
+from flaxformer_lite.runs import loop
+from flaxformer_lite.runs.evaluate_file import open_trained
+from flaxformer_lite.runs.start.adopt import read_experiment
 from tests.objectives import learned
 
 ROOT = Path(__file__).parents[1] / "fixtures" / "sentences"

@@ -8,9 +8,9 @@ import pytest
 
 from flaxformer_lite import load_pretrained, load_tokenizer, load_word_vectors
 from flaxformer_lite.config import ConfigError, TokenizerConfig
-from flaxformer_lite.data.tokenizer import Bytes
-from flaxformer_lite.data.tokenizer_training import train
 from flaxformer_lite.pretrained.word_vectors import WordVectors
+from flaxformer_lite.text.tokenizer import Bytes
+from flaxformer_lite.text.tokenizer_training import train
 from tests.cli import models
 
 PLACES = {

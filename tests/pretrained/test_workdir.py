@@ -18,12 +18,12 @@ from flaxformer_lite import (
 )
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import ConfigError, MeshConfig
-from flaxformer_lite.data.tokenizer import load
 from flaxformer_lite.models import bert
 from flaxformer_lite.pretrained.safetensors import WeightsError
+from flaxformer_lite.runs import loop
+from flaxformer_lite.runs.start.preflight import RunError
 from flaxformer_lite.sharding.mesh import build_mesh
-from flaxformer_lite.training import loop
-from flaxformer_lite.training.start.preflight import RunError
+from flaxformer_lite.text.tokenizer import load
 from tests.pretrained.fixtures import outputs
 from tests.training import tiny_runs
 

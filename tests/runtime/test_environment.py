@@ -121,9 +121,8 @@ def test_a_folder_of_another_user_is_refused(configured, capsys, monkeypatch):
 def test_python_looks_for_cycles_less_often(configured):
     gc.set_threshold(500)
     configured()
-    assert (
-        gc.get_threshold()[0] == environment.GC_THRESHOLD > 2_000
-    )  # as many as the highest default of any Python
+    # as many as the highest default of any Python
+    assert gc.get_threshold()[0] == environment.GC_THRESHOLD > 2_000
 
 
 def test_xla_fuses_as_train_steps_want_it_unless_the_user_sets_such_options(configured):

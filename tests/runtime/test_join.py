@@ -8,7 +8,7 @@ import pytest
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.runtime import join
 from flaxformer_lite.runtime.processes import ALONE, ProcessError
-from tests.training import launched
+from tests.runs import launched
 
 
 @pytest.mark.parametrize(

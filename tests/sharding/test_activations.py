@@ -53,10 +53,11 @@ def test_heads_that_cannot_all_be_divided_are_not():
     assert shapes == [(2, 6, 4, 2), (2, 6, 3, 2)]
     np.testing.assert_array_equal(out, q)
     shapes, _ = shapes_seen(mesh_of(2, 1, 2), ("BTNH", "BSKH"), "BTNH", q, k[:, :, :1])
+    # one key head serves the query heads of every device
     assert shapes == [
         (2, 6, 2, 2),
         (2, 6, 1, 2),
-    ]  # one key head serves the query heads of every device
+    ]
 
 
 def test_axes_that_are_not_split_by_hand_are_seen_whole():

@@ -33,9 +33,8 @@ def test_rest_of_the_devices_goes_to_minus_one():
         "context": 2,
         "tensor": 1,
     }
-    assert (
-        dict(mesh_of(2, 1, 2).shape)["tensor"] == 2 and mesh_of(2, 1, 2).size == 4
-    )  # the first four of eight
+    # the first four of eight
+    assert dict(mesh_of(2, 1, 2).shape)["tensor"] == 2 and mesh_of(2, 1, 2).size == 4
 
 
 @pytest.mark.parametrize(
@@ -69,9 +68,8 @@ def test_slices_are_the_outer_part_of_data():
     mesh = sharding.build_mesh(MeshConfig(slices=2, fsdp=2), CHIPS)
     assert dict(mesh.shape) == {"data": 4, "fsdp": 2, "context": 1, "tensor": 1}
     assert [{chip.slice_index for chip in row.flat} for row in mesh.devices] == [{0}, {0}, {1}, {1}]
-    groups = sharding.build_mesh(
-        MeshConfig(slices=2, fsdp=2)
-    ).devices  # devices that know of no slices
+    # devices that know of no slices
+    groups = sharding.build_mesh(MeshConfig(slices=2, fsdp=2)).devices
     assert [[device.id for device in row.flat] for row in groups] == [
         [0, 1],
         [2, 3],
@@ -142,9 +140,8 @@ def test_what_every_device_holds_whole_is_named_with_its_rule():
     leaves = spec(up=(4, 6), down=(4, 6), small=(2, 2))
     found = sharding.replicated(leaves, rules, mesh_of(2, 2, 1), at_least=96)
     assert found == [("down/kernel", 96, "kernel$")]
-    assert not sharding.replicated(
-        leaves, rules, mesh_of(8, 1, 1), at_least=96
-    )  # nothing is split, by design
+    # nothing is split, by design
+    assert not sharding.replicated(leaves, rules, mesh_of(8, 1, 1), at_least=96)
 
 
 def test_batch_must_split_evenly():

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from flaxformer_lite.training.report import metrics
+from flaxformer_lite.runs.report import metrics
 from tools import faults
 
 

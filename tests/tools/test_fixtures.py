@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
+# of tools/make_adapter_fixtures.py and make_sentence_fixtures.py
 OTHERS = {
     "adapters",
     "sentences",
-}  # of tools/make_adapter_fixtures.py and make_sentence_fixtures.py
+}
 ROWS = json.loads((FIXTURES / "manifest.json").read_text())["fixtures"]
 
 

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 import yaml
 
-from tests.training.launched import ROOT
+from tests.runs.launched import ROOT
 
 FLAGS = [
     "--config=gpt2_xl",

@@ -12,9 +12,8 @@ from tools.opponent.case import Case, NotClear, judge, judge_exit
 from tools.opponent.workers import run_all
 
 PACKAGE = Path(flaxformer_lite.__file__).parent
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*fork"
-)  # workers are forked, and run nothing of jax
+# workers are forked, and run nothing of jax
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork")
 # The classes that start no run, none of which fails.
 CLEAR = (
     "config values",
@@ -96,7 +95,7 @@ def test_which_exits_are_clear(code, printed, why):
 
 
 def test_errors_that_the_package_raises_itself_are_clear():
-    from flaxformer_lite.functions import masks
+    from flaxformer_lite.nn.functions import masks
 
     assert ended(lambda: masks.window(-1)) == ""
 

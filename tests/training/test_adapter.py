@@ -12,15 +12,14 @@ from flaxformer_lite.__main__ import main
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.cli import command_line
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.training.start import setup
-from flaxformer_lite.training.start.adopt import read_experiment
-from flaxformer_lite.training.start.initial_state import initial_state
+from flaxformer_lite.runs.start import setup
+from flaxformer_lite.runs.start.adopt import read_experiment
+from flaxformer_lite.runs.start.initial_state import initial_state
 from tests.cli import models
 from tests.examples import trials
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:the load_module:DeprecationWarning"
-)  # of ml_collections
+# of ml_collections
+pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")
 LORA = {"model.adapter.name": "lora", "model.adapter.rank": 4, "optimizer.learning_rate": 3e-2}
 
 

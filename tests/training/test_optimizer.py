@@ -5,8 +5,8 @@ import pytest
 
 from flaxformer_lite import registry
 from flaxformer_lite.config import OptimizerConfig
-from flaxformer_lite.functions import cpu_tuning
 from flaxformer_lite.models import gpt2
+from flaxformer_lite.nn.functions import cpu_tuning
 from flaxformer_lite.sharding.parameters import path_of
 from flaxformer_lite.training import optimizer
 
@@ -240,6 +240,5 @@ def test_muon_turns_each_layers_projection_into_a_scaled_orthogonal_matrix():
         singular = np.linalg.svd(np.asarray(matrix), compute_uv=False) / (
             0.2 * np.sqrt(max(matrix.shape))
         )
-        assert singular.min() > 0.3 and singular.max() < 1.3, (
-            singular
-        )  # five Newton-Schulz steps are approximate
+        # five Newton-Schulz steps are approximate
+        assert singular.min() > 0.3 and singular.max() < 1.3, singular

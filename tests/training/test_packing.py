@@ -14,13 +14,14 @@ from flaxformer_lite.config import DataConfig, MeshConfig, fingerprint
 from flaxformer_lite.data.labelled import encode
 from flaxformer_lite.data.packed_batches import Packer, Shape
 from flaxformer_lite.data.table import Table
-from flaxformer_lite.data.tokenizer import Bytes
 from flaxformer_lite.models import build_model
-from flaxformer_lite.objectives.classification import Classification
+from flaxformer_lite.objectives.tables.classification import Classification
 from flaxformer_lite.registry import resolve_class
-from flaxformer_lite.training import apply, evaluate, loop, packing, replay
-from flaxformer_lite.training.start import setup
-from flaxformer_lite.training.start.initial_state import initial_state
+from flaxformer_lite.runs import evaluate_file, loop, replay
+from flaxformer_lite.runs.start import setup
+from flaxformer_lite.runs.start.initial_state import initial_state
+from flaxformer_lite.text.tokenizer import Bytes
+from flaxformer_lite.training import evaluate, packing
 from tests.models import tiny
 from tests.objectives import tables
 from tests.objectives.test_tasks import TASKS
@@ -126,8 +127,8 @@ def test_a_packed_run_with_dropout_continues_exactly_and_is_repeated(tmp_path):
 
 def test_a_trained_model_predicts_the_same_packed(tmp_path, monkeypatch):
     loop.run(experiment(tmp_path, steps=2), tmp_path / "run")
-    trained = apply.open_trained(tmp_path / "run")
-    data = apply.open_file(trained, trained.cfg.data.eval_path)
+    trained = evaluate_file.open_trained(tmp_path / "run")
+    data = evaluate_file.open_file(trained, trained.cfg.data.eval_path)
     metrics, predictions = trained.evaluate(data)
     monkeypatch.setattr(packing, "obstacle", lambda *_: "a test")
     due, due_predictions = trained.evaluate(data)

@@ -12,8 +12,8 @@ from flaxformer_lite import sharding
 from flaxformer_lite.config import ConfigError, MeshConfig, OptimizerConfig
 from flaxformer_lite.data import dummy
 from flaxformer_lite.objectives.sums import LossSums
+from flaxformer_lite.runs.start.initial_state import initial_state
 from flaxformer_lite.training import optimizer, program, state, step
-from flaxformer_lite.training.start.initial_state import initial_state
 from tests.training import tiny_runs, toy
 
 

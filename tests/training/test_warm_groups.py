@@ -1,13 +1,14 @@
 """Two processes that start again, with all that the first start left in caches, end bit for bit
 alike.
 
-XLA:CPU loses part of the order of collectives when it stores a program (training/start/setup.py),
+XLA:CPU loses part of the order of collectives when it stores a program (runs/start/setup.py),
 and which programs show it is a matter of chance: hence many, of one device a process and of four.
 """
 
 import pytest
 
-from tests.training import launched, tiny_runs
+from tests.runs import launched
+from tests.training import tiny_runs
 
 SPLIT = {"train.accumulate": 2}
 PROGRAMS = {

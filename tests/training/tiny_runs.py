@@ -16,10 +16,10 @@ from flaxformer_lite.config import (
     TrainConfig,
 )
 from flaxformer_lite.models import bert, gpt2, t5
-from flaxformer_lite.objectives.causal_lm import CausalLm
-from flaxformer_lite.objectives.masked_lm import MaskedLm
-from flaxformer_lite.objectives.span_corruption import SpanCorruption
-from flaxformer_lite.training import loop
+from flaxformer_lite.objectives.text.causal_lm import CausalLm
+from flaxformer_lite.objectives.text.masked_lm import MaskedLm
+from flaxformer_lite.objectives.text.span_corruption import SpanCorruption
+from flaxformer_lite.runs import loop
 
 SIZES = {"vocab_size": 0, "d_model": 16, "num_heads": 2, "mlp_dim": 32, "dropout": 0.1}
 FAMILIES = {

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer_lite.functions.sharding import UNSHARDED, ActivationSharding
+from flaxformer_lite.nn.functions.sharding import UNSHARDED, ActivationSharding
 from flaxformer_lite.objectives import LossSums, Objective
 
 VOCAB = 32

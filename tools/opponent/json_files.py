@@ -126,8 +126,8 @@ def _run(base: Path, folder: Path, change: Callable[[Path], None], label: str) -
     own = published.copied(base, folder)
     change(own)
     from flaxformer_lite.cli.open_model import open_model
-    from flaxformer_lite.generation.published import published_settings
-    from flaxformer_lite.generation.settings import settings
+    from flaxformer_lite.inference.published import published_settings
+    from flaxformer_lite.inference.settings import settings
     from flaxformer_lite.pretrained.load import load_labels
 
     opened = open_model(str(own))

@@ -46,9 +46,9 @@ def check(argv: list[str], workdir: Path | None = None):
     does if it cannot."""
     from flaxformer_lite.cli import command_line
     from flaxformer_lite.config import ConfigError
+    from flaxformer_lite.runs.start.adopt import read_experiment
+    from flaxformer_lite.runs.start.setup import prepare
     from flaxformer_lite.runtime import invocation
-    from flaxformer_lite.training.start.adopt import read_experiment
-    from flaxformer_lite.training.start.setup import prepare
 
     try:
         return prepare(

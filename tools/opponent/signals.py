@@ -76,9 +76,8 @@ def _run(folder: Path, number: int, sent: tuple[str, ...], instant: float) -> No
             f"the run goes on for {PATIENCE} s, as if there had been no signal"
         ) from None
     code = process.returncode
-    by_default = (
-        code == -getattr(signal, sent[0]) and not begun
-    )  # before Python could take the signal
+    # before Python could take the signal
+    by_default = code == -getattr(signal, sent[0]) and not begun
     if code not in ENDS[sent[0]] and not by_default:
         raise NotClear(f"exit code {code}: {told[-200:]!r}")
     if "Traceback" in told:

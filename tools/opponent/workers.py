@@ -49,9 +49,8 @@ def run_all(cases: Sequence[Case], package: Path, folder: Path, jobs: int) -> It
 
 class _Worker:
     def __init__(self, cases: Sequence[Case], package: Path, folder: Path):
-        fork = multiprocessing.get_context(
-            "fork"
-        )  # cases are closures, which only a fork hands over
+        # cases are closures, which only a fork hands over
+        fork = multiprocessing.get_context("fork")
         self.pipe, theirs = fork.Pipe()
         self.process = fork.Process(target=_serve, args=(cases, package, folder, theirs))
         self.process.start()

@@ -6,10 +6,9 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.config import ModelConfig
-from flaxformer_lite.functions import masks
-from flaxformer_lite.functions.deferred_logits import DeferredLogits
-from flaxformer_lite.functions.segments import positions_from_mask
-from flaxformer_lite.models.skeletons import parts
+from flaxformer_lite.models.skeletons import build_layers
+from flaxformer_lite.models.skeletons.cache_slots import place
+from flaxformer_lite.models.skeletons.call_with_intermediates import call_inside
 from flaxformer_lite.models.skeletons.hinted import Hinted
 from flaxformer_lite.models.skeletons.inputs import (
     ids_of,
@@ -18,14 +17,15 @@ from flaxformer_lite.models.skeletons.inputs import (
     rows_of,
     visibility,
 )
-from flaxformer_lite.models.skeletons.inside import call_inside
 from flaxformer_lite.models.skeletons.outputs import Features, Output, spans
 from flaxformer_lite.models.skeletons.packed_rows import PackedRows
-from flaxformer_lite.models.skeletons.slots import place
-from flaxformer_lite.modules.context import Context
-from flaxformer_lite.modules.embed import EmbedInputs, TokenEmbed
-from flaxformer_lite.modules.heads import LABELS, Classifier, VocabHead
-from flaxformer_lite.modules.stack import Stack
+from flaxformer_lite.nn.functions import masks
+from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
+from flaxformer_lite.nn.functions.segments import positions_from_mask
+from flaxformer_lite.nn.modules.context import Context
+from flaxformer_lite.nn.modules.embed import EmbedInputs, TokenEmbed
+from flaxformer_lite.nn.modules.heads import LABELS, Classifier, VocabHead
+from flaxformer_lite.nn.modules.stack import Stack
 
 
 class DecoderModel(Hinted):
@@ -55,20 +55,19 @@ class DecoderModel(Hinted):
     )
     vocab_heads: ClassVar[tuple[str, ...]] = ("lm",)
     pooled: ClassVar[tuple[str, ...]] = ()
-    head_modules: ClassVar[
-        tuple[str, ...]
-    ] = ()  # of the family's own, for heads; whole on every device
+    # of the family's own, for heads; whole on every device
+    head_modules: ClassVar[tuple[str, ...]] = ()
     frozen_padding: ClassVar[tuple[str, ...]] = ()  # tables with padding_idx in torch
     types_are_tokens: ClassVar[bool] = False  # whether token types are looked up in the token table
 
     def setup(self) -> None:
         cfg = self.cfg
         run = self.cfg.execution
-        self.token_embed = TokenEmbed(parts.embed(cfg, frozen=self.frozen_padding), run)
-        self.embed = EmbedInputs(parts.embed(cfg, self.inner_width), run)
-        self.decoder = Stack(parts.stack(cfg, "decoder"), run, causal=True, embedded=True)
+        self.token_embed = TokenEmbed(build_layers.embed(cfg, frozen=self.frozen_padding), run)
+        self.embed = EmbedInputs(build_layers.embed(cfg, self.inner_width), run)
+        self.decoder = Stack(build_layers.stack(cfg, "decoder"), run, causal=True, embedded=True)
         if cfg.head == "lm":
-            self.lm_head = VocabHead(parts.vocab(cfg), run)
+            self.lm_head = VocabHead(build_layers.vocab(cfg), run)
         elif cfg.head != "none":
             bias = cfg.head != "sequence_classification"
             self.classifier = Classifier(

@@ -6,18 +6,18 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.config import ModelConfig
-from flaxformer_lite.functions.deferred_logits import DeferredLogits
-from flaxformer_lite.functions.losses import gather_positions
-from flaxformer_lite.models.skeletons import parts
+from flaxformer_lite.models.skeletons import build_layers
+from flaxformer_lite.models.skeletons.call_with_intermediates import call_inside
 from flaxformer_lite.models.skeletons.hinted import Hinted
 from flaxformer_lite.models.skeletons.inputs import ids_of, position_ids_of, rows_of, visibility
-from flaxformer_lite.models.skeletons.inside import call_inside
 from flaxformer_lite.models.skeletons.outputs import Features, Output, spans
 from flaxformer_lite.models.skeletons.packed_rows import PackedRows
-from flaxformer_lite.modules.context import Context
-from flaxformer_lite.modules.embed import EmbedInputs, TokenEmbed
-from flaxformer_lite.modules.heads import LABELS, Classifier, MaskedLmHead, Pooler
-from flaxformer_lite.modules.stack import Stack
+from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
+from flaxformer_lite.nn.functions.losses import gather_positions
+from flaxformer_lite.nn.modules.context import Context
+from flaxformer_lite.nn.modules.embed import EmbedInputs, TokenEmbed
+from flaxformer_lite.nn.modules.heads import LABELS, Classifier, MaskedLmHead, Pooler
+from flaxformer_lite.nn.modules.stack import Stack
 
 
 class EncoderModel(Hinted):
@@ -57,25 +57,23 @@ class EncoderModel(Hinted):
     padded_heads: ClassVar[tuple[str, ...]] = ()  # those that read the vectors of padding
     pooler_activation: ClassVar[str] = "tanh"  # empty: that of the config
     masked_lm_activation: ClassVar[str] = ""  # empty: that of the config
-    head_modules: ClassVar[
-        tuple[str, ...]
-    ] = ()  # of the family's own, for heads; whole on every device
+    # of the family's own, for heads; whole on every device
+    head_modules: ClassVar[tuple[str, ...]] = ()
     projects_embeddings: ClassVar[bool] = False  # to d_model, even where they have its width
     frozen_padding: ClassVar[tuple[str, ...]] = ("tokens",)  # tables with padding_idx in torch
-    pair_logits: ClassVar[str] = (
-        "seq_relationship_logits"  # the field of Output for the pretraining task on pairs
-    )
+    # the field of Output for the pretraining task on pairs
+    pair_logits: ClassVar[str] = "seq_relationship_logits"
 
     def setup(self) -> None:
         cfg = self.cfg
         run = self.cfg.execution
-        embed = parts.embed(
+        embed = build_layers.embed(
             cfg, frozen=self.frozen_padding, always_projects=self.projects_embeddings
         )
         self.token_embed = TokenEmbed(embed, run)
         self.embed = EmbedInputs(embed, run)
         self.encoder = Stack(
-            parts.stack(cfg, "encoder"), run, causal=cfg.head == "causal_lm", embedded=True
+            build_layers.stack(cfg, "encoder"), run, causal=cfg.head == "causal_lm", embedded=True
         )
         self.setup_head()
 
@@ -87,7 +85,7 @@ class EncoderModel(Hinted):
             self.pooler = Pooler(self.pooler_activation or cfg.activation, cfg.initial, run)
         if cfg.head in self.vocab_heads:
             activation = self.masked_lm_activation or cfg.activation
-            self.masked_lm = MaskedLmHead(parts.vocab(cfg), activation, cfg.norm_config, run)
+            self.masked_lm = MaskedLmHead(build_layers.vocab(cfg), activation, cfg.norm_config, run)
         if cfg.head in ("pretraining", "next_sentence"):
             self.next_sentence = Classifier(2, True, cfg.initial, run)
         elif cfg.head not in ("none", "masked_lm", "causal_lm"):

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.config import ModelConfig
-from flaxformer_lite.functions import masks
-from flaxformer_lite.functions.deferred_logits import DeferredLogits
-from flaxformer_lite.models.skeletons import parts
+from flaxformer_lite.models.skeletons import build_layers
+from flaxformer_lite.models.skeletons.cache_slots import place
+from flaxformer_lite.models.skeletons.call_with_intermediates import call_inside
 from flaxformer_lite.models.skeletons.hinted import Hinted
 from flaxformer_lite.models.skeletons.inputs import (
     check_source,
@@ -17,14 +17,14 @@ from flaxformer_lite.models.skeletons.inputs import (
     rows_of,
     visibility,
 )
-from flaxformer_lite.models.skeletons.inside import call_inside
 from flaxformer_lite.models.skeletons.outputs import Features, Output, spans
 from flaxformer_lite.models.skeletons.packed_rows import PackedRows
-from flaxformer_lite.models.skeletons.slots import place
-from flaxformer_lite.modules.context import Context
-from flaxformer_lite.modules.embed import EmbedInputs, TokenEmbed
-from flaxformer_lite.modules.heads import LABELS, Classifier, Pooler, VocabHead
-from flaxformer_lite.modules.stack import Stack
+from flaxformer_lite.nn.functions import masks
+from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
+from flaxformer_lite.nn.modules.context import Context
+from flaxformer_lite.nn.modules.embed import EmbedInputs, TokenEmbed
+from flaxformer_lite.nn.modules.heads import LABELS, Classifier, Pooler, VocabHead
+from flaxformer_lite.nn.modules.stack import Stack
 
 
 class EncoderDecoderModel(Hinted):
@@ -45,27 +45,26 @@ class EncoderDecoderModel(Hinted):
 
     skeleton: ClassVar[str] = "encoder_decoder"
     heads: ClassVar[tuple[str, ...]] = ("lm", "none", "encoder")
+    # heads that use no decoder
     encoder_heads: ClassVar[tuple[str, ...]] = (
         "encoder",
         "token_classification",
-    )  # heads that use no decoder
+    )
     vocab_heads: ClassVar[tuple[str, ...]] = ("lm",)
     pooled: ClassVar[tuple[str, ...]] = ()
-    head_modules: ClassVar[
-        tuple[str, ...]
-    ] = ()  # of the family's own, for heads; whole on every device
+    # of the family's own, for heads; whole on every device
+    head_modules: ClassVar[tuple[str, ...]] = ()
     frozen_padding: ClassVar[tuple[str, ...]] = ()  # tables with padding_idx in torch
-    trained_bias: ClassVar[bool] = (
-        True  # of the logits; False for BART's `final_logits_bias`, a buffer in torch
-    )
+    # of the logits; False for BART's `final_logits_bias`, a buffer in torch
+    trained_bias: ClassVar[bool] = True
 
     def setup(self) -> None:
         cfg = self.cfg
         own = self.cfg.of_decoder
         run = self.cfg.execution
-        self.token_embed = TokenEmbed(parts.embed(cfg, frozen=self.frozen_padding), run)
-        self.encoder_embed = EmbedInputs(parts.embed(cfg), run)
-        self.encoder = Stack(parts.stack(cfg, "encoder"), run, embedded=True)
+        self.token_embed = TokenEmbed(build_layers.embed(cfg, frozen=self.frozen_padding), run)
+        self.encoder_embed = EmbedInputs(build_layers.embed(cfg), run)
+        self.encoder = Stack(build_layers.stack(cfg, "encoder"), run, embedded=True)
         if cfg.head in ("sequence_classification", "token_classification", "question_answering"):
             self.classifier = Classifier(
                 LABELS.get(cfg.head, cfg.num_labels), True, cfg.initial, run
@@ -75,11 +74,11 @@ class EncoderDecoderModel(Hinted):
         if cfg.head == "sequence_classification":
             self.pooler = Pooler("tanh", cfg.initial, run)
         if cfg.decoder_vocab_size:
-            self.decoder_token_embed = TokenEmbed(parts.embed(own), run)
-        self.decoder_embed = EmbedInputs(parts.embed(own), run)
-        self.decoder = Stack(parts.stack(cfg, "decoder"), run, causal=True, embedded=True)
+            self.decoder_token_embed = TokenEmbed(build_layers.embed(own), run)
+        self.decoder_embed = EmbedInputs(build_layers.embed(own), run)
+        self.decoder = Stack(build_layers.stack(cfg, "decoder"), run, causal=True, embedded=True)
         if cfg.head in self.vocab_heads:
-            self.lm_head = VocabHead(parts.vocab(own), run, self.trained_bias)
+            self.lm_head = VocabHead(build_layers.vocab(own), run, self.trained_bias)
 
     @property
     def decoder_tokens(self) -> TokenEmbed:

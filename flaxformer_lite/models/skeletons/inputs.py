@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from flaxformer_lite.config import ConfigError, ModelConfig
-from flaxformer_lite.functions import masks
-from flaxformer_lite.functions.masks import Mask
-from flaxformer_lite.functions.segments import positions_from_mask, positions_in_segments
-from flaxformer_lite.models.skeletons.slots import Slots
+from flaxformer_lite.models.skeletons.cache_slots import Slots
+from flaxformer_lite.nn.functions import masks
+from flaxformer_lite.nn.functions.masks import Mask
+from flaxformer_lite.nn.functions.segments import positions_from_mask, positions_in_segments
 
 
 def ids_of(name: str, ids: Any, size: int, *, axes: str = "[batch, length]") -> jax.Array:

@@ -5,16 +5,15 @@ from typing import Any
 import flax
 import jax
 
-from flaxformer_lite.functions.deferred_logits import DeferredLogits
+from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
 
 
 class Output(flax.struct.PyTreeNode):
     """The output of a model; fields that a model or head does not have are None."""
 
     last_hidden_state: jax.Array | None = None  # [B, T, D], after the final norm
-    logits: jax.Array | None = (
-        None  # [B, T, V] of a language model, [B, C] or [B, T, C] of a classifier
-    )
+    # [B, T, V] of a language model, [B, C] or [B, T, C] of a classifier
+    logits: jax.Array | None = None
     pooler_output: jax.Array | None = None  # [B, D]
     prediction_logits: jax.Array | None = None  # [B, T, V], pretraining head
     seq_relationship_logits: jax.Array | None = None  # [B, 2], pretraining head
@@ -25,15 +24,13 @@ class Output(flax.struct.PyTreeNode):
     # With output_hidden_states: embeddings, then each layer's output, the last of them the model's,
     # after the final norm.
     hidden_states: tuple[jax.Array, ...] | None = None
-    encoder_hidden_states: tuple[jax.Array, ...] | None = (
-        None  # of an encoder-decoder, in place of hidden_states
-    )
+    # of an encoder-decoder, in place of hidden_states
+    encoder_hidden_states: tuple[jax.Array, ...] | None = None
     decoder_hidden_states: tuple[jax.Array, ...] | None = None
     # With output_attentions: the weights of each layer, float32 [B, N, T, S], before dropout.
     attentions: tuple[jax.Array, ...] | None = None
-    encoder_attentions: tuple[jax.Array, ...] | None = (
-        None  # of an encoder-decoder, in place of attentions
-    )
+    # of an encoder-decoder, in place of attentions
+    encoder_attentions: tuple[jax.Array, ...] | None = None
     decoder_attentions: tuple[jax.Array, ...] | None = None
     cross_attentions: tuple[jax.Array, ...] | None = None
     cache: Any = None  # the key-value caches after this call, if any were passed

@@ -1,0 +1,168 @@
+"""Beam search: the J likeliest continuations of each prompt, and a pool of the J best that have
+ended.
+
+Reference: Graves 2012, section 3.2 (arXiv:1211.3711); the length penalty of Wu et al. 2016, section
+  7 (arXiv:1609.08144), in transformers' form, sum of log-probabilities / length ** penalty.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import flax
+import jax
+import jax.numpy as jnp
+
+from flaxformer_lite.inference import engine
+from flaxformer_lite.inference.engine import Params, Rows
+from flaxformer_lite.inference.rules import Rules, constrain, ends
+from flaxformer_lite.nn.functions import sampling
+
+# score of forbidden choices; finite, as in transformers, so that ties are broken alike
+NEVER = -1e9
+
+
+class Pool(flax.struct.PyTreeNode):
+    """The best continuations that have ended, best first."""
+
+    tokens_BJS: jax.Array  # int32, prompt and continuation
+    scores_BJ: jax.Array  # float32, sum of log-probabilities / length ** length_penalty
+    lengths_BJ: jax.Array  # int32, new tokens
+    filled_BJ: jax.Array  # bool, False for entries that are still empty
+
+
+class State(flax.struct.PyTreeNode):
+    """The state of the search."""
+
+    tokens_BJS: jax.Array  # int32, prompt and continuation
+    scores_BJ: jax.Array  # float32, sums of log-probabilities, best first
+    pool: Pool  # continuations that have ended
+    open_B: jax.Array  # bool, False once no beam of the row is expected to enter its pool
+    stuck: jax.Array  # bool, whether no row has a beam that can continue
+    new: jax.Array  # int32, tokens of the continuation so far
+    cache: Any  # of all tokens but the last
+
+
+class Search(NamedTuple):
+    """The options of beam search beyond the rules; numpy's numbers, so that changing them does not
+    recompile."""
+
+    length_penalty: Any
+    until_full: Any  # early_stopping=True
+    never: Any  # early_stopping="never"
+
+
+@functools.partial(jax.jit, static_argnames=("slots", "beams"))
+def start(logits_BV, tokens_BT, start_B, rules: Rules, search: Search, *, slots, beams) -> State:
+    """Writes the first token of each beam; takes the arguments of `sample.start`."""
+    B, T = tokens_BT.shape
+    tokens_BJS = jnp.repeat(jnp.pad(tokens_BT, ((0, 0), (0, slots - T)))[:, None], beams, axis=1)
+    unscored_BJ = jnp.full((B, beams), NEVER, jnp.float32)
+    empty = jnp.zeros((B, beams), jnp.int32)
+    state = State(
+        tokens_BJS=tokens_BJS,
+        scores_BJ=unscored_BJ.at[:, 0].set(0.0),  # all beams are equal at first, so only one counts
+        pool=Pool(tokens_BJS, unscored_BJ, lengths_BJ=empty, filled_BJ=empty != 0),
+        open_B=jnp.ones(B, bool),
+        stuck=jnp.zeros((), bool),
+        new=jnp.int32(0),
+        cache=None,
+    )
+    logits = jnp.repeat(logits_BV, beams, axis=0)
+    starts = jnp.repeat(start_B, beams)
+    return _write(state, logits, starts, T, rules, search)[0]
+
+
+@functools.partial(jax.jit, static_argnames=("model", "prompt"), donate_argnames=("state",))
+def proceed(
+    model, params: Params, state: State, rows: Rows, rules: Rules, search: Search, *, prompt
+) -> State:
+    """Runs the search to its end; `rows` are those of the beams, and `prompt` columns precede the
+    first new token."""
+    B, J, S = state.tokens_BJS.shape
+
+    def unfinished(state: State):
+        full = search.until_full & jnp.all(state.pool.filled_BJ)
+        return jnp.any(state.open_B) & ~state.stuck & ~full
+
+    def step(state: State) -> State:
+        slot = prompt + state.new - 1
+        last_BJ = jax.lax.dynamic_index_in_dim(state.tokens_BJS, slot, axis=2, keepdims=False)
+        logits, cache = engine.advance(
+            model, params, last_BJ.reshape(B * J), rows, state.cache, slot, S
+        )
+        state, parents = _write(state, logits, rows.start_B, prompt, rules, search)
+        return state.replace(cache=engine.reorder(model.cfg, cache, parents))
+
+    return jax.lax.while_loop(unfinished, step, state)
+
+
+def _write(
+    state: State, logits, starts, prompt: int, rules: Rules, search: Search
+) -> tuple[State, jax.Array]:
+    """Extends each beam by one token, chosen among the candidates of all beams of a row; `logits`
+    are [B * J, V].
+
+    Also returns, for each beam [B * J], the beam that it continues.
+    """
+    B, J, S = state.tokens_BJS.shape
+    column = prompt + state.new
+    V = logits.shape[-1]
+    tokens = state.tokens_BJS.reshape(B * J, S)
+    logprobs = jax.nn.log_softmax(logits, axis=-1)
+    logprobs = constrain(rules, logprobs, tokens, starts, column, state.new)
+    totals = (logprobs.reshape(B, J, V) + state.scores_BJ[:, :, None]).reshape(B, J * V)
+    # Enough for J of them to continue even if every stop token of every beam is among them.
+    stops = 0 if rules.eos_E is None else len(rules.eos_E)
+    scores, index = sampling.largest(totals, min(max(2, 1 + stops) * J, J * V))
+    beam = index // V
+    token = (index % V).astype(jnp.int32)
+    tokens = _pick(state.tokens_BJS, beam)
+    tokens = jax.lax.dynamic_update_slice_in_dim(tokens, token[:, :, None], column, axis=2)
+    new = state.new + 1
+    ended = ends(rules, token) | (new >= rules.max_new)
+
+    running_BJ, chosen_BJ = jax.lax.top_k(scores + NEVER * ended.astype(jnp.float32), J)
+    pool = _collect(state, tokens, scores, ended, new, search)
+    parents_BJ = J * jnp.arange(B, dtype=beam.dtype)[:, None] + _pick(beam, chosen_BJ)
+    state = State(
+        tokens_BJS=_pick(tokens, chosen_BJ),
+        scores_BJ=running_BJ,
+        pool=pool,
+        open_B=state.open_B & _may_improve(running_BJ, pool, new, rules, search),
+        stuck=jnp.all(ended),
+        new=new,
+        cache=state.cache,
+    )
+    return state, parents_BJ.reshape(B * J)
+
+
+def _collect(state: State, tokens, scores, ended, new: jax.Array, search: Search) -> Pool:
+    """Adds ended candidates to the pool: those among a row's first J, unless the row is closed."""
+    J = state.scores_BJ.shape[1]
+    enters = ended & (jnp.arange(scores.shape[1]) < J)[None]
+    full_B1 = search.until_full & jnp.all(state.pool.filled_BJ, axis=1, keepdims=True)
+    scores = scores / new.astype(jnp.float32) ** search.length_penalty
+    for forbidden in (full_B1, ~state.open_B[:, None], ~enters):
+        scores += NEVER * forbidden.astype(jnp.float32)
+    fresh = Pool(tokens, scores, jnp.broadcast_to(new, scores.shape), enters)
+    both = jax.tree.map(lambda *pools: jnp.concatenate(pools, axis=1), state.pool, fresh)
+    _, kept_BJ = jax.lax.top_k(both.scores_BJ, J)
+    return jax.tree.map(lambda x: _pick(x, kept_BJ), both)
+
+
+def _may_improve(running_BJ, pool: Pool, new: jax.Array, rules: Rules, search: Search) -> jax.Array:
+    """Returns whether the best beam, at the length where it would score best, can beat the worst of
+    a full pool.
+
+    With `early_stopping=False` that length is the current one, a guess if the penalty favors long
+    continuations.
+    """
+    length = jnp.where(search.never & (search.length_penalty > 0), rules.max_new, new)
+    best_B = running_BJ[:, 0] / length.astype(jnp.float32) ** search.length_penalty
+    worst_B = jnp.where(jnp.all(pool.filled_BJ, axis=1), pool.scores_BJ[:, -1], NEVER)
+    return best_B > worst_B
+
+
+def _pick(x: jax.Array, index: jax.Array) -> jax.Array:
+    """Selects entries of axis 1 by the row's indices [B, n]."""
+    return jnp.take_along_axis(x, index if x.ndim == 2 else index[:, :, None], axis=1)

@@ -1,0 +1,226 @@
+"""Text generation: greedy, sampled or by beam search, returned as a whole or streamed."""
+
+import collections
+from collections.abc import Iterator
+from typing import Any, Literal, overload
+
+import flax
+import flax.linen as nn
+import jax
+import numpy as np
+
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.inference import beam, sample, stop_strings
+from flaxformer_lite.inference.engine import prefill, repeat
+from flaxformer_lite.inference.own_model import writable
+from flaxformer_lite.inference.settings import settings
+from flaxformer_lite.inference.task import Task, prepare
+
+
+@flax.struct.dataclass
+class Generation:
+    """The result of `generate(..., return_scores=True)`, with R rows: num_return_sequences per
+    prompt.
+
+    Attributes:
+      sequences: int32 [R, T], prompt and continuation.
+      lengths: int32 [R], new tokens of each row up to its end, including a stop token.
+      logprobs: float32 [R, new], log-probability of each new token under the model itself, before
+        any setting changes it; 0 after a row's end. None in beam search.
+      sequences_scores: float32 [R], sum of log-probabilities / length ** length_penalty, in beam
+        search; else None.
+    """
+
+    sequences: np.ndarray
+    lengths: np.ndarray
+    logprobs: np.ndarray | None = None
+    sequences_scores: np.ndarray | None = None
+
+
+@overload
+def generate(
+    model: nn.Module,
+    params: Any,
+    input_ids: Any,
+    attention_mask: Any = None,
+    *,
+    return_scores: Literal[False] = False,
+    **options: Any,
+) -> np.ndarray: ...
+@overload
+def generate(
+    model: nn.Module,
+    params: Any,
+    input_ids: Any,
+    attention_mask: Any = None,
+    *,
+    return_scores: Literal[True],
+    **options: Any,
+) -> Generation: ...
+def generate(
+    model: nn.Module,
+    params: Any,
+    input_ids: Any,
+    attention_mask: Any = None,
+    *,
+    decoder_input_ids: Any = None,
+    tokenizer: Any = None,
+    return_scores: bool = False,
+    **options: Any,
+) -> np.ndarray | Generation:
+    """Continues prompts with tokens that the model finds likely, as transformers' `generate` does.
+
+        >>> generate(model, params, [[5, 7, 9], [4]], max_new_tokens=20, temperature=0.8, top_p=0.95, eos_token_id=1)
+
+    The first call for a model and a kind of settings compiles a prefill and a loop. Later calls
+    compile nothing as long as the number of prompts is the same, and prompts, sources and new
+    tokens fall into the same buckets of length (powers of two up to 256, then multiples of 256).
+
+    Args:
+      model: a decoder or an encoder-decoder with its language-model head; or a causal linen module
+        of your own that maps ids [B, T] to logits [B, T, V] (or to an output with the field
+        `logits`), which reads the whole row again for each new token. Where it reads only so many
+        tokens, its attribute `max_length` says how many.
+      params: its weights, the `params` of `model.apply`.
+      input_ids: prompts (an encoder-decoder's sources), integers [B, T]; or a list of lists of
+        unequal lengths.
+      attention_mask: [B, T], zero for padding, left or right.
+      decoder_input_ids: start of the continuation of an encoder-decoder; None is
+        decoder_start_token_id.
+      tokenizer: an object with `decode(list of ids) -> text`, needed for stop_strings.
+      return_scores: whether to return a `Generation` instead of its sequences only.
+      **options: the fields of `Settings` (inference/settings.py), above all max_new_tokens.
+
+    Returns:
+      int32 [B * num_return_sequences, T + new]: each row is its prompt, with padding moved to the
+      left, and its continuation, filled with pad_token_id after its end (beam search uses the first
+      stop token if pad_token_id is 0, as transformers does). For an encoder-decoder,
+      decoder_input_ids and continuation.
+
+    Raises:
+      ValueError: a setting is unknown or out of range, ids are outside the vocabulary, prompt and
+        continuation are longer than the model's position table, or the model has no language-model
+        head.
+    """
+    model = writable(model, params)
+    task = prepare(
+        model.cfg, input_ids, attention_mask, decoder_input_ids, tokenizer, settings(**options)
+    )
+    result = (
+        _search(model, params, task)
+        if task.settings.num_beams > 1
+        else _write(model, params, task, return_scores)
+    )
+    return result if return_scores else result.sequences
+
+
+def stream(
+    model: nn.Module,
+    params: Any,
+    input_ids: Any,
+    attention_mask: Any = None,
+    *,
+    decoder_input_ids: Any = None,
+    tokenizer: Any = None,
+    every: int = 1,
+    **options: Any,
+) -> Iterator[np.ndarray]:
+    """Yields the new tokens of `generate` as they are written: int32 [R, n], n at most `every`,
+    until all rows end.
+
+    Concatenated, they are the continuation that `generate` returns. Takes the arguments of
+    `generate`.
+
+    Raises:
+      ValueError: as in `generate`; also for num_beams, as beam search may change tokens that it has
+        written.
+    """
+    model = writable(model, params)
+    task = prepare(
+        model.cfg, input_ids, attention_mask, decoder_input_ids, tokenizer, settings(**options)
+    )
+    if task.settings.num_beams > 1:
+        raise ConfigError(
+            "stream: beam search may change tokens already written; use generate, or num_beams=1."
+        )
+    return _new_columns(model, params, task, every)
+
+
+def _new_columns(model: Any, params: Any, task: Task, every: int) -> Iterator[np.ndarray]:
+    seen = task.columns
+    for state in _states(model, params, task, False, every):
+        stop = task.columns + int(state.new)
+        yield np.asarray(state.tokens_BS)[:, seen:stop]
+        seen = stop
+
+
+def _read(model: Any, params: Any, task: Task, copies: int) -> tuple[jax.Array, Any]:
+    """Returns the logits after each prompt, and the caches, with `copies` of each prompt in a
+    row."""
+    source_BS = task.source and task.source.tokens_BS
+    logits_BV, cache = prefill(
+        model, params, task.prompt.tokens_BT, task.rows(), source_BS, slots=task.slots
+    )
+    return logits_BV, cache if copies == 1 else repeat(model.cfg, cache, copies)
+
+
+def _states(
+    model: Any, params: Any, task: Task, scores: bool, every: int
+) -> Iterator[sample.State]:
+    """Yields the state after each `every` new tokens; its arrays are deleted when the next is
+    requested."""
+    s = task.settings
+    seed = np.uint32(task.settings.seed % 2**32)
+    logits_BV, cache = _read(model, params, task, s.num_return_sequences)
+    state = sample.start(
+        logits_BV,
+        task.prompt.tokens_BT,
+        task.prompt.start_B,
+        task.rules,
+        seed,
+        slots=task.slots,
+        samples=s.num_return_sequences,
+        scores=scores,
+    ).replace(cache=cache)
+    rows = task.rows(s.num_return_sequences)
+    new = 0
+    every = min(every, stop_strings.EVERY) if s.stop_strings else every
+    while new < task.max_new and not (new and np.asarray(state.done_B).all()):
+        until = np.int32(min(new + every, task.max_new))
+        state = sample.proceed(
+            model, params, state, rows, task.rules, seed, until, prompt=task.columns
+        )
+        state = stop_strings.cut(task, state, new) if s.stop_strings else state
+        new = int(state.new)
+        yield state
+
+
+def _write(model: Any, params: Any, task: Task, scores: bool) -> Generation:
+    state = collections.deque(_states(model, params, task, scores, task.max_new), maxlen=1).pop()
+    stop = task.columns + int(np.asarray(state.lengths_B).max())
+    sequences = np.asarray(state.tokens_BS)[:, task.columns - task.prompt.width : stop]
+    logprobs = np.asarray(state.logprobs_BS)[:, task.columns : stop] if scores else None
+    return Generation(sequences, np.asarray(state.lengths_B), logprobs)
+
+
+def _search(model: Any, params: Any, task: Task) -> Generation:
+    s = task.settings
+    early = task.settings.early_stopping
+    search = beam.Search(
+        np.float32(s.length_penalty), np.bool_(early is True), np.bool_(early == "never")
+    )
+    logits_BV, cache = _read(model, params, task, s.num_beams)
+    begun = logits_BV, task.prompt.tokens_BT, task.prompt.start_B, task.rules, search
+    state = beam.start(*begun, slots=task.slots, beams=s.num_beams).replace(cache=cache)
+    pool = beam.proceed(
+        model, params, state, task.rows(s.num_beams), task.rules, search, prompt=task.columns
+    ).pool
+    best = [
+        np.asarray(x)[:, : s.num_return_sequences]
+        for x in (pool.tokens_BJS, pool.lengths_BJ, pool.scores_BJ)
+    ]
+    sequences, lengths, scores = (x.reshape(-1, *x.shape[2:]) for x in best)
+    sequences = sequences[:, task.columns - task.prompt.width : task.columns + lengths.max()]
+    after = np.arange(sequences.shape[1])[None] >= task.prompt.width + lengths[:, None]
+    fill = s.pad_token_id or (s.eos[0] if s.eos else 0)
+    return Generation(np.where(after, np.int32(fill), sequences), lengths, sequences_scores=scores)

@@ -1,0 +1,141 @@
+"""Hidden states, attention weights and every other value inside a model, read or replaced by
+name."""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Any
+
+import flax.linen as nn
+import jax
+
+from flaxformer_lite import registry
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.nn.modules import interceptors
+from flaxformer_lite.pretrained.load import dummy_inputs
+
+# hidden states and attention weights
+USUAL = (
+    "embed",
+    "encoder_embed",
+    "decoder_embed",
+    "layer_*",
+    "weights",
+)
+
+
+def capture(
+    model: nn.Module,
+    params: Any,
+    inputs: Any,
+    names: str | Sequence[str] | None = None,
+    *,
+    patch: Mapping[str, Any] | None = None,
+    method: str | None = None,
+    rngs: Mapping[str, jax.Array] | None = None,
+) -> tuple[Any, dict[str, jax.Array]]:
+    """Applies a model, and returns values from inside it with its output.
+
+        >>> output, values = capture(model, params, input_ids, "attention/weights")
+        >>> values["encoder/layer_0/attention/weights"].shape  # [B, N, T, S]
+        (1, 4, 6, 6)
+
+    A name is the path of a module in the parameter tree and stands for its output:
+      `encoder/layer_0` is the hidden state
+    after the first block, `decoder/layer_2/mlp` what that feed-forward adds to it, `lm_head` the
+    logits. Names are the same for layers that are scanned, rematerialized or shared, where
+    `layer_2` is the third to run. Attention also has
+
+    * `logits`, float32 [B, N, T, S]: scaled dot products with bias, before the mask;
+    * `weights`, float32 [B, N, T, S]: after the softmax, before dropout; with a cache, S counts its
+      slots;
+    * `heads`, [B, T, N, H]: the mean of the values for each head, before the output projection.
+
+    Where a fused or blockwise implementation never holds logits and weights, these are computed
+    again by the dense equation, only if asked for: they take T x S numbers for each head. A
+    module's second call in one pass is `name:1`.
+
+    Works inside `jax.jit`, and gradients pass through values and patches. A stack that scans keeps
+    a value for all of its layers if it is asked for in one.
+
+    Args:
+      model: a model of this package, or any module of linen.
+      params: its parameters.
+      inputs: the first argument of the call, input_ids of a model or x of a layer; or a mapping
+        with all of its arguments by name, such as attention_mask or cache.
+      names: names or patterns, in which `*` stands for any part of a name between slashes. A
+        pattern that begins in the middle matches too: `layer_*` is every hidden state. None is
+        embeddings, hidden states and attention weights.
+      patch: values to replace, by name: an array of the same shape, one number for all of it, or a
+        function of the value. What follows is computed from the new value, and so is what is
+        returned here. Replaced logits or weights reach the output by the dense equation.
+      method: the method to call instead of `__call__`.
+      rngs: as for `model.apply`; a `dropout` key turns dropout on.
+
+    Returns:
+      The output, and the values by name, in the order of their computation.
+
+    Raises:
+      ConfigError: a name matches nothing, a patch has another shape, or the inputs ask for values
+        by themselves.
+    """
+    patterns = USUAL if names is None else (names,) if isinstance(names, str) else tuple(names)
+    for pattern in patterns:
+        if not isinstance(pattern, str):
+            raise ConfigError(f"names={pattern!r}: a name is text, such as 'decoder/layer_0'.")
+    tap = interceptors.Taps(
+        lambda name: any(_matches(name, pattern) for pattern in patterns), patch or {}
+    )
+    positional, arguments = _arguments(inputs)
+    if flags := sorted({"output_attentions", "output_hidden_states"} & set(arguments)):
+        raise ConfigError(
+            f"{flags[0]}: capture returns values by name; leave it out, and name 'layer_*' or"
+            " 'weights'."
+        )
+    out, values, _ = interceptors.apply(
+        model, {"params": params}, tap, *positional, rngs=rngs, method=method, **arguments
+    )
+    for pattern in () if names is None else patterns:
+        if not any(_matches(name, pattern) for name in tap.found):
+            raise ConfigError(_unknown(f"names={pattern!r}: matches nothing", pattern, tap.found))
+    for name in patch or {}:
+        if name not in tap.found:
+            raise ConfigError(
+                _unknown(f"patch of {name!r}: there is no such value", name, tap.found)
+            )
+    return out, values
+
+
+def names_of(
+    model: nn.Module, inputs: Any = None, *, method: str | None = None
+) -> dict[str, jax.ShapeDtypeStruct]:
+    """Lists the names that `capture` knows, with shapes and dtypes, without computing anything.
+
+    Args:
+      model: as for `capture`.
+      inputs: as for `capture`; None is one token, for models of this package.
+      method: as for `capture`.
+    """
+    if inputs is None:
+        if not hasattr(model, "skeleton"):
+            raise ConfigError(
+                f"inputs of {type(model).__name__}: missing; only models of this package are known"
+                " to take one token. Pass what you would call the module with."
+            )
+        inputs = dummy_inputs(type(model), model.cfg)
+    positional, arguments = _arguments(inputs)
+    return interceptors.found_by(model, *positional, method=method, **arguments)
+
+
+def _arguments(inputs: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """Returns the positional and named arguments of a call."""
+    return ((), inputs) if isinstance(inputs, Mapping) else ((inputs,), {})
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return bool(pattern.strip("./")) and PurePosixPath(name).match(pattern)
+
+
+def _unknown(problem: str, name: str, found: Mapping[str, Any]) -> str:
+    kinds = list(dict.fromkeys(re.sub(r"^(\w+/)?layer_\d+", "layer_*", own) for own in found))
+    return f"{problem}{registry.nearest(name, list(found))}; there are {', '.join(kinds)}."

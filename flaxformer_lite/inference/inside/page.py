@@ -1,0 +1,134 @@
+"""The page that shows the inside of a model: one HTML file without network, its numbers packed
+beside its script."""
+
+import base64
+import hashlib
+import html
+import json
+import re
+import zlib
+from collections.abc import Callable
+from importlib import resources
+from typing import Any
+
+import numpy as np
+
+from flaxformer_lite.inference.inside.summary import AttentionMaps, Inside
+
+Spell = Callable[[int], str]
+
+
+def render(inside: Inside, spell: Spell, *, title: str, facts: dict[str, str]) -> str:
+    """Renders the record as HTML.
+
+    Args:
+      inside: what `look_inside` found.
+      spell: the text of a token.
+      title: title of the page.
+      facts: what else to tell about the model, by name.
+    """
+    data = json.dumps(
+        page_data(inside, spell) | {"facts": list(facts.items())},
+        ensure_ascii=False,
+        allow_nan=False,
+    )
+    template = (
+        resources.files("flaxformer_lite.inference.inside")
+        .joinpath("page.html")
+        .read_text(encoding="utf-8")
+    )
+    (script,) = re.findall(r"<script>(.*?)</script>", template, re.S)
+    # Only this script may run, whatever else a text might smuggle in.
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    values = {"title": html.escape(title), "digest": digest, "data": data.replace("<", "\\u003c")}
+    return re.sub(r"\{\{(title|digest|data)\}\}", lambda found: values[found[1]], template)
+
+
+def page_data(inside: Inside, spell: Spell) -> dict[str, Any]:
+    """Returns what the page's script reads, as JSON."""
+    words = {side: [spell(int(i)) for i in ids_T] for side, ids_T in inside.sequences.items()}
+    return {
+        "sequences": words,
+        "attentions": [_attention(maps) for maps in inside.attentions],
+        "lens": _lens(inside, spell),
+        "losses": _losses(inside, spell),
+        "norms": [_norms(side, norms_LT, words[side]) for side, norms_LT in inside.norms.items()],
+        "positions": [
+            {
+                "name": name,
+                "note": note,
+                "rows": rows,
+                "columns": columns,
+                "values": pack(values_RC),
+            }
+            for name, note, rows, columns, values_RC in inside.positions
+        ],
+    }
+
+
+def pack(values: np.ndarray, *, bits: int = 8, power: float = 1.0) -> dict[str, Any]:
+    """Rounds numbers to 8, 16 or 32 bits between the least and the most, and compresses them.
+
+    Args:
+      power: 2 rounds square roots, so that small numbers keep more digits; the least is then zero.
+    """
+    low = 0.0 if power != 1 else float(values.min())
+    high = float(values.max())
+    share = (np.asarray(values, np.float64) - low) / ((high - low) or 1.0)
+    codes = np.rint(share ** (1 / power) * (2**bits - 1)).astype(f"<u{bits // 8}")
+    data = base64.b64encode(zlib.compress(codes.tobytes(), 9)).decode()
+    return {
+        "shape": list(values.shape),
+        "bits": bits,
+        "low": low,
+        "high": high,
+        "power": power,
+        "data": data,
+    }
+
+
+def _attention(maps: AttentionMaps) -> dict[str, Any]:
+    masks_KTS, kinds_L = np.unique(maps.visible_LTS, axis=0, return_inverse=True)
+    return {
+        "name": maps.name,
+        "rows": maps.rows,
+        "columns": maps.columns,
+        "layers": list(maps.layers),
+        "weights": pack(maps.weights_LNTS, power=2.0),
+        "masks": pack(masks_KTS),
+        "kinds": kinds_L.reshape(-1).tolist(),
+    }
+
+
+def _lens(inside: Inside, spell: Spell) -> dict[str, Any] | None:
+    if inside.lens is None:
+        return None
+    ids_LTK, probabilities_LTK = (np.asarray(x_LBTK)[:, 0] for x_LBTK in inside.lens[1:])
+    vocabulary, codes_LTK = np.unique(ids_LTK, return_inverse=True)
+    places = {int(i): place for place, i in enumerate(vocabulary)}
+    return {
+        "sequence": list(inside.sequences)[-1],
+        "layers": list(inside.lens.layers),
+        "words": [spell(int(i)) for i in vocabulary],
+        "tokens": pack(
+            codes_LTK.reshape(ids_LTK.shape), bits=32
+        ),  # the script rounds them to numbers of words
+        "probabilities": pack(probabilities_LTK, bits=16, power=2.0),
+        "goals": [places.get(int(i)) for i in inside.goals_T],
+    }
+
+
+def _losses(inside: Inside, spell: Spell) -> dict[str, Any] | None:
+    if inside.losses is None:
+        return None
+    nats = [None if np.isnan(value) else round(float(value), 5) for value in inside.losses.nats_T]
+    return {
+        "words": [spell(int(i)) for i in inside.losses.ids_T],
+        "values": nats,
+        "given": inside.losses.given,
+    }
+
+
+def _norms(side: str, norms_LT: np.ndarray, words: list[str]) -> dict[str, Any]:
+    rows = ["embeddings", *(f"layer {i}" for i in range(len(norms_LT) - 1))]
+    return {"name": side, "rows": rows, "columns": words, "values": pack(norms_LT, bits=16)}

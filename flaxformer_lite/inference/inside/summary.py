@@ -1,0 +1,211 @@
+"""The inside of a model on one text, as a record that pages and figures are drawn from."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.inference.inside.capture import capture, names_of
+from flaxformer_lite.inference.inside.lens import (
+    Lens,
+    check_lens,
+    hidden_names,
+    read_states,
+    running_stacks,
+)
+from flaxformer_lite.inference.inside.position_tables import Table, position_tables
+from flaxformer_lite.inference.inside.token_losses import (
+    TokenLosses,
+    masked_losses,
+    next_token_losses,
+)
+from flaxformer_lite.models.skeletons import build_layers
+from flaxformer_lite.nn.functions import masks
+
+CROSS = "cross_attention"
+OWN = ("masked_lm", "pretraining")  # heads that predict the tokens that stand there, not the next
+
+
+@dataclass(frozen=True)
+class AttentionMaps:
+    """The weights of attention in layers with equally many heads.
+
+    Attributes:
+      rows, columns: the sequences that attend and are attended to.
+      weights_LNTS: float32; a row sums to one.
+      visible_LTS: bool, what the layer's mask lets a row attend to.
+    """
+
+    name: str
+    rows: str
+    columns: str
+    layers: tuple[int, ...]
+    weights_LNTS: np.ndarray
+    visible_LTS: np.ndarray
+
+
+@dataclass(frozen=True)
+class Inside:
+    """The record of what a model computes on one text.
+
+    Attributes:
+      sequences: ids of the tokens that the `encoder` and the `decoder` read.
+      goals_T: what the last stack predicts at each place, -1 for nothing known: the next tokens or,
+        in a masked LM, its own.
+      attentions: one entry for each kind of attention; none if the model has no attention.
+      lens: None if the model predicts no tokens.
+      losses: None if no token is predicted.
+      norms: L2 norms of the hidden states [layers + 1, T], the embeddings' first, for each
+        sequence.
+    """
+
+    sequences: dict[str, np.ndarray]
+    goals_T: np.ndarray
+    attentions: list[AttentionMaps]
+    lens: Lens | None
+    losses: TokenLosses | None
+    norms: dict[str, np.ndarray]
+    positions: list[Table]
+
+
+def look_inside(
+    model: Any,
+    params: Any,
+    ids: Sequence[int],
+    target: Sequence[int] = (),
+    *,
+    top_k: int = 5,
+    vocab_size: int | None = None,
+    prefix: bool = False,
+    mask_id: int | None = None,
+    special: Sequence[int] = (),
+) -> Inside:
+    """Runs a model on one text and gathers what a page shows.
+
+    Args:
+      model: any model of the zoo.
+      params: its parameters.
+      ids: the text, with its special tokens.
+      target: an encoder-decoder's answer; or a decoder's continuation of the text, whose tokens
+        alone have a loss.
+      top_k: tokens of the logit lens at each place.
+      vocab_size: tokens of the tokenizer, as in `logit_lens`.
+      prefix: whether the text is the prefix of a prefix LM, which sees itself both ways.
+      mask_id: the mask token, for the losses of a masked LM.
+      special: tokens that are no text, which a masked LM does not predict.
+    """
+    running = running_stacks(model)
+    head = model.cfg.head
+    if head in model.vocab_heads:
+        check_lens(model, top_k, vocab_size)
+    inputs, goals_T = _inputs(model, [*ids], [*target], prefix)
+    sequences = {
+        side: inputs[name][0]
+        for side, name in zip(running, ("input_ids", "decoder_input_ids"), strict=False)
+    }
+    weights = [name for name in names_of(model, inputs) if name.endswith("/weights")]
+    hidden = {side: hidden_names(model, side) for side in running}
+    names = (*weights, *(name for states in hidden.values() for name in states.values()))
+    output, found = jax.jit(lambda params, inputs: capture(model, params, inputs, names))(
+        params, inputs
+    )
+    norms = {
+        side: _norms(side, {at: found[name] for at, name in states.items()})
+        for side, states in hidden.items()
+    }
+    attentions = _attentions(
+        model, {name: found[name] for name in weights}, inputs.get("prefix_mask")
+    )
+    lens = losses = None
+    if head in model.vocab_heads:
+        lens = read_states(model, params, inputs, found, top_k, vocab_size)
+        last_T = sequences[running[-1]]
+        if head not in OWN:
+            losses = next_token_losses(output, last_T, goals_T)
+        elif mask_id is not None:
+            losses = masked_losses(model, params, last_T, mask_id, special)
+    positions = position_tables(model, params, max(map(len, sequences.values())))
+    return Inside(sequences, goals_T, attentions, lens, losses, norms, positions)
+
+
+def _inputs(
+    model: Any, ids: list[int], target: list[int], prefix: bool
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Returns the arguments of the model, and what its last stack predicts at each place, -1 for
+    nothing known."""
+    read = ids + target
+    first = len(ids) if target else 1
+    inputs = {"input_ids": read}
+    goals = read if model.cfg.head in OWN else [*[-1] * (first - 1), *read[first:], -1]
+    if prefix:
+        inputs["prefix_mask"] = [1] * len(ids) + [0] * len(target)
+    if len(running_stacks(model)) == 2:
+        starts = (model.cfg.decoder_start_token_id, model.cfg.pad_token_id, 0)
+        start = next(token for token in starts if token is not None)
+        inputs = {"input_ids": ids, "decoder_input_ids": [start, *target[:-1]]}
+        goals = target
+    return {name: np.asarray([row], np.int32) for name, row in inputs.items()}, np.asarray(
+        goals, np.int32
+    )
+
+
+def _norms(side: str, states: dict[str, jax.Array]) -> np.ndarray:
+    norms_LT = np.stack(
+        [np.linalg.norm(np.asarray(x_BTD, np.float32)[0], axis=-1) for x_BTD in states.values()]
+    )
+    if not (finite_L := np.isfinite(norms_LT).all(axis=1)).all():
+        raise ConfigError(
+            f"the {side}'s hidden states are NaN or infinite from its"
+            f" {list(states)[int(np.argmin(finite_L))]} on: the weights have diverged, or are"
+            " damaged."
+        )
+    return norms_LT
+
+
+def _attentions(
+    model: Any, weights: dict[str, jax.Array], prefix_BT: np.ndarray | None
+) -> list[AttentionMaps]:
+    """Groups weights, by names such as `decoder/layer_0/attention/weights`, to those of one part
+    with equally many heads."""
+    groups: dict[tuple[str, bool, int], dict[int, np.ndarray]] = {}
+    for name, found in weights.items():
+        side, layer, part, _ = name.split("/")
+        weights_NTS = np.asarray(found, np.float32)[0]
+        groups.setdefault((side, part == CROSS, len(weights_NTS)), {})[
+            int(layer.removeprefix("layer_"))
+        ] = weights_NTS
+    made = []
+    for (side, cross, heads), layers in sorted(
+        groups.items(), key=lambda item: (item[0][0] == "decoder", item[0][1])
+    ):
+        name = "decoder to encoder (cross-attention)" if cross else f"{side} (self-attention)"
+        if [key[:2] for key in groups].count((side, cross)) > 1:
+            name = f"{name}, {heads} heads"
+        weights_LNTS = np.stack(list(layers.values()))
+        T, S = weights_LNTS.shape[2:]
+        visible = [
+            np.ones((T, S), bool) if cross else _visible(model, side, layer, T, prefix_BT)
+            for layer in layers
+        ]
+        columns = "encoder" if cross else side
+        made.append(
+            AttentionMaps(name, side, columns, tuple(layers), weights_LNTS, np.stack(visible))
+        )
+    return made
+
+
+def _visible(model: Any, side: str, layer: int, T: int, prefix_BT: np.ndarray | None) -> np.ndarray:
+    """Returns what a layer's mask shows of one text without padding, bool [T, T]."""
+    stack = build_layers.stack(model.cfg, side)
+    window = getattr(stack.pattern[stack.kind(layer)].mixer, "window", 0)
+    causal = side == "decoder" or model.cfg.head == "causal_lm"
+    shown = masks.causal() if causal else masks.full()
+    if prefix_BT is not None:
+        shown |= masks.prefix(jnp.asarray(prefix_BT))
+    if window:
+        shown &= masks.window(window - 1, 0 if causal else window - 1)
+    return np.asarray(shown.dense(T))[0]

@@ -1,0 +1,59 @@
+"""The loss of each token of one text."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flaxformer_lite.inference.inside.lens import vocabulary_logits
+
+MOST_MASKED = 128  # longest text of which each token is masked in a copy of its own
+
+
+class TokenLosses(NamedTuple):
+    """-log p of tokens in nats, NaN where they are not predicted, and in words what they are
+    predicted from."""
+
+    ids_T: np.ndarray
+    nats_T: np.ndarray
+    given: str
+
+
+def next_token_losses(output: Any, read_T: np.ndarray, goals_T: np.ndarray) -> TokenLosses | None:
+    """Computes the losses of next tokens `goals_T`, -1 for none, after the tokens `read_T`; None if
+    there are none."""
+    if not (goals_T >= 0).any():
+        return None
+    logprobs_TV = np.asarray(jax.nn.log_softmax(vocabulary_logits(output)[0], axis=-1))
+    nats_T = np.where(
+        goals_T >= 0, -logprobs_TV[np.arange(len(goals_T)), goals_T], np.float32("nan")
+    )
+    if (goals_T >= 0).all():  # an answer, which stands one place ahead of what its decoder reads
+        return TokenLosses(goals_T, nats_T, "those before it and the encoder's text")
+    return TokenLosses(read_T, np.roll(nats_T, 1), "those before it")
+
+
+def masked_losses(
+    model: Any, params: Any, ids_T: np.ndarray, mask_id: int, special: Sequence[int]
+) -> TokenLosses | None:
+    """Computes the pseudo-losses of a masked LM, of each token when it alone is masked; None if the
+    text has more than MOST_MASKED tokens or only special ones.
+
+    Reference: Salazar et al. 2020, section 2 (arXiv:1910.14659).
+    """
+    places_M = np.flatnonzero(~np.isin(ids_T, list(special))).astype(np.int32)
+    if not len(places_M) or len(ids_T) > MOST_MASKED:
+        return None
+    ids_MT = np.tile(ids_T, (len(places_M), 1))
+    ids_MT[np.arange(len(places_M)), places_M] = mask_id
+
+    def logprobs(params: Any, ids_MT: jax.Array) -> jax.Array:
+        output = model.apply({"params": params}, ids_MT, masked_positions=places_M[:, None])
+        logprobs_MV = jax.nn.log_softmax(vocabulary_logits(output)[:, 0])
+        return jnp.take_along_axis(logprobs_MV, ids_T[places_M][:, None], axis=-1)
+
+    nats_T = np.full(len(ids_T), np.nan, np.float32)
+    nats_T[places_M] = -jax.jit(logprobs)(params, ids_MT)[:, 0]
+    return TokenLosses(ids_T, nats_T, "all others, with it alone masked (a pseudo-loss)")

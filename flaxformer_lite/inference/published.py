@@ -1,0 +1,128 @@
+"""The generation settings of published weights, from generation_config.json or, in older ones,
+config.json."""
+
+from pathlib import Path
+from typing import Any
+
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.files.read import Kind, brief, read_object
+from flaxformer_lite.pretrained import resolve_path
+
+SAME = (
+    "eos_token_id",
+    "pad_token_id",
+    "decoder_start_token_id",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "min_length",
+    "min_new_tokens",
+    "repetition_penalty",
+    "no_repeat_ngram_size",
+    "num_beams",
+    "length_penalty",
+    "early_stopping",
+    "suppress_tokens",
+)
+KINDS: dict[str, Kind] = {
+    "eos_token_id": (int, list),
+    "suppress_tokens": list,
+    "bad_words_ids": list,
+    "do_sample": bool,
+    "num_beams": int,
+}
+# transformers' defaults if do_sample is on
+DRAWS = {
+    "temperature": 1.0,
+    "top_k": 50,
+    "top_p": 1.0,
+    "min_p": 0.0,
+}
+
+# What transformers' generate computes and ours does not, with the values that turn it off.
+OTHERS: dict[str, tuple[Any, ...]] = {
+    "begin_suppress_tokens": ([],),
+    "constraints": ([],),
+    "diversity_penalty": (0,),
+    "dola_layers": (),
+    "encoder_no_repeat_ngram_size": (0,),
+    "encoder_repetition_penalty": (1,),
+    "exponential_decay_length_penalty": (),
+    "force_words_ids": ([],),
+    "forced_decoder_ids": ([],),
+    "guidance_scale": (1,),
+    "num_beam_groups": (1,),
+    "penalty_alpha": (0,),
+    "sequence_bias": ({}, []),
+    "token_healing": (False,),
+    "watermarking_config": (),
+}
+OTHER_DRAWS = {"epsilon_cutoff": (0,), "eta_cutoff": (0,), "top_h": (), "typical_p": (1,)}
+OTHER_BEAMS = {"renormalize_logits": (False,)}
+
+
+def published_settings(path: str | Path) -> dict[str, Any]:
+    """Reads the authors' settings as keyword arguments of `generate`, except lengths.
+
+        >>> generate(model, params, prompts, **published_settings(path) | {"max_new_tokens": 64})  # doctest: +SKIP
+
+    Args:
+      path: a directory written by transformers' save_pretrained; without either file, nothing is
+        set.
+
+    As in transformers, config.json counts only where there is no generation_config.json.
+
+    Raises:
+      ConfigError: a file is not JSON, a setting has another type, or is one that transformers
+        computes and `generate` does not.
+    """
+    folder = resolve_path.on_disk(path, weights=False)
+    files = [folder / name for name in ("generation_config.json", "config.json")]
+    file = next((file for file in files if file.exists()), None)
+    if file is None:
+        return {}
+    found = {key: value for key, value in read_object(file, KINDS).items() if value is not None}
+    _refuse_others(file, found)
+    settings = {
+        key: tuple(value) if isinstance(value := found[key], list) else value
+        for key in SAME
+        if key in found
+    }
+    words = _single_tokens(file, found.get("bad_words_ids", []))
+    if words:
+        settings["suppress_tokens"] = (*settings.get("suppress_tokens", ()), *words)
+    if found.get("do_sample") and settings.get("num_beams", 1) == 1:
+        settings |= {key: found.get(key, default) for key, default in DRAWS.items()}
+    config = folder / "config.json"
+    two_sided = config.exists() and read_object(config).get("is_encoder_decoder") is True
+    if two_sided and "decoder_start_token_id" not in settings and "bos_token_id" in found:
+        settings["decoder_start_token_id"] = found["bos_token_id"]  # as in transformers
+    # A model without a padding token pads with its first stop token, as in transformers.
+    if "pad_token_id" not in settings and settings.get("eos_token_id", ()) != ():
+        stops = settings["eos_token_id"]
+        settings["pad_token_id"] = stops if isinstance(stops, int) else stops[0]
+    return settings
+
+
+def _refuse_others(file: Path, found: dict[str, Any]) -> None:
+    others = dict(OTHERS)
+    if found.get("num_beams", 1) > 1:
+        others |= OTHER_BEAMS
+    elif found.get("do_sample"):
+        others |= OTHER_DRAWS
+    for name, off in others.items():
+        if name in found and found[name] not in off:
+            raise ConfigError(
+                f"{file}: {name}={brief(found[name])}: transformers' generate computes with it, and"
+                " ours does not; remove it from the file to write without it."
+            )
+
+
+def _single_tokens(file: Path, words: list[Any]) -> list[int]:
+    """Returns the tokens that are never written, of `bad_words_ids`."""
+    for word in words:
+        if not isinstance(word, list) or len(word) != 1:
+            raise ConfigError(
+                f"{file}: bad_words_ids={brief(words)}: only words of one token each are supported;"
+                f" remove {brief(word)} from the file to write without this rule."
+            )
+    return [word[0] for word in words]

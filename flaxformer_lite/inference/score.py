@@ -1,0 +1,149 @@
+"""Log-likelihoods of given continuations, for choosing between answers and for evaluation
+harnesses."""
+
+import functools
+from typing import Any
+
+import flax
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.inference.engine import is_encoder_decoder
+from flaxformer_lite.inference.own_model import OwnModel, writable
+from flaxformer_lite.inference.prompts import bucket, check_length, pad_source, read_ids
+from flaxformer_lite.inference.task import check_writes, longest
+from flaxformer_lite.nn.functions.losses import gather_positions
+
+AT_ONCE = 256  # number of tokens with logits in memory at a time
+
+
+@flax.struct.dataclass
+class Scores:
+    """The result of `score`, one row per pair.
+
+    Attributes:
+      log_likelihood: float32 [B], nats: log p(continuation | prompt).
+      logprobs: float32 [B, U], log-probability of each token of the continuation; 0 after its end.
+      greedy: bool [B], whether greedy search would write exactly this continuation.
+    """
+
+    log_likelihood: np.ndarray
+    logprobs: np.ndarray
+    greedy: np.ndarray
+
+
+def score(
+    model: nn.Module,
+    params: Any,
+    prompts: list[list[int]],
+    continuations: list[list[int]],
+    *,
+    decoder_start_token_id: int | None = None,
+) -> Scores:
+    """Computes the log-likelihood of each continuation, `sum_t log p(c_t | prompt, c_<t)`, in one
+    forward pass.
+
+        >>> score(model, params, [[5, 7], [5, 7]], [[9, 1], [4]]).log_likelihood.argmax()  # the likelier answer
+
+    Lengths are rounded up to the buckets of `generate`, so that calls with the same batch size soon
+    compile nothing.
+
+    Args:
+      model: a decoder or an encoder-decoder with its language-model head, or a causal linen module
+        of your own, as `generate` takes it.
+      params: its weights.
+      prompts: ids of each prompt (an encoder-decoder's input); at least one id each.
+      continuations: ids of each continuation; at least one id each.
+      decoder_start_token_id: first token of an encoder-decoder's decoder; None is the model's, or
+        0, as in T5.
+
+    Raises:
+      ValueError: ids are missing or outside the vocabulary, the lists differ in length, a pair is
+        longer than the model's position table, or the model has no language-model head.
+    """
+    model = writable(model, params)
+    cfg = model.cfg
+    check_writes(cfg)
+    if len(prompts) != len(continuations):
+        raise ConfigError(
+            f"{len(prompts)} prompts and {len(continuations)} continuations: must be equally many."
+        )
+    if not all(prompts) or not all(continuations):
+        raise ConfigError(
+            "an empty prompt or continuation: each needs at least one token; start texts with bos."
+        )
+    limit = longest(cfg)
+    sources = None
+    if is_encoder_decoder(cfg):
+        check_length(limit, "a prompt", max(map(len, prompts)))
+        ids_BS, mask_BS = read_ids(cfg.vocab_size, prompts, None, 0, "prompts", left=False)
+        sources = pad_source(ids_BS, mask_BS, 0, limit)
+        start = (
+            cfg.decoder_start_token_id if decoder_start_token_id is None else decoder_start_token_id
+        )
+        prompts = [[start or 0]] * len(prompts)
+    rows = [
+        [*prompt, *continuation]
+        for prompt, continuation in zip(prompts, continuations, strict=True)
+    ]
+    # The last token of a row is scored but never read.
+    width = max(map(len, rows)) - 1
+    check_length(limit, "a prompt and its continuation", width)
+    ids, _ = read_ids(
+        cfg.of_decoder.vocab_size, rows, None, 0, "prompts and continuations", left=False
+    )
+    lengths = [len(continuation) for continuation in continuations]
+    columns_BU, targets_BU = np.zeros((2, len(rows), bucket(max(lengths))), np.int32)
+    for i, (prompt, continuation) in enumerate(zip(prompts, continuations, strict=True)):
+        columns_BU[i, : lengths[i]] = len(prompt) - 1 + np.arange(lengths[i])
+        targets_BU[i, : lengths[i]] = continuation
+    tokens_BT = pad_source(ids[:, :width], ids[:, :width] == 0, 0, limit).tokens_BS
+    logprobs_BU, best_BU = map(
+        np.asarray, _score(model, params, sources, tokens_BT, columns_BU, targets_BU)
+    )
+    kept_BU = np.arange(columns_BU.shape[1])[None] < np.asarray(lengths)[:, None]
+    logprobs_BU = np.where(kept_BU, logprobs_BU, np.float32(0))[:, : max(lengths)]
+    return Scores(
+        logprobs_BU.sum(axis=1), logprobs_BU, np.asarray(np.all(best_BU | ~kept_BU, axis=1))
+    )
+
+
+@functools.partial(jax.jit, static_argnames=("model",))
+def _score(
+    model: Any,
+    params: Any,
+    source: Any,
+    tokens_BT: jax.Array,
+    columns_BU: jax.Array,
+    targets_BU: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """Computes log-probabilities of the targets [B, U], and whether each is the likeliest."""
+    variables = {"params": params}
+    if isinstance(model, OwnModel):
+        logits_BTV = model.logits(params, tokens_BT)
+        logits_BUV = jnp.take_along_axis(logits_BTV, columns_BU[:, :, None], axis=1)
+        logprobs_BUV = jax.nn.log_softmax(logits_BUV)
+        logprobs_BU1 = jnp.take_along_axis(logprobs_BUV, targets_BU[:, :, None], axis=2)
+        return logprobs_BU1[..., 0], jnp.argmax(logits_BUV, axis=-1) == targets_BU
+    if source is None:
+        x_BTD, _ = model.apply(variables, tokens_BT, method="decode")
+    else:
+        encoded_BSD = model.apply(
+            variables, source.tokens_BS, attention_mask=source.mask_BS, method="encode"
+        )
+        x_BTD, _ = model.apply(
+            variables, tokens_BT, encoded_BSD, attention_mask=source.mask_BS, method="decode"
+        )
+    x_BUD = gather_positions(x_BTD, columns_BU)
+
+    def one(pair: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        x_D, target = pair
+        logits_V = model.apply(variables, x_D[None, None], method="project").logits()[0, 0]
+        return logits_V[target] - jax.nn.logsumexp(logits_V), jnp.argmax(logits_V) == target
+
+    flat = x_BUD.reshape(-1, x_BUD.shape[-1]), targets_BU.reshape(-1)
+    logprobs, best = jax.lax.map(one, flat, batch_size=min(AT_ONCE, targets_BU.size))
+    return logprobs.reshape(targets_BU.shape), best.reshape(targets_BU.shape)

@@ -1,0 +1,33 @@
+"""Stop strings, which end a row by text rather than token, checked on the host between calls of the
+compiled loop."""
+
+import numpy as np
+
+from flaxformer_lite.inference.sample import State
+from flaxformer_lite.inference.task import Task
+
+EVERY = 8  # new tokens between two checks of the text
+
+
+def cut(task: Task, state: State, since: int) -> State:
+    """Ends each row at the first token that completes a stop string, and removes the tokens written
+    after it.
+
+    The result is the same as if every row had been checked after every token.
+
+    Args:
+      since: number of new tokens already checked.
+    """
+    tokens_BS, done_B, lengths_B = (
+        np.array(x) for x in (state.tokens_BS, state.done_B, state.lengths_B)
+    )
+    for row, length in enumerate(lengths_B):
+        written = tokens_BS[row, task.columns : task.columns + length].tolist()
+        for n in range(since + 1, length + 1):
+            text = task.tokenizer.decode(written[:n])
+            if any(stop in text for stop in task.settings.stop_strings):
+                tokens_BS[row, task.columns + n :] = task.settings.pad_token_id
+                done_B[row] = True
+                lengths_B[row] = n
+                break
+    return state.replace(tokens_BS=tokens_BS, done_B=done_B, lengths_B=lengths_B)

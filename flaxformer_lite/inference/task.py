@@ -1,0 +1,124 @@
+"""A call of `generate`, checked and converted for the compiled functions."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.inference import prompts
+from flaxformer_lite.inference.engine import Rows, is_encoder_decoder
+from flaxformer_lite.inference.rules import Rules, rules_of
+from flaxformer_lite.inference.settings import Settings
+
+
+class Task(NamedTuple):
+    """One call of `generate`."""
+
+    settings: Settings
+    prompt: prompts.Prompt  # of a decoder, or the start of an encoder-decoder's decoder
+    source: prompts.Source | None  # the input of an encoder
+    rules: Rules  # the settings as arrays
+    max_new: int  # the most tokens to write
+    slots: int  # columns of prompt and continuation, each rounded up to a bucket
+    tokenizer: Any  # for stop strings
+
+    @property
+    def columns(self) -> int:
+        """The number of columns before the first new token."""
+        return self.prompt.tokens_BT.shape[1]
+
+    def rows(self, copies: int = 1) -> Rows:
+        """Returns the rows for the compiled functions, with `copies` of each prompt in a row."""
+        mask_BS = self.source and np.repeat(self.source.mask_BS, copies, axis=0)
+        return Rows(np.repeat(self.prompt.start_B, copies), mask_BS)
+
+
+def check_writes(cfg: ModelConfig) -> None:
+    """Refuses a model without a language-model head."""
+    if not cfg.decoder_layers or cfg.head != "lm":
+        raise ConfigError(
+            f"family={cfg.family!r}, head={cfg.head!r}: only a decoder with head='lm' can generate."
+        )
+
+
+def longest(cfg: ModelConfig) -> int:
+    """Returns the number of positions: max_length if the model has a position table, else
+    LONGEST."""
+    return cfg.max_length if cfg.has_position_table else prompts.LONGEST
+
+
+def ids_without_text(cfg: ModelConfig, tokenizer: Any) -> tuple[int, ...]:
+    """Returns the ids that only pad the model's table to a round size, for
+    `generate(..., suppress_tokens=)`."""
+    return tuple(range(tokenizer.vocab_size, cfg.of_decoder.vocab_size))
+
+
+def prepare(
+    cfg: ModelConfig, input_ids, attention_mask, decoder_input_ids, tokenizer, s: Settings
+) -> Task:
+    """Checks and converts the arguments of `generate`, without using a device."""
+    check_writes(cfg)
+    if s.stop_strings and not hasattr(tokenizer, "decode"):
+        raise ConfigError("stop_strings needs tokenizer=, an object with decode(ids) -> text.")
+    vocab = cfg.of_decoder.vocab_size
+    for name in (
+        "eos_token_id",
+        "pad_token_id",
+        "suppress_tokens",
+        "forced_bos_token_id",
+        "forced_eos_token_id",
+    ):
+        tokens = getattr(s, name)
+        if not all(
+            0 <= token < vocab
+            for token in (tokens if isinstance(tokens, tuple) else (tokens or 0,))
+        ):
+            raise ConfigError(
+                f"{name}={getattr(s, name)}: must be in 0..{vocab - 1}, the model's vocabulary."
+            )
+    limit = longest(cfg)
+    two = is_encoder_decoder(cfg)
+    pad = s.pad_token_id
+    ids_BT, mask_BT = prompts.read_ids(cfg.vocab_size, input_ids, attention_mask, pad, left=not two)
+    source = None
+    bare = ids_BT.shape[1] == 1
+    if two:
+        prompts.check_length(limit, "input_ids", ids_BT.shape[1])
+        source = prompts.pad_source(ids_BT, mask_BT, pad, limit)
+        starts = (s.decoder_start_token_id, cfg.decoder_start_token_id, pad)
+        start = next(token for token in starts if token is not None)
+        rows = len(ids_BT)
+        begun = [[start]] * rows if decoder_input_ids is None else decoder_input_ids
+        ids_BT, mask_BT = prompts.read_ids(vocab, begun, None, pad, "decoder_input_ids")
+        bare = ids_BT.shape[1] == 1 and bool(np.any(ids_BT == start))
+        if len(ids_BT) != rows:
+            raise ConfigError(
+                f"decoder_input_ids has {len(ids_BT)} rows, input_ids {rows}: must be equal."
+            )
+    elif decoder_input_ids is not None:
+        raise ConfigError(
+            f"decoder_input_ids: {cfg.family} has no encoder; pass the prompt as input_ids."
+        )
+    width = ids_BT.shape[1]
+    limits = [s.max_new_tokens, None if s.max_length is None else s.max_length - width]
+    max_new = min(most for most in limits if most is not None)
+    if max_new < 1:
+        raise ConfigError(
+            f"max_length={s.max_length}: the prompt alone has {width} tokens; raise it."
+        )
+    prompts.check_length(limit, "a prompt", int(mask_BT.sum(axis=1).max()), max_new)
+    prompt = prompts.align(ids_BT, mask_BT, pad, limit)
+    min_new = s.min_length - width if s.min_new_tokens is None else s.min_new_tokens
+    rules = rules_of(
+        s if bare else dataclasses.replace(s, forced_bos_token_id=None), max_new, max(min_new, 0)
+    )
+    return Task(
+        s,
+        prompt,
+        source,
+        rules,
+        max_new,
+        prompt.tokens_BT.shape[1] + prompts.bucket(max_new),
+        tokenizer,
+    )

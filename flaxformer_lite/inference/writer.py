@@ -1,0 +1,94 @@
+"""Writing for many prompts in batches of one shape, so that a run compiles its generation once."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.inference.engine import is_encoder_decoder
+from flaxformer_lite.inference.generate import generate
+from flaxformer_lite.inference.task import ids_without_text, longest
+
+BATCH = 16  # prompts read at a time
+Ids = Sequence[int] | np.ndarray
+
+
+def writer(model: Any, params: Any, tokenizer: Any) -> Callable[..., list[list[int]]]:
+    """Builds a function that continues prompts, for objectives that write in evaluation
+    (`Objective.write`).
+
+    The function takes a list of prompts (an encoder-decoder's sources), `width`, the length to
+    which all are padded, `max_new_tokens`, and further settings of `generate`; it returns the new
+    ids of each, without its stop token. A prompt of a decoder that leaves too little of its
+    position table loses its beginning. Several processes all write the same, each on a device of
+    its own with whole parameters.
+
+    Args:
+      model: a linen module without a mesh.
+      params: its parameters, on any mesh.
+      tokenizer: gives the padding id, and the size of the vocabulary that has texts.
+    """
+    vocab = model.cfg.of_decoder.vocab_size
+    usual = {
+        "pad_token_id": min(tokenizer.pad_id, vocab - 1),
+        "suppress_tokens": ids_without_text(model.cfg, tokenizer),
+    }
+
+    def write(
+        prompts: Sequence[Ids], *, width: int, max_new_tokens: int, **settings: Any
+    ) -> list[list[int]]:
+        room = min(
+            width, longest(model.cfg) - (0 if is_encoder_decoder(model.cfg) else max_new_tokens)
+        )
+        if room < 1:
+            raise ConfigError(
+                f"{max_new_tokens} new tokens: the model's position table ends at"
+                f" {model.cfg.max_length}; ask for fewer."
+            )
+        own = _whole(params)
+        written = []
+        for start in range(0, len(prompts), BATCH):
+            batch = list(prompts[start : start + BATCH])
+            ids, mask = _rectangle(
+                batch + batch[-1:] * (BATCH - len(batch)), room, usual["pad_token_id"]
+            )
+            options = {**usual, "max_new_tokens": max_new_tokens, **settings}
+            made = generate(model, own, ids, mask, return_scores=True, **options)
+            new = made.sequences[:, -int(made.lengths.max()) :]
+            stops = np.atleast_1d(settings.get("eos_token_id", ()))
+            for row, length in zip(new[: len(batch)], made.lengths, strict=False):
+                kept = row[:length]
+                written.append(
+                    kept[: len(kept) - int(len(kept) > 0 and kept[-1] in stops)].tolist()
+                )
+        return written
+
+    return write
+
+
+def _rectangle(rows: list[Ids], width: int, pad: int) -> tuple[np.ndarray, np.ndarray]:
+    ids = np.full((len(rows), width), pad, np.int32)
+    mask = np.zeros((len(rows), width), bool)
+    for number, row in enumerate(rows):
+        kept = np.asarray(row, np.int32)[-width:]
+        ids[number, : len(kept)] = kept
+        mask[number, : len(kept)] = True
+    return ids, mask
+
+
+def _whole(params: Any) -> Any:
+    """Returns parameters that this process can compute with alone."""
+    if jax.process_count() == 1:
+        return params
+
+    def local(x: jax.Array) -> Any:
+        return (
+            x.addressable_data(0)
+            if x.is_fully_replicated
+            else multihost_utils.process_allgather(x, tiled=True)
+        )
+
+    return jax.tree.map(local, params)

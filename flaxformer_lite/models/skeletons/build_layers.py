@@ -1,0 +1,156 @@
+"""Conversion of a model's config to the records of its parts."""
+
+from typing import Any
+
+from flaxformer_lite.config import (
+    ConfigError,
+    LayerConfig,
+    LayerKind,
+    ModelConfig,
+    NormConfig,
+    StackConfig,
+    choices,
+    plugin_name,
+)
+from flaxformer_lite.nn.feed_forwards.mlp import MlpConfig
+from flaxformer_lite.nn.mixers.attention import AttentionConfig
+from flaxformer_lite.nn.mixers.recurrent import RecurrentConfig
+from flaxformer_lite.nn.modules.cache import init_stack_cache
+from flaxformer_lite.nn.modules.embed import EmbedConfig
+from flaxformer_lite.nn.modules.heads import VocabConfig
+from flaxformer_lite.nn.positions.encoding import hooks
+
+
+def attention(cfg: ModelConfig, kind: LayerKind, *, cross: bool = False) -> AttentionConfig:
+    """Builds the record of the attention in layers of one kind."""
+    return AttentionConfig(
+        num_heads=cfg.num_heads,
+        num_kv_heads=cfg.num_kv_heads,
+        head_dim=cfg.head_dim,
+        bias=tuple(slot for slot in choices.ATTENTION_BIAS_SLOTS if slot in cfg.bias_at),
+        scale=cfg.attention_scale,
+        softcap=cfg.attention_softcap,
+        window=0 if cross else kind.window or 0,
+        qk_norm=(
+            None
+            if cross or cfg.qk_norm == "none"
+            else NormConfig(kind=cfg.qk_norm, eps=cfg.norm_eps)
+        ),
+        position=cfg.position if kind.position is None else kind.position,
+        max_length=cfg.max_length,
+        initial=cfg.initial,
+        cross=cross,
+    )
+
+
+def feed_forward(cfg: ModelConfig) -> MlpConfig:
+    """Builds the record of the plain or gated feed-forward."""
+    return MlpConfig(
+        mlp_dim=cfg.mlp_dim,
+        activation=cfg.activation,
+        gated=cfg.mlp == "gated",
+        bias="mlp" in cfg.bias_at,
+        initial=cfg.initial,
+    )
+
+
+def layer(cfg: ModelConfig, kind: LayerKind, *, cross: bool = False) -> LayerConfig:
+    """Builds the record of the layers of one kind."""
+    mixer = kind.mixer or cfg.mixer
+    fed = kind.feed_forward or cfg.feed_forward
+    standard = None if cfg.mlp == "none" else feed_forward(cfg)
+    norm_at = kind.norm_at
+    if norm_at is None:
+        norm_at = tuple(slot for slot in cfg.norm_at if slot in choices.LAYER_NORM_SLOTS)
+    return LayerConfig(
+        mixer=mixer.for_model(attention(cfg, kind)) if mixer else attention(cfg, kind),
+        cross=(
+            attention(cfg, kind, cross=True)
+            if cross and not (mixer and mixer.reads_source)
+            else None
+        ),
+        feed_forward=fed.for_model(feed_forward(cfg)) if fed else standard,
+        norm=cfg.norm_config,
+        norm_at=norm_at,
+        residual=cfg.residual,
+    )
+
+
+def stack(cfg: ModelConfig, side: str) -> StackConfig:
+    """Builds the record of the `encoder` or the `decoder`."""
+    cross = side == "decoder" and bool(cfg.encoder_layers)
+    own = cfg.of_decoder if side == "decoder" else cfg
+    pattern = tuple(layer(own, kind, cross=cross) for kind in cfg.kinds)
+    unread = set(hooks(cfg.position)) - {"embed"}
+    if unread and all(isinstance(kind.mixer, RecurrentConfig) for kind in pattern):
+        raise ConfigError(
+            f"position.name={plugin_name(cfg.position)!r}: is for attention, and no layer of the"
+            f" {side} has any; recurrent layers know the order of tokens, so set"
+            " position.name=nope."
+        )
+    return StackConfig(
+        num_layers=getattr(cfg, f"{side}_layers"),
+        pattern=pattern,
+        final_norm=cfg.norm_config if "final" in cfg.norm_at else None,
+        share=cfg.share_layers,
+    )
+
+
+def embed(
+    cfg: ModelConfig,
+    width: int = 0,
+    frozen: tuple[str, ...] = (),
+    always_projects: bool = False,
+) -> EmbedConfig:
+    """Builds the record of the embeddings; `width` overrides that of the tables.
+
+    `frozen` names the tables whose row of the padding token transformers does not train. Only the
+    loss of question answering reads logits at padding, so only there it makes a difference.
+    """
+    padding = cfg.pad_token_id if cfg.head == "question_answering" else None
+    stddev = {"fan_in": 1.0, "xavier": cfg.d_model**-0.5}.get(cfg.init)  # embeddings have no fans
+    return EmbedConfig(
+        vocab_size=cfg.vocab_size,
+        width=width or cfg.embedding_width,
+        d_model=cfg.d_model,
+        type_vocab_size=cfg.type_vocab_size,
+        position=cfg.position,
+        max_length=cfg.max_length,
+        scale=cfg.embed_scale,
+        norm=cfg.norm_config if "embed" in cfg.norm_at else None,
+        always_projects=always_projects,
+        project_bias="embed" in cfg.bias_at,
+        stddev=stddev,
+        initial=cfg.initial,
+        frozen_token=padding if "tokens" in frozen else None,
+        frozen_position=padding if "positions" in frozen else None,
+    )
+
+
+def vocab(cfg: ModelConfig) -> VocabConfig:
+    """Builds the record of the logits over the vocabulary."""
+    return VocabConfig(
+        vocab_size=cfg.vocab_size,
+        tied=cfg.tie_embeddings,
+        scale=cfg.logit_scale,
+        softcap=cfg.logit_softcap,
+        bias="logits" in cfg.bias_at,
+        initial=cfg.initial,
+    )
+
+
+def init_cache(cfg: ModelConfig, batch: int, length: int) -> list[Any]:
+    """Builds empty caches for `length` positions: one per layer or, if it scans, one per kind with
+    a leading Y axis.
+
+    Args:
+      cfg: the model's config.
+      batch: B; caches for a single example have no batch axis, see nn/modules/cache.py.
+      length: S, prompt and continuation together.
+    """
+    if not isinstance(cfg, ModelConfig):
+        raise ConfigError(
+            f"init_cache of {type(cfg).__name__}: needs a model's config, so pass model.cfg; for a"
+            " Stack of your own use init_stack_cache."
+        )
+    return init_stack_cache(stack(cfg, "decoder"), batch, length, cfg.d_model, cfg.execution)

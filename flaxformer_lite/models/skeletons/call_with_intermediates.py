@@ -1,0 +1,81 @@
+"""Attention weights and hidden states as fields of a model's output, with the conventions of
+transformers."""
+
+import re
+from collections import defaultdict
+from typing import Any
+
+import flax.linen as nn
+import jax
+
+from flaxformer_lite.models.skeletons.outputs import Output
+from flaxformer_lite.nn.modules import interceptors
+
+STATE = re.compile(r"(?:(encoder|decoder)_)?embed|(encoder|decoder)/layer_(\d+)")
+WEIGHTS = re.compile(r"(encoder|decoder)/layer_(\d+)/(cross_)?\w+/weights")
+
+
+def call_inside(
+    model: nn.Module, attentions: bool, hidden_states: bool, *args: Any, **inputs: Any
+) -> Output:
+    """Calls a bound model by itself, under taps, and adds what is asked for to its output.
+
+    Args:
+      model: bound, so within `apply`; while it is initialized, nothing is added.
+      attentions, hidden_states: what to add.
+      *args, **inputs: those of the call.
+    """
+    if model.is_initializing():
+        return model(*args, **inputs)
+    wanted = (WEIGHTS,) * attentions + (STATE,) * hidden_states
+    tap = interceptors.Taps(lambda name: any(pattern.fullmatch(name) for pattern in wanted), {})
+    scope: Any = model.scope
+    # the same dropout as without taps
+    rngs = {name: rng.as_jax_rng() for name, rng in scope.rngs.items()}
+    call = interceptors.apply(
+        model.clone(parent=None),
+        model.variables,
+        tap,
+        *args,
+        rngs=rngs,
+        mutable=scope.mutable,
+        **inputs,
+    )
+    output, values, state = call
+    for collection, variables in state.items():  # such as what layers have sown for the loss
+        for name, value in variables.items() if scope.is_mutable_collection(collection) else ():
+            model.put_variable(collection, name, value)
+    return output.replace(**_fields(output, values))
+
+
+def _fields(output: Output, values: dict[str, jax.Array]) -> dict[str, Any]:
+    """Returns the fields of the output that values belong to, the layers in order; the last hidden
+    state is the model's."""
+    found: dict[str, list[tuple[int, jax.Array]]] = defaultdict(list)
+    both = output.encoder_last_hidden_state is not None
+    for name, value in values.items():
+        side = ""
+        layer = "-1"
+        cross = None
+        if weights := WEIGHTS.fullmatch(name):
+            side, layer, cross = weights.groups()
+        elif state := STATE.fullmatch(name):
+            side = state[1] or state[2]
+            layer = state[3] or "-1"
+        field = "attentions" if weights else "hidden_states"
+        found["cross_attentions" if cross else f"{side}_{field}" if both else field].append(
+            (int(layer), value)
+        )
+    in_order = {field: sorted(rows, key=lambda row: row[0]) for field, rows in found.items()}
+    fields: dict[str, Any] = {
+        field: tuple(value for _, value in rows) for field, rows in in_order.items()
+    }
+    for field in fields:
+        if field.endswith("hidden_states"):
+            last = (
+                output.encoder_last_hidden_state
+                if field.startswith("encoder")
+                else output.last_hidden_state
+            )
+            fields[field] = (*fields[field][:-1], last)
+    return fields

@@ -1,0 +1,52 @@
+"""DoRA: LoRA for the direction of each column of a matrix, and a trained vector for their lengths."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from flaxformer_lite.nn.adapters.lora import A, B, LoraConfig
+from flaxformer_lite.nn.modules.einsum import Letters, expand
+
+MAGNITUDE = "dora_magnitude"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoraConfig(LoraConfig):
+    """y = m / ||W + scale * A B|| * (x W + scale * (dropout(x) A) B), with the norm of each column.
+
+    The magnitude m starts as ||W||, so that the model starts equal to its base. The norm takes no
+    part in the gradient.
+
+    Reference: Liu et al., "DoRA: Weight-Decomposed Low-Rank Adaptation" (2024), equation 5 and
+      section 4.3.
+    """
+
+    factors: ClassVar[tuple[str, ...]] = (A, B, MAGNITUDE)
+
+    def apply(self, layer: Any, x: jax.Array, kernel: Any, y: jax.Array, bias: Any) -> jax.Array:
+        a, b = self.declare(layer)
+        inputs = len(Letters(layer.equation).ins)
+        dtype = jnp.dtype(layer.execution.param_dtype)
+        m = layer.param(MAGNITUDE, lambda _: lengths(kernel, inputs).astype(dtype))
+        directions = kernel.astype(jnp.float32) + self.added((a, b))
+        norm = jax.lax.stop_gradient(lengths(directions, inputs))
+        scaled = (m.astype(jnp.float32) / norm).astype(x.dtype)
+        y = expand(scaled, y) * (y + self.update(layer, x, a, b))
+        return y if bias is None else y + bias
+
+    def merged(
+        self, kernel: jax.Array, bias: Any, factors: tuple[jax.Array, ...]
+    ) -> tuple[jax.Array, Any]:
+        *thin, m = factors
+        directions = kernel.astype(jnp.float32) + self.added(tuple(thin))
+        scaled = m.astype(jnp.float32) / lengths(directions, kernel.ndim - m.ndim)
+        return (directions * expand(scaled, directions)).astype(kernel.dtype), bias
+
+
+def lengths(kernel: jax.Array, inputs: int) -> jax.Array:
+    """Returns the norm of each column of a kernel, whose first `inputs` axes are summed, in
+    float32."""
+    squares = jnp.square(kernel.astype(jnp.float32))
+    return jnp.sqrt(squares.sum(axis=tuple(range(inputs))))

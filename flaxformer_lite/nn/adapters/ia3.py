@@ -1,0 +1,57 @@
+"""IA3: a trained factor for each output of a matrix, or for each input."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from flaxformer_lite.config.parts import AdapterConfig, Patterns, matches
+from flaxformer_lite.nn.modules.einsum import Letters, expand
+
+SCALE = "ia3_scale"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ia3Config(AdapterConfig):
+    """y = l * (x W + b), or y = (l * x) W + b; l starts at one.
+
+    Attributes:
+      on_inputs: patterns of those targets whose inputs are scaled instead of their outputs; the
+        paper scales what the second matrix of a feed-forward reads.
+
+    Reference: Liu et al., "Few-Shot Parameter-Efficient Fine-Tuning is Better and Cheaper than
+      In-Context Learning" (2022), section 3.3.
+    """
+
+    factors: ClassVar[tuple[str, ...]] = (SCALE,)
+
+    targets: Patterns = ("key", "value", "down")
+    on_inputs: Patterns = ("down",)
+
+    def apply(self, layer: Any, x: jax.Array, kernel: Any, y: jax.Array, bias: Any) -> jax.Array:
+        letters = Letters(layer.equation)
+        scales_inputs = matches(self.on_inputs, "/".join((*layer.path, "kernel")))
+        ins = tuple(layer.sizes[c] for c in letters.ins)
+        outs = tuple(layer.sizes[c] for c in letters.outs)
+        # Of the kernel's rank, so that `merged` can tell which of the two it is.
+        shape = (*ins, *(1 for _ in outs)) if scales_inputs else (*(1 for _ in ins), *outs)
+        dtype = jnp.dtype(layer.execution.param_dtype)
+        scale = layer.param(SCALE, nn.initializers.ones, shape, dtype).astype(x.dtype)
+        if scales_inputs:
+            y = jnp.einsum(layer.equation, x * expand(scale.reshape(ins), x), kernel)
+            return y if bias is None else y + bias
+        y = y if bias is None else y + bias
+        return y * expand(scale.reshape(outs), y)
+
+    def merged(
+        self, kernel: jax.Array, bias: Any, factors: tuple[jax.Array, ...]
+    ) -> tuple[jax.Array, Any]:
+        (scale,) = factors
+        if bias is not None:
+            inputs = scale.shape[: kernel.ndim - bias.ndim]
+            scales_outputs = all(size == 1 for size in inputs)
+            if scales_outputs:
+                bias = bias * scale.reshape(bias.shape).astype(bias.dtype)
+        return kernel * scale.astype(kernel.dtype), bias

@@ -1,0 +1,87 @@
+"""LoRA: a trained product of two thin matrices beside each frozen one."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from flaxformer_lite.config import Positive, Size
+from flaxformer_lite.config.parts import AdapterConfig
+from flaxformer_lite.config.rules import Probability
+from flaxformer_lite.nn.modules.einsum import Letters
+
+A = "lora_a"
+B = "lora_b"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoraConfig(AdapterConfig):
+    """y = x W + scale * (dropout(x) A) B, where B starts at zero, so that the model starts equal to
+    its base.
+
+    Attributes:
+      rank: R, the width between A and B.
+      alpha: scale is alpha / R.
+      dropout: rate of the dropout on the input of A.
+      rslora: whether scale is alpha / sqrt(R), which keeps the size of the update as R grows.
+
+    Reference: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models" (2022), section 4.1;
+      Kalajdzievski, "A Rank Stabilization Scaling Factor for Fine-Tuning with LoRA" (2023),
+      theorem 3.2.
+    """
+
+    factors: ClassVar[tuple[str, ...]] = (A, B)
+
+    rank: Size = 8
+    alpha: Positive = 16.0
+    dropout: Probability = 0.0
+    rslora: bool = False
+
+    @property
+    def scale(self) -> float:
+        return self.alpha / (math.sqrt(self.rank) if self.rslora else self.rank)
+
+    def apply(self, layer: Any, x: jax.Array, kernel: Any, y: jax.Array, bias: Any) -> jax.Array:
+        a, b = self.declare(layer)
+        y = y + self.update(layer, x, a, b)
+        return y if bias is None else y + bias
+
+    def declare(self, layer: Any) -> tuple[jax.Array, jax.Array]:
+        """Declares A and B in a layer, in the dtype of its parameters."""
+        letters = Letters(layer.equation)
+        ins = tuple(layer.sizes[c] for c in letters.ins)
+        outs = tuple(layer.sizes[c] for c in letters.outs)
+        bound = math.prod(ins) ** -0.5  # as PEFT starts A
+        dtype = jnp.dtype(layer.execution.param_dtype)
+
+        def uniform(key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+            return jax.random.uniform(key, shape, dtype, -bound, bound)
+
+        a = layer.param(A, uniform, (*ins, self.rank), dtype)
+        b = layer.param(B, nn.initializers.zeros, (self.rank, *outs), dtype)
+        return a, b
+
+    def update(self, layer: Any, x: jax.Array, a: jax.Array, b: jax.Array) -> jax.Array:
+        """Returns scale * (dropout(x) A) B, in the dtype of x."""
+        letters = Letters(layer.equation)
+        if self.dropout and layer.has_rng("dropout"):
+            x = nn.Dropout(self.dropout, deterministic=False, name="lora_dropout")(x)
+        # By einsum, where the base has a dot_general, so that a rule of qwix can quantize the base
+        # alone. The ellipsis is what x has and the matrix has not.
+        h = jnp.einsum(f"...{letters.ins},{letters.ins}r->...r", x, a.astype(x.dtype))
+        return self.scale * jnp.einsum(
+            f"...r,r{letters.outs}->...{letters.outs}", h, b.astype(x.dtype)
+        )
+
+    def merged(
+        self, kernel: jax.Array, bias: Any, factors: tuple[jax.Array, ...]
+    ) -> tuple[jax.Array, Any]:
+        return (kernel.astype(jnp.float32) + self.added(factors)).astype(kernel.dtype), bias
+
+    def added(self, factors: tuple[jax.Array, ...]) -> jax.Array:
+        """Returns scale * A B in float32, of the kernel's shape."""
+        a, b = (factor.astype(jnp.float32) for factor in factors)
+        return self.scale * jnp.tensordot(a, b, 1, precision="highest")

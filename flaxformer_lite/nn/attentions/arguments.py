@@ -1,0 +1,208 @@
+"""The record of arguments that every attention takes, and its checks."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flaxformer_lite.nn.functions import kernels, masks
+from flaxformer_lite.nn.functions.sharding import UNSHARDED, ActivationSharding
+
+Bias = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+
+
+class Resolved(NamedTuple):
+    """Mask, slots and scale with their defaults filled in."""
+
+    mask: masks.Mask | None
+    q_index_T: jax.Array  # slots of the rows, as the mask numbers them
+    k_index_S: jax.Array
+    scale: float
+    rows_ordered: bool  # the indices are 0, 1, 2 ..., so that the mask's column bounds
+    columns_ordered: bool  # apply to columns, and are static if this also holds for rows
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Arguments:
+    """The arguments of attention other than queries, keys and values; `dispatch.attention`
+    documents each of them."""
+
+    mask: masks.Mask | jax.Array | None = None
+    bias: Bias | jax.Array | None = None
+    scale: float | None = None
+    softcap: float = 0.0
+    dropout_rate: float = 0.0
+    dropout_key: jax.Array | None = None
+    q_index: jax.Array | None = None
+    k_index: jax.Array | None = None
+    sharding: ActivationSharding = UNSHARDED
+
+    @property
+    def drops(self) -> bool:
+        """Whether attention weights are dropped."""
+        return self.dropout_key is not None and self.dropout_rate > 0
+
+    @property
+    def has_slots(self) -> bool:
+        """Whether rows or columns are slots of a cache."""
+        return self.q_index is not None or self.k_index is not None
+
+    def resolve(self, q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array) -> Resolved:
+        """Checks the arguments against queries, keys and values, and fills in defaults.
+
+        Raises:
+          ValueError: shapes that do not fit each other, naming the argument, the rule and the way
+            out.
+        """
+        _check_heads(q_BTNH, k_BSKH, v_BSKH)
+        B, T, N, H = q_BTNH.shape
+        S = k_BSKH.shape[1]
+        for name, index, length in (("q_index", self.q_index, T), ("k_index", self.k_index, S)):
+            if index is not None and index.shape != (length,):
+                raise ValueError(
+                    f"{name} has shape {index.shape}: needs one int32 slot per position,"
+                    f" ({length},)."
+                )
+        mask = self.mask
+        rows_ordered = self.q_index is None
+        columns_ordered = self.k_index is None
+        q_index_T = jnp.arange(T, dtype=jnp.int32) if self.q_index is None else self.q_index
+        k_index_S = jnp.arange(S, dtype=jnp.int32) if self.k_index is None else self.k_index
+        check_mask(mask, B, T, S, self.q_index, self.k_index)
+        if mask is not None and not isinstance(mask, masks.Mask):
+            mask = masks.dense(mask)
+            # An array refers to this call's rows and columns, not to slots; empty slots stay
+            # marked.
+            q_index_T = jnp.arange(T, dtype=jnp.int32)
+            k_index_S = jnp.where(k_index_S < 0, -1, jnp.arange(S, dtype=jnp.int32))
+        if mask is None and not columns_ordered:
+            mask = masks.full()
+        if self.bias is not None and not callable(self.bias):
+            _check("bias", self.bias, ((1, B), (1, N), (T,), (S,)))
+        scale = H**-0.5 if self.scale is None else self.scale
+        return Resolved(mask, q_index_T, k_index_S, scale, rows_ordered, columns_ordered)
+
+
+def check_mask(
+    mask: masks.Mask | jax.Array | None,
+    batch: int,
+    rows: int,
+    columns: int,
+    q_index: jax.Array | None = None,
+    k_index: jax.Array | None = None,
+) -> None:
+    """Refuses a mask made for other numbers of queries or keys: it would repeat its last row or
+    column in silence.
+
+    A Mask of slots (`q_index`, `k_index`) may have more rows and columns than there are queries and
+    keys.
+    """
+    if mask is not None and not isinstance(mask, masks.Mask):
+        _check_mask_array(mask, batch, rows, columns)
+    for name, size, height, width in _sizes(mask):
+        if size not in (1, batch):
+            raise ValueError(
+                f"{name} has {size} rows for a batch of {batch}: needs one per example, or one for"
+                " all."
+            )
+        if q_index is None and height is not None and height != rows:
+            raise ValueError(f"{name} has {height} rows for {rows} queries: needs one per query.")
+        if k_index is None and width is not None and width != columns:
+            raise ValueError(f"{name} has {width} columns for {columns} keys: needs one per key.")
+
+
+def check_slots(mask: masks.Mask | jax.Array | None, slots: int) -> None:
+    """Refuses a Mask that does not reach the last slot of a cache."""
+    for name, _, height, width in _sizes(mask):
+        size = min(n for n in (height, width, slots) if n is not None)
+        if size < slots:
+            raise ValueError(
+                f"{name} has {size} columns for a cache of {slots} slots: with a cache a mask is"
+                " over all slots, not over this call's tokens."
+            )
+
+
+def scores(
+    q_BTNH: jax.Array, k_BSKH: jax.Array, bias_BNTS: jax.Array | None, scale: float, softcap: float
+) -> jax.Array:
+    """Computes float32 logits `cap tanh(scale q . k / cap) + bias`, [B, N, T, S]."""
+    scores_BNTS = kernels.dot_products(q_BTNH, k_BSKH) * scale
+    if softcap:
+        scores_BNTS = softcap * jnp.tanh(scores_BNTS / softcap)
+    if bias_BNTS is not None:
+        scores_BNTS += bias_BNTS.astype(jnp.float32)
+    return scores_BNTS
+
+
+def _check_heads(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array) -> None:
+    shapes = f"q {q_BTNH.shape}, k {k_BSKH.shape}, v {v_BSKH.shape}"
+    if not q_BTNH.ndim == k_BSKH.ndim == v_BSKH.ndim == 4:
+        raise ValueError(
+            f"{shapes}: each must be [batch, length, heads, head_dim]; one head is an axis of size"
+            " one."
+        )
+    B, _, N, H = q_BTNH.shape
+    S, K = k_BSKH.shape[1:3]
+    if k_BSKH.shape != (B, S, K, H) or v_BSKH.shape[:3] != (B, S, K):
+        raise ValueError(
+            f"{shapes}: batch and head_dim of q and k, and batch, length, heads of k and v must"
+            " agree."
+        )
+    if N % K:
+        raise ValueError(
+            f"q has {N} heads, k and v have {K}: query heads must be a multiple of key and value"
+            " heads."
+        )
+
+
+def _sizes(
+    mask: masks.Mask | jax.Array | None,
+) -> Iterator[tuple[str, int, int | None, int | None]]:
+    """Yields the name, batch, rows and columns of each array in a mask; None where it fits any
+    number."""
+    if isinstance(mask, masks.And | masks.Or):
+        yield from _sizes(mask.a)
+        yield from _sizes(mask.b)
+    elif isinstance(mask, masks.Not):
+        yield from _sizes(mask.a)
+    elif isinstance(mask, masks.Columns):
+        yield mask.name, mask.keep_BS.shape[0], None, mask.keep_BS.shape[1]
+    elif isinstance(mask, masks.Segments):
+        k_BS = mask.q_BT if mask.k_BS is None else mask.k_BS
+        yield "segments(q)", mask.q_BT.shape[0], mask.q_BT.shape[1], None
+        yield (
+            "segments(q) without k" if mask.k_BS is None else "segments(k)",
+            k_BS.shape[0],
+            None,
+            k_BS.shape[1],
+        )
+    elif isinstance(mask, masks.Dense):
+        batch, *sizes = mask.mask_BTS.shape
+        height, width = (None if n == 1 else n for n in sizes)
+        yield "dense(mask)", batch, height, width
+
+
+def _check_mask_array(mask: jax.Array, batch: int, rows: int, columns: int) -> None:
+    shape = np.shape(mask) if isinstance(mask, list | tuple) else getattr(mask, "shape", ())
+    fits = len(shape) == 2 and shape == (rows, columns)
+    if len(shape) == 2 and (not fits or batch == rows > 1):
+        also = "is also [batch, source]" if fits else f"must be [1 or {batch}, {rows}, {columns}]"
+        raise ValueError(
+            f"mask has shape {shape}: {also}; a padding mask is padding(x), one of rows and columns"
+            " for all examples dense(x)."
+        )
+    _check("mask", masks.dense(mask).mask_BTS, ((1, batch), (rows,), (columns,)))
+
+
+def _check(name: str, array: jax.Array, sizes: tuple[tuple[int, ...], ...]) -> None:
+    fits = array.ndim == len(sizes) and all(
+        n in allowed for n, allowed in zip(array.shape, sizes, strict=True)
+    )
+    if not fits:
+        wanted = ", ".join(" or ".join(str(n) for n in sorted(set(allowed))) for allowed in sizes)
+        raise ValueError(
+            f"{name} has shape {array.shape}: must be [{wanted}]; an axis of size one is broadcast."
+        )

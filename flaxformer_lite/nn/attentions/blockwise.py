@@ -1,0 +1,319 @@
+"""Scaled dot-product attention one block at a time: memory linear in the length, forward and
+backward.
+
+A row keeps its largest logit so far, the sum of its exponentials and the sum of values weighted by
+them, rescaled whenever the largest grows. The backward pass recomputes each block's weights from
+the logarithm of the sum. Blocks that the mask rules out are never computed.
+
+Reference: Rabe and Staats 2021 (arXiv:2112.05682); Dao et al. 2022, sections 3.1 and B.4
+  (arXiv:2205.14135).
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.interpreters import ad
+
+from flaxformer_lite.nn.attentions import arguments
+from flaxformer_lite.nn.functions import kernels, masks
+from flaxformer_lite.nn.functions.checkpoint_names import ATTENTION, named
+
+
+def attend(
+    q_BTNH: jax.Array,
+    k_BSKH: jax.Array,
+    v_BSKH: jax.Array,
+    args: arguments.Arguments,
+    /,
+    *,
+    q_block: int = 256,
+    k_block: int = 256,
+) -> jax.Array:
+    """Computes `dense.attend` without ever holding T x S logits; see there for the other arguments.
+
+    Mask and bias are evaluated one block at a time, so a relative bias is never built whole either.
+    Values and gradients, including the bias's, agree with the dense form up to rounding; dropout
+    draws different random numbers.
+
+    Args:
+      args: if the bias is a function that closes over arrays, it is differentiated with respect to
+        them.
+      q_block, k_block: rows and columns of a block; lengths need not be multiples.
+
+    Returns:
+      Array [B, T, N, H] in the dtype of the values. It has gradients by reverse mode, Hessian-vector
+      products by forward over reverse, and jvp and jacfwd. Within a jit, scan or remat that is
+      itself differentiated forwards, JAX knows the rule of reverse mode only and raises a
+      TypeError: put jit around jvp, or use attention="dense".
+
+    Raises:
+      ValueError: shapes that do not fit each other, or a block size below one.
+    """
+    if q_block < 1 or k_block < 1:
+        raise ValueError(
+            f"q_block={q_block}, k_block={k_block}: rows and columns of a block must be at least 1."
+        )
+    resolved = args.resolve(q_BTNH, k_BSKH, v_BSKH)
+    bias = args.bias
+    T = q_BTNH.shape[1]
+    S = k_BSKH.shape[1]
+    q_block = min(q_block, T)
+    k_block = min(k_block, S)
+    q_extra = -T % q_block
+    k_extra = -S % k_block
+    plan = _Plan(
+        resolved.scale, args.softcap, args.dropout_rate if args.drops else 0.0, q_block, k_block
+    )
+    q_index_T = jnp.pad(resolved.q_index_T, (0, q_extra), mode="edge")
+    if callable(bias):
+        bias = _as_pytree(bias, q_BTNH[:, :q_block], k_block)
+    elif bias is not None:
+        bias = jnp.pad(bias, ((0, 0), (0, 0), (0, q_extra), (0, k_extra)))
+    given = _Given(
+        mask=masks.full() if resolved.mask is None and k_extra else resolved.mask,
+        q_index_T=q_index_T,
+        k_index_S=jnp.pad(resolved.k_index_S, (0, k_extra), constant_values=-1),
+        dropout_key=args.dropout_key if args.drops else None,
+        spans=_spans(resolved, q_index_T, T, S, q_block, k_block),
+    )
+    arrays = zip((q_BTNH, k_BSKH, v_BSKH), (q_extra, k_extra, k_extra), strict=True)
+    q, k, v = (jnp.pad(x, ((0, 0), (0, extra), (0, 0), (0, 0))) for x, extra in arrays)
+    if any(isinstance(x, ad.JVPTracer) for x in jax.tree.leaves((q, k, v, bias))):
+        # jvp refuses custom_vjp, but differentiates the loops of the forward pass as they are.
+        return _attend_forward(plan, q, k, v, bias, given)[0][:, :T]
+    return _attend(plan, q, k, v, bias, given)[:, :T]
+
+
+class _Plan(NamedTuple):
+    scale: float
+    softcap: float
+    dropout_rate: float
+    q_block: int
+    k_block: int
+
+
+class _Given(NamedTuple):
+    mask: masks.Mask | None
+    q_index_T: jax.Array
+    k_index_S: jax.Array
+    dropout_key: jax.Array | None
+    # int32 [blocks, 2]: for each block of rows, the first block of columns and one past the last
+    spans: jax.Array
+
+
+def _spans(
+    resolved: arguments.Resolved, q_index_T: jax.Array, T: int, S: int, q_block: int, k_block: int
+) -> jax.Array:
+    if resolved.mask is None or not resolved.columns_ordered:
+        bounds: list[tuple[Any, Any]] = [(0, S)] * (q_index_T.size // q_block)
+    elif resolved.rows_ordered:
+        bounds = [
+            resolved.mask.column_bounds(start, min(start + q_block, T), S)
+            for start in range(0, T, q_block)
+        ]
+    else:
+        blocks = q_index_T.reshape(-1, q_block)
+        first, last = resolved.mask.column_bounds(blocks.min(axis=1), blocks.max(axis=1) + 1, S)
+        return jnp.stack(
+            [jnp.broadcast_to(x, len(blocks)) for x in (first // k_block, -(-last // k_block))],
+            axis=1,
+        )
+    spans = [
+        (first // k_block, -(-last // k_block)) if first < last else (0, 0)
+        for first, last in bounds
+    ]
+    return jnp.asarray(spans, jnp.int32)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend(plan: _Plan, *arrays: Any) -> jax.Array:
+    return _attend_forward(plan, *arrays)[0]
+
+
+def _attend_forward(
+    plan: _Plan, q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, bias: Any, given: _Given
+) -> tuple[jax.Array, tuple[Any, ...]]:
+    def rows(_: Any, i: jax.Array) -> tuple[None, tuple[jax.Array, jax.Array]]:
+        q_i = _block(q_BTNH, i, plan.q_block)
+        B, t, N, _ = q_i.shape
+
+        def columns(j: jax.Array, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+            top_BNT1, total_BNT1, out_BTNH = state
+            scores_BNTS = _scores(
+                plan, q_i, _block(k_BSKH, j, plan.k_block), _part(plan, bias, i, j), i, j
+            )
+            visible_B1TS = _visible(plan, given, i, j)
+            if visible_B1TS is not None:
+                scores_BNTS = jnp.where(visible_B1TS, scores_BNTS, kernels.MASKED)
+            new_top_BNT1 = jnp.maximum(top_BNT1, scores_BNTS.max(axis=-1, keepdims=True))
+            weights_BNTS = _weights(scores_BNTS, new_top_BNT1, visible_B1TS)
+            shrink_BNT1 = jnp.exp(top_BNT1 - new_top_BNT1)
+            dropped_BNTS = _drop(plan, given, weights_BNTS, i, j)
+            more_BTNH = kernels.pool(
+                dropped_BNTS, _block(v_BSKH, j, plan.k_block), dtype=jnp.float32
+            )
+            total_BNT1 = total_BNT1 * shrink_BNT1 + weights_BNTS.sum(axis=-1, keepdims=True)
+            return new_top_BNT1, total_BNT1, out_BTNH * jnp.swapaxes(shrink_BNT1, 1, 2) + more_BTNH
+
+        top_BNT1 = jnp.full((B, N, t, 1), kernels.MASKED, jnp.float32)
+        start = (top_BNT1, jnp.zeros((B, N, t, 1)), jnp.zeros((B, t, N, v_BSKH.shape[-1])))
+        top_BNT1, total_BNT1, out_BTNH = _over_columns(given, i, columns, start)
+        seen_BNT1 = total_BNT1 > 0
+        total_BNT1 = jnp.where(seen_BNT1, total_BNT1, 1)
+        lse_BNT1 = jnp.where(seen_BNT1, top_BNT1 + jnp.log(total_BNT1), 0)
+        return None, ((out_BTNH / jnp.swapaxes(total_BNT1, 1, 2)).astype(v_BSKH.dtype), lse_BNT1)
+
+    _, (out, lse) = lax.scan(rows, None, jnp.arange(len(given.spans)))
+    out_BTNH, lse = named(ATTENTION, _joined(out), lse)
+    return out_BTNH, (q_BTNH, k_BSKH, v_BSKH, bias, given, out_BTNH, lse)
+
+
+def _attend_backward(plan: _Plan, saved: tuple[Any, ...], d_out_BTNH: jax.Array) -> tuple[Any, ...]:
+    q_BTNH, k_BSKH, v_BSKH, bias, given, out_BTNH, lse = saved
+
+    def rows(totals: list[Any], i: jax.Array) -> tuple[list[Any], jax.Array]:
+        q_i = _block(q_BTNH, i, plan.q_block)
+        d_out_i = _block(d_out_BTNH, i, plan.q_block).astype(jnp.float32)
+        out_i = _block(out_BTNH, i, plan.q_block).astype(jnp.float32)
+        delta_BNT1 = jnp.swapaxes((d_out_i * out_i).sum(axis=-1, keepdims=True), 1, 2)
+
+        def columns(j: jax.Array, state: tuple[Any, ...]) -> tuple[Any, ...]:
+            d_q_i, d_k, d_v, d_bias = state
+            k_j = _block(k_BSKH, j, plan.k_block)
+            v_j = _block(v_BSKH, j, plan.k_block)
+            score = functools.partial(_scores, plan, i=i, j=j)
+            scores_BNTS, pull_scores = jax.vjp(score, q_i, k_j, _part(plan, bias, i, j))
+            weights_BNTS = _weights(scores_BNTS, lse[i], _visible(plan, given, i, j))
+            pool = functools.partial(kernels.pool, dtype=jnp.float32)
+            _, pull_pool = jax.vjp(pool, _drop(plan, given, weights_BNTS, i, j), v_j)
+            d_dropped_BNTS, d_v_j = pull_pool(d_out_i)
+            d_weights_BNTS = _drop(plan, given, d_dropped_BNTS, i, j)
+            d_q_ij, d_k_j, d_part = pull_scores(weights_BNTS * (d_weights_BNTS - delta_BNT1))
+            here = (0, j * plan.k_block, 0, 0)
+            if callable(bias):
+                d_bias = [
+                    total + part.astype(total.dtype)
+                    for total, part in zip(d_bias, _floats(d_part), strict=True)
+                ]
+            elif d_bias:  # none for a bias of integers
+                d_bias = [_add_at(d_bias[0], (0, 0, i * plan.q_block, j * plan.k_block), d_part)]
+            return (
+                d_q_i + d_q_ij.astype(jnp.float32),
+                _add_at(d_k, here, d_k_j),
+                _add_at(d_v, here, d_v_j),
+                d_bias,
+            )
+
+        d_q_i, *totals = _over_columns(given, i, columns, (jnp.zeros(q_i.shape), *totals))
+        return totals, d_q_i.astype(q_i.dtype)
+
+    zeros: list[Any] = [
+        jnp.zeros(k_BSKH.shape),
+        jnp.zeros(v_BSKH.shape),
+        [jnp.zeros(x.shape) for x in _floats(bias)],
+    ]
+    (d_k, d_v, d_bias), d_q = lax.scan(rows, zeros, jnp.arange(len(given.spans)))
+    return (
+        _joined(d_q),
+        d_k.astype(k_BSKH.dtype),
+        d_v.astype(v_BSKH.dtype),
+        _cotangent(bias, d_bias),
+        None,
+    )
+
+
+_attend.defvjp(_attend_forward, _attend_backward)
+
+
+def _over_columns(given: _Given, i: jax.Array, columns: Callable, state: Any) -> Any:
+    first, last = given.spans[i]
+    return lax.fori_loop(first, last, columns, state)
+
+
+def _scores(
+    plan: _Plan, q_i: jax.Array, k_j: jax.Array, bias: Any, i: jax.Array, j: jax.Array
+) -> jax.Array:
+    if callable(bias):
+        rows_T = i * plan.q_block + jnp.arange(plan.q_block, dtype=jnp.int32)
+        bias = bias(q_i, rows_T, j * plan.k_block + jnp.arange(plan.k_block, dtype=jnp.int32))
+    return arguments.scores(q_i, k_j, bias, plan.scale, plan.softcap)
+
+
+def _weights(
+    scores_BNTS: jax.Array, level_BNT1: jax.Array, visible_B1TS: jax.Array | None
+) -> jax.Array:
+    weights_BNTS = jnp.exp(scores_BNTS - level_BNT1)
+    return weights_BNTS if visible_B1TS is None else jnp.where(visible_B1TS, weights_BNTS, 0)
+
+
+def _visible(plan: _Plan, given: _Given, i: jax.Array, j: jax.Array) -> jax.Array | None:
+    if given.mask is None:
+        return None
+    q_index_T = _block(given.q_index_T, i, plan.q_block, axis=0)
+    return given.mask(q_index_T, _block(given.k_index_S, j, plan.k_block, axis=0))[:, None]
+
+
+def _drop(plan: _Plan, given: _Given, x_BNTS: jax.Array, i: jax.Array, j: jax.Array) -> jax.Array:
+    if given.dropout_key is None:
+        return x_BNTS
+    key = jax.random.fold_in(jax.random.fold_in(given.dropout_key, i), j)
+    keep_BNTS = jax.random.bernoulli(key, 1 - plan.dropout_rate, x_BNTS.shape)
+    return jnp.where(keep_BNTS, x_BNTS / (1 - plan.dropout_rate), 0)
+
+
+def _block(x: jax.Array, i: jax.Array, size: int, axis: int = 1) -> jax.Array:
+    return lax.dynamic_slice_in_dim(x, i * size, size, axis)
+
+
+def _joined(blocks: jax.Array) -> jax.Array:
+    """Joins blocks of rows, which scan stacked along a leading axis, to [B, T, ...]."""
+    blocks = jnp.moveaxis(blocks, 0, 1)
+    return blocks.reshape(blocks.shape[0], -1, *blocks.shape[3:])
+
+
+def _add_at(total: jax.Array, corner: tuple, part: jax.Array) -> jax.Array:
+    part = lax.dynamic_slice(total, corner, part.shape) + part.astype(total.dtype)
+    return lax.dynamic_update_slice(total, part, corner)
+
+
+def _part(plan: _Plan, bias: Any, i: jax.Array, j: jax.Array) -> Any:
+    """Returns the bias for one block: the block of an array, or the function itself."""
+    if bias is None or callable(bias):
+        return bias
+    return _block(_block(bias, i, plan.q_block, axis=2), j, plan.k_block, axis=3)
+
+
+def _floats(tree: Any) -> list[jax.Array]:
+    return [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]
+
+
+def _cotangent(bias: Any, d_floats: list[jax.Array]) -> Any:
+    """Builds a cotangent for the bias: gradients for its floats, and JAX's float0 for its
+    integers."""
+    floats = iter(d_floats)
+
+    def gradient(x: Any) -> Any:
+        is_float = jnp.issubdtype(x.dtype, jnp.floating)
+        return next(floats).astype(x.dtype) if is_float else np.zeros(x.shape, jax.dtypes.float0)
+
+    return jax.tree.map(gradient, bias)
+
+
+def _as_pytree(bias: arguments.Bias, q_i: jax.Array, k_block: int) -> Any:
+    """Turns a bias function into a pytree with its arrays as leaves, found by tracing if it is a
+    plain function."""
+    if not jax.tree_util.all_leaves([bias]):
+        return bias
+    traced = jax.make_jaxpr(bias)(
+        q_i, jnp.arange(q_i.shape[1], dtype=jnp.int32), jnp.arange(k_block, dtype=jnp.int32)
+    )
+    return jax.tree_util.Partial(functools.partial(_evaluate, traced.jaxpr), traced.consts)
+
+
+def _evaluate(jaxpr: Any, consts: list[jax.Array], *arguments: jax.Array) -> jax.Array:
+    return jax.core.eval_jaxpr(jaxpr, consts, *arguments)[0]

@@ -1,0 +1,143 @@
+"""Context parallelism: attention over sequences that are split across devices.
+
+Each device computes its own rows and gathers all keys and values, which pass around a ring of
+  neighbors: memory is
+linear in the length, masks and biases of any kind work unchanged, and the softmax of a row is
+computed on one device. Ring attention would not gather the keys, which are small with grouped
+heads, but merge softmaxes between devices.
+
+If later rows see more, as under a causal mask, each device swaps the second half of its rows with
+  its mirror image: out
+of 2n halves it then holds numbers 2i and 2n - 1 - 2i, and all devices have the same work.
+
+Reference: Grattafiori et al. 2024, section 3.3.2, context parallelism by gathered keys and values
+  (arXiv:2407.21783);
+Liu et al. 2023, Ring Attention (arXiv:2310.01889).
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from flaxformer_lite.nn.attentions.arguments import Arguments, Bias, check_mask
+from flaxformer_lite.nn.functions import masks
+from flaxformer_lite.nn.functions.sharding import Shards
+
+
+def spread(attend: Callable) -> Callable:
+    """Wraps `attend` for a sequence split by `args.sharding`: same values and gradients, each
+    device with its own rows.
+
+    Dropout draws different random numbers for each part of the rows.
+
+    Args:
+      attend: an implementation from this folder that supports `q_index`.
+
+    Returns:
+      A function of the same arguments. It calls `attend` directly if there are `q_index` or
+      `k_index` (a cache), or the length does not divide.
+    """
+
+    def attend_spread(
+        q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: Arguments, /
+    ) -> jax.Array:
+        ring = args.sharding.num_shards("T")
+        T = q_BTNH.shape[1]
+        S = k_BSKH.shape[1]
+        if ring.count == 1 or T % ring.count or S % ring.count or args.has_slots:
+            return attend(q_BTNH, k_BSKH, v_BSKH, args)
+        mask = args.mask
+        check_mask(mask, q_BTNH.shape[0], T, S)
+        if mask is not None and not isinstance(mask, masks.Mask):
+            mask = masks.dense(mask)
+        inside = args.sharding.inside_shard()
+        halves = 2 if _lopsided(mask, T, S, ring.count) else 1
+
+        def on_one_device(
+            q_BTNH: jax.Array,
+            k_BSKH: jax.Array,
+            v_BSKH: jax.Array,
+            rows_T: jax.Array,
+            mask: masks.Mask | None,
+            bias: Any,
+            dropout_key: jax.Array | None,
+        ) -> jax.Array:
+            k_BSKH, v_BSKH = (_gather(x, rows_T, ring) for x in (k_BSKH, v_BSKH))
+            parts = _exchange(jnp.split(q_BTNH, halves, axis=1), ring)
+            outs = []
+            for q_part, rows in zip(parts, _exchange(jnp.split(rows_T, halves), ring), strict=True):
+                key = None if dropout_key is None else jax.random.fold_in(dropout_key, rows[0])
+                own = dataclasses.replace(
+                    args,
+                    mask=mask,
+                    bias=_of_rows(bias, rows),
+                    dropout_key=key,
+                    q_index=rows,
+                    sharding=inside,
+                )
+                outs.append(attend(q_part, k_BSKH, v_BSKH, own))
+            return jnp.concatenate(_exchange(outs, ring), axis=1)
+
+        on_devices = args.sharding.per_shard(
+            on_one_device, ("BTNH", "BSKH", "BSKH", "T", "", "", ""), "BTNH", over="T"
+        )
+        return on_devices(
+            q_BTNH,
+            k_BSKH,
+            v_BSKH,
+            jnp.arange(T, dtype=jnp.int32),
+            mask,
+            args.bias,
+            args.dropout_key,
+        )
+
+    return attend_spread
+
+
+def _lopsided(mask: masks.Mask | None, T: int, S: int, count: int) -> bool:
+    """Returns whether some device's rows see twice as many columns as another's, and rows can be
+    halved."""
+    if mask is None or T % (2 * count):
+        return False
+    size = T // count
+    reaches = [mask.column_bounds(start, start + size, S) for start in range(0, T, size)]
+    seen = [last - first for first, last in reaches]
+    return bool(2 * min(seen) <= max(seen))
+
+
+def _exchange(parts: list[jax.Array], ring: Shards) -> list[jax.Array]:
+    """Swaps the second part, if there is one, with that of the mirrored device at the other end of
+    the ring."""
+    mirror = [(i, ring.count - 1 - i) for i in range(ring.count)]
+    return [*parts[:1], *(lax.ppermute(part, ring.mesh_axis, mirror) for part in parts[1:])]
+
+
+def _gather(x_BSKH: jax.Array, rows_T: jax.Array, ring: Shards) -> jax.Array:
+    """Gathers all parts in order; `lax.all_gather` would first replicate the axes that are not
+    split here."""
+    size = x_BSKH.shape[1]
+    before = [(i, (i - 1) % ring.count) for i in range(ring.count)]
+    whole_BSKH = jnp.zeros((x_BSKH.shape[0], ring.count * size, *x_BSKH.shape[2:]), x_BSKH.dtype)
+    for step in range(ring.count):
+        place = (rows_T[0] // rows_T.shape[0] + step) % ring.count
+        whole_BSKH = lax.dynamic_update_slice_in_dim(whole_BSKH, x_BSKH, place * size, axis=1)
+        if step < ring.count - 1:
+            x_BSKH = lax.ppermute(x_BSKH, ring.mesh_axis, before)
+    return whole_BSKH
+
+
+def _of_rows(bias: Bias | jax.Array | None, rows_T: jax.Array) -> Bias | jax.Array | None:
+    """Returns the bias of some rows, renumbered from zero as `attend` expects."""
+    if callable(bias):
+        return jax.tree_util.Partial(_asked, bias, rows_T)
+    return None if bias is None else jnp.take(bias, rows_T, axis=2)
+
+
+def _asked(
+    bias: Bias, rows_T: jax.Array, q_BTNH: jax.Array, rows: jax.Array, columns: jax.Array
+) -> jax.Array:
+    return bias(q_BTNH, jnp.take(rows_T, rows, mode="clip"), columns)

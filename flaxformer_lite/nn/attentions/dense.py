@@ -1,0 +1,69 @@
+"""Scaled dot-product attention that holds all T x S weights: the plain implementation, and the
+reference for the rest."""
+
+import jax
+import jax.numpy as jnp
+
+from flaxformer_lite.nn.attentions.arguments import Arguments, scores
+from flaxformer_lite.nn.functions import cpu_tuning, kernels
+from flaxformer_lite.nn.functions.checkpoint_names import ATTENTION, named
+
+
+def attend(
+    q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: Arguments, /
+) -> jax.Array:
+    """Computes `softmax(scale Q K^T + bias) V` over the visible columns, for each head; see
+    `dispatch.attention`.
+
+        >>> from flaxformer_lite.nn.functions import masks
+        >>> q = k = v = jnp.ones((2, 5, 4, 8))
+        >>> attend(q, k, v, Arguments(mask=masks.causal())).shape
+        (2, 5, 4, 8)
+
+    Raises:
+      ValueError: shapes that do not fit each other.
+
+    Reference: Vaswani et al. 2017, section 3.2.1 (arXiv:1706.03762); grouped queries, Ainslie et
+      al. 2023 (arXiv:2305.13245); soft cap, Gemma 2 (arXiv:2408.00118), section 2.
+    """
+    scores_BNTS, visible_BTS = logits(q_BTNH, k_BSKH, v_BSKH, args)
+    factor = dropout_factor(args, scores_BNTS.shape)
+    return named(ATTENTION, kernels.softmax_pool(scores_BNTS, v_BSKH, visible_BTS, factor))
+
+
+def weights(
+    q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: Arguments, /
+) -> jax.Array:
+    """Computes the weights of `attend`, float32 [B, N, T, S], before dropout; a row sums to one, or
+    to zero if it sees nothing.
+
+    Takes the arguments of `attend`.
+    """
+    return kernels.softmax(*logits(q_BTNH, k_BSKH, v_BSKH, args))
+
+
+def dropout_factor(args: Arguments, shape: tuple[int, ...]) -> jax.Array | None:
+    """Computes the factor on weights of this shape, 0 where they are dropped; None if none is."""
+    if not args.drops or args.dropout_key is None:
+        return None
+    keep_BNTS = jax.random.bernoulli(args.dropout_key, 1 - args.dropout_rate, shape)
+    return keep_BNTS.astype(jnp.float32) / (1 - args.dropout_rate)
+
+
+def logits(
+    q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: Arguments
+) -> tuple[jax.Array, jax.Array | None]:
+    """Computes float32 logits [B, N, T, S] and which are visible, bool [B or 1, T, S] or None for
+    all."""
+    resolved = args.resolve(q_BTNH, k_BSKH, v_BSKH)
+    bias = args.bias
+    if callable(bias):
+        rows_T, columns_S = (jnp.arange(x.shape[1], dtype=jnp.int32) for x in (q_BTNH, k_BSKH))
+        bias = bias(q_BTNH, rows_T, columns_S)
+    if bias is not None and bias.shape[0] == 1 and args.sharding.is_single_cpu:
+        # its gradient is summed in float32
+        bias = cpu_tuning.repeat(bias.astype(jnp.float32), q_BTNH.shape[0])
+    visible_BTS = (
+        None if resolved.mask is None else resolved.mask(resolved.q_index_T, resolved.k_index_S)
+    )
+    return scores(q_BTNH, k_BSKH, bias, resolved.scale, args.softcap), visible_BTS

@@ -1,0 +1,167 @@
+"""The choice of an attention implementation, for modules and for direct calls on arrays."""
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from flaxformer_lite import registry
+from flaxformer_lite.config.rules import ConfigError
+from flaxformer_lite.nn.attentions.arguments import Arguments, Bias
+from flaxformer_lite.nn.attentions.context_parallel import spread
+from flaxformer_lite.nn.attentions.mask_structure import AUTO
+from flaxformer_lite.nn.functions import masks
+from flaxformer_lite.nn.functions.sharding import UNSHARDED, ActivationSharding
+
+LOG = logging.getLogger("flaxformer_lite")
+# the first that supports the call is taken
+FUSED = {
+    "tpu": ("flash_relative_bias", "splash"),
+    "gpu": ("cudnn",),
+}
+SMALL = 128  # lengths up to which a kernel's padding costs more than the kernel saves
+# The largest T x S that `auto` holds; on CPU blockwise is twice as fast at 1024 x 1024, equal at
+# 512 x 512.
+WHOLE = 512 * 1024
+# rows; causal attention with its gradient on a CPU is 1.45 times as fast at 256, 1.3 times at 512
+CHUNKED_FROM = 256
+
+
+def attention(
+    q_BTNH: jax.Array,
+    k_BSKH: jax.Array,
+    v_BSKH: jax.Array,
+    /,
+    *,
+    mask: masks.Mask | jax.Array | None = None,
+    bias: Bias | jax.Array | None = None,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    dropout_rate: float = 0.0,
+    dropout_key: jax.Array | None = None,
+    q_index: jax.Array | None = None,
+    k_index: jax.Array | None = None,
+    sharding: ActivationSharding = UNSHARDED,
+    implementation: str = "auto",
+) -> jax.Array:
+    """Computes `softmax(scale Q K^T + bias) V` by the implementation that suits these devices best.
+
+        >>> q = k = v = jnp.ones((2, 5, 4, 8))
+        >>> attention(q, k, v, mask=masks.causal()).shape
+        (2, 5, 4, 8)
+
+    The order is scale, soft cap, bias, mask, softmax, dropout. Logits and softmax are float32 for
+    any input dtype. A row that sees nothing has output zero and passes no gradient back.
+
+    Args:
+      q_BTNH: queries.
+      k_BSKH: keys. K = N is multi-head, K = 1 multi-query, anything between grouped-query: query
+        head n reads key head n // (N / K).
+      v_BSKH: values; their head width may differ from that of the keys.
+      mask: a `Mask`, evaluated at slots `q_index` and `k_index`; or a boolean array [B or 1, T, S],
+        True = may attend.
+      bias: finite logits to add: an array [B or 1, N or 1, T, S], or a function (q, rows, columns)
+        that returns one, where rows and columns are int32 indices into `q` and `k` as passed here
+        (not slots).
+      scale: factor on the dot products; None is 1 / sqrt(H).
+      softcap: c of `c tanh(logits / c)`; 0 for none.
+      dropout_rate: fraction of the weights to drop; without `dropout_key` nothing is dropped.
+      dropout_key: PRNG key.
+      q_index: int32 [T], the slot of each row, for masks; None is 0, 1, 2 ...
+      k_index: int32 [S], the slot of each column; a negative column is empty, and no row sees it.
+      sharding: where the arrays live; `MeshSharding(mesh)` inside a program over a mesh.
+      implementation: a file of this folder, or `auto`, which takes a kernel of the platform that
+        supports the call (cuDNN on GPUs, flash_relative_bias or splash on TPUs), else XLA:
+        blockwise if T x S is large, else dense, or chunked_causal on a CPU. The choice and its
+        reason are logged once, at level INFO of the logger "flaxformer_lite".
+
+    Returns:
+      Array [B, T, N, H] in the dtype of the values.
+
+    Raises:
+      ConfigError: the implementation cannot do this call, or not on these devices; the message says
+        why.
+      ValueError: there is no such implementation, or shapes do not fit each other.
+    """
+    args = Arguments(
+        mask=mask,
+        bias=bias,
+        scale=scale,
+        softcap=softcap,
+        dropout_rate=dropout_rate,
+        dropout_key=dropout_key,
+        q_index=q_index,
+        k_index=k_index,
+        sharding=sharding,
+    )
+    implemented = select_implementation(implementation, q_BTNH.shape[1], k_BSKH.shape[1], sharding)
+    return implemented(q_BTNH, k_BSKH, v_BSKH, args)
+
+
+def attend(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, /, **options: Any) -> jax.Array:
+    """Computes `attention`, with the same options, by the dense implementation, the reference for
+    the others."""
+    return attention(q_BTNH, k_BSKH, v_BSKH, **options, implementation="dense")
+
+
+def select_implementation(
+    name: str, target: int, source: int, sharding: ActivationSharding = UNSHARDED
+) -> Callable:
+    """Returns the function (q, k, v, args) of this name for so many rows and columns; for `auto`,
+    see `attention`."""
+    shards = sharding.num_shards("T").count
+    platform = sharding.platform
+    if not (
+        isinstance(target, int) and isinstance(source, int)
+    ):  # symbolic lengths of jax.export cannot be compared
+        if name not in ("auto", "dense"):
+            raise ConfigError(
+                f"attention {name!r}: needs known lengths; to export with a symbolic one, {AUTO}."
+            )
+        return registry.resolve("attentions", "dense").attend
+    if name == "auto":
+        name = "blockwise" if target // shards * source > WHOLE else "dense"
+        if shards == 1 and target > 1 and platform in FUSED:
+            return functools.partial(_first_supported, FUSED[platform], name)
+        if shards == 1 and target >= CHUNKED_FROM and name == "dense" and platform == "cpu":
+            name = "chunked_causal"
+        _say(f"attention: {name}")
+    homes = [home for home, names in FUSED.items() if name in names]
+    if homes and platform not in homes:
+        raise ConfigError(
+            f"attention {name!r}: is a kernel for {homes[0]} devices, but these are {platform};"
+            f" {AUTO}."
+        )
+    attend = registry.resolve("attentions", name).attend
+    return spread(attend) if shards > 1 else attend
+
+
+def _first_supported(
+    names: tuple[str, ...],
+    otherwise: str,
+    q_BTNH: jax.Array,
+    k_BSKH: jax.Array,
+    v_BSKH: jax.Array,
+    args: Arguments,
+) -> jax.Array:
+    reasons = []
+    if max(q_BTNH.shape[1], k_BSKH.shape[1]) <= SMALL:
+        names = ()
+        reasons = [f"at most {SMALL} positions"]
+    for name in names:
+        module = registry.resolve("attentions", name)
+        reason = module.unsupported_reason(q_BTNH, k_BSKH, v_BSKH, args)
+        if not reason:
+            _say(f"attention: {name}")
+            return module.attend(q_BTNH, k_BSKH, v_BSKH, args)
+        reasons.append(f"not {name}, {reason}")
+    _say(f"attention: {otherwise} ({'; '.join(reasons)})")
+    return registry.resolve("attentions", otherwise).attend(q_BTNH, k_BSKH, v_BSKH, args)
+
+
+@functools.cache
+def _say(line: str) -> None:
+    """Logs each choice once, however many layers make it."""
+    LOG.info(line)

@@ -1,0 +1,79 @@
+"""Reads the structure of a mask (a window, documents, kept columns) for fused kernels, and names
+the calls they refuse."""
+
+from typing import NamedTuple
+
+import jax
+
+from flaxformer_lite.config.rules import ConfigError
+from flaxformer_lite.nn.attentions.arguments import Arguments
+from flaxformer_lite.nn.functions import masks
+
+AUTO = (  # the way out of a kernel that cannot take a call
+    "set model.attention=auto, or implementation='auto'"
+)
+
+
+class Structure(NamedTuple):
+    """The intersection of `q - left <= k <= q + right`, equal documents, and kept columns."""
+
+    left: int | None = None
+    right: int | None = None
+    q_segments_BT: jax.Array | None = None
+    k_segments_BS: jax.Array | None = None
+    keep_BS: jax.Array | None = None
+
+
+def structure_of(mask: masks.Mask | jax.Array | None) -> Structure | None:
+    """Returns the structure of a mask, or None if no kernel can take it: unions, negations,
+    arrays."""
+    if mask is None:
+        return Structure()
+    if isinstance(mask, masks.Window):
+        return Structure(mask.left, mask.right)
+    if isinstance(mask, masks.Segments):
+        return Structure(q_segments_BT=mask.q_BT, k_segments_BS=mask.k_BS)
+    if isinstance(mask, masks.Columns):
+        return Structure(keep_BS=mask.keep_BS)
+    if isinstance(mask, masks.And):
+        a = structure_of(mask.a)
+        b = structure_of(mask.b)
+        return None if a is None or b is None else _both(a, b)
+    return None
+
+
+def unsupported_arguments(args: Arguments) -> str:
+    """Returns why no fused kernel can take this call, or an empty string."""
+    if args.drops:
+        return "the kernel drops no weights (attention dropout)"
+    if args.has_slots:
+        return "rows and columns are slots of a cache"
+    return (
+        "the sequence is split over mesh.context" if args.sharding.num_shards("T").count > 1 else ""
+    )
+
+
+def check_supported(name: str, reason: str, args: Arguments) -> Structure:
+    """Returns the structure of the mask, or refuses the call for a reason that is not empty."""
+    structure = structure_of(args.mask)
+    if reason or structure is None:
+        raise ConfigError(f"attention {name!r}: {reason}; {AUTO}.")
+    return structure
+
+
+def _both(a: Structure, b: Structure) -> Structure | None:
+    if a.q_segments_BT is not None and b.q_segments_BT is not None:
+        return None
+    keep = (
+        a.keep_BS
+        if b.keep_BS is None
+        else b.keep_BS
+        if a.keep_BS is None
+        else a.keep_BS & b.keep_BS
+    )
+    own = a if a.q_segments_BT is not None else b
+    left, right = (
+        min((n for n in pair if n is not None), default=None)
+        for pair in zip(a[:2], b[:2], strict=True)
+    )
+    return Structure(left, right, own.q_segments_BT, own.k_segments_BS, keep)

@@ -1,0 +1,171 @@
+"""JAX's splash kernel for TPUs: attention in blocks, in one program, skipping blocks that the mask
+rules out.
+
+The kernel takes the structure of a mask, not an array: causal and sliding windows are static,
+  packed documents and
+padding are ids beside the tokens. `unsupported_reason` says which calls it cannot take.
+
+Reference: jax.experimental.pallas.ops.tpu.splash_attention; Dao et al. 2022 (arXiv:2205.14135).
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental.pallas.ops.tpu.splash_attention import (
+    splash_attention_kernel,
+    splash_attention_mask,
+)
+
+from flaxformer_lite.nn.attentions import arguments
+from flaxformer_lite.nn.attentions.mask_structure import (
+    Structure,
+    check_supported,
+    structure_of,
+    unsupported_arguments,
+)
+from flaxformer_lite.nn.functions import masks
+from flaxformer_lite.nn.functions.checkpoint_names import ATTENTION
+from flaxformer_lite.nn.functions.tpu_tuning import LANES
+
+ROWS = 128  # rows compared with all columns at a time
+BLOCKS = (512, 384, 256, 128)
+
+
+def attend(
+    q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: arguments.Arguments, /
+) -> jax.Array:
+    """Computes `dense.attend` by a fused kernel on each device's own rows and heads; see there for
+    the arguments.
+
+    On other devices than TPUs the kernel is interpreted, which is only for tests.
+
+    Raises:
+      ConfigError: the kernel cannot take this call, for the reason that `unsupported_reason` gives.
+      ValueError: shapes that do not fit each other.
+    """
+    resolved = args.resolve(q_BTNH, k_BSKH, v_BSKH)
+    structure = check_supported("splash", unsupported_reason(q_BTNH, k_BSKH, v_BSKH, args), args)
+    kernel = functools.partial(
+        _attend, (structure.left, structure.right), args.softcap, args.sharding.platform != "tpu"
+    )
+    q_BTNH = (q_BTNH * resolved.scale).astype(q_BTNH.dtype)
+    out_BTNH = args.sharding.per_shard(kernel, ("BTNH", "BSKH", "BSKH", "BT", "BS"), "BTNH")(
+        q_BTNH, k_BSKH, v_BSKH, *ids_of(structure)
+    )
+    sees_BT = _sees(structure, resolved.mask, q_BTNH.shape[1], k_BSKH.shape[1])
+    # For a row that sees nothing the kernel returns the mean of hidden values; multiplying by zero
+    # stops its gradient.
+    return out_BTNH if sees_BT is None else jnp.where(sees_BT[:, :, None, None], out_BTNH, 0)
+
+
+def unsupported_reason(
+    q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: arguments.Arguments
+) -> str:
+    """Returns why the kernel cannot take this call, or an empty string."""
+    return unsupported_on_tpu(args) if args.bias is None else "the kernel adds no bias"
+
+
+def unsupported_on_tpu(args: arguments.Arguments) -> str:
+    """Returns why no TPU kernel can take this call, or an empty string."""
+    if args.sharding.platform not in ("tpu", "cpu"):
+        return f"the kernel is for TPUs, not for {args.sharding.platform}"
+    if structure_of(args.mask) is None:
+        return "the mask is not an intersection of windows, documents and padding"
+    return unsupported_arguments(args)
+
+
+Window = tuple[int | None, int | None]
+
+
+def ids_of(structure: Structure) -> tuple[jax.Array | None, jax.Array | None]:
+    """Assigns ids to rows and columns: a row sees columns of equal id; hidden columns get an id of
+    their own."""
+    q_BT, k_BS, keep_BS = structure[2:]
+    if q_BT is None and keep_BS is None:
+        return None, None
+    if q_BT is None:
+        assert keep_BS is not None
+        return jnp.ones((len(keep_BS), 1), jnp.int32), keep_BS.astype(jnp.int32)
+    k_BS = q_BT if k_BS is None else k_BS
+    visible_BS = k_BS != 0 if keep_BS is None else (k_BS != 0) & keep_BS
+    return q_BT.astype(jnp.int32), jnp.where(visible_BS, k_BS, -1).astype(jnp.int32)
+
+
+def pad(x: jax.Array, axis: int, fill: int = 0) -> jax.Array:
+    """Pads an axis to a multiple of LANES."""
+    widths = [(0, -size % LANES if i == axis else 0) for i, size in enumerate(x.shape)]
+    return jnp.pad(x, widths, constant_values=fill)
+
+
+def _attend(
+    window: Window,
+    softcap: float,
+    interpret: bool,
+    q_BTNH: jax.Array,
+    k_BSKH: jax.Array,
+    v_BSKH: jax.Array,
+    q_ids: jax.Array | None,
+    k_ids: jax.Array | None,
+) -> jax.Array:
+    """Pads to whole blocks and runs the kernel on each example, on one device."""
+    B, T, N, _ = q_BTNH.shape
+    S = k_BSKH.shape[1]
+    if S % LANES and k_ids is None:
+        q_ids = k_ids = jnp.ones((B, 1), jnp.int32)
+    q, k, v = (pad(jnp.swapaxes(x, 1, 2), 2) for x in (q_BTNH, k_BSKH, v_BSKH))
+    ids = None
+    if q_ids is not None and k_ids is not None:
+        q_ids = jnp.broadcast_to(q_ids, (B, T))
+        k_ids = jnp.broadcast_to(k_ids, (B, S))
+        ids = splash_attention_kernel.SegmentIds(pad(q_ids, 1), pad(k_ids, 1, -1))
+    kernel = _kernel(window, N, q.shape[2], k.shape[2], softcap, interpret)
+    out = jax.vmap(kernel)(q, k, v, ids)
+    return jnp.swapaxes(out[:, :, :T], 1, 2).astype(v_BSKH.dtype)
+
+
+def _kernel(window: Window, N: int, T: int, S: int, softcap: float, interpret: bool) -> Any:
+    q_block, k_block = (next(size for size in BLOCKS if length % size == 0) for length in (T, S))
+    blocks = splash_attention_kernel.BlockSizes(
+        block_q=q_block,
+        block_kv=k_block,
+        block_kv_compute=k_block,
+        block_q_dkv=q_block,
+        block_kv_dkv=k_block,
+        block_kv_dkv_compute=k_block,
+        block_q_dq=q_block,
+        block_kv_dq=k_block,
+    )
+    return splash_attention_kernel.make_splash_mha(
+        splash_attention_mask.MultiHeadMask([_mask(window, (T, S))] * N),
+        block_sizes=blocks,
+        head_shards=1,
+        q_seq_shards=1,
+        attn_logits_soft_cap=softcap or None,
+        interpret=interpret,
+        residual_checkpoint_name=ATTENTION,
+    )
+
+
+def _mask(window: Window, shape: tuple[int, int]) -> Any:
+    if window == (None, None):
+        return splash_attention_mask.FullMask(shape)
+    if window == (None, 0):
+        return splash_attention_mask.CausalMask(shape)
+    return splash_attention_mask.LocalMask(shape, window, offset=0)
+
+
+def _sees(structure: Structure, mask: masks.Mask | None, T: int, S: int) -> jax.Array | None:
+    """Returns which rows see anything, [B or 1, T], or None if all do; compares a few rows at a
+    time with all columns."""
+    if (
+        structure.keep_BS is None and structure.k_segments_BS is None and S >= T
+    ):  # each row sees itself
+        return None if structure.q_segments_BT is None else structure.q_segments_BT != 0
+    seen = masks.full() if mask is None else mask
+    columns_S = jnp.arange(S, dtype=jnp.int32)
+    extra = -T % ROWS
+    blocks = jnp.arange(T + extra, dtype=jnp.int32).reshape(-1, min(ROWS, T + extra))
+    sees = jax.lax.map(lambda rows_T: seen(rows_T, columns_S).any(axis=-1), blocks)
+    return jnp.moveaxis(sees, 0, 1).reshape(sees.shape[1], -1)[:, :T]

@@ -1,0 +1,87 @@
+"""The feed-forward layer, plain or gated."""
+
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
+
+import flax.linen as nn
+import jax
+
+from flaxformer_lite.config import Count, Execution, InitConfig, OneOf, choices, parts
+from flaxformer_lite.nn.functions.activations import ACTIVATIONS
+from flaxformer_lite.nn.functions.checkpoint_names import MLP, named
+from flaxformer_lite.nn.functions.tpu_tuning import materialize, materialize_gradient
+from flaxformer_lite.nn.modules.dropout import Dropout
+from flaxformer_lite.nn.modules.einsum import Einsum
+from flaxformer_lite.nn.modules.sharding import sharding_of
+
+WEIGHTS = (
+    (r"mlp/(up|gate)/kernel$", ("fsdp", "tensor")),
+    (r"mlp/down/kernel$", ("tensor", "fsdp")),
+)
+BIASES = ((r"mlp/(up|gate)/bias$", ("tensor",)), (r"mlp/down/bias$", ()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class MlpConfig(parts.FeedForwardConfig):
+    """The record of a FeedForward.
+
+    Attributes:
+      mlp_dim: F; 0 is four times the width of the input.
+      activation: a name of nn/functions/activations.py.
+      gated: whether a second projection gates the first.
+      bias: whether the projections have biases.
+      initial: initialization of the weights.
+    """
+
+    name: ClassVar[str] = "mlp"
+
+    mlp_dim: Count = 0
+    activation: Annotated[str, OneOf(choices.ACTIVATIONS)] = "gelu"
+    gated: bool = False
+    bias: bool = False
+    initial: InitConfig = field(default_factory=InitConfig)
+
+    def module(self, execution: Execution, *, name: str | None = None) -> "FeedForward":
+        return FeedForward(self, execution, name=name)
+
+    def partition_rules(self) -> parts.Rules:
+        return WEIGHTS + (BIASES if self.bias else ())
+
+
+class FeedForward(nn.Module):
+    """y = act(x W_up) W_down, or gated, y = (act(x W_gate) * x W_up) W_down.
+
+    Reference: Vaswani et al. (2017), section 3.3; Shazeer, "GLU Variants Improve Transformer"
+      (2020), equation 6.
+    """
+
+    cfg: MlpConfig = MlpConfig()
+    execution: Execution = Execution()
+
+    @nn.compact
+    def __call__(self, x_BTD: jax.Array) -> jax.Array:
+        cfg = self.cfg
+        run = self.execution
+        width = x_BTD.shape[-1]
+        sizes = {"D": width, "F": cfg.mlp_dim or 4 * width}
+        act = ACTIVATIONS[cfg.activation]
+        sharding = sharding_of(run)
+        names = ("up", "gate") if cfg.gated else ("up",)
+        products = tuple(
+            Einsum("BTD,DF->BTF", sizes, cfg.bias, cfg.initial, run, name=name)(x_BTD)
+            for name in names
+        )
+        # Materialized before they are named: what a policy keeps is an array already.
+        inputs = tuple(named(MLP, x) for x in materialize(products, sharding.device_kind))
+
+        def hidden(inputs: tuple[jax.Array, ...]) -> jax.Array:
+            *up, last = inputs
+            return sharding.constrain(act(last) * up[0] if up else act(last), "BTF")
+
+        down = Einsum("BTF,FD->BTD", sizes, cfg.bias, cfg.initial, run, residual=True, name="down")
+        dropout = Dropout("mlp", run)
+        if sharding.is_single_cpu and not dropout.on:
+            return down(inputs, hidden)  # recomputed in the backward pass
+        return down(
+            dropout(materialize(hidden(materialize_gradient(inputs)), sharding.device_kind))
+        )

@@ -1,0 +1,22 @@
+"""Names of results that rematerialization may keep for the backward pass."""
+
+from typing import Any
+
+import jax
+from jax.ad_checkpoint import checkpoint_name
+
+ATTENTION = "attention"  # the heads' output, with the log-sums that a kernel's backward pass reads
+QKV = "qkv"  # queries, keys and values, rotated
+OUT = "out"  # attention's output projection
+MLP = "mlp"  # the inputs of the activation, and of its gate
+
+
+def named(name: str, *arrays: jax.Array) -> Any:
+    """Names arrays for the policies of `model.remat` (nn/modules/stack.py), which keep them by name;
+    else changes nothing.
+
+    Returns:
+      A tuple, or the one array.
+    """
+    done = tuple(checkpoint_name(x, name) for x in arrays)
+    return done if len(done) > 1 else done[0]

@@ -1,0 +1,274 @@
+"""Kernel attention pooling: every output is a weighted mean of values, weighted by a kernel of
+query and key.
+
+Nadaraya-Watson regression, `f(q) = sum_s K(q, k_s) v_s / sum_s K(q, k_s)`, is the general form;
+scaled dot-product attention is the case `K(q, k) = exp(q . k / sqrt(H))`. A row that may attend to
+nothing, or has a zero kernel on every key, gets zero weights and zero output, and passes no
+gradient back.
+
+    >>> q = jnp.zeros((1, 1, 1, 1)); k = jnp.array([0.0, 0.5, 9.0]).reshape(1, 3, 1, 1); v = k
+    >>> float(kernel_attention(q, k, v, kernel=boxcar)[0, 0, 0, 0])  # the mean of the values of the two near keys
+    0.25
+
+Reference: Nadaraya 1964, On estimating regression; Tsai et al. 2019, Transformer Dissection
+  (arXiv:1908.11775).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+# a logit that softmax turns into zero next to any real one; finite, so that no gradient is NaN
+MASKED = -1e30
+
+
+def gaussian(squared_distance: jax.Array) -> jax.Array:
+    """Computes `exp(-u^2 / 2)`; beyond u = 13 it underflows in float32, and the key counts for
+    nothing."""
+    return jnp.exp(-0.5 * squared_distance)
+
+
+def boxcar(squared_distance: jax.Array) -> jax.Array:
+    """Computes `1 if u <= 1 else 0`, for a plain mean of the near values; no gradient reaches
+    queries or keys."""
+    return (squared_distance <= 1).astype(squared_distance.dtype)
+
+
+def epanechnikov(squared_distance: jax.Array) -> jax.Array:
+    """Computes `max(0, 1 - u^2)`, the kernel of least mean squared error (Epanechnikov 1969)."""
+    return jnp.maximum(1 - squared_distance, 0)
+
+
+def squared_distances(q_BTNH: jax.Array, k_BSKH: jax.Array, /) -> jax.Array:
+    """Computes `|q - k|^2` as float32 [B, N, T, S]; N must be a multiple of K."""
+    q_BTNH = q_BTNH.astype(jnp.float32)
+    k_BSKH = k_BSKH.astype(jnp.float32)
+    q_BNT1 = jnp.einsum("BTNH,BTNH->BNT", q_BTNH, q_BTNH)[..., None]
+    k_BKS = jnp.einsum("BSKH,BSKH->BKS", k_BSKH, k_BSKH)
+    k_BN1S = jnp.repeat(k_BKS, q_BTNH.shape[2] // k_BSKH.shape[2], axis=1)[:, :, None, :]
+    return jnp.maximum(q_BNT1 + k_BN1S - 2 * dot_products(q_BTNH, k_BSKH), 0)
+
+
+def dot_products(q_BTNH: jax.Array, k_BSKH: jax.Array, /) -> jax.Array:
+    """Computes `q . k` as float32 [B, N, T, S]; query head n uses key head n // (N / K), without
+    repeating keys."""
+    B, T, N, H = q_BTNH.shape
+    S, K = k_BSKH.shape[1:3]
+    if (
+        T == 1
+    ):  # heads first, as in the cache, which XLA:CPU would otherwise transpose for every token
+        q_BKGH = q_BTNH.reshape(B, K, N // K, H)
+        k_BKSH = jnp.swapaxes(k_BSKH, 1, 2)
+        dots_BKGS = jnp.einsum(
+            "BKGH,BKSH->BKGS", q_BKGH, k_BKSH, preferred_element_type=jnp.float32
+        )
+        return dots_BKGS.reshape(B, N, 1, S)
+    if N == K:
+        return jnp.einsum("BTNH,BSNH->BNTS", q_BTNH, k_BSKH, preferred_element_type=jnp.float32)
+    q_BTKGH = q_BTNH.reshape(B, T, K, N // K, H)
+    dots_BKGTS = jnp.einsum(
+        "BTKGH,BSKH->BKGTS", q_BTKGH, k_BSKH, preferred_element_type=jnp.float32
+    )
+    return dots_BKGTS.reshape(B, N, T, S)
+
+
+def additive_scores(q_BTNH: jax.Array, k_BSKH: jax.Array, /, weights_NH: jax.Array) -> jax.Array:
+    """Computes `w . tanh(q + k)` as float32 [B, N, T, S], of projected queries and keys; holds B x
+    T x S x N x H numbers.
+
+    Args:
+      q_BTNH: queries.
+      k_BSKH: keys; K is N or 1.
+      weights_NH: w.
+
+    Reference: Bahdanau et al. 2015, appendix A.1.2 (arXiv:1409.0473).
+    """
+    hidden_BTSNH = jnp.tanh(q_BTNH[:, :, None] + k_BSKH[:, None])
+    return jnp.einsum(
+        "BTSNH,NH->BNTS", hidden_BTSNH, weights_NH, preferred_element_type=jnp.float32
+    )
+
+
+def normalize(kernel_BNTS: jax.Array, visible_BTS: jax.Array | None = None) -> jax.Array:
+    """Normalizes a nonnegative kernel to weights `K(q, k_s) / sum_s K(q, k_s)`; a row of zeros
+    stays zero.
+
+    Args:
+      kernel_BNTS: float, nonnegative.
+      visible_BTS: bool [B or 1, T, S], True = counts.
+    """
+    if visible_BTS is not None:
+        kernel_BNTS = jnp.where(visible_BTS[:, None], kernel_BNTS, 0)
+    total_BNT1 = kernel_BNTS.sum(axis=-1, keepdims=True)
+    return kernel_BNTS / jnp.where(total_BNT1 > 0, total_BNT1, 1)
+
+
+def softmax(scores_BNTS: jax.Array, visible_BTS: jax.Array | None = None) -> jax.Array:
+    """Computes `normalize(exp(scores), visible)` without overflow: the weights of the exponential
+    kernel.
+
+    Args:
+      scores_BNTS: float32, finite.
+      visible_BTS: bool [B or 1, T, S], True = counts.
+    """
+    if visible_BTS is None:
+        return jax.nn.softmax(scores_BNTS, axis=-1)
+    visible_B1TS = visible_BTS[:, None]
+    weights_BNTS = jax.nn.softmax(jnp.where(visible_B1TS, scores_BNTS, MASKED), axis=-1)
+    # matters only for a row that sees nothing, which would be uniform
+    return jnp.where(visible_B1TS, weights_BNTS, 0)
+
+
+def pool(
+    weights_BNTS: jax.Array, v_BSKH: jax.Array, /, *, dtype: DTypeLike | None = None
+) -> jax.Array:
+    """Computes the weighted means `sum_s w_s v_s` [B, T, N, H]; query head n reads value head n //
+    (N / K).
+
+    Args:
+      weights_BNTS: weights; rounded to the dtype of the values before the product.
+      v_BSKH: values.
+      dtype: dtype of the result; None is that of the values.
+    """
+    B, N, T, S = weights_BNTS.shape
+    K, H = v_BSKH.shape[2:]
+    weights_BNTS = weights_BNTS.astype(v_BSKH.dtype)
+    if T == 1:  # as in dot_products
+        weights_BKGS = weights_BNTS.reshape(B, K, N // K, S)
+        v_BKSH = jnp.swapaxes(v_BSKH, 1, 2)
+        return jnp.einsum(
+            "BKGS,BKSH->BKGH", weights_BKGS, v_BKSH, preferred_element_type=dtype
+        ).reshape(B, 1, N, H)
+    if N == K:
+        return jnp.einsum("BNTS,BSNH->BTNH", weights_BNTS, v_BSKH, preferred_element_type=dtype)
+    weights_BKGTS = weights_BNTS.reshape(B, K, N // K, T, S)
+    out_BTKGH = jnp.einsum("BKGTS,BSKH->BTKGH", weights_BKGTS, v_BSKH, preferred_element_type=dtype)
+    return out_BTKGH.reshape(B, T, N, H)
+
+
+@jax.custom_jvp
+def softmax_pool(
+    scores_BNTS: jax.Array,
+    v_BSKH: jax.Array,
+    visible_BTS: jax.Array | None = None,
+    factor_BNTS: jax.Array | None = None,
+    /,
+) -> jax.Array:
+    """Computes `pool(factor softmax(scores), v)`, keeping one T x S array and dividing T x H
+    outputs, not T x S weights.
+
+    The backward pass uses `exp(scores - top)` and the sum of each row, where a plain softmax would
+    keep two or three such arrays. It takes row means over the products at hand, not from output and
+    gradient, so that rounding cancels.
+
+    Args:
+      scores_BNTS: float32, finite; a row entirely below half of MASKED counts as one that sees
+        nothing.
+      v_BSKH: values.
+      visible_BTS: bool [B or 1, T, S], True = counts; a row that sees nothing has output zero.
+      factor_BNTS: multiplies the weights after the softmax (dropout); no gradient reaches it.
+
+    Returns:
+      [B, T, N, H] in the dtype of the values.
+    """
+    kernel_BNTS, total_BTN1 = _exponentials(scores_BNTS, visible_BTS)
+    return _mean(kernel_BNTS, total_BTN1, factor_BNTS, v_BSKH)
+
+
+@softmax_pool.defjvp
+def _softmax_pool_jvp(
+    primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
+) -> tuple[jax.Array, jax.Array]:
+    scores_BNTS, v_BSKH, visible_BTS, factor_BNTS = primals
+    d_scores_BNTS, d_v_BSKH = tangents[:2]
+    kernel_BNTS, total_BTN1 = _exponentials(scores_BNTS, visible_BTS)
+    mean_BNT1 = (kernel_BNTS * d_scores_BNTS).sum(axis=-1, keepdims=True) / jnp.swapaxes(
+        total_BTN1, 1, 2
+    )
+    d_kernel_BNTS = kernel_BNTS * (d_scores_BNTS - mean_BNT1)
+    d_out = _mean(d_kernel_BNTS, total_BTN1, factor_BNTS, v_BSKH) + _mean(
+        kernel_BNTS, total_BTN1, factor_BNTS, d_v_BSKH
+    )
+    return _mean(kernel_BNTS, total_BTN1, factor_BNTS, v_BSKH), d_out
+
+
+def _exponentials(
+    scores_BNTS: jax.Array, visible_BTS: jax.Array | None
+) -> tuple[jax.Array, jax.Array]:
+    """Computes exp(scores - each row's largest), and the row sums as [B, T, N, 1], which are 1 if
+    nothing is visible."""
+    if visible_BTS is not None:
+        scores_BNTS = jnp.where(visible_BTS[:, None], scores_BNTS, MASKED)
+    # The largest is at least half of MASKED, which leaves a row that sees nothing zero without a
+    # second mask.
+    kernel_BNTS = jnp.exp(
+        scores_BNTS - jnp.maximum(scores_BNTS.max(axis=-1, keepdims=True), MASKED / 2)
+    )
+    total_BTN1 = jnp.swapaxes(kernel_BNTS.sum(axis=-1, keepdims=True), 1, 2)
+    return kernel_BNTS, jnp.where(total_BTN1 > 0, total_BTN1, 1)
+
+
+def _mean(
+    kernel_BNTS: jax.Array, total_BTN1: jax.Array, factor_BNTS: jax.Array | None, v_BSKH: jax.Array
+) -> jax.Array:
+    if factor_BNTS is not None:
+        kernel_BNTS *= factor_BNTS
+    if v_BSKH.dtype == jnp.float32:
+        return pool(kernel_BNTS, v_BSKH) / total_BTN1
+    # The weights are rounded in a separate pass, where dividing is free and the quotient is rounded
+    # once.
+    return pool(kernel_BNTS / jnp.swapaxes(total_BTN1, 1, 2), v_BSKH)
+
+
+def kernel_weights(
+    q_BTNH: jax.Array,
+    k_BSKH: jax.Array,
+    /,
+    *,
+    kernel: Callable[[jax.Array], jax.Array] = gaussian,
+    bandwidth: jax.Array | float = 1.0,
+    score: Callable[[jax.Array, jax.Array], jax.Array] | None = None,
+    visible_BTS: jax.Array | None = None,
+) -> jax.Array:
+    """Computes the Nadaraya-Watson weights of a kernel of distance, `K(q, k) = kernel(|q - k|^2 /
+    bandwidth^2)`, or of the kernel with a given logarithm, `K(q, k) = exp(score(q, k))`.
+
+    If all keys have the same length, the Gaussian of bandwidth `H ** 0.25` gives the weights of
+    scaled dot-product
+    attention: `exp(-|q - k|^2 / 2 sqrt(H))` and `exp(q . k / sqrt(H))` then differ by one factor
+      per row, which
+    normalization removes.
+
+    Args:
+      q_BTNH: queries.
+      k_BSKH: keys; N is a multiple of K.
+      kernel: nonnegative function of the squared distance, such as `gaussian`, `boxcar` or
+        `epanechnikov`.
+      bandwidth: the distance at which the kernel's argument is one; may be learned, where it is not
+        checked.
+      score: function of queries and keys to float32 [B, N, T, S], such as `dot_products`, in place
+        of the kernel.
+      visible_BTS: bool [B or 1, T, S], True = counts.
+
+    Returns:
+      float32 [B, N, T, S]; rows sum to one, or are zero where no key counts.
+
+    Raises:
+      ValueError: the bandwidth is not positive.
+    """
+    if score is not None:
+        return softmax(score(q_BTNH, k_BSKH), visible_BTS)
+    if not isinstance(bandwidth, jax.core.Tracer) and bandwidth <= 0:
+        raise ValueError(f"bandwidth={bandwidth}: a distance, must be positive.")
+    return normalize(kernel(squared_distances(q_BTNH, k_BSKH) / bandwidth**2), visible_BTS)
+
+
+def kernel_attention(
+    q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, /, **options: Any
+) -> jax.Array:
+    """Regresses the values on the keys by Nadaraya-Watson, [B, T, N, H]; the options are those of
+    `kernel_weights`."""
+    return pool(kernel_weights(q_BTNH, k_BSKH, **options), v_BSKH)

@@ -1,0 +1,389 @@
+"""Cross entropy with integer labels, from logits or fused with the projection to the vocabulary."""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flaxformer_lite.nn.functions import cpu_tuning
+from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
+from flaxformer_lite.nn.functions.sharding import UNSHARDED, ActivationSharding
+from flaxformer_lite.nn.functions.soft_targets import SoftTargets
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class CrossEntropy:
+    """Sums over tokens, so that microbatches, devices and hosts add up exactly; divide once, by the
+    global weight."""
+
+    # the minimized loss, with smoothing and z-loss; the only sum with a gradient
+    loss_sum: jax.Array
+    # the plain negative log-likelihood in nats, for perplexity and bits per byte
+    nll_sum: jax.Array
+    weight_sum: jax.Array  # total weight of the tokens
+    correct_sum: jax.Array  # total weight of the tokens where the label has the highest logit
+    # t^2 KL from the teacher's distribution, if there is a teacher
+    soft_sum: jax.Array | None = None
+    nll_B: jax.Array | None = None  # of each row, if they are asked for
+
+
+class _Options(NamedTuple):
+    z_loss: float
+    label_smoothing: float
+    chunks: int
+    platform: str
+    by_row: bool = False
+
+
+def cross_entropy(
+    projection: DeferredLogits | jax.Array,
+    labels: jax.Array,
+    weights: jax.Array | None = None,
+    /,
+    *,
+    z_loss: float = 0.0,
+    label_smoothing: float = 0.0,
+    soft: SoftTargets | None = None,
+    chunks: int = 4,
+    by_row: bool = False,
+) -> CrossEntropy:
+    """Sums `w [(1 - e)(lse - z_y) + e mean_v(lse - z_v) + z_loss lse^2]`, `lse = log sum_v exp
+    z_v`, in float32.
+
+    Given a `DeferredLogits`, the logits of only one chunk of tokens exist at a time, and only once:
+      if the loss is
+    differentiated, the forward pass turns them into gradients straight away. The chunks divide the
+    last axis of tokens, so a batch split over devices stays split; they are unrolled, as XLA
+    parallelizes loops badly.
+
+        >>> projection = DeferredLogits(jnp.ones((2, 6, 4)), jnp.zeros((10, 4)))
+        >>> ce = cross_entropy(projection, jnp.zeros((2, 6), jnp.int32))
+        >>> round(float(ce.loss_sum / ce.weight_sum), 4)  # the log of 10
+        2.3026
+
+    Args:
+      projection: features and vocabulary; or the logits themselves, [..., V], which are then held
+        whole.
+      labels: int32 [...]; any value is allowed where the weight is zero. -100 is not special: pass
+        its place as a weight of 0.
+      weights: [...], None for all ones; no gradient reaches them.
+      z_loss: strength of the pull of lse towards zero, which keeps logits from drifting.
+      label_smoothing: e, the share of the target spread evenly over the vocabulary.
+      soft: a teacher's logits; `projection` must be a DeferredLogits then. Theirs too exist for one
+        chunk at a time.
+      chunks: number of chunks; 1 holds all logits. Up to D tokens are never split: each chunk adds
+        a gradient of the kernel, [V, D], which is then as large as all their logits.
+      by_row: whether to return `nll_B` as well, sums over all axes of tokens but the first.
+
+    Returns:
+      Sums over all tokens. Reverse-mode gradients only, and only of `loss_sum`.
+
+    Raises:
+      ValueError: shapes that do not fit, or an option out of range.
+
+    Reference: z-loss, Chowdhery et al. 2022, PaLM, section 5 (arXiv:2204.02311); smoothing, Szegedy
+      et al. 2016, section 7 (arXiv:1512.00567).
+    """
+    tokens = (projection.x if isinstance(projection, DeferredLogits) else projection).shape[:-1]
+    weights = jnp.ones(tokens, jnp.float32) if weights is None else weights.astype(jnp.float32)
+    if not tokens or labels.shape != tokens or weights.shape != tokens:
+        raise ValueError(
+            f"labels {labels.shape}, weights {weights.shape}: both need one entry per token,"
+            f" {tokens}."
+        )
+    if not 0 <= label_smoothing < 1 or z_loss < 0 or chunks < 1:
+        raise ValueError(
+            f"label_smoothing={label_smoothing}, z_loss={z_loss}, chunks={chunks}: need 0 <="
+            " label_smoothing < 1, z_loss >= 0, chunks >= 1."
+        )
+    weights = jax.lax.stop_gradient(weights)
+    labels = labels.astype(jnp.int32)  # int8 could not index the columns of a vocabulary
+    if isinstance(projection, DeferredLogits):
+        pieces = pieces_of(labels.size, projection.x.shape[-1], chunks)
+        options = _Options(z_loss, label_smoothing, pieces, projection.sharding.platform, by_row)
+        if soft is not None:
+            soft = dataclasses.replace(
+                soft, projection=_by_part(soft.projection, labels, weights)[0]
+            )
+        projection, labels, weights = _by_part(projection, labels, weights)
+        loss_sum, *others = _fused(options, projection, soft, labels, weights)
+    else:
+        options = _Options(z_loss, label_smoothing, 1, UNSHARDED.platform, by_row)
+        loss_sum, *others = _sums(options, projection.astype(jnp.float32), labels, weights)
+    nll, correct_sum, *soft_sum = jax.lax.stop_gradient(others)
+    sums = CrossEntropy(
+        loss_sum, nll.sum() if by_row else nll, weights.sum(), correct_sum, *soft_sum
+    )
+    return dataclasses.replace(sums, nll_B=nll) if by_row else sums
+
+
+def token_log_probs(
+    projection: DeferredLogits, labels: jax.Array, /, *, chunks: int = 4
+) -> jax.Array:
+    """Computes log P(label) of each token, `z_y - log sum_v exp z_v`, float32 [..., T], with
+    gradients of each.
+
+    As in `cross_entropy` the logits of one chunk exist at a time; the backward pass computes them
+    again.
+
+    Args:
+      projection: features [..., T, D] and the vocabulary.
+      labels: int32 [..., T] of the vocabulary.
+      chunks: number of chunks.
+    """
+
+    @jax.checkpoint
+    def log_probs(x: jax.Array, labels: jax.Array) -> jax.Array:
+        logits = dataclasses.replace(projection, x=x).logits()
+        return _looked_up(logits, labels) - jax.nn.logsumexp(logits, axis=-1)
+
+    options = _Options(
+        0.0,
+        0.0,
+        pieces_of(labels.size, projection.x.shape[-1], chunks),
+        projection.sharding.platform,
+    )
+    done: list[jax.Array] = []
+    for part in _parts(options, labels):
+        x = _after(projection.sharding, done[-1:], projection.x[..., part, :])
+        done.append(log_probs(x, labels[..., part]))
+    return jnp.concatenate(done, axis=-1)
+
+
+def pieces_of(tokens: int, width: int, chunks: int) -> int:
+    """Returns the number of chunks `cross_entropy` uses: 1 if the logits are no larger than the
+    kernel's gradient."""
+    return 1 if tokens <= width else chunks
+
+
+def gather_positions(x_BTD: jax.Array, positions_BM: jax.Array, /) -> jax.Array:
+    """Gathers features at chosen positions, [B, M, D], so that a masked-LM head works on M tokens
+    instead of T.
+
+    Args:
+      x_BTD: features.
+      positions_BM: int32 in 0..T-1; padding may repeat any position, given weight zero in the loss.
+    """
+    if positions_BM.ndim != 2 or positions_BM.shape[0] != x_BTD.shape[0]:
+        raise ValueError(
+            f"positions {positions_BM.shape}, x {x_BTD.shape}: must be [batch, masked] of the same"
+            " batch."
+        )
+    return jnp.take_along_axis(x_BTD, positions_BM[:, :, None], axis=1)
+
+
+def _sums(
+    options: _Options,
+    logits: jax.Array,
+    labels: jax.Array,
+    weights: jax.Array,
+    soft: SoftTargets | None = None,
+) -> tuple[jax.Array, ...]:
+    """Sums loss, negative log-likelihood and correct labels, with weights, and the divergence from
+    a teacher's chunk."""
+    # A label with weight zero may be anything (-100); with a positive weight, one outside the
+    # vocabulary gives NaN.
+    # a lookup would count negative ones from the end
+    labels = jnp.where(labels < 0, logits.shape[-1], labels)
+    labels = jnp.where(weights == 0, 0, labels)
+    top = jax.lax.stop_gradient(logits.max(axis=-1))
+    if options.platform == "gpu":
+        label_logit = top + _compared(logits - top[..., None], labels)
+    else:  # a CPU sums comparisons on one core
+        label_logit = _looked_up(logits, labels)
+    lse = top + jnp.log(jnp.exp(logits - top[..., None]).sum(axis=-1))
+    nll = loss = lse - label_logit
+    if options.label_smoothing:
+        loss = (1 - options.label_smoothing) * nll + options.label_smoothing * (
+            lse - logits.mean(axis=-1)
+        )
+    if options.z_loss:
+        loss += options.z_loss * lse**2
+    of_nll = (weights * nll).sum(axis=tuple(range(1, nll.ndim)) if options.by_row else None)
+    sums = (weights * loss).sum(), of_nll, jnp.where(label_logit >= top, weights, 0).sum()
+    if soft is None:
+        return sums
+    divergence = (weights * soft.divergence(logits)).sum()
+    return (1 - soft.weight) * sums[0] + soft.weight * divergence, *sums[1:], divergence
+
+
+def _compared(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """Returns the logits of the labels, NaN for an unknown one, by a comparison, which a GPU fuses
+    with other passes.
+
+    The gradient of a lookup is a scatter into all logits, which costs another pass.
+    """
+    found = jnp.where(_is_label(logits, labels), logits, 0).sum(axis=-1)
+    return jnp.where((labels >= 0) & (labels < logits.shape[-1]), found, jnp.nan)
+
+
+@jax.custom_jvp
+def _looked_up(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """Looks up the logits of the labels, NaN for an unknown label; the gradient compares, as a
+    scatter needs zeros."""
+    return jnp.take_along_axis(logits, labels[..., None], axis=-1, mode="fill")[..., 0]
+
+
+@_looked_up.defjvp
+def _looked_up_jvp(
+    primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
+) -> tuple[jax.Array, jax.Array]:
+    logits, labels = primals
+    # XLA:CPU would fuse a where() before the first chunk
+    found = _is_label(logits, labels).astype(logits.dtype)
+    return _looked_up(logits, labels), (found * tangents[0]).sum(axis=-1)
+
+
+def _is_label(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    return (
+        jax.lax.broadcasted_iota(labels.dtype, logits.shape, logits.ndim - 1) == labels[..., None]
+    )
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _fused(
+    options: _Options,
+    projection: DeferredLogits,
+    soft: SoftTargets | None,
+    labels: jax.Array,
+    weights: jax.Array,
+) -> tuple[jax.Array, ...]:
+    total: tuple[jax.Array, ...] = ()
+    for part in _parts(options, labels):
+        x = _after(projection.sharding, total[:1], projection.x[..., part, :])
+        logits = dataclasses.replace(projection, x=x).logits()
+        total = _add(
+            total,
+            _sums(
+                options, logits, labels[..., part], weights[..., part], _soft_part(soft, part, x)
+            ),
+        )
+    return total
+
+
+def _fused_forward(
+    options: _Options,
+    projection: DeferredLogits,
+    soft: SoftTargets | None,
+    labels: jax.Array,
+    weights: jax.Array,
+) -> tuple[tuple[jax.Array, ...], DeferredLogits]:
+    """Computes the sums, and the gradients of the first, chunk by chunk: no logits survive to the
+    backward pass."""
+    kernel_VD = projection.kernel_VD.astype(projection.x.dtype)
+
+    def loss(
+        dots: jax.Array,
+        bias_V: jax.Array | None,
+        labels: jax.Array,
+        weights: jax.Array,
+        soft: SoftTargets | None,
+    ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+        sums = _sums(
+            options,
+            dataclasses.replace(projection, bias_V=bias_V).from_dots(dots),
+            labels,
+            weights,
+            soft,
+        )
+        return sums[0], sums
+
+    total: Any = ()
+    d_x = []
+    d_kernel_VD = None
+    for part in _parts(options, labels):
+        x = projection.x[..., part, :]
+        if d_kernel_VD is not None and projection.sharding.is_single_cpu:
+            x = cpu_tuning.schedule_after_sum(d_kernel_VD, x)
+        elif d_kernel_VD is not None:
+            x = _after(projection.sharding, [d_kernel_VD], x)
+        dots = projection.dot(x, kernel_VD, (-1, 1))
+        pull = jax.grad(loss, argnums=(0, 1), has_aux=True)
+        tokens = labels[..., part], weights[..., part], _soft_part(soft, part, x)
+        (d_dots, d_bias_V), sums = pull(dots, projection.bias_V, *tokens)
+        d_dots = d_dots.astype(x.dtype)
+        d_x.append(projection.dot(d_dots, kernel_VD, (-1, 0)))
+        d_kernel_VD = _add_product(projection, d_kernel_VD, d_dots, x)
+        total = _add(total, (sums, d_bias_V))
+    sums, d_bias_V = total
+    assert d_kernel_VD is not None, "there is at least one chunk"
+    gradient = dataclasses.replace(
+        projection, x=jnp.concatenate(d_x, axis=-2), kernel_VD=d_kernel_VD, bias_V=d_bias_V
+    )
+    return sums, jax.tree.map(lambda g, p: g.astype(p.dtype), gradient, projection)
+
+
+def _fused_backward(
+    options: _Options, gradient: DeferredLogits, cotangents: tuple[jax.Array, ...]
+) -> tuple[DeferredLogits, None, None, None]:
+    return (
+        jax.tree.map(lambda g: (g.astype(jnp.float32) * cotangents[0]).astype(g.dtype), gradient),
+        None,
+        None,
+        None,
+    )
+
+
+_fused.defvjp(_fused_forward, _fused_backward)
+
+
+def _by_part(
+    projection: DeferredLogits, labels: jax.Array, weights: jax.Array
+) -> tuple[DeferredLogits, jax.Array, jax.Array]:
+    """Reshapes [B, T] to [B, Q, T / Q] if sequences are split in Q, so that a chunk has tokens of
+    every device."""
+    parts = projection.sharding.num_shards("T").count
+    if parts == 1 or labels.ndim != 2 or labels.shape[1] % parts:
+        return projection, labels, weights
+    cut = [x.reshape(x.shape[0], parts, -1, *x.shape[2:]) for x in (projection.x, labels, weights)]
+    return dataclasses.replace(projection, x=cut[0]), cut[1], cut[2]
+
+
+def _parts(options: _Options, labels: jax.Array) -> list[slice]:
+    """Cuts the last axis of tokens into slices of nearly equal length."""
+    length = labels.shape[-1]
+    bounds = np.linspace(0, length, min(options.chunks, length) + 1).astype(int).tolist()
+    return [slice(*pair) for pair in itertools.pairwise(bounds)]
+
+
+def _soft_part(soft: SoftTargets | None, part: slice, x: jax.Array) -> SoftTargets | None:
+    """Returns a teacher's features of a chunk, whose logits are to be made only when those of `x`
+    may be."""
+    if soft is None:
+        return None
+    own = _after(soft.projection.sharding, [x], soft.projection.x[..., part, :])
+    return dataclasses.replace(soft, projection=dataclasses.replace(soft.projection, x=own))
+
+
+def _add(total: Any, more: Any) -> Any:
+    return jax.tree.map(jnp.add, total, more) if total else more
+
+
+def _after(sharding: ActivationSharding, done: Sequence[jax.Array], x: jax.Array) -> jax.Array:
+    """Returns `x`, to be computed only after `done`, so that the logits of one chunk exist at a
+    time."""
+    if sharding.is_single_cpu:
+        return cpu_tuning.schedule_after(done, x)
+    return jax.lax.optimization_barrier((x, *done))[0] if done else x
+
+
+def _add_product(
+    projection: DeferredLogits, total_VD: jax.Array | None, d_dots: jax.Array, x: jax.Array
+) -> jax.Array:
+    """Computes `total + d_dots^T x`, summed over tokens."""
+    if projection.sharding.is_single_cpu:  # as in cpu_tuning.matmul_of_matrices
+        d_dots, x = (array.reshape(-1, array.shape[-1]) for array in (d_dots, x))
+    tokens = tuple(range(x.ndim - 1))
+    product = functools.partial(projection.dot, axes=(tokens, tokens))
+    if total_VD is None:
+        return product(d_dots, x)
+    if projection.sharding.is_single_cpu:
+        return cpu_tuning.accumulate_product(total_VD, d_dots, x, product)
+    return total_VD + product(d_dots, x)

@@ -1,0 +1,27 @@
+"""Nearest neighbors by cosine."""
+
+import jax
+import jax.numpy as jnp
+
+from flaxformer_lite.nn.functions.pooling import to_unit_length
+
+
+def nearest(
+    table_VD: jax.Array, vector_D: jax.Array, /, k: int = 10
+) -> tuple[jax.Array, jax.Array]:
+    """Finds the rows of a table with the largest cosines to a vector.
+
+    >>> cosines, rows = nearest(jnp.array([[3.0, 0.0], [0.0, 2.0], [1.0, 1.0]]), jnp.array([1.0, 0.1]), 2)
+    >>> rows.tolist()
+    [0, 2]
+
+    Args:
+      table_VD: any floating dtype; a row of zeros has the cosine 0.
+      vector_D: the query, or several [..., D].
+      k: how many; at most V.
+
+    Returns:
+      Cosines, float32 [..., k] in descending order, and numbers of rows, int32 [..., k].
+    """
+    query, table_VD = (to_unit_length(jnp.asarray(x, jnp.float32)) for x in (vector_D, table_VD))
+    return jax.lax.top_k(jnp.matmul(query, table_VD.T, precision=jax.lax.Precision.HIGHEST), k)

@@ -1,0 +1,129 @@
+"""Where activations live: the interface that meshes implement, and its default, everything whole on
+one device."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+
+from flaxformer_lite import axes
+
+Names = tuple[str, ...]
+
+
+class Shards(NamedTuple):
+    """The number of shards of an axis, and the mesh axis that splits it, as `jax.lax`'s collectives
+    name it."""
+
+    count: int  # type: ignore[assignment]  # hides tuple.count
+    mesh_axis: str | Names
+
+
+@dataclass(frozen=True)
+class ActivationSharding:
+    """A placement of activations; the base class keeps everything whole on one device. Hashable, as
+    a static argument.
+
+    Attributes:
+      tuned: whether the optimizations of nn/functions/cpu_tuning.py may be used.
+    """
+
+    tuned: bool = field(default=False, kw_only=True)
+
+    @property
+    def platform(self) -> str:
+        """The platform that the program is for, such as "tpu"; on a mesh it may differ from jax's
+        default backend."""
+        return jax.default_backend()
+
+    @property
+    def device_kind(self) -> str:
+        """The kind of device that the program is for, such as "TPU v5"."""
+        return jax.devices()[0].device_kind
+
+    @property
+    def is_one_device(self) -> bool:
+        """Whether one device does all the work."""
+        return all(self.num_shards(letter).count == 1 for letter in "BTV")
+
+    @property
+    def is_single_cpu(self) -> bool:
+        """Whether one CPU does all the work and its optimizations are switched on."""
+        return self.tuned and self.platform == "cpu" and self.is_one_device
+
+    def constrain(self, x: jax.Array, letters: str) -> jax.Array:
+        """Places `x` on the devices by its axes; here the identity.
+
+        Args:
+          x: any array.
+          letters: one letter of `flaxformer_lite.axes` for each axis, such as `'BTD'`.
+
+        Raises:
+          ValueError: an unknown letter, or not one letter for each axis.
+        """
+        check_letters("constrain", letters, x.shape)
+        return x
+
+    def num_shards(self, letter: str) -> Shards:
+        """Returns how the axis of this letter is split; here into one shard."""
+        check_letters("num_shards", letter)
+        return Shards(1, ())
+
+    def per_shard(
+        self,
+        function: Callable[..., Any],
+        inputs: Sequence[Any],
+        output: Any,
+        *,
+        over: str | None = None,
+    ) -> Callable[..., Any]:
+        """Wraps a pure function to run on each device's own shards (`jax.shard_map`), as fused
+        kernels require.
+
+            attend = sharding.per_shard(kernel, ("BTNH", "BSKH", "BSKH", "B"), "BTNH")
+            out_BTNH = attend(q_BTNH, k_BSKH, v_BSKH, mask)
+
+        The shards are those of `constrain`. If one array cannot be split along an axis, none is
+        (query heads split without their key heads would meet the wrong ones); only an axis of size
+        one, which broadcasts, stays whole by itself.
+
+        Args:
+          function: must pass on `inside_shard()`, not this sharding. Pass arrays as arguments:
+            anything that it closes over must be whole on every device.
+          inputs: for each argument the letters of its leading axes, or a tree of them; `""` keeps
+            it whole everywhere.
+          output: the letters of the result, or a tree of them.
+          over: letters of the axes to split by hand; the function sees the others whole, and the
+            compiler splits them. None splits all by hand.
+
+        Returns:
+          A function with one argument per entry of `inputs`; each may be a tree or None. Here
+          `function` itself.
+        """
+        return function
+
+    def inside_shard(self) -> "ActivationSharding":
+        """Returns the sharding for use inside `per_shard`: everything whole, on the same
+        platform."""
+        return self
+
+
+def check_letters(caller: str, letters: str, shape: tuple[int, ...] | None = None) -> Names:
+    """Returns the names in axes.py of the letters, checked; if a shape is given, one for each
+    axis."""
+    unknown = [letter for letter in letters if letter not in axes.AXES]
+    if unknown:
+        raise ValueError(
+            f"{caller} letters={letters!r}: no axis {unknown[0]!r}; choose from"
+            f" {''.join(axes.AXES)}."
+        )
+    if shape is not None and len(letters) != len(shape):
+        raise ValueError(
+            f"{caller} letters={letters!r}: {len(letters)} letters for an array of shape {shape};"
+            " give one letter per axis."
+        )
+    return axes.names(letters)
+
+
+UNSHARDED = ActivationSharding()

@@ -1,0 +1,391 @@
+"""Multi-head, multi-query and grouped-query attention; self- and cross-attention; with and without
+a cache."""
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from flaxformer_lite import registry
+from flaxformer_lite.config import (
+    ConfigError,
+    Execution,
+    InitConfig,
+    NormConfig,
+    choices,
+    parts,
+    rules,
+)
+from flaxformer_lite.nn.attentions.arguments import Arguments, check_mask
+from flaxformer_lite.nn.attentions.dispatch import select_implementation
+from flaxformer_lite.nn.functions import masks
+from flaxformer_lite.nn.functions.checkpoint_names import OUT, QKV, named
+from flaxformer_lite.nn.functions.rotary import Phase, rotate
+from flaxformer_lite.nn.functions.tpu_tuning import materialize
+from flaxformer_lite.nn.modules import cache as caches
+from flaxformer_lite.nn.modules.cache import LayerCache
+from flaxformer_lite.nn.modules.context import Context, with_options
+from flaxformer_lite.nn.modules.einsum import Einsum
+from flaxformer_lite.nn.modules.norms import Norm
+from flaxformer_lite.nn.modules.position_tables import PositionTables
+from flaxformer_lite.nn.modules.sharding import sharding_of
+from flaxformer_lite.nn.positions.encoding import Bias, Encoding, hooks
+
+IN_WEIGHTS = ((r"(query|key|value)/kernel$", ("fsdp", "tensor", None)),)
+OUT_WEIGHT = ((r"attention/out/kernel$", ("tensor", None, "fsdp")),)
+IN_BIASES = ((r"(query|key|value)/bias$", ("tensor", None)),)
+OUT_BIAS = ((r"attention/out/bias$", ()),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionConfig(parts.MixerConfig):
+    """The record of an Attention.
+
+    Attributes:
+      num_heads: N.
+      num_kv_heads: K; 0 is N, 1 is multi-query, anything between is grouped-query.
+      head_dim: H; 0 is the width of the input divided by N.
+      bias: the projections that have a bias, out of `query`, `key`, `value` and `out`.
+      scale: factor on the dot products; None is 1 / sqrt(H).
+      softcap: turns logits into cap * tanh(logits / cap); 0 for none.
+      window: size of a sliding window; 0 sees everything.
+      qk_norm: the norm on each head's queries and keys (Qwen3); None for none.
+      position: an encoding; its `phase` rotates queries and keys, its `bias` adds to logits.
+      max_length: rows of a learned position table.
+      initial: initialization of the weights.
+      cross: whether keys and values come from the encoder's output instead of the layer's own
+        input.
+    """
+
+    name: ClassVar[str] = "attention"
+
+    num_heads: rules.Size
+    num_kv_heads: rules.Count = 0
+    head_dim: rules.Count = 0
+    bias: tuple[Annotated[str, rules.OneOf(choices.ATTENTION_BIAS_SLOTS)], ...] = ()
+    scale: float | None = None
+    softcap: rules.NotNegative = 0.0
+    window: rules.Count = 0
+    qk_norm: NormConfig | None = None
+    position: Annotated[Encoding, ", such as Rope()"] = field(default_factory=Encoding)
+    max_length: rules.Size = 512
+    initial: InitConfig = field(default_factory=InitConfig)
+    cross: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.num_heads % self.kv_heads:
+            raise ConfigError(
+                f"num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}: heads must be a"
+                " multiple of kv heads."
+            )
+
+    @property
+    def kv_heads(self) -> int:
+        return self.num_kv_heads or self.num_heads
+
+    def head_width(self, d_model: int) -> int:
+        """Returns H for a model of this width."""
+        if not self.head_dim and d_model % self.num_heads:
+            raise ConfigError(
+                f"num_heads={self.num_heads}: the input's width {d_model} is not a multiple of the"
+                " heads; set head_dim."
+            )
+        return self.head_dim or d_model // self.num_heads
+
+    def table_sizes(self, d_model: int) -> dict[str, Any]:
+        """Returns the sizes that the tables of a position encoding depend on."""
+        return dict(
+            d_model=d_model,
+            num_heads=self.num_heads,
+            head_dim=self.head_width(d_model),
+            max_length=self.max_length,
+            initial=self.initial,
+        )
+
+    def module(self, execution: Execution, *, causal: bool, name: str | None = None) -> "Attention":
+        return Attention(self, execution, causal, name=name)
+
+    def partition_rules(self) -> parts.Rules:
+        inward = IN_BIASES if {"query", "key", "value"} & set(self.bias) else ()
+        return IN_WEIGHTS + OUT_WEIGHT + inward + (OUT_BIAS if "out" in self.bias else ())
+
+    def init_cache(self, batch: int, length: int, d_model: int, dtype: DTypeLike) -> LayerCache:
+        return caches.empty(
+            batch, self.kv_heads, length, self.head_width(d_model), dtype, window=self.window
+        )
+
+    def prepare(
+        self,
+        context: Context,
+        x_BTD: jax.Array,
+        execution: Execution,
+        *,
+        causal: bool,
+        tables: Callable[..., Any],
+    ) -> Context:
+        """Computes phases and bias tables for the whole stack and, if each layer would otherwise
+        materialize them, the mask and the bias as arrays."""
+        if "phase" in hooks(self.position):
+            width = self.head_width(x_BTD.shape[-1])
+            assert context.position_ids_BT is not None, "a stack numbers its tokens"
+            context = context.replace(phase=self.position.phase(context.position_ids_BT, width))
+        if "bias" in hooks(self.position) and not self.position.per_layer:
+            context = context.replace(
+                tables=tables(self.position, **self.table_sizes(x_BTD.shape[-1]))
+            )
+        return materialize_mask_and_bias(self, context, x_BTD, execution, causal=causal)
+
+
+class Attention(nn.Module):
+    """Projects to heads, attends, and projects back.
+
+    Outside a stack (see `Context.prepared`), phases and position biases are computed here, with
+    positions counted from the first slot.
+
+    Reference: Vaswani et al. (2017), section 3.2; Shazeer (2019) for one, Ainslie et al. (2023) for
+      grouped K/V heads.
+    """
+
+    cfg: AttentionConfig
+    execution: Execution = Execution()
+    # whether rows see only themselves and earlier ones, on top of the mask (see Context.structured)
+    causal: bool = False
+
+    @nn.compact
+    def __call__(
+        self,
+        x_BTD: jax.Array,
+        context: Context | None = None,
+        cache: LayerCache | None = None,
+        *,
+        mask: Any = None,
+        position_ids: jax.Array | None = None,
+    ) -> Any:
+        """Returns y [B, T, D], or (y, cache) if a cache was passed."""
+        context = with_options(context, x_BTD, cache, mask=mask, position_ids_BT=position_ids)
+        has_cache = cache is not None
+        cfg = self.cfg
+        run = self.execution
+        sharding = sharding_of(self.execution)
+        if (
+            cache is not None
+            and not cfg.cross
+            and not (context.prepared and isinstance(cache, LayerCache))
+        ):
+            x_BTD = caches.check_layer(x_BTD, cache, context.index, first=context.first)
+        q_BTNH = self.project("query", "BTD,DNH->BTNH", x_BTD)
+        if cfg.cross:
+            k_BSKH, v_BSKH, cache = self._cross_keys(context, cache)
+            mask = context.cross_mask
+            bias = None
+            q_index = None
+            k_index = None
+        else:
+            k_BSKH, v_BSKH = self._keys(x_BTD)
+            if cfg.qk_norm is not None:
+                q_BTNH = Norm(cfg.qk_norm, run, name="query_norm")(q_BTNH)
+                k_BSKH = Norm(cfg.qk_norm, run, name="key_norm")(k_BSKH)
+            if (phase := self._phase(context, cache, x_BTD)) is not None:
+                q_BTNH = rotate(q_BTNH, phase)
+                k_BSKH = rotate(k_BSKH, phase)
+                v_BSKH = rotate(v_BSKH, phase) if phase.values else v_BSKH
+            q_index = k_index = None
+            if cache is not None:
+                caches.check_window(cache, cfg.window)
+                grown = caches.extend(cache, k_BSKH, v_BSKH, context.index, first=context.first)
+                cache, k_BSKH, v_BSKH, q_index, k_index = grown
+            check_mask(
+                context.mask, x_BTD.shape[0], x_BTD.shape[1], k_BSKH.shape[1], q_index, k_index
+            )
+            q_index_T = _or_arange(q_index, q_BTNH)
+            k_index_S = _or_arange(k_index, k_BSKH)
+            mask = self._mask(context, q_index_T, k_index_S)
+            bias = self._bias(context, x_BTD, q_index_T, k_index_S)
+        dropout: dict[str, Any] = {}
+        if "attention" in run.dropout_at and run.dropout and self.has_rng("dropout"):
+            dropout = {"dropout_rate": run.dropout, "dropout_key": self.make_rng("dropout")}
+        args = Arguments(
+            mask=mask,
+            bias=bias,
+            scale=cfg.scale,
+            softcap=cfg.softcap,
+            q_index=q_index,
+            k_index=k_index,
+            sharding=sharding,
+            **dropout,
+        )
+        q_BTNH, k_BSKH, v_BSKH = (sharding.constrain(x, "BTNH") for x in (q_BTNH, k_BSKH, v_BSKH))
+        q_BTNH, k_BSKH, v_BSKH = named(QKV, q_BTNH, k_BSKH, v_BSKH)
+        out_BTNH = sharding.constrain(self.attend(q_BTNH, k_BSKH, v_BSKH, args), "BTNH")
+        out_BTNH = materialize(out_BTNH, sharding.device_kind)
+        y_BTD = named(OUT, self.project("out", "BTNH,NHD->BTD", out_BTNH, width=x_BTD.shape[-1]))
+        return (y_BTD, cache) if has_cache else y_BTD
+
+    def attend(
+        self, q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: Arguments
+    ) -> jax.Array:
+        """Computes the mean of the values for each head, [B, T, N, H]; nn/modules/interceptors.py intercepts
+        this call for its weights."""
+        lengths = q_BTNH.shape[1], k_BSKH.shape[1]
+        return select_implementation(self.execution.attention, *lengths, args.sharding)(
+            q_BTNH, k_BSKH, v_BSKH, args
+        )
+
+    def project(self, name: str, equation: str, x: jax.Array, width: int = 0) -> jax.Array:
+        """Applies the projection `query`, `key`, `value` or `out` to `x`; subclasses may add to it.
+        `width` is the model's, where x has another."""
+        cfg = self.cfg
+        d_model = width or x.shape[-1]
+        sizes = {"D": d_model, "N": cfg.num_heads, "K": cfg.kv_heads, "H": cfg.head_width(d_model)}
+        # Mesh TensorFlow folds the missing 1 / sqrt(H) of the logits' scale (T5's is 1) into the
+        # initial queries.
+        gain = sizes["H"] ** -0.5 / cfg.scale if name == "query" and cfg.scale else 1.0
+        # Side by side is how flash_relative_bias takes them; splash, for causal attention without a
+        # bias, takes heads apart.
+        together = cfg.cross or not self.causal or "bias" in hooks(cfg.position)
+        return Einsum(
+            equation,
+            sizes,
+            name in cfg.bias,
+            cfg.initial,
+            self.execution,
+            name == "out",
+            gain,
+            together,
+            name=name,
+        )(x)
+
+    def _keys(self, x_BSD: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return self.project("key", "BSD,DKH->BSKH", x_BSD), self.project(
+            "value", "BSD,DKH->BSKH", x_BSD
+        )
+
+    def _cross_keys(
+        self, context: Context, cache: LayerCache | None
+    ) -> tuple[jax.Array, jax.Array, LayerCache | None]:
+        if context.encoder_output_BSD is None:
+            if cache is None or cache.cross_k_BKSH is None or cache.cross_v_BKSH is None:
+                raise ConfigError(
+                    "encoder_output_BSD=None: cross-attention needs the encoder's output, or a"
+                    " cache that has read it."
+                )
+            return (
+                caches.heads_first(cache.cross_k_BKSH),
+                caches.heads_first(cache.cross_v_BKSH),
+                cache,
+            )
+        k_BSKH, v_BSKH = self._keys(context.encoder_output_BSD)
+        k_BKSH, v_BKSH = map(caches.heads_first, (k_BSKH, v_BSKH))
+        return k_BSKH, v_BSKH, cache and cache.replace(cross_k_BKSH=k_BKSH, cross_v_BKSH=v_BKSH)
+
+    def _phase(self, context: Context, cache: LayerCache | None, x_BTD: jax.Array) -> Phase | None:
+        encoding = self.cfg.position
+        if context.prepared:
+            return context.phase
+        if "embed" in hooks(encoding):
+            raise ConfigError(
+                f"position={type(encoding).__name__}: adds to embeddings, which attention by itself"
+                " does not see; use a Stack, or another encoding."
+            )
+        if "phase" not in hooks(encoding):
+            return None
+        positions_BT = context.position_ids_BT
+        if positions_BT is None:
+            before = (
+                0 if cache is None else caches.start_of(cache, context.index, first=context.first)
+            )
+            positions_BT = before + arange(x_BTD)[None]
+        return encoding.phase(positions_BT, self.cfg.head_width(x_BTD.shape[-1]))
+
+    def _mask(
+        self, context: Context, q_index_T: jax.Array, k_index_S: jax.Array
+    ) -> masks.Mask | jax.Array | None:
+        mask = context.mask
+        window = self.cfg.window
+        if self.causal and not context.structured:
+            mask = masks.both(masks.causal(), mask, q_index_T, k_index_S)
+        near = masks.window(window - 1, 0 if self.causal else window - 1) if window else None
+        return masks.both(mask, near, q_index_T, k_index_S)
+
+    def _bias(
+        self, context: Context, x_BTD: jax.Array, q_index_T: jax.Array, k_index_S: jax.Array
+    ) -> Any:
+        encoding = self.cfg.position
+        if "bias" not in hooks(encoding) or context.bias is not None:
+            return context.bias
+        tables = context.tables
+        if encoding.per_layer or tables is None:
+            sizes = self.cfg.table_sizes(x_BTD.shape[-1])
+            tables = PositionTables(
+                encoding, "bias", **sizes, execution=self.execution, name="position"
+            )()
+        return bias_over_slots(
+            encoding, tables, q_index_T, k_index_S, context.columns_BS, causal=self.causal
+        )
+
+
+def bias_over_slots(
+    encoding: Encoding,
+    tables: Any,
+    q_index_T: jax.Array,
+    k_index_S: jax.Array,
+    columns_BS: jax.Array | None,
+    *,
+    causal: bool,
+) -> Bias | None:
+    """Returns the encoding's bias as a function of slots, or None.
+
+    Distances between slots equal those between positions, both for packed documents and for prompts
+    padded on the left, so no batch axis is needed; if an attention mask may have gaps, `columns_BS`
+    gives the positions of the slots.
+    """
+    if columns_BS is None:
+        return encoding.attention_bias(
+            tables, q_index_T[None], k_index_S[None], bidirectional=not causal
+        )
+    q_BT, k_BS = (
+        jnp.take(columns_BS, index, axis=1, mode="clip") for index in (q_index_T, k_index_S)
+    )
+    bias = encoding.attention_bias(tables, q_BT, k_BS, bidirectional=not causal)
+    return bias and dataclasses.replace(bias, consecutive=False)
+
+
+def arange(x_BT: jax.Array) -> jax.Array:
+    return jnp.arange(x_BT.shape[1], dtype=jnp.int32)
+
+
+def _or_arange(index: jax.Array | None, x_BT: jax.Array) -> jax.Array:
+    return arange(x_BT) if index is None else index
+
+
+def materialize_mask_and_bias(
+    cfg: AttentionConfig, context: Context, x_BTD: jax.Array, execution: Execution, *, causal: bool
+) -> Context:
+    """Builds the mask and the bias as arrays once for all layers, if dense attention would do so in
+    each of them."""
+    whole = [registry.resolve("attentions", name).attend for name in ("dense", "chunked_causal")]
+    length = x_BTD.shape[1]
+    if context.index is not None or not isinstance(length, int):
+        return context
+    if (
+        select_implementation(execution.attention, length, length, sharding_of(execution))
+        not in whole
+    ):
+        return context
+    index_T = arange(x_BTD)
+    if isinstance(context.mask, masks.Mask):
+        check_mask(context.mask, x_BTD.shape[0], length, length)
+        context = context.replace(mask=masks.materialize(context.mask, length))
+    if "bias" in hooks(cfg.position) and not cfg.position.per_layer:
+        bias = bias_over_slots(
+            cfg.position, context.tables, index_T, index_T, context.columns_BS, causal=causal
+        )
+        heads = jnp.zeros((1, 1, cfg.num_heads, 1))  # a shared bias reads only their number
+        context = context.replace(bias=bias and bias(heads, index_T, index_T))
+    return context

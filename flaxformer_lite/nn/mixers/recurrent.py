@@ -1,0 +1,250 @@
+"""The layer around every recurrent cell: input projection, scan, both directions in encoders, the
+state as a cache."""
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
+
+from flaxformer_lite.config import ConfigError, Execution, InitConfig, parts, rules
+from flaxformer_lite.nn.functions.recurrent import State, scan_cell
+from flaxformer_lite.nn.modules import cache as caches
+from flaxformer_lite.nn.modules.cache import StateCache
+from flaxformer_lite.nn.modules.context import Context, with_options
+from flaxformer_lite.nn.modules.documents import with_documents
+from flaxformer_lite.nn.modules.einsum import Einsum
+from flaxformer_lite.nn.modules.sharding import sharding_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecurrentConfig(parts.MixerConfig):
+    """The record of a recurrent layer; a cell adds its class variables.
+
+    Attributes:
+      units: U, the numbers in a state; 0 is the model's width, and in an encoder half of it for
+        each direction, so that the output is as wide as the model. Of another width, the output is
+        projected back.
+      initial: initialization of the input's weights; in a model, the model's.
+    """
+
+    gates: ClassVar[int]  # Z
+    states: ClassVar[int] = 1  # arrays in a state
+    biases: ClassVar[tuple[float, ...]]  # initial values: of the gates, then of the step's `bias_U`
+    step: ClassVar[Callable[..., State]]  # of nn/functions/recurrent.py
+
+    units: rules.Count = 0
+    initial: InitConfig = field(default_factory=InitConfig, metadata={"internal": True})
+
+    def for_model(self, standard: parts.Part) -> Self:
+        if window := getattr(standard, "window", 0):
+            raise ConfigError(
+                f"windows, {window} in a layer with mixer.name={self.name!r}: a recurrent layer"
+                " reads all that comes before; give it window=0."
+            )
+        return replace(self, initial=getattr(standard, "initial", self.initial))
+
+    def width(self, d_model: int, *, causal: bool) -> int:
+        """Returns U of one direction."""
+        if not (causal or self.units) and d_model % 2:
+            raise ConfigError(
+                f"d_model={d_model}: is odd, and each direction of an encoder has half of it; set"
+                " mixer.units."
+            )
+        return self.units or (d_model if causal else d_model // 2)
+
+    def module(self, execution: Execution, *, causal: bool, name: str | None = None) -> nn.Module:
+        return Recurrent(self, execution, causal, name=name)
+
+    def partition_rules(self) -> parts.Rules:
+        # Every step of the scan needs the whole recurrent kernel.
+        directions = rf"{self.name}/(forward|backward)"
+        return (
+            (rf"{directions}/input/kernel$", ("fsdp", None, None)),
+            (rf"{directions}/(kernel|bias)$", ()),
+            *(((rf"{self.name}/out/kernel$", (None, "fsdp")),) if self.units else ()),
+        )
+
+    def init_cache(self, batch: int, length: int, d_model: int, dtype: DTypeLike) -> StateCache:
+        return caches.empty_state(
+            [self.width(d_model, causal=True)] * self.states, batch, length, dtype
+        )
+
+    def prepare(
+        self,
+        context: Context,
+        x_BTD: jax.Array,
+        execution: Execution,
+        *,
+        causal: bool,
+        tables: Callable[..., Any],
+    ) -> Context:
+        """Reads documents and padding off the mask, once for all layers."""
+        return with_documents(context, x_BTD, causal=causal)
+
+
+class Recurrent(nn.Module):
+    """Reads from left to right with a state or, in an encoder, both ways, with the outputs side by
+    side.
+
+    The output of a direction at token t is its state after t; at padding, that after the token
+    before. Outside a stack the mask is read here (see `Context.prepared`).
+
+    Reference: Schuster and Paliwal 1997, "Bidirectional Recurrent Neural Networks".
+    """
+
+    cfg: RecurrentConfig
+    execution: Execution = Execution()
+    causal: bool = False  # whether to read from left to right only
+
+    @nn.compact
+    def __call__(
+        self,
+        x_BTD: jax.Array,
+        context: Context | None = None,
+        cache: StateCache | None = None,
+        *,
+        mask: Any = None,
+    ) -> Any:
+        """Returns y [B, T, D], or (y, cache) if a cache was passed."""
+        cfg = self.cfg
+        run = self.execution
+        d_model = x_BTD.shape[-1]
+        context = with_options(context, x_BTD, cache, mask=mask)
+        units = cfg.width(d_model, causal=self.causal)
+        x_BTD, context, state = begin(
+            cfg, run, x_BTD, context, cache, [units] * cfg.states, causal=self.causal
+        )
+        y_BTU, last = Direction(cfg, run, units, name="forward")(x_BTD, state, context)
+        if not self.causal:
+            back_BTU, _ = Direction(cfg, run, units, reverse=True, name="backward")(
+                x_BTD, state, context
+            )
+            y_BTU = jnp.concatenate([y_BTU, back_BTU], axis=-1)
+        if cfg.units:
+            sizes = {"U": y_BTU.shape[-1], "D": d_model}
+            y_BTU = Einsum("BTU,UD->BTD", sizes, False, cfg.initial, run, True, name="out")(y_BTU)
+        return finish(y_BTU, context, cache, last)
+
+
+class Direction(nn.Module):
+    """One direction of a recurrent layer."""
+
+    cfg: RecurrentConfig
+    execution: Execution
+    units: int
+    reverse: bool = False
+
+    @nn.compact
+    def __call__(self, x_BTD: jax.Array, state: State, context: Context) -> tuple[jax.Array, State]:
+        """Returns the outputs [B, T, U] and the last state."""
+        gates_BTZU, step = declare(self, self.cfg, self.execution, self.units, x_BTD)
+        return read_tokens(self.execution, step, state, gates_BTZU, context, reverse=self.reverse)
+
+
+def declare(
+    module: nn.Module, cfg: RecurrentConfig, execution: Execution, units: int, x_BTD: jax.Array
+) -> tuple[jax.Array, Callable[[State, jax.Array], State]]:
+    """Declares a cell's weights in a module that is being called; returns the gates [B, T, Z, U] of
+    x, and the step."""
+    dtype = jnp.dtype(execution.param_dtype)
+    sizes = {"D": x_BTD.shape[-1], "Z": cfg.gates, "U": units}
+    gates_BTZU = Einsum("BTD,DZU->BTZU", sizes, False, cfg.initial, execution, name="input")(x_BTD)
+    kernel_UZU = module.param("kernel", _orthogonal, (units, cfg.gates, units), dtype).astype(
+        x_BTD.dtype
+    )
+    initial_ZU = np.broadcast_to(np.asarray(cfg.biases, dtype)[:, None], (len(cfg.biases), units))
+    bias_ZU = module.param("bias", lambda _: jnp.asarray(initial_ZU)).astype(x_BTD.dtype)
+    more = {"bias_U": bias_ZU[cfg.gates]} if len(cfg.biases) > cfg.gates else {}
+    step = jax.tree_util.Partial(type(cfg).step, kernel_UZU=kernel_UZU, **more)
+    return gates_BTZU + bias_ZU[None, None, : cfg.gates], step
+
+
+def read_tokens(
+    execution: Execution,
+    step: Callable[[State, jax.Array], State],
+    state: State,
+    gates_BTZU: jax.Array,
+    context: Context,
+    *,
+    reverse: bool = False,
+) -> tuple[jax.Array, State]:
+    """Runs a cell over the documents of a batch; returns the outputs [B, T, U] and the last state.
+
+    On a mesh it is split by hand over the batch, so that devices add their gradients of the weights
+    once, not at every token.
+    """
+    read = sharding_of(execution).per_shard(
+        functools.partial(scan_cell, reverse=reverse), ("", "BU", "BTZU", "BT", "BT"), ("BTU", "BU")
+    )
+    return read(step, state, gates_BTZU, context.starts_BT, context.keep_BT)
+
+
+def begin(
+    cfg: RecurrentConfig,
+    execution: Execution,
+    x_BTD: jax.Array,
+    context: Context,
+    cache: StateCache | None,
+    sizes: Sequence[int],
+    *,
+    causal: bool,
+) -> tuple[jax.Array, Context, State]:
+    """Returns the input and the context, checked and with its documents, and the state of these
+    sizes to start from: that of the cache or, without one and in slot 0, zeros."""
+    if (parts := sharding_of(execution).num_shards("T").count) > 1:
+        raise ConfigError(
+            f"mesh.context={parts}: splits the sequence, which a recurrent layer ({cfg.name}) reads"
+            " token by token; set mesh.context=1 and a larger mesh.data."
+        )
+    if not context.prepared:
+        if isinstance(cache, StateCache) and context.index is None and not context.first:
+            context = context.replace(index=cache.length)  # a mask is then over all slots
+        context = with_documents(context, x_BTD, causal=causal)
+    zeros = tuple(jnp.zeros((x_BTD.shape[0], size), x_BTD.dtype) for size in sizes)
+    if cache is None:
+        return x_BTD, context, zeros
+    if not causal:
+        raise ConfigError(
+            "cache: an encoder's recurrent layer reads both ways, and cannot continue; leave it"
+            " out."
+        )
+    if not (context.prepared and isinstance(cache, StateCache)):
+        x_BTD = caches.check_layer(
+            x_BTD, cache, context.index, first=context.first, kind=StateCache
+        )
+    if (held := [s.shape[-1] for s in cache.state]) != list(sizes):
+        raise ConfigError(
+            f"cache has states of {held} numbers, where this layer ({cfg.name}) has {list(sizes)}:"
+            " make it from the layer's own config."
+        )
+    if context.first:
+        return x_BTD, context, zeros
+    index = caches.start_of(cache, context.index, first=False)
+    state = tuple(
+        jnp.where(index == 0, zero, s) for zero, s in zip(zeros, cache.state, strict=True)
+    )
+    return x_BTD, context, state
+
+
+def finish(y_BTD: jax.Array, context: Context, cache: StateCache | None, state: State) -> Any:
+    """Returns the output or, with a cache, also the cache after it."""
+    if cache is None:
+        return y_BTD
+    start = caches.start_of(cache, context.index, first=context.first)
+    return y_BTD, cache.replace(state=state, length=jnp.asarray(start + y_BTD.shape[1], jnp.int32))
+
+
+def _orthogonal(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
+    """Draws an orthogonal matrix for each gate, which keeps the length of a state over many steps
+    (Saxe et al. 2014)."""
+    units, gates, _ = shape
+    draw = nn.initializers.orthogonal()
+    return jnp.stack(
+        [draw(one, (units, units), dtype) for one in jax.random.split(key, gates)], axis=1
+    )

@@ -1,0 +1,100 @@
+"""One block for all families: residual connections are written once, and norm slots that are not
+named do nothing."""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+
+from flaxformer_lite.config import Execution, LayerConfig
+from flaxformer_lite.nn.functions.tpu_tuning import materialize
+from flaxformer_lite.nn.modules.context import Context, with_options
+from flaxformer_lite.nn.modules.dropout import Dropout
+from flaxformer_lite.nn.modules.norms import Norm
+from flaxformer_lite.nn.modules.sharding import sharding_of
+
+
+class Block(nn.Module):
+    """A mixer, cross-attention if the record has it, and a feed-forward, each with its norms and
+    residual.
+
+    y = out(x + branch(layer(in(x))))       post-norm, pre-norm or sandwich-norm, as `cfg.norm_at` says
+    y = out(branch(layer(in(x))))           if cfg.residual is none
+    y = x + mixer(in(x)) + feed_forward(in'(x))      if cfg.residual is parallel; parallel_shared: in' is in
+    """
+
+    cfg: LayerConfig
+    execution: Execution = Execution()
+    causal: bool = False  # whether each token sees only itself and earlier ones
+
+    @nn.compact
+    def __call__(
+        self,
+        x_BTD: jax.Array,
+        context: Context | None = None,
+        cache: Any = None,
+        *,
+        mask: Any = None,
+    ) -> Any:
+        """Returns y [B, T, D], or (y, cache) if a cache was passed."""
+        cfg = self.cfg
+        context = with_options(context, x_BTD, cache, mask=mask)
+        has_cache = cache is not None
+
+        def mixed(name: str, mixer: Any) -> Callable[[jax.Array], jax.Array]:
+            module = mixer.module(self.execution, causal=self.causal, name=name)
+
+            def apply(h_BTD: jax.Array) -> jax.Array:
+                nonlocal cache
+                if not has_cache:
+                    return module(h_BTD, context)
+                y_BTD, cache = module(h_BTD, context, cache)
+                return y_BTD
+
+            return apply
+
+        apply = {
+            name: (
+                part.module(self.execution, name=name)
+                if part is cfg.feed_forward
+                else mixed(name, part)
+            )
+            for name, part in cfg.parts.items()
+        }
+        if not cfg.residual.startswith("parallel"):
+            for name, layer in apply.items():
+                x_BTD = self._residual(name, x_BTD, layer)
+        else:
+            x_BTD = self._parallel(apply, x_BTD)
+        return (x_BTD, cache) if has_cache else x_BTD
+
+    def _residual(
+        self, part: str, x_BTD: jax.Array, apply: Callable[[jax.Array], jax.Array]
+    ) -> jax.Array:
+        h_BTD = materialize(
+            self._norm(part, "in", x_BTD), sharding_of(self.execution).device_kind, value=False
+        )
+        y_BTD = self._drop(part, self._norm(part, "branch", apply(h_BTD)))
+        y_BTD = y_BTD if self.cfg.residual == "none" else x_BTD + y_BTD
+        return self._norm(part, "out", sharding_of(self.execution).constrain(y_BTD, "BTD"))
+
+    def _parallel(
+        self, apply: dict[str, Callable[[jax.Array], jax.Array]], x_BTD: jax.Array
+    ) -> jax.Array:
+        (mixer, mix), (fed, feed) = apply.items()
+        h_BTD = self._norm(mixer, "in", x_BTD)
+        mixed_BTD = mix(h_BTD)
+        fed_BTD = feed(
+            h_BTD if self.cfg.residual == "parallel_shared" else self._norm(fed, "in", x_BTD)
+        )
+        x_BTD = x_BTD + self._drop(mixer, mixed_BTD) + self._drop(fed, fed_BTD)
+        return sharding_of(self.execution).constrain(x_BTD, "BTD")
+
+    def _norm(self, part: str, slot: str, x_BTD: jax.Array) -> jax.Array:
+        if not self.cfg.has_norm(part, slot):
+            return x_BTD
+        return Norm(self.cfg.norm, self.execution, name=f"{part}_{slot}_norm")(x_BTD)
+
+    def _drop(self, part: str, x_BTD: jax.Array) -> jax.Array:
+        return Dropout("branch", self.execution, name=f"{part}_dropout")(x_BTD)

@@ -1,0 +1,357 @@
+"""The caches of layers, keys and values or a recurrent state: explicit records, passed in and
+returned, never hidden."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import flax
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
+
+from flaxformer_lite.config import ConfigError, Execution, StackConfig
+
+
+class LayerCache(flax.struct.PyTreeNode):
+    """The keys, already rotated, and values of one layer.
+
+    Attributes:
+      k_BKSH, v_BKSH: one slot per position; a sliding window of W keeps W slots, with position i in
+        slot i mod W. Heads come before slots, so that the slots of a head are contiguous and no
+        step has to copy them. With batch size 1 the batch axis is omitted, to save XLA:CPU a copy.
+      length: int32 scalar, the number of positions stored so far, and so the slot of the next
+        token.
+      cross_k_BKSH, cross_v_BKSH: the encoder's, filled by the first call that gets the encoder's
+        output.
+      rolls: whether position i is in slot i mod W, so that there is always room.
+    """
+
+    k_BKSH: jax.Array
+    v_BKSH: jax.Array
+    length: jax.Array | np.ndarray
+    cross_k_BKSH: jax.Array | None = None
+    cross_v_BKSH: jax.Array | None = None
+    rolls: bool = flax.struct.field(pytree_node=False, default=False)
+
+    @property
+    def slots(self) -> int:
+        return self.k_BKSH.shape[-2]
+
+
+class StateCache(flax.struct.PyTreeNode):
+    """The state of one recurrent layer after the last token that it has read.
+
+    Attributes:
+      state: the arrays of the state, [B, U].
+      length: int32 scalar, the number of positions read so far.
+      cross_k_BKSH, cross_v_BKSH: as in LayerCache.
+      slots: the number of positions that the cache is for.
+    """
+
+    state: tuple[jax.Array, ...]
+    length: jax.Array | np.ndarray
+    cross_k_BKSH: jax.Array | None = None
+    cross_v_BKSH: jax.Array | None = None
+    slots: int = flax.struct.field(pytree_node=False, default=0)
+
+    rolls: ClassVar[bool] = False
+
+
+# fields that beams of one prompt have in common
+SHARED = (
+    "length",
+    "cross_k_BKSH",
+    "cross_v_BKSH",
+)
+
+
+def empty_state(sizes: Sequence[int], batch: int, length: int, dtype: DTypeLike) -> StateCache:
+    """Builds the cache of a recurrent layer with states of these sizes, all zero."""
+    states = tuple(jnp.zeros((batch, size), dtype) for size in sizes)
+    return StateCache(states, np.zeros((), np.int32), slots=length)
+
+
+def empty(
+    batch: int, kv_heads: int, length: int, head_dim: int, dtype: DTypeLike, *, window: int = 0
+) -> LayerCache:
+    """Builds an empty cache of one layer; its length is a numpy zero, known to be zero inside jit
+    too."""
+    capacity = min(length, window or length)
+    shape = (batch,)[: batch != 1] + (kv_heads, capacity, head_dim)
+    rolls = capacity == window
+    return LayerCache(
+        jnp.zeros(shape, dtype), jnp.zeros(shape, dtype), np.zeros((), np.int32), rolls=rolls
+    )
+
+
+def init_stack_cache(
+    cfg: StackConfig, batch: int, length: int, d_model: int, execution: Execution = Execution()
+) -> list[Any]:
+    """Builds empty caches for a stack: one per layer or, if it scans, one per kind, stacked over a
+    leading Y axis.
+
+    Args:
+      cfg, execution: those of the stack.
+      batch: B.
+      length: S, the number of positions.
+      d_model: D, the width of the stack's input.
+    """
+    if not isinstance(cfg, StackConfig):
+        raise ConfigError(
+            f"init_stack_cache of {type(cfg).__name__}: needs a StackConfig; for a whole model use"
+            " init_cache."
+        )
+    sizes = (batch, length, d_model, jnp.dtype(execution.dtype))
+    kinds = [layer.mixer and layer.mixer.init_cache(*sizes) for layer in cfg.pattern]
+    if not cfg.scans(execution):
+        return [kinds[cfg.kind(layer)] for layer in range(cfg.num_layers)]
+
+    def stack(x: Any) -> Any:
+        shape = (cfg.num_layers // len(kinds), *x.shape)
+        return (np if isinstance(x, np.ndarray) else jnp).broadcast_to(x[None], shape)
+
+    return jax.tree.map(stack, kinds)
+
+
+def length_of(cache: Any) -> jax.Array:
+    """Returns the number of positions that a model's caches hold, int32 scalar, the same in all
+    layers."""
+    layer = jax.tree.leaves(cache, is_leaf=_is_layer)[0]
+    return layer.length if layer.length.ndim == 0 else layer.length[0]
+
+
+def capacity_of(cache: Any) -> int:
+    """Returns the number of slots of the longest cache in a layer's or a stack's, 0 if there is
+    none."""
+    return max((c.slots for c in layers_of(cache)), default=0)
+
+
+def check_stack(cfg: StackConfig, execution: Execution, cache: Any, batch: int) -> None:
+    """Checks that caches are those of this stack, for this many rows."""
+    wanted = len(cfg.pattern) if cfg.scans(execution) else cfg.num_layers
+    way_out = f"make it with init_cache or init_stack_cache, for a batch of {batch}"
+    if not isinstance(cache, Sequence):
+        raise ConfigError(
+            f"cache is a {type(cache).__name__}: must be a list with the caches of all layers;"
+            f" {way_out}."
+        )
+    if len(cache) != wanted:
+        raise ConfigError(
+            f"cache has {len(cache)} entries for a stack that keeps {wanted}; {way_out}."
+        )
+    for layer in layers_of(list(cache)):
+        _check_rows(layer, batch, axis=int(cfg.scans(execution)))
+
+
+def _check_rows(layer: LayerCache | StateCache, batch: int, axis: int = 0) -> None:
+    rows = 1 if _is_single(layer, axis) else jax.tree.leaves(layer)[0].shape[axis]
+    if rows != batch:
+        raise ConfigError(
+            f"cache has {rows} rows for {batch} rows of tokens: make one for a batch of {batch}."
+        )
+
+
+def check_room(x_BTD: jax.Array, cache: Any, index: Any) -> jax.Array:
+    """Refuses tokens from slot `index` on that the caches cannot take, or turns them into NaN if
+    that is traced."""
+    layers = layers_of(cache)
+    length = x_BTD.shape[1]
+    if any(isinstance(layer, StateCache) for layer in layers):
+        x_BTD = _check_follows(x_BTD, index, length_of(cache))
+    room = min((layer.slots for layer in layers if not layer.rolls), default=None)
+    if room is None:
+        return x_BTD
+    if isinstance(index, jax.core.Tracer):
+        return nan_where((index + length > room,), x_BTD)
+    if index + length > room:
+        raise ConfigError(
+            f"{length} tokens from slot {int(index)} on: the cache ends at {room} slots; make a"
+            " longer one."
+        )
+    return x_BTD
+
+
+def _check_follows(x_BTD: jax.Array, index: Any, length: Any) -> jax.Array:
+    """Refuses to continue a recurrent state elsewhere than at its end; slot 0 starts a new one."""
+    if isinstance(wrong := (index != 0) & (index != length), jax.core.Tracer):
+        return nan_where((wrong,), x_BTD)
+    if wrong:
+        raise ConfigError(
+            f"cache_index={int(index)}: a recurrent layer has read {int(length)} tokens and keeps"
+            f" only its last state; continue at {int(length)}, keep the cache of an earlier call,"
+            " or start again at 0."
+        )
+    return x_BTD
+
+
+def check_layer(
+    x_BTD: jax.Array, cache: Any, index: Any, *, first: bool, kind: type[Any] = LayerCache
+) -> jax.Array:
+    """Checks the cache of a layer by itself, like `check_stack` and `check_room`."""
+    if not isinstance(cache, kind):
+        raise ConfigError(
+            f"cache is a {type(cache).__name__}: must be the {kind.__name__} of this one layer."
+        )
+    _check_rows(cache, x_BTD.shape[0])
+    return check_room(x_BTD, cache, start_of(cache, index, first=first))
+
+
+def check_window(cache: LayerCache, window: int) -> None:
+    """Refuses a rolling cache that has overwritten positions within the layer's window."""
+    if cache.rolls and not 0 < window <= cache.k_BKSH.shape[-2]:
+        raise ConfigError(
+            f"cache keeps the last {cache.k_BKSH.shape[-2]} positions for a layer with"
+            f" window={window}: make it from the layer's own config."
+        )
+
+
+def nan_where(faults: tuple[jax.Array, ...], x_BTD: jax.Array) -> jax.Array:
+    """Turns x into NaN if one of the faults is True, as a traced call cannot be refused."""
+    for fault in faults:
+        x_BTD = jnp.where(fault, jnp.asarray(jnp.nan, x_BTD.dtype), x_BTD)
+    return x_BTD
+
+
+def start_of(cache: LayerCache | StateCache, index: Any, *, first: bool) -> Any:
+    """Returns the slot of the first new position; `index` None is the cache's length, `first` an
+    empty cache's 0."""
+    return 0 if first else cache.length if index is None else index
+
+
+def repeat_rows(cache: Any, times: int, axis: int) -> Any:
+    """Repeats each example's caches `times` times in a row.
+
+    Args:
+      cache: the caches of all layers; those of other classes need a field `length`.
+      times: how often.
+      axis: the batch axis, 1 if layers are stacked.
+    """
+
+    def layer(kept: Any) -> Any:
+        if _is_single(kept, axis) and times > 1:
+            kept = kept.replace(
+                k_BKSH=jnp.expand_dims(kept.k_BKSH, axis), v_BKSH=jnp.expand_dims(kept.v_BKSH, axis)
+            )
+        repeated = jax.tree.map(
+            lambda x: jnp.repeat(x, times, axis=axis), kept.replace(length=None)
+        )
+        return repeated.replace(length=kept.length)
+
+    return jax.tree.map(layer, cache, is_leaf=_is_layer)
+
+
+def take_rows(cache: Any, rows: jax.Array, axis: int) -> Any:
+    """Selects the caches of the given rows, in order; the encoder's part is shared by all beams of
+    a prompt and stays."""
+
+    def layer(kept: Any) -> Any:
+        shared = {name: getattr(kept, name) for name in SHARED if hasattr(kept, name)}
+        own = kept.replace(**dict.fromkeys(shared))
+        return jax.tree.map(lambda x: jnp.take(x, rows, axis=axis), own).replace(**shared)
+
+    return jax.tree.map(layer, cache, is_leaf=_is_layer)
+
+
+def _is_layer(cache: Any) -> bool:
+    return hasattr(cache, "length")
+
+
+def _is_single(layer: Any, axis: int) -> bool:
+    """Returns whether keys and values are those of a single example, without a batch axis."""
+    return isinstance(layer, LayerCache) and layer.k_BKSH.ndim == 3 + axis
+
+
+def layers_of(cache: Any) -> list[LayerCache | StateCache]:
+    """Lists the caches of attention and of recurrent layers."""
+    return [
+        x
+        for x in jax.tree.leaves(cache, is_leaf=_is_layer)
+        if isinstance(x, LayerCache | StateCache)
+    ]
+
+
+def extend(
+    cache: LayerCache, k_BTKH: jax.Array, v_BTKH: jax.Array, index: jax.Array | None, *, first: bool
+) -> tuple[LayerCache, jax.Array, jax.Array, jax.Array | None, jax.Array | None]:
+    """Writes T new positions, and returns the keys and values that they may attend to.
+
+    Args:
+      cache: the cache of one layer.
+      k_BTKH, v_BTKH: keys, already rotated, and values of the new positions.
+      index: the slot of the first new position; None is the cache's length.
+      first: whether the cache is empty, so that the new positions see only each other.
+
+    Returns:
+      The cache, keys and values, and the slots of the new positions and of the keys (None: 0, 1, 2
+      ...).
+    """
+    length = k_BTKH.shape[1]
+    capacity = cache.k_BKSH.shape[-2]
+    rolls = cache.rolls
+    start = start_of(cache, index, first=first)
+    pairs = ((cache.k_BKSH, k_BTKH), (cache.v_BKSH, v_BTKH))
+    k_BKSH, v_BKSH = (append(old, new, start, rolls=rolls) for old, new in pairs)
+    written = cache.replace(
+        k_BKSH=k_BKSH, v_BKSH=v_BKSH, length=jnp.asarray(start + length, jnp.int32)
+    )
+    if first:
+        return written, k_BTKH, v_BTKH, None, None
+    rows_T = start + jnp.arange(length, dtype=jnp.int32)
+    if length == 1 or not rolls:
+        return written, read(k_BKSH), read(v_BKSH), rows_T, slots(capacity, start + length - 1)
+    # The first new positions still see slots that the later ones overwrite.
+    k_index_S = jnp.concatenate([slots(capacity, start - 1), rows_T])
+    k_BSKH, v_BSKH = (
+        jnp.concatenate([read(old), new.astype(old.dtype)], axis=1) for old, new in pairs
+    )
+    return written, k_BSKH, v_BSKH, rows_T, k_index_S
+
+
+def slots(capacity: int, index: jax.Array) -> jax.Array:
+    """Returns the position held by each slot of a rolling cache after writing `index`; negative for
+    empty slots.
+
+    Slot s holds the largest position p <= index with p mod capacity = s. While index < capacity,
+    slot = position.
+    """
+    s = jnp.arange(capacity, dtype=jnp.int32)
+    return index - jnp.mod(index - s, capacity)
+
+
+def append(
+    cache_BKSH: jax.Array, new_BTKH: jax.Array, index: jax.Array | int, *, rolls: bool = True
+) -> jax.Array:
+    """Writes positions index .. index + T - 1 to their slots; a rolling cache keeps the last S of
+    them.
+
+    Args:
+      cache_BKSH: keys or values of a layer.
+      new_BTKH: keys or values of the new positions.
+      index: the first new position; a static int saves work.
+      rolls: whether position i lives in slot i mod S; otherwise all positions must fit.
+    """
+    capacity = cache_BKSH.shape[-2]
+    length = new_BTKH.shape[1]
+    new_BKTH = heads_first(new_BTKH.astype(cache_BKSH.dtype))
+    if cache_BKSH.ndim == 3:
+        new_BKTH = jnp.squeeze(new_BKTH, 0)
+    if length > 1 and length >= capacity:
+        first = index + length - capacity
+        return jnp.roll(new_BKTH[..., length - capacity :, :], shift=first % capacity, axis=-2)
+    if length > 1 and rolls and not isinstance(index, int):
+        slots_T = (index + jnp.arange(length, dtype=jnp.int32)) % capacity
+        return cache_BKSH.at[..., slots_T, :].set(new_BKTH)
+    return jax.lax.dynamic_update_slice_in_dim(
+        cache_BKSH, new_BKTH, index % capacity, axis=cache_BKSH.ndim - 2
+    )
+
+
+def read(cache_BKSH: jax.Array) -> jax.Array:
+    """Returns all slots in attention's order of axes, [B, S, K, H]."""
+    return heads_first(cache_BKSH[None] if cache_BKSH.ndim == 3 else cache_BKSH)
+
+
+def heads_first(x_BSKH: jax.Array) -> jax.Array:
+    """Converts from attention's order of axes to the cache's, or back."""
+    return jnp.swapaxes(x_BSKH, 1, 2)

@@ -1,0 +1,97 @@
+"""Information about tokens that layers share, computed once per stack and passed down with the
+residual stream."""
+
+from typing import Any
+
+import flax
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.nn.attentions.arguments import check_slots
+from flaxformer_lite.nn.functions.masks import Mask
+from flaxformer_lite.nn.modules.cache import capacity_of
+
+
+class Context(flax.struct.PyTreeNode):
+    """Masks, positions and biases of a call; a pytree, so that scan and remat accept it. None means
+    "not given".
+
+    Attributes:
+      mask: a Mask of nn/functions/masks.py or a boolean array, True = may attend. A causal layer hides
+        later columns as well, unless `structured`. With a cache: a Mask is over all slots, not over
+        this call's tokens.
+      cross_mask: the same, for decoder rows and encoder columns.
+      position_ids_BT: int32, [1, T] or [B, T]; None counts from the first slot.
+      starts_BT: bool, True for the first token of a document, and
+      keep_BT: bool, False for padding: what `mask` says to recurrent layers (nn/modules/documents.py).
+      bias: added to the logits of self-attention, [1, N, T, S], if it is the same in all layers and
+        held whole.
+      tables: the learned arrays of a bias that layers evaluate block by block.
+      columns_BS: positions of the slots, for biases, if padding between tokens makes them differ
+        from the slot numbers.
+      phase: rotation of queries and keys.
+      index: the first row's slot in the cache, int32 scalar; None is the cache's length.
+      encoder_output_BSD: input of cross-attention; None once the cache holds its keys and values.
+      structured: whether `mask` already decides which later columns a causal layer shows, as a
+        prefix LM's mask does.
+      first: whether the cache is empty before these rows.
+      prepared: whether the stack has already computed what its mixers share.
+    """
+
+    mask: Any = None
+    cross_mask: Any = None
+    position_ids_BT: jax.Array | None = None
+    starts_BT: jax.Array | None = None
+    keep_BT: jax.Array | None = None
+    bias: Any = None
+    tables: Any = None
+    columns_BS: jax.Array | None = None
+    phase: Any = None
+    index: jax.Array | None = None
+    encoder_output_BSD: jax.Array | None = None
+    structured: bool = flax.struct.field(pytree_node=False, default=False)
+    first: bool = flax.struct.field(pytree_node=False, default=False)
+    prepared: bool = flax.struct.field(pytree_node=False, default=False)
+
+
+def with_options(context: Context | None, x_BTD: jax.Array, cache: Any, **options: Any) -> Context:
+    """Returns the context, or a new one, with the options that are not None set; used by modules
+    called on their own.
+
+    Raises:
+      ConfigError: the context or the positions are something else.
+      ValueError: the mask does not reach the last slot of the cache.
+    """
+    if not (context is None or isinstance(context, Context)):
+        raise ConfigError(
+            f"context: must be a Context, not {type(context).__name__}; if it is a mask, pass it as"
+            " mask=."
+        )
+    context = (context or Context()).replace(
+        **{name: value for name, value in options.items() if value is not None}
+    )
+    if context.prepared:
+        return context
+    if cache is not None and context.index is None and not context.first:
+        check_slots(context.mask, capacity_of(cache))
+    if context.position_ids_BT is not None:
+        context = context.replace(position_ids_BT=_positions(context.position_ids_BT, x_BTD))
+    return context
+
+
+def _positions(ids: Any, x_BTD: jax.Array) -> jax.Array:
+    if isinstance(ids, Mask | Context):
+        keyword = "mask" if isinstance(ids, Mask) else "context"
+        raise ConfigError(f"position_ids: is a {type(ids).__name__}; pass it as {keyword}=.")
+    ids = ids if hasattr(ids, "ndim") else np.asarray(ids)
+    batch, length = x_BTD.shape[:2]
+    if ids.shape not in ((1, length), (batch, length)) or not jnp.issubdtype(
+        ids.dtype, jnp.integer
+    ):
+        raise ConfigError(
+            f"position_ids: must be integer [1 or {batch}, {length}], one per token, not"
+            f" {ids.dtype} {ids.shape}."
+        )
+    return ids

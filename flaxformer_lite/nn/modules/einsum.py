@@ -1,0 +1,116 @@
+"""The dense layer: an einsum, with weight shape and initialization derived from its equation."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from flaxformer_lite.config import Execution, InitConfig
+from flaxformer_lite.nn.functions.cpu_tuning import matmul_of_matrices
+from flaxformer_lite.nn.functions.tpu_tuning import has_narrow_heads, matmul_of_heads
+from flaxformer_lite.nn.modules.sharding import sharding_of
+
+
+def initializer(
+    cfg: InitConfig, fan_in: int, fan_out: int, *, residual: bool = False, gain: float = 1.0
+) -> Callable:
+    """Builds the initializer that a record names.
+
+    Args:
+      cfg: the distribution.
+      fan_in, fan_out: inputs summed for one output, and outputs that one input contributes to.
+      residual: whether the layer writes to the residual stream, for `normal_residual`.
+      gain: factor on the stddev, for `fan_in` only.
+    """
+    if cfg.kind == "xavier":
+        limit = math.sqrt(6 / (fan_in + fan_out))
+        return lambda key, shape, dtype: jax.random.uniform(key, shape, dtype, -limit, limit)
+    if cfg.kind == "fan_in":
+        return nn.initializers.normal(gain * fan_in**-0.5)
+    shrink = (2 * cfg.layers) ** -0.5 if residual and cfg.kind == "normal_residual" else 1.0
+    return nn.initializers.normal(cfg.stddev * shrink)
+
+
+class Letters:
+    """The letters of an equation such as `BTD,DNH->BTNH`: `ins` of the kernel's summed axes (D),
+    and `outs` of the others (NH)."""
+
+    def __init__(self, equation: str):
+        operands, out = equation.split("->")
+        kernel = operands.split(",")[1]
+        self.ins = "".join(letter for letter in kernel if letter not in out)
+        self.outs = "".join(letter for letter in kernel if letter in out)
+
+
+def expand(part: jax.Array, x: jax.Array) -> jax.Array:
+    """Adds leading axes of size 1 to an array of the last axes of x, so that it broadcasts."""
+    return part.reshape((1,) * (x.ndim - part.ndim) + part.shape)
+
+
+class Einsum(nn.Module):
+    """y = einsum(equation, x, kernel) + bias, in the dtype of x.
+
+    Attributes:
+      equation: such as `BTD,DNH->BTNH`, with summed letters last in the input and first in the
+        weight.
+      sizes: size of each letter of the weight.
+      bias: whether to add a bias over the output letters of the weight.
+      initial: the distribution that the weight starts from.
+      execution: gives the weight's dtype.
+      residual: whether the output is added to the residual stream (see `initializer`).
+      gain: see `initializer`.
+      heads_together: whether a TPU may multiply heads that do not fill its lanes side by side.
+    """
+
+    equation: str
+    sizes: dict[str, int]
+    bias: bool = False
+    initial: InitConfig = InitConfig()
+    execution: Execution = Execution()
+    residual: bool = False
+    gain: float = 1.0
+    heads_together: bool = False
+
+    @nn.compact
+    def __call__(self, x: Any, prepare: Callable[[Any], jax.Array] | None = None) -> jax.Array:
+        """Applies the layer to an array `x`, or to the elementwise `prepare(x)` of a tree of
+        arrays, which is recomputed in the backward pass (nn/functions/cpu_tuning.py)."""
+        inputs, out = self.equation.split("->")
+        x_letters, w_letters = inputs.split(",")
+        shape = tuple(self.sizes[c] for c in w_letters)
+        summed = sum(c not in out for c in w_letters)
+        fan_in = math.prod(self.sizes[c] for c in w_letters if c not in out)
+        fan_out = math.prod(self.sizes[c] for c in w_letters if c in out)
+        init = initializer(self.initial, fan_in, fan_out, residual=self.residual, gain=self.gain)
+        dtype = jnp.dtype(self.execution.param_dtype)
+        # Cast and multiplied as qwix intercepts it: a quantized kernel has no other casts, and no
+        # other shape.
+        kernel = jnp.asarray(self.param("kernel", init, shape, dtype), jax.tree.leaves(x)[0].dtype)
+        adapter = self.execution.adapter
+        adapted = adapter is not None and adapter.adapts("/".join((*self.path, "kernel")))
+        if adapted and prepare:
+            x = prepare(x)
+            prepare = None
+        sharding = sharding_of(self.execution)
+        on_tpu = sharding.platform == "tpu" and not self.is_initializing()  # when qwix reads shapes
+        if self.heads_together and on_tpu and has_narrow_heads(kernel, summed):
+            y = matmul_of_heads(x, kernel, summed)
+        elif prepare or (sharding.tuned and sharding.is_one_device):
+            y = matmul_of_matrices(x, kernel, summed, prepare)
+        else:
+            axes = tuple(range(x.ndim - summed, x.ndim)), tuple(range(summed))
+            y = jax.lax.dot_general(x, kernel, (axes, ((), ())), preferred_element_type=x.dtype)
+        bias = self._bias(out, x_letters, dtype, y.dtype) if self.bias else None
+        if adapted:
+            return adapter.apply(self, x, kernel, y, bias)
+        return y if bias is None else y + bias
+
+    def _bias(self, out: str, x_letters: str, dtype: Any, y_dtype: Any) -> jax.Array:
+        shape = tuple(self.sizes[c] for c in out if c not in x_letters)
+        bias = self.param("bias", nn.initializers.zeros, shape, dtype)
+        return bias.astype(y_dtype).reshape(
+            tuple(1 if c in x_letters else self.sizes[c] for c in out)
+        )

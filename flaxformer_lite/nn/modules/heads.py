@@ -1,0 +1,120 @@
+"""Output heads. Heads over the vocabulary return DeferredLogits: everything except the matmul with
+V columns."""
+
+from dataclasses import dataclass, field
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from flaxformer_lite.config import Execution, InitConfig, NormConfig
+from flaxformer_lite.nn.functions.activations import ACTIVATIONS
+from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
+from flaxformer_lite.nn.modules.dropout import Dropout
+from flaxformer_lite.nn.modules.einsum import Einsum, initializer
+from flaxformer_lite.nn.modules.norms import Norm
+from flaxformer_lite.nn.modules.sharding import sharding_of
+
+LABELS = {"question_answering": 2, "multiple_choice": 1}  # number of labels that the task fixes
+
+
+@dataclass(frozen=True, kw_only=True)
+class VocabConfig:
+    """The record of a VocabHead: logits cap tanh((x W^T * scale + b) / cap).
+
+    Attributes:
+      vocab_size: V.
+      tied: whether W is the token table; otherwise the head has its own kernel.
+      scale: factor on the dot products.
+      softcap: the cap; 0 for none.
+      bias: whether there is a b.
+      initial: initialization of the kernel.
+    """
+
+    vocab_size: int
+    tied: bool = True
+    scale: float = 1.0
+    softcap: float = 0.0
+    bias: bool = False
+    initial: InitConfig = field(default_factory=InitConfig)
+
+
+class VocabHead(nn.Module):
+    """Logits over the vocabulary, not yet multiplied out."""
+
+    cfg: VocabConfig
+    execution: Execution = Execution()
+    # False if b is a constant of the published weights, which gets no gradient
+    trained_bias: bool = True
+
+    @nn.compact
+    def __call__(self, x: jax.Array, embedding_VE: jax.Array) -> DeferredLogits:
+        cfg = self.cfg
+        dtype = jnp.dtype(self.execution.param_dtype)
+        bias_V = None
+        kernel_VE = embedding_VE
+        if not cfg.tied:
+            init = initializer(cfg.initial, x.shape[-1], cfg.vocab_size)
+            kernel_VE = self.param("kernel", init, (cfg.vocab_size, x.shape[-1]), dtype)
+        if cfg.bias:
+            bias_V = self.param("bias", nn.initializers.zeros, (cfg.vocab_size,), dtype)
+            bias_V = bias_V if self.trained_bias else jax.lax.stop_gradient(bias_V)
+        sharding = sharding_of(self.execution)
+        return DeferredLogits(
+            x, kernel_VE, bias_V, scale=cfg.scale, softcap=cfg.softcap, sharding=sharding
+        )
+
+
+class MaskedLmHead(nn.Module):
+    """BERT's head: a dense layer to the width of the tables, an activation, a norm, then the
+    vocabulary.
+
+    Reference: Devlin et al., "BERT" (2019), appendix A.2, and the published code's
+      `get_masked_lm_output`.
+    """
+
+    cfg: VocabConfig
+    activation: str
+    norm: NormConfig
+    execution: Execution = Execution()
+
+    @nn.compact
+    def __call__(self, x_BTD: jax.Array, embedding_VE: jax.Array) -> DeferredLogits:
+        sizes = {"D": x_BTD.shape[-1], "E": embedding_VE.shape[-1]}
+        x_BTE = Einsum("BTD,DE->BTE", sizes, True, self.cfg.initial, self.execution, name="dense")(
+            x_BTD
+        )
+        x_BTE = Norm(self.norm, self.execution, name="norm")(ACTIVATIONS[self.activation](x_BTE))
+        return VocabHead(self.cfg, self.execution, name="vocab")(x_BTE, embedding_VE)
+
+
+class Pooler(nn.Module):
+    """A dense layer and an activation on the first token: the sentence vector (Devlin et al. 2019,
+    section 3)."""
+
+    activation: str = "tanh"
+    initial: InitConfig = InitConfig()
+    execution: Execution = Execution()
+
+    @nn.compact
+    def __call__(self, x_BTD: jax.Array) -> jax.Array:
+        sizes = {"A": x_BTD.shape[-1], "D": x_BTD.shape[-1]}
+        dense = Einsum("BD,DA->BA", sizes, True, self.initial, self.execution, name="dense")
+        return ACTIVATIONS[self.activation](dense(x_BTD[:, 0]))
+
+
+class Classifier(nn.Module):
+    """Dropout and a dense layer to `num_labels` classes, over the last axis of [B, D] or [B, T,
+    D]."""
+
+    num_labels: int
+    bias: bool = True
+    initial: InitConfig = InitConfig()
+    execution: Execution = Execution()
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = Dropout("branch", self.execution)(x)
+        equation = "BTD,DC->BTC" if x.ndim == 3 else "BD,DC->BC"
+        sizes = {"D": x.shape[-1], "C": self.num_labels}
+        return Einsum(equation, sizes, self.bias, self.initial, self.execution, name="dense")(x)

@@ -1,0 +1,287 @@
+"""Reading and replacing of what modules compute, by name, while a model is applied.
+
+Linen's interceptors see every call of a module, also inside scan and remat; where none is active,
+nothing is read and the program stays as it is. A name is the path in the parameter tree, with the
+layers of a stack numbered as they run, also where they share weights or are scanned. Attention adds
+`logits`, `weights` and `heads` below its own name.
+"""
+
+import dataclasses
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax.core.scope import union_filters
+
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.nn.attentions import dense
+from flaxformer_lite.nn.attentions.arguments import Arguments
+from flaxformer_lite.nn.functions import kernels
+from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
+from flaxformer_lite.nn.modules.dropout import Dropout
+from flaxformer_lite.nn.modules.stack import Group, Stack
+
+VALUES = "tap_values"  # collections: what is read, and the number of each row of a scan
+ROWS = "tap_rows"
+LAYERS = re.compile(r"\{([\d,]+)\}")
+UNNAMED = (Dropout, nn.Dropout, Group)
+
+
+class Frame(NamedTuple):
+    """A module that is running.
+
+    Attributes:
+      path: its path in the parameter tree.
+      name: that of its output; in a scan with the layers that one trace stands for, as
+        `layer_{0,2,4}`.
+      module: None outside of the model.
+      calls: how often each path was called from here.
+      row: which of these layers runs; traced.
+    """
+
+    path: tuple[str, ...] = ()
+    name: tuple[str, ...] = ()
+    module: Any = None
+    calls: Any = None
+    row: Any = None
+
+
+class Taps:
+    """An interceptor (`nn.intercept_methods`) of one call of `apply`; sows what it reads into
+    VALUES.
+
+    Attributes:
+      wants: whether the value of this name is read.
+      patches: by name, an array in place of a value, or a function of the value.
+      found: the shape and dtype of all values, in the order of their computation.
+    """
+
+    def __init__(self, wants: Callable[[str], bool], patches: Mapping[str, Any]) -> None:
+        self.wants = wants
+        self.patches = patches
+        self.found: dict[str, jax.ShapeDtypeStruct] = {}
+        self._frames = [Frame(calls=Counter())]
+
+    def __call__(
+        self, next_function: Callable[..., Any], args: Any, kwargs: Any, context: Any
+    ) -> Any:
+        module = context.module
+        method = context.method_name
+        if method == "attend" and len(args) == 4 and isinstance(args[3], Arguments):
+            return self._attend(module, next_function, *args)
+        if method != "__call__":
+            return next_function(*args, **kwargs)
+        frame = self._enter(module)
+        # a module inside its own scan or remat, or the model itself
+        lifted = frame.path == self._frames[-1].path
+        self._frames.append(frame)
+        try:
+            out = next_function(*args, **kwargs)
+        finally:
+            self._frames.pop()
+        if lifted or isinstance(module, UNNAMED):
+            return out
+        # with a cache, layers return it too
+        value, *rest = out if isinstance(out, tuple) else (out,)
+        value = self._tap(module, frame, "", value)
+        return (value, *rest) if isinstance(out, tuple) else value
+
+    def _enter(self, module: Any) -> Frame:
+        """Returns the frame of a module that begins to run."""
+        path = module.path
+        above = next(
+            frame for frame in reversed(self._frames) if path[: len(frame.path)] == frame.path
+        )
+        name = above.name
+        row = above.row
+        if path != above.path:
+            below = path[len(above.path) :]
+            call = above.calls[path]
+            above.calls[path] += 1
+            last = below[-1] + f":{call}" * bool(call)
+            name = (*name, *below[:-1], last)
+            if isinstance(above.module, Group):
+                kind = int(last.removeprefix("block_"))
+                cfg = above.module.cfg
+                layers = ",".join(map(str, range(kind, cfg.num_layers, len(cfg.pattern))))
+                name = (*above.name[:-1], f"layer_{{{layers}}}")
+            elif (
+                isinstance(above.module, Stack)
+                and above.module.cfg.share
+                and below[0].startswith("layer_")
+            ):
+                which = int(below[0].removeprefix("layer_"))
+                depth = [i for i, own in enumerate(above.module.cfg.share) if own == which][call]
+                name = (*above.name, f"layer_{depth}")
+        if isinstance(module, Group) and module.has_variable(ROWS, "row"):
+            row = module.get_variable(ROWS, "row")
+        return Frame(path, name, module, Counter(), row)
+
+    def _tap(self, module: Any, frame: Frame, part: str, value: Any) -> Any:
+        """Reads or replaces a value where it is asked for."""
+        names = _expanded(_name(frame, part))
+        if isinstance(value, DeferredLogits):
+            if patched := [name for name in names if name in self.patches]:
+                raise ConfigError(
+                    f"patch of {patched[0]!r}: logits over the vocabulary are computed after the"
+                    " modules; patch what the head reads."
+                )
+            self._declare(names, jax.eval_shape(value.logits))
+            if any(map(self.wants, names)):
+                self._sow(module, frame, part, value.logits())
+            return value
+        if not isinstance(value, jax.Array):
+            return value
+        self._declare(names, value)
+        for row, name in enumerate(names):
+            if name not in self.patches:
+                continue
+            if frame.row is None:
+                value = self._patched(name, value)
+            else:
+                replace = lambda x, name=name: self._patched(name, x)  # noqa: E731
+                value = jax.lax.cond(frame.row == row, replace, lambda x: x, value)
+        if any(map(self.wants, names)):
+            self._sow(module, frame, part, value)
+        return value
+
+    def _attend(
+        self,
+        module: Any,
+        next_function: Callable[..., Any],
+        q_BTNH: Any,
+        k_BSKH: Any,
+        v_BSKH: Any,
+        args: Arguments,
+    ) -> Any:
+        """Computes logits and weights by the dense equation where they are asked for, and the
+        output from them only where they are replaced."""
+        frame = self._frames[-1]
+        B, T, N, _ = q_BTNH.shape
+        S = k_BSKH.shape[1]
+        names = [name for part in ("logits", "weights") for name in _expanded(_name(frame, part))]
+        self._declare(names, jax.ShapeDtypeStruct((B, N, T, S), jnp.float32))
+        patched = any(name in self.patches for name in names)
+        if patched or any(map(self.wants, names)):
+            logits_BNTS, visible_BTS = dense.logits(q_BTNH, k_BSKH, v_BSKH, args)
+            logits_BNTS = self._tap(module, frame, "logits", logits_BNTS)
+            weights_BNTS = self._tap(
+                module, frame, "weights", kernels.softmax(logits_BNTS, visible_BTS)
+            )
+        if patched:
+            factor_BNTS = dense.dropout_factor(args, weights_BNTS.shape)
+            out_BTNH = kernels.pool(
+                weights_BNTS if factor_BNTS is None else weights_BNTS * factor_BNTS, v_BSKH
+            )
+        else:
+            out_BTNH = next_function(q_BTNH, k_BSKH, v_BSKH, args)
+        return self._tap(module, frame, "heads", out_BTNH)
+
+    def _declare(self, names: list[str], value: Any) -> None:
+        for name in names:
+            self.found[name] = jax.ShapeDtypeStruct(value.shape, value.dtype)
+
+    def _sow(self, module: Any, frame: Frame, part: str, value: jax.Array) -> None:
+        module.sow(
+            VALUES, _name(frame, part), value, reduce_fn=lambda _, new: new, init_fn=lambda: None
+        )
+
+    def _patched(self, name: str, value: jax.Array) -> jax.Array:
+        patch = self.patches[name]
+        new = patch(value) if callable(patch) else patch
+        shape = None if new is None or isinstance(new, str) else jnp.shape(new)
+        if shape not in ((), value.shape):
+            has = f"is {new!r}" if shape is None else f"has shape {shape}"
+            raise ConfigError(
+                f"patch of {name!r}: {has}; must be an array of {value.shape}, as the value it"
+                " replaces, one number, or a function of the value that returns either."
+            )
+        return jnp.broadcast_to(jnp.asarray(new, value.dtype), value.shape)
+
+
+def apply(
+    module: nn.Module,
+    variables: Mapping[str, Any],
+    taps: Taps,
+    *args: Any,
+    mutable: Any = (),
+    **options: Any,
+) -> tuple[Any, dict[str, jax.Array], dict[str, Any]]:
+    """Applies a module under the taps.
+
+    Args:
+      module: a model, or any module.
+      variables: as for `module.apply`.
+      taps: new ones for each call.
+      *args, **options: of `module.apply`.
+      mutable: collections to return updated.
+
+    Returns:
+      The output, the values that `taps.wants`, and the updated collections.
+    """
+    if taps.patches and (rows := _rows(variables["params"])):
+        variables = {**variables, ROWS: rows}
+    mutable = union_filters(mutable, [VALUES])
+    with nn.intercept_methods(taps):
+        out, state = _untuned(module).apply(variables, *args, mutable=mutable, **options)
+    values: dict[str, jax.Array] = {}
+    for path, value in jax.tree_util.tree_leaves_with_path(state.get(VALUES, {})):
+        name = path[-1].key
+        names = _expanded(name)
+        values |= (
+            {name: value} if names == [name] else {own: value[row] for row, own in enumerate(names)}
+        )
+    return (
+        out,
+        {name: values[name] for name in taps.found if name in values and taps.wants(name)},
+        state,
+    )
+
+
+def _name(frame: Frame, part: str) -> str:
+    return "/".join((*frame.name, part) if part else frame.name)
+
+
+def _expanded(name: str) -> list[str]:
+    """Returns the names that a name in a scan stands for."""
+    layers = LAYERS.search(name)
+    return [name.replace(layers[0], layer) for layer in layers[1].split(",")] if layers else [name]
+
+
+def found_by(module: nn.Module, *args: Any, **options: Any) -> dict[str, jax.ShapeDtypeStruct]:
+    """Returns the names, shapes and dtypes of all values in a call, without computing them; takes
+    the options of `init`."""
+    taps = Taps(lambda name: False, {})
+    with nn.intercept_methods(taps):
+        jax.eval_shape(lambda: _untuned(module).init(jax.random.key(0), *args, **options))
+    return taps.found
+
+
+def _rows(params: Any) -> dict[str, Any]:
+    """Numbers the rows of scanned layers, at the paths of their groups."""
+    rows: dict[str, Any] = {}
+    for name, below in params.items():
+        if not isinstance(below, Mapping):
+            continue
+        if name == "layers" and "block_0" in below:
+            rows[name] = {"row": jnp.arange(jax.tree.leaves(below)[0].shape[0], dtype=jnp.int32)}
+        elif inner := _rows(below):
+            rows[name] = inner
+    return rows
+
+
+def _untuned(module: Any) -> Any:
+    """Returns the module with each layer traced by itself, where a trainer would trace identical
+    ones once."""
+    record = "cfg" if hasattr(getattr(module, "cfg", None), "sharding") else "execution"
+    run: Any = getattr(module, record, None)
+    sharding: Any = getattr(run, "sharding", None)
+    if not getattr(sharding, "tuned", False):
+        return module
+    return module.clone(
+        **{record: dataclasses.replace(run, sharding=dataclasses.replace(sharding, tuned=False))}
+    )

@@ -1,0 +1,181 @@
+"""A stack of blocks, run by a Python loop or a scan, with optional rematerialization."""
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from flaxformer_lite.config import Execution, StackConfig, choices
+from flaxformer_lite.nn.functions import checkpoint_names, masks
+from flaxformer_lite.nn.modules.block import Block
+from flaxformer_lite.nn.modules.cache import check_room, check_stack, length_of
+from flaxformer_lite.nn.modules.context import Context, with_options
+from flaxformer_lite.nn.modules.dropout import Dropout
+from flaxformer_lite.nn.modules.norms import Norm
+from flaxformer_lite.nn.modules.position_tables import PositionTables
+from flaxformer_lite.nn.modules.sharding import sharding_of
+from flaxformer_lite.nn.positions.encoding import Encoding, hooks
+
+POLICIES = {"dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable, "full": None} | {
+    remat: jax.checkpoint_policies.save_only_these_names(*remat.split("+"))
+    for remat in choices.REMATS
+    if checkpoint_names.ATTENTION in remat
+}
+
+
+class Group(nn.Module):
+    """The blocks of one period of the pattern, which scan repeats."""
+
+    cfg: StackConfig
+    execution: Execution
+    causal: bool
+
+    @nn.compact
+    def __call__(self, x_BTD: jax.Array, contexts: tuple[Context, ...], cache: Any = None) -> Any:
+        kept = []
+        for i, (layer, context) in enumerate(zip(self.cfg.pattern, contexts, strict=True)):
+            block = Block(layer, self.execution, self.causal, name=f"block_{i}")
+            x_BTD, own = _run(block, x_BTD, context, cache and cache[i])
+            kept.append(own)
+        return x_BTD, cache and kept
+
+
+class Stack(nn.Module):
+    """Layers in a repeated pattern, and the final norm.
+
+    Weights are named `layer_0`, `layer_1`, ... or, with `execution.scan`, `layers/block_<i>` with a
+    leading Y axis for each kind i of the pattern: the same numbers in another layout
+    (nn/modules/layout.py).
+    """
+
+    cfg: StackConfig
+    execution: Execution = Execution()
+    causal: bool = False  # whether each token sees only itself and earlier ones
+    # whether positions are already added to the embeddings, which a stack on its own does itself
+    embedded: bool = False
+
+    @nn.compact
+    def __call__(
+        self,
+        x_BTD: jax.Array,
+        position_ids_BT: jax.Array | None = None,
+        context: Context | None = None,
+        cache: Any = None,
+        *,
+        mask: Any = None,
+    ) -> Any:
+        """Returns the last hidden state [B, T, D], or (state, cache) if a cache was passed:
+        `init_stack_cache`."""
+        cfg = self.cfg
+        context = with_options(context, x_BTD, cache, mask=mask, position_ids_BT=position_ids_BT)
+        if cache is not None:
+            check_stack(cfg, self.execution, cache, x_BTD.shape[0])
+            if context.index is None:
+                context = context.replace(index=length_of(cache))
+            x_BTD = check_room(x_BTD, cache, 0 if context.first else context.index)
+        context = self._with_structure(self._with_positions(context, x_BTD), x_BTD)
+        if not self.embedded:
+            x_BTD = self._embedded(x_BTD, context)
+        contexts = self._contexts(context, x_BTD)
+        run = self._scan if cfg.scans(self.execution) else self._loop
+        x_BTD, kept = run(x_BTD, contexts, cache)
+        if cfg.final_norm is not None:
+            x_BTD = Norm(cfg.final_norm, self.execution, name="final_norm")(x_BTD)
+        x_BTD = Dropout("final", self.execution)(x_BTD)
+        return x_BTD if cache is None else (x_BTD, kept)
+
+    def _with_positions(self, context: Context, x_BTD: jax.Array) -> Context:
+        if context.position_ids_BT is not None:
+            return context
+        rows_1T = jnp.arange(x_BTD.shape[1], dtype=jnp.int32)[None]
+        return context.replace(
+            position_ids_BT=rows_1T if context.index is None else context.index + rows_1T
+        )
+
+    def _with_structure(self, context: Context, x_BTD: jax.Array) -> Context:
+        """Makes the mask of a causal stack causal itself; a mask array refers to the rows and
+        columns of this call."""
+        if (
+            not self.causal
+            or context.structured
+            or not (context.mask is None or isinstance(context.mask, masks.Mask))
+        ):
+            return context
+        rows_T = jnp.arange(x_BTD.shape[1], dtype=jnp.int32)
+        return context.replace(
+            mask=masks.both(masks.causal(), context.mask, rows_T, rows_T), structured=True
+        )
+
+    def _embedded(self, x_BTD: jax.Array, context: Context) -> jax.Array:
+        mixer = self.cfg.pattern[0].mixer
+        encoding = getattr(mixer, "position", None)
+        if mixer is None or encoding is None or "embed" not in hooks(encoding):
+            return x_BTD
+        sizes = mixer.table_sizes(x_BTD.shape[-1])
+        tables = PositionTables(
+            encoding, "embed", **sizes, execution=self.execution, name="embed_position"
+        )()
+        return encoding.embed(tables, x_BTD, context.position_ids_BT)
+
+    def _contexts(self, context: Context, x_BTD: jax.Array) -> tuple[Context, ...]:
+        """Prepares the context for each kind of layer, once for all layers of that kind."""
+        names: dict[Encoding, str] = {}
+
+        def tables(encoding: Encoding, **sizes: Any) -> dict[str, jax.Array]:
+            name = names.setdefault(encoding, "position" if not names else f"position_{len(names)}")
+            if name not in declared:
+                declared[name] = PositionTables(
+                    encoding, "bias", **sizes, execution=self.execution, name=name
+                )()
+            return declared[name]
+
+        declared: dict[str, dict[str, jax.Array]] = {}
+        made: dict[Any, Context] = {None: context.replace(prepared=True)}
+        for layer in self.cfg.pattern:
+            if layer.mixer is not None and layer.mixer not in made:
+                whole = layer.mixer.prepare(
+                    context, x_BTD, self.execution, causal=self.causal, tables=tables
+                )
+                made[layer.mixer] = whole.replace(prepared=True)
+        return tuple(made[layer.mixer] for layer in self.cfg.pattern)
+
+    def _loop(self, x_BTD: jax.Array, contexts: tuple[Context, ...], cache: Any) -> Any:
+        cfg = self.cfg
+        run = self.execution
+        kept = []
+        blocks = {}
+        make = Block if run.remat == "none" else nn.remat(Block, policy=POLICIES[run.remat])
+        if sharding_of(run).tuned:
+            # The trainer traces identical layers once (nn/functions/cpu_tuning.py); elsewhere each
+            # layer is traced by itself, for interceptors and captured intermediates.
+            make = nn.jit(make)
+        for i in range(cfg.num_layers):
+            which = cfg.share[i] if cfg.share else i
+            if which not in blocks:
+                blocks[which] = make(
+                    cfg.pattern[cfg.kind(i)], run, self.causal, name=f"layer_{which}"
+                )
+            x_BTD, own = _run(blocks[which], x_BTD, contexts[cfg.kind(i)], cache and cache[i])
+            kept.append(own)
+        return x_BTD, cache and kept
+
+    def _scan(self, x_BTD: jax.Array, contexts: tuple[Context, ...], cache: Any) -> Any:
+        remat = self.execution.remat
+        group = (
+            Group if remat == "none" else nn.remat(Group, policy=POLICIES[remat], prevent_cse=False)
+        )
+        layers = nn.scan(
+            group,
+            variable_axes={
+                True: 0
+            },  # anything that layers sow gets the leading axis of their weights
+            split_rngs={"params": True, "dropout": True},
+            in_axes=(nn.broadcast, 0),
+            length=self.cfg.num_layers // len(self.cfg.pattern),
+        )
+        return layers(self.cfg, self.execution, self.causal, name="layers")(x_BTD, contexts, cache)
+
+
+def _run(block: Block, x_BTD: jax.Array, context: Context, cache: Any) -> tuple[jax.Array, Any]:
+    return (block(x_BTD, context), None) if cache is None else block(x_BTD, context, cache)

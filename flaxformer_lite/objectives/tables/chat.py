@@ -1,0 +1,137 @@
+"""The base of tasks on conversations: chat templates, and what a decoder writes as the next
+answer."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.config.rules import Size
+from flaxformer_lite.objectives.tables.task import Row
+from flaxformer_lite.objectives.tables.writing import ScoredBy, WritingTask
+
+Messages = list[dict[str, Any]]
+ANSWERS = "assistant"  # the role whose turns are answers
+# For models without one: each turn under its role, answers ending with the end-of-text token.
+PLAIN = (
+    "{% for m in messages %}{{ m.role ~ ':\n' ~ m.content }}{% if m.role == 'assistant' %}{{"
+    " eos_token }}{% endif %}{{ '\n' }}{% endfor %}{% if add_generation_prompt %}{{ 'assistant:\n'"
+    " }}{% endif %}"
+)
+
+
+class Turns(NamedTuple):
+    """A conversation as tokens, [T] int32: its ids, 1 for those of answers, the ids before the last
+    answer.
+
+    `end` is the special token that ends a turn, or None.
+    """
+
+    ids: np.ndarray
+    answers: np.ndarray
+    prompt: np.ndarray
+    end: int | None
+    row: int
+    cut: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChatTask(WritingTask):
+    """Base class of tasks whose rows are conversations of roles system, user and assistant.
+
+    Attributes:
+      template: Jinja source, as published models have it; by default that of `train.init_from`, or
+        a plain one.
+      answer_length: the most tokens of an answer that the model writes.
+    """
+
+    scored_by: ScoredBy = "none"
+    template: str = ""
+    answer_length: Size = 64
+
+    skeletons: ClassVar[tuple[str, ...]] = ("decoder",)
+
+    def published_fields(self) -> dict[str, Any]:
+        return {"chat_template": self.template or PLAIN}
+
+    def turns(self, conversations: Sequence[Messages], limit: int, reader: Any) -> list[Turns]:
+        """Tokenizes conversations; one that ends with another role gets an answer without letters
+        and weights.
+
+        A conversation that is too long loses its end, so its last answer may have no tokens.
+        """
+        known = [messages[-1]["role"] == ANSWERS for messages in conversations]
+        open_turn = {"role": ANSWERS, "content": ""}
+        whole = [
+            said if ends else [*said, open_turn]
+            for said, ends in zip(conversations, known, strict=True)
+        ]
+        encoded = reader.conversations(self.template or PLAIN, whole, known)
+        return [
+            Turns(ids[:limit], answers[:limit], ids[:last], end, row, max(0, len(ids) - limit))
+            for row, (ids, answers, last, end) in enumerate(encoded, start=reader.first)
+        ]
+
+    def limits(self, records: Any) -> dict[str, Any]:
+        """Returns the length of an answer, and the ids that end it: end-of-text, and what the
+        template ends turns with."""
+        ends = {records.tokenizer.eos_id, records.features[0][0].end} - {None}
+        return {"max_new_tokens": self.answer_length, "eos_token_id": tuple(sorted(ends))}
+
+    def prompt(self, records: Any, example: int) -> np.ndarray:
+        return records.features[example][0].prompt
+
+    def costs(self, piece: Any) -> tuple[int, ...]:
+        return (len(piece.ids),)
+
+
+def messages_of(value: Any, number: int, role: str) -> Messages:
+    """Returns the messages of a row: a list, its JSON, or a text, which is the user's.
+
+    Raises:
+      ConfigError: it is neither.
+    """
+    if isinstance(value, str):
+        if not value.lstrip().startswith("[{"):
+            return [{"role": "user", "content": value}]
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            raise ConfigError(
+                f"row {number + 1}: {role} begins like JSON, but is not: {value[:80]!r}."
+            ) from None
+    usable = (
+        isinstance(value, (list, tuple))
+        and len(value)
+        and all(
+            isinstance(m, dict)
+            and isinstance(m.get("role"), str)
+            and isinstance(m.get("content"), str)
+            for m in value
+        )
+    )
+    if not usable:
+        raise ConfigError(
+            f"row {number + 1}: {role}={str(value)[:80]!r} must be a list of"
+            ' {"role": "user" or "assistant", "content": text}.'
+        )
+    return [{"role": m["role"], "content": m["content"]} for m in value]
+
+
+def asked_and_answered(messages: Messages) -> tuple[str, str | None]:
+    """Returns the last text that is no answer, and the answer with which the messages end, if they
+    do."""
+    asked = next((m["content"] for m in reversed(messages) if m["role"] != ANSWERS), "")
+    return asked, messages[-1]["content"] if messages[-1]["role"] == ANSWERS else None
+
+
+def check_known(row: Row, roles: Sequence[str], number: int) -> None:
+    """Refuses a row that has none of the columns that may begin a conversation."""
+    if all(row[role] is None for role in roles):
+        raise ConfigError(
+            f"row {number + 1}: has no {' or '.join(roles)}; name the column with"
+            " --config.data.columns."
+        )

@@ -1,0 +1,384 @@
+"""Classification of texts or pairs of texts, into one class or several, and regression of a number.
+
+Reference: Devlin et al. 2019, section 4.1 (arXiv:1810.04805); class weights as in King and Zeng
+  2001, "Logistic
+Regression in Rare Events Data".
+"""
+
+import collections
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from scipy.special import expit, softmax
+
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.config.rules import OneOf, Positive, Probability
+from flaxformer_lite.objectives.base import ACCURACY, Metric, score
+from flaxformer_lite.objectives.rows import framed
+from flaxformer_lite.objectives.sums import LossSums
+from flaxformer_lite.objectives.tables import scores
+from flaxformer_lite.objectives.tables.breakdown import (
+    Breakdown,
+    Cell,
+    class_scores,
+    class_table,
+    confusion_matrix,
+    confusion_table,
+    shortened,
+    worst_table,
+)
+from flaxformer_lite.objectives.tables.task import (
+    Column,
+    Labelled,
+    Row,
+    index_of,
+    names_of,
+    number_of,
+    texts_of,
+)
+
+Kind = Annotated[str, OneOf(("single", "multiple", "number"))]
+Weighting = Annotated[str, OneOf(("none", "balanced"))]
+SEPARATORS = (";", "|", ",")  # between several labels in one field of csv
+PROBLEMS = {  # what config.json calls each kind
+    "single": "single_label_classification",
+    "multiple": "multi_label_classification",
+    "number": "regression",
+}
+FEW = 2  # rows of a class, less than which are reported
+NAMED = 5  # most labels that a remark names
+MOST_CLASSES = 1000  # more are numbers, or free text
+LOSS = Metric("loss", unit="nats per text")
+SHOWN = {
+    "single": (ACCURACY, score("f1", "F1"), score("matthews", "Matthews correlation"), LOSS),
+    "multiple": (
+        score("f1_micro", "micro F1", live=True),
+        score("f1_macro", "macro F1"),
+        ACCURACY,
+        LOSS,
+    ),
+    "number": (
+        Metric("squared_error", live=True),
+        score("pearson", "Pearson correlation", live=True),
+        score("spearman", "Spearman correlation"),
+    ),
+}
+TEXTS = (
+    "sentence",
+    "sentence1",
+    "text1",
+    "premise",
+    "question1",
+    "question",
+    "content",
+    "review",
+    "document",
+    "tweet",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classification(Labelled):
+    """Maximizes log P(label | text); a text that is too long for its row is cut.
+
+    `kind="single"` has one label per row, a softmax over classes. `multiple` has any number of
+    labels, each class a sigmoid of its own; a field of csv holds them with `;`, `|` or `,` in
+    between. `number` predicts a number by its squared error. With a second text in the row the
+    model reads the pair.
+    """
+
+    kind: Kind = "single"
+    label_smoothing: Probability = 0.0  # of the single label
+    weighting: Weighting = "none"  # balanced: each class weighs the same in all, however rare
+    class_weights: tuple[Positive, ...] = ()  # of the loss, in the order of the labels
+
+    head: ClassVar[str] = "sequence_classification"
+    chunked: ClassVar[bool] = True
+    columns: ClassVar[tuple[Column, ...]] = (
+        Column("text", TEXTS),
+        Column(
+            "second", ("sentence2", "text2", "text_pair", "hypothesis", "question2"), optional=True
+        ),
+        Column(
+            "label", ("labels", "class", "category", "target", "score", "rating"), predicted=True
+        ),
+    )
+    sample: ClassVar[tuple[Row, ...]] = (
+        {"text": "a good day", "second": None, "label": "good"},
+        {"text": "rain and more rain", "second": None, "label": "bad"},
+    )
+
+    @property
+    def shown(self) -> tuple[Metric, ...]:  # type: ignore[override]
+        return SHOWN[self.kind]
+
+    def fit(
+        self, rows: Sequence[Row], names: Mapping[str, tuple[str, ...]], known: tuple[str, ...] = ()
+    ) -> Self:
+        if self.kind == "number":
+            return self
+        counts: collections.Counter[tuple[type, Any]] = collections.Counter(
+            (type(value), value if isinstance(value, (str, int, float)) else str(value))
+            for i, row in enumerate(rows)
+            for value in self._values(row, i)
+        )
+        values = [value for _, value in counts]
+        labels = self.labels or names_of(values, names.get("label", ()), known)
+        if len(labels) > MOST_CLASSES or (
+            len(labels) > 20 and all(isinstance(v, float) for v in values)
+        ):
+            raise ConfigError(
+                f"data.path: {len(labels)} different labels, such as {labels[0][:40]!r} and"
+                f" {labels[1][:40]!r}; is the column right? Numbers are predicted with"
+                " --config.objective.kind=number."
+            )
+        if len(labels) < 2 and self.kind == "single":
+            raise ConfigError(
+                f"data.path: all rows have the label {labels[0]!r}; there is nothing to learn from"
+                " one."
+            )
+        if self.class_weights and len(self.class_weights) != len(labels):
+            raise ConfigError(
+                f"objective.class_weights: {len(self.class_weights)} weights for {len(labels)}"
+                f" labels ({', '.join(labels[:8])}); give one for each."
+            )
+        weights = self.class_weights
+        if self.weighting == "balanced" and not weights:
+            rows_of: collections.Counter[int] = collections.Counter()
+            for (_, value), count in counts.items():
+                rows_of[index_of(value, labels, "data.path")] += count
+            weights = tuple(
+                counts.total() / len(labels) / max(1, rows_of[i]) for i in range(len(labels))
+            )
+        return dataclasses.replace(self, labels=labels, class_weights=weights)
+
+    @classmethod
+    def of_published(cls, published: Mapping[str, Any], labels: tuple[str, ...]) -> Self:
+        named = published.get("problem_type") or (PROBLEMS["number"] if len(labels) == 1 else "")
+        kind = next((kind for kind, problem in PROBLEMS.items() if problem == named), "single")
+        return cls(labels=() if kind == "number" else labels, kind=kind)
+
+    def published_fields(self) -> dict[str, Any]:
+        return super().published_fields() | {"problem_type": PROBLEMS[self.kind]}
+
+    def is_missing(self, role: str, value: Any) -> bool:
+        if self.kind == "multiple" and isinstance(value, str) and not value.strip():
+            return False  # none of several labels
+        return super().is_missing(role, value)
+
+    def remarks(self, records: Mapping[str, Any]) -> list[str]:
+        if self.kind != "single":
+            return super().remarks(records)
+        count = {
+            name: np.bincount(part.column(1), minlength=len(self.labels))
+            for name, part in records.items()
+        }
+        few = [
+            f"{label!r} ({train} to train on, {held} held out)"
+            for label, train, held in zip(self.labels, count["train"], count["eval"], strict=True)
+            if train < FEW
+        ]
+        more = f" and {len(few) - NAMED} more" if len(few) > NAMED else ""
+        told = f"labels of one row or none to train on: {', '.join(few[:NAMED])}{more}"
+        return super().remarks(records) + ([told] if few else [])
+
+    def encode(self, rows: Sequence[Row], reader: Any) -> list[list[Any]]:
+        roles = ("text", "second") if reader.has("second") else ("text",)
+        texts = zip(*(reader.spans(texts_of(rows, role)) for role in roles), strict=True)
+        joined = [reader.frame.join(*own, limit=reader.length) for own in texts]
+        return [
+            [(tokens, self._target(row, i))]
+            for i, (tokens, row) in enumerate(zip(joined, rows, strict=True))
+        ]
+
+    def token_counts(self, feature: Any) -> tuple[int, ...]:
+        return (len(feature[0].ids),)
+
+    def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
+        """Returns inputs input_ids, attention_mask and, of pairs, token_type_ids [T] int32; targets
+        label, [] int32, [C] int32 if multiple, or `number` [] float32, and their weights, []
+        float32."""
+        row, target = records.features[index]
+        weight = np.float32(1)
+        if self.kind == "single" and self.class_weights:
+            weight = np.float32(self.class_weights[int(target)])  # what the mean divides by
+        name = "number" if self.kind == "number" else "label"
+        return {"inputs": framed(row, records), "targets": {name: target, "weights": weight}}
+
+    def outputs(self, model: Any, inputs: Mapping[str, jax.Array]) -> Any:
+        return model(**inputs).logits.astype(jnp.float32)
+
+    def loss(self, outputs: Any, targets: Mapping[str, jax.Array], *, chunks: int) -> LossSums:
+        logits_BC = outputs
+        weight_B = targets["weights"]
+        seen_B = (weight_B > 0).astype(jnp.float32)  # padding of the last batch has none
+        count = seen_B.sum()
+        if self.kind == "number":
+            error_B = jnp.square(logits_BC[:, 0] - targets["number"])
+            return LossSums(
+                {"weights": (error_B * weight_B).sum()},
+                {"weights": weight_B.sum()},
+                {"squared_error": ((error_B * seen_B).sum(), count)},
+            )
+        label = targets["label"]
+        if self.kind == "multiple":
+            scale_C = jnp.asarray(self.class_weights or 1.0)
+            loss_B = (optax.sigmoid_binary_cross_entropy(logits_BC, label) * scale_C).mean(axis=-1)
+            right_B = jnp.all((logits_BC > 0) == (label > 0), axis=-1)
+        else:
+            smooth_BC = optax.smooth_labels(
+                jax.nn.one_hot(label, logits_BC.shape[-1]), self.label_smoothing
+            )
+            right_B = jnp.argmax(logits_BC, axis=-1) == label
+            if self.class_weights and self.label_smoothing:
+                # As in torch: each class's share of the smoothed label weighs as that class does.
+                smooth_BC = smooth_BC * jnp.asarray(self.class_weights)[None]
+                loss_B = optax.softmax_cross_entropy(logits_BC, smooth_BC)
+                return LossSums(
+                    {"weights": (loss_B * seen_B).sum()},
+                    {"weights": weight_B.sum()},
+                    {"accuracy": (jnp.where(right_B, seen_B, 0.0).sum(), count)},
+                )
+            loss_B = optax.softmax_cross_entropy(logits_BC, smooth_BC)
+        return LossSums(
+            {"weights": (loss_B * weight_B).sum()},
+            {"weights": weight_B.sum()},
+            {"accuracy": (jnp.where(right_B, seen_B, 0.0).sum(), count)},
+        )
+
+    def predictions(self, outputs: Any) -> dict[str, jax.Array]:
+        return {"logits": outputs}
+
+    def scores(
+        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Any
+    ) -> dict[str, float]:
+        logits_NC = predictions["logits"]
+        target = np.stack([data.records.features[i][1] for i in examples])
+        if self.kind == "number":
+            return scores.correlations(logits_NC[:, 0], target)
+        if self.kind == "multiple":
+            return scores.multiple_labels(logits_NC > 0, target)
+        return scores.single_label(logits_NC.argmax(axis=-1), target, classes=len(self.labels))
+
+    def breakdown(
+        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Any
+    ) -> list[Breakdown]:
+        """Returns the scores of each class, which classes are confused, and the worst errors."""
+        records = data.records
+        logits_NC = predictions["logits"].astype(np.float64)
+        target = records.column(1)[examples]
+
+        def text(place: int) -> str:
+            row = records.rows[records.row_of[examples[place]]]
+            return shortened(" | ".join(row[role] for role in ("text", "second") if row[role]))
+
+        if self.kind == "number":
+            error = np.abs(logits_NC[:, 0] - target)
+
+            def told(i: int) -> list[Cell]:
+                return [float(target[i]), float(logits_NC[i, 0]), text(i)]
+
+            return [worst_table(("true", "predicted", "text"), error, told)]
+        if self.kind == "multiple":
+            found = scores.label_scores(logits_NC > 0, target)
+            return [class_table(self.labels, found, "label")]
+        chosen = logits_NC.argmax(axis=-1)
+        counts_CC = confusion_matrix(chosen, target, len(self.labels))
+        found = class_scores(np.diag(counts_CC), counts_CC.sum(axis=0), counts_CC.sum(axis=1))
+        share_N = softmax(logits_NC, axis=-1)[np.arange(len(target)), target]
+        wrong = np.where(chosen == target, 0.0, 1 - share_N)
+
+        def mistaken(i: int) -> list[Cell]:
+            names = [self.labels[target[i]], self.labels[chosen[i]]]
+            return [*names, float(share_N[i]), text(i)]
+
+        head = ("true", "predicted", "probability of the true one", "text")
+        return [
+            class_table(self.labels, found),
+            confusion_table(self.labels, counts_CC),
+            worst_table(head, wrong, mistaken),
+        ]
+
+    def decode(self, predictions: Mapping[str, np.ndarray], records: Any) -> list[dict[str, Any]]:
+        """Returns for each row `prediction` and, of classes, `probability_LABEL` for each."""
+        logits_NC = predictions["logits"].astype(np.float64)
+        if self.kind == "number":
+            return [{"prediction": float(value)} for value in logits_NC[:, 0]]
+        if self.kind == "multiple":
+            shares_NC = expit(logits_NC)
+            chosen = [
+                ";".join(name for name, p in zip(self.labels, row, strict=True) if p > 0.5)
+                for row in shares_NC
+            ]
+        else:
+            shares_NC = softmax(logits_NC, axis=-1)
+            chosen = [self.labels[i] for i in logits_NC.argmax(axis=-1)]
+        names = [f"probability_{label}" for label in self.labels]
+        return [
+            {"prediction": one, **dict(zip(names, map(float, row), strict=True))}
+            for one, row in zip(chosen, shares_NC, strict=True)
+        ]
+
+    def fit_baseline(self, data: Any) -> dict[str, Any]:
+        """Returns the mean number, the labels that more than half of the rows have, or the most
+        frequent class."""
+        train = data.splits["train"].column(1)
+        if self.kind == "number":
+            return {"always": float(train.mean())}
+        if self.kind == "multiple":
+            return {"always": (train.mean(axis=0) > 0.5).astype(int).tolist()}
+        return {"always": int(np.bincount(train).argmax())}
+
+    def baseline(self, data: Any, fitted: dict[str, Any] | None) -> tuple[str, float] | None:
+        """Returns what always predicting the same achieves on the held-out rows."""
+        if fitted is None:
+            return None
+        held = data.splits["eval"].column(1)
+        always = fitted["always"]
+        if self.kind == "number":
+            return "always the mean", float(np.square(held - always).mean())
+        if self.kind == "multiple":
+            name = "always the labels of over half the training rows"
+            if not any(always):
+                name = "always no label (none is on over half the training rows)"
+            return name, scores.micro_f1(np.broadcast_to(always, held.shape), held)
+        return "majority class", float((held == always).mean())
+
+    def show(self, records: Any, index: int) -> str:
+        row, target = records.features[index]
+        if self.kind == "number":
+            told = f"{float(target):g}"
+        else:
+            told = ", ".join(
+                self.labels[i]
+                for i in (np.flatnonzero(target) if self.kind == "multiple" else [target])
+            )
+        return f"{super().show(records, index)!r:.300} -> {told} ({len(row.ids)} tokens)"
+
+    def _values(self, row: Row, number: int) -> list[Any]:
+        """Returns the labels of a row, as the table has them."""
+        value = row["label"]
+        if self.is_missing("label", value):
+            raise ConfigError(f"row {number + 1} has no label; remove it, or predict it.")
+        if self.kind == "single":
+            return [value]
+        if isinstance(value, str):
+            separator = next((s for s in SEPARATORS if s in value), SEPARATORS[0])
+            return [part.strip() for part in value.split(separator) if part.strip()]
+        return list(value) if isinstance(value, (list, tuple)) else [value]
+
+    def _target(self, row: Row, number: int) -> Any:
+        known = row["label"] is not None  # else it is to be predicted
+        if self.kind == "number":
+            return number_of(row, "label", number) if known else np.float32(0)
+        values = self._values(row, number) if known else []
+        indices = [index_of(value, self.labels, f"row {number + 1}") for value in values]
+        if self.kind == "single":
+            return np.int32(indices[0] if known else 0)
+        return np.isin(np.arange(len(self.labels)), indices).astype(np.int32)

@@ -1,0 +1,186 @@
+"""Direct preference optimization: a decoder learns which of two answers is preferred, without a
+reward model.
+
+Reference: Rafailov et al. 2023, "Direct Preference Optimization", equation 7 (arXiv:2305.18290);
+  label smoothing is
+equation 3 of Mitchell 2023, "A note on DPO with noisy preferences".
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.config.rules import Positive, Probability
+from flaxformer_lite.nn.functions.losses import token_log_probs
+from flaxformer_lite.objectives.base import Metric, score
+from flaxformer_lite.objectives.rows import fill
+from flaxformer_lite.objectives.sums import LossSums
+from flaxformer_lite.objectives.tables.chat import (
+    ANSWERS,
+    ChatTask,
+    Messages,
+    asked_and_answered,
+    check_known,
+    messages_of,
+)
+from flaxformer_lite.objectives.tables.task import Column, Row
+from flaxformer_lite.objectives.tables.writing import METRICS
+
+SIDES = ("chosen", "rejected")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dpo(ChatTask):
+    """Minimizes -log sigmoid(r_w - r_l), r = beta log(p(answer | prompt) / p_start(answer |
+    prompt)).
+
+    p_start are the starting weights, whose log-probabilities are computed once, before the first
+    step. Chosen answer w and rejected answer l share a row, each with the prompt and half of its
+    tokens, and do not see each other. Where they are conversations, only the last answer counts. A
+    side that is too long loses its end; a row with a side of which no answer is left is dropped.
+    """
+
+    beta: Positive = 0.1
+    label_smoothing: Probability = 0.0  # the share of rows whose preference is taken to be wrong
+
+    reference: ClassVar[str] = "log_probs"
+    chunked: ClassVar[bool] = True
+    columns: ClassVar[tuple[Column, ...]] = (
+        Column("prompt", ("instruction", "question", "messages"), optional=True),
+        Column("chosen", ("preferred",), predicted=True),
+        Column("rejected", (), predicted=True),
+    )
+    sample: ClassVar[tuple[Row, ...]] = ({"prompt": "a", "chosen": "b", "rejected": "c"},)
+
+    @property
+    def shown(self) -> tuple[Metric, ...]:  # type: ignore[override]
+        return (
+            score("reward_accuracy", form=".1%", live=True),
+            score("margin", "reward margin", live=True),
+            Metric("loss", unit="nats per pair"),
+            score("chosen_reward"),
+            Metric("rejected_reward"),
+            *(METRICS[self.scored_by] if self.written_rows else ()),
+        )
+
+    def encode(self, rows: Sequence[Row], reader: Any) -> list[list[Any]]:
+        known = all(row[side] is not None for row in rows for side in SIDES)
+        messages = [
+            [_messages(row, side, number) for number, row in enumerate(rows)] for side in SIDES
+        ]
+        sides = [self.turns(own, reader.length // 2, reader) for own in messages]
+        made = []
+        for pair in zip(*sides, strict=True):
+            last = tuple(side._replace(answers=_last(side)) for side in pair)
+            made.append([last] if not known or all(side.answers.any() for side in last) else [])
+        return made
+
+    def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
+        """Returns inputs input_ids, segment_ids (1 chosen, 2 rejected), labels, answers (likewise,
+        else 0), [T] int32, and reference, [2] float32; targets weights, [] float32."""
+        pair = records.features[index]
+        room = records.length + 1
+        ids, segments = fill([side.ids for side in pair], room, records.tokenizer.pad_id)
+        answers, _ = fill([side.answers for side in pair], room, 0)
+        reference = (
+            np.zeros(2, np.float32) if records.reference is None else records.reference[index]
+        )
+        inputs = {
+            "input_ids": ids[:-1],
+            "segment_ids": segments[:-1],
+            "labels": ids[1:],
+            "answers": (answers * segments)[1:],
+            "reference": reference,
+        }
+        return {"inputs": inputs, "targets": {"weights": np.float32(1)}}
+
+    def outputs(self, model: Any, inputs: Mapping[str, jax.Array]) -> Any:
+        tokens = {name: inputs[name] for name in ("input_ids", "segment_ids")}
+        return model.features(**tokens).projection, {
+            name: x for name, x in inputs.items() if name not in tokens
+        }
+
+    def loss(self, outputs: Any, targets: Mapping[str, jax.Array], *, chunks: int) -> LossSums:
+        reward_B2 = self.beta * (answer_log_probs(outputs, chunks) - outputs[1]["reference"])
+        weight_B = targets["weights"]
+        margin_B = reward_B2[:, 0] - reward_B2[:, 1]
+        right = jax.nn.log_sigmoid(margin_B)
+        wrong = jax.nn.log_sigmoid(-margin_B)
+        loss_B = -(1 - self.label_smoothing) * right - self.label_smoothing * wrong
+        count = weight_B.sum()
+        metrics = {
+            "reward_accuracy": (margin_B > 0).astype(jnp.float32),
+            "margin": margin_B,
+            "chosen_reward": reward_B2[:, 0],
+            "rejected_reward": reward_B2[:, 1],
+        }
+        return LossSums(
+            {"weights": (loss_B * weight_B).sum()},
+            {"weights": count},
+            {name: ((value * weight_B).sum(), count) for name, value in metrics.items()},
+        )
+
+    def predictions(self, outputs: Any) -> dict[str, jax.Array]:
+        return {"log_probs": answer_log_probs(outputs, 4)}
+
+    def held_out_metrics(self, metrics: dict[str, float], data: Any) -> dict[str, float]:
+        """Returns the metrics; none for new rows, for which the starting weights have not been
+        asked."""
+        return {} if data.records.reference is None else metrics
+
+    def fit_baseline(self, data: Any) -> dict[str, Any]:
+        return {}
+
+    def baseline(self, data: Any, fitted: dict[str, Any] | None) -> tuple[str, float] | None:
+        """Returns how often the longer answer is preferred; of two equally long ones, half."""
+        if data.records.reference is None:
+            return None
+        lengths = np.asarray(
+            [[side.answers.sum() for side in pair] for pair in data.records.features]
+        )
+        return "preferring the longer answer", float(
+            np.mean(0.5 + 0.5 * np.sign(lengths[:, 0] - lengths[:, 1]))
+        )
+
+    def transient_logits(
+        self, batch: Any, model: ModelConfig, rows: int, accumulate: int, chunks: int
+    ) -> int:
+        return rows * -(-batch["inputs"]["labels"].shape[1] // chunks) * model.vocab_size
+
+    def told(self, records: Any, example: int) -> tuple[str, str | None]:
+        number = records.features[example][0].row
+        return asked_and_answered(_messages(records.rows[number], "chosen", number))
+
+
+def answer_log_probs(outputs: Any, chunks: int) -> jax.Array:
+    """Computes the log-probability of the chosen and of the rejected answer, [B, 2] float32."""
+    projection, inputs = outputs
+    log_probs_BT = token_log_probs(projection, inputs["labels"], chunks=chunks)
+    return jnp.stack(
+        [jnp.where(inputs["answers"] == side, log_probs_BT, 0).sum(axis=1) for side in (1, 2)],
+        axis=1,
+    )
+
+
+def _last(side: Any) -> np.ndarray:
+    """Returns the marks of the last answer only."""
+    return side.answers * (np.arange(len(side.ids)) >= len(side.prompt))
+
+
+def _messages(row: Row, side: str, number: int) -> Messages:
+    prompt = [] if row["prompt"] is None else messages_of(row["prompt"], number, "prompt")
+    if row[side] is None:
+        check_known(row, ("prompt",), number)
+        return prompt
+    answer = messages_of(row[side], number, side)
+    if isinstance(row[side], str) and len(answer) == 1:
+        answer = [{"role": ANSWERS, "content": answer[0]["content"]}]
+    if answer[0]["role"] != ANSWERS:  # the whole conversation
+        return answer
+    check_known(row, ("prompt",), number)
+    return prompt + answer

@@ -1,0 +1,87 @@
+"""Instruction tuning of decoders: the loss of answers in conversations.
+
+Reference: Wei et al. 2021, "Finetuned Language Models Are Zero-Shot Learners" (arXiv:2109.01652);
+  the columns
+instruction, input and output are those of Taori et al. 2023, Alpaca.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from flaxformer_lite.config.rules import NotNegative, Probability
+from flaxformer_lite.objectives.rows import fill, next_tokens
+from flaxformer_lite.objectives.tables.chat import (
+    ANSWERS,
+    ChatTask,
+    Messages,
+    asked_and_answered,
+    check_known,
+    messages_of,
+)
+from flaxformer_lite.objectives.tables.task import Column, Row, text_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instruction(ChatTask):
+    """Maximizes sum_t log P(x_t | x_<t) over the tokens of answers, from the first letter to the
+    token that ends a turn.
+
+    A row has `messages`, or a prompt (with `context` under it) and a response. All answers of a
+    conversation count. A conversation that is too long loses its end, and is dropped if no answer
+    is left.
+    """
+
+    packed: bool = True  # whether short training rows share an example
+    z_loss: NotNegative = 0.0
+    label_smoothing: Probability = 0.0
+
+    chunked: ClassVar[bool] = True
+    columns: ClassVar[tuple[Column, ...]] = (
+        Column("messages", ("conversation",), optional=True),
+        Column("prompt", ("instruction", "question"), optional=True),
+        Column("context", ("input",), optional=True),
+        Column("response", ("output", "completion", "answer"), optional=True, predicted=True),
+    )
+    sample: ClassVar[tuple[Row, ...]] = (
+        {"messages": None, "prompt": "a question", "context": None, "response": "an answer"},
+    )
+
+    def encode(self, rows: Sequence[Row], reader: Any) -> list[list[Any]]:
+        conversations = [_messages(row, number) for number, row in enumerate(rows)]
+        turns = self.turns(conversations, reader.length, reader)
+        unknown = [messages[-1]["role"] != ANSWERS for messages in conversations]
+        return [
+            [(one,)] if new or one.answers.any() else []
+            for one, new in zip(turns, unknown, strict=True)
+        ]
+
+    def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
+        """Returns inputs input_ids, segment_ids [T] int32; targets labels [T] int32, weights [T], 1
+        for answers."""
+        pieces = records.features[index]
+        example = next_tokens([piece.ids for piece in pieces], records)
+        answers, _ = fill([piece.answers for piece in pieces], records.length + 1, 0)
+        example["targets"]["weights"] *= answers[1:]
+        return example
+
+    def told(self, records: Any, example: int) -> tuple[str, str | None]:
+        number = records.features[example][0].row
+        return asked_and_answered(_messages(records.rows[number], number))
+
+
+def _messages(row: Row, number: int) -> Messages:
+    check_known(row, ("messages", "prompt"), number)
+    if row["messages"] is not None:
+        return messages_of(row["messages"], number, "messages")
+    asked = text_of(row, "prompt", number) + (
+        f"\n\n{text_of(row, 'context', number)}" if row["context"] else ""
+    )
+    answer = (
+        []
+        if row["response"] is None
+        else [{"role": ANSWERS, "content": text_of(row, "response", number)}]
+    )
+    return [{"role": "user", "content": asked}, *answer]

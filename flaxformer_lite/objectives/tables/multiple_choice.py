@@ -1,0 +1,208 @@
+"""Multiple choice: which of several texts continues or answers another.
+
+References: Zellers et al. 2018, SWAG (arXiv:1808.05326); Devlin et al. 2019, section 4.4
+  (arXiv:1810.04805).
+"""
+
+import dataclasses
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from scipy.special import softmax
+
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.config.rules import Count
+from flaxformer_lite.objectives.base import ACCURACY, Metric
+from flaxformer_lite.objectives.rows import framed
+from flaxformer_lite.objectives.sums import LossSums, weighted
+from flaxformer_lite.objectives.tables.task import Column, Row, Task, text_of
+
+ENDINGS = tuple(
+    Column(f"ending{i}", (f"choice{i + 1}", f"option{i + 1}", f"sol{i + 1}", letter), optional=True)
+    for i, letter in enumerate("ABCDE")
+)
+ABSENT = -1e30  # the logit of a choice that a row lacks
+
+
+class Choices(NamedTuple):
+    """A text with each of its choices."""
+
+    # [C] the tokens, a `Framed` per choice, and None for those that the row lacks
+    rows: tuple[Any, ...]
+    label: np.int32  # the right one
+    cut: int  # tokens that were too many, and left out
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultipleChoice(Task):
+    """Maximizes log P(choice | text), a softmax over one logit per pair of the text and a choice.
+
+    A row has a `question` and its `choices`, a list, {label, text}, or columns ending0, ending1,
+    ... Choices begin with `start`, if there is one (SWAG's sent2), and with the question if there
+    is a `context`, which is then the text. The label is a number from 0, the choice's name in
+    {label, text}, its text, or its letter. Rows with fewer choices than others are filled up with
+    choices that have no probability.
+    """
+
+    choices: Count = 0  # C, the most choices of a row; 0: those of the training rows
+
+    skeletons: ClassVar[tuple[str, ...]] = ("encoder",)
+    head: ClassVar[str] = "multiple_choice"
+    columns: ClassVar[tuple[Column, ...]] = (
+        Column("question", ("sent1", "ctx", "prompt", "goal", "question_stem", "sentence", "text")),
+        Column("context", ("article", "passage", "premise"), optional=True),
+        Column("start", ("sent2",), optional=True),
+        Column("choices", ("endings", "options", "answers"), optional=True),
+        *ENDINGS,
+        Column("label", ("answer", "answerKey", "correct"), predicted=True),
+    )
+    sample: ClassVar[tuple[Row, ...]] = (
+        dict.fromkeys(column.role for column in columns)
+        | {
+            "question": "a text",
+            "choices": ["one", "two"],
+            "label": 0,
+        },
+    )
+    shown: ClassVar[tuple[Metric, ...]] = (ACCURACY, Metric("loss", unit="nats per question"))
+
+    @property
+    def chunked(self) -> bool:  # type: ignore[override]
+        return self.choices > 0  # else all rows decide it
+
+    def fit(
+        self, rows: Sequence[Row], names: Mapping[str, tuple[str, ...]], known: tuple[str, ...] = ()
+    ) -> Self:
+        most = max(len(_choices(row, f"row {i + 1}")[0]) for i, row in enumerate(rows))
+        return dataclasses.replace(self, choices=self.choices or most)
+
+    def encode(self, rows: Sequence[Row], reader: Any) -> list[list[Any]]:
+        given = [_choices(row, f"row {i + 1}") for i, row in enumerate(rows)]
+        most = self.choices or max(len(choices) for choices, _ in given)
+        texts = []
+        endings = []
+        for number, (row, (choices, _)) in enumerate(zip(rows, given, strict=True)):
+            if len(choices) > most:
+                raise ConfigError(
+                    f"row {number + 1}: {len(choices)} choices, more than objective.choices={most}."
+                )
+            first, start = (
+                ("question", "start") if row["context"] is None else ("context", "question")
+            )
+            before = "" if row[start] is None else text_of(row, start, number) + " "
+            texts.append(text_of(row, first, number))
+            endings += [
+                before + text_of({"choice": choice}, "choice", number) for choice in choices
+            ]
+        first_of = reader.spans(texts)
+        second_of = iter(reader.spans(endings))
+        made = []
+        for number, (row, (choices, names)) in enumerate(zip(rows, given, strict=True)):
+            pairs = [
+                reader.frame.join(first_of[number], next(second_of), limit=reader.length)
+                for _ in choices
+            ]
+            label = _label(row["label"], choices, names, f"row {number + 1}")
+            absent = [None] * (most - len(pairs))
+            made.append(
+                [Choices((*pairs, *absent), np.int32(label), sum(pair.cut for pair in pairs))]
+            )
+        return made
+
+    def token_counts(self, feature: Choices) -> tuple[int, ...]:
+        return tuple(1 if row is None else len(row.ids) for row in feature.rows)
+
+    def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
+        """Returns inputs input_ids, attention_mask and, of some encoders, token_type_ids [C, T]
+        int32; targets label, [] int32, and weights, [] float32. A choice that the row lacks is
+        padding of which one token is kept.
+        """
+        chosen = records.features[index]
+        absent = {name: np.zeros_like(x) for name, x in framed(chosen.rows[0], records).items()}
+        absent["input_ids"] += records.tokenizer.pad_id
+        absent["attention_mask"][0] = 1  # softmax over no token has no value
+        rows = [absent if row is None else framed(row, records) for row in chosen.rows]
+        inputs = {name: np.stack([row[name] for row in rows]) for name in absent}
+        return {"inputs": inputs, "targets": {"label": chosen.label, "weights": np.float32(1)}}
+
+    def outputs(self, model: Any, inputs: Mapping[str, jax.Array]) -> Any:
+        present_BC = inputs["attention_mask"][:, :, 1] > 0
+        return jnp.where(present_BC, model(**inputs).logits.astype(jnp.float32), ABSENT)
+
+    def loss(self, outputs: Any, targets: Mapping[str, jax.Array], *, chunks: int) -> LossSums:
+        loss_B = optax.softmax_cross_entropy_with_integer_labels(outputs, targets["label"])
+        return weighted(
+            loss_B, targets["weights"], accuracy=jnp.argmax(outputs, axis=-1) == targets["label"]
+        )
+
+    def predictions(self, outputs: Any) -> dict[str, jax.Array]:
+        return {"logits": outputs}
+
+    def decode(self, predictions: Mapping[str, np.ndarray], records: Any) -> list[dict[str, Any]]:
+        """Returns for each row `prediction`, the number of a choice from 0, its text, `choice`, and
+        its `probability`."""
+        told = []
+        for row, logits in zip(records.rows, predictions["logits"].astype(np.float64), strict=True):
+            best = int(logits.argmax())
+            share = float(softmax(logits).max())
+            told.append(
+                {"prediction": best, "choice": _choices(row)[0][best], "probability": share}
+            )
+        return told
+
+    def fit_baseline(self, data: Any) -> dict[str, Any]:
+        positions = data.splits["train"].column(1)
+        return {"position": int(np.bincount(positions).argmax())}
+
+    def baseline(self, data: Any, fitted: dict[str, Any] | None) -> tuple[str, float] | None:
+        if fitted is None:
+            return None
+        held = data.splits["eval"].column(1)
+        return "most frequent position", float((held == fitted["position"]).mean())
+
+    def show(self, records: Any, index: int) -> str:
+        chosen = records.features[index]
+        right = chosen.rows[chosen.label]
+        return f"{records.tokenizer.decode(right.ids)!r:.300}, choice {chosen.label}"
+
+
+def _choices(row: Row, where: str = "") -> tuple[list[str], list[str]]:
+    """Returns the texts of the choices, and their names if they have some."""
+    given = row["choices"]
+    if given is None:
+        given = [row[column.role] or "" for column in ENDINGS]
+        given = given[
+            : len(given) - next((i for i, text in enumerate(reversed(given)) if text), len(given))
+        ]
+    named = isinstance(given, dict)
+    texts, names = (given.get("text"), given.get("label")) if named else (given, [])
+    if not (
+        isinstance(texts, list) and len(texts) > 1 and all(isinstance(text, str) for text in texts)
+    ):
+        raise ConfigError(
+            f"{where}: needs two choices or more, in a list or in the columns ending0, ending1,"
+            f" ..., not {str(texts)[:80]!r}."
+        )
+    return texts, [str(name) for name in names or []]
+
+
+def _label(value: Any, choices: list[str], names: list[str], where: str) -> int:
+    """Returns the number of the right choice; 0 if it is to be predicted."""
+    if value is None:
+        return 0
+    told = str(value).strip()
+    texts = choices if isinstance(value, str) else []
+    numbers = [str(i) for i in range(len(choices))]
+    for among in (names, texts, numbers, list(string.ascii_uppercase[: len(choices)])):
+        if told in among[: len(choices)]:
+            return among.index(told)
+    raise ConfigError(
+        f"{where}: label={told[:40]!r} is none of its {len(choices)} choices: must be a number from"
+        " 0, a name, a letter or the text of one."
+    )

@@ -1,0 +1,265 @@
+"""Extractive question answering: the part of a context that answers a question, or none.
+
+References: Devlin et al. 2019, sections 4.2 and 4.3 (arXiv:1810.04805); Rajpurkar et al. 2018
+  (arXiv:1806.03822).
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.config.rules import Count, Float, Size
+from flaxformer_lite.objectives.base import Metric, score
+from flaxformer_lite.objectives.rows import framed
+from flaxformer_lite.objectives.sums import LossSums, weighted
+from flaxformer_lite.objectives.tables.answers import Answer, answers_of, best_span, squad_scores
+from flaxformer_lite.objectives.tables.task import Column, Row, Task, text_of, texts_of
+
+PADDING = -1e30  # the logit of a column without a token
+
+
+class Window(NamedTuple):
+    """A question with a part of its context."""
+
+    row: Any  # the tokens; part 1 is the context's
+    none: int  # the column that stands for no answer
+    start: int  # the column of the answer's first token, or `none`
+    end: int  # of its last
+
+
+class Guess(NamedTuple):
+    """The best answer of one or more windows."""
+
+    score: float  # sum of the logits of its start and its end
+    text: str  # the answer
+    share: float  # the probability of its start times that of its end, within their window
+    none: float  # the score of no answer, where it is lowest
+    none_share: float  # its share there
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuestionAnswering(Task):
+    """Minimizes -(log P(start) + log P(end)) / 2, with softmax over the tokens of a window.
+
+    A context that is too long is read in windows that share `stride` tokens, at most half of them.
+    A window without the answer, or with a part of it, has the answer "none": its first token
+    ([CLS]), or of decoders, where only the last token has read everything, an end-of-text token
+    behind the context. The answer of a question is the best span of all its windows. It is none if
+    the lowest score of none is higher by more than `null_threshold`, which is asked only if some
+    training questions have no answer.
+    """
+
+    stride: Count = 128  # tokens of context that two windows share
+    # most tokens of the question, and at most half of the window; more are cut
+    question_length: Size = 64
+    answer_length: Size = 30  # most tokens of a predicted answer
+    null_threshold: Float = 0.0
+    no_answer: bool = False  # set if training rows have questions without answers
+
+    head: ClassVar[str] = "question_answering"
+    chunked: ClassVar[bool] = True
+    columns: ClassVar[tuple[Column, ...]] = (
+        Column("question", ("query",)),
+        Column("context", ("passage", "paragraph", "document", "text")),
+        Column("answers", ("answer",), predicted=True),
+    )
+    sample: ClassVar[tuple[Row, ...]] = (
+        {"question": "what?", "context": "a text", "answers": "text"},
+    )
+    shown: ClassVar[tuple[Metric, ...]] = (
+        score("f1", "F1", form=".1%"),
+        score("exact", "exact match", form=".1%", live=True),
+        score("span_accuracy", "right spans in windows", form=".1%"),
+        Metric("loss", unit="nats per border"),
+    )
+
+    def fit(
+        self, rows: Sequence[Row], names: Mapping[str, tuple[str, ...]], known: tuple[str, ...] = ()
+    ) -> Self:
+        found = [bool(_answers(row, number)) for number, row in enumerate(rows)]
+        if not any(found):
+            raise ConfigError("data.path: no question has an answer; there is nothing to learn.")
+        return dataclasses.replace(self, no_answer=self.no_answer or not all(found))
+
+    def encode(self, rows: Sequence[Row], reader: Any) -> list[list[Any]]:
+        answers = [_answers(row, number) for number, row in enumerate(rows)]
+        questions, contexts = (
+            reader.spans(texts_of(rows, role)) for role in ("question", "context")
+        )
+        return [
+            self._windows(*each, reader) for each in zip(questions, contexts, answers, strict=True)
+        ]
+
+    def token_counts(self, feature: Window) -> tuple[int, ...]:
+        return (len(feature.row.ids),)
+
+    def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
+        """Returns inputs input_ids, attention_mask and, of some encoders, token_type_ids [T] int32;
+        targets start and end, [] int32, and weights, [] float32."""
+        window = records.features[index]
+        targets = {
+            "start": np.int32(window.start),
+            "end": np.int32(window.end),
+            "weights": np.float32(1),
+        }
+        return {"inputs": framed(window.row, records), "targets": targets}
+
+    def outputs(self, model: Any, inputs: Mapping[str, jax.Array]) -> Any:
+        output = model(**inputs)
+        start_BT = output.start_logits.astype(jnp.float32)
+        end_BT = output.end_logits.astype(jnp.float32)
+        mask_BT = inputs.get("attention_mask")
+        if mask_BT is None:
+            return start_BT, end_BT
+        # Padding is no part of the window, however much there is.
+        return tuple(jnp.where(mask_BT > 0, x_BT, PADDING) for x_BT in (start_BT, end_BT))
+
+    def loss(self, outputs: Any, targets: Mapping[str, jax.Array], *, chunks: int) -> LossSums:
+        borders = list(zip(outputs, (targets["start"], targets["end"]), strict=True))
+        first_B, last_B = (
+            optax.softmax_cross_entropy_with_integer_labels(*border) for border in borders
+        )
+        right_B = [jnp.argmax(logits, axis=-1) == due for logits, due in borders]
+        return weighted(
+            (first_B + last_B) / 2, targets["weights"], span_accuracy=right_B[0] & right_B[1]
+        )
+
+    def predictions(self, outputs: Any) -> dict[str, jax.Array]:
+        return dict(zip(("start", "end"), outputs, strict=True))
+
+    def scores(
+        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Any
+    ) -> dict[str, float]:
+        """Computes SQuAD's F1 and exact match of the questions to which the examples belong."""
+        found = self._guesses(predictions, examples, data.records)
+        return squad_scores(
+            [self._answer(guess)[0] for guess in found.values()], _true(data.records, found)
+        )
+
+    def decode(self, predictions: Mapping[str, np.ndarray], records: Any) -> list[dict[str, Any]]:
+        """Returns for each row `prediction`, the text of the answer or nothing, and `probability`,
+        that of its start times that of its end."""
+        found = self._guesses(predictions, np.arange(len(records)), records)
+        told = [self._answer(found[number]) for number in range(len(records.rows))]
+        return [{"prediction": text, "probability": share} for text, share in told]
+
+    def fit_baseline(self, data: Any) -> dict[str, Any]:
+        """Chooses how many words to answer with: as many as usual, or none, whichever is better."""
+        train = data.splits["train"]
+        lengths = [len(answers[0].text.split()) for answers in map(_answers, train.rows) if answers]
+        usual = int(np.median(lengths)) if lengths else 0
+        return {"words": max(usual, 0, key=lambda words: _first_words_f1(words, train))}
+
+    def baseline(self, data: Any, fitted: dict[str, Any] | None) -> tuple[str, float] | None:
+        """Answers with the first words of the context, or never."""
+        if fitted is None:
+            return None
+        name = "first words of the context" if fitted["words"] else "no answer"
+        return name, _first_words_f1(fitted["words"], data.splits["eval"])
+
+    def show(self, records: Any, index: int) -> str:
+        window = records.features[index]
+        row = records.rows[records.row_of[index]]
+        told = "no answer here"
+        if window.start != window.none:
+            told = repr(
+                row["context"][window.row.start[window.start] : window.row.end[window.end]].strip()
+            )
+        return f"{row['question']!r:.200} -> {told:.200} ({len(window.row.ids)} tokens)"
+
+    def _windows(
+        self, question: Any, context: Any, answers: list[Answer], reader: Any
+    ) -> list[Window]:
+        """Joins a question with each window of its context."""
+        frame = reader.frame
+        causal = reader.skeleton == "decoder"
+        if causal:
+            frame = dataclasses.replace(frame, after=frame.after or (reader.tokenizer.eos_id,))
+        room = reader.length - frame.specials(2)
+        question = question.cut(0, min(self.question_length, room // 2))
+        room -= len(question.ids)
+        if room < 1:
+            raise ConfigError(
+                f"data.length={reader.length}: leaves no token for a context; raise it."
+            )
+        shared = min(self.stride, room // 2)
+        made = []
+        for begin in range(0, max(len(context.ids) - shared, 1), room - shared):
+            row = frame.join(
+                question, context.cut(begin, begin + room), limit=reader.length, keep_first=True
+            )
+            none = len(row.ids) - 1 if causal else 0
+            start, end = _columns(row, answers[0], none) if answers else (none, none)
+            made.append(Window(row, none, start, end))
+        return made
+
+    def _guesses(
+        self, predictions: Mapping[str, np.ndarray], examples: Any, records: Any
+    ) -> dict[int, Guess]:
+        """Returns the best answer for each row that has an example."""
+        found: dict[int, Guess] = {}
+        for example, start, end in zip(
+            examples, predictions["start"], predictions["end"], strict=True
+        ):
+            number = int(records.row_of[example])
+            guess = self._guess(
+                records.features[example], records.rows[number]["context"], start, end
+            )
+            if (other := found.get(number)) is not None:
+                best = max(guess, other)
+                none = min(guess, other, key=lambda each: each.none)
+                guess = best._replace(none=none.none, none_share=none.none_share)
+            found[number] = guess
+        return found
+
+    def _guess(self, window: Window, context: str, start_T: np.ndarray, end_T: np.ndarray) -> Guess:
+        columns = np.flatnonzero(window.row.part == 1)
+        allowed = np.append(columns, window.none)
+        start = start_T[allowed].astype(np.float64)
+        end = end_T[allowed].astype(np.float64)
+        total = np.logaddexp.reduce(start) + np.logaddexp.reduce(end)
+        score, i, j = best_span(start[:-1], end[:-1], self.answer_length)
+        text = ""
+        if len(columns):
+            text = context[window.row.start[columns[i]] : window.row.end[columns[j]]].strip()
+        none = float(start[-1] + end[-1])
+        return Guess(score, text, float(np.exp(score - total)), none, float(np.exp(none - total)))
+
+    def _answer(self, guess: Guess) -> tuple[str, float]:
+        """Returns the answer and its probability; no text for none."""
+        if self.no_answer and guess.none - guess.score > self.null_threshold:
+            return "", guess.none_share
+        return guess.text, guess.share
+
+
+def _answers(row: Row, number: int = 0) -> list[Answer]:
+    return answers_of(row["answers"], text_of(row, "context", number), f"row {number + 1}")
+
+
+def _true(records: Any, rows: Any) -> list[list[str]]:
+    return [[answer.text for answer in _answers(records.rows[number])] for number in rows]
+
+
+def _columns(row: Any, answer: Answer, none: int) -> tuple[int, int]:
+    """Returns the columns of the answer's first and last token, or of none if the window does not
+    hold all of it."""
+    columns = np.flatnonzero(row.part == 1)
+    begin = answer.start
+    stop = answer.start + len(answer.text)
+    held = columns[(row.end[columns] > begin) & (row.start[columns] < stop)]
+    if not len(held) or row.start[columns[0]] > begin or row.end[columns[-1]] < stop:
+        return none, none
+    return int(held[0]), int(held[-1])
+
+
+def _first_words_f1(count: int, records: Any) -> float:
+    """Returns the F1 of answering each row with the first words of its context."""
+    first = [" ".join(row["context"].split()[:count]) for row in records.rows]
+    return squad_scores(first, _true(records, range(len(records.rows))))["f1"]

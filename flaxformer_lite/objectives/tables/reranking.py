@@ -1,0 +1,139 @@
+"""Reranking: a cross-encoder reads a query with a passage, and says how well the passage answers
+it.
+
+Reference: Nogueira and Cho 2019 (arXiv:1901.04085).
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from scipy.special import expit
+
+from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.objectives.base import Metric
+from flaxformer_lite.objectives.rows import framed
+from flaxformer_lite.objectives.sums import LossSums, weighted
+from flaxformer_lite.objectives.tables import retrieval
+from flaxformer_lite.objectives.tables.task import Column, Row, Task, number_of, texts_of
+
+
+class Judged(NamedTuple):
+    """A query with a passage: its tokens, whether the passage answers it, from 0 to 1, and the
+    number of the query."""
+
+    row: Any
+    label: np.float32
+    query: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reranking(Task):
+    """Maximizes log P(passage answers query), the sigmoid of one logit for the pair; labels are 0,
+    1, or between.
+
+    Metrics take the passages of each query together, as the rows have them: a first stage's
+      candidates, usually.
+    """
+
+    head: ClassVar[str] = "sequence_classification"
+    chunked: ClassVar[bool] = True
+    columns: ClassVar[tuple[Column, ...]] = (
+        Column("query", ("question", "anchor", "sentence1", "text1")),
+        Column("passage", ("document", "answer", "positive", "sentence2", "text2")),
+        Column("label", ("score", "relevance", "target"), predicted=True),
+    )
+    sample: ClassVar[tuple[Row, ...]] = (
+        {"query": "what falls?", "passage": "rain falls", "label": 1},
+        {"query": "what falls?", "passage": "a day", "label": 0},
+    )
+    shown: ClassVar[tuple[Metric, ...]] = (*retrieval.SHOWN, Metric("loss", unit="nats per pair"))
+
+    def fit_model(self, model: ModelConfig, tokenizer: Any) -> ModelConfig:
+        return dataclasses.replace(super().fit_model(model, tokenizer), num_labels=1)
+
+    def encode(self, rows: Sequence[Row], reader: Any) -> list[list[Any]]:
+        sides = [texts_of(rows, role) for role in ("query", "passage")]
+        different = list(dict.fromkeys(sides[0]))
+        number = dict(zip(different, reader.number(different), strict=True))
+        pairs = zip(*map(reader.spans, sides), strict=True)
+        joined = [
+            reader.frame.join(query, passage, limit=reader.length) for query, passage in pairs
+        ]
+        labels = [_label(row, i) for i, row in enumerate(rows)]
+        examples = zip(joined, labels, sides[0], strict=True)
+        return [[Judged(row, label, number[query])] for row, label, query in examples]
+
+    def token_counts(self, feature: Judged) -> tuple[int, ...]:
+        return (len(feature.row.ids),)
+
+    def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
+        """Returns inputs input_ids, attention_mask and, of some encoders, token_type_ids [T] int32;
+        targets label and weights, [] float32."""
+        row, label, _ = records.features[index]
+        return {
+            "inputs": framed(row, records),
+            "targets": {"label": label, "weights": np.float32(1)},
+        }
+
+    def outputs(self, model: Any, inputs: Mapping[str, jax.Array]) -> jax.Array:
+        return model(**inputs).logits[:, 0].astype(jnp.float32)
+
+    def loss(self, outputs: Any, targets: Mapping[str, jax.Array], *, chunks: int) -> LossSums:
+        return weighted(
+            optax.sigmoid_binary_cross_entropy(outputs, targets["label"]), targets["weights"]
+        )
+
+    def predictions(self, outputs: Any) -> dict[str, jax.Array]:
+        return {"logits": outputs}
+
+    def scores(
+        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Any
+    ) -> dict[str, float]:
+        return _scores(predictions["logits"], [data.records.features[i] for i in examples])
+
+    def decode(self, predictions: Mapping[str, np.ndarray], records: Any) -> list[dict[str, Any]]:
+        """Returns for each row `prediction`, the probability that the passage answers the query."""
+        return [
+            {"prediction": float(share)}
+            for share in expit(predictions["logits"].astype(np.float64))
+        ]
+
+    def baseline(self, data: Any, fitted: dict[str, Any] | None) -> tuple[str, float] | None:
+        """Returns the mean reciprocal rank by the cosine of tf-idf vectors."""
+        held = data.splits["eval"]
+        words = retrieval.same_words(
+            *([row[role] for row in held.rows] for role in ("query", "passage"))
+        )
+        found = _scores(retrieval.cosines(*words), held.features) if words else {}
+        return ("tf-idf", found["mrr"]) if found else None
+
+    def show(self, records: Any, index: int) -> str:
+        return f"{super().show(records, index)!r:.300} -> {float(records.features[index].label):g}"
+
+
+def _scores(value_N: np.ndarray, judged: Sequence[Judged]) -> dict[str, float]:
+    """Computes the scores of the first right passage of each query that has one; ties count against
+    it."""
+    label_N = np.asarray([one.label for one in judged])
+    query_N = np.asarray([one.query for one in judged])
+    found = []
+    for query in np.unique(query_N[label_N > 0.5]):
+        own = query_N == query
+        right = value_N[own & (label_N > 0.5)]
+        wrong = value_N[own & (label_N <= 0.5)]
+        found.append(1 + np.sum(wrong >= right.max()))
+    return retrieval.scores(np.asarray(found)) if found else {}
+
+
+def _label(row: Row, number: int) -> np.float32:
+    """Returns the label of a row; 0 if it is to be predicted."""
+    value = np.float32(0) if row["label"] is None else number_of(row, "label", number)
+    if not 0 <= value <= 1:
+        raise ConfigError(f"row {number + 1}: label={value:g} must be from 0 to 1.")
+    return value

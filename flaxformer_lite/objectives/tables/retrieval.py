@@ -1,0 +1,68 @@
+"""Retrieval: the rank of each question's answer among all answers, its scores, and the answers with
+the same words."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from flaxformer_lite.objectives.base import score
+from flaxformer_lite.objectives.tables.scores import library
+
+BLOCK = 512  # questions compared with all answers at a time
+SHOWN = (
+    score("mrr", "mean reciprocal rank"),
+    score("recall_1", "recall at 1", form=".1%", live=True),
+    score("recall_10", "recall at 10", form=".1%", live=True),
+)
+
+
+def ranks(question_ND: Any, answer_ND: Any, pairs_N2: np.ndarray) -> np.ndarray:
+    """Computes the rank of each row's answer by dot product, from 1, among the distinct answers of
+    all rows, [N] int.
+
+    Other answers of the same question are left out, and so is the question's own text; ties count
+    against a row.
+
+    Args:
+      question_ND, answer_ND: vectors, dense or of scipy.sparse.
+      pairs_N2: numbers of the texts of question and answer, the same for the same text.
+    """
+    known, first, column_N = np.unique(pairs_N2[:, 1], return_index=True, return_inverse=True)
+    column_of = {int(text): column for column, text in enumerate(known)}
+    right: dict[int, set[int]] = {}
+    for (question, _), column in zip(pairs_N2.tolist(), column_N.tolist(), strict=True):
+        right.setdefault(question, {column_of.get(question, column)}).add(column)
+    found = []
+    for start in range(0, len(pairs_N2), BLOCK):
+        rows = slice(start, start + BLOCK)
+        similar = question_ND[rows] @ answer_ND[first].T
+        similar = similar if isinstance(similar, np.ndarray) else similar.toarray()
+        ahead = similar >= np.take_along_axis(similar, column_N[rows, None], axis=1)
+        for row, question in zip(ahead, pairs_N2[rows, 0].tolist(), strict=True):
+            row[list(right[question])] = False
+        found.append(1 + ahead.sum(axis=1))
+    return np.concatenate(found)
+
+
+def scores(rank_N: np.ndarray) -> dict[str, float]:
+    """Computes the mean reciprocal rank, and how often the rank is among the first 1 and 10."""
+    recall = {f"recall_{k}": float((rank_N <= k).mean()) for k in (1, 10)}
+    return {"mrr": float((1 / rank_N).mean()), **recall}
+
+
+def same_words(first: Sequence[str], second: Sequence[str]) -> tuple[Any, Any] | None:
+    """Returns tf-idf vectors of length one, sparse [N, words] each; None without scikit-learn, or
+    without words."""
+    if (text := library("sklearn.feature_extraction.text")) is None:
+        return None
+    try:
+        words = text.TfidfVectorizer(token_pattern=r"\w+").fit([*first, *second])
+    except ValueError:  # no words
+        return None
+    return words.transform(first), words.transform(second)
+
+
+def cosines(first_NW: Any, second_NW: Any) -> np.ndarray:
+    """Computes the cosine of each row's two tf-idf vectors, [N]."""
+    return np.asarray(first_NW.multiply(second_NW).sum(axis=1)).ravel()

@@ -1,0 +1,157 @@
+"""Scores of predictions. Those of texts are computed by the libraries that the field quotes, of the
+extra `evaluate`; without it there are fewer."""
+
+import collections
+import functools
+import importlib
+import logging
+import math
+from typing import Any
+
+import numpy as np
+
+from flaxformer_lite.objectives.tables.breakdown import ClassScores, class_scores, confusion_matrix
+
+LOG = logging.getLogger("flaxformer_lite")
+
+
+@functools.cache
+def library(name: str) -> Any:
+    """Imports a library of the extra; None, said once, if it is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        LOG.warning(
+            "%s is not installed: pip install 'flaxformer_lite[evaluate]' adds the scores that it"
+            " computes.",
+            name.partition(".")[0],
+        )
+        return None
+
+
+def single_label(predicted: np.ndarray, true: np.ndarray, *, classes: int) -> dict[str, float]:
+    """Computes F1 (of the second of two classes, as GLUE has it; else the macro mean over the
+    classes that are true or predicted somewhere) and the Matthews correlation.
+
+    Args:
+      predicted, true: [N] int, numbers of classes.
+      classes: how many there are.
+
+    References: Gorodkin 2004 for the Matthews correlation of several classes. The values are those
+      of scikit-learn.
+    """
+    counts_CC = confusion_matrix(predicted, true, classes)
+    hits_C = np.diag(counts_CC)
+    predicted_C = counts_CC.sum(axis=0)
+    true_C = counts_CC.sum(axis=1)
+    f1_C = class_scores(hits_C, predicted_C, true_C).f1
+    f1 = f1_C[1] if classes == 2 else f1_C[predicted_C + true_C > 0].mean()
+    count = float(len(true))
+    covariance = hits_C.sum() * count - predicted_C @ true_C
+    spread = (count**2 - predicted_C @ predicted_C) * (count**2 - true_C @ true_C)
+    matthews = covariance / math.sqrt(spread) if spread else 0.0
+    return {"f1": float(f1), "matthews": float(matthews)}
+
+
+def multiple_labels(predicted: np.ndarray, true: np.ndarray) -> dict[str, float]:
+    """Computes micro and macro F1 of labels, bool [N, C]."""
+    return {
+        "f1_micro": micro_f1(predicted, true),
+        "f1_macro": float(label_scores(predicted, true).f1.mean()),
+    }
+
+
+def label_scores(predicted: np.ndarray, true: np.ndarray) -> ClassScores:
+    """Computes the scores of each label, bool [N, C]."""
+    hits_C = np.sum((predicted > 0) & (true > 0), axis=0)
+    return class_scores(hits_C, np.sum(predicted > 0, axis=0), np.sum(true > 0, axis=0))
+
+
+def micro_f1(predicted: np.ndarray, true: np.ndarray) -> float:
+    """Computes F1 over all pairs of a row and a label."""
+    hits = np.sum((predicted > 0) & (true > 0))
+    total = np.sum(predicted > 0) + np.sum(true > 0)
+    return float(2 * hits / total) if total else 0.0
+
+
+def correlations(predicted: np.ndarray, true: np.ndarray) -> dict[str, float]:
+    """Computes the Pearson and Spearman correlations of numbers, [N]; 0 where one of the two is
+    constant."""
+    if (stats := library("scipy.stats")) is None or len(true) < 2:
+        return {}
+    if np.ptp(predicted) == 0 or np.ptp(true) == 0:
+        return {"pearson": 0.0, "spearman": 0.0}
+    found = {
+        "pearson": stats.pearsonr(predicted, true),
+        "spearman": stats.spearmanr(predicted, true),
+    }
+    return {name: float(result.statistic) for name, result in found.items()}
+
+
+def translation(written: list[str], references: list[str]) -> dict[str, float]:
+    """Computes BLEU and chrF of a corpus, from 0 to 100, as sacrebleu defines them (Post 2018,
+    Popović 2015)."""
+    if (sacrebleu := library("sacrebleu")) is None:
+        return {}
+    found = {"bleu": sacrebleu.corpus_bleu, "chrf": sacrebleu.corpus_chrf}
+    return {name: compute(written, [references]).score for name, compute in found.items()}
+
+
+def summaries(written: list[str], references: list[str]) -> dict[str, float]:
+    """Computes the mean F1 of ROUGE-1, ROUGE-2 and the summary-level ROUGE-L, from 0 to 1, with
+    stems (Lin 2004)."""
+    if (rouge := library("rouge_score.rouge_scorer")) is None:
+        return {}
+    names = ("rouge1", "rouge2", "rougeLsum")
+    scorer = rouge.RougeScorer(names, use_stemmer=True)
+    each = [
+        scorer.score(reference, text) for reference, text in zip(references, written, strict=True)
+    ]
+    return {name: float(np.mean([one[name].fmeasure for one in each])) for name in names}
+
+
+def entities(predicted: list[list[str]], true: list[list[str]]) -> dict[str, float]:
+    """Computes precision, recall and F1 of entities: right if both borders and the kind are."""
+    by_kind = entity_scores(predicted, true)
+    hits, chosen, real = np.sum(list(by_kind.values()), axis=0) if by_kind else np.zeros(3)
+    total = class_scores(np.atleast_1d(hits), np.atleast_1d(chosen), np.atleast_1d(real))
+    return {
+        "precision": float(total.precision[0]),
+        "recall": float(total.recall[0]),
+        "f1": float(total.f1[0]),
+    }
+
+
+def entity_scores(
+    predicted: list[list[str]], true: list[list[str]]
+) -> dict[str, tuple[int, int, int]]:
+    """Counts entities by kind: how many are predicted rightly, are predicted, and are true."""
+    chosen = {(row, *span) for row, tags in enumerate(predicted) for span in spans(tags)}
+    real = {(row, *span) for row, tags in enumerate(true) for span in spans(tags)}
+    counted = [
+        collections.Counter(span[1] for span in group) for group in (chosen & real, chosen, real)
+    ]
+    kinds = sorted(counted[1].keys() | counted[2].keys())
+    return {kind: (counted[0][kind], counted[1][kind], counted[2][kind]) for kind in kinds}
+
+
+def spans(tags: list[str]) -> list[tuple[str, int, int]]:
+    """Returns the entities that tags mark, as (kind, first word, last word).
+
+    Reads BIO, IOB2 and BIOES as conlleval and seqeval's default mode do: an entity begins at B or
+    S, after O, E or S, and where the kind changes, even if its own tag says that it continues.
+    """
+    found = []
+    before = "O"
+    kind = ""
+    start = 0
+    for place, tag in enumerate([*tags, "O"]):
+        mark, _, own = tag.partition("-")
+        if before != "O" and (mark in "BSO" or before in "ES" or own != kind):
+            found.append((kind, start, place - 1))
+            before = "O"
+        if mark != "O" and before == "O":
+            start = place
+        before = mark
+        kind = own
+    return found

@@ -1,0 +1,322 @@
+"""Sentence embeddings: texts that belong together get vectors of high cosine similarity.
+
+References: Reimers and Gurevych 2019, Sentence-BERT (arXiv:1908.10084); Henderson et al. 2017,
+  section 4.4
+(arXiv:1705.00652), for negatives of the batch; Kusupati et al. 2022 (arXiv:2205.13147) for
+Matryoshka sizes; Su 2022, CoSENT, for scores, as sentence-transformers computes it.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.config.rules import Count, OneOf, Positive, Size
+from flaxformer_lite.nn.functions.pooling import first_token, mean_pool, shortened
+from flaxformer_lite.objectives.base import Metric, score
+from flaxformer_lite.objectives.rows import PACKING, framed
+from flaxformer_lite.objectives.sums import TOKENS, LossSums, weighted
+from flaxformer_lite.objectives.tables import retrieval
+from flaxformer_lite.objectives.tables.scores import correlations
+from flaxformer_lite.objectives.tables.task import Column, Row, Task, number_of, text_of
+
+Kind = Annotated[str, OneOf(("pairs", "scores"))]
+Pooling = Annotated[str, OneOf(("", "mean", "first"))]
+EXCLUDED = -1e30  # the logit of what does not count
+SPEARMAN = score("spearman", "Spearman correlation", live=True)
+PEARSON = score("pearson", "Pearson correlation")
+ACCURACY = score("accuracy", "accuracy in the batch", form=".1%")
+
+
+class Texts(NamedTuple):
+    """The texts of a row."""
+
+    # [C] `Framed`: the anchor, the positive, and negatives, None for those that the row lacks
+    rows: tuple[Any, ...]
+    numbers: np.ndarray  # [C] int32, the same for the same text, -1 for those that the row lacks
+    score: np.float32  # how alike the first two are; NaN if unknown
+    cut: int  # tokens that were too many, and left out
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentenceEmbeddings(Task):
+    """Learns vectors of texts from pairs of an anchor and a positive, or of two texts and a score.
+
+    `kind="pairs"` maximizes log P(positive | anchor), a softmax over cosine / temperature of the
+    positives and negatives of all rows of the batch (of the microbatch with `train.accumulate`; of
+    one device in the modes shard_map and pmap). The same text, and other positives of the same
+    anchor, are no negatives. `kind="scores"` wants pairs of higher score to be more alike: log(1 +
+    sum exp((cosine_j - cosine_i) / temperature)) over score_i > score_j.
+    """
+
+    kind: Kind = "pairs"
+    # mean of the tokens, or the first one; empty: that of train.init_from, else mean
+    pooling: Pooling = ""
+    temperature: Positive = 0.05
+    negatives: Count = 0  # of a row; 0: the most that a training row has
+    # widths that vectors may be cut to; the loss is the sum over these and the whole
+    sizes: tuple[Size, ...] = ()
+
+    skeletons: ClassVar[tuple[str, ...]] = ("encoder", "encoder_decoder")
+    chunked: ClassVar[bool] = True
+    columns: ClassVar[tuple[Column, ...]] = (
+        Column("anchor", ("query", "question", "sentence1", "text1", "premise")),
+        Column("positive", ("answer", "passage", "document", "sentence2", "text2", "hypothesis")),
+        Column("negatives", ("negative", "hard_negative", "negative_passages"), optional=True),
+        Column("score", ("similarity", "similarity_score"), optional=True, predicted=True),
+    )
+    sample: ClassVar[tuple[Row, ...]] = (
+        {"anchor": "a question", "positive": "the answer", "negatives": ["another"], "score": None},
+        {"anchor": "rain", "positive": "water that falls", "negatives": None, "score": None},
+    )
+
+    @property
+    def shown(self) -> tuple[Metric, ...]:  # type: ignore[override]
+        loss = Metric("loss", unit="nats per text")
+        names = {f"mrr_{size}": f"mean reciprocal rank at width {size}" for size in self.sizes}
+        cut = [score(*name) for name in names.items()]
+        alike = (SPEARMAN, PEARSON)
+        return (
+            (*alike, loss)
+            if self.kind == "scores"
+            else (*retrieval.SHOWN, *cut, *alike, ACCURACY, loss)
+        )
+
+    def head_for(self, skeleton: str) -> str:
+        return "encoder" if skeleton == "encoder_decoder" else "none"
+
+    def fit(
+        self, rows: Sequence[Row], names: Mapping[str, tuple[str, ...]], known: tuple[str, ...] = ()
+    ) -> Self:
+        scored = [not math.isnan(_score(row, i)) for i, row in enumerate(rows)]
+        if self.kind == "pairs" and any(scored):
+            raise ConfigError(
+                "some rows have a score, and kind=pairs takes all for alike; learn from it with"
+                " --config.objective.kind=scores, or leave the column out."
+            )
+        if self.kind == "scores" and not all(scored):
+            raise ConfigError(
+                f"row {scored.index(False) + 1} has no score, which objective.kind=scores learns"
+                " from; add it, or set objective.kind=pairs."
+            )
+        most = max(len(_negatives(row, i)) for i, row in enumerate(rows))
+        return dataclasses.replace(
+            self, negatives=self.negatives or most, pooling=self.pooling or "mean"
+        )
+
+    def fit_model(self, model: ModelConfig, tokenizer: Any) -> ModelConfig:
+        if wide := [size for size in self.sizes if size >= model.d_model]:
+            raise ConfigError(
+                f"objective.sizes: {wide[0]} must be less than the vectors' width, {model.d_model}."
+            )
+        return super().fit_model(model, tokenizer)
+
+    @classmethod
+    def of_published(cls, published: Mapping[str, Any], labels: tuple[str, ...]) -> Self:
+        pooling = published.get("pooling", "mean")
+        if prompt := published.get("prompt"):
+            return Prompted(pooling=pooling, prompt=prompt)  # type: ignore[return-value]
+        return cls(pooling=pooling)
+
+    def published_fields(self) -> dict[str, Any]:
+        return {"pooling": self.pooling or "mean"}
+
+    @property
+    def before(self) -> str:
+        """What is put before each text."""
+        return ""
+
+    def encode(self, rows: Sequence[Row], reader: Any) -> list[list[Any]]:
+        texts = [
+            [
+                text_of(row, "anchor", i),
+                text_of(row, "positive", i),
+                *_negatives(row, i)[: self.negatives],
+            ]
+            for i, row in enumerate(rows)
+        ]
+        different = list(dict.fromkeys(text for row in texts for text in row))
+        number = dict(zip(different, reader.number(different), strict=True))
+        spans_of = zip(
+            different, reader.spans([self.before + text for text in different]), strict=True
+        )
+        framed_of = {
+            text: reader.frame.join(spans, limit=reader.length) for text, spans in spans_of
+        }
+        made = []
+        for i, (row, own) in enumerate(zip(rows, texts, strict=True)):
+            absent = 2 + self.negatives - len(own)
+            numbers = np.asarray([*(number[text] for text in own), *[-1] * absent], np.int32)
+            framed_rows = [framed_of[text] for text in own]
+            cut = sum(one.cut for one in framed_rows)
+            made.append([Texts((*framed_rows, *[None] * absent), numbers, _score(row, i), cut)])
+        return made
+
+    def token_counts(self, feature: Texts) -> tuple[int, ...]:
+        rows = [feature.rows[0] if row is None else row for row in feature.rows]
+        return tuple(len(row.ids) for row in rows)
+
+    def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
+        """Returns inputs input_ids and attention_mask [C, T] int32; targets texts, [C] int32, and
+        weights, [] float32, and of `scores` the score."""
+        own = records.features[index]
+        rows = [framed(own.rows[0] if row is None else row, records) for row in own.rows]
+        inputs = {
+            name: np.stack([row[name] for row in rows]) for name in ("input_ids", "attention_mask")
+        }
+        # softmax over no token has no value, where a text has none
+        inputs["attention_mask"][:, 0] = 1
+        targets = {"texts": own.numbers, "weights": np.float32(1)}
+        targets |= {"score": np.nan_to_num(own.score)} if self.kind == "scores" else {}
+        return {"inputs": inputs, "targets": targets}
+
+    def outputs(self, model: Any, inputs: Mapping[str, jax.Array]) -> jax.Array:
+        """Returns vectors of length one, float32 [B, C, D]."""
+        flat = {
+            name: x if name == PACKING else x.reshape(-1, x.shape[-1]) for name, x in inputs.items()
+        }
+        mask_BT = flat["attention_mask"]
+        kept_BT = first_token(mask_BT) if self.pooling == "first" else mask_BT
+        pooled_BD = mean_pool(model(**flat).last_hidden_state, kept_BT)
+        return pooled_BD.reshape(*inputs["input_ids"].shape[:2], -1)
+
+    def loss(self, outputs: Any, targets: Mapping[str, jax.Array], *, chunks: int) -> LossSums:
+        weight_B = targets["weights"]
+        widths = [outputs, *(shortened(outputs, size) for size in self.sizes)]
+        if self.kind == "scores":
+            alike = [
+                jnp.sum(z_BCD[:, 0] * z_BCD[:, 1], axis=-1) / self.temperature for z_BCD in widths
+            ]
+            count = weight_B.sum()
+            total = sum(order_loss(cosine_B, targets["score"], weight_B) for cosine_B in alike)
+            return LossSums({TOKENS: total * count}, {TOKENS: count}, {})
+        logits = [
+            batch_logits(z_BCD, targets["texts"], weight_B) / self.temperature for z_BCD in widths
+        ]
+        own_B = jnp.arange(len(weight_B))
+        losses = [
+            optax.softmax_cross_entropy_with_integer_labels(logits_BK, own_B)
+            for logits_BK in logits
+        ]
+        return weighted(
+            sum(losses[1:], losses[0]), weight_B, accuracy=jnp.argmax(logits[0], axis=-1) == own_B
+        )
+
+    def predictions(self, outputs: Any) -> dict[str, jax.Array]:
+        return {"vectors": outputs[:, :2]}
+
+    def scores(
+        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Any
+    ) -> dict[str, float]:
+        chosen = [data.records.features[i] for i in examples]
+        vectors_N2D = predictions["vectors"]
+        if (given := _given(chosen)) is not None:
+            return correlations(_cosines(vectors_N2D), given)
+        pairs_N2 = np.stack([one.numbers[:2] for one in chosen])
+        found = retrieval.scores(retrieval.ranks(vectors_N2D[:, 0], vectors_N2D[:, 1], pairs_N2))
+        for size in self.sizes:
+            short = np.asarray(shortened(jnp.asarray(vectors_N2D), size))
+            found[f"mrr_{size}"] = retrieval.scores(
+                retrieval.ranks(short[:, 0], short[:, 1], pairs_N2)
+            )["mrr"]
+        return found
+
+    def decode(self, predictions: Mapping[str, np.ndarray], records: Any) -> list[dict[str, Any]]:
+        """Returns for each row the cosine `similarity` of its first two texts."""
+        return [{"similarity": float(value)} for value in _cosines(predictions["vectors"])]
+
+    def baseline(self, data: Any, fitted: dict[str, Any] | None) -> tuple[str, float] | None:
+        """Returns what the cosine of tf-idf vectors achieves on the held-out rows."""
+        held = data.splits["eval"]
+        words = retrieval.same_words(
+            *([row[role] for row in held.rows] for role in ("anchor", "positive"))
+        )
+        if words is None:
+            return None
+        if (given := _known(held.column(2))) is not None:
+            found = correlations(retrieval.cosines(*words), given)
+            return ("tf-idf", found["spearman"]) if found else None
+        pairs_N2 = held.column(1)[:, :2]
+        return "tf-idf", retrieval.scores(retrieval.ranks(*words, pairs_N2))["mrr"]
+
+    def show(self, records: Any, index: int) -> str:
+        own = records.features[index]
+        told = " | ".join(
+            repr(records.tokenizer.decode(row.ids))[:150] for row in own.rows if row is not None
+        )
+        return told if math.isnan(own.score) else f"{told} -> {float(own.score):g}"
+
+
+def batch_logits(z_BCD: jax.Array, texts_BC: jax.Array, weight_B: jax.Array) -> jax.Array:
+    """Computes anchor . text for the positives of all rows, then all negatives, [B, (C - 1) B]; row
+    b's own is column b.
+
+    Texts that are no negatives have a logit without probability: padding, the anchor's own text,
+      and the positives of all
+    rows with the same anchor.
+    """
+    rows, choices = texts_BC.shape
+    text_KD = jnp.swapaxes(z_BCD[:, 1:], 0, 1).reshape(-1, z_BCD.shape[-1])
+    logits_BK = jnp.einsum("BD,KD->BK", z_BCD[:, 0], text_KD, precision=jax.lax.Precision.HIGHEST)
+    text_1K = texts_BC[:, 1:].T.reshape(1, -1)
+    column_1K = jnp.arange(rows * (choices - 1))[None]
+    of_1K = column_1K % rows  # the row of each text
+    same_BB = texts_BC[:, :1] == texts_BC[:, 0][None]
+    equal_BK = texts_BC[:, 1:2] == text_1K
+    # of any row with this anchor
+    right_BK = (same_BB.astype(jnp.float32) @ equal_BK.astype(jnp.float32)) > 0
+    other_BK = ~right_BK & (text_1K != texts_BC[:, :1]) & ((text_1K >= 0) & (weight_B[of_1K] > 0))
+    own_BK = column_1K == jnp.arange(rows)[:, None]
+    return jnp.where(own_BK | other_BK, logits_BK, EXCLUDED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prompted(SentenceEmbeddings):
+    """Evaluates a published model that puts a prompt before each text."""
+
+    prompt: str = ""
+
+    @property
+    def before(self) -> str:
+        return self.prompt
+
+
+def order_loss(alike_B: jax.Array, score_B: jax.Array, weight_B: jax.Array) -> jax.Array:
+    """Computes log(1 + sum exp(alike_j - alike_i)) over pairs of rows with score_i > score_j;
+    padding has weight 0."""
+    real_B = weight_B > 0
+    counts_BB = (score_B[:, None] > score_B[None]) & real_B[:, None] & real_B[None]
+    gap_BB = jnp.where(counts_BB, alike_B[None] - alike_B[:, None], EXCLUDED)
+    return jax.nn.logsumexp(jnp.append(gap_BB.ravel(), 0.0))
+
+
+def _cosines(vectors_N2D: np.ndarray) -> np.ndarray:
+    return np.einsum("ND,ND->N", vectors_N2D[:, 0], vectors_N2D[:, 1])
+
+
+def _given(chosen: Sequence[Texts]) -> np.ndarray | None:
+    """Returns the scores of rows; None unless all have one."""
+    return _known(np.asarray([one.score for one in chosen]))
+
+
+def _known(given: np.ndarray) -> np.ndarray | None:
+    return None if np.isnan(given).any() else given
+
+
+def _negatives(row: Row, number: int) -> list[str]:
+    """Returns the negatives of a row: none, a text, or a list of them."""
+    given = row["negatives"]
+    given = [] if given in (None, "") else given if isinstance(given, list) else [given]
+    return [text_of({"negatives": text}, "negatives", number) for text in given]
+
+
+def _score(row: Row, number: int) -> np.float32:
+    """Returns the score of a row; NaN if it has none."""
+    return np.float32(np.nan) if row["score"] in (None, "") else number_of(row, "score", number)

@@ -1,0 +1,299 @@
+"""A tag for each word of a text: parts of speech, named entities.
+
+References: Devlin et al. 2019, section 5.3 (arXiv:1810.04805), for the tag on the first piece of a
+  word; Tjong Kim Sang
+and De Meulder 2003 (CoNLL-2003) for scores of entities.
+"""
+
+import collections
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.objectives.base import ACCURACY, Metric, score
+from flaxformer_lite.objectives.rows import framed
+from flaxformer_lite.objectives.sums import LossSums, weighted
+from flaxformer_lite.objectives.tables import scores
+from flaxformer_lite.objectives.tables.breakdown import (
+    Breakdown,
+    class_scores,
+    class_table,
+    confusion_matrix,
+    confusion_table,
+)
+from flaxformer_lite.objectives.tables.task import (
+    Column,
+    Labelled,
+    Row,
+    index_of,
+    names_of,
+    text_of,
+)
+
+OUTSIDE = "O"
+OF_ENTITY = re.compile(r"O|[BIES]-.+")  # BIO, IOB2 and BIOES
+LOSS = Metric("loss", unit="nats per word")
+PLAIN = (ACCURACY, LOSS)
+F1 = score("f1", "F1 of entities", form=".1%")
+ENTITIES = (F1, score("precision", form=".1%"), score("recall", form=".1%"), *PLAIN)
+
+
+class Tagged(NamedTuple):
+    """A text as an example."""
+
+    row: Any  # its tokens
+    words: list[str]  # its words
+    # [W] int32, the column of each word's first piece; -1 if it was cut off or has none
+    first: np.ndarray
+    tag: np.ndarray  # [W] int32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tagging(Labelled):
+    """Maximizes log P(tag | text) at the first piece of each word; other pieces have weight 0.
+
+    `tokens` and `tags` are lists of equal length, or texts split at spaces. A text that is too long
+    loses its last words; they count as tagged with `usual`. Words are joined by single spaces and
+    tokenized as one text: the pieces are those of transformers' `is_split_into_words`, except that
+    a tokenizer that puts no space before a text (GPT-2's) reads the first word as at the beginning
+    of a text, and that special tokens in a text are plain characters.
+    """
+
+    # the tag of words without a prediction; empty: O, or the most frequent one of the training rows
+    usual: str = ""
+
+    head: ClassVar[str] = "token_classification"
+    chunked: ClassVar[bool] = True
+    columns: ClassVar[tuple[Column, ...]] = (
+        Column("tokens", ("words", "text", "sentence")),
+        Column("tags", ("ner_tags", "pos_tags", "upos", "labels", "label"), predicted=True),
+    )
+    sample: ClassVar[tuple[Row, ...]] = ({"tokens": "some words", "tags": "0 1"},)
+
+    @property
+    def shown(self) -> tuple[Metric, ...]:  # type: ignore[override]
+        return ENTITIES if self.has_entities else PLAIN
+
+    @property
+    def has_entities(self) -> bool:
+        """Returns whether the tags say where entities begin and end."""
+        tags = set(self.labels) - {OUTSIDE}
+        return bool(tags and all(map(OF_ENTITY.fullmatch, tags)))
+
+    def fit(
+        self, rows: Sequence[Row], names: Mapping[str, tuple[str, ...]], known: tuple[str, ...] = ()
+    ) -> Self:
+        counts: collections.Counter[tuple[type, Any]] = collections.Counter(
+            (type(value), value)
+            for i, row in enumerate(rows)
+            for value in _items(row["tags"], "tags", f"row {i + 1}", (str, int))
+        )
+        values = [value for _, value in counts]
+        if not values:
+            raise ConfigError("data.path: no row has words; there is nothing to learn.")
+        labels = self.labels or names_of(values, names.get("tags", ()), known)
+        if len(labels) < 2:
+            raise ConfigError(
+                f"data.path: all words have the tag {labels[0]!r}; there is nothing to learn from"
+                " one."
+            )
+        ((_, frequent), _) = counts.most_common(1)[0]
+        usual = self.usual or (
+            OUTSIDE if OUTSIDE in labels else labels[index_of(frequent, labels, "data.path")]
+        )
+        return dataclasses.replace(self, labels=labels, usual=usual)
+
+    def encode(self, rows: Sequence[Row], reader: Any) -> list[list[Any]]:
+        words = [
+            _items(row["tokens"], "tokens", f"row {i + 1}", (str,)) for i, row in enumerate(rows)
+        ]
+        texts = reader.spans(
+            [text_of({"tokens": " ".join(each)}, "tokens", i) for i, each in enumerate(words)]
+        )
+        made: list[list[Any]] = []
+        for number, (row, own, text) in enumerate(zip(rows, words, texts, strict=True)):
+            joined = reader.frame.join(text, limit=reader.length)
+            tag = self._target(row, len(own), f"row {number + 1}")
+            made.append([Tagged(joined, own, first_pieces(joined, own), tag)] if own else [])
+        return made
+
+    def token_counts(self, feature: Tagged) -> tuple[int, ...]:
+        return (len(feature.row.ids),)
+
+    def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
+        """Returns inputs input_ids, attention_mask and, of some encoders, token_type_ids [T] int32;
+        targets labels [T] int32 and weights [T] float32."""
+        tagged = records.features[index]
+        labels = np.zeros(records.length, np.int32)
+        weights = np.zeros(records.length, np.float32)
+        kept = tagged.first >= 0
+        labels[tagged.first[kept]] = tagged.tag[kept]
+        weights[tagged.first[kept]] = 1
+        return {
+            "inputs": framed(tagged.row, records),
+            "targets": {"labels": labels, "weights": weights},
+        }
+
+    def outputs(self, model: Any, inputs: Mapping[str, jax.Array]) -> Any:
+        return model(**inputs).logits.astype(jnp.float32)
+
+    def loss(self, outputs: Any, targets: Mapping[str, jax.Array], *, chunks: int) -> LossSums:
+        loss_BT = optax.softmax_cross_entropy_with_integer_labels(outputs, targets["labels"])
+        return weighted(
+            loss_BT, targets["weights"], accuracy=jnp.argmax(outputs, axis=-1) == targets["labels"]
+        )
+
+    def predictions(self, outputs: Any) -> dict[str, jax.Array]:
+        return {"tags": jnp.argmax(outputs, axis=-1).astype(jnp.int32)}
+
+    def scores(
+        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Any
+    ) -> dict[str, float]:
+        """Computes the accuracy over all words, also those that were cut off, and scores of
+        entities."""
+        return self._scored(*self._compared(predictions, examples, data))
+
+    def breakdown(
+        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Any
+    ) -> list[Breakdown]:
+        """Returns scores per kind of entity, or per tag; for tags also which are confused."""
+        tagged, predicted = self._compared(predictions, examples, data)
+        if self.has_entities:
+            by_kind = scores.entity_scores(*self._names(tagged, predicted))
+            if not by_kind:
+                return []
+            counts = np.asarray(list(by_kind.values())).T
+            return [class_table(list(by_kind), class_scores(*counts), "entity")]
+        true = np.concatenate([one.tag for one in tagged])
+        counts_CC = confusion_matrix(np.concatenate(predicted), true, len(self.labels))
+        found = class_scores(np.diag(counts_CC), counts_CC.sum(axis=0), counts_CC.sum(axis=1))
+        return [class_table(self.labels, found, "tag"), confusion_table(self.labels, counts_CC)]
+
+    def decode(self, predictions: Mapping[str, np.ndarray], records: Any) -> list[dict[str, Any]]:
+        """Returns for each row `prediction`, as many tags as words, in a list or a text as the
+        words are, and `words_cut`, the number of words without a prediction."""
+        told: list[dict[str, Any]] = [{"prediction": [], "words_cut": 0} for _ in records.rows]
+        for number, tagged, tags in zip(
+            records.row_of, records.features, predictions["tags"], strict=True
+        ):
+            names = [self.labels[i] for i in self._predicted(tagged, tags)]
+            told[number] = {"prediction": names, "words_cut": int((tagged.first < 0).sum())}
+        return [
+            (
+                one | {"prediction": " ".join(one["prediction"])}
+                if isinstance(row["tokens"], str)
+                else one
+            )
+            for one, row in zip(told, records.rows, strict=True)
+        ]
+
+    def fit_baseline(self, data: Any) -> dict[str, Any]:
+        """Returns the most frequent tag in training, and the words that have another one."""
+        seen: dict[str, collections.Counter] = collections.defaultdict(collections.Counter)
+        for tagged in data.splits["train"].features:
+            for word, tag in zip(tagged.words, tagged.tag.tolist(), strict=True):
+                seen[word][tag] += 1
+        overall = sum(seen.values(), collections.Counter()).most_common(1)[0][0]
+        best = {word: counts.most_common(1)[0][0] for word, counts in seen.items()}
+        others = {word: tag for word, tag in best.items() if tag != overall}
+        return {"overall": overall, "words": others}
+
+    def baseline(self, data: Any, fitted: dict[str, Any] | None) -> tuple[str, float] | None:
+        """Tags each word as most often in training."""
+        if fitted is None:
+            return None
+        words = fitted["words"]
+        held = data.splits["eval"].features
+        guess = [
+            np.asarray([words.get(word, fitted["overall"]) for word in tagged.words])
+            for tagged in held
+        ]
+        return "most frequent tag of each word", self._scored(held, guess)[self.headline.name]
+
+    def show(self, records: Any, index: int) -> str:
+        tagged = records.features[index]
+        pairs = (
+            f"{word}/{self.labels[tag]}" for word, tag in zip(tagged.words, tagged.tag, strict=True)
+        )
+        return f"{' '.join(pairs):.300} ({len(tagged.row.ids)} tokens)"
+
+    def _predicted(self, tagged: Tagged, tags: np.ndarray) -> np.ndarray:
+        """Returns the tag of each word, [W], from those of all columns."""
+        name = self.usual or OUTSIDE
+        without = self.labels.index(name) if name in self.labels else 0
+        return np.where(tagged.first >= 0, tags[tagged.first], without)
+
+    def _scored(
+        self, tagged: Sequence[Tagged], predicted: Sequence[np.ndarray]
+    ) -> dict[str, float]:
+        right = [one.tag == tags for one, tags in zip(tagged, predicted, strict=True)]
+        found = {"accuracy": float(np.concatenate(right).mean())}
+        if self.has_entities:
+            found |= scores.entities(*self._names(tagged, predicted))
+        return found
+
+    def _compared(
+        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Any
+    ) -> tuple[list[Tagged], list[np.ndarray]]:
+        """Returns the examples, and the predicted tag of each of their words."""
+        tagged = [data.records.features[i] for i in examples]
+        columns = predictions["tags"]
+        return tagged, [self._predicted(*pair) for pair in zip(tagged, columns, strict=True)]
+
+    def _names(
+        self, tagged: Sequence[Tagged], predicted: Sequence[np.ndarray]
+    ) -> tuple[list[list[str]], list[list[str]]]:
+        """Returns the names of the predicted and of the true tags."""
+        chosen = [[self.labels[i] for i in tags] for tags in predicted]
+        return chosen, [[self.labels[i] for i in one.tag] for one in tagged]
+
+    def _target(self, row: Row, words: int, where: str) -> np.ndarray:
+        if row["tags"] is None:  # to be predicted
+            return np.zeros(words, np.int32)
+        values = _items(row["tags"], "tags", where, (str, int))
+        if len(values) != words:
+            raise ConfigError(
+                f"{where}: {words} tokens, but {len(values)} tags; there must be one for each."
+            )
+        return np.asarray([index_of(value, self.labels, where) for value in values], np.int32)
+
+
+def first_pieces(row: Any, words: Sequence[str]) -> np.ndarray:
+    """Returns the column of each word's first piece, [W] int32; -1 for a word without pieces.
+
+    A piece belongs to the first word that ends behind the piece's start; a lone space to the word
+    after it.
+
+    Args:
+      row: the `Framed` tokens of the words, joined by single spaces.
+      words: all of them, also those that were cut off.
+    """
+    length = np.asarray([len(word) for word in words])
+    end = np.cumsum(length + 1) - 1
+    columns = np.flatnonzero(row.part == 0)
+    word = np.searchsorted(end, row.start[columns], side="right")
+    inside = word < len(words)
+    inside[inside] = (end - length)[word[inside]] <= row.end[columns[inside]]
+    found, at = np.unique(word[inside], return_index=True)
+    first = np.full(len(words), -1, np.int32)
+    first[found] = columns[inside][at]
+    return first
+
+
+def _items(value: Any, role: str, where: str, kinds: tuple[type, ...]) -> list[Any]:
+    """Returns the values of a list, or of a text that is split at spaces."""
+    if isinstance(value, str):
+        return value.split()
+    if isinstance(value, list) and all(isinstance(item, kinds) for item in value):
+        return value
+    raise ConfigError(
+        f"{where}: {role}={str(value)[:80]!r} is neither a text nor a list of {role}."
+    )

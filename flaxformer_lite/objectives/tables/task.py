@@ -1,0 +1,275 @@
+"""The base of objectives on labelled rows: the columns of a table, their labels, and what is
+predicted for each row."""
+
+import abc
+import dataclasses
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+
+from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.config.rules import FLOAT32
+from flaxformer_lite.objectives.base import Objective
+
+Row = Mapping[str, Any]  # role -> value
+NULLS = ("NaN", "nan", "null", "NULL", "<NA>")  # what pandas and databases write for no value
+WHOLE = re.compile(r"-?\d{1,4000}")  # a number as the name of a class; Python reads no longer ones
+SHOWN = 8  # most labels that a message names
+
+
+class Column(NamedTuple):
+    """A column that a task reads.
+
+    Attributes:
+      role: its name in the task; `data.columns="role=name"` says which column it is.
+      names: what it is called in other people's tables, looked for in this order.
+      optional: whether a table may lack it; its value is then None.
+      predicted: whether new data may lack it, because the task predicts it.
+    """
+
+    role: str
+    names: tuple[str, ...] = ()
+    optional: bool = False
+    predicted: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task(Objective):
+    """Base class of objectives that learn from the rows of a table.
+
+    Attributes:
+      columns: the columns to read.
+      sample: rows for compiling without data.
+      chunked: whether `encode` may be called with a part of the rows at a time, as it is for large
+        tables; numbers of rows that it keeps must then count from `reader.first`. A class that
+        overrides `encode` says so itself.
+    """
+
+    columns: ClassVar[tuple[Column, ...]] = ()
+    chunked: ClassVar[bool] = False
+    sample: ClassVar[tuple[Row, ...]] = ()
+    new_head: ClassVar[bool] = True
+
+    def fit(
+        self, rows: Sequence[Row], names: Mapping[str, tuple[str, ...]], known: tuple[str, ...] = ()
+    ) -> Self:
+        """Returns the task with what it learns from the training rows before training, such as the
+        labels.
+
+        Args:
+          rows: the training rows.
+          names: names of classes by role, where the table has them.
+          known: labels of the weights to start from, kept with their order if the rows have no
+            others.
+        """
+        return self
+
+    def is_missing(self, role: str, value: Any) -> bool:
+        """Returns whether a value stands for none: a row without a text or label is refused."""
+        if role == "label" and isinstance(value, str):
+            return is_blank(value)
+        return value is None or (isinstance(value, float) and math.isnan(value))
+
+    def fit_model(self, model: ModelConfig, tokenizer: Any) -> ModelConfig:
+        """Returns the model with what its head takes from the task: the padding that a decoder's
+        classifier skips."""
+        if model.pad_token_id is None and (model.skeleton, model.head) == (
+            "decoder",
+            "sequence_classification",
+        ):
+            return dataclasses.replace(model, pad_token_id=tokenizer.pad_id)
+        return model
+
+    @classmethod
+    def of_published(cls, published: Mapping[str, Any], labels: tuple[str, ...]) -> Self:
+        """Returns the task that a published model was trained for.
+
+        Args:
+          published: its config.json.
+          labels: the names of its classes.
+        """
+        return cls()
+
+    @abc.abstractmethod
+    def encode(self, rows: Sequence[Row], reader: Any) -> list[list[Any]]:
+        """Tokenizes rows; returns for each what `make_example` needs for its examples, of which it
+        may have none.
+
+        Args:
+          rows: values by role; those of `predicted` columns may be None.
+          reader: has the tokenizer, `spans(texts)`, `frame`, `length` and `target_length`
+            (data/labelled.py).
+
+        Raises:
+          ConfigError: a value cannot be used; names the row.
+        """
+
+    def token_counts(self, feature: Any) -> tuple[int, ...]:
+        """Returns the tokens of each text that the model reads for an example, as many as its inputs
+        have rows, which are padded on the right.
+
+        Then batches are computed without the padding (data/packed_batches.py); with (), as by
+        default, they are computed as they are.
+
+        Args:
+          feature: what `encode` has made of the example.
+        """
+        return ()
+
+    def join(self, features: Sequence[Any], records: Any) -> Sequence[Any]:
+        """Joins the features of training rows to those of examples; by default each row has its
+        own."""
+        return features
+
+    def tokens(self, feature: Any) -> tuple[int, ...]:
+        """Returns the tokens of a feature: of its longest row, and of its decoder side if it has
+        one."""
+        return (_longest(feature),)
+
+    def remarks(self, records: Mapping[str, Any]) -> list[str]:
+        """Describes what looks wrong in the rows of both splits, such as one label in two
+        spellings."""
+        return []
+
+    def decode(self, predictions: Mapping[str, np.ndarray], records: Any) -> list[dict[str, Any]]:
+        """Turns predictions for all examples, in order, into what is told of each row: names and
+        values."""
+        raise ConfigError(f"{type(self).__name__}: has nothing to predict for a row.")
+
+    def show(self, records: Any, index: int) -> str:
+        """Describes an example in words: the decoded tokens, and what is to be predicted."""
+        row = records.features[index][0]
+        texts = [
+            records.tokenizer.decode(row.ids[row.part == part])
+            for part in (0, 1)
+            if (row.part == part).any()
+        ]
+        return " | ".join(texts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Labelled(Task):
+    """Base class of tasks whose rows have labels of a closed set.
+
+    Attributes:
+      labels: their names, in the order of the logits; empty: those of the training rows.
+    """
+
+    labels: tuple[str, ...] = ()
+
+    @classmethod
+    def of_published(cls, published: Mapping[str, Any], labels: tuple[str, ...]) -> Self:
+        return cls(labels=labels)
+
+    def fit_model(self, model: ModelConfig, tokenizer: Any) -> ModelConfig:
+        return dataclasses.replace(
+            super().fit_model(model, tokenizer), num_labels=max(1, len(self.labels))
+        )
+
+    def published_fields(self) -> dict[str, Any]:
+        return {"labels": self.labels} if self.labels else {}
+
+    def is_missing(self, role: str, value: Any) -> bool:
+        return super().is_missing(role, value) and value not in self.labels
+
+    def remarks(self, records: Mapping[str, Any]) -> list[str]:
+        alike: dict[str, list[str]] = {}
+        for label in self.labels:
+            alike.setdefault(" ".join(label.split()).casefold(), []).append(repr(label))
+        return [
+            f"labels that differ only in case or spaces: {', '.join(names)}; correct the rows if"
+            " they are one"
+            for names in alike.values()
+            if len(names) > 1
+        ]
+
+
+def is_blank(text: str) -> bool:
+    """Returns whether a text is empty, or one of the words that stand for no value."""
+    return not text.strip() or text.strip() in NULLS
+
+
+def _longest(feature: Any) -> int:
+    """Returns the tokens of the longest row of tokens in a feature."""
+    if hasattr(feature, "ids"):
+        return len(feature.ids)
+    if isinstance(feature, (tuple, list)):
+        return max(map(_longest, feature), default=0)
+    return 0
+
+
+def names_of(
+    values: Sequence[Any], names: tuple[str, ...] = (), known: tuple[str, ...] = ()
+) -> tuple[str, ...]:
+    """Returns the labels of the weights, if there are no others, those that the table names, or the
+    sorted ones."""
+    if names and all(isinstance(value, int) for value in values):
+        return known if set(known) == set(names) else names
+    found = {str(value) for value in values}
+    if found <= set(known):
+        return known
+    whole = all(map(WHOLE.fullmatch, found))
+    return tuple(sorted(found, key=int) if whole else sorted(found))
+
+
+def index_of(value: Any, labels: tuple[str, ...], where: str) -> int:
+    """Returns the number of a label.
+
+    Raises:
+      ConfigError: it is not among the labels of the training rows.
+    """
+    if str(value) in labels:
+        return labels.index(str(value))
+    numbered = any(map(WHOLE.fullmatch, labels))  # then a number is a name
+    if not numbered and re.fullmatch(r"\d{1,9}", str(value)) and int(str(value)) < len(labels):
+        # where the table or the weights name the classes; csv has numbers as texts
+        return int(str(value))
+    more = f", ... ({len(labels)} in all)" if len(labels) > SHOWN else ""
+    raise ConfigError(
+        f"{where}: the label {str(value)[:80]!r} is not one of the training data:"
+        f" {', '.join(labels[:SHOWN])}{more}; correct it, or name all in objective.labels."
+    )
+
+
+def text_of(row: Row, role: str, number: int) -> str:
+    """Returns the text of a row.
+
+    Raises:
+      ConfigError: it has none.
+    """
+    value = row[role]
+    if not isinstance(value, str):
+        raise ConfigError(
+            f"row {number + 1}: {role}={str(value)[:80]!r} is not a text; correct or remove the"
+            " row."
+        )
+    if any("\ud800" <= c <= "\udfff" for c in value):
+        raise ConfigError(f"row {number + 1}: {role} is not valid Unicode (a lone surrogate).")
+    return value
+
+
+def texts_of(rows: Sequence[Row], role: str) -> list[str]:
+    """Returns the text of each row, as `text_of`."""
+    return [text_of(row, role, number) for number, row in enumerate(rows)]
+
+
+def number_of(row: Row, role: str, number: int) -> np.float32:
+    """Returns the number of a row.
+
+    Raises:
+      ConfigError: it has none, or one that float32 does not hold.
+    """
+    try:
+        value = float(row[role])
+    except (TypeError, ValueError, OverflowError):
+        value = math.nan
+    if not abs(value) <= FLOAT32:
+        raise ConfigError(
+            f"row {number + 1}: {role}={str(row[role])[:40]!r} is not a number of float32;"
+            " correct it."
+        )
+    return np.float32(value)

@@ -1,0 +1,104 @@
+"""Translation, summaries, and other tasks that read one text and write another, on the rows of a
+table.
+
+Reference: Raffel et al. 2020, "Exploring the Limits of Transfer Learning", section 2.4
+  (arXiv:1910.10683).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.config.rules import NotNegative, Probability
+from flaxformer_lite.objectives.rows import encoder_decoder
+from flaxformer_lite.objectives.tables.task import Column, Row, text_of
+from flaxformer_lite.objectives.tables.writing import WritingTask
+
+
+class Pair(NamedTuple):
+    """A source and its target, [T] int32 with the special tokens of the tokenizer's template."""
+
+    source: np.ndarray
+    target: np.ndarray
+    row: int
+    cut: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextToText(WritingTask):
+    """Maximizes sum_t log P(y_t | y_<t, x), with the prefix before each source x.
+
+    The decoder begins each target with the model's decoder_start_token_id. A side longer than its
+    row is cut. A column `translation` with a text per language, as `datasets` has it, is read from
+    its first language to its second, or with
+    data.columns="source=translation.fr,target=translation.en".
+    """
+
+    prefix: str = ""  # of each source, such as "translate English to French: "
+    packed: bool = True  # whether short training rows share an example
+    z_loss: NotNegative = 0.0
+    label_smoothing: Probability = 0.0
+
+    skeletons: ClassVar[tuple[str, ...]] = ("encoder_decoder",)
+    chunked: ClassVar[bool] = True
+    columns: ClassVar[tuple[Column, ...]] = (
+        Column("source", ("src", "document", "article", "text", "input", "translation")),
+        Column("target", ("tgt", "summary", "highlights", "output", "translation"), predicted=True),
+    )
+    sample: ClassVar[tuple[Row, ...]] = ({"source": "a text", "target": "another"},)
+
+    def lengths(self, length: int, target_length: int) -> tuple[int, int]:
+        """Returns the row lengths; the decoder's defaults to the encoder's."""
+        return length, target_length or length
+
+    def encode(self, rows: Sequence[Row], reader: Any) -> list[list[Any]]:
+        read = [_texts(row, number) for number, row in enumerate(rows)]
+        sources = reader.spans([self.prefix + source for source, _ in read])
+        targets = reader.spans([target or "" for _, target in read])
+        made = []
+        for number, pair in enumerate(zip(sources, targets, strict=True)):
+            limits = (reader.length, reader.target_length)
+            source, target = (
+                reader.frame.join(side, limit=n) for side, n in zip(pair, limits, strict=True)
+            )
+            cut = source.cut + target.cut
+            made.append([(Pair(source.ids, target.ids, reader.first + number, cut),)])
+        return made
+
+    def costs(self, piece: Any) -> tuple[int, ...]:
+        return len(piece.source), len(piece.target)
+
+    def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
+        """Returns inputs (decoder_)input_ids, (decoder_)segment_ids, [T] and [U] int32; targets
+        labels, weights [U]."""
+        pairs = records.features[index]
+        return encoder_decoder(
+            [pair.source for pair in pairs], [pair.target for pair in pairs], records
+        )
+
+    def prompt(self, records: Any, example: int) -> np.ndarray:
+        return records.features[example][0].source
+
+    def told(self, records: Any, example: int) -> tuple[str, str | None]:
+        number = records.features[example][0].row
+        source, target = _texts(records.rows[number], number)
+        return source, target
+
+
+def _texts(row: Row, number: int) -> tuple[str, str | None]:
+    """Returns the source, and the target where the row has one."""
+    sides = {role: row[role] for role in ("source", "target")}
+    for place, (role, value) in enumerate(sides.items()):
+        if isinstance(value, dict):
+            if len(value) != 2:
+                raise ConfigError(
+                    f"row {number + 1}: {role} has the languages {', '.join(map(str, value))}; name"
+                    " two: --config.data.columns=source=translation.en,target=translation.fr."
+                )
+            sides[role] = list(value.values())[place]
+    return text_of(sides, "source", number), (
+        None if sides["target"] is None else text_of(sides, "target", number)
+    )

@@ -1,0 +1,173 @@
+"""The base of tasks whose model writes: rows of prompts and answers, scored by what it writes for
+held-out ones."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+
+from flaxformer_lite.config.rules import Count, OneOf, Size
+from flaxformer_lite.objectives.base import Metric, score
+from flaxformer_lite.objectives.packing import Packing, share_rows
+from flaxformer_lite.objectives.tables import scores
+from flaxformer_lite.objectives.tables.task import Task
+from flaxformer_lite.objectives.text.text_objective import TextObjective
+
+SCORES = {"bleu": scores.translation, "rouge": scores.summaries}
+NEEDS = {"bleu": "sacrebleu", "rouge": "rouge_score.rouge_scorer"}
+METRICS = {
+    "bleu": (
+        score("bleu", "BLEU", form=".1f", live=True),
+        score("chrf", "chrF", form=".1f", live=True),
+    ),
+    "rouge": tuple(
+        score(name, words, form=".1%", live=True)
+        for name, words in (("rouge1", "ROUGE-1"), ("rouge2", "ROUGE-2"), ("rougeLsum", "ROUGE-L"))
+    ),
+    "none": (),
+}
+LENGTH = 400  # most characters of a text that is shown
+ScoredBy = Annotated[str, OneOf(tuple(METRICS))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WritingTask(TextObjective, Task):
+    """Base class of tasks that maximize the likelihood of a text and are judged by the text that
+    the model writes.
+
+    A feature is a tuple of pieces, each made of one row of the table: one piece, or in training
+      with `packed` as many as
+    fit. A piece has `cut`, the number of tokens that were too many.
+    """
+
+    # or rouge, none: what each evaluation computes of texts that the model writes
+    scored_by: ScoredBy = "bleu"
+    score_rows: Count = 32  # held-out rows that each evaluation writes for
+    num_beams: Size = 1  # of the search that writes
+    packed = False  # whether short training rows share an example; not annotated, so not a field
+    new_head: ClassVar[bool] = False
+
+    @property
+    def shown(self) -> tuple[Metric, ...]:  # type: ignore[override]
+        return (*(METRICS[self.scored_by] if self.written_rows else ()), *TextObjective.shown)
+
+    @property
+    def written_rows(self) -> int:
+        return self.score_rows if self.is_scored else 0
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether what the model writes is scored; if the library is missing, that is said once."""
+        return self.scored_by != "none" and scores.library(NEEDS[self.scored_by]) is not None
+
+    def costs(self, piece: Any) -> tuple[int, ...]:
+        """Returns the tokens of a piece in each row that it is part of."""
+        raise NotImplementedError
+
+    def tokens(self, feature: Any) -> tuple[int, ...]:
+        return tuple(map(sum, zip(*map(self.costs, feature), strict=True)))
+
+    def join(self, features: Sequence[Any], records: Any) -> Sequence[Any]:
+        """Lets neighboring pieces share an example as long as they fit."""
+        if not self.packed:
+            return features
+        costs = records.sizes
+        if len(costs) != len(features):  # they are joined already
+            features = [(piece,) for feature in features for piece in feature]
+            costs = np.asarray([self.tokens(feature) for feature in features])
+        count = np.arange(len(features) + 1)
+        plan = Packing(count[:-1], np.ones(len(features), np.int32), count[:-1], count)
+        budgets = (records.length, records.target_length)
+        first = share_rows(plan, costs.astype(np.int64), budgets[: costs.shape[1]]).first
+        return JoinedFeatures(features, first)
+
+    def prompt(self, records: Any, example: int) -> np.ndarray:
+        """Returns the ids that the model reads before it writes."""
+        raise NotImplementedError
+
+    def told(self, records: Any, example: int) -> tuple[str, str | None]:
+        """Returns what the model reads, in words, and the text that it should write, if that is
+        known."""
+        raise NotImplementedError
+
+    def limits(self, records: Any) -> dict[str, Any]:
+        """Returns `max_new_tokens` and `eos_token_id` of what the model writes."""
+        return {"max_new_tokens": records.target_length, "eos_token_id": records.tokenizer.eos_id}
+
+    def write(self, write: Any, records: Any, examples: np.ndarray) -> dict[str, np.ndarray]:
+        prompts = [self.prompt(records, int(i)) for i in examples]
+        ids = write(prompts, width=records.length, num_beams=self.num_beams, **self.limits(records))
+        return {
+            "written": np.asarray([records.tokenizer.decode(row).strip() for row in ids], object)
+        }
+
+    def scores(
+        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Any
+    ) -> dict[str, float]:
+        references = [self.told(data.records, int(i))[1] for i in examples]
+        known = [text for text in references if text is not None]
+        if "written" not in predictions or not self.is_scored or len(known) < len(references):
+            return {}
+        return SCORES[self.scored_by](list(predictions["written"]), known)
+
+    def fit_baseline(self, data: Any) -> dict[str, Any]:
+        return {} if self.written_rows else super().fit_baseline(data)
+
+    def baseline(self, data: Any, fitted: dict[str, Any] | None) -> tuple[str, float] | None:
+        """Returns the headline score of copying what is read; the unigram baseline if nothing is
+        scored."""
+        if not self.written_rows:
+            return super().baseline(data, fitted)
+        texts = [self.told(data.records, int(i)) for i in data.order[: self.written_rows]]
+        if any(target is None for _, target in texts):
+            return None
+        found = SCORES[self.scored_by](
+            [source for source, _ in texts], [str(target) for _, target in texts]
+        )
+        return "copying the source", found[self.headline.name]
+
+    def decode(self, predictions: Mapping[str, np.ndarray], records: Any) -> list[dict[str, Any]]:
+        """Returns for each row `prediction`, what the model writes; None for a row without an
+        example."""
+        by_row = dict(zip(records.row_of.tolist(), predictions["written"].tolist(), strict=True))
+        return [{"prediction": by_row.get(i)} for i in range(len(records.rows))]
+
+    def show_written(
+        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Any
+    ) -> list[tuple[str, str]]:
+        shown = []
+        for example, text in zip(examples, predictions["written"], strict=True):
+            read, reference = self.told(data.records, int(example))
+            shown += [
+                ("read", _brief(read)),
+                ("reference", _brief(reference or "")),
+                ("written", _brief(text)),
+            ]
+        return shown
+
+    def show(self, records: Any, index: int) -> str:
+        read, reference = self.told(records, index)
+        return f"{_brief(read)!r} -> {_brief(reference or '')!r}"
+
+
+class JoinedFeatures(Sequence):
+    """Features of which each has the pieces of several neighbors."""
+
+    def __init__(self, features: Sequence[Any], first: np.ndarray):
+        self.first = first  # feature i has the pieces of features first[i] .. first[i + 1] - 1
+        self._features = features
+
+    def __len__(self) -> int:
+        return len(self.first) - 1
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        index = range(len(self))[index]
+        parts = self._features[int(self.first[index]) : int(self.first[index + 1])]
+        return tuple(piece for part in parts for piece in part)
+
+
+def _brief(text: str) -> str:
+    return text if len(text) <= LENGTH else f"{text[: LENGTH // 2]} ... {text[-LENGTH // 2 :]}"

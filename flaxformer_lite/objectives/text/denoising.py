@@ -1,0 +1,93 @@
+"""The base of objectives that hide spans of text, which a target spells out."""
+
+import abc
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from flaxformer_lite.config.rules import ConfigError
+from flaxformer_lite.objectives.packing import PACKINGS, Packing, cut, share_rows
+from flaxformer_lite.objectives.rows import encoder_decoder
+from flaxformer_lite.objectives.text.text_objective import TextObjective
+
+SHORTEST = 2  # tokens of a piece: one to hide, one to keep
+SMALLEST_CAPACITY = 4  # equal pieces of at most this many tokens are never shorter than SHORTEST
+
+
+@dataclass(frozen=True, kw_only=True)
+class Denoising(TextObjective):
+    """Cuts documents into pieces, which are corrupted one by one and then packed; a target sees
+    only its own source. The length of a piece bounds that of its corruption, so rows are planned
+    ahead and nothing is ever cut off.
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("sentinel_ids",)
+    skeletons: ClassVar[tuple[str, ...]] = ("encoder_decoder",)
+    packings: ClassVar[int] = PACKINGS
+    # the way out if there are more spans than sentinels
+    fewer_spans: ClassVar[str] = "shorten the rows"
+
+    @abc.abstractmethod
+    def corrupted(self, tokens: int) -> tuple[int, int]:
+        """Returns the largest lengths of the input and target made from a piece, both with
+        end-of-text."""
+
+    @abc.abstractmethod
+    def sentinels(self, tokens: int) -> int:
+        """Returns the largest number of sentinels that a piece takes."""
+
+    @abc.abstractmethod
+    def corrupt(
+        self, tokens: np.ndarray, tokenizer: Any, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Corrupts a piece into input and target, int32, of at most the lengths that `corrupted`
+        gives."""
+
+    def lengths(self, length: int, target_length: int) -> tuple[int, int]:
+        """Returns the row lengths; by default the decoder's fits the target of the longest text
+        that the encoder can hold when corrupted."""
+        return length, target_length or self.corrupted(self.capacity(length, length))[1]
+
+    def capacity(self, length: int, target_length: int) -> int:
+        """Returns the length of the longest piece with input and target that fit.
+
+        Raises:
+          ConfigError: not even a short piece fits.
+        """
+        tokens = SMALLEST_CAPACITY - 1
+        while np.less_equal(self.corrupted(tokens + 1), (length, target_length)).all():
+            tokens += 1
+        if tokens < SMALLEST_CAPACITY:
+            smallest = "{} and {}".format(*self.corrupted(SMALLEST_CAPACITY))
+            where = f"data.length={length}, data.target_length={target_length}"
+            raise ConfigError(f"{where}: too short to hide spans; must be at least {smallest}.")
+        return tokens
+
+    def pack(
+        self,
+        offsets: np.ndarray,
+        length: int,
+        target_length: int,
+        tokenizer: Any,
+        *,
+        shift: float = 0.0,
+    ) -> Packing:
+        capacity = self.capacity(length, target_length)
+        spans = self.sentinels(capacity)
+        sentinels = len(tokenizer.sentinel_ids)
+        if spans > sentinels:
+            raise ConfigError(
+                f"data.length={length}: a row has {spans} spans, but the vocabulary only"
+                f" {sentinels} sentinels; {self.fewer_spans}."
+            )
+        plan = cut(offsets, capacity, SHORTEST, shift)
+        sizes = np.asarray([(0, 0), (0, 0), *map(self.corrupted, range(SHORTEST, capacity + 1))])
+        return share_rows(plan, sizes[plan.length], (length, target_length))
+
+    def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
+        """Returns inputs (decoder_)input_ids, (decoder_)segment_ids, [T] and [U] int32; targets
+        labels, weights [U]."""
+        pairs = [self.corrupt(piece, records.tokenizer, rng) for piece in records.row(index)]
+        sources, targets = zip(*pairs, strict=True)
+        return encoder_decoder(sources, targets, records)

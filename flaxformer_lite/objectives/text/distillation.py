@@ -1,0 +1,116 @@
+"""Knowledge distillation: a small model learns from the labels and from the predictions of a
+trained teacher.
+
+Reference: Hinton et al. 2015, "Distilling the Knowledge in a Neural Network", section 2
+  (arXiv:1503.02531); Sanh et al.
+2019, "DistilBERT", section 3 (arXiv:1910.01108).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import flax
+import jax
+import numpy as np
+
+from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.config.rules import (
+    ConfigError,
+    NotNegative,
+    OneOf,
+    Place,
+    Positive,
+    Probability,
+    Range,
+)
+from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
+from flaxformer_lite.nn.functions.soft_targets import SoftTargets
+from flaxformer_lite.objectives.base import Metric
+from flaxformer_lite.objectives.companion import Companion
+from flaxformer_lite.objectives.packing import PACKINGS, Packing
+from flaxformer_lite.objectives.sums import LossSums, token_loss
+from flaxformer_lite.objectives.text.causal_lm import CausalLm
+from flaxformer_lite.objectives.text.masked_lm import MaskedLm
+from flaxformer_lite.objectives.text.text_objective import TextObjective
+
+TASKS: dict[str, CausalLm | MaskedLm] = {"causal_lm": CausalLm(), "masked_lm": MaskedLm()}
+
+
+class Taught(flax.struct.PyTreeNode):
+    """The input of the loss: the deferred logits of student and teacher for the same tokens."""
+
+    projection: DeferredLogits
+    teacher: DeferredLogits
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distillation(TextObjective):
+    """Minimizes `(1 - a) L + a t^2 KL(p || q)`: L is the loss of `task`, and p and q are the
+    distributions of teacher and student with logits divided by t.
+
+    The teacher sees the same tokens, without dropout, and needs the same tokenizer. It is read from
+    its directory again when a run continues, and is not in the checkpoints; other weights are
+    refused then. DistilBERT's third term, the cosine between hidden states, is left out, as it
+    needs students of the teacher's width.
+    """
+
+    teacher: Place = ""  # directory of published weights, or workdir
+    # with its own options at their defaults
+    task: Annotated[str, OneOf(tuple(TASKS))] = "causal_lm"
+    temperature: Positive = 2.0  # t
+    # a; DistilBERT's is 5 / 7
+    soft_weight: Annotated[float, Range(0, 1, "be between 0 and 1")] = 0.7
+    z_loss: NotNegative = 0.0
+    label_smoothing: Probability = 0.0
+
+    packings: ClassVar[int] = PACKINGS
+    shown: ClassVar[tuple[Metric, ...]] = (
+        *TextObjective.shown,
+        Metric(
+            "divergence", "divergence from the teacher", unit="nats, times the temperature squared"
+        ),
+    )
+
+    @property
+    def needs(self) -> tuple[str, ...]:  # type: ignore[override]  # by `task`, where others have one
+        return TASKS[self.task].needs
+
+    @property
+    def skeletons(self) -> tuple[str, ...]:  # type: ignore[override]
+        return TASKS[self.task].skeletons
+
+    @property
+    def head(self) -> str:  # type: ignore[override]
+        return TASKS[self.task].head
+
+    def companion(self, model: ModelConfig) -> Companion:
+        if not self.teacher:
+            raise ConfigError(
+                "objective.teacher: empty; set it to a directory of published weights or a workdir."
+            )
+        return Companion("teacher", source=self.teacher)
+
+    def pack(
+        self,
+        offsets: np.ndarray,
+        length: int,
+        target_length: int,
+        tokenizer: Any,
+        *,
+        shift: float = 0.0,
+    ) -> Packing:
+        return TASKS[self.task].pack(offsets, length, target_length, tokenizer, shift=shift)
+
+    def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
+        """Builds the example of `task`."""
+        return TASKS[self.task].make_example(records, index, rng)
+
+    def outputs(self, model: Any, inputs: Mapping[str, jax.Array], companion: Any = None) -> Taught:
+        return Taught(
+            *(super(Distillation, self).outputs(m, inputs).projection for m in (model, companion))
+        )
+
+    def loss(self, outputs: Taught, targets: Mapping[str, jax.Array], *, chunks: int) -> LossSums:
+        soft = SoftTargets(outputs.teacher, self.temperature, self.soft_weight)
+        return token_loss(self, outputs, targets, chunks, soft)

@@ -1,0 +1,48 @@
+"""Prefix language modeling: the beginning of each document is read in both directions, the rest is
+predicted.
+
+Reference: Raffel et al. 2020, "Exploring the Limits of Transfer Learning", section 3.2.3
+  (arXiv:1910.10683).
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from flaxformer_lite.config.rules import NotNegative, Probability
+from flaxformer_lite.objectives.packing import PACKINGS
+from flaxformer_lite.objectives.rows import next_tokens
+from flaxformer_lite.objectives.text.causal_lm import CausalLm
+from flaxformer_lite.objectives.text.text_objective import TextObjective
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrefixLm(TextObjective):
+    """Maximizes sum_{t >= p} log P(x_t | x_<t), where x_<p see each other both ways; p is uniform
+    in 1 .. n - 1.
+
+    Rows are packed as in `causal_lm`; each piece of a document in a row has its own prefix.
+    """
+
+    z_loss: NotNegative = 0.0
+    label_smoothing: Probability = 0.0
+
+    skeletons: ClassVar[tuple[str, ...]] = ("decoder",)
+    packings: ClassVar[int] = PACKINGS
+
+    pack = CausalLm.pack
+
+    def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
+        """Returns inputs input_ids, segment_ids [T] int32, prefix_mask [T] bool; targets labels [T]
+        int32, weights [T]."""
+        pieces = records.row(index)
+        prefix = np.zeros(records.length + 1, bool)
+        at = 0
+        for piece in pieces:
+            prefix[at : at + int(rng.integers(1, max(len(piece), 2)))] = len(piece) > 1
+            at += len(piece)
+        example = next_tokens(pieces, records)
+        example["inputs"]["prefix_mask"] = prefix[:-1]
+        example["targets"]["weights"] *= ~prefix[1:]
+        return example

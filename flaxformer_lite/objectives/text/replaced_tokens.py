@@ -1,0 +1,208 @@
+"""Replaced-token detection: a small generator fills in masked tokens, and the model tells which
+tokens are not original.
+
+Reference: Clark et al. 2020, "ELECTRA: Pre-training Text Encoders as Discriminators Rather Than
+  Generators", sections 2
+and 3.2 (arXiv:2003.10555).
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import flax
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flaxformer_lite.config import ModelConfig, check_family
+from flaxformer_lite.config.rules import ConfigError, NotNegative, Probability, Share
+from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
+from flaxformer_lite.objectives.base import Metric, Objective, score
+from flaxformer_lite.objectives.companion import Companion
+from flaxformer_lite.objectives.packing import PACKINGS, Packing
+from flaxformer_lite.objectives.sums import LossSums, token_loss
+from flaxformer_lite.objectives.text.masked_lm import MaskedLm
+from flaxformer_lite.objectives.text.text_objective import TextObjective
+
+DETECTED = "real_weights"  # the term of the tokens that the discriminator judges
+CHUNKS = 4  # of the masked tokens; the generator's logits of one exist at a time while it draws
+EMBEDDINGS = (  # section 3.2: shared, all but the layer to d_model
+    r"^(token_embed|embed/(position|token_types|norm))"
+)
+
+
+class Detection(flax.struct.PyTreeNode):
+    """The input of the loss: what the generator predicts, and what the discriminator makes of its
+    draws."""
+
+    projection: DeferredLogits  # the generator's, at the masked positions
+    logits: jax.Array  # [B, T], positive where the discriminator finds a token replaced
+    replaced: jax.Array  # [B, T] bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplacedTokens(Objective):
+    """Minimizes -log p_G(x_t | masked x) over masked t, plus `detection_weight` times the
+    discriminator's cross entropy over all t: whether x_t is original, where the masked tokens are
+    draws from p_G, without gradient.
+
+    A draw that happens to be the original token counts as original. The draws invert the cumulative
+    distribution at random numbers that come with the examples, so they are functions of seed and
+    step; held-out examples have the same each time. The accuracy of always answering "original"
+    depends on the generator, so it is a metric, not a baseline.
+
+    The generator has as many layers; its width, heads and feed-forward are `generator_size` times
+    the model's, and it shares the embeddings. A workdir is read as the discriminator; `convert
+    --companion` writes the generator.
+    """
+
+    rate: Share = 0.15  # share of the tokens that the generator may replace
+    generator_size: Share = 0.25  # section 3.2 finds 1/4 to 1/2 best
+    detection_weight: NotNegative = 50.0
+    z_loss: NotNegative = 0.0  # of the generator, as is label_smoothing
+    label_smoothing: Probability = 0.0
+
+    head: ClassVar[str] = "pretraining"
+    needs: ClassVar[tuple[str, ...]] = ("cls_id", "sep_id", "mask_id")
+    skeletons: ClassVar[tuple[str, ...]] = ("encoder",)
+    packings: ClassVar[int] = PACKINGS
+    shown: ClassVar[tuple[Metric, ...]] = (
+        score("detection_accuracy", form=".2%"),
+        Metric("always_original", "baseline: always original", form=".2%", live=True),
+        Metric("detection_loss", unit="nats per token"),
+        score("precision", form=".1%"),
+        score("recall", form=".1%"),
+        score("f1", "F1", form=".1%", live=True),
+        Metric("nll", "generator's loss", unit="nats per masked token"),
+        score("accuracy", "generator's accuracy", form=".1%"),
+    )
+
+    transient_logits = TextObjective.transient_logits  # the generator's
+
+    def companion(self, model: ModelConfig) -> Companion:
+        heads = max(1, round(model.num_heads * self.generator_size))
+        sizes: dict[str, Any] = {
+            "num_heads": heads,
+            "d_model": heads * max(1, round(model.d_model * self.generator_size / heads)),
+            "mlp_dim": max(1, round(model.mlp_dim * self.generator_size)),
+            "embedding_size": model.embedding_width,
+        }
+        generator = dataclasses.replace(model, head="masked_lm", adapter=None, **sizes)
+        return Companion("generator", generator, shared=EMBEDDINGS)
+
+    def check(self, model: ModelConfig, records: Any) -> None:
+        if "discriminator" not in check_family(model).head_modules:
+            raise ConfigError(
+                f"model.family={model.family!r}: its head 'pretraining' does not judge tokens;"
+                " replaced_tokens trains electra."
+            )
+
+    def pack(
+        self,
+        offsets: np.ndarray,
+        length: int,
+        target_length: int,
+        tokenizer: Any,
+        *,
+        shift: float = 0.0,
+    ) -> Packing:
+        return self._masking.pack(offsets, length, target_length, tokenizer, shift=shift)
+
+    def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
+        """Builds an example, T = records.length, M = ceil(T * rate).
+
+        inputs: input_ids, masked_ids, segment_ids [T], masked_positions [M], all int32; uniforms
+          [M] float32.
+        targets: labels [M] int32, weights [M] float32; real_weights [T] float32, 1 except for
+          padding.
+        """
+        example = self._masking.make_example(records, index, rng)
+        inputs = example["inputs"]
+        targets = example["targets"]
+        masked = inputs["input_ids"]
+        real = targets["weights"] > 0
+        ids = masked.copy()
+        ids[inputs["masked_positions"][real]] = targets["labels"][real]
+        uniforms = rng.random(len(real), np.float32)
+        return {
+            "inputs": inputs | {"input_ids": ids, "masked_ids": masked, "uniforms": uniforms},
+            "targets": targets | {DETECTED: (inputs["segment_ids"] > 0).astype(np.float32)},
+        }
+
+    def outputs(
+        self, model: Any, inputs: Mapping[str, jax.Array], companion: Any = None
+    ) -> Detection:
+        ids_BT, positions_BM, segments_BT = (
+            inputs[x] for x in ("input_ids", "masked_positions", "segment_ids")
+        )
+        made = companion.features(
+            inputs["masked_ids"], masked_positions=positions_BM, segment_ids=segments_BT
+        )
+        drawn_BM = draw(jax.lax.stop_gradient(made.projection), inputs["uniforms"])
+        # Unused places point at 0, [CLS], which is never masked, and so they replace nothing.
+        drawn_BM = jnp.where(positions_BM > 0, drawn_BM, ids_BT[:, :1])
+        shown_BT = jnp.put_along_axis(ids_BT, positions_BM, drawn_BM, axis=1, inplace=False)
+        logits_BT = model(shown_BT, segment_ids=segments_BT).logits
+        return Detection(made.projection, logits_BT.astype(jnp.float32), shown_BT != ids_BT)
+
+    def loss(
+        self, outputs: Detection, targets: Mapping[str, jax.Array], *, chunks: int
+    ) -> LossSums:
+        tokens = token_loss(self, outputs, targets, chunks)
+        weights_BT = targets[DETECTED]
+        replaced_BT = outputs.replaced
+        found_BT = outputs.logits > 0
+        nll_BT = jax.nn.softplus(jnp.where(replaced_BT, -outputs.logits, outputs.logits))
+
+        def total(x_BT: jax.Array) -> jax.Array:
+            return (x_BT.astype(jnp.float32) * weights_BT).sum()
+
+        weight = total(jnp.ones_like(weights_BT))
+        found = total(found_BT)
+        replaced = total(replaced_BT)
+        hits = total(found_BT & replaced_BT)
+        metrics = {
+            "detection_loss": (total(nll_BT), weight),
+            "detection_accuracy": (total(found_BT == replaced_BT), weight),
+            "always_original": (weight - replaced, weight),
+            "precision": (hits, found),
+            "recall": (hits, replaced),
+            "f1": (2 * hits, found + replaced),
+        }
+        return LossSums(
+            {**tokens.loss, DETECTED: self.detection_weight * total(nll_BT)},
+            {**tokens.weight, DETECTED: weight},
+            {**tokens.metrics, **jax.lax.stop_gradient(metrics)},
+        )
+
+    @property
+    def _masking(self) -> MaskedLm:
+        return MaskedLm(rate=self.rate, mask_share=1.0, random_share=0.0)
+
+
+def draw(projection: DeferredLogits, uniforms_BM: jax.Array, /) -> jax.Array:
+    """Draws one token per position from softmax(logits), int32 [B, M]: the first whose cumulative
+    probability exceeds u.
+
+    A mesh that splits the vocabulary gathers the probabilities of each chunk, as they are added up
+    in order.
+
+    Args:
+      projection: x [B, M, D].
+      uniforms_BM: float32 in [0, 1).
+    """
+    parts = np.array_split(np.arange(uniforms_BM.shape[1]), min(CHUNKS, uniforms_BM.shape[1]))
+
+    def part(x_BMD: jax.Array, uniforms_BM: jax.Array) -> jax.Array:
+        mass_BMV = jnp.cumsum(
+            jax.nn.softmax(dataclasses.replace(projection, x=x_BMD).logits()), axis=-1
+        )
+        below_BM = (mass_BMV <= uniforms_BM[..., None] * mass_BMV[..., -1:]).sum(
+            -1, dtype=jnp.int32
+        )
+        return jnp.minimum(below_BM, mass_BMV.shape[-1] - 1)
+
+    drawn = [part(projection.x[:, piece], uniforms_BM[:, piece]) for piece in parts]
+    return jnp.concatenate(drawn, axis=1)

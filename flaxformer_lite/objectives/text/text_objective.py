@@ -1,0 +1,92 @@
+"""The base of objectives that predict tokens: cross entropy, perplexity, bits per byte, and a
+unigram baseline."""
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.nn.functions.losses import pieces_of
+from flaxformer_lite.objectives.base import ACCURACY, Metric, Objective
+from flaxformer_lite.objectives.sums import LossSums, token_loss
+
+COUNTED = 1 << 20  # labels counted for the unigram baseline, at most
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextObjective(Objective):
+    """Predicts `labels` with `weights` from the vocabulary; the headline is nats per label, without
+    auxiliary losses.
+
+    A subclass may turn z_loss and label_smoothing into options by declaring them as fields.
+    """
+
+    head: ClassVar[str] = "lm"
+    shown: ClassVar[tuple[Metric, ...]] = (
+        Metric("nll", "loss", unit="nats per target"),
+        Metric("perplexity", form=",.1f"),
+        Metric("bits_per_byte", unit="of predicted text"),
+        ACCURACY,
+    )
+    z_loss = 0.0  # not annotated, so not a field
+    label_smoothing = 0.0
+
+    def loss(self, outputs: Any, targets: Mapping[str, Any], *, chunks: int) -> LossSums:
+        return token_loss(self, outputs, targets, chunks)
+
+    def held_out_metrics(self, metrics: dict[str, float], data: Any) -> dict[str, float]:
+        """Adds perplexity, exp(nll), and bits_per_byte, nll / ln 2 / bytes of text per target,
+        where there is text."""
+        metrics = metrics | {"perplexity": math.exp(min(metrics["nll"], 700.0))}
+        size = bytes_per_target(data)
+        return metrics | ({"bits_per_byte": metrics["nll"] / math.log(2) / size} if size else {})
+
+    def fit_baseline(self, data: Any) -> dict[str, Any]:
+        return {"counts": label_counts(data, "train").tolist()}
+
+    def baseline(self, data: Any, fitted: dict[str, Any] | None) -> tuple[str, float] | None:
+        if fitted is None:
+            return None
+        return "unigram baseline", unigram_loss(data, fitted["counts"])
+
+    def transient_logits(
+        self, batch: Any, model: ModelConfig, rows: int, accumulate: int, chunks: int
+    ) -> int:
+        count, *shape = batch["targets"]["labels"].shape
+        labels = math.prod(shape)
+        decoder = model.of_decoder
+        pieces = pieces_of(labels * count // accumulate, decoder.d_model, chunks)
+        return rows * -(-labels // pieces) * decoder.vocab_size
+
+
+def unigram_loss(data: Any, seen: Sequence[float]) -> float:
+    """Returns the loss of a model that only knows token frequencies in training (plus one), in nats
+    per held-out target."""
+    counts = np.asarray(seen) + 1
+    held_out = label_counts(data, "eval")
+    return float(-(held_out * np.log(counts / counts.sum())).sum() / held_out.sum())
+
+
+def bytes_per_target(data: Any) -> float:
+    """Returns the mean number of UTF-8 bytes of text per held-out target, 0 if there is none;
+    special tokens have none."""
+    held_out = label_counts(data, "eval")
+    sizes = np.asarray([len(piece) for piece in data.tokenizer.pieces()])
+    return float((held_out * sizes).sum() / max(held_out.sum(), 1e-9))
+
+
+@functools.lru_cache(maxsize=4)
+def label_counts(data: Any, split: str) -> np.ndarray:
+    """Counts the labels in a sample of a split's examples, by their weights, float64 [V]."""
+    counts = np.zeros(data.vocab_size)
+    seen = 0
+    for targets in data.sample_targets(split):
+        counts += np.bincount(targets["labels"], targets["weights"], data.vocab_size)
+        seen += targets["labels"].size
+        if seen >= COUNTED:
+            break
+    return counts

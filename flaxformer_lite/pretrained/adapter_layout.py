@@ -1,0 +1,68 @@
+"""The places of low-rank factors in an adapter's file, from those of the matrices beside which they
+stand.
+
+PEFT names a factor after the module of its matrix, and stores A as [R, inputs] and B as [outputs,
+R] whatever the layout of the matrix. Where a file fuses several of our matrices, they share one A,
+and each has its own rows of B.
+"""
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.models.weight_map import Published
+from flaxformer_lite.nn.adapters.lora import A, B
+from flaxformer_lite.pretrained import tensor_names
+from flaxformer_lite.pretrained.layouts import FUSED, Place, input_axes
+
+ROOT = "base_model.model."  # in front of the names of all tensors
+NAMES = {A: ".lora_A.weight", B: ".lora_B.weight"}
+
+
+class Spot(NamedTuple):
+    """The place of a matrix: the name of its published module, and where it is in the module's
+    weight."""
+
+    module: str
+    kernel: Place
+    inputs: int  # number of its input axes
+
+    def place(self, factor: str, rank: int) -> Place:
+        """Returns the place of the factor A or B of this rank in its tensor."""
+        shape = self.kernel.shape
+        n = self.inputs
+        ins, outs = sorted(self.kernel.groups, key=lambda group: 0 not in group)
+        name = self.module + NAMES[factor]
+        if factor == A:
+            return Place(name, (*shape[:n], rank), ((n,), ins))
+        shifted = tuple(axis if axis == FUSED else axis - n + 1 for axis in outs)
+        return dataclasses.replace(
+            self.kernel, name=name, shape=(rank, *shape[n:]), groups=(shifted, (0,))
+        )
+
+    @property
+    def is_transposed(self) -> bool:
+        """Whether the published weight is [inputs, outputs]."""
+        return 0 in self.kernel.groups[0]
+
+
+def spots(spelled: Published, cfg: ModelConfig, shapes: dict[str, Any]) -> dict[str, Spot]:
+    """Maps the module of each kernel, in a model with layers side by side, to its place."""
+    kernels = {path: leaf.shape for path, leaf in shapes.items() if path.endswith("/kernel")}
+    found = {}
+    for path, place in tensor_names.places(spelled, cfg, kernels).items():
+        name = tensor_names.full_name(spelled, cfg, place.name).removesuffix(".weight")
+        found[path.removesuffix("/kernel")] = Spot(name, place, input_axes(path))
+    return found
+
+
+def shortest(chosen: Iterable[str], every: Iterable[str], separator: str) -> list[str]:
+    """Returns endings of names, of as few parts as tell the chosen ones from the rest."""
+    wanted = set(chosen)
+    others = {name for name in every if name not in wanted}
+    for parts in range(1, 1 + max((name.count(separator) + 1 for name in wanted), default=1)):
+        ends = {separator.join(name.split(separator)[-parts:]) for name in wanted}
+        if not any(separator.join(name.split(separator)[-parts:]) in ends for name in others):
+            return sorted(ends)
+    return sorted(wanted)

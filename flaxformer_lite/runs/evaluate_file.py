@@ -1,0 +1,192 @@
+"""A trained model applied to a file: its metrics there, and what it predicts for each row."""
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from flaxformer_lite import registry
+from flaxformer_lite.checkpoints import workdir
+from flaxformer_lite.config import (
+    ConfigError,
+    DataConfig,
+    ExperimentConfig,
+    TokenizerConfig,
+    plugin_name,
+)
+from flaxformer_lite.data import pipeline
+from flaxformer_lite.data.labelled import open_rows
+from flaxformer_lite.data.pipeline import Dataset
+from flaxformer_lite.inference.writer import writer
+from flaxformer_lite.objectives.tables.task import Task
+from flaxformer_lite.pretrained import folder
+from flaxformer_lite.pretrained.load import load_labels, load_pretrained
+from flaxformer_lite.pretrained.sentences import read_sentence_layers
+from flaxformer_lite.runtime.progress import counting
+from flaxformer_lite.text import tokenizer
+from flaxformer_lite.training import evaluate, packing, program
+from flaxformer_lite.training.bound_models import Models
+
+# The objectives that published heads were trained with.
+OF_HEAD = {
+    "sequence_classification": "classification",
+    "token_classification": "tagging",
+    "question_answering": "question_answering",
+    "multiple_choice": "multiple_choice",
+    "none": "sentence_embeddings",
+    "encoder": "sentence_embeddings",
+    "masked_lm": "masked_lm",
+    "pretraining": "masked_lm",
+}
+OF_SKELETON = {"decoder": "causal_lm", "encoder_decoder": "text_to_text"}
+USUAL_LENGTH = 512  # tokens of an example, where a published model says nothing else
+
+
+class Trained(NamedTuple):
+    """A model with the task that it was trained for."""
+
+    cfg: ExperimentConfig
+    model: Any
+    params: Any
+    tokenizer: tokenizer.Tokenizer
+    fitted: dict[str, Any] | None = None  # what the baseline learned from the training examples
+
+    def baseline(self, data: Dataset) -> tuple[str, float] | None:
+        """Returns the name and headline value of the objective's baseline on the examples; None if
+        it learns from training examples, and they are not known."""
+        try:
+            return data.objective.baseline(data, self.fitted)
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise ConfigError(
+                f"{workdir.BASELINE}: does not fit the run's objective ({error}); delete it, and"
+                " `evaluate` shows no baseline."
+            ) from error
+
+    def evaluate(
+        self, data: Dataset, *, scored: bool = True
+    ) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+        """Computes the objective's metrics (if `scored`), and its predictions for all examples in
+        the order of the records."""
+        objective = data.objective
+        size = min(self.cfg.train.batch_size, data.num_examples)
+        packs = not packing.obstacle(self.cfg.model, self.model)
+        packer = data.packer(size) if packs else None
+        step = jax.jit(program.eval_step(self.cfg, Models(objective.outputs, self.model)))
+        with counting("evaluating", data.num_examples) as advance:
+            batches = _counted(data.batches(batch_size=size, packer=packer), size, advance)
+            total, shuffled = evaluate.run(step, self.params, batches, data)
+        metrics = evaluate.metrics_of(objective, total, shuffled, data) if scored else {}
+        ordered = {name: values[np.argsort(data.order)] for name, values in shuffled.items()}
+        everything = np.arange(data.num_examples)
+        if written := objective.write(
+            writer(self.model, self.params, self.tokenizer), data.records, everything
+        ):
+            metrics |= objective.scores(written, everything, data) if scored else {}
+        return metrics, ordered | written
+
+
+def open_trained(
+    path: Path,
+    *,
+    dtype: str = "float32",
+    family: str | None = None,
+    allow_plugins: registry.Allowed = False,
+    **options: Any,
+) -> Trained:
+    """Opens a run's workdir, or a directory of published weights as the task of its head.
+
+    Args:
+      dtype: of activations and matmuls.
+      family, allow_plugins: as in `load_pretrained`.
+      **options: `length` and `columns` of the data section, and `batch_size`, in place of the
+        run's; None keeps them.
+
+    Raises:
+      ConfigError, WeightsError, CheckpointError: it cannot be read, or no task is known for its
+        head.
+    """
+    model, params = load_pretrained(path, dtype=dtype, family=family, allow_plugins=allow_plugins)
+    fitted = None
+    if workdir.is_workdir(path):
+        fitted = workdir.read_baseline(path)
+        cfg = workdir.read_config(path, allow_plugins=allow_plugins)
+        own = workdir.tokenizer_folder(path)
+        # not one trained on the file
+        data = dataclasses.replace(cfg.data, tokenizer=TokenizerConfig(path=str(own)))
+        cfg = dataclasses.replace(cfg, model=model.cfg, data=data)
+        words = tokenizer.load(own)
+        if second := cfg.objective.companion(cfg.model):
+            raise ConfigError(
+                f"{path}: {plugin_name(cfg.objective)} is evaluated with its {second.name}, which"
+                " only the run itself has; metrics.jsonl holds its evaluations."
+            )
+    else:
+        words = tokenizer.load(path)
+        longest = (
+            min(USUAL_LENGTH, model.cfg.max_length)
+            if model.cfg.has_position_table
+            else USUAL_LENGTH
+        )
+        data = DataConfig(tokenizer=TokenizerConfig(path=str(path)), length=longest)
+        cfg = ExperimentConfig(model=model.cfg, objective=_objective_of(path, model), data=data)
+    given = {name: value for name, value in options.items() if value is not None}
+    size = given.pop("batch_size", cfg.train.batch_size)
+    train = dataclasses.replace(cfg.train, batch_size=size, accumulate=1)
+    cfg = dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, **given), train=train)
+    return Trained(cfg, model, params, words, fitted)
+
+
+def open_file(trained: Trained, path: str, *, predicts: bool = False) -> Dataset:
+    """Opens a file as held-out examples.
+
+    Args:
+      path: a table for tasks, text for other objectives.
+      predicts: whether the columns that the task predicts are ignored; they may be missing.
+
+    Raises:
+      ConfigError: the file cannot be read, or is of another form.
+    """
+    cfg = trained.cfg
+    objective = trained.cfg.objective
+    if isinstance(objective, Task):
+        model = cfg.model.skeleton, cfg.model.type_vocab_size
+        records = open_rows(path, cfg.data, objective, trained.tokenizer, *model, predicts=predicts)
+        return Dataset("eval", objective, {"eval": records}, "")
+    if predicts:
+        raise ConfigError(
+            f"{plugin_name(objective)} predicts tokens, not rows: generate and fill-mask show them."
+        )
+    return pipeline.open_text(cfg, path)
+
+
+def _objective_of(path: Path, model: Any) -> Any:
+    head = model.cfg.head
+    name = OF_HEAD.get(head, OF_SKELETON.get(model.skeleton, "") if head == "lm" else "")
+    if not name:
+        raise ConfigError(
+            f"{path}: the head {head!r} of a {model.cfg.family} has no task; fine-tune it first"
+            " (train)."
+        )
+    cls: Any = registry.resolve_class("objectives", name)
+    if name == "masked_lm" and head == "pretraining":
+        return cls(pairs="next_sentence")
+    if not issubclass(cls, Task):
+        return cls()
+    if model.skeleton not in cls.skeletons:
+        raise ConfigError(
+            f"{path}: {plugin_name(cls())} has no {model.skeleton}s like this {model.cfg.family}."
+        )
+    published = folder.read_config(path)
+    if name == "sentence_embeddings":
+        layers = read_sentence_layers(path)
+        published = published | {"pooling": layers.pooling, "prompt": layers.prompt()}
+    return cls.of_published(published, tuple(load_labels(path)))
+
+
+def _counted(batches: Iterator[Any], size: int, advance: Any) -> Iterator[Any]:
+    for batch in batches:
+        yield batch
+        advance(size)

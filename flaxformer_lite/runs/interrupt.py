@@ -1,0 +1,143 @@
+"""Signals that ask a run to end: SIGTERM, SIGHUP and ctrl-C, heard by a thread of their own.
+
+A signal handler that raises is of no use: the exception is lost where Python ignores exceptions, as
+  in a callback of
+the garbage collector, and comes late while the main thread is inside a library.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+
+from flaxformer_lite.runtime.processes import ALONE, Processes
+
+TOPIC = "stop"
+
+
+class Interrupt(contextlib.AbstractContextManager):
+    """Hears signals within a block; enter it in the main thread.
+
+    Within `training` the first signal is only recorded, by all processes. Elsewhere, and for the
+    second time, it ends the process. While another library owns Python's wakeup file in the main
+    thread, as uvloop does, signals are lost.
+
+    Args:
+      end: ends the process because of a signal; called in another thread.
+
+    Attributes:
+      caught: "SIGTERM", "SIGHUP" or "SIGINT" once any process has received a signal while training,
+        else "".
+      by: the number of that process.
+    """
+
+    def __init__(
+        self, end: Callable[[signal.Signals], None] = lambda number: os._exit(128 + number)
+    ):
+        self._end = end
+        self._group = ALONE
+        self._step = 0
+        self._training = self._asked = False
+        self._last: int | None = None
+        self._lock = threading.Lock()
+        self.caught = ""
+        self.by = 0
+
+    def __enter__(self) -> "Interrupt":
+        # as under nohup
+        hangup = [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN else []
+        self._before = {
+            number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, *hangup)
+        }
+        self._terminals = _terminals()
+        self._heard, self._tell = os.pipe()
+        os.set_blocking(self._tell, False)
+        self._thread = threading.Thread(target=self._hear, daemon=True)
+        self._thread.start()
+        self._wakeup = signal.set_wakeup_fd(self._tell)
+        for number in self._before:
+            signal.signal(number, lambda *_: None)
+        return self
+
+    def __exit__(self, *_) -> None:
+        for number, handler in self._before.items():
+            if handler is not None:  # one from C, which Python cannot put back
+                signal.signal(number, handler)
+        signal.set_wakeup_fd(self._wakeup)
+        os.close(self._tell)
+        self._thread.join()
+        os.close(self._heard)
+
+    @contextlib.contextmanager
+    def training(self, start: int, group: Processes = ALONE) -> Iterator[None]:
+        """Lets the first signal within the block end the run after a step, the same one on every
+        process.
+
+        Args:
+          start: number of steps already done.
+          group: the processes.
+        """
+        self._group = group  # joining others moves stderr
+        self._step = start
+        self._terminals = _terminals()
+        group.listen(TOPIC, self._agree)
+        self._training = True
+        try:
+            yield
+        finally:
+            self._training = False
+
+    def after(self, step: int) -> bool:
+        """Returns whether the run ends after this step; call it once after each step."""
+        with self._lock:
+            self._step = step
+            return self._last is not None and step >= self._last
+
+    def _hear(self) -> None:
+        while received := os.read(self._heard, 1):
+            if received[0] not in self._before:
+                continue
+            number = signal.Signals(received[0])
+            if (
+                number == signal.SIGHUP
+            ):  # from a terminal that is gone, to which no more can be written
+                for terminal in self._terminals:
+                    os.dup2(os.open(os.devnull, os.O_WRONLY), terminal)
+            if not self._training or self._asked:
+                self._end(number)
+                continue
+            self._asked = True
+            with contextlib.suppress(OSError):  # of a stderr that nobody reads
+                os.write(
+                    _stderr(),
+                    f"\n{number.name}: stopping after this step; once more stops at once.\n".encode(),
+                )
+            if self._group.alone:
+                self.caught = number.name
+                self._last = 0
+            else:
+                self._group.announce(TOPIC, json.dumps([self._group.index, number.name]))
+
+    def _agree(self, news: str) -> None:
+        """Agrees on the last step, in a thread, even while the main one waits for a device. No
+        process passes its next `after` until all agree; they stop one step after the latest that
+        any has passed."""
+        with self._lock:
+            self._last = self._group.coordinate(TOPIC, self._step, max) + 1
+            self.by, self.caught = json.loads(news)
+
+
+def _stderr() -> int:
+    """Returns the file descriptor of stderr, which code below Python loses in a run of several
+    processes."""
+    try:
+        return sys.stderr.fileno()
+    except (OSError, ValueError):  # one that is no file, or closed
+        return 2
+
+
+def _terminals() -> list[int]:
+    return [number for number in {1, 2, _stderr()} if os.isatty(number)]

@@ -1,0 +1,240 @@
+"""A run from its first step to its closing summary: what it opens, claims and closes again."""
+
+import contextlib
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from flaxformer_lite.analysis import flops
+from flaxformer_lite.checkpoints.manager import Checkpoints, first_line
+from flaxformer_lite.checkpoints.mirror import Mirror, mirrored, place_of
+from flaxformer_lite.checkpoints.workdir import newest_first, write_inputs
+from flaxformer_lite.config import ExperimentConfig, from_config_dict
+from flaxformer_lite.runs.batch_history import Past
+from flaxformer_lite.runs.best import Best, Selection
+from flaxformer_lite.runs.interrupt import Interrupt
+from flaxformer_lite.runs.report import text
+from flaxformer_lite.runs.report.clock import Clock
+from flaxformer_lite.runs.report.meter import Meter
+from flaxformer_lite.runs.report.metrics import Recorder, seconds
+from flaxformer_lite.runs.report.run_page import RunPage
+from flaxformer_lite.runs.report.terminal import Terminal
+from flaxformer_lite.runs.start import companion, precompile, reference, resume
+from flaxformer_lite.runs.start.initial_state import initial_state
+from flaxformer_lite.runs.start.preflight import data_facts, lock_workdir, program_facts
+from flaxformer_lite.runs.start.setup import Experiment, prepare
+from flaxformer_lite.runs.trainer import Trainer
+from flaxformer_lite.runs.watchers.estimate import Estimate
+from flaxformer_lite.runs.watchers.finite import Finite
+from flaxformer_lite.runs.watchers.pace import Pace
+from flaxformer_lite.runs.watchers.profile import Profile
+from flaxformer_lite.runs.watchers.spikes import Spikes, culprits
+from flaxformer_lite.runs.watchers.tracking import Tracking, check_installed
+from flaxformer_lite.runs.watchers.upload import Upload
+from flaxformer_lite.runs.watchers.watchdog import Watchdog
+from flaxformer_lite.runs.watchers.watcher import Watcher
+from flaxformer_lite.runtime.processes import ALONE, Processes
+from flaxformer_lite.training.state import TrainState
+
+
+def run(
+    cfg: Any,
+    workdir: str | Path,
+    group: Processes = ALONE,
+    interrupt: Interrupt | None = None,
+) -> str:
+    """Trains, starting from the newest checkpoint in `workdir` if there is one.
+
+        >>> run(get_config("gpt2_tiny"), "runs/gpt2")  # doctest: +SKIP
+
+    Args:
+      cfg: an ExperimentConfig, or the ConfigDict of a page, as `pages.get_config` returns it.
+      workdir: a folder, or an address such as gs://bucket/run; gets checkpoints/, best/ (with
+        `train.best`), metrics.jsonl, samples.jsonl, tensorboard/, config.json, tokenizer/, loss.png
+        and report.html.
+      group: the processes of the run; each writes its part of the checkpoints, and process 0
+        everything else.
+      interrupt: hears signals; by default they do what they do elsewhere in the program.
+
+    Returns:
+      The signal that ended the run early, such as "SIGTERM"; "" if it ran to its end.
+
+    Raises:
+      ConfigError: config, data and checkpoints do not fit together.
+      CheckpointError: checkpoints cannot be written or read.
+      RunError: the loss is no longer finite, or the workdir cannot be used.
+    """
+    if not isinstance(cfg, ExperimentConfig):
+        cfg = from_config_dict(ExperimentConfig, cfg)
+    place = place_of(workdir)
+    clock = Clock()
+    if group.first:
+        check_installed(cfg.train.trackers)
+    with contextlib.ExitStack() as stack:
+        group.agree("config and code", {"--num_processes": group.count, **program_facts(cfg)})
+        lock = stack.enter_context(lock_workdir(place, group))
+        mirror = stack.enter_context(mirrored(place, lock, writes=group.first))
+        workdir = mirror.folder
+        asked = cfg
+        experiment = prepare(cfg)
+        cfg = experiment.cfg
+        group.agree(
+            "data",
+            data_facts(experiment, [int(at.name) for at in newest_first(workdir, "checkpoints")]),
+        )
+        saving = functools.partial(Checkpoints, group=group, before=mirror.send)
+        checkpoints = stack.enter_context(saving(place / "checkpoints", keep=cfg.train.keep))
+        best = stack.enter_context(saving(place / "best", keep=1)) if cfg.train.best else None
+        shown = [
+            metric._replace(live=metric.live or metric.name == cfg.train.best)
+            for metric in cfg.objective.shown
+        ]
+        terminal = Terminal(cfg.train.steps, shown, quiet=not group.first)
+        stack.enter_context(terminal.listening())
+        experiment, make = _in_background(stack, experiment, checkpoints.latest_step, group, clock)
+        state, start, record, notices = _begin(experiment, checkpoints, make)
+        experiment = reference.attach(experiment, state, start, make, workdir, writes=group.first)
+        selection = Selection(cfg, best, Best(**record.get("best", {})))
+        if selection.stalled and start < cfg.train.steps:
+            notices.append(f"{selection.words}: nothing is left to train.")
+        last_step = start if checkpoints.latest_step is not None else -1
+        recorder = Recorder(workdir, last_step, writes=group.first)
+        about = text.banner(experiment, place, start)
+        terminal.rows("flaxformer_lite", about)
+        for notice in [*notices, *recorder.notices]:
+            terminal.note(f"notice: {notice}")
+        if group.first:
+            write_inputs(
+                workdir, cfg, experiment.train_data.tokenizer, experiment.train_data.fingerprint
+            )
+        report = RunPage(workdir, cfg, asked, about, recorder, clock) if group.first else None
+        meter = _meter(experiment, clock, recorder)
+        watchers = _guards(experiment, str(place), checkpoints, recorder, terminal, group, record)
+        watchers += [
+            *_watchers(experiment, mirror, last_step, terminal, group, clock),
+            Upload(mirror, lock, terminal),
+        ]
+        for watcher in watchers:
+            stack.callback(watcher.close)
+        parts = (
+            experiment,
+            checkpoints,
+            selection,
+            recorder,
+            terminal,
+            report,
+            place,
+            group,
+            meter,
+            watchers,
+        )
+        trainer = Trainer(*parts)
+        try:
+            state, caught = trainer.train(state, start, interrupt or Interrupt())
+            if group.first and not caught:
+                trainer.close(state)
+        except BaseException as error:
+            trainer.report(f"ended by an error ({first_line(error)})")
+            raise
+        trainer.report(f"stopped by {caught}" if caught else "finished")
+        return caught
+
+
+def _in_background(
+    stack: contextlib.ExitStack,
+    experiment: Experiment,
+    latest: int | None,
+    group: Processes,
+    clock: Clock,
+) -> tuple[Experiment, Callable[[], TrainState]]:
+    """Begins to compile the steps and to make the first state, if they will be needed."""
+    cfg = experiment.cfg
+    make: Callable[[], TrainState] = functools.partial(
+        initial_state, experiment, cfg.train.init_from
+    )
+    if (latest or 0) < cfg.train.steps:
+        needed = ("train_step", "eval_step") if latest else ("eval_step", "train_step")
+        # a thread that reads files outlives ctrl-c
+        reads = cfg.train.init_from or experiment.weights
+        if latest is None and not reads:
+            make = stack.enter_context(precompile.making(make))
+        compiling = precompile.precompile(experiment, *needed, group=group, waiting=clock.during)
+        experiment = stack.enter_context(compiling)
+    return experiment, make
+
+
+def _meter(experiment: Experiment, clock: Clock, recorder: Recorder) -> Meter:
+    """Returns a meter that knows the time of the run's earlier starts, as far as it was
+    recorded."""
+    peak = flops.peak(experiment.mesh.devices.flat[0])
+    earlier = seconds(recorder.history)
+    clock.seconds["repeated"] += seconds(recorder.dropped).total()
+    whole = peak and peak * experiment.mesh.size
+    return Meter(experiment.tokens_per_step, experiment.flops_per_step, whole, clock, earlier)
+
+
+def _guards(
+    experiment: Experiment,
+    place: str,
+    checkpoints: Checkpoints,
+    recorder: Recorder,
+    terminal: Terminal,
+    group: Processes,
+    record: dict[str, Any],
+) -> list[Watcher]:
+    """Lists what looks after the loss, before all others."""
+    rows = Past(experiment.cfg, experiment.train_data).named if group.first else lambda step: []
+    finite = Finite(checkpoints, lambda step: culprits(rows(step), place, step))
+    return [finite, Spikes(rows, place, recorder, terminal.note, record.get("losses", ()))]
+
+
+def _watchers(
+    experiment: Experiment,
+    mirror: Mirror,
+    last_step: int,
+    terminal: Terminal,
+    group: Processes,
+    clock: Clock,
+) -> list[Watcher]:
+    """Lists what hears of the run's progress, in the order in which each hears of it."""
+    cfg = experiment.cfg
+    step = experiment.train_step
+    note = terminal.note
+    workdir = mirror.folder
+    watchers: list[Watcher] = [Pace(group, clock, note)]
+    if cfg.train.watchdog:
+        watchers.append(Watchdog(cfg.train.watchdog, clock))
+    if group.first:
+        watchers.append(Estimate(cfg.train.steps, note))
+        watchers.append(Tracking(cfg.train.trackers, note, workdir, resume.plain(cfg), last_step))
+    if cfg.train.profile:
+        own = "profile" if group.alone else f"profile/process-{group.index}"
+        compiled = precompile.BackgroundCompiled, precompile.CompiledByShape
+        program = step.as_text if isinstance(step, compiled) else str
+        watchers.append(
+            Profile(cfg.train.profiled, workdir / own, program, clock, note, mirror.place / own)
+        )
+    return watchers
+
+
+def _begin(
+    experiment: Experiment, checkpoints: Checkpoints, make: Callable[[], TrainState]
+) -> tuple[TrainState, int, dict[str, Any], list[str]]:
+    """Restores the newest checkpoint, or makes a new state; returns (state, steps done, its record,
+    notices)."""
+    cfg = experiment.cfg
+    target = companion.saved(experiment, experiment.target)
+    restored = checkpoints.restore(
+        target, lambda meta: resume.check(meta, cfg, experiment.fingerprint)
+    )
+    if restored is None:
+        return make(), 0, {}, []
+    notices = [*restored.notices, *resume.notices(restored.meta, cfg)]
+    if restored.step >= cfg.train.steps:
+        notices.append(
+            f"step {restored.step} is done and train.steps={cfg.train.steps}: nothing is left to"
+            " train."
+        )
+    state = companion.complete(experiment, restored.state)
+    return state, restored.step, restored.meta, notices

@@ -1,0 +1,166 @@
+"""The history of a run: metrics.jsonl and samples.jsonl."""
+
+import collections
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.files.publish import write_file
+from flaxformer_lite.files.read import is_kind, parse_object, read_bytes
+from flaxformer_lite.objectives.tables.breakdown import Breakdown
+
+LARGEST = 1 << 30  # bytes of metrics.jsonl
+Record = dict[str, Any]
+BREAKDOWN = "breakdown.json"  # tables of the last evaluation
+SECONDS = "seconds_"  # and a part of the time: how long it took since the record before
+# reported as of the end of the interval; all others as the mean
+LATEST = (
+    "learning_rate",
+    "param_norm",
+)
+
+
+class Recorder:
+    """The run's history: one JSON object per line in metrics.jsonl; texts in samples.jsonl.
+
+    Args:
+      last_step: records of later steps, left by a killed run, are dropped; -1 drops all.
+      writes: False on all processes but one; their history is then only what they add themselves.
+
+    Attributes:
+      folder: the workdir, where its files are written.
+      history: every record of the run so far, in order.
+      breakdown: the tables of the last evaluation, as {"step": 20, "tables": [[title, head, rows],
+        ...]}, {} if it had none.
+      samples: what the model wrote at evaluations, as {"step": 20, "texts": [[title, text], ...]}.
+      notices: one about lines of the file that could not be read.
+      dropped: records of the steps that a killed run had taken after its last checkpoint.
+    """
+
+    def __init__(self, workdir: Path, last_step: int, *, writes: bool = True):
+        self.folder = workdir
+        self._writes = writes
+        self._path = workdir / "metrics.jsonl"
+        self._texts = workdir / "samples.jsonl"
+        self._tables = workdir / BREAKDOWN
+        self.breakdown: Record = {}
+        self.history: list[Record] = []
+        self.samples: list[Record] = []
+        self.dropped: list[Record] = []
+        self.notices: list[str] = []
+        if not writes:
+            return
+        records, damaged = _read(self._path, _is_record)
+        if damaged:
+            lines = ", ".join(map(str, damaged[:5])) + (
+                f" and {len(damaged) - 5} more" if len(damaged) > 5 else ""
+            )
+            self.notices.append(
+                f"{self._path}: no record of a step can be read from line {lines}; dropped."
+            )
+        self.history = [record for record in records if record["step"] <= last_step]
+        self.dropped = [record for record in records if record["step"] > last_step >= 0]
+        write_file(self._path, "".join(_line(record) for record in self.history).encode())
+        self.samples = [
+            sample for sample in _read(self._texts, _is_sample)[0] if sample["step"] <= last_step
+        ]
+        if self._texts.exists():
+            write_file(self._texts, "".join(_line(sample) for sample in self.samples).encode())
+        tables = _read(self._tables, _is_breakdown)[0]
+        self.breakdown = tables[0] if tables and tables[0]["step"] <= last_step else {}
+
+    def add(self, record: Record) -> None:
+        self.history.append(record)
+        self._append(self._path, record)
+
+    def add_sample(self, step: int, texts: list[tuple[str, str]]) -> None:
+        """Records texts of an evaluation, each with a title."""
+        self.samples.append({"step": step, "texts": texts})
+        self._append(self._texts, self.samples[-1])
+
+    def write_breakdown(self, step: int, tables: Sequence[Breakdown]) -> None:
+        """Replaces the tables of the evaluation before."""
+        if tables:
+            self.breakdown = {"step": step, "tables": [list(table) for table in tables]}
+            if self._writes:
+                write_file(self._tables, _line(self.breakdown).encode())
+
+    def _append(self, path: Path, record: Record) -> None:
+        if self._writes:
+            with open(path, "a", encoding="utf-8") as file:
+                file.write(_line(record))
+
+    def of(self, split: str) -> list[Record]:
+        """Returns the records of "train" or "eval"."""
+        return [record for record in self.history if record["split"] == split]
+
+
+def middles(records: list[Record]) -> list[float]:
+    """Returns the middle of each training record's steps, as it is their mean."""
+    starts = [0, *(record["step"] for record in records)]
+    return [
+        (start + record["step"] + 1) / 2 for start, record in zip(starts, records, strict=False)
+    ]
+
+
+def seconds(records: Iterable[Record]) -> collections.Counter[str]:
+    """Sums the seconds of each part of the time (see `clock.PARTS`) over records."""
+    total: collections.Counter[str] = collections.Counter()
+    for record in records:
+        total.update(
+            {n.removeprefix(SECONDS): took for n, took in record.items() if n.startswith(SECONDS)}
+        )
+    return total
+
+
+def read(path: Path) -> list[Record]:
+    """Reads the records of a metrics.jsonl, without lines that a kill has cut off or that are
+    damaged."""
+    return _read(path, _is_record)[0]
+
+
+def _line(record: Record) -> str:
+    return json.dumps(record) + "\n"
+
+
+def _read(path: Path, is_whole: Callable[[Record], bool]) -> tuple[list[Record], list[int]]:
+    """Returns the records, and the numbers of the damaged lines."""
+    records = []
+    damaged = []
+    lines = read_bytes(path, limit=LARGEST).split(b"\n") if path.exists() else []
+    for number, line in enumerate(lines, 1):
+        try:
+            record = parse_object(line, path.name)
+        except ConfigError:
+            record = {}
+        if is_whole(record):
+            records.append(record)
+        elif number < len(lines):  # a kill leaves a last line without an end
+            damaged.append(number)
+    return records, damaged
+
+
+def _is_record(record: Record) -> bool:
+    numbers = [value for name, value in record.items() if name not in ("split", "rows")]
+    is_named = is_kind(record.get("step"), int) and is_kind(record.get("split"), str)
+    has_rows = is_kind(record.get("rows", []), list)
+    return is_named and has_rows and all(isinstance(value, (int, float)) for value in numbers)
+
+
+def _is_breakdown(record: Record) -> bool:
+    tables = record.get("tables")
+    if not (is_kind(record.get("step"), int) and isinstance(tables, list)):
+        return False
+    return all(
+        isinstance(table, list) and list(map(type, table)) == [str, list, list] for table in tables
+    )
+
+
+def _is_sample(sample: Record) -> bool:
+    if not (is_kind(sample.get("step"), int) and isinstance(sample.get("texts"), list)):
+        return False
+    return all(
+        isinstance(pair, list) and list(map(type, pair)) == [str, str] for pair in sample["texts"]
+    )

@@ -1,0 +1,50 @@
+"""A sample of text from a trained decoder."""
+
+from typing import Any
+
+import numpy as np
+
+from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.data.pipeline import Dataset
+from flaxformer_lite.inference.generate import generate
+from flaxformer_lite.inference.task import ids_without_text
+
+PROMPT = 16  # tokens of held-out text that the sample continues
+TEMPERATURE = 0.8
+TOP_P = 0.95
+
+
+def writes(cfg: ModelConfig) -> bool:
+    """Returns whether a model can continue a prompt: it has a decoder, no encoder, and logits over
+    the vocabulary."""
+    return cfg.skeleton == "decoder" and cfg.head == "lm"
+
+
+def sample(
+    model: Any, params: Any, data: Dataset, *, tokens: int, seed: int
+) -> list[tuple[str, str]]:
+    """Continues the beginning of a held-out example.
+
+    Args:
+      tokens: number of tokens to write; fewer if the model's position table ends earlier.
+
+    Returns:
+      The texts of the prompt and of the continuation, each with a title.
+    """
+    cfg = model.cfg
+    tokenizer = data.tokenizer
+    prompt = np.asarray(data.example(0, 0, 0)["inputs"]["input_ids"])[:PROMPT]
+    room = cfg.max_length - len(prompt) if cfg.has_position_table else tokens
+    written = generate(
+        model,
+        params,
+        prompt[None],
+        max_new_tokens=min(tokens, room),
+        eos_token_id=tokenizer.eos_id,
+        seed=seed,
+        temperature=TEMPERATURE,
+        top_p=TOP_P,
+        suppress_tokens=ids_without_text(cfg, tokenizer),
+    )
+    texts = tokenizer.decode(prompt.tolist()), tokenizer.decode(written[0, len(prompt) :].tolist())
+    return list(zip(("a held-out text begins", "the model goes on"), texts, strict=True))

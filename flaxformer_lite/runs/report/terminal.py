@@ -1,0 +1,140 @@
+"""The terminal output of a run: a live bar on a terminal, one plain line per interval elsewhere."""
+
+import contextlib
+import logging
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+
+from flaxformer_lite.files.read import printable
+from flaxformer_lite.objectives.base import LOSS, Metric
+from flaxformer_lite.runs.report.metrics import Record
+from flaxformer_lite.runtime.log import heard
+
+COMPILING = "compiling"
+
+
+class Terminal:
+    """Prints to stdout.
+
+    Args:
+      metrics: metrics of the objective, its headline first.
+    """
+
+    def __init__(
+        self,
+        steps: int,
+        metrics: Sequence[Metric],
+        *,
+        quiet: bool = False,
+        console: Console | None = None,
+    ):
+        self.console = console or Console(highlight=False, soft_wrap=True, quiet=quiet)
+        self._steps = steps
+        self._bar: tuple[Progress, TaskID] | None = None
+        self._unsaid: list[str] | None = []
+        self._headline, *others = metrics
+        self._live = [self._headline, *(metric for metric in others if metric.live)]
+
+    def rows(self, title: str, rows: Iterable[tuple[str, str]], *, copied: bool = False) -> None:
+        """Prints a title and aligned pairs under it; on a terminal in several lines, unless they
+        are `copied` as they are."""
+        rows = list(rows)
+        width = max(len(name) for name, _ in rows)
+        room = max(20, self.console.width - width - 4)
+        self.console.print(f"\n[bold]{title}[/bold]")
+        for name, value in rows:
+            value = printable(value)
+            lines = [value]
+            if self.console.is_terminal and not copied:
+                lines = textwrap.wrap(value, room, break_long_words=False, break_on_hyphens=False)
+            self.console.print(
+                f"  {name:{width}}  " + f"\n{'':{width + 4}}".join(lines), markup=False
+            )
+
+    def sample(self, texts: Iterable[tuple[str, str]]) -> None:
+        """Prints texts of the model, each below its title."""
+        self.console.print("\n[bold]sample[/bold]")
+        for title, text in texts:
+            self.console.print(f"  --- {title}", style="dim")
+            lines = printable(text).splitlines()
+            self.console.print("\n".join(f"  {line}" for line in lines), markup=False)
+
+    def note(self, text: str) -> None:
+        """Prints one line above the bar."""
+        self.console.print(printable(text), markup=False)
+
+    def listening(self) -> contextlib.AbstractContextManager[None]:
+        """Prints the package's log messages (such as the choice of attention) within the block,
+        once training has begun."""
+        return heard(logging.INFO, self._hear)
+
+    def _hear(self, line: str) -> None:
+        if self._unsaid is None:
+            self.note(line)
+        else:
+            self._unsaid.append(line)
+
+    @contextlib.contextmanager
+    def training(self, start: int) -> Iterator[None]:
+        """Shows the bar within the block, from step `start` on."""
+        columns = (
+            TextColumn("training"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[text]}"),
+        )
+        with contextlib.ExitStack() as stack:
+            if self.console.is_interactive:  # as a dumb terminal is not
+                progress = stack.enter_context(Progress(*columns, console=self.console))
+                self._bar = (
+                    progress,
+                    progress.add_task("", total=self._steps, completed=start, text=COMPILING),
+                )
+            unsaid = self._unsaid
+            self._unsaid = None
+            for line in unsaid or ():
+                self.note(line)
+            yield
+            self._bar = None
+
+    def advance(self, step: int) -> None:
+        """Advances the bar to a finished step."""
+        if self._bar:
+            progress, task = self._bar
+            text = progress.tasks[task].fields["text"]
+            progress.update(task, completed=step, text="" if text == COMPILING else text)
+
+    def train_record(self, record: Record) -> None:
+        """Prints the figures of an interval."""
+        headline = self._headline if self._headline.name in record else LOSS
+        text = _shown(headline, record)
+        if "tokens_per_second" in record:
+            left = record["step_seconds"] * (self._steps - record["step"])
+            text += f"  {record['tokens_per_second']:,.0f} tokens/s  eta {clock(left)}"
+        if "mfu" in record:
+            text += f"  {record['mfu']:.0%} of peak"
+        if self._bar:
+            progress, task = self._bar
+            progress.update(task, completed=record["step"], text=text)
+        else:
+            grad = f"  gradient {record['grad_norm']:.2f}  rate {record['learning_rate']:.1e}"
+            self.note(f"step {record['step']}/{self._steps}  {text}{grad}")
+
+    def eval_record(self, record: Record) -> None:
+        """Prints the figures of held-out text."""
+        text = "  ".join(_shown(metric, record) for metric in self._live if metric.name in record)
+        self.note(f"step {record['step']}/{self._steps}  held out: {text}")
+
+
+def _shown(metric: Metric, record: Record) -> str:
+    return f"{metric.words} {metric.show(record[metric.name])}"
+
+
+def clock(seconds: float) -> str:
+    """Formats seconds as `1:02:03` or `2:03`."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

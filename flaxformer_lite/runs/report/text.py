@@ -1,0 +1,298 @@
+"""The texts printed before and after a run."""
+
+import math
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from flaxformer_lite.config import (
+    ExperimentConfig,
+    check_family,
+    fingerprint,
+    outside_plugins,
+    plugin_name,
+)
+from flaxformer_lite.objectives.base import Metric
+from flaxformer_lite.objectives.sums import BY_SOURCE
+from flaxformer_lite.objectives.tables.task import Task
+from flaxformer_lite.runs.report.metrics import Recorder
+from flaxformer_lite.runs.report.sharding_report import sharding_report
+from flaxformer_lite.runs.start.setup import Experiment
+from flaxformer_lite.runtime import invocation
+from flaxformer_lite.storage.stores import is_url
+from flaxformer_lite.training import optimizer
+from flaxformer_lite.training.state import param_count
+
+Rows = list[tuple[str, str]]
+ADAPTER_RATE = 1e-4  # the least of the usual ones; the examples of PEFT and TRL take up to 2e-4
+NAMED = 8  # most steps that a line names
+
+
+def banner(experiment: Experiment, workdir: Path, start: int) -> Rows:
+    """Describes the run that is about to start: model, data, devices."""
+    cfg = experiment.cfg
+    mesh = experiment.mesh
+    mixers = [
+        f"{cfg.model.num_heads} heads" if name == "attention" else name
+        for name in cfg.model.mixer_names
+    ]
+    layers = " + ".join(str(n) for n in (cfg.model.encoder_layers, cfg.model.decoder_layers) if n)
+    sizes = ", ".join([f"{layers} layers, width {cfg.model.d_model}", *mixers])
+    shape = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
+    hosts = f" in {jax.process_count()} processes" if jax.process_count() > 1 else ""
+    devices = f"{mesh.size} of {jax.device_count()} {mesh.devices.flat[0].device_kind}{hosts}"
+    epochs = cfg.train.steps * cfg.train.batch_size / experiment.train_data.num_examples
+    work = f"{experiment.tokens_per_step:,} tokens, {_giga(experiment.flops_per_step)}FLOP"
+    params = experiment.target.params
+    frozen = cfg.optimizer.freeze
+    tuned = (
+        f", of which {param_count(optimizer.trained(cfg.optimizer, params)):,} are trained"
+        if frozen
+        else ""
+    )
+    rows = [
+        ("model", f"{cfg.model.family}: {sizes if layers else f'width {cfg.model.d_model}'}"),
+        *([("taken from", _taken(cfg))] if cfg.train.init_from else []),
+        ("parameters", f"{param_count(params):,}{tuned}"),
+        *_data(experiment),
+        (
+            "objective",
+            f"{plugin_name(cfg.objective)}, vocabulary {experiment.train_data.vocab_size:,}",
+        ),
+        ("step", f"{work}; {cfg.train.steps} steps ({epochs:.3g} epochs)"),
+        (
+            "optimizer",
+            f"{cfg.optimizer.name}, {cfg.optimizer.schedule} from {cfg.optimizer.learning_rate:g}",
+        ),
+        ("devices", f"{devices}: {shape}"),
+        *sharding_report(experiment),
+        ("workdir", f"{workdir} (config {fingerprint(cfg)})"),
+    ]
+    if start:
+        rows.append(("resuming", f"after step {start}"))
+    if (warmup := cfg.optimizer.warmup_steps) >= cfg.train.steps:
+        rows.append(
+            ("note", f"warmup_steps={warmup} of {cfg.train.steps}: the peak is not reached")
+        )
+    rate = cfg.optimizer.learning_rate
+    if cfg.model.adapter is not None and rate < ADAPTER_RATE:
+        advice = (
+            f"learning_rate={rate:g} suits training all weights; adapters usually need"
+            f" {ADAPTER_RATE:g} to {2 * ADAPTER_RATE:g}: --config.optimizer.learning_rate=2e-4"
+        )
+        rows.append(("note", advice))
+    return rows
+
+
+def _data(experiment: Experiment) -> Rows:
+    """Describes the text, the files that were read, and how much is held out."""
+    cfg = experiment.cfg.data
+    corpus = experiment.train_data.corpus
+    if corpus is None:
+        return list(experiment.train_data.described)
+    source = f"{cfg.path}: {corpus.source.kinds()}" if cfg.path else f"{cfg.corpus} (built in)"
+    train = corpus.tokens["train"]
+    held = corpus.tokens["eval"]
+    share = len(held.ids) / (len(held.ids) + len(train.ids))
+    documents = (len(held.offsets) - 1) // len(corpus.source.fields)
+    named = f"{cfg.eval_path}: " if cfg.eval_path else ""
+    aside = (
+        f"{named}{experiment.eval_data.num_examples:,} examples, of {documents:,} documents:"
+        f" {share:.1%} of the tokens"
+    )
+    rows = [
+        ("data", f"{source}; {experiment.train_data.num_examples:,} examples"),
+        ("held out", aside),
+    ]
+    return [*rows, ("notice", corpus.source.unread())] if corpus.source.left_out else rows
+
+
+def _taken(cfg: ExperimentConfig) -> str:
+    """Describes which parts of a run came from the directory in `train.init_from`."""
+    folder = cfg.train.init_from
+    tokenizer = cfg.data.tokenizer.path
+    if Path(tokenizer).expanduser().is_relative_to(Path(folder).expanduser()):
+        return f"{folder}: model, weights and tokenizer, in place of the config's"
+    return (
+        f"{folder}: model and weights, in place of the config's; tokenizer of"
+        f" {tokenizer or 'the text'}"
+    )
+
+
+def _giga(number: int) -> str:
+    """Formats 1234567890 as `1.2 G`, and never as `0.0 G`."""
+    return f"{number / 1e9:,.1f} G" if number >= 1e9 else f"{number / 1e6:,.1f} M"
+
+
+def closing(
+    recorder: Recorder,
+    metrics: Sequence[Metric],
+    baseline: tuple[str, float] | None,
+    compiles: int,
+    workdir: Path,
+    best: str = "",
+    used: Sequence[tuple[str, str]] = (),
+) -> Rows:
+    """Summarizes a finished run.
+
+    Args:
+      baseline: name and value to compare the headline with, or None.
+      compiles: number of compilations after step two.
+      best: the best evaluation in words, or empty.
+    """
+    headline, *others = metrics
+    evals = recorder.of("eval")
+    last = evals[-1]
+    before = f"{headline.show(evals[0][headline.name])} before, " if evals[0]["step"] == 0 else ""
+    after = f"{headline.show(last[headline.name])} after {last['step']} steps"
+    rows = [
+        (
+            f"held-out {headline.words}",
+            f"{before}{after}" + (f" ({headline.unit})" if headline.unit else ""),
+        )
+    ]
+    if baseline:
+        rows.append((baseline[0], _compared(headline, last[headline.name], baseline[1])))
+    rows += [
+        (m.words, f"{m.show(last[m.name])} {m.unit}".rstrip()) for m in others if m.name in last
+    ]
+    by_source = {
+        name.removeprefix(BY_SOURCE): value
+        for name, value in last.items()
+        if name.startswith(BY_SOURCE)
+    }
+    if by_source:
+        rows.append(
+            (
+                "held-out loss by source",
+                ", ".join(f"{name} {value:.3f}" for name, value in by_source.items()),
+            )
+        )
+    rows += [("best", f"{best}; {workdir / 'best'}")] if best else []
+    speeds = sorted(
+        record["tokens_per_second"]
+        for record in recorder.of("train")
+        if "tokens_per_second" in record
+    )
+    if speeds:
+        rows.append(("speed", f"{speeds[len(speeds) // 2]:,.0f} tokens/s"))
+    left_out = [str(record["step"]) for record in recorder.of("spike") if record.get("skipped")]
+    if left_out:
+        more = ", ..." if len(left_out) > NAMED else ""
+        rows.append(
+            ("updates left out", f"{len(left_out)}, at step {', '.join(left_out[:NAMED])}{more}")
+        )
+    warning = ": WARNING, a shape changes between steps" if compiles else ""
+    return [
+        *rows,
+        *used,
+        ("compilations", f"{compiles} after step two{warning}"),
+        ("loss curve", str(workdir / "loss.png")),
+        ("report", str(workdir / "report.html")),
+        ("metrics", f"{workdir / 'metrics.jsonl'}, {workdir / 'tensorboard'}"),
+        ("checkpoints", str(workdir / "checkpoints")),
+    ]
+
+
+def _compared(headline: Metric, value: float, baseline: float) -> str:
+    if math.isclose(value, baseline, rel_tol=1e-6):  # one of them was summed in float32
+        return f"{headline.show(baseline)}; the model is no better yet"
+    difference = headline.show(abs(value - baseline))
+    if headline.form.endswith("%"):
+        difference = f"{difference.removesuffix('%')} points"
+    better = (value > baseline) == headline.higher_is_better
+    verdict = "better" if better else "WORSE so far"
+    return f"{headline.show(baseline)}; the model is {difference} {verdict}"
+
+
+def next_commands(cfg: ExperimentConfig, workdir: Path) -> Rows:
+    """Suggests commands to try next: uses of the trained model, by its stacks and its head, and
+    other runs."""
+    model = cfg.model
+    rows = []
+    # beside which there is nothing of ours
+    is_bucket = is_url(workdir) and str(workdir).count("/") == 2
+    beside, logs = (f"{workdir}/run", workdir) if is_bucket else (workdir, workdir.parent)
+    read = ["--model", str(workdir)]
+    if outside_plugins(cfg):
+        read.append("--allow-plugins")
+    if model.decoder_layers and model.head == "lm":
+        rows.append(("write", _program("generate", *read, *_prompt(cfg))))
+    if model.head in ("masked_lm", "pretraining") and model.head in check_family(model).vocab_heads:
+        rows.append(
+            (
+                "guess",
+                _program("fill-mask", *read, "The capital of [MASK] is Paris."),
+            )
+        )
+    if isinstance(cfg.objective, Task):
+        table = cfg.data.eval_path or cfg.data.path
+        held = cfg.data.eval_path or "TEST_FILE"
+        plugins = read[2:]
+        rows += [
+            ("predict", _program("predict", *read, "--data", table)),
+            ("evaluate", _program("evaluate", *read, "--data", held)),
+            ("convert", _program("convert", *plugins, str(workdir), f"{workdir}-converted")),
+        ]
+    elif model.encoder_layers and not model.decoder_layers:
+        texts = ("--text", "A cat sleeps.", "--text", "A kitten naps.")
+        rows.append(("compare", _program("embed", *read, *texts)))
+    if not cfg.data.path and not cfg.data.mixture:
+        rows.append(("your text", _rerun(f"{beside}_own", {"data.path": "FILE_OR_FOLDER"})))
+    if not cfg.train.init_from:  # the weights have their width
+        twice = {f"model.{name}": 2 * getattr(model, name) for name in ("d_model", "mlp_dim")}
+        rows.append(("wider", _rerun(f"{beside}_wide", twice)))
+    return [
+        *rows,
+        ("watch", f"pip install tensorboard && tensorboard --logdir {shlex.quote(str(logs))}"),
+    ]
+
+
+def _prompt(cfg: ExperimentConfig) -> list[str]:
+    """Returns the flags of `generate` for what the model was trained to continue.
+
+    A decoder's text is sampled: the likeliest tokens of a small model repeat each other.
+    """
+    if "chat_template" in cfg.objective.published_fields():
+        return ["--chat", "--prompt", "What can you do?"]
+    if isinstance(cfg.objective, Task):
+        return ["--prompt", f"{getattr(cfg.objective, 'prefix', '')}A kitten naps."]
+    if cfg.model.encoder_layers:
+        return ["--prompt", "Thank you <extra_id_0> me to your party."]
+    return ["--prompt", "The ", "--temperature", "0.8"]
+
+
+def _rerun(workdir: str, changes: dict[str, Any]) -> str:
+    """Returns this run's command line with other values and another workdir."""
+    new = {
+        **{f"--config.{name}": str(value) for name, value in changes.items()},
+        "--workdir": workdir,
+    }
+    kept = []
+    args = iter(_given())
+    for arg in args:
+        name, joined, _ = arg.partition("=")
+        if name not in new:
+            kept.append(arg)
+        elif not joined:
+            next(args, None)  # its value is a separate argument
+    return _program("train", *kept, *(f"{name}={value}" for name, value in new.items()))
+
+
+def command() -> str:
+    """Returns this run's command line, or an empty string if another program runs it."""
+    given = _given()
+    return _program("train", *given) if any(arg.startswith("--config") for arg in given) else ""
+
+
+def _given() -> list[str]:
+    return invocation.underscored(sys.argv[2:] if sys.argv[1:2] == ["train"] else sys.argv[1:])
+
+
+def _program(command: str, *args: str) -> str:
+    """Returns a command line of this package, ready to paste."""
+    return f"{invocation.program(command)} {shlex.join(args)}"

@@ -1,0 +1,293 @@
+"""Experiments with `train.init_from`, which take the model and tokenizer from a directory."""
+
+import contextlib
+import dataclasses
+import json
+import operator
+import shlex
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from flax.traverse_util import flatten_dict
+from ml_collections import ConfigDict
+
+from flaxformer_lite import registry
+from flaxformer_lite.checkpoints import mirror, workdir
+from flaxformer_lite.config import (
+    ConfigError,
+    ExperimentConfig,
+    ModelConfig,
+    PluginError,
+    TrainConfig,
+    from_config_dict,
+    page_plugins,
+    plugin_name,
+    to_config_dict,
+)
+from flaxformer_lite.config.architecture import INIT_FIELDS, TASK_FIELDS, WEIGHTLESS_FIELDS
+from flaxformer_lite.config.execution import EXECUTION_FIELDS
+from flaxformer_lite.pretrained import chat, folder, hf_config, resolve_path
+from flaxformer_lite.pretrained.load import open_pretrained
+from flaxformer_lite.pretrained.safetensors import WeightsError
+from flaxformer_lite.pretrained.sentences import read_sentence_layers
+from flaxformer_lite.pretrained.tokenizer import BYTES, SENTENCEPIECE, load_tokenizer
+from flaxformer_lite.runs.start import resume
+from flaxformer_lite.storage.stores import StorageError, is_url
+from flaxformer_lite.text.published_tokenizer import JSON
+
+# always taken from the config, not from the directory
+OWN = (
+    *EXECUTION_FIELDS,
+    *INIT_FIELDS,
+    "adapter",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Task:
+    objective: Any = dataclasses.field(metadata={"plugin": "objectives"})
+
+
+def read_experiment(
+    config: ConfigDict,
+    run: str | Path | None = None,
+    given: Collection[str] = (),
+    *,
+    allow_plugins: bool = False,
+) -> ExperimentConfig:
+    """Resolves a config; with `train.init_from`, the model comes from that directory.
+
+    The model of the page is then replaced, except for the fields of OWN, and gets the head of the
+    objective. The text is read with the directory's tokenizer unless `data.tokenizer` is set. A run
+    with a checkpoint keeps what it took at its start, so the directory need not exist anymore.
+
+    Args:
+      given: fields set on the command line, such as "model.d_model", which must agree with the
+        weights.
+      allow_plugins: whether directories that the run reads may name plug-ins outside the package
+        that the config itself does not name.
+
+    Raises:
+      ConfigError: the directory has no such model, or the command line asks for a different one;
+        names all fields.
+    """
+    train = from_config_dict(TrainConfig, config.get("train", {}), "config.train")
+    if not train.init_from:
+        cfg = from_config_dict(ExperimentConfig, config)
+        return dataclasses.replace(cfg, allow_plugins=allow_plugins)
+    if run and is_url(run):
+        run = mirror.fetched(str(run))
+    allowed = allow_plugins or page_plugins(config)
+    begun = _begun(run, train.init_from, allowed)
+    try:
+        model = begun.model if begun else _model_of(config, train.init_from, allowed)
+    except (WeightsError, StorageError) as error:
+        raise ConfigError(f"train.init_from: {error}") from None
+    data = dict(config.get("data", {}))
+    section = dict(config.get("model", {}))
+    chosen = dict(data.get("tokenizer", {}))
+    if not chosen.get("path") and not any(name.startswith("data.tokenizer.") for name in given):
+        chosen["path"] = (
+            _kept_tokenizer(begun, Path(run)) if begun and run else tokenizer_of(train.init_from)
+        )
+    asked = [name.removeprefix("model.") for name in given if name.startswith("model.")]
+    _check(train.init_from, model, section, asked)
+    own = (*OWN, *(name for name in asked if name in TASK_FIELDS or name == "max_length"))
+    # they wrap its parts
+    own += tuple(name for name in ("mixer", "feed_forward") if section.get(name, {}).get("name"))
+    merged = to_config_dict(model).to_dict() | {
+        name: section[name] for name in own if name in section
+    }
+    objective = dict(config.get("objective", {}))
+    if begun:  # from a directory that may be gone
+        kept = {
+            name: getattr(begun.objective, name, None) for name in ("labels", "template", "pooling")
+        }
+    else:
+        kept = _told(objective, train.init_from, allowed)
+    objective |= {name: value for name, value in kept.items() if value and not objective.get(name)}
+    values = {
+        **config,
+        "model": merged,
+        "objective": objective,
+        "data": {**data, "tokenizer": chosen},
+    }
+    cfg = from_config_dict(ExperimentConfig, values)
+    return dataclasses.replace(cfg, allow_plugins=allow_plugins)
+
+
+def _told(objective: dict[str, Any], init_from: str, allowed: registry.Allowed) -> dict[str, Any]:
+    """Returns what a directory says to an objective: the chat template of conversations, the
+    pooling of sentences."""
+    path = resolve_path.on_disk(init_from)
+    plugin = from_config_dict(_Task, {"objective": objective}).objective
+    if hasattr(plugin, "template"):
+        return {"template": chat.template_of(path, allow_plugins=allowed)}
+    if not hasattr(plugin, "pooling"):
+        return {}
+    layers = read_sentence_layers(path, allow_plugins=allowed)
+    if layers.dense:
+        raise ConfigError(
+            f"train.init_from={init_from}: has a dense layer after pooling, which is not trained;"
+            " remove it from its modules.json to start from the encoder alone."
+        )
+    return {"pooling": layers.pooling}
+
+
+def mismatches(due: ModelConfig, ours: ModelConfig) -> dict[str, tuple[Any, Any]]:
+    """Returns the fields in which two models with different parameters differ, with the value of
+    each."""
+    names = [
+        f.name
+        for f in dataclasses.fields(ModelConfig)
+        if f.name not in {*hf_config.OURS_ONLY, "pad_token_id"}
+    ]
+    # it wraps the standard part
+    names = [name for name in names if not getattr(getattr(ours, name), "added", ())]
+    names = ["family", *names, *["max_length"] * due.has_position_table]
+    said = {name: hf_config.MEANING.get(name, operator.attrgetter(name)) for name in names}
+    return {
+        name: (say(due), say(ours))
+        for name, say in said.items()
+        if say(due) != say(ours)
+        and getattr(due, name) != getattr(ours, name)  # else it follows from another
+    }
+
+
+def flags(model: ModelConfig, names: Collection[str]) -> str:
+    """Formats command-line flags that set these fields to the model's values."""
+    values = flatten_dict(to_config_dict(model).to_dict(), sep=".")
+    leaves = [
+        leaf for name in names for leaf in values if leaf == name or leaf.startswith(f"{name}.")
+    ]
+    return shlex.join(
+        f"--config.model.{leaf}={values[leaf]}" for leaf in leaves if values[leaf] is not None
+    )
+
+
+def _begun(
+    run: str | Path | None, init_from: str, allowed: registry.Allowed
+) -> ExperimentConfig | None:
+    """Returns the resolved config of a run that started from this directory and has a checkpoint,
+    else None."""
+    if run is None or not workdir.is_workdir(Path(run)):
+        return None
+    if not workdir.newest_first(Path(run), "checkpoints"):
+        return None
+    try:
+        stored = workdir.read_config(Path(run), allow_plugins=allowed)
+    except PluginError:
+        raise
+    except ConfigError:  # damaged: as before the first start, which wrote it
+        return None
+    return stored if stored.train.init_from == init_from else None
+
+
+def _model_of(config: ConfigDict, init_from: str, allowed: registry.Allowed) -> ModelConfig:
+    path = resolve_path.on_disk(init_from)
+    where = f"train.init_from={init_from}"
+    objective = from_config_dict(_Task, {"objective": config.get("objective", {})}).objective
+    stored = None
+    if workdir.is_workdir(path):
+        stored = workdir.read_config(path, allow_plugins=allowed).model
+    published = {} if stored else folder.read_config(path)
+    named = dict(config.get("model", {})).get("family") or ""
+    # the page's own family is replaced; one from outside is the user's word
+    named = named if ":" in named else None
+    family = (
+        registry.resolve("models", stored.family)
+        if stored
+        else hf_config.family_of(published, path, named)
+    )
+    name = stored.family if stored else published["model_type"]
+    skeleton = family.Model.skeleton
+    if skeleton not in objective.skeletons:
+        raise ConfigError(
+            f"{where}: it holds a {name}, with the skeleton {skeleton.replace('_', '-')}, but"
+            f" objective.name={plugin_name(objective)} trains"
+            f" {' and '.join(objective.skeletons).replace('_', '-')} models; change either."
+        )
+    head = objective.head_for(skeleton)
+    try:
+        if stored:  # its weights are read when needed
+            return dataclasses.replace(stored, head=head or stored.head)
+        return open_pretrained(path, head or None, family=named, new_head=objective.new_head)[0].cfg
+    except (ConfigError, WeightsError) as error:
+        alone = getattr(objective, "pairs", "none") != "none"
+        hint = " --config.objective.pairs=none trains the masked-LM head alone." if alone else ""
+        raise ConfigError(
+            f"{where}: {plugin_name(objective)} as configured trains the head {head!r}:"
+            f" {error}{hint}"
+        ) from None
+
+
+def _check(
+    init_from: str, model: ModelConfig, section: dict[str, Any], asked: Collection[str]
+) -> None:
+    """Checks that fields set on the command line agree with the weights."""
+    due = flatten_dict(resume.plain(model), sep=".")
+    # As a round trip through JSON gives them, tuples as lists.
+    ours = flatten_dict(json.loads(json.dumps(ConfigDict(section).to_dict(), default=str)), sep=".")
+    free = WEIGHTLESS_FIELDS if model.has_position_table else (*WEIGHTLESS_FIELDS, "max_length")
+    # plug-ins in place of the model's own parts, or beside them
+    wraps = (
+        "mixer.",
+        "feed_forward.",
+        "adapter.",
+    )
+    wrong = {
+        name: ours[name]
+        for name in asked
+        if name not in free and name in ours and not name.startswith(wraps)
+    }
+    wrong = {name: value for name, value in wrong.items() if not _says(model, due, name, value)}
+    if wrong:
+        listed = "; ".join(
+            f"model.{n}={value}, where its weights have {due.get(n)}" for n, value in wrong.items()
+        )
+        raise ConfigError(
+            f"train.init_from={init_from}: the command line asks for another model: {listed}. The"
+            f" model comes from the directory: leave these flags out, or set {flags(model, wrong)}."
+        )
+
+
+def _says(model: ModelConfig, due: dict[str, Any], name: str, value: Any) -> bool:
+    if value == due.get(name) or (name == "vocab_size" and value == 0):
+        return True
+    meaning = hf_config.MEANING.get(name)
+    with contextlib.suppress(ConfigError, TypeError):
+        value = tuple(value) if isinstance(value, list) else value
+        return meaning is not None and meaning(
+            dataclasses.replace(model, **{name: value})
+        ) == meaning(model)
+    return False
+
+
+def tokenizer_of(folder: str, field: str = "train.init_from") -> str:
+    """Returns the path of the tokenizer of a model directory or workdir, for `data.tokenizer.path`.
+
+    Raises:
+      ConfigError: it has none that we read; names the field.
+    """
+    path = resolve_path.on_disk(folder, weights=False)
+    if workdir.is_workdir(path):
+        own = workdir.tokenizer_folder(path)
+        return f"{folder.rstrip('/')}/{own.name}" if is_url(folder) else str(own)
+    if not any((path / name).is_file() for name in (JSON, BYTES, *SENTENCEPIECE)):
+        try:
+            load_tokenizer(path)  # raises with what is there instead
+        except ConfigError as error:
+            raise ConfigError(
+                f"{field}: {error} Or name one: --config.data.tokenizer.path=FILE."
+            ) from None
+    return folder if is_url(folder) else str(path)
+
+
+def _kept_tokenizer(begun: ExperimentConfig, run: Path) -> str:
+    """Returns the tokenizer of a resumed run, from its original place or the run's own copy."""
+    path = begun.data.tokenizer.path
+    with contextlib.suppress(StorageError):
+        if not path or resolve_path.on_disk(path, weights=False).exists():
+            return path
+    return str(workdir.tokenizer_folder(run))

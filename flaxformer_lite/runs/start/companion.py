@@ -1,0 +1,92 @@
+"""The weights of a companion that a run reads from a directory: checked, read when it starts or
+continues, never saved."""
+
+import hashlib
+from typing import Any
+
+import jax
+import numpy as np
+from flax.traverse_util import flatten_dict
+
+from flaxformer_lite.config import ConfigError, ExperimentConfig, allowed_plugins
+from flaxformer_lite.objectives.companion import Companion
+from flaxformer_lite.pretrained.load import open_pretrained
+from flaxformer_lite.pretrained.safetensors import WeightsError
+from flaxformer_lite.runs.start.adopt import tokenizer_of
+from flaxformer_lite.text import tokenizer as plain
+from flaxformer_lite.training.program import Program
+from flaxformer_lite.training.state import TrainState
+
+
+def given(cfg: ExperimentConfig) -> Companion | None:
+    """Returns the companion whose weights are read from a directory, if the objective has one."""
+    companion = cfg.objective.companion(cfg.model)
+    return companion if companion and companion.source else None
+
+
+def check_tokenizer(cfg: ExperimentConfig, tokenizer: plain.Tokenizer) -> None:
+    """Refuses a companion with another tokenizer: its predictions would be about other tokens.
+
+    Raises:
+      ConfigError: names the way out.
+    """
+    if (companion := given(cfg)) is None:
+        return
+    path = tokenizer_of(companion.source, f"objective.{companion.name}")
+    theirs = plain.load(path)
+    if (theirs.pieces(), theirs.specials()) != (tokenizer.pieces(), tokenizer.specials()):
+        raise ConfigError(
+            f"objective.{companion.name}={companion.source}: its tokenizer is not the run's, so an"
+            f" id means another token; set data.tokenizer.path={path}."
+        )
+
+
+def digest(cfg: ExperimentConfig) -> str:
+    """Hashes the weights that are read from a directory, so that a run continues with the same; ""
+    if there are none."""
+    if (companion := given(cfg)) is None:
+        return ""
+    found = hashlib.sha256()
+    for path, leaf in sorted(flatten_dict(_open(cfg, companion), sep="/").items()):
+        found.update(path.encode() + np.ascontiguousarray(leaf).tobytes())
+    return found.hexdigest()[:16]
+
+
+def saved(program: Program, state: TrainState) -> TrainState:
+    """Returns what a checkpoint holds of a state."""
+    return state.replace(params=saved_params(program, state.params))
+
+
+def saved_params(program: Program, params: Any) -> Any:
+    """Returns what a checkpoint holds of parameters."""
+    companion = given(program.cfg)
+    return companion.without(params) if companion else params
+
+
+def complete(program: Program, state: TrainState) -> TrainState:
+    """Returns the state with the weights that a checkpoint does not hold, each device's part read
+    by itself."""
+    if (companion := given(program.cfg)) is None:
+        return state
+
+    def read(leaf: Any, target: Any) -> jax.Array:
+        return jax.make_array_from_callback(target.shape, target.sharding, leaf.read)
+
+    params = jax.tree.map(
+        read, _open(program.cfg, companion), program.target.params[companion.name]
+    )
+    return state.replace(params=state.params | {companion.name: params})
+
+
+def _open(cfg: ExperimentConfig, companion: Companion) -> dict:
+    model = cfg.model
+    try:
+        return open_pretrained(
+            companion.source,
+            model.head,
+            scan=model.scan,
+            param_dtype=model.param_dtype,
+            allow_plugins=allowed_plugins(cfg),
+        )[1]
+    except (ConfigError, WeightsError) as error:
+        raise ConfigError(f"objective.{companion.name}: {error}") from None

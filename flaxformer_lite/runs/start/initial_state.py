@@ -1,0 +1,28 @@
+"""The initial train state: random or pretrained parameters, and a fresh optimizer state."""
+
+import jax
+
+from flaxformer_lite.nn.functions import cpu_tuning
+from flaxformer_lite.runs.start import companion, warm_start
+from flaxformer_lite.runs.start.init_per_leaf import init_per_leaf
+from flaxformer_lite.sharding.activations import MeshSharding
+from flaxformer_lite.training.program import Program
+from flaxformer_lite.training.state import TrainState
+
+
+def initial_state(program: Program, init_from: str = "") -> TrainState:
+    """Makes the initial state, with each array on its devices from the start.
+
+    Args:
+      program: gives the state's shapes and shardings.
+      init_from: a directory of weights; empty for random ones.
+
+    Raises:
+      ConfigError: there are no such weights, or they belong to another model.
+    """
+    published = warm_start.init_from_pretrained(program, init_from) if init_from else None
+    once = cpu_tuning.run_once_options(
+        MeshSharding(program.mesh, tuned=program.cfg.train.cpu_tuning)
+    )
+    state = init_per_leaf(program.create, jax.tree.map(lambda x: x.sharding, program.target), once)
+    return companion.complete(program, published(state) if published else state)

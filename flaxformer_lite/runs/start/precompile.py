@@ -1,0 +1,161 @@
+"""Compiles the steps in the background while the state is built, and builds the state while they
+are traced."""
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from flaxformer_lite.analysis import hlo
+from flaxformer_lite.runtime import environment
+from flaxformer_lite.runtime.processes import ALONE, Processes
+from flaxformer_lite.training import packing
+from flaxformer_lite.training.program import Program
+
+AnyProgram = TypeVar("AnyProgram", bound=Program)
+Made = TypeVar("Made")
+Waiting = Callable[[str], contextlib.AbstractContextManager]
+
+
+class BackgroundCompiled:
+    """A jitted function that is compiled in the background; a call waits for the compilation."""
+
+    def __init__(self, compiling: Future[Any], waiting: Waiting, check: Callable[[Any], None]):
+        self._compiling = compiling
+        self._waiting = waiting
+        self._check = check
+
+    def __call__(self, *args: Any) -> Any:
+        return self._compiled(*args)
+
+    def as_text(self) -> str:
+        """Returns the compiled program."""
+        return self._compiled.as_text()
+
+    @functools.cached_property
+    def _compiled(self) -> Any:
+        with self._waiting("compile"):
+            compiled = self._compiling.result()
+        self._check(compiled)
+        environment.release_free_memory()  # before the step takes as much
+        return compiled
+
+
+class CompiledByShape:
+    """A step that is compiled in the background for packed batches of several shapes.
+
+    Args:
+      begin: begins to compile the step for a batch of given shapes.
+      batch: the shapes of a batch, packed or not.
+      compiled: the steps that are being compiled, by the shape of the packing.
+    """
+
+    def __init__(
+        self,
+        begin: Callable[[Any], BackgroundCompiled],
+        batch: Any,
+        compiled: dict[tuple[int, ...], BackgroundCompiled],
+    ):
+        self._begin = begin
+        self._unpacked = packing.unpacked(batch)
+        self._compiled = compiled
+
+    def __call__(self, state: Any, batch: Any) -> Any:
+        shape = packing.shape_of(batch)
+        if shape not in self._compiled:  # rarely: a batch that fits none is not packed
+            self._compiled[shape] = self._begin(self._unpacked)
+        return self._compiled[shape](state, batch)
+
+    def as_text(self) -> str:
+        """Returns the compiled program of most batches."""
+        return next(iter(self._compiled.values())).as_text()
+
+
+@contextlib.contextmanager
+def precompile(
+    program: AnyProgram,
+    *names: str,
+    group: Processes = ALONE,
+    waiting: Waiting = contextlib.nullcontext,
+) -> Iterator[AnyProgram]:
+    """Compiles steps of a program in the background; those still queued when the block ends are
+    never compiled.
+
+    Args:
+      program: the program; unchanged with mesh.mode=pmap, which does not allow calling the compiled
+        form.
+      *names: `eval_step` and `train_step`, in the order in which they will be needed.
+      group: the processes, which check before a step's first call that they run the same one.
+      waiting: makes the context in which a call waits for the compiler, of the word "compile".
+    """
+    if program.cfg.mesh.mode == "pmap":
+        yield program
+        return
+    first = {"eval_step": program.target.params, "train_step": program.target}
+    with _thread() as background:  # one step at a time: XLA uses all cores for each
+
+        def begin(name: str, batch: Any, lowered: Any = None) -> BackgroundCompiled:
+            shape = packing.shape_of(batch)
+            title = "-".join([name, *map(str, shape)])
+
+            def compiled() -> Any:
+                made = lowered or getattr(program, name).lower(first[name], batch)
+                return made.compile()
+
+            return BackgroundCompiled(
+                background.submit(compiled), waiting, functools.partial(_check_same, group, title)
+            )
+
+        steps: Any = {}
+        for name in names:
+            batch = program.shapes(name)[0]
+            # Traced here: two threads that trace slow each other down (making a state mostly runs).
+            lowered = getattr(program, name).lower(first[name], batch)
+            steps[name] = begin(name, batch, lowered)
+        for name in names:
+            batches = program.shapes(name)
+            if packing.shape_of(batches[0]):
+                compiled = {packing.shape_of(batches[0]): steps[name]}
+                compiled |= {packing.shape_of(batch): begin(name, batch) for batch in batches[1:]}
+                again = functools.partial(begin, name)
+                steps[name] = CompiledByShape(again, batches[0], compiled)
+        yield dataclasses.replace(program, **steps)
+
+
+def _check_same(group: Processes, name: str, compiled: Any) -> None:
+    """Checks that all processes compiled the same exchanges in the same order; others would hang,
+    or mix up arrays."""
+    if not group.alone:
+        found = [
+            x._replace(source="", beside=()) for x in hlo.collectives(hlo.parse(compiled.as_text()))
+        ]
+        digest = hashlib.sha256(repr(found).encode()).hexdigest()[:12]
+        what = (
+            f"{name} as compiled (by jaxlib, XLA_FLAGS and drivers), its exchanges between devices"
+        )
+        group.agree(name, {what: digest})
+
+
+@contextlib.contextmanager
+def making(make: Callable[[], Made]) -> Iterator[Callable[[], Made]]:
+    """Starts `make` in a thread at once, and yields a function that returns its result, to be
+    called once.
+
+    Making a state mostly runs without Python's lock, in parallel with the tracing of the steps.
+    """
+    with _thread() as beside:
+        made = [beside.submit(make)]
+        # popped, so that no reference here keeps the state's memory
+        yield (lambda: made.pop().result())
+
+
+@contextlib.contextmanager
+def _thread() -> Iterator[Executor]:
+    executor = ThreadPoolExecutor(1)
+    try:
+        yield executor
+    finally:
+        executor.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,140 @@
+"""Checks before the first step: a single run per workdir, and processes that agree on config, code
+and data."""
+
+import contextlib
+import fcntl
+import secrets
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from flax.traverse_util import flatten_dict
+
+from flaxformer_lite.checkpoints.workdir import is_workdir
+from flaxformer_lite.config import ExperimentConfig
+from flaxformer_lite.config.mixture import is_source_path
+from flaxformer_lite.runs.start import resume
+from flaxformer_lite.runs.start.setup import Experiment
+from flaxformer_lite.runtime.processes import Processes
+from flaxformer_lite.storage.lock import NAME, Lock, LockError
+from flaxformer_lite.storage.objects import Objects
+from flaxformer_lite.storage.stores import is_url
+
+# fields that may differ between hosts; their content is compared instead
+OWN = (
+    "data.path",
+    "data.cache",
+)
+SEEING = 10  # seconds that a file of process 0 may take to appear on the other hosts
+
+
+class RunError(RuntimeError):
+    """A run that cannot start or continue; the message is all a user needs."""
+
+
+@contextlib.contextmanager
+def lock_workdir(workdir: Path, group: Processes) -> Iterator[Lock | None]:
+    """Locks a workdir, which all processes share, for one run; the lock ends with process 0, even
+    if it is killed.
+
+    Yields:
+      The lock of process 0 where the workdir is in an object store, which has to be kept.
+
+    Raises:
+      RunError: another run has the lock, the workdir is not writable, or a process sees another
+        folder.
+    """
+    token = secrets.token_hex(8)
+    with contextlib.ExitStack() as stack:
+        lock = stack.enter_context(_locked(workdir, token)) if group.first else None
+        token = group.coordinate("the workdir", token, lambda tokens: tokens[0])
+        seen = group.coordinate(
+            "a sight of the workdir", group.first or _is_visible(workdir, token), list
+        )
+        if not all(seen):
+            raise RunError(
+                f"--workdir={workdir}: process {seen.index(False)} does not see the folder that"
+                " process 0 made; all processes need one that they share, on a network file system"
+                " such as NFS, under the same path."
+            )
+        yield lock
+
+
+def program_facts(cfg: ExperimentConfig) -> dict[str, Any]:
+    """Collects what determines the steps of a process and must be the same on all: config, code,
+    libraries."""
+    fields = flatten_dict(resume.plain(cfg), sep=".")
+    shared = {
+        f"config.{name}": x
+        for name, x in fields.items()
+        if name not in OWN and not is_source_path(name)
+    }
+    return shared | resume.versions()
+
+
+def data_facts(experiment: Experiment, steps: list[int]) -> dict[str, Any]:
+    """Collects what a process reads: the content of its data, and the checkpoints that it sees."""
+    examples = experiment.train_data.num_examples
+    facts = {"the fingerprint of text and tokenizer": experiment.fingerprint, "examples": examples}
+    return facts | {"checkpoints": steps}
+
+
+@contextlib.contextmanager
+def _locked(workdir: Path, token: str) -> Iterator[Lock | None]:
+    _check_own(workdir)
+    if is_url(workdir):
+        try:
+            with Lock(Objects(str(workdir)), token) as held:
+                yield held
+        except LockError as error:
+            raise RunError(str(error)) from None
+        return
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+        lock = open(workdir / NAME, "a+")  # noqa: SIM115
+    except OSError as error:
+        raise RunError(
+            f"cannot write in {workdir}: {error.strerror}; choose another --workdir."
+        ) from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunError(
+                f"another run is writing to {workdir}; wait for it, or choose another --workdir."
+            ) from None
+        lock.truncate(0)
+        lock.write(token)
+        lock.flush()
+        yield None
+
+
+def _check_own(workdir: Path) -> None:
+    """Refuses a directory of published weights, whose config.json a run would replace."""
+    objects = Objects(str(workdir)) if is_url(workdir) else None
+    has = (
+        (lambda name: objects.read(name) is not None)
+        if objects
+        else (lambda name: (workdir / name).exists())
+    )
+    if has("config.json") and not is_workdir(workdir) and not has(NAME):
+        raise RunError(
+            f"--workdir={workdir}: holds a config.json that no run wrote, such as that of published"
+            " weights, or that was cut, and would lose it; choose another --workdir."
+        )
+
+
+def _is_visible(workdir: Path, token: str) -> bool:
+    deadline = time.monotonic() + SEEING
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError):
+            seen = (
+                Objects(str(workdir)).read(NAME)
+                if is_url(workdir)
+                else (workdir / NAME).read_bytes()
+            )
+            if token.encode() in (seen or b""):
+                return True
+        time.sleep(0.2)
+    return False

@@ -1,0 +1,136 @@
+"""Setup of everything that a run needs before anything is compiled: data, model, mesh, steps."""
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental.compilation_cache import compilation_cache
+
+from flaxformer_lite import sharding
+from flaxformer_lite.config import ExperimentConfig
+from flaxformer_lite.data.packed_batches import Packer
+from flaxformer_lite.data.pipeline import Dataset, open_dataset
+from flaxformer_lite.inference.writer import writer
+from flaxformer_lite.runs.start import companion, warm_start
+from flaxformer_lite.training import evaluate, packing, program
+from flaxformer_lite.training.program import Program
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment(Program):
+    """A run that is ready to start: the program, and the training and held-out data."""
+
+    train_data: Dataset
+    eval_data: Dataset
+    packers: Mapping[str, Packer | None] = dataclasses.field(default_factory=dict)  # by step
+    weights: str = ""  # digest of those that are read from a directory, and not saved
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of all that is read besides the config: text, tokenizer, and weights that are not
+        saved."""
+        return f"{self.train_data.fingerprint}{self.weights and f' with {self.weights}'}"
+
+    def shapes(self, name: str) -> tuple[Any, ...]:
+        packer = self.packers.get(name)
+        if packer is None:
+            return (packing.unpacked(self.batch),)
+        return packing.packed_shapes(self.batch, packer)
+
+    def train_batches(self, start: int) -> Any:
+        """Returns batches from step `start` on, endlessly, placed on the devices in advance until
+        `close()`."""
+        return self._placed(self.train_data, start, ahead=2, packer=self.packers.get("train_step"))
+
+    def eval_batches(self) -> Iterator[Any]:
+        """Returns the first `train.eval_batches` batches of held-out examples, or all, the same
+        each time."""
+        return itertools.islice(
+            self._placed(self.eval_data, 0, packer=self.packers.get("eval_step")),
+            self.cfg.train.eval_batches or None,
+        )
+
+    def predict(self, split: str, params: Any, name: str) -> np.ndarray:
+        """Returns a prediction of these parameters for all examples of a split, [examples, ...] in
+        their order."""
+        data = dataclasses.replace(self.eval_data, splits={"eval": self.eval_data.splits[split]})
+        _, shuffled = evaluate.run(self.eval_step, params, self._placed(data, 0), data)
+        return shuffled[name][np.argsort(data.order)]
+
+    def with_reference(self, reference: dict[str, np.ndarray]) -> "Experiment":
+        """Keeps a prediction of the starting weights with the examples of each split."""
+        kept = self.train_data.splits.items()
+        splits = {
+            name: dataclasses.replace(records, reference=reference[name]) for name, records in kept
+        }
+        train, held = (
+            dataclasses.replace(part, splits=splits) for part in (self.train_data, self.eval_data)
+        )
+        return dataclasses.replace(self, train_data=train, eval_data=held)
+
+    def writer(self, params: Any) -> Any:
+        """Returns a function that continues prompts with these parameters."""
+        return writer(self.model, companion.saved_params(self, params), self.eval_data.tokenizer)
+
+    def _placed(
+        self, data: Dataset, start: int, ahead: int = 0, packer: Packer | None = None
+    ) -> Any:
+        size = self.cfg.train.batch_size
+        return data.batches(
+            batch_size=size,
+            seed=self.cfg.seed,
+            start_step=start,
+            rows=sharding.batch_rows(self.mesh, size),
+            place=lambda batch: sharding.place_batch(batch, self.mesh, size),
+            ahead=ahead,
+            packer=packer,
+        )
+
+
+def prepare(cfg: ExperimentConfig) -> Experiment:
+    """Opens the data (tokenizing it on the first call), builds the program, and checks that
+    everything fits.
+
+    Raises:
+      ConfigError: data, model, mesh and batch do not fit; names the field to change.
+    """
+    compile_anew_on_cpu_groups()
+    mesh = sharding.build_mesh(cfg.mesh)
+    sharding.check_batch(cfg.train.batch_size, cfg.train.accumulate, mesh)
+    train_data = open_dataset(cfg, "train", labels=warm_start.known_labels(cfg))
+    eval_data = dataclasses.replace(train_data, split="eval")
+    objective = train_data.objective
+    cfg = program.with_vocabulary(cfg, train_data.vocab_size)
+    cfg = program.with_steps(cfg, train_data.num_examples, train_data.held)
+    model = objective.fit_model(cfg.model, train_data.tokenizer)
+    cfg = dataclasses.replace(cfg, objective=objective, model=model)
+    built = program.build(cfg, mesh, train_data.example(0, 0, 0))
+    companion.check_tokenizer(cfg, train_data.tokenizer)
+    packers, notices = packing.packers(cfg, built.model, mesh.shape, train_data)
+    described = (*train_data.described, *notices)
+    experiment = Experiment(
+        **vars(built),
+        train_data=dataclasses.replace(train_data, described=described),
+        eval_data=eval_data,
+        packers=packers,
+        weights=companion.digest(cfg),
+    )
+    batch = experiment.shapes("train_step")[0]
+    return dataclasses.replace(experiment, batch=batch, tokens_per_step=program.tokens(batch))
+
+
+def compile_anew_on_cpu_groups() -> None:
+    """Turns JAX's compilation cache off where several processes train together on CPU.
+
+    A program that XLA:CPU loads has lost part of the order of its collectives: each loop gets a
+    resource of its own for the order of those inside, so that they may run before or after those
+    outside (xla/backends/cpu/runtime/thunk_proto_serdes.cc, `WhileThunkFromProto`). Between
+    processes Gloo pairs messages by their order alone: with microbatches, other arrays meet. Inside
+    one process collectives are paired by their ids, and on TPUs and GPUs their order is compiled.
+    """
+    if jax.process_count() > 1 and jax.default_backend() == "cpu":
+        jax.config.update("jax_enable_compilation_cache", False)
+        compilation_cache.reset_cache()  # jax decides at its first compilation whether there is one

@@ -1,0 +1,119 @@
+"""Initialization of a run with the weights of a directory."""
+
+import logging
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from flaxformer_lite.config import ConfigError, ExperimentConfig, ModelConfig, allowed_plugins
+from flaxformer_lite.models.skeletons import build_layers
+from flaxformer_lite.pretrained import resolve_path
+from flaxformer_lite.pretrained.load import is_of_head, load_labels, open_pretrained
+from flaxformer_lite.pretrained.safetensors import WeightsError
+from flaxformer_lite.runs.start.adopt import flags, mismatches
+from flaxformer_lite.storage.stores import StorageError
+from flaxformer_lite.training.program import Program
+from flaxformer_lite.training.state import TrainState
+
+LOG = logging.getLogger("flaxformer_lite")
+
+
+def init_from_pretrained(program: Program, folder: str) -> Callable[[TrainState], TrainState]:
+    """Builds a function that replaces the parameters of an initial state by those of a directory.
+
+    The directory is one that `load_pretrained` reads. Each device reads only its own part; the
+    optimizer state is fresh.
+
+    Raises:
+      ConfigError: there are no such weights, or they belong to a different model; names the fields
+        that differ.
+      CheckpointError: a workdir has no undamaged checkpoint.
+    """
+    cfg = program.cfg.model
+    try:
+        execution: dict[str, Any] = {"scan": cfg.scan, "param_dtype": cfg.param_dtype}
+        new: dict[str, Any] = {
+            "new_head": program.cfg.objective.new_head,
+            "labels": labels_of(program.cfg),
+            "allow_plugins": allowed_plugins(program.cfg),
+        }
+        model, stored = open_pretrained(folder, cfg.head, family=cfg.family, **new, **execution)
+    except (ConfigError, WeightsError) as error:
+        raise ConfigError(f"train.init_from: {error}") from None
+    if wrong := mismatches(model.cfg, cfg):
+        listed = "; ".join(
+            f"its {name} is {due!r}, the config's {ours!r}" for name, (due, ours) in wrong.items()
+        )
+        raise ConfigError(f"train.init_from={folder}: {listed}; set {flags(model.cfg, wrong)}.")
+    if model.cfg.adapter not in (None, cfg.adapter):
+        raise ConfigError(
+            f"train.init_from={folder}: was trained with an adapter, and this run has"
+            f" {'another' if cfg.adapter else 'none'}; merge it first (flaxformer_lite convert), or"
+            f" set {flags(model.cfg, ['adapter'])}."
+        )
+    companion = program.cfg.objective.companion(cfg)
+    own = companion.without(program.target.params) if companion else program.target.params
+    missing = set(flatten_dict(own, sep="/")) - set(flatten_dict(stored, sep="/"))
+    fresh = {path for path in missing if program.cfg.objective.new_head and is_of_head(path)}
+    _check_added(folder, cfg, missing - fresh)
+    if frozen := sorted(
+        one for one in fresh if any(re.search(p, one) for p in program.cfg.optimizer.freeze)
+    ):
+        raise ConfigError(
+            f"train.init_from={folder}: has no {frozen[0]}, so it is made new, and would be frozen;"
+            f" let {'model.adapter.trained' if cfg.adapter else 'not optimizer.freeze'} match it."
+        )
+    if fresh:
+        LOG.info("new: %s; all others are from %s", ", ".join(sorted(fresh)), folder)
+
+    def begun(state: TrainState) -> TrainState:
+        target = flatten_dict(program.target.params)
+        leaves = flatten_dict(stored)
+        read = {
+            path: jax.make_array_from_callback(target[path].shape, target[path].sharding, leaf.read)
+            for path, leaf in leaves.items()
+        }
+        return state.replace(params=unflatten_dict(flatten_dict(state.params) | read))
+
+    return begun
+
+
+def labels_of(cfg: ExperimentConfig) -> tuple[str, ...] | int | None:
+    """Returns the classes of a task: their names, or their number; None if it has none."""
+    return getattr(cfg.objective, "labels", None) or (
+        cfg.model.num_labels if cfg.objective.new_head else None
+    )
+
+
+def known_labels(cfg: ExperimentConfig) -> tuple[str, ...]:
+    """Returns the names of the classes that the weights to start from were trained for; () if they
+    have none."""
+    folder = cfg.train.init_from
+    if not folder or not cfg.objective.new_head:
+        return ()
+    try:
+        if not resolve_path.on_disk(folder, weights=False).is_dir():
+            return ()
+    except StorageError:  # as of a directory, which a run with a checkpoint no longer needs
+        return ()
+    named = tuple(load_labels(folder, allow_plugins=allowed_plugins(cfg)))
+    return () if all(name == f"LABEL_{i}" for i, name in enumerate(named)) else named
+
+
+def _check_added(folder: str, cfg: ModelConfig, missing: set[str]) -> None:
+    """Checks that only parameters of the config's plug-ins are missing from the weights."""
+    sides = [side for side in ("encoder", "decoder") if getattr(cfg, f"{side}_layers")]
+    layers = [layer for side in sides for layer in build_layers.stack(cfg, side).pattern]
+    added = [pattern for layer in layers for part in layer.parts.values() for pattern in part.added]
+    added += [rf"/{name}$" for name in cfg.adapter.factors] if cfg.adapter else []
+    if lacking := sorted(
+        path for path in missing if not any(re.search(pattern, path) for pattern in added)
+    ):
+        more = f" (and {len(lacking) - 1} more)" if len(lacking) > 1 else ""
+        raise ConfigError(
+            f"train.init_from={folder}: has no {lacking[0]}{more}, and nothing is made in its"
+            " place."
+        )

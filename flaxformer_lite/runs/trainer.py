@@ -1,0 +1,298 @@
+"""The loop over steps."""
+
+import collections
+import contextlib
+import functools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from flaxformer_lite.analysis import recompiles
+from flaxformer_lite.checkpoints.manager import Checkpoints, first_line
+from flaxformer_lite.checkpoints.workdir import write_baseline
+from flaxformer_lite.objectives.tables.task import Task
+from flaxformer_lite.runs.best import Selection
+from flaxformer_lite.runs.interrupt import Interrupt
+from flaxformer_lite.runs.report import clock, plot, text, usage
+from flaxformer_lite.runs.report.meter import Meter
+from flaxformer_lite.runs.report.metrics import Recorder
+from flaxformer_lite.runs.report.run_page import RunPage
+from flaxformer_lite.runs.report.sample import sample, writes
+from flaxformer_lite.runs.report.terminal import Terminal
+from flaxformer_lite.runs.start import companion, resume
+from flaxformer_lite.runs.start.preflight import RunError
+from flaxformer_lite.runs.start.setup import Experiment
+from flaxformer_lite.runs.watchers.watcher import Watcher
+from flaxformer_lite.runtime.processes import Processes
+from flaxformer_lite.training import packing
+from flaxformer_lite.training.average import evaluated_params
+from flaxformer_lite.training.evaluate import WRITTEN, evaluate, show
+from flaxformer_lite.training.state import TrainState, param_count
+
+AHEAD = 2  # steps dispatched before the host reads a result, so that neither waits for the other
+
+
+class Trainer:
+    """The loop over steps, with metrics, evaluation and checkpoints."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        checkpoints: Checkpoints,
+        selection: Selection,
+        recorder: Recorder,
+        terminal: Terminal,
+        page: RunPage | None,
+        workdir: Path,
+        group: Processes,
+        meter: Meter,
+        watchers: Sequence[Watcher],
+    ):
+        self._experiment = experiment
+        self._checkpoints = checkpoints
+        self._group = group
+        self._watchers = watchers
+        self._selection = selection
+        self._recorder = recorder
+        self._terminal = terminal
+        self._page = page
+        self._workdir = workdir
+        self._done = 0
+        self._failed = set[str]()
+        self._in_flight: collections.deque[tuple[int, Any]] = collections.deque()
+        self._compiles = recompiles.RecompileCounter()
+        self._meter = meter
+        self._during = meter.clock.during
+
+    def train(self, state: TrainState, start: int, interrupt: Interrupt) -> tuple[TrainState, str]:
+        """Runs the steps start + 1 .. train.steps, or until train.patience is used up.
+
+        Returns:
+          The last state, and the signal that ended the steps early or "".
+        """
+        train = self._experiment.cfg.train
+        train_step = self._experiment.train_step
+        selection = self._selection
+        steps = range(start + 1, train.steps + 1 if not selection.stalled else start + 1)
+        evaluated = self._group.coordinate(
+            "records", len(self._recorder.of("eval")), lambda counts: counts[0]
+        )
+        settled = {after for watcher in self._watchers for after in watcher.settled_after}
+        with (
+            self._terminal.training(start),
+            contextlib.closing(self._experiment.train_batches(start)) as placed,
+            contextlib.ExitStack() as stepping,
+        ):
+            self._done = start
+            self._meter.clock.turn_to("steps")
+            if start == 0 or not evaluated:
+                self._evaluate(state, start)
+            batches = self._meter.waiting(placed)
+            step = start
+            for step in steps:
+                if (batch := next(batches, None)) is None:
+                    raise RunError(
+                        f"the batches end before step {step} of {train.steps}, as of data that were"
+                        " cut while the run read them."
+                    )
+                for watcher in self._watchers:
+                    watcher.step_begins(step)
+                packed = packing.shape_of(batch)
+                with (
+                    self._during("compile" if step == start + 1 else "steps"),
+                    self._compiles.allow_first(f"a step packed in {packed}"),
+                ):
+                    state, metrics = train_step(state, batch)
+                if step == start + 1:  # before, while the step compiles, there is nothing to save
+                    stepping.enter_context(interrupt.training(start, self._group))
+                self._in_flight.append((step, metrics))
+                self._settle(0 if step in settled else AHEAD)
+                if step == start + 2:
+                    self._compiles.start()
+                if self._is_due(step, train.eval_every):
+                    self._select(state, step, self._evaluate(state, step))
+                ends = interrupt.after(step) or selection.stalled
+                if self._is_due(step, train.checkpoint_every) or ends:
+                    self._save(state, step)
+                if ends:
+                    break
+            self._meter.clock.turn_to("other")
+            with self._during("checkpoint"):
+                self._checkpoints.wait()
+        ended = step >= train.steps or selection.stalled
+        # else it came while a finished run was saved
+        caught = interrupt.caught if not ended else ""
+        if caught:
+            signal = caught + ("" if self._group.alone else f" of process {interrupt.by}")
+            self._terminal.note(
+                f"{signal}: stopped after step {step} and saved; the same command continues."
+            )
+        return state, caught
+
+    def close(self, state: TrainState) -> None:
+        """Writes the loss curve, the closing summary, and what the model wrote last."""
+        cfg = self._experiment.cfg
+        workdir = self._workdir
+        title = (
+            f"{workdir.name}: {cfg.model.family}, {param_count(state.params) / 1e6:.3g}M parameters"
+        )
+        curve = self._recorder.folder / "loss.png"
+        history = self._recorder.history
+        selection = self._selection
+        best = (selection.metric, selection.best.step) if selection.best.step else None
+        plot.loss_curve(
+            curve,
+            history,
+            headline=cfg.objective.headline,
+            baseline=self._baseline,
+            title=title,
+            best=best,
+            stopped=selection.stopped,
+        )
+        self._terminal.rows("result", self._result())
+        for texts in (last["texts"] for last in self._recorder.samples[-1:]):
+            if isinstance(cfg.objective, Task):
+                self._terminal.rows("written", texts, copied=True)
+            else:
+                self._terminal.sample(texts)
+        self._terminal.rows("next", text.next_commands(cfg, workdir), copied=True)
+
+    def report(self, state: str = "running") -> None:
+        """Writes report.html."""
+        if self._page is not None:
+            with self._optional("report.html"):
+                where = f"{state}: step {self._done} of {self._experiment.cfg.train.steps}"
+                self._page.write(where, self._result(), self._baseline)
+
+    @contextlib.contextmanager
+    def _optional(self, what: str) -> Iterator[None]:
+        """Lets the run go on where the block fails, and says so once."""
+        try:
+            yield
+        except Exception as error:
+            if what not in self._failed:
+                self._terminal.note(
+                    f"notice: {what} cannot be written ({first_line(error)}); the run does without."
+                )
+            self._failed.add(what)
+
+    @functools.cached_property
+    def _baseline(self) -> tuple[str, float] | None:
+        objective = self._experiment.cfg.objective
+        fitted = objective.fit_baseline(self._experiment.eval_data)
+        write_baseline(self._recorder.folder, fitted)
+        return objective.baseline(self._experiment.eval_data, fitted)
+
+    def _result(self) -> text.Rows:
+        shown = self._experiment.cfg.objective.shown
+        best = self._selection.words
+        if not self._recorder.of("eval"):
+            return []
+        used = [("time", clock.words(self._meter.clock.read())), usage.peak()]
+        return text.closing(
+            self._recorder, shown, self._baseline, self._compiles.count, self._workdir, best, used
+        )
+
+    def _texts(self, params: Any, step: int) -> list[tuple[str, str]]:
+        """Returns texts where an evaluation needed none: a decoder's sample, or at the end what a
+        task writes."""
+        run = self._experiment
+        data = self._experiment.eval_data
+        train = self._experiment.cfg.train
+        tokens = train.sample_tokens
+        examples = data.order[:WRITTEN]
+        objective = run.cfg.objective
+        if not (step and self._group.alone and (tokens or step == train.steps)):
+            return []
+        with (
+            self._during("evaluation"),
+            self._compiles.allow_first("texts"),
+            self._optional("a sample"),
+        ):
+            if tokens and writes(run.cfg.model):
+                own = companion.saved_params(run, params)
+                return sample(run.model, own, data, tokens=tokens, seed=run.cfg.seed)
+            written = objective.write(run.writer(params), data.records, examples)
+            return show(objective, written, examples, data) if written else []
+        return []
+
+    def _settle(self, ahead: int) -> None:
+        """Collects the results of finished steps until at most `ahead` steps are in flight."""
+        while len(self._in_flight) > ahead:
+            step, metrics = self._in_flight.popleft()
+            with self._during("devices"):
+                values = {name: float(value) for name, value in jax.device_get(metrics).items()}
+            seconds = self._meter.add(values)
+            for watcher in self._watchers:
+                watcher.step_done(step, values, seconds)
+            self._done = step
+            self._terminal.advance(step)
+            due = (
+                step % self._experiment.cfg.train.log_every == 0
+                or step == self._experiment.cfg.train.steps
+            )
+            if due and not self._meter.is_empty:
+                record = self._meter.record(step) | usage.memory()
+                self._record(record)
+                self._terminal.train_record(record)
+
+    def _is_due(self, step: int, every: int) -> bool:
+        """Returns whether a step is the last, one of every so many, or with 0 the first that
+        completes an epoch."""
+        train = self._experiment.cfg.train
+        rows = self._experiment.train_data.num_examples
+        epochs = [done * train.batch_size // rows for done in (step - 1, step)]
+        return step == train.steps or (step % every == 0 if every else epochs[1] > epochs[0])
+
+    def _evaluate(self, state: TrainState, step: int) -> dict[str, float]:
+        self._settle(0)
+        run = self._experiment
+        with (
+            self._during("evaluation"),
+            self._compiles.allow_first("evaluation of the average" if step else "evaluation"),
+        ):
+            params = evaluated_params(state) if step else state.params
+            steps = run.eval_step, params, run.eval_batches()
+            found = evaluate(run.cfg.objective, *steps, run.eval_data, run.writer(params))
+        values = found.metrics
+        texts = found.texts or self._texts(params, step)
+        record = {"step": step, "split": "eval", **values}
+        self._record(record)
+        if texts:
+            self._recorder.add_sample(step, texts)
+        self._recorder.write_breakdown(step, found.breakdown)
+        self._terminal.eval_record(record)
+        self._selection.check(values)
+        with self._during("other"):
+            self.report()
+            for watcher in self._watchers:
+                watcher.evaluated(step, record)
+        return values
+
+    def _select(self, state: TrainState, step: int, values: dict[str, float]) -> None:
+        """Saves the parameters if their evaluation is the best."""
+        if self._selection.after(step, values):
+            with self._during("checkpoint"), self._compiles.allow_first("best checkpoint"):
+                self._checkpoints.wait()  # one save at a time, as processes meet in each
+                params = companion.saved_params(self._experiment, evaluated_params(state))
+                self._selection.save(step, params, self._meta(step))
+
+    def _save(self, state: TrainState, step: int) -> None:
+        self._settle(0)  # a state is saved only after its step is known to be finite
+        with self._during("checkpoint"), self._compiles.allow_first("checkpoint"):
+            self._selection.wait()
+            self._checkpoints.save(step, companion.saved(self._experiment, state), self._meta(step))
+            for watcher in self._watchers:
+                watcher.saved(step)
+
+    def _record(self, record: dict[str, Any]) -> None:
+        self._recorder.add(record)
+        for watcher in self._watchers:
+            watcher.recorded(record)
+
+    def _meta(self, step: int) -> dict[str, Any]:
+        meta = resume.meta(self._experiment.cfg, self._experiment.fingerprint, step)
+        kept = [watcher.remembered() for watcher in self._watchers]
+        return {**meta, **collections.ChainMap(*kept), "best": self._selection.best._asdict()}

@@ -1,0 +1,33 @@
+"""Says, after the first steps of a long run, how long all of it will take."""
+
+from collections.abc import Callable, Mapping
+
+from flaxformer_lite.runs.report.terminal import clock
+from flaxformer_lite.runs.watchers.watcher import Watcher
+
+LONG = 1800.0  # seconds, from which on a run is worth an early word
+
+
+class Estimate(Watcher):
+    """Notes the time left once two steps were timed, before the first line of `train.log_every`.
+
+    Args:
+      steps: those of the whole run.
+      note: prints one line.
+    """
+
+    def __init__(self, steps: int, note: Callable[[str], None]):
+        self._steps = steps
+        self._note = note
+        self._timed: list[float] = []
+
+    def step_done(self, step: int, values: Mapping[str, float], seconds: float | None) -> None:
+        if seconds is None or len(self._timed) == 2:
+            return
+        self._timed.append(seconds)
+        left = min(self._timed) * (self._steps - step)
+        if len(self._timed) == 2 and left > LONG:
+            self._note(
+                f"notice: {self._steps - step:,} steps are left, at {min(self._timed):.3g} s each"
+                f" {clock(left)} hours; --config.train.steps sets fewer."
+            )

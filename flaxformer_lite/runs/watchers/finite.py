@@ -1,0 +1,38 @@
+"""Ends a run whose loss is no longer finite."""
+
+import math
+from collections.abc import Callable, Mapping
+
+from flaxformer_lite.checkpoints.manager import Checkpoints
+from flaxformer_lite.runs.start.preflight import RunError
+from flaxformer_lite.runs.watchers.watcher import Watcher
+
+
+class Finite(Watcher):
+    """Raises RunError at the first step whose loss, gradient or parameters are not finite, unless
+    its update was left out.
+
+    Args:
+      checkpoints: the run's.
+      culprits: names the rows of a step in words.
+    """
+
+    def __init__(self, checkpoints: Checkpoints, culprits: Callable[[int], str]):
+        self._checkpoints = checkpoints
+        self._culprits = culprits
+
+    def step_done(self, step: int, values: Mapping[str, float], seconds: float | None) -> None:
+        names = ("param_norm",) if values.get("skipped") else ("loss", "grad_norm", "param_norm")
+        if all(math.isfinite(values[name]) for name in names):
+            return
+        good = self._checkpoints.latest_step
+        where = (
+            "there is no checkpoint" if good is None else f"the last good checkpoint is step {good}"
+        )
+        raise RunError(
+            f"not finite at step {step}: loss {values['loss']}, gradient norm"
+            f" {values['grad_norm']}, parameter norm {values['param_norm']}; {where} in"
+            f" {self._checkpoints.folder}. Try a lower optimizer.learning_rate, more"
+            " optimizer.warmup_steps, optimizer.clip_norm=1, or train.skip_spikes=6 in another"
+            f" --workdir; {self._culprits(step)}."
+        )

@@ -1,0 +1,109 @@
+"""A trace of the steps of `train.profile`, for TensorBoard and XProf, and a table of what took
+longest in it."""
+
+import statistics
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import jax
+
+from flaxformer_lite.analysis import trace
+from flaxformer_lite.checkpoints.manager import first_line
+from flaxformer_lite.files.publish import write_file
+from flaxformer_lite.runs.report.clock import Clock
+from flaxformer_lite.runs.watchers.watcher import Watcher
+from flaxformer_lite.storage.stores import is_url
+
+
+class Profile(Watcher):
+    """Traces a range of steps into a folder; where that fails, the run goes on with a notice.
+
+    Args:
+      folder: for the trace, which XProf reads, and profile.txt; each process has its own.
+      program: returns the text of the compiled step, which says what its operations are.
+      place: where others find the folder, if that is in a store.
+    """
+
+    def __init__(
+        self,
+        steps: range,
+        folder: Path,
+        program: Callable[[], str],
+        clock: Clock,
+        note: Callable[[str], None],
+        place: Path | None = None,
+    ):
+        self._where = (
+            f"{place}: copy it to a disk for xprof"
+            if is_url(place)
+            else f"{folder}: xprof {folder}"
+        )
+        self._steps = steps
+        self._folder = folder
+        self._program = program
+        self._clock = clock
+        self._note = note
+        self._tracing = False
+        self._done: list[int] = []
+        self._seconds: list[float] = []
+        self.settled_after = (steps.start - 1, steps.stop - 1)
+
+    def step_begins(self, step: int) -> None:
+        if step in self._steps and not self._tracing:
+            with self._clock.during("other"):
+                options = jax.profiler.ProfileOptions()
+                options.python_tracer_level = 0  # which slows the steps that are measured
+                try:
+                    jax.profiler.start_trace(str(self._folder), profiler_options=options)
+                    self._tracing = True
+                except Exception as error:
+                    self._fail(error)
+
+    def step_done(self, step: int, values: Mapping[str, float], seconds: float | None) -> None:
+        if self._tracing:
+            self._done.append(step)
+            self._seconds += [] if seconds is None else [seconds]
+            if step == self._steps.stop - 1:
+                self.close()
+
+    def close(self) -> None:
+        if not self._tracing:
+            return
+        self._tracing = False
+        self._steps = range(0)
+        with self._clock.during("other"):
+            try:
+                jax.profiler.stop_trace()
+                lines = self._table()
+                write_file(self._folder / "profile.txt", "\n".join([*lines, ""]).encode())
+            except Exception as error:
+                self._fail(error)
+            else:
+                self._note("\n".join([*lines, f"The trace is in {self._where}"]))
+
+    def _table(self) -> list[str]:
+        newest = max(self._folder.rglob("*.xplane.pb"), key=lambda path: path.stat().st_mtime)
+        text = self._program()
+        ops = trace.operations(text)
+        found, devices = trace.rows(
+            jax.profiler.ProfileData.from_file(str(newest)), trace.name(text)
+        )
+        runs = len(self._done) * devices
+        busy = 1e3 * sum(row.seconds for row in found) / max(runs, 1)
+        wall = (
+            f"{1e3 * statistics.mean(self._seconds):.1f} ms a step" if self._seconds else "one step"
+        )
+        each = f", on each of {devices} devices" if devices > 1 else ""
+        return [
+            (
+                f"profile of steps {self._done[0]} to {self._done[-1]}: {wall}, operations of"
+                f" {busy:.1f} ms{each}"
+            ),
+            *trace.table(found, ops, runs),
+        ]
+
+    def _fail(self, error: Exception) -> None:
+        self._note(
+            f"notice: train.profile: no trace ({first_line(error)}); the run goes on without it."
+        )
+        self._steps = range(0)

@@ -1,0 +1,81 @@
+"""Hands a run's records to the trackers of `train.trackers`."""
+
+import contextlib
+import importlib.util
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flaxformer_lite import registry
+from flaxformer_lite.checkpoints.manager import first_line
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.config.rules import shown
+from flaxformer_lite.runs.trackers.base import Tracker
+from flaxformer_lite.runs.watchers.watcher import Watcher
+
+
+def check_installed(names: Sequence[str]) -> None:
+    """Refuses trackers whose package is not installed.
+
+    Raises:
+      ConfigError: names the package.
+    """
+    for name in names:
+        needed = registry.resolve("trackers", name).Tracker.requires
+        if needed and importlib.util.find_spec(needed) is None:
+            way = f"flaxformer_lite[{name}]" if name in registry.available("trackers") else needed
+            raise ConfigError(
+                f"train.trackers={shown(tuple(names))}: {name} needs {needed}; pip install '{way}',"
+                " or leave it out."
+            )
+
+
+class Tracking(Watcher):
+    """Opens trackers and keeps them up to date; one that fails is left out from there on, with a
+    notice.
+
+    Args:
+      names: names of plug-ins of trackers/, or `module:Class`.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        note: Callable[[str], None],
+        workdir: Path,
+        config: Mapping[str, Any],
+        last_step: int,
+    ):
+        self._open: dict[str, Tracker] = {}
+        self._note = note
+        for name in names:
+            with self._optional(name):
+                self._open[name] = registry.resolve("trackers", name).Tracker(
+                    workdir, config, last_step
+                )
+
+    def recorded(self, record: Mapping[str, Any]) -> None:
+        values = {
+            f"{record['split']}/{n}": value
+            for n, value in record.items()
+            if n not in ("step", "split")
+        }
+        for name, tracker in list(self._open.items()):
+            with self._optional(name):
+                tracker.add(record["step"], values)
+
+    def close(self) -> None:
+        for name, tracker in list(self._open.items()):
+            with self._optional(name):
+                tracker.close()
+
+    @contextlib.contextmanager
+    def _optional(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self._open.pop(name, None)
+            self._note(
+                f"notice: train.trackers: {name} failed ({first_line(error)}); the run goes on"
+                " without it."
+            )

@@ -1,0 +1,1 @@
+"""Object stores, locks and the content cache."""

@@ -1,0 +1,66 @@
+"""Files that may be compressed, here or in a store, as streams of bytes: `.gz` by gzip, `.zst` by
+pyarrow."""
+
+import contextlib
+import gzip
+import io
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.storage.remote import RemoteFile
+
+SUFFIXES = (".gz", ".zst")
+File = Path | RemoteFile
+INSTALL = "reading it needs pyarrow: pip install 'flaxformer_lite[tables]'"
+
+
+def kind(path: File) -> str:
+    """Returns a file's suffix, not counting that of compression."""
+    name = path.name.lower()
+    return Path(name.removesuffix(compression(path))).suffix
+
+
+def compression(path: File) -> str:
+    """Returns the suffix of compression, or ""."""
+    return next((suffix for suffix in SUFFIXES if path.name.lower().endswith(suffix)), "")
+
+
+@contextlib.contextmanager
+def reading(path: File, where: str) -> Iterator[None]:
+    """Turns what reading a file may raise into a sentence."""
+    try:
+        yield
+    except (OSError, EOFError, zlib.error) as error:
+        raise ConfigError(f"{where}: {path.name} cannot be read ({error}).") from error
+
+
+def unpacked(path: File, where: str, content: bytes | None = None) -> Any:
+    """Opens a file, or what was read of it, and decompresses it by its name.
+
+    Raises:
+      ConfigError: pyarrow is needed and not installed. Reading a damaged stream raises what
+        `reading` turns into a sentence.
+    """
+    packed: Any = path if isinstance(path, Path) and content is None else _stream(path, content)
+    if compression(path) == ".zst":
+        return io.BufferedReader(_zstd(path, where, packed))
+    if compression(path) == ".gz":
+        return gzip.open(packed)
+    return packed.open("rb") if packed is path else packed
+
+
+def _stream(path: File, content: bytes | None) -> BinaryIO:
+    return path.open("rb") if content is None else io.BytesIO(content)
+
+
+def _zstd(path: File, where: str, packed: Any) -> Any:
+    try:
+        import pyarrow
+    except ImportError:
+        raise ConfigError(f"{where}: {path.name}: {INSTALL}.") from None
+    return pyarrow.CompressedInputStream(
+        str(packed) if isinstance(packed, Path) else packed, "zstd"
+    )

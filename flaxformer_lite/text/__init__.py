@@ -1,0 +1,1 @@
+"""Tokenizers, special tokens, conversations and chat templates."""

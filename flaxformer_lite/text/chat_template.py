@@ -1,0 +1,81 @@
+"""Chat templates, rendered in processes that end if the template does not."""
+
+import importlib.util
+import json
+import math
+import re
+import subprocess
+import sys
+from typing import Any
+
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.text import render_template
+
+SECONDS = 2  # of processor time; a usual template takes a twentieth, most of it to import jinja2
+EACH = 0.02  # seconds more for each conversation
+PATIENCE = 60  # seconds, on a machine that gives the process no time
+BATCH = 2048  # conversations rendered by one process
+FAILS = "chat: the model's template fails on this conversation"
+
+
+def render(template: str, batch: list[dict[str, Any]]) -> list[str]:
+    """Renders a template once for each object of variables.
+
+    Raises:
+      ConfigError: there is no jinja2; the template fails, refuses the messages, renders nothing or
+        what is no Unicode, or exceeds the limits of text/render_template.py.
+    """
+    if not importlib.util.find_spec("jinja2"):
+        raise ConfigError(
+            "chat: the model's chat template needs jinja2; pip install 'jinja2>=3.1'."
+        )
+    texts = []
+    for start in range(0, len(batch), BATCH):
+        texts += _in_process(template, batch[start : start + BATCH])
+    return [_checked(text) for text in texts]
+
+
+def guarded(value: Any, special: re.Pattern[str], guard: str) -> Any:
+    """Breaks the spelling of each special token within messages, by a guard behind its first
+    character."""
+    if isinstance(value, str):
+        return special.sub(lambda found: f"{found[0][0]}{guard}{found[0][1:]}", value)
+    if isinstance(value, dict):
+        return {key: guarded(item, special, guard) for key, item in value.items()}
+    return [guarded(item, special, guard) for item in value] if isinstance(value, list) else value
+
+
+def _in_process(template: str, batch: list[dict[str, Any]]) -> list[str]:
+    asked = json.dumps({"template": template, "batch": batch}).encode()
+    seconds = SECONDS + math.floor(EACH * len(batch))
+    try:
+        command = [sys.executable, "-P", render_template.__file__, str(seconds)]
+        patience = PATIENCE + 10 * (seconds - SECONDS)
+        done = subprocess.run(
+            command, input=asked, capture_output=True, timeout=patience, check=True
+        )
+    except subprocess.TimeoutExpired:
+        raise ConfigError(f"{FAILS} (it does not end within {patience} s).") from None
+    except subprocess.CalledProcessError as error:
+        told = error.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        limits = f"{seconds} s of processor time, {render_template.MEMORY >> 20} MiB"
+        why = (
+            f"it does not end within {limits}"
+            if error.returncode < 0
+            else f"its process ended: {told}"
+        )
+        raise ConfigError(f"{FAILS} ({why}).") from None
+    answer = json.loads(done.stdout)
+    if "error" in answer:
+        raise ConfigError(f"{FAILS} ({answer['error']}).")
+    return answer["texts"]
+
+
+def _checked(text: str) -> str:
+    if not text:
+        raise ConfigError(f"{FAILS} (the prompt is empty).")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"{FAILS} (the prompt is not Unicode text: {error}).") from None
+    return text

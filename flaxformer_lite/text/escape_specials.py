@@ -1,0 +1,74 @@
+"""The tokenizers library, used for texts that strangers wrote: special tokens are text, and its
+failures are errors."""
+
+import contextlib
+import json
+import re
+import secrets
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import tokenizers
+
+from flaxformer_lite.config import ConfigError
+
+FAILS = "tokenizer.json: fails on this text; shorten its longest words, or use another tokenizer"
+
+
+def literal(tokenizer: tokenizers.Tokenizer) -> tuple[tokenizers.Tokenizer, str]:
+    """Copies a tokenizer for texts in which the spelling of a special token is text.
+
+    The library's own switch (`encode_special_tokens`) leaves them to the model, which may know them
+    as words: T5's does.
+
+    Returns:
+      The copy, and a mark that nobody can guess: special tokens are found between two of it, with
+        their flags and ids.
+    """
+    read = json.loads(tokenizer.to_str())
+    mark = secrets.token_hex(8)
+    special = {token["content"] for token in read["added_tokens"] if token["special"]}
+    # a single character may have no other spelling
+    names = {name for name in special if len(name) > 1}
+    model = read["model"]
+    inside = model.get("continuing_subword_prefix") or ""
+
+    def spell(token: Any) -> Any:
+        return f"{mark}{token}{mark}" if token in names else token
+
+    for token in read["added_tokens"]:
+        normalized = token["normalized"] and not token["special"]
+        token |= {"content": spell(token["content"]), "normalized": normalized}
+    if "unk_token" in model:
+        model["unk_token"] = spell(model["unk_token"])
+    if isinstance(model.get("vocab"), dict):
+        model["vocab"] = {spell(token): i for token, i in model["vocab"].items()}
+    elif "vocab" in model:
+        model["vocab"] = [[spell(token), score] for token, score in model["vocab"]]
+    if "merges" in model:
+        pairs = (pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"])
+        model["merges"] = [
+            pair
+            for pair in pairs
+            if names.isdisjoint({*pair, pair[0] + pair[1].removeprefix(inside)})
+        ]
+    return tokenizers.Tokenizer.from_str(json.dumps(read)), mark
+
+
+@contextlib.contextmanager
+def library_errors(message: str) -> Iterator[None]:
+    """Turns what the library raises into a ConfigError: plain exceptions, and panics, which are not
+    even those."""
+    try:
+        yield
+    except (
+        BaseException
+    ) as error:  # a pattern that takes too many steps is a PanicException, which cannot be imported
+        if type(error) is not Exception and type(error).__name__ != "PanicException":
+            raise
+        raise ConfigError(f"{message} ({error}).") from None
+
+
+def any_of(names: Iterable[str]) -> re.Pattern[str]:
+    """Returns a pattern of any of the names, the longest first; of nothing if there are none."""
+    return re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))) or "(?!)")

@@ -1,0 +1,359 @@
+"""Tokenizers of published models, which add special tokens, recognize them in text, and pad on the
+model's side.
+
+The tokenizers of text/tokenizer.py return the ids of the bare text, for training.
+"""
+
+import functools
+import logging
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+from tokenizers import normalizers
+
+from flaxformer_lite import hints
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.files.read import brief, read_text
+from flaxformer_lite.text import tokenizer as plain
+from flaxformer_lite.text.escape_specials import FAILS, any_of, library_errors, literal
+
+LOG = logging.getLogger("flaxformer_lite")
+
+JSON = "tokenizer.json"
+ROLES = ("pad", "bos", "eos", "cls", "sep", "mask", "unk")
+ENDLESS = 1_000_000  # larger values in tokenizer_config.json mean that there is no longest text
+
+
+class PublishedTokenizer:
+    """Converts text to a model's inputs and back.
+
+    Attributes:
+      vocab_size: ids are 0 .. vocab_size - 1.
+      ids: special tokens that exist, by role (pad, bos, eos, cls, sep, mask, unk).
+      padding_side, truncation_side: "right" or "left".
+      max_length: the longest text, in tokens, that the model was published for; None is any.
+      chat_template: Jinja source, or "".
+    """
+
+    def __init__(
+        self, config: dict[str, Any], chat_template: str, token_to_id: Callable[[str], int | None]
+    ):
+        self.padding_side = config.get("padding_side", "right")
+        self.truncation_side = config.get("truncation_side", "right")
+        for name in ("padding_side", "truncation_side"):
+            if (side := getattr(self, name)) not in ("right", "left"):
+                raise ConfigError(
+                    f"tokenizer_config.json: {name}={brief(side)}: must be right or left."
+                )
+        longest = config.get("model_max_length") or ENDLESS
+        if longest < 1:
+            LOG.warning(
+                "tokenizer_config.json: model_max_length=%s cuts nothing, as in transformers.",
+                longest,
+            )
+        self.max_length = int(longest) if 1 <= longest < ENDLESS else None
+        self.chat_template = chat_template
+        self.tokens: dict[str, str] = {}
+        self.ids: dict[str, int] = {}
+        said = any(f"{role}_token" in config for role in ROLES)
+        for role in ROLES:
+            usual = () if said else plain.KNOWN.get(role, ("[UNK]", "<unk>"))
+            named = _content(config.get(f"{role}_token"))
+            for token in (named,) if named else usual:
+                if (index := token_to_id(token)) is not None:
+                    self.tokens[role] = token
+                    self.ids[role] = index
+                    break
+        self.bos_id, self.eos_id = self.ids.get("bos"), self.ids.get("eos")
+
+    vocab_size: int
+    special_pattern: re.Pattern[str]  # finds the spelling of special tokens
+
+    def encode(
+        self,
+        text: str,
+        *,
+        special_tokens: bool = True,
+        max_length: int | None = None,
+        allow_special: bool = True,
+    ) -> list[int]:
+        """Encodes a text as at most max_length ids; truncation keeps the special tokens around it.
+
+        Args:
+          text: the text.
+          special_tokens: whether to put the model's special tokens around it.
+          max_length: the most ids; None is any number.
+          allow_special: whether the spelling of a special token in the text, such as `</s>`, is
+            that token. If False, it is text, as it should be in words that a stranger wrote.
+        """
+        raise NotImplementedError
+
+    def encode_pair(
+        self, text: str, second: str, *, max_length: int | None = None, allow_special: bool = True
+    ) -> tuple[list[int], list[int]]:
+        """Encodes a pair of texts as ids and, for each id, the text that it belongs to, 0 or 1.
+
+        If they are too long for max_length, the longer text loses tokens first.
+        """
+        raise ConfigError(
+            "pairs of texts: need a tokenizer.json, which says how to join them; this model has"
+            " none."
+        )
+
+    def encode_guarded(self, text: str, guard: str) -> list[int]:
+        """Encodes a text without anything around it; a special token with `guard` behind its first
+        character is text."""
+        raise NotImplementedError
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Decodes ids to text, leaving out special tokens and ids beyond the vocabulary."""
+        raise NotImplementedError
+
+    def token(self, index: int) -> str:
+        """Returns the token of an id as the vocabulary spells it, special or not."""
+        named = {i: self.tokens[role] for role, i in self.ids.items()}
+        index = int(index)
+        return named.get(index) or self.decode([index]) or self.spelling(index) or f"<{index}>"
+
+    def spelling(self, index: int) -> str:
+        """Returns the spelling of an id that `decode` leaves out, such as a sentinel; "" for one
+        beyond the vocabulary."""
+        raise NotImplementedError
+
+    @property
+    def pad_id(self) -> int:
+        return next((self.ids[role] for role in ("pad", "eos", "unk") if role in self.ids), 0)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            hints.instead("tokenizer", hints.TOKENIZER, name)
+            or f"{type(self).__name__!r} object has no attribute {name!r}"
+        )
+
+    def __call__(
+        self,
+        texts: str | list[str],
+        pairs: str | list[str] | None = None,
+        *,
+        max_length: int | None = None,
+        pad_to: int | None = None,
+        pad_to_multiple_of: int | None = None,
+        allow_special: bool = True,
+        **others: Any,
+    ) -> dict[str, np.ndarray]:
+        """Tokenizes texts into a model's inputs, int32 [B, T], padded to the longest row or
+        further.
+
+        >>> output = model.apply({"params": params}, **tokenizer(["a text", "and another"]))  # doctest: +SKIP
+
+        Args:
+          texts: one text or several.
+          pairs: a second text for each (such as a question and its passage).
+          max_length: longest row in tokens, special ones included; longer ones are cut. None is the
+            model's own.
+          pad_to: smallest T, so that few shapes are compiled; longer rows are refused unless
+            max_length cuts them.
+          pad_to_multiple_of: T is rounded up to a multiple of this.
+          allow_special: as in `encode`.
+          **others: refused, with what to write for arguments of other libraries.
+
+        Returns:
+          input_ids, attention_mask and, if the model distinguishes the texts of a pair,
+          token_type_ids.
+        """
+        if others:
+            unknown = f"tokenizer takes no {next(iter(others))!r}."
+            raise ConfigError(hints.refused("tokenizer", hints.TOKENIZING, list(others)) or unknown)
+        texts = [texts] if isinstance(texts, str) else texts
+        pairs = [pairs] if isinstance(pairs, str) else pairs
+        rows: list[tuple[list[int], list[int]]]
+        limits: dict[str, Any] = {
+            "max_length": max_length or self.max_length,
+            "allow_special": allow_special,
+        }
+        if pairs is None:
+            rows = [(self.encode(text, **limits), []) for text in texts]
+        elif len(texts) == len(pairs):
+            rows = [
+                self.encode_pair(text, second, **limits)
+                for text, second in zip(texts, pairs, strict=True)
+            ]
+        else:
+            raise ConfigError(f"{len(texts)} texts and {len(pairs)} pairs: must be equally many.")
+        shape = (
+            len(rows),
+            _width(max((len(ids) for ids, _ in rows), default=0), pad_to, pad_to_multiple_of),
+        )
+        ids_BT = np.full(shape, self.pad_id, np.int32)
+        mask_BT = np.zeros(shape, np.int32)
+        types_BT = np.zeros(shape, np.int32)
+        for number, (ids, types) in enumerate(rows):
+            at = (
+                slice(shape[1] - len(ids), None) if self.padding_side == "left" else slice(len(ids))
+            )
+            ids_BT[number, at] = ids
+            mask_BT[number, at] = 1
+            types_BT[number, at] = types or 0
+        told_apart = {"token_type_ids": types_BT} if types_BT.any() else {}
+        return {"input_ids": ids_BT, "attention_mask": mask_BT} | told_apart
+
+
+class JsonTokenizer(PublishedTokenizer):
+    def __init__(
+        self, path: Path, config: dict[str, Any], chat_template: str, *, lower: bool = False
+    ):
+        definition = read_text(path, limit=plain.LARGEST)
+        with library_errors(f"{path}: cannot be read as a tokenizer"):
+            self._tokenizer = tokenizers.Tokenizer.from_str(definition)
+            if lower:
+                usual = self._tokenizer.normalizer
+                steps = [normalizers.Lowercase(), *([] if usual is None else [usual])]
+                self._tokenizer.normalizer = normalizers.Sequence(steps)
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        self.vocab_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())
+        added = self._tokenizer.get_added_tokens_decoder().values()
+        self.special_pattern = any_of(
+            one.content for one in added if one.special and len(one.content) > 1
+        )
+        super().__init__(config, chat_template, self._tokenizer.token_to_id)
+
+    # Nothing below changes the library's tokenizer, which all threads share.
+
+    def encode(
+        self,
+        text: str,
+        *,
+        special_tokens: bool = True,
+        max_length: int | None = None,
+        allow_special: bool = True,
+    ) -> list[int]:
+        encoding = self._encode(text, allow_special)
+        if not special_tokens:
+            return encoding.ids[:max_length]
+        if max_length is not None:
+            room = max(max_length - self._tokenizer.num_special_tokens_to_add(False), 0)
+            encoding.truncate(room, direction=self.truncation_side)
+        return self._tokenizer.post_process(encoding).ids
+
+    def encode_pair(
+        self, text: str, second: str, *, max_length: int | None = None, allow_special: bool = True
+    ) -> tuple[list[int], list[int]]:
+        one, other = (self._encode(part, allow_special) for part in (text, second))
+        if max_length is not None:
+            room = max(max_length - self._tokenizer.num_special_tokens_to_add(True), 0)
+            less = min(len(one), len(other), room // 2)
+            one.truncate(
+                less if len(one) <= len(other) else room - less, direction=self.truncation_side
+            )
+            other.truncate(room - len(one), direction=self.truncation_side)
+        both = self._tokenizer.post_process(one, other)
+        return both.ids, both.type_ids
+
+    def encode_guarded(self, text: str, guard: str) -> list[int]:
+        with library_errors(FAILS):
+            tokenizer, mark = self._literal
+            marked = self.special_pattern.sub(rf"{mark}\g<0>{mark}", text).replace(guard, "")
+            return tokenizer.encode(marked, add_special_tokens=False).ids
+
+    def _encode(self, text: str, allow_special: bool) -> tokenizers.Encoding:
+        with library_errors(FAILS):
+            return (self._tokenizer if allow_special else self._literal[0]).encode(
+                text, add_special_tokens=False
+            )
+
+    @functools.cached_property
+    def _literal(self) -> tuple[tokenizers.Tokenizer, str]:
+        return literal(self._tokenizer)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        known = [int(i) for i in ids if i >= 0]  # the library leaves out ids that are too large
+        return self._tokenizer.decode(known, skip_special_tokens=True)
+
+    def spelling(self, index: int) -> str:
+        return self._tokenizer.id_to_token(index) or ""
+
+
+class FramedTokenizer(PublishedTokenizer):
+    """A tokenizer of text/tokenizer.py that adds tokens around a text and recognizes special tokens
+    in it."""
+
+    def __init__(
+        self, inner: plain.Tokenizer, config: dict, chat_template: str, spelled: dict[str, int]
+    ):
+        self._inner = inner
+        self._spelled = spelled
+        self.vocab_size = inner.vocab_size
+        self.special_pattern = any_of(spelled)
+        super().__init__(config, chat_template, spelled.get)
+        self.before: tuple[int, ...] = ()
+        self.after: tuple[int, ...] = ()
+
+    def encode(
+        self,
+        text: str,
+        *,
+        special_tokens: bool = True,
+        max_length: int | None = None,
+        allow_special: bool = True,
+    ) -> list[int]:
+        ids = self.encode_guarded(text, "") if allow_special else self._inner.encode(text)
+        if not special_tokens:
+            return ids[:max_length]
+        room = (
+            None if max_length is None else max(max_length - len(self.before) - len(self.after), 0)
+        )
+        return [*self.before, *ids[:room], *self.after]
+
+    def encode_guarded(self, text: str, guard: str) -> list[int]:
+        # In a byte-level vocabulary a word's token starts with its space, so [MASK] swallows the
+        # space before it.
+        if self._inner.file == JSON and "mask" in self.tokens:
+            text = text.replace(f" {self.tokens['mask']}", self.tokens["mask"])
+        ids = []
+        at = 0
+        for found in self.special_pattern.finditer(text):
+            ids += [
+                *self._inner.encode(text[at : found.start()].replace(guard, "")),
+                self._spelled[found[0]],
+            ]
+            at = found.end()
+        return ids + self._inner.encode(text[at:].replace(guard, ""))
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return self._inner.decode(ids)
+
+    def spelling(self, index: int) -> str:
+        if index in self._spelled_by_id:
+            return self._spelled_by_id[index]
+        pieces = self._pieces
+        return pieces[index].decode(errors="replace") if index < len(pieces) else ""
+
+    @functools.cached_property
+    def _spelled_by_id(self) -> dict[int, str]:
+        return {index: token for token, index in self._spelled.items()}
+
+    @functools.cached_property
+    def _pieces(self) -> list[bytes]:
+        return self._inner.pieces()
+
+
+def _width(longest: int, pad_to: int | None, multiple: int | None) -> int:
+    for name, value in (("pad_to", pad_to), ("pad_to_multiple_of", multiple)):
+        if value is not None and value < 1:
+            raise ConfigError(f"{name}={value}: must be at least 1.")
+    if pad_to is not None and longest > pad_to:
+        raise ConfigError(
+            f"pad_to={pad_to}: a row has {longest} tokens; raise it, or cut rows by"
+            f" max_length={pad_to}."
+        )
+    return -(-max(1, longest, pad_to or 0) // (multiple or 1)) * (multiple or 1)
+
+
+def _content(token: Any) -> str | None:
+    content = token.get("content") if isinstance(token, dict) else token
+    return content if isinstance(content, str) else None

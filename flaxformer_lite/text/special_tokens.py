@@ -1,0 +1,118 @@
+"""The special tokens around one text or two, as the tokenizer's own template has them, and cutting
+to a length."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+SPECIAL = -1  # the part that special tokens belong to
+
+
+class Spans(NamedTuple):
+    """The tokens of a text, and the characters that each stands for."""
+
+    ids: np.ndarray  # [T] int32
+    start: np.ndarray  # [T] int32, in characters of the text
+    end: np.ndarray  # exclusive
+
+    def cut(self, begin: int, stop: int | None = None) -> "Spans":
+        return Spans(*(column[begin:stop] for column in self))
+
+
+class Framed(NamedTuple):
+    """A row of tokens: one text or two with the special tokens around them."""
+
+    ids: np.ndarray  # [T] int32
+    types: np.ndarray  # [T] int32, 1 for the second text where the model tells them apart
+    # [T] int32, 0 for the first text, 1 for the second, SPECIAL for special tokens
+    part: np.ndarray
+    start: np.ndarray  # [T] int32, characters of that text; 0 for special tokens
+    end: np.ndarray
+    cut: int = 0  # tokens that were too many, and left out
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Special tokens before, between and after texts, as in `[CLS] A [SEP] B [SEP]`."""
+
+    before: tuple[int, ...] = ()
+    between: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+    second_type: int = 0  # token type of the second text and of what follows it
+
+    def specials(self, texts: int) -> int:
+        """Returns the number of special tokens around one text or two."""
+        return len(self.before) + len(self.after) + (texts - 1) * len(self.between)
+
+    def join(
+        self, first: Spans, second: Spans | None = None, *, limit: int, keep_first: bool = False
+    ) -> Framed:
+        """Joins texts to a row of at most `limit` tokens.
+
+        Of two texts that are too long the longer loses tokens first, as in transformers'
+        `longest_first`; with `keep_first` only the second does.
+        """
+        texts = [first] if second is None else [first, second]
+        room = max(limit - self.specials(len(texts)), 0)
+        kept = [min(len(first.ids), room)]
+        if second is not None:
+            if not keep_first:
+                less = min(len(first.ids), len(second.ids), room // 2)
+                kept[0] = (
+                    less if len(first.ids) <= len(second.ids) else min(len(first.ids), room - less)
+                )
+            kept.append(min(len(second.ids), room - kept[0]))
+        lost = sum(len(text.ids) for text in texts) - sum(kept)
+        cut = [text.cut(0, n) for text, n in zip(texts, kept, strict=True)]
+        pieces = [_special(self.before), _of(cut[0], 0)]
+        if second is not None:
+            pieces += [_special(self.between), _of(cut[1], 1)]
+        pieces.append(_special(self.after))
+        ids, part, start, end = (
+            np.concatenate(column).astype(np.int32) for column in zip(*pieces, strict=True)
+        )
+        types = np.zeros_like(ids)
+        if second is not None:
+            types[len(self.before) + kept[0] + len(self.between) :] = self.second_type
+        return Framed(ids, types, part, start, end, lost)
+
+
+def usual(tokenizer: Any, skeleton: str) -> Frame:
+    """Returns the frame of tokenizers that state none: BERT's for encoders, end-of-text for
+    encoder-decoders."""
+    cls = () if tokenizer.cls_id is None or skeleton != "encoder" else (tokenizer.cls_id,)
+    last = {"encoder": tokenizer.sep_id, "encoder_decoder": tokenizer.eos_id}.get(skeleton)
+    end = () if last is None else (last,)
+    return Frame(cls, end, end, int(skeleton == "encoder"))
+
+
+def of_template(
+    ids: Sequence[int], texts: Sequence[int | None], types: Sequence[int], skeleton: str
+) -> Frame:
+    """Reads a frame off a pair of texts in a tokenizer's template.
+
+    Args:
+      ids: the pair's ids.
+      texts: 0 or 1, the text that each id belongs to; None for special tokens.
+      types: the token types.
+      skeleton: only encoders have token types.
+    """
+    at = [i for i, text in enumerate(texts) if text == 0]
+    to = [i for i, text in enumerate(texts) if text == 1]
+    before = ids[: at[0]]
+    between = ids[at[-1] + 1 : to[0]]
+    after = ids[to[-1] + 1 :]
+    return Frame(
+        tuple(before), tuple(between), tuple(after), types[to[0]] if skeleton == "encoder" else 0
+    )
+
+
+def _special(ids: tuple[int, ...]) -> tuple[Any, Any, Any, Any]:
+    zeros = np.zeros(len(ids), np.int32)
+    return np.asarray(ids, np.int32), zeros + SPECIAL, zeros, zeros
+
+
+def _of(text: Spans, part: int) -> tuple[Any, Any, Any, Any]:
+    return text.ids, np.full(len(text.ids), part, np.int32), text.start, text.end

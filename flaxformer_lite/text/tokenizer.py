@@ -1,0 +1,352 @@
+"""Tokenizers behind one small protocol: trained on the run's own text, plain bytes, or a file that
+the user names.
+
+Every tokenizer trained here has the special tokens of all objectives, and T5's hundred sentinels at
+the end of its vocabulary in reverse order: sentinel k has id vocab_size - 1 - k. Special tokens are
+never recognized in text: a file that contains "[MASK]" is encoded as those characters.
+"""
+
+import functools
+import hashlib
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sentencepiece
+import tokenizers
+
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.files.read import read_bytes
+from flaxformer_lite.text import special_tokens, token_text
+from flaxformer_lite.text.escape_specials import FAILS, any_of, library_errors, literal
+
+LARGEST = 1 << 28  # bytes of a tokenizer's file; the largest published ones have a seventh
+SENTINELS = 100
+BYTES = 256
+# The spellings of special tokens by their roles: ours, then those of published tokenizers, in the
+# order of looking.
+KNOWN = {
+    "pad": ("[PAD]", "<pad>", "<|pad|>", "<|endoftext|>", "</s>", "<|end_of_text|>"),
+    "eos": ("[EOS]", "</s>", "<eos>", "<|endoftext|>", "<|end_of_text|>", "[SEP]"),
+    "bos": ("[BOS]", "<s>", "<bos>", "<|begin_of_text|>", "<|endoftext|>", "[CLS]"),
+    "cls": ("[CLS]", "<s>", "<cls>"),
+    "sep": ("[SEP]", "</s>", "<sep>"),
+    "mask": ("[MASK]", "<mask>"),
+}
+SPECIALS = tuple(names[0] for names in KNOWN.values())
+
+
+class Tokenizer:
+    """Text to ids and back; special ids are None if the vocabulary has no such token."""
+
+    file: str  # name of the file that `save` writes
+    vocab_size: int  # ids are 0 .. vocab_size - 1
+    pad_id: int
+    eos_id: int
+    bos_id: int | None
+    cls_id: int | None
+    sep_id: int | None
+    mask_id: int | None
+    sentinel_ids: tuple[int, ...]  # descending
+    # that encode a batch, where it is not the environment that says so; -1: one for each core
+    threads: int = -1
+
+    def __init__(self, definition: bytes):
+        self.definition = definition  # the content of its file
+        self.fingerprint = hashlib.sha256(self.file.encode() + definition).hexdigest()[:16]
+
+    def encode(self, text: str) -> list[int]:
+        """Encodes a text as ids, without any special token."""
+        return self.encode_batch([text])[0]
+
+    def encode_batch(self, texts: list[str]) -> list[list[int]]:
+        raise NotImplementedError
+
+    def encode_spans(self, texts: list[str]) -> list[special_tokens.Spans]:
+        """Encodes texts like `encode_batch`, with the characters that each token stands for."""
+        raise NotImplementedError
+
+    @functools.cached_property
+    def ids(self) -> dict[str, int]:
+        """Returns the special tokens that exist by their roles, the keys of KNOWN."""
+        return {role: i for role in KNOWN if (i := getattr(self, f"{role}_id")) is not None}
+
+    @functools.cached_property
+    def spelled(self) -> dict[str, int]:
+        """Returns the special tokens by the spelling that a chat template writes."""
+        sentinels = {f"<extra_id_{k}>": i for k, i in enumerate(self.sentinel_ids)}
+        return {KNOWN[role][0]: i for role, i in self.ids.items()} | sentinels
+
+    @functools.cached_property
+    def special_pattern(self) -> re.Pattern[str]:
+        """Returns a pattern that finds the spelling of special tokens."""
+        return any_of(self.spelled)
+
+    def encode_spelled(self, text: str, guard: str) -> special_tokens.Spans:
+        """Encodes a text with special tokens; one with `guard` behind its first character is text.
+        Offsets count no guard."""
+        parts: list[tuple[Any, Any, Any]] = []
+        at = 0
+        column = 0
+        close = (len(text), len(text))
+        for begin, end in [*(found.span() for found in self.special_pattern.finditer(text)), close]:
+            between = text[at:begin].replace(guard, "")
+            token = text[begin:end]
+            (spans,) = self.encode_spans([between])
+            parts.append((spans.ids, spans.start + column, spans.end + column))
+            column = column + len(between) + len(token)
+            at = end
+            if token:
+                parts.append(([self.spelled[token]], [column - len(token)], [column]))
+        return special_tokens.Spans(
+            *(np.concatenate(part).astype(np.int32) for part in zip(*parts, strict=True))
+        )
+
+    def frame(self, skeleton: str) -> special_tokens.Frame:
+        """Returns the special tokens that a model with this skeleton expects around its texts."""
+        return special_tokens.usual(self, skeleton)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Decodes ids to text, leaving out special tokens and ids beyond the vocabulary.
+
+        A model may have more logits than its tokenizer has tokens, as its table is padded to a
+        round size.
+        """
+        raise NotImplementedError
+
+    def pieces(self) -> list[bytes]:
+        """Returns the text that each id stands for, as UTF-8; empty for special tokens."""
+        raise NotImplementedError
+
+    @functools.cached_property
+    def ordinary_ids(self) -> np.ndarray:
+        """Returns the ids that stand for text, int32 [ids]."""
+        return np.asarray([i for i, piece in enumerate(self.pieces()) if piece], np.int32)
+
+    @functools.cached_property
+    def word_edges(self) -> np.ndarray:
+        """Returns bool [2, V]: whether an id begins, and whether it ends, with a letter or digit
+        (or mid-character)."""
+        edges = [(piece[:1], piece[-1:]) for piece in self.pieces()]
+        return np.asarray(
+            [[byte.isalnum() or byte >= b"\x80" for byte in edge] for edge in edges]
+        ).T
+
+    def starts_word(self, ids: np.ndarray) -> np.ndarray:
+        """Returns bool [T]: False if a token continues the word that the token before it ends
+        in."""
+        begins, ends = self.word_edges
+        return np.concatenate([[True], ~(begins[ids[1:]] & ends[ids[:-1]])])[: len(ids)]
+
+    def save(self, folder: str | Path) -> None:
+        """Writes the file from which `load` restores this tokenizer."""
+        Path(folder, self.file).write_bytes(self.definition)
+
+    def specials(self) -> set[int]:
+        """Returns the ids that stand for no text."""
+        return {*self.ids.values(), *self.sentinel_ids}
+
+    def _end_with_sentinels(self, size: int) -> None:
+        self.vocab_size = size + SENTINELS
+        self.sentinel_ids = tuple(range(self.vocab_size - 1, size - 1, -1))
+
+
+class Bytes(Tokenizer):
+    """The 256 bytes of UTF-8, after the special tokens."""
+
+    file = "tokenizer.bytes"
+    first = len(SPECIALS)  # the id of byte 0
+
+    def __init__(
+        self,
+        definition: bytes = f"UTF-8 bytes after the special tokens {' '.join(SPECIALS)}\n".encode(),
+    ):
+        super().__init__(definition)
+        self.pad_id, self.eos_id, self.bos_id, self.cls_id, self.sep_id, self.mask_id = range(
+            self.first
+        )
+        self._end_with_sentinels(self.first + BYTES)
+
+    def encode_batch(self, texts: list[str]) -> list[list[int]]:
+        return [
+            (np.frombuffer(text.encode(), np.uint8).astype(np.int32) + self.first).tolist()
+            for text in texts
+        ]
+
+    def encode_spans(self, texts: list[str]) -> list[special_tokens.Spans]:
+        rows = []
+        for text, ids in zip(texts, self.encode_batch(texts), strict=True):
+            character = np.repeat(np.arange(len(text)), [len(c.encode()) for c in text])
+            rows.append(special_tokens.Spans(np.asarray(ids, np.int32), character, character + 1))
+        return rows
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return bytes(i - self.first for i in ids if self.first <= i < self.first + BYTES).decode(
+            errors="replace"
+        )
+
+    def pieces(self) -> list[bytes]:
+        return [b""] * self.first + [bytes([b]) for b in range(BYTES)] + [b""] * SENTINELS
+
+
+class HuggingFace(Tokenizer):
+    """A `tokenizer.json`: the byte-level BPE trained here, or a published one."""
+
+    file = "tokenizer.json"
+
+    def __init__(self, definition: bytes):
+        super().__init__(definition)
+        with library_errors("the library refuses it"):
+            self._tokenizer = tokenizers.Tokenizer.from_str(definition.decode())
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        self.vocab_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())
+        found = {role: next(self._ids(*names), None) for role, names in KNOWN.items()}
+        if found["eos"] is None:
+            raise ValueError(
+                f"no end-of-text token; one of {', '.join(KNOWN['eos'])} must be in the vocabulary"
+            )
+        self.eos_id = found["eos"]
+        self.bos_id = found["bos"]
+        self.cls_id = found["cls"]
+        self.sep_id = found["sep"]
+        self.mask_id = found["mask"]
+        self.pad_id = self.eos_id if found["pad"] is None else found["pad"]
+        self.sentinel_ids = tuple(self._ids(*(f"<extra_id_{k}>" for k in range(SENTINELS))))
+
+    @functools.cached_property
+    def _literal(self) -> tuple[tokenizers.Tokenizer, str]:
+        return literal(self._tokenizer)
+
+    @functools.cached_property
+    def spelled(self) -> dict[str, int]:
+        added = self._tokenizer.get_added_tokens_decoder().items()
+        return {token.content: i for i, token in added if token.special and len(token.content) > 1}
+
+    def encode_spelled(self, text: str, guard: str) -> special_tokens.Spans:
+        tokenizer, mark = self._literal
+        marked = self.special_pattern.sub(rf"{mark}\g<0>{mark}", text).replace(guard, "")
+        with library_errors(FAILS):
+            encoded = tokenizer.encode(marked, add_special_tokens=False)
+        marks = np.asarray([found.start() for found in re.finditer(mark, marked)])
+        offsets = np.asarray(encoded.offsets).reshape(-1, 2)
+        start, end = (offsets - len(mark) * np.searchsorted(marks, offsets)).T.astype(np.int32)
+        return special_tokens.Spans(np.asarray(encoded.ids, np.int32), start, end)
+
+    def encode_batch(self, texts: list[str]) -> list[list[int]]:
+        with library_errors(FAILS):
+            return [
+                e.ids for e in self._literal[0].encode_batch_fast(texts, add_special_tokens=False)
+            ]
+
+    def encode_spans(self, texts: list[str]) -> list[special_tokens.Spans]:
+        with library_errors(FAILS):
+            encoded = self._literal[0].encode_batch(texts, add_special_tokens=False)
+        return [_spans(e.ids, e.offsets) for e in encoded]
+
+    def frame(self, skeleton: str) -> special_tokens.Frame:
+        pair = self._tokenizer.encode("a", "b")
+        if None not in pair.sequence_ids:  # no template, or one that adds nothing
+            return super().frame(skeleton)
+        return special_tokens.of_template(pair.ids, pair.sequence_ids, pair.type_ids, skeleton)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        known = [int(i) for i in ids if i >= 0]  # the library leaves out ids that are too large
+        return self._tokenizer.decode(known, skip_special_tokens=True)
+
+    def pieces(self) -> list[bytes]:
+        tokens = [self._tokenizer.id_to_token(i) or "" for i in range(self.vocab_size)]
+        special = self.specials() | {
+            i for i, t in self._tokenizer.get_added_tokens_decoder().items() if t.special
+        }
+        kinds = {"ByteLevel": token_text.byte_level, "WordPiece": token_text.word_piece}
+        found = re.search("|".join(kinds), str(self._tokenizer.decoder))
+        read = kinds[found[0]] if found else token_text.meta_space
+        return [b"" if i in special else read(token) for i, token in enumerate(tokens)]
+
+    def _ids(self, *names: str) -> Iterator[int]:
+        return (i for i in map(self._tokenizer.token_to_id, names) if i is not None)
+
+
+class SentencePiece(Tokenizer):
+    """A sentencepiece model, trained here or published, with T5's sentinels after its own
+    vocabulary.
+
+    The character U+2581, sentencepiece's mark of a space, is decoded as a space.
+    """
+
+    file = "tokenizer.model"
+
+    def __init__(self, definition: bytes):
+        super().__init__(definition)
+        self._model = sentencepiece.SentencePieceProcessor(model_proto=definition)
+        self._end_with_sentinels(self._model.get_piece_size())
+        self.eos_id, pad, bos = self._model.eos_id(), self._model.pad_id(), self._model.bos_id()
+        if self.eos_id < 0:
+            raise ValueError("no end-of-text token; train the model with an eos_id")
+        self.pad_id = pad if pad >= 0 else self.eos_id
+        self.bos_id = bos if bos >= 0 else None
+        self.cls_id, self.sep_id, self.mask_id = (
+            self._first(KNOWN[role]) for role in ("cls", "sep", "mask")
+        )
+
+    def encode_batch(self, texts: list[str]) -> list[list[int]]:
+        return self._model.encode(texts, num_threads=self.threads)
+
+    def encode_spans(self, texts: list[str]) -> list[special_tokens.Spans]:
+        rows = []
+        for encoded in self._model.encode(texts, return_type="proto"):
+            # its own ends count bytes
+            end = np.cumsum([len(piece.surface) for piece in encoded.pieces])
+            start = np.concatenate([[0], end[:-1]])[: len(end)]
+            rows.append(
+                _spans([piece.id for piece in encoded.pieces], list(zip(start, end, strict=True)))
+            )
+        return rows
+
+    def decode(self, ids: Iterable[int]) -> str:
+        special = self.specials()
+        own = range(self._model.get_piece_size())  # the library raises for any other id
+        return self._model.decode([int(i) for i in ids if int(i) in own and int(i) not in special])
+
+    def pieces(self) -> list[bytes]:
+        special = self.specials()
+        own = range(self._model.get_piece_size())
+        return [
+            b"" if i in special else token_text.meta_space(self._model.id_to_piece(i)) for i in own
+        ] + [b""] * SENTINELS
+
+    def _first(self, names: tuple[str, ...]) -> int | None:
+        return next(
+            (i for i in map(self._model.piece_to_id, names) if i != self._model.unk_id()), None
+        )
+
+
+def load(path: str | Path) -> Tokenizer:
+    """Loads a tokenizer from a file (`tokenizer.json`, a sentencepiece `.model`), or a folder that
+    `save` wrote to.
+
+    Raises:
+      ConfigError: there is no such file, or it cannot be read as a tokenizer.
+    """
+    from flaxformer_lite.storage.fetch import on_disk  # which needs jax, unlike this file
+
+    where = f"data.tokenizer.path={str(path)!r}"
+    names = [HuggingFace.file, SentencePiece.file, "spiece.model", Bytes.file]
+    path = on_disk(path, lambda found: [name for name in names if name in found])
+    if path.is_dir():
+        path = next((path / name for name in names if (path / name).exists()), path / names[0])
+    kinds = {".json": HuggingFace, ".model": SentencePiece, ".bytes": Bytes}
+    if path.suffix not in kinds:
+        raise ConfigError(f"{where}: must be a tokenizer.json or a sentencepiece .model.")
+    try:
+        return kinds[path.suffix](read_bytes(path, limit=LARGEST))
+    except Exception as error:  # tokenizers raises plain Exception
+        raise ConfigError(f"{where}: cannot be read as a tokenizer ({error}).") from error
+
+
+def _spans(ids: list[int], offsets: list[tuple[int, int]]) -> special_tokens.Spans:
+    start, end = np.asarray(offsets, np.int32).reshape(-1, 2).T
+    return special_tokens.Spans(np.asarray(ids, np.int32), start, end)

@@ -1,0 +1,106 @@
+"""Factors of the learning rate: by patterns of paths, and by the depth of layers."""
+
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from flaxformer_lite.config import ConfigError, OptimizerConfig
+from flaxformer_lite.sharding.parameters import path_of
+
+# its stack, its number, or that of its kind
+LAYER = re.compile(r"^(.*?)(?:layer_(\d+)|layers/block_(\d+))/")
+EMBEDDING = re.compile(r"(^|/)(\w*embed\w*|position\w*)/")
+
+
+def scale_by_path(cfg: OptimizerConfig) -> optax.GradientTransformation:
+    """Builds the transformation that multiplies each update by its factor; leaves with a factor of
+    1 stay as they are."""
+
+    def init(params: Any) -> optax.EmptyState:
+        factors(cfg, params)
+        return optax.EmptyState()
+
+    def update(
+        updates: Any, state: optax.EmptyState, params: Any = None
+    ) -> tuple[Any, optax.EmptyState]:
+        def scale(update, factor):
+            return update if np.all(factor == 1) else update * jnp.asarray(factor, update.dtype)
+
+        return (
+            jax.tree.map(scale, updates, factors(cfg, updates if params is None else params)),
+            state,
+        )
+
+    return optax.GradientTransformation(init, update)
+
+
+def factors(cfg: OptimizerConfig, params: Any) -> Any:
+    """Computes the factor of each parameter's rate: those of all matching `rates`, times that of
+    its depth.
+
+    With decay d and layers 0 .. L-1 in its stack, layer l has d^(L - l); embeddings and position
+    tables have d^(L + 1) of the deepest stack, and everything above the layers (final norms, heads)
+    has 1.
+
+    Returns:
+      A tree of float32 scalars, or for stacked layers (`scan`) of arrays [Y, 1, ...] that broadcast
+      to the parameter.
+
+    Raises:
+      ConfigError: a pattern matches no parameter, or there are no layers to tell apart.
+
+    Reference: Clark et al. (2020), layer-wise decay of ELECTRA's fine-tuning, with BEiT's
+      exponents, Bao et al. (2022).
+    """
+    leaves = {path_of(keys): leaf for keys, leaf in jax.tree_util.tree_leaves_with_path(params)}
+    found = dict.fromkeys(leaves, np.ones((), np.float32))
+    if cfg.layer_decay < 1:
+        found = _by_depth(cfg.layer_decay, leaves)
+    for rate in cfg.rates:
+        pattern, _, factor = rate.rpartition("=")
+        matches = [path for path in leaves if re.search(pattern, path)]
+        if not matches:
+            raise ConfigError(f"optimizer.rates={rate!r}: {no_match(leaves)}")
+        found |= {path: np.asarray(found[path] * np.float32(factor)) for path in matches}
+    return jax.tree.unflatten(jax.tree.structure(params), list(found.values()))
+
+
+def no_match(paths: Any) -> str:
+    """Returns the sentence about a pattern that matches none of the paths."""
+    return f"matches no parameter; the first are {', '.join(list(paths)[:3])}."
+
+
+def _by_depth(decay: float, leaves: dict[str, Any]) -> dict[str, np.ndarray]:
+    layers = {path: match for path in leaves if (match := LAYER.match(path))}
+    if not layers:
+        raise ConfigError(
+            f"optimizer.layer_decay={decay:g}: this model has no layers layer_0, layer_1, ...;"
+            " set 1."
+        )
+    kinds: dict[str, int] = {}  # stack -> layers side by side, or kinds of layer in its period
+    for stack, side, kind in (match.groups() for match in layers.values()):
+        kinds[stack] = max(kinds.get(stack, 0), 1 + int(side or kind))
+
+    def numbers(path: str) -> tuple[Any, int]:
+        """Returns the layer's number, or those of stacked layers, and the depth of its stack."""
+        stack, side, kind = layers[path].groups()
+        if side:
+            return np.asarray(int(side)), kinds[stack]
+        rows, *rest = leaves[path].shape
+        return (np.arange(rows) * kinds[stack] + int(kind)).reshape(
+            rows, *[1] * len(rest)
+        ), rows * kinds[stack]
+
+    deepest = max(numbers(path)[1] for path in layers)
+
+    def exponent(path: str) -> Any:
+        if path in layers:
+            number, depth = numbers(path)
+            return depth - number
+        return deepest + 1 if EMBEDDING.search(path) else 0
+
+    return {path: np.asarray(decay ** np.asarray(exponent(path)), np.float32) for path in leaves}

@@ -1,0 +1,341 @@
+"""Values inside models, by the same names however layers are run; replaced, they change what
+follows."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxformer_lite import (
+    Attention,
+    AttentionConfig,
+    build_model,
+    capture,
+    init_cache,
+    names_of,
+    registry,
+    sharding,
+)
+from flaxformer_lite.config import ConfigError, LayerKind, MeshConfig
+from flaxformer_lite.models.skeletons import build_layers
+from flaxformer_lite.nn.modules.layout import stack_layers
+from flaxformer_lite.sharding.activations import MeshSharding
+from tests.models.tiny import built, close, ids, inputs_of, small
+
+WAYS = {
+    "scan": {"scan": True},
+    "remat": {"remat": "full"},
+    "scanned remat": {"scan": True, "remat": "dots"},
+    "blockwise": {"attention": "blockwise"},
+    "mesh": {"sharding": MeshConfig(data=2, context=2, tensor=2)},
+    "trained": {"sharding": MeshConfig(data=1)},
+}
+RUN = [
+    ("gpt2", "scan"),
+    ("gpt2", "trained"),
+    ("t5", "scan"),
+    ("shared", "remat"),
+    *(
+        pytest.param(*pair, marks=pytest.mark.nightly)
+        for pair in [
+            ("bert", "remat"),
+            ("grouped", "mesh"),
+            ("t5", "blockwise"),
+            ("shared", "trained"),
+            ("kinds", "scanned remat"),
+        ]
+    ),
+]
+MODELS = {
+    "bert": ("bert", {}),
+    "gpt2": ("gpt2", {}),
+    "t5": ("t5", {}),
+    "shared": ("albert", {"encoder_layers": 3}),
+    "kinds": ("gpt2", {"decoder_layers": 4, "pattern": (LayerKind(window=2), LayerKind())}),
+    "grouped": ("llama", {"num_kv_heads": 2}),
+}
+
+
+@functools.cache
+def model_of(name):
+    family, overrides = MODELS[name]
+    cfg = small(family, **overrides)
+    return *built(cfg), inputs_of(cfg, ids())
+
+
+def traced(model, params, inputs, names="*", **options):
+    """`capture` as one program: on its own each operation is compiled by itself."""
+    return jax.jit(lambda p, inputs: capture(model, p, inputs, names, **options))(params, inputs)
+
+
+@functools.cache
+def plain(name):
+    return traced(*model_of(name))
+
+
+def run_as(name, way):
+    """The model of this name, run in another way, and its parameters."""
+    model, params, inputs = model_of(name)
+    options = {
+        k: MeshSharding(sharding.build_mesh(v)) if k == "sharding" else v
+        for k, v in WAYS[way].items()
+    }
+    cfg = dataclasses.replace(model.cfg, **options)
+    return build_model(cfg), stack_layers(params, len(cfg.kinds)) if cfg.scan else params, inputs
+
+
+@pytest.mark.parametrize("family", registry.available("models"))
+def test_every_family_has_the_usual_values(family):
+    cfg = small(family)
+    found = names_of(build_model(cfg), inputs_of(cfg, ids()))
+    assert any(name.endswith("embed") for name in found)
+    for side in ("encoder", "decoder"):
+        if not getattr(cfg, f"{side}_layers"):
+            continue
+        attends = isinstance(build_layers.stack(cfg, side).pattern[0].mixer, AttentionConfig)
+        for layer in range(2):
+            assert found[f"{side}/layer_{layer}"].shape == (2, 10, 16)
+            weights = found.get(f"{side}/layer_{layer}/attention/weights")
+            assert weights.shape == (2, 4, 10, 10) if attends else weights is None
+
+
+@pytest.mark.parametrize(
+    "name", ["bert", "gpt2", "t5", pytest.param("grouped", marks=pytest.mark.nightly)]
+)
+def test_values_are_those_of_the_equations(name):
+    """Each block's parts add up to its output, and the weights are the softmax of the queries and
+    keys."""
+    model, params, inputs = model_of(name)
+    out, values = plain(name)
+    close(
+        out.last_hidden_state, jax.jit(model.apply)({"params": params}, **inputs).last_hidden_state
+    )
+    side = "encoder" if model.cfg.encoder_layers else "decoder"
+    for layer in range(2):
+        here = f"{side}/layer_{layer}/attention"
+        own = params[side][f"layer_{layer}"]["attention"]["out"]
+        mixed = np.einsum("BTNH,NHD->BTD", values[f"{here}/heads"], own["kernel"]) + np.asarray(
+            own.get("bias", 0)
+        )
+        close(mixed, values[here])
+        weights = np.asarray(values[f"{here}/weights"])
+        close(weights.sum(-1), np.ones(weights.shape[:-1]))
+        v_BSNH = np.repeat(values[f"{here}/value"], 4 // values[f"{here}/value"].shape[2], axis=2)
+        close(np.einsum("BNTS,BSNH->BTNH", weights, v_BSNH), values[f"{here}/heads"])
+        if name in ("bert", "t5"):  # no mask
+            logits = np.asarray(values[f"{here}/logits"])
+            close(np.exp(logits) / np.exp(logits).sum(-1, keepdims=True), weights)
+        if name == "bert":  # nothing is added
+            q = values[f"{here}/query"]
+            k = values[f"{here}/key"]
+            close(np.einsum("BTNH,BSNH->BNTS", q, k) / 2, logits)
+        else:
+            first = "encoder_embed" if name == "t5" else "embed"
+            before = values[f"{side}/layer_{layer - 1}" if layer else first]
+            close(
+                before + values[here] + values[f"{side}/layer_{layer}/mlp"],
+                values[f"{side}/layer_{layer}"],
+            )
+    if name in ("gpt2", "grouped"):
+        np.testing.assert_array_equal(np.triu(weights, 1), 0)
+    close(values.get("lm_head", values.get("masked_lm")), out.logits)
+
+
+@functools.cache
+def patches_of(name):
+    """Three patches of the first two layers, and the values under them."""
+    values = plain(name)[1]
+    side = "encoder" if name in ("bert", "t5", "shared") else "decoder"
+    patch = {
+        f"{side}/layer_1/attention/weights": lambda weights: weights[..., ::-1],
+        f"{side}/layer_1/mlp": values[f"{side}/layer_0/mlp"],
+        f"{side}/layer_0/attention/heads": lambda z_BTNH: z_BTNH.at[:, :, 1].set(0),
+    }
+    return patch, traced(*model_of(name), patch=patch)[1]
+
+
+@pytest.mark.parametrize(("name", "way"), RUN)
+def test_names_values_and_patches_are_the_same_however_layers_run(name, way):
+    patch, expected = patches_of(name)
+    _, values = traced(*run_as(name, way), patch=patch)
+    assert values.keys() == expected.keys() == plain(name)[1].keys()
+    for key, value in values.items():
+        close(value, expected[key], 1e-4)
+    before = plain(name)[1]
+    side = next(iter(patch)).split("/")[0]
+    for layer in range(2):
+        key = f"{side}/layer_{layer}"
+        assert np.abs(values[key] - before[key]).max() > 1e-3
+    first = f"{side}/layer_0/attention/weights"  # computed before what is replaced
+    close(values[first], before[first], 1e-4)
+
+
+def test_the_program_is_the_same_without_a_wish():
+    for name in ("gpt2", "t5"):
+        model, params, inputs = model_of(name)
+        plain_jaxpr = jax.make_jaxpr(
+            lambda p, inputs, model=model: model.apply({"params": p}, **inputs)
+        )(params, inputs)
+        jaxpr = jax.make_jaxpr(lambda p, inputs, model=model: capture(model, p, inputs, ())[0])(
+            params, inputs
+        )
+        assert str(jaxpr) == str(plain_jaxpr)
+        asked = jax.make_jaxpr(lambda p, inputs, model=model: capture(model, p, inputs))(
+            params, inputs
+        )
+        assert str(asked) != str(plain_jaxpr)
+
+
+def test_a_step_with_a_cache_has_the_rows_of_the_whole():
+    _, expected = plain("t5")
+    model, params, inputs = run_as("t5", "scan")
+    cache = init_cache(model.cfg, 2, 12)
+    tokens = inputs["decoder_input_ids"]
+    for start, stop in ((0, 6), (6, 7)):
+        part = inputs | {"decoder_input_ids": tokens[:, start:stop], "cache": cache}
+        out, values = traced(model, params, part, ("layer_1", "layer_1/*/weights"))
+        cache = out.cache
+        close(values["decoder/layer_1"], expected["decoder/layer_1"][:, start:stop])
+        weights = values["decoder/layer_1/attention/weights"]
+        close(
+            weights[..., :stop],
+            expected["decoder/layer_1/attention/weights"][:, :, start:stop, :stop],
+        )
+        assert not np.any(weights[..., stop:])
+        cross = values["decoder/layer_1/cross_attention/weights"]
+        close(cross, expected["decoder/layer_1/cross_attention/weights"][:, :, start:stop])
+
+
+def test_a_patch_is_what_follows():
+    model, params, inputs = model_of("gpt2")
+    out, values = plain("gpt2")
+    same, _ = traced(
+        model, params, inputs, (), patch={"decoder/layer_0": values["decoder/layer_0"]}
+    )
+    close(same.logits, out.logits)
+    uniform = jnp.full((2, 4, 10, 10), 0.1)
+    patch = {
+        "decoder/layer_1/attention": 0.0,
+        "decoder/layer_1/mlp": 0,
+        "decoder/layer_0/attention/weights": uniform,
+    }
+    _, rest = traced(model, params, inputs, ("layer_*", "heads"), patch=patch)
+    np.testing.assert_array_equal(rest["decoder/layer_1"], rest["decoder/layer_0"])
+    v_BSNH = np.asarray(values["decoder/layer_0/attention/value"])
+    close(
+        rest["decoder/layer_0/attention/heads"],
+        np.broadcast_to(v_BSNH.mean(1, keepdims=True), (2, 10, 4, 4)),
+    )
+
+
+def test_gradients_pass_through_patches_and_values():
+    @functools.partial(jax.jit, static_argnums=1)
+    def loss(shift, scan):
+        model, params, inputs = run_as("gpt2", "scan") if scan else model_of("gpt2")
+        patch = {
+            "decoder/layer_0": lambda x: x + shift,
+            "decoder/layer_1/attention/logits": lambda x: x * (1 + shift),
+        }
+        out, values = capture(model, params, inputs, "layer_1/attention/weights", patch=patch)
+        return out.logits.var() + jnp.square(values["decoder/layer_1/attention/weights"]).sum()
+
+    slope = (loss(1e-2, False) - loss(-1e-2, False)) / 2e-2
+    assert abs(slope) > 0.1
+    close(jax.grad(loss)(0.0, True), slope, 2e-2)
+
+
+def test_shared_layers_are_patched_one_at_a_time():
+    _, before = plain("shared")
+    _, after = traced(*model_of("shared"), "layer_*", patch={"encoder/layer_1": lambda x: x + 1})
+    np.testing.assert_array_equal(after["encoder/layer_0"], before["encoder/layer_0"])
+    close(after["encoder/layer_1"], before["encoder/layer_1"] + 1)
+    assert np.abs(after["encoder/layer_2"] - before["encoder/layer_2"]).max() > 1e-3
+
+
+def test_dropout_is_on_with_a_key_and_weights_are_before_it():
+    cfg = small("gpt2", dropout=0.5, dropout_at=("attention",))
+    model, params = built(cfg)
+    name = "decoder/layer_0/attention/weights"
+    outs = []
+    for patch in ({}, {name: lambda weights: weights}):
+        out, values = traced(
+            model, params, ids(), name, patch=patch, rngs={"dropout": jax.random.key(1)}
+        )
+        close(values[name].sum(-1), np.ones((2, 4, 10)))
+        outs.append(out.logits)
+    close(*outs)
+    assert np.abs(outs[0] - jax.jit(model.apply)({"params": params}, ids()).logits).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("names", "patch", "message"),
+    [
+        (
+            "decoder/layer_7",
+            {},
+            (
+                r"names='decoder/layer_7': matches nothing; did you mean 'decoder/layer_[01]'\?;"
+                r" there are"
+            ),
+        ),
+        (
+            ["layer_*", "atention/weights"],
+            {},
+            r"names='atention/weights': matches nothing.*layer_\*/attention/weights",
+        ),
+        ("", {}, "names='': matches nothing"),
+        (
+            (),
+            {"decoder/layer_0/weights": 0},
+            "patch of 'decoder/layer_0/weights': there is no such value; did you mean",
+        ),
+        (
+            (),
+            {"decoder/layer_0": jnp.zeros((1, 10, 16))},
+            r"has shape \(1, 10, 16\); must be an array of \(2, 10, 16\)",
+        ),
+        (
+            (),
+            {"decoder/layer_0": lambda x: None},
+            "patch of 'decoder/layer_0': is None; must be an array",
+        ),
+        ([3], {}, "names=3: a name is text"),
+        (
+            (),
+            {"embed": lambda x: x[:, :1]},
+            r"patch of 'embed': has shape \(2, 1, 16\); must be an array",
+        ),
+        (
+            (),
+            {"lm_head": 0},
+            "patch of 'lm_head': logits over the vocabulary are computed after the modules",
+        ),
+    ],
+)
+@pytest.mark.parametrize("way", ["plain", "scan"])
+def test_wrong_names_and_shapes_are_refused(names, patch, message, way):
+    with pytest.raises(ConfigError, match=message):
+        model, params, inputs = model_of("gpt2") if way == "plain" else run_as("gpt2", way)
+        jax.eval_shape(lambda p: capture(model, p, inputs, names, patch=patch), params)
+
+
+def test_a_layer_by_itself_takes_its_input_without_a_name():
+    layer = Attention(AttentionConfig(num_heads=2), causal=True)
+    x = jnp.asarray(np.random.default_rng(0).standard_normal((1, 4, 16)), jnp.float32)
+    params = layer.init(jax.random.key(0), x)["params"]
+    output, values = capture(layer, params, x, "weights")
+    np.testing.assert_array_equal(output, layer.apply({"params": params}, x))
+    np.testing.assert_allclose(values["weights"].sum(-1), np.ones((1, 2, 4)), rtol=1e-5)
+    named = capture(layer, params, {"x_BTD": x}, "weights")[1]
+    np.testing.assert_array_equal(named["weights"], values["weights"])
+
+
+def test_flags_of_a_model_are_refused():
+    model, params, inputs = model_of("gpt2")
+    with pytest.raises(
+        ConfigError, match="output_attentions: capture returns values by name; leave it out"
+    ):
+        capture(model, params, inputs | {"output_attentions": True})

@@ -1,0 +1,153 @@
+"""What a page shows of a model, beside masks, scores and predictions that are computed in other
+ways."""
+
+import dataclasses
+from dataclasses import dataclass
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxformer_lite import build_model, registry, score
+from flaxformer_lite.config import ConfigError, LayerKind
+from flaxformer_lite.config.parts import MixerConfig
+from flaxformer_lite.inference.inside.page import render
+from flaxformer_lite.inference.inside.summary import look_inside
+from flaxformer_lite.inference.inside.token_losses import masked_losses
+from tests.models.tiny import built, close, logits_of, small
+
+IDS = [5, 7, 11, 13, 17, 19, 23, 29]
+TARGET = [3, 9, 27, 1]
+
+
+class Average(nn.Module):
+    """The mean of a token and those before it: no attention, no parameters."""
+
+    @nn.compact
+    def __call__(self, x_BTD, context=None):
+        return (
+            jnp.cumsum(x_BTD, axis=1)
+            / jnp.arange(1, x_BTD.shape[1] + 1, dtype=x_BTD.dtype)[None, :, None]
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AverageConfig(MixerConfig):
+    def module(self, execution, *, causal, name=None):
+        return Average(name=name)
+
+
+@pytest.mark.parametrize(
+    ("family", "overrides", "prefix"),
+    [
+        ("gpt2", {"windows": (3, 0)}, True),
+        pytest.param("bert", {"head": "causal_lm"}, False, marks=pytest.mark.nightly),
+        ("bert", {"pattern": (LayerKind(window=3), LayerKind())}, False),
+        ("t5", {}, False),
+    ],
+)
+def test_weights_lie_where_the_masks_say(family, overrides, prefix):
+    model, params = built(small(family, **overrides))
+    target = TARGET if family == "t5" or prefix else []
+    inside = look_inside(model, params, IDS, target, prefix=prefix)
+    assert len(inside.attentions) == (3 if family == "t5" else 1)
+    for maps in inside.attentions:
+        sizes = (len(inside.sequences[maps.rows]), len(inside.sequences[maps.columns]))
+        assert maps.weights_LNTS.shape == (2, 4, *sizes) and maps.layers == (0, 1)
+        close(maps.weights_LNTS.sum(-1), np.ones((2, 4, sizes[0])))
+        np.testing.assert_array_equal((maps.weights_LNTS > 0).all(axis=1), maps.visible_LTS)
+    if prefix:
+        assert (
+            inside.attentions[0].visible_LTS[1, 0, 7]
+            and not inside.attentions[0].visible_LTS[1, 0, 8]
+        )
+
+
+@pytest.mark.nightly
+def test_the_same_however_it_runs():
+    model, params = built(small("gpt2"))
+    one = look_inside(model, params, IDS)
+    other = look_inside(
+        build_model(dataclasses.replace(model.cfg, attention="blockwise", remat="full")),
+        params,
+        IDS,
+    )
+    close(one.attentions[0].weights_LNTS, other.attentions[0].weights_LNTS)
+    close(one.norms["decoder"], other.norms["decoder"])
+
+
+def test_losses_of_a_decoder_are_its_scores():
+    model, params = built(small("gpt2"))
+    whole = look_inside(model, params, IDS).losses
+    assert np.isnan(whole.nats_T[0]) and whole.ids_T.tolist() == IDS
+    close(whole.nats_T[1:], -score(model, params, [IDS[:1]], [IDS[1:]]).logprobs[0])
+    rest = look_inside(model, params, IDS[:3], IDS[3:]).losses
+    assert np.isnan(rest.nats_T[:3]).all()
+    close(rest.nats_T[3:], whole.nats_T[3:])
+
+
+def test_losses_of_an_answer_are_its_scores():
+    model, params = built(small("t5"))
+    inside = look_inside(model, params, IDS, TARGET)
+    assert inside.losses.ids_T.tolist() == TARGET and inside.sequences["decoder"].tolist() == [
+        0,
+        *TARGET[:-1],
+    ]
+    close(inside.losses.nats_T, -score(model, params, [IDS], [TARGET]).logprobs[0])
+    np.testing.assert_array_equal(inside.goals_T, TARGET)
+    both = {"input_ids": np.asarray([IDS]), "decoder_input_ids": inside.sequences["decoder"][None]}
+    best_T = logits_of(model, params, **both)[0].argmax(-1)
+    np.testing.assert_array_equal(inside.lens.ids_LBTK[-1, 0, :, 0], best_T)
+
+
+def test_losses_of_a_masked_lm_are_those_of_one_mask_at_a_time():
+    model, params = built(small("bert"))
+    losses = look_inside(model, params, IDS, mask_id=2, special=(5, 29)).losses
+    assert np.flatnonzero(np.isnan(losses.nats_T)).tolist() == [0, 7]
+    ids_1T = np.asarray([IDS])
+    ids_1T[0, 3] = 2
+    logits_V = np.asarray(model.apply({"params": params}, ids_1T).logits[0, 3])
+    close(losses.nats_T[3], np.log(np.exp(logits_V).sum()) - logits_V[13])
+    assert masked_losses(model, params, ids_1T[0], 2, special=set(IDS) | {2}) is None, "no text"
+
+
+def test_a_model_without_attention_or_head():
+    model, params = built(small("gpt2", mixer=AverageConfig(), head="none"))
+    inside = look_inside(model, params, IDS)
+    assert not inside.attentions and inside.lens is None and inside.losses is None
+    assert inside.norms["decoder"].shape == (3, 8) and len(inside.positions) == 1
+
+
+def test_one_token_has_no_loss_and_no_number_is_no_page():
+    model, params = built(small("gpt2"))
+    inside = look_inside(model, params, [5])
+    diverged = params | {
+        "decoder": (
+            params["decoder"]
+            | {"layer_1": jax.tree.map(lambda x: x * np.nan, params["decoder"]["layer_1"])}
+        )
+    }
+    with pytest.raises(
+        ConfigError, match="the decoder's hidden states are NaN or infinite from its layer 1 on"
+    ):
+        look_inside(model, diverged, [5])
+    assert inside.losses is None and inside.goals_T.tolist() == [-1]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    "family", [family for family in registry.available("models") if family != "word2vec"]
+)
+def test_every_family(family):
+    # Marian's is beyond a small vocabulary
+    model, params = built(small(family, decoder_start_token_id=0))
+    inside = look_inside(
+        model, params, IDS, TARGET if model.skeleton == "encoder_decoder" else [], mask_id=2
+    )
+    for maps in inside.attentions:
+        np.testing.assert_array_equal((maps.weights_LNTS > 0).all(axis=1), maps.visible_LTS)
+    assert np.isfinite(inside.losses.nats_T).sum() >= 4 and inside.lens.layers[-1] == "layer 1"
+    assert bool(inside.attentions) == ("recurrent" not in family)
+    assert render(inside, str, title=family, facts={})

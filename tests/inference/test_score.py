@@ -1,0 +1,177 @@
+"""Log-likelihoods are the forward pass's own, whatever stands beside or behind them in the
+batch."""
+
+import re
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxformer_lite import generate, load_pretrained, score
+from flaxformer_lite.analysis import recompiles
+from flaxformer_lite.inference.harness import HarnessModel
+from flaxformer_lite.pretrained.tokenizer import load_tokenizer
+from flaxformer_lite.text.tokenizer import Bytes
+from tests.models.tiny import built, is_encoder_decoder, logits_of, small
+from tests.pretrained.test_refusals import copied, edit_config
+
+OTHER_START = {"decoder_start_token_id": 7}
+PROMPTS = [[1, 2, 3, 4], [5, 6], [7]]
+CONTINUATIONS = [[8, 9], [10, 11, 12, 13, 14], [15]]
+
+
+def alone(cfg, model, params, prompt, continuation):
+    if is_encoder_decoder(cfg):
+        row = [0, *continuation]
+        logits = logits_of(
+            model, params, input_ids=jnp.asarray([prompt]), decoder_input_ids=jnp.asarray([row])
+        )
+    else:
+        row = [*prompt, *continuation]
+        logits = logits_of(model, params, input_ids=jnp.asarray([row]))
+    logits = np.asarray(logits[0, -1 - len(continuation) : -1])
+    return np.asarray(jax.nn.log_softmax(logits))[
+        range(len(continuation)), continuation
+    ], logits.argmax(-1)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "t5"])
+def test_each_pair_as_if_alone(family):
+    cfg = small(family)
+    model, params = built(cfg)
+    scores = score(model, params, PROMPTS, CONTINUATIONS)
+    for i, (prompt, continuation) in enumerate(zip(PROMPTS, CONTINUATIONS, strict=True)):
+        logprobs, best = alone(cfg, model, params, prompt, continuation)
+        np.testing.assert_allclose(scores.logprobs[i, : len(continuation)], logprobs, rtol=1e-4)
+        np.testing.assert_allclose(scores.log_likelihood[i], logprobs.sum(), rtol=1e-4)
+        assert not scores.logprobs[i, len(continuation) :].any()
+        assert not scores.greedy[i] or best.tolist() == continuation
+        likeliest = score(
+            model, params, [prompt] * 3, [[int(best[0])], continuation, [int(best[0])]]
+        )
+        assert likeliest.greedy.tolist() == [True, best.tolist() == continuation, True]
+    before = recompiles.total()
+    score(model, params, [[3], [4, 5, 6], [1]], [[1, 2], [3], [4]])
+    assert recompiles.total() == before
+
+
+@pytest.mark.parametrize(
+    ("prompts", "continuations", "message"),
+    [
+        ([[1]], [], "1 prompts and 0 continuations"),
+        ([[]], [[1]], "needs at least one token"),
+        ([[1] * 9], [[1] * 9], "max_length=16; shorten a prompt and its continuation"),
+        ([[1]], [[99]], "holds the id 99"),
+    ],
+)
+def test_errors(prompts, continuations, message):
+    model, params = built(small("gpt2"))
+    with pytest.raises(ValueError, match=message):
+        score(model, params, prompts, continuations)
+
+
+def request(*args):
+    return types.SimpleNamespace(args=args)
+
+
+def test_the_harness_gets_what_it_asks_for():
+    tokenizer = Bytes()
+    cfg = small("llama", vocab_size=tokenizer.vocab_size, max_length=32)
+    model, params = built(cfg)
+    harness = HarnessModel(model, params, tokenizer, batch_size=2)
+    pairs = [("ab ", "cd"), ("", "x"), ("abc", " d")]
+    found = harness.loglikelihood([request(*pair) for pair in pairs])
+    heads = [tokenizer.encode("ab"), [harness.prefix], tokenizer.encode("abc")]
+    tails = [tokenizer.encode(text) for text in (" cd", "x", " d")]
+    want = score(model, params, heads, tails)
+    np.testing.assert_allclose([total for total, _ in found], want.log_likelihood, rtol=1e-5)
+    text = "a text of more than thirty-two bytes, read in pieces"
+    ids = [harness.prefix, *tokenizer.encode(text)]
+    last = score(model, params, [ids[len(ids) - 33 : 33]], [ids[33:]]).log_likelihood[0]
+    whole = score(model, params, [ids[:1]], [ids[1:33]]).log_likelihood[0] + last
+    np.testing.assert_allclose(harness.loglikelihood_rolling([request(text)]), [whole], rtol=1e-5)
+    free = harness.generate_until([request("hello", {"until": [], "max_gen_toks": 12})])[0]
+    until = free[4:6]
+    cut = harness.generate_until([request("hello", {"until": [until], "max_gen_toks": 12})])[0]
+    assert cut == free[: free.index(until)]
+    tokenizer.vocab_size = tokenizer.first + 26  # no byte of a letter or digit is left
+    silent = HarnessModel(model, params, tokenizer)
+    asked = [request("hello", {"until": [], "max_gen_toks": 12})]
+    assert not re.search(r"\w", silent.generate_until(asked)[0])
+
+
+def test_the_harness_reads_with_a_published_tokenizer(tmp_path):
+    """Its special tokens frame a whole text, and none stands within one that is scored."""
+    inner = Bytes()
+    inner.save(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    cfg = small("llama", vocab_size=inner.vocab_size, max_length=32)
+    model, params = built(cfg)
+    requests = [request("ab ", "cd"), request("", "x")]
+    ours, published = (
+        HarnessModel(model, params, each) for each in (inner, load_tokenizer(tmp_path))
+    )
+    assert published.prefix == ours.prefix == inner.bos_id
+    published.tokenizer.before = [inner.bos_id]  # as Llama's own does
+    assert published.loglikelihood(requests) == ours.loglikelihood(requests)
+    asked = [request("hello", {"until": ["z"], "max_gen_toks": 6})]
+    assert published.generate_until(asked) == ours.generate_until(asked)
+
+
+def test_the_harness_needs_a_token_that_begins_a_text():
+    silent = types.SimpleNamespace(bos_id=None, eos_id=None, encode=lambda text: [])
+    with pytest.raises(ValueError, match="neither bos_id nor eos_id"):
+        HarnessModel(types.SimpleNamespace(cfg=small("llama")), None, silent)
+
+
+# From transformers 5.23: the fixtures' log-likelihoods of [8, 9, 10] after [5, 7, 9, 11], by the
+# start token of config.json and by another one.
+STARTS = {
+    "marian_conditional_generation": (-16.8065, -16.1800),
+    "marian_separate_conditional_generation": (-15.7501, -16.2767),
+    "pegasus_conditional_generation": (-15.8828, -16.4287),
+    "mbart_conditional_generation": (-13.6159, -15.2088),
+    "t5_conditional_generation": (-12.2681, -12.9615),
+}
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_the_decoder_starts_as_config_json_says(name, tmp_path):
+    folder = copied(name, tmp_path)
+    usual, other = STARTS[name]
+    for changes, want in (({}, usual), ({"pad_token_id": 6}, usual), (OTHER_START, other)):
+        edit_config(folder, **changes)
+        model, params = load_pretrained(folder)
+        got = score(model, params, [[5, 7, 9, 11]], [[8, 9, 10]]).log_likelihood
+        np.testing.assert_allclose(got, [want], atol=2e-4)
+    written = generate(model, params, [[5, 7]], max_new_tokens=1)
+    assert written[0, 0] == OTHER_START["decoder_start_token_id"]
+
+
+def test_the_harness_gives_the_context_to_an_encoder():
+    """Framed by the special tokens of a text; the continuation is without them."""
+    cfg = small("t5", vocab_size=Bytes().vocab_size, max_length=32)
+    model, params = built(cfg)
+    tokenizer = Framed()
+    harness = HarnessModel(model, params, tokenizer, batch_size=2)
+    found = harness.loglikelihood([request("ab ", "cd")])
+    want = score(model, params, [tokenizer.encode("ab")], [Bytes().encode(" cd")])
+    np.testing.assert_allclose(found[0][0], want.log_likelihood[0], rtol=1e-5)
+    asked = {"until": [], "max_gen_toks": 5}
+    written = generate(
+        model,
+        params,
+        [tokenizer.encode("hello")],
+        max_new_tokens=5,
+        eos_token_id=tokenizer.eos_id,
+        pad_token_id=tokenizer.pad_id,
+    )
+    ids = [i for i in written[0, 1:].tolist() if i not in (tokenizer.eos_id, tokenizer.pad_id)]
+    assert harness.generate_until([request("hello", asked)])[0] == tokenizer.decode(ids)
+
+
+class Framed(Bytes):
+    def encode(self, text, special_tokens=True):
+        return super().encode(text) + ([self.eos_id] if special_tokens else [])

@@ -1,0 +1,235 @@
+"""Kernels, interpreted: equal to the dense form in value and gradient where they can do a call,
+refused where not."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxformer_lite import attention, build_model, registry
+from flaxformer_lite.config.rules import ConfigError
+from flaxformer_lite.nn.attentions import dense, dispatch, flash_relative_bias, splash
+from flaxformer_lite.nn.attentions.arguments import Arguments
+from flaxformer_lite.nn.functions import masks
+from flaxformer_lite.nn.functions.sharding import Shards
+from tests.nn.attentions.cases import On, by_keywords
+
+SPLASH, RELATIVE, DENSE = (
+    by_keywords(module.attend) for module in (splash, flash_relative_bias, dense)
+)
+
+B = 2  # T is no multiple of a block
+T = 200
+N = 4
+K = 2
+H = 64
+SEGMENTS = np.sort(np.random.default_rng(0).integers(1, 5, (B, T)), axis=1).astype(np.int32)
+SEGMENTS[0, -20:] = 0
+KEEP = np.ones((B, T), bool)
+KEEP[1, :30] = False
+MASKS = {
+    "none": None,
+    "packed": masks.causal() & masks.segments(SEGMENTS),
+    "padded left": masks.causal() & masks.padding(KEEP),  # the first rows see nothing
+    "window": masks.causal() & masks.window(40) & masks.segments(SEGMENTS),
+    "both ways": masks.window(20, 20) & masks.padding(KEEP) & masks.segments(SEGMENTS),
+}
+
+
+def inputs(length=T, dtype=jnp.float32):
+    keys = jax.random.split(jax.random.key(0), 4)
+    shapes = [(B, T, N, H), (B, length, K, H), (B, length, K, H), (B, T, N, H)]
+    return [jax.random.normal(key, shape, dtype) for key, shape in zip(keys, shapes, strict=True)]
+
+
+def compare(attend, q, k, v, direction, tolerance=1e-5, **options):
+    @functools.partial(jax.jit, static_argnums=0)
+    def both(attend, q, k, v):
+        out, pull = jax.vjp(lambda q, k, v: attend(q, k, v, **options), q, k, v)
+        return out, pull(direction)
+
+    def close(a, b):
+        np.testing.assert_allclose(
+            np.asarray(a, np.float32), np.asarray(b, np.float32), rtol=tolerance, atol=tolerance
+        )
+
+    jax.tree.map(close, both(attend, q, k, v), both(DENSE, q, k, v))
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_splash_equals_dense_in_value_and_gradient(name):
+    compare(
+        SPLASH, *inputs(), mask=MASKS[name], scale=0.2, softcap=5.0 if name == "packed" else 0.0
+    )
+
+
+def test_splash_crosses_and_computes_in_bfloat16():
+    q, k, v, direction = inputs(150, jnp.bfloat16)
+    mask = masks.segments(SEGMENTS, SEGMENTS[:, :150])  # documents whose source is not there
+    compare(SPLASH, q, k, v, direction, tolerance=6e-2, mask=mask)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"bias": jnp.zeros((1, N, T, T))}, "adds no bias"),
+        ({"dropout_rate": 0.1, "dropout_key": jax.random.key(0)}, "drops no weights"),
+        ({"q_index": jnp.arange(T)}, "slots of a cache"),
+        ({"mask": masks.causal() | masks.prefix(KEEP)}, "not an intersection"),
+        ({"mask": jnp.ones((1, T, T), bool)}, "not an intersection"),
+    ],
+)
+def test_splash_says_what_it_cannot(options, reason):
+    q, k, v, _ = inputs()
+    with pytest.raises(
+        ConfigError, match=rf"attention 'splash': .*{reason}.*; set model.attention=auto"
+    ):
+        SPLASH(q, k, v, **options)
+
+
+def test_auto_takes_the_first_kernel_that_can_and_says_so_once(monkeypatch, caplog):
+    q, k, v, _ = inputs()
+    taken = []
+    for name in ("splash", "dense"):
+        module = registry.resolve("attentions", name)
+        monkeypatch.setattr(module, "attend", lambda q, k, v, args, name=name: taken.append(name))
+    dispatch._say.cache_clear()
+    with caplog.at_level("INFO", "flaxformer_lite"):
+        for mask in (masks.causal(), masks.causal(), ~masks.causal()):
+            attention(q, k, v, mask=mask, sharding=On("tpu"))
+        attention(q[:, :9], k[:, :9], v[:, :9], sharding=On("tpu"))
+    assert taken == ["splash", "splash", "dense", "dense"]
+    said = [record.message for record in caplog.records]
+    assert said[0] == "attention: splash" and len(said) == 3
+    assert said[1].startswith(
+        "attention: dense (not flash_relative_bias, the kernel has no grouped heads"
+    )
+    assert said[1].endswith(
+        "; not splash, the mask is not an intersection of windows, documents and padding)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("position", "mask", "scale"),
+    [
+        ("t5_buckets", masks.padding(KEEP), 1.0),
+        ("alibi", masks.causal() & masks.window(50) & masks.segments(SEGMENTS), None),
+    ],
+)
+def test_relative_equals_dense_in_value_and_gradient_of_the_bias_too(position, mask, scale):
+    encoding = registry.resolve_class("positions", position)()
+    q, k, v, direction = inputs(T)
+    k, v = (jnp.repeat(x, N // K, axis=2) for x in (k, v))
+    positions = jnp.arange(T, dtype=jnp.int32)[None]
+    tables = {
+        name: jax.random.normal(jax.random.key(7), table.shape)
+        for name, table in encoding.tables(
+            d_model=N * H, num_heads=N, head_dim=H, max_length=T
+        ).items()
+    }
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def both(attend, tables, q, k, v):
+        def run(tables, q, k, v):
+            bias = encoding.attention_bias(
+                tables, positions, positions, bidirectional=position == "t5_buckets"
+            )
+            return attend(q, k, v, mask=mask, bias=bias, scale=scale)
+
+        out, pull = jax.vjp(run, tables, q, k, v)
+        return out, pull(direction)
+
+    def close(a, b):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+
+    jax.tree.map(close, both(RELATIVE, tables, q, k, v), both(DENSE, tables, q, k, v))
+
+
+@pytest.mark.parametrize(
+    ("heads", "width", "length"), [(4, 32, 200), (3, 48, 150)]
+)  # all together; two tiles of columns
+def test_relative_crosses_without_a_bias(heads, width, length):
+    keys = jax.random.split(jax.random.key(1), 4)
+    q, k, v, direction = (
+        jax.random.normal(key, (B, n, heads, width))
+        for key, n in zip(keys, (T, length, length, T), strict=True)
+    )
+    mask = masks.segments(SEGMENTS, SEGMENTS[:, :length])  # documents whose source is not there
+    compare(RELATIVE, q, k, v, direction, tolerance=1e-4, mask=mask)
+
+
+def test_relative_says_what_it_cannot():
+    q, k, v, _ = inputs()
+    bias = registry.resolve_class("positions", "alibi")().attention_bias(
+        {}, jnp.arange(T)[None], jnp.arange(T)[None], bidirectional=False
+    )
+    for options, reason in (
+        ({"bias": jnp.zeros((1, N, T, T))}, "only on the distance"),
+        ({"bias": bias}, "no grouped heads"),
+        ({"bias": bias, "softcap": 2.0}, "no soft cap"),
+        ({}, "no grouped heads"),
+        ({"bias": bias, "sharding": On("tpu", "TPU v4")}, "chips before v5 cannot roll"),
+    ):
+        with pytest.raises(
+            ConfigError,
+            match=rf"attention 'flash_relative_bias': .*{reason}.*; set model.attention=auto",
+        ):
+            RELATIVE(q, k, v, **options)
+    for shape, options, reason in (
+        ((1, T, 2, 64), {"mask": masks.causal()}, "without a bias"),
+        ((1, T, 2, 128), {}, "without a bias"),
+        ((1, T, 13, 48), {}, "fill whole lanes"),
+        (
+            (1, 2048, 4, 96),
+            {},
+            "too many columns for the memory of a core",
+        ),  # the TPU compiler ran out of it
+    ):
+        with pytest.raises(ConfigError, match=f"attention 'flash_relative_bias': .*{reason}"):
+            RELATIVE(*[jnp.zeros(shape)] * 3, **options)
+
+
+def test_fewer_heads_than_devices_are_whole_on_each(monkeypatch):
+    monkeypatch.setattr(
+        On, "num_shards", lambda self, letter: Shards(4 if letter == "N" else 1, "tensor")
+    )
+    q = jnp.zeros((1, T, 2, 64))
+    assert flash_relative_bias.unsupported_reason(q, q, q, Arguments(sharding=On("tpu"))) == ""
+
+
+def test_kernels_of_tpus_are_not_for_gpus():
+    with pytest.raises(ConfigError, match="the kernel is for TPUs, not for gpu"):
+        SPLASH(*inputs()[:3], sharding=On("gpu"))
+
+
+@pytest.mark.parametrize(
+    ("name", "home"), [("cudnn", "gpu"), ("splash", "tpu"), ("flash_relative_bias", "tpu")]
+)
+def test_a_kernel_asked_for_elsewhere_is_refused_at_the_door(name, home):
+    with pytest.raises(
+        ConfigError,
+        match=rf"{name}': is a kernel for {home} devices, but these are cpu; set .*=auto",
+    ):
+        attention(*inputs()[:3], implementation=name)
+    with pytest.raises(ConfigError, match=f"a kernel for {home} devices"):
+        build_model("gpt2", "tiny", attention=name).init(
+            jax.random.key(0), jnp.zeros((1, 4), jnp.int32)
+        )
+
+
+@pytest.mark.parametrize(
+    ("length", "name"), [(200, "dense"), (300, "chunked_causal"), (800, "blockwise")]
+)
+def test_on_a_cpu_the_form_goes_by_the_length(monkeypatch, length, name):
+    monkeypatch.setattr(registry.resolve("attentions", name), "attend", lambda *arrays: name)
+    q = jnp.zeros((1, length, 2, 8))
+    assert attention(q, q, q, mask=masks.causal()) == name
+
+
+def test_an_unknown_implementation_is_answered_with_the_nearest():
+    with pytest.raises(
+        ValueError, match=r"no 'flash'.*choose from blockwise, chunked_causal, cudnn, dense"
+    ):
+        attention(*inputs()[:3], implementation="flash")

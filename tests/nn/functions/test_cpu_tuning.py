@@ -1,0 +1,180 @@
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxformer_lite import sharding
+from flaxformer_lite.config import MeshConfig
+from flaxformer_lite.data import dummy
+from flaxformer_lite.nn.attentions.dispatch import attention
+from flaxformer_lite.nn.functions import cpu_tuning
+from flaxformer_lite.nn.functions.sharding import UNSHARDED, ActivationSharding
+from flaxformer_lite.runs.start.initial_state import initial_state
+from flaxformer_lite.sharding.activations import LocalSharding
+from flaxformer_lite.training import program
+from tests.training import tiny_runs
+
+TOKENS = 256
+WIDTH = 64
+HIDDEN = 1024
+LAYERS = 4
+
+
+def gated(inputs):
+    gate, up = inputs
+    return jax.nn.silu(gate) * up
+
+
+def plain_matmul(make, inputs, kernel):
+    return make(inputs) @ kernel
+
+
+def net(matmul):
+    def apply(weights, x):
+        for up, gate, down in weights:
+            x = x + matmul(gated, (x @ up, x @ gate), down)
+        return jnp.square(x).sum()
+
+    return apply
+
+
+@pytest.fixture
+def case():
+    keys = iter(jax.random.split(jax.random.key(0), 3 * LAYERS + 1))
+    shapes = ((WIDTH, HIDDEN), (WIDTH, HIDDEN), (HIDDEN, WIDTH))
+    weights = [
+        [0.1 * jax.random.normal(next(keys), shape) for shape in shapes] for _ in range(LAYERS)
+    ]
+    return weights, jax.random.normal(next(keys), (2, TOKENS // 2, WIDTH))
+
+
+PLAIN = jax.grad(net(plain_matmul))
+TUNED = jax.grad(net(cpu_tuning.recompute_matmul))
+
+
+def test_recomputed_gradients_are_those_of_the_product(case):
+    for got, want in zip(jax.tree.leaves(TUNED(*case)), jax.tree.leaves(PLAIN(*case)), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4 * np.abs(want).max())
+
+
+def test_what_is_recomputed_is_not_kept(case):
+    def held(gradients):
+        return jax.jit(gradients).lower(*case).compile().memory_analysis().temp_size_in_bytes
+
+    assert held(TUNED) < held(PLAIN) - (LAYERS - 1) * 4 * TOKENS * HIDDEN
+
+
+def test_products_of_matrices_and_their_gradients_copy_nothing_to_transpose_it():
+    up, down, x = (
+        jax.random.normal(jax.random.key(n), shape)
+        for n, shape in enumerate(((32, 8, 16), (8, 16, 32), (4, 8, 32)))
+    )
+
+    def loss(product, kernels, x):
+        return jnp.square(product(jnp.tanh, product(None, x, kernels[0], 1), kernels[1], 2)).sum()
+
+    def plain(make, x, kernel, summed):
+        return jnp.tensordot(make(x) if make else x, kernel, summed)
+
+    def tuned(make, x, kernel, summed):
+        return cpu_tuning.matmul_of_matrices(x, kernel, summed, make)
+
+    (got, got_text), (want, want_text) = (
+        (compiled((up, down), x), compiled.as_text())
+        for product in (tuned, plain)
+        for compiled in [
+            jax.jit(jax.grad(functools.partial(loss, product), (0, 1)))
+            .lower((up, down), x)
+            .compile()
+        ]
+    )
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4 * np.abs(b).max())
+    assert " transpose(" in want_text
+    assert " transpose(" not in got_text and " copy(" not in got_text
+
+
+def test_a_bias_for_all_rows_has_the_same_gradient_in_slices():
+    q, k, v = (jax.random.normal(jax.random.key(n), (3, 96, 2, 4)) for n in range(3))
+
+    def loss(bias, tuned):
+        sharding = ActivationSharding(tuned=tuned)
+        return jnp.square(
+            attention(q, k, v, bias=bias, sharding=sharding, implementation="dense")
+        ).sum()
+
+    bias = jax.random.normal(jax.random.key(3), (1, 2, 96, 96))
+    both = jax.jit(jax.value_and_grad(loss), static_argnums=1)
+    for got, want in zip(both(bias, True), both(bias, False), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+    sums = [
+        str(jax.make_jaxpr(lambda x, on=on: both(x, on))(bias)).count("reduce_sum[")
+        for on in (True, False)
+    ]
+    assert sums[0] < sums[1]
+    got, want = (both(bias.astype(jnp.bfloat16), on)[1] for on in (True, False))
+    assert np.mean(got != want) < 0.01  # slices are added before they are rounded
+
+
+@pytest.mark.parametrize("vocabulary", [1, 3, 10])
+def test_a_sum_in_slices_is_the_sum(vocabulary):
+    total, a, x = (
+        jax.random.normal(jax.random.key(n), shape)
+        for n, shape in enumerate(((vocabulary, 5), (7, vocabulary), (7, 5)))
+    )
+    got = cpu_tuning.accumulate_product(total, a, x, lambda a, x: a.T @ x)
+    np.testing.assert_allclose(got, total + a.T @ x, rtol=1e-5, atol=1e-5)
+
+
+def test_what_is_scheduled_after_a_number_depends_on_it_and_is_unchanged():
+    x = jnp.arange(3.0)
+    done = jnp.ones(2)
+    np.testing.assert_array_equal(cpu_tuning.schedule_after([done], x), x)
+    assert "ne" not in str(jax.make_jaxpr(lambda d: cpu_tuning.schedule_after([], x))(done))
+    assert jnp.isnan(cpu_tuning.schedule_after([done.at[0].set(jnp.nan)], x)).all()
+
+
+def test_programs_that_run_once_are_compiled_with_less_care_on_a_cpu_alone():
+    assert cpu_tuning.run_once_options(ActivationSharding(tuned=True))
+    assert cpu_tuning.run_once_options(UNSHARDED) is None
+    assert cpu_tuning.run_once_options(LocalSharding("tpu", tuned=True)) is None
+
+
+def built(folder, family, tuned, devices=1):
+    cfg = tiny_runs.config(
+        folder, family, train={"cpu_tuning": tuned}, mesh=MeshConfig(data=devices)
+    )
+    model = dataclasses.replace(cfg.model, dropout=0.0, vocab_size=96)
+    cfg = dataclasses.replace(cfg, model=model)
+    return program.build(cfg, sharding.build_mesh(cfg.mesh), dummy.example(cfg)), dummy.batch(cfg)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "t5"])
+def test_plain_equals_tuned(tmp_path, family):
+    """Loss, norm of the gradients and updated parameters of a step."""
+    (plain, batch), (tuned, _) = (built(tmp_path, family, switch) for switch in (False, True))
+    texts = [str(jax.make_jaxpr(run.train_step)(run.target, run.batch)) for run in (plain, tuned)]
+    assert (
+        "recomputed" not in texts[0]
+        and "is_finite" not in texts[0]
+        and len(texts[0]) != len(texts[1])
+    )
+    results = [run.train_step(initial_state(run), batch) for run in (plain, tuned)]
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), *results)
+
+
+def test_a_mesh_is_not_tuned(tmp_path):
+    """Several devices run the plain program, and so do steps written by hand; the switch is for one
+    CPU."""
+    texts = [
+        str(jax.make_jaxpr(run.train_step)(run.target, run.batch)).count("custom_vjp")
+        for run, _ in (
+            built(tmp_path, "gpt2", True),
+            built(tmp_path, "gpt2", True, 2),
+            built(tmp_path, "gpt2", False, 2),
+        )
+    ]
+    assert texts[1] == texts[2]

@@ -1,0 +1,178 @@
+"""Recurrent decoders that attend: the papers' equations one token at a time, and what models of
+them write."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxformer_lite import Context, generate, padding
+from flaxformer_lite.config import ConfigError, Execution
+from flaxformer_lite.nn.mixers.attentive import AttentiveConfig
+from flaxformer_lite.nn.mixers.gru import GruConfig
+from flaxformer_lite.nn.mixers.lstm import LstmConfig
+from tests.inference.beam_reference import beam_search
+from tests.models.tiny import built, close, ids, logits_of, small
+
+B = 2
+T = 5
+S = 4
+D = 6
+U = 3
+BAHDANAU = AttentiveConfig(units=U)
+LUONG = AttentiveConfig(units=U, cell="lstm", score="multiplicative", query="current")
+FAMILY = {"family": "seq2seq_recurrent"}
+MODELS = {
+    "bahdanau": FAMILY,
+    "luong": FAMILY | {"mixer": LstmConfig(), "decoder_mixer": LUONG, "residual": "sequential"},
+}
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def bahdanau(p, x, source, keep):
+    """Appendix A.1.2 and A.2.2, a token at a time; the readout is that of Luong et al."""
+    out = np.zeros((B, T, D))
+    for b in range(B):
+        s = np.zeros(U)
+        columns = source[b, keep[b]]
+        for t in range(T):
+            energy = (
+                np.tanh(s @ p["query"]["kernel"] + columns @ p["key"]["kernel"])
+                @ p["score"]["kernel"][0]
+            )
+            c = np.exp(energy) @ columns / np.exp(energy).sum()
+            inward = np.einsum("d,dzu->zu", x[b, t], p["input"]["kernel"]) + p["bias"][:3]
+            r, z, n = inward + np.einsum("d,dzu->zu", c, p["context"]["kernel"])
+            r_h, z_h, n_h = np.einsum("v,vzu->zu", s, p["kernel"])
+            candidate = np.tanh(n + sigmoid(r + r_h) * (n_h + p["bias"][3]))
+            z = sigmoid(z + z_h)
+            s = (1 - z) * candidate + z * s
+            out[b, t] = np.tanh(np.concatenate([s, c]) @ p["out"]["kernel"])
+    return out
+
+
+def luong(p, x, source, keep):
+    """Equations 5, 7 and 8 ("general"), a token at a time."""
+    out = np.zeros((B, T, D))
+    for b in range(B):
+        h = np.zeros(U)
+        cell = np.zeros(U)
+        columns = source[b, keep[b]]
+        for t in range(T):
+            gates = np.einsum("d,dzu->zu", x[b, t], p["input"]["kernel"]) + p["bias"]
+            i, f, g, o = gates + np.einsum("v,vzu->zu", h, p["kernel"])
+            cell = sigmoid(f) * cell + sigmoid(i) * np.tanh(g)
+            h = sigmoid(o) * np.tanh(cell)
+            score = np.exp(columns @ p["key"]["kernel"] @ h)
+            out[b, t] = np.tanh(
+                np.concatenate([h, score @ columns / score.sum()]) @ p["out"]["kernel"]
+            )
+    return out
+
+
+@pytest.mark.parametrize(
+    ("record", "paper"), [(BAHDANAU, bahdanau), (LUONG, luong)], ids=["bahdanau", "luong"]
+)
+def test_equals_the_papers_equations(record, paper):
+    draw = np.random.default_rng(0)
+    keep = np.asarray([[True] * S, [True, False, True, False]])
+    x, source = (draw.standard_normal((B, n, D)).astype(np.float32) for n in (T, S))
+    context = Context(encoder_output_BSD=jnp.asarray(source), cross_mask=padding(jnp.asarray(keep)))
+    module = record.module(Execution(), causal=True)
+    params = jax.jit(module.init)(jax.random.key(0), x, context)["params"]
+    params = jax.tree.map(lambda leaf: draw.standard_normal(leaf.shape).astype(np.float32), params)
+    y = jax.jit(module.apply)({"params": params}, x, context)
+    np.testing.assert_allclose(y, paper(params, x, source, keep), atol=2e-5)
+
+
+@pytest.fixture(
+    params=["bahdanau", pytest.param("luong", marks=pytest.mark.nightly)], scope="module"
+)
+def translator(request):
+    return built(small(**MODELS[request.param]), seed=1)
+
+
+def test_writes_what_the_whole_predicts_greedily_and_with_beams(translator):
+    model, params = translator
+    sources = np.asarray(ids(3))
+    keep = np.ones((2, 10), np.int32)
+    keep[1, 6:] = 0
+
+    def next_logprobs(row, i):
+        padded = jnp.asarray([row + [0] * (8 - len(row))], jnp.int32)
+        logits = logits_of(
+            model,
+            params,
+            input_ids=sources[i : i + 1],
+            decoder_input_ids=padded,
+            attention_mask=jnp.asarray(keep[i : i + 1]),
+        )
+        return np.asarray(jax.nn.log_softmax(logits[0, len(row) - 1]))
+
+    inputs = [row[kept != 0].tolist() for row, kept in zip(sources, keep, strict=True)]
+    settings = dict(max_new_tokens=6, pad_token_id=0, eos_token_id=7, decoder_start_token_id=0)
+    for beams in (1, 3):
+        found = np.asarray(generate(model, params, inputs, num_beams=beams, **settings))
+        for i, row in enumerate(found):
+            (want,), _ = beam_search(
+                lambda ids, i=i: next_logprobs(ids, i), [0], beams=beams, new=6, eos={7}
+            )
+            assert row[-6:].tolist()[: len(want) - 1] == want[1:]
+
+
+def test_pairs_in_a_row_do_not_meet(translator):
+    model, params = translator
+    x = ids(1)
+    y = ids(2)
+    segments = jnp.asarray([[1] * 4 + [2] * 6] * 2, jnp.int32)
+    packed = logits_of(
+        model,
+        params,
+        input_ids=x,
+        decoder_input_ids=y,
+        segment_ids=segments,
+        decoder_segment_ids=segments,
+    )
+    alone = logits_of(model, params, input_ids=x[:, 4:], decoder_input_ids=y[:, 4:])
+    close(packed[:, 4:], alone)
+
+
+def test_what_cannot_be_is_refused():
+    x = jnp.ones((2, 3, D))
+    with pytest.raises(
+        ConfigError, match=r"^mixer.name='attentive': attends to an encoder's output from a decoder"
+    ):
+        AttentiveConfig().module(Execution(), causal=False)
+    with pytest.raises(ConfigError, match=r"^encoder_output_BSD=None: an attentive layer"):
+        AttentiveConfig().module(Execution(), causal=True).init(jax.random.key(0), x)
+    with pytest.raises(ConfigError, match=r"^encoder_output_BSD=None: an attentive layer"):
+        built(small("gpt2", mixer=AttentiveConfig()))
+    with pytest.raises(
+        ConfigError, match=r"^score='dot': no 'dot'; choose from additive, multiplicative"
+    ):
+        AttentiveConfig(score="dot")
+    with pytest.raises(
+        ConfigError,
+        match=r"^position.name='t5_buckets': is for attention, and no layer of the encoder",
+    ):
+        built(small("t5", mixer=GruConfig()))
+
+
+@pytest.mark.parametrize("query", ["previous", "current"])
+def test_a_layer_alone_takes_masks_of_the_source_that_fit_it(query):
+    layer = AttentiveConfig(query=query).module(Execution(), causal=True)
+    x, source = (jax.random.normal(jax.random.key(n), (2, n, 8)) for n in (4, 5))
+    context = Context(encoder_output_BSD=source)
+    keep = jnp.asarray([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], bool)
+    variables = layer.init(jax.random.key(0), x, context)
+    array = jnp.broadcast_to(keep[:, None], (2, 4, 5))
+    own, other = (
+        layer.apply(variables, x, context.replace(cross_mask=mask))
+        for mask in (array, padding(keep))
+    )
+    close(own, other)
+    with pytest.raises(ValueError, match=r"^padding\(keep\) has 3 columns for 5 keys"):
+        layer.apply(variables, x, context.replace(cross_mask=padding(keep[:, :3])))

@@ -1,0 +1,68 @@
+"""Every mixer in its folder: width kept, no look into the future, a cache that computes the same,
+rules for its paths."""
+
+import re
+
+import jax
+import numpy as np
+import pytest
+from flax.traverse_util import flatten_dict
+
+from flaxformer_lite import registry
+from flaxformer_lite.config import LayerConfig, StackConfig
+from flaxformer_lite.nn.feed_forwards.mlp import MlpConfig
+from flaxformer_lite.nn.modules.cache import init_stack_cache
+from flaxformer_lite.nn.modules.stack import Stack
+
+OPTIONS = {"attention": {"num_heads": 4, "num_kv_heads": 2}}  # of mixers that need some
+RECORDS = [
+    registry.resolve_class("mixers", name)(**OPTIONS.get(name, {}))
+    for name in registry.available("mixers")
+]
+# tests/nn/mixers/test_attentive.py
+RECORDS = [record for record in RECORDS if not record.reads_source]
+B = 2
+T = 6
+D = 32
+
+
+@pytest.fixture(params=RECORDS, ids=lambda record: record.name)
+def stack(request):
+    record = StackConfig(
+        num_layers=2, pattern=(LayerConfig(mixer=request.param, feed_forward=MlpConfig()),)
+    )
+    module = Stack(record, causal=True)
+    x = jax.random.normal(jax.random.key(0), (B, T, D))
+    return record, module, module.init(jax.random.key(1), x), x
+
+
+def test_the_width_stays_and_jit_computes_the_same(stack):
+    _, module, variables, x = stack
+    y = module.apply(variables, x)
+    assert y.shape == x.shape and y.dtype == x.dtype and not np.allclose(y, x)
+    np.testing.assert_allclose(jax.jit(module.apply)(variables, x), y, rtol=1e-5, atol=1e-6)
+
+
+def test_the_past_does_not_see_the_future(stack):
+    _, module, variables, x = stack
+    y = module.apply(variables, x)
+    changed = module.apply(variables, x.at[:, 4:].add(1.0))
+    np.testing.assert_allclose(changed[:, :4], y[:, :4], rtol=0, atol=1e-6)
+    assert not np.allclose(changed[:, 4:], y[:, 4:])
+
+
+def test_chunks_with_a_cache_equal_the_whole(stack):
+    record, module, variables, x = stack
+    cache = init_stack_cache(record, B, T, D)
+    first, cache = module.apply(variables, x[:, :4], cache=cache)
+    rest, _ = module.apply(variables, x[:, 4:], cache=cache)
+    whole = module.apply(variables, x)
+    np.testing.assert_allclose(np.concatenate([first, rest], axis=1), whole, rtol=1e-5, atol=1e-5)
+
+
+def test_rules_match_the_paths(stack):
+    record, _, variables, _ = stack
+    leaves = flatten_dict(variables["params"], sep="/")
+    for pattern, axes in record.pattern[0].mixer.partition_rules():
+        found = [path for path in leaves if re.search(pattern, path)]
+        assert found and all(len(axes) <= leaves[path].ndim for path in found), pattern

@@ -1,0 +1,40 @@
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxformer_lite.nn.positions.sinusoidal import Sinusoidal
+
+
+@pytest.mark.parametrize("layout", ["interleaved", "halves"])
+def test_the_formula_of_the_paper(layout):
+    width = 6
+    positions = [0, 7, 300, 4095]
+    embedded = Sinusoidal(layout=layout).embed(
+        {}, jnp.zeros((1, 4, width)), jnp.asarray([positions])
+    )
+    for t, position in enumerate(positions):
+        for i in range(width // 2):
+            angle = position / 10000 ** (2 * i / width)
+            sine, cosine = (2 * i, 2 * i + 1) if layout == "interleaved" else (i, i + width // 2)
+            assert float(embedded[0, t, sine]) == pytest.approx(math.sin(angle), abs=3e-7)
+            assert float(embedded[0, t, cosine]) == pytest.approx(math.cos(angle), abs=3e-7)
+
+
+def test_a_shift_is_a_rotation():
+    """PE(pos + k) is a linear function of PE(pos), the same for every pos (section 3.5)."""
+    embedded = Sinusoidal().embed({}, jnp.zeros((1, 30, 8)), jnp.arange(30)[None])[0]
+    products = np.asarray(embedded @ embedded.T)
+    np.testing.assert_allclose(
+        np.diag(products, 5), np.diag(products, 5)[0] * np.ones(25), rtol=1e-4
+    )
+
+
+def test_what_is_refused():
+    with pytest.raises(
+        ValueError, match="layout='stacked': no 'stacked'; choose from interleaved, halves"
+    ):
+        Sinusoidal(layout="stacked")
+    with pytest.raises(ValueError, match=r"d_model=7.*even width; try 8"):
+        Sinusoidal().tables(d_model=7, num_heads=1, head_dim=7, max_length=4)

@@ -1,0 +1,89 @@
+import html
+import math
+import re
+
+from flaxformer_lite.runs.report.chart import DOTTED, MOST, Line, chart, number
+
+
+def drawn(svg, color):
+    """The points of a line, as shares of the plot's width and height from its top left corner."""
+    path = re.search(rf'<path class="{color}" d="M([^"]*)"', svg)[1]
+    return [tuple(float(part) / 1000 for part in point.split()) for point in path.split("L")]
+
+
+def labels(svg, axis):
+    found = re.findall(rf'<span class="{axis}" style="\w+:([\d.]+)%">([^<]*)<', svg)
+    return {text: float(place) / 100 for place, text in found}
+
+
+def line(values, every=1, **options):
+    return Line("held out", [(every * i, y) for i, y in enumerate(values)], "c0", **options)
+
+
+def test_points_lie_where_the_labels_of_the_axes_say():
+    svg = chart("loss", [line([4.0, 3.0, 2.0], every=50)], 100.0)
+    (_, top), (middle, center), (right, bottom) = drawn(svg, "c0")
+    assert (middle, right) == (0.5, 1.0) and top < center < bottom
+    assert (
+        labels(svg, "y")["3"] == center
+        and labels(svg, "x")["20"] == 0.2
+        and labels(svg, "x")["100"] == 1.0
+    )
+
+
+def test_a_few_huge_values_make_the_axis_logarithmic_and_a_schedule_does_not():
+    svg = chart("perplexity", [line([30_000.0, 300.0, 40.0, 30.0, 30.0])], 4.0)
+    assert "(logarithmic)" in svg and {"100", "1000", "10k"} <= set(labels(svg, "y"))
+    heights = [y for _, y in drawn(svg, "c0")]
+    assert math.isclose(
+        (heights[1] - heights[0]) / 2,
+        labels(svg, "y")["100"] - labels(svg, "y")["1000"],
+        abs_tol=0.002,
+    )
+    warmed = [
+        min(step / 100, 1) * (0.1 + 0.9 * math.cos(step / 700)) * 1e-3 for step in range(1, 1000)
+    ]
+    assert "(logarithmic)" not in chart("rate", [line(warmed)], 1000.0)
+
+
+def test_labels_of_close_values_differ():
+    names = labels(chart("norm", [line([12.5901, 12.5904, 12.5909])], 2.0), "y")
+    assert len(names) > 2 and all(12.59 < float(name) < 12.592 for name in names)
+
+
+def test_many_points_become_few_and_keep_their_spikes():
+    values = [1.0] * 10_000
+    values[7_321] = 9.0
+    points = drawn(chart("norm", [line(values)], 9_999.0), "c0")
+    assert len(points) <= MOST + 2
+    highest = min(points, key=lambda point: point[1])
+    assert abs(highest[0] - 0.7321) < 0.001 and sum(point[1] == highest[1] for point in points) == 1
+
+
+def test_dots_name_their_values_unless_there_are_too_many():
+    assert "<title>step 2: 0.125</title>" in chart(
+        "loss", [line([1.0, 0.5, 0.125], dots=True)], 2.0
+    )
+    assert "<title>" not in chart("loss", [line([1.0] * (DOTTED + 1), dots=True)], 60.0)
+
+
+def test_values_that_are_not_finite_equal_or_alone_are_no_trouble():
+    assert len(drawn(chart("loss", [line([1.0, math.nan, math.inf, 2.0])], 3.0), "c0")) == 2
+    assert chart("loss", [line([math.nan])], 1.0) == "" == chart("loss", [], 1.0)
+    for values in ([0.0], [0.0, 0.0], [5.0, 5.0], [-1e300, 1e300], [1e-12, 2e-12]):
+        places = [y for _, y in drawn(chart("loss", [line(values)], float(len(values) - 1)), "c0")]
+        assert all(0 <= place <= 1 for place in places)
+
+
+def test_names_are_text_and_a_level_is_dashed():
+    svg = chart("<b>", [line([1.0, 2.0])._replace(label="<i>")], 1.0, level=("<u>", 1.5))
+    assert all(
+        html.escape(name) in svg and name not in svg.replace("<b>&lt;b&gt;</b>", "")
+        for name in ("<b>", "<i>", "<u>")
+    )
+    assert 'class="level"' in svg and "1.5" in svg
+
+
+def test_numbers_are_short():
+    shown = [number(v) for v in (0.0, 0.25, -3.0, 9999.0, 12_000.0, 2.5e6, 3e9, 3e-4, 1e-8)]
+    assert shown == ["0", "0.25", "-3", "9999", "12k", "2.5M", "3G", "0.0003", "1e-08"]

@@ -1,0 +1,46 @@
+import time
+
+import pytest
+
+from flaxformer_lite.runs.report import clock
+
+
+def test_each_moment_counts_for_the_innermost_part(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+
+    def passes(seconds):
+        now[0] += seconds
+
+    one = clock.Clock()
+    passes(5)
+    one.turn_to("steps")
+    passes(60)
+    with one.during("evaluation"):
+        passes(2)
+        with one.during("compile"):
+            assert one.doing == "compile"
+            passes(7)
+        passes(1)
+    with one.during("devices"), pytest.raises(OSError), one.during("checkpoint"):
+        passes(3)
+        raise OSError
+    passes(22)
+    assert one.doing == "steps"
+    assert one.read() == {
+        "start": 5,
+        "steps": 82,
+        "evaluation": 3,
+        "compile": 7,
+        "checkpoint": 3,
+        "devices": 0,
+    }
+    assert (
+        clock.words(one.seconds)
+        == "1:40: 82% in steps, 7% compiling, 3% evaluating, 3% saving, 5% starting"
+    )
+    assert clock.goodput(one.seconds) == 0.82 and clock.goodput({}) == 0.0
+
+
+def test_work_of_the_host_and_of_devices_are_one_part():
+    assert clock.parts({"steps": 1.0, "devices": 2.0, "other": 0.0}) == {"steps": 3.0}

@@ -1,0 +1,54 @@
+"""Runs on text, applied to another text."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from flaxformer_lite.config import ConfigError, TokenizerConfig
+from flaxformer_lite.config.mixture import SourceConfig
+from flaxformer_lite.data import pipeline
+from flaxformer_lite.objectives.text.text_objective import unigram_loss
+from flaxformer_lite.runs import loop
+from flaxformer_lite.runs.evaluate_file import open_file, open_trained
+from flaxformer_lite.text import tokenizer
+from tests.training import tiny_runs
+
+
+def test_another_text_is_read_by_the_tokenizer_of_the_run(tmp_path):
+    cfg = tiny_runs.config(tmp_path, train={"steps": 10, "eval_every": 10, "checkpoint_every": 10})
+    words = TokenizerConfig(name="byte_bpe", vocab_size=400)
+    cfg = dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, tokenizer=words))
+    loop.run(cfg, tmp_path / "run")
+    (tmp_path / "other.jsonl").write_bytes(
+        Path(cfg.data.path).read_bytes()[:9000].rpartition(b"\n")[0]
+    )
+    trained = open_trained(tmp_path / "run")
+    data = open_file(trained, str(tmp_path / "other.jsonl"))
+    assert data.tokenizer.fingerprint == tokenizer.load(tmp_path / "run" / "tokenizer").fingerprint
+    metrics, _ = trained.evaluate(data)
+    assert metrics["nll"] < 5, "a tokenizer of its own gives ids that mean nothing to the model"
+    train = pipeline.open_dataset(cfg)
+    counts = train.objective.fit_baseline(train)["counts"]
+    want = ("unigram baseline", pytest.approx(unigram_loss(data, counts)))
+    assert trained.baseline(data) == want, "of the text that the run was trained on"
+    assert trained._replace(fitted=None).baseline(data) is None
+    with pytest.raises(ConfigError, match=r"baseline\.json: does not fit .* delete it"):
+        trained._replace(fitted={"counts": [1, 2]}).baseline(data)
+    own = (tmp_path / "other.jsonl").read_text()
+    (tmp_path / "body.jsonl").write_text(own.replace('"text":', '"body":'))
+    with pytest.raises(
+        ConfigError,
+        match=r"no text under 'text' \(keys: .*'body'\); set the field, --columns=text=body\.",
+    ):
+        open_file(trained, str(tmp_path / "body.jsonl"))
+    sources = {
+        name: SourceConfig(path=cfg.data.path, text_field="body") for name in ("web", "code")
+    }
+    fields = {"columns": "text=body"}, {"path": "", "mixture": sources}
+    for found in (
+        dataclasses.replace(trained.cfg, data=dataclasses.replace(trained.cfg.data, **own))
+        for own in fields
+    ):
+        again = open_file(trained._replace(cfg=found), str(tmp_path / "body.jsonl"))
+        assert again.num_examples == data.num_examples

@@ -1,0 +1,418 @@
+"""Whole runs of tiny models: resume, refusals, failures, signals."""
+
+import dataclasses
+import html
+import json
+import os
+import shutil
+import signal
+import time
+
+import jax
+import numpy as np
+import pytest
+from jax.experimental.compilation_cache import compilation_cache
+
+from flaxformer_lite.checkpoints.manager import CheckpointError, Checkpoints
+from flaxformer_lite.config import ConfigError, MeshConfig, to_config_dict
+from flaxformer_lite.nn.attentions import dispatch
+from flaxformer_lite.runs import loop, trainer
+from flaxformer_lite.runs.interrupt import Interrupt
+from flaxformer_lite.runs.report import metrics
+from flaxformer_lite.runs.start import setup
+from flaxformer_lite.runs.start.preflight import RunError, lock_workdir
+from flaxformer_lite.runs.watchers.watcher import Watcher
+from flaxformer_lite.runtime.processes import ALONE
+from tests.runs.test_report import run_as_printed
+from tests.training import tiny_runs
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("text")
+
+
+@pytest.fixture(scope="module")
+def cfg(folder):
+    """Eight steps of a GPT, without dropout, as meshes draw it differently."""
+    cfg = tiny_runs.config(folder)
+    return dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, dropout=0.0))
+
+
+@pytest.fixture(scope="module")
+def finished(cfg, tmp_path_factory):
+    """The workdir of these eight steps; only its copies are written to."""
+    workdir = tmp_path_factory.mktemp("finished") / "run"
+    loop.run(cfg, workdir)
+    return workdir
+
+
+def test_a_page_runs_as_its_records_do(cfg, finished, tmp_path):
+    page = to_config_dict(tiny_runs.steps(cfg, 1))
+    page.train.steps = 8
+    copy = shutil.copytree(finished, tmp_path / "run")
+    before = (copy / "config.json").read_text()
+    assert loop.run(page, copy) == ""  # the same run, which has ended
+    assert (copy / "config.json").read_text() == before
+    page.train.steps = -1
+    with pytest.raises(ConfigError, match="steps"):
+        loop.run(page, copy)
+
+
+@pytest.fixture
+def workdir(finished, tmp_path):
+    return shutil.copytree(finished, tmp_path / "run")
+
+
+@pytest.fixture(scope="module")
+def programs():
+    return {}
+
+
+@pytest.fixture
+def traced_once(monkeypatch, programs):
+    """Lets runs of one model share their traced steps, where what surrounds the steps is tested."""
+
+    def prepare(cfg):
+        key = dataclasses.replace(
+            cfg, train=dataclasses.replace(cfg.train, steps=1, checkpoint_every=1)
+        )
+        programs.setdefault(key, setup.prepare(cfg))
+        return dataclasses.replace(
+            programs[key], cfg=dataclasses.replace(programs[key].cfg, train=cfg.train)
+        )
+
+    monkeypatch.setattr(loop, "prepare", prepare)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forget_the_compilation_cache():
+    yield
+    jax.config.update("jax_compilation_cache_dir", None)
+    compilation_cache.reset_cache()
+
+
+def leaves_of(workdir, step):
+    """Path -> SHA-256 of the checkpoint's leaves."""
+    meta = json.loads(
+        next((workdir / "checkpoints" / str(step) / "meta").rglob("metadata")).read_text()
+    )
+    return {path: content for path, (_, _, content) in meta["leaves"].items()}
+
+
+def test_a_run_learns_and_leaves_its_files(folder, tmp_path, capsys):
+    dispatch._say.cache_clear()
+    loop.run(
+        tiny_runs.config(
+            folder,
+            train={"steps": 30, "eval_every": 15, "checkpoint_every": 30, "sample_tokens": 9},
+        ),
+        tmp_path,
+    )
+    said = capsys.readouterr().out
+    for word in (
+        "parameters",
+        "attention: dense",
+        "unigram baseline",
+        "perplexity",
+        "bits per byte",
+        "tokens/s",
+        "in steps, ",
+        "of the process at most",
+        "0 after step two",
+        "next",
+    ):
+        assert word in said, word
+    evals = [r for r in metrics.read(tmp_path / "metrics.jsonl") if r["split"] == "eval"]
+    assert [r["step"] for r in evals] == [0, 15, 30]
+    assert evals[-1]["loss"] < evals[0]["loss"] - 0.5
+    trains = [r for r in metrics.read(tmp_path / "metrics.jsonl") if r["split"] == "train"]
+    assert [r["step"] for r in trains] == list(range(2, 31, 2))
+    assert {
+        "loss",
+        "grad_norm",
+        "param_norm",
+        "learning_rate",
+        "tokens_per_second",
+        "step_seconds",
+        "goodput",
+        "peak_process_bytes",
+    } <= trains[1].keys()
+    assert (tmp_path / "loss.png").stat().st_size > 10_000
+    samples = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
+    assert [sample["step"] for sample in samples] == [15, 30]
+    report = (tmp_path / "report.html").read_text()
+    assert "<p>finished: step 30 of 30; " in report
+    for text in (samples[0]["texts"][1][1], samples[1]["texts"][1][1]):
+        assert html.escape(text) in report
+    assert samples[1]["texts"][1][1].splitlines()[0] in said
+    assert (
+        json.loads((tmp_path / "config.json").read_text())["config"]["model"]["vocab_size"] % 64
+        == 0
+    )
+    assert list((tmp_path / "tokenizer").iterdir()) and list((tmp_path / "tensorboard").iterdir())
+    run_as_printed(said, {"write"}, capsys)
+
+
+def same_end(workdir, other):
+    assert leaves_of(workdir, 8) == leaves_of(other, 8)
+    last, due = (metrics.read(one / "metrics.jsonl")[-1] for one in (workdir, other))
+    assert last == due
+
+
+def test_stopping_and_resuming_is_bit_for_bit_the_uninterrupted_run(
+    cfg, finished, tmp_path, capsys
+):
+    loop.run(tiny_runs.steps(cfg, 3), tmp_path)
+    capsys.readouterr()
+    loop.run(cfg, tmp_path)
+    said = capsys.readouterr().out
+    assert "resuming" in said and "0 after step two" in said
+    same_end(tmp_path, finished)
+
+
+@pytest.mark.nightly
+def test_so_it_is_with_dropout_and_microbatches(folder, tmp_path):
+    """That each objective makes the same examples from any step on is tested in
+    tests/data/test_pipeline.py."""
+    cfg = tiny_runs.config(folder, "bert", train={"accumulate": 2})
+    loop.run(cfg, tmp_path / "straight")
+    loop.run(tiny_runs.steps(cfg, 3), tmp_path / "twice")
+    loop.run(cfg, tmp_path / "twice")
+    same_end(tmp_path / "twice", tmp_path / "straight")
+
+
+def test_another_mesh_and_mode_resume_to_rounding_and_say_so(cfg, finished, tmp_path, capsys):
+    by_hand = MeshConfig(data=2, mode="pmap")
+    loop.run(dataclasses.replace(tiny_runs.steps(cfg, 4), mesh=by_hand), tmp_path)
+    loop.run(dataclasses.replace(cfg, mesh=MeshConfig(data=2, fsdp=2, tensor=2)), tmp_path)
+    assert "mesh.fsdp, mesh.mode, mesh.tensor; equal to rounding" in capsys.readouterr().out
+    straight, moved = (metrics.read(one / "metrics.jsonl")[-1] for one in (finished, tmp_path))
+    np.testing.assert_allclose(moved["loss"], straight["loss"], rtol=1e-4)
+
+
+def test_a_damaged_newest_checkpoint_is_trained_again(cfg, finished, workdir, capsys, traced_once):
+    data = max(
+        (workdir / "checkpoints" / "8" / "state").rglob("d/*"), key=lambda p: p.stat().st_size
+    )
+    os.truncate(data, data.stat().st_size // 2)
+    loop.run(cfg, workdir)
+    assert "notice: checkpoint of step 8 is damaged" in capsys.readouterr().out
+    assert leaves_of(workdir, 8) == leaves_of(finished, 8)
+    trains = [r for r in metrics.read(workdir / "metrics.jsonl") if r["split"] == "train"]
+    assert [r["step"] for r in trains] == [2, 4, 6, 8]
+    assert ["seconds_repeated" in r for r in trains] == [False, False, True, False] and 0 < trains[
+        -1
+    ]["goodput"] < 1
+
+
+def test_nan_stops_at_its_step_and_keeps_the_last_good_checkpoint(cfg, tmp_path, monkeypatch):
+    cfg = tiny_runs.steps(cfg, 20, checkpoint_every=3)
+    real = setup.prepare
+
+    def poisoned(cfg):
+        experiment = real(cfg)
+
+        def step(state, batch):
+            state, out = experiment.train_step(state, batch)
+            broken = jax.numpy.where(state.step >= 5, jax.numpy.nan, out["loss"])
+            return state, {**out, "loss": broken}
+
+        return dataclasses.replace(experiment, train_step=jax.jit(step))
+
+    monkeypatch.setattr(loop, "prepare", poisoned)
+    expected = (
+        r"not finite at step 5: loss nan, gradient norm \d.*, parameter norm \d.*last good"
+        r" checkpoint is step 3"
+    )
+    with pytest.raises(RunError, match=expected):
+        loop.run(cfg, tmp_path)
+    assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir() if p.name.isdigit()) == ["3"]
+    assert "<p>ended by an error (not finite at step 5: " in (tmp_path / "report.html").read_text()
+
+
+def test_a_report_and_samples_that_cannot_be_written_are_one_notice_each(
+    cfg, finished, tmp_path, capsys, traced_once, monkeypatch
+):
+    def sample(*args, **options):
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(trainer, "sample", sample)
+    (tmp_path / "report.html").mkdir()
+    loop.run(tiny_runs.steps(cfg, 8, sample_tokens=5), tmp_path)
+    said = capsys.readouterr().out
+    assert said.count("notice: report.html cannot be written") == 1
+    assert (
+        said.count("notice: a sample cannot be written (out of memory); the run does without.") == 1
+    )
+    same_end(tmp_path, finished)
+
+
+def test_sigterm_finishes_the_step_and_saves(cfg, tmp_path, monkeypatch, capsys, traced_once):
+    cfg = tiny_runs.steps(cfg, 50, checkpoint_every=50)
+    real = trainer.Trainer._settle
+
+    def settle(self, ahead):
+        if ahead and self._in_flight[-1][0] == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+            while not interrupt.caught:
+                time.sleep(0.001)
+        real(self, ahead)
+
+    monkeypatch.setattr(trainer.Trainer, "_settle", settle)
+    with Interrupt() as interrupt:
+        assert loop.run(cfg, tmp_path, interrupt=interrupt) == "SIGTERM"
+    assert (
+        "SIGTERM: stopped after step 5 and saved; the same command continues."
+        in capsys.readouterr().out
+    )
+    assert leaves_of(tmp_path, 5)
+    assert "<p>stopped by SIGTERM: step 5 of 50; " in (tmp_path / "report.html").read_text()
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_a_run_that_is_done_says_so_and_a_last_single_step_compiles_without_a_warning(
+    cfg, workdir, capsys, traced_once
+):
+    loop.run(tiny_runs.steps(cfg, 9), workdir)
+    assert "WARNING" not in capsys.readouterr().out
+    before = leaves_of(workdir, 9)
+    loop.run(tiny_runs.steps(cfg, 3), workdir)
+    assert (
+        "notice: step 9 is done and train.steps=3: nothing is left to train."
+        in capsys.readouterr().out
+    )
+    assert leaves_of(workdir, 9) == before
+
+
+def test_a_config_that_matters_is_refused_with_then_and_now(cfg, workdir):
+    changed = dataclasses.replace(
+        cfg, seed=7, optimizer=dataclasses.replace(cfg.optimizer, learning_rate=0.5)
+    )
+    with pytest.raises(
+        ConfigError, match=r"step 8: optimizer.learning_rate: 0.01 -> 0.5; seed: 0 -> 7.*--workdir"
+    ):
+        loop.run(changed, workdir)
+    wider = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, d_model=32))
+    with pytest.raises(ConfigError, match=r"model.d_model: 16 -> 32"):
+        loop.run(wider, workdir)
+
+
+def test_other_text_is_refused(folder, cfg, workdir, tmp_path):
+    (tmp_path / "text.jsonl").write_text(
+        (folder / "text.jsonl").read_text().replace("seven", "SEVEN")
+    )
+    other = dataclasses.replace(
+        cfg, data=dataclasses.replace(cfg.data, path=str(tmp_path / "text.jsonl"))
+    )
+    with pytest.raises(ConfigError, match="text or tokenizer: "):
+        loop.run(other, workdir)
+
+
+def test_one_run_at_a_time_in_a_workdir(folder, tmp_path):
+    with lock_workdir(tmp_path, ALONE), pytest.raises(RunError, match="another run is writing to"):
+        loop.run(tiny_runs.config(folder), tmp_path)
+
+
+def test_workdir_that_cannot_be_written(folder, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(RunError, match=r"cannot write in .*another --workdir"):
+        loop.run(tiny_runs.config(folder), tmp_path / "file" / "run")
+
+
+def test_a_batch_that_does_not_split_is_refused_before_the_data_is_read(folder, tmp_path):
+    cfg = dataclasses.replace(
+        tiny_runs.config(folder, train={"batch_size": 12}), mesh=MeshConfig(data=8)
+    )
+    with pytest.raises(ConfigError, match=r"try train.batch_size=16"):
+        loop.run(cfg, tmp_path)
+
+
+class Heard(Watcher):
+    """A list of what it hears."""
+
+    def __init__(self):
+        self.calls = []
+
+    def step_begins(self, step):
+        self.calls.append(("begins", step))
+
+    def step_done(self, step, values, seconds):
+        assert values["loss"] > 0 and (seconds is None) == (step == 1)
+        self.calls.append(("done", step))
+
+    def recorded(self, record):
+        self.calls.append((record["split"], record["step"]))
+
+    def evaluated(self, step, record):
+        assert record["split"] == "eval" and record["step"] == step
+        self.calls.append(("evaluated", step))
+
+    def saved(self, step):
+        self.calls.append(("saved", step))
+
+    def close(self):
+        self.calls.append("close")
+
+
+def test_a_watcher_hears_all_that_the_run_does_in_order(cfg, tmp_path, monkeypatch, traced_once):
+    heard = Heard()
+    monkeypatch.setattr(loop, "_watchers", lambda *_, **__: [heard])
+    loop.run(tiny_runs.steps(cfg, 4, checkpoint_every=2), tmp_path)
+    assert [call for call in heard.calls if call[0] != "begins"] == [
+        ("eval", 0),
+        ("evaluated", 0),
+        ("done", 1),
+        ("done", 2),
+        ("train", 2),
+        ("saved", 2),
+        ("done", 3),
+        ("done", 4),
+        ("train", 4),
+        ("eval", 4),
+        ("evaluated", 4),
+        ("saved", 4),
+        "close",
+    ]
+    assert [call[1] for call in heard.calls if call[0] == "begins"] == [1, 2, 3, 4]
+    assert all(
+        heard.calls.index(("begins", step)) < heard.calls.index(("done", step))
+        for step in (1, 2, 3, 4)
+    )
+
+
+def test_a_watcher_closes_after_an_error_and_ends_the_run_with_its_own(
+    cfg, tmp_path, monkeypatch, traced_once
+):
+    class Refusing(Heard):
+        def step_done(self, step, values, seconds):
+            raise RunError("enough")
+
+    heard = Refusing()
+    monkeypatch.setattr(loop, "_watchers", lambda *_, **__: [heard])
+    with pytest.raises(RunError, match="enough"):
+        loop.run(tiny_runs.steps(cfg, 4), tmp_path)
+    assert heard.calls[-1] == "close" and ("saved", 4) not in heard.calls
+    assert "ended by an error (enough)" in (tmp_path / "report.html").read_text()
+
+
+def test_a_failing_background_save_ends_the_run_with_the_last_good_step(
+    cfg, tmp_path, monkeypatch, traced_once
+):
+    real = Checkpoints.save
+
+    def save(self, step, state, meta):
+        if step == 8:
+            monkeypatch.setattr(
+                self._place._manager,
+                "save",
+                lambda *a, **k: (_ for _ in ()).throw(OSError(28, "No space left")),
+            )
+        real(self, step, state, meta)
+
+    monkeypatch.setattr(Checkpoints, "save", save)
+    with pytest.raises(
+        CheckpointError,
+        match=r"step 8 was not written.*No space left.*last good checkpoint is step 4",
+    ):
+        loop.run(cfg, tmp_path)

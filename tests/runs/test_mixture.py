@@ -1,0 +1,171 @@
+"""Runs on a mixture: the loss of each source, from the step to the report, and a resume in the
+middle of a schedule."""
+
+import dataclasses
+import itertools
+import json
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from flaxformer_lite import sharding
+from flaxformer_lite.config import ConfigError, MeshConfig
+from flaxformer_lite.config.mixture import SourceConfig
+from flaxformer_lite.data import dummy
+from flaxformer_lite.runs import batch_history, loop
+from flaxformer_lite.runs.report.meter import means
+from flaxformer_lite.runs.report.metrics import read
+from flaxformer_lite.runs.start import setup
+from flaxformer_lite.training import program
+from tests.training import tiny_runs
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory):
+    """mixed(family, train={..}, mesh=.., **data): a run on counting words and on letters."""
+    folder = tmp_path_factory.mktemp("text")
+    letters = [
+        " ".join("abcdefgh"[(start + step * step) % 8] * 3 for step in range(10 + start % 40))
+        for start in range(60)
+    ]
+    (folder / "letters.jsonl").write_text(
+        "".join(json.dumps({"text": f"{n} {text}"}) + "\n" for n, text in enumerate(letters))
+    )
+
+    def make(family="gpt2", train=None, mesh=None, **data):
+        cfg = tiny_runs.config(folder, family, train=train, **({"mesh": mesh} if mesh else {}))
+        sources = {
+            "words": SourceConfig(path=cfg.data.path, weight=3),
+            "letters": SourceConfig(path=str(folder / "letters.jsonl")),
+        }
+        model = dataclasses.replace(cfg.model, dropout=0.0)
+        return dataclasses.replace(
+            cfg, data=dataclasses.replace(cfg.data, path="", mixture=sources, **data), model=model
+        )
+
+    return make
+
+
+def metrics_of_a_step(cfg):
+    experiment = setup.prepare(cfg)
+    (batch,) = itertools.islice(experiment.train_batches(0), 1)
+    state = tiny_runs.any_state(experiment)
+    params = jax.device_get(state.params)
+    _, metrics = experiment.train_step(state, batch)
+    return experiment, params, jax.device_get(batch), jax.device_get(metrics)
+
+
+def by_hand(experiment, params, batch, name):
+    """The mean loss of the tokens of a source: an evaluation of its rows alone."""
+    own = batch["targets"][f"source/{name}"]
+    targets = batch["targets"] | {"weights": batch["targets"]["weights"] * own[:, None]}
+    sums, _ = experiment.eval_step(params, {**batch, "targets": targets})
+    return float(sums.metrics["nll"][0] / sums.metrics["nll"][1])
+
+
+@pytest.fixture(scope="module")
+def a_step(mixed):
+    return metrics_of_a_step(mixed())
+
+
+def test_the_loss_of_a_source_is_that_of_its_rows_alone(mixed, a_step):
+    for experiment, params, batch, metrics in (a_step, metrics_of_a_step(mixed("bert"))):
+        for name in ("words", "letters"):
+            np.testing.assert_allclose(
+                metrics[f"loss/{name}"], by_hand(experiment, params, batch, name), rtol=1e-5
+            )
+        assert metrics["loss/words"] != metrics["loss/letters"]
+
+
+@pytest.mark.parametrize("mode", ["accumulate", "shard_map"])
+def test_it_is_the_same_over_microbatches_and_devices(mixed, a_step, mode):
+    split = (
+        {"train": {"accumulate": 2}}
+        if mode == "accumulate"
+        else {"mesh": MeshConfig(data=2, mode=mode)}
+    )
+    *_, metrics = metrics_of_a_step(mixed(**split))
+    for name in ("loss", "loss/words", "loss/letters"):
+        np.testing.assert_allclose(metrics[name], a_step[-1][name], rtol=1e-5)
+
+
+def test_a_step_without_rows_of_a_source_does_not_count_for_its_mean():
+    steps = [
+        {"loss": 1.0, "loss/web": value, "loss/code": math.nan} for value in (math.nan, 2.0, 4.0)
+    ]
+    assert means(steps) == {"loss": 1.0, "loss/web": 3.0}
+
+
+def test_one_source_adds_nothing_to_the_step(mixed):
+    def lowered(cfg):
+        cfg = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, vocab_size=384))
+        built = program.build(cfg, sharding.build_mesh(cfg.mesh), dummy.example(cfg))
+        return built.train_step.lower(built.target, built.batch).as_text()
+
+    cfg = mixed()
+    one = {"words": cfg.data.mixture["words"]}
+    none = {}
+    texts = [
+        lowered(dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, mixture=m)))
+        for m in (one, none)
+    ]
+    assert texts[0] == texts[1] != lowered(cfg)
+
+
+# batches of any restart are tested in tests/data, and the state's in test_loop.py
+@pytest.mark.nightly
+def test_a_run_resumes_exactly_in_the_middle_of_a_schedule(mixed, tmp_path):
+    assert tiny_runs.resumes_exactly(mixed(mixture_schedule="2-6: letters=3"), tmp_path)
+    straight, twice = (
+        read(tmp_path / name / "metrics.jsonl")[-2] for name in ("straight", "twice")
+    )
+    names = "loss", "loss/words", "loss/letters"
+    assert [straight[name] for name in names] == [twice[name] for name in names]
+
+
+def test_a_run_that_reads_all_of_its_sources_ends_with_the_last_whole_batch(mixed):
+    cfg = mixed(train={"steps": 0, "epochs": 1, "batch_size": 7})
+    once = {
+        name: dataclasses.replace(source, epochs=1) for name, source in cfg.data.mixture.items()
+    }
+    experiment = setup.prepare(
+        dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, mixture=once))
+    )
+    data = experiment.train_data
+    steps = experiment.cfg.train.steps
+    assert data.num_examples % 7 and steps == data.num_examples // 7 == sum(
+        1 for _ in data.batches(batch_size=7)
+    )
+    assert setup.prepare(experiment.cfg).cfg == experiment.cfg, "as it is replayed"
+
+
+def test_a_run_reports_each_source_and_its_past_is_known(mixed, tmp_path, capsys):
+    cfg = mixed(train={"steps": 5})
+    loop.run(cfg, tmp_path / "run")
+    for record in read(tmp_path / "run" / "metrics.jsonl"):
+        assert record["loss/words"] > 0 and record["loss/letters"] > 0
+    printed = capsys.readouterr().out
+    assert (
+        "held-out loss by source  letters " in printed and "25.0% of the rows at first, " in printed
+    )
+    assert "loss/letters" in (tmp_path / "run" / "report.html").read_text()
+    assert_the_past_is_known(tmp_path / "run", cfg)
+
+
+def assert_the_past_is_known(folder, cfg):
+    """The rows that a step saw are found again, each in the file of its source."""
+    opened = batch_history.open_past(folder)
+    (batch,) = itertools.islice(opened.data.batches(batch_size=8, seed=cfg.seed, start_step=4), 1)
+    places = opened.places(5)
+    for own, is_words in zip(places, batch["targets"]["source/words"], strict=True):
+        assert all(
+            place.startswith(cfg.data.mixture["words" if is_words else "letters"].path)
+            for place in own
+        )
+    assert any(step == 5 for step, _ in opened.saw(places[0][0], 8))
+    with pytest.raises(
+        ConfigError, match="not in the training text of letters, words, of which parts are held out"
+    ):
+        list(opened.saw("nowhere.jsonl:1", 8))

@@ -1,0 +1,127 @@
+"""train.profile: a trace of some steps and its table, in real runs; what is refused, and what
+fails."""
+
+import dataclasses
+import shutil
+
+import jax
+import pytest
+
+from flaxformer_lite.checkpoints.mirror import place_of
+from flaxformer_lite.config import ConfigError, TrainConfig
+from flaxformer_lite.runs import loop
+from flaxformer_lite.runs.report import metrics
+from flaxformer_lite.runs.report.clock import Clock
+from flaxformer_lite.runs.watchers.profile import Profile
+from tests.training import tiny_runs
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A workdir of six steps, of which the last three are traced, and its config."""
+    folder = tmp_path_factory.mktemp("traced")
+    cfg = tiny_runs.config(folder, train={"steps": 6, "profile": "4:6"})
+    loop.run(cfg, folder / "run")
+    return folder / "run", cfg
+
+
+def test_the_steps_leave_a_trace_and_a_table_of_their_operations_alone(run):
+    workdir, _ = run
+    assert len(list((workdir / "profile" / "plugins" / "profile").rglob("*.xplane.pb"))) == 1
+    title, head, *rows = (workdir / "profile" / "profile.txt").read_text().splitlines()
+    assert title.startswith("profile of steps 4 to 6: ") and " ms a step, operations of " in title
+    assert head.split() == [
+        "share",
+        "ms",
+        "a",
+        "step",
+        "times",
+        "operation",
+        "kind",
+        "result",
+        "from",
+    ]
+    gap = rows.index("")
+    counts = {float(row.split()[2]) for row in rows[:gap] if "program" not in row}
+    assert 1 in counts and all(count * 3 == pytest.approx(round(count * 3)) for count in counts)
+    shares = [float(row.split()[0].rstrip("%")) for row in rows[gap + 2 :]]
+    parts = {" ".join(row.split()[3:]) for row in rows[gap + 2 :]}
+    assert (
+        sum(shares) == pytest.approx(100, abs=1.5)
+        and {"feed-forward, backward", "optimizer and the rest"} <= parts
+    )
+    last = metrics.read(workdir / "metrics.jsonl")[-2]
+    assert last["split"] == "train" and last["seconds_other"] > 0, (
+        "the time of the profiler is not that of steps"
+    )
+
+
+def test_a_run_that_goes_on_within_the_steps_traces_what_is_left(run, tmp_path, capsys):
+    workdir, cfg = run
+    workdir = shutil.copytree(workdir, tmp_path / "run")
+    shutil.rmtree(workdir / "checkpoints" / "6")
+    loop.run(dataclasses.replace(cfg, train=dataclasses.replace(cfg.train, profile="2:5")), workdir)
+    assert "profile of steps 5 to 5: " in capsys.readouterr().out
+
+
+def heard(profile, steps):
+    for step in steps:
+        profile.step_begins(step)
+        profile.step_done(step, {}, 0.1)
+    profile.close()
+
+
+def test_a_profiler_that_fails_is_one_notice(tmp_path, monkeypatch):
+    notes = []
+
+    def start_trace(*args, **options):
+        raise RuntimeError("Only one profile may be run at a time.")
+
+    monkeypatch.setattr(jax.profiler, "start_trace", start_trace)
+    heard(Profile(range(2, 4), tmp_path, str, Clock(), notes.append), range(1, 6))
+    assert notes == [
+        "notice: train.profile: no trace (Only one profile may be run at a time.); the run goes on"
+        " without it."
+    ]
+
+
+def test_a_run_that_ends_early_stops_the_trace_and_one_that_is_later_makes_none(
+    tmp_path, monkeypatch
+):
+    calls = []
+    notes = []
+    monkeypatch.setattr(jax.profiler, "start_trace", lambda *args, **options: calls.append("start"))
+    monkeypatch.setattr(jax.profiler, "stop_trace", lambda: calls.append("stop"))
+    heard(Profile(range(2, 10), tmp_path, str, Clock(), notes.append), range(1, 4))
+    assert calls == ["start", "stop"] and "no trace (" in notes[0]  # as no file was written
+    heard(Profile(range(2, 4), tmp_path, str, Clock(), notes.append), range(5, 8))
+    assert calls == ["start", "stop"] and len(notes) == 1
+
+
+def test_a_trace_that_goes_to_a_store_is_said_to_be_there(tmp_path, monkeypatch):
+    notes = []
+    place = place_of("gs://bucket/run/profile")
+    monkeypatch.setattr(jax.profiler, "start_trace", lambda *args, **options: None)
+    monkeypatch.setattr(jax.profiler, "stop_trace", lambda: None)
+    monkeypatch.setattr(Profile, "_table", lambda self: ["table"])
+    heard(Profile(range(2, 3), tmp_path, str, Clock(), notes.append, place), range(1, 4))
+    assert notes == ["table\nThe trace is in gs://bucket/run/profile: copy it to a disk for xprof"]
+
+
+@pytest.mark.parametrize(
+    "value", ["5", "0:3", "9:5", "a:b", "-1:4", "1:2:3", "1:1001", "٣:٤", " 2:3"]
+)
+def test_what_is_no_range_of_a_few_steps_is_refused(value):
+    with pytest.raises(ConfigError, match=r"profile=.*must be START:STOP.*such as 20:29"):
+        TrainConfig(profile=value)
+
+
+def test_steps_beyond_the_last_are_refused():
+    with pytest.raises(
+        ConfigError, match=r"train.profile='95:101', train.steps=100: must end with the run"
+    ):
+        TrainConfig(profile="95:101", steps=100)
+    assert (
+        TrainConfig(profile="95:100", steps=100).profiled == range(95, 101)
+        and not TrainConfig().profiled
+    )

@@ -1,0 +1,178 @@
+"""Every piece of a training row is found at the file and line that is told of it, and every line in
+its rows."""
+
+import csv
+import json
+import re
+
+import numpy as np
+import pytest
+
+from flaxformer_lite.config import ConfigError, DataConfig
+from flaxformer_lite.data.pipeline import open_dataset
+from flaxformer_lite.runs import provenance
+from flaxformer_lite.text.tokenizer import Bytes
+
+
+def opened(cfg):
+    data = open_dataset(cfg)
+    return data, provenance.TextOrigins(cfg.data, data.corpus)
+
+
+def pieces_of(data, packing):
+    """(records, row, texts of its pieces) of a packing."""
+    records = data.packing(packing)
+    return [
+        (records, row, [data.tokenizer.decode(ids) for ids in records.row(row)])
+        for row in range(len(records))
+    ]
+
+
+@pytest.mark.parametrize("packing", [0, 3])
+@pytest.mark.parametrize("tokenizer", ["bytes", "byte_bpe"])
+def test_pieces_of_jsonl_are_in_their_lines(experiment, jsonl, documents, tokenizer, packing):
+    data, origins = opened(experiment(tokenizer=tokenizer))
+    rows = pieces_of(data, packing)
+    places = origins.places([(records, row) for records, row, _ in rows])
+    for (records, row, texts), told in zip(rows, places, strict=True):
+        numbers = [int(place.removeprefix(f"{jsonl}:")) - 1 for place in told]
+        assert len(texts) == len(numbers)
+        for text, number in zip(texts, numbers, strict=True):
+            assert text.strip("\ufffd") in documents[number], "a token may be a part of a character"
+            assert row % 50 or row in origins.rows(records, f"{jsonl}:{number + 1}")
+
+
+@pytest.mark.parametrize("tokenizer", ["bytes", "byte_bpe", "words"])
+def test_pieces_of_plain_text_begin_in_their_lines(experiment, tmp_path, documents, tokenizer):
+    path = tmp_path / "one.txt"
+    path.write_text("".join(f"{text} äöü\n" for text in documents))
+    data, origins = opened(experiment(path=str(path), tokenizer=tokenizer, tokens=500))
+    rows = pieces_of(data, 2)
+    lines = [f"{text} äöü\n" for text in documents]
+    off = []
+    for (_, _, (text,)), (told,) in zip(
+        rows, origins.places([row[:2] for row in rows]), strict=True
+    ):
+        about = "~" * (tokenizer == "words")
+        line = int(told.removeprefix(f"{path}:{about}"))
+        if about:  # letters that are not in the vocabulary are lost
+            off += [
+                abs(int(named[1]) + 1 - line) for named in re.finditer(r"document (\d+)", text)
+            ][:1]
+        else:
+            assert (
+                text.strip("\ufffd")
+                in "".join(lines[line - 1 :])[: len(lines[line - 1]) + len(text)]
+            )
+    assert max(off, default=0) <= 2
+
+
+def test_a_line_of_plain_text_and_words_lead_to_their_rows(experiment, tmp_path, documents):
+    path = tmp_path / "one.txt"
+    path.write_text("".join(f"{text}\n" for text in documents))
+    data, origins = opened(experiment(path=str(path), tokenizer="byte_bpe"))
+    records = data.packing(1)
+    for wanted in ("one.txt:50", "document 49:"):
+        rows = origins.rows(records, wanted)
+        joined = "".join(
+            data.tokenizer.decode(np.concatenate(records.row(int(row)))) for row in rows
+        )
+        assert documents[49][:12] in joined and len(rows) < len(records) / 10
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    ["one.txt:1000", "0123456789", "documents.jsonl:121", "other.jsonl:3", "no such words"],
+)
+def test_what_is_not_there_is_one_sentence(experiment, wanted):
+    data, origins = opened(experiment())
+    with pytest.raises(
+        ConfigError,
+        match=r"--document=.* not in the training text of data.path=.* held out; name a",
+    ):
+        origins.rows(data.packing(0), wanted)
+
+
+def test_a_held_out_line_is_refused(experiment, jsonl, documents):
+    data, origins = opened(experiment())
+    refused = []
+    for line in range(1, 121):
+        try:
+            origins.rows(data.packing(0), f"documents.jsonl:{line}")
+        except ConfigError:
+            refused.append(line)
+    held = {data.tokenizer.decode(ids) for ids in texts_of(data.corpus.tokens["eval"])}
+    assert held == {documents[line - 1] for line in refused}
+
+
+def texts_of(tokens):
+    return [
+        tokens.ids[a : b - 1] for a, b in zip(tokens.offsets[:-1], tokens.offsets[1:], strict=True)
+    ]
+
+
+def test_rows_of_csv_and_tokens_of_a_file(experiment, tmp_path, documents):
+    table = tmp_path / "t.csv"
+    ids = tmp_path / "t.npy"
+    with table.open("w", newline="") as file:
+        csv.writer(file).writerows(
+            [["id", "text"], *([str(n), text] for n, text in enumerate(documents))]
+        )
+    np.save(ids, np.concatenate([[*Bytes().encode(text), Bytes().eos_id] for text in documents]))
+    for path in (table, ids):
+        data, origins = opened(experiment(path=str(path)))
+        records = data.packing(1)
+        for row, (place, *_) in enumerate(
+            origins.places([(records, row) for row in range(len(records))])
+        ):
+            number = int(place.split()[-1])
+            found = data.tokenizer.decode(records.row(row)[0])
+            if path is table:
+                assert place == f"{path}, row {number}" and found in documents[number - 1]
+            else:
+                assert place == f"{path}, token {number}" and data.tokenizer.decode(
+                    np.load(ids)[number : number + 40]
+                ).startswith(found)
+            assert row % 50 or row in origins.rows(records, place.replace(", row ", ":"))
+
+
+def test_pairs_count_both_texts(experiment, tmp_path, documents):
+    path = tmp_path / "pairs.jsonl"
+    path.write_text(
+        "".join(
+            json.dumps({"source": text[:60], "target": f"to {n}"}) + "\n\n"
+            for n, text in enumerate(documents)
+        )
+    )
+    data, origins = opened(experiment("seq2seq", path=str(path), length=64, target_length=16))
+    rows = [(data.records, row) for row in range(len(data.records))]
+    for (records, row), told in zip(rows, origins.places(rows), strict=True):
+        texts = [data.tokenizer.decode(ids) for ids in records.row(row)]
+        numbers = [int(place.removeprefix(f"{path}:")) for place in told]
+        assert texts == [text for n in numbers for text in (documents[n // 2][:60], f"to {n // 2}")]
+        assert row in origins.rows(records, f"pairs.jsonl:{numbers[-1]}")
+
+
+def test_examples_of_tasks_lead_to_rows_of_their_table_packed_or_not(experiment, tmp_path):
+    path = tmp_path / "t.jsonl"
+    path.write_text(
+        "".join(
+            json.dumps({"instruction": f"say {n}", "response": f"it is {n}"}) + "\n"
+            for n in range(1, 61)
+        )
+    )
+    for options in ({"packed": True}, {"packed": False}):
+        data = open_dataset(experiment("instruction", path=str(path), length=160, options=options))
+        origins = provenance.TableOrigins(DataConfig(path=str(path)))
+        records = data.records
+        for example, places in enumerate(
+            origins.places([(records, row) for row in range(len(records))])
+        ):
+            numbers = [int(place.removeprefix(f"{path}, row ")) for place in places]
+            assert len(numbers) > 1 or not options["packed"] or example == len(records) - 1
+            text = data.tokenizer.decode(data.example(example, 0, 0)["inputs"]["input_ids"])
+            assert re.findall(r"say (\d+)", text) == list(map(str, numbers))
+            for wanted in (str(numbers[-1]), f"t.jsonl:{numbers[-1]}"):
+                assert origins.rows(records, wanted).tolist() == [example]
+        with pytest.raises(ConfigError, match="is like that, or it is held out; name a number"):
+            origins.rows(records, "no such words")

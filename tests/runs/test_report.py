@@ -1,0 +1,175 @@
+import dataclasses
+import shlex
+from pathlib import Path
+
+import pytest
+
+from configs import demo
+from flaxformer_lite import __main__, config
+from flaxformer_lite.checkpoints.mirror import place_of
+from flaxformer_lite.objectives import Metric, TextObjective
+from flaxformer_lite.runs import loop
+from flaxformer_lite.runs.report import text
+from flaxformer_lite.runs.start import setup
+from tests.training import tiny_runs
+
+
+class History:
+    def __init__(self, *records):
+        self.records = records
+
+    def of(self, split):
+        return [r for r in self.records if r["split"] == split]
+
+
+def result(loss, compiles=0):
+    history = History(
+        {"split": "eval", "step": 0, "loss": 10.0, "nll": 9.0},
+        {"split": "train", "step": 10, "tokens_per_second": 1000.0},
+        {
+            "split": "eval",
+            "step": 20,
+            "loss": loss + 1,
+            "nll": loss,
+            "perplexity": 50.0,
+            "bits_per_byte": 1.5,
+        },
+    )
+    return dict(
+        text.closing(
+            history, TextObjective.shown, ("unigram baseline", 6.0), compiles, Path("runs/x")
+        )
+    )
+
+
+def test_the_model_is_measured_against_the_baseline_by_text_alone():
+    rows = result(4.0)
+    assert rows["held-out loss"] == "9.000 before, 4.000 after 20 steps (nats per target)"
+    assert rows["unigram baseline"] == "6.000; the model is 2.000 better"
+    assert rows["perplexity"] == "50.0" and rows["speed"] == "1,000 tokens/s"
+    assert "1.000 WORSE" in result(7.0)["unigram baseline"]
+
+
+def test_a_headline_that_is_better_when_higher_and_an_objective_without_a_baseline():
+    history = History({"split": "eval", "step": 20, "loss": 1.0, "accuracy": 0.75})
+    metrics = Metric("accuracy", form=".1%", higher_is_better=True), Metric("loss")
+    rows = {
+        b: dict(text.closing(history, metrics, b and ("majority", b), 0, Path("x")))
+        for b in (None, 0.5, 0.75, 0.75 + 1e-8, 0.9)
+    }
+    assert (
+        rows[None]["held-out accuracy"] == "75.0% after 20 steps" and rows[None]["loss"] == "1.000"
+    )
+    assert "majority" not in rows[None]
+    assert rows[0.5]["majority"] == "50.0%; the model is 25.0 points better"
+    assert (
+        rows[0.75]["majority"]
+        == rows[0.75 + 1e-8]["majority"]
+        == "75.0%; the model is no better yet"
+    )
+    assert rows[0.9]["majority"] == "90.0%; the model is 15.0 points WORSE so far"
+
+
+def test_late_compilations_are_a_warning():
+    assert result(4.0)["compilations"] == "0 after step two"
+    assert "WARNING" in result(4.0, compiles=3)["compilations"]
+
+
+def commands(monkeypatch, cfg, *args):
+    monkeypatch.setattr("sys.argv", ["train.py", *args])
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+    return dict(text.next_commands(cfg, Path("runs/demo")))
+
+
+def test_next_commands_keep_the_config_and_move_the_workdir(monkeypatch, tmp_path):
+    monkeypatch.setattr("sys.executable", "/usr/bin/python3")
+    cfg = config.from_config_dict(config.ExperimentConfig, demo.get_config())
+    rows = commands(
+        monkeypatch,
+        cfg,
+        "--config=configs/demo.py",
+        "--workdir",
+        "runs/demo",
+        "--config.data.cache=a b",
+    )
+    same = "python train.py --config=configs/demo.py '--config.data.cache=a b'"
+    assert rows["your text"] == f"{same} --config.data.path=FILE_OR_FOLDER --workdir=runs/demo_own"
+    wider = "--config.model.d_model=256 --config.model.mlp_dim=1024 --workdir=runs/demo_wide"
+    assert rows["wider"] == f"{same} {wider}"
+    own = dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, path="mine.txt"))
+    assert "your text" not in commands(monkeypatch, own, "--config=configs/demo.py")
+
+
+def test_next_commands_of_a_run_that_has_a_bucket_of_its_own_stay_in_it(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["train.py", "--config=c.py", "--workdir=gs://mine"])
+    rows = dict(
+        text.next_commands(
+            config.from_config_dict(config.ExperimentConfig, demo.get_config()),
+            place_of("gs://mine"),
+        )
+    )
+    assert rows["wider"].endswith(" --workdir=gs://mine/run_wide") and rows["watch"].endswith(
+        " --logdir gs://mine"
+    )
+
+
+def test_wider_is_not_offered_where_the_weights_have_their_width(monkeypatch):
+    cfg = config.from_config_dict(config.ExperimentConfig, demo.get_config())
+    own = dataclasses.replace(cfg, train=dataclasses.replace(cfg.train, init_from="published"))
+    assert "wider" in commands(monkeypatch, cfg) and "wider" not in commands(monkeypatch, own)
+
+
+@pytest.mark.parametrize(
+    ("family", "uses"),
+    [pytest.param("bert", {"guess", "compare"}, marks=pytest.mark.nightly), ("t5", {"write"})],
+)
+def test_what_is_offered_after_training_runs_as_printed(family, uses, tmp_path, capsys):
+    cfg = tiny_runs.config(tmp_path, family, train={"steps": 1})
+    loop.run(cfg, tmp_path / "a run")
+    run_as_printed(capsys.readouterr().out, uses, capsys)
+
+
+def run_as_printed(said, uses, capsys):
+    """Runs the commands that a run offers at its end; test_loop.py does it for a decoder."""
+    rows = (line.split(maxsplit=1) for line in said.split("next\n")[1].splitlines())
+    offered = {row[0]: row[1] for row in rows if row[0] in ("write", "guess", "compare", "predict")}
+    assert set(offered) == uses
+    for line in offered.values():
+        _, module, name, *args = shlex.split(line)
+        assert (module, name) == ("-m", "flaxformer_lite")
+        __main__.main(args)
+        assert capsys.readouterr().out
+
+
+def test_the_banner_says_what_was_read_and_held_out(tmp_path):
+    cfg = tiny_runs.config(tmp_path)
+    (tmp_path / "texts").mkdir()
+    for name in ("a.txt", "b.txt", "c.md", "d.html", "e.png"):
+        (tmp_path / "texts" / name).write_text(f"some words of {name}\n" * 200)
+    data = dataclasses.replace(cfg.data, path=str(tmp_path / "texts"))
+    rows = dict(
+        text.banner(setup.prepare(dataclasses.replace(cfg, data=data)), tmp_path / "run", 0)
+    )
+    assert rows["data"].endswith("texts: 3 files (2 .txt, 1 .md), 11.8 kB; 334 examples")
+    assert rows["held out"] == "36 examples, of 3 documents: 9.5% of the tokens"
+    assert (
+        rows["notice"]
+        == "d.html, e.png: not read, as the suffixes are not that of text, jsonl or a table"
+    )
+
+
+def test_next_commands_replace_what_was_given_and_name_the_environment(monkeypatch, tmp_path):
+    monkeypatch.setattr("sys.executable", str(tmp_path / ".venv/bin/python"))
+    monkeypatch.chdir(tmp_path)
+    cfg = config.from_config_dict(config.ExperimentConfig, demo.get_config())
+    rows = commands(
+        monkeypatch, cfg, "--config=c.py", "--config.model.d_model=128", "--workdir=runs/demo"
+    )
+    assert rows["wider"].startswith(
+        ".venv/bin/python train.py --config=c.py --config.model.d_model=256 "
+    )
+    assert rows["wider"].count("d_model") == 1
+
+
+def test_small_steps_are_not_shown_as_nothing():
+    assert [text._giga(n) for n in (2_500_000, 1_234_567_890_123)] == ["2.5 M", "1,234.6 G"]

@@ -1,0 +1,97 @@
+"""The table before the first step, against what the arrays of the state themselves say."""
+
+import dataclasses
+import functools
+import re
+
+import jax
+import pytest
+
+from flaxformer_lite import sharding
+from flaxformer_lite.config import MeshConfig
+from flaxformer_lite.data import dummy
+from flaxformer_lite.runs.report import sharding_report
+from flaxformer_lite.training import program
+from tests.training import tiny_runs
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """built(mesh, ..) -> the program of a run, built once."""
+    folder = tmp_path_factory.mktemp("text")
+
+    @functools.cache
+    def build(mesh, accumulate=1, **sizes):
+        cfg = tiny_runs.config(
+            folder, train={"batch_size": 16, "accumulate": accumulate}, mesh=mesh
+        )
+        model = dataclasses.replace(cfg.model, vocab_size=512, **sizes)
+        cfg = dataclasses.replace(cfg, model=model)
+        return program.build(cfg, sharding.build_mesh(mesh), dummy.example(cfg))
+
+    return build
+
+
+@pytest.fixture(scope="module")
+def table(built):
+    return lambda *args, **sizes: dict(sharding_report.sharding_report(built(*args, **sizes)))
+
+
+def test_one_device_has_no_table(table):
+    assert table(MeshConfig(data=1)) == {}
+
+
+def test_batch_and_rows(table):
+    rows = table(MeshConfig(data=2, fsdp=2, context=2), accumulate=2)
+    assert (
+        rows["batch"]
+        == "16 sequences, 4 a device in 2 microbatches of 2 (data x fsdp = 4), each cut in 2 along"
+        " its length"
+    )
+    assert rows["reads"].startswith("all rows of each batch, from ")
+
+
+def test_a_process_reads_its_own_rows(table, monkeypatch):
+    monkeypatch.setattr(sharding, "batch_rows", lambda mesh, size: jax.numpy.arange(8, 16))
+    assert table(MeshConfig(data=8))["reads"].startswith("rows 8 to 15 of 16 in process 0 of 1")
+
+
+def test_bytes_are_those_of_the_arrays(built):
+    """Compares with the state itself, on its first device."""
+    one = built(MeshConfig(data=2, fsdp=2, tensor=2))
+    state = tiny_runs.any_state(one)
+    first = jax.devices()[0]
+
+    def held(tree):
+        parts = [
+            part
+            for leaf in jax.tree.leaves(tree)
+            for part in leaf.addressable_shards
+            if part.device == first
+        ]
+        return sharding_report.size(sum(part.data.nbytes for part in parts))
+
+    said = dict(sharding_report.sharding_report(one))["a device"]
+    assert (
+        f"parameters {held(state.params)}, optimizer {held(state.opt_state)}, gradients"
+        f" {held(state.params)}," in said
+    )
+    assert re.search(r"activations about [1-9]", said)
+
+
+def test_what_is_whole_and_why(table):
+    assert (
+        "mesh.fsdp=1 and mesh.tensor=1 split no weights" in table(MeshConfig(data=8))["replicated"]
+    )
+    rows = table(MeshConfig(fsdp=2), max_length=2**15)
+    assert rows["replicated"].endswith(
+        r"; the largest: embed/position/position 2.1 MB by the rule position(_\d+)?/\w+$"
+    )
+    assert "the largest" not in table(MeshConfig(fsdp=2))["replicated"]
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (999, "999 B"), (1234567, "1.23 MB"), (5 * 10**13, "5e+04 GB")]
+)
+def test_sizes(count, text):
+    assert sharding_report.size(count) == text

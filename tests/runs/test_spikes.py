@@ -1,0 +1,175 @@
+"""An update that is a spike leaves no trace but in the count, in every mode; otherwise nothing
+changes."""
+
+import dataclasses
+import functools
+import statistics
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from flaxformer_lite import sharding
+from flaxformer_lite.checkpoints.digest import digest
+from flaxformer_lite.config import MeshConfig, OptimizerConfig
+from flaxformer_lite.runs.report.metrics import Recorder
+from flaxformer_lite.runs.start.preflight import RunError
+from flaxformer_lite.runs.watchers.spikes import IN_A_ROW, Spikes
+from flaxformer_lite.training import optimizer, spikes, state, step
+from flaxformer_lite.training.average import evaluated_params
+from tests.training import toy
+
+CFG = OptimizerConfig(learning_rate=1e-2, warmup_steps=4, schedule="linear", ema=0.9)
+
+
+@dataclasses.dataclass(frozen=True)
+class Spiky(toy.NextToken):
+    """Multiplies the loss by a factor in the batch."""
+
+    def loss(self, outputs, targets, *, chunks):
+        sums = super().loss(outputs, targets, chunks=chunks)
+        return sums._replace(
+            loss={"weights": sums.loss["weights"] * jnp.max(targets["factor"]).astype(jnp.float32)}
+        )
+
+
+def batch(seed, factor=1.0):
+    made = toy.batch(8, seed)
+    big = np.full(8, 0 if np.isnan(factor) else factor, np.int32)
+    if np.isnan(factor):
+        made["targets"]["weights"][0, 0] = np.nan
+    return {**made, "targets": {**made["targets"], "factor": big}}
+
+
+def build(skip, *, accumulate=1, over=None):
+    tx = optimizer.build(CFG, 20, skip_spikes=skip)
+    options = {"dropout_key": None, "accumulate": accumulate, "chunks": 1, "over": over}
+    fn = step.train_step(
+        toy.features(toy.Toy()), Spiky(), tx, optimizer.schedule(CFG, 20), **options
+    )
+    return fn, jax.jit(lambda: state.create(toy.init, tx))()
+
+
+@functools.cache
+def compiled(skip):
+    fn, at = build(skip)
+    return jax.jit(fn), at
+
+
+@pytest.mark.parametrize("known", [0, 63, 64, 100, 128])
+def test_a_spike_is_so_many_deviations_above_the_mean(known):
+    rng = np.random.default_rng(known)
+    past = np.full(spikes.WINDOW, np.nan, np.float32)
+    past[rng.permutation(spikes.WINDOW)[:known]] = values = rng.normal(3, 0.5, known).astype(
+        np.float32
+    )
+    edge = statistics.fmean(values) + 4 * statistics.pstdev(values) if known >= 64 else np.inf
+    for now in (2.0, edge - 0.01, edge + 0.01, 1e9):
+        for xp in (np, jnp):
+            assert bool(spikes.is_spike(xp.asarray(past), xp.float32(now), 4.0, xp)) == (
+                now > edge or now == np.inf
+            )
+    for now in (np.nan, np.inf, -np.inf):
+        assert spikes.is_spike(past, np.float32(now), 4.0)
+
+
+def test_a_left_out_update_is_as_if_the_step_had_not_been():
+    runs = {}
+    for name, (fn, at), bad in (
+        ("with", compiled(6.0), {3, 4, 7}),
+        ("without", compiled(6.0), set()),
+    ):
+        rates = []
+        for number in range(9):
+            if name == "without" and number in {3, 4, 7}:
+                continue
+            at, told = fn(at, batch(number, np.nan if number in bad else 1.0))
+            assert float(told["skipped"]) == (number in bad)
+            rates += [float(told["learning_rate"])] * (number not in bad)
+        runs[name] = at, rates
+    with_, rates = runs["with"]
+    without, due = runs["without"]
+    assert rates == due, "the schedule counts the updates that were made"
+    assert digest(with_.params) == digest(without.params)
+    assert digest(evaluated_params(with_)) == digest(evaluated_params(without)), (
+        "the average counts each weight once"
+    )
+    assert optax.tree.get(with_.opt_state, "left_out") == 3 and with_.step == without.step + 3
+
+
+def test_the_average_before_the_first_update_is_the_weights():
+    fn, at = compiled(6.0)
+    for number, factor in enumerate((np.nan, 1.0)):
+        at, _ = fn(at, batch(number, factor))
+        jax.tree.map(
+            functools.partial(np.testing.assert_allclose, atol=1e-6),
+            evaluated_params(at),
+            at.params,
+        )
+
+
+def test_without_a_spike_nothing_changes():
+    states = []
+    for fn, at in (compiled(6.0), compiled(0.0)):
+        for number in range(3):
+            at, told = fn(at, batch(number))
+        states.append((digest(at.params), float(told["grad_norm"])))
+    assert states[0] == states[1] and "skipped" not in told
+
+
+def test_a_large_loss_is_left_out_once_there_are_enough_to_compare_with():
+    fn, at = compiled(6.0)
+    seen = []
+    for number in range(70):
+        at, told = fn(at, batch(number, {10: 3, 66: 1000}.get(number, 1)))
+        seen.append(float(told["skipped"]))
+    assert [number for number, skipped in enumerate(seen) if skipped] == [66]
+
+
+@pytest.mark.parametrize("mode", ["shard_map", pytest.param("pmap", marks=pytest.mark.nightly)])
+def test_all_devices_leave_out_the_same(mode):
+    mesh = sharding.build_mesh(MeshConfig(data=2, mode=mode))
+    fn, at = build(6.0, over=None if mode == "jit" else sharding.DATA, accumulate=2)
+    shardings = sharding.state_shardings(jax.eval_shape(lambda: at), toy.RULES, mesh)
+    fn = sharding.jit_step(fn, shardings, mesh, mode)
+    at = jax.device_put(at, shardings)
+    before = digest(at.params)
+    at, told = fn(at, sharding.place_batch(batch(0, np.nan), mesh))
+    assert told["skipped"] == 1 and digest(at.params) == before
+    at, told = fn(at, sharding.place_batch(batch(1), mesh))
+    assert told["skipped"] == 0 and digest(at.params) != before and np.isfinite(told["loss"])
+
+
+def test_spikes_are_told_and_too_many_in_a_row_end_the_run(tmp_path):
+    said = []
+    recorder = Recorder(tmp_path, -1)
+    watcher = Spikes(lambda step: ["a.txt:3", "b.txt:5"], "runs/a", recorder, said.append)
+    for number in range(1, 100):
+        watcher.step_done(
+            number, {"loss": 90.0 if number == 80 else 3.0 + number % 2, "grad_norm": 1.0}, None
+        )
+    (line,) = said
+    assert line.startswith(
+        "notice: step 80 is a spike: loss 90, gradient norm 1; its rows are from a.txt:3, b.txt:5; "
+    )
+    assert "replay --workdir runs/a --at 80 shows the loss of each" in line
+    (record,) = recorder.of("spike")
+    assert record == {
+        "step": 80,
+        "split": "spike",
+        "loss": 90.0,
+        "grad_norm": 1.0,
+        "rows": ["a.txt:3", "b.txt:5"],
+    }
+    # as at a resume
+    again = Spikes(lambda step: [], "runs/a", recorder, said.append, **watcher.remembered())
+    again.step_done(100, {"loss": 90.0, "grad_norm": 1.0}, None)
+    assert said.pop().startswith("notice: step 100 is a spike") and len(said) == 1
+    left_out = {"loss": 3.0, "grad_norm": np.nan, "skipped": 1.0}
+    with pytest.raises(
+        RunError, match=f"the updates of {IN_A_ROW} steps in a row were left out, up to step 115"
+    ):
+        for number in range(100, 200):
+            watcher.step_done(number, left_out, None)

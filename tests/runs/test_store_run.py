@@ -1,0 +1,125 @@
+"""A run whose workdir is in an object store ends as one on a disk does, and is read where it
+lies."""
+
+import contextlib
+import itertools
+import json
+
+import pytest
+
+from flaxformer_lite import __main__ as door
+from flaxformer_lite.checkpoints.record import read_record
+from flaxformer_lite.cli import launch, open_model
+from flaxformer_lite.cli.inspect import read as contents_of
+from flaxformer_lite.config import to_config_dict
+from flaxformer_lite.runs import loop
+from flaxformer_lite.runs.start.preflight import RunError
+from flaxformer_lite.runs.start.setup import Experiment
+from flaxformer_lite.storage import lock
+from flaxformer_lite.storage.lock import Lock
+from flaxformer_lite.storage.objects import Objects
+from tests.training import tiny_runs
+
+
+@pytest.fixture(scope="module")
+def cfg(tmp_path_factory):
+    return tiny_runs.config(
+        tmp_path_factory.mktemp("store"), train={"steps": 4, "checkpoint_every": 2, "eval_every": 2}
+    )
+
+
+@pytest.fixture(scope="module")
+def run(cfg, gcs, tmp_path_factory):
+    """A run whose data ended before step 4, and that was continued where nothing of it is on the
+    disk."""
+    at = f"{gcs.url}/run"
+    real = Experiment.train_batches
+
+    def cut(self, start):
+        with contextlib.closing(real(self, start)) as batches:
+            yield from itertools.islice(batches, 3)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Experiment, "train_batches", cut)
+        with pytest.raises(RunError, match="the batches end before step 4 of 4"):
+            loop.run(cfg, at)
+    assert "ended by an error" in Objects(at).read("report.html").decode()
+    gcs.fail(503, on="POST .*metrics")
+    loop.run(cfg, at)
+    return Objects(at)
+
+
+def test_ends_as_on_a_disk_with_its_whole_history(run, cfg, tmp_path):
+    loop.run(cfg, tmp_path / "disk")
+    ours, theirs = (
+        read_record(at) for at in (run.below("checkpoints/4"), tmp_path / "disk/checkpoints/4")
+    )
+    assert ours["leaves"] == theirs["leaves"] and ours["config_hash"] == theirs["config_hash"]
+    assert ours["losses"] == theirs["losses"] and len(ours["losses"]) == 4
+    lines = (
+        run.read("metrics.jsonl").splitlines(),
+        (tmp_path / "disk/metrics.jsonl").read_bytes().splitlines(),
+    )
+    steps, expected = (
+        [(json.loads(line)["step"], json.loads(line)["split"]) for line in part] for part in lines
+    )
+    assert steps == expected
+    names = {
+        name
+        for name in run.names()
+        if not name.startswith(("checkpoints/", "best/", "tensorboard/"))
+    }
+    assert names == {
+        "baseline.json",
+        "config.json",
+        "loss.png",
+        "metrics.jsonl",
+        "report.html",
+        "tokenizer/tokenizer.bytes",
+    }
+    # the run's name, as on a disk
+    assert f"<title>{run.url.rpartition('/')[2]}" in run.read("report.html").decode()
+
+
+def test_is_opened_where_it_lies(run):
+    found = contents_of(open_model.folder_of(run.url))
+    assert found.form.startswith("training workdir, step 4") and found.tensors
+    assert open_model.open_model(run.url).tokenizer.encode("zero")
+
+
+def test_a_folder_without_a_run_is_no_workdir(cfg, gcs):
+    with pytest.raises(
+        ValueError, match=r"gs://bucket/nothing: the bucket has no object of this name"
+    ):
+        open_model.folder_of("gs://bucket/nothing")
+    Objects("gs://bucket/published").write("config.json", b'{"model_type": "gpt2"}')
+    with pytest.raises(RunError, match=r"holds a config.json that no run wrote"):
+        loop.run(cfg, "gs://bucket/published")
+
+
+def test_a_second_run_is_refused_without_a_trace_in_the_first(run, cfg, capfd, monkeypatch):
+    monkeypatch.setattr(lock, "BEAT", 0.1)
+    before = run.names()
+    with Lock(run, "first"), pytest.raises(SystemExit):
+        launch.main(to_config_dict(cfg), run.url)
+    assert "error: another run is writing to gs://bucket/run: process" in capfd.readouterr().err
+    assert run.names() == before
+
+
+def test_messages_name_the_address(run, gcs, capsys):
+    Objects(f"{gcs.url}/plain").write("config.json", b'{"model_type": "gpt2"}')
+    for command in (
+        ["compare", f"{gcs.url}/plain"],
+        ["steps", "--at", "1", "--workdir", f"{gcs.url}/plain"],
+    ):
+        with pytest.raises(SystemExit):
+            door.main(command)
+        assert f"{gcs.url}/plain: no run has written a config.json" in capsys.readouterr().err
+    config = run.read("config.json")
+    for cut, why in ((b"", "Expecting value"), (config[:99], "Expecting property name")):
+        run.write("config.json", cut)
+        open_model.places._copy_of.cache_clear()  # of the commands before
+        with pytest.raises(SystemExit):
+            door.main(["generate", "--model", run.url, "--prompt", "zero"])
+        assert f"error: {run.url}/config.json is not JSON ({why}" in capsys.readouterr().err
+    run.write("config.json", config)

@@ -1,0 +1,180 @@
+"""Two processes of four devices on one machine, running train.py: equal to one process of eight,
+and to each other."""
+
+import collections
+import shutil
+import signal
+
+import numpy as np
+import pytest
+
+from flaxformer_lite.runs.report import metrics
+from tests.runs import launched
+
+STEPS = 6
+BATCH = 16
+SETTINGS = {
+    "train.steps": STEPS,
+    "train.batch_size": BATCH,
+    "train.accumulate": 2,
+    "train.checkpoint_every": 3,
+    "mesh.data": 2,
+    "mesh.fsdp": 2,
+    "mesh.tensor": 2,
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("two")
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(folder):
+    """The workdir of a run of two processes, what they said, and the examples they made."""
+    port = launched.free_port()
+    ids = [folder / "ids0", folder / "ids1"]
+    with launched.pair(folder, folder / "run", SETTINGS, port, ids=ids) as started:
+        ended = launched.outputs(started)
+    assert [code for _, _, code in ended] == [0, 0], ended
+    assert not list(folder.rglob("*-cache")), "process 0 alone would find its programs there"
+    made = [
+        [tuple(map(int, line.split())) for line in path.read_text().splitlines()] for path in ids
+    ]
+    return folder / "run", ended, made
+
+
+def losses(workdir):
+    return {
+        r["step"]: (r["loss"], r["grad_norm"])
+        for r in metrics.read(workdir / "metrics.jsonl")
+        if r["split"] == "train"
+    }
+
+
+def test_losses_of_one_process_and_each_example_once_in_order(folder, uninterrupted):
+    workdir, _, made = uninterrupted
+    whole = {
+        example
+        for example in launched.alone(folder, folder / "alone", SETTINGS)
+        if example[0] < STEPS * BATCH
+    }
+    np.testing.assert_allclose(
+        list(losses(workdir).values()), list(losses(folder / "alone").values()), rtol=1e-5
+    )
+    assert len(losses(workdir)) == STEPS
+    trained = [{example for example in examples if example[0] < STEPS * BATCH} for examples in made]
+    assert not trained[0] & trained[1] and len(trained[0]) == len(trained[1]) == STEPS * BATCH // 2
+    assert trained[0] | trained[1] == whole
+    assert (
+        max(collections.Counter(example for examples in made for example in examples).values()) == 1
+    )
+
+
+def test_only_process_0_writes_text_and_one_prepares_the_data(uninterrupted):
+    workdir, ((out, err, code), other), _ = uninterrupted
+    assert code == 0 and "8 of 8 cpu in 2 processes" in out and "0 after step two" in out
+    assert all(
+        line.startswith(("tokenizing: 0.0 MB", "waiting for")) for line in err.splitlines()
+    ), err
+    assert other == ("", "", 0)
+    assert {p.name for p in (workdir / "checkpoints").iterdir()} == {"3", "6"}
+    parts = {p.name for p in (workdir / "checkpoints" / "6" / "state").glob("ocdbt.process_*")}
+    assert parts == {"ocdbt.process_0", "ocdbt.process_1"}, "both write their part"
+
+
+@pytest.mark.nightly
+def test_stopped_by_a_signal_and_by_the_loss_of_a_process_the_same_command_ends_bit_for_bit_alike(
+    folder, uninterrupted
+):
+    again = folder / "again"
+    with launched.pair(folder, again, SETTINGS, launched.free_port()) as started:
+        for line in started[0].stdout:
+            if line.startswith("step 2/"):
+                started[1].send_signal(signal.SIGTERM)
+                break
+        (out, err, code), other = launched.outputs(started)
+    assert (code, other[2]) == (0, 0), (err, other)
+    assert "SIGTERM of process 1: stopped after step" in out
+    # where the machine is slow
+    assert all(line.startswith("waiting for process 1") for line in err.splitlines()), err
+    assert other[1] == "\nSIGTERM: stopping after this step; once more stops at once.\n"
+    with launched.pair(
+        folder, again, SETTINGS, launched.free_port(), "--peer_timeout=5"
+    ) as started:
+        for line in started[0].stdout:
+            if line.startswith(f"step {STEPS - 1}/"):
+                started[1].kill()
+                break
+        (_, err, code), _ = launched.outputs(started)
+    last = err.splitlines()[-1]
+    assert code == 1 and last.startswith("error: another process is gone"), err
+    assert last.endswith("the same command continues from the last checkpoint, if there is one.")
+    assert "Traceback" not in err and "Fatal Python error" not in err
+    with launched.pair(folder, again, SETTINGS, launched.free_port()) as started:
+        (out, _, code), other = launched.outputs(started)
+    assert (code, other[2]) == (0, 0) and "resuming" in out
+    assert launched.digests(again, STEPS) == launched.digests(uninterrupted[0], STEPS)
+
+
+@pytest.mark.parametrize("devices", [4, 1])
+def test_fewer_devices_go_on_to_rounding(folder, uninterrupted, devices, capsys):
+    workdir = folder / f"on{devices}"
+    shutil.copytree(uninterrupted[0], workdir)
+    shutil.rmtree(workdir / "checkpoints" / str(STEPS))
+    parts = min(2, devices)
+    mesh = {"mesh.data": devices // parts, "mesh.fsdp": parts, "mesh.tensor": 1}
+    made = launched.alone(folder, workdir, {**SETTINGS, **mesh})
+    assert "after step 3" in capsys.readouterr().out
+    np.testing.assert_allclose(
+        list(losses(workdir).values()), list(losses(uninterrupted[0]).values()), rtol=1e-5
+    )
+    assert sorted(at for at, _ in made if at < STEPS * BATCH) == list(
+        range(3 * BATCH, STEPS * BATCH)
+    )
+
+
+def test_a_process_that_differs_is_named_before_the_first_step(folder):
+    each = {}, {"optimizer.learning_rate": 0.5}
+    with launched.pair(
+        folder, folder / "differs", SETTINGS, launched.free_port(), each=each
+    ) as started:
+        (out, err, code), other = launched.outputs(started)
+    assert (code, other[2]) == (2, 2) and not out
+    assert err.startswith("error: the processes differ. process 1 (") and err.count("\n") == 1
+    assert "config.optimizer.learning_rate is 0.5, elsewhere 0.001" in err
+    assert not (folder / "differs").exists()
+
+
+@pytest.mark.nightly
+def test_a_process_of_another_number_of_processes_is_named(folder):
+    joining = f"--coordinator=127.0.0.1:{launched.free_port()}"
+    lines = [
+        launched.command(
+            folder, folder / "counts", {}, joining, f"--num_processes={2 + i}", f"--process_id={i}"
+        )
+        for i in (0, 1)
+    ]
+    (out, err, code), other = launched.outputs([launched.start(line, devices=4) for line in lines])
+    assert (code, other[2]) == (2, 2) and not out
+    assert "--num_processes is 3, elsewhere 2" in err.splitlines()[-1] and "Traceback" not in err, (
+        err
+    )
+
+
+@pytest.mark.nightly
+def test_both_run_out_of_patience_at_the_same_step(folder):
+    still = {
+        "optimizer.learning_rate": 1e-30,
+        "train.best": "loss",
+        "train.patience": 2,
+        "train.eval_every": 1,
+    }
+    with launched.pair(
+        folder, folder / "patience", {**SETTINGS, **still}, launched.free_port()
+    ) as started:
+        (out, err, code), other = launched.outputs(started)
+    assert (code, other[2]) == (0, 0), (err, other)
+    assert "after 1 steps, and no better in 2 evaluations since (train.patience)" in out
+    assert {p.name for p in (folder / "patience" / "checkpoints").iterdir()} == {"3"}
+    assert {p.name for p in (folder / "patience" / "best").iterdir()} == {"1"}

@@ -1,0 +1,73 @@
+"""Runs that begin with published weights."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from flaxformer_lite import load_pretrained, save_pretrained, unstack_layers
+from flaxformer_lite.config import ConfigError, MeshConfig
+from flaxformer_lite.runs.start.initial_state import initial_state
+from flaxformer_lite.runs.start.setup import prepare
+from tests.training import tiny_runs
+
+ORDER = ("vocab_size", "d_model", "norm_eps", "max_length")
+
+
+@pytest.fixture(scope="module", params=["gpt2", "bert", "t5"])
+def run(request, tmp_path_factory):
+    """A config, and a directory of weights that fit it."""
+    folder = tmp_path_factory.mktemp(request.param)
+    cfg = tiny_runs.config(folder, request.param)
+    built = prepare(cfg)
+    draw = np.random.default_rng(0)
+    params = jax.tree.map(lambda x: draw.standard_normal(x.shape, x.dtype), built.target.params)
+    save_pretrained(folder / "published", built.model, params)
+    return dataclasses.replace(
+        cfg, train=dataclasses.replace(cfg.train, init_from=str(folder / "published"))
+    )
+
+
+# Stacking and splitting do not interact but in the axis that leads a stack's sharding, which the
+# second one has.
+@pytest.mark.parametrize(
+    ("mesh", "scan"),
+    [(MeshConfig(data=1), False), (MeshConfig(data=2, fsdp=2, tensor=2), True)],
+    ids=["one", "split"],
+)
+def test_a_run_begins_with_the_weights_of_its_directory(run, mesh, scan):
+    experiment = prepare(
+        dataclasses.replace(run, mesh=mesh, model=dataclasses.replace(run.model, scan=scan))
+    )
+    state = initial_state(experiment, run.train.init_from)
+    due = load_pretrained(run.train.init_from)[1]
+    params = unstack_layers(jax.device_get(state.params))
+    jax.tree.map(np.testing.assert_array_equal, params, jax.device_get(due))
+    jax.tree.map(
+        lambda x, target: x.sharding == target.sharding or pytest.fail("sharding"),
+        state,
+        experiment.target,
+    )
+
+
+def test_weights_of_another_model_are_refused_with_all_that_differs(run):
+    sizes = {"d_model": 32, "norm_eps": 1e-3, "vocab_size": 512}
+    sizes |= {"max_length": 64} if run.model.has_position_table else {}
+    other = prepare(dataclasses.replace(run, model=dataclasses.replace(run.model, **sizes)))
+    with pytest.raises(
+        ConfigError, match=r"train.init_from=.*its vocab_size is \d+, the config's 512"
+    ) as caught:
+        initial_state(other, other.cfg.train.init_from)
+    assert "its d_model is 16, the config's 32;" in str(caught.value)
+    flags = str(caught.value).split("; set ")[1].rstrip(".").split()
+    assert [flag.split("=")[0] for flag in flags] == [
+        f"--config.model.{name}" for name in sorted(sizes, key=ORDER.index)
+    ]
+
+
+@pytest.mark.parametrize("run", ["gpt2"], indirect=True)
+def test_no_weights(run, tmp_path):
+    other = dataclasses.replace(run, train=dataclasses.replace(run.train, init_from=str(tmp_path)))
+    with pytest.raises(ConfigError, match=r"train.init_from: .*no config.json"):
+        initial_state(prepare(other), other.train.init_from)

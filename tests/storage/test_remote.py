@@ -1,0 +1,321 @@
+import gzip
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import boto3
+import pytest
+
+from flaxformer_lite.storage import remote, stores
+from flaxformer_lite.storage.kvstore import Versioned
+from flaxformer_lite.storage.objects import Objects
+from flaxformer_lite.storage.stores import StorageError
+from tests import object_stores as storage
+
+CONTENT = b"".join(b"line %d\n" % n for n in range(3000))
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    monkeypatch.setattr(stores, "PAUSE", 0.01)
+    monkeypatch.setattr(stores, "PATIENCE", 0.5)
+
+
+def test_an_object_reads_back_with_its_size_and_version(bucket):
+    storage.write(f"{bucket.url}/a/b.txt", CONTENT)
+    file = remote.find(f"{bucket.url}/a/b.txt")
+    assert (file.url, file.name, file.suffix, file.size) == (
+        f"{bucket.url}/a/b.txt",
+        "b.txt",
+        ".txt",
+        len(CONTENT),
+    )
+    assert remote.read(file) == CONTENT
+    assert remote.read(file, 5, 9) == CONTENT[5:9]
+    assert remote.read(file, len(CONTENT) - 3, len(CONTENT) + 9) == CONTENT[-3:]
+    assert remote.read(file, len(CONTENT), len(CONTENT) + 9) == b""
+    storage.write(f"{bucket.url}/a/b.txt", CONTENT[::-1])
+    assert remote.find(f"{bucket.url}/a/b.txt").version != file.version
+
+
+def test_names_and_patterns_are_listed_in_order(bucket):
+    for name in (
+        "list/b.txt",
+        "list/a.txt",
+        "list/deep/c.txt",
+        "list/d.bin",
+        "list2/e.txt",
+        "list/none.txt",
+    ):
+        storage.write(f"{bucket.url}/{name}", name.encode() if "none" not in name else b"")
+    below = [
+        str(file).removeprefix(f"{bucket.url}/")
+        for file in remote.find_below(f"{bucket.url}/list/")
+    ]
+    assert below == ["list/a.txt", "list/b.txt", "list/d.bin", "list/deep/c.txt", "list/none.txt"]
+    assert [file.name for file in remote.find_like(f"{bucket.url}/list/*.txt")] == [
+        "a.txt",
+        "b.txt",
+        "none.txt",
+    ]
+    assert [file.name for file in remote.find_like(f"{bucket.url}/list/**/c.*")] == ["c.txt"]
+    assert remote.find(f"{bucket.url}/list") is remote.find(bucket.url) is None
+    assert (
+        remote.find_below(f"{bucket.url}/nothing")
+        == remote.find_like(f"{bucket.url}/nothing/*")
+        == []
+    )
+    assert remote.read(remote.find(f"{bucket.url}/list/none.txt")) == b""
+
+
+def test_a_stream_seeks_and_is_decompressed(bucket):
+    storage.write(f"{bucket.url}/z.txt.gz", gzip.compress(CONTENT))
+    with remote.find(f"{bucket.url}/z.txt.gz").open() as file, gzip.open(file) as plain:
+        assert plain.read() == CONTENT
+    storage.write(f"{bucket.url}/z.txt", CONTENT)
+    with remote.find(f"{bucket.url}/z.txt").open() as file:
+        assert file.readline() == b"line 0\n"
+        assert file.seek(-10, os.SEEK_END) == len(CONTENT) - 10
+        assert file.read() == CONTENT[-10:]
+
+
+def test_files_are_copied_there_and_back_in_blocks(bucket, tmp_path, monkeypatch):
+    monkeypatch.setattr(remote, "BLOCK", 5 << 20)  # the least that S3 takes as a part
+    (tmp_path / "here").write_bytes(CONTENT * 400)
+    assert (tmp_path / "here").stat().st_size > 2 * remote.BLOCK
+    bucket.seen.clear()
+    remote.upload(tmp_path / "here", f"{bucket.url}/there")
+    assert len([request for request in bucket.seen if "partNumber=" in request]) == 3
+    remote.download(remote.find(f"{bucket.url}/there"), tmp_path / "back")
+    assert (tmp_path / "back").read_bytes() == CONTENT * 400
+    bucket.fail(503, on="partNumber=2")
+    remote.upload(tmp_path / "here", f"{bucket.url}/there")
+
+
+def test_an_upload_that_is_interrupted_leaves_the_object_as_it_was(bucket, tmp_path, monkeypatch):
+    monkeypatch.setattr(remote, "BLOCK", 5 << 20)
+    (tmp_path / "here").write_bytes(CONTENT * 400)
+    bucket.fail(403, on="partNumber=2")
+    with pytest.raises(StorageError, match="half: access is forbidden"):
+        remote.upload(tmp_path / "here", f"{bucket.url}/half")
+    assert remote.find(f"{bucket.url}/half") is None
+
+
+def test_an_object_that_is_replaced_while_it_is_copied_is_refused(bucket, tmp_path):
+    storage.write(f"{bucket.url}/c", CONTENT)
+    file = remote.find(f"{bucket.url}/c")
+    storage.write(f"{bucket.url}/c", CONTENT[::-1])
+    with pytest.raises(StorageError, match=r"bucket/c: it was replaced while it was read"):
+        remote.download(file, tmp_path / "c")
+
+
+def test_names_are_taken_as_they_are(bucket, tmp_path):
+    url = f"{bucket.url}/names"
+    names = ["a b", "a%20b", "c?d#e", "é*[x]", "f/g+h&i=j;k"]
+    for name in names:
+        storage.write(f"{url}/{name}", name.encode())
+    assert [str(file).removeprefix(f"{url}/") for file in remote.find_below(url)] == sorted(names)
+    assert all(remote.read(remote.find(f"{url}/{name}")) == name.encode() for name in names)
+    assert [file.name for file in remote.find_like(f"{url}/a[%]*")] == ["a%20b"]
+    with pytest.raises(StorageError, match=r"names/x//y: the store refuses it \(.*empty path"):
+        remote.write(f"{url}/x//y", b"")
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_what_passes_is_tried_again_and_counted(status, bucket, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(stores, "PATIENCE", 60)
+    storage.write(f"{bucket.url}/t", CONTENT)
+    file = remote.find(f"{bucket.url}/t")
+    before = stores.retries()
+    # not the listing that a client did not wait for
+    bucket.fail(status, times=3, on=r"alt=media|GET /bucket/t\b")
+    assert remote.read(file) == CONTENT
+    assert stores.retries() == before + 3
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 3
+    assert all(line.startswith(f"notice: {bucket.url}/t: {status} ") for line in lines)
+    bucket.fail(status, times=2, on="PUT|POST")
+    (tmp_path / "t").write_bytes(CONTENT[:9])
+    remote.upload(tmp_path / "t", f"{bucket.url}/t")
+    assert stores.retries() == before + 5
+    assert remote.find(f"{bucket.url}/t").size == 9
+
+
+def test_what_stays_is_one_sentence(bucket):
+    storage.write(f"{bucket.url}/s", CONTENT)
+    file = remote.find(f"{bucket.url}/s")
+    for status, message in (
+        (
+            503,
+            (
+                r"bucket/s: the store cannot be reached \(503 Service Unavailable; \d+ tries\);"
+                r" check the network, and the"
+            ),
+        ),
+        (
+            401,
+            (
+                r"bucket/s: access is forbidden \(401 Unauthorized\); log in \((gcloud auth|aws"
+                r" configure)"
+            ),
+        ),
+        (
+            403,
+            (
+                r"bucket/s: access is forbidden \(.*\); log in \((gcloud auth|aws configure).*\),"
+                r" or ask"
+            ),
+        ),
+        (418, r"bucket/s: the store refuses it \(418 I'm a Teapot\)"),
+    ):
+        bucket.fail(status, times=1000)
+        with pytest.raises(StorageError, match=message):
+            remote.read(file)
+        bucket.faults.clear()
+    elsewhere = f"{bucket.url[:2]}://elsewhere/a"
+    for act in (remote.find_below, lambda url: remote.upload(Path(__file__), url)):
+        with pytest.raises(
+            StorageError, match="://elsewhere/a: there is no bucket elsewhere; check its name"
+        ) as error:
+            act(elsewhere)
+        assert "\n" not in str(error.value)
+    with pytest.raises(
+        StorageError, match="bucket/gone: the bucket has no object of this name, and none below it"
+    ):
+        remote.read(remote.RemoteFile(f"{bucket.url}/gone", 9, ""))
+
+
+def test_a_store_that_is_not_there_is_one_sentence(monkeypatch):
+    for variable, url in (("STORAGE_EMULATOR_HOST", "gs://b/a"), ("AWS_ENDPOINT_URL", "s3://b/a")):
+        monkeypatch.setenv(variable, "http://127.0.0.1:9")
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        with pytest.raises(
+            StorageError,
+            match=rf"{url}: the store cannot be reached \(.*127.0.0.1.*Connection refused; \d+ tries",
+        ):
+            remote.find(url)
+
+
+@pytest.mark.parametrize("look", [remote.find, lambda url: Versioned(url, "a").read()])
+def test_without_credentials_a_store_is_not_tried_for_long(look, monkeypatch, tmp_path):
+    monkeypatch.setattr(stores, "PATIENCE", 999)
+    monkeypatch.setattr(stores, "VENDOR", tmp_path / "none")
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9/other")
+    begun = time.monotonic()
+    with pytest.raises(
+        StorageError,
+        match=r"s3://b/a: there are no credentials, and .*reached.*; log in: aws configure",
+    ):
+        look("s3://b/a")
+    assert time.monotonic() - begun < 30
+
+
+@pytest.mark.parametrize(
+    ("url", "vendor", "anonymous"),
+    [
+        ("s3://b", "Amazon EC2", False),
+        ("s3://b", "Xen", False),
+        ("s3://b", "Google", True),
+        ("gs://b", "Google", False),
+    ],
+)
+def test_a_machine_of_the_stores_maker_may_have_credentials_of_its_own(
+    url, vendor, anonymous, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(stores, "VENDOR", tmp_path / "sys_vendor")
+    stores.VENDOR.write_text(f"{vendor}\n")
+    monkeypatch.setattr(os, "environ", {"HOME": str(tmp_path)})
+    assert stores.is_anonymous(url) == anonymous
+
+
+def test_public_objects_are_read_without_credentials(s3, monkeypatch):
+    url = f"{s3.url}/public"
+    for name in ("config.json", "secret"):
+        storage.write(f"{url}/{name}", b"{}")
+    open_to_all = {"Bucket": storage.BUCKET, "Key": "public/config.json", "ACL": "public-read"}
+    boto3.client("s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"]).put_object_acl(**open_to_all)
+    monkeypatch.setattr(stores, "is_anonymous", lambda url: True)
+    assert (
+        remote.read(remote.find(f"{url}/config.json")) == Objects(url).read("config.json") == b"{}"
+    )
+    for look in (lambda: remote.find(f"{url}/secret"), lambda: Objects(url).read("secret")):
+        with pytest.raises(
+            StorageError, match=r"bucket/public.*: access is forbidden .*; log in \(aws configure"
+        ):
+            look()
+
+
+def test_keys_of_aws_configure_are_used(s3, tmp_path, monkeypatch):
+    monkeypatch.setattr(stores, "_endpoint", lambda scheme: s3.environment["AWS_ENDPOINT_URL"])
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name)
+    (tmp_path / "keys").write_text(
+        "[default]\naws_access_key_id = a\naws_secret_access_key = b\n"
+        "[far]\naws_access_key_id = c\naws_secret_access_key = d\naws_session_token = e\n"
+    )
+    (tmp_path / "config").write_text("[default]\nregion = r1\n[profile far]\nregion = r2\n")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "keys"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    keys = {"access_key_id": "a", "secret_access_key": "b"}
+    assert (stores._amazon_login(), stores._region("b", "http://x")) == (keys, "r1")
+    monkeypatch.setenv("AWS_PROFILE", "far")
+    keys = {"access_key_id": "c", "secret_access_key": "d", "token": "e"}
+    assert (stores._amazon_login(), stores._region("b", "http://x")) == (keys, "r2")
+    stores._client.cache_clear()
+    storage.write(f"{s3.url}/by-profile", b"1")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    assert stores._amazon_login() == {}
+    stores._client.cache_clear()
+
+
+def test_credentials_that_need_googles_library_say_so(tmp_path, monkeypatch):
+    file = tmp_path / "keys.json"
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file))
+    monkeypatch.setitem(sys.modules, "google.auth", None)
+    file.write_text('{"type": "authorized_user"}')
+    assert stores._google_login() == {"application_credentials": str(file)}
+    file.write_text('{"type": "external_account"}')
+    with pytest.raises(StorageError, match=r"kind external_account .* pip install google-auth"):
+        stores._google_login()
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("hf://user/data", "hf:// is not read or written, only gs:// and s3:// and local paths"),
+        ("http://host/a", "http:// is not read or written"),
+        ("gs:/bucket/a", "an address has a bucket behind two slashes, gs://BUCKET/NAME"),
+        ("s3:bucket/a", "an address has a bucket behind two slashes, s3://BUCKET/NAME"),
+        ("gs:///a", "an address has a bucket behind two slashes"),
+        ("s3://KEY:HIDDEN@b/a", r"s3://\*\*\*b/a: an address must hold no keys"),
+        ("gs://b/a?token=HIDDEN", r"gs://b/a\?\*\*\*: an address must hold no keys"),
+    ],
+)
+def test_other_addresses_are_refused(url, message):
+    with pytest.raises(StorageError, match=message) as error:
+        remote.find(url)
+    assert "HIDDEN" not in str(error.value)
+
+
+def test_a_forked_process_is_refused_what_its_parent_has_used(bucket):
+    """In a process of its own, without the threads of this one."""
+    storage.write(f"{bucket.url}/f", CONTENT)
+    size = f"remote.find('{bucket.url}/f').size"
+    program = (
+        "import os, sys\nfrom flaxformer_lite.files import remote\n"
+        f"{size}\nif not os.fork():\n    {size}\nelse:\n    sys.exit(os.wait()[1] >> 8)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert "a forked process cannot use a store that its parent has used" in ended.stderr
+
+
+def test_only_addresses_of_known_stores_are_addresses():
+    assert stores.is_url("gs://b") and stores.is_url("s3://b/c")
+    assert not any(map(stores.is_url, ("gs", "gs:/b", "hf://b", "/gs://b", "a/gs://b")))
