@@ -180,12 +180,6 @@ def delete(url: str) -> None:
 def upload(path: Path, url: str) -> None:
     """Copies a local file to an object, which appears whole or not at all."""
     _send(url, path.stat().st_size, lambda: path.open("rb"))
-    found = find(url)
-    if found is None or found.size != path.stat().st_size:
-        raise StorageError(
-            f"{url}: {found.size if found else 'no'} bytes in the store, and"
-            f" {path.stat().st_size} here; it was replaced meanwhile: try again."
-        )
 
 
 def download(file: RemoteFile, path: Path) -> None:
@@ -205,24 +199,16 @@ def download(file: RemoteFile, path: Path) -> None:
 
 def missing(url: str) -> StorageError:
     """Returns the error that an object, or its bucket, does not exist."""
-    try:
-        _check_bucket(url)
-    except StorageError as error:
-        return error
-    return StorageError(
-        f"{url}: the bucket has no object of this name, and none below it; check the name."
-    )
-
-
-def _check_bucket(url: str) -> None:
-    """Raises StorageError if the bucket of an address does not exist."""
     import obstore
 
     try:
         with contextlib.suppress(StorageError):  # who may read objects need not be allowed to list
             request(url, lambda store, name: next(iter(obstore.list(store, name)), None))
     except FileNotFoundError:
-        raise no_bucket(url) from None
+        return no_bucket(url)
+    return StorageError(
+        f"{url}: the bucket has no object of this name, and none below it; check the name."
+    )
 
 
 def _send(url: str, size: int, read: Callable[[], BinaryIO]) -> None:

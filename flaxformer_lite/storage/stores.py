@@ -33,35 +33,13 @@ TIMEOUTS = {"connect_timeout": "10s", "read_timeout": "60s", "timeout": "120s"}
 PASSING = {408, 429, 500, 502, 503, 504}  # HTTP statuses that a retry may mend
 METADATA = "169.254."  # where machines of Google and Amazon keep credentials
 LOGIN = {"gs": "gcloud auth application-default login", "s3": "aws configure, or AWS_ACCESS_KEY_ID"}
-# What shows that there may be credentials: beginnings of variables, a file, and whose machine this
-# is.
-SIGNS = {
-    "gs": (
-        (
-            "GOOGLE_APPLICATION_",
-            "CLOUDSDK_CONFIG",
-            "STORAGE_EMULATOR_HOST",
-            "KUBERNETES_",
-            "CLOUD_RUN_",
-            "GCE_METADATA_",
-        ),
-        "~/.config/gcloud/application_default_credentials.json",
-        ("Google",),
-    ),
-    "s3": (
-        (
-            "AWS_ACCESS_",
-            "AWS_PROFILE",
-            "AWS_WEB_",
-            "AWS_CONTAINER_",
-            "AWS_SHARED_",
-            "AWS_CONFIG_",
-            "KUBERNETES_",
-        ),
-        "~/.aws",
-        ("Amazon", "Xen"),  # the latter of Amazon's older machines
-    ),
+# What shows that there may be credentials: variables, a file, and whose machine this is.
+VARIABLES = {
+    "gs": "GOOGLE_APPLICATION_|CLOUDSDK_CONFIG|STORAGE_EMULATOR_HOST|KUBERNETES_|CLOUD_RUN_|GCE_META",
+    "s3": "AWS_(ACCESS_|PROFILE|WEB_|CONTAINER_|SHARED_|CONFIG_)|KUBERNETES_",
 }
+FILES = {"gs": "~/.config/gcloud/application_default_credentials.json", "s3": "~/.aws"}
+VENDORS = {"gs": "Google", "s3": "Amazon|Xen"}  # the latter of Amazon's older machines
 VENDOR = Path("/sys/class/dmi/id/sys_vendor")
 _retries = 0
 _counting = threading.Lock()
@@ -99,9 +77,11 @@ def addressed(message: str) -> str:
 def is_anonymous(url: str) -> bool:
     """Returns whether there is nothing to log in with, so that only public objects can be read, and
     waiting is in vain."""
-    names, file, vendors = SIGNS[url[:2]]
-    found = any(name.startswith(names) for name in os.environ) or Path(file).expanduser().exists()
-    return not (found or (VENDOR.exists() and VENDOR.read_text().startswith(vendors)))
+    scheme = url[:2]
+    vendor = VENDOR.read_text() if VENDOR.exists() else ""
+    found = any(re.match(VARIABLES[scheme], name) for name in os.environ)
+    found = found or Path(FILES[scheme]).expanduser().exists()
+    return not (found or re.match(VENDORS[scheme], vendor))
 
 
 def forbidden(url: str, why: str) -> StorageError:
