@@ -118,7 +118,7 @@ def test_messages_name_the_address(run, gcs, capsys):
     config = run.read("config.json")
     for cut, why in ((b"", "Expecting value"), (config[:99], "Expecting property name")):
         run.write("config.json", cut)
-        open_model.places._copy_of.cache_clear()  # of the commands before
+        open_model.resolve_path._copy_of.cache_clear()  # of the commands before
         with pytest.raises(SystemExit):
             door.main(["generate", "--model", run.url, "--prompt", "zero"])
         assert f"error: {run.url}/config.json is not JSON ({why}" in capsys.readouterr().err

@@ -308,7 +308,7 @@ def test_a_forked_process_is_refused_what_its_parent_has_used(bucket):
     storage.write(f"{bucket.url}/f", CONTENT)
     size = f"remote.find('{bucket.url}/f').size"
     program = (
-        "import os, sys\nfrom flaxformer_lite.files import remote\n"
+        "import os, sys\nfrom flaxformer_lite.storage import remote\n"
         f"{size}\nif not os.fork():\n    {size}\nelse:\n    sys.exit(os.wait()[1] >> 8)\n"
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
