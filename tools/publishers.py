@@ -26,8 +26,8 @@ from flax.traverse_util import unflatten_dict
 from flaxformer_lite import build_model, save_pretrained
 from flaxformer_lite.cli.convert import convert
 from flaxformer_lite.cli.inspect import checksum
+from flaxformer_lite.models.parameter_shapes import parameter_shapes
 from flaxformer_lite.pretrained.folder import open_weights, read_config
-from flaxformer_lite.pretrained.load import parameter_shapes
 
 SHARD = 1_000_000  # bytes, of several files a model
 LONGEST = 0.3  # seconds until a kill

@@ -17,8 +17,8 @@ from flaxformer_lite.config import ConfigError, ExperimentConfig, plugin_name
 from flaxformer_lite.files.publish import write_file
 from flaxformer_lite.files.read import read_object
 from flaxformer_lite.models import build_model
+from flaxformer_lite.models.parameter_shapes import parameter_shapes
 from flaxformer_lite.objectives.base import Metric
-from flaxformer_lite.pretrained.load import parameter_shapes
 from flaxformer_lite.runs.report import metrics, page, plot
 from flaxformer_lite.runs.report.chart import Line, chart
 from flaxformer_lite.runs.start import resume

@@ -8,7 +8,7 @@ from flaxformer_lite import registry, versions
 from flaxformer_lite.config import ConfigError, ModelConfig, check_family
 
 # Files that are not families.
-SHARED = ("presets", "rope_fields", "weight_map")
+SHARED = ("parameter_shapes", "presets", "rope_fields", "weight_map")
 
 
 def build_model(family: str | ModelConfig, preset: str | None = None, /, **overrides: Any) -> Any:

@@ -2,14 +2,12 @@
 invented."""
 
 import dataclasses
-import functools
 import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import Mesh, NamedSharding
@@ -23,6 +21,7 @@ from flaxformer_lite.checkpoints.workdir import (
 )
 from flaxformer_lite.config import ConfigError, ModelConfig, check_family
 from flaxformer_lite.config.execution import EXECUTION_FIELDS
+from flaxformer_lite.models.parameter_shapes import dummy_inputs, flat_init, parameter_shapes
 from flaxformer_lite.models.weight_map import Fields
 from flaxformer_lite.pretrained import (
     check_tensors,
@@ -298,34 +297,9 @@ def _with_new(model: Any, stored: dict, seed: int) -> dict:
     LOG.warning("new parameters: %s; train them before use.", ", ".join(missing))
     inputs = dummy_inputs(type(model), model.cfg)
     initial = jax.jit(
-        lambda key: {p: x for p, x in _flat_init(model, key, inputs).items() if p in missing}
+        lambda key: {p: x for p, x in flat_init(model, key, inputs).items() if p in missing}
     )
     return unflatten_dict(flat | initial(jax.random.key(seed)), sep="/")
-
-
-def _flat_init(model: Any, key: jax.Array, inputs: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    return flatten_dict(model.init(key, **inputs)["params"], sep="/")
-
-
-def parameter_shapes(model: Any) -> dict[str, jax.ShapeDtypeStruct]:
-    """Returns the shapes and dtypes of a model's parameters by path, without computing them."""
-    kind: Any = type(model)
-    return _shapes(kind, model.cfg)
-
-
-@functools.lru_cache(maxsize=32)
-def _shapes(kind: Any, cfg: ModelConfig) -> dict[str, jax.ShapeDtypeStruct]:
-    return jax.eval_shape(
-        functools.partial(_flat_init, kind(cfg)), jax.random.key(0), dummy_inputs(kind, cfg)
-    )
-
-
-def dummy_inputs(kind: Any, cfg: ModelConfig) -> dict[str, jax.Array]:
-    """Returns the smallest inputs of a model."""
-    ids = jnp.zeros((1, 1, 1) if cfg.head == "multiple_choice" else (1, 1), jnp.int32)
-    return {"input_ids": ids} | (
-        {"decoder_input_ids": ids} if kind.skeleton == "encoder_decoder" else {}
-    )
 
 
 def _open_run(

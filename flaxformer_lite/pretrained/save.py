@@ -13,6 +13,7 @@ from flax.traverse_util import flatten_dict
 from flaxformer_lite import registry
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.models.parameter_shapes import parameter_shapes
 from flaxformer_lite.models.weight_map import Fields, Published
 from flaxformer_lite.nn.adapters.merge import merge_adapter
 from flaxformer_lite.pretrained import hf_config, resolve_path, tensor_names
@@ -20,7 +21,6 @@ from flaxformer_lite.pretrained.check_tensors import DECODER_BIAS
 from flaxformer_lite.pretrained.companions import publish_tokenizer
 from flaxformer_lite.pretrained.folder import read_config
 from flaxformer_lite.pretrained.harmless_fields import HARMLESS
-from flaxformer_lite.pretrained.load import parameter_shapes
 from flaxformer_lite.pretrained.safetensors import WeightsError, save_file
 from flaxformer_lite.pretrained.sentences import copy_sentence_layers, write_sentence_layers
 from flaxformer_lite.pretrained.tensor_names import by_layer, side_by_side

@@ -12,11 +12,11 @@ from flax.traverse_util import flatten_dict
 from flaxformer_lite import registry
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.models.parameter_shapes import parameter_shapes
 from flaxformer_lite.models.weight_map import Published
 from flaxformer_lite.nn.adapters.lora import A, B, LoraConfig
 from flaxformer_lite.pretrained import resolve_path, tensor_names
 from flaxformer_lite.pretrained.adapter_layout import NAMES, ROOT, Spot, shortest, spots
-from flaxformer_lite.pretrained.load import parameter_shapes
 from flaxformer_lite.pretrained.load_adapter import CONFIG, HEADS, WEIGHTS
 from flaxformer_lite.pretrained.safetensors import save_file
 from flaxformer_lite.pretrained.save import check_params, published_tensors

@@ -18,8 +18,8 @@ from flaxformer_lite import (
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.cli import command_line
 from flaxformer_lite.config import ConfigError, ExperimentConfig, from_config_dict, to_config_dict
+from flaxformer_lite.models.parameter_shapes import parameter_shapes
 from flaxformer_lite.pretrained.hf_config import read_config
-from flaxformer_lite.pretrained.load import parameter_shapes
 from flaxformer_lite.runs import loop
 from flaxformer_lite.runs.start.adopt import read_experiment
 from flaxformer_lite.sharding import parameter_rules

@@ -8,8 +8,9 @@ import pytest
 
 from flaxformer_lite import registry
 from flaxformer_lite.config import MeshConfig
+from flaxformer_lite.models.parameter_shapes import parameter_shapes
 from flaxformer_lite.pretrained import tensor_names
-from flaxformer_lite.pretrained.load import parameter_shapes, side_by_side
+from flaxformer_lite.pretrained.tensor_names import side_by_side
 from flaxformer_lite.sharding import parameter_rules
 from flaxformer_lite.sharding.mesh import build_mesh
 from flaxformer_lite.sharding.parameters import param_specs

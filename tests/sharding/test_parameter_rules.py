@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec
 
 from flaxformer_lite import registry
 from flaxformer_lite.config import ExperimentConfig, MeshConfig, from_config_dict
-from flaxformer_lite.pretrained.load import parameter_shapes
+from flaxformer_lite.models.parameter_shapes import parameter_shapes
 from flaxformer_lite.sharding import parameter_rules
 from flaxformer_lite.sharding.mesh import build_mesh
 from flaxformer_lite.sharding.parameters import param_specs, path_of

@@ -10,7 +10,7 @@ MAKE = """
 import sys, numpy as np, jax
 from flaxformer_lite import build_model, save_pretrained
 from flaxformer_lite.models import gpt2
-from flaxformer_lite.pretrained.load import parameter_shapes
+from flaxformer_lite.models.parameter_shapes import parameter_shapes
 from flax.traverse_util import unflatten_dict
 cfg = gpt2.config("tiny", vocab_size=320, max_length=64, d_model=16, num_heads=2, decoder_layers=2, mlp_dim=32, dropout=0.0)
 model = build_model(cfg)

@@ -11,8 +11,8 @@ import jax
 
 from flaxformer_lite import registry
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.models.parameter_shapes import dummy_inputs
 from flaxformer_lite.nn.modules import interceptors
-from flaxformer_lite.pretrained.load import dummy_inputs
 
 # hidden states and attention weights
 USUAL = (

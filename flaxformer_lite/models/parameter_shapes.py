@@ -1,0 +1,36 @@
+"""The parameters that a model has, without computing them."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax.traverse_util import flatten_dict
+
+from flaxformer_lite.config import ModelConfig
+
+
+def flat_init(model: Any, key: jax.Array, inputs: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    """Initializes a model; returns its parameters by path."""
+    return flatten_dict(model.init(key, **inputs)["params"], sep="/")
+
+
+def parameter_shapes(model: Any) -> dict[str, jax.ShapeDtypeStruct]:
+    """Returns the shapes and dtypes of a model's parameters by path, without computing them."""
+    kind: Any = type(model)
+    return _shapes(kind, model.cfg)
+
+
+@functools.lru_cache(maxsize=32)
+def _shapes(kind: Any, cfg: ModelConfig) -> dict[str, jax.ShapeDtypeStruct]:
+    return jax.eval_shape(
+        functools.partial(flat_init, kind(cfg)), jax.random.key(0), dummy_inputs(kind, cfg)
+    )
+
+
+def dummy_inputs(kind: Any, cfg: ModelConfig) -> dict[str, jax.Array]:
+    """Returns the smallest inputs of a model."""
+    ids = jnp.zeros((1, 1, 1) if cfg.head == "multiple_choice" else (1, 1), jnp.int32)
+    return {"input_ids": ids} | (
+        {"decoder_input_ids": ids} if kind.skeleton == "encoder_decoder" else {}
+    )
