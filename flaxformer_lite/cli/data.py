@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _show(out: Console, data: Dataset, rows: int, seed: int) -> None:
-    renderer = Renderer(data.tokenizer, getattr(data.objective, "labels", ()))
+    renderer = Renderer(data.tokenizer, data.objective.class_names)
     rows = min(rows, data.held or rows)
     batch = next(iter(data.batches(batch_size=rows, seed=seed)))
     for row in range(rows):
@@ -149,7 +149,7 @@ def _label_counts(data: Dataset) -> Rows:
             x for value in values for x in (value if isinstance(value, (list, tuple)) else [value])
         ]
         count = collections.Counter(str(x) for x in flat if isinstance(x, (str, int)))
-        if count and len(count) <= max(MOST_LABELS, len(getattr(data.objective, "labels", ()))):
+        if count and len(count) <= max(MOST_LABELS, len(data.objective.class_names)):
             shares = (
                 f"{name} {n:,} ({n / count.total():.0%})"
                 for name, n in count.most_common(MOST_LABELS)

@@ -13,7 +13,6 @@ from flaxformer_lite.config import ConfigError, plugin_name
 from flaxformer_lite.files.read import shown
 from flaxformer_lite.objectives.base import Objective
 from flaxformer_lite.objectives.tables.breakdown import Breakdown, cell_text
-from flaxformer_lite.objectives.tables.task import Task
 from flaxformer_lite.runs.evaluate_file import open_file, open_trained
 
 ROWS = 30  # most of a table on the terminal
@@ -31,7 +30,7 @@ def run(args: argparse.Namespace) -> None:
         )
         data = open_file(trained, args.data)
         objective = data.objective
-        if args.output and not isinstance(objective, Task):
+        if args.output and not objective.reads_tables:
             raise ConfigError(
                 f"--output: {plugin_name(objective)} predicts tokens, not rows; leave it out."
             )

@@ -40,7 +40,7 @@ def _examples(
     cfg: ExperimentConfig, count: int, seed: int
 ) -> list[dict[str, dict[str, np.ndarray]]]:
     rng = np.random.default_rng(seed)
-    if isinstance(cfg.objective, Task):
+    if cfg.objective.reads_tables:
         objective, sample = _sample(cfg)
         return [objective.make_example(sample, row % len(sample), rng) for row in range(count)]
     length, target_length = cfg.objective.lengths(cfg.data.length, cfg.data.target_length)
@@ -59,7 +59,7 @@ def _sample(cfg: ExperimentConfig) -> tuple[Task, LabelledRecords]:
     """Returns a task with the labels of its sample, and the sample's examples."""
     task: Any = cfg.objective
     rows = [dict(row) for row in task.sample]
-    known = bool(getattr(task, "labels", ()))
+    known = bool(task.class_names)
     if known:  # those of the sample are others
         rows = [
             {**row, **{column.role: None for column in task.columns if column.predicted}}

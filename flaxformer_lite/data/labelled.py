@@ -589,7 +589,7 @@ def _described(
     if cut or dropped:
         told = f"{cut:,} examples cut at data.length={cfg.length} tokens, {dropped:,} rows dropped"
         described.append(("notice", told))
-    if labels := getattr(objective, "labels", ()):
+    if labels := objective.class_names:
         described.append(
             ("labels", ", ".join(labels[:NAMED]) + f", ... ({len(labels)})" * (len(labels) > NAMED))
         )

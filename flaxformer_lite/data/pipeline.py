@@ -19,7 +19,6 @@ from flaxformer_lite.data.packed_batches import Packer, draws
 from flaxformer_lite.data.split import SPLITS
 from flaxformer_lite.data.text_rows import check_vocabulary, open_text_rows
 from flaxformer_lite.objectives.rows import PACKING
-from flaxformer_lite.objectives.tables.task import Task
 from flaxformer_lite.text.tokenizer import Tokenizer
 
 Batch = dict[str, dict[str, np.ndarray]]
@@ -162,7 +161,7 @@ class Dataset:
     def texts(self) -> int:
         """The texts of each example, 0 where the objective does not tell which tokens are
         padding."""
-        if not isinstance(self.objective, Task):
+        if not self.objective.reads_tables:
             return 0
         records = self.records
         found = 0
@@ -252,7 +251,7 @@ def open_dataset(
     if split not in SPLITS:
         raise ValueError(f"split={split!r}: must be train or eval.")
     objective: Any = cfg.objective
-    if isinstance(objective, Task):
+    if objective.reads_tables:
         if cfg.data.mixture:
             raise ConfigError(
                 f"data.mixture: {plugin_name(objective)} learns from the rows of one table; set"

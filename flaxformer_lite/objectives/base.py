@@ -19,9 +19,10 @@ A class of your own, in any module, trains in the same way as those in this fold
 """
 
 import abc
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -81,6 +82,10 @@ class Objective(Record, abc.ABC):
         rows.
       new_head: whether `train.init_from` may begin with a directory that lacks the head, which is
         then made new.
+      reads_tables: whether its examples are rows of a table, as those of each Task, and not text.
+      adopts: fields that take the value of the weights to start from where the config leaves them
+        empty: `template`, the chat template, and `pooling`, of sentence vectors, come from the
+        directory of `train.init_from`, `labels` with the data. A run that continues has kept them.
     """
 
     skeletons: ClassVar[tuple[str, ...]] = SKELETONS
@@ -91,10 +96,29 @@ class Objective(Record, abc.ABC):
     reference: ClassVar[str] = ""
     packings: ClassVar[int] = 1
     new_head: ClassVar[bool] = False
+    reads_tables: ClassVar[bool] = False
+    adopts: ClassVar[tuple[str, ...]] = ()
 
     @property
     def written_rows(self) -> int:
         return 0
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the classes, in the order of the logits; () if there are none, or they are
+        not known yet."""
+        return ()
+
+    @property
+    def head_hint(self) -> str:
+        """The way out where the weights to start from lack the head, for the end of the message;
+        by default there is none."""
+        return ""
+
+    @property
+    def sample_prompt(self) -> str:
+        """A prompt like those that the model learns to continue; "" for one by its skeleton."""
+        return ""
 
     @property
     def headline(self) -> Metric:
@@ -108,6 +132,32 @@ class Objective(Record, abc.ABC):
         """Returns the second model that `outputs` gets beside the first; by default there is
         none."""
         return None
+
+    def facts(self) -> dict[str, Any]:
+        """Returns the values of the fields of `adopts`, for `adopt`."""
+        return {name: getattr(self, name) for name in self.adopts}
+
+    def adopt(self, facts: Mapping[str, Any]) -> Self:
+        """Returns the objective with its empty fields of `adopts` filled in.
+
+        Args:
+          facts: values by field, as read from a directory or kept by a run (`facts`); others are
+            ignored.
+        """
+        values = {name: facts[name] for name in self.adopts if facts.get(name)}
+        empty = {name: value for name, value in values.items() if not getattr(self, name)}
+        return dataclasses.replace(self, **empty)
+
+    @classmethod
+    def of_published(cls, published: Mapping[str, Any], labels: tuple[str, ...]) -> Self:
+        """Returns the objective that a published model was trained for.
+
+        Args:
+          published: its config.json, with its `head`, and with the `pooling` and `prompt` of a
+            sentence model.
+          labels: the names of its classes.
+        """
+        return cls()
 
     def check(self, model: ModelConfig, records: Any) -> None:
         """Refuses data that do not fit the model, such as labels without a logit.

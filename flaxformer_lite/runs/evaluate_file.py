@@ -21,7 +21,8 @@ from flaxformer_lite.data import pipeline
 from flaxformer_lite.data.labelled import open_rows
 from flaxformer_lite.data.pipeline import Dataset
 from flaxformer_lite.inference.writer import writer
-from flaxformer_lite.objectives.tables.task import Task
+from flaxformer_lite.objectives.base import Objective
+from flaxformer_lite.objectives.of_head import of_head
 from flaxformer_lite.pretrained import folder
 from flaxformer_lite.pretrained.load import load_labels, load_pretrained
 from flaxformer_lite.pretrained.sentences import read_sentence_layers
@@ -30,18 +31,6 @@ from flaxformer_lite.text import tokenizer
 from flaxformer_lite.training import evaluate, packing, program
 from flaxformer_lite.training.bound_models import Models
 
-# The objectives that published heads were trained with.
-OF_HEAD = {
-    "sequence_classification": "classification",
-    "token_classification": "tagging",
-    "question_answering": "question_answering",
-    "multiple_choice": "multiple_choice",
-    "none": "sentence_embeddings",
-    "encoder": "sentence_embeddings",
-    "masked_lm": "masked_lm",
-    "pretraining": "masked_lm",
-}
-OF_SKELETON = {"decoder": "causal_lm", "encoder_decoder": "text_to_text"}
 USUAL_LENGTH = 512  # tokens of an example, where a published model says nothing else
 
 
@@ -151,7 +140,7 @@ def open_file(trained: Trained, path: str, *, predicts: bool = False) -> Dataset
     """
     cfg = trained.cfg
     objective = trained.cfg.objective
-    if isinstance(objective, Task):
+    if objective.reads_tables:
         model = cfg.model.skeleton, cfg.model.type_vocab_size
         records = open_rows(path, cfg.data, objective, trained.tokenizer, *model, predicts=predicts)
         return Dataset("eval", objective, {"eval": records}, "")
@@ -162,28 +151,25 @@ def open_file(trained: Trained, path: str, *, predicts: bool = False) -> Dataset
     return pipeline.open_text(cfg, path)
 
 
-def _objective_of(path: Path, model: Any) -> Any:
+def _objective_of(path: Path, model: Any) -> Objective:
     head = model.cfg.head
-    name = OF_HEAD.get(head, OF_SKELETON.get(model.skeleton, "") if head == "lm" else "")
+    name = of_head(head, model.skeleton)
     if not name:
         raise ConfigError(
             f"{path}: the head {head!r} of a {model.cfg.family} has no task; fine-tune it first"
             " (train)."
         )
     cls: Any = registry.resolve_class("objectives", name)
-    if name == "masked_lm" and head == "pretraining":
-        return cls(pairs="next_sentence")
-    if not issubclass(cls, Task):
-        return cls()
     if model.skeleton not in cls.skeletons:
         raise ConfigError(
             f"{path}: {plugin_name(cls())} has no {model.skeleton}s like this {model.cfg.family}."
         )
-    published = folder.read_config(path)
-    if name == "sentence_embeddings":
+    published = folder.read_config(path) | {"head": head}
+    if "pooling" in cls.adopts:
         layers = read_sentence_layers(path)
-        published = published | {"pooling": layers.pooling, "prompt": layers.prompt()}
-    return cls.of_published(published, tuple(load_labels(path)))
+        published |= {"pooling": layers.pooling, "prompt": layers.prompt()}
+    labels = tuple(load_labels(path)) if "labels" in cls.adopts else ()
+    return cls.of_published(published, labels)
 
 
 def _counted(batches: Iterator[Any], size: int, advance: Any) -> Iterator[Any]:

@@ -12,7 +12,6 @@ import jax
 from flaxformer_lite.analysis import recompiles
 from flaxformer_lite.checkpoints.manager import Checkpoints, first_line
 from flaxformer_lite.checkpoints.workdir import write_baseline
-from flaxformer_lite.objectives.tables.task import Task
 from flaxformer_lite.runs.best import Selection
 from flaxformer_lite.runs.interrupt import Interrupt
 from flaxformer_lite.runs.report import clock, plot, text, usage
@@ -153,7 +152,7 @@ class Trainer:
         )
         self._terminal.rows("result", self._result())
         for texts in (last["texts"] for last in self._recorder.samples[-1:]):
-            if isinstance(cfg.objective, Task):
+            if cfg.objective.reads_tables:
                 self._terminal.rows("written", texts, copied=True)
             else:
                 self._terminal.sample(texts)

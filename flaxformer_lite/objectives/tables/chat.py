@@ -53,6 +53,7 @@ class ChatTask(WritingTask):
     answer_length: Size = 64
 
     skeletons: ClassVar[tuple[str, ...]] = ("decoder",)
+    adopts: ClassVar[tuple[str, ...]] = ("template",)
 
     def published_fields(self) -> dict[str, Any]:
         return {"chat_template": self.template or PLAIN}

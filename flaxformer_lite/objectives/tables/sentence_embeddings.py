@@ -66,6 +66,7 @@ class SentenceEmbeddings(Task):
 
     skeletons: ClassVar[tuple[str, ...]] = ("encoder", "encoder_decoder")
     chunked: ClassVar[bool] = True
+    adopts: ClassVar[tuple[str, ...]] = ("pooling",)
     columns: ClassVar[tuple[Column, ...]] = (
         Column("anchor", ("query", "question", "sentence1", "text1", "premise")),
         Column("positive", ("answer", "passage", "document", "sentence2", "text2", "hypothesis")),

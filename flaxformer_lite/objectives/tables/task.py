@@ -53,6 +53,11 @@ class Task(Objective):
     chunked: ClassVar[bool] = False
     sample: ClassVar[tuple[Row, ...]] = ()
     new_head: ClassVar[bool] = True
+    reads_tables: ClassVar[bool] = True
+
+    @property
+    def sample_prompt(self) -> str:
+        return "A kitten naps."
 
     def fit(
         self, rows: Sequence[Row], names: Mapping[str, tuple[str, ...]], known: tuple[str, ...] = ()
@@ -83,16 +88,6 @@ class Task(Objective):
         ):
             return dataclasses.replace(model, pad_token_id=tokenizer.pad_id)
         return model
-
-    @classmethod
-    def of_published(cls, published: Mapping[str, Any], labels: tuple[str, ...]) -> Self:
-        """Returns the task that a published model was trained for.
-
-        Args:
-          published: its config.json.
-          labels: the names of its classes.
-        """
-        return cls()
 
     @abc.abstractmethod
     def encode(self, rows: Sequence[Row], reader: Any) -> list[list[Any]]:
@@ -160,6 +155,12 @@ class Labelled(Task):
     """
 
     labels: tuple[str, ...] = ()
+
+    adopts: ClassVar[tuple[str, ...]] = ("labels",)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return self.labels
 
     @classmethod
     def of_published(cls, published: Mapping[str, Any], labels: tuple[str, ...]) -> Self:

@@ -50,6 +50,10 @@ class TextToText(WritingTask):
     )
     sample: ClassVar[tuple[Row, ...]] = ({"source": "a text", "target": "another"},)
 
+    @property
+    def sample_prompt(self) -> str:
+        return self.prefix + super().sample_prompt
+
     def lengths(self, length: int, target_length: int) -> tuple[int, int]:
         """Returns the row lengths; the decoder's defaults to the encoder's."""
         return length, target_length or length

@@ -10,7 +10,7 @@ Reference: Devlin et al. 2019, section 3.1, appendix A.1 (arXiv:1810.04805); Liu
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 
@@ -57,6 +57,16 @@ class MaskedLm(TextObjective):
     @property
     def head(self) -> str:  # type: ignore[override]  # by `pairs`, where others have one
         return "masked_lm" if self.pairs == "none" else "pretraining"
+
+    @property
+    def head_hint(self) -> str:
+        if self.pairs == "none":
+            return ""
+        return " --config.objective.pairs=none trains the masked-LM head alone."
+
+    @classmethod
+    def of_published(cls, published: Mapping[str, Any], labels: tuple[str, ...]) -> Self:
+        return cls(pairs="next_sentence" if published.get("head") == "pretraining" else "none")
 
     @property
     def shown(self) -> tuple[Metric, ...]:  # type: ignore[override]

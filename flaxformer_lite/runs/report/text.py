@@ -18,7 +18,6 @@ from flaxformer_lite.config import (
 )
 from flaxformer_lite.objectives.base import Metric
 from flaxformer_lite.objectives.sums import BY_SOURCE
-from flaxformer_lite.objectives.tables.task import Task
 from flaxformer_lite.runs.report.metrics import Recorder
 from flaxformer_lite.runs.report.sharding_report import sharding_report
 from flaxformer_lite.runs.start.setup import Experiment
@@ -229,7 +228,7 @@ def next_commands(cfg: ExperimentConfig, workdir: Path) -> Rows:
                 _program("fill-mask", *read, "The capital of [MASK] is Paris."),
             )
         )
-    if isinstance(cfg.objective, Task):
+    if cfg.objective.reads_tables:
         table = cfg.data.eval_path or cfg.data.path
         held = cfg.data.eval_path or "TEST_FILE"
         plugins = read[2:]
@@ -259,8 +258,8 @@ def _prompt(cfg: ExperimentConfig) -> list[str]:
     """
     if "chat_template" in cfg.objective.published_fields():
         return ["--chat", "--prompt", "What can you do?"]
-    if isinstance(cfg.objective, Task):
-        return ["--prompt", f"{getattr(cfg.objective, 'prefix', '')}A kitten naps."]
+    if prompt := cfg.objective.sample_prompt:
+        return ["--prompt", prompt]
     if cfg.model.encoder_layers:
         return ["--prompt", "Thank you <extra_id_0> me to your party."]
     return ["--prompt", "The ", "--temperature", "0.8"]

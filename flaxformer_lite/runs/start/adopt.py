@@ -45,7 +45,7 @@ OWN = (
 
 
 @dataclasses.dataclass(frozen=True)
-class _Task:
+class _Section:
     objective: Any = dataclasses.field(metadata={"plugin": "objectives"})
 
 
@@ -99,40 +99,40 @@ def read_experiment(
     merged = to_config_dict(model).to_dict() | {
         name: section[name] for name in own if name in section
     }
-    objective = dict(config.get("objective", {}))
-    if begun:  # from a directory that may be gone
-        kept = {
-            name: getattr(begun.objective, name, None) for name in ("labels", "template", "pooling")
-        }
-    else:
-        kept = _told(objective, train.init_from, allowed)
-    objective |= {name: value for name, value in kept.items() if value and not objective.get(name)}
+    objective = _objective_of(config)
+    # the directory that a run began from may be gone
+    facts = begun.objective.facts() if begun else _facts(objective.adopts, train.init_from, allowed)
+    adopted = _Section(objective=objective.adopt(facts))
     values = {
         **config,
         "model": merged,
-        "objective": objective,
+        "objective": to_config_dict(adopted)["objective"],
         "data": {**data, "tokenizer": chosen},
     }
     cfg = from_config_dict(ExperimentConfig, values)
     return dataclasses.replace(cfg, allow_plugins=allow_plugins)
 
 
-def _told(objective: dict[str, Any], init_from: str, allowed: registry.Allowed) -> dict[str, Any]:
-    """Returns what a directory says to an objective: the chat template of conversations, the
+def _objective_of(config: ConfigDict) -> Any:
+    return from_config_dict(_Section, {"objective": config.get("objective", {})}).objective
+
+
+def _facts(names: Collection[str], init_from: str, allowed: registry.Allowed) -> dict[str, Any]:
+    """Reads from a directory what an objective adopts: the chat template of conversations, the
     pooling of sentences."""
     path = resolve_path.on_disk(init_from)
-    plugin = from_config_dict(_Task, {"objective": objective}).objective
-    if hasattr(plugin, "template"):
-        return {"template": chat.template_of(path, allow_plugins=allowed)}
-    if not hasattr(plugin, "pooling"):
-        return {}
-    layers = read_sentence_layers(path, allow_plugins=allowed)
-    if layers.dense:
-        raise ConfigError(
-            f"train.init_from={init_from}: has a dense layer after pooling, which is not trained;"
-            " remove it from its modules.json to start from the encoder alone."
-        )
-    return {"pooling": layers.pooling}
+    facts: dict[str, Any] = {}
+    if "template" in names:
+        facts["template"] = chat.template_of(path, allow_plugins=allowed)
+    if "pooling" in names:
+        layers = read_sentence_layers(path, allow_plugins=allowed)
+        if layers.dense:
+            raise ConfigError(
+                f"train.init_from={init_from}: has a dense layer after pooling, which is not"
+                " trained; remove it from its modules.json to start from the encoder alone."
+            )
+        facts["pooling"] = layers.pooling
+    return facts
 
 
 def mismatches(due: ModelConfig, ours: ModelConfig) -> dict[str, tuple[Any, Any]]:
@@ -187,7 +187,7 @@ def _begun(
 def _model_of(config: ConfigDict, init_from: str, allowed: registry.Allowed) -> ModelConfig:
     path = resolve_path.on_disk(init_from)
     where = f"train.init_from={init_from}"
-    objective = from_config_dict(_Task, {"objective": config.get("objective", {})}).objective
+    objective = _objective_of(config)
     stored = None
     if workdir.is_workdir(path):
         stored = workdir.read_config(path, allow_plugins=allowed).model
@@ -214,11 +214,9 @@ def _model_of(config: ConfigDict, init_from: str, allowed: registry.Allowed) -> 
             return dataclasses.replace(stored, head=head or stored.head)
         return open_pretrained(path, head or None, family=named, new_head=objective.new_head)[0].cfg
     except (ConfigError, WeightsError) as error:
-        alone = getattr(objective, "pairs", "none") != "none"
-        hint = " --config.objective.pairs=none trains the masked-LM head alone." if alone else ""
         raise ConfigError(
             f"{where}: {plugin_name(objective)} as configured trains the head {head!r}:"
-            f" {error}{hint}"
+            f" {error}{objective.head_hint}"
         ) from None
 
 

@@ -83,9 +83,7 @@ def init_from_pretrained(program: Program, folder: str) -> Callable[[TrainState]
 
 def labels_of(cfg: ExperimentConfig) -> tuple[str, ...] | int | None:
     """Returns the classes of a task: their names, or their number; None if it has none."""
-    return getattr(cfg.objective, "labels", None) or (
-        cfg.model.num_labels if cfg.objective.new_head else None
-    )
+    return cfg.objective.class_names or (cfg.model.num_labels if cfg.objective.new_head else None)
 
 
 def known_labels(cfg: ExperimentConfig) -> tuple[str, ...]:
