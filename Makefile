@@ -190,6 +190,7 @@ notebooks: $(DOCS)  ## write the course as notebooks that have run, into runs/no
 lint: $(STAMP)  ## check style, imports, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m tools.lint
 	$(BIN)/mypy
 
 clean:  ## remove the environment and what tests and runs left

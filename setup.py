@@ -1,4 +1,4 @@
-"""The pages of configs/ are installed as flaxformer_lite.configs; everything else is in pyproject.toml."""
+"""Installs the pages of configs/ as flaxformer_lite.configs; the rest is in pyproject.toml."""
 
 from setuptools import find_packages, setup
 

@@ -1,9 +1,10 @@
 """Train steps and decoding in bfloat16 on one GPU: attention by cuDNN and by XLA, beside torch
 where it is installed.
 
-    python -m benchmarks.gpu --torch=/path/to/python            # all cases, into docs/benchmarks/gpu.json
-    JAX_PLATFORMS=cpu python -m benchmarks.gpu --tiny --rounds=1 --out=/tmp/gpu.json     # shows that it runs, and no
-    more
+    # all cases, into docs/benchmarks/gpu.json
+    python -m benchmarks.gpu --torch=/path/to/python
+    # only shows that it runs
+    JAX_PLATFORMS=cpu python -m benchmarks.gpu --tiny --rounds=1 --out=/tmp/gpu.json
 
 It has not run on a GPU yet; only --tiny has, on a CPU. Each turn is a process that has the GPU to
 itself, and peers take turns. The first turn looks for the largest batch that fits, later ones keep

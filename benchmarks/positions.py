@@ -1,7 +1,7 @@
 """Compares the position encodings: the same model, trained at one length, evaluated there and at
 four times that.
 
-    python -m benchmarks.positions                                             # all, into docs/positions.md
+    python -m benchmarks.positions      # all, into docs/positions.md
     python -m benchmarks.positions --quick --only=alibi --only=learned --out=/tmp/positions
 
 Every encoding of flaxformer_lite/nn/positions trains as a language model on the standard library's

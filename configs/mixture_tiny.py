@@ -1,8 +1,9 @@
 """A tiny GPT on a mixture of two texts, code and English, that ends with more English.
 
     flaxformer_lite train --config=mixture_tiny --workdir=runs/mixture
-    flaxformer_lite train --config=mixture_tiny --workdir=runs/three --config.data.mixture.own.path=my_text.txt \
-        --config.data.mixture.own.weight=0.5 --config.data.mixture.own.epochs=4
+    flaxformer_lite train --config=mixture_tiny --workdir=runs/three \
+        --config.data.mixture.own.path=my_text.txt --config.data.mixture.own.weight=0.5 \
+        --config.data.mixture.own.epochs=4
 
 Rows of code and English are read as 7 to 3 up to step 200, and as 3 to 7 after step 280.
 """

@@ -1,16 +1,20 @@
-"""Questions and choices about real documentation: the docstrings of installed packages, read without importing them.
+"""Questions and choices about the docstrings of installed packages, read without importing them.
 
-    python examples/docstrings.py questions runs/questions   # what it returns, what an argument is, when it raises
-    flaxformer_lite train --config=qa --workdir=runs/questions/run --config.data.path=runs/questions/train.jsonl \
+    # what a function returns, what an argument is, when it raises
+    python examples/docstrings.py questions runs/questions
+    flaxformer_lite train --config=qa --workdir=runs/questions/run \
+        --config.data.path=runs/questions/train.jsonl \
         --config.data.eval_path=runs/questions/dev.jsonl
 
-    python examples/docstrings.py choices runs/choices       # which of four summaries belongs to a signature
-    flaxformer_lite train --config=choose --workdir=runs/choices/run --config.data.path=runs/choices/train.jsonl \
-        --config.data.eval_path=runs/choices/dev.jsonl
+    # which of four summaries belongs to a signature
+    python examples/docstrings.py choices runs/choices
+    flaxformer_lite train --config=choose --workdir=runs/choices/run \
+        --config.data.path=runs/choices/train.jsonl --config.data.eval_path=runs/choices/dev.jsonl
 
-    python examples/docstrings.py pairs runs/pairs           # a summary and its signature, to search functions in words
-    flaxformer_lite train --config=sentences --workdir=runs/pairs/run --config.data.path=runs/pairs/train.jsonl \
-        --config.data.eval_path=runs/pairs/dev.jsonl
+    # a summary and its signature, to search functions in words
+    python examples/docstrings.py pairs runs/pairs
+    flaxformer_lite train --config=sentences --workdir=runs/pairs/run \
+        --config.data.path=runs/pairs/train.jsonl --config.data.eval_path=runs/pairs/dev.jsonl
 
 Without `--config.train.init_from=DIR` a small model starts from random weights.
 """

@@ -1,16 +1,23 @@
-"""Good or bad, of 10,605 sentences of film reviews: a classifier from random weights that stops when it no longer improves.
+"""Good or bad, of 10,605 sentences of film reviews, by a classifier trained from random weights.
 
-    pip download --no-deps --no-binary :all: -d runs/reviews vaderSentiment==2.5      # its data; MIT; 2.5 MB
-    python examples/movie_reviews.py write runs/reviews/vaderSentiment-2.5.tar.gz runs/reviews     # train, dev and test.csv
+Training stops when it no longer improves.
+
+    # the data: 2.5 MB, MIT
+    pip download --no-deps --no-binary :all: -d runs/reviews vaderSentiment==2.5
+    # writes train.csv, dev.csv and test.csv
+    python examples/movie_reviews.py write runs/reviews/vaderSentiment-2.5.tar.gz runs/reviews
     flaxformer_lite train --config=classify --workdir=runs/reviews/run --config.data.length=64 \
         --config.data.path=runs/reviews/train.csv --config.data.eval_path=runs/reviews/dev.csv \
-        --config.optimizer.learning_rate=5e-4 --config.optimizer.schedule=constant --config.train.steps=0 \
-        --config.train.epochs=20 --config.train.best=accuracy --config.train.patience=5
+        --config.optimizer.learning_rate=5e-4 --config.optimizer.schedule=constant \
+        --config.train.steps=0 --config.train.epochs=20 --config.train.best=accuracy \
+        --config.train.patience=5
     flaxformer_lite evaluate --model runs/reviews/run --data runs/reviews/test.csv
-    python examples/movie_reviews.py words runs/reviews      # what the words alone tell, by tf-idf and logistic regression
+    # a baseline: tf-idf and logistic regression
+    python examples/movie_reviews.py words runs/reviews
 
-The sentences are of the reviews of Pang and Lee (2004). Twenty people rated each from -4 to 4 for Hutto and Gilbert (2014),
-"VADER: A Parsimonious Rule-based Model for Sentiment Analysis"; a mean above 0 is good here.
+The sentences are from the reviews of Pang and Lee (2004). Twenty people rated each from -4 to 4 for
+Hutto and Gilbert (2014), "VADER: A Parsimonious Rule-based Model for Sentiment Analysis"; a mean
+above 0 is good here.
 """
 
 import csv
@@ -27,7 +34,7 @@ RATED = "movieReviewSnippets_GroundTruth.txt"
 
 
 def reviews(archive: Path) -> Iterator[dict[str, str]]:
-    """Yields the rated sentences of a source distribution of vaderSentiment, which holds them in an archive of its own."""
+    """Yields the rated sentences in the nested archive of vaderSentiment's source distribution."""
     with tarfile.open(archive) as outer, tarfile.open(fileobj=_file(outer, INSIDE)) as inner:
         for line in io.TextIOWrapper(_file(inner, RATED), encoding="utf-8"):
             _, rating, text = line.rstrip("\r\n").split("\t", 2)
@@ -51,7 +58,7 @@ def write(archive: Path, folder: Path) -> None:
 
 
 def words(folder: Path) -> float:
-    """Prints and returns the accuracy on test.csv of logistic regression on tf-idf, by scikit-learn's defaults."""
+    """Prints and returns the test accuracy of scikit-learn's logistic regression on tf-idf."""
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline

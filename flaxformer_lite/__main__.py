@@ -17,7 +17,7 @@ from flaxformer_lite.cli.commands import COMMANDS, Command, examples
 from flaxformer_lite.runtime import environment, invocation
 
 NOTES = """
-A model is a directory with config.json, model.safetensors and a tokenizer, or the --workdir of train.
+A model is a directory with config.json, model.safetensors and a tokenizer, or train's --workdir.
 Flags may be written with dashes or underscores: --max-new-tokens is --max_new_tokens.
 """
 

@@ -75,8 +75,8 @@ def resolve(folder: str, name: str) -> Any:
     if name not in modules:
         near = nearest(name, sorted(modules))
         raise ValueError(
-            f"{folder}: no {name[:80]!r}{near}; choose from {', '.join(sorted(modules))}, or your own as"
-            " module:Name."
+            f"{folder}: no {name[:80]!r}{near}; choose from {', '.join(sorted(modules))}, or your"
+            " own as module:Name."
         )
     return importlib.import_module(modules[name])
 

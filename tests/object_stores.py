@@ -1,7 +1,8 @@
 """Stand-ins for Google's and Amazon's object stores on this machine, which can be told to fail;
 with fixtures for tests.
 
-python -m tests.object_stores                 # serves both until ctrl-C, and prints the variables that lead clients there
+    # serves both until ctrl-C, and prints the environment variables that point clients to them
+    python -m tests.object_stores
 """
 
 import base64

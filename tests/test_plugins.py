@@ -43,7 +43,8 @@ class Warm(CausalLm):
 
     def loss(self, outputs, targets, *, chunks):
         sums = super().loss(outputs, targets, chunks=chunks)
-        return LossSums({k: self.temperature * x for k, x in sums.loss.items()}, sums.weight, sums.metrics)
+        loss = {k: self.temperature * x for k, x in sums.loss.items()}
+        return LossSums(loss, sums.weight, sums.metrics)
 
 @dataclass(frozen=True, kw_only=True)
 class Slope(Encoding):

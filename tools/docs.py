@@ -1,7 +1,7 @@
 """Runs the Python of documentation pages, and turns pages into notebooks.
 
 python -m tools.docs run docs/course/*.md          # checks each page in an empty folder
-python -m tools.docs write docs/course/masks.md    # runs it, and puts what it prints and draws into the page
+python -m tools.docs write docs/course/masks.md    # puts its output and figures into it
 python -m tools.docs notebooks FOLDER              # the course as executed notebooks
 """
 

@@ -3,13 +3,13 @@ is lost.
 
     python -m tools.faults_remote --kills=20 --folder=runs/faults-remote
 
-The stores are the stand-ins of tests/object_stores.py on this machine. The tiny GPT of tools/faults.py
-saves after every step and keeps two checkpoints; nearly all of its time goes to requests, and after
-a random number of them it is killed by SIGKILL: while parts, a record or metrics are written, old
-checkpoints are deleted, or the lock is taken. Each start has a disk of its own, as on a fresh
-machine. In the end the state must equal that of an uninterrupted run on a disk, bit for bit, and
-metrics.jsonl hold each step once. A run is forked from a process that has imported the package,
-which saves its imports.
+The stores are the stand-ins of tests/object_stores.py on this machine. The tiny GPT of
+tools/faults.py saves after every step and keeps two checkpoints; nearly all of its time goes to
+requests, and after a random number of them it is killed by SIGKILL: while parts, a record or
+metrics are written, old checkpoints are deleted, or the lock is taken. Each start has a disk of its
+own, as on a fresh machine. In the end the state must equal that of an uninterrupted run on a disk,
+bit for bit, and metrics.jsonl hold each step once. A run is forked from a process that has imported
+the package, which saves its imports.
 """
 
 import argparse

@@ -1,7 +1,8 @@
 """Brings faults on a run of two processes at chosen instants, and lists what each process says and
 what is lost.
 
-    python tools/faults_two.py --folder=runs/faults-two            # as root: the full disk is a small tmpfs
+    # as root: the full disk is a small tmpfs
+    python tools/faults_two.py --folder=runs/faults-two
 
 Each fault meets the run that the one before it left. A process is killed before it joins the other,
 while the step compiles, in mid-step, during an evaluation, and during a save. The disk is filled

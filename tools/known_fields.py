@@ -31,8 +31,8 @@ from transformers import (
 from flaxformer_lite.pretrained.harmless_fields import HARMLESS
 
 NAMES = """
-albert bart bert bloom distilbert electra gemma gemma2 gpt2 gpt_neo gpt_neox gptj llama marian mbart mistral mt5 opt
-pegasus qwen2 qwen3 roberta roformer t5 umt5 xlm-roberta
+albert bart bert bloom distilbert electra gemma gemma2 gpt2 gpt_neo gpt_neox gptj llama marian mbart
+mistral mt5 opt pegasus qwen2 qwen3 roberta roformer t5 umt5 xlm-roberta
 """
 SHARED = (
     PreTrainedConfig.__post_init__,

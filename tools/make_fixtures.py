@@ -12,12 +12,12 @@ for a parity run on something fresh.
 A fixture is a directory as save_pretrained leaves it, and expected.npz. Its keys (a case: default,
 plain, positions):
 
-    <case>/in/<keyword>    what the model was called with; rows of unequal length, padded on the right
+    <case>/in/<keyword>    the model's inputs; rows of unequal length, padded on the right
     <case>/out/<field>     the output record in float32; compare where attention_mask is 1
-    loss/..., grads/<parameter>   labels aligned with the logits (-100: ignored), the mean cross entropy, its gradients
-    generate/in/<keyword>  prompts of unequal length: decoders' padded on the left, encoders' on the
-    right generate/<way>/...     sequences, and sequences_scores (beams) or logprobs of the new
-    tokens (greedy)
+    loss/...               labels aligned with the logits (-100: ignored), the mean cross entropy
+    grads/<parameter>      its gradients
+    generate/in/<keyword>  prompts of unequal length, padded on the left (encoders': on the right)
+    generate/<way>/...     sequences, and sequences_scores (beams) or logprobs of the new tokens
 
 manifest.json names every fixture with its head, cases and generation arguments; processors.npz
 holds the sampling filters.

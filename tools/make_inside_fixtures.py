@@ -1,7 +1,8 @@
 """Writes hidden states and attention weights of stored fixtures, as torch transformers computes
 them.
 
-    /tmp/reference/bin/python tools/make_inside_fixtures.py    # the environment of tools/make_fixtures.py
+    # in the environment of tools/make_fixtures.py
+    /tmp/reference/bin/python tools/make_inside_fixtures.py
 
 Keys of tests/fixtures/inside.npz: <fixture>/<field>/<layer>, for the fixture's default case.
 """

@@ -1,7 +1,8 @@
 """Writes tests/nn/functions/torch_recurrent.npz: what torch's RNN, LSTM and GRU compute, both ways
 over padded rows.
 
-    /tmp/reference/bin/python tools/make_recurrent_fixtures.py      # the environment of make_fixtures.py
+    # in the environment of tools/make_fixtures.py
+    /tmp/reference/bin/python tools/make_recurrent_fixtures.py
 
 For each: the input, the lengths of the rows, the weights by torch's names, the outputs, the states
   at the end, and the

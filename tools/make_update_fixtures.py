@@ -1,6 +1,7 @@
 """Writes tests/updates: what one step of AdamW by torch makes of a fixture of each skeleton.
 
-    /tmp/reference/bin/python tools/make_update_fixtures.py      # the environment of make_fixtures.py
+    # in the environment of tools/make_fixtures.py
+    /tmp/reference/bin/python tools/make_update_fixtures.py
 
 Each directory holds the updated weights as save_pretrained leaves them, and step.npz: the batch,
   its loss, and the norm of

@@ -1,8 +1,11 @@
 """The parity table: every family and head, in both directions, also after a step of training.
 
-    python tools/make_fixtures.py --out /tmp/fresh --seed 7     # torch: other weights and sizes; or use tests/fixtures
-    python tools/parity.py ours /tmp/fresh /tmp/exported        # JAX: load, compare, step, save
-    python tools/parity.py theirs /tmp/exported                 # torch: load what was saved, compare
+    # torch: other weights and sizes; or use tests/fixtures
+    python tools/make_fixtures.py --out /tmp/fresh --seed 7
+    # JAX: load, compare, step, save
+    python tools/parity.py ours /tmp/fresh /tmp/exported
+    # torch: load what was saved, compare
+    python tools/parity.py theirs /tmp/exported
 
 `ours` compares with what torch transformers computed when the fixtures were made, in float32 and
 bfloat16, then writes two checkpoints of each: as loaded, and after one step. `theirs` loads both

@@ -79,7 +79,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         self._saving = step
         try:
             self._place.save(step, state, record)
-        except Exception as error:  # orbax and tensorstore raise many types; after any of them, nothing was written
+        except Exception as error:  # orbax and tensorstore raise many types; nothing was written
             raise CheckpointError(self._failed(step, error)) from error
 
     def restore(self, target: Any, accept: Callable[[dict[str, Any]], None]) -> Restored | None:

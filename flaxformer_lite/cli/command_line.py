@@ -56,8 +56,8 @@ def config(argv: list[str]) -> Any:
     page, *fields = argv
     if page.endswith(".gin"):
         fail(
-            f"{page}: gin files are not read; a page is a Python file, and --config.FIELD=VALUE sets"
-            " a field. docs/migration/t5x.md says which gin binding is which field.",
+            f"{page}: gin files are not read; a page is a Python file, and --config.FIELD=VALUE"
+            " sets a field. docs/migration/t5x.md says which gin binding is which field.",
             BAD_INPUT,
         )
     try:

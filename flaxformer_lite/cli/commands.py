@@ -75,8 +75,8 @@ flaxformer_lite train --config=gpt2_tiny --workdir=runs/gpt2
 flaxformer_lite train --config=gpt2_tiny:rope --workdir=runs/own --config.data.path=my_text.txt
 flaxformer_lite train --config=gpt2_tiny --help
 flaxformer_lite generate --model path/to/gpt2 --prompt "Once upon a time" --temperature 0.8 --stream
-flaxformer_lite generate --model runs/gpt2 --prompt "def " --temperature 0.8 --top_p 0.95 --max_new_tokens 40
-flaxformer_lite generate --model path/to/t5 --prompt "translate English to German: Good day." --num_beams 4
+flaxformer_lite generate --model runs/gpt2 --prompt "def " --temperature 0.8 --top_p 0.95
+flaxformer_lite generate --model path/to/t5 --prompt "translate English to German: I" --num_beams 4
 flaxformer_lite generate --model path/to/llama_chat --chat --prompt "Why is the sky blue?" --stream
 echo "Dear diary," | flaxformer_lite generate --model path/to/gpt2 --prompt - --stop "."
 flaxformer_lite evaluate --model runs/spam --data test.csv
@@ -98,7 +98,7 @@ flaxformer_lite fill-mask --model runs/bert "import [MASK]" --top_k 10
 flaxformer_lite similar --model runs/words --word king --analogy "paris france london"
 flaxformer_lite similar --model path/to/t5 --questions questions-words.txt --pairs wordsim353.tsv
 flaxformer_lite look --model path/to/gpt2 --text "To be, or not to be" --output gpt2.html
-flaxformer_lite look --model path/to/t5 --text "translate English to German: Good day." --output t5.html
+flaxformer_lite look --model path/to/t5 --text "translate English to German: I" --output t5.html
 flaxformer_lite look --model runs/gpt2 --text "def __init__(self):" --output attention.png
 flaxformer_lite compare runs/gpt2 runs/wide
 flaxformer_lite compare runs/* --output compare.html
@@ -109,7 +109,7 @@ flaxformer_lite replay --workdir runs/gpt2 --at 1234
 flaxformer_lite replay --workdir runs/gpt2 --at 1234 --output runs/gpt2_1234
 flaxformer_lite data stats --config=gpt2_tiny --config.data.path=my_text.txt
 flaxformer_lite data show --config=bert_tiny --rows 2
-flaxformer_lite data tokenize --config=llama_7b --config.data.path="web/*.jsonl.zst" --config.data.cache=/shared/cache
+flaxformer_lite data tokenize --config=llama_7b --config.data.path="web/*.zst"
 flaxformer_lite plan --config=llama_7b --topology=v5e:16x16
 flaxformer_lite plan --config=gpt2_small --topology=h100:8 --search
 flaxformer_lite plan --config=t5_xxl --topology=v5p-128 --json

@@ -134,13 +134,14 @@ def _about(cfg: ModelConfig | None) -> dict[str, str]:
         *([f"mlp {cfg.mlp_dim}"] if cfg.mlp != "none" else []),
     ]
     sizes = sizes if depth else [f"width {cfg.d_model}"]
+    positions = plugin_name(cfg.position)
+    if cfg.has_position_table:
+        positions += f", up to {cfg.max_length}"
     return {
         "family": cfg.family,
         "head": cfg.head,
         "sizes": ", ".join([*sizes, f"vocabulary {cfg.vocab_size}"]),
-        "positions": (
-            f"{plugin_name(cfg.position)}{f', up to {cfg.max_length}' if cfg.has_position_table else ''}"
-        ),
+        "positions": positions,
     }
 
 

@@ -22,7 +22,7 @@ MESH_MODES = ("jit", "shard_map", "pmap")  # sharding/jit.py
 MLPS = ("plain", "gated", "none")
 NORMS = ("layer", "layer_no_bias", "rms", "rms_offset")  # nn/modules/norms.py
 OPTIMIZERS = ("adamw", "adafactor", "lion", "sgd", "muon")  # training/optimizer.py
-# nn/modules/stack.py; the joined names are of what is kept, each longer list more than the one before
+# nn/modules/stack.py; a joined name lists what is kept, each more than the one before it
 # (nn/functions/checkpoint_names.py)
 REMATS = (
     "none",

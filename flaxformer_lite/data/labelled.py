@@ -448,11 +448,12 @@ def columns_of(
             lacking.append(role)
     if lacking:
         what = "a column for" if len(lacking) == 1 else "columns for"
+        them = "it" if len(lacking) == 1 else "them"
+        roles = " and ".join(map(repr, lacking))
         way = ",".join(f"{role}=NAME" for role in lacking)
         raise ConfigError(
-            f"{read.where}: {has}, where {plugin_name(objective)} needs {what}"
-            f" {' and '.join(map(repr, lacking))}; name {'it' if len(lacking) == 1 else 'them'} with"
-            f" {flag}={way}."
+            f"{read.where}: {has}, where {plugin_name(objective)} needs {what} {roles}; name {them}"
+            f" with {flag}={way}."
         )
     return found
 

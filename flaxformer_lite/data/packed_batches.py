@@ -133,7 +133,7 @@ class Packer:
         }
 
         def costs(shapes: list[Shape]) -> np.ndarray:
-            """Returns the cost of each batch in each of the shapes; infinite where it does not fit."""
+            """Returns the cost of each batch in each shape; infinite where it does not fit."""
             columns = [
                 np.where(need[:, widths.index(shape.width)] <= shape.rows, shape.cost, np.inf)
                 for shape in shapes
@@ -193,7 +193,7 @@ def first_fit(sizes: np.ndarray, shape: Shape) -> list[tuple[int, int]] | None:
 
 
 def rows_needed(sizes: np.ndarray, width: int) -> float:
-    """Returns the rows of this width that `first_fit` needs, infinitely many if a text is longer."""
+    """Returns the rows of this width that `first_fit` needs; infinity if a text is longer."""
     if sizes.max() > width:
         return np.inf
     room = np.full(len(sizes), width)

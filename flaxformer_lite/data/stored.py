@@ -2,8 +2,8 @@
 of each of them.
 
 Both lie in folders of `cache.folder`, as tokenized text does, so that they take no memory and are
-made once. A row is a JSON text and a comma, between two offsets. The features of a task are tuples of arrays and
-plain values: each array of them, at its place in the tuple, is one file for all rows.
+made once. A row is a JSON text and a comma, between two offsets. The features of a task are tuples
+of arrays and plain values: each array of them, at its place in the tuple, is one file for all rows.
 """
 
 import base64

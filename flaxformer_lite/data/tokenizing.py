@@ -1,7 +1,7 @@
 """Tokenizing by all cores of a host, in shards that survive a kill.
 
-A shard is a file beside the tokens-to-be, which the same command finds again. Other hosts that share
-data.cache wait for the one that tokenizes, or begin with what it has made.
+A shard is a file beside the tokens-to-be, which the same command finds again. Other hosts that
+share data.cache wait for the one that tokenizes, or begin with what it has made.
 """
 
 import collections

@@ -70,7 +70,7 @@ def generate(
 ) -> np.ndarray | Generation:
     """Continues prompts with tokens that the model finds likely, as transformers' `generate` does.
 
-        >>> generate(model, params, [[5, 7, 9], [4]], max_new_tokens=20, temperature=0.8, top_p=0.95, eos_token_id=1)
+        >>> generate(model, params, [[5, 7, 9], [4]], max_new_tokens=20, temperature=0.8)
 
     The first call for a model and a kind of settings compiles a prefill and a loop. Later calls
     compile nothing as long as the number of prompts is the same, and prompts, sources and new

@@ -60,7 +60,7 @@ class OwnModel:
     def next_logits(
         self, params: Any, tokens_BS: jax.Array, start_B: jax.Array, column: jax.Array | int
     ) -> jax.Array:
-        """Returns the logits [B, V] of the token after `column`, in rows that begin at `start_B`."""
+        """Returns the logits [B, V] of the token after `column` of rows that begin at `start_B`."""
         columns_1S = jnp.arange(tokens_BS.shape[1], dtype=jnp.int32)[None]
         last_B1 = (column - start_B)[:, None]
         from_B_S = (columns_1S + start_B[:, None]) % tokens_BS.shape[1]

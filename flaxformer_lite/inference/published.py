@@ -63,7 +63,8 @@ OTHER_BEAMS = {"renormalize_logits": (False,)}
 def published_settings(path: str | Path) -> dict[str, Any]:
     """Reads the authors' settings as keyword arguments of `generate`, except lengths.
 
-        >>> generate(model, params, prompts, **published_settings(path) | {"max_new_tokens": 64})  # doctest: +SKIP
+        >>> settings = published_settings(path) | {"max_new_tokens": 64}  # doctest: +SKIP
+        >>> generate(model, params, prompts, **settings)  # doctest: +SKIP
 
     Args:
       path: a directory written by transformers' save_pretrained; without either file, nothing is

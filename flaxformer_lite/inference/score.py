@@ -46,7 +46,8 @@ def score(
     """Computes the log-likelihood of each continuation, `sum_t log p(c_t | prompt, c_<t)`, in one
     forward pass.
 
-        >>> score(model, params, [[5, 7], [5, 7]], [[9, 1], [4]]).log_likelihood.argmax()  # the likelier answer
+        >>> # the likelier answer
+        >>> score(model, params, [[5, 7], [5, 7]], [[9, 1], [4]]).log_likelihood.argmax()
 
     Lengths are rounded up to the buckets of `generate`, so that calls with the same batch size soon
     compile nothing.

@@ -13,26 +13,22 @@ def rows(plan: Plan) -> Rows:
     batch = f"{plan.batch_size} sequences, {plan.tokens:,} tokens"
     if plan.accumulate > 1:
         batch += f", in {plan.accumulate} microbatches"
+    made = f"{plan.made}, {plan.how}"
+    if plan.compile_seconds is not None:
+        made += f" in {plan.compile_seconds:.0f} s"
+    ratio = plan.executed_flops / plan.model_flops
+    flops = (
+        f"{plan.model_flops:.3g} of the model, {plan.executed_flops:.3g} executed ({ratio:.2f}x),"
+        " by the jaxpr"
+    )
     return [
         ("machine", f"{plan.topology}, {plan.chips} chips: {mesh}"),
         ("model", f"{plan.family}, {plan.parameters / 1e9:,.3g}B parameters, remat {plan.remat}"),
         ("batch", batch),
-        (
-            "made",
-            (
-                f"{plan.made},"
-                f" {plan.how}{'' if plan.compile_seconds is None else f' in {plan.compile_seconds:.0f} s'}"
-            ),
-        ),
+        ("made", made),
         ("memory a chip", verdict(plan)),
         *_memory(plan),
-        (
-            "FLOPs a step",
-            (
-                f"{plan.model_flops:.3g} of the model, {plan.executed_flops:.3g} executed"
-                f" ({plan.executed_flops / plan.model_flops:.2f}x), by the jaxpr"
-            ),
-        ),
+        ("FLOPs a step", flops),
         *_traffic(plan),
         *_time(plan),
         *[("warning", text) for text in plan.warnings],

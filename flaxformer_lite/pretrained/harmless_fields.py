@@ -4,7 +4,8 @@ Those that generation reads are read by inference/published.py; the ids that a f
 by the families whose models do.
 """
 
-_HARMLESS = """ _attn_implementation_autoset _commit_hash _model_name_or_path _name_or_path _num_labels
+_HARMLESS = """
+_attn_implementation_autoset _commit_hash _model_name_or_path _name_or_path _num_labels
 activation_dropout allow_is_causal_skip architectures attention_dropout
 attention_probs_dropout_prob attn_implementation attn_pdrop bad_words_ids begin_suppress_tokens
 bos_token_id cache_implementation chunk_size_feed_forward classif_dropout classifier_dropout

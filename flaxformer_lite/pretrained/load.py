@@ -71,8 +71,10 @@ def load_pretrained(
     """Loads a model and its parameters from a directory written by transformers' save_pretrained,
     or from a workdir.
 
-        >>> model, params = load_pretrained("path/to/bert", head="sequence_classification")  # doctest: +SKIP
-        >>> logits = model.apply({"params": params}, input_ids, attention_mask=mask).logits  # doctest: +SKIP
+        >>> head = "sequence_classification"
+        >>> model, params = load_pretrained("path/to/bert", head=head)  # doctest: +SKIP
+        >>> output = model.apply({"params": params}, ids, attention_mask=mask)  # doctest: +SKIP
+        >>> output.logits  # doctest: +SKIP
 
     Args:
       path: a directory, here or at a gs:// or s3:// address, with config.json and model.safetensors

@@ -120,7 +120,8 @@ def load_word_vectors(
     """Loads the token table of a directory of published weights, or of a training run's workdir,
     and nothing else of it.
 
-        >>> load_word_vectors("path/to/bert").analogy("paris", "france", "london", 1)  # doctest: +SKIP
+        >>> vectors = load_word_vectors("path/to/bert")  # doctest: +SKIP
+        >>> vectors.analogy("paris", "france", "london", 1)  # doctest: +SKIP
 
     Args:
       path, family, allow_plugins: as in `load_pretrained`.

@@ -110,11 +110,9 @@ class Interrupt(contextlib.AbstractContextManager):
                 self._end(number)
                 continue
             self._asked = True
-            with contextlib.suppress(OSError):  # of a stderr that nobody reads
-                os.write(
-                    _stderr(),
-                    f"\n{number.name}: stopping after this step; once more stops at once.\n".encode(),
-                )
+            line = f"\n{number.name}: stopping after this step; once more stops at once.\n"
+            with contextlib.suppress(OSError):  # nobody may read stderr
+                os.write(_stderr(), line.encode())
             if self._group.alone:
                 self.caught = number.name
                 self._last = 0

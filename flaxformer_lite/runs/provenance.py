@@ -119,8 +119,9 @@ class TextOrigins:
             return f"{path}, token {at + token - begin}"
         if number not in lines:
             return f"{path}:{at}" if documents.is_jsonl(path) else f"{path}, row {at}"
-        before, kept = self._bytes(number, size)
-        return f"{path}:{'~' * (not kept)}{at + int(np.searchsorted(lines[number], before[token - begin]))}"
+        before, is_exact = self._bytes(number, size)
+        line = at + int(np.searchsorted(lines[number], before[token - begin]))
+        return f"{path}:{line}" if is_exact else f"{path}:~{line}"
 
     def _bytes_before(self, text: int, size: int) -> tuple[np.ndarray, bool]:
         """Returns how many bytes of a text come before each of its tokens, and whether the

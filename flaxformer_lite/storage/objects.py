@@ -1,4 +1,4 @@
-"""The objects below an address such as `gs://bucket/run`: checkpoints, and what lies beside them."""
+"""The objects below an address such as `gs://bucket/run`: checkpoints and the files beside them."""
 
 import concurrent.futures
 from collections.abc import Mapping

@@ -109,7 +109,8 @@ def no_bucket(url: str) -> StorageError:
     """Returns the error that the bucket of an address does not exist."""
     bucket = url.split("/")[2]
     return StorageError(
-        f"{url.rstrip('/')}: there is no bucket {bucket}; check its name, and that it is this endpoint's."
+        f"{url.rstrip('/')}: there is no bucket {bucket}; check its name, and that it is this"
+        " endpoint's."
     )
 
 

@@ -68,7 +68,8 @@ class PublishedTokenizer:
                     self.tokens[role] = token
                     self.ids[role] = index
                     break
-        self.bos_id, self.eos_id = self.ids.get("bos"), self.ids.get("eos")
+        self.bos_id = self.ids.get("bos")
+        self.eos_id = self.ids.get("eos")
 
     vocab_size: int
     special_pattern: re.Pattern[str]  # finds the spelling of special tokens
@@ -148,7 +149,8 @@ class PublishedTokenizer:
         """Tokenizes texts into a model's inputs, int32 [B, T], padded to the longest row or
         further.
 
-        >>> output = model.apply({"params": params}, **tokenizer(["a text", "and another"]))  # doctest: +SKIP
+        >>> batch = tokenizer(["a text", "and another"])  # doctest: +SKIP
+        >>> output = model.apply({"params": params}, **batch)  # doctest: +SKIP
 
         Args:
           texts: one text or several.

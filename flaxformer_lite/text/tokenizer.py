@@ -283,7 +283,9 @@ class SentencePiece(Tokenizer):
         super().__init__(definition)
         self._model = sentencepiece.SentencePieceProcessor(model_proto=definition)
         self._end_with_sentinels(self._model.get_piece_size())
-        self.eos_id, pad, bos = self._model.eos_id(), self._model.pad_id(), self._model.bos_id()
+        self.eos_id = self._model.eos_id()
+        pad = self._model.pad_id()
+        bos = self._model.bos_id()
         if self.eos_id < 0:
             raise ValueError("no end-of-text token; train the model with an eos_id")
         self.pad_id = pad if pad >= 0 else self.eos_id

@@ -120,15 +120,14 @@ def build(
     if cfg.rates or cfg.layer_decay < 1:
         chain = optax.chain(chain, per_param_lr.scale_by_path(cfg))
 
-    def wide(
-        tree,
-    ):  # its state is float32, like gradients: in bfloat16 0.999 is 1, so a second moment would not decay
+    def wide(tree):
+        # The state is float32, like gradients: in bfloat16 0.999 is 1, so that a second moment
+        # would not decay.
         return jax.tree.map(lambda x: x.astype(jnp.float32), tree)
 
     def update(updates, state, params=None, **more):
-        with jax.numpy_dtype_promotion(
-            "standard"
-        ):  # optax raises a float to the power of an integer count
+        # Optax raises a float to the power of an integer count.
+        with jax.numpy_dtype_promotion("standard"):
             return chain.update(wide(updates), state, wide(params), **more)
 
     tx = optax.GradientTransformationExtraArgs(lambda params: chain.init(wide(params)), update)

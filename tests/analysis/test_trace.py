@@ -47,7 +47,8 @@ OURS, OTHERS = (
     for program in (6, 7)
 )
 GPU = f"""
-planes {{ id: 1 name: "/host:CPU" lines {{ id: 1 name: "python" events {{ metadata_id: 3 duration_ps: 9000000 }} }} {NAMES} }}
+planes {{ id: 1 name: "/host:CPU"
+  lines {{ id: 1 name: "python" events {{ metadata_id: 3 duration_ps: 9000000 }} }} {NAMES} }}
 planes {{ id: 2 name: "/device:GPU:0" {NAMES}
   lines {{ id: 7 name: "Stream #7(Compute)"
     events {{ metadata_id: 2 duration_ps: 3000000 {OURS} }}

@@ -1,4 +1,4 @@
-"""Code that a directory names is not imported unless the user says so: every reader, every field."""
+"""Code that a directory names is imported only if the user allows it: every reader, every field."""
 
 import contextlib
 import importlib
@@ -89,7 +89,7 @@ def plant(folder, field, value):
 
 
 def refusals(folder, read):
-    """Returns the message of a reader for each field, after which nothing may have been imported."""
+    """Returns a reader's message for each field, and checks that nothing was imported."""
     original = (folder / "config.json").read_bytes()
     messages = {}
     for field, value in FIELDS.items():

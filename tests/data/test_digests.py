@@ -1,4 +1,4 @@
-"""A start opens no file that has not changed, and takes time in proportion to the number of files."""
+"""A start opens no file that has not changed; its time is proportional to the number of files."""
 
 import os
 import pathlib

@@ -1,5 +1,4 @@
-"""Tables as people have them: missing labels and texts, shared rows, labels in two spellings, files of
-Excel."""
+"""Tables as people have them: missing labels and texts, shared rows, two spellings, Excel files."""
 
 import json
 

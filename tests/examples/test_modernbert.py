@@ -44,7 +44,9 @@ def get_config():
     sizes = dict(vocab_size=0, d_model=16, num_heads=2, mlp_dim=32, encoder_layers=2)
     model, train = modernbert.config("tiny", **sizes), dict(steps=2, checkpoint_every=2)
     return to_config_dict(
-        tiny_runs.config(Path(__file__).parent, model=model, objective=MaskedLm(pairs="none"), train=train)
+        tiny_runs.config(
+            Path(__file__).parent, model=model, objective=MaskedLm(pairs="none"), train=train
+        )
     )
 """
 # config.json of answerdotai/ModernBERT-base, less what no family computes with.

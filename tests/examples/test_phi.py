@@ -41,7 +41,8 @@ from pathlib import Path
 def get_config():
     sizes = dict(vocab_size=0, d_model=16, num_heads=2, mlp_dim=32, decoder_layers=1, max_length=32)
     train = dict(steps=2, checkpoint_every=2)
-    return to_config_dict(tiny_runs.config(Path(__file__).parent, model=phi.config("tiny", **sizes), train=train))
+    model = phi.config("tiny", **sizes)
+    return to_config_dict(tiny_runs.config(Path(__file__).parent, model=model, train=train))
 """
 
 

@@ -55,7 +55,7 @@ def ids(seed=0, batch=2, length=T, vocab=37):
 
 
 def distance(tree, due):
-    """The norm of the difference of two trees, as a share of that of the second, if it exceeds 1."""
+    """The norm of the difference of two trees, relative to the second's if that exceeds 1."""
     leaves = zip(jax.tree.leaves(tree), jax.tree.leaves(due), strict=True)
     pairs = [(np.asarray(a, np.float64), np.asarray(b, np.float64)) for a, b in leaves]
     apart = sum(np.square(a - b).sum() for a, b in pairs)

@@ -14,8 +14,11 @@ STEP = """HloModule jit_step
 }
 
 %body (t: (s32[], f32[8])) -> (s32[], f32[8]) {
-  %m = f32[8] fusion(%x), kind=kLoop, calls=%fused, metadata={op_name="jit(step)/transpose(jvp(Model.features))/layers/mlp/up/dot"}, backend_config={"estimated_cycles":"3000"}
-  %g = bf16[1024,1024] all-gather(%w), channel_id=1, replica_groups={{0,1,2,3},{4,5,6,7}}, dimensions={0}
+  %m = f32[8] fusion(%x), kind=kLoop, calls=%fused, \
+metadata={op_name="jit(step)/transpose(jvp(Model.features))/layers/mlp/up/dot"}, \
+backend_config={"estimated_cycles":"3000"}
+  %g = bf16[1024,1024] all-gather(%w), channel_id=1, \
+replica_groups={{0,1,2,3},{4,5,6,7}}, dimensions={0}
 }
 
 %until (t: (s32[], f32[8])) -> pred[] {
@@ -25,10 +28,12 @@ STEP = """HloModule jit_step
 
 ENTRY %main (p: f32[8]) -> f32[8] {
   %l = (s32[], f32[8]) while(%t), condition=%until, body=%body
-  %r = f32[262144] all-reduce(%d), channel_id=2, replica_groups={{0,4},{1,5},{2,6},{3,7}}, to_apply=%add
-  ROOT %o = f32[8] fusion(%x), kind=kLoop, calls=%fused, metadata={op_name="jit(step)/mul"}, backend_config={"estimated_cycles":"1500"}
+  %r = f32[262144] all-reduce(%d), channel_id=2, \
+replica_groups={{0,4},{1,5},{2,6},{3,7}}, to_apply=%add
+  ROOT %o = f32[8] fusion(%x), kind=kLoop, calls=%fused, metadata={op_name="jit(step)/mul"}, \
+backend_config={"estimated_cycles":"1500"}
 }
-"""  # noqa: E501
+"""
 
 
 def test_cycles_and_bytes_count_every_turn_of_a_loop():

@@ -54,9 +54,11 @@ def test_collectives_of_a_gpu_program():
 ENTRY %main (a: bf16[64,128], b: f32[512]) -> bf16[512,128] {
   %a = bf16[64,128]{1,0} parameter(0)
   %b = f32[512]{0} parameter(1)
-  %gather-start = (bf16[64,128]{1,0}, bf16[512,128]{1,0}) all-gather-start(%a), channel_id=1, replica_groups={}, dimensions={0}
+  %gather-start = (bf16[64,128]{1,0}, bf16[512,128]{1,0}) \
+all-gather-start(%a), channel_id=1, replica_groups={}, dimensions={0}
   %gather-done = bf16[512,128]{1,0} all-gather-done(%gather-start)
-  ROOT %reduce-start = f32[512]{0} all-reduce-start(%b), channel_id=2, replica_groups=[1,8]<=[8], to_apply=%add
+  ROOT %reduce-start = f32[512]{0} all-reduce-start(%b), channel_id=2, \
+replica_groups=[1,8]<=[8], to_apply=%add
 }
 """)
     assert [(one.kind, one.bytes) for one in hlo.collectives(module)] == [

@@ -12,18 +12,22 @@ from flaxformer_lite import build_model, save_pretrained
 from flaxformer_lite.models import gpt2
 from flaxformer_lite.models.parameter_shapes import parameter_shapes
 from flax.traverse_util import unflatten_dict
-cfg = gpt2.config("tiny", vocab_size=320, max_length=64, d_model=16, num_heads=2, decoder_layers=2, mlp_dim=32, dropout=0.0)
-model = build_model(cfg)
+sizes = dict(vocab_size=320, max_length=64, d_model=16, num_heads=2, decoder_layers=2, mlp_dim=32)
+model = build_model(gpt2.config("tiny", **sizes, dropout=0.0))
 rng = np.random.default_rng(int(sys.argv[2]))
-params = {k: rng.standard_normal(v.shape).astype(v.dtype) for k, v in parameter_shapes(model).items()}
+shapes = parameter_shapes(model)
+params = {k: rng.standard_normal(v.shape).astype(v.dtype) for k, v in shapes.items()}
 save_pretrained(sys.argv[1], model, unflatten_dict(params, sep="/"))
 
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 own = tokenizers.Tokenizer(models.BPE())
-own.pre_tokenizer, own.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+own.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+own.decoder = decoders.ByteLevel()
 alphabet = pre_tokenizers.ByteLevel.alphabet()
-trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=["<|end|>"], initial_alphabet=alphabet, show_progress=False)
+trainer = trainers.BpeTrainer(
+    vocab_size=300, special_tokens=["<|end|>"], initial_alphabet=alphabet, show_progress=False
+)
 own.train_from_iterator([sys.argv[3]] * 9, trainer)
 own.save(f"{sys.argv[1]}/tokenizer.json")
 """

@@ -25,10 +25,10 @@ class EncoderModel(Hinted):
     heads differ. Attention is bidirectional, except with the head `causal_lm`, a decoder without a
     cache that predicts the next token. Call it with input_ids [B, T] (multiple choice: [B, C, T])
     and optionally attention_mask [B, T] (nonzero is kept), token_type_ids [B, T], position_ids [B,
-    T], segment_ids [B, T] (packed documents, 0 is padding), packing (instead of segment_ids:
-    the rows in which the tokens of all examples are computed, see `PackedRows`) and masked_positions [B, M] (the
-    masked-LM head then computes only these). For output_attentions and output_hidden_states see
-    `Output`.
+    T], segment_ids [B, T] (packed documents, 0 is padding), packing (instead of segment_ids: the
+    rows in which the tokens of all examples are computed, see `PackedRows`) and masked_positions
+    [B, M] (the masked-LM head then computes only these). For output_attentions and
+    output_hidden_states see `Output`.
     """
 
     cfg: ModelConfig

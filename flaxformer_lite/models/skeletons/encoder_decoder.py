@@ -95,8 +95,10 @@ class EncoderDecoderModel(Hinted):
         segment_ids=None,
         packing=None,
     ) -> jax.Array:
-        """Returns the encoder's last hidden state, [B, S, D]; with `packing` zeros for padding, as it
-        is not computed."""
+        """Returns the encoder's last hidden state, [B, S, D].
+
+        With `packing` padding is not computed, and zero.
+        """
         input_ids = ids_of("input_ids", input_ids, self.cfg.vocab_size)
         attention_mask = rows_of("attention_mask", attention_mask, input_ids)
         segment_ids = rows_of("segment_ids", segment_ids, input_ids)

@@ -1,4 +1,4 @@
-"""DoRA: LoRA for the direction of each column of a matrix, and a trained vector for their lengths."""
+"""DoRA: LoRA for the direction of a matrix's columns, and a trained vector for their lengths."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -46,10 +46,10 @@ def attend(
       q_block, k_block: rows and columns of a block; lengths need not be multiples.
 
     Returns:
-      Array [B, T, N, H] in the dtype of the values. It has gradients by reverse mode, Hessian-vector
-      products by forward over reverse, and jvp and jacfwd. Within a jit, scan or remat that is
-      itself differentiated forwards, JAX knows the rule of reverse mode only and raises a
-      TypeError: put jit around jvp, or use attention="dense".
+      Array [B, T, N, H] in the dtype of the values. It has gradients by reverse mode,
+      Hessian-vector products by forward over reverse, and jvp and jacfwd. Within a jit, scan or
+      remat that is itself differentiated forwards, JAX knows the rule of reverse mode only and
+      raises a TypeError: put jit around jvp, or use attention="dense".
 
     Raises:
       ValueError: shapes that do not fit each other, or a block size below one.

@@ -12,8 +12,9 @@ MLP = "mlp"  # the inputs of the activation, and of its gate
 
 
 def named(name: str, *arrays: jax.Array) -> Any:
-    """Names arrays for the policies of `model.remat` (nn/modules/stack.py), which keep them by name;
-    else changes nothing.
+    """Names arrays for the policies of `model.remat`, and changes nothing else.
+
+    The policies (nn/modules/stack.py) keep arrays by name.
 
     Returns:
       A tuple, or the one array.

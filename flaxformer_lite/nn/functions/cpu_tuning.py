@@ -1,10 +1,9 @@
 """Optimizations for XLA:CPU, each with its gain (on a 2-core AMD EPYC; docs/benchmarks/README.md).
 
 None changes a number by more than rounding. `train.cpu_tuning` switches all of them: it sets
-  `tuned` on the sharding of
-the step, and callers use the plain form where `is_single_cpu` of that sharding is False. With
-`tuned`, identical layers are also traced once, on any platform (nn/modules/stack.py): tracing the step
-of GPT-2 124M takes 1.0 s instead of 2.4.
+`tuned` on the sharding of the step, and callers use the plain form where `is_single_cpu` of that
+sharding is False. With `tuned`, identical layers are also traced once, on any platform
+(nn/modules/stack.py): tracing the step of GPT-2 124M takes 1.0 s instead of 2.4.
 """
 
 import functools

@@ -7,7 +7,8 @@ nothing, or has a zero kernel on every key, gets zero weights and zero output, a
 gradient back.
 
     >>> q = jnp.zeros((1, 1, 1, 1)); k = jnp.array([0.0, 0.5, 9.0]).reshape(1, 3, 1, 1); v = k
-    >>> float(kernel_attention(q, k, v, kernel=boxcar)[0, 0, 0, 0])  # the mean of the values of the two near keys
+    >>> # the mean of the values of the two near keys
+    >>> float(kernel_attention(q, k, v, kernel=boxcar)[0, 0, 0, 0])
     0.25
 
 Reference: Nadaraya 1964, On estimating regression; Tsai et al. 2019, Transformer Dissection

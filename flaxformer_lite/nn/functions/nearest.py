@@ -11,7 +11,8 @@ def nearest(
 ) -> tuple[jax.Array, jax.Array]:
     """Finds the rows of a table with the largest cosines to a vector.
 
-    >>> cosines, rows = nearest(jnp.array([[3.0, 0.0], [0.0, 2.0], [1.0, 1.0]]), jnp.array([1.0, 0.1]), 2)
+    >>> table = jnp.array([[3.0, 0.0], [0.0, 2.0], [1.0, 1.0]])
+    >>> cosines, rows = nearest(table, jnp.array([1.0, 0.1]), 2)
     >>> rows.tolist()
     [0, 2]
 

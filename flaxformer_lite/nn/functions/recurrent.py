@@ -103,7 +103,8 @@ def scan_cell(
     """Runs a cell over time.
 
         >>> total = lambda state, x: (state[0] + x,)
-        >>> y, _ = scan_cell(total, (jnp.zeros(1),), jnp.ones((1, 4)), jnp.array([[0, 0, 1, 0]], bool))
+        >>> starts = jnp.array([[0, 0, 1, 0]], bool)
+        >>> y, _ = scan_cell(total, (jnp.zeros(1),), jnp.ones((1, 4)), starts)
         >>> y.tolist()
         [[1.0, 2.0, 1.0, 2.0]]
 

@@ -230,8 +230,10 @@ class Attention(nn.Module):
     def attend(
         self, q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: Arguments
     ) -> jax.Array:
-        """Computes the mean of the values for each head, [B, T, N, H]; nn/modules/interceptors.py intercepts
-        this call for its weights."""
+        """Computes the mean of the values for each head, [B, T, N, H].
+
+        nn/modules/interceptors.py intercepts this call for its weights.
+        """
         lengths = q_BTNH.shape[1], k_BSKH.shape[1]
         return select_implementation(self.execution.attention, *lengths, args.sharding)(
             q_BTNH, k_BSKH, v_BSKH, args

@@ -1,4 +1,4 @@
-"""The GRU layer: `gru_step` of nn/functions/recurrent.py over time, in both directions in encoders."""
+"""The GRU layer: `gru_step` of nn/functions/recurrent.py over time; both ways in encoders."""
 
 from dataclasses import dataclass
 from typing import ClassVar

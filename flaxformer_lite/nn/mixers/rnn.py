@@ -1,5 +1,7 @@
-"""The simple recurrent layer: `rnn_step` of nn/functions/recurrent.py over time, in both directions in
-encoders."""
+"""The simple recurrent layer: `rnn_step` of nn/functions/recurrent.py over time.
+
+Encoders run it in both directions.
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar

@@ -19,9 +19,11 @@ class Block(nn.Module):
     """A mixer, cross-attention if the record has it, and a feed-forward, each with its norms and
     residual.
 
-    y = out(x + branch(layer(in(x))))       post-norm, pre-norm or sandwich-norm, as `cfg.norm_at` says
-    y = out(branch(layer(in(x))))           if cfg.residual is none
-    y = x + mixer(in(x)) + feed_forward(in'(x))      if cfg.residual is parallel; parallel_shared: in' is in
+    y = out(x + branch(layer(in(x))))            post-norm, pre-norm or sandwich-norm by cfg.norm_at
+    y = out(branch(layer(in(x))))                if cfg.residual is none
+    y = x + mixer(in(x)) + feed_forward(in'(x))  if cfg.residual is parallel
+
+    With parallel_shared, in' is in.
     """
 
     cfg: LayerConfig

@@ -19,13 +19,13 @@ class Context(flax.struct.PyTreeNode):
     "not given".
 
     Attributes:
-      mask: a Mask of nn/functions/masks.py or a boolean array, True = may attend. A causal layer hides
-        later columns as well, unless `structured`. With a cache: a Mask is over all slots, not over
-        this call's tokens.
+      mask: a Mask of nn/functions/masks.py or a boolean array, True = may attend. A causal layer
+        hides later columns as well, unless `structured`. With a cache: a Mask is over all slots,
+        not over this call's tokens.
       cross_mask: the same, for decoder rows and encoder columns.
       position_ids_BT: int32, [1, T] or [B, T]; None counts from the first slot.
       starts_BT: bool, True for the first token of a document, and
-      keep_BT: bool, False for padding: what `mask` says to recurrent layers (nn/modules/documents.py).
+      keep_BT: bool, False for padding: `mask` for recurrent layers (nn/modules/documents.py).
       bias: added to the logits of self-attention, [1, N, T, S], if it is the same in all layers and
         held whole.
       tables: the learned arrays of a bias that layers evaluate block by block.

@@ -104,8 +104,9 @@ class Task(Objective):
         """
 
     def token_counts(self, feature: Any) -> tuple[int, ...]:
-        """Returns the tokens of each text that the model reads for an example, as many as its inputs
-        have rows, which are padded on the right.
+        """Counts the tokens of each text that the model reads for an example.
+
+        There are as many as its inputs have rows, which are padded on the right.
 
         Then batches are computed without the padding (data/packed_batches.py); with (), as by
         default, they are computed as they are.

@@ -84,7 +84,8 @@ def test_dropout_is_on_between_train_and_eval_also_inside_another_module(gpt2):
         def __call__(self, **options):
             return self.inner(IDS, **options).logits
 
-    outer, run = Outer(), nnx.jit(lambda outer, **options: outer(**options))
+    outer = Outer()
+    run = nnx.jit(lambda outer, **options: outer(**options))
     plain = run(outer)
     outer.train()
     first = run(outer)
