@@ -35,7 +35,9 @@ METADATA = "169.254."  # where machines of Google and Amazon keep credentials
 LOGIN = {"gs": "gcloud auth application-default login", "s3": "aws configure, or AWS_ACCESS_KEY_ID"}
 # What shows that there may be credentials: variables, a file, and whose machine this is.
 VARIABLES = {
-    "gs": "GOOGLE_APPLICATION_|CLOUDSDK_CONFIG|STORAGE_EMULATOR_HOST|KUBERNETES_|CLOUD_RUN_|GCE_META",
+    "gs": (
+        "GOOGLE_APPLICATION_|CLOUDSDK_CONFIG|STORAGE_EMULATOR_HOST|KUBERNETES_|CLOUD_RUN_|GCE_META"
+    ),
     "s3": "AWS_(ACCESS_|PROFILE|WEB_|CONTAINER_|SHARED_|CONFIG_)|KUBERNETES_",
 }
 FILES = {"gs": "~/.config/gcloud/application_default_credentials.json", "s3": "~/.aws"}
