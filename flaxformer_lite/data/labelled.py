@@ -449,10 +449,10 @@ def columns_of(
     if lacking:
         what = "a column for" if len(lacking) == 1 else "columns for"
         them = "it" if len(lacking) == 1 else "them"
-        absent = " and ".join(map(repr, lacking))
+        words = " and ".join(map(repr, lacking))
         way = ",".join(f"{role}=NAME" for role in lacking)
         raise ConfigError(
-            f"{read.where}: {has}, where {plugin_name(objective)} needs {what} {absent}; name {them}"
+            f"{read.where}: {has}, where {plugin_name(objective)} needs {what} {words}; name {them}"
             f" with {flag}={way}."
         )
     return found
