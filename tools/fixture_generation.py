@@ -31,7 +31,9 @@ def generation(
     for _ in range(8):
         if best[0] >= ENOUGH:
             break
-        prompts = text(model, PROMPT_LENGTHS, rng, left=spec.kind == "decoder")
+        # Without an encoder transformers counts positions in padding, so there is none.
+        lengths = PROMPT_LENGTHS[:1] * 2 if spec.without_encoder else PROMPT_LENGTHS
+        prompts = text(model, lengths, rng, left=spec.kind == "decoder")
         free = continue_(model, prompts, arguments(spec, model, None)["greedy"])["sequences"][
             :, -NEW_TOKENS:
         ]

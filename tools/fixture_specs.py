@@ -91,7 +91,13 @@ class Spec:
             is_encoder_decoder and self.model_type in TWO_SIDED
         ):
             return "seq2seq"
-        return "decoder" if self.model_type in DECODERS else "encoder"
+        is_decoder = self.model_type in DECODERS or self.without_encoder
+        return "decoder" if is_decoder else "encoder"
+
+    @property
+    def without_encoder(self) -> bool:
+        """Whether it is the decoder of an encoder-decoder alone."""
+        return self.head == "lm" and self.model_type in ("bart", "mbart", "pegasus")
 
 
 def specs() -> list[Spec]:
@@ -356,6 +362,20 @@ def _seq2seq() -> list[Spec]:
                     **HALF,
                 )
             )
+    for family, config, dtype in (
+        ("bart", BART, "float16"),
+        ("mbart", BART | {"scale_embedding": True, "activation_function": "relu"}, "float16"),
+        ("pegasus", PEGASUS, "float32"),
+    ):
+        found.append(
+            Spec(
+                name=f"{family}_lm",
+                model_type=family,
+                head="lm",
+                config=config | short,
+                file_dtype=dtype,
+            )
+        )
     single = {"num_layers": 1}
     for family, config in (("t5", T5 | single), ("mt5", GATED | single), ("umt5", GATED | single)):
         for head in ("sequence_classification", "token_classification", "question_answering"):

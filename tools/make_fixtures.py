@@ -171,6 +171,8 @@ def write_checkpoint(spec: Spec, folder: Path, rng: np.random.Generator, *, jitt
         )
         model.all_tied_weights_keys.pop(name, None)
     randomise(model, rng)
+    if spec.without_encoder:
+        silence_cross_attention(model)
     model.to(getattr(torch, spec.file_dtype)).save_pretrained(
         folder, max_shard_size=spec.shard_size or "1GB"
     )
@@ -211,6 +213,14 @@ def randomise(model: PreTrainedModel, rng: np.random.Generator) -> None:
                 stddev = gain * fan_in**-0.5
                 mean = 0.0
             tensor.copy_(mean + torch.from_numpy(stddev * rng.standard_normal(tensor.shape)))
+
+
+@torch.no_grad()
+def silence_cross_attention(model: PreTrainedModel) -> None:
+    """Clears the cross-attention of a decoder without an encoder, which computes nothing."""
+    for name, tensor in model.named_parameters():
+        if "encoder_attn" in name:
+            tensor.fill_(float(name.endswith("layer_norm.weight")))
 
 
 def read_checkpoint(spec: Spec, folder: Path) -> PreTrainedModel:

@@ -167,4 +167,5 @@ PUBLISHED = Published(
     duplicates=DUPLICATES,
     optional=("final_logits_bias",),
     ignored=(r"(encoder|decoder)\.version",),
+    relatives={"BartForCausalLM": "bart_decoder"},
 )

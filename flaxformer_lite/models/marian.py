@@ -75,4 +75,5 @@ PUBLISHED = dataclasses.replace(
     read=read,
     write=write,
     ignored=(r"(encoder|decoder)\.(version|embed_positions\.weight)",),
+    relatives={},
 )

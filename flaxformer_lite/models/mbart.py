@@ -43,4 +43,5 @@ PUBLISHED = dataclasses.replace(
         "MBart", sequence_classification=bart.CLASSIFIER, question_answering=bert.SPANS
     ),
     read=lambda fields: bart.read(fields) | {"num_labels": 2},
+    relatives={"MBartForCausalLM": "mbart_decoder"},
 )

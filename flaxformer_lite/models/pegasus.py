@@ -76,4 +76,5 @@ PUBLISHED = dataclasses.replace(
     read=read,
     write=write,
     derived=sinusoids,
+    relatives={"PegasusForCausalLM": "pegasus_decoder"},
 )

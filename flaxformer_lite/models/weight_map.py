@@ -264,6 +264,7 @@ class Published:
       optional: names that old files lack; zeros are used.
       ignored: patterns of names that hold no weights (buffers of old versions).
       index: numbers in the published name of a layer.
+      relatives: classes of this model_type that another family file computes -> its name.
     """
 
     model_type: str
@@ -281,6 +282,7 @@ class Published:
     optional: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
     index: Callable[[ModelConfig, int], dict[str, int]] = lambda cfg, layer: {"i": layer}
+    relatives: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def all_fields(self) -> dict[str, str]:

@@ -65,7 +65,8 @@ def family_of(published: dict[str, Any], folder: Path, family: str | None = None
     if name in registry.available("models"):
         family_file = registry.resolve("models", name)
         if hasattr(family_file, "PUBLISHED"):
-            return family_file
+            relative = family_file.PUBLISHED.relatives.get(_architecture(published))
+            return registry.resolve("models", relative) if relative else family_file
     known = _published_families()
     near = registry.nearest(name, known)
     raise ConfigError(
@@ -108,8 +109,7 @@ def head_of(family: ModuleType, published: dict[str, Any], head: str | None) -> 
                 f"head={head!r}: no such head{near}; {_name(family)} has {', '.join(heads)}."
             )
         return head
-    named = published.get("architectures") or [None]
-    architecture = named[0] if isinstance(named, list) else named
+    architecture = _architecture(published)
     for name, spelled in heads.items():
         if spelled.architecture == architecture:
             return name
@@ -117,6 +117,12 @@ def head_of(family: ModuleType, published: dict[str, Any], head: str | None) -> 
         f"config.json: architectures[0]={brief(architecture)} is unknown; pass"
         f" head={'|'.join(heads)}."
     )
+
+
+def _architecture(published: dict[str, Any]) -> Any:
+    """Returns the transformers class that config.json names first; None if it names none."""
+    named = published.get("architectures") or [None]
+    return named[0] if isinstance(named, list) else named
 
 
 def open_config(

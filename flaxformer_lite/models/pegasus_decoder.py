@@ -1,0 +1,43 @@
+"""Pegasus' decoder alone, as a language model."""
+
+import dataclasses
+from functools import partial
+
+import numpy as np
+
+from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.models import bart_decoder, pegasus
+from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.weight_map import heads
+from flaxformer_lite.nn.positions.sinusoidal import Sinusoidal
+
+BASE = bart_decoder.BASE | dict(
+    vocab_size=96103,
+    position=Sinusoidal(layout="halves"),
+    norm_at=("in", "final"),
+    activation="relu",
+    embed_power=0.5,
+    pad_token_id=0,
+    eos_token_id=None,
+)
+PRESETS = {
+    "tiny": bart_decoder.PRESETS["tiny"],
+    "large": bart_decoder.PRESETS["large"] | dict(decoder_layers=16),
+}
+config = partial(build, "pegasus_decoder", BASE, PRESETS, "large")
+Model = bart_decoder.Model
+
+
+def derived(cfg: ModelConfig) -> dict[str, np.ndarray]:
+    """Returns the position table and the cross-attention, which the file holds."""
+    positions = "decoder.embed_positions.weight"
+    return bart_decoder.cross_attention(cfg) | {positions: pegasus.sinusoids(cfg)[positions]}
+
+
+PUBLISHED = dataclasses.replace(
+    bart_decoder.PUBLISHED,
+    model_type="pegasus",
+    defaults=pegasus.PUBLISHED.defaults,
+    heads=heads("Pegasus", lm=bart_decoder.LM_HEAD),
+    derived=derived,
+)
