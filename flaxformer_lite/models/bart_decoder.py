@@ -59,7 +59,7 @@ def cross_attention(cfg: ModelConfig) -> dict[str, np.ndarray]:
     """Returns the tensors of the cross-attention that nothing reads, for strict loaders."""
     zeros_D = np.zeros(cfg.d_model, np.float32)
     zeros_DD = np.zeros((cfg.d_model, cfg.d_model), np.float32)
-    found = {}
+    found: dict[str, np.ndarray] = {}
     for i in range(cfg.decoder_layers):
         layer = f"decoder.layers.{i}"
         for projection in ("q_proj", "k_proj", "v_proj", "out_proj"):

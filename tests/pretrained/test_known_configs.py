@@ -106,7 +106,6 @@ NOTICED = {
     "distilbert-base-cased-distilled-squad": "tie_weights_",
     "albert-base-v2": "down_scale_factor, gap_size, net_structure_type, num_memory_blocks",
     "albert-xxlarge-v2": "down_scale_factor, gap_size, net_structure_type, num_memory_blocks",
-    "a Llama out of a gguf file": "_model_name_or_path, unk_token_id",
 }
 
 
