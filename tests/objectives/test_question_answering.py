@@ -218,7 +218,7 @@ def test_learns_to_find_what_is_asked_for(tmp_path, family, unanswerable):
         ([{"question": 7, "context": "a", "answers": "a"}], "row 1: question='7' is not a text"),
         (
             [{"question": "q", "context": None, "answers": "a"}],
-            "row 1: context='None' is not a text",
+            "row 1 has no context; .*data.drop_incomplete",
         ),
         ([{"question": "q", "context": "a", "answers": None}], "row 1 has no answers; remove it"),
         (

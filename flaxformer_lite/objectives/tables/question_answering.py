@@ -22,8 +22,6 @@ from flaxformer_lite.objectives.sums import LossSums, weighted
 from flaxformer_lite.objectives.tables.answers import Answer, answers_of, best_span, squad_scores
 from flaxformer_lite.objectives.tables.task import Column, Row, Task, text_of, texts_of
 
-PADDING = -1e30  # the logit of a column without a token
-
 
 class Window(NamedTuple):
     """A question with a part of its context."""
@@ -46,7 +44,9 @@ class Guess(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionAnswering(Task):
-    """Minimizes -(log P(start) + log P(end)) / 2, with softmax over the tokens of a window.
+    """Minimizes -(log P(start) + log P(end)) / 2, with softmax over the columns of a window.
+
+    Padding behind a window counts, as in transformers, so rows are computed with their padding.
 
     A context that is too long is read in windows that share `stride` tokens, at most half of them.
     A window without the answer, or with a part of it, has the answer "none": its first token
@@ -97,9 +97,6 @@ class QuestionAnswering(Task):
             self._windows(*each, reader) for each in zip(questions, contexts, answers, strict=True)
         ]
 
-    def token_counts(self, feature: Window) -> tuple[int, ...]:
-        return (len(feature.row.ids),)
-
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
         """Returns inputs input_ids, attention_mask and, of some encoders, token_type_ids [T] int32;
         targets start and end, [] int32, and weights, [] float32."""
@@ -113,13 +110,7 @@ class QuestionAnswering(Task):
 
     def outputs(self, model: Any, inputs: Mapping[str, jax.Array]) -> Any:
         output = model(**inputs)
-        start_BT = output.start_logits.astype(jnp.float32)
-        end_BT = output.end_logits.astype(jnp.float32)
-        mask_BT = inputs.get("attention_mask")
-        if mask_BT is None:
-            return start_BT, end_BT
-        # Padding is no part of the window, however much there is.
-        return tuple(jnp.where(mask_BT > 0, x_BT, PADDING) for x_BT in (start_BT, end_BT))
+        return output.start_logits.astype(jnp.float32), output.end_logits.astype(jnp.float32)
 
     def loss(self, outputs: Any, targets: Mapping[str, jax.Array], *, chunks: int) -> LossSums:
         borders = list(zip(outputs, (targets["start"], targets["end"]), strict=True))
