@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import flaxformer_lite
 from flaxformer_lite import registry
-from flaxformer_lite.cli import command_line, failures
+from flaxformer_lite.cli import command_line, failures, interruption
 from flaxformer_lite.cli.arguments import CONFIG_HELP
 from flaxformer_lite.cli.commands import COMMANDS, Command, examples
 from flaxformer_lite.runtime import environment, invocation
@@ -77,8 +77,9 @@ def main(argv: list[str]) -> None:
         if getattr(sys, name) is None:  # the shell has closed it
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     try:
-        _main(argv)
-        sys.stdout.flush()
+        with interruption.interruptible():
+            _main(argv)
+            sys.stdout.flush()
     except BrokenPipeError:  # the reader of the pipe has stopped
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (SystemExit, GeneratorExit):

@@ -1,0 +1,72 @@
+"""Ctrl-C ends a command even where Python or a library loses the KeyboardInterrupt."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+START = """
+import os
+import signal
+import time
+
+from flaxformer_lite.cli import interruption
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+interruption.GRACE = 0.2
+
+
+def ask():
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(0.01)  # Python handles signals between two lines
+
+
+class Collected:
+    def __del__(self):
+        ask()
+
+
+with interruption.interruptible():
+    try:
+        {code}
+    except KeyboardInterrupt:
+        print("heard", flush=True)
+    except ImportError:
+        pass
+    print("went on", flush=True)
+    time.sleep(60)
+"""
+CASES = {
+    "ask()": "heard\nwent on\n",
+    "Collected()": "went on\n",
+    "import swallows": "",
+}
+
+
+@pytest.mark.parametrize("code", CASES)
+def test_a_lost_interrupt_ends_the_process(code, tmp_path):
+    swallows = "import __main__\ntry:\n    __main__.ask()\nexcept BaseException:\n    pass\n"
+    (tmp_path / "swallows.py").write_text(swallows)
+    (tmp_path / "started.py").write_text(START.format(code=code))
+    done = subprocess.run(
+        [sys.executable, tmp_path / "started.py"],
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
+    assert (done.returncode, done.stdout) == (128 + signal.SIGINT, CASES[code])
+    assert done.stderr.endswith("error: interrupted.\n")
+
+
+def test_handlers_are_put_back():
+    from flaxformer_lite.cli import interruption
+
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), interruption.interruptible():
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.set_wakeup_fd(-1) == -1
