@@ -13,6 +13,7 @@ from flaxformer_lite.config import ExperimentConfig
 from flaxformer_lite.data import dummy
 from flaxformer_lite.plan import analytic, aot, costs, lints
 from flaxformer_lite.plan.topology import Topology
+from flaxformer_lite.runs.start import companion
 from flaxformer_lite.training import memory, program as programs
 from flaxformer_lite.training.memory import Memory
 from flaxformer_lite.training.program import Program
@@ -94,7 +95,7 @@ def build(cfg: ExperimentConfig, topology: Topology, *, described: bool) -> Prog
         else sharding.build_mesh(cfg.mesh, aot.devices(topology, slices))
     )
     cfg = programs.with_vocabulary(cfg, dummy.vocab_size(cfg))
-    return programs.build(cfg, mesh, dummy.example(cfg))
+    return programs.build(cfg, mesh, dummy.example(cfg), companion.resolve(cfg))
 
 
 def describe_mesh(cfg: ExperimentConfig, count: int) -> Any:
@@ -127,7 +128,8 @@ def check(cfg: ExperimentConfig, count: int) -> None:
     short = dataclasses.replace(cfg.model, **layers, share_layers=())
     # pmap needs devices, and splits no more than the batch
     traced = dataclasses.replace(cfg.mesh, mode="jit")
-    programs.build(dataclasses.replace(cfg, model=short, mesh=traced), mesh, dummy.example(cfg))
+    cfg = dataclasses.replace(cfg, model=short, mesh=traced)
+    programs.build(cfg, mesh, dummy.example(cfg), companion.resolve(cfg))
 
 
 def analytic_plan(program: Program, topology: Topology, reason: str) -> Plan:

@@ -16,6 +16,7 @@ from flaxformer_lite.analysis import hlo
 from flaxformer_lite.config import ExperimentConfig, MeshConfig, OptimizerConfig
 from flaxformer_lite.data import dummy
 from flaxformer_lite.plan.aot import quiet
+from flaxformer_lite.runs.start import companion
 from flaxformer_lite.runs.start.initial_state import initial_state
 from flaxformer_lite.sharding.parameters import path_of
 from flaxformer_lite.training import program as programs
@@ -128,7 +129,8 @@ def verify(wanted: Reference, mesh: MeshConfig) -> Verdict:
 def _program(cfg: ExperimentConfig, devices: Sequence[jax.Device], batch: Any) -> Program:
     mesh = sharding.build_mesh(cfg.mesh, devices)
     sharding.check_batch(cfg.train.batch_size, cfg.train.accumulate, mesh)
-    return programs.build(cfg, mesh, jax.tree.map(lambda x: x[0], batch))
+    example = jax.tree.map(lambda x: x[0], batch)
+    return programs.build(cfg, mesh, example, companion.resolve(cfg))
 
 
 def _step(program: Program, state: Any, batch: Any) -> Step:

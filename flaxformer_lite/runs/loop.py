@@ -224,7 +224,7 @@ def _begin(
     """Restores the newest checkpoint, or makes a new state; returns (state, steps done, its record,
     notices)."""
     cfg = experiment.cfg
-    target = companion.saved(experiment, experiment.target)
+    target = experiment.saved(experiment.target)
     restored = checkpoints.restore(
         target, lambda meta: resume.check(meta, cfg, experiment.fingerprint)
     )

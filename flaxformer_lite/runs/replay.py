@@ -73,7 +73,7 @@ def before_step(folder: Path, step: int, *, allow_plugins: Allowed = False) -> M
     batch_history.Past(experiment.cfg, experiment.train_data).rows(
         step
     )  # refuses a step that there is not
-    found = workdir.read_state(folder, companion.saved(experiment, experiment.target), step - 1)
+    found = workdir.read_state(folder, experiment.saved(experiment.target), step - 1)
     make = functools.partial(initial_state, experiment, cfg.train.init_from)
     start = found.step
     notices = list(found.notices)
@@ -92,7 +92,7 @@ def row_losses(moment: Moment) -> np.ndarray:
     """Computes the loss of each row of the batch by itself, before the step and without dropout,
     float32 [B]."""
     cfg = moment.experiment.cfg
-    sums = program.eval_step(cfg, bound_models.build(cfg))
+    sums = program.eval_step(cfg, bound_models.build(cfg, moment.experiment.companion))
 
     def one(row: Any) -> jax.Array:
         return sums(moment.state.params, jax.tree.map(lambda x: x[None], row))[0].mean()
@@ -151,7 +151,7 @@ def save(moment: Moment, state: TrainState, folder: Path) -> None:
     run = moment.experiment
     meta = {**resume.meta(run.cfg, run.fingerprint, moment.step), "best": Best()._asdict()}
     with Checkpoints(folder / "checkpoints", keep=1) as checkpoints:
-        checkpoints.save(moment.step, companion.saved(run, state), meta)
+        checkpoints.save(moment.step, run.saved(state), meta)
     workdir.write_inputs(folder, run.cfg, run.train_data.tokenizer, run.train_data.fingerprint)
 
 

@@ -20,7 +20,7 @@ from flaxformer_lite.runs.report.metrics import Recorder
 from flaxformer_lite.runs.report.run_page import RunPage
 from flaxformer_lite.runs.report.sample import sample, writes
 from flaxformer_lite.runs.report.terminal import Terminal
-from flaxformer_lite.runs.start import companion, resume
+from flaxformer_lite.runs.start import resume
 from flaxformer_lite.runs.start.preflight import RunError
 from flaxformer_lite.runs.start.setup import Experiment
 from flaxformer_lite.runs.watchers.watcher import Watcher
@@ -211,7 +211,7 @@ class Trainer:
             self._optional("a sample"),
         ):
             if tokens and writes(run.cfg.model):
-                own = companion.saved_params(run, params)
+                own = run.saved_params(params)
                 return sample(run.model, own, data, tokens=tokens, seed=run.cfg.seed)
             written = objective.write(run.writer(params), data.records, examples)
             return show(objective, written, examples, data) if written else []
@@ -275,14 +275,14 @@ class Trainer:
         if self._selection.after(step, values):
             with self._during("checkpoint"), self._compiles.allow_first("best checkpoint"):
                 self._checkpoints.wait()  # one save at a time, as processes meet in each
-                params = companion.saved_params(self._experiment, evaluated_params(state))
+                params = self._experiment.saved_params(evaluated_params(state))
                 self._selection.save(step, params, self._meta(step))
 
     def _save(self, state: TrainState, step: int) -> None:
         self._settle(0)  # a state is saved only after its step is known to be finite
         with self._during("checkpoint"), self._compiles.allow_first("checkpoint"):
             self._selection.wait()
-            self._checkpoints.save(step, companion.saved(self._experiment, state), self._meta(step))
+            self._checkpoints.save(step, self._experiment.saved(state), self._meta(step))
             for watcher in self._watchers:
                 watcher.saved(step)
 

@@ -9,20 +9,10 @@ import jax
 import jax.numpy as jnp
 from flax.traverse_util import flatten_dict
 
-from flaxformer_lite.checkpoints import workdir
-from flaxformer_lite.config import (
-    ConfigError,
-    ExperimentConfig,
-    ModelConfig,
-    OptimizerConfig,
-    allowed_plugins,
-)
+from flaxformer_lite.config import ConfigError, ExperimentConfig, ModelConfig, OptimizerConfig
 from flaxformer_lite.config.parts import Rules
 from flaxformer_lite.models import build_model
 from flaxformer_lite.objectives.companion import Companion
-from flaxformer_lite.pretrained import resolve_path
-from flaxformer_lite.pretrained.load import open_pretrained
-from flaxformer_lite.pretrained.safetensors import WeightsError
 from flaxformer_lite.sharding import parameter_rules
 
 AUXILIARY = "losses"  # the collection into which layers sow what the objective's loss gets besides
@@ -90,25 +80,37 @@ class Models:
         )
 
 
-def build(cfg: ExperimentConfig, **execution: Any) -> Models:
+def build(cfg: ExperimentConfig, companion: Companion | None = None, **execution: Any) -> Models:
     """Builds what a step of the experiment runs, without making or reading weights.
 
     Args:
       cfg: the experiment, with the vocabulary size filled in.
+      companion: that of the objective, where its config lies in a directory (`fitted`).
       **execution: fields of Execution to set in all models, such as `attention` or `sharding`.
 
     Raises:
-      ConfigError: there is no such companion, or it does not fit the model.
+      ConfigError: the config of the objective's companion is missing.
     """
 
     def module(model: ModelConfig) -> nn.Module:
         return build_model(dataclasses.replace(model, **execution))
 
-    companion = cfg.objective.companion(cfg.model)
-    if companion is None:
+    second = cfg.objective.companion(cfg.model)
+    if second is None:
         return Models(cfg.objective.outputs, module(cfg.model))
-    second = module(_published(companion, cfg) if companion.source else companion.cfg)
-    return Models(cfg.objective.outputs, module(cfg.model), (companion, second))
+    if second.source:  # the others follow the model, and how it is run
+        second = companion or second
+    if second.cfg is None:
+        raise ConfigError(
+            f"objective.{second.name}={second.source}: its config is not known; read it, and pass"
+            " the companion that `fitted` returns."
+        )
+    model = second.cfg
+    if second.source:
+        names = ("dtype", "param_dtype", "scan", "attention")
+        as_ours = {name: getattr(cfg.model, name) for name in names}
+        model = dataclasses.replace(model, dropout=0.0, **as_ours)
+    return Models(cfg.objective.outputs, module(cfg.model), (second, module(model)))
 
 
 def optimizer_config(cfg: ExperimentConfig) -> OptimizerConfig:
@@ -119,20 +121,19 @@ def optimizer_config(cfg: ExperimentConfig) -> OptimizerConfig:
     return dataclasses.replace(cfg.optimizer, freeze=(*cfg.optimizer.freeze, *frozen))
 
 
-def _published(companion: Companion, cfg: ExperimentConfig) -> ModelConfig:
-    """Reads the config of a companion that lies in a directory, to be run as the trained model
-    is."""
-    path = resolve_path.on_disk(companion.source)
+def fitted(companion: Companion, found: ModelConfig, cfg: ExperimentConfig) -> Companion:
+    """Returns a companion with the config of its directory.
+
+    Args:
+      companion: that of the objective.
+      found: the config of the directory.
+      cfg: the experiment, with the vocabulary size filled in.
+
+    Raises:
+      ConfigError: the two models do not fit each other.
+    """
     ours = cfg.model
     where = f"objective.{companion.name}={companion.source}"
-    try:
-        if workdir.is_workdir(path):
-            run = workdir.read_config(path, allow_plugins=allowed_plugins(cfg))
-            found = dataclasses.replace(run.model, head=ours.head)
-        else:
-            found = open_pretrained(path, ours.head)[0].cfg
-    except (ConfigError, WeightsError) as error:
-        raise ConfigError(f"objective.{companion.name}: {error}") from None
     if found.skeleton != ours.skeleton:
         raise ConfigError(
             f"{where}: it holds a {found.family}, with the skeleton"
@@ -150,5 +151,4 @@ def _published(companion: Companion, cfg: ExperimentConfig) -> ModelConfig:
             f"data.length={cfg.data.length}: {where} has positions for {found.max_length} tokens"
             f" only; set data.length={found.max_length}."
         )
-    run_as = {name: getattr(ours, name) for name in ("dtype", "param_dtype", "scan", "attention")}
-    return dataclasses.replace(found, dropout=0.0, **run_as)
+    return dataclasses.replace(companion, cfg=found)

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from flaxformer_lite.config import ExperimentConfig, MeshConfig, TrainConfig
+from flaxformer_lite.objectives.companion import Companion
 from flaxformer_lite.training import program as programs
 from flaxformer_lite.training.program import Program
 
@@ -76,7 +77,7 @@ def _saved(program: Program) -> int:
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), program.target.params
         )
         leaves, tree = jax.tree.flatten((params, batch))
-        return _residuals(cfg, tuple(leaves), tree)
+        return _residuals(cfg, program.companion, tuple(leaves), tree)
 
     whole_1, parts_1 = residuals(1)
     whole_2, parts_2 = residuals(2)
@@ -87,11 +88,13 @@ def _saved(program: Program) -> int:
 
 
 @functools.lru_cache(maxsize=64)
-def _residuals(cfg: ExperimentConfig, leaves: tuple, tree: Any) -> tuple[int, int]:
+def _residuals(
+    cfg: ExperimentConfig, companion: Companion | None, leaves: tuple, tree: Any
+) -> tuple[int, int]:
     """Returns the bytes that the pullback of a loss holds, in arrays as wide as the model and in
     others."""
     params, batch = tree.unflatten(leaves)
-    loss = programs.loss(cfg)
+    loss = programs.loss(cfg, companion)
     pull = jax.eval_shape(
         lambda params, batch: jax.vjp(lambda p: loss(p, batch), params)[1], params, batch
     )

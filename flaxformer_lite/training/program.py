@@ -19,6 +19,7 @@ from flaxformer_lite.analysis import flops
 from flaxformer_lite.config import ConfigError, ExperimentConfig, MeshConfig
 from flaxformer_lite.config.parts import Rules
 from flaxformer_lite.nn.functions.sharding import UNSHARDED, ActivationSharding
+from flaxformer_lite.objectives.companion import Companion
 from flaxformer_lite.objectives.rows import PACKING
 from flaxformer_lite.training import bound_models, optimizer, state, step
 from flaxformer_lite.training.bound_models import AUXILIARY, EXAMPLE_IDS, Models
@@ -39,6 +40,7 @@ class Program:
       train_step, eval_step: compiled at their first call, or before it
         (`runs/start/precompile.py`).
       tokens_per_step: input tokens that are computed, padding included.
+      companion: the second model that the objective runs, with its config.
     """
 
     cfg: ExperimentConfig
@@ -51,6 +53,22 @@ class Program:
     train_step: Any  # as jax.jit returns it: called, or lowered first
     eval_step: Any
     tokens_per_step: int
+    companion: Companion | None
+
+    def trained_params(self, params: Any) -> Any:
+        """Returns the parameters of the first model alone."""
+        return params if self.companion is None else self.companion.without(params)
+
+    def saved_params(self, params: Any) -> Any:
+        """Returns what a checkpoint holds of parameters: all but those that a companion reads from
+        a directory."""
+        if self.companion is None or not self.companion.source:
+            return params
+        return self.companion.without(params)
+
+    def saved(self, state: state.TrainState) -> state.TrainState:
+        """Returns what a checkpoint holds of a state."""
+        return state.replace(params=self.saved_params(state.params))
 
     def shapes(self, name: str) -> tuple[Any, ...]:
         """Returns the batches that `train_step` or `eval_step` is compiled for, the most frequent
@@ -62,24 +80,31 @@ class Program:
         """FLOPs of the model, forward and backward, counting all pairs of positions in attention;
         traced on first use."""
         return flops.per_step(
-            eval_step(self.cfg, _counted(self.cfg)), self.target.params, self.batch
+            eval_step(self.cfg, _counted(self.cfg, self.companion)), self.target.params, self.batch
         )
 
 
-def build(cfg: ExperimentConfig, mesh: Mesh, example: Any) -> Program:
+def build(
+    cfg: ExperimentConfig, mesh: Mesh, example: Any, companion: Companion | None = None
+) -> Program:
     """Builds the steps of an experiment.
 
     Args:
       cfg: the config, with the vocabulary size filled in.
+      companion: that of the objective, where its config lies in a directory
+        (`runs/start/companion.py`).
 
     Raises:
       ConfigError: model, mesh and rules do not fit; names the field to change.
     """
     _check_example(example, mesh)
-    both = bound_models.build(cfg)
+    companion = companion or cfg.objective.companion(cfg.model)
+    models = functools.partial(bound_models.build, cfg, companion)
+    both = models()
     tx = update_rule(cfg)
     init_key, _ = jax.random.split(jax.random.key(cfg.seed))
-    plain = _counted(cfg)  # has the same parameters, but no kernel that this machine may lack
+    # has the same parameters, but no kernel that this machine may lack
+    plain = _counted(cfg, companion)
 
     def create():
         zeros = {name: jnp.zeros((1, *x.shape), x.dtype) for name, x in example["inputs"].items()}
@@ -98,7 +123,6 @@ def build(cfg: ExperimentConfig, mesh: Mesh, example: Any) -> Program:
     over = None if cfg.mesh.mode == "jit" else sharding.DATA
     whole = sharding.MeshSharding(mesh, tuned=cfg.train.cpu_tuning)
     own = whole if over is None else whole.inside_shard()
-    in_step = bound_models.build(cfg, sharding=own)
     return Program(
         cfg=cfg,
         model=both.model,
@@ -110,12 +134,11 @@ def build(cfg: ExperimentConfig, mesh: Mesh, example: Any) -> Program:
         batch=batch,
         create=created,
         train_step=sharding.jit_step(
-            train_step(cfg, in_step, own, over), shardings, mesh, cfg.mesh.mode
+            train_step(cfg, models(sharding=own), own, over), shardings, mesh, cfg.mesh.mode
         ),
-        eval_step=sharding.jit_eval(
-            eval_step(cfg, bound_models.build(cfg, sharding=whole)), shardings, mesh
-        ),
+        eval_step=sharding.jit_eval(eval_step(cfg, models(sharding=whole)), shardings, mesh),
         tokens_per_step=tokens(batch),
+        companion=companion,
     )
 
 
@@ -137,19 +160,23 @@ def executed_flops(program: Program) -> int:
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (program.target, program.batch)
     )
     leaves, tree = jax.tree.flatten(shapes)
-    return _executed_flops(whole, tuple(leaves), tree)
+    return _executed_flops(whole, program.companion, tuple(leaves), tree)
 
 
 @functools.lru_cache(maxsize=64)
-def _executed_flops(cfg: ExperimentConfig, leaves: tuple, tree: Any) -> int:
+def _executed_flops(
+    cfg: ExperimentConfig, companion: Companion | None, leaves: tuple, tree: Any
+) -> int:
     """Counts the FLOPs of one microbatch, which the mesh does not change. Tracing takes a second,
     so it is cached."""
-    return flops.count(train_step(cfg, _counted(cfg)), *tree.unflatten(leaves))
+    return flops.count(train_step(cfg, _counted(cfg, companion)), *tree.unflatten(leaves))
 
 
-def loss(cfg: ExperimentConfig) -> Callable[[Any, Any], jax.Array]:
+def loss(
+    cfg: ExperimentConfig, companion: Companion | None = None
+) -> Callable[[Any, Any], jax.Array]:
     """Builds (params, batch) -> the loss that a step minimizes, without dropout."""
-    sums = eval_step(cfg, bound_models.build(cfg))
+    sums = eval_step(cfg, bound_models.build(cfg, companion))
     return lambda params, batch: sums(params, batch)[0].mean()
 
 
@@ -236,10 +263,10 @@ def eval_step(cfg: ExperimentConfig, both: Models) -> Callable:
     return step.eval_step(_outputs(cfg, both), cfg.objective, chunks=cfg.train.loss_chunks)
 
 
-def _counted(cfg: ExperimentConfig) -> Models:
+def _counted(cfg: ExperimentConfig, companion: Companion | None) -> Models:
     """Builds the models for counting FLOPs, with dense attention: blocks and kernels hide how often
     they run."""
-    return bound_models.build(cfg, attention="dense")
+    return bound_models.build(cfg, companion, attention="dense")
 
 
 def _outputs(cfg: ExperimentConfig, both: Models) -> step.Outputs:

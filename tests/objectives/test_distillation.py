@@ -18,8 +18,9 @@ from flaxformer_lite.objectives.text.distillation import Distillation
 from flaxformer_lite.objectives.text.masked_lm import MaskedLm
 from flaxformer_lite.runs import loop
 from flaxformer_lite.runs.report import metrics
-from flaxformer_lite.runs.start import setup
+from flaxformer_lite.runs.start import companion, setup
 from flaxformer_lite.runs.start.initial_state import initial_state
+from flaxformer_lite.training import bound_models
 from tests.training import tiny_runs
 
 
@@ -164,6 +165,15 @@ def test_what_does_not_fit_is_one_sentence(folder, teacher, tmp_path):
         data=other,
         model=dataclasses.replace(cfg.model, vocab_size=384),
     )
+
+
+def test_the_library_reads_no_directory_by_itself(folder, teacher):
+    cfg = student(folder, teacher)
+    cfg = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, vocab_size=384))
+    with pytest.raises(ConfigError, match=r"objective.teacher=.*: its config is not known; read"):
+        bound_models.build(cfg)
+    second, module = bound_models.build(cfg, companion.resolve(cfg)).second
+    assert (second.name, module.cfg.d_model, module.cfg.decoder_layers) == ("teacher", 16, 2)
 
 
 def test_the_mixture_is_that_of_its_options(create):

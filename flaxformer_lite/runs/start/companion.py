@@ -1,6 +1,7 @@
 """The weights of a companion that a run reads from a directory: checked, read when it starts or
 continues, never saved."""
 
+import dataclasses
 import hashlib
 from typing import Any
 
@@ -8,29 +9,48 @@ import jax
 import numpy as np
 from flax.traverse_util import flatten_dict
 
+from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import ConfigError, ExperimentConfig, allowed_plugins
 from flaxformer_lite.objectives.companion import Companion
+from flaxformer_lite.pretrained import resolve_path
 from flaxformer_lite.pretrained.load import open_pretrained
 from flaxformer_lite.pretrained.safetensors import WeightsError
 from flaxformer_lite.runs.start.adopt import tokenizer_of
 from flaxformer_lite.text import tokenizer as plain
+from flaxformer_lite.training import bound_models
 from flaxformer_lite.training.program import Program
 from flaxformer_lite.training.state import TrainState
 
 
-def given(cfg: ExperimentConfig) -> Companion | None:
-    """Returns the companion whose weights are read from a directory, if the objective has one."""
+def resolve(cfg: ExperimentConfig) -> Companion | None:
+    """Returns the objective's companion, with the config that lies in its directory if it has one.
+
+    Raises:
+      ConfigError: there is no such directory, or its model does not fit the trained one.
+    """
     companion = cfg.objective.companion(cfg.model)
-    return companion if companion and companion.source else None
+    if companion is None or not companion.source:
+        return companion
+    try:
+        path = resolve_path.on_disk(companion.source)
+        if workdir.is_workdir(path):
+            run = workdir.read_config(path, allow_plugins=allowed_plugins(cfg))
+            found = dataclasses.replace(run.model, head=cfg.model.head)
+        else:
+            found = open_pretrained(path, cfg.model.head)[0].cfg
+    except (ConfigError, WeightsError) as error:
+        raise ConfigError(f"objective.{companion.name}: {error}") from None
+    return bound_models.fitted(companion, found, cfg)
 
 
-def check_tokenizer(cfg: ExperimentConfig, tokenizer: plain.Tokenizer) -> None:
+def check_tokenizer(program: Program, tokenizer: plain.Tokenizer) -> None:
     """Refuses a companion with another tokenizer: its predictions would be about other tokens.
 
     Raises:
       ConfigError: names the way out.
     """
-    if (companion := given(cfg)) is None:
+    companion = program.companion
+    if companion is None or not companion.source:
         return
     path = tokenizer_of(companion.source, f"objective.{companion.name}")
     theirs = plain.load(path)
@@ -41,32 +61,23 @@ def check_tokenizer(cfg: ExperimentConfig, tokenizer: plain.Tokenizer) -> None:
         )
 
 
-def digest(cfg: ExperimentConfig) -> str:
+def digest(program: Program) -> str:
     """Hashes the weights that are read from a directory, so that a run continues with the same; ""
     if there are none."""
-    if (companion := given(cfg)) is None:
+    companion = program.companion
+    if companion is None or not companion.source:
         return ""
     found = hashlib.sha256()
-    for path, leaf in sorted(flatten_dict(_open(cfg, companion), sep="/").items()):
+    for path, leaf in sorted(flatten_dict(_open(program.cfg, companion), sep="/").items()):
         found.update(path.encode() + np.ascontiguousarray(leaf).tobytes())
     return found.hexdigest()[:16]
-
-
-def saved(program: Program, state: TrainState) -> TrainState:
-    """Returns what a checkpoint holds of a state."""
-    return state.replace(params=saved_params(program, state.params))
-
-
-def saved_params(program: Program, params: Any) -> Any:
-    """Returns what a checkpoint holds of parameters."""
-    companion = given(program.cfg)
-    return companion.without(params) if companion else params
 
 
 def complete(program: Program, state: TrainState) -> TrainState:
     """Returns the state with the weights that a checkpoint does not hold, each device's part read
     by itself."""
-    if (companion := given(program.cfg)) is None:
+    companion = program.companion
+    if companion is None or not companion.source:
         return state
 
     def read(leaf: Any, target: Any) -> jax.Array:

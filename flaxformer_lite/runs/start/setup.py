@@ -73,7 +73,7 @@ class Experiment(Program):
 
     def writer(self, params: Any) -> Any:
         """Returns a function that continues prompts with these parameters."""
-        return writer(self.model, companion.saved_params(self, params), self.eval_data.tokenizer)
+        return writer(self.model, self.saved_params(params), self.eval_data.tokenizer)
 
     def _placed(
         self, data: Dataset, start: int, ahead: int = 0, packer: Packer | None = None
@@ -107,8 +107,8 @@ def prepare(cfg: ExperimentConfig) -> Experiment:
     cfg = program.with_steps(cfg, train_data.num_examples, train_data.held)
     model = objective.fit_model(cfg.model, train_data.tokenizer)
     cfg = dataclasses.replace(cfg, objective=objective, model=model)
-    built = program.build(cfg, mesh, train_data.example(0, 0, 0))
-    companion.check_tokenizer(cfg, train_data.tokenizer)
+    built = program.build(cfg, mesh, train_data.example(0, 0, 0), companion.resolve(cfg))
+    companion.check_tokenizer(built, train_data.tokenizer)
     packers, notices = packing.packers(cfg, built.model, mesh.shape, train_data)
     described = (*train_data.described, *notices)
     experiment = Experiment(
@@ -116,7 +116,7 @@ def prepare(cfg: ExperimentConfig) -> Experiment:
         train_data=dataclasses.replace(train_data, described=described),
         eval_data=eval_data,
         packers=packers,
-        weights=companion.digest(cfg),
+        weights=companion.digest(built),
     )
     batch = experiment.shapes("train_step")[0]
     return dataclasses.replace(experiment, batch=batch, tokens_per_step=program.tokens(batch))

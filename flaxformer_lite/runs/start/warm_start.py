@@ -54,8 +54,7 @@ def init_from_pretrained(program: Program, folder: str) -> Callable[[TrainState]
             f" {'another' if cfg.adapter else 'none'}; merge it first (flaxformer_lite convert), or"
             f" set {flags(model.cfg, ['adapter'])}."
         )
-    companion = program.cfg.objective.companion(cfg)
-    own = companion.without(program.target.params) if companion else program.target.params
+    own = program.trained_params(program.target.params)
     missing = set(flatten_dict(own, sep="/")) - set(flatten_dict(stored, sep="/"))
     fresh = {path for path in missing if program.cfg.objective.new_head and is_of_head(path)}
     _check_added(folder, cfg, missing - fresh)
