@@ -5,7 +5,7 @@ import abc
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 from flaxformer_lite.config import choices
 from flaxformer_lite.config.rules import (
@@ -22,6 +22,13 @@ from flaxformer_lite.config.rules import (
 Patterns = tuple[Annotated[str, is_pattern], ...]
 # (regex of a parameter's path, mesh axes of its last dimensions)
 Rules = tuple[tuple[str, tuple], ...]
+
+
+class WhereItDivides(NamedTuple):
+    """An entry of a partition rule: the mesh axis splits the dimension if its size divides it; else
+    the dimension stays whole on that axis."""
+
+    axis: str
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.config.parts import WhereItDivides
 from flaxformer_lite.sharding.activations import axis_size, mesh_names
 
 Rules = Sequence[tuple[str, tuple]]
@@ -27,8 +28,8 @@ def param_specs(params: Any, rules: Rules, mesh: Mesh) -> Any:
 
     Args:
       params: tree of arrays or ShapeDtypeStructs.
-      rules: (regex, axes) pairs. `axes` has a mesh axis, a tuple of them or None for each
-        dimension, aligned to the last dimensions, so that the leading axis of scanned layers stays
+      rules: (regex, axes) pairs. `axes` has a mesh axis, a tuple of them, a `WhereItDivides` or
+        None for each dimension, aligned to the last dimensions, so that the leading axis of scanned layers stays
         whole.
       mesh: the mesh; its sizes must divide the dimensions.
 
@@ -124,7 +125,10 @@ def _fit(path: str, shape: tuple[int, ...], axes: tuple, mesh: Mesh) -> P:
             f"partition rule for {path}: {axes} names {len(axes)} dimensions, the parameter has"
             f" {shape}."
         )
-    axes = (None,) * (len(shape) - len(axes)) + tuple(axes)
+    axes = (None,) * (len(shape) - len(axes)) + tuple(
+        _where_it_divides(entry, size, mesh)
+        for entry, size in zip(axes, shape[len(shape) - len(axes) :], strict=True)
+    )
     for size, entry in zip(shape, axes, strict=True):
         if size % (parts := axis_size(entry, mesh)):
             names = " x ".join(f"mesh.{name}={mesh.shape[name]}" for name in mesh_names(entry))
@@ -133,3 +137,9 @@ def _fit(path: str, shape: tuple[int, ...], axes: tuple, mesh: Mesh) -> P:
                 f" smaller mesh sizes or a multiple of {parts}."
             )
     return P(*axes)
+
+
+def _where_it_divides(entry: Any, size: int, mesh: Mesh) -> Any:
+    if not isinstance(entry, WhereItDivides):
+        return entry
+    return None if size % mesh.shape[entry.axis] else entry.axis

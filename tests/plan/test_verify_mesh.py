@@ -87,6 +87,27 @@ def test_a_step_on_a_mesh_is_the_step_on_one_device(name, mesh):
     assert axes == {axis for axis, size in MESHES[mesh].items() if size > 1}
 
 
+@pytest.mark.parametrize(
+    ("kv_heads", "mesh"),
+    [
+        (1, {"data": 2, "tensor": 4}),
+        (2, {"data": 1, "fsdp": 2, "tensor": 4}),
+        pytest.param(2, {"data": 1, "context": 2, "tensor": 4}, marks=pytest.mark.nightly),
+    ],
+)
+def test_key_heads_that_do_not_divide_are_whole_on_every_device(kv_heads, mesh):
+    cfg = small("llama_tiny")
+    model = dataclasses.replace(cfg.model, num_kv_heads=kv_heads, bias_at=("query", "key", "value"))
+    verdict = verify_mesh.verify(
+        verify_mesh.reference(dataclasses.replace(cfg, model=model)), MeshConfig(**mesh)
+    )
+    assert verdict.equal, verdict.gradients[:3]
+    assert not verdict.strange
+    specs = {one.path.rpartition("attention/")[2]: one.spec for one in verdict.gradients}
+    assert specs["query/kernel"][-2:] == specs["query/bias"][-2:] == ("tensor", None)
+    assert specs["key/kernel"][-2:] == specs["value/bias"][-2:] == (None, None)
+
+
 @pytest.mark.nightly
 def test_a_model_and_its_companion_on_a_mesh_are_those_on_one_device():
     """Their exchanges are not checked: drawing tokens gathers the probabilities of a chunk over

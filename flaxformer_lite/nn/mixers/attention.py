@@ -2,6 +2,7 @@
 a cache."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
@@ -26,6 +27,7 @@ from flaxformer_lite.nn.attentions.dispatch import select_implementation
 from flaxformer_lite.nn.functions import masks
 from flaxformer_lite.nn.functions.checkpoint_names import OUT, QKV, named
 from flaxformer_lite.nn.functions.rotary import Phase, rotate
+from flaxformer_lite.nn.functions.sharding import ActivationSharding
 from flaxformer_lite.nn.functions.tpu_tuning import materialize
 from flaxformer_lite.nn.modules import cache as caches
 from flaxformer_lite.nn.modules.cache import LayerCache
@@ -36,9 +38,15 @@ from flaxformer_lite.nn.modules.position_tables import PositionTables
 from flaxformer_lite.nn.modules.sharding import sharding_of
 from flaxformer_lite.nn.positions.encoding import Bias, Encoding, hooks
 
-IN_WEIGHTS = ((r"(query|key|value)/kernel$", ("fsdp", "tensor", None)),)
+# Fewer key and value heads than shards stay whole, and each shard of the queries takes what it reads.
+SHARED_HEADS = parts.WhereItDivides("tensor")
+IN_WEIGHTS = (
+    (r"query/kernel$", ("fsdp", "tensor", None)),
+    (r"(key|value)/kernel$", ("fsdp", SHARED_HEADS, None)),
+)
 OUT_WEIGHT = ((r"attention/out/kernel$", ("tensor", None, "fsdp")),)
-IN_BIASES = ((r"(query|key|value)/bias$", ("tensor", None)),)
+QUERY_BIAS = ((r"query/bias$", ("tensor", None)),)
+SHARED_BIASES = ((r"(key|value)/bias$", (SHARED_HEADS, None)),)
 OUT_BIAS = ((r"attention/out/bias$", ()),)
 
 
@@ -112,8 +120,12 @@ class AttentionConfig(parts.MixerConfig):
         return Attention(self, execution, causal, name=name)
 
     def partition_rules(self) -> parts.Rules:
-        inward = IN_BIASES if {"query", "key", "value"} & set(self.bias) else ()
-        return IN_WEIGHTS + OUT_WEIGHT + inward + (OUT_BIAS if "out" in self.bias else ())
+        rules = IN_WEIGHTS + OUT_WEIGHT
+        if "query" in self.bias:
+            rules += QUERY_BIAS
+        if {"key", "value"} & set(self.bias):
+            rules += SHARED_BIASES
+        return rules + OUT_BIAS if "out" in self.bias else rules
 
     def init_cache(self, batch: int, length: int, d_model: int, dtype: DTypeLike) -> LayerCache:
         return caches.empty(
@@ -220,6 +232,10 @@ class Attention(nn.Module):
             sharding=sharding,
             **dropout,
         )
+        times = copies_of_heads(q_BTNH, k_BSKH, sharding)
+        if times > 1:
+            k_BSKH = jnp.repeat(k_BSKH, times, axis=2)
+            v_BSKH = jnp.repeat(v_BSKH, times, axis=2)
         q_BTNH, k_BSKH, v_BSKH = (sharding.constrain(x, "BTNH") for x in (q_BTNH, k_BSKH, v_BSKH))
         q_BTNH, k_BSKH, v_BSKH = named(QKV, q_BTNH, k_BSKH, v_BSKH)
         out_BTNH = sharding.constrain(self.attend(q_BTNH, k_BSKH, v_BSKH, args), "BTNH")
@@ -356,6 +372,17 @@ def bias_over_slots(
     )
     bias = encoding.attention_bias(tables, q_BT, k_BS, bidirectional=not causal)
     return bias and dataclasses.replace(bias, consecutive=False)
+
+
+def copies_of_heads(q_BTNH: jax.Array, k_BSKH: jax.Array, sharding: ActivationSharding) -> int:
+    """Returns how often to repeat each key head so that the heads divide over the devices.
+
+    It is 1 if they do, and if the query heads do not divide either, which stay whole then.
+    """
+    shards = sharding.num_shards("N").count
+    if q_BTNH.shape[2] % shards:
+        return 1
+    return shards // math.gcd(k_BSKH.shape[2], shards)
 
 
 def arange(x_BT: jax.Array) -> jax.Array:
