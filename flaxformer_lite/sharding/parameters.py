@@ -29,8 +29,8 @@ def param_specs(params: Any, rules: Rules, mesh: Mesh) -> Any:
     Args:
       params: tree of arrays or ShapeDtypeStructs.
       rules: (regex, axes) pairs. `axes` has a mesh axis, a tuple of them, a `WhereItDivides` or
-        None for each dimension, aligned to the last dimensions, so that the leading axis of scanned layers stays
-        whole.
+        None for each dimension, aligned to the last dimensions, so that the leading axis of
+        scanned layers stays whole.
       mesh: the mesh; its sizes must divide the dimensions.
 
     Raises:

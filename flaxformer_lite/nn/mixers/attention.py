@@ -38,7 +38,7 @@ from flaxformer_lite.nn.modules.position_tables import PositionTables
 from flaxformer_lite.nn.modules.sharding import sharding_of
 from flaxformer_lite.nn.positions.encoding import Bias, Encoding, hooks
 
-# Fewer key and value heads than shards stay whole, and each shard of the queries takes what it reads.
+# Fewer key and value heads than shards stay whole; each shard of the queries takes what it reads.
 SHARED_HEADS = parts.WhereItDivides("tensor")
 IN_WEIGHTS = (
     (r"query/kernel$", ("fsdp", "tensor", None)),
