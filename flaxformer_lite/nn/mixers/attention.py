@@ -120,7 +120,7 @@ class AttentionConfig(parts.MixerConfig):
         return Attention(self, execution, causal, name=name)
 
     def partition_rules(self) -> parts.Rules:
-        rules = IN_WEIGHTS + OUT_WEIGHT
+        rules: parts.Rules = IN_WEIGHTS + OUT_WEIGHT
         if "query" in self.bias:
             rules += QUERY_BIAS
         if {"key", "value"} & set(self.bias):
