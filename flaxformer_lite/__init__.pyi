@@ -70,17 +70,15 @@ from flaxformer_lite.nn.positions.rope import Rope as Rope
 from flaxformer_lite.nn.positions.shaw import Shaw as Shaw
 from flaxformer_lite.nn.positions.sinusoidal import Sinusoidal as Sinusoidal
 from flaxformer_lite.nn.positions.t5_buckets import T5Buckets as T5Buckets
-from flaxformer_lite.pretrained.load import (
+from flaxformer_lite.open_model import (
     load_labels as load_labels,
     load_pretrained as load_pretrained,
-)
-from flaxformer_lite.pretrained.save import save_pretrained as save_pretrained
-from flaxformer_lite.pretrained.save_adapter import save_adapter as save_adapter
-from flaxformer_lite.pretrained.tokenizer import load_tokenizer as load_tokenizer
-from flaxformer_lite.pretrained.word_vectors import (
-    WordVectors as WordVectors,
+    load_tokenizer as load_tokenizer,
     load_word_vectors as load_word_vectors,
+    save_adapter as save_adapter,
+    save_pretrained as save_pretrained,
 )
+from flaxformer_lite.pretrained.word_vectors import WordVectors as WordVectors
 
 __version__: str
 __all__: list[str]

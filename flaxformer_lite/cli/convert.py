@@ -11,14 +11,13 @@ import jax
 import numpy as np
 
 from flaxformer_lite.checkpoints import workdir
+from flaxformer_lite.checkpoints.resolve_path import new_place
 from flaxformer_lite.cli.open_model import folder_of, notice, notices
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.choices import DTYPES
+from flaxformer_lite.open_model import open_pretrained, origin_of, save_adapter
 from flaxformer_lite.pretrained import folder
-from flaxformer_lite.pretrained.load import open_pretrained
-from flaxformer_lite.pretrained.resolve_path import new_place
 from flaxformer_lite.pretrained.save import write_pretrained
-from flaxformer_lite.pretrained.save_adapter import save_adapter
 from flaxformer_lite.runtime.progress import reading
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
@@ -68,7 +67,7 @@ def convert(
         total = sum(_size(leaf) for leaf in jax.tree.leaves(params))
         with reading(f"writing {dst}", total) as advance:
             watched = jax.tree.map(lambda leaf: _Watched(leaf, advance), params)
-            write_pretrained(made, model, watched, shard_bytes=shard_bytes)
+            write_pretrained(made, model, watched, like=origin_of(model), shard_bytes=shard_bytes)
     cfg = model.cfg
     print(f"{dst}: {cfg.family}, head {cfg.head}, {total / 1e6:,.1f} MB in {cfg.param_dtype}")
 

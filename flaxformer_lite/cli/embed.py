@@ -11,7 +11,8 @@ from flaxformer_lite.cli.open_model import Opened, check_vocabulary, folder_of, 
 from flaxformer_lite.cli.tables import print_table
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.nn.functions.pooling import first_token, mean_pool
-from flaxformer_lite.pretrained.sentences import SentenceLayers, read_sentence_layers
+from flaxformer_lite.open_model import load_sentence_layers
+from flaxformer_lite.pretrained.sentences import SentenceLayers
 
 # texts at a time, and the multiple that lengths are rounded up to: few shapes are compiled
 BATCH = 32
@@ -26,7 +27,7 @@ def run(args: argparse.Namespace) -> None:
     if not texts:
         raise ConfigError("no text: pass --text TEXT, several times to compare, or --file FILE.")
     allowed = args.allow_plugins
-    layers = read_sentence_layers(folder_of(args.model), allow_plugins=allowed)
+    layers = load_sentence_layers(folder_of(args.model), allow_plugins=allowed)
     prompt = layers.prompt(args.prompt_name) if args.prompt is None else args.prompt
     if prompt and args.prompt is None and args.prompt_name is None:
         notice(f"before each text, as this model asks: {prompt!r}; --prompt '' for none.")

@@ -9,7 +9,7 @@ from flaxformer_lite.cli.open_model import Opened, check_vocabulary, folder_of, 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.inference.engine import is_encoder_decoder
 from flaxformer_lite.inference.generate import generate, stream
-from flaxformer_lite.inference.published import DRAWS, published_settings
+from flaxformer_lite.inference.published import DRAWS, read_settings
 from flaxformer_lite.inference.settings import settings
 from flaxformer_lite.inference.task import ids_without_text, longest
 from flaxformer_lite.pretrained import chat
@@ -83,7 +83,7 @@ def with_published(path: str, opened: Opened, options: dict[str, Any]) -> dict[s
     """Merges the user's settings over the directory's, dropping those of the directory that the
     user's exclude."""
     try:
-        own = published_settings(folder_of(path))
+        own = read_settings(folder_of(path))
     except ValueError as error:
         raise ConfigError(str(error)) from None
     tokenizer = opened.tokenizer

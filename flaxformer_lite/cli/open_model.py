@@ -8,10 +8,8 @@ from typing import Any, NamedTuple
 
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.nn.adapters.merge import merge_adapter
-from flaxformer_lite.pretrained import resolve_path
+from flaxformer_lite.open_model import load_pretrained, load_tokenizer, on_disk
 from flaxformer_lite.pretrained.folder import check_exists
-from flaxformer_lite.pretrained.load import load_pretrained
-from flaxformer_lite.pretrained.tokenizer import load_tokenizer
 from flaxformer_lite.runtime.log import heard
 from flaxformer_lite.storage.stores import addressed
 from flaxformer_lite.text.published_tokenizer import PublishedTokenizer
@@ -61,7 +59,7 @@ def folder_of(path: str) -> Path:
     Raises:
       WeightsError: it does not exist.
     """
-    folder = resolve_path.on_disk(path)
+    folder = on_disk(path)
     check_exists(folder)
     return folder
 

@@ -10,8 +10,9 @@ import numpy as np
 from flaxformer_lite.cli.open_model import folder_of, notice, notices
 from flaxformer_lite.cli.tables import print_table
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.open_model import load_word_vectors
 from flaxformer_lite.pretrained.word_scores import Section, score_analogies, score_pairs
-from flaxformer_lite.pretrained.word_vectors import WordVectors, load_word_vectors
+from flaxformer_lite.pretrained.word_vectors import WordVectors
 
 
 def run(args: argparse.Namespace) -> None:

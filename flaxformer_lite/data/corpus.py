@@ -25,6 +25,7 @@ from flaxformer_lite.config import (
     to_config_dict,
 )
 from flaxformer_lite.data import shards, token_files, tokenizing
+from flaxformer_lite.data.open_tokenizer import open_tokenizer
 from flaxformer_lite.data.split import SPLITS, Split, split_of
 from flaxformer_lite.data.text import Source, open_source
 from flaxformer_lite.objectives.packing import Packing, shift_of
@@ -296,7 +297,7 @@ def _check_tokens(cfg: DataConfig, source: Source) -> None:
 
 def _tokenizer(cfg: DataConfig, texts: Sequence[Text]) -> Tokenizer:
     if cfg.tokenizer.path:
-        return tokenizer.load(cfg.tokenizer.path)
+        return open_tokenizer(cfg.tokenizer.path)
     return (
         tokenizer.Bytes() if cfg.tokenizer.name == "bytes" else tokenizer.load(_trained(cfg, texts))
     )

@@ -10,6 +10,7 @@ from flaxformer_lite.config import ExperimentConfig
 from flaxformer_lite.data.corpus import Records
 from flaxformer_lite.data.labelled import LabelledRecords, encode
 from flaxformer_lite.data.mixture import tagged
+from flaxformer_lite.data.open_tokenizer import open_tokenizer
 from flaxformer_lite.data.table import Table
 from flaxformer_lite.objectives.packing import Packing
 from flaxformer_lite.objectives.tables.task import Task
@@ -92,5 +93,5 @@ def vocab_size(cfg: ExperimentConfig) -> int:
     trained."""
     named: Any = cfg.data.tokenizer
     if named.path:
-        return tokenizer.load(named.path).vocab_size
+        return open_tokenizer(named.path).vocab_size
     return tokenizer.Bytes().vocab_size if named.name == "bytes" else named.vocab_size

@@ -25,6 +25,7 @@ from flaxformer_lite.config import (
     to_config_dict,
 )
 from flaxformer_lite.data import stored, table
+from flaxformer_lite.data.open_tokenizer import open_tokenizer
 from flaxformer_lite.data.scan import RoleRows, Scan, scan, shared
 from flaxformer_lite.data.split import SPLITS
 from flaxformer_lite.data.table import Table
@@ -542,7 +543,7 @@ def _hash(parts: Any) -> str:
 
 def _tokenizer(cfg: DataConfig, read: Table, rows: Sequence[Row]) -> Tokenizer:
     if cfg.tokenizer.path:
-        return tokenizer.load(cfg.tokenizer.path)
+        return open_tokenizer(cfg.tokenizer.path)
     if cfg.tokenizer.name == "bytes":
         return tokenizer.Bytes()
 

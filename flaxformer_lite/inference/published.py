@@ -6,7 +6,6 @@ from typing import Any
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Kind, brief, read_object
-from flaxformer_lite.pretrained import resolve_path
 
 SAME = (
     "eos_token_id",
@@ -60,23 +59,22 @@ OTHER_DRAWS = {"epsilon_cutoff": (0,), "eta_cutoff": (0,), "top_h": (), "typical
 OTHER_BEAMS = {"renormalize_logits": (False,)}
 
 
-def published_settings(path: str | Path) -> dict[str, Any]:
+def read_settings(folder: Path) -> dict[str, Any]:
     """Reads the authors' settings as keyword arguments of `generate`, except lengths.
 
-        >>> settings = published_settings(path) | {"max_new_tokens": 64}  # doctest: +SKIP
+        >>> settings = read_settings(folder) | {"max_new_tokens": 64}  # doctest: +SKIP
         >>> generate(model, params, prompts, **settings)  # doctest: +SKIP
 
-    Args:
-      path: a directory written by transformers' save_pretrained; without either file, nothing is
-        set.
-
     As in transformers, config.json counts only where there is no generation_config.json.
+
+    Args:
+      folder: a directory on this machine, written by transformers' save_pretrained; without either
+        file, nothing is set.
 
     Raises:
       ConfigError: a file is not JSON, a setting has another type, or is one that transformers
         computes and `generate` does not.
     """
-    folder = resolve_path.on_disk(path, weights=False)
     files = [folder / name for name in ("generation_config.json", "config.json")]
     file = next((file for file in files if file.exists()), None)
     if file is None:

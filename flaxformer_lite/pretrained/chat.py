@@ -2,12 +2,9 @@
 
 import json
 import secrets
-from pathlib import Path
 from typing import Any
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.pretrained.tokenizer import load_tokenizer
-from flaxformer_lite.registry import Allowed
 from flaxformer_lite.text import chat_template
 from flaxformer_lite.text.published_tokenizer import PublishedTokenizer
 
@@ -50,10 +47,9 @@ def render(tokenizer: PublishedTokenizer, messages: Messages) -> str:
     return chat_template.render(tokenizer.chat_template, [variables])[0]
 
 
-def template_of(path: str | Path, *, allow_plugins: Allowed = False) -> str:
-    """Reads the chat template of a directory, with the special tokens that it names set in it; ""
-    if there is none."""
-    tokenizer = load_tokenizer(path, allow_plugins=allow_plugins)
+def standalone_template(tokenizer: PublishedTokenizer) -> str:
+    """Returns a tokenizer's chat template, with the special tokens that it names set in it; "" if
+    there is none."""
     named = (
         f"{{% set {role}_token = {json.dumps(token)} %}}"
         for role, token in tokenizer.tokens.items()

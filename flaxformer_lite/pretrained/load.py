@@ -1,9 +1,9 @@
-"""Loading of models and parameters from a directory, with nothing missing, left over or
-invented."""
+"""Loading of models and parameters from a directory of published weights, with nothing missing,
+left over or invented."""
 
 import dataclasses
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,32 +12,23 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import Mesh, NamedSharding
 
-from flaxformer_lite import registry, versions
-from flaxformer_lite.checkpoints.workdir import (
-    Run,
-    is_workdir,
-    read_config as read_run_config,
-    read_run,
-)
 from flaxformer_lite.config import ConfigError, ModelConfig, check_family
 from flaxformer_lite.config.execution import EXECUTION_FIELDS
 from flaxformer_lite.models.parameter_shapes import dummy_inputs, flat_init, parameter_shapes
 from flaxformer_lite.models.weight_map import Fields
 from flaxformer_lite.pretrained import (
     check_tensors,
-    folder,
     hf_config,
     load_adapter,
-    resolve_path,
     tensor_names,
 )
+from flaxformer_lite.pretrained.folder import open_weights, read_config
 from flaxformer_lite.pretrained.layouts import Place
 from flaxformer_lite.pretrained.lazy_params import reader_of, stored_tree
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError
-from flaxformer_lite.pretrained.tensor_names import by_layer, side_by_side
+from flaxformer_lite.pretrained.tensor_names import side_by_side
 from flaxformer_lite.sharding import parameter_rules
 from flaxformer_lite.sharding.parameters import param_specs
-from flaxformer_lite.storage.stores import is_url
 
 BODY = (
     "token_embed",
@@ -52,86 +43,7 @@ NAMED_HEADS = ("sequence_classification", "token_classification")  # whose class
 LOG = logging.getLogger("flaxformer_lite")
 
 
-def load_pretrained(
-    path: str | Path,
-    head: str | None = None,
-    *,
-    dtype: str = "float32",
-    param_dtype: str | None = None,
-    mesh: Mesh | None = None,
-    family: str | None = None,
-    new_head: bool = False,
-    labels: Sequence[str] | int | None = None,
-    num_labels: int | None = None,
-    seed: int = 0,
-    adapter: str | Path | None = None,
-    allow_plugins: registry.Allowed = False,
-    **overrides: Any,
-) -> tuple[Any, dict]:
-    """Loads a model and its parameters from a directory written by transformers' save_pretrained,
-    or from a workdir.
-
-        >>> head = "sequence_classification"
-        >>> model, params = load_pretrained("path/to/bert", head=head)  # doctest: +SKIP
-        >>> output = model.apply({"params": params}, ids, attention_mask=mask)  # doctest: +SKIP
-        >>> output.logits  # doctest: +SKIP
-
-    Args:
-      path: a directory, here or at a gs:// or s3:// address, with config.json and model.safetensors
-        (or shards with their index, or Flax's old msgpack files); or the `--workdir` of a training
-        run, in which case the best weights are read if it keeps them, else the newest undamaged
-        checkpoint.
-      head: what sits on top; None takes what `architectures` in config.json names, or what the run
-        trained.
-      dtype: of activations and matmuls, `float32` or `bfloat16`.
-      param_dtype: of the parameters; None is dtype.
-      mesh: where parameters go, by the family's partition rules; each device's part is read from
-        the file by itself.
-      family: whose names are read, as `module:Model`; None is the package's own of this model_type.
-        A workdir knows its own.
-      new_head: whether parameters of the head that the directory lacks are made new, and said in a
-        log message.
-      labels: with `new_head`, names of the classes or their number; a head for others is made new.
-      num_labels: with `new_head`, the same as a number in `labels`.
-      seed: of new parameters.
-      adapter: a directory with a LoRA adapter of the model, as PEFT or `save_adapter` writes it. It
-        stays beside the weights; `merge_adapter` joins the two.
-      allow_plugins: whether the config of a workdir may name plug-ins outside this package, which
-        are imported: code of whoever wrote it. A collection of names allows these only.
-      **overrides: dropout, dropout_at, scan, remat, attention: fields of ModelConfig that change no
-        weight.
-
-    Returns:
-      The linen module, and its parameters as arrays of param_dtype.
-
-    Raises:
-      ConfigError: the config cannot be computed exactly.
-      WeightsError: a file is damaged, or has missing, extra or wrongly shaped tensors for the
-        config.
-      CheckpointError: a workdir has no undamaged checkpoint.
-    """
-    versions.notice_untested()
-    overrides |= {"dtype": dtype, "param_dtype": param_dtype or dtype}
-    labels = _classes(labels, num_labels, new_head)
-    model, stored = open_pretrained(
-        path,
-        head,
-        family=family,
-        new_head=new_head,
-        labels=labels,
-        adapter=adapter,
-        allow_plugins=allow_plugins,
-        **overrides,
-    )
-    if num_labels is not None and model.cfg.head not in NAMED_HEADS:
-        raise ConfigError(
-            f"num_labels={num_labels}: head={model.cfg.head!r} has no classes; pass head= as one of"
-            f" {', '.join(NAMED_HEADS)}."
-        )
-    return model, _place(model.cfg, _with_new(model, stored, seed) if new_head else stored, mesh)
-
-
-def _classes(
+def classes_of(
     labels: Sequence[str] | int | None, num_labels: int | None, new_head: bool
 ) -> Sequence[str] | int | None:
     """Returns the classes of a new head, by name or number."""
@@ -152,89 +64,75 @@ def _classes(
     return num_labels if labels is None else labels
 
 
-def load_labels(path: str | Path, *, allow_plugins: registry.Allowed = False) -> list[str]:
-    """Loads the names of a classifier's classes, in the order of its logits.
-
-        >>> load_labels("path/to/sst2")[int(logits[0].argmax())]  # doctest: +SKIP
-
-    Args:
-      path, allow_plugins: as in `load_pretrained`.
+def read_labels(folder: Path) -> list[str]:
+    """Reads the names of a classifier's classes, in the order of its logits.
 
     Raises:
       ConfigError, WeightsError: there is no config.json, or its names are invalid.
     """
-    path = resolve_path.on_disk(path, weights=False)
-    if is_workdir(path):
-        run = read_run_config(path, allow_plugins=allow_plugins)
-        return list(getattr(run.objective, "labels", ())) or [
-            f"LABEL_{i}" for i in range(run.model.num_labels)
-        ]
-    published = folder.read_config(path)
+    published = read_config(folder)
     return hf_config.read_labels(published) or [
         f"LABEL_{i}" for i in range(Fields(published).size("num_labels", 2))
     ]
 
 
-def open_pretrained(
-    path: str | Path,
-    head: str | None = None,
-    *,
-    family: str | None = None,
-    new_head: bool = False,
-    companion: bool = False,
-    labels: Sequence[str] | int | None = None,
-    adapter: str | Path | None = None,
-    allow_plugins: registry.Allowed = False,
-    **overrides: Any,
-) -> tuple[Any, dict]:
-    """Opens a directory like `load_pretrained`, with each parameter a `Stored` that is read from
-    its file on demand.
-
-    With `new_head`, parameters of the head that the directory lacks are left out; with `companion`,
-    the second model of a run is opened, such as ELECTRA's generator.
+def check_overrides(overrides: Collection[str]) -> None:
+    """Refuses overrides of fields that the weights decide.
 
     Raises:
-      ConfigError, WeightsError, CheckpointError: as `load_pretrained`.
+      ConfigError: names the first of them.
     """
-    source = str(path if is_url(path) else Path(path).expanduser())
     if unknown := sorted(set(overrides) - set(EXECUTION_FIELDS)):
         raise ConfigError(
             f"{unknown[0]}: comes from config.json; only {', '.join(EXECUTION_FIELDS)} can be"
             " overridden."
         )
-    path = resolve_path.on_disk(path)
-    if is_workdir(path):
-        if adapter is not None:
-            raise ConfigError(
-                f"adapter={adapter}: {path} is a workdir; convert it first (flaxformer_lite"
-                " convert)."
-            )
-        run = read_run(path, companion=companion, allow_plugins=allow_plugins)
-        return _open_run(run, path, head, overrides, new_head, labels)
-    if companion:
-        raise ConfigError(
-            f"{path}: published weights are of one model; only a training workdir has a companion."
-        )
+
+
+def open_published(
+    folder: Path,
+    head: str | None = None,
+    *,
+    source: str = "",
+    family: str | None = None,
+    new_head: bool = False,
+    labels: Sequence[str] | int | None = None,
+    adapter: Path | None = None,
+    **overrides: Any,
+) -> tuple[Any, dict]:
+    """Opens a directory of published weights, with each parameter a `Stored` that is read from its
+    file on demand.
+
+    Args:
+      folder: a directory on this machine.
+      source: the name of the directory for the model to remember; the default is its path.
+      new_head: whether parameters of the head that the directory lacks are left out.
+      adapter: a directory on this machine with a LoRA adapter of the model.
+      head, family, labels, **overrides: as in `load_pretrained`.
+
+    Raises:
+      ConfigError, WeightsError: as `load_pretrained`.
+    """
+    check_overrides(overrides)
     added = None if adapter is None else load_adapter.open_adapter(adapter)
-    published = folder.read_config(path)
+    published = read_config(folder)
     if added and head is None:
-        head = added.head(hf_config.family_of(published, path, family).PUBLISHED.heads)
-    plugin, cfg = hf_config.open_config(published, path, head, family, **overrides)
+        head = added.head(hf_config.family_of(published, folder, family).PUBLISHED.heads)
+    plugin, cfg = hf_config.open_config(published, folder, head, family, **overrides)
     cfg, others = with_labels(cfg, labels, hf_config.read_labels(published) if new_head else [])
-    tensors = tensor_names.without_prefix(plugin.PUBLISHED, folder.open_weights(path))
+    tensors = tensor_names.without_prefix(plugin.PUBLISHED, open_weights(folder))
     tensors = check_tensors.with_computed_biases(plugin.PUBLISHED, tensors)
     if added:
         tensors = added.replace(plugin.PUBLISHED, cfg, tensors)
         cfg = dataclasses.replace(cfg, num_labels=added.labels(plugin.PUBLISHED, cfg))
-    if not cfg.share_layers and max(cfg.encoder_layers, cfg.decoder_layers) > len(
-        tensors
-    ):  # before tracing
+    layers = max(cfg.encoder_layers, cfg.decoder_layers)
+    if not cfg.share_layers and layers > len(tensors):  # before tracing
         raise WeightsError(
-            f"{path}: config.json has {max(cfg.encoder_layers, cfg.decoder_layers)} layers, but the"
-            f" weights are only {len(tensors)} tensors; one of the two is from another model."
+            f"{folder}: config.json has {layers} layers, but the weights are only {len(tensors)}"
+            " tensors; one of the two is from another model."
         )
     cfg = check_tensors.untie_where_tables_differ(plugin.PUBLISHED, cfg, tensors)
-    model = check_family(cfg)(cfg, source=source)
+    model = check_family(cfg)(cfg, source=source or str(folder))
     shapes = parameter_shapes(model)
     found = tensor_names.places(
         plugin.PUBLISHED, cfg, {k: v.shape for k, v in side_by_side(cfg, shapes).items()}
@@ -244,8 +142,8 @@ def open_pretrained(
         for one, place in found.items()
         if new_head and is_of_head(one) and not _has(tensors, place)
     }
-    new |= _per_class(model) if others else set()
-    check_tensors.check(plugin.PUBLISHED, cfg, path, tensors, found, new)
+    new |= per_class(model) if others else set()
+    check_tensors.check(plugin.PUBLISHED, cfg, folder, tensors, found, new)
     kept = {one: leaf for one, leaf in shapes.items() if one not in new}
     readers = {one: reader_of(place, tensors) for one, place in found.items()}
     if added:
@@ -277,7 +175,7 @@ def with_labels(
     return dataclasses.replace(cfg, num_labels=count), others
 
 
-def _per_class(model: Any) -> set[str]:
+def per_class(model: Any) -> set[str]:
     """Returns the parameters whose shape depends on the number of classes."""
     larger = type(model)(dataclasses.replace(model.cfg, num_labels=model.cfg.num_labels + 1))
     shapes = parameter_shapes(model)
@@ -289,7 +187,7 @@ def _has(tensors: dict[str, Tensor], place: Place) -> bool:
     return place.name in tensors and tensors[place.name].shape == place.file_shape
 
 
-def _with_new(model: Any, stored: dict, seed: int) -> dict:
+def with_new(model: Any, stored: dict, seed: int) -> dict:
     """Adds the parameters that are missing, as a fresh model has them."""
     flat = flatten_dict(stored, sep="/")
     shapes = parameter_shapes(model)
@@ -304,52 +202,9 @@ def _with_new(model: Any, stored: dict, seed: int) -> dict:
     return unflatten_dict(flat | initial(jax.random.key(seed)), sep="/")
 
 
-def _open_run(
-    run: Run,
-    path: Path,
-    head: str | None,
-    overrides: dict[str, Any],
-    new_head: bool = False,
-    labels: Sequence[str] | int | None = None,
-) -> tuple[Any, dict]:
-    """Opens a run's parameters in the layout of the overrides; another head works if the run has
-    all its parameters."""
-    for what in run.notices:
-        LOG.warning(what)
-    kind = type(run.model)
-    trained = run.model.cfg
-    if head is not None and head not in kind.heads:
-        raise ConfigError(
-            f"head={head!r}: no such head; {trained.family} has {', '.join(kind.heads)}."
-        )
-    cfg = dataclasses.replace(trained, head=head or trained.head, **overrides)
-    cfg, others = with_labels(
-        cfg, labels if new_head else None, getattr(run.cfg.objective, "labels", ())
-    )
-    model = kind(cfg, source=str(path))
-    flat = flatten_dict(run.params, sep="/")
-    held = {
-        one: leaf if row is None else leaf[row]
-        for one, (leaf, row) in by_layer(trained, flat).items()
-    }
-    shapes = parameter_shapes(model)
-    wanted = side_by_side(model.cfg, shapes)
-    missing = {
-        one for one, leaf in wanted.items() if one not in held or held[one].shape != leaf.shape
-    }
-    new = {one for one in missing if new_head and is_of_head(one)} | (
-        _per_class(model) if others else set()
-    )
-    if lacking := sorted(missing - new):
-        raise WeightsError(
-            f"{path}: head={head!r} needs {lacking[0]}, which this run has not trained; its head is"
-            f" {trained.head!r}."
-        )
-    kept = {one: leaf for one, leaf in shapes.items() if one not in new}
-    return model, stored_tree(model.cfg, kept, lambda one: held[one].__getitem__)
-
-
-def _place(cfg: ModelConfig, stored: dict, mesh: Mesh | None) -> dict:
+def place(cfg: ModelConfig, stored: dict, mesh: Mesh | None = None) -> dict:
+    """Reads parameters onto the default device, or onto a mesh by the partition rules of the
+    family."""
     flat = flatten_dict(stored, sep="/")
     if not mesh:
         return unflatten_dict(

@@ -16,7 +16,7 @@ from flaxformer_lite.config.rules import is_pattern
 from flaxformer_lite.files.read import brief, is_kind, read_object, shown
 from flaxformer_lite.models.weight_map import Published
 from flaxformer_lite.nn.adapters.lora import A, LoraConfig
-from flaxformer_lite.pretrained import resolve_path, tensor_names
+from flaxformer_lite.pretrained import tensor_names
 from flaxformer_lite.pretrained.adapter_layout import NAMES, ROOT, Spot, shortest, spots
 from flaxformer_lite.pretrained.layouts import Slices
 from flaxformer_lite.pretrained.lazy_params import Reader
@@ -248,7 +248,7 @@ class PublishedAdapter:
         return alpha / (math.sqrt(rank) if self.fields.get("use_rslora") else rank)
 
 
-def open_adapter(path: str | Path) -> PublishedAdapter:
+def open_adapter(folder: Path) -> PublishedAdapter:
     """Opens a directory that PEFT's save_pretrained or `save_adapter` wrote.
 
     Raises:
@@ -256,7 +256,6 @@ def open_adapter(path: str | Path) -> PublishedAdapter:
       WeightsError: a file is missing or damaged, or holds other tensors than factors and whole
         modules.
     """
-    folder = resolve_path.on_disk(path)
     for name in (CONFIG, WEIGHTS):
         if not (folder / name).is_file():
             raise WeightsError(

@@ -1,9 +1,9 @@
 """Saving of published weights, in the form that both load_pretrained and transformers read."""
 
+import dataclasses
 import json
 import shutil
-from collections.abc import Sequence
-from fnmatch import fnmatch
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +11,11 @@ import numpy as np
 from flax.traverse_util import flatten_dict
 
 from flaxformer_lite import registry
-from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.models.parameter_shapes import parameter_shapes
 from flaxformer_lite.models.weight_map import Fields, Published
 from flaxformer_lite.nn.adapters.merge import merge_adapter
-from flaxformer_lite.pretrained import hf_config, resolve_path, tensor_names
+from flaxformer_lite.pretrained import hf_config, tensor_names
 from flaxformer_lite.pretrained.check_tensors import DECODER_BIAS
 from flaxformer_lite.pretrained.companions import publish_tokenizer
 from flaxformer_lite.pretrained.folder import read_config
@@ -24,7 +23,6 @@ from flaxformer_lite.pretrained.harmless_fields import HARMLESS
 from flaxformer_lite.pretrained.safetensors import WeightsError, save_file
 from flaxformer_lite.pretrained.sentences import copy_sentence_layers, write_sentence_layers
 from flaxformer_lite.pretrained.tensor_names import by_layer, side_by_side
-from flaxformer_lite.storage.stores import is_url
 from flaxformer_lite.text import tokenizer as plain
 
 # Files copied along with the weights: tokenizers, special tokens, chat template, generation config.
@@ -56,75 +54,47 @@ DECIDED_HERE = {
 }
 
 
-def save_pretrained(
-    path: str | Path,
-    model: Any,
-    params: dict,
-    *,
-    like: str | Path | None = None,
-    labels: Sequence[str] | None = None,
-    shard_bytes: int = 5_000_000_000,
-    allow_plugins: registry.Allowed = False,
-) -> None:
-    """Writes config.json and safetensors that transformers' AutoModel classes and `load_pretrained`
-    read.
+@dataclasses.dataclass(frozen=True)
+class TrainedInputs:
+    """What a training run knows about its model's inputs and outputs, besides the parameters.
 
-    An adapter is merged into the weights; `save_adapter` writes it alone. The directory appears, or
-    replaces an earlier model's, whole or not at all; other files in it stay.
-
-    Args:
-      path: the directory, created if missing, or a gs:// or s3:// address.
-      model: a linen module of a family with published weights.
-      params: its parameters, scanned or not, on any mesh that is visible to this process as a
-        whole.
-      like: a published directory or workdir to copy the tokenizer, generation config, label names
-        and token ids from; None is the directory that `model` was loaded from, if any.
-      labels: names of the model's classes, in the order of its logits; `load_labels` reads them.
-      shard_bytes: largest size of a file; beyond it, several files and an index are written.
-      allow_plugins: as in `load_pretrained`, for `like`.
-
-    Raises:
-      ConfigError: the family's published form cannot express the model, or `path` holds something
-        else, cannot be written, or is being written by another process.
-      WeightsError: params do not belong to the model.
+    Attributes:
+      tokenizer: the run's tokenizer.
+      length: the longest text in tokens.
+      labels: names of the classes that it trained; () if it trained none.
+      chat_template: of conversations; "" for none.
+      pooling: of a sentence model, "mean" or "first"; "" for other models.
+      fields: further fields of config.json.
     """
-    if not hasattr(model, "cfg"):
-        raise ConfigError(
-            f"save_pretrained of {type(model).__name__}: has no family, so transformers could not"
-            " read it; save a model of build_model, or the params alone with orbax."
-        )
-    if not is_url(path):
-        _check_kind(Path(path).expanduser())
 
-    def stays(name: str) -> bool:
-        return not fnmatch(name, "model*.safetensors*")
-
-    def check(names: list[str]) -> None:
-        _check_names(str(path), list(filter(stays, names)))
-
-    with resolve_path.new_place(path, check=check, carry=stays) as made:
-        write_pretrained(
-            made,
-            model,
-            params,
-            like=like,
-            labels=labels,
-            shard_bytes=shard_bytes,
-            allow_plugins=allow_plugins,
-        )
+    tokenizer: plain.Tokenizer
+    length: int
+    labels: tuple[str, ...] = ()
+    chat_template: str = ""
+    pooling: str = ""
+    fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def write_pretrained(
-    path: Path,
+    folder: Path,
     model: Any,
     params: dict,
     *,
-    like: str | Path | None = None,
+    like: Path | TrainedInputs | None = None,
     labels: Sequence[str] | None = None,
     shard_bytes: int = 5_000_000_000,
-    allow_plugins: registry.Allowed = False,
 ) -> None:
-    """Fills an empty directory; arguments and exceptions are those of `save_pretrained`."""
+    """Fills an empty directory as `save_pretrained` does.
+
+    Args:
+      folder: the directory.
+      model, params, labels, shard_bytes: as in `save_pretrained`.
+      like: a directory of published weights on this machine to copy the other files from, or what
+        the run that trained the model knows; None writes config.json and the weights alone.
+
+    Raises:
+      ConfigError, WeightsError: as `save_pretrained`.
+    """
     family = registry.resolve("models", model.cfg.family)
     if not hasattr(family, "PUBLISHED"):
         raise ConfigError(
@@ -136,28 +106,30 @@ def write_pretrained(
     cfg = model.cfg
     flat = flatten_dict(params, sep="/")
     config = hf_config.write_config(family, cfg)
-    source = like or model.source
-    is_source = like is None  # which was allowed when the model was loaded from it
-    like = resolve_path.on_disk(source, weights=False) if source else None
-    if like and workdir.is_workdir(like):
-        run = workdir.read_config(like, allow_plugins=allow_plugins or is_source)
-        told = run.objective.published_fields()
-        own = told.pop("labels", ())
-        template = told.pop("chat_template", "")
-        if pooling := told.pop("pooling", ""):
-            write_sentence_layers(path, pooling=pooling, width=cfg.d_model, limit=run.data.length)
-        config |= publish_tokenizer(
-            plain.load(workdir.tokenizer_folder(like)), model, path, template
-        )
-        config |= told if cfg.num_labels == len(own or [0]) else {}
-        labels = own if labels is None and cfg.num_labels == len(own) else labels
-    elif like:
-        config = _travel(like, path, config, {"pad_token_id", *family.PUBLISHED.all_fields})
+    if isinstance(like, TrainedInputs):
+        config |= _write_trained(folder, model, like)
+        is_classifier_of_run = cfg.num_labels == len(like.labels)
+        labels = like.labels if labels is None and is_classifier_of_run else labels
+    elif like is not None:
+        config = _travel(like, folder, config, {"pad_token_id", *family.PUBLISHED.all_fields})
         if cfg.head in ("none", "encoder"):
-            copy_sentence_layers(like, path)
+            copy_sentence_layers(like, folder)
     named = hf_config.write_labels(labels, cfg) if labels is not None else {}
-    (path / "config.json").write_text(json.dumps(config | named, indent=2, sort_keys=True) + "\n")
-    _write(path, published_tensors(family.PUBLISHED, cfg, flat), shard_bytes)
+    config_text = json.dumps(config | named, indent=2, sort_keys=True) + "\n"
+    (folder / "config.json").write_text(config_text)
+    _write(folder, published_tensors(family.PUBLISHED, cfg, flat), shard_bytes)
+
+
+def _write_trained(folder: Path, model: Any, like: TrainedInputs) -> dict[str, Any]:
+    """Writes the tokenizer of a run, and how its sentences are pooled; returns the fields for
+    config.json."""
+    cfg = model.cfg
+    if like.pooling:
+        write_sentence_layers(folder, pooling=like.pooling, width=cfg.d_model, limit=like.length)
+    fields = publish_tokenizer(like.tokenizer, model, folder, like.chat_template)
+    if cfg.num_labels == max(1, len(like.labels)):
+        fields = fields | dict(like.fields)
+    return fields
 
 
 def published_tensors(
@@ -201,17 +173,9 @@ class Pieces(list):
         return tensor
 
 
-def _check_kind(path: Path) -> None:
-    """Refuses a directory that holds something else than a model."""
-    if workdir.is_workdir(path):
-        raise ConfigError(
-            f"{path}: is a training workdir, whose config.json would be lost; choose another"
-            " directory."
-        )
-    _check_names(str(path), [entry.name for entry in path.iterdir()] if path.is_dir() else [])
-
-
-def _check_names(path: str, names: list[str]) -> None:
+def check_names(path: str, names: list[str]) -> None:
+    """Refuses to write a model to a directory that holds something else, by the names of its
+    files."""
     names = sorted({name.partition("/")[0] for name in names})
     if "checkpoints" in names:
         raise ConfigError(

@@ -10,12 +10,11 @@ import numpy as np
 from flax.traverse_util import flatten_dict
 
 from flaxformer_lite import registry
-from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.models.parameter_shapes import parameter_shapes
 from flaxformer_lite.models.weight_map import Published
 from flaxformer_lite.nn.adapters.lora import A, B, LoraConfig
-from flaxformer_lite.pretrained import resolve_path, tensor_names
+from flaxformer_lite.pretrained import tensor_names
 from flaxformer_lite.pretrained.adapter_layout import NAMES, ROOT, Spot, shortest, spots
 from flaxformer_lite.pretrained.load_adapter import CONFIG, HEADS, WEIGHTS
 from flaxformer_lite.pretrained.safetensors import save_file
@@ -26,25 +25,17 @@ from flaxformer_lite.sharding.parameter_rules import HEADS as HEAD_MODULES
 Factors = dict[str, np.ndarray]  # A and B
 
 
-def save_adapter(path: str | Path, model: Any, params: dict, *, base: str | None = None) -> None:
-    """Writes adapter_config.json and adapter_model.safetensors, which PEFT and
-    `load_pretrained(..., adapter=)` read.
-
-        >>> save_adapter("published/adapter", *load_pretrained("runs/tuned"))  # doctest: +SKIP
-
-    Matrices that the published model fuses, such as GPT-2's query, key and value, become one of
-    their ranks together, as each has an A of its own. A trained classifier is written whole.
+def write_adapter(folder: Path, model: Any, params: dict, *, base: str | None) -> None:
+    """Fills an empty directory as `save_adapter` does.
 
     Args:
-      path: a new directory.
-      model: a linen module with an adapter, of a family with published weights.
+      folder: the directory.
+      model: a linen module with a LoRA adapter, of a family with published weights.
       params: its parameters, scanned or not.
-      base: the name or directory of the model that it is for; None is where `model` or its run
-        began.
+      base: the name or directory of the model that it is for, if it is known.
 
     Raises:
-      ConfigError: the model has no LoRA adapter or no published form, or the directory exists or
-        cannot be written.
+      ConfigError: the model has no LoRA adapter or no published form.
       WeightsError: params do not belong to the model.
     """
     cfg = model.cfg
@@ -80,18 +71,17 @@ def save_adapter(path: str | Path, model: Any, params: dict, *, base: str | None
         ROOT + name: np.asarray(tensor) for name, tensor in every.items() if _module(name) in whole
     }
     config = _config(adapter, ranks, [spot.module for spot in known.values()]) | {
-        "base_model_name_or_path": base or _base(model.source),
+        "base_model_name_or_path": base,
         "task_type": _task(model),
         "fan_in_fan_out": any(
             spot.is_transposed for parts in modules.values() for spot, _ in parts
         ),
         "modules_to_save": sorted(whole) or None,
     }
-    with resolve_path.new_place(path) as made:
-        (made / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
-        save_file(
-            made / WEIGHTS, {k: (v.shape, v.dtype) for k, v in tensors.items()}, tensors.values()
-        )
+    (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    save_file(
+        folder / WEIGHTS, {k: (v.shape, v.dtype) for k, v in tensors.items()}, tensors.values()
+    )
 
 
 def _by_matrix(cfg: ModelConfig, flat: dict[str, Any]) -> dict[str, Factors]:
@@ -170,11 +160,3 @@ def _task(model: Any) -> str | None:
     if model.cfg.head == "lm" and model.skeleton == "encoder_decoder":
         return "SEQ_2_SEQ_LM"
     return next((task for task, heads in HEADS.items() if model.cfg.head in heads), None)
-
-
-def _base(source: str) -> str | None:
-    """Returns where a model began: the directory that it was loaded from, or that its run started
-    from."""
-    if source and workdir.is_workdir(Path(source)):
-        return workdir.started_from(Path(source)) or None
-    return source or None

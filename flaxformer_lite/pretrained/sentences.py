@@ -8,11 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import brief, parse_object, read_bytes, read_object
 from flaxformer_lite.pretrained.safetensors import WeightsError, open_file
-from flaxformer_lite.registry import Allowed
 
 FILES = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
 # The name of each, as all versions read it.
@@ -68,21 +66,12 @@ class SentenceLayers(NamedTuple):
         return pooled_ND / np.maximum(lengths_N1, np.finfo(np.float32).tiny)
 
 
-def read_sentence_layers(folder: Path, *, allow_plugins: Allowed = False) -> SentenceLayers:
-    """Reads the layers of a sentence model's directory, or of a run's workdir; the defaults where
-    there is nothing.
-
-    Args:
-      folder: the directory.
-      allow_plugins: as in `load_pretrained`.
+def read_sentence_layers(folder: Path) -> SentenceLayers:
+    """Reads the layers of a sentence model's directory; the defaults where there is nothing.
 
     Raises:
       ConfigError, WeightsError: it pools in another way, or has other layers.
     """
-    if workdir.is_workdir(folder):
-        run = workdir.read_config(folder, allow_plugins=allow_plugins)
-        pooling = run.objective.published_fields().get("pooling", "")
-        return SentenceLayers(pooling, run.data.length if pooling else None)
     limit = _optional(folder / "sentence_bert_config.json", {"max_seq_length": int}).get(
         "max_seq_length"
     )

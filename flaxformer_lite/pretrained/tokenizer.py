@@ -4,11 +4,9 @@ and its special tokens."""
 from pathlib import Path
 from typing import Any
 
-from flaxformer_lite import registry
-from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import brief, read_bytes, read_object, read_text
-from flaxformer_lite.pretrained import hf_config, resolve_path
+from flaxformer_lite.pretrained import hf_config
 from flaxformer_lite.pretrained.folder import check_exists
 from flaxformer_lite.pretrained.sentences import lowers_case
 from flaxformer_lite.text import special_tokens, tokenizer as plain
@@ -49,30 +47,16 @@ KINDS = {
 LARGEST_TEMPLATE = 1 << 20  # bytes
 
 
-def load_tokenizer(
-    path: str | Path,
-    *,
-    family: str | None = None,
-    allow_plugins: registry.Allowed = False,
-) -> PublishedTokenizer:
-    """Loads the tokenizer of a directory of published weights, or of a training run's workdir.
-
-        >>> tokenizer = load_tokenizer("path/to/bert")  # doctest: +SKIP
+def read_tokenizer(folder: Path, *, family: str | None = None) -> PublishedTokenizer:
+    """Reads the tokenizer of a directory of published weights.
 
     Args:
-      path: holds tokenizer.json; or spiece.model or tokenizer.model beside the config.json of a T5,
-        Llama, Mistral or Gemma; with tokenizer_config.json, special_tokens_map.json and
-        chat_template.jinja where there are such. Or is the `--workdir` of train.py.
-      family, allow_plugins: as in `load_pretrained`.
+      folder: a directory on this machine, with the files that `load_tokenizer` names.
+      family: as in `load_pretrained`.
 
     Raises:
       ConfigError: no tokenizer that we read, or a damaged one.
     """
-    folder = resolve_path.on_disk(path, weights=False)
-    if workdir.is_workdir(folder):
-        cfg = workdir.read_config(folder, allow_plugins=allow_plugins)
-        template = cfg.objective.published_fields().get("chat_template", "")
-        return framed(plain.load(workdir.tokenizer_folder(folder)), cfg.model.skeleton, template)
     config = _read(folder / "special_tokens_map.json") | _read(folder / "tokenizer_config.json")
     template = _chat_template(folder, config)
     try:

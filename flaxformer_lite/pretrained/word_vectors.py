@@ -3,21 +3,16 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.nn.functions.nearest import nearest
 from flaxformer_lite.nn.functions.pooling import to_unit_length
-from flaxformer_lite.pretrained import resolve_path
-from flaxformer_lite.pretrained.load import open_pretrained
-from flaxformer_lite.pretrained.tokenizer import load_tokenizer
-from flaxformer_lite.registry import Allowed, nearest as suggestion
-from flaxformer_lite.text import tokenizer as plain
+from flaxformer_lite.registry import nearest as suggestion
+from flaxformer_lite.text.published_tokenizer import PublishedTokenizer
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -114,39 +109,43 @@ class WordVectors:
         return [(self.words[i], cosine) for i, cosine in found if i not in left_out][:k]
 
 
-def load_word_vectors(
-    path: str | Path, *, family: str | None = None, allow_plugins: Allowed = False
-) -> WordVectors:
-    """Loads the token table of a directory of published weights, or of a training run's workdir,
-    and nothing else of it.
-
-        >>> vectors = load_word_vectors("path/to/bert")  # doctest: +SKIP
-        >>> vectors.analogy("paris", "france", "london", 1)  # doctest: +SKIP
+def token_table(stored: dict, where: str) -> np.ndarray:
+    """Reads the token table of a model, float32 [V, D].
 
     Args:
-      path, family, allow_plugins: as in `load_pretrained`.
+      stored: the model's parameters, of which no others are read.
+      where: the model, for messages.
 
     Raises:
-      ConfigError, WeightsError, CheckpointError: it cannot be read, or no token of its vocabulary
-        is a whole word.
+      ConfigError: it has none.
     """
-    path = resolve_path.on_disk(path)
-    _, stored = open_pretrained(path, family=family, allow_plugins=allow_plugins)
     if "embedding" not in stored.get("token_embed", {}):
         raise ConfigError(
-            f"{path}: this model has no token table, token_embed/embedding, to take vectors from."
+            f"{where}: this model has no token table, token_embed/embedding, to take vectors from."
         )
-    published = load_tokenizer(path, family=family, allow_plugins=allow_plugins)
-    pieces = plain.load(
-        workdir.tokenizer_folder(path) if workdir.is_workdir(path) else path
-    ).pieces()
-    table_VD = np.asarray(stored["token_embed"]["embedding"], np.float32)
+    return np.asarray(stored["token_embed"]["embedding"], np.float32)
+
+
+def vectors_of(
+    table_VD: np.ndarray, tokenizer: PublishedTokenizer, pieces: Sequence[bytes], where: str
+) -> WordVectors:
+    """Returns the vectors of the words among a model's tokens.
+
+    Args:
+      table_VD: the model's token table.
+      tokenizer: the model's tokenizer.
+      pieces: the text of each id, empty for special tokens.
+      where: the model, for messages.
+
+    Raises:
+      ConfigError: no token is a whole word.
+    """
     found = {word: i for i, piece in enumerate(pieces[: len(table_VD)]) if (word := _word(piece))}
     if not found:
         raise ConfigError(
-            f"{path}: no token of its vocabulary is a whole word, so there are none to compare."
+            f"{where}: no token of its vocabulary is a whole word, so there are none to compare."
         )
-    encode = functools.partial(published.encode, special_tokens=False, allow_special=False)
+    encode = functools.partial(tokenizer.encode, special_tokens=False, allow_special=False)
     return WordVectors(
         tuple(found), np.asarray([*found.values()], np.int32), table_VD, encode, pieces
     )

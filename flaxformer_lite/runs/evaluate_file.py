@@ -23,8 +23,9 @@ from flaxformer_lite.data.pipeline import Dataset
 from flaxformer_lite.inference.writer import writer
 from flaxformer_lite.objectives.base import Objective
 from flaxformer_lite.objectives.of_head import of_head
+from flaxformer_lite.open_model import load_pretrained
 from flaxformer_lite.pretrained import folder
-from flaxformer_lite.pretrained.load import load_labels, load_pretrained
+from flaxformer_lite.pretrained.load import read_labels
 from flaxformer_lite.pretrained.sentences import read_sentence_layers
 from flaxformer_lite.runtime.progress import counting
 from flaxformer_lite.text import tokenizer
@@ -168,7 +169,7 @@ def _objective_of(path: Path, model: Any) -> Objective:
     if "pooling" in cls.adopts:
         layers = read_sentence_layers(path)
         published |= {"pooling": layers.pooling, "prompt": layers.prompt()}
-    labels = tuple(load_labels(path)) if "labels" in cls.adopts else ()
+    labels = tuple(read_labels(path)) if "labels" in cls.adopts else ()
     return cls.of_published(published, labels)
 
 

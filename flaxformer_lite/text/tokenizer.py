@@ -326,20 +326,24 @@ class SentencePiece(Tokenizer):
         )
 
 
-def load(path: str | Path) -> Tokenizer:
+FILES = (HuggingFace.file, SentencePiece.file, "spiece.model", Bytes.file)  # in this order
+
+
+def load(path: str | Path, *, given: str | Path | None = None) -> Tokenizer:
     """Loads a tokenizer from a file (`tokenizer.json`, a sentencepiece `.model`), or a folder that
     `save` wrote to.
+
+    Args:
+      path: a file or folder on this machine.
+      given: how messages name it; None is path.
 
     Raises:
       ConfigError: there is no such file, or it cannot be read as a tokenizer.
     """
-    from flaxformer_lite.storage.fetch import on_disk  # which needs jax, unlike this file
-
-    where = f"data.tokenizer.path={str(path)!r}"
-    names = [HuggingFace.file, SentencePiece.file, "spiece.model", Bytes.file]
-    path = on_disk(path, lambda found: [name for name in names if name in found])
+    where = f"data.tokenizer.path={str(path if given is None else given)!r}"
+    path = Path(path).expanduser()
     if path.is_dir():
-        path = next((path / name for name in names if (path / name).exists()), path / names[0])
+        path = next((path / name for name in FILES if (path / name).exists()), path / FILES[0])
     kinds = {".json": HuggingFace, ".model": SentencePiece, ".bytes": Bytes}
     if path.suffix not in kinds:
         raise ConfigError(f"{where}: must be a tokenizer.json or a sentencepiece .model.")

@@ -11,14 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from flaxformer_lite import __main__ as door, load_labels, load_pretrained, load_tokenizer
+from flaxformer_lite import (
+    __main__ as door,
+    load_labels,
+    load_pretrained,
+    load_tokenizer,
+    open_model,
+)
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import ConfigError, fingerprint
-from flaxformer_lite.pretrained import chat, save_adapter
-from flaxformer_lite.pretrained.load import open_pretrained
-from flaxformer_lite.pretrained.save import save_pretrained
-from flaxformer_lite.pretrained.sentences import read_sentence_layers
-from flaxformer_lite.pretrained.word_vectors import load_word_vectors
 from flaxformer_lite.runs import batch_history, evaluate_file, loop, replay
 from tests.cli import models
 from tests.training import tiny_runs
@@ -155,17 +156,17 @@ def test_no_command_imports_what_a_workdir_names(name, here, capsys):
 
 READERS = {
     "load_pretrained": load_pretrained,
-    "open_pretrained": open_pretrained,
+    "open_pretrained": open_model.open_pretrained,
     "load_tokenizer": load_tokenizer,
     "load_labels": load_labels,
-    "load_word_vectors": load_word_vectors,
-    "template_of": chat.template_of,
-    "read_sentence_layers": lambda path: read_sentence_layers(Path(path)),
+    "load_word_vectors": open_model.load_word_vectors,
+    "template_of": open_model.template_of,
+    "load_sentence_layers": open_model.load_sentence_layers,
     "open_trained": lambda path: evaluate_file.open_trained(Path(path)),
     "open_past": lambda path: batch_history.open_past(Path(path)),
     "before_step": lambda path: replay.before_step(Path(path), 1),
     "read_run": lambda path: workdir.read_run(Path(path)),
-    "save_pretrained": lambda path: save_pretrained(
+    "save_pretrained": lambda path: open_model.save_pretrained(
         "../out", *models.weights("gpt2", None), like=path
     ),
 }
@@ -270,5 +271,5 @@ def test_the_base_of_an_adapter_is_read_without_its_runs_plugins(here):
     inputs["config"]["train"]["init_from"] = "path/to/gpt2"
     inputs["hash"] = fingerprint(inputs["config"])
     (here / "config.json").write_text(json.dumps(inputs))
-    assert save_adapter._base(str(here)) == "path/to/gpt2"
+    assert open_model._base(str(here)) == "path/to/gpt2"
     assert "evil" not in sys.modules

@@ -12,7 +12,7 @@ import pytest
 from flaxformer_lite import generate, load_pretrained, score
 from flaxformer_lite.analysis import recompiles
 from flaxformer_lite.inference.harness import HarnessModel
-from flaxformer_lite.pretrained.tokenizer import load_tokenizer
+from flaxformer_lite.open_model import load_tokenizer
 from flaxformer_lite.text.tokenizer import Bytes
 from tests.models.tiny import built, is_encoder_decoder, logits_of, small
 from tests.pretrained.test_refusals import copied, edit_config

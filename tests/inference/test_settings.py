@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.inference.published import published_settings
 from flaxformer_lite.inference.settings import settings
+from flaxformer_lite.open_model import published_settings
 from tests.pretrained.fixtures import MANIFEST, ROOT
 
 

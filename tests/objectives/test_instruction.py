@@ -15,9 +15,10 @@ from flaxformer_lite.data.labelled import open_labelled
 from flaxformer_lite.models import build_model, llama
 from flaxformer_lite.objectives.tables.chat import PLAIN
 from flaxformer_lite.objectives.tables.instruction import Instruction
+from flaxformer_lite.open_model import load_tokenizer
 from flaxformer_lite.pretrained import chat
 from flaxformer_lite.pretrained.companions import publish_tokenizer
-from flaxformer_lite.pretrained.tokenizer import framed, load_tokenizer
+from flaxformer_lite.pretrained.tokenizer import framed
 from flaxformer_lite.runs import loop
 from flaxformer_lite.runs.evaluate_file import open_file, open_trained
 from flaxformer_lite.runs.report import metrics

@@ -3,7 +3,7 @@
 import pytest
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.pretrained.load import open_pretrained
+from flaxformer_lite.open_model import open_pretrained
 from flaxformer_lite.pretrained.safetensors import WeightsError
 from tests.pretrained.fixtures import ROOT
 from tests.pretrained.test_refusals import copied, edit_config

@@ -11,6 +11,7 @@ from flaxformer_lite.cli.embed import embed
 from flaxformer_lite.cli.open_model import open_model
 from flaxformer_lite.config import ConfigError, to_config_dict
 from flaxformer_lite.objectives.tables.sentence_embeddings import SentenceEmbeddings
+from flaxformer_lite.open_model import load_sentence_layers
 from flaxformer_lite.pretrained.safetensors import WeightsError
 from flaxformer_lite.pretrained.sentences import SentenceLayers, read_sentence_layers
 from flaxformer_lite.runs import loop
@@ -165,7 +166,7 @@ def test_a_run_takes_its_pooling_from_the_weights_and_publishes_it(tmp_path, cap
     capsys.readouterr()
     assert read_sentence_layers(tmp_path / "published") == SentenceLayers("first", 6, True, ())
     found = [
-        embed(open_model(str(path)), EXPECTED["texts"], read_sentence_layers(path))
+        embed(open_model(str(path)), EXPECTED["texts"], load_sentence_layers(path))
         for path in (tmp_path / "run", tmp_path / "published")
     ]
     np.testing.assert_allclose(*found, atol=1e-6)

@@ -8,8 +8,8 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from flaxformer_lite.config import ConfigError, TokenizerConfig
+from flaxformer_lite.open_model import load_tokenizer
 from flaxformer_lite.pretrained import chat
-from flaxformer_lite.pretrained.tokenizer import load_tokenizer
 from flaxformer_lite.text.tokenizer_training import train
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "d"]

@@ -126,9 +126,8 @@ def _run(base: Path, folder: Path, change: Callable[[Path], None], label: str) -
     own = published.copied(base, folder)
     change(own)
     from flaxformer_lite.cli.open_model import open_model
-    from flaxformer_lite.inference.published import published_settings
     from flaxformer_lite.inference.settings import settings
-    from flaxformer_lite.pretrained.load import load_labels
+    from flaxformer_lite.open_model import load_labels, published_settings
 
     opened = open_model(str(own))
     ids = opened.tokenizer(published.TEXT)["input_ids"]

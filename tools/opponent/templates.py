@@ -121,8 +121,8 @@ def cases(kind: str, folder: Path, rng: random.Random, count: int) -> list[Case]
 
 
 def _run(base: Path, template: str) -> None:
+    from flaxformer_lite.open_model import load_tokenizer
     from flaxformer_lite.pretrained.chat import render
-    from flaxformer_lite.pretrained.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(base)
     tokenizer.chat_template = template

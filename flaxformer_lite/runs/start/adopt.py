@@ -27,11 +27,16 @@ from flaxformer_lite.config import (
 )
 from flaxformer_lite.config.architecture import INIT_FIELDS, TASK_FIELDS, WEIGHTLESS_FIELDS
 from flaxformer_lite.config.execution import EXECUTION_FIELDS
-from flaxformer_lite.pretrained import chat, folder, hf_config, resolve_path
-from flaxformer_lite.pretrained.load import open_pretrained
+from flaxformer_lite.open_model import (
+    load_sentence_layers,
+    load_tokenizer,
+    on_disk,
+    open_pretrained,
+    template_of,
+)
+from flaxformer_lite.pretrained import folder, hf_config
 from flaxformer_lite.pretrained.safetensors import WeightsError
-from flaxformer_lite.pretrained.sentences import read_sentence_layers
-from flaxformer_lite.pretrained.tokenizer import BYTES, SENTENCEPIECE, load_tokenizer
+from flaxformer_lite.pretrained.tokenizer import BYTES, SENTENCEPIECE
 from flaxformer_lite.runs.start import resume
 from flaxformer_lite.storage.stores import StorageError, is_url
 from flaxformer_lite.text.published_tokenizer import JSON
@@ -120,12 +125,12 @@ def _objective_of(config: ConfigDict) -> Any:
 def _facts(names: Collection[str], init_from: str, allowed: registry.Allowed) -> dict[str, Any]:
     """Reads from a directory what an objective adopts: the chat template of conversations, the
     pooling of sentences."""
-    path = resolve_path.on_disk(init_from)
+    path = on_disk(init_from)
     facts: dict[str, Any] = {}
     if "template" in names:
-        facts["template"] = chat.template_of(path, allow_plugins=allowed)
+        facts["template"] = template_of(path, allow_plugins=allowed)
     if "pooling" in names:
-        layers = read_sentence_layers(path, allow_plugins=allowed)
+        layers = load_sentence_layers(path, allow_plugins=allowed)
         if layers.dense:
             raise ConfigError(
                 f"train.init_from={init_from}: has a dense layer after pooling, which is not"
@@ -185,7 +190,7 @@ def _begun(
 
 
 def _model_of(config: ConfigDict, init_from: str, allowed: registry.Allowed) -> ModelConfig:
-    path = resolve_path.on_disk(init_from)
+    path = on_disk(init_from)
     where = f"train.init_from={init_from}"
     objective = _objective_of(config)
     stored = None
@@ -268,7 +273,7 @@ def tokenizer_of(folder: str, field: str = "train.init_from") -> str:
     Raises:
       ConfigError: it has none that we read; names the field.
     """
-    path = resolve_path.on_disk(folder, weights=False)
+    path = on_disk(folder, weights=False)
     if workdir.is_workdir(path):
         own = workdir.tokenizer_folder(path)
         return f"{folder.rstrip('/')}/{own.name}" if is_url(folder) else str(own)
@@ -286,6 +291,6 @@ def _kept_tokenizer(begun: ExperimentConfig, run: Path) -> str:
     """Returns the tokenizer of a resumed run, from its original place or the run's own copy."""
     path = begun.data.tokenizer.path
     with contextlib.suppress(StorageError):
-        if not path or resolve_path.on_disk(path, weights=False).exists():
+        if not path or on_disk(path, weights=False).exists():
             return path
     return str(workdir.tokenizer_folder(run))

@@ -11,9 +11,9 @@ from flax.traverse_util import flatten_dict
 
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import ConfigError, ExperimentConfig, allowed_plugins
+from flaxformer_lite.data.open_tokenizer import open_tokenizer
 from flaxformer_lite.objectives.companion import Companion
-from flaxformer_lite.pretrained import resolve_path
-from flaxformer_lite.pretrained.load import open_pretrained
+from flaxformer_lite.open_model import on_disk, open_pretrained
 from flaxformer_lite.pretrained.safetensors import WeightsError
 from flaxformer_lite.runs.start.adopt import tokenizer_of
 from flaxformer_lite.text import tokenizer as plain
@@ -32,7 +32,7 @@ def resolve(cfg: ExperimentConfig) -> Companion | None:
     if companion is None or not companion.source:
         return companion
     try:
-        path = resolve_path.on_disk(companion.source)
+        path = on_disk(companion.source)
         if workdir.is_workdir(path):
             run = workdir.read_config(path, allow_plugins=allowed_plugins(cfg))
             found = dataclasses.replace(run.model, head=cfg.model.head)
@@ -53,7 +53,7 @@ def check_tokenizer(program: Program, tokenizer: plain.Tokenizer) -> None:
     if companion is None or not companion.source:
         return
     path = tokenizer_of(companion.source, f"objective.{companion.name}")
-    theirs = plain.load(path)
+    theirs = open_tokenizer(path)
     if (theirs.pieces(), theirs.specials()) != (tokenizer.pieces(), tokenizer.specials()):
         raise ConfigError(
             f"objective.{companion.name}={companion.source}: its tokenizer is not the run's, so an"

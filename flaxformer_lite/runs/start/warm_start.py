@@ -10,8 +10,8 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from flaxformer_lite.config import ConfigError, ExperimentConfig, ModelConfig, allowed_plugins
 from flaxformer_lite.models.skeletons import build_layers
-from flaxformer_lite.pretrained import resolve_path
-from flaxformer_lite.pretrained.load import is_of_head, load_labels, open_pretrained
+from flaxformer_lite.open_model import load_labels, on_disk, open_pretrained
+from flaxformer_lite.pretrained.load import is_of_head
 from flaxformer_lite.pretrained.safetensors import WeightsError
 from flaxformer_lite.runs.start.adopt import flags, mismatches
 from flaxformer_lite.storage.stores import StorageError
@@ -92,7 +92,7 @@ def known_labels(cfg: ExperimentConfig) -> tuple[str, ...]:
     if not folder or not cfg.objective.new_head:
         return ()
     try:
-        if not resolve_path.on_disk(folder, weights=False).is_dir():
+        if not on_disk(folder, weights=False).is_dir():
             return ()
     except StorageError:  # as of a directory, which a run with a checkpoint no longer needs
         return ()

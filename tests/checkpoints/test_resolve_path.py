@@ -16,8 +16,8 @@ from flaxformer_lite import (
     save_pretrained,
 )
 from flaxformer_lite.__main__ import main
-from flaxformer_lite.inference.published import published_settings
-from flaxformer_lite.pretrained import resolve_path
+from flaxformer_lite.checkpoints import resolve_path
+from flaxformer_lite.open_model import published_settings
 from flaxformer_lite.pretrained.sentences import read_sentence_layers
 from flaxformer_lite.storage import remote
 from flaxformer_lite.storage.stores import StorageError

@@ -1,0 +1,20 @@
+"""The tokenizer that `data.tokenizer.path` names."""
+
+from pathlib import Path
+
+from flaxformer_lite.storage import fetch
+from flaxformer_lite.text import tokenizer
+from flaxformer_lite.text.tokenizer import Tokenizer
+
+
+def open_tokenizer(path: str | Path) -> Tokenizer:
+    """Loads a tokenizer as `text.tokenizer.load` does, also from an address in a store.
+
+    Raises:
+      ConfigError: there is no such file, or it cannot be read as a tokenizer.
+    """
+
+    def choose(names: list[str]) -> list[str]:
+        return [name for name in tokenizer.FILES if name in names]
+
+    return tokenizer.load(fetch.on_disk(path, choose), given=path)
