@@ -19,7 +19,7 @@ from flaxformer_lite.config import ConfigError, ModelConfig, plugin_name
 from flaxformer_lite.pretrained import folder, hf_config, tensor_names
 from flaxformer_lite.pretrained.save import published_tensors
 
-NUMBER = re.compile(r"(?<=\.)\d+(?=\.)|(?<=layer_)\d+")  # of a layer
+NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|(?<=layer_)\d+")  # of a layer
 
 
 class Contents(NamedTuple):

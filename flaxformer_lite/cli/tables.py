@@ -2,12 +2,14 @@
 
 from collections.abc import Collection, Iterable, Sequence
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
 from flaxformer_lite.files.read import printable
 
 WIDTH = 200  # columns of a file or pipe
+MANY = 1000  # rows, above which folding the cells of a terminal's table takes seconds
 
 
 def console() -> Console:
@@ -20,10 +22,27 @@ def print_table(
     titles: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[int]
 ) -> None:
     """Prints a table; the columns whose numbers are in `right` are aligned there."""
+    titles = [printable(title) for title in titles]
+    cells = [[printable(cell) for cell in row] for row in rows]
+    if len(cells) > MANY:
+        _print_plain(titles, cells, right)
+        return
     table = Table(box=None, pad_edge=False, header_style="dim")
     for number, title in enumerate(titles):
-        title = printable(title)
         table.add_column(title, justify="right" if number in right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*map(printable, row))
+    for row in cells:
+        table.add_row(*row)
     console().print(table)
+
+
+def _print_plain(
+    titles: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int]
+) -> None:
+    """Prints a table whose cells are not folded."""
+    widths = [max(map(cell_len, column)) for column in zip(titles, *rows, strict=True)]
+    for row in (titles, *rows):
+        line = []
+        for number, (cell, width) in enumerate(zip(row, widths, strict=True)):
+            space = " " * (width - cell_len(cell))
+            line.append(space + cell if number in right else cell + space)
+        print("  ".join(line).rstrip())

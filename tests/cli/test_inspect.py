@@ -73,6 +73,13 @@ def test_names_with_braces_are_shown(tmp_path, capsys):
     assert re.search(r"h\.\{0-10\}\.\{\}\.w +2 +float64 +3 times", shown(capsys, tmp_path))
 
 
+def test_numbers_at_the_end_of_names_are_folded(tmp_path, capsys):
+    tensors = {f"a.b.{number}": np.zeros(0, np.float32) for number in range(30)}
+    save_file(tensors, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text('{"model_type": "none"}')
+    assert re.search(r"a\.b\.\{0-29\} +0 +float32 +30 times +0\n", shown(capsys, tmp_path))
+
+
 def test_a_run_with_an_adapter(tmp_path, capsys):
     cfg = tiny_runs.config(tmp_path, train={"steps": 1})
     model = dataclasses.replace(cfg.model, adapter=LoraConfig(rank=2))

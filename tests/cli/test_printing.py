@@ -7,6 +7,7 @@ import pytest
 
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.cli.predict import write_rows
+from flaxformer_lite.cli import tables
 from flaxformer_lite.cli.tables import print_table
 from flaxformer_lite.config import ConfigError, TrainConfig
 from flaxformer_lite.config.rules import is_place
@@ -55,3 +56,12 @@ def test_formulas_are_escaped_on_request_and_reported_otherwise(tmp_path, capsys
     lines = (tmp_path / "t.jsonl").read_text().splitlines()
     assert json.loads(lines[0]) == rows[0]
     assert not capsys.readouterr().err
+
+
+def test_a_table_of_many_rows_is_not_laid_out_by_rich(monkeypatch, capsys):
+    rows = [[f"n{number:05d}x", "日本", "7"] for number in range(tables.MANY + 1)]
+    print_table(["name", "text", "number"], rows[:-1], right=[2])
+    due = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    monkeypatch.setattr(tables, "Table", None)  # a third of a millisecond a row
+    print_table(["name", "text", "number"], rows, right=[2])
+    assert capsys.readouterr().out.splitlines()[:-1] == due
