@@ -6,8 +6,8 @@ import json
 import pytest
 
 from flaxformer_lite.__main__ import main
-from flaxformer_lite.cli.predict import write_rows
 from flaxformer_lite.cli import tables
+from flaxformer_lite.cli.predict import write_rows
 from flaxformer_lite.cli.tables import print_table
 from flaxformer_lite.config import ConfigError, TrainConfig
 from flaxformer_lite.config.rules import is_place
