@@ -1,5 +1,4 @@
-"""The help page on a config's fields: type, value, and the comment beside each field in its
-dataclass."""
+"""The help page on a config's fields: type, value, and the comment on each in its dataclass."""
 
 import ast
 import dataclasses
@@ -61,21 +60,44 @@ def _section(cfg: Any, path: str, folder: str) -> Iterator[str]:
 
 
 def comments(cls: type) -> dict[str, str]:
-    """Returns the comment at the end of each field's line, from the source of a dataclass and its
-    bases."""
-    found = {}
+    """Returns the comment on each field: at the end of its line, or in the lines above it.
+
+    They are read from the source of a dataclass and its bases.
+    """
+    fields = {}
     for base in reversed(cls.__mro__[:-1]):
         try:
             source = textwrap.dedent(inspect.getsource(base))
         except (OSError, TypeError):  # a class defined at a prompt has no source
             continue
-        tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-        lines = {t.start[0]: t.string.lstrip("# ") for t in tokens if t.type == tokenize.COMMENT}
+        beside, above = _comments_by_line(source)
         for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                said = lines.get(node.end_lineno or 0, "")
-                found[node.target.id] = "" if said.startswith("noqa") else said
-    return found
+                comment = beside.get(node.end_lineno or 0, "")
+                fields[node.target.id] = comment or _block_above(above, node.lineno)
+    return fields
+
+
+def _comments_by_line(source: str) -> tuple[dict[int, str], dict[int, str]]:
+    """Returns the comments beside code and those that fill a line, by the number of their line."""
+    beside: dict[int, str] = {}
+    alone: dict[int, str] = {}
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        text = token.string.lstrip("# ")
+        if token.type != tokenize.COMMENT or text.startswith("noqa"):
+            continue
+        lines = alone if token.line.lstrip().startswith("#") else beside
+        lines[token.start[0]] = text
+    return beside, alone
+
+
+def _block_above(comments: dict[int, str], line: int) -> str:
+    """Joins the comments in the lines directly above a line."""
+    block: list[str] = []
+    while line - 1 in comments:
+        line -= 1
+        block.insert(0, comments[line])
+    return " ".join(block)
 
 
 def _one_of(names: Sequence[str]) -> str:
