@@ -11,7 +11,7 @@ import pytest
 from flaxformer_lite import registry
 from flaxformer_lite.nn.modules.layout import stack_layers, unstack_layers
 from tests.models.tiny import (
-    FAMILIES,
+    DAILY_FAMILIES,
     PAIRS,
     T,
     built,
@@ -25,7 +25,7 @@ from tests.models.tiny import (
 )
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", DAILY_FAMILIES)
 def test_jit_equals_eager_and_shapes(family):
     cfg = small(family)
     model, params = built(cfg)
@@ -35,13 +35,7 @@ def test_jit_equals_eager_and_shapes(family):
     close(eager, jitted)
 
 
-@pytest.mark.parametrize(
-    "family",
-    [
-        pytest.param(name, marks=[pytest.mark.nightly] if name == "transformer" else [])
-        for name in FAMILIES
-    ],
-)
+@pytest.mark.parametrize("family", DAILY_FAMILIES)
 @pytest.mark.parametrize("windows", [pytest.param((0,), marks=pytest.mark.nightly), (3, 0)])
 def test_scan_equals_loop_in_value_and_gradient(family, windows):
     loop = small(family, windows=windows)
@@ -123,7 +117,7 @@ def test_the_future_never_reaches_the_past(family):
     assert not np.array_equal(a[:, 6:], b[:, 6:])
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", DAILY_FAMILIES)
 def test_padding_never_matters(family):
     cfg = small(family)
     model, params = built(cfg)
@@ -141,7 +135,7 @@ def test_padding_never_matters(family):
 
 
 @pytest.mark.nightly  # as test_packed_documents_never_meet, without documents
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", DAILY_FAMILIES)
 def test_blockwise_equals_dense(family):
     cfg = small(family, attention="dense")
     model, params = built(cfg)
@@ -150,7 +144,7 @@ def test_blockwise_equals_dense(family):
     close(a, b, 1e-4)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", DAILY_FAMILIES)
 def test_dropout_is_on_when_its_key_is_passed(family):
     cfg = small(family, number=1, dropout=0.3)
     model, params = built(cfg)
@@ -169,7 +163,7 @@ def test_dropout_is_on_when_its_key_is_passed(family):
     assert not np.allclose(run(0), run(1)) and not np.allclose(run(1), run(2))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", DAILY_FAMILIES)
 def test_bfloat16_compute_is_near_float32(family):
     cfg = small(family)
     model, params = built(cfg)
@@ -179,7 +173,7 @@ def test_bfloat16_compute_is_near_float32(family):
     assert error < 3e-2
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", DAILY_FAMILIES)
 def test_grouped_heads(family):
     cfg = small(family, num_kv_heads=2)
     model, params = built(cfg)
@@ -210,7 +204,7 @@ def test_prefix_sees_itself_both_ways():
     np.testing.assert_array_equal(a[:, :8], b[:, :8])
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", DAILY_FAMILIES)
 def test_features_hold_what_the_logits_are_made_of(family):
     cfg = small(family)
     model, params = built(cfg)

@@ -10,6 +10,11 @@ import pytest
 from flaxformer_lite import registry
 
 FAMILIES = ("bert", "gpt2", "llama", "t5", "transformer")  # one of each kind: the whole contract
+# One of each skeleton every day; a second of a skeleton nightly.
+DAILY_FAMILIES = [
+    pytest.param(name, marks=pytest.mark.nightly if name in ("llama", "transformer") else [])
+    for name in FAMILIES
+]
 OWN = ("word2vec",)  # its own tests: no layers, so nothing that the contract is about
 # test_variants.py
 VARIANTS = tuple(name for name in registry.available("models") if name not in FAMILIES + OWN)
@@ -18,8 +23,13 @@ POSITIONS = registry.available("positions")
 # other families in their own.
 DAILY = ("rope", "shaw", "t5_buckets")
 OWNERS = [("llama", "rope"), ("transformer", "sinusoidal")]
+# Those that use the same hook as another, whose own tests cover them.
+ALIKE = ("binary", "index", "nope", "sinusoidal")
 DECODERS = (
-    [("gpt2", position) for position in POSITIONS]
+    [
+        pytest.param("gpt2", position, marks=pytest.mark.nightly if position in ALIKE else [])
+        for position in POSITIONS
+    ]
     + OWNERS
     + [
         pytest.param("t5", position, marks=[] if position in DAILY else pytest.mark.nightly)

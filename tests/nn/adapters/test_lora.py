@@ -26,7 +26,7 @@ def factors(params):
     return {path: leaf for path, leaf in flatten_dict(params, sep="/").items() if "/lora_" in path}
 
 
-@pytest.mark.parametrize("family", tiny.FAMILIES)
+@pytest.mark.parametrize("family", tiny.DAILY_FAMILIES)
 @pytest.mark.parametrize("run", [{}, {"scan": True, "remat": "full"}], ids=["loop", "scan"])
 def test_its_merged_matrices_compute_the_same(family, run):
     model, params = adapted(family, **run)
