@@ -8,6 +8,7 @@ import json
 import pytest
 
 from flaxformer_lite import __main__ as door
+from flaxformer_lite.checkpoints import resolve_path
 from flaxformer_lite.checkpoints.record import read_record
 from flaxformer_lite.cli import launch, open_model
 from flaxformer_lite.cli.inspect import read as contents_of
@@ -118,7 +119,7 @@ def test_messages_name_the_address(run, gcs, capsys):
     config = run.read("config.json")
     for cut, why in ((b"", "Expecting value"), (config[:99], "Expecting property name")):
         run.write("config.json", cut)
-        open_model.resolve_path._copy_of.cache_clear()  # of the commands before
+        resolve_path._copy_of.cache_clear()  # of the commands before
         with pytest.raises(SystemExit):
             door.main(["generate", "--model", run.url, "--prompt", "zero"])
         assert f"error: {run.url}/config.json is not JSON ({why}" in capsys.readouterr().err
