@@ -11,14 +11,16 @@ from flaxformer_lite.storage.compressed import INSTALL
 
 KINDS = (".parquet", ".arrow")
 BATCH = 1024  # rows
-LONGEST = 1 << 24  # bytes of a text, and values of a list, as of a line of jsonl
-HELD = 1 << 26  # bytes of texts that become Python's at a time
-Row = dict[str, Any]
+LONGEST = 1 << 24  # most bytes of a text and values of a list, the limit of a line of jsonl
+HELD = 1 << 26  # bytes of texts converted to Python objects at a time
 
 
-def rows(content: Any, where: str, kind: str, columns: Sequence[str] = ()) -> Iterator[Row]:
-    """Yields the rows of a file, and holds one batch of them, whose size is bounded: a few bytes of
-    parquet can say that a long text stands in every row.
+def rows(
+    content: Any, where: str, kind: str, columns: Sequence[str] = ()
+) -> Iterator[dict[str, Any]]:
+    """Yields the rows of a file, holding one batch of bounded size in memory.
+
+    The size is bounded because a few bytes of parquet can declare a long text for every row.
 
     Args:
       content: a path, which is mapped into memory, a stream, or the bytes.
@@ -41,7 +43,7 @@ def rows(content: Any, where: str, kind: str, columns: Sequence[str] = ()) -> It
 
 
 def _parquet_batches(arrow: Any, source: Any, columns: Sequence[str], where: str) -> Iterator[Any]:
-    """Yields batches in which equal texts of parquet's dictionaries are held once."""
+    """Yields batches in which each distinct text of a parquet dictionary is held once."""
     metadata = arrow.parquet.read_metadata(source)
     leaves = [metadata.schema.column(i) for i in range(metadata.num_columns)]
     texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
@@ -62,14 +64,12 @@ def _parquet_batches(arrow: Any, source: Any, columns: Sequence[str], where: str
 
 
 def _arrow_batches(arrow: Any, source: Any, columns: Sequence[str], where: str) -> Iterator[Any]:
-    opened = _opened(arrow, source)
-    stored = (
-        map(opened.get_batch, range(opened.num_record_batches))
-        if hasattr(opened, "get_batch")
-        else opened
-    )
-    wanted = _present(columns, opened.schema)
-    for batch in stored:
+    reader = _opened(arrow, source)
+    batches = reader
+    if hasattr(reader, "get_batch"):  # of a file, where a stream is iterated over
+        batches = map(reader.get_batch, range(reader.num_record_batches))
+    wanted = _present(columns, reader.schema)
+    for batch in batches:
         yield batch.select(wanted)
 
 
@@ -103,7 +103,7 @@ def _texts(types: Any) -> tuple[Any, ...]:
 
 
 def _plain(arrow: Any, batch: Any) -> Any:
-    """Returns a batch without dictionaries, of which Python makes values faster."""
+    """Decodes the dictionary columns of a batch; `to_pylist` is faster on the result."""
     columns = [
         column.dictionary_decode() if arrow.types.is_dictionary(column.type) else column
         for column in batch.columns
@@ -120,15 +120,15 @@ def _too_long(where: str) -> ConfigError:
 def _source(arrow: Any, content: Any) -> Any:
     if isinstance(content, bytes):
         return arrow.BufferReader(content)
-    return (
-        arrow.memory_map(str(content))
-        if isinstance(content, Path)
-        else arrow.PythonFile(content, "r")
-    )
+    if isinstance(content, Path):
+        return arrow.memory_map(str(content))
+    return arrow.PythonFile(content, "r")
 
 
 def _present(columns: Sequence[str], schema: Any) -> list[str]:
-    return list(columns) if columns and set(columns) <= set(schema.names) else schema.names
+    if columns and set(columns) <= set(schema.names):
+        return list(columns)
+    return schema.names
 
 
 def class_names(content: bytes) -> dict[str, tuple[str, ...]]:
@@ -136,11 +136,10 @@ def class_names(content: bytes) -> dict[str, tuple[str, ...]]:
     import pyarrow.parquet
 
     source = pyarrow.BufferReader(content)
-    schema = (
-        pyarrow.parquet.read_schema(source)
-        if content[:4] == b"PAR1"
-        else _opened(pyarrow, source).schema
-    )
+    if content[:4] == b"PAR1":
+        schema = pyarrow.parquet.read_schema(source)
+    else:
+        schema = _opened(pyarrow, source).schema
     kept = (schema.metadata or {}).get(b"huggingface")
     with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
         return named(json.loads(kept)["info"]["features"]) if kept else {}
@@ -149,11 +148,14 @@ def class_names(content: bytes) -> dict[str, tuple[str, ...]]:
 
 def named(features: Any) -> dict[str, tuple[str, ...]]:
     """Returns the names of the classes of each column, from the features of `datasets`."""
-    names = {}
-    for column, feature in features.items() if isinstance(features, dict) else ():
-        inner = feature.get("feature", feature) if isinstance(feature, dict) else {}  # of a list
-        if isinstance(inner, dict) and inner.get("_type") == "ClassLabel":
-            names[column] = tuple(map(str, inner.get("names") or ()))
+    names: dict[str, tuple[str, ...]] = {}
+    if not isinstance(features, dict):
+        return names
+    for column, feature in features.items():
+        if isinstance(feature, dict):
+            feature = feature.get("feature", feature)  # of the items, if it is a list
+        if isinstance(feature, dict) and feature.get("_type") == "ClassLabel":
+            names[column] = tuple(map(str, feature.get("names") or ()))
     return names
 
 
@@ -174,7 +176,7 @@ def _arrow(where: str) -> Iterator[Any]:
 
 
 def _opened(pyarrow: Any, source: Any) -> Any:
-    """Opens either form of arrow's files; `datasets` writes streams."""
-    whole = source.read(6) == b"ARROW1"
+    """Opens either of Arrow's file formats; `datasets` writes the streaming one."""
+    is_file = source.read(6) == b"ARROW1"
     source.seek(0)
-    return pyarrow.ipc.open_file(source) if whole else pyarrow.ipc.open_stream(source)
+    return pyarrow.ipc.open_file(source) if is_file else pyarrow.ipc.open_stream(source)

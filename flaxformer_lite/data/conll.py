@@ -1,5 +1,4 @@
-"""CoNLL's files of tagged words: a word and its columns per line, and a blank line behind each
-sentence."""
+"""CoNLL files: one word and its columns per line, a blank line after each sentence."""
 
 import itertools
 from collections.abc import Iterable, Iterator
@@ -15,17 +14,18 @@ DOCUMENT = "-DOCSTART-"
 def read_conll(
     lines: Iterable[str], where: str, *, universal: bool = False
 ) -> Iterator[dict[str, Any]]:
-    """Yields a row per sentence, with a list of values per column: `tokens`, the first, and `tags`,
-    the last.
+    """Yields one row per sentence, with a list of values per column.
+
+    The columns are `tokens`, the first of the file, and `tags`, the last.
 
     Args:
       lines: the file's.
       where: the field and value that errors name.
       universal: whether it is CoNLL-U; the columns then have the names of UNIVERSAL, and lines of
-        contractions, of empty nodes and of comments are left out.
+        contractions, empty nodes and comments are left out.
 
     Raises:
-      ConfigError: a line has another number of columns than the first; names the line.
+      ConfigError: a line has a different number of columns from the first; names the line.
     """
     sentence: list[list[str]] = []
     width = 0
@@ -38,9 +38,9 @@ def read_conll(
         elif values[0] != DOCUMENT and not (universal and _is_left_out(values[0])):
             width = width or len(values)
             if len(values) != width or (universal and width != len(UNIVERSAL)):
-                due = len(UNIVERSAL) if universal else width
+                expected = len(UNIVERSAL) if universal else width
                 raise ConfigError(
-                    f"{where}:{number}: {len(values)} columns, where each word must have {due}."
+                    f"{where}:{number}: {len(values)} columns; each word must have {expected}."
                 )
             sentence.append(values)
 

@@ -1,5 +1,4 @@
-"""Built-in corpora: real text found on every machine where this library runs, so that no command
-needs a download.
+"""Built-in corpora: real text found wherever this library runs, so no command needs a download.
 
 The text comes from the installed versions and so differs between machines, as do losses on it. Its
 fingerprint is stored with every run.
@@ -26,15 +25,19 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def stdlib_code() -> Iterator[dict[str, str]]:
-    """Yields each module of the standard library, without its tests: about 11 MB of Python
-    (PSF-2.0)."""
+    """Yields the modules of the standard library: about 11 MB of Python (PSF-2.0).
+
+    Tests are left out.
+    """
     for source in _sources(Path(sysconfig.get_paths()["stdlib"])):
         yield {"text": source}
 
 
 def docstrings() -> Iterator[dict[str, str]]:
-    """Yields docstrings of the required packages, and help() topics: about 10 MB of English (BSD,
-    Apache-2.0, PSF)."""
+    """Yields docstrings and help() topics: about 10 MB of English (BSD, Apache-2.0, PSF).
+
+    The docstrings are those of the required packages.
+    """
     from pydoc_data import topics
 
     yield from ({"text": text} for text in topics.topics.values())
@@ -44,22 +47,23 @@ def docstrings() -> Iterator[dict[str, str]]:
 
 
 def code_docstrings() -> Iterator[dict[str, str]]:
-    """Yields each documented function of the required packages as a pair: code without docstring,
-    and docstring."""
+    """Yields each documented function of the required packages as a pair of texts.
+
+    The source is the code without its docstring, the target is the docstring.
+    """
     for node, text, lines in _documented(FUNCTIONS):
         if len(node.body) > 1:
-            told = node.body[0]
-            code = (
-                lines[node.lineno - 1 : told.lineno - 1] + lines[told.end_lineno : node.end_lineno]
-            )
-            yield {"source": "".join(code), "target": text}
+            docstring = node.body[0]
+            above = lines[node.lineno - 1 : docstring.lineno - 1]
+            below = lines[docstring.end_lineno : node.end_lineno]
+            yield {"source": "".join(above + below), "target": text}
 
 
 CORPORA = {"stdlib_code": stdlib_code, "docstrings": docstrings, "code_docstrings": code_docstrings}
 
 
 def write(name: str, path: Path) -> None:
-    """Extracts the corpus `name` into a jsonl file, each text once."""
+    """Extracts the corpus `name` into a jsonl file without duplicates."""
     seen = set()
     with path.open("w", encoding="utf-8") as file:
         for record in CORPORA[name]():
@@ -80,7 +84,7 @@ def version(name: str) -> str:
 
 
 def _documented(kinds: Any) -> Iterator[tuple[Any, str, list[str]]]:
-    """Yields definitions with a long docstring, the docstring, and the lines of the file."""
+    """Yields definitions that have a long docstring, with that docstring and the file's lines."""
     for package in PACKAGES:
         spec = importlib.util.find_spec(package)
         assert spec is not None and spec.origin is not None, "a requirement of this package"
@@ -88,10 +92,10 @@ def _documented(kinds: Any) -> Iterator[tuple[Any, str, list[str]]]:
             with contextlib.suppress(SyntaxError, ValueError):
                 lines = source.splitlines(keepends=True)
                 for node in ast.walk(ast.parse(source)):
-                    if (
-                        isinstance(node, kinds)
-                        and len(text := ast.get_docstring(node) or "") > SHORTEST_DOCSTRING
-                    ):
+                    if not isinstance(node, kinds):
+                        continue
+                    text = ast.get_docstring(node) or ""
+                    if len(text) > SHORTEST_DOCSTRING:
                         yield node, text, lines
 
 

@@ -1,5 +1,4 @@
-"""Text that is tokenized once into memory-mapped files, and the rows that examples are made
-from."""
+"""Tokenized text in memory-mapped files, and the rows that examples are made from."""
 
 import contextlib
 import dataclasses
@@ -95,8 +94,10 @@ class Records:
 
     @functools.cached_property
     def counts(self) -> np.ndarray:
-        """How often each id occurs in the training split, or in the records' own if that is empty;
-        int64 [V]."""
+        """Number of occurrences of each id in the training split, int64 [V].
+
+        If that split is empty, the records' own ids are counted.
+        """
         counts = np.zeros(self.tokenizer.vocab_size, np.int64)
         ids = self.trained_on if len(self.trained_on) else self.ids
         for begin in range(0, len(ids), PACKED):
@@ -104,16 +105,16 @@ class Records:
         return counts
 
     def other_piece(self, index: int, rng: np.random.Generator, tokens: int = 1) -> np.ndarray:
-        """Draws a random piece from another document than row `index` starts with, or from the only
-        one.
+        """Draws a random piece from a document other than the one that row `index` starts with.
 
-        It has at least `tokens` tokens, or else is the longest of sixteen draws.
+        With only one document, draws from that one. The piece has at least `tokens` tokens, or is
+        the longest of sixteen draws.
         """
-        own = int(self.first[index])
+        first = int(self.first[index])
         drawn = rng.integers(len(self.start), size=16)
-        others = drawn[self.document[drawn] != self.document[own]]
+        others = drawn[self.document[drawn] != self.document[first]]
         if not len(others):
-            return self.piece((own + len(self.start) // 2) % len(self.start))
+            return self.piece((first + len(self.start) // 2) % len(self.start))
         return self.piece(int(others[np.argmax(np.minimum(self.length_of[others], tokens))]))
 
 
@@ -121,8 +122,8 @@ class Text(NamedTuple):
     """A text before it is tokenized."""
 
     source: Source
-    split: Callable[[], Split]  # decides it in a pass over the text, at the first call
-    share: float  # of it that is held out
+    split: Callable[[], Split]  # the first call computes it in a pass over the text
+    share: float  # held-out share of the text
     key: str  # hash of text and split
 
 
@@ -143,15 +144,14 @@ def read_text(cfg: DataConfig, fields: tuple[str, ...], *, whole: bool = False) 
 
 
 def shared_tokenizer(cfg: DataConfig, texts: Sequence[Text]) -> TokenizerConfig:
-    """Returns the config of a tokenizer for several texts: the one that is given, or one that is
-    trained on all of them."""
+    """Returns the config of one tokenizer for several texts: a given one, or one trained on all."""
     if cfg.tokenizer.path or cfg.tokenizer.name == "bytes":
         return cfg.tokenizer
     return TokenizerConfig(path=str(_trained(cfg, texts)))
 
 
 def open_corpus(cfg: DataConfig, fields: tuple[str, ...], *, whole: bool = False) -> Corpus:
-    """Reads, splits and tokenizes the texts that a config names, or finds the result in the cache.
+    """Reads, splits and tokenizes the texts that a config names, unless the cache has the result.
 
     Args:
       cfg: the data section of the experiment.
@@ -178,7 +178,7 @@ def open_corpus(cfg: DataConfig, fields: tuple[str, ...], *, whole: bool = False
 
 @contextlib.contextmanager
 def _of_eval_path() -> Iterator[None]:
-    """Names data.eval_path in errors about its text, which is read as data.path is."""
+    """Makes errors about the held-out text name data.eval_path instead of data.path."""
     try:
         yield
     except ConfigError as error:
@@ -195,18 +195,18 @@ def _tokenized(cfg: DataConfig, text: Text, chosen: Tokenizer) -> Corpus:
     work = tokenizing.Tokenizing(source, text.split, chosen)
     write = copy if source.has_tokens else work.write
     folder = content_cache.folder(cfg.cache, f"tokens-{key}", write)
-    dtypes = {"bin": token_files.known_dtype(chosen), "offsets": np.int64}
-    mapped = {
-        name: [_mapped(folder / f"{name}.{kind}", dtype) for kind, dtype in dtypes.items()]
-        for name in SPLITS
-    }
-    return Corpus(source, chosen, {name: Tokens(*own) for name, own in mapped.items()}, key)
+    tokens = {}
+    for name in SPLITS:
+        ids = _mapped(folder / f"{name}.bin", token_files.known_dtype(chosen))
+        offsets = _mapped(folder / f"{name}.offsets", np.int64)
+        tokens[name] = Tokens(ids, offsets)
+    return Corpus(source, chosen, tokens, key)
 
 
 def open_records(
     cfg: DataConfig, corpus: Corpus, objective: Any, split: str, packing: int = 0
 ) -> Records:
-    """Packs a split for the objective, or finds the result in the cache.
+    """Packs a split for the objective, or reads the result from the cache.
 
     Args:
       cfg: the data section of the experiment.
@@ -246,15 +246,12 @@ def open_records(
             f"{corpus.source.where}: {len(tokens.ids)} tokens to train on, less than one row of"
             f" data.length={length}; give more text or lower data.length."
         )
-    folder = content_cache.folder(
-        cfg.cache, f"rows-{key}-{split}{f'-{packing}' if packing else ''}", write
-    )
+    suffix = f"-{packing}" if packing else ""
+    folder = content_cache.folder(cfg.cache, f"rows-{key}-{split}{suffix}", write)
     if not (folder / "start").stat().st_size:
-        where = (
-            f"data.eval_path={cfg.eval_path!r}"
-            if split == "eval" and cfg.eval_path
-            else corpus.source.where
-        )
+        where = corpus.source.where
+        if split == "eval" and cfg.eval_path:
+            where = f"data.eval_path={cfg.eval_path!r}"
         raise ConfigError(
             f"{where}: no document of the {split} split is long enough for"
             f" {plugin_name(objective)}; give more text."
@@ -267,7 +264,7 @@ def open_records(
 
 
 def _ranges(offsets: np.ndarray, texts: int) -> Iterator[tuple[int, int]]:
-    """Yields ranges of about PACKED tokens; a range never divides the texts of a document."""
+    """Yields ranges of about PACKED tokens that keep the texts of a document together."""
     begin = 0
     count = len(offsets) - 1
     while begin < count:
@@ -298,9 +295,9 @@ def _check_tokens(cfg: DataConfig, source: Source) -> None:
 def _tokenizer(cfg: DataConfig, texts: Sequence[Text]) -> Tokenizer:
     if cfg.tokenizer.path:
         return open_tokenizer(cfg.tokenizer.path)
-    return (
-        tokenizer.Bytes() if cfg.tokenizer.name == "bytes" else tokenizer.load(_trained(cfg, texts))
-    )
+    if cfg.tokenizer.name == "bytes":
+        return tokenizer.Bytes()
+    return tokenizer.load(_trained(cfg, texts))
 
 
 def _trained(cfg: DataConfig, texts: Sequence[Text]) -> Path:
@@ -309,12 +306,10 @@ def _trained(cfg: DataConfig, texts: Sequence[Text]) -> Path:
     def write(folder: Path) -> None:
         characters = sum(text.split().characters for text in texts)
         every = max(1, math.ceil(characters / TOKENIZER_TEXT[cfg.tokenizer.name]))
-        with progress.reading(
-            f"training the {cfg.tokenizer.name} tokenizer", characters
-        ) as advance:
-            tokenizer_training.train(cfg.tokenizer, _training_text(texts, every, advance)).save(
-                folder
-            )
+        name = cfg.tokenizer.name
+        with progress.reading(f"training the {name} tokenizer", characters) as advance:
+            trained = tokenizer_training.train(cfg.tokenizer, _training_text(texts, every, advance))
+            trained.save(folder)
 
     key = texts[0].key if len(texts) == 1 else [text.key for text in texts]
     return content_cache.folder(
@@ -325,7 +320,7 @@ def _trained(cfg: DataConfig, texts: Sequence[Text]) -> Path:
 def _training_text(
     texts: Sequence[Text], every: int, advance: Callable[[int], None]
 ) -> Iterator[str]:
-    """Yields every n-th piece of the training splits."""
+    """Yields one of every `every` pieces of the training splits."""
     number = itertools.count()
     for text in texts:
         for name, piece, _ in shards.pieces(text.split().deal(text.source.documents())):
@@ -335,7 +330,7 @@ def _training_text(
 
 
 def _mapped(path: Path, dtype: type) -> np.ndarray:
-    """Maps a file into memory; an empty one, as that of no training split, cannot be."""
+    """Maps a file into memory; an empty file, which cannot be mapped, gives an empty array."""
     return np.memmap(path, dtype, "r") if path.stat().st_size else np.zeros(0, dtype)
 
 

@@ -1,5 +1,4 @@
-"""Hashes of files' content, remembered by what the file system says of the files, so that a start
-needs to open none of them."""
+"""Content hashes of files, cached by file metadata so that a start need not open the files."""
 
 import contextlib
 import hashlib
@@ -14,9 +13,9 @@ from flaxformer_lite.files.read import read_object
 from flaxformer_lite.storage import content_cache
 
 FORMAT = "1"  # increase when what is hashed changes
-MANY = 64  # files, or
-LARGE = 1 << 22  # bytes, more than which are remembered; fewer are read in a moment
-SETTLED = 10  # seconds after a change in which another one might have the same time
+MANY = 64  # hashes of more files are cached
+LARGE = 1 << 22  # and hashes of more bytes; fewer are read in a moment
+SETTLED = 10  # seconds after a change in which another one might have the same timestamp
 
 
 def remembered(
@@ -30,7 +29,7 @@ def remembered(
     Args:
       root: data.cache; empty: nothing is remembered.
       files: in a fixed order.
-      kinds: what the hash depends on beside the content, one for each.
+      kinds: what the hash depends on besides the content, one per file.
       compute: hashes the files.
     """
     listing = hashlib.sha256(FORMAT.encode())

@@ -25,8 +25,10 @@ Document = tuple[str, ...]
 
 
 def read(path: File, where: str, fields: tuple[str, ...]) -> Iterator[tuple[int, Document]]:
-    """Yields the documents of a file, each with its row in a table, or else the line where it
-    begins, from 1.
+    """Yields the documents of a file, each with its position.
+
+    The position is the row in a table, or else the line where the document begins; both count from
+    1.
 
     Args:
       path: the file.
@@ -34,21 +36,12 @@ def read(path: File, where: str, fields: tuple[str, ...]) -> Iterator[tuple[int,
       fields: keys of a jsonl line, or columns of a table; a document has one text for each.
 
     Raises:
-      ConfigError: the file is not text, or a line or row is not as it should be; names file and
-        line.
+      ConfigError: the file is not text, or a line or row is malformed; names file and line.
     """
     if compressed.kind(path) in TABLES:
         return enumerate(_rows(path, where, fields), start=1)
     if is_jsonl(path):
-        lines = (
-            (number, line)
-            for number, line in enumerate(_texts(path, where), start=1)
-            if line.strip()
-        )
-        placed = ((number, f"{where}: {path.name}:{number}", line) for number, line in lines)
-        return (
-            (number, _chosen(table.parse_line(line, at), at, fields)) for number, at, line in placed
-        )
+        return _records(path, where, fields)
     if len(fields) > 1:
         raise ConfigError(
             f"{where}: {path.name} must be jsonl or a table, with"
@@ -57,21 +50,27 @@ def read(path: File, where: str, fields: tuple[str, ...]) -> Iterator[tuple[int,
     return _parts(path, where)
 
 
+def _records(path: File, where: str, fields: tuple[str, ...]) -> Iterator[tuple[int, Document]]:
+    """Yields the documents of jsonl, each with the number of its line."""
+    for number, line in enumerate(_texts(path, where), start=1):
+        if line.strip():
+            at = f"{where}: {path.name}:{number}"
+            yield number, _chosen(table.parse_line(line, at), at, fields)
+
+
 def is_jsonl(path: File) -> bool:
     """Returns whether a file holds one JSON object per line, by its name."""
     return compressed.kind(path) in JSONL
 
 
 def _texts(path: File, where: str) -> Iterator[str]:
-    """Yields the lines of jsonl, or a plain text in parts, and holds one of them in memory."""
+    """Yields the lines of jsonl, or a plain text in parts, holding one at a time in memory."""
     offset = 0
     number = 0
     with compressed.reading(path, where), compressed.unpacked(path, where) as file:
-        read = (
-            functools.partial(file.readline, LONGEST + 1)
-            if is_jsonl(path)
-            else functools.partial(_part, file)
-        )
+        read = functools.partial(_part, file)
+        if is_jsonl(path):
+            read = functools.partial(file.readline, LONGEST + 1)
         while data := read():
             number += 1
             if len(data) > LONGEST:
@@ -103,17 +102,22 @@ def _parts(path: File, where: str) -> Iterator[tuple[int, Document]]:
 
 
 def _part(file: Any) -> bytes:
-    """Reads half of LONGEST and the rest of its last line, or of its last character if that line is
-    too long."""
+    """Reads half of LONGEST, and then to the end of the line.
+
+    If that line is too long, reads to the end of the character instead.
+    """
     data = file.read(LONGEST // 2) + file.readline(LONGEST // 2 - 3)
     for _ in range(3):
-        data += file.read(1) if b"\x80" <= file.peek(1)[:1] < b"\xc0" else b""
+        if b"\x80" <= file.peek(1)[:1] < b"\xc0":  # in the middle of a character
+            data += file.read(1)
     return data
 
 
 def _rows(path: File, where: str, fields: tuple[str, ...]) -> Iterator[Document]:
-    """Yields the texts of the rows of a table, and holds some rows in memory; those that lack a
-    value are blank."""
+    """Yields the texts of the rows of a table; a missing value is blank.
+
+    Only a few rows are held in memory.
+    """
     kind = compressed.kind(path)
     at = f"{where}: {path.name}"
     with compressed.reading(path, where), contextlib.ExitStack() as stack:
@@ -150,25 +154,26 @@ def _lines(text: io.TextIOWrapper, at: str) -> Iterator[str]:
 
 
 def _chosen(record: dict, at: str, fields: tuple[str, ...]) -> Document:
-    """Returns the texts of a record under the fields."""
+    """Returns the texts of a record for the given fields."""
     for field in fields:
         if not isinstance(record.get(field), str):
-            found = "not a string" if field in record else _keys(record)
-            way = f"this objective reads {' and '.join(map(repr, fields))}"
-            texts = [
-                key
-                for key, value in record.items()
-                if isinstance(value, str) and reprlib.repr(key)[1:-1] == key
-            ]
+            reason = "not a string" if field in record else _keys(record)
+            way_out = f"this objective reads {' and '.join(map(repr, fields))}"
+            texts = list(filter(functools.partial(_is_text, record), record))
             if len(fields) == 1 and texts:
                 longest = max(texts, key=lambda key: len(record[key]))
-                way = f"set the field, --config.data.text_field={longest}"
-            raise ConfigError(f"{at}: no text under {field!r} ({found}); {way}.")
+                way_out = f"set the field, --config.data.text_field={longest}"
+            raise ConfigError(f"{at}: no text under {field!r} ({reason}); {way_out}.")
         if any("\ud800" <= c <= "\udfff" for c in set(record[field])):
             raise ConfigError(
                 f"{at}: the text under {field!r} is not valid Unicode (a lone surrogate)."
             )
     return tuple(record[field] for field in fields)
+
+
+def _is_text(record: dict, key: str) -> bool:
+    """Returns whether there is a text under a key that can be spelled on a command line."""
+    return isinstance(record[key], str) and reprlib.repr(key)[1:-1] == key
 
 
 def _keys(record: dict) -> str:

@@ -1,4 +1,4 @@
-"""Dummy examples with the shapes of an experiment, for compiling before there is any text."""
+"""Dummy examples with the shapes of an experiment, for compiling without data."""
 
 import itertools
 from typing import Any
@@ -30,8 +30,10 @@ def example(cfg: ExperimentConfig) -> dict[str, dict[str, np.ndarray]]:
 
 
 def batch(cfg: ExperimentConfig, seed: int = 0) -> dict[str, dict[str, np.ndarray]]:
-    """Builds a batch from random words in documents of random lengths, packed into rows; of a task,
-    from its sample."""
+    """Builds a batch of random words in documents of random lengths, packed into rows.
+
+    The batch of a task is made from its sample.
+    """
     return jax.tree.map(
         lambda *arrays: np.stack(arrays), *_examples(cfg, cfg.train.batch_size, seed)
     )
@@ -50,32 +52,29 @@ def _examples(
         cfg, rng.integers(longest // 4 + 2, longest + 2, DOCUMENTS * (count + 1)), rng
     )
     rows = [cfg.objective.make_example(records, row % len(records), rng) for row in range(count)]
-    return [
-        tagged(row, cfg.data.mixture, name)
-        for row, name in zip(rows, itertools.cycle(cfg.data.mixture or [""]))
-    ]
+    sources = itertools.cycle(cfg.data.mixture or [""])
+    return [tagged(row, cfg.data.mixture, name) for row, name in zip(rows, sources, strict=False)]
 
 
 def _sample(cfg: ExperimentConfig) -> tuple[Task, LabelledRecords]:
     """Returns a task with the labels of its sample, and the sample's examples."""
     task: Any = cfg.objective
     rows = [dict(row) for row in task.sample]
-    known = bool(task.class_names)
-    if known:  # those of the sample are others
-        rows = [
-            {**row, **{column.role: None for column in task.columns if column.predicted}}
-            for row in rows
-        ]
-    fitted = task if known else task.fit(rows, {})
+    if task.class_names:  # which the labels of the sample are not among
+        unknown = {column.role: None for column in task.columns if column.predicted}
+        rows = [{**row, **unknown} for row in rows]
+    else:
+        task = task.fit(rows, {})
+    table = Table("the sample", (), rows, "")
     model = cfg.model.skeleton, cfg.model.type_vocab_size
-    return fitted, encode(
-        fitted, cfg.data, Table("the sample", (), rows, ""), rows, tokenizer.Bytes(), *model
-    )
+    return task, encode(task, cfg.data, table, rows, tokenizer.Bytes(), *model)
 
 
 def _records(cfg: ExperimentConfig, lengths: np.ndarray, rng: np.random.Generator) -> Records:
-    """Builds documents of these lengths, end-of-text token included, by cycling through printable
-    bytes."""
+    """Builds documents of these lengths from printable bytes.
+
+    The lengths include the end-of-text token.
+    """
     objective = cfg.objective
     words = tokenizer.Bytes()
     length, target_length = objective.lengths(cfg.data.length, cfg.data.target_length)
@@ -89,9 +88,13 @@ def _records(cfg: ExperimentConfig, lengths: np.ndarray, rng: np.random.Generato
 
 
 def vocab_size(cfg: ExperimentConfig) -> int:
-    """Returns the size of the config's tokenizer, or its largest possible size if it is not yet
-    trained."""
-    named: Any = cfg.data.tokenizer
-    if named.path:
-        return open_tokenizer(named.path).vocab_size
-    return tokenizer.Bytes().vocab_size if named.name == "bytes" else named.vocab_size
+    """Returns the vocabulary size of the config's tokenizer.
+
+    For a tokenizer that is yet to be trained, this is the largest size it may have.
+    """
+    chosen: Any = cfg.data.tokenizer
+    if chosen.path:
+        return open_tokenizer(chosen.path).vocab_size
+    if chosen.name == "bytes":
+        return tokenizer.Bytes().vocab_size
+    return chosen.vocab_size

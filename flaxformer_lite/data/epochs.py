@@ -1,5 +1,4 @@
-"""The order in which training examples are read: each epoch is shuffled anew and, where it is a
-text, packed anew."""
+"""The order of training examples: each epoch is shuffled anew and, for text, packed anew."""
 
 import functools
 from collections.abc import Callable
@@ -11,17 +10,18 @@ import grain
 def endless(
     packing: Callable[[int], Any], packings: int, seed: int
 ) -> Callable[[int], tuple[Any, int]]:
-    """Returns the function that finds example p of an endless stream: the records, and the row in
-    them.
+    """Returns the function that finds example p of an endless stream.
 
-    Epoch e reads each row of packing e % packings once, in an order of its own. Packings differ a
-    little in their number of rows; where p lies follows from these numbers, so that there is no
-    state, and a run resumes anywhere.
+    The function returns the records and the row in them.
+
+    Epoch e reads each row of packing e % packings once, in its own order. Packings differ slightly
+    in their number of rows; the position of p follows from these numbers, so there is no state, and
+    a run resumes anywhere.
 
     Args:
-      packing: returns the records of a packing; is first asked for one when its epoch begins.
-      packings: how many there are.
-      seed: of the shuffles.
+      packing: returns the records of a packing; first called for one when its epoch begins.
+      packings: number of packings.
+      seed: seed of the shuffles.
     """
 
     @functools.cache
@@ -30,14 +30,14 @@ def endless(
 
     def find(position: int) -> tuple[Any, int]:
         epoch = 0
-        place = position
-        while place >= (size := len(packing(epoch % packings))):
+        rest = position  # rows from the beginning of the epoch
+        while rest >= (size := len(packing(epoch % packings))):
             epoch = epoch + 1
-            place = place - size
+            rest = rest - size
             if epoch == packings:
-                cycles, place = divmod(place, position - place)
+                cycles, rest = divmod(rest, position - rest)
                 epoch += cycles * packings
         number = epoch % packings
-        return packing(number), int(shuffled(number)[epoch * size + place])
+        return packing(number), int(shuffled(number)[epoch * size + rest])
 
     return find

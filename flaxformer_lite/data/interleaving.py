@@ -1,5 +1,6 @@
-"""The source of each row of a mixture: a function of the row's number alone, with every share held
-within one row.
+"""The source of each row of a mixture, as a function of the row number.
+
+Every share is met within one row, at every prefix of the stream.
 
 At row t source i is due W_i(t) rows, the sum of its shares of the rows before. The schedule gives
 it floor(W_i(t)) or ceil(W_i(t)) of them, for all sources and all t, which is proportionate fairness
@@ -30,7 +31,7 @@ _Node = tuple[str, int]
 
 
 class Stage(NamedTuple):
-    """Weights from a row on, until the next stage."""
+    """Weights from a given row until the next stage."""
 
     row: int
     weights: tuple[float, ...]  # of each source; they need not add up to 1
@@ -65,26 +66,25 @@ class Interleaving:
         self._block = functools.lru_cache(maxsize=8)(self._make_block)
 
     def find(self, row: int) -> tuple[int, int]:
-        """Returns the source of a row, and how many rows of that source come before it."""
+        """Returns the source of a row, and the number of earlier rows of that source."""
         sources, numbers = self._block(row // BLOCK)
         return int(sources[row % BLOCK]), int(numbers[row % BLOCK])
 
     def shares(self, row: int) -> list[float]:
-        """Returns the share that each source has of a row."""
+        """Returns the share of each source at a row."""
         segment = self._segments[bisect.bisect_right(self._starts, row) - 1]
         return [share / UNIT for share in segment.shares]
 
     @property
     def largest_shares(self) -> list[float]:
-        """The largest share that each source ever has."""
+        """The largest share that each source has at any row."""
         return [
             max(shares) / UNIT
             for shares in zip(*(segment.shares for segment in self._segments), strict=True)
         ]
 
     def counts(self, row: int) -> list[int]:
-        """Returns how many of the rows before `row` are of each source, for rows where a block
-        begins.
+        """Returns the number of rows of each source before `row`, which must begin a block.
 
         It is W_i rounded up or down such that rows on both sides can meet their deadlines. For that
         it is enough that among the sources with the earliest next deadlines, for any number of
@@ -101,26 +101,24 @@ class Interleaving:
         return counts
 
     def _plan(self, stages: Sequence[Stage]) -> list[_Segment]:
-        """Lists the stretches of equal shares; the last begins where no row is left."""
+        """Lists the segments of constant shares; the last one begins where no row is left."""
         due = [0] * len(self._limits)
         segments = [_Segment(0, (0,) * len(self._limits), (0,) * len(self._limits))]
         for stage, end in zip(stages, [*(stage.row for stage in stages[1:]), FOREVER], strict=True):
             while segments[-1].row < end:
                 row = segments[-1].row
                 left = [limit * UNIT - d for limit, d in zip(self._limits, due, strict=True)]
-                weights = _kept(stage.weights, left)
-                shares = _apportioned(UNIT, weights, left)
+                weights = _drop_small(stage.weights, left)
+                shares = _apportion(UNIT, weights, left)
                 begun = [
                     -d % UNIT if not share else 0 for d, share in zip(due, shares, strict=True)
                 ]
-                length = min(
-                    [
-                        end - row,
-                        *(rest // share for share, rest in zip(shares, left, strict=True) if share),
-                    ]
-                )
+                length = end - row
+                for share, rest in zip(shares, left, strict=True):
+                    if share:
+                        length = min(length, rest // share)
                 if any(begun) or not length:  # a row in which sources end
-                    shares = _filled(weights, left, begun)
+                    shares = _divide_row(weights, left, begun)
                     length = 1
                 if sum(shares) < UNIT:
                     return segments
@@ -137,7 +135,7 @@ class Interleaving:
         ]
 
     def _reaches(self, source: int, amount: int) -> int:
-        """Returns the first row before which a source is due so many UNITs."""
+        """Returns the first row before which a source is due `amount` UNITs."""
         at = bisect.bisect_left(self._dues[source], amount) - 1
         if at < 0:
             return 0
@@ -146,24 +144,23 @@ class Interleaving:
         return segment.row - (segment.due[source] - amount) // share if share else FOREVER
 
     def _make_block(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Deals the rows of a block, each to the source whose next row is due first."""
+        """Assigns the rows of a block, each to the source with the earliest deadline."""
         begin = number * BLOCK
         end = min(begin + BLOCK, self._segments[-1].row)
         given = self.counts(begin)
         goal = self.counts(end)
-        # Of the next row of a source: the first row where it may be given, the last, and the
-        # source; and those due.
+        # The next row of each source: its release, its deadline, and the source.
         coming = list[tuple[int, int, int]]()
-        ready = list[tuple[int, int]]()
+        ready = list[tuple[int, int]]()  # those released: deadline and source
 
-        def ask(i: int) -> None:
+        def schedule_next(i: int) -> None:
             if given[i] < goal[i]:
                 first = self._reaches(i, given[i] * UNIT + 1)
                 last = self._reaches(i, (given[i] + 1) * UNIT)
                 heapq.heappush(coming, (first - 1, min(last, end), i))
 
         for i in range(len(given)):
-            ask(i)
+            schedule_next(i)
         sources = np.zeros(end - begin, np.int32)
         numbers = np.zeros(end - begin, np.int64)
         for row in range(begin, end):
@@ -173,35 +170,39 @@ class Interleaving:
             sources[row - begin] = i
             numbers[row - begin] = given[i]
             given[i] += 1
-            ask(i)
+            schedule_next(i)
         return sources, numbers
 
 
-def _kept(weights: Sequence[float], left: Sequence[int]) -> list[float]:
-    """Returns the weights with 0 for those whose share would be below LEAST."""
+def _drop_small(weights: Sequence[float], left: Sequence[int]) -> list[float]:
+    """Returns the weights, with 0 where the share would be below LEAST."""
     return [
         w * (part >= LEAST)
-        for w, part in zip(weights, _apportioned(UNIT, weights, left), strict=True)
+        for w, part in zip(weights, _apportion(UNIT, weights, left), strict=True)
     ]
 
 
-def _apportioned(total: int, weights: Sequence[float], left: Sequence[int]) -> list[int]:
-    """Divides a whole number by the weights of the sources that have something left; zeros if there
-    are none."""
+def _apportion(total: int, weights: Sequence[float], left: Sequence[int]) -> list[int]:
+    """Divides an integer in proportion to the weights of the sources that have rows left.
+
+    Returns zeros if there are none.
+    """
     exact = [
         Fraction(weight) if rest else Fraction(0)
         for weight, rest in zip(weights, left, strict=True)
     ]
-    whole = sum(exact)
-    if not whole:
+    weight_sum = sum(exact)
+    if not weight_sum:
         return [0] * len(exact)
-    ends = [int(total * part / whole) for part in itertools.accumulate(exact)]
+    ends = [int(total * part / weight_sum) for part in itertools.accumulate(exact)]
     return [end - begin for begin, end in itertools.pairwise([0, *ends])]
 
 
-def _filled(weights: Sequence[float], left: Sequence[int], begun: Sequence[int]) -> list[int]:
-    """Divides one row, of which those get all they need that end with a row begun; those with too
-    little left end with it.
+def _divide_row(weights: Sequence[float], left: Sequence[int], begun: Sequence[int]) -> list[int]:
+    """Divides one row among the sources.
+
+    Sources that end with a partial row get all that completes it; sources with too little left end
+    with this row.
 
     `left` are the UNITs until the sources' limits; `begun` those that complete the rows of sources
     without a share.
@@ -212,7 +213,7 @@ def _filled(weights: Sequence[float], left: Sequence[int], begun: Sequence[int])
         still = [limit - share for limit, share in zip(left, shares, strict=True)]
         more = [
             min(part, limit)
-            for part, limit in zip(_apportioned(rest, weights, still), still, strict=True)
+            for part, limit in zip(_apportion(rest, weights, still), still, strict=True)
         ]
         if not any(more):
             break
@@ -221,12 +222,14 @@ def _filled(weights: Sequence[float], left: Sequence[int], begun: Sequence[int])
 
 
 def _rounded_up(parts: Sequence[int], *orders: Sequence[int]) -> list[int]:
-    """Chooses which fractions to round up, so that in two orders the sum of the first so many is
-    rounded up or down.
+    """Chooses which fractions to round up, with rounded prefix sums in both orders.
+
+    That is, in each order the sum of the first k choices is the sum of the first k fractions,
+    rounded up or down, for every k.
 
     In each order the fractions, laid one after another, fill whole rows. A choice is a matching:
-      each row of the first order
-    takes a source that lies in it, and each source so taken a row of the second.
+    each row of the first order takes a source that lies in it, and each source so taken a row of
+    the second.
     """
     # by order and source: the whole rows that its fraction lies in
     covers: list[dict[int, range]] = []
@@ -247,16 +250,16 @@ def _rounded_up(parts: Sequence[int], *orders: Sequence[int]) -> list[int]:
     # at first none is rounded up
     taken: dict[_Node, _Node] = {("in", i): ("out", i) for i in covers[0]}
 
-    def place(node: _Node, seen: set[_Node]) -> bool:
-        """Finds a node for this one along an augmenting path."""
+    def match(node: _Node, seen: set[_Node]) -> bool:
+        """Matches a node by an augmenting path; returns whether one exists."""
         for other in reaches[node]:
             if other not in seen:
                 seen.add(other)
-                if other not in taken or place(taken[other], seen):
+                if other not in taken or match(taken[other], seen):
                     taken[other] = node
                     return True
         return False
 
     for node in [node for node in reaches if node[0] == "first"]:
-        place(node, set())
+        match(node, set())
     return [i for i in covers[0] if taken["in", i][0] == "first"]

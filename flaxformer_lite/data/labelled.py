@@ -1,5 +1,4 @@
-"""Labelled rows of a table as examples: columns, split, tokenizer, and what the task makes of each
-row."""
+"""Labelled rows of a table as examples: columns, split, tokenizer and the task's features."""
 
 import bisect
 import contextlib
@@ -26,7 +25,7 @@ from flaxformer_lite.config import (
 )
 from flaxformer_lite.data import stored, table
 from flaxformer_lite.data.open_tokenizer import open_tokenizer
-from flaxformer_lite.data.scan import RoleRows, Scan, scan, shared
+from flaxformer_lite.data.scan import RoleRow, RoleRows, Scan, scan, shared
 from flaxformer_lite.data.split import SPLITS
 from flaxformer_lite.data.table import Table
 from flaxformer_lite.runtime import progress
@@ -35,7 +34,6 @@ from flaxformer_lite.text import conversations, tokenizer, tokenizer_training
 from flaxformer_lite.text.special_tokens import Frame, Spans
 from flaxformer_lite.text.tokenizer import Tokenizer
 
-Row = dict[str, Any]
 DROP = "leave such rows out with --config.data.drop_incomplete=True"
 BATCH = 1024  # texts tokenized at a time
 CHUNK = 1 << 12  # rows of a large table encoded at a time
@@ -50,8 +48,7 @@ SOURCES = ("data", "objectives", "text/chat_template.py")  # what the features o
 
 @dataclass(frozen=True, eq=False)
 class LabelledRecords:
-    """The examples of a table's rows; a row may have several (a long context in strides) or
-    none.
+    """The examples of a table's rows; a row may have several (a long context in strides) or none.
 
     Those of a large table are mapped from files: its rows, features, sizes and row_of are indexed
     alike.
@@ -62,10 +59,10 @@ class LabelledRecords:
     length: int  # tokens of an example
     target_length: int  # of its decoder side, or 0
     table: Table  # as it was read
-    rows: Sequence[Row]  # its values by role
-    # for each example what the task made of its row
+    rows: Sequence[RoleRow]  # its values by role
+    # one per example, made of its row by the task
     features: Sequence[Any] = field(default_factory=list)
-    # [examples, ...] what the starting weights predict, if asked for
+    # [examples, ...] predictions of the starting weights, if the task needs them
     reference: np.ndarray | None = None
     # [examples]; empty where rows share one
     row_of: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -86,32 +83,35 @@ class LabelledRecords:
         return self.sizes[:, 0]
 
     def column(self, *place: int) -> np.ndarray:
-        """Returns the number or array at a place in the features, stacked over all examples."""
+        """Returns the number or array at a path in the features, stacked over all examples."""
         if isinstance(self.features, stored.StoredFeatures):
             return self.features.column(*place)
-        return np.stack([functools.reduce(operator.getitem, place, one) for one in self.features])
+        return np.stack(
+            [functools.reduce(operator.getitem, place, feature) for feature in self.features]
+        )
 
     def spans(self, texts: Sequence[str]) -> list[Spans]:
-        """Tokenizes texts, without special tokens."""
+        """Tokenizes texts without special tokens."""
         batches = (list(texts[i : i + BATCH]) for i in range(0, len(texts), BATCH))
         return [spans for batch in batches for spans in self.tokenizer.encode_spans(batch)]
 
     def conversations(
         self, template: str, chats: Sequence[Any], known: Sequence[bool]
     ) -> list[Any]:
-        """Tokenizes conversations by a chat template, with the tokens of answers marked
-        (text/conversations.py)."""
+        """Tokenizes conversations by a chat template, with the tokens of answers marked.
+
+        See text/conversations.py.
+        """
         return conversations.encode(self.tokenizer, template, chats, known=known)
 
     def has(self, role: str) -> bool:
-        """Returns whether some row has a value of this role."""
+        """Returns whether any row has a value for this role."""
         if role not in self.known:
             self.known[role] = any(row[role] is not None for row in self.rows)
         return self.known[role]
 
     def number(self, texts: Sequence[str]) -> list[int]:
-        """Numbers texts in the order in which they first occur in the table: the same text has the
-        same number."""
+        """Numbers texts by first occurrence in the table; equal texts have the same number."""
         seen = self.known.setdefault("\0texts", {})
         digests = (hashlib.blake2b(t.encode(), digest_size=DIGEST).digest() for t in texts)
         return [seen.setdefault(digest, len(seen)) for digest in digests]
@@ -161,14 +161,12 @@ def open_labelled(
     if len(joined) < len(train):
         described.append(("packed", f"{len(train):,} training examples in {len(joined):,}"))
         first = getattr(joined, "first", None)
-        sizes = (
-            np.asarray([objective.tokens(feature) for feature in joined])
-            if first is None
-            else np.add.reduceat(train.sizes, first[:-1])
-        )
-        records["train"] = replace(
-            train, features=joined, row_of=np.zeros(0, np.int64), sizes=sizes
-        )
+        if first is None:
+            sizes = np.asarray([objective.tokens(feature) for feature in joined])
+        else:
+            sizes = np.add.reduceat(train.sizes, first[:-1])
+        row_of = np.zeros(0, np.int64)
+        records["train"] = replace(train, features=joined, row_of=row_of, sizes=sizes)
     return objective, records, described
 
 
@@ -176,11 +174,11 @@ def _fitted(
     cfg: DataConfig,
     objective: Any,
     read: Table,
-    rows: Sequence[Row],
+    rows: Sequence[RoleRow],
     names: dict[str, str],
     labels: tuple[str, ...],
 ) -> Any:
-    """Returns the task with what it learns from the training rows, such as its labels."""
+    """Returns the task fitted to the training rows, for example with its labels."""
     classes = {role: read.names[name] for role, name in names.items() if name in read.names}
 
     def fit() -> Any:
@@ -227,7 +225,7 @@ def open_rows(
     """
     read = table.read_table(path, f"--data={path}", "eval", root=cfg.cache)
     if not predicts:
-        read = _whole(cfg, task, read, "predict it")[0]
+        read = _usable_rows(cfg, task, read, "predict it")[0]
     rows = by_role(task, read, cfg.columns, predicts=predicts)
     return encode(task, cfg, read, rows, chosen, skeleton, types, root=cfg.cache)
 
@@ -236,17 +234,21 @@ def encode(
     objective: Any,
     cfg: DataConfig,
     read: Table,
-    rows: Sequence[Row],
+    rows: Sequence[RoleRow],
     chosen: Tokenizer,
     skeleton: str,
     types: int = 2,
     *,
     root: str = "",
 ) -> LabelledRecords:
-    """Tokenizes rows into the task's examples; those of a table that is mapped from files are kept
-    under `root`."""
+    """Tokenizes rows into the task's examples.
+
+    The examples of a memory-mapped table are cached under `root`.
+    """
     length, target_length = objective.lengths(cfg.length, cfg.target_length)
-    frame = chosen.frame(skeleton) if types > 1 else replace(chosen.frame(skeleton), second_type=0)
+    frame = chosen.frame(skeleton)
+    if types < 2:
+        frame = replace(frame, second_type=0)
     reader = LabelledRecords(chosen, frame, length, target_length, read, rows, skeleton=skeleton)
     records = None
     if root and read.is_stored and _is_kept(objective):
@@ -257,13 +259,13 @@ def encode(
     if not len(records):
         raise ConfigError(
             f"{read.where}: no row of it fits into an example; raise data.length={cfg.length}"
-            f"{_enough(objective, cfg, reader)}."
+            f"{_sufficient_length(objective, cfg, reader)}."
         )
     return records
 
 
-def _enough(objective: Any, cfg: DataConfig, reader: LabelledRecords) -> str:
-    """Returns, in words, the least data.length at which one of the first rows fits."""
+def _sufficient_length(objective: Any, cfg: DataConfig, reader: LabelledRecords) -> str:
+    """Returns a hint with the least data.length at which one of the first rows fits."""
     rows = reader.rows[:TRIED]
 
     def fits(length: int) -> bool:
@@ -272,10 +274,11 @@ def _enough(objective: Any, cfg: DataConfig, reader: LabelledRecords) -> str:
         return any(objective.encode(rows, longer))
 
     powers = (cfg.length << power for power in range(1, DOUBLINGS))
-    if (most := next(filter(fits, powers), None)) is None:
+    most = next(filter(fits, powers), None)
+    if most is None:
         return ""
-    enough = bisect.bisect_left(range(most), True, lo=most // 2, key=fits)
-    return f" to {enough} or more"
+    least = bisect.bisect_left(range(most), True, lo=most // 2, key=fits)
+    return f" to {least} or more"
 
 
 def _encoded(objective: Any, reader: LabelledRecords) -> LabelledRecords:
@@ -295,7 +298,7 @@ def _encoded(objective: Any, reader: LabelledRecords) -> LabelledRecords:
 
 
 def _encoded_in_files(objective: Any, reader: LabelledRecords, root: str) -> LabelledRecords:
-    """Encodes rows by chunks into files, or finds these in the cache."""
+    """Encodes rows in chunks into files, or reads these from the cache."""
     step = CHUNK if _is_chunked(objective) else len(reader.rows)
 
     def write(folder: Path) -> None:
@@ -356,37 +359,36 @@ def _is_cut(feature: Any) -> bool:
 
 
 def _is_chunked(objective: Any) -> bool:
-    """Returns whether the class that defines `encode` says that it may get a part of the rows."""
+    """Returns whether the class that defines `encode` declares that it accepts chunks of rows."""
     definer = next(cls for cls in type(objective).__mro__ if "encode" in vars(cls))
     return "chunked" in vars(definer) and bool(objective.chunked)
 
 
 def _is_kept(objective: Any) -> bool:
-    """Returns whether what a task makes of rows may be kept: not that of a notebook, whose code may
-    change unseen."""
+    """Returns whether the features of a task may be cached.
+
+    Those of a class defined in a notebook may not, because its code can change unseen.
+    """
     return all(cls.__module__ != "__main__" for cls in type(objective).__mro__)
 
 
 def _made_by(objective: Any) -> list[Any]:
-    """Returns what decides what a task makes of a row: its fields and its code."""
-    theirs = [
-        Path(inspect.getfile(cls))
-        for cls in type(objective).__mro__
-        if cls.__module__.partition(".")[0] not in (registry.PACKAGE, *NO_FILE)
-    ]
+    """Returns what the features of a row depend on besides the row: the task's fields and code."""
     digest = hashlib.sha256(_code().encode())
-    for path in theirs:
-        digest.update(path.read_bytes())
+    for cls in type(objective).__mro__:
+        if cls.__module__.partition(".")[0] not in (registry.PACKAGE, *NO_FILE):
+            digest.update(Path(inspect.getfile(cls)).read_bytes())
     return [plugin_name(objective), to_config_dict(objective).to_json(), digest.hexdigest()]
 
 
 @functools.cache
 def _code() -> str:
-    """Hashes the files of this package that decide what a task makes of a row."""
+    """Hashes the files of this package that the features of a row depend on."""
     package = Path(registry.__file__).parent
     digest = hashlib.sha256()
-    for path in [path for name in SOURCES for path in _python_files(package / name)]:
-        digest.update(path.read_bytes())
+    for name in SOURCES:
+        for path in _python_files(package / name):
+            digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
@@ -396,72 +398,73 @@ def _python_files(path: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def _row_errors(read: Table, first: int = 0) -> Iterator[None]:
-    """Completes a task's errors about `row N`: with the table's name, and the row's number in the
-    file before the split.
+    """Prefixes a task's errors about `row N` with the table, and numbers the row as in the file.
 
     Args:
       read: the table.
-      first: the index of the row that the task calls row 1.
+      first: the index of the row that the task numbers 1.
     """
     try:
         yield
     except ConfigError as error:
-        told = str(error)
-        if named := re.match(r"row (\d+)\b", told):
-            number = read.number(first + int(named[1]) - 1)
-            told = f"{read.where}: row {number}{told[named.end() :]}"
-        raise ConfigError(told) from None
+        message = str(error)
+        if match := re.match(r"row (\d+)\b", message):
+            number = read.number(first + int(match[1]) - 1)
+            message = f"{read.where}: row {number}{message[match.end() :]}"
+        raise ConfigError(message) from None
 
 
 def columns_of(
     objective: Any, read: Table, named: str, *, predicts: bool = False
 ) -> dict[str, str]:
-    """Maps each role of a task to a column of the table: the one that the config names, or one of a
-    usual name.
+    """Maps each role of a task to a column, as configured or by a conventional name.
 
     Raises:
       ConfigError: there is no such column, or none with a usual name.
     """
     flag = "--columns" if read.where.startswith("--data=") else "--config.data.columns"
-    asked = dict(pair.split("=", 1) for pair in named.split(",") if pair)
+    configured = dict(pair.split("=", 1) for pair in named.split(",") if pair)
     roles = {column.role: column for column in objective.columns}
-    has = f"has {', '.join(map(repr, read.columns[:NAMED]))}" + ", ..." * (
-        len(read.columns) > NAMED
-    )
-    if unknown := sorted(set(asked) - set(roles)):
+    has = f"has {', '.join(map(repr, read.columns[:NAMED]))}"
+    if len(read.columns) > NAMED:
+        has += ", ..."
+    if unknown := sorted(set(configured) - set(roles)):
         raise ConfigError(
             f"data.columns={named!r}: {plugin_name(objective)} reads {', '.join(roles)}, not"
             f" {unknown[0]!r}."
         )
-    found = {}
+    columns = {}
     lacking = []
     for role, column in roles.items():
         if predicts and column.predicted:
             continue
-        name = asked.get(role) or _usual(read.columns, (role, *column.names))
+        name = configured.get(role) or _conventional(read.columns, (role, *column.names))
         if name in read.columns or str(name).partition(".")[0] in read.columns:
-            found[role] = str(name)
-        elif role in asked:
+            columns[role] = str(name)
+        elif role in configured:
             raise ConfigError(
-                f"data.columns={named!r}: {read.where} {has}, and no {asked[role]!r}."
+                f"data.columns={named!r}: {read.where} {has}, and no {configured[role]!r}."
             )
         elif not column.optional:
             lacking.append(role)
     if lacking:
-        what = "a column for" if len(lacking) == 1 else "columns for"
-        them = "it" if len(lacking) == 1 else "them"
-        words = " and ".join(map(repr, lacking))
-        way = ",".join(f"{role}=NAME" for role in lacking)
+        is_one = len(lacking) == 1
+        what = "a column for" if is_one else "columns for"
+        them = "it" if is_one else "them"
+        value = ",".join(f"{role}=NAME" for role in lacking)
         raise ConfigError(
-            f"{read.where}: {has}, where {plugin_name(objective)} needs {what} {words}; name {them}"
-            f" with {flag}={way}."
+            f"{read.where}: {has}, where {plugin_name(objective)} needs {what}"
+            f" {' and '.join(map(repr, lacking))}; name {them} with {flag}={value}."
         )
-    return found
+    return columns
 
 
-def _usual(columns: Sequence[str], names: Sequence[str]) -> str | None:
-    """Returns the column with one of these names: spelled so, or else, of names longer than a
-    letter, in another case or with spaces around."""
+def _conventional(columns: Sequence[str], names: Sequence[str]) -> str | None:
+    """Returns the column that has one of these names.
+
+    An exact match comes first. Failing that, names of two or more letters match regardless of case
+    and surrounding spaces.
+    """
     if same := next((name for name in names if name in columns), None):
         return same
     plain = {column.strip().casefold(): column for column in reversed(columns)}
@@ -469,31 +472,35 @@ def _usual(columns: Sequence[str], names: Sequence[str]) -> str | None:
     return next((plain[name] for name in words if name in plain), None)
 
 
-def by_role(objective: Any, read: Table, named: str, *, predicts: bool = False) -> Sequence[Row]:
-    """Returns the values of each row by their roles; None for those that the table lacks."""
+def by_role(
+    objective: Any, read: Table, named: str, *, predicts: bool = False
+) -> Sequence[RoleRow]:
+    """Returns the values of each row by role; None for roles without a column."""
     names = columns_of(objective, read, named, predicts=predicts)
     rows = RoleRows(read.rows, [column.role for column in objective.columns], names)
     return rows if read.is_stored else list(rows)
 
 
 def _split(cfg: DataConfig, objective: Any) -> tuple[dict[str, Table], list[str]]:
-    """Reads the training and the held-out rows: from two files, two splits of a folder, or by a
-    hash of each row; also returns remarks about them."""
+    """Reads the training and held-out rows, with remarks about them.
+
+    They come from two files, from two splits of a folder, or from a split by the hash of each row.
+    """
     where = f"data.path={cfg.path!r}"
     read = table.read_table(cfg.path, where, root=cfg.cache)
     aside = None
     if cfg.eval_path:
-        of_eval = f"data.eval_path={cfg.eval_path!r}"
-        aside = table.read_table(cfg.eval_path, of_eval, "eval", root=cfg.cache)
+        eval_where = f"data.eval_path={cfg.eval_path!r}"
+        aside = table.read_table(cfg.eval_path, eval_where, "eval", root=cfg.cache)
     elif any(name in table.splits_of(cfg.path) for name in table.SPLITS["eval"]):
         aside = table.read_table(cfg.path, where, "eval", root=cfg.cache)
     if aside is None:
-        found = _scanned(cfg, objective, read, cfg.eval_fraction)
-        tables = {name: read.take(rows) for name, rows in found.split().items()}
-        return tables, found.remarks(read, drops=cfg.drop_incomplete)
-    train, found, remarks = _whole(cfg, objective, read)
-    held, found_aside, more = _whole(cfg, objective, aside)
-    if same := shared(found, found_aside):
+        result = _scanned(cfg, objective, read, cfg.eval_fraction)
+        tables = {name: read.take(rows) for name, rows in result.split().items()}
+        return tables, result.remarks(read, drops=cfg.drop_incomplete)
+    train, train_scan, remarks = _usable_rows(cfg, objective, read)
+    held, held_scan, more = _usable_rows(cfg, objective, aside)
+    if same := shared(train_scan, held_scan):
         remarks.append(
             f"{same:,} of {len(held):,} held-out rows ({same / len(held):.0%}) are also training"
             " rows; their scores say nothing about new rows"
@@ -501,27 +508,26 @@ def _split(cfg: DataConfig, objective: Any) -> tuple[dict[str, Table], list[str]
     return {"train": train, "eval": held}, remarks + more
 
 
-def _whole(
+def _usable_rows(
     cfg: DataConfig, objective: Any, read: Table, way: str = DROP
 ) -> tuple[Table, Scan, list[str]]:
-    """Returns a table without the rows that are left out, its scan, and remarks about it."""
-    found = _scanned(cfg, objective, read, 0, way)
-    remarks = found.remarks(read, drops=cfg.drop_incomplete)
-    if not found.complete.all():
-        read = read.take(np.flatnonzero(found.complete))
-        found = replace(
-            found, hashes=found.hashes[found.complete], complete=found.complete[found.complete]
-        )
-    return read, found, remarks
+    """Returns a table without its incomplete rows if they are dropped, its scan, and remarks."""
+    result = _scanned(cfg, objective, read, 0, way)
+    remarks = result.remarks(read, drops=cfg.drop_incomplete)
+    complete = result.complete
+    if not complete.all():
+        read = read.take(np.flatnonzero(complete))
+        result = replace(result, hashes=result.hashes[complete], complete=complete[complete])
+    return read, result, remarks
 
 
 def _scanned(
     cfg: DataConfig, objective: Any, read: Table, fraction: float, way: str = DROP
 ) -> Scan:
-    """Passes over a table.
+    """Scans a table.
 
     Raises:
-      ConfigError: rows lack a label or text, and are not to be left out.
+      ConfigError: rows lack a label or text, and data.drop_incomplete is off.
     """
     rows = by_role(objective, read, cfg.columns)
     names = columns_of(objective, read, cfg.columns)
@@ -529,19 +535,19 @@ def _scanned(
     cached = None
     if _is_kept(objective):
         cached = cfg.cache, _hash([names, *_made_by(objective)])
-    found = scan(read, rows, objective, fraction, drops=drops, cached=cached)
+    result = scan(read, rows, objective, fraction, drops=drops, cached=cached)
     if not drops:
-        found.check(read, way)
-    if not found.complete.any():
+        result.check(read, way)
+    if not result.complete.any():
         raise ConfigError(f"{read.where}: no row has all of {', '.join(names)}.")
-    return found
+    return result
 
 
 def _hash(parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
-def _tokenizer(cfg: DataConfig, read: Table, rows: Sequence[Row]) -> Tokenizer:
+def _tokenizer(cfg: DataConfig, read: Table, rows: Sequence[RoleRow]) -> Tokenizer:
     if cfg.tokenizer.path:
         return open_tokenizer(cfg.tokenizer.path)
     if cfg.tokenizer.name == "bytes":
@@ -573,34 +579,26 @@ def _described(
     columns = ", ".join(
         role if role == name else f"{role} = {name}" for role, name in names.items()
     )
-    described = [
-        (
-            "data",
-            f"{cfg.path}: {len(train.rows):,} rows, {len(train):,} examples; columns {columns}",
-        ),
-        (
-            "held out",
-            (
-                f"{cfg.eval_path or 'by a hash of each row'}: {len(held.rows):,} rows,"
-                f" {len(held):,} examples"
-            ),
-        ),
-    ]
+    held_from = cfg.eval_path or "by a hash of each row"
+    read = f"{cfg.path}: {len(train.rows):,} rows, {len(train):,} examples; columns {columns}"
+    held_out = f"{held_from}: {len(held.rows):,} rows, {len(held):,} examples"
+    described = [("data", read), ("held out", held_out)]
     dropped = sum(part.dropped for part in records.values())
     cut = sum(part.cut for part in records.values())
     if cut or dropped:
-        told = f"{cut:,} examples cut at data.length={cfg.length} tokens, {dropped:,} rows dropped"
-        described.append(("notice", told))
+        text = f"{cut:,} examples cut at data.length={cfg.length} tokens, {dropped:,} rows dropped"
+        described.append(("notice", text))
     if labels := objective.class_names:
-        described.append(
-            ("labels", ", ".join(labels[:NAMED]) + f", ... ({len(labels)})" * (len(labels) > NAMED))
-        )
+        names_text = ", ".join(labels[:NAMED])
+        if len(labels) > NAMED:
+            names_text += f", ... ({len(labels)})"
+        described.append(("labels", names_text))
     described += [(f"example {i + 1}", objective.show(train, i)) for i in range(min(2, len(train)))]
     return described
 
 
 def fingerprint(objective: Any, records: dict[str, LabelledRecords]) -> str:
-    """Hashes everything that examples depend on."""
+    """Hashes everything that the examples depend on."""
     train = records["train"]
     tables = [records[name].table.fingerprint for name in SPLITS]
     made_by = to_config_dict(objective).to_json(), str((train.length, train.target_length))

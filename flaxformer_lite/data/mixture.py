@@ -1,5 +1,6 @@
-"""A mixture of texts: each is tokenized and packed for itself, with one tokenizer, and their rows
-are interleaved by weight.
+"""Mixtures of texts, interleaved by weight.
+
+Each text is tokenized and packed separately, with one tokenizer for all.
 
 Weights that follow from sizes by a temperature are those of Raffel et al. 2020 (T5), section 3.5.2:
 size ** (1 / T).
@@ -28,8 +29,8 @@ STAIRS = 100  # equal steps of a weight that changes linearly
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Joined:
-    """The records of one split of all sources, one after another."""
+class ConcatRecords:
+    """The records of one split of all sources, concatenated."""
 
     parts: Sequence[Records]
 
@@ -42,7 +43,7 @@ class Joined:
         raise AttributeError(name)
 
     def find(self, row: int) -> tuple[Records, int]:
-        """Returns the records that hold a row, and its number there."""
+        """Returns the records that hold a row, and the row's number in them."""
         at = int(np.searchsorted(self.starts, row, side="right")) - 1
         return self.parts[at], row - int(self.starts[at])
 
@@ -52,39 +53,40 @@ class Joined:
 
     @functools.cached_property
     def counts(self) -> np.ndarray:
-        """How often each id occurs in the training split of all sources, int64 [V]."""
+        """Number of occurrences of each id in the training split of all sources, int64 [V]."""
         return np.sum([part.counts for part in self.parts], axis=0)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Mixture:
-    """The sources of a mixture, and which of them each training row comes from."""
+    """The sources of a mixture, and the assignment of training rows to them."""
 
     sources: Mapping[str, TextRows]
     interleaving: Interleaving
-    due: int  # rows of the whole run
+    run_rows: int  # rows that the whole run reads
 
     def finder(self, seed: int) -> Callable[[int], tuple[Any, int]]:
-        """Returns the function that finds row p of the stream: the records, which know their
-        source, and the row in them.
+        """Returns the function that finds row p of the stream.
 
-        Each source has an order of its own, which stays when others are added.
+        The function returns the records of the row's source and the row in them.
+
+        Each source has its own order, which does not change when other sources are added.
         """
-        own = [
+        finders = [
             rows.finder((seed + zlib.crc32(name.encode())) % 2**32)
             for name, rows in self.sources.items()
         ]
 
         def find(position: int) -> tuple[Any, int]:
             source, number = self.interleaving.find(position)
-            return own[source](number)
+            return finders[source](number)
 
         return find
 
     @functools.cached_property
-    def splits(self) -> dict[str, Joined]:
+    def splits(self) -> dict[str, ConcatRecords]:
         return {
-            split: Joined([rows.splits[split] for rows in self.sources.values()])
+            split: ConcatRecords([rows.splits[split] for rows in self.sources.values()])
             for split in ("train", "eval")
         }
 
@@ -95,9 +97,9 @@ class Mixture:
 
     @functools.cached_property
     def described(self) -> tuple[tuple[str, str], ...]:
-        """Descriptions of the sources for the banner of a run, as (name, words)."""
+        """Descriptions of the sources for the banner of a run, as (name, text)."""
         shares = self.interleaving.shares(0)
-        counts = self.interleaving.counts(self.due)
+        counts = self.interleaving.counts(self.run_rows)
         held = self.splits["eval"]
         rows = [
             (
@@ -107,33 +109,43 @@ class Mixture:
         ]
         for (name, text), share, count in zip(self.sources.items(), shares, counts, strict=True):
             source = text.corpus.source
-            own = len(text.splits["train"])
-            read = f"{share:.1%} of the rows at first, {count / own:.3g} epochs in all"
-            rows.append((name, f"{read}; {source.kinds()}; {own:,} examples"))
-            rows += [("notice", source.unread())] if source.left_out else []
+            examples = len(text.splits["train"])
+            read = f"{share:.1%} of the rows at first, {count / examples:.3g} epochs in all"
+            rows.append((name, f"{read}; {source.kinds()}; {examples:,} examples"))
+            if source.left_out:
+                rows.append(("notice", source.unread()))
         return (*rows, ("held out", f"{len(held):,} examples, taken from the sources in turn"))
 
-    def order(self, records: Joined) -> np.ndarray:
-        """Returns an order of all rows that takes from the sources in turn, so that few rows tell
-        as much of each."""
+    def order(self, records: ConcatRecords) -> np.ndarray:
+        """Returns an order of all rows that cycles through the sources.
+
+        Any prefix therefore represents every source equally.
+        """
         turns = Interleaving(
             [Stage(0, (1.0,) * len(records.parts))], [len(part) for part in records.parts]
         )
-        own = [np.random.default_rng(0).permutation(len(part)) for part in records.parts]
-        found = (turns.find(place) for place in range(len(records)))
-        return np.asarray([own[part][number] + records.starts[part] for part, number in found])
+        orders = [np.random.default_rng(0).permutation(len(part)) for part in records.parts]
+        picks = (turns.find(row) for row in range(len(records)))
+        return np.asarray([orders[part][number] + records.starts[part] for part, number in picks])
 
 
-def tagged(example: dict[str, dict[str, Any]], sources: Any, own: str) -> dict[str, dict[str, Any]]:
-    """Returns an example that tells its source, where there are several, so that the loss can be
-    summed by source."""
-    tags = {f"{SOURCE}{name}": np.bool_(name == own) for name in sources if len(sources) > 1}
-    return {**example, "targets": {**example["targets"], **tags}} if tags else example
+def tagged(
+    example: dict[str, dict[str, Any]], sources: Any, source: str
+) -> dict[str, dict[str, Any]]:
+    """Marks an example with its source, so that the loss can be summed by source.
+
+    An example of a single source is returned as it is.
+    """
+    if len(sources) < 2:
+        return example
+    tags = {f"{SOURCE}{name}": np.bool_(name == source) for name in sources}
+    return {**example, "targets": {**example["targets"], **tags}}
 
 
 def open_mixture(cfg: ExperimentConfig) -> Mixture:
-    """Opens the sources of `data.mixture`; the first call tokenizes and packs them into
-    `data.cache`.
+    """Opens the sources of `data.mixture`.
+
+    The first call tokenizes and packs them into `data.cache`.
 
     Raises:
       ConfigError: a source, the tokenizer or the weights cannot work, or the mixture ends before
@@ -149,50 +161,56 @@ def open_mixture(cfg: ExperimentConfig) -> Mixture:
     chosen = shared_tokenizer(data, texts)
     sources = dict[str, TextRows]()
     parts = list[Records]()
-    whole = Joined(parts)
+    all_records = ConcatRecords(parts)
     for name, section in sections.items():
         with _naming(name):
-            sources[name] = open_text_rows(
-                cfg, dataclasses.replace(section, tokenizer=chosen), name, whole
-            )
+            section = dataclasses.replace(section, tokenizer=chosen)
+            sources[name] = open_text_rows(cfg, section, name, all_records)
         parts.append(sources[name].splits["train"])
     epochs = {name: source.epochs for name, source in data.mixture.items()}
     limits = [sources[name].rows_of(most) if most else None for name, most in epochs.items()]
     interleaving = Interleaving(_stages(cfg, sources), limits)
     size = sum(len(text.splits["train"]) for text in sources.values())
     train = cfg.train
-    mixture = Mixture(
-        sources, interleaving, math.ceil(train.epochs * size) or train.steps * train.batch_size
-    )
+    run_rows = math.ceil(train.epochs * size) or train.steps * train.batch_size
+    mixture = Mixture(sources, interleaving, run_rows)
     _check_shares(data, mixture)
     _check_length(cfg, mixture)
-    for rows, count in zip(sources.values(), interleaving.counts(mixture.due), strict=True):
+    for rows, count in zip(sources.values(), interleaving.counts(mixture.run_rows), strict=True):
         rows.prepare(count / len(rows.splits["train"]))
     return mixture
 
 
 def _section(data: DataConfig, source: SourceConfig) -> DataConfig:
-    """Returns the data section of an experiment on this source alone."""
-    own: dict[str, Any] = {"path": source.path, "corpus": source.corpus or data.corpus}
-    own["text_field"] = "text" if source.corpus else source.text_field or data.text_field
+    """Returns the data section for this source alone."""
+    text_field = source.text_field or data.text_field
     return dataclasses.replace(
-        data, mixture={}, mixture_temperature=0.0, mixture_schedule="", **own
+        data,
+        mixture={},
+        mixture_temperature=0.0,
+        mixture_schedule="",
+        path=source.path,
+        corpus=source.corpus or data.corpus,
+        text_field="text" if source.corpus else text_field,
     )
 
 
 @contextlib.contextmanager
 def _naming(name: str) -> Iterator[None]:
-    """Lets errors name the field of a source instead of that of a single text."""
+    """Makes errors name the field of a source instead of that of a single text."""
     try:
         yield
     except ConfigError as error:
-        said = re.sub(r"\bdata\.(path|corpus|text_field)=", rf"data.mixture.{name}.\1=", str(error))
-        raise ConfigError(said) from error
+        field = r"\bdata\.(path|corpus|text_field)="
+        message = re.sub(field, rf"data.mixture.{name}.\1=", str(error))
+        raise ConfigError(message) from error
 
 
 def _stages(cfg: ExperimentConfig, sources: Mapping[str, TextRows]) -> list[Stage]:
-    """Turns weights, temperature and schedule into stages; a weight that changes linearly takes
-    STAIRS equal steps."""
+    """Turns weights, temperature and schedule into stages.
+
+    A weight that changes linearly does so in STAIRS equal steps.
+    """
     data = cfg.data
     size = cfg.train.batch_size
     power = 1 / data.mixture_temperature if data.mixture_temperature else 0.0
@@ -234,7 +252,7 @@ def _check_shares(data: DataConfig, mixture: Mixture) -> None:
 
 
 def _check_length(cfg: ExperimentConfig, mixture: Mixture) -> None:
-    """Refuses a run that is longer than the mixture."""
+    """Rejects a run that is longer than the mixture."""
     train = cfg.train
     total = mixture.interleaving.total
     if total is not None and total < train.batch_size:
@@ -242,10 +260,10 @@ def _check_length(cfg: ExperimentConfig, mixture: Mixture) -> None:
             f"train.batch_size={train.batch_size}: the mixture holds {total:,} rows; lower it, or"
             " raise a source's epochs."
         )
-    if total is not None and mixture.due > total:
-        asked = f"epochs={train.epochs:g}" if train.epochs else f"steps={train.steps}"
+    if total is not None and mixture.run_rows > total:
+        field = f"epochs={train.epochs:g}" if train.epochs else f"steps={train.steps}"
         raise ConfigError(
-            f"train.{asked}: needs {mixture.due:,} rows, and the mixture holds {total:,} until its"
+            f"train.{field}: needs {mixture.run_rows:,} rows, and the mixture holds {total:,} until its"
             f" sources reach their epochs; set train.steps to {total // train.batch_size} at most,"
             " or raise the epochs of a source (0: without end)."
         )

@@ -1,5 +1,7 @@
-"""Batches as a pure function of (seed, step): there is no other state, so resuming needs a single
-number."""
+"""Batches as a pure function of (seed, step).
+
+There is no other state, so a run resumes from a single number.
+"""
 
 import dataclasses
 import functools
@@ -14,7 +16,7 @@ from flaxformer_lite.config import ConfigError, ExperimentConfig, plugin_name
 from flaxformer_lite.data.corpus import Corpus, open_corpus, open_records
 from flaxformer_lite.data.epochs import endless
 from flaxformer_lite.data.labelled import fingerprint, open_labelled
-from flaxformer_lite.data.mixture import Joined, Mixture, open_mixture, tagged
+from flaxformer_lite.data.mixture import ConcatRecords, Mixture, open_mixture, tagged
 from flaxformer_lite.data.packed_batches import Packer, draws
 from flaxformer_lite.data.split import SPLITS
 from flaxformer_lite.data.text_rows import check_vocabulary, open_text_rows
@@ -33,7 +35,7 @@ class Dataset:
 
     split: str  # "train", endless, each epoch shuffled and packed anew, or "eval", a single pass
     objective: Any
-    splits: Mapping[str, Any]  # by split: Records, or LabelledRecords
+    splits: Mapping[str, Any]  # Records or LabelledRecords by split
     fingerprint: str  # hash of text, tokenizer, objective and lengths
     corpus: Corpus | None = None  # None for dummy records, and for the rows of a table
     described: tuple[tuple[str, str], ...] = ()  # what a table holds, in words
@@ -59,7 +61,7 @@ class Dataset:
 
     @property
     def held(self) -> int | None:
-        """The examples of the whole stream of training examples; None: it is endless."""
+        """The number of examples in the whole training stream; None if it is endless."""
         return self.mixture.interleaving.total if self.mixture else None
 
     def batches(
@@ -73,8 +75,9 @@ class Dataset:
         ahead: int = 0,
         packer: Packer | None = None,
     ) -> Iterator[Any]:
-        """Yields batches of numpy arrays, from `start_step` on; each process reads its own rows of
-        the same batches.
+        """Yields batches of numpy arrays from `start_step` on.
+
+        Each process reads its own rows of the same batches.
 
         Example p of the endless stream is a function of (seed, p), and row r of batch k is example
         k * batch_size + r, for any number of processes. Each epoch of a text is another packing of
@@ -82,7 +85,7 @@ class Dataset:
         padded with examples of weight 0.
 
         Args:
-          batch_size: rows of a whole batch.
+          batch_size: rows of a global batch.
           seed: seeds shuffling, masking and noise.
           start_step: number of batches to skip, at no cost.
           rows: the rows of each batch to build; all by default.
@@ -98,13 +101,12 @@ class Dataset:
         trains = self.split == "train"
         find = self.finder(seed)
         total = self.held
-        count = (
-            -(-self.num_examples // batch_size)
-            if not trains
-            else ENDLESS
-            if total is None
-            else total // batch_size
-        )
+        if not trains:
+            count = -(-self.num_examples // batch_size)
+        elif total is None:
+            count = ENDLESS
+        else:
+            count = total // batch_size
 
         def example(number: int) -> Batch:
             step, row = divmod(int(number), len(own_rows))
@@ -130,13 +132,14 @@ class Dataset:
         examples = grain.MapDataset.range(count * len(own_rows)).map(example)
         batches = examples.batch(len(own_rows)).map_with_index(pack)
         placed = batches[start_step:].to_iter_dataset(THREADS).map(place)
-        return iter(
-            grain.experimental.ThreadPrefetchIterDataset(placed, prefetch_buffer_size=ahead)
-        )
+        prefetch = grain.experimental.ThreadPrefetchIterDataset
+        return iter(prefetch(placed, prefetch_buffer_size=ahead))
 
     def packer(self, batch_size: int, ways: int = 1, accumulate: int = 1) -> Packer | None:
-        """Returns what packs the batches of this split, or None where it is not worth it, or the
-        objective cannot tell which tokens are padding.
+        """Returns a packer for the batches of this split, or None.
+
+        It is None where packing is not worth it, or where the objective does not define its
+        padding.
 
         Args:
           batch_size: rows of a whole batch.
@@ -151,7 +154,7 @@ class Dataset:
         return packer if packer.shapes else None
 
     def token_counts(self, examples: np.ndarray) -> np.ndarray:
-        """Returns the tokens of each text of some examples, [examples, texts]."""
+        """Returns the number of tokens in each text of the given examples, [examples, texts]."""
         if self.texts == 1:
             return self.records.lengths[examples][:, None]
         features = self.records.features
@@ -159,12 +162,11 @@ class Dataset:
 
     @functools.cached_property
     def texts(self) -> int:
-        """The texts of each example, 0 where the objective does not tell which tokens are
-        padding."""
+        """The number of texts per example; 0 where the objective does not define its padding."""
         if not self.objective.reads_tables:
             return 0
         records = self.records
-        found = 0
+        texts = 0
         for row in range(min(PROBED, len(records))):
             counts = self.objective.token_counts(records.features[row])
             mask = self.example(row, 0, 0)["inputs"].get("attention_mask")
@@ -174,58 +176,59 @@ class Dataset:
             last = (mask.reshape(len(counts), -1) * columns).max(axis=1)
             if (last > np.maximum(counts, 1)).any():
                 return 0
-            found = len(counts)
-        return found
+            texts = len(counts)
+        return texts
 
     def finder(self, seed: int) -> Callable[[int], tuple[Any, int]]:
-        """Returns the function that finds example p of the endless stream: the records, and the row
-        in them."""
+        """Returns the function that finds example p of the endless stream.
+
+        The function returns the records and the row in them.
+        """
         if self.mixture:
             return self.mixture.finder(seed)
-        return endless(
-            self.packing or (lambda _: self.records),
-            self.objective.packings if self.packing else 1,
-            seed,
-        )
+        if self.packing is None:
+            return endless(lambda _: self.records, 1, seed)
+        return endless(self.packing, self.objective.packings, seed)
 
     def example(self, row: int, seed: int, position: int, records: Any = None) -> Batch:
-        """Builds one example, of the first packing by default, with a random generator seeded by
-        (seed, position)."""
+        """Builds one example with a random generator seeded by (seed, position).
+
+        It comes from the first packing, unless other `records` are given.
+        """
         records = self.records if records is None else records
-        if isinstance(records, Joined):
+        if isinstance(records, ConcatRecords):
             records, row = records.find(row)
         example = self.objective.make_example(records, row, np.random.default_rng([seed, position]))
         return tagged(example, self.mixture.sources, records.source) if self.mixture else example
 
     def sample_targets(self, split: str) -> Iterator[dict[str, np.ndarray]]:
-        """Yields the targets of every example of a split, in a fixed random order, so any prefix is
-        a fair sample."""
+        """Yields the targets of every example of a split.
+
+        Their order is random but fixed, so any prefix is a fair sample.
+        """
         data = dataclasses.replace(self, split=split)
         if self.mixture and split == "train":  # in the proportions in which they are read
             find = self.finder(0)
             size = min(data.num_examples, self.held or data.num_examples)
-            found = (find(position)[::-1] for position in range(size))
+            places = (find(position) for position in range(size))
         else:
-            found = ((int(row), data.records) for row in data.order)
-        for number, (row, records) in enumerate(found):
+            places = ((data.records, int(row)) for row in data.order)
+        for number, (records, row) in enumerate(places):
             yield data.example(row, 0, number, records)["targets"]
 
     def _held_out(self, position: int) -> Batch:
         example = self.example(int(self.order[position % len(self.order)]), 0, position)
-        if position >= len(self.order):
-            targets = example["targets"]
-            weights = {
-                key: np.zeros_like(x)
-                for key, x in targets.items()
-                if np.issubdtype(x.dtype, np.floating)
-            }
-            return {**example, "targets": {**targets, **weights}}
-        return example
+        if position < len(self.order):
+            return example
+        targets = dict(example["targets"])
+        for name, values in targets.items():
+            if np.issubdtype(values.dtype, np.floating):  # a weight
+                targets[name] = np.zeros_like(values)
+        return {**example, "targets": targets}
 
     @functools.cached_property
     def order(self) -> np.ndarray:
-        """The order in which held-out examples are read: fixed and random, so that any prefix is a
-        fair sample."""
+        """The order of held-out examples: random but fixed, so any prefix is a fair sample."""
         if self.mixture:
             return self.mixture.order(self.records)
         return np.random.default_rng(0).permutation(self.num_examples)
@@ -285,7 +288,7 @@ def open_dataset(
 
 
 def open_text(cfg: ExperimentConfig, path: str) -> Dataset:
-    """Opens a text as a whole as held-out examples.
+    """Opens an entire text as held-out examples.
 
     Args:
       cfg: the experiment that a model was trained by, with its tokenizer's path.
@@ -306,8 +309,10 @@ def open_text(cfg: ExperimentConfig, path: str) -> Dataset:
         for source in cfg.data.mixture.values()
         if source.path
     }
-    field = named.get("text") or (fields.pop() if len(fields) == 1 else cfg.data.text_field)
-    data = dataclasses.replace(cfg.data, path=path, text_field=field, **alone)
+    field = cfg.data.text_field
+    if len(fields) == 1:
+        field = fields.pop()
+    data = dataclasses.replace(cfg.data, path=path, text_field=named.get("text") or field, **alone)
     objective = cfg.objective
     try:
         corpus = open_corpus(data, objective.fields, whole=True)

@@ -1,5 +1,4 @@
-"""What one pass over the rows of a table says of them: which have no label or text, and a hash of
-what each is read from."""
+"""A pass over the rows of a table: finds missing labels and texts, and hashes the inputs."""
 
 import hashlib
 import json
@@ -20,14 +19,13 @@ from flaxformer_lite.storage import content_cache
 
 FORMAT = "1"  # increase when the files below change
 NAMED = 5  # most rows that a message names
-Row = dict[str, Any]
-Cached = tuple[str, str]
+RoleRow = dict[str, Any]  # the values of a row by role
 
 
 class RoleRows(stored.Chunked):
     """The rows of a table by role: each a dict with None for roles that the table lacks."""
 
-    def __init__(self, rows: Sequence[Row], roles: Sequence[str], names: dict[str, str]):
+    def __init__(self, rows: Sequence[dict[str, Any]], roles: Sequence[str], names: dict[str, str]):
         self.names = {role: names.get(role) for role in roles}  # the column of each role
         self._rows = rows
 
@@ -39,13 +37,14 @@ class RoleRows(stored.Chunked):
             return [self._by_role(row) for row in self._rows[index]]
         return self._by_role(self._rows[index])
 
-    def _by_role(self, row: Row) -> Row:
-        return {
-            role: None if name is None else value_of(row, name) for role, name in self.names.items()
-        }
+    def _by_role(self, row: dict[str, Any]) -> RoleRow:
+        values: RoleRow = {}
+        for role, name in self.names.items():
+            values[role] = None if name is None else value_of(row, name)
+        return values
 
 
-def value_of(row: Row, name: str) -> Any:
+def value_of(row: dict[str, Any], name: str) -> Any:
     """Returns the value of a column, or of `column.key` where it holds objects."""
     if name in row:
         return row[name]
@@ -56,14 +55,17 @@ def value_of(row: Row, name: str) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Scan:
-    """What a pass over a table has found; of `lacking` and `blank` the number of rows by role, then
-    the first of their indices."""
+    """The result of a pass over a table.
+
+    `lacking` and `blank` map a role to the number of such rows, followed by the first of their
+    indices.
+    """
 
     hashes: np.ndarray  # [rows] uint64, of the values that are not predicted
     complete: np.ndarray  # [rows] bool, whether no label or text is missing or blank
     below: int  # complete rows with a hash of at most this are held out; -1: none
-    lacking: dict[str, list[int]]
-    blank: dict[str, list[int]]
+    lacking: dict[str, list[int]]  # rows without a value
+    blank: dict[str, list[int]]  # rows whose text is blank
 
     def split(self) -> dict[str, np.ndarray]:
         """Returns the indices of the complete rows of each split."""
@@ -76,7 +78,7 @@ class Scan:
         }
 
     def check(self, read: Table, way: str) -> None:
-        """Refuses rows without a label or text.
+        """Rejects rows without a label or text.
 
         Args:
           read: the table.
@@ -91,17 +93,18 @@ class Scan:
                 raise ConfigError(
                     f"{read.where}: row {read.number(first[0])} has no {role}; remove it, or {way}."
                 )
-            more = ", ..." * (count > len(first))
+            if count > len(first):
+                numbers.append("...")
             raise ConfigError(
                 f"{read.where}: {count:,} of {len(read):,} rows have no {role} (rows"
-                f" {', '.join(numbers)}{more}); remove them, or {way}."
+                f" {', '.join(numbers)}); remove them, or {way}."
             )
 
     def remarks(self, read: Table, *, drops: bool) -> list[str]:
-        """Describes rows that are left out, or whose text is blank."""
+        """Describes rows that are dropped, or whose text is blank."""
         if drops:
-            left_out = len(read) - int(np.count_nonzero(self.complete))
-            return [f"{left_out:,} rows without a label or text are left out"] if left_out else []
+            dropped = len(read) - int(np.count_nonzero(self.complete))
+            return [f"{dropped:,} rows without a label or text are left out"] if dropped else []
         return [
             f"{count:,} rows have an empty {role}, such as row {read.number(first)};"
             " --config.data.drop_incomplete=True leaves them out"
@@ -111,23 +114,22 @@ class Scan:
 
 def scan(
     read: Table,
-    rows: Sequence[Row],
+    rows: Sequence[RoleRow],
     task: Any,
     fraction: float,
     *,
     drops: bool,
-    cached: Cached | None,
+    cached: tuple[str, str] | None,
 ) -> Scan:
-    """Passes over the rows of a table, or reads from the cache what that has found.
+    """Scans the rows of a table, or reads the result from the cache.
 
     Args:
       read: the table.
       rows: its rows by role.
-      task: says which values are missing.
-      fraction: share of the rows to hold out, by a hash of what each is read from; 0: none.
-      drops: whether rows without a label or text are left out.
-      cached: data.cache, and a hash of what the result depends on beside all
-        these; None: it is not kept.
+      task: decides which values are missing.
+      fraction: share of the rows to hold out, by a hash of their inputs; 0: none.
+      drops: whether rows without a label or text are dropped.
+      cached: data.cache, and a hash of what else the result depends on; None: not cached.
 
     Raises:
       ConfigError: too few different rows to hold out that share.
@@ -137,11 +139,11 @@ def scan(
 
     def write(folder: Path) -> None:
         with progress.working(f"checking the rows of {read.where}"):
-            made = _pass(read, rows, task, fraction, drops)
-        made.hashes.tofile(folder / "hashes")
-        made.complete.tofile(folder / "complete")
-        described = {"below": made.below, "lacking": made.lacking, "blank": made.blank}
-        (folder / "scan.json").write_text(json.dumps(described))
+            result = _pass(read, rows, task, fraction, drops)
+        result.hashes.tofile(folder / "hashes")
+        result.complete.tofile(folder / "complete")
+        record = {"below": result.below, "lacking": result.lacking, "blank": result.blank}
+        (folder / "scan.json").write_text(json.dumps(record))
 
     root, key = cached
     parts = [FORMAT, read.fingerprint, fraction, drops, key]
@@ -154,7 +156,7 @@ def scan(
     )
 
 
-def _pass(read: Table, rows: Sequence[Row], task: Any, fraction: float, drops: bool) -> Scan:
+def _pass(read: Table, rows: Sequence[RoleRow], task: Any, fraction: float, drops: bool) -> Scan:
     hashes = np.zeros(len(rows), np.uint64)
     complete = np.ones(len(rows), np.bool_)
     lacking: dict[str, list[int]] = {}
@@ -166,14 +168,14 @@ def _pass(read: Table, rows: Sequence[Row], task: Any, fraction: float, drops: b
         for index, row in enumerate(rows):
             for column in needed:
                 value = row[column.role]
-                found = None
                 if task.is_missing(column.role, value):
-                    found = lacking
+                    problems = lacking
                 elif not column.predicted and isinstance(value, str) and is_blank(value):
-                    found = blank
-                if found is not None:
-                    complete[index] = False
-                    _count(found, column.role, index)
+                    problems = blank
+                else:
+                    continue
+                complete[index] = False
+                _count(problems, column.role, index)
             document = (json.dumps([row[role] for role in inputs], default=str),)
             hashes[index] = hash_of(document)
             if complete[index] or not drops:
@@ -191,14 +193,14 @@ def _pass(read: Table, rows: Sequence[Row], task: Any, fraction: float, drops: b
     return Scan(hashes, complete, below, lacking, blank)
 
 
-def _count(found: dict[str, list[int]], role: str, index: int) -> None:
-    numbers = found.setdefault(role, [0])
+def _count(problems: dict[str, list[int]], role: str, index: int) -> None:
+    numbers = problems.setdefault(role, [0])
     numbers[0] += 1
     if len(numbers) <= NAMED:
         numbers.append(index)
 
 
 def shared(train: Scan, held: Scan) -> int:
-    """Returns how many held-out rows are read from the same values as a training row."""
+    """Returns how many held-out rows have the same inputs as a training row."""
     known = train.hashes[train.complete]
     return int(np.isin(held.hashes[held.complete], known).sum())

@@ -1,5 +1,4 @@
-"""Shards of a text, which are tokenized on their own, and the process that tokenizes them: `python
--m` this file.
+"""Shards of a text, and the process that tokenizes them: `python -m` this file.
 
 Where a shard begins depends on the text alone, so that any number of processes makes the same ones.
 Nothing here imports jax, so that a process starts in a fraction of a second and stays small.
@@ -30,18 +29,19 @@ Arrays = dict[str, np.ndarray]
 
 def pieces(dealt: Iterable[tuple[str, Document]]) -> Iterator[Piece]:
     """Cuts texts into parts of at most PIECE characters, at the end of a line if possible."""
-    for name, text in ((name, text) for name, document in dealt for text in document):
-        at = 0
-        while at < len(text):
-            end = at + PIECE
-            if end < len(text):
-                end = text.rfind("\n", at, end) + 1 or end
-            yield name, text[at:end], end >= len(text)
-            at = end
+    for name, document in dealt:
+        for text in document:
+            at = 0
+            while at < len(text):
+                end = at + PIECE
+                if end < len(text):
+                    end = text.rfind("\n", at, end) + 1 or end
+                yield name, text[at:end], end >= len(text)
+                at = end
 
 
 def grouped(pieces: Iterable[Piece], least: int) -> Iterator[list[Piece]]:
-    """Yields groups of at least this many characters, as long as there are so many."""
+    """Groups pieces so that each group but the last has at least `least` characters."""
     group = []
     size = 0
     for piece in pieces:
@@ -56,25 +56,29 @@ def grouped(pieces: Iterable[Piece], least: int) -> Iterator[list[Piece]]:
 
 
 def encode(shard: list[Piece], chosen: Tokenizer, dtype: type) -> Arrays:
-    """Encodes a shard; each text ends with the end-of-text id, and offsets count from the beginning
-    of the shard."""
+    """Encodes a shard; each text ends with the end-of-text id.
+
+    Offsets count from the beginning of the shard.
+    """
     ids: dict[str, list[np.ndarray]] = {name: [np.zeros(0, dtype)] for name in SPLITS}
     ends: dict[str, list[int]] = {name: [] for name in SPLITS}
     size = dict.fromkeys(SPLITS, 0)
     for batch in grouped(shard, BATCH):
-        for (name, _, last), row in zip(
-            batch, chosen.encode_batch([piece for _, piece, _ in batch]), strict=True
-        ):
+        rows = chosen.encode_batch([piece for _, piece, _ in batch])
+        for (name, _, last), row in zip(batch, rows, strict=True):
             ids[name].append(np.asarray([*row, chosen.eos_id] if last else row, dtype))
             size[name] += len(row) + last
             if last:
                 ends[name].append(size[name])
-    whole = {f"{name}.bin": np.concatenate(ids[name]) for name in SPLITS}
-    return whole | {f"{name}.offsets": np.asarray(ends[name], np.int64) for name in SPLITS}
+    arrays = {}
+    for name in SPLITS:
+        arrays[f"{name}.bin"] = np.concatenate(ids[name])
+        arrays[f"{name}.offsets"] = np.asarray(ends[name], np.int64)
+    return arrays
 
 
 def save(path: Path, arrays: Arrays) -> None:
-    """Writes a shard, whole or not at all."""
+    """Writes a shard atomically."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -85,10 +89,10 @@ def save(path: Path, arrays: Arrays) -> None:
 
 
 def load(path: Path) -> Arrays:
-    """Reads a shard, whose checksums must fit.
+    """Reads a shard and verifies its checksums.
 
     Raises:
-      ConfigError: it is damaged, and deleted.
+      ConfigError: it is damaged; the file is deleted.
     """
     try:
         with np.load(path, allow_pickle=False) as arrays:
@@ -100,16 +104,19 @@ def load(path: Path) -> Arrays:
         ) from None
 
 
-def is_whole(path: Path) -> bool:
-    """Returns whether there is such a shard, and its checksums fit."""
+def is_valid(path: Path) -> bool:
+    """Returns whether the shard exists and its checksums match."""
     with contextlib.suppress(OSError, zipfile.BadZipFile, EOFError), zipfile.ZipFile(path) as shard:
         return shard.testzip() is None
     return False
 
 
 def main() -> None:
-    """Receives a tokenizer, then shards with the paths to save them under; answers None or an
-    exception to each."""
+    """Tokenizes shards received over a pipe.
+
+    The first message is the tokenizer, each later one a shard and the path to save it to, answered
+    by None or an exception.
+    """
     line: Connection = Connection(int(sys.argv[1]))
     with contextlib.suppress(EOFError, OSError):  # the end, or that of the parent
         kind, definition, dtype = line.recv()

@@ -1,5 +1,7 @@
-"""The split into training and held-out text, decided by the text itself: the same on all machines
-and in all runs."""
+"""The split into training and held-out text.
+
+It is decided by the text itself, so it is the same on all machines and in all runs.
+"""
 
 import collections
 import hashlib
@@ -10,8 +12,8 @@ from dataclasses import dataclass
 from flaxformer_lite.config import ConfigError
 
 SPLITS = ("train", "eval")
-ENOUGH = 8
-FAR = 2
+ENOUGH = 8  # documents expected in the held-out split, for their hashes to decide
+FAR = 2  # largest factor between the held-out share and the one asked for
 # documents whose sizes are remembered; of more, the hashes divide the text well enough
 MANY = 1 << 17
 Document = tuple[str, ...]
@@ -88,7 +90,7 @@ def split_of(
     if not sizes:
         raise ConfigError(f"{where}: contains no text, only whitespace.")
     cuts = texts == 1 and not whole
-    due = fraction * total
+    target = fraction * total
     if cuts and len(sizes) * fraction < 1:
         if longest < 2 / fraction:
             way = "give more text or raise data.eval_fraction"
@@ -103,12 +105,12 @@ def split_of(
     if len(sizes) < MANY:
         threshold = min(max(threshold, ordered[0]), ordered[-1] - 1)
         low = sum(sizes[number] for number in ordered if number <= threshold)
-    if (texts > 1 or len(sizes) * fraction >= ENOUGH) and due / FAR <= low <= due * FAR:
+    if (texts > 1 or len(sizes) * fraction >= ENOUGH) and target / FAR <= low <= target * FAR:
         return Split(fraction, threshold, total)
-    if cuts and due / FAR <= tails <= due * FAR:
+    if cuts and target / FAR <= tails <= target * FAR:
         return Split(fraction, None, total)
     held = itertools.accumulate(sizes[number] for number in ordered[:-1])
-    nearest = min(zip(held, ordered, strict=False), key=lambda pair: abs(pair[0] - due))[1]
+    nearest = min(zip(held, ordered, strict=False), key=lambda pair: abs(pair[0] - target))[1]
     return Split(fraction, nearest if len(sizes) < MANY else threshold, total)
 
 

@@ -1,9 +1,8 @@
-"""Sequences of many small values in memory-mapped files: the rows of a table, and what a task makes
-of each of them.
+"""Sequences of many small values in memory-mapped files: table rows and their features.
 
-Both lie in folders of `cache.folder`, as tokenized text does, so that they take no memory and are
-made once. A row is a JSON text and a comma, between two offsets. The features of a task are tuples
-of arrays and plain values: each array of them, at its place in the tuple, is one file for all rows.
+Both lie in folders of `content_cache.folder`, as tokenized text does, so they take no memory and
+are made once. A row is a JSON text and a comma, between two offsets. The features of a task are
+tuples of arrays and plain values; each position in the tuple has one file for all rows.
 """
 
 import base64
@@ -47,13 +46,12 @@ class Unstorable(Exception):
 
 
 def mapped(path: Path, dtype: Any) -> np.ndarray:
-    """Maps a file of numbers into memory; an empty one cannot be mapped."""
+    """Maps a file of numbers into memory; an empty file gives an empty array."""
     return np.asarray(np.memmap(path, dtype, "r")) if path.stat().st_size else np.zeros(0, dtype)
 
 
 class Chunked(Sequence):
-    """A sequence that is read by slices where it is iterated over, which is faster than one by
-    one."""
+    """A sequence whose iterator reads slices, which is faster than reading single items."""
 
     def __iter__(self) -> Iterator[Any]:
         for begin in range(0, len(self), CHUNK):
@@ -114,7 +112,7 @@ def write_rows(folder: Path, rows: Iterable[dict[str, Any]]) -> tuple[str, ...]:
 
 
 class TakenRows(Chunked):
-    """Some of the rows of a table, in the order of their numbers, which ascend."""
+    """Some of the rows of a table, in ascending order of their numbers."""
 
     def __init__(self, rows: Sequence[Any], numbers: np.ndarray):
         self._rows = rows
@@ -135,7 +133,7 @@ class TakenRows(Chunked):
 
 
 class StoredFeatures(Sequence):
-    """What a task made of rows, one feature per example; `FeatureWriter` makes the folder.
+    """A task's features, one per example; `FeatureWriter` makes the folder.
 
     A feature is made anew from the files at each access, so it may be changed freely.
     """
@@ -165,7 +163,7 @@ class StoredFeatures(Sequence):
         return self._readers[self._form_of[index]](self._place_of[index])
 
     def column(self, *place: int) -> np.ndarray:
-        """Returns the number or array at a place in the tuple, of all features at once.
+        """Returns the number or array at a path in the tuples, of all features at once.
 
         Raises:
           Unstorable: there is none, or its shape is not the same in all features.
@@ -179,10 +177,10 @@ class StoredFeatures(Sequence):
             parts.append((number, self._fixed(form).astype(form["dtype"])))
         if self._form_of is None:
             return parts[0][1]
-        whole = np.empty((self._count, *parts[0][1].shape[1:]), parts[0][1].dtype)
+        column = np.empty((self._count, *parts[0][1].shape[1:]), parts[0][1].dtype)
         for number, values in parts:
-            whole[self._form_of == number] = values
-        return whole
+            column[self._form_of == number] = values
+        return column
 
     def _array(self, name: str, dtype: Any) -> np.ndarray:
         if name not in self._arrays:
@@ -194,7 +192,7 @@ class StoredFeatures(Sequence):
         return values.reshape(-1, *form.get("shape", ()))
 
     def _reader(self, form: dict[str, Any], prefix: str) -> Callable[[Any], Any]:
-        """Returns the function that makes the value at a place in the files of a form."""
+        """Returns the function that reads the value at an index in the files of a layout."""
         kind = form["kind"]
         if kind == "none":
             return lambda place: None
@@ -213,17 +211,19 @@ class StoredFeatures(Sequence):
         column = self._columns[form["file"]]
         values = self._array(form["file"], column["dtype"])
         offsets = self._array(column["offsets"], np.int64)
+
+        def slice_at(place: Any) -> np.ndarray:
+            return values[offsets[place] : offsets[place + 1]]
+
         if kind == "json":
             return lambda place: json.loads(
-                values[offsets[place] : offsets[place + 1]]
-                .tobytes()
-                .decode("utf-8", "surrogatepass")
+                slice_at(place).tobytes().decode("utf-8", "surrogatepass")
             )
-        return lambda place: values[offsets[place] : offsets[place + 1]].astype(dtype)
+        return lambda place: slice_at(place).astype(dtype)
 
 
 class FeatureWriter:
-    """Writes features into a folder, which is complete when its `with` block ends."""
+    """Writes features into a folder, which is complete once its `with` block ends."""
 
     def __init__(self, folder: Path):
         self._folder = folder
@@ -258,9 +258,8 @@ class FeatureWriter:
         self._form_of.write(numbers.tobytes())
         self._place_of.write(places.tobytes())
         for form, rows in groups.items():
-            for at, (leaf, values) in enumerate(
-                zip(_leaves(form), zip(*rows, strict=True), strict=True)
-            ):
+            columns = zip(_leaves(form), zip(*rows, strict=True), strict=True)
+            for at, (leaf, values) in enumerate(columns):
                 name = f"{self._forms[form]}-{at}"
                 if name not in self._columns:
                     self._columns[name] = _Column(self._folder / name)
@@ -286,13 +285,17 @@ class FeatureWriter:
             columns[name] = {"dtype": column.dtype.str}
             if column.offsets is not None:
                 columns[name]["offsets"] = self._shared(column, columns)
-        forms = [_described(form, f"{i}-", iter(range(1 << 30))) for form, i in self._forms.items()]
+        forms = [
+            _layout_json(form, f"{i}-", iter(range(1 << 30))) for form, i in self._forms.items()
+        ]
         described = {"count": sum(self._counts), "forms": forms, "columns": columns}
         (self._folder / "features.json").write_text(json.dumps(described))
 
     def _shared(self, column: "_Column", columns: dict[str, dict[str, Any]]) -> str:
-        """Returns the name of a file of the same offsets, such as those of ids and their token
-        types, and removes the copy."""
+        """Returns the name of an earlier file with the same offsets, and deletes the copy.
+
+        Ids and their token types share offsets, for example.
+        """
         group = column.path.name.partition("-")[0]
         for name, other in columns.items():
             same = name.partition("-")[0] == group and other.get("offsets", "").startswith(name)
@@ -305,8 +308,10 @@ class FeatureWriter:
 
 
 class _Column:
-    """One array of each feature, at the same place: its numbers in one file, in the narrowest
-    dtype that holds them all."""
+    """One array per feature, all of the same leaf, in one file.
+
+    Its dtype is the narrowest that holds all numbers.
+    """
 
     def __init__(self, path: Path):
         self.path = path
@@ -366,7 +371,7 @@ class _Column:
 
 
 def _form(value: Any, leaves: list[Any]) -> Form:
-    """Returns the form of a feature, and appends the values at its leaves."""
+    """Returns the layout of a feature, and appends the values of its leaves."""
     kind = type(value)
     if kind is np.ndarray and value.dtype.kind in "biuf":
         leaves.append(value)
@@ -404,10 +409,10 @@ def _leaves(form: Form) -> Iterator[Form]:
         yield form
 
 
-def _described(form: Form, prefix: str, numbers: Iterator[int]) -> dict[str, Any]:
-    """Returns a form as JSON, with the name of the file of each leaf."""
+def _layout_json(form: Form, prefix: str, numbers: Iterator[int]) -> dict[str, Any]:
+    """Returns a layout as JSON, with the file name of each leaf."""
     if form[0] in ("tuple", "list", "named"):
-        inner = [_described(child, prefix, numbers) for child in _children(form)]
+        inner = [_layout_json(child, prefix, numbers) for child in _children(form)]
         named = {"class": form[1]} if form[0] == "named" else {}
         return {"kind": form[0], "of": inner, **named}
     if form[0] == "none":
@@ -419,12 +424,12 @@ def _described(form: Form, prefix: str, numbers: Iterator[int]) -> dict[str, Any
 @functools.cache
 def _named_tuple(name: str) -> Any:
     module, _, path = name.partition(":")
-    found: Any = importlib.import_module(module)
+    cls: Any = importlib.import_module(module)
     for part in path.split("."):
-        found = getattr(found, part)
-    if not (isinstance(found, type) and issubclass(found, tuple)):
+        cls = getattr(cls, part)
+    if not (isinstance(cls, type) and issubclass(cls, tuple)):
         raise TypeError(f"{name} is not a tuple")
-    return found
+    return cls
 
 
 def _checked(index: Any, count: int) -> int:
@@ -435,18 +440,18 @@ def _checked(index: Any, count: int) -> int:
 
 
 def _exact(value: Any) -> Any:
-    """Returns what JSON writes for a value that it lacks."""
+    """Returns the JSON object that stands for a value of a type that JSON lacks."""
     for name, (kind, write, _) in TYPES.items():
         if type(value) is kind:
             return {EXACT: [name, write(value)]}
     raise Unstorable(f"a {type(value).__name__}")
 
 
-def _restored(found: dict[str, Any]) -> Any:
-    if len(found) == 1 and EXACT in found:
-        name, value = found[EXACT]
-        return TYPES[name][2](value)
-    return found
+def _restored(value: dict[str, Any]) -> Any:
+    if len(value) == 1 and EXACT in value:
+        name, written = value[EXACT]
+        return TYPES[name][2](written)
+    return value
 
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_exact)

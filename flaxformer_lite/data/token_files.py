@@ -1,5 +1,4 @@
-"""Files of token ids that another program wrote: plain `.bin` as nanoGPT's, `.bin` with Megatron's
-`.idx`, NumPy's `.npy`.
+"""Files of token ids: plain `.bin` as nanoGPT's, `.bin` with Megatron's `.idx`, NumPy's `.npy`.
 
 A plain file holds uint16, or uint32 where the vocabulary has more than 65,536 tokens. Its documents
 end with the end-of-text id, as do those of `.npy`; Megatron's index says where they end.
@@ -32,40 +31,40 @@ DTYPES = {
     8: np.uint16,
 }
 CHUNK = 1 << 22  # tokens copied at a time
-Part = tuple[np.ndarray, np.ndarray]  # ids, memory-mapped, and the end of each document
+TokenFile = tuple[np.ndarray, np.ndarray]  # ids, memory-mapped, and the end of each document
 
 
 def is_tokens(path: File) -> bool:
-    """Returns whether a file holds token ids, by its name."""
+    """Returns whether a file holds token ids, judging by its name."""
     return path.suffix.lower() in SUFFIXES
 
 
 def index_of(path: File) -> File | None:
     """Finds Megatron's index beside a file."""
+    if path.suffix.lower() != ".bin":
+        return None
     if not isinstance(path, Path):
-        return (
-            remote.find(path.url.removesuffix(path.suffix) + ".idx")
-            if path.suffix.lower() == ".bin"
-            else None
-        )
+        return remote.find(path.url.removesuffix(path.suffix) + ".idx")
     index = path.with_suffix(".idx")
-    return index if path.suffix.lower() == ".bin" and index.is_file() else None
+    return index if index.is_file() else None
 
 
 def copy(files: tuple[File, ...], known: Any, fraction: float, where: str, folder: Path) -> None:
-    """Copies ids into train.bin and eval.bin with their offsets, each document followed by one
-    end-of-text id.
+    """Copies ids into train.bin and eval.bin with their offsets.
+
+    Each document is followed by one end-of-text id. The end of the last file is held out: about
+    `fraction` of all tokens, from the beginning of a document if one begins between half and twice
+    as many tokens from the end.
 
     The end of the last file is held out: about `fraction` of all tokens, from the beginning of a
-      document if one begins
-    between half and twice as many tokens from the end.
+    document if one begins between half and twice as many tokens from the end.
 
     Args:
       files: those to read, in order.
       known: the tokenizer that wrote the ids.
       fraction: share of the tokens to hold out.
       where: the field and value that errors name.
-      folder: is filled.
+      folder: where the files are written.
 
     Raises:
       ConfigError: a file is damaged, or has ids that the tokenizer lacks.
@@ -85,23 +84,22 @@ def copy(files: tuple[File, ...], known: Any, fraction: float, where: str, folde
                 for piece, closes in _pieces(parts, begins, low, high):
                     ids = np.asarray(piece)
                     _check(ids, known, where)
-                    ends_here = closes and ids[-1] != known.eos_id
-                    file.write(
-                        np.append(ids, known.eos_id if ends_here else [])
-                        .astype(known_dtype(known))
-                        .tobytes()
-                    )
-                    at += len(ids) + ends_here
+                    if closes and ids[-1] != known.eos_id:
+                        ids = np.append(ids, known.eos_id)
+                    file.write(ids.astype(known_dtype(known)).tobytes())
+                    at += len(ids)
                     if closes:
                         offsets.write(np.int64(at).tobytes())
-                    advance(len(ids))
+                    advance(len(piece))
 
 
 def training_begins(
     files: tuple[File, ...], known: Any, fraction: float, where: str
 ) -> Iterator[tuple[int, int, int]]:
-    """Yields where each training document begins: the number of its file, the token there, and 0
-    for its bytes of text."""
+    """Yields where each training document begins: its file number, the token there, and 0.
+
+    The 0 stands for the bytes of text, which token files do not have.
+    """
     _, begins, ends = _open_all(files, known, where)
     at = np.concatenate([[0], ends[:-1]])
     at = at[at < _border(ends, int(begins[-1]), fraction)]
@@ -116,9 +114,11 @@ def known_dtype(known: Any) -> type:
 
 def _open_all(
     files: tuple[File, ...], known: Any, where: str
-) -> tuple[list[Part], np.ndarray, np.ndarray]:
-    """Opens the files; returns them, where each begins among all tokens, and where each document
-    ends there."""
+) -> tuple[list[TokenFile], np.ndarray, np.ndarray]:
+    """Opens the files.
+
+    Returns them, where each begins among all tokens, and where each document ends there.
+    """
     parts = [_open(path, known, f"{where}: {path.name}") for path in files]
     begins = np.cumsum([0, *(len(ids) for ids, _ in parts)])
     ends = np.concatenate(
@@ -128,10 +128,12 @@ def _open_all(
 
 
 def _pieces(
-    parts: list[Part], begins: np.ndarray, low: int, high: int
+    parts: list[TokenFile], begins: np.ndarray, low: int, high: int
 ) -> Iterator[tuple[np.ndarray, bool]]:
-    """Yields tokens low .. high - 1 of all files in runs of at most CHUNK, and whether a run ends a
-    document."""
+    """Yields tokens low .. high - 1 of all files in runs of at most CHUNK.
+
+    With each run comes whether it ends a document.
+    """
     for begin, (ids, ends) in zip(begins[:-1], parts, strict=True):
         at = max(low - int(begin), 0)
         stop = min(high - int(begin), len(ids))
@@ -146,12 +148,14 @@ def _pieces(
 
 
 def _border(ends: np.ndarray, total: int, fraction: float) -> int:
-    """Returns the place where the held-out tokens begin."""
+    """Returns the index of the first held-out token."""
     if fraction in (0, 1):
         return round(total * (1 - fraction))
-    due = total * fraction
-    at = int(ends[np.argmin(np.abs(ends - (total - due)))])
-    return at if due / 2 <= total - at <= due * 2 else total - max(1, round(due))
+    target = total * fraction
+    at = int(ends[np.argmin(np.abs(ends - (total - target)))])
+    if target / 2 <= total - at <= target * 2:
+        return at
+    return total - max(1, round(target))
 
 
 def _check(ids: np.ndarray, known: Any, where: str) -> None:
@@ -163,7 +167,7 @@ def _check(ids: np.ndarray, known: Any, where: str) -> None:
         )
 
 
-def _open(path: File, known: Any, where: str) -> Part:
+def _open(path: File, known: Any, where: str) -> TokenFile:
     index = index_of(path)
     mapped = on_disk(str(path))
     try:
@@ -179,17 +183,20 @@ def _open(path: File, known: Any, where: str) -> Part:
         ) from None
     if not np.issubdtype(ids.dtype, np.integer) or not len(ids):
         raise ConfigError(f"{where}: must hold whole numbers, but has {len(ids)} of {ids.dtype}.")
-    found = [
+    ends_of_chunks = [
         np.flatnonzero(ids[at : at + CHUNK] == known.eos_id) + at + 1
         for at in range(0, len(ids), CHUNK)
     ]
-    ends = np.concatenate(found).astype(np.int64)
+    ends = np.concatenate(ends_of_chunks).astype(np.int64)
     return ids, ends if len(ends) and ends[-1] == len(ids) else np.append(ends, len(ids))
 
 
-def _megatron(path: Path, index: File, where: str) -> Part:
-    """Reads the index: its header, the length and the first byte of each sequence, and the first
-    sequence of each document."""
+def _megatron(path: Path, index: File, where: str) -> TokenFile:
+    """Reads Megatron's index of a file.
+
+    It holds a header, the length and the first byte of each sequence, and the first sequence of
+    each document.
+    """
     with index.open("rb") as file:
         data = file.read()
     try:

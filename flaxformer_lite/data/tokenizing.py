@@ -1,7 +1,7 @@
-"""Tokenizing by all cores of a host, in shards that survive a kill.
+"""Tokenizes a text on all cores of a host, in shards that outlive a killed process.
 
-A shard is a file beside the tokens-to-be, which the same command finds again. Other hosts that
-share data.cache wait for the one that tokenizes, or begin with what it has made.
+A shard is a file beside the output, which the same command finds when it is run again. Other hosts
+that share data.cache wait for the one that tokenizes, or continue from its shards.
 """
 
 import collections
@@ -28,15 +28,15 @@ from flaxformer_lite.storage import content_cache
 from flaxformer_lite.text.tokenizer import Tokenizer
 
 SMALL = 1 << 24  # characters of a text that is tokenized before other processes would have started
-MOST = 16  # processes that one can read for
+MOST = 16  # processes that one reader can keep busy
 
 
 class Tokenizing:
-    """The work of tokenizing a text, for `cache.folder`.
+    """The work of tokenizing a text, for `content_cache.folder`.
 
     Args:
       source: the text.
-      split: returns how it is divided; reads all of it when first called.
+      split: returns how it is split; the first call reads all of it.
       chosen: the tokenizer.
     """
 
@@ -73,7 +73,7 @@ class Tokenizing:
         )
 
     def _make(self, parts: Path) -> list[Path]:
-        """Makes the shards that are missing, by all cores; returns the paths of all."""
+        """Makes the missing shards on all cores; returns the paths of all shards."""
         characters = self._split().characters
         paths = []
         waiting: collections.deque[tuple[int, Future]] = collections.deque()
@@ -118,12 +118,14 @@ class Tokenizing:
 def _processes(
     count: int, tokenizer: tuple[type, bytes, type]
 ) -> Iterator[Callable[[list[Piece], Path], Future]]:
-    """Starts processes that tokenize shards, and ends them; yields a function that hands them a
-    shard and its path."""
+    """Starts processes that tokenize shards, and stops them at the end.
+
+    Yields a function that submits a shard with its path.
+    """
     idle: queue.SimpleQueue[_Process] = queue.SimpleQueue()
 
     def make(shard: list[Piece], path: Path) -> None:
-        if shards.is_whole(path):
+        if shards.is_valid(path):
             return
         process = idle.get()
         try:
@@ -142,12 +144,14 @@ def _processes(
 
 
 class _Process:
-    """A process that runs `shards.main`, with one thread: "false" for TOKENIZERS_PARALLELISM takes
-    a quarter longer."""
+    """A single-threaded process that runs `shards.main`.
+
+    Setting TOKENIZERS_PARALLELISM to "false" instead takes a quarter longer.
+    """
 
     def __init__(self, tokenizer: tuple[type, bytes, type]):
         self._line, other = multiprocessing.Pipe()
-        one = {
+        single_thread = {
             "TOKENIZERS_PARALLELISM": "true",
             "RAYON_NUM_THREADS": "1",
             "PYTHONPATH": os.pathsep.join(sys.path),
@@ -158,7 +162,7 @@ class _Process:
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # of the parent; what libraries print is no result
-                env=os.environ | one,
+                env=os.environ | single_thread,
                 pass_fds=[other.fileno()],
                 process_group=0,
             )
@@ -172,20 +176,20 @@ class _Process:
             failure = self._line.recv()
         except (EOFError, OSError):
             code = self._run.wait()
-            how = (
-                f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
-            )
-            why = ", as the system does where memory runs out" if code == -signal.SIGKILL else ""
-            said = (
-                f"a process that tokenizes {how}{why}; what is done is kept: run the same command"
+            how = f"ended with {code}"
+            if code < 0:
+                how = f"was killed by {signal.Signals(-code).name}"
+            if code == -signal.SIGKILL:
+                how += ", as the system does where memory runs out"
+            raise ChildProcessError(
+                f"a process that tokenizes {how}; finished shards are kept: run the same command"
                 " again."
-            )
-            raise ChildProcessError(said) from None
+            ) from None
         if failure:
             raise failure
 
     def end(self) -> None:
-        """Ends it, whatever it does."""
+        """Kills the process."""
         self._run.kill()
         self._run.wait()
         self._line.close()

@@ -110,7 +110,7 @@ def test_several_files_and_patterns(tmp_path):
     assert read(f"{at}/**/e.txt") == [("e.txt",)]
     assert len(read(f"{at}/*")) == 4, "files, not the folder"
     assert read(f"{at}/c, d.txt") == [("c, d.txt",)], "a name with a comma"
-    with pytest.raises(ConfigError, match=r"data\.path='.*x\*': no file is like '.*x\*'"):
+    with pytest.raises(ConfigError, match=r"data\.path='.*x\*': no file matches '.*x\*'"):
         read(f"{at}/a.txt,{at}/x*")
     for path in (f"{at}/a.txt,{at}/x.txt", ",", " , ", "a" * 300):
         with pytest.raises(ConfigError, match=r"no such file or folder"):

@@ -191,9 +191,9 @@ def test_a_process_does_not_import_jax():
 
 def test_a_damaged_shard_is_deleted(tmp_path):
     shards.save(path := tmp_path / "a.npz", {"train.bin": np.arange(1000)})
-    assert shards.is_whole(path) and shards.load(path)["train.bin"].tolist() == list(range(1000))
+    assert shards.is_valid(path) and shards.load(path)["train.bin"].tolist() == list(range(1000))
     path.write_bytes(path.read_bytes()[:500] + b"x" + path.read_bytes()[501:])
-    assert not shards.is_whole(path)
+    assert not shards.is_valid(path)
     with pytest.raises(
         ConfigError, match="was damaged, and is deleted; the same command makes it anew"
     ):
