@@ -66,10 +66,9 @@ class Architecture(Record):
     so.
 
     The slots of `norm_at`: `embed` after the embeddings, `in` before each layer, `branch` on each
-      layer's output before
-    the residual is added, `out` after it is added, `final` after the last block. Post-norm (BERT)
-    is `('embed', 'out')`, pre-norm (GPT-2, T5, Llama) is `('in', 'final')`, Gemma 2's sandwich is
-    `('in', 'branch', 'final')`.
+    layer's output before the residual is added, `out` after it is added, `final` after the last
+    block. Post-norm (BERT) is `('embed', 'out')`, pre-norm (GPT-2, T5, Llama) is `('in', 'final')`,
+    Gemma 2's sandwich is `('in', 'branch', 'final')`.
     """
 
     # a file in flaxformer_lite/models, or module:Model

@@ -18,9 +18,8 @@ class Execution(Record):
     value.
 
     The slots of `dropout_at`: `embed` after the embeddings, `attention` on its weights, `mlp`
-      inside the feed-forward
-    layer, `branch` on each layer's output before the residual is added, `final` after the last
-    block.
+    inside the feed-forward layer, `branch` on each layer's output before the residual is added,
+    `final` after the last block.
     """
 
     dropout: Probability = 0.0

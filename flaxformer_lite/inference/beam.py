@@ -2,7 +2,7 @@
 ended.
 
 Reference: Graves 2012, section 3.2 (arXiv:1211.3711); the length penalty of Wu et al. 2016, section
-  7 (arXiv:1609.08144), in transformers' form, sum of log-probabilities / length ** penalty.
+7 (arXiv:1609.08144), in transformers' form, sum of log-probabilities / length ** penalty.
 """
 
 import functools

@@ -2,7 +2,7 @@
 prediction.
 
 Reference: Lan et al., "ALBERT: A Lite BERT for Self-supervised Learning of Language
-  Representations" (2020), section 3.
+Representations" (2020), section 3.
 """
 
 from typing import Any

@@ -1,7 +1,7 @@
 """BERT: a post-norm encoder with learned positions and token types.
 
 Reference: Devlin, Chang, Lee, Toutanova, "BERT: Pre-training of Deep Bidirectional Transformers"
-  (2019).
+(2019).
 """
 
 from functools import partial

@@ -1,7 +1,7 @@
 """BLOOM: a decoder with ALiBi and a norm right after the embeddings.
 
 Reference: BigScience Workshop, "BLOOM: A 176B-Parameter Open-Access Multilingual Language Model"
-  (2022), section 3.2.
+(2022), section 3.2.
 """
 
 from functools import partial

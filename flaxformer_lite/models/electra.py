@@ -2,8 +2,7 @@
 narrow embeddings.
 
 Reference: Clark et al., "ELECTRA: Pre-training Text Encoders as Discriminators Rather Than
-  Generators" (2020), section
-2.
+Generators" (2020), section 2.
 """
 
 from functools import partial

@@ -2,7 +2,7 @@
 tied logits.
 
 Reference: Gemma Team, "Gemma: Open Models Based on Gemini Research and Technology" (2024), section
-  2.
+2.
 """
 
 from functools import partial

@@ -2,7 +2,7 @@
 other layer.
 
 Reference: Gemma Team, "Gemma 2: Improving Open Language Models at a Practical Size" (2024), section
-  2.
+2.
 """
 
 from functools import partial

@@ -1,7 +1,7 @@
 """GPT-2: a pre-norm decoder with learned positions and tied logits.
 
 Reference: Radford et al., "Language Models are Unsupervised Multitask Learners" (2019), section
-  2.3.
+2.3.
 """
 
 from functools import partial

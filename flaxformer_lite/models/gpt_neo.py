@@ -1,7 +1,7 @@
 """GPT-Neo: GPT-2 with a local window in every other layer and attention logits that are not scaled.
 
 Reference: Black et al., "GPT-Neo: Large Scale Autoregressive Language Modeling with
-  Mesh-Tensorflow" (2021).
+Mesh-Tensorflow" (2021).
 """
 
 from functools import partial

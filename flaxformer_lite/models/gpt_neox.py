@@ -2,7 +2,7 @@
 quarter of each head.
 
 Reference: Black et al., "GPT-NeoX-20B: An Open-Source Autoregressive Language Model" (2022),
-  section 2.
+section 2.
 """
 
 from functools import partial

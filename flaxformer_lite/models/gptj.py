@@ -1,7 +1,7 @@
 """GPT-J: parallel attention and feed-forward after one norm, rotary positions on part of each head.
 
 Reference: Wang and Komatsuzaki, "GPT-J-6B: A 6 Billion Parameter Autoregressive Language Model"
-  (2021).
+(2021).
 """
 
 from functools import partial

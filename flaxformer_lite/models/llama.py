@@ -2,8 +2,7 @@
 attention.
 
 Reference: Touvron et al., "LLaMA" (2023), section 2.2; "Llama 2" (2023), section 2.2; Grattafiori
-  et al., "The Llama 3
-Herd of Models" (2024), section 3.2.
+et al., "The Llama 3 Herd of Models" (2024), section 3.2.
 """
 
 from functools import partial

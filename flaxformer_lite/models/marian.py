@@ -1,8 +1,7 @@
 """Marian: the original Transformer as trained for translation between hundreds of language pairs.
 
 Reference: Junczys-Dowmunt et al., "Marian: Fast Neural Machine Translation in C++" (2018);
-  Tiedemann and Thottingal,
-"OPUS-MT" (2020).
+Tiedemann and Thottingal, "OPUS-MT" (2020).
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
 """mBART: BART for many languages, pre-norm, with a norm at the end of each stack.
 
 Reference: Liu et al., "Multilingual Denoising Pre-training for Neural Machine Translation" (2020),
-  section 2.
+section 2.
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
 """mT5: T5 1.1 for a hundred languages.
 
 Reference: Xue et al., "mT5: A Massively Multilingual Pre-trained Text-to-Text Transformer" (2021),
-  section 3.
+section 3.
 """
 
 import dataclasses

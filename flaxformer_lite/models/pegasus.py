@@ -2,7 +2,7 @@
 left out of a text.
 
 Reference: Zhang et al., "PEGASUS: Pre-training with Extracted Gap-sentences for Abstractive
-  Summarization" (2020).
+Summarization" (2020).
 """
 
 import dataclasses

@@ -2,8 +2,8 @@
 positions or feed-forwards.
 
 Reference: Zaremba et al., "Recurrent Neural Network Regularization" (2014), section 4.1: `medium`
-  and `large`, on words of the
-Penn Treebank (arXiv:1409.2329). Mikolov et al. (2010) for language models with a simple RNN.
+and `large`, on words of the Penn Treebank (arXiv:1409.2329). Mikolov et al. (2010) for language
+models with a simple RNN.
 """
 
 from functools import partial

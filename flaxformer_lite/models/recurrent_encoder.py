@@ -2,8 +2,7 @@
 ways, and a head.
 
 Reference: Graves and Schmidhuber, "Framewise Phoneme Classification with Bidirectional LSTM"
-  (2005); Huang et al.,
-"Bidirectional LSTM-CRF Models for Sequence Tagging" (2015), without the CRF.
+(2005); Huang et al., "Bidirectional LSTM-CRF Models for Sequence Tagging" (2015), without the CRF.
 """
 
 from functools import partial

@@ -2,7 +2,7 @@
 not padding.
 
 Reference: Liu et al., "RoBERTa: A Robustly Optimized BERT Pretraining Approach" (2019), sections 2
-  and 4.
+and 4.
 """
 
 from functools import partial

@@ -1,7 +1,7 @@
 """RoFormer: BERT with rotary queries and keys instead of added positions, and without a pooler.
 
 Reference: Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding" (2021),
-  section 3.
+section 3.
 """
 
 from functools import partial

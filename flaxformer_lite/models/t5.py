@@ -2,9 +2,8 @@
 unscaled logits.
 
 Reference: Raffel et al., "Exploring the Limits of Transfer Learning with a Unified Text-to-Text
-  Transformer" (2020),
-section 2.1; for 1.1 (gated GELU, untied logits, no dropout in pretraining) Shazeer, "GLU Variants"
-(2020).
+Transformer" (2020), section 2.1; for 1.1 (gated GELU, untied logits, no dropout in pretraining)
+Shazeer, "GLU Variants" (2020).
 """
 
 from functools import partial

@@ -1,8 +1,7 @@
 """UMT5: mT5 where every layer has its own relative positions.
 
 Reference: Chung et al., "UniMax: Fairer and more Effective Language Sampling for Large-Scale
-  Multilingual Pretraining"
-(2023).
+Multilingual Pretraining" (2023).
 """
 
 import dataclasses

@@ -2,9 +2,8 @@
 tables.
 
 Reference: Mikolov, Chen, Corrado, Dean, "Efficient Estimation of Word Representations in Vector
-  Space" (2013), section 3;
-Mikolov, Sutskever, Chen, Corrado, Dean, "Distributed Representations of Words and Phrases and their
-Compositionality" (2013).
+Space" (2013), section 3; Mikolov, Sutskever, Chen, Corrado, Dean, "Distributed Representations of
+Words and Phrases and their Compositionality" (2013).
 """
 
 from functools import partial

@@ -1,7 +1,7 @@
 """XLM-R: RoBERTa for a hundred languages; the architecture is the same.
 
 Reference: Conneau et al., "Unsupervised Cross-lingual Representation Learning at Scale" (2020),
-  section 3.
+section 3.
 """
 
 import dataclasses

@@ -1,5 +1,7 @@
-"""Objectives: one per file, found by its name, or a class elsewhere as `module:Class`; all derive
-from `Objective`."""
+"""Objectives, one per file and found by its name, or `module:Class` for a class elsewhere.
+
+All derive from `Objective`.
+"""
 
 from flaxformer_lite.objectives.base import Metric, Objective
 from flaxformer_lite.objectives.companion import Companion

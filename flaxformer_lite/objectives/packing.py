@@ -16,8 +16,10 @@ LONG = 8  # pieces of a document that can afford one more, for its cuts to move
 
 
 class Packing(NamedTuple):
-    """A plan where row r holds the pieces first[r] .. first[r + 1] - 1; a piece is a run of tokens
-    of one document."""
+    """A plan where row r holds the pieces first[r] .. first[r + 1] - 1.
+
+    A piece is a run of tokens of one document.
+    """
 
     start: np.ndarray  # [pieces] int64, in the token array
     length: np.ndarray  # [pieces] int32, tokens
@@ -26,14 +28,17 @@ class Packing(NamedTuple):
 
 
 def shift_of(epoch: int) -> float:
-    """Returns the shift of an epoch: multiples of the golden ratio, so that those of any first few
-    are far apart."""
+    """Returns the shift of an epoch.
+
+    Shifts are multiples of the golden ratio, so those of the first few epochs are far apart.
+    """
     return epoch % PACKINGS * (5**0.5 - 1) / 2 % 1
 
 
 def windows(offsets: np.ndarray, width: int, stride: int, shift: float = 0.0) -> Packing:
-    """Cuts the token array into windows that cover every token, with padding only in the last row
-    and a shifted first one.
+    """Cuts the token array into windows that cover every token.
+
+    Only the last row, and with a shift the first, are padded.
 
     With stride = width - 1 neighbors share one token, so that each token is once the label of the
     one before it.
@@ -57,8 +62,9 @@ def windows(offsets: np.ndarray, width: int, stride: int, shift: float = 0.0) ->
 
 
 def cut(offsets: np.ndarray, capacity: int, minimum: int, shift: float = 0.0) -> Packing:
-    """Cuts each document, without its end-of-text token, into the fewest equal pieces of at most
-    `capacity` tokens.
+    """Cuts each document into the fewest equal pieces of at most `capacity` tokens.
+
+    Pieces leave out the document's end-of-text token.
 
     With a shift only the pieces behind the first are equal. The first then has a length between the
     shortest and the longest that add no piece; a document of LONG pieces or more takes another one
@@ -95,15 +101,16 @@ def cut(offsets: np.ndarray, capacity: int, minimum: int, shift: float = 0.0) ->
 
 
 def beginnings(offsets: np.ndarray, limit: int) -> Packing:
-    """Gives each document one row: its first `limit` tokens, without its end-of-text token."""
+    """Plans one row per document: its first `limit` tokens, without its end-of-text token."""
     length = np.minimum(np.diff(offsets) - 1, limit).astype(np.int32)
     count = len(length)
     return Packing(offsets[:-1], length, np.arange(count), np.arange(count + 1))
 
 
 def share_rows(plan: Packing, costs: np.ndarray, budgets: tuple[int, ...]) -> Packing:
-    """Joins neighboring rows of a plan as long as their costs fit (next-fit); objectives cut pieces
-    so that each fits.
+    """Joins neighboring rows of a plan while their costs fit (next-fit).
+
+    Objectives cut pieces such that each fits by itself.
 
     Args:
       plan: rows to be joined.

@@ -11,8 +11,10 @@ PACKING = "packing"  # the input that says in which rows the tokens of a batch a
 
 
 def fill(pieces: Sequence[np.ndarray], length: int, pad: int) -> tuple[np.ndarray, np.ndarray]:
-    """Concatenates pieces into ids and segment ids [length] int32: 1 for the first piece, 2 for the
-    second, 0 for padding."""
+    """Concatenates pieces into ids and segment ids, [length] int32.
+
+    The segment id is 1 for the first piece, 2 for the second, and 0 for padding.
+    """
     ids = np.full(length, pad, np.int32)
     segments = np.zeros(length, np.int32)
     at = 0
@@ -61,8 +63,10 @@ def encoder_decoder(
 def with_decoder_start(
     inputs: Mapping[str, jax.Array], start: int | None
 ) -> Mapping[str, jax.Array]:
-    """Lets each target of a row begin with the model's own decoder_start_token_id, such as BART's;
-    None keeps it."""
+    """Starts each target of a row with the model's decoder_start_token_id, such as BART's.
+
+    None keeps the input.
+    """
     if start is None or "decoder_segment_ids" not in inputs:
         return inputs
     segments_BT = inputs["decoder_segment_ids"]
@@ -72,8 +76,10 @@ def with_decoder_start(
 
 
 def framed(row: Any, records: Any) -> dict[str, np.ndarray]:
-    """Pads a `Framed` row to the inputs of a model, each [T] int32: token types only where the
-    frame has a second one."""
+    """Pads a `Framed` row to the inputs of a model, each [T] int32.
+
+    There are token types only where the frame has a second one.
+    """
     padding = (0, records.length - len(row.ids))
     inputs = {
         "input_ids": np.pad(row.ids, padding, constant_values=records.tokenizer.pad_id),

@@ -1,5 +1,7 @@
-"""Losses as sums and weights, so that microbatches, devices and processes add up to the loss of the
-whole batch."""
+"""Losses as sums and weights.
+
+Sums of microbatches, devices and processes therefore add up to the loss of the whole batch.
+"""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -18,17 +20,18 @@ BY_SOURCE = "loss/"  # before it in the name of a metric
 
 
 class LossSums(NamedTuple):
-    """The sums of an objective over a batch or a part of one; parts add leaf by leaf
-    (`jax.tree.map(jnp.add, a, b)`).
+    """The sums of an objective over a batch or a part of one.
+
+    Parts add leaf by leaf: `jax.tree.map(jnp.add, a, b)`.
 
     A term is named after its weights, a float32 array in `targets`: `weights` for tokens,
-      `next_sentence_weight` for
-    pairs. The loss of a batch is the sum over terms of loss / weight, each with its weight in the
-    *global* batch:
+    `next_sentence_weight` for pairs. The loss of a batch is the sum over terms of loss / weight,
+    each with its weight in the *global* batch:
 
-        totals = weight_sums(batch["targets"])  # of the whole batch, before it is cut into
-        microbatches loss = objective.loss(features, part["targets"], chunks=4).mean(totals)  # of a
-        part; the losses of parts add up
+        totals = weight_sums(batch["targets"])  # of the whole batch
+        for part in microbatches:
+            sums = objective.loss(features, part["targets"], chunks=4)
+            loss += sums.mean(totals)  # the losses of parts add up
     """
 
     loss: dict[str, Array]  # term -> sum of weighted losses, float32 scalars, nats
@@ -51,8 +54,10 @@ class LossSums(NamedTuple):
         )
 
     def with_auxiliary(self, losses: dict[str, Array]) -> "LossSums":
-        """Adds auxiliary terms, such as a router's balance: means over the part, weighted by its
-        tokens."""
+        """Adds auxiliary terms, such as a router's balance.
+
+        They are means over the part, weighted by its tokens.
+        """
         weight = self.weight[self.anchor]
         terms = {name: value.astype(jnp.float32) * weight for name, value in losses.items()}
         return LossSums(
@@ -63,8 +68,7 @@ class LossSums(NamedTuple):
 
     @property
     def anchor(self) -> str:
-        """The term by whose weight auxiliary losses are weighted: the tokens', or an objective's
-        first."""
+        """The term whose weight auxiliary losses take: the tokens', or else the first."""
         return TOKENS if TOKENS in self.weight else next(iter(self.weight))
 
     def times_tokens(self, totals: dict[str, Array]) -> Array:
@@ -82,8 +86,10 @@ class LossSums(NamedTuple):
 
 
 def tokens(totals: dict[str, Array]) -> Array:
-    """Returns the weight of the tokens in the global batch, or 1 if it is 0 or the objective has no
-    tokens."""
+    """Returns the weight of the tokens in the global batch.
+
+    Returns 1 if that is 0 or the objective has no tokens.
+    """
     weight = totals.get(TOKENS, jnp.float32(1))
     return jnp.where(weight > 0, weight, 1.0)
 
@@ -140,8 +146,7 @@ def token_loss(
 
 
 def by_source(targets: Mapping[str, Array], loss_B: Array) -> dict[str, tuple[Array, Array]]:
-    """Sums losses of rows, and the weights of their tokens, for each source of a mixture; {} if
-    there is none."""
+    """Sums the losses and token weights of rows by source of a mixture; {} if there is none."""
     weight_B = targets[TOKENS].reshape(len(loss_B), -1).sum(axis=1, dtype=jnp.float32)
     rows = {
         key.removeprefix(SOURCE): is_own_B
@@ -158,7 +163,7 @@ def by_source(targets: Mapping[str, Array], loss_B: Array) -> dict[str, tuple[Ar
 
 
 def weighted(loss: Array, weights: Array, **right: Array) -> LossSums:
-    """Sums losses by their weights, and counts how often something was right.
+    """Sums losses by their weights, and counts correct predictions.
 
     Args:
       loss: float32, of any shape.

@@ -41,10 +41,9 @@ def capture(
         (1, 4, 6, 6)
 
     A name is the path of a module in the parameter tree and stands for its output:
-      `encoder/layer_0` is the hidden state
-    after the first block, `decoder/layer_2/mlp` what that feed-forward adds to it, `lm_head` the
-    logits. Names are the same for layers that are scanned, rematerialized or shared, where
-    `layer_2` is the third to run. Attention also has
+    `encoder/layer_0` is the hidden state after the first block, `decoder/layer_2/mlp` what that
+    feed-forward adds to it, `lm_head` the logits. Names are the same for layers that are scanned,
+    rematerialized or shared, where `layer_2` is the third to run. Attention also has
 
     * `logits`, float32 [B, N, T, S]: scaled dot products with bias, before the mask;
     * `weights`, float32 [B, N, T, S]: after the softmax, before dropout; with a cache, S counts its

@@ -20,7 +20,7 @@ class DoraConfig(LoraConfig):
     part in the gradient.
 
     Reference: Liu et al., "DoRA: Weight-Decomposed Low-Rank Adaptation" (2024), equation 5 and
-      section 4.3.
+    section 4.3.
     """
 
     factors: ClassVar[tuple[str, ...]] = (A, B, MAGNITUDE)

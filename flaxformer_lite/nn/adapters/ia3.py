@@ -22,7 +22,7 @@ class Ia3Config(AdapterConfig):
         paper scales what the second matrix of a feed-forward reads.
 
     Reference: Liu et al., "Few-Shot Parameter-Efficient Fine-Tuning is Better and Cheaper than
-      In-Context Learning" (2022), section 3.3.
+    In-Context Learning" (2022), section 3.3.
     """
 
     factors: ClassVar[tuple[str, ...]] = (SCALE,)

@@ -29,8 +29,8 @@ class LoraConfig(AdapterConfig):
       rslora: whether scale is alpha / sqrt(R), which keeps the size of the update as R grows.
 
     Reference: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models" (2022), section 4.1;
-      Kalajdzievski, "A Rank Stabilization Scaling Factor for Fine-Tuning with LoRA" (2023),
-      theorem 3.2.
+    Kalajdzievski, "A Rank Stabilization Scaling Factor for Fine-Tuning with LoRA" (2023), theorem
+    3.2.
     """
 
     factors: ClassVar[tuple[str, ...]] = (A, B)

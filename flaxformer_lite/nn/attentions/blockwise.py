@@ -6,7 +6,7 @@ them, rescaled whenever the largest grows. The backward pass recomputes each blo
 the logarithm of the sum. Blocks that the mask rules out are never computed.
 
 Reference: Rabe and Staats 2021 (arXiv:2112.05682); Dao et al. 2022, sections 3.1 and B.4
-  (arXiv:2205.14135).
+(arXiv:2205.14135).
 """
 
 import functools

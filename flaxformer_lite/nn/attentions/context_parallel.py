@@ -1,18 +1,16 @@
 """Context parallelism: attention over sequences that are split across devices.
 
 Each device computes its own rows and gathers all keys and values, which pass around a ring of
-  neighbors: memory is
-linear in the length, masks and biases of any kind work unchanged, and the softmax of a row is
-computed on one device. Ring attention would not gather the keys, which are small with grouped
-heads, but merge softmaxes between devices.
+neighbors: memory is linear in the length, masks and biases of any kind work unchanged, and the
+softmax of a row is computed on one device. Ring attention would not gather the keys, which are
+small with grouped heads, but merge softmaxes between devices.
 
 If later rows see more, as under a causal mask, each device swaps the second half of its rows with
-  its mirror image: out
-of 2n halves it then holds numbers 2i and 2n - 1 - 2i, and all devices have the same work.
+its mirror image: out of 2n halves it then holds numbers 2i and 2n - 1 - 2i, and all devices have
+the same work.
 
 Reference: Grattafiori et al. 2024, section 3.3.2, context parallelism by gathered keys and values
-  (arXiv:2407.21783);
-Liu et al. 2023, Ring Attention (arXiv:2310.01889).
+(arXiv:2407.21783); Liu et al. 2023, Ring Attention (arXiv:2310.01889).
 """
 
 import dataclasses

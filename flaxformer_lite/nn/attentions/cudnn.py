@@ -1,9 +1,8 @@
 """cuDNN's fused attention for NVIDIA GPUs, through `jax.nn.dot_product_attention`.
 
 The kernel takes the structure of a mask, not an array: causal masks and windows to the left are
-  static, and padding is
-one length per example. Only a bias is read for all pairs. `unsupported_reason` says which calls it
-cannot take.
+static, and padding is one length per example. Only a bias is read for all pairs.
+`unsupported_reason` says which calls it cannot take.
 
 Reference: Dao et al. 2022 (arXiv:2205.14135); jax.nn.dot_product_attention.
 """

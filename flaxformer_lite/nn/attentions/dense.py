@@ -24,7 +24,7 @@ def attend(
       ValueError: shapes that do not fit each other.
 
     Reference: Vaswani et al. 2017, section 3.2.1 (arXiv:1706.03762); grouped queries, Ainslie et
-      al. 2023 (arXiv:2305.13245); soft cap, Gemma 2 (arXiv:2408.00118), section 2.
+    al. 2023 (arXiv:2305.13245); soft cap, Gemma 2 (arXiv:2408.00118), section 2.
     """
     scores_BNTS, visible_BTS = logits(q_BTNH, k_BSKH, v_BSKH, args)
     factor = dropout_factor(args, scores_BNTS.shape)

@@ -2,8 +2,8 @@
 rules out.
 
 The kernel takes the structure of a mask, not an array: causal and sliding windows are static,
-  packed documents and
-padding are ids beside the tokens. `unsupported_reason` says which calls it cannot take.
+packed documents and padding are ids beside the tokens. `unsupported_reason` says which calls it
+cannot take.
 
 Reference: jax.experimental.pallas.ops.tpu.splash_attention; Dao et al. 2022 (arXiv:2205.14135).
 """

@@ -52,7 +52,7 @@ class FeedForward(nn.Module):
     """y = act(x W_up) W_down, or gated, y = (act(x W_gate) * x W_up) W_down.
 
     Reference: Vaswani et al. (2017), section 3.3; Shazeer, "GLU Variants Improve Transformer"
-      (2020), equation 6.
+    (2020), equation 6.
     """
 
     cfg: MlpConfig = MlpConfig()

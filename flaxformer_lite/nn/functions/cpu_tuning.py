@@ -27,8 +27,7 @@ def schedule_after(done: Sequence[jax.Array], x: jax.Array) -> jax.Array:
     whether a number is NaN.
 
     Gain: no figure of its own; `recompute_matmul` and `accumulate_product` rely on it, and without
-      it all chunks of
-    logits would exist at once.
+    it all chunks of logits would exist at once.
     """
     for array in done:
         top = array.max()
@@ -47,8 +46,7 @@ def recompute_matmul(
     8% longer there, by the TPU compiler's estimate.
 
     Gain: temporaries of a step fell from 1,174 to 1,028 MiB (GPT-2 124M) and from 796 to 652 (BERT
-      base), in the same
-    time.
+    base), in the same time.
 
     Args:
       make: elementwise or equally cheap function from the inputs to [..., I]. Anything it closes
@@ -57,7 +55,7 @@ def recompute_matmul(
       kernel_IO: the weight, in the dtype that `make` returns.
 
     Reference: Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost (arXiv:1604.06174),
-      section 4.
+    section 4.
     """
     return make(inputs) @ kernel_IO
 
@@ -90,8 +88,8 @@ def matmul_of_matrices(
     backward pass.
 
     Gain: 108 MiB of copies in a step of GPT-2 124M for the weights; for the gradients, T5-small's
-      step takes 2.65 user CPU s
-    instead of 3.60 (a sixth of that is `repeat`'s), BERT base's 3.54 instead of 4.03.
+    step takes 2.65 user CPU s instead of 3.60 (a sixth of that is `repeat`'s), BERT base's 3.54
+    instead of 4.03.
     """
     fan_in = math.prod(kernel.shape[:summed])
     rows = jax.tree.leaves(inputs)[0].shape[:-summed]
@@ -114,7 +112,7 @@ def repeat(x: jax.Array, times: int) -> jax.Array:
     small. Reverse mode only.
 
     Gain: XLA:CPU sums eight rows of half a million numbers in 28 ms of CPU, and adds them as slices
-      in 1 ms.
+    in 1 ms.
     """
     return jnp.broadcast_to(x, (times, *x.shape[1:]))
 
@@ -142,7 +140,7 @@ def accumulate_product(
     third.
 
     Gain: temporaries of GPT-2 124M's step fell from 1,321 to 1,174 MiB; its time is equal or 3%
-      less.
+    less.
 
     Args:
       total_VD: the sum so far.
@@ -175,7 +173,7 @@ def join_small(leaves: list[jax.Array]) -> list[jax.Array]:
     sum of squares.
 
     Gain: GPT-2 124M's step has 3,601 fusions instead of 4,227 and compiles in 7.1 CPU s instead of
-      7.8.
+    7.8.
     """
     small = [x.ravel() for x in leaves if x.size < SMALL]
     return [jnp.concatenate(small), *(x for x in leaves if x.size >= SMALL)] if small else leaves

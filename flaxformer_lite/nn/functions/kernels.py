@@ -12,7 +12,7 @@ gradient back.
     0.25
 
 Reference: Nadaraya 1964, On estimating regression; Tsai et al. 2019, Transformer Dissection
-  (arXiv:1908.11775).
+(arXiv:1908.11775).
 """
 
 from collections.abc import Callable
@@ -238,10 +238,8 @@ def kernel_weights(
     bandwidth^2)`, or of the kernel with a given logarithm, `K(q, k) = exp(score(q, k))`.
 
     If all keys have the same length, the Gaussian of bandwidth `H ** 0.25` gives the weights of
-    scaled dot-product
-    attention: `exp(-|q - k|^2 / 2 sqrt(H))` and `exp(q . k / sqrt(H))` then differ by one factor
-      per row, which
-    normalization removes.
+    scaled dot-product attention: `exp(-|q - k|^2 / 2 sqrt(H))` and `exp(q . k / sqrt(H))` then
+    differ by one factor per row, which normalization removes.
 
     Args:
       q_BTNH: queries.

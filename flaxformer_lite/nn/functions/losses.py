@@ -58,10 +58,9 @@ def cross_entropy(
     z_v`, in float32.
 
     Given a `DeferredLogits`, the logits of only one chunk of tokens exist at a time, and only once:
-      if the loss is
-    differentiated, the forward pass turns them into gradients straight away. The chunks divide the
-    last axis of tokens, so a batch split over devices stays split; they are unrolled, as XLA
-    parallelizes loops badly.
+    if the loss is differentiated, the forward pass turns them into gradients straight away. The
+    chunks divide the last axis of tokens, so a batch split over devices stays split; they are
+    unrolled, as XLA parallelizes loops badly.
 
         >>> projection = DeferredLogits(jnp.ones((2, 6, 4)), jnp.zeros((10, 4)))
         >>> ce = cross_entropy(projection, jnp.zeros((2, 6), jnp.int32))
@@ -89,7 +88,7 @@ def cross_entropy(
       ValueError: shapes that do not fit, or an option out of range.
 
     Reference: z-loss, Chowdhery et al. 2022, PaLM, section 5 (arXiv:2204.02311); smoothing, Szegedy
-      et al. 2016, section 7 (arXiv:1512.00567).
+    et al. 2016, section 7 (arXiv:1512.00567).
     """
     tokens = (projection.x if isinstance(projection, DeferredLogits) else projection).shape[:-1]
     weights = jnp.ones(tokens, jnp.float32) if weights is None else weights.astype(jnp.float32)

@@ -2,8 +2,8 @@
 `picture`.
 
 A mask is a small function of row and column numbers, not an array: dense attention evaluates it for
-  all of T x S,
-blockwise attention for one block at a time, and decoding with a cache for a single row.
+all of T x S, blockwise attention for one block at a time, and decoding with a cache for a single
+row.
 
     >>> mask = causal() & segments(jnp.array([[1, 1, 2, 2, 0]]))
     >>> print(mask.picture(5))

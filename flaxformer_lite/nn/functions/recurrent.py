@@ -48,7 +48,7 @@ def lstm_step(state: State, gates_BZU: jax.Array, kernel_UZU: jax.Array) -> Stat
       kernel_UZU: U of the four.
 
     Reference: Hochreiter and Schmidhuber 1997, "Long Short-Term Memory"; forget gates, Gers et al.
-      2000.
+    2000.
     """
     h_BU, c_BU = state
     i, f, g, o = jnp.unstack(gates_BZU + recurrent(h_BU, kernel_UZU), axis=1)
@@ -69,7 +69,7 @@ def gru_step(state: State, gates_BZU: jax.Array, kernel_UZU: jax.Array, bias_U: 
       bias_U: b.
 
     Reference: Cho et al. 2014, "Learning Phrase Representations using RNN Encoder-Decoder"
-      (arXiv:1406.1078).
+    (arXiv:1406.1078).
     """
     (h_BU,) = state
     r_BU, z_BU, n_BU = jnp.unstack(recurrent(h_BU, kernel_UZU), axis=1)

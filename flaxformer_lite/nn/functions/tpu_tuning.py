@@ -58,8 +58,7 @@ def materialize_gradient(arrays: Any) -> Any:
     that reads them.
 
     The TPU compiler fuses the gradient of a gated activation into both products, of inputs and of
-      weights. Gain: held as
-    arrays, it makes the step of Llama 7B 6% shorter.
+    weights. Gain: held as arrays, it makes the step of Llama 7B 6% shorter.
     """
     return arrays
 

@@ -161,7 +161,7 @@ class Attention(nn.Module):
     positions counted from the first slot.
 
     Reference: Vaswani et al. (2017), section 3.2; Shazeer (2019) for one, Ainslie et al. (2023) for
-      grouped K/V heads.
+    grouped K/V heads.
     """
 
     cfg: AttentionConfig

@@ -86,7 +86,7 @@ class Attentive(nn.Module):
     et al. start from the encoder's and may feed y_{t-1} back.
 
     Reference: Bahdanau et al. 2015 (arXiv:1409.0473); Luong et al. 2015, section 3.1
-      (arXiv:1508.04025).
+    (arXiv:1508.04025).
     """
 
     cfg: AttentiveConfig

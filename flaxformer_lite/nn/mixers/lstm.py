@@ -13,7 +13,7 @@ class LstmConfig(RecurrentConfig):
     """The record of the LSTM layer; its options are those of RecurrentConfig.
 
     Reference: Hochreiter and Schmidhuber 1997; Zaremba et al. 2014 (arXiv:1409.2329) for stacks of
-      layers.
+    layers.
     """
 
     name: ClassVar[str] = "lstm"

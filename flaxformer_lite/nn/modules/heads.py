@@ -70,7 +70,7 @@ class MaskedLmHead(nn.Module):
     vocabulary.
 
     Reference: Devlin et al., "BERT" (2019), appendix A.2, and the published code's
-      `get_masked_lm_output`.
+    `get_masked_lm_output`.
     """
 
     cfg: VocabConfig

@@ -1,7 +1,7 @@
 """No encoding: a causal decoder can infer positions from what it may not see.
 
 Reference: Kazemnejad et al. 2023, The Impact of Positional Encoding on Length Generalization
-  (arXiv:2305.19466).
+(arXiv:2305.19466).
 """
 
 from dataclasses import dataclass

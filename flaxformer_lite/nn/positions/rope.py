@@ -33,9 +33,9 @@ class Rope(Encoding):
     they were rotated when they were written.
 
     Reference: Su et al. 2021, section 3.2 (arXiv:2104.09864). Scalings: linear, Chen et al. 2023
-      (arXiv:2306.15595); ntk, dynamic and yarn, Peng et al. 2023 (arXiv:2309.00071), section 3 and
-      appendix B.2; llama3, Grattafiori et al. 2024 (arXiv:2407.21783); longrope, Ding et al. 2024
-      (arXiv:2402.13753), section 3.
+    (arXiv:2306.15595); ntk, dynamic and yarn, Peng et al. 2023 (arXiv:2309.00071), section 3 and
+    appendix B.2; llama3, Grattafiori et al. 2024 (arXiv:2407.21783); longrope, Ding et al. 2024
+    (arXiv:2402.13753), section 3.
     """
 
     base: Positive = 10000.0

@@ -1,8 +1,7 @@
-"""Answers that are parts of a text: reading them, searching for the best one, and SQuAD's scores.
+"""Answers that are parts of a text: parsing, search for the best span, and SQuAD's scores.
 
 References: Rajpurkar et al. 2016 (arXiv:1606.05250), section 6.1, for exact match and F1; Rajpurkar
-  et al. 2018
-(arXiv:1806.03822) for questions without an answer.
+et al. 2018 (arXiv:1806.03822) for questions without an answer.
 """
 
 import collections
@@ -27,8 +26,9 @@ class Answer(NamedTuple):
 
 
 def answers_of(value: Any, context: str, where: str) -> list[Answer]:
-    """Reads the answers of a row: {text, answer_start} with lists or single values, a list of such,
-    or a text alone.
+    """Parses the answers of a row.
+
+    They are {text, answer_start} with lists or single values, a list of these, or a text alone.
 
     Raises:
       ConfigError: they have another form, or the context does not hold them there.
@@ -65,8 +65,10 @@ def answers_of(value: Any, context: str, where: str) -> list[Answer]:
 
 
 def best_span(start_T: np.ndarray, end_T: np.ndarray, longest: int) -> tuple[float, int, int]:
-    """Returns the highest start_T[i] + end_T[j] with i <= j < i + longest, and i and j; -inf for T
-    = 0."""
+    """Returns the highest start_T[i] + end_T[j] with i <= j < i + longest, and i and j.
+
+    The sum is -inf for T = 0.
+    """
     best = -np.inf, 0, 0
     for more in range(min(longest, len(start_T))):
         sums = start_T[: len(start_T) - more] + end_T[more:]
@@ -76,14 +78,14 @@ def best_span(start_T: np.ndarray, end_T: np.ndarray, longest: int) -> tuple[flo
 
 
 def normalized(text: str) -> str:
-    """Removes what SQuAD's scores do not count: case, punctuation, articles, further white
-    space."""
+    """Removes what SQuAD's scores ignore: case, punctuation, articles and extra whitespace."""
     return " ".join(ARTICLES.sub(" ", text.lower().translate(NO_PUNCTUATION)).split())
 
 
 def squad_scores(predicted: Sequence[str], true: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Computes the means of exact match and of F1 over words, each the best over a question's true
-    answers.
+    """Computes the means of exact match and of F1 over words.
+
+    Each question counts its best score over all true answers.
 
     Args:
       predicted: an answer per question; empty for none.
@@ -100,7 +102,7 @@ def squad_scores(predicted: Sequence[str], true: Sequence[Sequence[str]]) -> dic
 
 
 def _overlap(given: list[str], due: list[str]) -> float:
-    """Computes F1 of two bags of words; two empty ones agree."""
+    """Computes F1 of two bags of words; two empty bags match."""
     if not given or not due:
         return float(given == due)
     return (

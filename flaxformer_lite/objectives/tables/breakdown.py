@@ -32,7 +32,7 @@ class ClassScores(NamedTuple):
 
 
 def class_scores(hits_C: np.ndarray, predicted_C: np.ndarray, true_C: np.ndarray) -> ClassScores:
-    """Computes scores from how often each class is predicted rightly, is predicted, and is true."""
+    """Computes scores from each class's correct predictions, predictions, and true labels."""
 
     def ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
         return above / np.maximum(below, 1)
@@ -61,7 +61,7 @@ def class_table(names: Sequence[str], scores: ClassScores, kind: str = "class") 
 
 
 def confusion_table(names: Sequence[str], counts_CC: np.ndarray) -> Breakdown:
-    """Tabulates a confusion matrix; of many classes, the pairs that are confused most often."""
+    """Tabulates a confusion matrix, or the most frequent confusions if there are many classes."""
     if len(names) <= CONFUSED:
         rows: list[list[Cell]] = [
             [name, *map(int, counts)] for name, counts in zip(names, counts_CC, strict=True)
@@ -82,18 +82,20 @@ def confusion_table(names: Sequence[str], counts_CC: np.ndarray) -> Breakdown:
 def worst_table(
     head: Sequence[str], badness: np.ndarray, row: Callable[[int], list[Cell]]
 ) -> Breakdown:
-    """Lists the worst errors: `row` of the examples with the greatest `badness`, of those that are
-    wrong (above 0)."""
+    """Lists the worst errors: `row(i)` for the wrong examples of greatest `badness`.
+
+    An example is wrong if its badness is above 0.
+    """
     order = np.argsort(-badness, kind="stable")[:WORST]
     return Breakdown("worst errors", tuple(head), [row(int(i)) for i in order if badness[i] > 0])
 
 
 def cell_text(cell: Cell) -> str:
-    """Returns a cell as it is shown."""
+    """Formats a cell for display."""
     return f"{cell:.3f}" if isinstance(cell, float) else str(cell)
 
 
 def shortened(text: str) -> str:
-    """Returns a text on one line, cut where it is long."""
+    """Puts a text on one line and truncates it."""
     line = " ".join(text.split())
     return line if len(line) <= TEXT else f"{line[: TEXT - 4]} ..."

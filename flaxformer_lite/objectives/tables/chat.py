@@ -1,5 +1,4 @@
-"""The base of tasks on conversations: chat templates, and what a decoder writes as the next
-answer."""
+"""The base of tasks on conversations: chat templates, and generation of the next answer."""
 
 import json
 from collections.abc import Sequence
@@ -24,8 +23,7 @@ PLAIN = (
 
 
 class Turns(NamedTuple):
-    """A conversation as tokens, [T] int32: its ids, 1 for those of answers, the ids before the last
-    answer.
+    """A conversation as tokens, [T] int32: ids, answer mask, and the ids before the last answer.
 
     `end` is the special token that ends a turn, or None.
     """
@@ -59,8 +57,9 @@ class ChatTask(WritingTask):
         return {"chat_template": self.template or PLAIN}
 
     def turns(self, conversations: Sequence[Messages], limit: int, reader: Any) -> list[Turns]:
-        """Tokenizes conversations; one that ends with another role gets an answer without letters
-        and weights.
+        """Tokenizes conversations.
+
+        A conversation that does not end with an answer gets an empty one without weights.
 
         A conversation that is too long loses its end, so its last answer may have no tokens.
         """
@@ -77,8 +76,10 @@ class ChatTask(WritingTask):
         ]
 
     def limits(self, records: Any) -> dict[str, Any]:
-        """Returns the length of an answer, and the ids that end it: end-of-text, and what the
-        template ends turns with."""
+        """Returns the maximum length of an answer, and the stop tokens.
+
+        These are end-of-text, and the token that the template ends turns with.
+        """
         ends = {records.tokenizer.eos_id, records.features[0][0].end} - {None}
         return {"max_new_tokens": self.answer_length, "eos_token_id": tuple(sorted(ends))}
 
@@ -90,7 +91,7 @@ class ChatTask(WritingTask):
 
 
 def messages_of(value: Any, number: int, role: str) -> Messages:
-    """Returns the messages of a row: a list, its JSON, or a text, which is the user's.
+    """Parses the messages of a row: a list, its JSON, or the text of a user.
 
     Raises:
       ConfigError: it is neither.
@@ -123,14 +124,13 @@ def messages_of(value: Any, number: int, role: str) -> Messages:
 
 
 def asked_and_answered(messages: Messages) -> tuple[str, str | None]:
-    """Returns the last text that is no answer, and the answer with which the messages end, if they
-    do."""
+    """Returns the last text that is not an answer, and the final answer, if there is one."""
     asked = next((m["content"] for m in reversed(messages) if m["role"] != ANSWERS), "")
     return asked, messages[-1]["content"] if messages[-1]["role"] == ANSWERS else None
 
 
 def check_known(row: Row, roles: Sequence[str], number: int) -> None:
-    """Refuses a row that has none of the columns that may begin a conversation."""
+    """Rejects a row that has none of the columns that may begin a conversation."""
     if all(row[role] is None for role in roles):
         raise ConfigError(
             f"row {number + 1}: has no {' or '.join(roles)}; name the column with"

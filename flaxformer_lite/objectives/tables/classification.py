@@ -1,8 +1,7 @@
 """Classification of texts or pairs of texts, into one class or several, and regression of a number.
 
 Reference: Devlin et al. 2019, section 4.1 (arXiv:1810.04805); class weights as in King and Zeng
-  2001, "Logistic
-Regression in Rare Events Data".
+2001, "Logistic Regression in Rare Events Data".
 """
 
 import collections
@@ -85,7 +84,7 @@ TEXTS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Classification(Labelled):
-    """Maximizes log P(label | text); a text that is too long for its row is cut.
+    """Maximizes log P(label | text); a text that does not fit its row is truncated.
 
     `kind="single"` has one label per row, a softmax over classes. `multiple` has any number of
     labels, each class a sigmoid of its own; a field of csv holds them with `;`, `|` or `,` in
@@ -201,9 +200,11 @@ class Classification(Labelled):
         return (len(feature[0].ids),)
 
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
-        """Returns inputs input_ids, attention_mask and, of pairs, token_type_ids [T] int32; targets
-        label, [] int32, [C] int32 if multiple, or `number` [] float32, and their weights, []
-        float32."""
+        """Returns inputs input_ids, attention_mask and, for pairs, token_type_ids, [T] int32.
+
+        Targets are `label`, [] int32 ([C] if `multiple`), or `number`, [] float32, with their
+        weights, [] float32.
+        """
         row, target = records.features[index]
         weight = np.float32(1)
         if self.kind == "single" and self.class_weights:
@@ -269,7 +270,7 @@ class Classification(Labelled):
     def breakdown(
         self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Any
     ) -> list[Breakdown]:
-        """Returns the scores of each class, which classes are confused, and the worst errors."""
+        """Returns the scores of each class, the confusion matrix, and the worst errors."""
         records = data.records
         logits_NC = predictions["logits"].astype(np.float64)
         target = records.column(1)[examples]
@@ -306,7 +307,7 @@ class Classification(Labelled):
         ]
 
     def decode(self, predictions: Mapping[str, np.ndarray], records: Any) -> list[dict[str, Any]]:
-        """Returns for each row `prediction` and, of classes, `probability_LABEL` for each."""
+        """Returns for each row `prediction` and, for classes, `probability_LABEL` of each."""
         logits_NC = predictions["logits"].astype(np.float64)
         if self.kind == "number":
             return [{"prediction": float(value)} for value in logits_NC[:, 0]]
@@ -326,8 +327,11 @@ class Classification(Labelled):
         ]
 
     def fit_baseline(self, data: Any) -> dict[str, Any]:
-        """Returns the mean number, the labels that more than half of the rows have, or the most
-        frequent class."""
+        """Returns the constant prediction of the baseline.
+
+        It is the mean number, the labels that more than half of the rows have, or the most frequent
+        class.
+        """
         train = data.splits["train"].column(1)
         if self.kind == "number":
             return {"always": float(train.mean())}
@@ -336,7 +340,7 @@ class Classification(Labelled):
         return {"always": int(np.bincount(train).argmax())}
 
     def baseline(self, data: Any, fitted: dict[str, Any] | None) -> tuple[str, float] | None:
-        """Returns what always predicting the same achieves on the held-out rows."""
+        """Returns the held-out score of the constant prediction."""
         if fitted is None:
             return None
         held = data.splits["eval"].column(1)
@@ -362,7 +366,7 @@ class Classification(Labelled):
         return f"{super().show(records, index)!r:.300} -> {told} ({len(row.ids)} tokens)"
 
     def _values(self, row: Row, number: int) -> list[Any]:
-        """Returns the labels of a row, as the table has them."""
+        """Returns the labels of a row as they stand in the table."""
         value = row["label"]
         if self.is_missing("label", value):
             raise ConfigError(f"row {number + 1} has no label; remove it, or predict it.")

@@ -1,9 +1,9 @@
-"""Direct preference optimization: a decoder learns which of two answers is preferred, without a
-reward model.
+"""Direct preference optimization.
+
+A decoder learns which of two answers is preferred, without a reward model.
 
 Reference: Rafailov et al. 2023, "Direct Preference Optimization", equation 7 (arXiv:2305.18290);
-  label smoothing is
-equation 3 of Mitchell 2023, "A note on DPO with noisy preferences".
+label smoothing is equation 3 of Mitchell 2023, "A note on DPO with noisy preferences".
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,10 +36,9 @@ SIDES = ("chosen", "rejected")
 
 @dataclass(frozen=True, kw_only=True)
 class Dpo(ChatTask):
-    """Minimizes -log sigmoid(r_w - r_l), r = beta log(p(answer | prompt) / p_start(answer |
-    prompt)).
+    """Minimizes -log sigmoid(r_w - r_l), r = beta log(p(answer | prompt) / p_0(answer | prompt)).
 
-    p_start are the starting weights, whose log-probabilities are computed once, before the first
+    p_0 are the starting weights, whose log-probabilities are computed once, before the first
     step. Chosen answer w and rejected answer l share a row, each with the prompt and half of its
     tokens, and do not see each other. Where they are conversations, only the last answer counts. A
     side that is too long loses its end; a row with a side of which no answer is left is dropped.
@@ -81,8 +80,11 @@ class Dpo(ChatTask):
         return made
 
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
-        """Returns inputs input_ids, segment_ids (1 chosen, 2 rejected), labels, answers (likewise,
-        else 0), [T] int32, and reference, [2] float32; targets weights, [] float32."""
+        """Returns inputs input_ids, segment_ids, labels, answers, [T] int32; reference, [2] float32.
+
+        segment_ids are 1 for the chosen and 2 for the rejected side; answers likewise, else 0. The
+        target is weights, [] float32.
+        """
         pair = records.features[index]
         room = records.length + 1
         ids, segments = fill([side.ids for side in pair], room, records.tokenizer.pad_id)
@@ -129,15 +131,17 @@ class Dpo(ChatTask):
         return {"log_probs": answer_log_probs(outputs, 4)}
 
     def held_out_metrics(self, metrics: dict[str, float], data: Any) -> dict[str, float]:
-        """Returns the metrics; none for new rows, for which the starting weights have not been
-        asked."""
+        """Returns the metrics, or none for new rows.
+
+        The starting weights have not been evaluated on new rows.
+        """
         return {} if data.records.reference is None else metrics
 
     def fit_baseline(self, data: Any) -> dict[str, Any]:
         return {}
 
     def baseline(self, data: Any, fitted: dict[str, Any] | None) -> tuple[str, float] | None:
-        """Returns how often the longer answer is preferred; of two equally long ones, half."""
+        """Returns how often the longer answer is preferred; ties count half."""
         if data.records.reference is None:
             return None
         lengths = np.asarray(
@@ -158,7 +162,7 @@ class Dpo(ChatTask):
 
 
 def answer_log_probs(outputs: Any, chunks: int) -> jax.Array:
-    """Computes the log-probability of the chosen and of the rejected answer, [B, 2] float32."""
+    """Computes the log-probabilities of the chosen and the rejected answer, [B, 2] float32."""
     projection, inputs = outputs
     log_probs_BT = token_log_probs(projection, inputs["labels"], chunks=chunks)
     return jnp.stack(
@@ -168,7 +172,7 @@ def answer_log_probs(outputs: Any, chunks: int) -> jax.Array:
 
 
 def _last(side: Any) -> np.ndarray:
-    """Returns the marks of the last answer only."""
+    """Returns the answer mask of the last answer only."""
     return side.answers * (np.arange(len(side.ids)) >= len(side.prompt))
 
 

@@ -1,8 +1,7 @@
 """Instruction tuning of decoders: the loss of answers in conversations.
 
 Reference: Wei et al. 2021, "Finetuned Language Models Are Zero-Shot Learners" (arXiv:2109.01652);
-  the columns
-instruction, input and output are those of Taori et al. 2023, Alpaca.
+the columns instruction, input and output are those of Taori et al. 2023, Alpaca.
 """
 
 from collections.abc import Sequence
@@ -26,8 +25,9 @@ from flaxformer_lite.objectives.tables.task import Column, Row, text_of
 
 @dataclass(frozen=True, kw_only=True)
 class Instruction(ChatTask):
-    """Maximizes sum_t log P(x_t | x_<t) over the tokens of answers, from the first letter to the
-    token that ends a turn.
+    """Maximizes sum_t log P(x_t | x_<t) over the tokens of answers.
+
+    An answer extends from its first letter to the token that ends the turn.
 
     A row has `messages`, or a prompt (with `context` under it) and a response. All answers of a
     conversation count. A conversation that is too long loses its end, and is dropped if no answer
@@ -59,8 +59,10 @@ class Instruction(ChatTask):
         ]
 
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
-        """Returns inputs input_ids, segment_ids [T] int32; targets labels [T] int32, weights [T], 1
-        for answers."""
+        """Returns inputs input_ids and segment_ids, [T] int32.
+
+        Targets are labels, [T] int32, and weights, [T], 1 for answers.
+        """
         pieces = records.features[index]
         example = next_tokens([piece.ids for piece in pieces], records)
         answers, _ = fill([piece.answers for piece in pieces], records.length + 1, 0)

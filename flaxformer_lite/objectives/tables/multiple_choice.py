@@ -1,7 +1,7 @@
 """Multiple choice: which of several texts continues or answers another.
 
 References: Zellers et al. 2018, SWAG (arXiv:1808.05326); Devlin et al. 2019, section 4.4
-  (arXiv:1810.04805).
+(arXiv:1810.04805).
 """
 
 import dataclasses
@@ -41,7 +41,7 @@ class Choices(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class MultipleChoice(Task):
-    """Maximizes log P(choice | text), a softmax over one logit per pair of the text and a choice.
+    """Maximizes log P(choice | text), a softmax over one logit per pair of text and choice.
 
     A row has a `question` and its `choices`, a list, {label, text}, or columns ending0, ending1,
     ... Choices begin with `start`, if there is one (SWAG's sent2), and with the question if there
@@ -119,9 +119,10 @@ class MultipleChoice(Task):
         return tuple(1 if row is None else len(row.ids) for row in feature.rows)
 
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
-        """Returns inputs input_ids, attention_mask and, of some encoders, token_type_ids [C, T]
-        int32; targets label, [] int32, and weights, [] float32. A choice that the row lacks is
-        padding of which one token is kept.
+        """Returns inputs input_ids, attention_mask, for some encoders token_type_ids, [C, T] int32.
+
+        Targets are label, [] int32, and weights, [] float32. A choice that the row lacks is
+        padding, with one token attended to.
         """
         chosen = records.features[index]
         absent = {name: np.zeros_like(x) for name, x in framed(chosen.rows[0], records).items()}
@@ -145,8 +146,7 @@ class MultipleChoice(Task):
         return {"logits": outputs}
 
     def decode(self, predictions: Mapping[str, np.ndarray], records: Any) -> list[dict[str, Any]]:
-        """Returns for each row `prediction`, the number of a choice from 0, its text, `choice`, and
-        its `probability`."""
+        """Returns for each row `prediction` (an index), the `choice` itself, and its `probability`."""
         told = []
         for row, logits in zip(records.rows, predictions["logits"].astype(np.float64), strict=True):
             best = int(logits.argmax())
@@ -173,7 +173,7 @@ class MultipleChoice(Task):
 
 
 def _choices(row: Row, where: str = "") -> tuple[list[str], list[str]]:
-    """Returns the texts of the choices, and their names if they have some."""
+    """Returns the texts of the choices, and their names if they have any."""
     given = row["choices"]
     if given is None:
         given = [row[column.role] or "" for column in ENDINGS]
@@ -193,7 +193,7 @@ def _choices(row: Row, where: str = "") -> tuple[list[str], list[str]]:
 
 
 def _label(value: Any, choices: list[str], names: list[str], where: str) -> int:
-    """Returns the number of the right choice; 0 if it is to be predicted."""
+    """Returns the index of the right choice; 0 if it is to be predicted."""
     if value is None:
         return 0
     told = str(value).strip()

@@ -1,7 +1,7 @@
-"""Extractive question answering: the part of a context that answers a question, or none.
+"""Extractive question answering: the span of a context that answers a question, or none.
 
 References: Devlin et al. 2019, sections 4.2 and 4.3 (arXiv:1810.04805); Rajpurkar et al. 2018
-  (arXiv:1806.03822).
+(arXiv:1806.03822).
 """
 
 import dataclasses
@@ -98,8 +98,10 @@ class QuestionAnswering(Task):
         ]
 
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
-        """Returns inputs input_ids, attention_mask and, of some encoders, token_type_ids [T] int32;
-        targets start and end, [] int32, and weights, [] float32."""
+        """Returns inputs input_ids, attention_mask, for some encoders token_type_ids, [T] int32.
+
+        Targets are start and end, [] int32, and weights, [] float32.
+        """
         window = records.features[index]
         targets = {
             "start": np.int32(window.start),
@@ -128,28 +130,30 @@ class QuestionAnswering(Task):
     def scores(
         self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Any
     ) -> dict[str, float]:
-        """Computes SQuAD's F1 and exact match of the questions to which the examples belong."""
+        """Computes SQuAD's F1 and exact match of the questions that the examples belong to."""
         found = self._guesses(predictions, examples, data.records)
         return squad_scores(
             [self._answer(guess)[0] for guess in found.values()], _true(data.records, found)
         )
 
     def decode(self, predictions: Mapping[str, np.ndarray], records: Any) -> list[dict[str, Any]]:
-        """Returns for each row `prediction`, the text of the answer or nothing, and `probability`,
-        that of its start times that of its end."""
+        """Returns for each row `prediction`, the text of the answer or "", and `probability`.
+
+        The probability is that of the answer's start times that of its end.
+        """
         found = self._guesses(predictions, np.arange(len(records)), records)
         told = [self._answer(found[number]) for number in range(len(records.rows))]
         return [{"prediction": text, "probability": share} for text, share in told]
 
     def fit_baseline(self, data: Any) -> dict[str, Any]:
-        """Chooses how many words to answer with: as many as usual, or none, whichever is better."""
+        """Chooses the baseline's answer length: the median in words, or 0 if that is better."""
         train = data.splits["train"]
         lengths = [len(answers[0].text.split()) for answers in map(_answers, train.rows) if answers]
         usual = int(np.median(lengths)) if lengths else 0
         return {"words": max(usual, 0, key=lambda words: _first_words_f1(words, train))}
 
     def baseline(self, data: Any, fitted: dict[str, Any] | None) -> tuple[str, float] | None:
-        """Answers with the first words of the context, or never."""
+        """Answers with the first words of the context, or with nothing."""
         if fitted is None:
             return None
         name = "first words of the context" if fitted["words"] else "no answer"
@@ -224,7 +228,7 @@ class QuestionAnswering(Task):
         return Guess(score, text, float(np.exp(score - total)), none, float(np.exp(none - total)))
 
     def _answer(self, guess: Guess) -> tuple[str, float]:
-        """Returns the answer and its probability; no text for none."""
+        """Returns the answer and its probability; the text is empty for no answer."""
         if self.no_answer and guess.none - guess.score > self.null_threshold:
             return "", guess.none_share
         return guess.text, guess.share
@@ -239,8 +243,10 @@ def _true(records: Any, rows: Any) -> list[list[str]]:
 
 
 def _columns(row: Any, answer: Answer, none: int) -> tuple[int, int]:
-    """Returns the columns of the answer's first and last token, or of none if the window does not
-    hold all of it."""
+    """Returns the columns of the answer's first and last token.
+
+    Returns the column of "no answer" twice if the window does not hold the whole answer.
+    """
     columns = np.flatnonzero(row.part == 1)
     begin = answer.start
     stop = answer.start + len(answer.text)

@@ -1,5 +1,4 @@
-"""Reranking: a cross-encoder reads a query with a passage, and says how well the passage answers
-it.
+"""Reranking: a cross-encoder reads a query with a passage and scores how well it answers.
 
 Reference: Nogueira and Cho 2019 (arXiv:1901.04085).
 """
@@ -24,8 +23,7 @@ from flaxformer_lite.objectives.tables.task import Column, Row, Task, number_of,
 
 
 class Judged(NamedTuple):
-    """A query with a passage: its tokens, whether the passage answers it, from 0 to 1, and the
-    number of the query."""
+    """A query with a passage."""
 
     row: Any
     label: np.float32
@@ -34,11 +32,12 @@ class Judged(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Reranking(Task):
-    """Maximizes log P(passage answers query), the sigmoid of one logit for the pair; labels are 0,
-    1, or between.
+    """Maximizes log P(passage answers query), the sigmoid of one logit for the pair.
+
+    Labels are 0, 1, or between.
 
     Metrics take the passages of each query together, as the rows have them: a first stage's
-      candidates, usually.
+    candidates, usually.
     """
 
     head: ClassVar[str] = "sequence_classification"
@@ -73,8 +72,10 @@ class Reranking(Task):
         return (len(feature.row.ids),)
 
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
-        """Returns inputs input_ids, attention_mask and, of some encoders, token_type_ids [T] int32;
-        targets label and weights, [] float32."""
+        """Returns inputs input_ids, attention_mask, for some encoders token_type_ids, [T] int32.
+
+        Targets are label and weights, [] float32.
+        """
         row, label, _ = records.features[index]
         return {
             "inputs": framed(row, records),
@@ -118,8 +119,10 @@ class Reranking(Task):
 
 
 def _scores(value_N: np.ndarray, judged: Sequence[Judged]) -> dict[str, float]:
-    """Computes the scores of the first right passage of each query that has one; ties count against
-    it."""
+    """Computes retrieval scores from the rank of each query's first relevant passage.
+
+    Queries without one are left out; ties count against the passage.
+    """
     label_N = np.asarray([one.label for one in judged])
     query_N = np.asarray([one.query for one in judged])
     found = []

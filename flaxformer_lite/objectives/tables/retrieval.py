@@ -1,5 +1,4 @@
-"""Retrieval: the rank of each question's answer among all answers, its scores, and the answers with
-the same words."""
+"""Retrieval: the rank of each question's answer among all answers, and a tf-idf baseline."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,8 +17,9 @@ SHOWN = (
 
 
 def ranks(question_ND: Any, answer_ND: Any, pairs_N2: np.ndarray) -> np.ndarray:
-    """Computes the rank of each row's answer by dot product, from 1, among the distinct answers of
-    all rows, [N] int.
+    """Computes the rank of each row's answer by dot product, [N] int, from 1.
+
+    It is the rank among the distinct answers of all rows.
 
     Other answers of the same question are left out, and so is the question's own text; ties count
     against a row.
@@ -46,14 +46,16 @@ def ranks(question_ND: Any, answer_ND: Any, pairs_N2: np.ndarray) -> np.ndarray:
 
 
 def scores(rank_N: np.ndarray) -> dict[str, float]:
-    """Computes the mean reciprocal rank, and how often the rank is among the first 1 and 10."""
+    """Computes the mean reciprocal rank, and recall at 1 and 10."""
     recall = {f"recall_{k}": float((rank_N <= k).mean()) for k in (1, 10)}
     return {"mrr": float((1 / rank_N).mean()), **recall}
 
 
 def same_words(first: Sequence[str], second: Sequence[str]) -> tuple[Any, Any] | None:
-    """Returns tf-idf vectors of length one, sparse [N, words] each; None without scikit-learn, or
-    without words."""
+    """Returns tf-idf vectors of unit length, sparse [N, words] each.
+
+    Returns None without scikit-learn, or without words.
+    """
     if (text := library("sklearn.feature_extraction.text")) is None:
         return None
     try:

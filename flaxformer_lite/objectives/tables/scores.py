@@ -1,5 +1,8 @@
-"""Scores of predictions. Those of texts are computed by the libraries that the field quotes, of the
-extra `evaluate`; without it there are fewer."""
+"""Scores of predictions.
+
+Scores of texts come from the libraries that the field quotes, of the extra `evaluate`; without it
+they are left out.
+"""
 
 import collections
 import functools
@@ -17,7 +20,7 @@ LOG = logging.getLogger("flaxformer_lite")
 
 @functools.cache
 def library(name: str) -> Any:
-    """Imports a library of the extra; None, said once, if it is not installed."""
+    """Imports a library of the extra; returns None, with one warning, if it is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -30,15 +33,17 @@ def library(name: str) -> Any:
 
 
 def single_label(predicted: np.ndarray, true: np.ndarray, *, classes: int) -> dict[str, float]:
-    """Computes F1 (of the second of two classes, as GLUE has it; else the macro mean over the
-    classes that are true or predicted somewhere) and the Matthews correlation.
+    """Computes F1 and the Matthews correlation.
+
+    F1 is that of the second of two classes, as in GLUE, else the macro mean over the classes that
+    are true or predicted somewhere.
 
     Args:
       predicted, true: [N] int, numbers of classes.
       classes: how many there are.
 
     References: Gorodkin 2004 for the Matthews correlation of several classes. The values are those
-      of scikit-learn.
+    of scikit-learn.
     """
     counts_CC = confusion_matrix(predicted, true, classes)
     hits_C = np.diag(counts_CC)
@@ -75,8 +80,10 @@ def micro_f1(predicted: np.ndarray, true: np.ndarray) -> float:
 
 
 def correlations(predicted: np.ndarray, true: np.ndarray) -> dict[str, float]:
-    """Computes the Pearson and Spearman correlations of numbers, [N]; 0 where one of the two is
-    constant."""
+    """Computes the Pearson and Spearman correlations of numbers, [N].
+
+    They are 0 where one of the two is constant.
+    """
     if (stats := library("scipy.stats")) is None or len(true) < 2:
         return {}
     if np.ptp(predicted) == 0 or np.ptp(true) == 0:
@@ -89,8 +96,7 @@ def correlations(predicted: np.ndarray, true: np.ndarray) -> dict[str, float]:
 
 
 def translation(written: list[str], references: list[str]) -> dict[str, float]:
-    """Computes BLEU and chrF of a corpus, from 0 to 100, as sacrebleu defines them (Post 2018,
-    Popović 2015)."""
+    """Computes corpus BLEU and chrF, from 0 to 100, as sacrebleu (Post 2018, Popović 2015)."""
     if (sacrebleu := library("sacrebleu")) is None:
         return {}
     found = {"bleu": sacrebleu.corpus_bleu, "chrf": sacrebleu.corpus_chrf}
@@ -98,8 +104,10 @@ def translation(written: list[str], references: list[str]) -> dict[str, float]:
 
 
 def summaries(written: list[str], references: list[str]) -> dict[str, float]:
-    """Computes the mean F1 of ROUGE-1, ROUGE-2 and the summary-level ROUGE-L, from 0 to 1, with
-    stems (Lin 2004)."""
+    """Computes the mean F1 of ROUGE-1, ROUGE-2 and summary-level ROUGE-L.
+
+    Scores are from 0 to 1, with stemming (Lin 2004).
+    """
     if (rouge := library("rouge_score.rouge_scorer")) is None:
         return {}
     names = ("rouge1", "rouge2", "rougeLsum")
@@ -111,7 +119,7 @@ def summaries(written: list[str], references: list[str]) -> dict[str, float]:
 
 
 def entities(predicted: list[list[str]], true: list[list[str]]) -> dict[str, float]:
-    """Computes precision, recall and F1 of entities: right if both borders and the kind are."""
+    """Computes precision, recall and F1 of entities, which must match in both borders and kind."""
     by_kind = entity_scores(predicted, true)
     hits, chosen, real = np.sum(list(by_kind.values()), axis=0) if by_kind else np.zeros(3)
     total = class_scores(np.atleast_1d(hits), np.atleast_1d(chosen), np.atleast_1d(real))
@@ -125,7 +133,7 @@ def entities(predicted: list[list[str]], true: list[list[str]]) -> dict[str, flo
 def entity_scores(
     predicted: list[list[str]], true: list[list[str]]
 ) -> dict[str, tuple[int, int, int]]:
-    """Counts entities by kind: how many are predicted rightly, are predicted, and are true."""
+    """Counts correctly predicted, predicted, and true entities of each kind."""
     chosen = {(row, *span) for row, tags in enumerate(predicted) for span in spans(tags)}
     real = {(row, *span) for row, tags in enumerate(true) for span in spans(tags)}
     counted = [
@@ -136,7 +144,7 @@ def entity_scores(
 
 
 def spans(tags: list[str]) -> list[tuple[str, int, int]]:
-    """Returns the entities that tags mark, as (kind, first word, last word).
+    """Returns the entities in a sequence of tags, as (kind, first word, last word).
 
     Reads BIO, IOB2 and BIOES as conlleval and seqeval's default mode do: an entity begins at B or
     S, after O, E or S, and where the kind changes, even if its own tag says that it continues.

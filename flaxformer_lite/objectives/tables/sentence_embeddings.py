@@ -1,9 +1,8 @@
 """Sentence embeddings: texts that belong together get vectors of high cosine similarity.
 
 References: Reimers and Gurevych 2019, Sentence-BERT (arXiv:1908.10084); Henderson et al. 2017,
-  section 4.4
-(arXiv:1705.00652), for negatives of the batch; Kusupati et al. 2022 (arXiv:2205.13147) for
-Matryoshka sizes; Su 2022, CoSENT, for scores, as sentence-transformers computes it.
+section 4.4 (arXiv:1705.00652), for negatives of the batch; Kusupati et al. 2022 (arXiv:2205.13147)
+for Matryoshka sizes; Su 2022, CoSENT, for scores, as sentence-transformers computes it.
 """
 
 import dataclasses
@@ -47,7 +46,7 @@ class Texts(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class SentenceEmbeddings(Task):
-    """Learns vectors of texts from pairs of an anchor and a positive, or of two texts and a score.
+    """Learns sentence vectors from pairs of an anchor and a positive, or of two texts and a score.
 
     `kind="pairs"` maximizes log P(positive | anchor), a softmax over cosine / temperature of the
     positives and negatives of all rows of the batch (of the microbatch with `train.accumulate`; of
@@ -131,7 +130,7 @@ class SentenceEmbeddings(Task):
 
     @property
     def before(self) -> str:
-        """What is put before each text."""
+        """The prompt before each text."""
         return ""
 
     def encode(self, rows: Sequence[Row], reader: Any) -> list[list[Any]]:
@@ -165,8 +164,10 @@ class SentenceEmbeddings(Task):
         return tuple(len(row.ids) for row in rows)
 
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
-        """Returns inputs input_ids and attention_mask [C, T] int32; targets texts, [C] int32, and
-        weights, [] float32, and of `scores` the score."""
+        """Returns inputs input_ids and attention_mask, [C, T] int32.
+
+        Targets are texts, [C] int32, and weights, [] float32; with `scores` also the score.
+        """
         own = records.features[index]
         rows = [framed(own.rows[0] if row is None else row, records) for row in own.rows]
         inputs = {
@@ -179,7 +180,7 @@ class SentenceEmbeddings(Task):
         return {"inputs": inputs, "targets": targets}
 
     def outputs(self, model: Any, inputs: Mapping[str, jax.Array]) -> jax.Array:
-        """Returns vectors of length one, float32 [B, C, D]."""
+        """Returns vectors of unit length, float32 [B, C, D]."""
         flat = {
             name: x if name == PACKING else x.reshape(-1, x.shape[-1]) for name, x in inputs.items()
         }
@@ -234,7 +235,7 @@ class SentenceEmbeddings(Task):
         return [{"similarity": float(value)} for value in _cosines(predictions["vectors"])]
 
     def baseline(self, data: Any, fitted: dict[str, Any] | None) -> tuple[str, float] | None:
-        """Returns what the cosine of tf-idf vectors achieves on the held-out rows."""
+        """Returns the score of tf-idf cosines on the held-out rows."""
         held = data.splits["eval"]
         words = retrieval.same_words(
             *([row[role] for row in held.rows] for role in ("anchor", "positive"))
@@ -256,12 +257,12 @@ class SentenceEmbeddings(Task):
 
 
 def batch_logits(z_BCD: jax.Array, texts_BC: jax.Array, weight_B: jax.Array) -> jax.Array:
-    """Computes anchor . text for the positives of all rows, then all negatives, [B, (C - 1) B]; row
-    b's own is column b.
+    """Computes anchor . text for the positives of all rows, then all negatives, [B, (C - 1) B].
+
+    The row's own positive is column b of row b.
 
     Texts that are no negatives have a logit without probability: padding, the anchor's own text,
-      and the positives of all
-    rows with the same anchor.
+    and the positives of all rows with the same anchor.
     """
     rows, choices = texts_BC.shape
     text_KD = jnp.swapaxes(z_BCD[:, 1:], 0, 1).reshape(-1, z_BCD.shape[-1])
@@ -280,7 +281,7 @@ def batch_logits(z_BCD: jax.Array, texts_BC: jax.Array, weight_B: jax.Array) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class Prompted(SentenceEmbeddings):
-    """Evaluates a published model that puts a prompt before each text."""
+    """Evaluates a published model that prepends a prompt to each text."""
 
     prompt: str = ""
 
@@ -290,8 +291,10 @@ class Prompted(SentenceEmbeddings):
 
 
 def order_loss(alike_B: jax.Array, score_B: jax.Array, weight_B: jax.Array) -> jax.Array:
-    """Computes log(1 + sum exp(alike_j - alike_i)) over pairs of rows with score_i > score_j;
-    padding has weight 0."""
+    """Computes log(1 + sum exp(alike_j - alike_i)) over pairs of rows with score_i > score_j.
+
+    Padding has weight 0.
+    """
     real_B = weight_B > 0
     counts_BB = (score_B[:, None] > score_B[None]) & real_B[:, None] & real_B[None]
     gap_BB = jnp.where(counts_BB, alike_B[None] - alike_B[:, None], EXCLUDED)
@@ -303,7 +306,7 @@ def _cosines(vectors_N2D: np.ndarray) -> np.ndarray:
 
 
 def _given(chosen: Sequence[Texts]) -> np.ndarray | None:
-    """Returns the scores of rows; None unless all have one."""
+    """Returns the scores of rows; None unless all rows have one."""
     return _known(np.asarray([one.score for one in chosen]))
 
 
@@ -312,7 +315,7 @@ def _known(given: np.ndarray) -> np.ndarray | None:
 
 
 def _negatives(row: Row, number: int) -> list[str]:
-    """Returns the negatives of a row: none, a text, or a list of them."""
+    """Returns the negatives of a row as a list; the column holds none, a text, or a list."""
     given = row["negatives"]
     given = [] if given in (None, "") else given if isinstance(given, list) else [given]
     return [text_of({"negatives": text}, "negatives", number) for text in given]

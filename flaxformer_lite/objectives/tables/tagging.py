@@ -1,8 +1,7 @@
-"""A tag for each word of a text: parts of speech, named entities.
+"""Tagging: one tag per word of a text, for parts of speech and named entities.
 
 References: Devlin et al. 2019, section 5.3 (arXiv:1810.04805), for the tag on the first piece of a
-  word; Tjong Kim Sang
-and De Meulder 2003 (CoNLL-2003) for scores of entities.
+word; Tjong Kim Sang and De Meulder 2003 (CoNLL-2003) for scores of entities.
 """
 
 import collections
@@ -47,7 +46,7 @@ ENTITIES = (F1, score("precision", form=".1%"), score("recall", form=".1%"), *PL
 
 
 class Tagged(NamedTuple):
-    """A text as an example."""
+    """The words and tags of a text."""
 
     row: Any  # its tokens
     words: list[str]  # its words
@@ -84,7 +83,7 @@ class Tagging(Labelled):
 
     @property
     def has_entities(self) -> bool:
-        """Returns whether the tags say where entities begin and end."""
+        """Whether the tags mark where entities begin and end."""
         tags = set(self.labels) - {OUTSIDE}
         return bool(tags and all(map(OF_ENTITY.fullmatch, tags)))
 
@@ -129,8 +128,10 @@ class Tagging(Labelled):
         return (len(feature.row.ids),)
 
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
-        """Returns inputs input_ids, attention_mask and, of some encoders, token_type_ids [T] int32;
-        targets labels [T] int32 and weights [T] float32."""
+        """Returns inputs input_ids, attention_mask, for some encoders token_type_ids, [T] int32.
+
+        Targets are labels, [T] int32, and weights, [T] float32.
+        """
         tagged = records.features[index]
         labels = np.zeros(records.length, np.int32)
         weights = np.zeros(records.length, np.float32)
@@ -157,14 +158,13 @@ class Tagging(Labelled):
     def scores(
         self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Any
     ) -> dict[str, float]:
-        """Computes the accuracy over all words, also those that were cut off, and scores of
-        entities."""
+        """Computes the accuracy over all words, truncated ones included, and entity scores."""
         return self._scored(*self._compared(predictions, examples, data))
 
     def breakdown(
         self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Any
     ) -> list[Breakdown]:
-        """Returns scores per kind of entity, or per tag; for tags also which are confused."""
+        """Returns scores per kind of entity, or per tag with a confusion matrix."""
         tagged, predicted = self._compared(predictions, examples, data)
         if self.has_entities:
             by_kind = scores.entity_scores(*self._names(tagged, predicted))
@@ -178,8 +178,11 @@ class Tagging(Labelled):
         return [class_table(self.labels, found, "tag"), confusion_table(self.labels, counts_CC)]
 
     def decode(self, predictions: Mapping[str, np.ndarray], records: Any) -> list[dict[str, Any]]:
-        """Returns for each row `prediction`, as many tags as words, in a list or a text as the
-        words are, and `words_cut`, the number of words without a prediction."""
+        """Returns for each row `prediction`, one tag per word, and `words_cut`.
+
+        The tags are a list or a text, as the words are; words_cut is the number of words without a
+        prediction.
+        """
         told: list[dict[str, Any]] = [{"prediction": [], "words_cut": 0} for _ in records.rows]
         for number, tagged, tags in zip(
             records.row_of, records.features, predictions["tags"], strict=True
@@ -196,7 +199,7 @@ class Tagging(Labelled):
         ]
 
     def fit_baseline(self, data: Any) -> dict[str, Any]:
-        """Returns the most frequent tag in training, and the words that have another one."""
+        """Returns the overall most frequent tag, and the words whose most frequent tag differs."""
         seen: dict[str, collections.Counter] = collections.defaultdict(collections.Counter)
         for tagged in data.splits["train"].features:
             for word, tag in zip(tagged.words, tagged.tag.tolist(), strict=True):
@@ -207,7 +210,7 @@ class Tagging(Labelled):
         return {"overall": overall, "words": others}
 
     def baseline(self, data: Any, fitted: dict[str, Any] | None) -> tuple[str, float] | None:
-        """Tags each word as most often in training."""
+        """Tags each word with its most frequent tag in training."""
         if fitted is None:
             return None
         words = fitted["words"]
@@ -226,7 +229,7 @@ class Tagging(Labelled):
         return f"{' '.join(pairs):.300} ({len(tagged.row.ids)} tokens)"
 
     def _predicted(self, tagged: Tagged, tags: np.ndarray) -> np.ndarray:
-        """Returns the tag of each word, [W], from those of all columns."""
+        """Returns the tag of each word, [W], from the tags of all columns."""
         name = self.usual or OUTSIDE
         without = self.labels.index(name) if name in self.labels else 0
         return np.where(tagged.first >= 0, tags[tagged.first], without)
@@ -243,7 +246,7 @@ class Tagging(Labelled):
     def _compared(
         self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Any
     ) -> tuple[list[Tagged], list[np.ndarray]]:
-        """Returns the examples, and the predicted tag of each of their words."""
+        """Returns the examples, and the predicted tags of their words."""
         tagged = [data.records.features[i] for i in examples]
         columns = predictions["tags"]
         return tagged, [self._predicted(*pair) for pair in zip(tagged, columns, strict=True)]
@@ -251,7 +254,7 @@ class Tagging(Labelled):
     def _names(
         self, tagged: Sequence[Tagged], predicted: Sequence[np.ndarray]
     ) -> tuple[list[list[str]], list[list[str]]]:
-        """Returns the names of the predicted and of the true tags."""
+        """Returns the names of the predicted and the true tags."""
         chosen = [[self.labels[i] for i in tags] for tags in predicted]
         return chosen, [[self.labels[i] for i in one.tag] for one in tagged]
 
@@ -289,7 +292,7 @@ def first_pieces(row: Any, words: Sequence[str]) -> np.ndarray:
 
 
 def _items(value: Any, role: str, where: str, kinds: tuple[type, ...]) -> list[Any]:
-    """Returns the values of a list, or of a text that is split at spaces."""
+    """Returns the items of a list, or of a text split at spaces."""
     if isinstance(value, str):
         return value.split()
     if isinstance(value, list) and all(isinstance(item, kinds) for item in value):

@@ -1,5 +1,4 @@
-"""The base of objectives on labelled rows: the columns of a table, their labels, and what is
-predicted for each row."""
+"""The base of objectives on labelled rows: columns, labels, and predictions per row."""
 
 import abc
 import dataclasses
@@ -62,8 +61,7 @@ class Task(Objective):
     def fit(
         self, rows: Sequence[Row], names: Mapping[str, tuple[str, ...]], known: tuple[str, ...] = ()
     ) -> Self:
-        """Returns the task with what it learns from the training rows before training, such as the
-        labels.
+        """Returns the task fitted to the training rows, for example with their labels.
 
         Args:
           rows: the training rows.
@@ -74,14 +72,16 @@ class Task(Objective):
         return self
 
     def is_missing(self, role: str, value: Any) -> bool:
-        """Returns whether a value stands for none: a row without a text or label is refused."""
+        """Returns whether a value counts as missing; rows without a text or label are rejected."""
         if role == "label" and isinstance(value, str):
             return is_blank(value)
         return value is None or (isinstance(value, float) and math.isnan(value))
 
     def fit_model(self, model: ModelConfig, tokenizer: Any) -> ModelConfig:
-        """Returns the model with what its head takes from the task: the padding that a decoder's
-        classifier skips."""
+        """Returns the model with the fields that its head takes from the task.
+
+        A decoder's classifier skips padding, so it needs the padding id.
+        """
         if model.pad_token_id is None and (model.skeleton, model.head) == (
             "decoder",
             "sequence_classification",
@@ -91,8 +91,9 @@ class Task(Objective):
 
     @abc.abstractmethod
     def encode(self, rows: Sequence[Row], reader: Any) -> list[list[Any]]:
-        """Tokenizes rows; returns for each what `make_example` needs for its examples, of which it
-        may have none.
+        """Tokenizes rows; returns for each row a list of features, one per example.
+
+        A row may have no example.
 
         Args:
           rows: values by role; those of `predicted` columns may be None.
@@ -104,9 +105,9 @@ class Task(Objective):
         """
 
     def token_counts(self, feature: Any) -> tuple[int, ...]:
-        """Counts the tokens of each text that the model reads for an example.
+        """Returns the number of tokens in each text that the model reads for an example.
 
-        There are as many as its inputs have rows, which are padded on the right.
+        There is one text per row of its inputs, padded on the right.
 
         Then batches are computed without the padding (data/packed_batches.py); with (), as by
         default, they are computed as they are.
@@ -117,27 +118,29 @@ class Task(Objective):
         return ()
 
     def join(self, features: Sequence[Any], records: Any) -> Sequence[Any]:
-        """Joins the features of training rows to those of examples; by default each row has its
-        own."""
+        """Joins the features of training rows to those of examples.
+
+        By default, each row has its own example.
+        """
         return features
 
     def tokens(self, feature: Any) -> tuple[int, ...]:
-        """Returns the tokens of a feature: of its longest row, and of its decoder side if it has
-        one."""
+        """Returns the number of tokens in a feature.
+
+        It is that of its longest row, and of its decoder side if it has one.
+        """
         return (_longest(feature),)
 
     def remarks(self, records: Mapping[str, Any]) -> list[str]:
-        """Describes what looks wrong in the rows of both splits, such as one label in two
-        spellings."""
+        """Describes suspicious values in both splits, such as one label in two spellings."""
         return []
 
     def decode(self, predictions: Mapping[str, np.ndarray], records: Any) -> list[dict[str, Any]]:
-        """Turns predictions for all examples, in order, into what is told of each row: names and
-        values."""
+        """Turns the predictions for all examples, in order, into named values for each row."""
         raise ConfigError(f"{type(self).__name__}: has nothing to predict for a row.")
 
     def show(self, records: Any, index: int) -> str:
-        """Describes an example in words: the decoded tokens, and what is to be predicted."""
+        """Describes an example in words: its decoded tokens, and its target."""
         row = records.features[index][0]
         texts = [
             records.tokenizer.decode(row.ids[row.part == part])
@@ -191,12 +194,12 @@ class Labelled(Task):
 
 
 def is_blank(text: str) -> bool:
-    """Returns whether a text is empty, or one of the words that stand for no value."""
+    """Returns whether a text is empty, or one of the words that stand for a missing value."""
     return not text.strip() or text.strip() in NULLS
 
 
 def _longest(feature: Any) -> int:
-    """Returns the tokens of the longest row of tokens in a feature."""
+    """Returns the number of tokens in the longest row of a feature."""
     if hasattr(feature, "ids"):
         return len(feature.ids)
     if isinstance(feature, (tuple, list)):
@@ -207,8 +210,11 @@ def _longest(feature: Any) -> int:
 def names_of(
     values: Sequence[Any], names: tuple[str, ...] = (), known: tuple[str, ...] = ()
 ) -> tuple[str, ...]:
-    """Returns the labels of the weights, if there are no others, those that the table names, or the
-    sorted ones."""
+    """Returns the labels of a task, in order.
+
+    They are those of the starting weights if these cover the values, those that the table names, or
+    the sorted values.
+    """
     if names and all(isinstance(value, int) for value in values):
         return known if set(known) == set(names) else names
     found = {str(value) for value in values}
@@ -219,7 +225,7 @@ def names_of(
 
 
 def index_of(value: Any, labels: tuple[str, ...], where: str) -> int:
-    """Returns the number of a label.
+    """Returns the index of a label.
 
     Raises:
       ConfigError: it is not among the labels of the training rows.
@@ -255,12 +261,12 @@ def text_of(row: Row, role: str, number: int) -> str:
 
 
 def texts_of(rows: Sequence[Row], role: str) -> list[str]:
-    """Returns the text of each row, as `text_of`."""
+    """Returns the text of each row; see `text_of`."""
     return [text_of(row, role, number) for number, row in enumerate(rows)]
 
 
 def number_of(row: Row, role: str, number: int) -> np.float32:
-    """Returns the number of a row.
+    """Returns the numeric value of a row.
 
     Raises:
       ConfigError: it has none, or one that float32 does not hold.

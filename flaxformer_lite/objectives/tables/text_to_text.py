@@ -1,8 +1,7 @@
-"""Translation, summaries, and other tasks that read one text and write another, on the rows of a
-table.
+"""Translation, summarization, and other tasks that read one text and write another.
 
 Reference: Raffel et al. 2020, "Exploring the Limits of Transfer Learning", section 2.4
-  (arXiv:1910.10683).
+(arXiv:1910.10683).
 """
 
 from collections.abc import Sequence
@@ -76,8 +75,10 @@ class TextToText(WritingTask):
         return len(piece.source), len(piece.target)
 
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
-        """Returns inputs (decoder_)input_ids, (decoder_)segment_ids, [T] and [U] int32; targets
-        labels, weights [U]."""
+        """Returns inputs (decoder_)input_ids and (decoder_)segment_ids, [T] and [U] int32.
+
+        Targets are labels and weights, [U].
+        """
         pairs = records.features[index]
         return encoder_decoder(
             [pair.source for pair in pairs], [pair.target for pair in pairs], records

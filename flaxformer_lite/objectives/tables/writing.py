@@ -1,5 +1,4 @@
-"""The base of tasks whose model writes: rows of prompts and answers, scored by what it writes for
-held-out ones."""
+"""The base of generation tasks: prompts and answers, scored on text generated for held-out rows."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -33,12 +32,10 @@ ScoredBy = Annotated[str, OneOf(tuple(METRICS))]
 
 @dataclass(frozen=True, kw_only=True)
 class WritingTask(TextObjective, Task):
-    """Base class of tasks that maximize the likelihood of a text and are judged by the text that
-    the model writes.
+    """Base class of tasks that maximize the likelihood of a text and are judged by generated text.
 
     A feature is a tuple of pieces, each made of one row of the table: one piece, or in training
-      with `packed` as many as
-    fit. A piece has `cut`, the number of tokens that were too many.
+    with `packed` as many as fit. A piece has `cut`, the number of tokens that were too many.
     """
 
     # or rouge, none: what each evaluation computes of texts that the model writes
@@ -58,18 +55,18 @@ class WritingTask(TextObjective, Task):
 
     @property
     def is_scored(self) -> bool:
-        """Whether what the model writes is scored; if the library is missing, that is said once."""
+        """Whether generated text is scored; warns once if the library is missing."""
         return self.scored_by != "none" and scores.library(NEEDS[self.scored_by]) is not None
 
     def costs(self, piece: Any) -> tuple[int, ...]:
-        """Returns the tokens of a piece in each row that it is part of."""
+        """Returns the tokens of a piece in each of its rows."""
         raise NotImplementedError
 
     def tokens(self, feature: Any) -> tuple[int, ...]:
         return tuple(map(sum, zip(*map(self.costs, feature), strict=True)))
 
     def join(self, features: Sequence[Any], records: Any) -> Sequence[Any]:
-        """Lets neighboring pieces share an example as long as they fit."""
+        """Joins neighboring pieces into one example while they fit."""
         if not self.packed:
             return features
         costs = records.sizes
@@ -83,16 +80,15 @@ class WritingTask(TextObjective, Task):
         return JoinedFeatures(features, first)
 
     def prompt(self, records: Any, example: int) -> np.ndarray:
-        """Returns the ids that the model reads before it writes."""
+        """Returns the ids of the prompt."""
         raise NotImplementedError
 
     def told(self, records: Any, example: int) -> tuple[str, str | None]:
-        """Returns what the model reads, in words, and the text that it should write, if that is
-        known."""
+        """Returns the prompt as text, and the reference text if it is known."""
         raise NotImplementedError
 
     def limits(self, records: Any) -> dict[str, Any]:
-        """Returns `max_new_tokens` and `eos_token_id` of what the model writes."""
+        """Returns `max_new_tokens` and `eos_token_id` for generation."""
         return {"max_new_tokens": records.target_length, "eos_token_id": records.tokenizer.eos_id}
 
     def write(self, write: Any, records: Any, examples: np.ndarray) -> dict[str, np.ndarray]:
@@ -115,8 +111,7 @@ class WritingTask(TextObjective, Task):
         return {} if self.written_rows else super().fit_baseline(data)
 
     def baseline(self, data: Any, fitted: dict[str, Any] | None) -> tuple[str, float] | None:
-        """Returns the headline score of copying what is read; the unigram baseline if nothing is
-        scored."""
+        """Returns the score of copying the prompt; the unigram baseline if nothing is scored."""
         if not self.written_rows:
             return super().baseline(data, fitted)
         texts = [self.told(data.records, int(i)) for i in data.order[: self.written_rows]]
@@ -128,8 +123,7 @@ class WritingTask(TextObjective, Task):
         return "copying the source", found[self.headline.name]
 
     def decode(self, predictions: Mapping[str, np.ndarray], records: Any) -> list[dict[str, Any]]:
-        """Returns for each row `prediction`, what the model writes; None for a row without an
-        example."""
+        """Returns for each row `prediction`, the generated text; None without an example."""
         by_row = dict(zip(records.row_of.tolist(), predictions["written"].tolist(), strict=True))
         return [{"prediction": by_row.get(i)} for i in range(len(records.rows))]
 
@@ -152,7 +146,7 @@ class WritingTask(TextObjective, Task):
 
 
 class JoinedFeatures(Sequence):
-    """Features of which each has the pieces of several neighbors."""
+    """Features that each hold the pieces of several neighboring ones."""
 
     def __init__(self, features: Sequence[Any], first: np.ndarray):
         self.first = first  # feature i has the pieces of features first[i] .. first[i + 1] - 1

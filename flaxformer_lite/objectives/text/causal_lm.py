@@ -1,7 +1,7 @@
 """Next-token prediction on packed rows (GPT).
 
 Reference: Radford et al. 2018, "Improving Language Understanding by Generative Pre-Training",
-  section 3.1.
+section 3.1.
 """
 
 from dataclasses import dataclass
@@ -19,15 +19,12 @@ Documents = Annotated[str, OneOf(("apart", "joined"))]
 
 @dataclass(frozen=True, kw_only=True)
 class CausalLm(TextObjective):
-    """Maximizes sum_t log P(x_t | x_<t), where x_<t is limited to the same document, or covers the
-    whole row.
+    """Maximizes sum_t log P(x_t | x_<t), where x_<t is limited to the same document or the row.
 
     The tokens of all documents are concatenated and cut into rows of length + 1, with one token
-    shared between
-    neighbors: there is no padding, and every token except the first of a document is a label once.
-      With
-    `documents="joined"` a row is one text, as for GPT-2 and GPT-3, and the mask is purely causal,
-    which suits kernels that cannot separate documents (cuDNN's).
+    shared between neighbors: there is no padding, and every token except the first of a document is
+    a label once. With `documents="joined"` a row is one text, as for GPT-2 and GPT-3, and the mask
+    is purely causal, which suits kernels that cannot separate documents (cuDNN's).
     """
 
     documents: Documents = "apart"  # or joined
@@ -50,8 +47,10 @@ class CausalLm(TextObjective):
         return windows(offsets, width=length + 1, stride=length, shift=shift)
 
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
-        """Returns inputs input_ids [T] and, with documents apart, segment_ids [T], int32; targets
-        labels [T] int32 and weights [T] float32."""
+        """Returns inputs input_ids and, with documents apart, segment_ids, [T] int32.
+
+        Targets are labels, [T] int32, and weights, [T] float32.
+        """
         pieces = records.row(index)
         joined = self.documents == "joined"
         example = next_tokens([np.concatenate(pieces)] if joined else pieces, records)

@@ -1,9 +1,9 @@
-"""Continuous bag of words with negative sampling: the words around a word predict it by the mean of
-their vectors.
+"""Continuous bag of words with negative sampling.
+
+The mean of the vectors of the surrounding words predicts a word.
 
 Reference: Mikolov et al. 2013, "Efficient Estimation of Word Representations in Vector Space",
-  section 3.1
-(arXiv:1301.3781); the noise is that of arXiv:1310.4546, equation 4.
+section 3.1 (arXiv:1301.3781); the noise is that of arXiv:1310.4546, equation 4.
 """
 
 from dataclasses import dataclass
@@ -17,8 +17,7 @@ from flaxformer_lite.objectives.text.word_windows import WordWindows
 
 @dataclass(frozen=True, kw_only=True)
 class Cbow(WordWindows):
-    """Scores the contexts of a word t with the word, h_t . u_t, where h_t is the mean of their
-    v_c."""
+    """Scores a word t with its contexts, h_t . u_t, where h_t is the mean of their v_c."""
 
     def weigh(self, contexts_T: np.ndarray) -> np.ndarray:
         return contexts_T > 0

@@ -1,4 +1,4 @@
-"""The base of objectives that hide spans of text, which a target spells out."""
+"""The base of objectives that hide spans of text, which the target spells out."""
 
 import abc
 from dataclasses import dataclass
@@ -17,9 +17,10 @@ SMALLEST_CAPACITY = 4  # equal pieces of at most this many tokens are never shor
 
 @dataclass(frozen=True, kw_only=True)
 class Denoising(TextObjective):
-    """Cuts documents into pieces, which are corrupted one by one and then packed; a target sees
-    only its own source. The length of a piece bounds that of its corruption, so rows are planned
-    ahead and nothing is ever cut off.
+    """Cuts documents into pieces, which are corrupted one by one and then packed.
+
+    A target sees only its own source. The length of a piece bounds that of its corruption, so rows
+    are planned ahead and nothing is ever truncated.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("sentinel_ids",)
@@ -30,27 +31,31 @@ class Denoising(TextObjective):
 
     @abc.abstractmethod
     def corrupted(self, tokens: int) -> tuple[int, int]:
-        """Returns the largest lengths of the input and target made from a piece, both with
-        end-of-text."""
+        """Returns the largest lengths of the input and target made from a piece.
+
+        Both include the end-of-text token.
+        """
 
     @abc.abstractmethod
     def sentinels(self, tokens: int) -> int:
-        """Returns the largest number of sentinels that a piece takes."""
+        """Returns the largest number of sentinels that a piece needs."""
 
     @abc.abstractmethod
     def corrupt(
         self, tokens: np.ndarray, tokenizer: Any, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Corrupts a piece into input and target, int32, of at most the lengths that `corrupted`
-        gives."""
+        """Corrupts a piece into input and target, int32, no longer than `corrupted` states."""
 
     def lengths(self, length: int, target_length: int) -> tuple[int, int]:
-        """Returns the row lengths; by default the decoder's fits the target of the longest text
-        that the encoder can hold when corrupted."""
+        """Returns the row lengths.
+
+        By default the decoder's row fits the target of the longest text that fits the encoder's row
+        when corrupted.
+        """
         return length, target_length or self.corrupted(self.capacity(length, length))[1]
 
     def capacity(self, length: int, target_length: int) -> int:
-        """Returns the length of the longest piece with input and target that fit.
+        """Returns the length of the longest piece whose input and target fit.
 
         Raises:
           ConfigError: not even a short piece fits.
@@ -86,8 +91,10 @@ class Denoising(TextObjective):
         return share_rows(plan, sizes[plan.length], (length, target_length))
 
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
-        """Returns inputs (decoder_)input_ids, (decoder_)segment_ids, [T] and [U] int32; targets
-        labels, weights [U]."""
+        """Returns inputs (decoder_)input_ids and (decoder_)segment_ids, [T] and [U] int32.
+
+        Targets are labels and weights, [U].
+        """
         pairs = [self.corrupt(piece, records.tokenizer, rng) for piece in records.row(index)]
         sources, targets = zip(*pairs, strict=True)
         return encoder_decoder(sources, targets, records)

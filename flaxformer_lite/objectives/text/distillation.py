@@ -1,9 +1,7 @@
-"""Knowledge distillation: a small model learns from the labels and from the predictions of a
-trained teacher.
+"""Knowledge distillation: a student learns from labels and from a trained teacher's predictions.
 
 Reference: Hinton et al. 2015, "Distilling the Knowledge in a Neural Network", section 2
-  (arXiv:1503.02531); Sanh et al.
-2019, "DistilBERT", section 3 (arXiv:1910.01108).
+(arXiv:1503.02531); Sanh et al. 2019, "DistilBERT", section 3 (arXiv:1910.01108).
 """
 
 from collections.abc import Mapping
@@ -46,8 +44,10 @@ class Taught(flax.struct.PyTreeNode):
 
 @dataclass(frozen=True, kw_only=True)
 class Distillation(TextObjective):
-    """Minimizes `(1 - a) L + a t^2 KL(p || q)`: L is the loss of `task`, and p and q are the
-    distributions of teacher and student with logits divided by t.
+    """Minimizes `(1 - a) L + a t^2 KL(p || q)`.
+
+    L is the loss of `task`; p and q are the distributions of teacher and student with logits
+    divided by t.
 
     The teacher sees the same tokens, without dropout, and needs the same tokenizer. It is read from
     its directory again when a run continues, and is not in the checkpoints; other weights are

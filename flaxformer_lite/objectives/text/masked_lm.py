@@ -1,10 +1,10 @@
-"""Masked language modeling, alone or with a prediction about a pair of texts (BERT, RoBERTa,
-ALBERT).
+"""Masked language modeling, alone or with a prediction about a pair of texts.
+
+It is the objective of BERT, RoBERTa and ALBERT.
 
 Reference: Devlin et al. 2019, section 3.1, appendix A.1 (arXiv:1810.04805); Liu et al. 2019,
-  RoBERTa, section 4
-(arXiv:1907.11692; its DOC-SENTENCES is `pairs="none"`); Lan et al. 2020, ALBERT, section 3.1
-(arXiv:1909.11942).
+RoBERTa, section 4 (arXiv:1907.11692; its DOC-SENTENCES is `pairs="none"`); Lan et al. 2020, ALBERT,
+section 3.1 (arXiv:1909.11942).
 """
 
 import math
@@ -28,8 +28,9 @@ Unit = Annotated[str, OneOf(("token", "whole_word"))]
 
 @dataclass(frozen=True, kw_only=True)
 class MaskedLm(TextObjective):
-    """Maximizes sum_{t in m} log P(x_t | x with m hidden); m is drawn anew each time an example is
-    seen.
+    """Maximizes sum_{t in m} log P(x_t | x with m hidden).
+
+    The positions m are drawn anew each time an example is seen.
 
     Without pairs a row is [CLS] piece [SEP], or several of them if pieces are short, none seeing
     another. With pairs it is [CLS] A [SEP] B [SEP], a piece of a document cut in two at random.
@@ -70,8 +71,10 @@ class MaskedLm(TextObjective):
 
     @property
     def shown(self) -> tuple[Metric, ...]:  # type: ignore[override]
-        """The headline is the loss of masked tokens only; the prediction about pairs is reported as
-        accuracy."""
+        """The metrics; the headline is the loss of masked tokens only.
+
+        The prediction about pairs is reported as accuracy.
+        """
         tokens = Metric("nll", "loss", unit="nats per masked token")
         pairs = ACCURACY._replace(name="next_sentence_accuracy", label="pair accuracy")
         return (tokens, *super().shown[1:], *[pairs] * (self.pairs != "none"))
@@ -109,8 +112,7 @@ class MaskedLm(TextObjective):
         inputs: input_ids, segment_ids [T], masked_positions [M], all int32; with pairs, one per
           row, token_type_ids and attention_mask [T] instead of segment_ids.
         targets: labels [M] int32, weights [M] float32; with pairs also the scalars
-          next_sentence_label int32 and its
-        weight.
+          next_sentence_label int32 and its weight.
         """
         tokenizer = records.tokenizer
         length = records.length
@@ -134,8 +136,10 @@ class MaskedLm(TextObjective):
         return {"inputs": inputs, "targets": {"labels": labels, "weights": weights, **pair}}
 
     def loss(self, outputs: Any, targets: Mapping[str, Any], *, chunks: int) -> LossSums:
-        """Sums the loss of masked tokens and, with pairs, of the prediction about the pair, each
-        over its own weight."""
+        """Sums the loss of masked tokens and, with pairs, of the prediction about the pair.
+
+        Each has its own weight.
+        """
         tokens = token_loss(self, outputs, targets, chunks)
         if self.pairs == "none":
             return tokens
@@ -187,8 +191,7 @@ class MaskedLm(TextObjective):
 def _whole_words(
     candidates: np.ndarray, starts: np.ndarray, budget: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """Chooses random words with at most `budget` tokens in total, and returns their positions,
-    ascending.
+    """Chooses random words with at most `budget` tokens in total; returns their sorted positions.
 
     A word is a candidate that starts a word and those after it that do not; words that do not fit
     are skipped. If no word is short enough, a single token is chosen.

@@ -1,8 +1,9 @@
-"""Prefix language modeling: the beginning of each document is read in both directions, the rest is
-predicted.
+"""Prefix language modeling.
+
+The beginning of each document is read in both directions, and the rest is predicted.
 
 Reference: Raffel et al. 2020, "Exploring the Limits of Transfer Learning", section 3.2.3
-  (arXiv:1910.10683).
+(arXiv:1910.10683).
 """
 
 from dataclasses import dataclass
@@ -19,8 +20,9 @@ from flaxformer_lite.objectives.text.text_objective import TextObjective
 
 @dataclass(frozen=True, kw_only=True)
 class PrefixLm(TextObjective):
-    """Maximizes sum_{t >= p} log P(x_t | x_<t), where x_<p see each other both ways; p is uniform
-    in 1 .. n - 1.
+    """Maximizes sum_{t >= p} log P(x_t | x_<t), where x_<p see each other both ways.
+
+    p is uniform in 1 .. n - 1.
 
     Rows are packed as in `causal_lm`; each piece of a document in a row has its own prefix.
     """
@@ -34,8 +36,10 @@ class PrefixLm(TextObjective):
     pack = CausalLm.pack
 
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
-        """Returns inputs input_ids, segment_ids [T] int32, prefix_mask [T] bool; targets labels [T]
-        int32, weights [T]."""
+        """Returns inputs input_ids, segment_ids, [T] int32, and prefix_mask, [T] bool.
+
+        Targets are labels, [T] int32, and weights, [T].
+        """
         pieces = records.row(index)
         prefix = np.zeros(records.length + 1, bool)
         at = 0

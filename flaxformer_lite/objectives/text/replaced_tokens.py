@@ -1,9 +1,9 @@
-"""Replaced-token detection: a small generator fills in masked tokens, and the model tells which
-tokens are not original.
+"""Replaced-token detection.
+
+A small generator fills in masked tokens, and the model detects which tokens are not original.
 
 Reference: Clark et al. 2020, "ELECTRA: Pre-training Text Encoders as Discriminators Rather Than
-  Generators", sections 2
-and 3.2 (arXiv:2003.10555).
+Generators", sections 2 and 3.2 (arXiv:2003.10555).
 """
 
 import dataclasses
@@ -34,8 +34,7 @@ EMBEDDINGS = (  # section 3.2: shared, all but the layer to d_model
 
 
 class Detection(flax.struct.PyTreeNode):
-    """The input of the loss: what the generator predicts, and what the discriminator makes of its
-    draws."""
+    """The input of the loss: the generator's predictions and the discriminator's judgments."""
 
     projection: DeferredLogits  # the generator's, at the masked positions
     logits: jax.Array  # [B, T], positive where the discriminator finds a token replaced
@@ -44,9 +43,11 @@ class Detection(flax.struct.PyTreeNode):
 
 @dataclass(frozen=True, kw_only=True)
 class ReplacedTokens(Objective):
-    """Minimizes -log p_G(x_t | masked x) over masked t, plus `detection_weight` times the
-    discriminator's cross entropy over all t: whether x_t is original, where the masked tokens are
-    draws from p_G, without gradient.
+    """Minimizes the generator's masked-LM loss plus the discriminator's weighted cross entropy.
+
+    The first is -log p_G(x_t | masked x) over masked t. The second, times `detection_weight`, is
+    over all t: whether x_t is original, where the masked tokens are draws from p_G, without
+    gradient.
 
     A draw that happens to be the original token counts as original. The draws invert the cumulative
     distribution at random numbers that come with the examples, so they are functions of seed and
@@ -183,8 +184,9 @@ class ReplacedTokens(Objective):
 
 
 def draw(projection: DeferredLogits, uniforms_BM: jax.Array, /) -> jax.Array:
-    """Draws one token per position from softmax(logits), int32 [B, M]: the first whose cumulative
-    probability exceeds u.
+    """Draws one token per position from softmax(logits), int32 [B, M].
+
+    It is the first token whose cumulative probability exceeds u.
 
     A mesh that splits the vocabulary gathers the probabilities of each chunk, as they are added up
     in order.

@@ -1,5 +1,4 @@
-"""Sequence to sequence: reads a source and writes a target (translation, summaries, the original
-Transformer).
+"""Sequence to sequence: reads a source and writes a target, as the original Transformer does.
 
 Reference: Vaswani et al. 2017, "Attention Is All You Need", section 5 (arXiv:1706.03762).
 """
@@ -34,8 +33,10 @@ class Seq2seq(TextObjective):
         return length, target_length or length
 
     def pack(self, offsets: np.ndarray, length: int, target_length: int, tokenizer: Any) -> Packing:
-        """Packs documents 2 i and 2 i + 1 as pairs; each row alternates sources and targets,
-        without end-of-text."""
+        """Packs documents 2 i and 2 i + 1 as pairs, without end-of-text.
+
+        Each row alternates sources and targets.
+        """
         count = len(offsets) - 1
         limits = np.tile([length - 1, target_length - 1], count // 2)
         lengths = np.minimum(np.diff(offsets) - 1, limits)
@@ -45,7 +46,9 @@ class Seq2seq(TextObjective):
         return share_rows(plan, lengths.reshape(-1, 2) + 1, (length, target_length))
 
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
-        """Returns inputs (decoder_)input_ids, (decoder_)segment_ids, [T] and [U] int32; targets
-        labels, weights [U]."""
+        """Returns inputs (decoder_)input_ids and (decoder_)segment_ids, [T] and [U] int32.
+
+        Targets are labels and weights, [U].
+        """
         texts = [np.append(piece, records.tokenizer.eos_id) for piece in records.row(index)]
         return encoder_decoder(texts[0::2], texts[1::2], records)

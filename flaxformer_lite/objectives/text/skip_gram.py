@@ -1,8 +1,7 @@
 """Skip-gram with negative sampling: a word predicts each word around it.
 
 Reference: Mikolov et al. 2013, "Distributed Representations of Words and Phrases and their
-  Compositionality", equation 4
-and section 2.3 (arXiv:1310.4546).
+Compositionality", equation 4 and section 2.3 (arXiv:1310.4546).
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,9 @@
-"""T5's span corruption: spans of text are replaced by sentinels in the input, and spelled out in
-the target.
+"""T5's span corruption.
+
+Sentinels replace spans of text in the input, and the target spells these out.
 
 Reference: Raffel et al. 2020, "Exploring the Limits of Transfer Learning", section 3.1.4 and 3.3.4
-  (arXiv:1910.10683).
+(arXiv:1910.10683).
 """
 
 from dataclasses import dataclass
@@ -18,12 +19,12 @@ Span = Annotated[float, Range(1, INT32, "be at least one token")]
 
 @dataclass(frozen=True, kw_only=True)
 class SpanCorruption(Denoising):
-    """Turns "Thank you for inviting me" into input "Thank <0> inviting me", target "<0> you for",
-    with end-of-text.
+    """Turns "Thank you for inviting me" into input "Thank <0> inviting me", target "<0> you for".
+
+    Both end with the end-of-text token.
 
     The length of a piece determines that of its corruption, so rows are planned exactly: 512 tokens
-      of input are made
-    from 568 of text, with a target of 114.
+    of input are made from 568 of text, with a target of 114.
     """
 
     noise_density: Share = 0.15  # share of the tokens that are hidden
@@ -34,8 +35,10 @@ class SpanCorruption(Denoising):
     fewer_spans: ClassVar[str] = "shorten the rows or raise objective.mean_span"
 
     def noise(self, tokens: int) -> tuple[int, int]:
-        """Returns the number of hidden tokens and of spans in a piece; at least one each, and one
-        token stays."""
+        """Returns the number of hidden tokens and of spans in a piece.
+
+        There is at least one of each, and at least one token is kept.
+        """
         hidden = min(max(round(tokens * self.noise_density), 1), tokens - 1)
         return hidden, min(max(round(hidden / self.mean_span), 1), tokens - hidden)
 
@@ -70,7 +73,6 @@ class SpanCorruption(Denoising):
 
 
 def _partition(items: int, parts: int, rng: np.random.Generator) -> np.ndarray:
-    """Divides `items` into that many non-empty parts, [parts] int64, each division equally
-    likely."""
+    """Divides `items` into `parts` non-empty parts, [parts] int64, uniformly at random."""
     edges = np.sort(rng.choice(items - 1, parts - 1, replace=False)) + 1
     return np.diff(np.concatenate([[0], edges, [items]]))

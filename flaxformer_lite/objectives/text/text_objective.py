@@ -1,5 +1,7 @@
-"""The base of objectives that predict tokens: cross entropy, perplexity, bits per byte, and a
-unigram baseline."""
+"""The base of objectives that predict tokens.
+
+Adds perplexity, bits per byte, and a unigram baseline to the cross entropy.
+"""
 
 import functools
 import math
@@ -19,8 +21,9 @@ COUNTED = 1 << 20  # labels counted for the unigram baseline, at most
 
 @dataclass(frozen=True, kw_only=True)
 class TextObjective(Objective):
-    """Predicts `labels` with `weights` from the vocabulary; the headline is nats per label, without
-    auxiliary losses.
+    """Predicts `labels` with `weights` from the vocabulary.
+
+    The headline is nats per label, without auxiliary losses.
 
     A subclass may turn z_loss and label_smoothing into options by declaring them as fields.
     """
@@ -39,8 +42,7 @@ class TextObjective(Objective):
         return token_loss(self, outputs, targets, chunks)
 
     def held_out_metrics(self, metrics: dict[str, float], data: Any) -> dict[str, float]:
-        """Adds perplexity, exp(nll), and bits_per_byte, nll / ln 2 / bytes of text per target,
-        where there is text."""
+        """Adds perplexity, exp(nll), and bits_per_byte, nll / ln 2 / bytes per target."""
         metrics = metrics | {"perplexity": math.exp(min(metrics["nll"], 700.0))}
         size = bytes_per_target(data)
         return metrics | ({"bits_per_byte": metrics["nll"] / math.log(2) / size} if size else {})
@@ -64,16 +66,20 @@ class TextObjective(Objective):
 
 
 def unigram_loss(data: Any, seen: Sequence[float]) -> float:
-    """Returns the loss of a model that only knows token frequencies in training (plus one), in nats
-    per held-out target."""
+    """Returns the loss of the unigram model, in nats per held-out target.
+
+    Its probabilities are the token counts in training plus one, normalized.
+    """
     counts = np.asarray(seen) + 1
     held_out = label_counts(data, "eval")
     return float(-(held_out * np.log(counts / counts.sum())).sum() / held_out.sum())
 
 
 def bytes_per_target(data: Any) -> float:
-    """Returns the mean number of UTF-8 bytes of text per held-out target, 0 if there is none;
-    special tokens have none."""
+    """Returns the mean number of UTF-8 bytes of text per held-out target; 0 if there is no text.
+
+    Special tokens have none.
+    """
     held_out = label_counts(data, "eval")
     sizes = np.asarray([len(piece) for piece in data.tokenizer.pieces()])
     return float((held_out * sizes).sum() / max(held_out.sum(), 1e-9))
@@ -81,7 +87,7 @@ def bytes_per_target(data: Any) -> float:
 
 @functools.lru_cache(maxsize=4)
 def label_counts(data: Any, split: str) -> np.ndarray:
-    """Counts the labels in a sample of a split's examples, by their weights, float64 [V]."""
+    """Counts the labels in a sample of a split, by their weights, float64 [V]."""
     counts = np.zeros(data.vocab_size)
     seen = 0
     for targets in data.sample_targets(split):

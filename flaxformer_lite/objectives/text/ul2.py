@@ -1,8 +1,9 @@
-"""UL2's mixture of denoisers: spans that are short, long, many or one at the end, each kind with
-its own mode token.
+"""UL2's mixture of denoisers, each kind with its own mode token.
+
+Spans are short, long, many, or one at the end.
 
 Reference: Tay et al. 2022, "UL2: Unifying Language Learning Paradigms", section 3.1, table 1
-  (arXiv:2205.05131).
+(arXiv:2205.05131).
 """
 
 from dataclasses import dataclass
@@ -31,8 +32,7 @@ DENOISERS = (  # each is drawn equally often
 
 @dataclass(frozen=True, kw_only=True)
 class Ul2(Denoising):
-    """Corrupts each piece by a denoiser drawn anew each time it is seen, and says which kind by the
-    input's first token.
+    """Corrupts each piece by a denoiser drawn anew each time; the first token marks its kind.
 
     R is T5's span corruption; S, sequential, hides the last quarter, as prefix language modeling
     does; X, extreme, hides long spans, many tokens, or both. Rows have room for whichever is drawn,

@@ -1,5 +1,4 @@
-"""The base of objectives that learn word vectors from the words around each word, by negative
-sampling."""
+"""The base of objectives that learn word vectors from neighboring words, by negative sampling."""
 
 import abc
 import functools
@@ -21,16 +20,16 @@ from flaxformer_lite.objectives.text.text_objective import label_counts
 
 @dataclass(frozen=True, kw_only=True)
 class WordWindows(Objective):
-    """Tells the words of a window from noise: log sigma(s(true)) + K E_noise log sigma(-s(noise)),
-    for scores s.
+    """Distinguishes the words of a window from noise.
+
+    Maximizes log sigma(s(true)) + K E_noise log sigma(-s(noise)) for scores s.
 
     A row is a stretch of text without its special tokens, from which frequent words w are dropped
-      at random: they stay with
-    probability sqrt(subsample / f(w)), f being their share of the training text. The words up to r
-    places to the left and right of a word are its contexts, with r drawn from 1 .. window for each;
-    no window leaves its document. Noise words are drawn from f ** noise_power, `draws` for a whole
-    row, so that its windows share them: the expectation over the noise is their mean, and a draw
-    that is the true word does not count.
+    at random: they stay with probability sqrt(subsample / f(w)), f being their share of the
+    training text. The words up to r places to the left and right of a word are its contexts, with r
+    drawn from 1 .. window for each; no window leaves its document. Noise words are drawn from f **
+    noise_power, `draws` for a whole row, so that its windows share them: the expectation over the
+    noise is their mean, and a draw that is the true word does not count.
     """
 
     window: Size = 5
@@ -48,14 +47,13 @@ class WordWindows(Objective):
 
     @abc.abstractmethod
     def weigh(self, contexts_T: np.ndarray) -> np.ndarray:
-        """Returns how many true pairs each word stands for, [T], by the sizes of the windows."""
+        """Returns the number of true pairs of each word, [T], from the sizes of the windows."""
 
     @abc.abstractmethod
     def predictions_of(
         self, x_BTD: jax.Array, contexts_BTS: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Returns what each word scores with, [B, T, D], and 1.0 at the places s of the row that
-        are true for it, [B, T, S].
+        """Returns each word's query, [B, T, D], and the mask of its true positions, [B, T, S].
 
         Args:
           x_BTD: vectors of the row's words.
@@ -122,8 +120,10 @@ class WordWindows(Objective):
         return {"counts": label_counts(data, "train").tolist()}
 
     def baseline(self, data: Any, fitted: dict[str, Any] | None) -> tuple[str, float] | None:
-        """Returns the loss of the best score that knows the true word only, log p(w) - log(K q(w))
-        with noise q."""
+        """Returns the loss of the best score that depends on the true word only.
+
+        That score is log p(w) - log(K q(w)) with noise q.
+        """
         if fitted is None:
             return None
         noise = np.diff(_chances(data.records, self.subsample, self.noise_power)[1], prepend=0.0)
@@ -138,14 +138,13 @@ class WordWindows(Objective):
 
 
 def _whole(records: Any) -> Any:
-    """Returns the records whose words are counted: those of all sources in a mixture."""
+    """Returns the records whose words are counted; in a mixture, those of all sources."""
     return records if records.whole is None else records.whole
 
 
 @functools.lru_cache(maxsize=8)
 def _chances(records: Any, subsample: float, power: float) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the probability that each word stays, and the cumulative one that it is drawn as
-    noise, [V]."""
+    """Returns each word's probability of being kept, and the cumulative noise, [V]."""
     counts = np.zeros(len(records.counts))
     ordinary = records.tokenizer.ordinary_ids
     counts[ordinary] = records.counts[ordinary]
@@ -162,8 +161,7 @@ def _chances(records: Any, subsample: float, power: float) -> tuple[np.ndarray, 
 
 
 def contexts(targets: Mapping[str, jax.Array]) -> jax.Array:
-    """Returns 1.0 where place s is in the window of the word at t, but not the word's own, [B, T,
-    S]."""
+    """Returns 1.0 where position s is in the window of the word at t and s != t, [B, T, S]."""
     begin_BT1, end_BT1, weights_BT1 = (
         targets[name][..., None] for name in ("begin", "end", "weights")
     )
