@@ -1,5 +1,7 @@
-"""The configuration records of an experiment, and the one place where a ConfigDict is checked and
-turned into them."""
+"""The configuration records of an experiment.
+
+A ConfigDict is checked and turned into them in one place.
+"""
 
 from flaxformer_lite.config.architecture import Architecture, LayerKind, ModelConfig, check_family
 from flaxformer_lite.config.execution import Execution

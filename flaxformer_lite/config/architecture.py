@@ -1,5 +1,7 @@
-"""The architecture record: the sizes of a model and the names of its parts, which give its weights
-their meaning."""
+"""The architecture record: the sizes of a model and the names of its parts.
+
+They give its weights their meaning.
+"""
 
 import dataclasses
 from dataclasses import dataclass, field
@@ -40,8 +42,9 @@ WEIGHTLESS_FIELDS = (*EXECUTION_FIELDS, *INIT_FIELDS, *TASK_FIELDS)
 
 @dataclass(frozen=True, kw_only=True)
 class LayerKind(Record):
-    """The options in which one kind of layer differs from the rest of the model; None keeps the
-    model's value.
+    """The options in which one kind of layer differs from the rest of the model.
+
+    None keeps the model's value.
 
     Attributes:
       window: size of the sliding window; 0 sees everything.
@@ -62,8 +65,9 @@ class LayerKind(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture(Record):
-    """The sizes and part names of one model; zero or None means "derive it" where a comment says
-    so.
+    """The sizes and part names of one model.
+
+    Zero or None means "derive it" where a comment says so.
 
     The slots of `norm_at`: `embed` after the embeddings, `in` before each layer, `branch` on each
     layer's output before the residual is added, `out` after it is added, `final` after the last
@@ -137,8 +141,10 @@ class Architecture(Record):
 
     @property
     def skeleton(self) -> str:
-        """`encoder`, `decoder` or `encoder_decoder`, from the stacks that have layers; `embedding`
-        if none has any."""
+        """`encoder`, `decoder` or `encoder_decoder`, from the stacks that have layers.
+
+        It is `embedding` if none has any.
+        """
         return (
             "_".join(name for name in ("encoder", "decoder") if getattr(self, f"{name}_layers"))
             or "embedding"
@@ -253,8 +259,10 @@ class Architecture(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig(Execution, Architecture):
-    """The architecture and execution of a model as one record, so that a page can set any field as
-    `model.FIELD`."""
+    """The architecture and execution of a model as one record.
+
+    A page can therefore set any field as `model.FIELD`.
+    """
 
     # a file in flaxformer_lite/nn/adapters; trained in place of the weights
     adapter: Any = optional_plugin("adapters")

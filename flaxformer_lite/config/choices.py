@@ -1,5 +1,6 @@
-"""Closed choices of config fields, stated once; tests check the tables of implementations against
-them.
+"""Closed choices of config fields, stated once.
+
+Tests check the tables of implementations against them.
 
 Parts that can be added from outside (encodings, objectives, attentions and so on) are plug-ins
 instead.

@@ -14,8 +14,9 @@ DropoutSlots = tuple[Annotated[str, OneOf(choices.DROPOUT_SLOTS)], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Execution(Record):
-    """Precision, memory, dropout and the implementation of attention; the same weights fit any
-    value.
+    """Precision, memory, dropout and the implementation of attention.
+
+    Any value fits the same weights.
 
     The slots of `dropout_at`: `embed` after the embeddings, `attention` on its weights, `mlp`
     inside the feed-forward layer, `branch` on each layer's output before the residual is added,

@@ -277,8 +277,10 @@ class ExperimentConfig(Record):
             )
 
     def _check_sizes(self) -> None:
-        """Refuses arrays larger than any machine holds: shapes would overflow, or the run would
-        hang before its first step."""
+        """Rejects arrays larger than any machine can hold.
+
+        Their shapes would overflow, or the run would hang before its first step.
+        """
         model = self.model
         data = self.data
         width = {"model.d_model": model.d_model}
@@ -293,10 +295,10 @@ class ExperimentConfig(Record):
             "embedding_size",
         )
         heads = {"model.num_heads": model.num_heads, "model.head_dim": model.head_width}
-        rows_of_positions = (
-            {"model.max_length": model.max_length} if model.has_position_table else {}
-        )
-        weights = [width | size for size in (*inner, heads, rows_of_positions)]
+        positions = {}
+        if model.has_position_table:
+            positions = {"model.max_length": model.max_length}
+        weights = [width | size for size in (*inner, heads, positions)]
         weights += [width | {f"model.{name}": getattr(model, name)} for name in tables]
         batches = [(rows | length, MOST_TOKENS) for length in lengths]
         batches += [
@@ -308,6 +310,6 @@ class ExperimentConfig(Record):
             if math.prod(filter(None, sizes.values())) > most:
                 listed = ", ".join(f"{name}={size}" for name, size in sizes.items())
                 raise ConfigError(
-                    f"{listed}: multiplied, more than any machine holds ({most:.0e}); lower one of"
-                    " them."
+                    f"{listed}: their product exceeds what any machine can hold ({most:.0e}); lower"
+                    " one of them."
                 )

@@ -29,13 +29,14 @@ class Change(NamedTuple):
 
 
 def read_changes(text: str) -> list[Change]:
-    """Reads `9000: books=3, web=0.1; 10000-12000: books=5`: after step 9000, and linearly between
-    10000 and 12000.
+    """Parses `9000: books=3, web=0.1; 10000-12000: books=5`.
+
+    Weights change after step 9000, and linearly between 10000 and 12000.
 
     Raises:
       ValueError: it is not of this form; says why.
     """
-    found: list[Change] = []
+    changes: list[Change] = []
     for part in filter(None, map(str.strip, text.split(";"))):
         match = re.fullmatch(CHANGE, part)
         if not match:
@@ -46,13 +47,14 @@ def read_changes(text: str) -> list[Change]:
         weights = {name.strip(): _weight(value, part) for name, value in pairs}
         end = int(match[2])
         begin = end if match[1] is None else int(match[1])
-        if not (found[-1].end if found else 0) <= begin <= end < 2**31 or len(weights) < len(pairs):
+        earliest = changes[-1].end if changes else 0
+        if not earliest <= begin <= end < 2**31 or len(weights) < len(pairs):
             raise ValueError(
                 f"{part!r} must follow the change before it, end after it begins, and name a source"
                 " once."
             )
-        found.append(Change(begin, end, weights))
-    return found
+        changes.append(Change(begin, end, weights))
+    return changes
 
 
 def _weight(value: str, part: str) -> float:
@@ -61,13 +63,15 @@ def _weight(value: str, part: str) -> float:
     except ValueError:
         weight = -1.0
     if not 0 <= weight < 1e30:
-        raise ValueError(f"{shown(part)} has a weight that is no number from 0 on.")
+        raise ValueError(f"{shown(part)} has a negative or non-numeric weight.")
     return weight
 
 
 def is_source_path(field: str) -> bool:
-    """Returns whether a field, by its whole name, is the path of a source, which may differ where
-    data.path may."""
+    """Returns whether a field is the path of a source, which may differ where data.path may.
+
+    The field is given by its full name.
+    """
     return re.fullmatch(r"data\.mixture\.\w+\.path", field) is not None
 
 

@@ -87,8 +87,7 @@ def _with_path(message: str, path: str, fields: list[str]) -> str:
 
 
 def to_config_dict(cfg: Any) -> ConfigDict:
-    """Converts a record back to a ConfigDict, in which the command line can override every
-    field."""
+    """Converts a record back to a ConfigDict whose fields the command line can override."""
     out = ConfigDict()
     for name, hint in declared(type(cfg)).items():
         value = getattr(cfg, name)
@@ -107,8 +106,10 @@ def to_config_dict(cfg: Any) -> ConfigDict:
 
 
 def allowed_plugins(cfg: ExperimentConfig) -> registry.Allowed:
-    """Returns which plug-ins the directories that an experiment reads may name: those that it names
-    itself, or all."""
+    """Returns which plug-ins the directories that an experiment reads may name.
+
+    These are the ones that the experiment itself names, or all.
+    """
     return cfg.allow_plugins or outside_plugins(cfg)
 
 
@@ -118,8 +119,10 @@ def outside_plugins(cfg: ExperimentConfig) -> frozenset[str]:
 
 
 def page_plugins(values: ConfigDict) -> frozenset[str]:
-    """Returns the names of the plug-ins outside the package that a page or its flags name, each as
-    written and as a run stores it."""
+    """Returns the names of the outside plug-ins that a page or its flags name.
+
+    Each is returned as written and as a run stores it.
+    """
     names = _outside(values)
     for path, folder in plugin_fields(ExperimentConfig).items():
         node: Any = values
@@ -143,8 +146,10 @@ def _outside(values: Any) -> frozenset[str]:
 
 
 def plugin_fields(cls: type, prefix: str = "") -> dict[str, str]:
-    """Maps the path of each plug-in field in a record to its folder, as in `{"model.position":
-    "positions"}`."""
+    """Maps the path of each plug-in field in a record to its folder.
+
+    For example, `{"model.position": "positions"}`.
+    """
     found = {}
     hints = declared(cls)
     for f in dataclasses.fields(cls):
@@ -156,8 +161,9 @@ def plugin_fields(cls: type, prefix: str = "") -> dict[str, str]:
 
 
 def choose_plugins(values: ConfigDict, names: dict[str, str]) -> None:
-    """Fills in plug-ins as a config page would: each node gets all options of its plug-in, with
-    their defaults.
+    """Fills in plug-ins as a config page would.
+
+    Each node gets all options of its plug-in, with their defaults.
 
     Args:
       values: changed in place.
@@ -185,8 +191,9 @@ def choose_plugins(values: ConfigDict, names: dict[str, str]) -> None:
 
 
 def add_sections(values: ConfigDict, given: Iterable[str]) -> None:
-    """Adds the named records that the command line sets and the page lacks, with their defaults,
-    such as a source of a mixture.
+    """Adds the named records that the command line sets and the page lacks, with their defaults.
+
+    A source of a mixture is such a record.
 
     Args:
       values: changed in place.
@@ -208,8 +215,10 @@ def add_sections(values: ConfigDict, given: Iterable[str]) -> None:
 
 
 def fingerprint(cfg: Any) -> str:
-    """Hashes a whole config, or the plain values of one; the hash is stored with the run and
-    compared on resume."""
+    """Hashes a whole config, or the plain values of one.
+
+    The hash is stored with the run and compared on resume.
+    """
     text = json.dumps(
         cfg if isinstance(cfg, dict) else to_config_dict(cfg).to_dict(), sort_keys=True
     )
@@ -219,8 +228,7 @@ def fingerprint(cfg: Any) -> str:
 def _build(
     f: dataclasses.Field, hint: Any, value: Any, where: str, allowed: registry.Allowed
 ) -> Any:
-    """Turns sections into records, lists into tuples, and whole numbers into floats, where these
-    are declared."""
+    """Turns sections into records, lists into tuples, and integers into floats, as declared."""
     kind = plain(hint)
     if "plugin" in f.metadata:
         return _build_plugin(f, value, where, allowed)
@@ -298,8 +306,7 @@ def _plugin_class(folder: str, name: Any, where: str) -> type:
 
 
 def _defaults(cls: type) -> dict[str, Any]:
-    """Returns a plug-in's options as a page holds them, with a placeholder for each that has no
-    default."""
+    """Returns a plug-in's options as a page holds them, with placeholders for missing defaults."""
     hints = declared(cls)
     out = {}
     for f in dataclasses.fields(cls):

@@ -1,5 +1,7 @@
-"""Records that the modules of a model are built from. A layer's mixer and feed-forward are
-plug-ins."""
+"""Records that the modules of a model are built from.
+
+A layer's mixer and feed-forward are plug-ins.
+"""
 
 import abc
 import re
@@ -51,8 +53,11 @@ class InitConfig(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class NormConfig(Record):
-    """A norm over the last axis: `layer`, `layer_no_bias` (ModernBERT), `rms`, or `rms_offset`,
-    which stores scale - 1 as its weight (Gemma)."""
+    """A norm over the last axis.
+
+    It is `layer`, `layer_no_bias` (ModernBERT), `rms`, or `rms_offset`, which stores scale - 1 as
+    its weight (Gemma).
+    """
 
     kind: Annotated[str, OneOf(choices.NORMS)] = "layer"
     eps: NotNegative = 1e-6
@@ -97,8 +102,10 @@ class MixerConfig(Part, abc.ABC):
 
     @abc.abstractmethod
     def module(self, execution: Any, *, causal: bool, name: str | None = None) -> Any:
-        """Builds the linen module: (x [B, T, D], context, cache or None) -> y [B, T, D], or (y,
-        cache) with a cache."""
+        """Builds the linen module: (x [B, T, D], context, cache or None) -> y [B, T, D].
+
+        With a cache, the module returns (y, cache).
+        """
 
     def table_sizes(self, d_model: int) -> dict[str, Any]:
         """Returns the sizes of a position encoding's tables, for mixers with a field `position`."""
@@ -138,8 +145,7 @@ class FeedForwardConfig(Part, abc.ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class AdapterConfig(Record, abc.ABC):
-    """Base class of records for trained additions to the matrices of a model whose own parameters
-    are frozen.
+    """Base class of records for trained additions to the matrices of a frozen model.
 
     Attributes:
       factors: names of the parameters that stand beside an adapted kernel.
@@ -173,8 +179,9 @@ class AdapterConfig(Record, abc.ABC):
         return ((rf"/({'|'.join(self.factors)})$", ()),)
 
     def check(self, paths: Iterable[str]) -> None:
-        """Checks that each pattern of `targets` adapts a matrix of the model with parameters at
-        these paths.
+        """Checks that each pattern of `targets` adapts a matrix of the model.
+
+        The model has parameters at these paths.
 
         Raises:
           ConfigError: one of them does not; names the matrices of its layers.
@@ -225,7 +232,8 @@ def matches(patterns: Patterns, *paths: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class LayerConfig(Record):
-    """One kind of layer: a mixer and a feed-forward, each y = out(x + branch(layer(in(x))));
+    """One kind of layer: a mixer and a feed-forward, each y = out(x + branch(layer(in(x)))).
+
     `residual` may change that.
 
     Attributes:
@@ -342,8 +350,10 @@ class StackConfig(Record):
 
 
 def check_scan(layers: int, kinds: int, named: str) -> None:
-    """Checks that a scan, which runs whole periods of the pattern that the field `named` sets,
-    leaves out no layer."""
+    """Checks that a scan leaves out no layer.
+
+    A scan runs whole periods of the pattern that the field `named` sets.
+    """
     if layers % kinds:
         raise ConfigError(
             f"scan=True, {named}: {layers} layers are no multiple of the pattern of {kinds}; set"

@@ -79,8 +79,10 @@ class Plugin(NamedTuple):
 
 
 class PluginName(NamedTuple):
-    """Marks a field that names a file in a folder of the package, or module:attribute, and is
-    resolved later."""
+    """Marks a field that names a file in a folder of the package, or module:attribute.
+
+    The name is resolved later.
+    """
 
     folder: str
 
@@ -99,8 +101,7 @@ def is_local(value: str) -> str:
 
 
 def is_place(value: str) -> str:
-    """Refuses addresses other than those of the stores that are read and written, and misspelled
-    ones."""
+    """Rejects misspelled addresses, and those of stores that are not supported."""
     if SECRET.search(value):
         return (
             "an address must hold no keys or tokens, as addresses are stored and printed; set the"
@@ -176,16 +177,17 @@ ALWAYS: dict[type, Any] = {
 
 
 class Record:
-    """Base class of all config records: refuses values that the annotations of the fields do not
-    allow."""
+    """Base class of all config records; rejects values that the field annotations do not allow."""
 
     def __post_init__(self) -> None:
         check(type(self), vars(self))
 
 
 class Sections(dict):
-    """Records by name, as the value of a field that is annotated `dict[str, RECORD]`; not to be
-    changed."""
+    """Records by name, as the value of a field that is annotated `dict[str, RECORD]`.
+
+    It must not be changed.
+    """
 
     def __hash__(self) -> int:  # type: ignore[override]  # configs are keys of caches
         return hash(tuple(self.items()))
@@ -222,14 +224,15 @@ def optional_plugin(folder: str) -> Any:
 
 
 def plugin_name(value: Any) -> str:
-    """Returns the name of a plug-in's record: its file name, or `module:Class` if it lives outside
-    the package."""
+    """Returns the name of a plug-in's record: its file name, or `module:Class` from outside."""
     return registry.name_of(type(value))
 
 
 def declared(cls: type) -> dict[str, Any]:
-    """Returns the annotations of the fields that a config sets; a plug-in's is the base class of
-    its folder."""
+    """Returns the annotations of the fields that a config sets.
+
+    A plug-in's annotation is the base class of its folder.
+    """
     return _declared(cls)
 
 
@@ -248,8 +251,10 @@ def _declared(cls: type) -> dict[str, Any]:
 
 
 def plain(hint: Any) -> Any:
-    """Returns the type of an annotation without `Annotated` and `| None`; of a union of several
-    types, the union."""
+    """Returns the type of an annotation without `Annotated` and `| None`.
+
+    A union of several types is returned as it is.
+    """
     if typing.get_origin(hint) is Annotated:
         return plain(typing.get_args(hint)[0])
     inner = [kind for kind in typing.get_args(hint) if kind is not types.NoneType]
@@ -334,8 +339,11 @@ def _is_instance(value: Any, kind: type) -> bool:
 
 
 def shown(value: Any) -> str:
-    """Writes a value in a message: a class as its name, a record without its fields, an address
-    without its secrets, cut where it is long."""
+    """Formats a value for a message.
+
+    A class is its name, a record has no fields, an address no secrets, and a long value is
+    truncated.
+    """
     if isinstance(value, type):
         return f"{value.__name__} (the class, without its parentheses)"
     if dataclasses.is_dataclass(value):

@@ -263,7 +263,8 @@ def _check_length(cfg: ExperimentConfig, mixture: Mixture) -> None:
     if total is not None and mixture.run_rows > total:
         field = f"epochs={train.epochs:g}" if train.epochs else f"steps={train.steps}"
         raise ConfigError(
-            f"train.{field}: needs {mixture.run_rows:,} rows, and the mixture holds {total:,} until its"
-            f" sources reach their epochs; set train.steps to {total // train.batch_size} at most,"
+            f"train.{field}: needs {mixture.run_rows:,} rows, and the mixture holds {total:,} until"
+            " its sources reach their epochs; set train.steps to"
+            f" {total // train.batch_size} at most,"
             " or raise the epochs of a source (0: without end)."
         )

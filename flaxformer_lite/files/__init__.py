@@ -1,2 +1,1 @@
-"""Files that come from others, read within bounds, and files that are written for others, published
-whole."""
+"""Bounded reading of untrusted files, and atomic publishing of our own."""

@@ -1,5 +1,6 @@
-"""Atomic publishing: files and directories that others read appear whole, and a kill leaves the old
-ones or the new.
+"""Atomic publishing: files and directories appear as a whole.
+
+A killed process leaves either the old ones or the new.
 
 They are made under a private name beside their place, flushed to disk, and moved there in one step.
 """
@@ -38,8 +39,7 @@ def write_file(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def new_directory(target: Path, *, carry: Callable[[str], bool] | None = None) -> Iterator[Path]:
-    """Yields an empty directory that takes the place of `target` when the block ends without an
-    error.
+    """Yields an empty directory that replaces `target` when the block ends without an error.
 
     Args:
       target: path of the directory; a symbolic link is replaced, not followed.
@@ -90,8 +90,10 @@ def recover(target: Path) -> None:
 
 @contextlib.contextmanager
 def private_directory(target: Path) -> Iterator[Path]:
-    """Makes a directory that is locked as long as this process lives; removes those of processes
-    that were killed."""
+    """Makes a directory that is locked as long as this process lives.
+
+    Directories left by killed processes are removed.
+    """
     made = _private(target, "tmp")
     own = re.compile(re.escape(f".{target.name}.") + r"[0-9a-f]{16}\.tmp")
     with contextlib.ExitStack() as stack:
@@ -156,8 +158,10 @@ def _opened(path: Path) -> Iterator[int]:
 
 
 def _lock(directory: int, patience: float = 0.0) -> bool:
-    """Locks a directory; returns whether it could, as others may hold it and some file systems have
-    no locks."""
+    """Locks a directory; returns whether it could.
+
+    Another process may hold the lock, and some file systems have none.
+    """
     deadline = time.monotonic() + patience
     while True:
         try:

@@ -1,5 +1,7 @@
-"""Bounded reading of files that others wrote: regular ones only, of limited size, their JSON
-limited in depth and numbers."""
+"""Bounded reading of untrusted files.
+
+Only regular files of limited size are read, and their JSON is limited in depth and numbers.
+"""
 
 import json
 import math
@@ -108,8 +110,10 @@ def parse_object(
 
 
 def is_kind(value: Any, kind: Kind) -> bool:
-    """Returns whether a JSON value is of a type, or of one of several; a whole number is a number,
-    true is not."""
+    """Returns whether a JSON value is of a type, or of one of several.
+
+    An integer counts as a number, true does not.
+    """
     if isinstance(kind, tuple):
         return any(is_kind(value, one) for one in kind)
     if kind is float:
@@ -125,14 +129,16 @@ def spelled(kind: Kind) -> str:
 
 
 def printable(text: str) -> str:
-    """Returns text that others wrote for a terminal, with what a terminal obeys escaped: control
-    characters but line ends and tabs, and those that turn the direction of writing."""
+    """Escapes what a terminal obeys in untrusted text.
+
+    That is control characters but line ends and tabs, and those that change the direction of
+    writing.
+    """
     return CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 def shown(name: str) -> str:
-    """Returns a name from a file for a message: as it is, or escaped and cut if it is unprintable
-    or long."""
+    """Returns a name from a file for a message, escaped and truncated if necessary."""
     return name if name.isprintable() and len(name) <= SHOWN else brief(name)
 
 

@@ -1,5 +1,4 @@
-"""Beam search: the J likeliest continuations of each prompt, and a pool of the J best that have
-ended.
+"""Beam search: the J likeliest continuations of each prompt, and a pool of the J best that ended.
 
 Reference: Graves 2012, section 3.2 (arXiv:1211.3711); the length penalty of Wu et al. 2016, section
 7 (arXiv:1609.08144), in transformers' form, sum of log-probabilities / length ** penalty.
@@ -43,8 +42,10 @@ class State(flax.struct.PyTreeNode):
 
 
 class Search(NamedTuple):
-    """The options of beam search beyond the rules; numpy's numbers, so that changing them does not
-    recompile."""
+    """The options of beam search beyond the rules.
+
+    They are numpy scalars, so that changing them does not recompile.
+    """
 
     length_penalty: Any
     until_full: Any  # early_stopping=True
@@ -76,8 +77,10 @@ def start(logits_BV, tokens_BT, start_B, rules: Rules, search: Search, *, slots,
 def proceed(
     model, params: Params, state: State, rows: Rows, rules: Rules, search: Search, *, prompt
 ) -> State:
-    """Runs the search to its end; `rows` are those of the beams, and `prompt` columns precede the
-    first new token."""
+    """Runs the search to its end.
+
+    `rows` are those of the beams, and `prompt` columns precede the first new token.
+    """
     B, J, S = state.tokens_BJS.shape
 
     def unfinished(state: State):
@@ -99,8 +102,9 @@ def proceed(
 def _write(
     state: State, logits, starts, prompt: int, rules: Rules, search: Search
 ) -> tuple[State, jax.Array]:
-    """Extends each beam by one token, chosen among the candidates of all beams of a row; `logits`
-    are [B * J, V].
+    """Extends each beam by one token, chosen among the candidates of all beams of a row.
+
+    `logits` are [B * J, V].
 
     Also returns, for each beam [B * J], the beam that it continues.
     """
@@ -151,8 +155,9 @@ def _collect(state: State, tokens, scores, ended, new: jax.Array, search: Search
 
 
 def _may_improve(running_BJ, pool: Pool, new: jax.Array, rules: Rules, search: Search) -> jax.Array:
-    """Returns whether the best beam, at the length where it would score best, can beat the worst of
-    a full pool.
+    """Returns whether the best beam can still beat the worst of a full pool.
+
+    It is judged at the length where it would score best.
 
     With `early_stopping=False` that length is the current one, a guess if the penalty favors long
     continuations.

@@ -1,5 +1,7 @@
-"""The model interface of generation: read a prompt, then one token at a time, for decoders and
-encoder-decoders."""
+"""The model interface of generation, for decoders and encoder-decoders.
+
+It reads a prompt, then one token at a time.
+"""
 
 import functools
 from typing import Any
@@ -42,8 +44,11 @@ def prefill(
     *,
     slots: int,
 ) -> tuple[jax.Array, Any]:
-    """Reads prompts, padded on the left, into new caches of `slots`, with the encoder's input
-    `source_BS` if there is one; returns the logits [B, V] of the next token, and the caches."""
+    """Reads prompts, padded on the left, into new caches of `slots`.
+
+    An encoder-decoder also takes the encoder's input `source_BS`. Returns the logits [B, V] of the
+    next token, and the caches.
+    """
     if isinstance(model, OwnModel):  # the tokens themselves take the place of caches
         tokens_BS = jnp.pad(tokens_BT, ((0, 0), (0, slots - tokens_BT.shape[1])))
         last = tokens_BT.shape[1] - 1
@@ -66,8 +71,10 @@ def advance(
     slot: jax.Array,
     slots: int,
 ) -> tuple[jax.Array, Any]:
-    """Reads one token per row into slot `slot` of `slots`; returns the logits [B, V] of the next,
-    and the caches."""
+    """Reads one token per row into slot `slot` of `slots`.
+
+    Returns the logits [B, V] of the next, and the caches.
+    """
     if isinstance(model, OwnModel):
         tokens_BS = jax.lax.dynamic_update_slice_in_dim(cache, tokens_B[:, None], slot, axis=1)
         return model.next_logits(params, tokens_BS, jnp.asarray(rows.start_B), slot), tokens_BS
@@ -100,8 +107,10 @@ def _decode(
 
 
 def _logits(projection: DeferredLogits) -> jax.Array:
-    """Computes logits [B, 1, V] of one position as W x^T, hiding the transpose: XLA:CPU would
-    otherwise compute x W^T, which takes a third longer for a few rows x."""
+    """Computes logits [B, 1, V] of one position as W x^T, hiding the transpose.
+
+    XLA:CPU would otherwise compute x W^T, which takes a third longer for a few rows x.
+    """
     kernel_VD = projection.kernel_VD.astype(projection.x.dtype)
     dots_VB = jnp.einsum(
         "VD,BD->VB", kernel_VD, projection.x[:, 0], preferred_element_type=jnp.float32

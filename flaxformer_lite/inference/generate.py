@@ -19,8 +19,9 @@ from flaxformer_lite.inference.task import Task, prepare
 
 @flax.struct.dataclass
 class Generation:
-    """The result of `generate(..., return_scores=True)`, with R rows: num_return_sequences per
-    prompt.
+    """The result of `generate(..., return_scores=True)`.
+
+    It has R rows: num_return_sequences per prompt.
 
     Attributes:
       sequences: int32 [R, T], prompt and continuation.
@@ -125,8 +126,9 @@ def stream(
     every: int = 1,
     **options: Any,
 ) -> Iterator[np.ndarray]:
-    """Yields the new tokens of `generate` as they are written: int32 [R, n], n at most `every`,
-    until all rows end.
+    """Yields the new tokens of `generate` as they are written, until all rows end.
+
+    Each item is int32 [R, n], n at most `every`.
 
     Concatenated, they are the continuation that `generate` returns. Takes the arguments of
     `generate`.
@@ -155,8 +157,7 @@ def _new_columns(model: Any, params: Any, task: Task, every: int) -> Iterator[np
 
 
 def _read(model: Any, params: Any, task: Task, copies: int) -> tuple[jax.Array, Any]:
-    """Returns the logits after each prompt, and the caches, with `copies` of each prompt in a
-    row."""
+    """Returns the logits after each prompt, and the caches, with `copies` rows per prompt."""
     source_BS = task.source and task.source.tokens_BS
     logits_BV, cache = prefill(
         model, params, task.prompt.tokens_BT, task.rows(), source_BS, slots=task.slots
@@ -167,8 +168,10 @@ def _read(model: Any, params: Any, task: Task, copies: int) -> tuple[jax.Array, 
 def _states(
     model: Any, params: Any, task: Task, scores: bool, every: int
 ) -> Iterator[sample.State]:
-    """Yields the state after each `every` new tokens; its arrays are deleted when the next is
-    requested."""
+    """Yields the state after each `every` new tokens.
+
+    Its arrays are deleted when the next is requested.
+    """
     s = task.settings
     seed = np.uint32(task.settings.seed % 2**32)
     logits_BV, cache = _read(model, params, task, s.num_return_sequences)

@@ -1,5 +1,6 @@
-"""An adapter for EleutherAI's lm-evaluation-harness. The harness is not a dependency: callers
-combine this class with its base class themselves.
+"""An adapter for EleutherAI's lm-evaluation-harness.
+
+The harness is not a dependency: callers combine this class with its base class themselves.
 
     import lm_eval
     from lm_eval.api.model import LM
@@ -29,8 +30,7 @@ IGNORED = {"until", "max_gen_toks", "do_sample", "temperature"}
 
 
 class HarnessModel:
-    """Implements loglikelihood, loglikelihood_rolling and generate_until, on the harness's
-    requests.
+    """Implements loglikelihood, loglikelihood_rolling and generate_until on the harness's requests.
 
     Attributes:
       model: a decoder; or an encoder-decoder, whose encoder reads the context, framed by the
@@ -82,8 +82,11 @@ class HarnessModel:
         return self._score([self._split(*request.args) for request in requests])
 
     def loglikelihood_rolling(self, requests: list[Any]) -> list[float]:
-        """Returns the log-likelihood of each whole text; texts longer than max_length are read in
-        pieces, with each token scored once, with the longest context that fits."""
+        """Returns the log-likelihood of each whole text.
+
+        Texts longer than max_length are read in pieces, with each token scored once, with the
+        longest context that fits.
+        """
         totals = []
         for request in requests:
             ids = [self.prefix, *self._encode(request.args[0])]
@@ -95,8 +98,10 @@ class HarnessModel:
         return totals
 
     def generate_until(self, requests: list[Any]) -> list[str]:
-        """Returns the continuation of each (context, settings), cut before the first of its `until`
-        strings."""
+        """Returns the continuation of each (context, settings).
+
+        It is cut before the first of its `until` strings.
+        """
         texts = []
         for context, asked in (request.args for request in requests):
             until = (
@@ -140,8 +145,10 @@ class HarnessModel:
         return self.max_length if self._two else self.max_length - written
 
     def _split(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
-        """Encodes a decoder's context and continuation as parts of one text, an encoder-decoder's
-        each by itself; spaces between them belong to the continuation."""
+        """Encodes context and continuation: of a decoder as parts of one text, else separately.
+
+        Spaces between them belong to the continuation.
+        """
         stripped = context.rstrip()
         continuation = context[len(stripped) :] + continuation
         if self._two:
@@ -151,8 +158,10 @@ class HarnessModel:
         return head or [self.prefix], tail or self._encode(continuation)
 
     def _score(self, pairs: list[tuple[list[int], list[int]]]) -> list[tuple[float, bool]]:
-        """Scores pairs in batches of similar length; the last batch is filled with repetitions, to
-        keep its shape."""
+        """Scores pairs in batches of similar length.
+
+        The last batch is filled with repetitions, to keep its shape.
+        """
         found: list[Any] = [None] * len(pairs)
         order = sorted(range(len(pairs)), key=lambda i: -len(pairs[i][0]) - len(pairs[i][1]))
         for start in range(0, len(order), self.batch_size):

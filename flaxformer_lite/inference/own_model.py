@@ -1,5 +1,4 @@
-"""Generation with a language model from outside the package, which has neither a config nor a
-cache."""
+"""Generation with a language model from outside the package, without a config or a cache."""
 
 import dataclasses
 import functools

@@ -1,5 +1,7 @@
-"""Preparation of prompts on the host: checked, right-aligned, and padded to one of a few
-lengths."""
+"""Preparation of prompts on the host.
+
+They are checked, right-aligned, and padded to one of a few lengths.
+"""
 
 from typing import Any, NamedTuple
 
@@ -41,8 +43,10 @@ def read_ids(
     *,
     left: bool = True,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Converts ids to int32 [B, T] and a bool mask [B, T]; a list of rows of any lengths is padded,
-    left or right."""
+    """Converts ids to int32 [B, T] and a bool mask [B, T].
+
+    A list of rows of any lengths is padded, left or right.
+    """
     lists = isinstance(input_ids, (list, tuple)) and all(np.ndim(row) == 1 for row in input_ids)
     if lists and attention_mask is None and len({len(row) for row in input_ids}) > 1:
         attention_mask = _rectangle([[1] * len(row) for row in input_ids], 0, left)
@@ -80,8 +84,10 @@ def _rectangle(rows: list[list[int]], fill: int, left: bool) -> list[list[int]]:
 
 
 def align(ids_BT: np.ndarray, mask_BT: np.ndarray, pad: int, limit: int) -> Prompt:
-    """Right-aligns each row's tokens, padded on either side, in a row of a bucket's length, or of
-    `limit` if that is less."""
+    """Right-aligns the tokens of each row, padded on either side.
+
+    Rows get the length of a bucket, or `limit` if that is less.
+    """
     B, width = ids_BT.shape
     lengths_B = mask_BT.sum(axis=1)
     T = 1 if width == 1 else max(int(lengths_B.max()), min(bucket(width), limit))
@@ -100,8 +106,10 @@ def pad_source(ids_BS: np.ndarray, mask_BS: np.ndarray, pad: int, limit: int) ->
 
 
 def check_length(limit: int, name: str, tokens: int, new: int = 0) -> None:
-    """Refuses lengths beyond `limit`, the end of the model's position table or LONGEST, before
-    anything is traced."""
+    """Rejects lengths beyond `limit` before anything is traced.
+
+    `limit` is the end of the model's position table, or LONGEST.
+    """
     if tokens + new <= limit:
         return
     way = (

@@ -1,5 +1,7 @@
-"""The generation settings of published weights, from generation_config.json or, in older ones,
-config.json."""
+"""The generation settings of published weights.
+
+They are in generation_config.json or, in older ones, in config.json.
+"""
 
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,8 @@
-"""Settings in the form of the compiled loop: numbers are arrays, so that a new temperature does not
-recompile; a rule that is off is None, and costs nothing."""
+"""Settings in the form of the compiled loop.
+
+Numbers are arrays, so a new temperature does not recompile; a rule that is off is None, and costs
+nothing.
+"""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,8 +20,10 @@ Number = Any  # numpy's outside of jit, jax's within
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """The rules of generation; see `Settings`. `max_new` and `min_new` count new tokens, `eos_E`
-    are the stop tokens."""
+    """The rules of generation; see `Settings`.
+
+    `max_new` and `min_new` count new tokens, `eos_E` are the stop tokens.
+    """
 
     max_new: Number
     pad: Number
@@ -67,8 +72,9 @@ def constrain(
     length: jax.Array,
     new: jax.Array,
 ) -> jax.Array:
-    """Applies the rules on which tokens may come next to logits or log-probabilities, in
-    transformers' order.
+    """Applies the rules on which tokens may come next, in transformers' order.
+
+    The input is logits or log-probabilities.
 
     Columns start .. length - 1 of a row of `tokens_BT` are written, the last `new` of them by the
     model.
@@ -97,8 +103,10 @@ def constrain(
 
 
 def choose(rules: Rules, logits_BV: jax.Array, keys_B: jax.Array) -> jax.Array:
-    """Chooses the next token of each row, int32 [B]: the likeliest, or a draw if there is a
-    temperature."""
+    """Chooses the next token of each row, int32 [B].
+
+    It is the likeliest, or a draw if there is a temperature.
+    """
     if rules.temperature is None:
         return sampling.likeliest(logits_BV)
     logits_BV = sampling.temperature(logits_BV, rules.temperature)

@@ -51,8 +51,10 @@ def start(logits_BV, tokens_BT, start_B, rules: Rules, seed, *, slots, samples, 
 def proceed(
     model, params: Params, state: State, rows: Rows, rules: Rules, seed, until, *, prompt
 ) -> State:
-    """Writes tokens until each row has `until` of them, or all are done; `prompt` columns precede
-    the first."""
+    """Writes tokens until each row has `until` of them, or all are done.
+
+    `prompt` columns precede the first.
+    """
     slots = state.tokens_BS.shape[1]
 
     def unfinished(state: State):

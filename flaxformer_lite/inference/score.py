@@ -1,5 +1,4 @@
-"""Log-likelihoods of given continuations, for choosing between answers and for evaluation
-harnesses."""
+"""Log-likelihoods of given continuations, for multiple choice and evaluation harnesses."""
 
 import functools
 from typing import Any
@@ -43,8 +42,9 @@ def score(
     *,
     decoder_start_token_id: int | None = None,
 ) -> Scores:
-    """Computes the log-likelihood of each continuation, `sum_t log p(c_t | prompt, c_<t)`, in one
-    forward pass.
+    """Computes the log-likelihood of each continuation in one forward pass.
+
+    That is `sum_t log p(c_t | prompt, c_<t)`.
 
         >>> # the likelier answer
         >>> score(model, params, [[5, 7], [5, 7]], [[9, 1], [4]]).log_likelihood.argmax()

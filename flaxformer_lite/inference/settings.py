@@ -18,8 +18,9 @@ MOST_ROWS = 1 << 16  # beams or samples per prompt
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The keyword arguments of `generate`, named as in transformers; passing None means the
-    default.
+    """The keyword arguments of `generate`, named as in transformers.
+
+    Passing None means the default.
 
     Length
       max_new_tokens: the most tokens to write; or

@@ -1,5 +1,7 @@
-"""Stop strings, which end a row by text rather than token, checked on the host between calls of the
-compiled loop."""
+"""Stop strings, which end a row by text rather than by token.
+
+They are checked on the host between calls of the compiled loop.
+"""
 
 import numpy as np
 
@@ -10,8 +12,7 @@ EVERY = 8  # new tokens between two checks of the text
 
 
 def cut(task: Task, state: State, since: int) -> State:
-    """Ends each row at the first token that completes a stop string, and removes the tokens written
-    after it.
+    """Ends each row at the first token that completes a stop string; removes later tokens.
 
     The result is the same as if every row had been checked after every token.
 

@@ -43,14 +43,15 @@ def check_writes(cfg: ModelConfig) -> None:
 
 
 def longest(cfg: ModelConfig) -> int:
-    """Returns the number of positions: max_length if the model has a position table, else
-    LONGEST."""
+    """Returns the maximum length: that of the model's position table if any, else LONGEST."""
     return cfg.max_length if cfg.has_position_table else prompts.LONGEST
 
 
 def ids_without_text(cfg: ModelConfig, tokenizer: Any) -> tuple[int, ...]:
-    """Returns the ids that only pad the model's table to a round size, for
-    `generate(..., suppress_tokens=)`."""
+    """Returns the ids that only pad the model's table to a round size.
+
+    They serve `generate(..., suppress_tokens=)`.
+    """
     return tuple(range(tokenizer.vocab_size, cfg.of_decoder.vocab_size))
 
 

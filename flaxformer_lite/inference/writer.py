@@ -17,8 +17,9 @@ Ids = Sequence[int] | np.ndarray
 
 
 def writer(model: Any, params: Any, tokenizer: Any) -> Callable[..., list[list[int]]]:
-    """Builds a function that continues prompts, for objectives that write in evaluation
-    (`Objective.write`).
+    """Builds a function that continues prompts, for objectives that generate in evaluation.
+
+    See `Objective.write`.
 
     The function takes a list of prompts (an encoder-decoder's sources), `width`, the length to
     which all are padded, `max_new_tokens`, and further settings of `generate`; it returns the new

@@ -1,5 +1,4 @@
-"""Model families: each file holds a family's published sizes, its skeleton, and its published
-weights and config."""
+"""Model families, one per file: published sizes, skeleton, and published weights and config."""
 
 import dataclasses
 from typing import Any

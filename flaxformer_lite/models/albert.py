@@ -1,5 +1,4 @@
-"""ALBERT: BERT with shared layer weights, embeddings narrower than the model, and sentence-order
-prediction.
+"""ALBERT: BERT with shared layer weights, narrow embeddings, and sentence-order prediction.
 
 Reference: Lan et al., "ALBERT: A Lite BERT for Self-supervised Learning of Language
 Representations" (2020), section 3.
@@ -39,16 +38,20 @@ class Model(EncoderModel):
 
 
 def config(preset: str = "base", **overrides) -> ModelConfig:
-    """Builds a config with ALBERT's sizes (table 1; version 2 drops dropout); keyword arguments
-    override its fields."""
+    """Builds a config with ALBERT's sizes (table 1; version 2 drops dropout).
+
+    Keyword arguments override its fields.
+    """
     layers = (PRESETS.get(preset, {}) | overrides).get("encoder_layers", 0)
     return build("albert", BASE, PRESETS, preset, **{"share_layers": (0,) * layers, **overrides})
 
 
 def read(fields: Fields) -> dict[str, Any]:
-    """Reads the groups of shared layers. Steps are divided among groups, and each step runs all
-    layers of its group in turn. With as many groups as steps and one layer per group, nothing is
-    shared."""
+    """Reads the groups of shared layers.
+
+    Steps are divided among groups, and each step runs all layers of its group in turn. With as many
+    groups as steps and one layer per group, nothing is shared.
+    """
     depth = fields.size("num_hidden_layers", 12)
     groups, inner = (fields.size(name, 1) for name in ("num_hidden_groups", "inner_group_num"))
     if groups == depth > 1:

@@ -1,5 +1,6 @@
-"""BART: a post-norm encoder-decoder with learned positions, a norm after the embeddings, and a bias
-on the logits.
+"""BART: a post-norm encoder-decoder with learned positions.
+
+It has a norm after the embeddings and a bias on the logits.
 
 Reference: Lewis et al., "BART: Denoising Sequence-to-Sequence Pre-training" (2020), section 2.
 """
@@ -46,8 +47,10 @@ config = partial(build, "bart", BASE, PRESETS, "large")
 
 
 class Model(EncoderDecoderModel):
-    """BART; without decoder_input_ids the decoder reads the input shifted right, as classification
-    requires."""
+    """BART.
+
+    Without decoder_input_ids the decoder reads the input shifted right, as classification requires.
+    """
 
     heads = ("lm", "none", "encoder", "sequence_classification", "question_answering")
     trained_bias = False
@@ -67,8 +70,10 @@ ATTENTION = projections("q_proj", "k_proj", "v_proj", "out_proj")
 
 
 def names(cfg: ModelConfig) -> tuple:
-    """Returns the weight rows of BART and its relatives; norms have the same names before a layer
-    and after it."""
+    """Returns the weight rows of BART and its relatives.
+
+    Norms have the same names before a layer and after it.
+    """
     slot = "out" if "out" in cfg.norm_at else "in"
     layer = within("self_attn", "attention", ATTENTION) + rows(
         ("self_attn_layer_norm", f"attention_{slot}_norm"),

@@ -1,5 +1,6 @@
-"""ELECTRA: BERT trained to detect which tokens a small generator has replaced; the small size has
-narrow embeddings.
+"""ELECTRA: BERT trained to detect which tokens a small generator has replaced.
+
+The small size has narrow embeddings.
 
 Reference: Clark et al., "ELECTRA: Pre-training Text Encoders as Discriminators Rather Than
 Generators" (2020), section 2.
@@ -48,8 +49,10 @@ class Discriminator(Hinted):
 
 
 class Model(EncoderModel):
-    """The generator (`masked_lm`), the discriminator (`pretraining`, logits [B, T]), and heads on
-    the discriminator."""
+    """ELECTRA's generator (`masked_lm`) or discriminator (`pretraining`, logits [B, T]).
+
+    Other heads are on the discriminator.
+    """
 
     heads = ("none", "masked_lm", "causal_lm", "pretraining", *bert.CLASSIFIERS)
     vocab_heads = ("masked_lm", "causal_lm")

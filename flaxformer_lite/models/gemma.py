@@ -1,5 +1,6 @@
-"""Gemma: Llama with embeddings scaled by sqrt(D), a tanh GELU gate, norms that store scale - 1, and
-tied logits.
+"""Gemma: Llama with scaled embeddings, a tanh GELU gate and tied logits.
+
+Embeddings are scaled by sqrt(D), and norms store scale - 1.
 
 Reference: Gemma Team, "Gemma: Open Models Based on Gemini Research and Technology" (2024), section
 2.
@@ -40,16 +41,17 @@ class Model(DecoderModel):
 
 
 def read(fields: Fields) -> dict[str, Any]:
-    """Reads the activation: `gelu` has always meant the tanh form here, and nothing reads
-    `hidden_activation`."""
+    """Reads the activation.
+
+    `gelu` has always meant the tanh form in Gemma, and `hidden_activation` is ignored.
+    """
     act = {"activation": "gelu_tanh"} if fields.get("hidden_act") in (None, "gelu") else {}
     fields.get("hidden_activation")
     return llama.read_heads(fields, kv_heads=16, head_dim=256) | act
 
 
 def write_activation(cfg: ModelConfig, field: str) -> dict[str, str]:
-    """Writes the tanh form under this family's name for it, and other activations under their usual
-    names."""
+    """Writes the tanh form under the family's name for it, others under their usual names."""
     return {field: "gelu_pytorch_tanh"} if cfg.activation == "gelu_tanh" else {}
 
 

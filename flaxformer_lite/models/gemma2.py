@@ -1,5 +1,6 @@
-"""Gemma 2: Gemma with norms on both sides of every layer, soft caps on logits, and windows in every
-other layer.
+"""Gemma 2: Gemma with norms on both sides of every layer and soft caps on logits.
+
+Every other layer has a window.
 
 Reference: Gemma Team, "Gemma 2: Improving Open Language Models at a Practical Size" (2024), section
 2.
@@ -65,8 +66,10 @@ FIELDS = {k: v for k, v in llama.FIELDS.items() if k != "hidden_act"} | {
 
 
 def read(fields: Fields) -> dict[str, Any]:
-    """Reads windows and caps: every other layer slides, from the first on; null means no cap,
-    absent the default."""
+    """Reads windows and caps: every other layer slides, from the first on.
+
+    Null means no cap; an absent field means the default.
+    """
     layers = fields.get("num_hidden_layers", 26)
     window = fields.get("sliding_window", 4096)
     caps = {ours: fields.nullable(name, BASE[ours]) for name, ours in CAPS.items()}

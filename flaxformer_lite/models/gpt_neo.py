@@ -49,8 +49,10 @@ BODY = gpt2.ENDS + within("h.{i}", "decoder/layer_{i}", LAYER)
 
 
 def read(fields: Fields) -> dict[str, Any]:
-    """Reads the windows from `attention_types`, [[pattern, times] ...]; `attention_layers` only
-    spells it out."""
+    """Reads the windows from `attention_types`, [[pattern, times] ...].
+
+    `attention_layers` only spells it out.
+    """
     layers = fields.get("num_layers", 24)
     types = fields.get("attention_types", [[["global", "local"], layers // 2]])
     try:

@@ -1,5 +1,6 @@
-"""GPT-NeoX and Pythia: parallel attention and feed-forward, each with its own norm, rotary on a
-quarter of each head.
+"""GPT-NeoX and Pythia: parallel attention and feed-forward, each with its own norm.
+
+A quarter of each head is rotary.
 
 Reference: Black et al., "GPT-NeoX-20B: An Open-Source Autoregressive Language Model" (2022),
 section 2.

@@ -1,5 +1,4 @@
-"""Llama: a pre-norm decoder with RMS norms, gated SiLU, rotary positions and grouped-query
-attention.
+"""Llama: a decoder with RMS norms, gated SiLU, rotary positions and grouped-query attention.
 
 Reference: Touvron et al., "LLaMA" (2023), section 2.2; "Llama 2" (2023), section 2.2; Grattafiori
 et al., "The Llama 3 Herd of Models" (2024), section 3.2.
@@ -91,8 +90,10 @@ def heads(name: str, spans_prefix: str = "transformer.") -> dict[str, Head]:
 
 
 def read_heads(fields: Fields, kv_heads: int = 0, head_dim: int = 0) -> dict[str, Any]:
-    """Reads the number of key and value heads and their width, with a family's defaults; 0 derives
-    them. An absent norm epsilon is 1e-6, not the preset's value."""
+    """Reads the number of key and value heads and their width, with a family's defaults.
+
+    0 derives them. An absent norm epsilon is 1e-6, not the preset's value.
+    """
     return {
         "num_kv_heads": fields.get("num_key_value_heads", kv_heads),
         "head_dim": fields.get("head_dim", head_dim),

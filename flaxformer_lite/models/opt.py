@@ -1,5 +1,6 @@
-"""OPT: a decoder with ReLU and learned positions; its 350M size is post-norm, with embeddings
-narrower than the model.
+"""OPT: a decoder with ReLU and learned positions.
+
+Its 350M size is post-norm, with embeddings narrower than the model.
 
 Reference: Zhang et al., "OPT: Open Pre-trained Transformer Language Models" (2022), section 2.
 """
@@ -46,8 +47,11 @@ config = partial(build, "opt", BASE, PRESETS, "125m")
 
 
 class Model(DecoderModel):
-    """OPT; narrow embeddings are widened before positions are added, and the decoder's output is
-    narrowed again."""
+    """OPT.
+
+    Narrow embeddings are widened before positions are added, and the decoder's output is narrowed
+    again.
+    """
 
     heads = ("lm", "sequence_classification", "question_answering", "none")
     frozen_padding = ("tokens",)

@@ -1,5 +1,6 @@
-"""Pegasus: a pre-norm encoder-decoder with sinusoidal positions, trained to write the sentences
-left out of a text.
+"""Pegasus: a pre-norm encoder-decoder with sinusoidal positions.
+
+It is trained to write the sentences left out of a text.
 
 Reference: Zhang et al., "PEGASUS: Pre-training with Extracted Gap-sentences for Abstractive
 Summarization" (2020).
@@ -40,8 +41,10 @@ class Model(EncoderDecoderModel):
 
 
 def sinusoids(cfg: ModelConfig) -> dict[str, np.ndarray]:
-    """Computes the position tables of both stacks, which the file holds although they follow from
-    the sizes."""
+    """Computes the position tables of both stacks.
+
+    The file holds them although they follow from the sizes.
+    """
     angles_TP = (
         np.arange(cfg.max_length)[:, None]
         * 10000.0 ** (-np.arange(0, cfg.d_model, 2) / cfg.d_model)[None]

@@ -16,8 +16,7 @@ def build(
     preset: str = "",
     **overrides: Any,
 ) -> ModelConfig:
-    """Builds a config from the family's base, overridden by the preset's sizes, then by the
-    caller's fields.
+    """Builds a config: the family's base, overridden by the preset, then by the caller's fields.
 
     A family binds the first four: `config = partial(build, "gpt2", BASE, PRESETS, "small")`.
 

@@ -1,5 +1,6 @@
-"""Qwen3: Llama with a norm on each head's queries and keys, and heads wider than d_model /
-num_heads.
+"""Qwen3: Llama with a norm on each head's queries and keys.
+
+Heads are wider than d_model / num_heads.
 
 Reference: Yang et al., "Qwen3 Technical Report" (2025), section 2.
 """

@@ -1,5 +1,6 @@
-"""Recurrent language models: embeddings, layers of RNNs, LSTMs or GRUs, and logits, without
-positions or feed-forwards.
+"""Recurrent language models: embeddings, layers of RNNs, LSTMs or GRUs, and logits.
+
+They have neither positions nor feed-forwards.
 
 Reference: Zaremba et al., "Recurrent Neural Network Regularization" (2014), section 4.1: `medium`
 and `large`, on words of the Penn Treebank (arXiv:1409.2329). Mikolov et al. (2010) for language

@@ -1,5 +1,6 @@
-"""Bidirectional recurrent encoders for texts and their words: embeddings, layers that read both
-ways, and a head.
+"""Bidirectional recurrent encoders for texts and their words.
+
+They have embeddings, layers that read both ways, and a head.
 
 Reference: Graves and Schmidhuber, "Framewise Phoneme Classification with Bidirectional LSTM"
 (2005); Huang et al., "Bidirectional LSTM-CRF Models for Sequence Tagging" (2015), without the CRF.
@@ -24,9 +25,10 @@ config = partial(build, "recurrent_encoder", BASE, PRESETS, "base")
 
 
 class Model(EncoderModel):
-    """An encoder whose summary of a sequence is where each direction ends: the forward half of its
-    last token's vector, and the backward half of its first token's. Each has read the whole; at the
-    other end it has read one token.
+    """An encoder that summarizes a sequence by the last states of both directions.
+
+    That is the forward half of its last token's vector and the backward half of its first token's,
+    each of which has read the whole sequence.
     """
 
     heads = (

@@ -1,5 +1,6 @@
-"""RoBERTa: BERT without segments and next-sentence prediction; positions count the tokens that are
-not padding.
+"""RoBERTa: BERT without segments and next-sentence prediction.
+
+Positions count the tokens that are not padding.
 
 Reference: Liu et al., "RoBERTa: A Robustly Optimized BERT Pretraining Approach" (2019), sections 2
 and 4.
@@ -29,8 +30,11 @@ config = partial(build, "roberta", BASE, PRESETS, "base")
 
 
 class Model(EncoderModel):
-    """RoBERTa; positions start after row `pad_token_id` of their table, and position_ids are rows
-    of that table."""
+    """RoBERTa.
+
+    Positions start after row `pad_token_id` of their table, and position_ids are rows of that
+    table.
+    """
 
     heads = ("none", "masked_lm", "causal_lm", *bert.CLASSIFIERS)
     masked_lm_activation = "gelu"

@@ -32,8 +32,11 @@ config = partial(build, "roformer", BASE, PRESETS, "base")
 
 
 class Model(EncoderModel):
-    """RoFormer; multiple choice reads the last column, like the published class, so pad those
-    batches on the left."""
+    """RoFormer.
+
+    Multiple choice reads the last column, like the published class, so pad those batches on the
+    left.
+    """
 
     heads = ("none", "masked_lm", "causal_lm", *bert.CLASSIFIERS)
     pooled = ("sequence_classification",)

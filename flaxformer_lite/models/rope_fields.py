@@ -49,8 +49,7 @@ NAMES = {name for both in SCALINGS.values() for name in both[0] + both[1]} | {
 def read_rope(
     fields: Fields, *, base: str = "rope_theta", fraction: str = "", default_fraction: float = 1.0
 ) -> Rope:
-    """Reads the encoding from `rope_scaling` or, if that is absent, from `rope_parameters`
-    (transformers 5).
+    """Reads the encoding from `rope_scaling`, or else from `rope_parameters` (transformers 5).
 
     As in transformers, the two are never merged; a base or fraction missing there is read from the
     top level.
@@ -98,8 +97,10 @@ def read_rope(
 
 
 def _options(kind: str, inner: Fields, where: str) -> dict[str, Any]:
-    """Reads the parameters of a scaling; zero or null yarn betas mean their defaults, a null
-    truncate means false."""
+    """Reads the parameters of a scaling.
+
+    Zero or null yarn betas mean their defaults, a null truncate means false.
+    """
     required, optional = SCALINGS[kind]
     found = {name: inner.get(name, kind=KINDS_OF.get(name, float)) for name in required + optional}
     for name in (
@@ -133,8 +134,10 @@ def _options(kind: str, inner: Fields, where: str) -> dict[str, Any]:
 
 
 def _lengths(kind: str, inner: Fields, fields: Fields) -> dict[str, Any]:
-    """Reads the original length and, if the scaling has no factor, derives it from the longest and
-    original lengths."""
+    """Reads the original length, and derives a missing factor.
+
+    The factor is the longest length divided by the original one.
+    """
     if kind in ("default", "linear"):
         return {}
     longest = fields.get("max_position_embeddings", 0)

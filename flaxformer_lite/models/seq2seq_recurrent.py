@@ -1,5 +1,6 @@
-"""Recurrent encoder-decoders with attention: an encoder that reads both ways, and a decoder whose
-state attends to it.
+"""Recurrent encoder-decoders with attention.
+
+The encoder reads both ways, and the decoder's state attends to it.
 
 `tiny` is wired as in Bahdanau et al., "Neural Machine Translation by Jointly Learning to Align and
 Translate" (2015): a GRU, and additive scores of the state before (arXiv:1409.0473). `tiny_luong` as

@@ -1,5 +1,6 @@
-"""T5 1.0 and 1.1: a pre-norm encoder-decoder with bucketed relative positions, no biases and
-unscaled logits.
+"""T5 1.0 and 1.1: a pre-norm encoder-decoder with bucketed relative positions.
+
+It has no biases, and attention logits are not scaled.
 
 Reference: Raffel et al., "Exploring the Limits of Transfer Learning with a Unified Text-to-Text
 Transformer" (2020), section 2.1; for 1.1 (gated GELU, untied logits, no dropout in pretraining)
@@ -116,8 +117,11 @@ FIELDS = dict(
 
 
 def names(cfg: ModelConfig) -> tuple[Row, ...]:
-    """Returns the rows of both stacks: layer.0 is self-, a decoder's layer.1 cross-attention, the
-    last the mlp."""
+    """Returns the weight rows of both stacks.
+
+    layer.0 is self-attention, a decoder's layer.1 cross-attention, and the last one the
+    feed-forward.
+    """
     ups = (("wi_0", "gate"), ("wi_1", "up")) if cfg.mlp == "gated" else (("wi", "up"),)
     table = "SelfAttention.relative_attention_bias.weight"
     found = rows(("shared", "token_embed"), ("lm_head.weight", "lm_head/kernel"))
@@ -141,8 +145,10 @@ def names(cfg: ModelConfig) -> tuple[Row, ...]:
 
 
 def read_sizes(fields: Fields) -> dict[str, Any]:
-    """Reads the fields that T5, mT5 and UMT5 share: depth of the decoder, buckets, and kind of
-    feed-forward."""
+    """Reads the fields that T5, mT5 and UMT5 share.
+
+    They are the decoder's depth, the buckets, and the kind of feed-forward.
+    """
     projection = fields.get("feed_forward_proj", "relu")
     gated = projection.startswith("gated-")
     name = projection.removeprefix("gated-")
@@ -182,8 +188,10 @@ def write_sizes(cfg: ModelConfig) -> dict[str, Any]:
 
 
 def read(fields: Fields) -> dict[str, Any]:
-    """Reads T5's fields; T5 1.0 scales the decoder's output down before its tied table, 1.1 and
-    Flan do not."""
+    """Reads T5's fields.
+
+    T5 1.0 scales the decoder's output down before its tied table; 1.1 and Flan do not.
+    """
     tied = fields.get("tie_word_embeddings", True)
     # transformers takes null for false, unlike a field that is not there.
     scaled = fields.get("scale_decoder_outputs", tied if absent(fields) else False)

@@ -1,5 +1,6 @@
-"""The original Transformer: a post-norm encoder-decoder with sinusoidal positions and one table for
-all embeddings.
+"""The original Transformer: a post-norm encoder-decoder with sinusoidal positions.
+
+All embeddings share one table.
 
 Reference: Vaswani et al., "Attention Is All You Need" (2017), section 3 and table 3.
 """

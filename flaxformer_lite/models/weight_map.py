@@ -1,5 +1,6 @@
-"""The names and layouts of a family's published parameters and config, as tables that pretrained/
-uses both ways.
+"""Names and layouts of a family's published parameters and config.
+
+They are tables that pretrained/ uses in both directions.
 
 A row pairs a published name with ours. A name is that of a module, followed by its `weight` and
 `bias`, or of a whole tensor; `{i}` is the number of a layer. Weights have torch's layout in the
@@ -302,8 +303,7 @@ def projections(query: str, key: str, value: str, out: str) -> tuple[Row, ...]:
 
 
 def within(name: str, ours: str, inner: tuple[Row, ...]) -> tuple[Row, ...]:
-    """Returns the rows of a part that is called `name` in the file and `ours` in our tree ("": its
-    root)."""
+    """Returns the rows of a part named `name` in the file and `ours` in our tree ("": its root)."""
 
     def place(path: str | tuple[str, ...]):
         return (

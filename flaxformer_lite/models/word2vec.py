@@ -1,5 +1,6 @@
-"""Word2vec: one vector for each word, another for it as a context, and nothing between the two
-tables.
+"""Word2vec: two vectors per word, one as a word and one as a context.
+
+Nothing lies between the two tables.
 
 Reference: Mikolov, Chen, Corrado, Dean, "Efficient Estimation of Word Representations in Vector
 Space" (2013), section 3; Mikolov, Sutskever, Chen, Corrado, Dean, "Distributed Representations of
@@ -32,8 +33,9 @@ config = partial(build, "word2vec", BASE, PRESETS, "small")
 
 
 class Model(Hinted):
-    """Two tables, called with input_ids [B, T]: `token_embed` holds the words' vectors, `lm_head`
-    those of contexts.
+    """Two tables, called with input_ids [B, T].
+
+    `token_embed` holds the vectors of words, `lm_head` those of contexts.
 
     The logits of a word are the dot products of its vector with those of all contexts.
     """
@@ -52,8 +54,7 @@ class Model(Hinted):
         self.lm_head = VocabHead(build_layers.vocab(self.cfg), self.cfg.execution)
 
     def features(self, input_ids) -> Features:
-        """Returns the words' vectors with the table of contexts, for losses that read a few of its
-        rows."""
+        """Returns the words' vectors with the context table, of which losses read a few rows."""
         x_BTD = self.token_embed(ids_of("input_ids", input_ids, self.cfg.vocab_size))
         return Features(self.lm_head(x_BTD, self.token_embed.embedding))
 

@@ -1,5 +1,4 @@
-"""Devices: the mesh, where weights, batches and activations live on it, and the jit of steps over
-it."""
+"""The mesh of devices, the placement of weights, batches and activations, and the jit of steps."""
 
 # ruff: noqa: F401
 

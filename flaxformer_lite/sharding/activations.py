@@ -27,8 +27,7 @@ ACTIVATIONS = {
 
 @dataclass(frozen=True)
 class LocalSharding(ActivationSharding):
-    """The sharding inside one device of a mesh: everything whole, on the mesh's platform,
-    untuned."""
+    """The sharding inside one device of a mesh: everything whole, on its platform, untuned."""
 
     platform: str = "cpu"
     device_kind: str = "cpu"
@@ -36,8 +35,10 @@ class LocalSharding(ActivationSharding):
 
 @dataclass(frozen=True)
 class MeshSharding(ActivationSharding):
-    """Activations split over a mesh according to ACTIVATIONS. See ActivationSharding for the
-    methods."""
+    """Activations split over a mesh according to ACTIVATIONS.
+
+    See ActivationSharding for the methods.
+    """
 
     mesh: Mesh | AbstractMesh
     tuned: bool = field(default=True, kw_only=True)
@@ -126,8 +127,10 @@ def _sized(x: jax.Array, letters: str) -> list[tuple[Any, int]]:
 
 
 def _once(entries: Sequence[Any]) -> P:
-    """Uses each mesh axis for one array axis only: for the rows of T x S logits, not for their
-    columns as well."""
+    """Uses each mesh axis for one array axis only.
+
+    It splits the rows of T x S logits, but not their columns as well.
+    """
     return P(*(entry if entry not in entries[:i] else None for i, entry in enumerate(entries)))
 
 

@@ -15,8 +15,9 @@ DATA = MESH_AXES[0]
 
 
 def jit_step(step: Callable, shardings: Any, mesh: Mesh, mode: str = "jit") -> Callable:
-    """Compiles (state, batch) -> (state, metrics) over the mesh; the old state is donated to the
-    new one.
+    """Compiles (state, batch) -> (state, metrics) over the mesh.
+
+    The old state is donated to the new one.
 
     Args:
       step: sees the whole batch under `jit`, in other modes its own part, and then sums over the

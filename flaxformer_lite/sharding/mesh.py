@@ -1,5 +1,7 @@
-"""The mesh of devices that a config describes. A single device is a mesh of size one; nothing else
-changes with scale."""
+"""The mesh of devices that a config describes.
+
+A single device is a mesh of size one; nothing else changes with scale.
+"""
 
 import math
 from collections.abc import Sequence
@@ -71,8 +73,10 @@ def _shown(cfg: MeshConfig) -> str:
 
 
 def _grid(shape: tuple[int, ...], slices: int, devices: list[jax.Device]) -> np.ndarray:
-    """Arranges devices as an array with near neighbors along the last axes, and slices as parts of
-    the first."""
+    """Arranges devices as an array with near neighbors along the last axes.
+
+    Slices are parts of the first axis.
+    """
     present = {getattr(device, "slice_index", 0) for device in devices}
     if devices[0].platform == "tpu" and len(present) != slices:
         raise ConfigError(

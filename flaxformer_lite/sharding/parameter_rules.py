@@ -1,5 +1,6 @@
-"""Partition rules: (regex of a parameter's path, mesh axes of its last dimensions), for the parts
-that a config has.
+"""Partition rules for the parts that a config has.
+
+A rule is (regex of a parameter's path, mesh axes of its last dimensions).
 
 A layer's mixer and feed-forward bring their own rules. sharding/parameters.py applies them
 strictly: the first match wins, and a leading scan axis stays whole. Weights are split over `fsdp`
@@ -28,8 +29,10 @@ HEADS = ("masked_lm", "pooler", "classifier", "next_sentence")  # beside the fam
 
 
 def rules(cfg: ModelConfig) -> Rules:
-    """Returns the rules that a model of this config needs, and no others, so a rule that matches
-    nothing is a mistake."""
+    """Returns the rules that a model of this config needs, and no others.
+
+    A rule that matches nothing is therefore a mistake.
+    """
     model = check_family(cfg)
     vocab_head = cfg.head in model.vocab_heads
     other_head = (
@@ -59,8 +62,7 @@ def rules(cfg: ModelConfig) -> Rules:
 
 
 def below(name: str, rules: Rules, paths: Iterable[str]) -> Rules:
-    """Returns those rules that match one of the paths, for the parameters in a tree of this
-    name."""
+    """Returns the rules that match one of the paths, for the parameters in a tree of this name."""
     matching = (
         (pattern, axes)
         for pattern, axes in rules

@@ -1,5 +1,7 @@
-"""Shardings of parameters and optimizer state, from ordered rules on parameter paths that are
-applied strictly."""
+"""Shardings of parameters and optimizer state.
+
+They follow ordered rules on parameter paths, which are applied strictly.
+"""
 
 import math
 import re
@@ -17,14 +19,15 @@ Rules = Sequence[tuple[str, tuple]]
 
 
 def path_of(keys: Sequence[Any]) -> str:
-    """Formats a pytree key path as `a/b/c`, as partition rules, decay masks and checkpoints write
-    it."""
+    """Formats a pytree key path as `a/b/c`.
+
+    Partition rules, decay masks and checkpoints write it in this form.
+    """
     return "/".join(str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in keys)
 
 
 def param_specs(params: Any, rules: Rules, mesh: Mesh) -> Any:
-    """Returns one PartitionSpec per parameter, by the first rule with a regex that matches its
-    path.
+    """Returns one PartitionSpec per parameter, by the first rule whose regex matches its path.
 
     Args:
       params: tree of arrays or ShapeDtypeStructs.
@@ -79,8 +82,10 @@ class Replicated(NamedTuple):
 
 
 def replicated(params: Any, rules: Rules, mesh: Mesh, at_least: int = 2**20) -> list[Replicated]:
-    """Lists parameters of at least `at_least` bytes that stay whole on a mesh that splits weights,
-    largest first."""
+    """Lists large parameters that stay whole on a mesh that splits weights.
+
+    They have at least `at_least` bytes; the largest come first.
+    """
     if mesh.shape["fsdp"] * mesh.shape["tensor"] == 1:
         return []
     found = []
@@ -96,8 +101,9 @@ def replicated(params: Any, rules: Rules, mesh: Mesh, at_least: int = 2**20) -> 
 
 
 def state_shardings(state: Any, rules: Rules, mesh: Mesh) -> Any:
-    """Returns the shardings of a TrainState: parameters by the rules, optimizer state like the
-    parameter it belongs to.
+    """Returns the shardings of a TrainState.
+
+    Parameters follow the rules, and optimizer state follows the parameter that it belongs to.
 
     A leaf of the optimizer belongs to a parameter if its path ends in the parameter's path and
     their shapes agree; the other leaves (counters, adafactor's row and column sums) are replicated.

@@ -36,8 +36,10 @@ def render(template: str, batch: list[dict[str, Any]]) -> list[str]:
 
 
 def guarded(value: Any, special: re.Pattern[str], guard: str) -> Any:
-    """Breaks the spelling of each special token within messages, by a guard behind its first
-    character."""
+    """Breaks the spelling of each special token within messages.
+
+    It puts a guard after the token's first character.
+    """
     if isinstance(value, str):
         return special.sub(lambda found: f"{found[0][0]}{guard}{found[0][1:]}", value)
     if isinstance(value, dict):

@@ -26,8 +26,9 @@ class Conversation(NamedTuple):
 def encode(
     tokenizer: Tokenizer, template: str, chats: Sequence[Messages], *, known: Sequence[bool]
 ) -> list[Conversation]:
-    """Renders and tokenizes conversations that end with an answer; spaces around answers are
-    dropped.
+    """Renders and tokenizes conversations that end with an answer.
+
+    Spaces around answers are dropped.
 
     Each answer is rendered between two marks that nobody can guess, so that its place is exact,
     whatever the template writes around it. What the template writes after the last one ends a turn:

@@ -1,5 +1,7 @@
-"""The tokenizers library, used for texts that strangers wrote: special tokens are text, and its
-failures are errors."""
+"""Encodes untrusted text: special-token spellings stay plain text.
+
+Failures of the tokenizers library become errors.
+"""
 
 import contextlib
 import json
@@ -57,8 +59,10 @@ def literal(tokenizer: tokenizers.Tokenizer) -> tuple[tokenizers.Tokenizer, str]
 
 @contextlib.contextmanager
 def library_errors(message: str) -> Iterator[None]:
-    """Turns what the library raises into a ConfigError: plain exceptions, and panics, which are not
-    even those."""
+    """Turns what the library raises into a ConfigError.
+
+    It raises plain exceptions, and panics, which are not even those.
+    """
     try:
         yield
     except (

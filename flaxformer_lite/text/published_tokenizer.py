@@ -1,5 +1,6 @@
-"""Tokenizers of published models, which add special tokens, recognize them in text, and pad on the
-model's side.
+"""Tokenizers of published models.
+
+They add special tokens, recognize them in text, and pad on the model's side.
 
 The tokenizers of text/tokenizer.py return the ids of the bare text, for training.
 """
@@ -106,8 +107,10 @@ class PublishedTokenizer:
         )
 
     def encode_guarded(self, text: str, guard: str) -> list[int]:
-        """Encodes a text without anything around it; a special token with `guard` behind its first
-        character is text."""
+        """Encodes a text without special tokens around it.
+
+        The spelling of a special token with `guard` after its first character is text.
+        """
         raise NotImplementedError
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -121,8 +124,10 @@ class PublishedTokenizer:
         return named.get(index) or self.decode([index]) or self.spelling(index) or f"<{index}>"
 
     def spelling(self, index: int) -> str:
-        """Returns the spelling of an id that `decode` leaves out, such as a sentinel; "" for one
-        beyond the vocabulary."""
+        """Returns the spelling of an id that `decode` leaves out, such as a sentinel.
+
+        Returns "" for an id beyond the vocabulary.
+        """
         raise NotImplementedError
 
     @property
@@ -146,8 +151,7 @@ class PublishedTokenizer:
         allow_special: bool = True,
         **others: Any,
     ) -> dict[str, np.ndarray]:
-        """Tokenizes texts into a model's inputs, int32 [B, T], padded to the longest row or
-        further.
+        """Tokenizes texts into a model's inputs, int32 [B, T], padded to the longest row or more.
 
         >>> batch = tokenizer(["a text", "and another"])  # doctest: +SKIP
         >>> output = model.apply({"params": params}, **batch)  # doctest: +SKIP
@@ -281,8 +285,10 @@ class JsonTokenizer(PublishedTokenizer):
 
 
 class FramedTokenizer(PublishedTokenizer):
-    """A tokenizer of text/tokenizer.py that adds tokens around a text and recognizes special tokens
-    in it."""
+    """A tokenizer of text/tokenizer.py that adds and recognizes special tokens.
+
+    It adds those around a text, and recognizes all in it.
+    """
 
     def __init__(
         self, inner: plain.Tokenizer, config: dict, chat_template: str, spelled: dict[str, int]

@@ -19,8 +19,10 @@ SHOWN = 300  # characters of an error
 
 
 def main() -> None:
-    """Reads {"template": text, "batch": [object]} from stdin; writes {"texts": [text]} or {"error":
-    text} to stdout."""
+    """Reads {"template": text, "batch": [object]} from stdin.
+
+    Writes {"texts": [text]} or {"error": text} to stdout.
+    """
     for limit, most in (
         (resource.RLIMIT_CPU, int(sys.argv[1])),
         (resource.RLIMIT_DATA, MEMORY),
@@ -43,8 +45,10 @@ def main() -> None:
 
 
 def render(template: str, batch: list[dict[str, Any]]) -> list[str]:
-    """Renders a template for each object of variables, in Jinja's sandbox, with the functions of
-    chat templates."""
+    """Renders a template for each object of variables, in Jinja's sandbox.
+
+    The functions of chat templates are available.
+    """
     from jinja2 import TemplateError
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 

@@ -1,5 +1,7 @@
-"""The special tokens around one text or two, as the tokenizer's own template has them, and cutting
-to a length."""
+"""The special tokens around one text or two, and truncation to a length.
+
+They are those of the tokenizer's own template.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -80,8 +82,7 @@ class Frame:
 
 
 def usual(tokenizer: Any, skeleton: str) -> Frame:
-    """Returns the frame of tokenizers that state none: BERT's for encoders, end-of-text for
-    encoder-decoders."""
+    """Returns the default frame: BERT's for encoders, end-of-text for encoder-decoders."""
     cls = () if tokenizer.cls_id is None or skeleton != "encoder" else (tokenizer.cls_id,)
     last = {"encoder": tokenizer.sep_id, "encoder_decoder": tokenizer.eos_id}.get(skeleton)
     end = () if last is None else (last,)

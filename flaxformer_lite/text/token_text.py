@@ -18,8 +18,10 @@ def meta_space(token: str) -> bytes:
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """Returns GPT-2's printable characters for bytes: printable Latin-1 is kept, the others are
-    numbered from U+0100."""
+    """Returns GPT-2's printable characters for bytes.
+
+    Printable Latin-1 is kept, the others are numbered from U+0100.
+    """
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [b for b in range(256) if b not in plain]
     return {**{chr(b): b for b in plain}, **{chr(256 + k): b for k, b in enumerate(others)}}

@@ -1,5 +1,6 @@
-"""Tokenizers behind one small protocol: trained on the run's own text, plain bytes, or a file that
-the user names.
+"""Tokenizers behind one small protocol.
+
+They are trained on the run's own text, plain bytes, or a file that the user names.
 
 Every tokenizer trained here has the special tokens of all objectives, and T5's hundred sentinels at
 the end of its vocabulary in reverse order: sentinel k has id vocab_size - 1 - k. Special tokens are
@@ -85,8 +86,10 @@ class Tokenizer:
         return any_of(self.spelled)
 
     def encode_spelled(self, text: str, guard: str) -> special_tokens.Spans:
-        """Encodes a text with special tokens; one with `guard` behind its first character is text.
-        Offsets count no guard."""
+        """Encodes a text with special tokens.
+
+        A spelling with `guard` after its first character is text. Offsets do not count the guard.
+        """
         parts: list[tuple[Any, Any, Any]] = []
         at = 0
         column = 0
@@ -127,16 +130,17 @@ class Tokenizer:
 
     @functools.cached_property
     def word_edges(self) -> np.ndarray:
-        """Returns bool [2, V]: whether an id begins, and whether it ends, with a letter or digit
-        (or mid-character)."""
+        """Returns bool [2, V]: whether an id begins, and whether it ends, within a word.
+
+        It does so with a letter or digit, or in the middle of a character.
+        """
         edges = [(piece[:1], piece[-1:]) for piece in self.pieces()]
         return np.asarray(
             [[byte.isalnum() or byte >= b"\x80" for byte in edge] for edge in edges]
         ).T
 
     def starts_word(self, ids: np.ndarray) -> np.ndarray:
-        """Returns bool [T]: False if a token continues the word that the token before it ends
-        in."""
+        """Returns bool [T]: False if a token continues the word of the token before it."""
         begins, ends = self.word_edges
         return np.concatenate([[True], ~(begins[ids[1:]] & ends[ids[:-1]])])[: len(ids)]
 
@@ -271,8 +275,9 @@ class HuggingFace(Tokenizer):
 
 
 class SentencePiece(Tokenizer):
-    """A sentencepiece model, trained here or published, with T5's sentinels after its own
-    vocabulary.
+    """A sentencepiece model, trained here or published.
+
+    T5's sentinels come after its own vocabulary.
 
     The character U+2581, sentencepiece's mark of a space, is decoded as a space.
     """
@@ -330,8 +335,9 @@ FILES = (HuggingFace.file, SentencePiece.file, "spiece.model", Bytes.file)  # in
 
 
 def load(path: str | Path, *, given: str | Path | None = None) -> Tokenizer:
-    """Loads a tokenizer from a file (`tokenizer.json`, a sentencepiece `.model`), or a folder that
-    `save` wrote to.
+    """Loads a tokenizer from a file or a folder.
+
+    A file is a `tokenizer.json` or a sentencepiece `.model`; a folder is one that `save` wrote to.
 
     Args:
       path: a file or folder on this machine.

@@ -30,8 +30,9 @@ WORD = (  # letters, digits and inner apostrophes; what stands between words is 
 
 
 def train(cfg: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
-    """Trains the tokenizer that the config names; the same texts give the same tokenizer, bit for
-    bit.
+    """Trains the tokenizer that the config names.
+
+    The same texts give the same tokenizer, bit for bit.
 
     Args:
       cfg: name, vocab_size and min_count.

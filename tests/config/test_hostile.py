@@ -196,7 +196,7 @@ def test_every_field_of_a_plugin(folder, name):
         (
             "model.mlp_dim",
             2**30,
-            "model.d_model=128, model.mlp_dim=1073741824: multiplied, more than any machine holds",
+            "model.d_model=128, model.mlp_dim=1073741824: their product exceeds",
         ),
         (
             "train.batch_size",

@@ -108,8 +108,8 @@ def test_typos_on_the_command_line(capsys, flags, message):
         ({"mixture_schedule": "9: web=1; 8: web=2"}, "must follow the change before it"),
         ({"mixture_schedule": "9-8: web=1"}, "end after it begins"),
         ({"mixture_schedule": "9: web=1, web=2"}, "name a source once"),
-        ({"mixture_schedule": "9: web=-1"}, "has a weight that is no number from 0 on"),
-        ({"mixture_schedule": "9: web=nan"}, "has a weight that is no number from 0 on"),
+        ({"mixture_schedule": "9: web=-1"}, "has a negative or non-numeric weight"),
+        ({"mixture_schedule": "9: web=nan"}, "has a negative or non-numeric weight"),
     ],
 )
 def test_what_cannot_be(fields, message):

@@ -1,5 +1,4 @@
-"""Hidden states, attention weights and every other value inside a model, read or replaced by
-name."""
+"""Hidden states, attention weights and other values inside a model, read or replaced by name."""
 
 import re
 from collections.abc import Mapping, Sequence

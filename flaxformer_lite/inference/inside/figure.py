@@ -13,8 +13,9 @@ HIDDEN = "#dcdcd6"  # what a row may not attend to
 
 
 def save_figure(path: Path, attentions: list[AttentionMaps], title: str) -> None:
-    """Draws the attention maps of every layer (rows) and head (columns), one panel for each kind of
-    attention.
+    """Draws the attention maps of every layer (rows) and head (columns).
+
+    There is one panel for each kind of attention.
 
     Args:
       path: the file; its suffix decides the format.

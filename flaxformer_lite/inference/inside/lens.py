@@ -11,8 +11,10 @@ from flaxformer_lite.inference.inside.capture import capture
 
 
 class Lens(NamedTuple):
-    """The K likeliest tokens by layer and position, with their probabilities; layers are
-    `embeddings`, `layer 0`, ..."""
+    """The K likeliest tokens by layer and position, with their probabilities.
+
+    Layers are `embeddings`, `layer 0`, ...
+    """
 
     layers: tuple[str, ...]
     ids_LBTK: jax.Array
@@ -22,8 +24,9 @@ class Lens(NamedTuple):
 def logit_lens(
     model: Any, params: Any, inputs: Any, *, top_k: int = 5, vocab_size: int | None = None
 ) -> Lens:
-    """Reads the hidden state after each layer as the model reads its last one, by the final norm,
-    if there is one, and the head. In an encoder-decoder, these are the decoder's layers.
+    """Reads the hidden state after each layer by the model's final norm, if any, and its head.
+
+    In an encoder-decoder, these are the decoder's layers.
 
         >>> logit_lens(model, params, input_ids).ids_LBTK[:, 0, -1, 0]  # doctest: +SKIP
 
@@ -104,8 +107,7 @@ def _read(
 
 
 def vocabulary_logits(output: Any) -> jax.Array:
-    """Returns the float32 logits over the vocabulary, which BERT's pretraining head calls
-    otherwise."""
+    """Returns the float32 logits over the vocabulary, by whichever name the head gives them."""
     return (output.logits if output.prediction_logits is None else output.prediction_logits).astype(
         "float32"
     )
@@ -122,8 +124,10 @@ def running_stacks(model: Any) -> tuple[str, ...]:
 
 
 def hidden_names(model: Any, side: str) -> dict[str, str]:
-    """Returns what `capture` calls the states before the first layer of a stack and after each, by
-    words for a reader."""
+    """Returns the names in `capture` of a stack's hidden states, by labels for a reader.
+
+    They are the states before the first layer and after each.
+    """
     embedded = f"{side}_embed" if model.skeleton == "encoder_decoder" else "embed"
     layers = range(getattr(model.cfg, f"{side}_layers"))
     return {"embeddings": embedded} | {f"layer {i}": f"{side}/layer_{i}" for i in layers}

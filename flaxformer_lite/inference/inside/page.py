@@ -1,5 +1,7 @@
-"""The page that shows the inside of a model: one HTML file without network, its numbers packed
-beside its script."""
+"""The page that shows the inside of a model.
+
+It is one HTML file that needs no network; its numbers are packed beside its script.
+"""
 
 import base64
 import hashlib

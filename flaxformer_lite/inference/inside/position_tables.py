@@ -1,5 +1,7 @@
-"""The tables of a model's position encodings: what is added to embeddings, how heads turn, and
-logits by distance."""
+"""The tables of a model's position encodings.
+
+They show what is added to embeddings, how heads rotate, and logits by distance.
+"""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -29,8 +31,10 @@ class Table(NamedTuple):
 
 
 def position_tables(model: Any, params: Any, length: int) -> list[Table]:
-    """Computes the tables of each position encoding of a model, for `length` positions or as many
-    as it has."""
+    """Computes the tables of each position encoding of a model.
+
+    They cover `length` positions, or as many as the encoding has.
+    """
     params = unstack_layers(params)
     sides = [side for side in ("encoder", "decoder") if side in params]
     return [table for side in sides for table in _tables(model, params, side, max(length, FEWEST))]

@@ -135,8 +135,10 @@ def look_inside(
 def _inputs(
     model: Any, ids: list[int], target: list[int], prefix: bool
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Returns the arguments of the model, and what its last stack predicts at each place, -1 for
-    nothing known."""
+    """Returns the arguments of the model, and the target at each position of its last stack.
+
+    A target is -1 where none is known.
+    """
     read = ids + target
     first = len(ids) if target else 1
     inputs = {"input_ids": read}
@@ -169,8 +171,7 @@ def _norms(side: str, states: dict[str, jax.Array]) -> np.ndarray:
 def _attentions(
     model: Any, weights: dict[str, jax.Array], prefix_BT: np.ndarray | None
 ) -> list[AttentionMaps]:
-    """Groups weights, by names such as `decoder/layer_0/attention/weights`, to those of one part
-    with equally many heads."""
+    """Groups weights such as `decoder/layer_0/attention/weights` by part and number of heads."""
     groups: dict[tuple[str, bool, int], dict[int, np.ndarray]] = {}
     for name, found in weights.items():
         side, layer, part, _ = name.split("/")

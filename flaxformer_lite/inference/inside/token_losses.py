@@ -13,8 +13,10 @@ MOST_MASKED = 128  # longest text of which each token is masked in a copy of its
 
 
 class TokenLosses(NamedTuple):
-    """-log p of tokens in nats, NaN where they are not predicted, and in words what they are
-    predicted from."""
+    """-log p of tokens in nats, and a description of what they are predicted from.
+
+    The loss is NaN where a token is not predicted.
+    """
 
     ids_T: np.ndarray
     nats_T: np.ndarray
@@ -22,8 +24,10 @@ class TokenLosses(NamedTuple):
 
 
 def next_token_losses(output: Any, read_T: np.ndarray, goals_T: np.ndarray) -> TokenLosses | None:
-    """Computes the losses of next tokens `goals_T`, -1 for none, after the tokens `read_T`; None if
-    there are none."""
+    """Computes the losses of next tokens `goals_T`, -1 for none, after the tokens `read_T`.
+
+    Returns None if there are none.
+    """
     if not (goals_T >= 0).any():
         return None
     logprobs_TV = np.asarray(jax.nn.log_softmax(vocabulary_logits(output)[0], axis=-1))
@@ -38,8 +42,9 @@ def next_token_losses(output: Any, read_T: np.ndarray, goals_T: np.ndarray) -> T
 def masked_losses(
     model: Any, params: Any, ids_T: np.ndarray, mask_id: int, special: Sequence[int]
 ) -> TokenLosses | None:
-    """Computes the pseudo-losses of a masked LM, of each token when it alone is masked; None if the
-    text has more than MOST_MASKED tokens or only special ones.
+    """Computes the pseudo-losses of a masked LM, of each token when it alone is masked.
+
+    Returns None if the text has more than MOST_MASKED tokens or only special ones.
 
     Reference: Salazar et al. 2020, section 2 (arXiv:1910.14659).
     """

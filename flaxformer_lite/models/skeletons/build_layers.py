@@ -140,8 +140,9 @@ def vocab(cfg: ModelConfig) -> VocabConfig:
 
 
 def init_cache(cfg: ModelConfig, batch: int, length: int) -> list[Any]:
-    """Builds empty caches for `length` positions: one per layer or, if it scans, one per kind with
-    a leading Y axis.
+    """Builds empty caches for `length` positions: one per layer.
+
+    If the stack scans, there is one per kind with a leading Y axis.
 
     Args:
       cfg: the model's config.

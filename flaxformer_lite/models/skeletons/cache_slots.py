@@ -39,8 +39,7 @@ class Slots:
         )
 
     def check(self, x_BTD: jax.Array) -> jax.Array:
-        """Turns the input into NaN if one of the faults is True, as a traced call cannot be
-        refused."""
+        """Turns the input into NaN if one of the faults is True, as a traced call cannot raise."""
         return nan_where(self.faults, x_BTD)
 
 

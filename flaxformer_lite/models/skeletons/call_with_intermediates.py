@@ -1,5 +1,4 @@
-"""Attention weights and hidden states as fields of a model's output, with the conventions of
-transformers."""
+"""Attention weights and hidden states as fields of a model's output, as in transformers."""
 
 import re
 from collections import defaultdict
@@ -49,8 +48,10 @@ def call_inside(
 
 
 def _fields(output: Output, values: dict[str, jax.Array]) -> dict[str, Any]:
-    """Returns the fields of the output that values belong to, the layers in order; the last hidden
-    state is the model's."""
+    """Returns the fields of the output that values belong to, in the order of the layers.
+
+    The last hidden state is the model's.
+    """
     found: dict[str, list[tuple[int, jax.Array]]] = defaultdict(list)
     both = output.encoder_last_hidden_state is not None
     for name, value in values.items():

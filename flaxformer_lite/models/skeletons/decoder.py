@@ -169,8 +169,7 @@ class DecoderModel(Hinted):
         return self.lm_head(x_BTD, self.token_embed.embedding)
 
     def features(self, input_ids, **inputs) -> Features:
-        """Returns hidden states with the vocabulary's weights, for pretraining without whole
-        logits."""
+        """Returns hidden states with the vocabulary's weights, for losses without whole logits."""
         x_BTD, _ = self.decode(input_ids, **inputs)
         return Features(self.project(x_BTD))
 

@@ -21,14 +21,15 @@ from flaxformer_lite.nn.modules.stack import Stack
 
 
 class EncoderModel(Hinted):
-    """An encoder with the head that `cfg.head` names; families set class variables where their
-    heads differ. Attention is bidirectional, except with the head `causal_lm`, a decoder without a
-    cache that predicts the next token. Call it with input_ids [B, T] (multiple choice: [B, C, T])
-    and optionally attention_mask [B, T] (nonzero is kept), token_type_ids [B, T], position_ids [B,
-    T], segment_ids [B, T] (packed documents, 0 is padding), packing (instead of segment_ids: the
-    rows in which the tokens of all examples are computed, see `PackedRows`) and masked_positions
-    [B, M] (the masked-LM head then computes only these). For output_attentions and
-    output_hidden_states see `Output`.
+    """An encoder with the head that `cfg.head` names.
+
+    Families set class variables where their heads differ. Attention is bidirectional, except with
+    the head `causal_lm`, a decoder without a cache that predicts the next token. Call it with
+    input_ids [B, T] (multiple choice: [B, C, T]) and optionally attention_mask [B, T] (nonzero is
+    kept), token_type_ids [B, T], position_ids [B, T], segment_ids [B, T] (packed documents, 0 is
+    padding), packing (instead of segment_ids: the rows in which the tokens of all examples are
+    computed, see `PackedRows`) and masked_positions [B, M] (the masked-LM head then computes only
+    these). For output_attentions and output_hidden_states see `Output`.
     """
 
     cfg: ModelConfig
@@ -119,8 +120,10 @@ class EncoderModel(Hinted):
         segment_ids=None,
         packing=None,
     ) -> jax.Array:
-        """Returns the last hidden state, [B, T, D]; with `packing` zeros for padding, as it is not
-        computed."""
+        """Returns the last hidden state, [B, T, D].
+
+        With `packing`, padding is not computed, and is zero.
+        """
         input_ids = ids_of("input_ids", input_ids, self.cfg.vocab_size)
         attention_mask = rows_of("attention_mask", attention_mask, input_ids)
         segment_ids = rows_of("segment_ids", segment_ids, input_ids)
@@ -143,8 +146,10 @@ class EncoderModel(Hinted):
         return x_BTD if packed is None else packed.unpack(x_BTD)
 
     def features(self, input_ids, *, masked_positions=None, **inputs) -> Features:
-        """Returns hidden states at `masked_positions` (or all) with the vocabulary's weights, for
-        pretraining."""
+        """Returns hidden states at `masked_positions` (or all) with the vocabulary's weights.
+
+        They serve pretraining losses.
+        """
         return self._features(self.encode(input_ids, **inputs), masked_positions)
 
     def _features(self, x_BTD: jax.Array, masked_positions) -> Features:

@@ -28,16 +28,18 @@ from flaxformer_lite.nn.modules.stack import Stack
 
 
 class EncoderDecoderModel(Hinted):
-    """An encoder-decoder for conditional generation (`head='lm'`), without a head (`none`), reduced
-    to its encoder (`encoder`), or with a classifier on the decoder's hidden states (for tokens, on
-    the encoder's). Sequence classification reads the decoder at the input's last end token, which
-    each row must have: without it the row's logits are NaN. Families with these heads define the
-    decoder's input for callers that pass none. Call it with input_ids [B, S], decoder_input_ids [B,
-    T] and optionally attention_mask [B, S], decoder_attention_mask [B, T], segment_ids [B, S] with
-    decoder_segment_ids [B, T] (packed pairs, 0 is padding), decoder_position_ids [B, T] (by default
-    all columns are counted, including padding); for generation also with encoder_output [B, S, D],
-    cache and cache_index; the decoder's mask and segments are then over slots, see `DecoderModel`.
-    For output_attentions and output_hidden_states see `Output`.
+    """An encoder-decoder for generation (`head='lm'`), classification, or without a head (`none`).
+
+    The head `encoder` reduces it to its encoder. Classifiers read the decoder's hidden states;
+    those of tokens, the encoder's. Sequence classification reads the decoder at the input's last
+    end token, which each row must have: without it the row's logits are NaN. Families with these
+    heads define the decoder's input for callers that pass none.
+    Call it with input_ids [B, S], decoder_input_ids [B, T] and optionally attention_mask [B, S],
+    decoder_attention_mask [B, T], segment_ids [B, S] with decoder_segment_ids [B, T] (packed pairs,
+    0 is padding), decoder_position_ids [B, T] (by default all columns are counted, including
+    padding); for generation also with encoder_output [B, S, D], cache and cache_index; the
+    decoder's mask and segments are then over slots, see `DecoderModel`. For output_attentions and
+    output_hidden_states see `Output`.
     """
 
     cfg: ModelConfig
@@ -82,8 +84,7 @@ class EncoderDecoderModel(Hinted):
 
     @property
     def decoder_tokens(self) -> TokenEmbed:
-        """Returns the decoder's token table, which is the encoder's unless their vocabularies
-        differ."""
+        """Returns the decoder's token table: the encoder's, unless their vocabularies differ."""
         return self.decoder_token_embed if self.cfg.decoder_vocab_size else self.token_embed
 
     def encode(
@@ -130,8 +131,7 @@ class EncoderDecoderModel(Hinted):
         cache=None,
         cache_index=None,
     ) -> tuple[jax.Array, list | None]:
-        """Returns the decoder's last hidden state [B, T, D], and the updated caches if any were
-        passed.
+        """Returns the decoder's last hidden state [B, T, D], and updated caches if any were passed.
 
         encoder_output may be None if the caches already hold the encoder's keys and values.
         """
@@ -187,8 +187,7 @@ class EncoderDecoderModel(Hinted):
         return self.lm_head(x_BTD, self.decoder_tokens.embedding)
 
     def features(self, input_ids, decoder_input_ids, **inputs) -> Features:
-        """Returns decoder hidden states with the vocabulary's weights, for pretraining without
-        whole logits."""
+        """Returns decoder hidden states with the vocabulary's weights, for pretraining losses."""
         x_BTD, _, _ = self._both(input_ids, decoder_input_ids, **inputs)
         return Features(self.project(x_BTD))
 
@@ -222,8 +221,10 @@ class EncoderDecoderModel(Hinted):
         return output.replace(**self.on_top(x_BTD, input_ids))
 
     def shift_right(self, input_ids) -> jax.Array:
-        """Returns the decoder's input if the caller passes none; only families with classifiers
-        define it."""
+        """Returns the decoder's input if the caller passes none.
+
+        Only families with classifiers define it.
+        """
         raise ValueError(
             "decoder_input_ids is missing: pass the start token and the target without its last"
             " token."

@@ -1,5 +1,7 @@
-"""Conversion of user arguments to the masks and positions that layers read, shared by the three
-skeletons."""
+"""Conversion of user arguments to the masks and positions that layers read.
+
+The three skeletons share it.
+"""
 
 import functools
 import operator
@@ -17,8 +19,9 @@ from flaxformer_lite.nn.functions.segments import positions_from_mask, positions
 
 
 def ids_of(name: str, ids: Any, size: int, *, axes: str = "[batch, length]") -> jax.Array:
-    """Converts ids to an integer array, checked if the values are known; inside jit, ids out of
-    range give NaN.
+    """Converts ids to an integer array, checked if the values are known.
+
+    Inside jit, ids out of range give NaN.
 
     Args:
       name: name of the argument.
@@ -56,8 +59,9 @@ def check_range(name: str, ids: Any, first: int, stop: int) -> None:
 def rows_of(
     name: str, x: Any, input_ids: jax.Array, *, one: bool = False, like: str = "input_ids"
 ) -> Any:
-    """Checks an argument with one value per token, [B, T], or also [1, T] if `one`; returns a numpy
-    or jax array.
+    """Checks an argument with one value per token, [B, T], or also [1, T] if `one`.
+
+    Returns a numpy or jax array.
 
     Raises:
       ValueError: it has another shape.
@@ -93,8 +97,9 @@ def position_ids_of(
     slots: Slots | None = None,
     name: str = "position_ids",
 ) -> jax.Array:
-    """Returns position ids [B, T] or [1, T]: those given, else restarting in each segment, else
-    counting from zero.
+    """Returns position ids [B, T] or [1, T].
+
+    They are those given, else restart in each segment, else count from zero.
 
     Args:
       cfg: the model's config.
@@ -129,8 +134,10 @@ def visibility(
     *,
     structure: Mask | None = None,
 ) -> Mask | None:
-    """Combines the structure (causal or not) with padding and segments; None if every token sees
-    all others."""
+    """Combines the structure (causal or not) with padding and segments.
+
+    Returns None if every token sees all others.
+    """
     parts = [] if structure is None else [structure]
     if attention_mask_BS is not None:
         check_keep(attention_mask_BS)

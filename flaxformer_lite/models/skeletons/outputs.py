@@ -37,8 +37,7 @@ class Output(flax.struct.PyTreeNode):
 
 
 class Features(flax.struct.PyTreeNode):
-    """The input of a pretraining loss: hidden states and the weights that turn them into logits,
-    not the logits."""
+    """The input of a pretraining loss: hidden states and the weights that turn them into logits."""
 
     # x [B, T, D] (or [B, M, D] at masked positions), the vocabulary kernel and its bias
     projection: DeferredLogits
@@ -46,6 +45,5 @@ class Features(flax.struct.PyTreeNode):
 
 
 def spans(logits_BTC: jax.Array) -> dict[str, jax.Array]:
-    """Returns the fields of a question-answering head: logits of where the answer starts and
-    ends."""
+    """Returns the fields of a question-answering head: logits of the start and the end."""
     return {"start_logits": logits_BTC[..., 0], "end_logits": logits_BTC[..., 1]}

@@ -45,8 +45,7 @@ class PackedRows:
         return _take(x_GN, self._slots_GM).reshape(self._rows)
 
     def segments(self, attention_mask_BT: jax.Array | None) -> jax.Array:
-        """Returns segment ids [G * R, W]: one for each example, 0 for padding and tokens that are
-        not to be seen."""
+        """Returns segment ids [G * R, W]: one per example, 0 for padding and hidden tokens."""
         ids_GM = jnp.where(self._slots_GM >= 0, self._slots_GM // self._length + 1, 0)
         ids = ids_GM.reshape(self._rows)
         if attention_mask_BT is None:
@@ -83,8 +82,11 @@ def _take(x: jax.Array, index_GN: jax.Array) -> jax.Array:
 
 @jax.custom_vjp
 def _exchange(x_GMD: jax.Array, index_GN: jax.Array, inverse_GM: jax.Array) -> jax.Array:
-    """Takes vectors by `index`; the gradient is taken by its inverse, as no vector goes to two
-    places: a scatter would be many times slower."""
+    """Takes vectors by `index`.
+
+    The gradient is taken by the inverse index, as no vector goes to two places; a scatter would be
+    many times slower.
+    """
     return _take(x_GMD, index_GN)
 
 

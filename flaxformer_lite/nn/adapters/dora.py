@@ -46,7 +46,6 @@ class DoraConfig(LoraConfig):
 
 
 def lengths(kernel: jax.Array, inputs: int) -> jax.Array:
-    """Returns the norm of each column of a kernel, whose first `inputs` axes are summed, in
-    float32."""
+    """Returns the float32 norm of each column of a kernel, summed over its first `inputs` axes."""
     squares = jnp.square(kernel.astype(jnp.float32))
     return jnp.sqrt(squares.sum(axis=tuple(range(inputs))))

@@ -19,8 +19,9 @@ B = "lora_b"
 
 @dataclass(frozen=True, kw_only=True)
 class LoraConfig(AdapterConfig):
-    """y = x W + scale * (dropout(x) A) B, where B starts at zero, so that the model starts equal to
-    its base.
+    """y = x W + scale * (dropout(x) A) B, where B starts at zero.
+
+    The adapted model therefore starts equal to its base.
 
     Attributes:
       rank: R, the width between A and B.

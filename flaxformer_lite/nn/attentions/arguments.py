@@ -27,8 +27,10 @@ class Resolved(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Arguments:
-    """The arguments of attention other than queries, keys and values; `dispatch.attention`
-    documents each of them."""
+    """The arguments of attention other than queries, keys and values.
+
+    `dispatch.attention` documents each of them.
+    """
 
     mask: masks.Mask | jax.Array | None = None
     bias: Bias | jax.Array | None = None
@@ -94,8 +96,9 @@ def check_mask(
     q_index: jax.Array | None = None,
     k_index: jax.Array | None = None,
 ) -> None:
-    """Refuses a mask made for other numbers of queries or keys: it would repeat its last row or
-    column in silence.
+    """Rejects a mask made for other numbers of queries or keys.
+
+    It would silently repeat its last row or column.
 
     A Mask of slots (`q_index`, `k_index`) may have more rows and columns than there are queries and
     keys.
@@ -161,8 +164,10 @@ def _check_heads(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array) -> Non
 def _sizes(
     mask: masks.Mask | jax.Array | None,
 ) -> Iterator[tuple[str, int, int | None, int | None]]:
-    """Yields the name, batch, rows and columns of each array in a mask; None where it fits any
-    number."""
+    """Yields the name, batch, rows and columns of each array in a mask.
+
+    A number is None where any fits.
+    """
     if isinstance(mask, masks.And | masks.Or):
         yield from _sizes(mask.a)
         yield from _sizes(mask.b)

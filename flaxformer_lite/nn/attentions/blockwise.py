@@ -1,5 +1,6 @@
-"""Scaled dot-product attention one block at a time: memory linear in the length, forward and
-backward.
+"""Scaled dot-product attention one block at a time.
+
+Memory is linear in the length, forward and backward.
 
 A row keeps its largest logit so far, the sum of its exponentials and the sum of values weighted by
 them, rescaled whenever the largest grows. The backward pass recomputes each block's weights from
@@ -293,8 +294,7 @@ def _floats(tree: Any) -> list[jax.Array]:
 
 
 def _cotangent(bias: Any, d_floats: list[jax.Array]) -> Any:
-    """Builds a cotangent for the bias: gradients for its floats, and JAX's float0 for its
-    integers."""
+    """Builds a cotangent for the bias: gradients for floats, JAX's float0 for integers."""
     floats = iter(d_floats)
 
     def gradient(x: Any) -> Any:
@@ -305,8 +305,10 @@ def _cotangent(bias: Any, d_floats: list[jax.Array]) -> Any:
 
 
 def _as_pytree(bias: arguments.Bias, q_i: jax.Array, k_block: int) -> Any:
-    """Turns a bias function into a pytree with its arrays as leaves, found by tracing if it is a
-    plain function."""
+    """Turns a bias function into a pytree with its arrays as leaves.
+
+    The arrays of a plain function are found by tracing it.
+    """
     if not jax.tree_util.all_leaves([bias]):
         return bias
     traced = jax.make_jaxpr(bias)(

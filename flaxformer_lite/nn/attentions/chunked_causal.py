@@ -24,8 +24,9 @@ def attend(
     *,
     blocks: int = 4,
 ) -> jax.Array:
-    """Computes `dense.attend`; see there for the other arguments. Dropout draws different random
-    numbers.
+    """Computes `dense.attend`; see there for the other arguments.
+
+    Dropout draws different random numbers.
 
     Args:
       blocks: number of blocks of rows; one if the mask is an array or the slots are not 0, 1, 2 ...

@@ -27,8 +27,9 @@ from flaxformer_lite.nn.functions.sharding import Shards
 
 
 def spread(attend: Callable) -> Callable:
-    """Wraps `attend` for a sequence split by `args.sharding`: same values and gradients, each
-    device with its own rows.
+    """Wraps `attend` for a sequence split by `args.sharding`.
+
+    Values and gradients are the same, and each device computes its own rows.
 
     Dropout draws different random numbers for each part of the rows.
 
@@ -97,8 +98,10 @@ def spread(attend: Callable) -> Callable:
 
 
 def _lopsided(mask: masks.Mask | None, T: int, S: int, count: int) -> bool:
-    """Returns whether some device's rows see twice as many columns as another's, and rows can be
-    halved."""
+    """Returns whether rows can be halved and devices have unequal work.
+
+    Work is unequal if the rows of one device see twice as many columns as those of another.
+    """
     if mask is None or T % (2 * count):
         return False
     size = T // count
@@ -108,15 +111,16 @@ def _lopsided(mask: masks.Mask | None, T: int, S: int, count: int) -> bool:
 
 
 def _exchange(parts: list[jax.Array], ring: Shards) -> list[jax.Array]:
-    """Swaps the second part, if there is one, with that of the mirrored device at the other end of
-    the ring."""
+    """Swaps the second part, if any, with the mirrored device at the other end of the ring."""
     mirror = [(i, ring.count - 1 - i) for i in range(ring.count)]
     return [*parts[:1], *(lax.ppermute(part, ring.mesh_axis, mirror) for part in parts[1:])]
 
 
 def _gather(x_BSKH: jax.Array, rows_T: jax.Array, ring: Shards) -> jax.Array:
-    """Gathers all parts in order; `lax.all_gather` would first replicate the axes that are not
-    split here."""
+    """Gathers all parts in order.
+
+    `lax.all_gather` would first replicate the axes that are not split here.
+    """
     size = x_BSKH.shape[1]
     before = [(i, (i - 1) % ring.count) for i in range(ring.count)]
     whole_BSKH = jnp.zeros((x_BSKH.shape[0], ring.count * size, *x_BSKH.shape[2:]), x_BSKH.dtype)

@@ -31,8 +31,9 @@ PAIRS = 2**28  # largest bias to hold; beyond it, blocks are computed as they ar
 def attend(
     q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: arguments.Arguments, /
 ) -> jax.Array:
-    """Computes `dense.attend` by a fused kernel on each device's own rows and heads; see there for
-    the arguments.
+    """Computes `dense.attend` by a fused kernel on each device's own rows and heads.
+
+    See there for the arguments.
 
     Args:
       args: the bias is an array or comes from an encoding of distances; it is rounded to the dtype
@@ -83,8 +84,10 @@ def unsupported_reason(
 
 
 def _unsupported_device() -> str:
-    """Returns why the present devices cannot run the kernel; devices that a plan describes are
-    assumed to be new."""
+    """Returns why the present devices cannot run the kernel.
+
+    Devices that a plan describes are assumed to be new.
+    """
     if jax.default_backend() != "gpu":
         return ""
     device = jax.devices()[0]
@@ -136,8 +139,10 @@ def _attend(
     bias: jax.Array | None,
     keep_BS: jax.Array | None,
 ) -> jax.Array:
-    """Runs the kernel on one device. Without causality and bias, column order is free: the columns
-    to keep come first."""
+    """Runs the kernel on one device.
+
+    Without causality and bias, column order is free: the columns to keep come first.
+    """
     B, T, _, _ = q_BTNH.shape
     S = k_BSKH.shape[1]
     lengths_B = None
@@ -167,8 +172,7 @@ def _attend(
 
 
 def _reordered(x_BSKH: jax.Array, order_BS: jax.Array) -> jax.Array:
-    """Permutes rows; indices are declared unique, so that the gradient is written instead of
-    accumulated."""
+    """Permutes rows; indices are declared unique, so the gradient is written, not accumulated."""
     examples_B1 = jnp.arange(len(x_BSKH), dtype=order_BS.dtype)[:, None]
     return x_BSKH.at[examples_B1, order_BS].get(mode="promise_in_bounds", unique_indices=True)
 

@@ -1,5 +1,7 @@
-"""Scaled dot-product attention that holds all T x S weights: the plain implementation, and the
-reference for the rest."""
+"""Scaled dot-product attention that holds all T x S weights.
+
+This is the plain implementation, and the reference for the others.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +14,9 @@ from flaxformer_lite.nn.functions.checkpoint_names import ATTENTION, named
 def attend(
     q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: Arguments, /
 ) -> jax.Array:
-    """Computes `softmax(scale Q K^T + bias) V` over the visible columns, for each head; see
-    `dispatch.attention`.
+    """Computes `softmax(scale Q K^T + bias) V` over the visible columns, for each head.
+
+    See `dispatch.attention`.
 
         >>> from flaxformer_lite.nn.functions import masks
         >>> q = k = v = jnp.ones((2, 5, 4, 8))
@@ -34,8 +37,9 @@ def attend(
 def weights(
     q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: Arguments, /
 ) -> jax.Array:
-    """Computes the weights of `attend`, float32 [B, N, T, S], before dropout; a row sums to one, or
-    to zero if it sees nothing.
+    """Computes the weights of `attend`, float32 [B, N, T, S], before dropout.
+
+    A row sums to one, or to zero if it sees nothing.
 
     Takes the arguments of `attend`.
     """
@@ -53,8 +57,10 @@ def dropout_factor(args: Arguments, shape: tuple[int, ...]) -> jax.Array | None:
 def logits(
     q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: Arguments
 ) -> tuple[jax.Array, jax.Array | None]:
-    """Computes float32 logits [B, N, T, S] and which are visible, bool [B or 1, T, S] or None for
-    all."""
+    """Computes float32 logits [B, N, T, S] and their visibility.
+
+    The visibility is bool [B or 1, T, S], or None for all.
+    """
     resolved = args.resolve(q_BTNH, k_BSKH, v_BSKH)
     bias = args.bias
     if callable(bias):

@@ -101,16 +101,22 @@ def attention(
 
 
 def attend(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, /, **options: Any) -> jax.Array:
-    """Computes `attention`, with the same options, by the dense implementation, the reference for
-    the others."""
+    """Computes `attention` by the dense implementation, the reference for the others.
+
+    The options are the same.
+    """
     return attention(q_BTNH, k_BSKH, v_BSKH, **options, implementation="dense")
 
 
 def select_implementation(
     name: str, target: int, source: int, sharding: ActivationSharding = UNSHARDED
 ) -> Callable:
-    """Returns the function (q, k, v, args) of this name for so many rows and columns; for `auto`,
-    see `attention`."""
+    """Returns the attention function (q, k, v, args) of this name for the given sizes.
+
+    For `auto`, see `attention`.
+
+    For `auto`, see `attention`.
+    """
     shards = sharding.num_shards("T").count
     platform = sharding.platform
     if not (

@@ -1,5 +1,6 @@
-"""A TPU kernel for biases of distance (T5's buckets, ALiBi), with their gradient; nothing is held
-for all pairs.
+"""A TPU kernel for biases of distance (T5's buckets, ALiBi), with their gradient.
+
+Nothing is held for all pairs.
 
 JAX's flash kernel takes a bias only as an array of batch x heads x T x S; this one takes one number
 per diagonal. It also attends without a bias where heads are narrower than the lanes, as splash
@@ -30,8 +31,9 @@ COLUMNS = 2**20
 def attend(
     q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: arguments.Arguments, /
 ) -> jax.Array:
-    """Computes `dense.attend` by a fused kernel on each device's own rows and heads; see there for
-    the arguments.
+    """Computes `dense.attend` by a fused kernel on each device's own rows and heads.
+
+    See there for the arguments.
 
     Args:
       args: a bias has a method `of_distance` (nn/positions/encoding.py), as it depends only on the
@@ -107,8 +109,10 @@ def _attend(
     q_ids: jax.Array | None,
     k_ids: jax.Array | None,
 ) -> jax.Array:
-    """Pads to whole blocks and runs the kernel, on one device. The diagonals are those of the
-    padded lengths."""
+    """Pads to whole blocks and runs the kernel, on one device.
+
+    The diagonals are those of the padded lengths.
+    """
     B, T, _, H = q_BTNH.shape
     S = k_BSKH.shape[1]
     q_ids = jnp.broadcast_to(jnp.int32(0) if q_ids is None else q_ids, (B, T))

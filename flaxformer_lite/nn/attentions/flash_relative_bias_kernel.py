@@ -1,5 +1,6 @@
-"""The TPU kernel behind flash_relative_bias.py: a block of rows meets all columns, and the bias
-stays on the chip.
+"""The TPU kernel behind flash_relative_bias.py.
+
+A block of rows meets all columns, and the bias stays on the chip.
 
 Heads lie side by side in the last axis, W = N * H, as projections make and take them: an array [..,
 H] of heads narrower than the 128 lanes would be padded in memory and moved to get there. A program
@@ -24,15 +25,14 @@ from flaxformer_lite.nn.functions.tpu_tuning import LANES
 
 
 class Plan(NamedTuple):
-    """The static options of the kernel: scale, window, whether there is a bias, rows of a block, H,
-    interpreted or not."""
+    """The static options of the kernel."""
 
     scale: float
     left: int | None
     right: int | None
-    biased: bool
-    block: int
-    head_dim: int
+    biased: bool  # whether there is a bias
+    block: int  # rows of a block
+    head_dim: int  # H
     interpret: bool
 
 
@@ -51,8 +51,9 @@ def attend(
     q_ids_BT: jax.Array,
     k_ids_BS: jax.Array,
 ) -> jax.Array:
-    """Attends with logits `scale q . k + diagonals[n, T - 1 + column - row]` between rows and
-    columns of equal ids.
+    """Attends with logits `scale q . k + diagonals[n, T - 1 + column - row]`.
+
+    Rows see the columns of equal ids.
 
     The backward pass computes the weights again, with their sums, so it needs nothing but these
     arguments.
@@ -209,8 +210,10 @@ def _weights(
 
 
 def _diagonals_of(plan: Plan, S: int, count: int) -> tuple[Any, int]:
-    """Returns the first diagonal that a block of rows needs, and how many; both are multiples of
-    the lanes."""
+    """Returns the first diagonal that a block of rows needs, and how many.
+
+    Both are multiples of the lanes.
+    """
     return pl.multiple_of(count - S - (pl.program_id(2) + 1) * plan.block, LANES), S + plan.block
 
 
@@ -222,8 +225,10 @@ def _spread(diagonals_1L: jax.Array, t: int, S: int) -> jax.Array:
 
 
 def _gathered(x_TS: jax.Array, t: int) -> jax.Array:
-    """Sums along diagonals, [1, S + t], the transpose of `_spread`; row r moves t - 1 - r places to
-    the right."""
+    """Sums along diagonals, [1, S + t], the transpose of `_spread`.
+
+    Row r moves t - 1 - r places to the right.
+    """
     x_TL = jnp.concatenate([x_TS, jnp.zeros((t, t), x_TS.dtype)], axis=1)
     places_T1 = t - 1 - lax.broadcasted_iota(jnp.int32, (t, 1), 0)
     for bit in range((t - 1).bit_length()):
@@ -246,8 +251,11 @@ def _shaped(arrays: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
 
 
 def _blocks(plan: Plan, arrays: tuple[jax.Array, ...]) -> tuple[Any, ...]:
-    """Returns the grid (groups of heads, examples, blocks of rows) and blocks of rows, columns,
-    diagonals and ids."""
+    """Returns the grid and the block shapes.
+
+    The grid is (groups of heads, examples, blocks of rows); the blocks are those of rows, columns,
+    diagonals and ids.
+    """
     B, T, W = arrays[0].shape
     S = arrays[1].shape[1]
     t = plan.block

@@ -1,5 +1,7 @@
-"""Reads the structure of a mask (a window, documents, kept columns) for fused kernels, and names
-the calls they refuse."""
+"""Reads the structure of a mask for fused kernels: a window, documents, kept columns.
+
+Also names the calls that these kernels refuse.
+"""
 
 from typing import NamedTuple
 
@@ -25,8 +27,10 @@ class Structure(NamedTuple):
 
 
 def structure_of(mask: masks.Mask | jax.Array | None) -> Structure | None:
-    """Returns the structure of a mask, or None if no kernel can take it: unions, negations,
-    arrays."""
+    """Returns the structure of a mask, or None if no kernel supports it.
+
+    Unsupported are unions, negations and arrays.
+    """
     if mask is None:
         return Structure()
     if isinstance(mask, masks.Window):

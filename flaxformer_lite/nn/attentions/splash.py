@@ -1,5 +1,6 @@
-"""JAX's splash kernel for TPUs: attention in blocks, in one program, skipping blocks that the mask
-rules out.
+"""JAX's splash kernel for TPUs: blockwise attention in one program.
+
+It skips blocks that the mask rules out.
 
 The kernel takes the structure of a mask, not an array: causal and sliding windows are static,
 packed documents and padding are ids beside the tokens. `unsupported_reason` says which calls it
@@ -36,8 +37,9 @@ BLOCKS = (512, 384, 256, 128)
 def attend(
     q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: arguments.Arguments, /
 ) -> jax.Array:
-    """Computes `dense.attend` by a fused kernel on each device's own rows and heads; see there for
-    the arguments.
+    """Computes `dense.attend` by a fused kernel on each device's own rows and heads.
+
+    See there for the arguments.
 
     On other devices than TPUs the kernel is interpreted, which is only for tests.
 
@@ -80,8 +82,10 @@ Window = tuple[int | None, int | None]
 
 
 def ids_of(structure: Structure) -> tuple[jax.Array | None, jax.Array | None]:
-    """Assigns ids to rows and columns: a row sees columns of equal id; hidden columns get an id of
-    their own."""
+    """Assigns ids to rows and columns: a row sees columns of equal id.
+
+    Hidden columns get an id of their own.
+    """
     q_BT, k_BS, keep_BS = structure[2:]
     if q_BT is None and keep_BS is None:
         return None, None
@@ -157,8 +161,10 @@ def _mask(window: Window, shape: tuple[int, int]) -> Any:
 
 
 def _sees(structure: Structure, mask: masks.Mask | None, T: int, S: int) -> jax.Array | None:
-    """Returns which rows see anything, [B or 1, T], or None if all do; compares a few rows at a
-    time with all columns."""
+    """Returns which rows see anything, [B or 1, T], or None if all do.
+
+    A few rows at a time are compared with all columns.
+    """
     if (
         structure.keep_BS is None and structure.k_segments_BS is None and S >= T
     ):  # each row sees itself

@@ -15,8 +15,9 @@ import jax.numpy as jnp
 def _derived(
     activation: Callable[[jax.Array], jax.Array], slope: Callable[[jax.Array], jax.Array]
 ) -> jax.custom_jvp:
-    """Gives the activation a derivative that is a formula of x alone, so that only x is kept for
-    the backward pass.
+    """Gives an activation a derivative that is a formula of x alone.
+
+    Only x is then kept for the backward pass.
 
     XLA keeps whatever the forward and backward formulas share, which can be four arrays as large as
     the layer.

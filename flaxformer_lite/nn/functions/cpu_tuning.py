@@ -23,8 +23,9 @@ SMALL = 2**14  # size of a small array
 
 
 def schedule_after(done: Sequence[jax.Array], x: jax.Array) -> jax.Array:
-    """Returns `x` once `done` is computed. XLA:CPU drops barriers, but it cannot drop a test
-    whether a number is NaN.
+    """Returns `x` once `done` is computed.
+
+    XLA:CPU drops barriers, but it cannot drop a test whether a number is NaN.
 
     Gain: no figure of its own; `recompute_matmul` and `accumulate_product` rely on it, and without
     it all chunks of logits would exist at once.
@@ -39,8 +40,9 @@ def schedule_after(done: Sequence[jax.Array], x: jax.Array) -> jax.Array:
 def recompute_matmul(
     make: Callable[[Any], jax.Array], inputs: Any, kernel_IO: jax.Array
 ) -> jax.Array:
-    """Computes `make(inputs) @ kernel` [..., O], keeping only the inputs and recomputing the rest
-    in the backward pass.
+    """Computes `make(inputs) @ kernel` [..., O], keeping only the inputs.
+
+    The rest is recomputed in the backward pass.
 
     Reverse mode only. On accelerators, remat decides what is kept; this rule made GPT-2 XL's step
     8% longer there, by the TPU compiler's estimate.
@@ -79,8 +81,9 @@ recompute_matmul.defvjp(_forward, _backward)
 def matmul_of_matrices(
     inputs: Any, kernel: jax.Array, summed: int, make: Callable[[Any], jax.Array] | None = None
 ) -> jax.Array:
-    """Computes `tensordot(make(inputs), kernel, summed)` of two matrices; with `make`, see
-    `recompute_matmul`.
+    """Computes `tensordot(make(inputs), kernel, summed)` of two matrices.
+
+    With `make`, see `recompute_matmul`.
 
     XLA:CPU multiplies a transposed matrix as it is, but copies arrays with more axes to transpose
     them: weights before the forward pass, gradients in strides of a row, which takes as long as the
@@ -108,8 +111,9 @@ def matmul_of_matrices(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
 def repeat(x: jax.Array, times: int) -> jax.Array:
-    """Repeats x [1, ...] along its first axis; the gradient is a sum of slices, unless they are
-    small. Reverse mode only.
+    """Repeats x [1, ...] along its first axis.
+
+    The gradient is a sum of slices, unless they are small. Reverse mode only.
 
     Gain: XLA:CPU sums eight rows of half a million numbers in 28 ms of CPU, and adds them as slices
     in 1 ms.
@@ -136,8 +140,9 @@ def accumulate_product(
     x: jax.Array,
     product: Callable[[jax.Array, jax.Array], jax.Array],
 ) -> jax.Array:
-    """Computes `total + product(a, x)` in slices of V, because XLA:CPU adds two whole arrays into a
-    third.
+    """Computes `total + product(a, x)` in slices of V.
+
+    XLA:CPU would add two whole arrays into a third.
 
     Gain: temporaries of GPT-2 124M's step fell from 1,321 to 1,174 MiB; its time is equal or 3%
     less.
@@ -169,8 +174,9 @@ def schedule_after_sum(total_VD: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def join_small(leaves: list[jax.Array]) -> list[jax.Array]:
-    """Concatenates the small arrays into one: XLA:CPU compiles three kernels for each array in a
-    sum of squares.
+    """Concatenates the small arrays into one.
+
+    XLA:CPU compiles three kernels for each array in a sum of squares.
 
     Gain: GPT-2 124M's step has 3,601 fusions instead of 4,227 and compiles in 7.1 CPU s instead of
     7.8.

@@ -1,5 +1,4 @@
-"""Logits that are not made yet: the loss is fused with the projection to the vocabulary that makes
-them."""
+"""Logits that are computed later, fused with the loss that reads them."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,8 +12,10 @@ from flaxformer_lite.nn.functions.sharding import UNSHARDED, ActivationSharding
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
 class DeferredLogits:
-    """Logits that are not yet multiplied out: `cap tanh((scale x W^T + b) / cap)`; a softcap of 0
-    is none."""
+    """Logits that are not yet multiplied out: `cap tanh((scale x W^T + b) / cap)`.
+
+    A softcap of 0 is none.
+    """
 
     x: jax.Array  # features [..., D], in the dtype of the matmul (a CPU computes it in float32)
     kernel_VD: jax.Array  # the vocabulary's vectors; tied embeddings are passed as they are

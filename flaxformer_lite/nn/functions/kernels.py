@@ -1,5 +1,6 @@
-"""Kernel attention pooling: every output is a weighted mean of values, weighted by a kernel of
-query and key.
+"""Kernel attention pooling.
+
+Every output is a mean of values, weighted by a kernel of query and key.
 
 Nadaraya-Watson regression, `f(q) = sum_s K(q, k_s) v_s / sum_s K(q, k_s)`, is the general form;
 scaled dot-product attention is the case `K(q, k) = exp(q . k / sqrt(H))`. A row that may attend to
@@ -27,14 +28,15 @@ MASKED = -1e30
 
 
 def gaussian(squared_distance: jax.Array) -> jax.Array:
-    """Computes `exp(-u^2 / 2)`; beyond u = 13 it underflows in float32, and the key counts for
-    nothing."""
+    """Computes `exp(-u^2 / 2)`; beyond u = 13 it underflows to 0 in float32."""
     return jnp.exp(-0.5 * squared_distance)
 
 
 def boxcar(squared_distance: jax.Array) -> jax.Array:
-    """Computes `1 if u <= 1 else 0`, for a plain mean of the near values; no gradient reaches
-    queries or keys."""
+    """Computes `1 if u <= 1 else 0`, for a plain mean of the near values.
+
+    No gradient reaches queries or keys.
+    """
     return (squared_distance <= 1).astype(squared_distance.dtype)
 
 
@@ -54,8 +56,10 @@ def squared_distances(q_BTNH: jax.Array, k_BSKH: jax.Array, /) -> jax.Array:
 
 
 def dot_products(q_BTNH: jax.Array, k_BSKH: jax.Array, /) -> jax.Array:
-    """Computes `q . k` as float32 [B, N, T, S]; query head n uses key head n // (N / K), without
-    repeating keys."""
+    """Computes `q . k` as float32 [B, N, T, S].
+
+    Query head n uses key head n // (N / K), without repeating keys.
+    """
     B, T, N, H = q_BTNH.shape
     S, K = k_BSKH.shape[1:3]
     if (
@@ -77,8 +81,9 @@ def dot_products(q_BTNH: jax.Array, k_BSKH: jax.Array, /) -> jax.Array:
 
 
 def additive_scores(q_BTNH: jax.Array, k_BSKH: jax.Array, /, weights_NH: jax.Array) -> jax.Array:
-    """Computes `w . tanh(q + k)` as float32 [B, N, T, S], of projected queries and keys; holds B x
-    T x S x N x H numbers.
+    """Computes `w . tanh(q + k)` as float32 [B, N, T, S], of projected queries and keys.
+
+    Holds B x T x S x N x H numbers.
 
     Args:
       q_BTNH: queries.
@@ -94,8 +99,9 @@ def additive_scores(q_BTNH: jax.Array, k_BSKH: jax.Array, /, weights_NH: jax.Arr
 
 
 def normalize(kernel_BNTS: jax.Array, visible_BTS: jax.Array | None = None) -> jax.Array:
-    """Normalizes a nonnegative kernel to weights `K(q, k_s) / sum_s K(q, k_s)`; a row of zeros
-    stays zero.
+    """Normalizes a nonnegative kernel to weights `K(q, k_s) / sum_s K(q, k_s)`.
+
+    A row of zeros stays zero.
 
     Args:
       kernel_BNTS: float, nonnegative.
@@ -108,8 +114,9 @@ def normalize(kernel_BNTS: jax.Array, visible_BTS: jax.Array | None = None) -> j
 
 
 def softmax(scores_BNTS: jax.Array, visible_BTS: jax.Array | None = None) -> jax.Array:
-    """Computes `normalize(exp(scores), visible)` without overflow: the weights of the exponential
-    kernel.
+    """Computes `normalize(exp(scores), visible)` without overflow.
+
+    These are the weights of the exponential kernel.
 
     Args:
       scores_BNTS: float32, finite.
@@ -126,8 +133,9 @@ def softmax(scores_BNTS: jax.Array, visible_BTS: jax.Array | None = None) -> jax
 def pool(
     weights_BNTS: jax.Array, v_BSKH: jax.Array, /, *, dtype: DTypeLike | None = None
 ) -> jax.Array:
-    """Computes the weighted means `sum_s w_s v_s` [B, T, N, H]; query head n reads value head n //
-    (N / K).
+    """Computes the weighted means `sum_s w_s v_s` [B, T, N, H].
+
+    Query head n reads value head n // (N / K).
 
     Args:
       weights_BNTS: weights; rounded to the dtype of the values before the product.
@@ -158,8 +166,9 @@ def softmax_pool(
     factor_BNTS: jax.Array | None = None,
     /,
 ) -> jax.Array:
-    """Computes `pool(factor softmax(scores), v)`, keeping one T x S array and dividing T x H
-    outputs, not T x S weights.
+    """Computes `pool(factor softmax(scores), v)`, keeping one T x S array.
+
+    It divides T x H outputs, not T x S weights.
 
     The backward pass uses `exp(scores - top)` and the sum of each row, where a plain softmax would
     keep two or three such arrays. It takes row means over the products at hand, not from output and
@@ -199,8 +208,10 @@ def _softmax_pool_jvp(
 def _exponentials(
     scores_BNTS: jax.Array, visible_BTS: jax.Array | None
 ) -> tuple[jax.Array, jax.Array]:
-    """Computes exp(scores - each row's largest), and the row sums as [B, T, N, 1], which are 1 if
-    nothing is visible."""
+    """Computes exp(scores - each row's largest) and the row sums [B, T, N, 1].
+
+    A sum is 1 if nothing is visible.
+    """
     if visible_BTS is not None:
         scores_BNTS = jnp.where(visible_BTS[:, None], scores_BNTS, MASKED)
     # The largest is at least half of MASKED, which leaves a row that sees nothing zero without a
@@ -234,8 +245,10 @@ def kernel_weights(
     score: Callable[[jax.Array, jax.Array], jax.Array] | None = None,
     visible_BTS: jax.Array | None = None,
 ) -> jax.Array:
-    """Computes the Nadaraya-Watson weights of a kernel of distance, `K(q, k) = kernel(|q - k|^2 /
-    bandwidth^2)`, or of the kernel with a given logarithm, `K(q, k) = exp(score(q, k))`.
+    """Computes the Nadaraya-Watson weights of a kernel.
+
+    It is a kernel of distance, `K(q, k) = kernel(|q - k|^2 / bandwidth^2)`, or has a given
+    logarithm, `K(q, k) = exp(score(q, k))`.
 
     If all keys have the same length, the Gaussian of bandwidth `H ** 0.25` gives the weights of
     scaled dot-product attention: `exp(-|q - k|^2 / 2 sqrt(H))` and `exp(q . k / sqrt(H))` then
@@ -268,6 +281,8 @@ def kernel_weights(
 def kernel_attention(
     q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, /, **options: Any
 ) -> jax.Array:
-    """Regresses the values on the keys by Nadaraya-Watson, [B, T, N, H]; the options are those of
-    `kernel_weights`."""
+    """Regresses the values on the keys by Nadaraya-Watson, [B, T, N, H].
+
+    The options are those of `kernel_weights`.
+    """
     return pool(kernel_weights(q_BTNH, k_BSKH, **options), v_BSKH)

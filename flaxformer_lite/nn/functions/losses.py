@@ -20,8 +20,10 @@ from flaxformer_lite.nn.functions.soft_targets import SoftTargets
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class CrossEntropy:
-    """Sums over tokens, so that microbatches, devices and hosts add up exactly; divide once, by the
-    global weight."""
+    """Sums over tokens, so that microbatches, devices and hosts add up exactly.
+
+    Divide once, by the global weight.
+    """
 
     # the minimized loss, with smoothing and z-loss; the only sum with a gradient
     loss_sum: jax.Array
@@ -54,8 +56,10 @@ def cross_entropy(
     chunks: int = 4,
     by_row: bool = False,
 ) -> CrossEntropy:
-    """Sums `w [(1 - e)(lse - z_y) + e mean_v(lse - z_v) + z_loss lse^2]`, `lse = log sum_v exp
-    z_v`, in float32.
+    """Sums the weighted cross entropy with label smoothing and z-loss, in float32.
+
+    The sum is that of `w [(1 - e)(lse - z_y) + e mean_v(lse - z_v) + z_loss lse^2]`, `lse = log
+    sum_v exp z_v`.
 
     Given a `DeferredLogits`, the logits of only one chunk of tokens exist at a time, and only once:
     if the loss is differentiated, the forward pass turns them into gradients straight away. The
@@ -126,8 +130,9 @@ def cross_entropy(
 def token_log_probs(
     projection: DeferredLogits, labels: jax.Array, /, *, chunks: int = 4
 ) -> jax.Array:
-    """Computes log P(label) of each token, `z_y - log sum_v exp z_v`, float32 [..., T], with
-    gradients of each.
+    """Computes log P(label) of each token, `z_y - log sum_v exp z_v`, float32 [..., T].
+
+    Each has gradients.
 
     As in `cross_entropy` the logits of one chunk exist at a time; the backward pass computes them
     again.
@@ -157,14 +162,17 @@ def token_log_probs(
 
 
 def pieces_of(tokens: int, width: int, chunks: int) -> int:
-    """Returns the number of chunks `cross_entropy` uses: 1 if the logits are no larger than the
-    kernel's gradient."""
+    """Returns the number of chunks that `cross_entropy` uses.
+
+    It is 1 if the logits are no larger than the kernel's gradient.
+    """
     return 1 if tokens <= width else chunks
 
 
 def gather_positions(x_BTD: jax.Array, positions_BM: jax.Array, /) -> jax.Array:
-    """Gathers features at chosen positions, [B, M, D], so that a masked-LM head works on M tokens
-    instead of T.
+    """Gathers features at the given positions, [B, M, D].
+
+    A masked-LM head then works on M tokens instead of T.
 
     Args:
       x_BTD: features.
@@ -185,8 +193,10 @@ def _sums(
     weights: jax.Array,
     soft: SoftTargets | None = None,
 ) -> tuple[jax.Array, ...]:
-    """Sums loss, negative log-likelihood and correct labels, with weights, and the divergence from
-    a teacher's chunk."""
+    """Sums loss, negative log-likelihood and correct labels, with weights.
+
+    With a teacher's chunk, also sums the divergence from it.
+    """
     # A label with weight zero may be anything (-100); with a positive weight, one outside the
     # vocabulary gives NaN.
     # a lookup would count negative ones from the end
@@ -214,8 +224,9 @@ def _sums(
 
 
 def _compared(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """Returns the logits of the labels, NaN for an unknown one, by a comparison, which a GPU fuses
-    with other passes.
+    """Returns the logits of the labels by comparison; NaN for an unknown label.
+
+    A GPU fuses the comparison with other passes.
 
     The gradient of a lookup is a scatter into all logits, which costs another pass.
     """
@@ -225,8 +236,10 @@ def _compared(logits: jax.Array, labels: jax.Array) -> jax.Array:
 
 @jax.custom_jvp
 def _looked_up(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """Looks up the logits of the labels, NaN for an unknown label; the gradient compares, as a
-    scatter needs zeros."""
+    """Looks up the logits of the labels, NaN for an unknown label.
+
+    The gradient compares, as a scatter needs zeros.
+    """
     return jnp.take_along_axis(logits, labels[..., None], axis=-1, mode="fill")[..., 0]
 
 
@@ -274,8 +287,10 @@ def _fused_forward(
     labels: jax.Array,
     weights: jax.Array,
 ) -> tuple[tuple[jax.Array, ...], DeferredLogits]:
-    """Computes the sums, and the gradients of the first, chunk by chunk: no logits survive to the
-    backward pass."""
+    """Computes the sums, and the gradients of the first, chunk by chunk.
+
+    No logits survive to the backward pass.
+    """
     kernel_VD = projection.kernel_VD.astype(projection.x.dtype)
 
     def loss(
@@ -336,8 +351,10 @@ _fused.defvjp(_fused_forward, _fused_backward)
 def _by_part(
     projection: DeferredLogits, labels: jax.Array, weights: jax.Array
 ) -> tuple[DeferredLogits, jax.Array, jax.Array]:
-    """Reshapes [B, T] to [B, Q, T / Q] if sequences are split in Q, so that a chunk has tokens of
-    every device."""
+    """Reshapes [B, T] to [B, Q, T / Q] if sequences are split in Q.
+
+    A chunk then has tokens of every device.
+    """
     parts = projection.sharding.num_shards("T").count
     if parts == 1 or labels.ndim != 2 or labels.shape[1] % parts:
         return projection, labels, weights
@@ -353,8 +370,10 @@ def _parts(options: _Options, labels: jax.Array) -> list[slice]:
 
 
 def _soft_part(soft: SoftTargets | None, part: slice, x: jax.Array) -> SoftTargets | None:
-    """Returns a teacher's features of a chunk, whose logits are to be made only when those of `x`
-    may be."""
+    """Returns a teacher's features of a chunk.
+
+    Their logits must not be computed before those of `x`.
+    """
     if soft is None:
         return None
     own = _after(soft.projection.sharding, [x], soft.projection.x[..., part, :])
@@ -366,8 +385,10 @@ def _add(total: Any, more: Any) -> Any:
 
 
 def _after(sharding: ActivationSharding, done: Sequence[jax.Array], x: jax.Array) -> jax.Array:
-    """Returns `x`, to be computed only after `done`, so that the logits of one chunk exist at a
-    time."""
+    """Returns `x`, to be computed only after `done`.
+
+    The logits of only one chunk then exist at a time.
+    """
     if sharding.is_single_cpu:
         return cpu_tuning.schedule_after(done, x)
     return jax.lax.optimization_barrier((x, *done))[0] if done else x

@@ -1,5 +1,6 @@
-"""Attention masks: boolean, True = may attend, composed with `&`, `|` and `~`, and drawn with
-`picture`.
+"""Attention masks: boolean, True = may attend, composed with `&`, `|` and `~`.
+
+`picture` draws them.
 
 A mask is a small function of row and column numbers, not an array: dense attention evaluates it for
 all of T x S, blockwise attention for one block at a time, and decoding with a cache for a single
@@ -28,8 +29,9 @@ M = TypeVar("M", bound="Mask")
 
 
 class Mask:
-    """Which rows may attend to which columns: `mask(q_index_T, k_index_S)` is boolean [B or 1, T,
-    S].
+    """A predicate of which rows may attend to which columns.
+
+    `mask(q_index_T, k_index_S)` is boolean [B or 1, T, S].
 
     The indices are int32 row and column numbers (slots of a cache), not position ids. A negative
     column number is an empty slot: no mask, negated or not, lets any row attend to it.
@@ -45,8 +47,9 @@ class Mask:
         raise NotImplementedError
 
     def column_bounds(self, start: Slot, stop: Slot, length: int) -> tuple[Slot, Slot]:
-        """Returns bounds (first, last) such that rows start..stop-1 see no column outside
-        first..last-1.
+        """Returns static bounds of the visible columns.
+
+        With bounds (first, last), rows start..stop-1 see no column outside first..last-1.
 
         start and stop are ints, or traced int32 arrays; the bounds are of the same kind.
         """
@@ -244,8 +247,10 @@ def segments(q_BT: jax.Array, k_BS: jax.Array | None = None) -> Mask:
 
 
 def dense(mask_BTS: jax.Array) -> "Dense":
-    """Turns a boolean array [B or 1, T, S], [T, S] or [B or 1, 1, T, S] into a mask that combines
-    with others."""
+    """Turns a boolean array into a mask that combines with others.
+
+    The array is [B or 1, T, S], [T, S] or [B or 1, 1, T, S].
+    """
     mask_BTS = _array("mask", mask_BTS)
     if mask_BTS.ndim == 4 and mask_BTS.shape[1] == 1:
         mask_BTS = mask_BTS[:, 0]
@@ -259,8 +264,10 @@ def both(
     q_index_T: jax.Array,
     k_index_S: jax.Array,
 ) -> Mask | jax.Array | None:
-    """Returns `a & b`; None allows everything, and a mask beside an array is evaluated at these
-    indices."""
+    """Returns `a & b`, where None allows everything.
+
+    A mask combined with an array is evaluated at these indices.
+    """
     if a is None or b is None:
         return b if a is None else a
     if isinstance(a, Mask) and isinstance(b, Mask):
@@ -270,8 +277,10 @@ def both(
 
 
 def materialize(mask: Mask, length: int) -> Mask:
-    """Evaluates a mask over length x length once, for all layers, keeping its static column
-    bounds."""
+    """Evaluates a mask over length x length once, for all layers.
+
+    The result keeps the static column bounds.
+    """
     array = dense(mask.dense(length))
     reach = (
         np.asarray([mask.column_bounds(row, row + 1, length) for row in range(length)])

@@ -1,5 +1,4 @@
-"""Layer and root-mean-square normalization over the last axis, computed in float32 for any input
-dtype."""
+"""Layer and root-mean-square normalization over the last axis, in float32 for any input dtype."""
 
 import functools
 from typing import Any
@@ -11,8 +10,9 @@ import jax.numpy as jnp
 def layer_norm(
     x: jax.Array, scale: jax.Array, bias: jax.Array | None = None, /, *, eps: float
 ) -> jax.Array:
-    """Applies layer normalization, y = (x - E[x]) / sqrt(Var[x] + eps) * scale + bias, in the dtype
-    of x.
+    """Applies layer normalization, in the dtype of x.
+
+    y = (x - E[x]) / sqrt(Var[x] + eps) * scale + bias.
 
     Args:
       x: [..., D], any float dtype.
@@ -26,8 +26,9 @@ def layer_norm(
 
 
 def rms_norm(x: jax.Array, scale: jax.Array, /, *, eps: float) -> jax.Array:
-    """Applies root-mean-square normalization, y = x / sqrt(E[x^2] + eps) * scale, in the dtype of
-    x.
+    """Applies root-mean-square normalization, in the dtype of x.
+
+    y = x / sqrt(E[x^2] + eps) * scale.
 
     Args:
       x: [..., D], any float dtype.
@@ -51,8 +52,10 @@ def _standardised(x: jax.Array, eps: float, centre: bool) -> jax.Array:
 def _standardised_jvp(
     eps: float, centre: bool, primals: Any, tangents: Any
 ) -> tuple[jax.Array, jax.Array]:
-    """Keeps the result and one number per row for the backward pass; plain differentiation would
-    keep three arrays."""
+    """Keeps the result and one number per row for the backward pass.
+
+    Plain differentiation would keep three arrays.
+    """
     (x,) = primals
     (d_x,) = tangents
     y, shrink = _standardise(x, eps, centre)

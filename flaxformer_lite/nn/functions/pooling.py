@@ -5,8 +5,9 @@ import jax.numpy as jnp
 
 
 def mean_pool(x_BTD: jax.Array, keep_BT: jax.Array, *, unit: bool = True) -> jax.Array:
-    """Pools token vectors into the unit vector along their mean, y / |y|, y = sum_t keep_t x_t, as
-    float32 [B, D].
+    """Pools token vectors into the unit vector along their mean, float32 [B, D].
+
+    That is y / |y|, y = sum_t keep_t x_t.
 
     Args:
       x_BTD: hidden states.
@@ -27,14 +28,15 @@ def mean_pool(x_BTD: jax.Array, keep_BT: jax.Array, *, unit: bool = True) -> jax
 
 
 def first_token(mask_BT: jax.Array) -> jax.Array:
-    """Returns the mask with the first column only: `mean_pool` then takes the vector of the first
-    token."""
+    """Keeps the mask's first column only; `mean_pool` then takes the first token's vector."""
     return jnp.asarray(mask_BT).at[:, 1:].set(0)
 
 
 def shortened(x: jax.Array, width: int) -> jax.Array:
-    """Returns unit vectors along the first `width` components, [..., width] (Kusupati et al. 2022,
-    arXiv:2205.13147)."""
+    """Returns unit vectors along the first `width` components, [..., width].
+
+    Reference: Kusupati et al. 2022 (arXiv:2205.13147).
+    """
     return to_unit_length(x[..., :width])
 
 

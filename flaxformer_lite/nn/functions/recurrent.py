@@ -39,8 +39,7 @@ def rnn_step(state: State, gates_BZU: jax.Array, kernel_UZU: jax.Array) -> State
 
 
 def lstm_step(state: State, gates_BZU: jax.Array, kernel_UZU: jax.Array) -> State:
-    """Computes `c = f c + i g`, `h = o tanh(c)`, with sigmoid gates i, f, o and the candidate g =
-    tanh.
+    """Computes `c = f c + i g`, `h = o tanh(c)`, with sigmoid gates i, f, o and g = tanh.
 
     Args:
       state: `(h, c)`, each [B, U].

@@ -10,8 +10,9 @@ import numpy as np
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
 class Phase:
-    """Sines and cosines of the angles of P pairs of dimensions at each position, with YaRN's
-    attention scaling.
+    """Sines and cosines of the angles of P pairs of dimensions at each position.
+
+    YaRN's attention scaling is included.
 
     Attributes:
       sin_BTP, cos_BTP: float32; B is 1 if all examples share positions.
@@ -49,8 +50,9 @@ def phase(
 
 
 def rotate(x_BTNH: jax.Array, phase: Phase, /) -> jax.Array:
-    """Rotates each pair of the first 2P dimensions: `(a, b) -> (a cos - b sin, b cos + a sin)`; the
-    rest is unchanged.
+    """Rotates each pair of the first 2P dimensions: `(a, b) -> (a cos - b sin, b cos + a sin)`.
+
+    The rest is unchanged.
 
     The dot product of a query rotated by m and a key rotated by n depends on m - n only.
 

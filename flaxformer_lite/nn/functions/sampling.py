@@ -1,5 +1,6 @@
-"""Logits processors: pure functions from logits to logits that decide which token may come next,
-and how likely it is.
+"""Logits processors: pure functions from logits to logits.
+
+They decide which token may come next, and how likely it is.
 
 A token that is ruled out has logit minus infinity. Each row is treated by itself; nothing here
 depends on models.
@@ -12,8 +13,7 @@ BLOCK = 256  # entries of a row that are summed or compared before the blocks ar
 
 
 def temperature(logits_BV: jax.Array, value: jax.Array | float) -> jax.Array:
-    """Divides logits by the temperature: below one sharpens the distribution, above one flattens
-    it."""
+    """Divides logits by the temperature, which sharpens the distribution if below one."""
     return logits_BV / value
 
 
@@ -26,8 +26,9 @@ def top_k(logits_BV: jax.Array, k: jax.Array | int) -> jax.Array:
 
 
 def top_p(logits_BV: jax.Array, p: jax.Array | float) -> jax.Array:
-    """Keeps the nucleus: the fewest most likely tokens with total probability p or more, and any as
-    likely as its last.
+    """Keeps the nucleus: the fewest most likely tokens with total probability p or more.
+
+    Tokens as likely as its last one are kept too.
 
     Reference: Holtzman et al. 2020, section 3.1 (arXiv:1904.09751).
     """
@@ -50,8 +51,9 @@ def repetition_penalty(
     length: jax.Array | int,
     penalty: jax.Array | float,
 ) -> jax.Array:
-    """Makes tokens already written less likely: positive logits are divided by the penalty,
-    negative ones multiplied.
+    """Makes tokens that were already written less likely.
+
+    Positive logits are divided by the penalty, negative ones multiplied.
 
     Args:
       logits_BV: float32.
@@ -112,8 +114,10 @@ def force(logits_BV: jax.Array, token_id: jax.Array | int) -> jax.Array:
 
 
 def likeliest(logits_BV: jax.Array) -> jax.Array:
-    """Returns the token with the highest logit, int32 [B], the first if tied: jnp.argmax, ten times
-    faster on a CPU."""
+    """Returns the token with the highest logit, int32 [B]; of ties, the first.
+
+    It is jnp.argmax, but ten times faster on a CPU.
+    """
     highest_B1 = jnp.max(logits_BV, axis=-1, keepdims=True)
     index_1V = jnp.arange(logits_BV.shape[-1], dtype=jnp.int32)[None]
     return jnp.min(jnp.where(logits_BV == highest_B1, index_1V, logits_BV.shape[-1] - 1), axis=-1)
@@ -141,8 +145,9 @@ def draw(logits_BV: jax.Array, keys_B: jax.Array) -> jax.Array:
 
 
 def largest(x_BT: jax.Array, n: int) -> tuple[jax.Array, jax.Array]:
-    """Returns the n largest entries of each row and their indices, largest first: jax.lax.top_k for
-    long rows.
+    """Returns the n largest entries of each row and their indices, largest first.
+
+    It is jax.lax.top_k for long rows.
 
     The n largest lie in the n blocks with the largest maxima, so only those blocks are sorted.
     """
@@ -197,8 +202,10 @@ def _blocks(x_BT: jax.Array, fill: float) -> jax.Array:
 
 
 def _first_above(cumulative_BT: jax.Array, at_B1: jax.Array) -> jax.Array:
-    """Returns the first entry above `at`, int32 [B, 1], never past the last one with weight,
-    despite rounding."""
+    """Returns the first entry above `at`, int32 [B, 1].
+
+    Despite rounding, it is never past the last entry with weight.
+    """
     at_B1 = jnp.minimum(at_B1, jnp.nextafter(cumulative_BT[:, -1:], jnp.float32(0)))
     return (cumulative_BT <= at_B1).sum(axis=-1, keepdims=True, dtype=jnp.int32)
 

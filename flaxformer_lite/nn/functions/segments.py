@@ -5,8 +5,9 @@ import jax.numpy as jnp
 
 
 def positions_in_segments(segment_ids_BT: jax.Array) -> jax.Array:
-    """Counts positions from zero in each segment, int32 [B, T], so that a packed document is
-    numbered as if it were alone.
+    """Counts positions from zero in each segment, int32 [B, T].
+
+    A packed document is then numbered as if it were alone.
 
         >>> positions_in_segments(jnp.array([[1, 1, 1, 2, 2, 0]])).tolist()
         [[0, 1, 2, 0, 1, 0]]
@@ -21,8 +22,9 @@ def positions_in_segments(segment_ids_BT: jax.Array) -> jax.Array:
 
 
 def positions_from_mask(attention_mask_BT: jax.Array) -> jax.Array:
-    """Counts positions over real tokens only, int32 [B, T], so that padding on the left does not
-    shift a sentence.
+    """Counts positions over real tokens only, int32 [B, T].
+
+    Padding on the left then does not shift a sentence.
 
         >>> positions_from_mask(jnp.array([[0, 0, 1, 1, 1]])).tolist()
         [[0, 0, 0, 1, 2]]

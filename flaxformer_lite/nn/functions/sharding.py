@@ -1,5 +1,7 @@
-"""Where activations live: the interface that meshes implement, and its default, everything whole on
-one device."""
+"""The placement of activations: the interface that meshes implement, and its default.
+
+The default keeps everything whole on one device.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,8 +15,7 @@ Names = tuple[str, ...]
 
 
 class Shards(NamedTuple):
-    """The number of shards of an axis, and the mesh axis that splits it, as `jax.lax`'s collectives
-    name it."""
+    """The number of shards of an axis, and the name of the mesh axis for collectives."""
 
     count: int  # type: ignore[assignment]  # hides tuple.count
     mesh_axis: str | Names
@@ -22,8 +23,9 @@ class Shards(NamedTuple):
 
 @dataclass(frozen=True)
 class ActivationSharding:
-    """A placement of activations; the base class keeps everything whole on one device. Hashable, as
-    a static argument.
+    """A placement of activations.
+
+    The base class keeps everything whole on one device. Hashable, as a static argument.
 
     Attributes:
       tuned: whether the optimizations of nn/functions/cpu_tuning.py may be used.
@@ -33,8 +35,10 @@ class ActivationSharding:
 
     @property
     def platform(self) -> str:
-        """The platform that the program is for, such as "tpu"; on a mesh it may differ from jax's
-        default backend."""
+        """The platform that the program is for, such as "tpu".
+
+        On a mesh it may differ from jax's default backend.
+        """
         return jax.default_backend()
 
     @property
@@ -78,8 +82,9 @@ class ActivationSharding:
         *,
         over: str | None = None,
     ) -> Callable[..., Any]:
-        """Wraps a pure function to run on each device's own shards (`jax.shard_map`), as fused
-        kernels require.
+        """Wraps a pure function to run on each device's own shards (`jax.shard_map`).
+
+        Fused kernels require this.
 
             attend = sharding.per_shard(kernel, ("BTNH", "BSKH", "BSKH", "B"), "BTNH")
             out_BTNH = attend(q_BTNH, k_BSKH, v_BSKH, mask)
@@ -104,14 +109,15 @@ class ActivationSharding:
         return function
 
     def inside_shard(self) -> "ActivationSharding":
-        """Returns the sharding for use inside `per_shard`: everything whole, on the same
-        platform."""
+        """Returns the sharding inside `per_shard`: everything whole, on the same platform."""
         return self
 
 
 def check_letters(caller: str, letters: str, shape: tuple[int, ...] | None = None) -> Names:
-    """Returns the names in axes.py of the letters, checked; if a shape is given, one for each
-    axis."""
+    """Returns the names in axes.py of the letters, checked.
+
+    If a shape is given, there must be one letter per axis.
+    """
     unknown = [letter for letter in letters if letter not in axes.AXES]
     if unknown:
         raise ValueError(

@@ -11,8 +11,9 @@ from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class SoftTargets:
-    """A teacher's logits for the same tokens, which the loss mixes in (Hinton et al. 2015, section
-    2, arXiv:1503.02531).
+    """A teacher's logits for the same tokens, which the loss mixes in.
+
+    Reference: Hinton et al. 2015, section 2 (arXiv:1503.02531).
 
     Attributes:
       projection: of the teacher; no gradient reaches it.

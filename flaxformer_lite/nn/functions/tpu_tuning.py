@@ -1,5 +1,6 @@
-"""Optimizations for the TPU compiler, each with its gain by that compiler's estimate
-(docs/plan.md); none changes the result.
+"""Optimizations for the TPU compiler; none changes the result.
+
+Each states its gain, as that compiler estimates it (docs/plan.md).
 
 Heads side by side in nn/attentions/flash_relative_bias_kernel.py are another of its kind.
 """
@@ -26,8 +27,10 @@ COMPILER_OPTIONS = {
 
 
 def compiler_options(device_kind: str) -> dict[str, bool] | None:
-    """Returns the compiler's options for a step on this kind of device, but for those that
-    LIBTPU_INIT_ARGS sets itself."""
+    """Returns the compiler's options for a step on this kind of device.
+
+    Options that LIBTPU_INIT_ARGS sets are left out.
+    """
     if device_kind not in V5P:
         return None
     own = re.findall(r"--(\w+)", os.environ.get("LIBTPU_INIT_ARGS", ""))
@@ -35,8 +38,9 @@ def compiler_options(device_kind: str) -> dict[str, bool] | None:
 
 
 def materialize(arrays: Any, device_kind: str, *, value: bool = True) -> Any:
-    """Has a v5p compute a tree of arrays and its gradient once, and not inside every matrix product
-    that reads them.
+    """Makes a v5p compute a tree of arrays and its gradient once.
+
+    It would otherwise compute them inside every matrix product that reads them.
 
     The compiler fuses cheap arithmetic into the products before and after it. On v5p that slows
     them by more than the arrays cost; on v5e, whose memory is slower, by less, so that other chips
@@ -54,8 +58,9 @@ def materialize(arrays: Any, device_kind: str, *, value: bool = True) -> Any:
 
 @jax.custom_jvp
 def materialize_gradient(arrays: Any) -> Any:
-    """Returns a tree of arrays whose gradients are computed once, and not in every matrix product
-    that reads them.
+    """Returns a tree of arrays whose gradients are computed once.
+
+    They would otherwise be computed in every matrix product that reads them.
 
     The TPU compiler fuses the gradient of a gated activation into both products, of inputs and of
     weights. Gain: held as arrays, it makes the step of Llama 7B 6% shorter.
@@ -69,8 +74,10 @@ def _(primals: Any, tangents: Any) -> Any:
 
 
 def has_narrow_heads(kernel: Any, summed: int) -> bool:
-    """Returns whether heads of a projection, [D, N, H] or [N, H, D], do not fill the lanes; not of
-    a quantized one."""
+    """Returns whether heads of a projection, [D, N, H] or [N, H, D], do not fill the lanes.
+
+    Returns False for a quantized one.
+    """
     return (
         isinstance(kernel, jax.Array)
         and kernel.ndim == 3
@@ -79,8 +86,9 @@ def has_narrow_heads(kernel: Any, summed: int) -> bool:
 
 
 def matmul_of_heads(x: jax.Array, kernel: jax.Array, summed: int) -> jax.Array:
-    """Computes `tensordot(x, kernel, summed)` with heads side by side, as one axis of N * H
-    numbers.
+    """Computes `tensordot(x, kernel, summed)` with heads side by side.
+
+    They form one axis of N * H numbers.
 
     A barrier holds the weight, or the compiler would take the heads apart again, in this product
     and in both gradients.

@@ -1,5 +1,7 @@
-"""Multi-head, multi-query and grouped-query attention; self- and cross-attention; with and without
-a cache."""
+"""Multi-head, multi-query and grouped-query attention.
+
+It serves self- and cross-attention, with and without a cache.
+"""
 
 import dataclasses
 import math
@@ -141,8 +143,10 @@ class AttentionConfig(parts.MixerConfig):
         causal: bool,
         tables: Callable[..., Any],
     ) -> Context:
-        """Computes phases and bias tables for the whole stack and, if each layer would otherwise
-        materialize them, the mask and the bias as arrays."""
+        """Computes what all layers of a stack share: phases and bias tables.
+
+        If each layer would otherwise materialize them, also the mask and the bias as arrays.
+        """
         if "phase" in hooks(self.position):
             width = self.head_width(x_BTD.shape[-1])
             assert context.position_ids_BT is not None, "a stack numbers its tokens"
@@ -256,8 +260,10 @@ class Attention(nn.Module):
         )
 
     def project(self, name: str, equation: str, x: jax.Array, width: int = 0) -> jax.Array:
-        """Applies the projection `query`, `key`, `value` or `out` to `x`; subclasses may add to it.
-        `width` is the model's, where x has another."""
+        """Applies the projection `query`, `key`, `value` or `out` to `x`.
+
+        Subclasses may add to it. `width` is the model's, where x has another.
+        """
         cfg = self.cfg
         d_model = width or x.shape[-1]
         sizes = {"D": d_model, "N": cfg.num_heads, "K": cfg.kv_heads, "H": cfg.head_width(d_model)}
@@ -396,8 +402,10 @@ def _or_arange(index: jax.Array | None, x_BT: jax.Array) -> jax.Array:
 def materialize_mask_and_bias(
     cfg: AttentionConfig, context: Context, x_BTD: jax.Array, execution: Execution, *, causal: bool
 ) -> Context:
-    """Builds the mask and the bias as arrays once for all layers, if dense attention would do so in
-    each of them."""
+    """Builds the mask and the bias as arrays once for all layers.
+
+    Only if dense attention would otherwise do so in each layer.
+    """
     whole = [registry.resolve("attentions", name).attend for name in ("dense", "chunked_causal")]
     length = x_BTD.shape[1]
     if context.index is not None or not isinstance(length, int):

@@ -1,5 +1,7 @@
-"""A recurrent decoder's layer that attends to the encoder's output with its state, by additive or
-multiplicative scores."""
+"""A recurrent decoder layer whose state attends to the encoder's output.
+
+Scores are additive or multiplicative.
+"""
 
 import functools
 from collections.abc import Callable
@@ -76,8 +78,9 @@ class AttentiveConfig(RecurrentConfig):
 
 
 class Attentive(nn.Module):
-    """y_t = tanh(W [s_t; c_t]), with the state s_t of a recurrent cell, and the weighted mean c_t
-    of the encoder's outputs.
+    """y_t = tanh(W [s_t; c_t]) with the state s_t of a recurrent cell.
+
+    c_t is the weighted mean of the encoder's outputs.
 
     s_t = cell(s_{t-1}, x_t, c_t), c_t attended by s_{t-1}      if cfg.query is previous
     s_t = cell(s_{t-1}, x_t),      c_t attended by s_t          if it is current
@@ -143,8 +146,11 @@ class Attentive(nn.Module):
     def _source(
         self, x_BTD: jax.Array, context: Context, cache: StateCache | None, units: int
     ) -> tuple[Attend, jax.Array | None, StateCache | None]:
-        """Returns attention to the source by states [B, T, U] and what they see of it, that for all
-        tokens, and the cache that keeps the source's keys."""
+        """Returns what attention to the source needs.
+
+        That is the attention of states [B, T, U] to it, the same for all tokens, and the cache that
+        keeps the source's keys.
+        """
         cfg = self.cfg
         run = self.execution
         values_BSD = context.encoder_output_BSD

@@ -1,5 +1,7 @@
-"""The LSTM layer: `lstm_step` of nn/functions/recurrent.py over time, in both directions in
-encoders."""
+"""The LSTM layer: `lstm_step` of nn/functions/recurrent.py over time.
+
+In encoders it reads in both directions.
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,5 +1,7 @@
-"""The layer around every recurrent cell: input projection, scan, both directions in encoders, the
-state as a cache."""
+"""The layer around every recurrent cell: input projection, scan, and the state as a cache.
+
+In encoders it reads in both directions.
+"""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -89,8 +91,9 @@ class RecurrentConfig(parts.MixerConfig):
 
 
 class Recurrent(nn.Module):
-    """Reads from left to right with a state or, in an encoder, both ways, with the outputs side by
-    side.
+    """Reads from left to right with a state or, in an encoder, in both directions.
+
+    The outputs of both directions are concatenated.
 
     The output of a direction at token t is its state after t; at padding, that after the token
     before. Outside a stack the mask is read here (see `Context.prepared`).
@@ -150,8 +153,10 @@ class Direction(nn.Module):
 def declare(
     module: nn.Module, cfg: RecurrentConfig, execution: Execution, units: int, x_BTD: jax.Array
 ) -> tuple[jax.Array, Callable[[State, jax.Array], State]]:
-    """Declares a cell's weights in a module that is being called; returns the gates [B, T, Z, U] of
-    x, and the step."""
+    """Declares a cell's weights in a module that is being called.
+
+    Returns the gates [B, T, Z, U] of x, and the step.
+    """
     dtype = jnp.dtype(execution.param_dtype)
     sizes = {"D": x_BTD.shape[-1], "Z": cfg.gates, "U": units}
     gates_BTZU = Einsum("BTD,DZU->BTZU", sizes, False, cfg.initial, execution, name="input")(x_BTD)
@@ -195,8 +200,10 @@ def begin(
     *,
     causal: bool,
 ) -> tuple[jax.Array, Context, State]:
-    """Returns the input and the context, checked and with its documents, and the state of these
-    sizes to start from: that of the cache or, without one and in slot 0, zeros."""
+    """Returns the checked input, the context with its documents, and the initial state.
+
+    The state is that of the cache or, without one and in slot 0, zeros of the given sizes.
+    """
     if (parts := sharding_of(execution).num_shards("T").count) > 1:
         raise ConfigError(
             f"mesh.context={parts}: splits the sequence, which a recurrent layer ({cfg.name}) reads"
@@ -241,8 +248,10 @@ def finish(y_BTD: jax.Array, context: Context, cache: StateCache | None, state: 
 
 
 def _orthogonal(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
-    """Draws an orthogonal matrix for each gate, which keeps the length of a state over many steps
-    (Saxe et al. 2014)."""
+    """Draws an orthogonal matrix for each gate.
+
+    It keeps the norm of a state over many steps (Saxe et al. 2014).
+    """
     units, gates, _ = shape
     draw = nn.initializers.orthogonal()
     return jnp.stack(

@@ -1,5 +1,7 @@
-"""One block for all families: residual connections are written once, and norm slots that are not
-named do nothing."""
+"""The block of all families: residual connections are written once.
+
+Norm slots that are not named do nothing.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,8 +18,7 @@ from flaxformer_lite.nn.modules.sharding import sharding_of
 
 
 class Block(nn.Module):
-    """A mixer, cross-attention if the record has it, and a feed-forward, each with its norms and
-    residual.
+    """A mixer, optional cross-attention, and a feed-forward, each with its norms and residual.
 
     y = out(x + branch(layer(in(x))))            post-norm, pre-norm or sandwich-norm by cfg.norm_at
     y = out(branch(layer(in(x))))                if cfg.residual is none

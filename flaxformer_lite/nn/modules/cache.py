@@ -1,5 +1,7 @@
-"""The caches of layers, keys and values or a recurrent state: explicit records, passed in and
-returned, never hidden."""
+"""The caches of layers: keys and values, or a recurrent state.
+
+They are explicit records, passed in and returned, never hidden.
+"""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -75,8 +77,10 @@ def empty_state(sizes: Sequence[int], batch: int, length: int, dtype: DTypeLike)
 def empty(
     batch: int, kv_heads: int, length: int, head_dim: int, dtype: DTypeLike, *, window: int = 0
 ) -> LayerCache:
-    """Builds an empty cache of one layer; its length is a numpy zero, known to be zero inside jit
-    too."""
+    """Builds an empty cache of one layer.
+
+    Its length is a numpy zero, known to be zero inside jit too.
+    """
     capacity = min(length, window or length)
     shape = (batch,)[: batch != 1] + (kv_heads, capacity, head_dim)
     rolls = capacity == window
@@ -88,8 +92,9 @@ def empty(
 def init_stack_cache(
     cfg: StackConfig, batch: int, length: int, d_model: int, execution: Execution = Execution()
 ) -> list[Any]:
-    """Builds empty caches for a stack: one per layer or, if it scans, one per kind, stacked over a
-    leading Y axis.
+    """Builds empty caches for a stack: one per layer.
+
+    If the stack scans, there is one per kind, stacked over a leading Y axis.
 
     Args:
       cfg, execution: those of the stack.
@@ -115,15 +120,16 @@ def init_stack_cache(
 
 
 def length_of(cache: Any) -> jax.Array:
-    """Returns the number of positions that a model's caches hold, int32 scalar, the same in all
-    layers."""
+    """Returns the number of positions that a model's caches hold, int32 scalar.
+
+    It is the same in all layers.
+    """
     layer = jax.tree.leaves(cache, is_leaf=_is_layer)[0]
     return layer.length if layer.length.ndim == 0 else layer.length[0]
 
 
 def capacity_of(cache: Any) -> int:
-    """Returns the number of slots of the longest cache in a layer's or a stack's, 0 if there is
-    none."""
+    """Returns the number of slots of the longest cache of a layer or stack; 0 without one."""
     return max((c.slots for c in layers_of(cache)), default=0)
 
 
@@ -153,8 +159,10 @@ def _check_rows(layer: LayerCache | StateCache, batch: int, axis: int = 0) -> No
 
 
 def check_room(x_BTD: jax.Array, cache: Any, index: Any) -> jax.Array:
-    """Refuses tokens from slot `index` on that the caches cannot take, or turns them into NaN if
-    that is traced."""
+    """Rejects tokens from slot `index` on that the caches cannot hold.
+
+    If `index` is traced, turns them into NaN instead.
+    """
     layers = layers_of(cache)
     length = x_BTD.shape[1]
     if any(isinstance(layer, StateCache) for layer in layers):
@@ -214,8 +222,10 @@ def nan_where(faults: tuple[jax.Array, ...], x_BTD: jax.Array) -> jax.Array:
 
 
 def start_of(cache: LayerCache | StateCache, index: Any, *, first: bool) -> Any:
-    """Returns the slot of the first new position; `index` None is the cache's length, `first` an
-    empty cache's 0."""
+    """Returns the slot of the first new position.
+
+    `index` None is the cache's length, `first` an empty cache's 0.
+    """
     return 0 if first else cache.length if index is None else index
 
 
@@ -242,8 +252,10 @@ def repeat_rows(cache: Any, times: int, axis: int) -> Any:
 
 
 def take_rows(cache: Any, rows: jax.Array, axis: int) -> Any:
-    """Selects the caches of the given rows, in order; the encoder's part is shared by all beams of
-    a prompt and stays."""
+    """Selects the caches of the given rows, in order.
+
+    The encoder's part is shared by all beams of a prompt and stays.
+    """
 
     def layer(kept: Any) -> Any:
         shared = {name: getattr(kept, name) for name in SHARED if hasattr(kept, name)}
@@ -309,8 +321,9 @@ def extend(
 
 
 def slots(capacity: int, index: jax.Array) -> jax.Array:
-    """Returns the position held by each slot of a rolling cache after writing `index`; negative for
-    empty slots.
+    """Returns the position held by each slot of a rolling cache after writing `index`.
+
+    The position of an empty slot is negative.
 
     Slot s holds the largest position p <= index with p mod capacity = s. While index < capacity,
     slot = position.
@@ -322,8 +335,9 @@ def slots(capacity: int, index: jax.Array) -> jax.Array:
 def append(
     cache_BKSH: jax.Array, new_BTKH: jax.Array, index: jax.Array | int, *, rolls: bool = True
 ) -> jax.Array:
-    """Writes positions index .. index + T - 1 to their slots; a rolling cache keeps the last S of
-    them.
+    """Writes positions index .. index + T - 1 to their slots.
+
+    A rolling cache keeps the last S of them.
 
     Args:
       cache_BKSH: keys or values of a layer.

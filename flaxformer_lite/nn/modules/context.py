@@ -1,5 +1,7 @@
-"""Information about tokens that layers share, computed once per stack and passed down with the
-residual stream."""
+"""Information about tokens that layers share.
+
+It is computed once per stack and passed down with the residual stream.
+"""
 
 from typing import Any
 
@@ -15,8 +17,9 @@ from flaxformer_lite.nn.modules.cache import capacity_of
 
 
 class Context(flax.struct.PyTreeNode):
-    """Masks, positions and biases of a call; a pytree, so that scan and remat accept it. None means
-    "not given".
+    """Masks, positions and biases of a call.
+
+    A pytree, so that scan and remat accept it. None means "not given".
 
     Attributes:
       mask: a Mask of nn/functions/masks.py or a boolean array, True = may attend. A causal layer
@@ -57,8 +60,9 @@ class Context(flax.struct.PyTreeNode):
 
 
 def with_options(context: Context | None, x_BTD: jax.Array, cache: Any, **options: Any) -> Context:
-    """Returns the context, or a new one, with the options that are not None set; used by modules
-    called on their own.
+    """Returns the context, or a new one, with the options that are not None set.
+
+    This serves modules that are called on their own.
 
     Raises:
       ConfigError: the context or the positions are something else.

@@ -1,5 +1,4 @@
-"""Documents and padding, read off a mask for layers that go token by token: where documents start,
-what is padding."""
+"""Document starts and padding, derived from a mask for layers that go token by token."""
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +11,9 @@ from flaxformer_lite.nn.modules.context import Context
 
 
 def with_documents(context: Context, x_BTD: jax.Array, *, causal: bool) -> Context:
-    """Sets `starts_BT` and `keep_BT` as the mask says; each stays None where nothing starts or
-    nothing is padding.
+    """Sets `starts_BT` and `keep_BT` from the mask.
+
+    Each stays None where nothing starts or nothing is padding.
 
     Raises:
       ConfigError: a reader from left to right (`causal`), or of both ways, cannot follow the mask:

@@ -1,5 +1,7 @@
-"""Dropout that is on exactly when a `dropout` key is passed to apply, so that no call needs a
-`deterministic` flag."""
+"""Dropout that is on exactly when a `dropout` key is passed to apply.
+
+No call needs a `deterministic` flag.
+"""
 
 import flax.linen as nn
 import jax
@@ -8,8 +10,10 @@ from flaxformer_lite.config import Execution
 
 
 class Dropout(nn.Module):
-    """Dropout at the rate `execution.dropout` if `execution.dropout_at` names this slot, else the
-    identity."""
+    """Dropout at the rate `execution.dropout` if `execution.dropout_at` names this slot.
+
+    Otherwise it is the identity.
+    """
 
     slot: str
     execution: Execution = Execution()

@@ -35,8 +35,10 @@ def initializer(
 
 
 class Letters:
-    """The letters of an equation such as `BTD,DNH->BTNH`: `ins` of the kernel's summed axes (D),
-    and `outs` of the others (NH)."""
+    """The letters of an equation such as `BTD,DNH->BTNH`.
+
+    `ins` are those of the kernel's summed axes (D), and `outs` the others (NH).
+    """
 
     def __init__(self, equation: str):
         operands, out = equation.split("->")
@@ -76,8 +78,10 @@ class Einsum(nn.Module):
 
     @nn.compact
     def __call__(self, x: Any, prepare: Callable[[Any], jax.Array] | None = None) -> jax.Array:
-        """Applies the layer to an array `x`, or to the elementwise `prepare(x)` of a tree of
-        arrays, which is recomputed in the backward pass (nn/functions/cpu_tuning.py)."""
+        """Applies the layer to an array `x`, or to an elementwise `prepare(x)` of a tree of arrays.
+
+        `prepare(x)` is recomputed in the backward pass (nn/functions/cpu_tuning.py).
+        """
         inputs, out = self.equation.split("->")
         x_letters, w_letters = inputs.split(",")
         shape = tuple(self.sizes[c] for c in w_letters)

@@ -81,8 +81,10 @@ class TokenEmbed(nn.Module):
 
 
 class EmbedInputs(nn.Module):
-    """Adds positions and token types to token vectors, then applies the record's norm, dropout and
-    projection."""
+    """Adds positions and token types to token vectors.
+
+    Then applies the record's norm, dropout and projection.
+    """
 
     cfg: EmbedConfig
     execution: Execution = Execution()

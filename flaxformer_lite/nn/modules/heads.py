@@ -1,5 +1,7 @@
-"""Output heads. Heads over the vocabulary return DeferredLogits: everything except the matmul with
-V columns."""
+"""Output heads.
+
+Heads over the vocabulary return DeferredLogits: everything except the matmul with V columns.
+"""
 
 from dataclasses import dataclass, field
 
@@ -66,8 +68,7 @@ class VocabHead(nn.Module):
 
 
 class MaskedLmHead(nn.Module):
-    """BERT's head: a dense layer to the width of the tables, an activation, a norm, then the
-    vocabulary.
+    """BERT's head: dense layer to the width of the tables, activation, norm, vocabulary.
 
     Reference: Devlin et al., "BERT" (2019), appendix A.2, and the published code's
     `get_masked_lm_output`.
@@ -89,8 +90,10 @@ class MaskedLmHead(nn.Module):
 
 
 class Pooler(nn.Module):
-    """A dense layer and an activation on the first token: the sentence vector (Devlin et al. 2019,
-    section 3)."""
+    """The sentence vector: a dense layer and an activation on the first token.
+
+    Reference: Devlin et al. 2019, section 3.
+    """
 
     activation: str = "tanh"
     initial: InitConfig = InitConfig()
@@ -104,8 +107,7 @@ class Pooler(nn.Module):
 
 
 class Classifier(nn.Module):
-    """Dropout and a dense layer to `num_labels` classes, over the last axis of [B, D] or [B, T,
-    D]."""
+    """Dropout and a dense layer to `num_labels` classes, over the last axis of [B, (T,) D]."""
 
     num_labels: int
     bias: bool = True

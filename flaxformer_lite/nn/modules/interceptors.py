@@ -51,8 +51,9 @@ class Frame(NamedTuple):
 
 
 class Taps:
-    """An interceptor (`nn.intercept_methods`) of one call of `apply`; sows what it reads into
-    VALUES.
+    """An interceptor (`nn.intercept_methods`) of one call of `apply`.
+
+    Sows what it reads into VALUES.
 
     Attributes:
       wants: whether the value of this name is read.
@@ -253,8 +254,10 @@ def _expanded(name: str) -> list[str]:
 
 
 def found_by(module: nn.Module, *args: Any, **options: Any) -> dict[str, jax.ShapeDtypeStruct]:
-    """Returns the names, shapes and dtypes of all values in a call, without computing them; takes
-    the options of `init`."""
+    """Returns the names, shapes and dtypes of all values in a call, without computing them.
+
+    The options are those of `init`.
+    """
     taps = Taps(lambda name: False, {})
     with nn.intercept_methods(taps):
         jax.eval_shape(lambda: _untuned(module).init(jax.random.key(0), *args, **options))
@@ -275,8 +278,10 @@ def _rows(params: Any) -> dict[str, Any]:
 
 
 def _untuned(module: Any) -> Any:
-    """Returns the module with each layer traced by itself, where a trainer would trace identical
-    ones once."""
+    """Returns the module with each layer traced separately.
+
+    A trainer would trace identical layers once.
+    """
     record = "cfg" if hasattr(getattr(module, "cfg", None), "sharding") else "execution"
     run: Any = getattr(module, record, None)
     sharding: Any = getattr(run, "sharding", None)

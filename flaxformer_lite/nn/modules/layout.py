@@ -10,8 +10,7 @@ LAYER = re.compile(r"layer_(\d+)$")
 
 
 def stack_layers(params: Any, period: int = 1) -> Any:
-    """Stacks `layer_0 .. layer_n` into `layers/block_<i>` with a leading Y axis, anywhere in the
-    tree.
+    """Stacks `layer_0 .. layer_n` anywhere in the tree into `layers/block_<i>`, with a Y axis.
 
     Args:
       params: nested dict of arrays.

@@ -1,5 +1,7 @@
-"""The way to NNX and back: a linen model with its parameters as an nnx.Module, by
-flax.nnx.bridge."""
+"""Conversion to NNX and back by flax.nnx.bridge.
+
+A linen model becomes an nnx.Module with its parameters.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -86,8 +88,9 @@ def to_nnx(model: nn.Module, params: dict, *, rngs: nnx.Rngs | None = None) -> N
 
 
 def from_nnx(module: nnx.Module) -> tuple[nn.Module, dict]:
-    """Returns the linen model and the parameters of an nnx.Module that `to_nnx` or nnx.bridge.ToNNX
-    has made.
+    """Returns the linen model and the parameters of a bridged nnx.Module.
+
+    `to_nnx` or nnx.bridge.ToNNX has made it.
 
         >>> save_pretrained("published/mine", *from_nnx(module))  # doctest: +SKIP
 

@@ -11,8 +11,9 @@ from flaxformer_lite.nn.positions.encoding import Encoding, Table, hooks
 
 
 class PositionTables(nn.Module):
-    """Declares the tables that one hook of an encoding reads; the encoding itself is a pure
-    function of them.
+    """Declares the tables that one hook of an encoding reads.
+
+    The encoding itself is a pure function of them.
 
     The sizes of the model determine those of the tables.
     """

@@ -5,6 +5,8 @@ from flaxformer_lite.nn.functions.sharding import UNSHARDED, ActivationSharding
 
 
 def sharding_of(execution: Execution) -> ActivationSharding:
-    """Returns the sharding that a trainer has put into the record; by default everything is whole
-    on one device."""
+    """Returns the sharding that a trainer has put into the record.
+
+    By default everything is whole on one device.
+    """
     return execution.sharding or UNSHARDED

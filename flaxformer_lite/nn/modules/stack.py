@@ -65,8 +65,10 @@ class Stack(nn.Module):
         *,
         mask: Any = None,
     ) -> Any:
-        """Returns the last hidden state [B, T, D], or (state, cache) if a cache was passed:
-        `init_stack_cache`."""
+        """Returns the last hidden state [B, T, D], or (state, cache) if a cache was passed.
+
+        See `init_stack_cache`.
+        """
         cfg = self.cfg
         context = with_options(context, x_BTD, cache, mask=mask, position_ids_BT=position_ids_BT)
         if cache is not None:
@@ -94,8 +96,10 @@ class Stack(nn.Module):
         )
 
     def _with_structure(self, context: Context, x_BTD: jax.Array) -> Context:
-        """Makes the mask of a causal stack causal itself; a mask array refers to the rows and
-        columns of this call."""
+        """Makes the mask of a causal stack causal itself.
+
+        A mask array refers to the rows and columns of this call.
+        """
         if (
             not self.causal
             or context.structured

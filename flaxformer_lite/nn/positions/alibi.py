@@ -1,5 +1,7 @@
-"""ALiBi: a penalty that grows with distance, with a fixed slope for each head; nothing is
-learned."""
+"""ALiBi: a penalty that grows with distance, with a fixed slope for each head.
+
+Nothing is learned.
+"""
 
 import math
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
-"""Binary: the bits of the position, least significant first. Sinusoids are the smooth
-counterpart."""
+"""Binary: the bits of the position, least significant first.
+
+Sinusoids are the smooth counterpart.
+"""
 
 from dataclasses import dataclass
 

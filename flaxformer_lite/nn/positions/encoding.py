@@ -1,5 +1,6 @@
-"""The base class of position encodings: a frozen dataclass of hyperparameters, with three hooks
-into the model.
+"""The base class of position encodings.
+
+An encoding is a frozen dataclass of hyperparameters with three hooks into the model.
 
 `embed` changes the token embeddings, `phase` rotates queries and keys, `bias` adds to the attention
 logits. An encoding overrides the hooks it needs, one or several; the others do nothing. Its learned
@@ -46,8 +47,10 @@ class Encoding(Record):
         return None
 
     def embed(self, tables: Tables, x_BTD: jax.Array, positions_BT: jax.Array) -> jax.Array:
-        """Adds positions to token embeddings, keeping their dtype; `positions_BT` may have one row
-        for all examples."""
+        """Adds positions to token embeddings, keeping their dtype.
+
+        `positions_BT` may have one row for all examples.
+        """
         return x_BTD
 
     def phase(self, positions_BT: jax.Array, head_dim: int) -> Phase | None:
@@ -100,8 +103,9 @@ def hooks(encoding: Encoding) -> tuple[str, ...]:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
 class Bias:
-    """An encoding's bias as `attend` takes it: a function of (q, rows, columns), evaluated block by
-    block.
+    """An encoding's bias as `attend` takes it: a function of (q, rows, columns).
+
+    It is evaluated block by block.
 
     Attributes:
       q_positions_BT, k_positions_BS: positions of the rows of `q` and the columns of `k` as passed
@@ -136,8 +140,10 @@ class Bias:
         return self.encoding.by_distance and self.consecutive
 
     def of_distance(self, q_BTNH: jax.Array, T: int, S: int) -> jax.Array:
-        """Returns the bias by distance, [N, T + S], entry T - 1 + column - row; needs consecutive
-        positions."""
+        """Returns the bias by distance, [N, T + S], entry T - 1 + column - row.
+
+        The positions must be consecutive.
+        """
         first = self.k_positions_BS[:1, :1] - self.q_positions_BT[:1, :1]
         ahead_1L = first + jnp.arange(1 - T, S + 1, dtype=jnp.int32)[None]
         return self._of(q_BTNH[:1, :1], jnp.zeros((1, 1), jnp.int32), ahead_1L)[0, :, 0]

@@ -1,5 +1,7 @@
-"""Plain index: the position number, added to every feature; the simplest encoding that could
-work."""
+"""Plain index: the position number, added to every feature.
+
+The simplest encoding that could work.
+"""
 
 from dataclasses import dataclass
 

@@ -11,8 +11,9 @@ from flaxformer_lite.nn.positions.encoding import Encoding, Table, Tables, add
 
 @dataclass(frozen=True, kw_only=True)
 class Learned(Encoding):
-    """`PE(pos) = table[pos + offset]`; a position beyond the table gives NaN, so that it cannot go
-    unnoticed.
+    """`PE(pos) = table[pos + offset]`.
+
+    A position beyond the table gives NaN, so that it cannot go unnoticed.
 
     Reference: Gehring et al. 2017, section 3.1 (arXiv:1705.03122).
     """

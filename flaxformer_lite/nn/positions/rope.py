@@ -1,5 +1,7 @@
-"""RoPE: queries and keys are rotated in proportion to their position, so that their product depends
-on the distance."""
+"""RoPE: rotates queries and keys in proportion to their position.
+
+Their product then depends on the distance.
+"""
 
 import dataclasses
 import math
@@ -23,8 +25,9 @@ BY_LENGTH = ("dynamic", "longrope")  # scalings that depend on the length of the
 
 @dataclass(frozen=True, kw_only=True)
 class Rope(Encoding):
-    """Rotates pair p by `position * base^(-2p / d)`, d the rotated dimensions; `scaling` stretches
-    this to longer text.
+    """Rotates pair p by `position * base^(-2p / d)`, d the rotated dimensions.
+
+    `scaling` stretches this to longer text.
 
     The fields after `scaling` have the same names as in published `rope_scaling` entries.
 
@@ -137,8 +140,9 @@ class Rope(Encoding):
     def frequencies(
         self, head_dim: int, length: jax.Array | int | None = None
     ) -> np.ndarray | jax.Array:
-        """Computes radians per position of each pair, [d / 2], fastest first; float64, or float32
-        if traced.
+        """Computes radians per position of each pair, [d / 2], fastest first.
+
+        The dtype is float64, or float32 if traced.
 
         Args:
           head_dim: H.
@@ -165,8 +169,10 @@ class Rope(Encoding):
         return kept * plain + (1 - kept) * plain / self.factor
 
     def _base(self, d: int, length: jax.Array | int | None) -> jax.Array | float:
-        """Returns the base, raised so that the slowest pair rotates as far over the longer text as
-        over the original."""
+        """Returns the base, raised for longer text.
+
+        The slowest pair then rotates as far over the longer text as over the original length.
+        """
         if self.scaling == "ntk" and d > 2:
             return self.base * self.factor ** (d / (d - 2))
         if self.scaling == "dynamic" and length is not None:
@@ -175,8 +181,10 @@ class Rope(Encoding):
         return self.base
 
     def amplitude(self) -> float:
-        """Returns the factor on sines and cosines: the attention factor of yarn and longrope, else
-        one."""
+        """Returns the factor on sines and cosines.
+
+        It is the attention factor of yarn and longrope, else one.
+        """
         if self.scaling not in ("yarn", "longrope"):
             return 1.0
         if self.attention_factor:
@@ -193,8 +201,10 @@ class Rope(Encoding):
         return 0.1 * weight * math.log(self.factor) + 1
 
     def _yarn_ramp(self, d: int) -> np.ndarray:
-        """Returns a ramp over pairs: <= 0 above beta_fast turns over the original length, >= 1
-        below beta_slow."""
+        """Returns a ramp over pairs.
+
+        It is <= 0 above beta_fast turns over the original length, and >= 1 below beta_slow.
+        """
         low, high = (self._pair_that_turns(beta, d) for beta in (self.beta_fast, self.beta_slow))
         if self.truncate:
             low = math.floor(low)

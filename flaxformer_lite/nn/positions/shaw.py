@@ -12,8 +12,9 @@ from flaxformer_lite.nn.positions.encoding import Encoding, Table, Tables, relat
 
 @dataclass(frozen=True, kw_only=True)
 class Shaw(Encoding):
-    """`bias_ij = q_i . a_clip(j - i, -k, k) / sqrt(H)`: the key term of relative attention, one
-    table per layer.
+    """`bias_ij = q_i . a_clip(j - i, -k, k) / sqrt(H)`, with one table per layer.
+
+    This is the key term of relative attention.
 
     The paper's second term, on the values, is left out: its ablation (table 3) finds no gain from
     it.

@@ -1,5 +1,7 @@
-"""T5 buckets: one learned logit per head and bucket of relative distance, with finer buckets
-nearby."""
+"""T5 buckets: one learned logit per head and bucket of relative distance.
+
+Buckets are finer nearby.
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -14,8 +16,7 @@ from flaxformer_lite.nn.positions.encoding import Encoding, Table, Tables, relat
 
 @dataclass(frozen=True, kw_only=True)
 class T5Buckets(Encoding):
-    """`bias = table[bucket(k_pos - q_pos), n]`, shared by all layers, or with one table per layer
-    (UMT5).
+    """`bias = table[bucket(k_pos - q_pos), n]`, shared by all layers or one table per layer (UMT5).
 
     Reference: Raffel et al. 2020, section 2.1 (arXiv:1910.10683).
     """
@@ -64,8 +65,9 @@ class T5Buckets(Encoding):
 def buckets(
     ahead: jax.Array, num_buckets: int, max_distance: int, *, bidirectional: bool
 ) -> jax.Array:
-    """Assigns `ahead = k_pos - q_pos` to buckets: exact nearby, logarithmic up to `max_distance`,
-    then the last one.
+    """Assigns `ahead = k_pos - q_pos` to buckets.
+
+    They are exact nearby, logarithmic up to `max_distance`, and the last one beyond.
 
     Args:
       ahead: int32, any shape; the result has the same.
@@ -84,8 +86,10 @@ def buckets(
 
 
 def _bucket_of_distance(num_buckets: int, max_distance: int) -> jax.Array:
-    """Tabulates the buckets of distances 0..max_distance, so that no compiler's rounding of the log
-    can change them."""
+    """Tabulates the buckets of distances 0..max_distance.
+
+    No compiler's rounding of the logarithm can then change them.
+    """
     exact = num_buckets // 2
     distance = np.arange(max_distance + 1)
     logs = np.log(np.maximum(distance, 1).astype(np.float32) / np.float32(exact))

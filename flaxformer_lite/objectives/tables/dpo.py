@@ -80,7 +80,7 @@ class Dpo(ChatTask):
         return made
 
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
-        """Returns inputs input_ids, segment_ids, labels, answers, [T] int32; reference, [2] float32.
+        """Returns inputs input_ids, segment_ids, labels, answers, [T] int32, reference, [2].
 
         segment_ids are 1 for the chosen and 2 for the rejected side; answers likewise, else 0. The
         target is weights, [] float32.

@@ -146,7 +146,7 @@ class MultipleChoice(Task):
         return {"logits": outputs}
 
     def decode(self, predictions: Mapping[str, np.ndarray], records: Any) -> list[dict[str, Any]]:
-        """Returns for each row `prediction` (an index), the `choice` itself, and its `probability`."""
+        """Returns for each row `prediction`, an index, the text `choice`, and `probability`."""
         told = []
         for row, logits in zip(records.rows, predictions["logits"].astype(np.float64), strict=True):
             best = int(logits.argmax())
