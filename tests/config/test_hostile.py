@@ -201,7 +201,7 @@ def test_every_field_of_a_plugin(folder, name):
         (
             "train.batch_size",
             2**30,
-            "train.batch_size=1073741824, data.length=128: multiplied, more than",
+            "train.batch_size=1073741824, data.length=128: their product exceeds",
         ),
         ("optimizer.b1", 1.5, "optimizer.b1=1.5: must be a probability in [0, 1)."),
         ("optimizer.learning_rate", math.nan, "optimizer.learning_rate=nan: must be positive"),
