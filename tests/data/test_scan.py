@@ -1,6 +1,7 @@
 """Tables as people have them: missing labels and texts, shared rows, two spellings, Excel files."""
 
 import json
+import re
 
 import pytest
 
@@ -94,6 +95,23 @@ def test_labels_in_two_spellings_and_of_a_single_row_are_named_in_quotes(tmp_pat
     assert "'rare' (1 to train on, 2 held out)" in said
     tags = [{"tokens": f"{i} b", "tags": "x X"} for i in range(20)]
     assert "'X', 'x'" in warnings(opened(tmp_path, tags, Tagging())[2])
+
+
+def test_a_class_whose_only_row_is_held_out_is_explained(tmp_path):
+    """Which rows the hash holds out is not known here, so each of some texts is alone once."""
+    refused = []
+    for number in range(20):
+        rows = [*rows_of(20), {"text": f"text {number}", "label": "rare"}]
+        try:
+            opened(tmp_path, rows, eval_fraction=0.3)
+        except ConfigError as error:
+            refused.append(str(error))
+    assert refused
+    for message in refused:
+        assert re.search(
+            r"row 21: no training row has the label 'rare'.* may be held out.*objective.labels",
+            message,
+        )
 
 
 def test_columns_of_usual_names_in_any_case_and_all_that_are_missing_at_once(tmp_path):

@@ -215,6 +215,6 @@ def test_a_held_out_tag_that_training_lacks_is_refused(tmp_path):
     rows = [{"tokens": "a b", "tags": "X Y"}] * 4 + [{"tokens": "a b", "tags": "X Z"}]
     with pytest.raises(
         ConfigError,
-        match=r"eval.jsonl'?: row 1: the label 'Z' is not one of the training data: X, Y",
+        match=r"eval.jsonl'?: row 1: no training row has the label 'Z', only X, Y",
     ):
         learned.setup.prepare(learned.config(tmp_path, Tagging(), rows))

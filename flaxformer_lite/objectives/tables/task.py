@@ -238,8 +238,9 @@ def index_of(value: Any, labels: tuple[str, ...], where: str) -> int:
         return int(str(value))
     more = f", ... ({len(labels)} in all)" if len(labels) > SHOWN else ""
     raise ConfigError(
-        f"{where}: the label {str(value)[:80]!r} is not one of the training data:"
-        f" {', '.join(labels[:SHOWN])}{more}; correct it, or name all in objective.labels."
+        f"{where}: no training row has the label {str(value)[:80]!r}, only"
+        f" {', '.join(labels[:SHOWN])}{more}; correct it, add rows that have it (a single one may"
+        " be held out), or name all labels in objective.labels."
     )
 
 
