@@ -4,6 +4,7 @@ lies."""
 import contextlib
 import itertools
 import json
+import tempfile
 
 import pytest
 
@@ -98,13 +99,23 @@ def test_a_folder_without_a_run_is_no_workdir(cfg, gcs):
         loop.run(cfg, "gs://bucket/published")
 
 
-def test_a_second_run_is_refused_without_a_trace_in_the_first(run, cfg, capfd, monkeypatch):
+def test_a_second_run_is_refused_without_a_trace_in_the_first(
+    run, cfg, capfd, monkeypatch, tmp_path
+):
     monkeypatch.setattr(lock, "BEAT", 0.1)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     before = run.names()
     with Lock(run, "first"), pytest.raises(SystemExit):
         launch.main(to_config_dict(cfg), run.url)
     assert "error: another run is writing to gs://bucket/run: process" in capfd.readouterr().err
     assert run.names() == before
+    assert not list(tmp_path.iterdir())  # of the log
+
+
+def test_no_temporary_folder_is_left(run, cfg, monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    launch.main(to_config_dict(cfg), run.url)
+    assert not list(tmp_path.iterdir())
 
 
 def test_messages_name_the_address(run, gcs, capsys):
