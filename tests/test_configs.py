@@ -179,10 +179,10 @@ def test_shrunk_task_learns_its_sample(name, tmp_path):
     config.train.update(steps=12, batch_size=8)
     ready = setup.prepare(build(config))
     batch = next(ready.train_batches(0))
-    now = initial_state.initial_state(ready)
+    now = initial_state.initial_state(ready.program)
     losses = []
     for _ in range(12):
-        now, metrics = ready.train_step(now, batch)
+        now, metrics = ready.program.train_step(now, batch)
         losses.append(float(metrics["loss"]))
     assert np.isfinite(losses).all() and np.mean(losses[-3:]) < losses[0] - 0.1
 

@@ -1,6 +1,7 @@
 """A run from its first step to its closing summary: what it opens, claims and closes again."""
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +25,7 @@ from flaxformer_lite.runs.start import companion, precompile, reference, resume
 from flaxformer_lite.runs.start.initial_state import initial_state
 from flaxformer_lite.runs.start.preflight import data_facts, lock_workdir, program_facts
 from flaxformer_lite.runs.start.setup import Experiment, prepare
-from flaxformer_lite.runs.trainer import Trainer
+from flaxformer_lite.runs.trainer import Reporting, Saving, Trainer
 from flaxformer_lite.runs.watchers.estimate import Estimate
 from flaxformer_lite.runs.watchers.finite import Finite
 from flaxformer_lite.runs.watchers.pace import Pace
@@ -117,19 +118,13 @@ def run(
         ]
         for watcher in watchers:
             stack.callback(watcher.close)
-        parts = (
+        trainer = Trainer(
             experiment,
-            checkpoints,
-            selection,
-            recorder,
-            terminal,
-            report,
-            place,
-            group,
-            meter,
+            Saving(checkpoints, selection),
+            Reporting(recorder, terminal, report, meter, place),
             watchers,
+            group,
         )
-        trainer = Trainer(*parts)
         try:
             state, caught = trainer.train(state, start, interrupt or Interrupt())
             if group.first and not caught:
@@ -151,7 +146,7 @@ def _in_background(
     """Begins to compile the steps and to make the first state, if they will be needed."""
     cfg = experiment.cfg
     make: Callable[[], TrainState] = functools.partial(
-        initial_state, experiment, cfg.train.init_from
+        initial_state, experiment.program, cfg.train.init_from
     )
     if (latest or 0) < cfg.train.steps:
         needed = ("train_step", "eval_step") if latest else ("eval_step", "train_step")
@@ -159,19 +154,24 @@ def _in_background(
         reads = cfg.train.init_from or experiment.weights
         if latest is None and not reads:
             make = stack.enter_context(precompile.making(make))
-        compiling = precompile.precompile(experiment, *needed, group=group, waiting=clock.during)
-        experiment = stack.enter_context(compiling)
+        compiling = precompile.precompile(
+            experiment.program, *needed, group=group, waiting=clock.during
+        )
+        program = stack.enter_context(compiling)
+        experiment = dataclasses.replace(experiment, program=program)
     return experiment, make
 
 
 def _meter(experiment: Experiment, clock: Clock, recorder: Recorder) -> Meter:
     """Returns a meter that knows the time of the run's earlier starts, as far as it was
     recorded."""
-    peak = flops.peak(experiment.mesh.devices.flat[0])
+    peak = flops.peak(experiment.program.mesh.devices.flat[0])
     earlier = seconds(recorder.history)
     clock.seconds["repeated"] += seconds(recorder.dropped).total()
-    whole = peak and peak * experiment.mesh.size
-    return Meter(experiment.tokens_per_step, experiment.flops_per_step, whole, clock, earlier)
+    whole = peak and peak * experiment.program.mesh.size
+    return Meter(
+        experiment.program.tokens_per_step, experiment.program.flops_per_step, whole, clock, earlier
+    )
 
 
 def _guards(
@@ -199,7 +199,7 @@ def _watchers(
 ) -> list[Watcher]:
     """Lists what hears of the run's progress, in the order in which each hears of it."""
     cfg = experiment.cfg
-    step = experiment.train_step
+    step = experiment.program.train_step
     note = terminal.note
     workdir = mirror.folder
     watchers: list[Watcher] = [Pace(group, clock, note)]
@@ -224,7 +224,7 @@ def _begin(
     """Restores the newest checkpoint, or makes a new state; returns (state, steps done, its record,
     notices)."""
     cfg = experiment.cfg
-    target = experiment.saved(experiment.target)
+    target = experiment.program.saved(experiment.program.target)
     restored = checkpoints.restore(
         target, lambda meta: resume.check(meta, cfg, experiment.fingerprint)
     )
@@ -236,5 +236,5 @@ def _begin(
             f"step {restored.step} is done and train.steps={cfg.train.steps}: nothing is left to"
             " train."
         )
-    state = companion.complete(experiment, restored.state)
+    state = companion.complete(experiment.program, restored.state)
     return state, restored.step, restored.meta, notices

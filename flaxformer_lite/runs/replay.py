@@ -32,7 +32,7 @@ class Moment(NamedTuple):
     """A run just before a step.
 
     Attributes:
-      state: the train state, which a call of `experiment.train_step` takes over.
+      state: the train state, which a call of `experiment.program.train_step` takes over.
       step: its number, from 1.
       start: the checkpoint's from which the run was repeated, or 0.
       values: the metrics of the steps since, by their numbers.
@@ -73,17 +73,19 @@ def before_step(folder: Path, step: int, *, allow_plugins: Allowed = False) -> M
     batch_history.Past(experiment.cfg, experiment.train_data).rows(
         step
     )  # refuses a step that there is not
-    found = workdir.read_state(folder, experiment.saved(experiment.target), step - 1)
-    make = functools.partial(initial_state, experiment, cfg.train.init_from)
+    found = workdir.read_state(
+        folder, experiment.program.saved(experiment.program.target), step - 1
+    )
+    make = functools.partial(initial_state, experiment.program, cfg.train.init_from)
     start = found.step
     notices = list(found.notices)
     notices += resume.notices(found.meta, experiment.cfg) if start else []
-    state = companion.complete(experiment, found.state) if start else make()
+    state = companion.complete(experiment.program, found.state) if start else make()
     experiment = reference.attach(experiment, state, start, make, folder, writes=False)
     values: dict[int, Values] = {}
     with contextlib.closing(experiment.train_batches(start)) as batches:
         for number in range(start + 1, step):
-            state, told = experiment.train_step(state, next(batches))
+            state, told = experiment.program.train_step(state, next(batches))
             values[number] = {name: float(value) for name, value in jax.device_get(told).items()}
         return Moment(experiment, state, next(batches), step, start, values, notices)
 
@@ -92,7 +94,7 @@ def row_losses(moment: Moment) -> np.ndarray:
     """Computes the loss of each row of the batch by itself, before the step and without dropout,
     float32 [B]."""
     cfg = moment.experiment.cfg
-    sums = program.eval_step(cfg, bound_models.build(cfg, moment.experiment.companion))
+    sums = program.eval_step(cfg, bound_models.build(cfg, moment.experiment.program.companion))
 
     def one(row: Any) -> jax.Array:
         return sums(moment.state.params, jax.tree.map(lambda x: x[None], row))[0].mean()
@@ -104,7 +106,7 @@ def row_losses(moment: Moment) -> np.ndarray:
 def take(moment: Moment) -> tuple[TrainState, Values]:
     """Runs the step; returns the state after it, and its metrics. The moment's own state is gone
     then."""
-    state, told = moment.experiment.train_step(moment.state, moment.batch)
+    state, told = moment.experiment.program.train_step(moment.state, moment.batch)
     return state, {name: float(value) for name, value in jax.device_get(told).items()}
 
 
@@ -151,7 +153,7 @@ def save(moment: Moment, state: TrainState, folder: Path) -> None:
     run = moment.experiment
     meta = {**resume.meta(run.cfg, run.fingerprint, moment.step), "best": Best()._asdict()}
     with Checkpoints(folder / "checkpoints", keep=1) as checkpoints:
-        checkpoints.save(moment.step, run.saved(state), meta)
+        checkpoints.save(moment.step, run.program.saved(state), meta)
     workdir.write_inputs(folder, run.cfg, run.train_data.tokenizer, run.train_data.fingerprint)
 
 

@@ -5,7 +5,7 @@ import contextlib
 import functools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -24,7 +24,7 @@ from flaxformer_lite.runs.start import resume
 from flaxformer_lite.runs.start.preflight import RunError
 from flaxformer_lite.runs.start.setup import Experiment
 from flaxformer_lite.runs.watchers.watcher import Watcher
-from flaxformer_lite.runtime.processes import Processes
+from flaxformer_lite.runtime.processes import ALONE, Processes
 from flaxformer_lite.training import packing
 from flaxformer_lite.training.average import evaluated_params
 from flaxformer_lite.training.evaluate import WRITTEN, evaluate, show
@@ -33,37 +33,56 @@ from flaxformer_lite.training.state import TrainState, param_count
 AHEAD = 2  # steps dispatched before the host reads a result, so that neither waits for the other
 
 
+class Saving(NamedTuple):
+    """Where a run keeps its states, and the parameters of its best evaluation."""
+
+    checkpoints: Checkpoints
+    selection: Selection
+
+
+class Reporting(NamedTuple):
+    """What a run says about itself, and where.
+
+    Attributes:
+      recorder: writes metrics.jsonl and samples.jsonl.
+      terminal: prints.
+      page: writes report.html; None in all processes but the first.
+      meter: measures throughput and where time goes.
+      workdir: the address of the run, as it is shown.
+    """
+
+    recorder: Recorder
+    terminal: Terminal
+    page: RunPage | None
+    meter: Meter
+    workdir: Path
+
+
 class Trainer:
     """The loop over steps, with metrics, evaluation and checkpoints."""
 
     def __init__(
         self,
         experiment: Experiment,
-        checkpoints: Checkpoints,
-        selection: Selection,
-        recorder: Recorder,
-        terminal: Terminal,
-        page: RunPage | None,
-        workdir: Path,
-        group: Processes,
-        meter: Meter,
-        watchers: Sequence[Watcher],
+        saving: Saving,
+        reporting: Reporting,
+        watchers: Sequence[Watcher] = (),
+        group: Processes = ALONE,
     ):
         self._experiment = experiment
-        self._checkpoints = checkpoints
-        self._group = group
+        self._checkpoints, self._selection = saving
+        self._recorder = reporting.recorder
+        self._terminal = reporting.terminal
+        self._page = reporting.page
+        self._meter = reporting.meter
+        self._workdir = reporting.workdir
         self._watchers = watchers
-        self._selection = selection
-        self._recorder = recorder
-        self._terminal = terminal
-        self._page = page
-        self._workdir = workdir
+        self._group = group
         self._done = 0
         self._failed = set[str]()
         self._in_flight: collections.deque[tuple[int, Any]] = collections.deque()
         self._compiles = recompiles.RecompileCounter()
-        self._meter = meter
-        self._during = meter.clock.during
+        self._during = self._meter.clock.during
 
     def train(self, state: TrainState, start: int, interrupt: Interrupt) -> tuple[TrainState, str]:
         """Runs the steps start + 1 .. train.steps, or until train.patience is used up.
@@ -72,7 +91,7 @@ class Trainer:
           The last state, and the signal that ended the steps early or "".
         """
         train = self._experiment.cfg.train
-        train_step = self._experiment.train_step
+        train_step = self._experiment.program.train_step
         selection = self._selection
         steps = range(start + 1, train.steps + 1 if not selection.stalled else start + 1)
         evaluated = self._group.coordinate(
@@ -211,8 +230,8 @@ class Trainer:
             self._optional("a sample"),
         ):
             if tokens and writes(run.cfg.model):
-                own = run.saved_params(params)
-                return sample(run.model, own, data, tokens=tokens, seed=run.cfg.seed)
+                own = run.program.saved_params(params)
+                return sample(run.program.model, own, data, tokens=tokens, seed=run.cfg.seed)
             written = objective.write(run.writer(params), data.records, examples)
             return show(objective, written, examples, data) if written else []
         return []
@@ -253,7 +272,7 @@ class Trainer:
             self._compiles.allow_first("evaluation of the average" if step else "evaluation"),
         ):
             params = evaluated_params(state) if step else state.params
-            steps = run.eval_step, params, run.eval_batches()
+            steps = run.program.eval_step, params, run.eval_batches()
             found = evaluate(run.cfg.objective, *steps, run.eval_data, run.writer(params))
         values = found.metrics
         texts = found.texts or self._texts(params, step)
@@ -275,14 +294,14 @@ class Trainer:
         if self._selection.after(step, values):
             with self._during("checkpoint"), self._compiles.allow_first("best checkpoint"):
                 self._checkpoints.wait()  # one save at a time, as processes meet in each
-                params = self._experiment.saved_params(evaluated_params(state))
+                params = self._experiment.program.saved_params(evaluated_params(state))
                 self._selection.save(step, params, self._meta(step))
 
     def _save(self, state: TrainState, step: int) -> None:
         self._settle(0)  # a state is saved only after its step is known to be finite
         with self._during("checkpoint"), self._compiles.allow_first("checkpoint"):
             self._selection.wait()
-            self._checkpoints.save(step, self._experiment.saved(state), self._meta(step))
+            self._checkpoints.save(step, self._experiment.program.saved(state), self._meta(step))
             for watcher in self._watchers:
                 watcher.saved(step)
 

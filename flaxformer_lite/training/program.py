@@ -4,7 +4,7 @@ compiling."""
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -41,6 +41,8 @@ class Program:
         (`runs/start/precompile.py`).
       tokens_per_step: input tokens that are computed, padding included.
       companion: the second model that the objective runs, with its config.
+      packed: the batches that a step is compiled for, the most frequent first, where they are not
+        all like `batch`; by the name of the step.
     """
 
     cfg: ExperimentConfig
@@ -54,6 +56,7 @@ class Program:
     eval_step: Any
     tokens_per_step: int
     companion: Companion | None
+    packed: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
 
     def trained_params(self, params: Any) -> Any:
         """Returns the parameters of the first model alone."""
@@ -73,7 +76,7 @@ class Program:
     def shapes(self, name: str) -> tuple[Any, ...]:
         """Returns the batches that `train_step` or `eval_step` is compiled for, the most frequent
         first."""
-        return (self.batch,)
+        return self.packed.get(name, (self.batch,))
 
     @functools.cached_property
     def flops_per_step(self) -> int:

@@ -63,7 +63,7 @@ def test_a_stopped_run_ends_as_if_it_had_not_been_and_keeps_no_teacher(folder, t
 
 def test_the_teacher_is_that_of_the_directory_and_no_step_changes_it(folder, teacher):
     experiment = setup.prepare(student(folder, teacher, {"init_from": ""}))
-    state = initial_state(experiment)
+    state = initial_state(experiment.program)
     wanted = flatten_dict(workdir.read_run(teacher).params, sep="/")
     jax.tree.map(
         np.testing.assert_array_equal, flatten_dict(state.params["teacher"], sep="/"), wanted
@@ -75,7 +75,7 @@ def test_the_teacher_is_that_of_the_directory_and_no_step_changes_it(folder, tea
     assert not any("teacher" in path for path in held) and any(
         "token_embed" in path for path in held
     )
-    state, got = experiment.train_step(state, next(iter(experiment.train_batches(0))))
+    state, got = experiment.program.train_step(state, next(iter(experiment.train_batches(0))))
     jax.tree.map(
         np.testing.assert_array_equal, flatten_dict(state.params["teacher"], sep="/"), wanted
     )
@@ -88,8 +88,8 @@ def test_a_student_that_is_its_teacher_has_nothing_to_learn_from_it(folder, teac
     )
     model = dataclasses.replace(cfg.model, decoder_layers=2, dropout=0.0, vocab_size=384)
     experiment = setup.prepare(dataclasses.replace(cfg, model=model))
-    state = initial_state(experiment, str(teacher))
-    sums, _ = experiment.eval_step(state.params, next(iter(experiment.eval_batches())))
+    state = initial_state(experiment.program, str(teacher))
+    sums, _ = experiment.program.eval_step(state.params, next(iter(experiment.eval_batches())))
     total, weight = sums.metrics["divergence"]
     assert abs(float(total / weight)) < 1e-6 < float(sums.mean())
 
@@ -101,8 +101,8 @@ def test_a_mesh_of_several_devices_computes_the_same(folder, teacher):
     losses = []
     for mesh in (MeshConfig(data=1), MeshConfig(data=2, fsdp=2, tensor=2)):
         experiment = setup.prepare(dataclasses.replace(cfg, mesh=mesh))
-        sums, _ = experiment.eval_step(
-            initial_state(experiment).params, next(iter(experiment.eval_batches()))
+        sums, _ = experiment.program.eval_step(
+            initial_state(experiment.program).params, next(iter(experiment.eval_batches()))
         )
         losses.append([float(sums.mean()), float(sums.metrics["divergence"][0])])
     np.testing.assert_allclose(*losses, rtol=1e-5)

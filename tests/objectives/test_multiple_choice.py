@@ -172,10 +172,10 @@ def test_a_mesh_computes_the_same(tmp_path, mesh):
     for parts in (MeshConfig(data=1), MeshConfig(**{"data": 1, **mesh})):
         cfg = learned.config(tmp_path, MultipleChoice(), kinds(60), length=6, mesh=parts)
         ready = setup.prepare(cfg)
-        state = initial_state.initial_state(ready)
+        state = initial_state.initial_state(ready.program)
         batch = next(ready.train_batches(0))
         for _ in range(2):
-            state, metrics = ready.train_step(state, batch)
+            state, metrics = ready.program.train_step(state, batch)
         losses.append(float(metrics["loss"]))
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 

@@ -72,7 +72,7 @@ def test_a_run_begins_where_the_page_is_of_another_family(published, tmp_path):
     }
     cfg = read_experiment(page(tmp_path, **small, **{"train.init_from": str(published)}))
     experiment = prepare(dataclasses.replace(cfg, mesh=MeshConfig(data=1)))
-    params = initial_state(experiment, cfg.train.init_from).params
+    params = initial_state(experiment.program, cfg.train.init_from).params
     jax.tree.map(np.testing.assert_array_equal, params, load_pretrained(published)[1])
     rows = dict(text.banner(experiment, tmp_path / "run", 0))
     assert (
@@ -96,7 +96,7 @@ def test_a_run_begins_with_weights_of_a_store(published, tmp_path, gcs, monkeypa
     cfg = read_experiment(page(tmp_path, **shared))
     assert cfg.data.tokenizer.path == url
     experiment = prepare(dataclasses.replace(cfg, mesh=MeshConfig(data=1)))
-    params = initial_state(experiment, cfg.train.init_from).params
+    params = initial_state(experiment.program, cfg.train.init_from).params
     jax.tree.map(np.testing.assert_array_equal, params, load_pretrained(published)[1])
     rows = dict(text.banner(experiment, tmp_path / "run", 0))
     assert rows["taken from"] == f"{url}: model, weights and tokenizer, in place of the config's"
@@ -199,7 +199,7 @@ def test_a_run_goes_on_without_the_directory_that_it_began_with(tmp_path):
     adopted = read_experiment(config, second)
     due = dataclasses.replace(cfg.model, vocab_size=adopted.model.vocab_size)
     assert adopted.model == due and adopted.data.tokenizer.path == str(first / "tokenizer")
-    begun = initial_state(prepare(adopted), adopted.train.init_from)
+    begun = initial_state(prepare(adopted).program, adopted.train.init_from)
     jax.tree.map(
         np.testing.assert_array_equal,
         jax.device_get(begun.params),

@@ -132,7 +132,7 @@ def test_what_is_loaded_has_the_recorded_value(cfg, finished, tmp_path, caplog):
     def value():
         params = jax.device_put(load_pretrained(run)[1])
         held_out = experiment.eval_batches(), experiment.eval_data
-        return evaluate(cfg.objective, experiment.eval_step, params, *held_out)[0]
+        return evaluate(cfg.objective, experiment.program.eval_step, params, *held_out)[0]
 
     recorded = {
         r["step"]: {k: v for k, v in r.items() if k not in ("step", "split")} for r in evals(run)

@@ -78,9 +78,11 @@ def traced_once(monkeypatch, programs):
             cfg, train=dataclasses.replace(cfg.train, steps=1, checkpoint_every=1)
         )
         programs.setdefault(key, setup.prepare(cfg))
-        return dataclasses.replace(
-            programs[key], cfg=dataclasses.replace(programs[key].cfg, train=cfg.train)
+        program = programs[key].program
+        program = dataclasses.replace(
+            program, cfg=dataclasses.replace(program.cfg, train=cfg.train)
         )
+        return dataclasses.replace(programs[key], program=program)
 
     monkeypatch.setattr(loop, "prepare", prepare)
 
@@ -214,11 +216,12 @@ def test_nan_stops_at_its_step_and_keeps_the_last_good_checkpoint(cfg, tmp_path,
         experiment = real(cfg)
 
         def step(state, batch):
-            state, out = experiment.train_step(state, batch)
+            state, out = experiment.program.train_step(state, batch)
             broken = jax.numpy.where(state.step >= 5, jax.numpy.nan, out["loss"])
             return state, {**out, "loss": broken}
 
-        return dataclasses.replace(experiment, train_step=jax.jit(step))
+        program = dataclasses.replace(experiment.program, train_step=jax.jit(step))
+        return dataclasses.replace(experiment, program=program)
 
     monkeypatch.setattr(loop, "prepare", poisoned)
     expected = (

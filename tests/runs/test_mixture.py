@@ -51,9 +51,9 @@ def mixed(tmp_path_factory):
 def metrics_of_a_step(cfg):
     experiment = setup.prepare(cfg)
     (batch,) = itertools.islice(experiment.train_batches(0), 1)
-    state = tiny_runs.any_state(experiment)
+    state = tiny_runs.any_state(experiment.program)
     params = jax.device_get(state.params)
-    _, metrics = experiment.train_step(state, batch)
+    _, metrics = experiment.program.train_step(state, batch)
     return experiment, params, jax.device_get(batch), jax.device_get(metrics)
 
 
@@ -61,7 +61,7 @@ def by_hand(experiment, params, batch, name):
     """The mean loss of the tokens of a source: an evaluation of its rows alone."""
     own = batch["targets"][f"source/{name}"]
     targets = batch["targets"] | {"weights": batch["targets"]["weights"] * own[:, None]}
-    sums, _ = experiment.eval_step(params, {**batch, "targets": targets})
+    sums, _ = experiment.program.eval_step(params, {**batch, "targets": targets})
     return float(sums.metrics["nll"][0] / sums.metrics["nll"][1])
 
 

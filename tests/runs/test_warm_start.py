@@ -20,7 +20,7 @@ def run(request, tmp_path_factory):
     """A config, and a directory of weights that fit it."""
     folder = tmp_path_factory.mktemp(request.param)
     cfg = tiny_runs.config(folder, request.param)
-    built = prepare(cfg)
+    built = prepare(cfg).program
     draw = np.random.default_rng(0)
     params = jax.tree.map(lambda x: draw.standard_normal(x.shape, x.dtype), built.target.params)
     save_pretrained(folder / "published", built.model, params)
@@ -40,14 +40,14 @@ def test_a_run_begins_with_the_weights_of_its_directory(run, mesh, scan):
     experiment = prepare(
         dataclasses.replace(run, mesh=mesh, model=dataclasses.replace(run.model, scan=scan))
     )
-    state = initial_state(experiment, run.train.init_from)
+    state = initial_state(experiment.program, run.train.init_from)
     due = load_pretrained(run.train.init_from)[1]
     params = unstack_layers(jax.device_get(state.params))
     jax.tree.map(np.testing.assert_array_equal, params, jax.device_get(due))
     jax.tree.map(
         lambda x, target: x.sharding == target.sharding or pytest.fail("sharding"),
         state,
-        experiment.target,
+        experiment.program.target,
     )
 
 
@@ -58,7 +58,7 @@ def test_weights_of_another_model_are_refused_with_all_that_differs(run):
     with pytest.raises(
         ConfigError, match=r"train.init_from=.*its vocab_size is \d+, the config's 512"
     ) as caught:
-        initial_state(other, other.cfg.train.init_from)
+        initial_state(other.program, other.cfg.train.init_from)
     assert "its d_model is 16, the config's 32;" in str(caught.value)
     flags = str(caught.value).split("; set ")[1].rstrip(".").split()
     assert [flag.split("=")[0] for flag in flags] == [
@@ -70,4 +70,4 @@ def test_weights_of_another_model_are_refused_with_all_that_differs(run):
 def test_no_weights(run, tmp_path):
     other = dataclasses.replace(run, train=dataclasses.replace(run.train, init_from=str(tmp_path)))
     with pytest.raises(ConfigError, match=r"train.init_from: .*no config.json"):
-        initial_state(prepare(other), other.train.init_from)
+        initial_state(prepare(other).program, other.train.init_from)

@@ -118,7 +118,7 @@ def test_a_run_converts_to_merged_weights_and_to_an_adapter_of_its_base(tmp_path
 
 
 def test_frozen_weights_take_no_optimizer_state(tmp_path, base):
-    program = setup.prepare(experiment(tmp_path, base))
+    program = setup.prepare(experiment(tmp_path, base)).program
     flat = flatten_dict(program.target.params, sep="/")
     adapter = sum(leaf.size * 4 for path, leaf in flat.items() if "/lora_" in path)
     held = sum(
@@ -146,7 +146,7 @@ def test_a_stopped_run_continues_bit_for_bit(tmp_path, base):
 
 
 def test_dropout_of_the_adapter_alone_is_drawn(tmp_path, base):
-    program = setup.prepare(experiment(tmp_path, base, **{"model.adapter.dropout": 0.5}))
+    program = setup.prepare(experiment(tmp_path, base, **{"model.adapter.dropout": 0.5})).program
     assert not program.cfg.model.dropout
     assert "random_bits" in str(program.train_step.trace(program.target, program.batch).jaxpr)
 
@@ -171,9 +171,13 @@ def test_a_new_part_of_a_head_that_would_be_frozen_is_refused(tmp_path):
         ConfigError,
         match=r"has no pooler/dense/bias, so it is made new.*let model.adapter.trained match it",
     ):
-        initial_state(setup.prepare(cfg), str(body))
+        initial_state(setup.prepare(cfg).program, str(body))
     cfg = task(tmp_path, **page, **{"model.adapter.trained": "('^classifier/','^pooler/')"})
-    assert initial_state(setup.prepare(cfg), str(body)).params["pooler"]["dense"]["kernel"].any()
+    assert (
+        initial_state(setup.prepare(cfg).program, str(body))
+        .params["pooler"]["dense"]["kernel"]
+        .any()
+    )
 
 
 def task(folder, page, **changes):
@@ -185,7 +189,7 @@ def task(folder, page, **changes):
 def test_the_head_of_a_classifier_is_trained_whole(tmp_path):
     program = setup.prepare(
         task(tmp_path, "classify", **{"data.path": labelled(tmp_path), "data.length": 16})
-    )
+    ).program
     moments = flatten_dict(
         program.target.opt_state.inner_states["trained"].inner_state[1].mu, sep="/"
     )
@@ -216,9 +220,9 @@ def test_an_adapter_over_an_adapter_is_refused(tmp_path, base):
         with pytest.raises(
             ConfigError, match=rf"was trained with an adapter, and this run has {said}; merge it"
         ):
-            initial_state(setup.prepare(cfg), cfg.train.init_from)
+            initial_state(setup.prepare(cfg).program, cfg.train.init_from)
     cfg = experiment(tmp_path, base, **again)
-    state = initial_state(setup.prepare(cfg), cfg.train.init_from)
+    state = initial_state(setup.prepare(cfg).program, cfg.train.init_from)
     jax.tree.map(
         np.testing.assert_array_equal,
         jax.device_get(state.params),

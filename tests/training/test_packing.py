@@ -80,9 +80,11 @@ def first_step(cfg):
     run = setup.prepare(cfg)
     batch = next(run.train_batches(0))
     assert bool(packing.shape_of(batch)) == cfg.train.packing
-    state = initial_state(run, "")
-    _, predictions = evaluate.run(run.eval_step, state.params, run.eval_batches(), run.eval_data)
-    metrics = jax.device_get(run.train_step(state, batch)[1])
+    state = initial_state(run.program, "")
+    _, predictions = evaluate.run(
+        run.program.eval_step, state.params, run.eval_batches(), run.eval_data
+    )
+    metrics = jax.device_get(run.program.train_step(state, batch)[1])
     return [metrics["loss"], metrics["grad_norm"], metrics["param_norm"], predictions["logits"]]
 
 

@@ -34,7 +34,7 @@ NAMED = 8  # most steps that a line names
 def banner(experiment: Experiment, workdir: Path, start: int) -> Rows:
     """Describes the run that is about to start: model, data, devices."""
     cfg = experiment.cfg
-    mesh = experiment.mesh
+    mesh = experiment.program.mesh
     mixers = [
         f"{cfg.model.num_heads} heads" if name == "attention" else name
         for name in cfg.model.mixer_names
@@ -45,8 +45,9 @@ def banner(experiment: Experiment, workdir: Path, start: int) -> Rows:
     hosts = f" in {jax.process_count()} processes" if jax.process_count() > 1 else ""
     devices = f"{mesh.size} of {jax.device_count()} {mesh.devices.flat[0].device_kind}{hosts}"
     epochs = cfg.train.steps * cfg.train.batch_size / experiment.train_data.num_examples
-    work = f"{experiment.tokens_per_step:,} tokens, {_giga(experiment.flops_per_step)}FLOP"
-    params = experiment.target.params
+    flops = _giga(experiment.program.flops_per_step)
+    work = f"{experiment.program.tokens_per_step:,} tokens, {flops}FLOP"
+    params = experiment.program.target.params
     frozen = cfg.optimizer.freeze
     tuned = (
         f", of which {param_count(optimizer.trained(cfg.optimizer, params)):,} are trained"
@@ -68,7 +69,7 @@ def banner(experiment: Experiment, workdir: Path, start: int) -> Rows:
             f"{cfg.optimizer.name}, {cfg.optimizer.schedule} from {cfg.optimizer.learning_rate:g}",
         ),
         ("devices", f"{devices}: {shape}"),
-        *sharding_report(experiment),
+        *sharding_report(experiment.program),
         ("workdir", f"{workdir} (config {fingerprint(cfg)})"),
     ]
     if start:

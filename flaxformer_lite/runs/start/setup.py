@@ -20,25 +20,24 @@ from flaxformer_lite.training.program import Program
 
 
 @dataclasses.dataclass(frozen=True)
-class Experiment(Program):
+class Experiment:
     """A run that is ready to start: the program, and the training and held-out data."""
 
+    program: Program
     train_data: Dataset
     eval_data: Dataset
     packers: Mapping[str, Packer | None] = dataclasses.field(default_factory=dict)  # by step
     weights: str = ""  # digest of those that are read from a directory, and not saved
 
     @property
+    def cfg(self) -> ExperimentConfig:
+        return self.program.cfg
+
+    @property
     def fingerprint(self) -> str:
         """A hash of all that is read besides the config: text, tokenizer, and weights that are not
         saved."""
         return f"{self.train_data.fingerprint}{self.weights and f' with {self.weights}'}"
-
-    def shapes(self, name: str) -> tuple[Any, ...]:
-        packer = self.packers.get(name)
-        if packer is None:
-            return (packing.unpacked(self.batch),)
-        return packing.packed_shapes(self.batch, packer)
 
     def train_batches(self, start: int) -> Any:
         """Returns batches from step `start` on, endlessly, placed on the devices in advance until
@@ -57,7 +56,7 @@ class Experiment(Program):
         """Returns a prediction of these parameters for all examples of a split, [examples, ...] in
         their order."""
         data = dataclasses.replace(self.eval_data, splits={"eval": self.eval_data.splits[split]})
-        _, shuffled = evaluate.run(self.eval_step, params, self._placed(data, 0), data)
+        _, shuffled = evaluate.run(self.program.eval_step, params, self._placed(data, 0), data)
         return shuffled[name][np.argsort(data.order)]
 
     def with_reference(self, reference: dict[str, np.ndarray]) -> "Experiment":
@@ -73,18 +72,21 @@ class Experiment(Program):
 
     def writer(self, params: Any) -> Any:
         """Returns a function that continues prompts with these parameters."""
-        return writer(self.model, self.saved_params(params), self.eval_data.tokenizer)
+        return writer(
+            self.program.model, self.program.saved_params(params), self.eval_data.tokenizer
+        )
 
     def _placed(
         self, data: Dataset, start: int, ahead: int = 0, packer: Packer | None = None
     ) -> Any:
         size = self.cfg.train.batch_size
+        mesh = self.program.mesh
         return data.batches(
             batch_size=size,
             seed=self.cfg.seed,
             start_step=start,
-            rows=sharding.batch_rows(self.mesh, size),
-            place=lambda batch: sharding.place_batch(batch, self.mesh, size),
+            rows=sharding.batch_rows(mesh, size),
+            place=lambda batch: sharding.place_batch(batch, mesh, size),
             ahead=ahead,
             packer=packer,
         )
@@ -111,15 +113,21 @@ def prepare(cfg: ExperimentConfig) -> Experiment:
     companion.check_tokenizer(built, train_data.tokenizer)
     packers, notices = packing.packers(cfg, built.model, mesh.shape, train_data)
     described = (*train_data.described, *notices)
-    experiment = Experiment(
-        **vars(built),
+    packed = {
+        name: packing.packed_shapes(built.batch, packer) if packer else (built.batch,)
+        for name, packer in packers.items()
+    }
+    batch = packed.get("train_step", (built.batch,))[0]
+    built = dataclasses.replace(
+        built, batch=batch, tokens_per_step=program.tokens(batch), packed=packed
+    )
+    return Experiment(
+        built,
         train_data=dataclasses.replace(train_data, described=described),
         eval_data=eval_data,
         packers=packers,
         weights=companion.digest(built),
     )
-    batch = experiment.shapes("train_step")[0]
-    return dataclasses.replace(experiment, batch=batch, tokens_per_step=program.tokens(batch))
 
 
 def compile_anew_on_cpu_groups() -> None:
