@@ -105,7 +105,7 @@ def test_a_step_is_printed_with_its_lines(run, opened, capsys):
 def test_the_losses_of_rows_make_the_loss_of_the_batch(run):
     moment = replay.before_step(run, 9, allow_plugins=True)
     rows = replay.row_losses(moment)
-    whole = moment.experiment.eval_step(moment.state.params, moment.batch)[0].mean()
+    whole = moment.experiment.program.eval_step(moment.state.params, moment.batch)[0].mean()
     weights = np.asarray(moment.batch["targets"]["weights"]).sum(axis=1)
     assert len(set(rows.tolist())) > 40
     assert (rows * weights).sum() / weights.sum() == pytest.approx(float(whole), rel=1e-5)
