@@ -1,4 +1,4 @@
-"""Writes tests/fixtures/adapters: LoRA adapters as PEFT saves them, for the models of
+"""Writes tests/fixtures/adapters: LoRA, DoRA and IA3 adapters as PEFT saves them, for the models of
 tests/fixtures.
 
     /tmp/reference/bin/pip install peft==0.21.2        # beside what tools/make_fixtures.py needs
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from peft import LoraConfig, get_peft_model
+from peft import IA3Config, LoraConfig, get_peft_model
 
 ROOT = Path(__file__).parents[1] / "tests" / "fixtures"
 ADAPTERS: dict[str, dict[str, Any]] = {
@@ -60,6 +60,36 @@ ADAPTERS: dict[str, dict[str, Any]] = {
         "fan_in_fan_out": True,
         "modules_to_save": ["wte", "ln_f"],
     },
+    "gpt2_lm-dora": {
+        "target_modules": ["c_attn", "mlp.c_proj"],
+        "task_type": "CAUSAL_LM",
+        "fan_in_fan_out": True,
+        "use_dora": True,
+    },
+    "llama_lm-dora": {
+        "target_modules": ["q_proj", "o_proj", "up_proj"],
+        "task_type": "CAUSAL_LM",
+        "use_dora": True,
+        "use_rslora": True,
+    },
+    "gpt2_lm-ia3": {
+        "peft_type": "IA3",
+        "target_modules": ["c_attn", "mlp.c_proj"],
+        "feedforward_modules": ["mlp.c_proj"],
+        "task_type": "CAUSAL_LM",
+        "fan_in_fan_out": True,
+    },
+    "t5_conditional_generation-ia3": {
+        "peft_type": "IA3",
+        "target_modules": ["k", "v", "o", "wo"],
+        "feedforward_modules": ["o", "wo"],
+        "task_type": "SEQ_2_SEQ_LM",
+    },
+    "gpt2_lm-head": {
+        "target_modules": ["attn.c_proj", "lm_head"],
+        "task_type": "CAUSAL_LM",
+    },
+    "llama_lm-head": {"target_modules": ["v_proj", "lm_head"], "task_type": "CAUSAL_LM"},
     "t5_conditional_generation": {"target_modules": ["q", "v", "wo"], "task_type": "SEQ_2_SEQ_LM"},
 }
 
@@ -71,7 +101,7 @@ def main() -> None:
         make(
             ROOT / "adapters" / name,
             ROOT / name.partition("-")[0],
-            {"r": 3, "lora_alpha": 12, **options},
+            options if "peft_type" in options else {"r": 3, "lora_alpha": 12, **options},
         )
 
 
@@ -81,10 +111,13 @@ def make(folder: Path, model: Path, options: dict[str, Any]) -> None:
     architecture = json.loads((model / "config.json").read_text())["architectures"][0]
     base = getattr(transformers, architecture).from_pretrained(model, dtype=torch.float32)
     base.name_or_path = model.name
-    adapted = get_peft_model(base, LoraConfig(**options)).eval()
+    config = IA3Config if options.get("peft_type") == "IA3" else LoraConfig
+    adapted = get_peft_model(base, config(**options)).eval()
     for path, parameter in adapted.named_parameters():
         if "lora_B" in path or "modules_to_save" in path:
             parameter.data = 0.3 * torch.randn_like(parameter)
+        if "lora_magnitude_vector" in path or "ia3_l" in path:
+            parameter.data = parameter * (1 + 0.5 * torch.randn_like(parameter))
     with np.load(model / "expected.npz") as file:
         start = "default/in/"
         inputs = {

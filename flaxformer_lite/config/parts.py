@@ -164,6 +164,26 @@ class AdapterConfig(Record, abc.ABC):
         """Returns whether the kernel at this path is adapted."""
         return not self.trains(path) and matches(self.targets, path)
 
+    def adapts_table(self, path: str) -> bool:
+        """Returns whether the table of the logits at this path is adapted: only where a pattern
+        names it, as a pattern of all matrices leaves it out, like PEFT's `all-linear`."""
+        module = path.rpartition("/")[0].rpartition("/")[2]
+        naming = tuple(pattern for pattern in self.targets if module in pattern)
+        return not self.trains(path) and matches(naming, path)
+
+    def beside_table(self, layer: Any, x: Any, kernel_VE: Any) -> tuple[Any, Any]:
+        """Widens features and the table of the logits so that their product is the adapted one.
+
+        Args:
+          layer: the `VocabHead`, which declares the factors by `layer.param`.
+          x: features [..., E].
+          kernel_VE: the table.
+        """
+        raise ConfigError(
+            f"adapter.targets={self.targets}: of the adapters only lora adapts the table of the"
+            " logits; leave it out."
+        )
+
     def trains(self, path: str) -> bool:
         """Returns whether the model's own parameter at this path is trained whole."""
         return matches(self.trained, path)

@@ -1,9 +1,10 @@
-"""The places of low-rank factors in an adapter's file, from those of the matrices beside which they
+"""The places of an adapter's factors in its file, from those of the matrices beside which they
 stand.
 
-PEFT names a factor after the module of its matrix, and stores A as [R, inputs] and B as [outputs,
-R] whatever the layout of the matrix. Where a file fuses several of our matrices, they share one A,
-and each has its own rows of B.
+PEFT names a factor after the module of its matrix, and stores A as [R, inputs], B as [outputs, R],
+DoRA's magnitude as [outputs] and IA3's scale as [outputs, 1] or [1, inputs], whatever the layout of
+the matrix. Where a file fuses several of our matrices, they share one A, and each has its own rows
+of the others.
 """
 
 import dataclasses
@@ -11,13 +12,23 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.config.parts import AdapterConfig
 from flaxformer_lite.models.weight_map import Published
-from flaxformer_lite.nn.adapters.lora import A, B
+from flaxformer_lite.nn.adapters.dora import MAGNITUDE, DoraConfig
+from flaxformer_lite.nn.adapters.ia3 import SCALE, Ia3Config
+from flaxformer_lite.nn.adapters.lora import A, B, LoraConfig
 from flaxformer_lite.pretrained import tensor_names
 from flaxformer_lite.pretrained.layouts import FUSED, Place, input_axes
 
 ROOT = "base_model.model."  # in front of the names of all tensors
-NAMES = {A: ".lora_A.weight", B: ".lora_B.weight"}
+NAMES = {
+    A: ".lora_A.weight",
+    B: ".lora_B.weight",
+    MAGNITUDE: ".lora_magnitude_vector",
+    SCALE: ".ia3_l",
+}
+# those that PEFT has
+METHODS: tuple[type[AdapterConfig], ...] = (LoraConfig, DoraConfig, Ia3Config)
 
 
 class Spot(NamedTuple):
@@ -27,18 +38,37 @@ class Spot(NamedTuple):
     module: str
     kernel: Place
     inputs: int  # number of its input axes
+    path: str = ""  # of our module, with layers side by side
 
     def place(self, factor: str, rank: int) -> Place:
-        """Returns the place of the factor A or B of this rank in its tensor."""
+        """Returns the place of a factor in its tensor; A and B are of this rank."""
         shape = self.kernel.shape
         n = self.inputs
         ins, outs = sorted(self.kernel.groups, key=lambda group: 0 not in group)
         name = self.module + NAMES[factor]
+        if factor == MAGNITUDE:
+            moved = tuple(axis if axis == FUSED else axis - n for axis in outs)
+            return dataclasses.replace(self.kernel, name=name, shape=shape[n:], groups=(moved,))
         if factor == A:
             return Place(name, (*shape[:n], rank), ((n,), ins))
         shifted = tuple(axis if axis == FUSED else axis - n + 1 for axis in outs)
         return dataclasses.replace(
             self.kernel, name=name, shape=(rank, *shape[n:]), groups=(shifted, (0,))
+        )
+
+    def scale_place(self, *, on_inputs: bool) -> Place:
+        """Returns the place of IA3's scale, which has an axis of size one for each that it does not
+        scale."""
+        shape = self.kernel.shape
+        n = self.inputs
+        ins, outs = sorted(self.kernel.groups, key=lambda group: 0 not in group)
+        name = self.module + NAMES[SCALE]
+        if on_inputs:
+            alone = tuple(axis for axis in outs if axis != FUSED)
+            return Place(name, (*shape[:n], *(1 for _ in shape[n:])), (alone, ins))
+        ones = tuple(1 for _ in shape[:n])
+        return dataclasses.replace(
+            self.kernel, name=name, shape=(*ones, *shape[n:]), groups=(outs, ins)
         )
 
     @property
@@ -53,7 +83,10 @@ def spots(spelled: Published, cfg: ModelConfig, shapes: dict[str, Any]) -> dict[
     found = {}
     for path, place in tensor_names.places(spelled, cfg, kernels).items():
         name = tensor_names.full_name(spelled, cfg, place.name).removesuffix(".weight")
-        found[path.removesuffix("/kernel")] = Spot(name, place, input_axes(path))
+        if path.endswith(("lm_head/kernel", "vocab/kernel")):  # stored with its outputs first
+            place = Place(place.name, place.shape[::-1], ((1,), (0,)))
+        ours = path.removesuffix("/kernel")
+        found[ours] = Spot(name, place, input_axes(path), ours)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Reading of LoRA adapters that PEFT has saved, over the published weights of their base."""
+"""Reading of adapters that PEFT has saved, over the published weights of their base."""
 
 import collections
 import dataclasses
@@ -12,13 +12,16 @@ from typing import Any
 import numpy as np
 
 from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.config.parts import AdapterConfig, matches
 from flaxformer_lite.config.rules import is_pattern
 from flaxformer_lite.files.read import brief, is_kind, read_object, shown
 from flaxformer_lite.models.weight_map import Published
-from flaxformer_lite.nn.adapters.lora import A, LoraConfig
+from flaxformer_lite.nn.adapters.dora import MAGNITUDE, DoraConfig
+from flaxformer_lite.nn.adapters.ia3 import SCALE, Ia3Config
+from flaxformer_lite.nn.adapters.lora import A, B, LoraConfig
 from flaxformer_lite.pretrained import tensor_names
 from flaxformer_lite.pretrained.adapter_layout import NAMES, ROOT, Spot, shortest, spots
-from flaxformer_lite.pretrained.layouts import Slices
+from flaxformer_lite.pretrained.layouts import Place, Slices
 from flaxformer_lite.pretrained.lazy_params import Reader
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError, open_file
 from flaxformer_lite.pretrained.tensor_names import layers_of, side_by_side
@@ -26,11 +29,13 @@ from flaxformer_lite.pretrained.tensor_names import layers_of, side_by_side
 LOG = logging.getLogger("flaxformer_lite")
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
+BASE_LAYER = ".base_layer."  # in the names of the base's matrices that PEFT wraps
 KINDS: dict[str, Any] = {
     "task_type": str,
     "lora_alpha": float,
     "lora_dropout": float,
     "use_rslora": bool,
+    "use_dora": bool,
     "alpha_pattern": dict,
 }
 HEADS = {
@@ -43,12 +48,11 @@ HEADS = {
 }
 # Fields that change what is computed, with the values that do not.
 FIXED: dict[str, tuple[Any, ...]] = {
-    "peft_type": ("LORA",),
+    "peft_type": ("LORA", "IA3"),
     "bias": ("none",),
     "init_lora_weights": (True, False, "gaussian", "eva", "orthogonal"),
 } | dict.fromkeys(
     (
-        "use_dora",
         "lora_bias",
         "use_qalora",
         "alora_invocation_tokens",
@@ -74,7 +78,9 @@ HARMLESS = {
     "eva_config",
     "exclude_modules",
     "fan_in_fan_out",
+    "feedforward_modules",
     "inference_mode",
+    "init_ia3_weights",
     "layers_pattern",
     "layers_to_transform",
     "loftq_config",
@@ -91,6 +97,7 @@ HARMLESS = {
     "runtime_config",
     "target_modules",
     "task_type",
+    "use_dora",
     "use_rslora",
 }
 
@@ -121,6 +128,19 @@ class PublishedAdapter:
         ]
         return self.own[place.name].shape[0] if place.name in self.own else cfg.num_labels
 
+    @property
+    def method(self) -> type[AdapterConfig]:
+        """Returns the class of our record of it."""
+        return method_of(self.fields)
+
+    def unties(self, spelled: Published, cfg: ModelConfig) -> bool:
+        """Returns whether it adapts the table of tied logits, which the token table is not."""
+        return cfg.tie_embeddings and self._table(spelled, cfg) in self.factors
+
+    def _table(self, spelled: Published, cfg: ModelConfig) -> str:
+        out = tensor_names.vocab_kernel(spelled, cfg)
+        return tensor_names.full_name(spelled, cfg, out).removesuffix(".weight") if out else ""
+
     def replace(
         self, spelled: Published, cfg: ModelConfig, tensors: dict[str, Tensor]
     ) -> dict[str, Tensor]:
@@ -131,13 +151,37 @@ class PublishedAdapter:
         """
         own = tensor_names.without_prefix(spelled, self.own)
         out = tensor_names.vocab_kernel(spelled, cfg)
+        own = self._without_copies(own, tensors, {out: tensor_names.vocab_table(spelled, cfg)})
         if cfg.tie_embeddings and out and not self.fields.get("ensure_weight_tying"):
             table = tensor_names.vocab_table(spelled, cfg)
             if table in own and table in tensors:
                 own = {out: tensors[table], **own}
+        if self.unties(spelled, cfg) and out not in tensors:
+            own = {out: tensors[tensor_names.vocab_table(spelled, cfg)], **own}
         return tensors | own
 
-    def config(self, spelled: Published, cfg: ModelConfig, shapes: dict[str, Any]) -> LoraConfig:
+    def _without_copies(
+        self, own: dict[str, Tensor], tensors: dict[str, Tensor], tied: dict[str, str]
+    ) -> dict[str, Tensor]:
+        """Leaves out the base's matrices that PEFT saves beside their factors, after checking that
+        they are the base's."""
+        kept = {}
+        for name, tensor in own.items():
+            if BASE_LAYER not in name:
+                kept[name] = tensor
+                continue
+            original = name.replace(BASE_LAYER, ".")
+            base = tensors.get(original, tensors.get(tied.get(original, "")))
+            if base is None or not np.array_equal(
+                np.float32(base.read()), np.float32(tensor.read())
+            ):
+                raise WeightsError(
+                    f"{self.folder}: {name} is not {original} of the base; pass the model that it"
+                    " was trained for, or merge the adapter with peft."
+                )
+        return kept
+
+    def config(self, spelled: Published, cfg: ModelConfig, shapes: dict[str, Any]) -> AdapterConfig:
         """Returns our record of it, for a model with parameters of these shapes.
 
         Raises:
@@ -151,10 +195,6 @@ class PublishedAdapter:
                 f"{self.folder}: adapts {unknown[0]}, which is no matrix of this {cfg.family} with"
                 f" head={cfg.head!r}; pass the model that it was trained for, and head=."
             )
-        scales = collections.Counter(map(self._scale, self.factors))
-        rank = max(map(self._rank, self.factors))
-        rslora = bool(self.fields.get("use_rslora"))
-        alpha = scales.most_common(1)[0][0] * (math.sqrt(rank) if rslora else rank)
         layers = {
             p.removesuffix("/kernel"): layers_of(cfg, p, leaf.shape) for p, leaf in shapes.items()
         }
@@ -164,15 +204,51 @@ class PublishedAdapter:
             for path, ones in kernels.items()
             if any(one.removesuffix("/kernel") in adapted for one in ones)
         ]
-        names = shortest(chosen, kernels, "/")
-        return LoraConfig(
+        common: dict[str, Any] = {
+            "targets": _patterns(chosen, kernels),
+            "trained": (*LoraConfig.trained, *self._saved(spelled, cfg, shapes)),
+        }
+        if self.method is Ia3Config:
+            scaled = {path for path in adapted if self._scales_inputs(known[path])}
+            on_inputs = [
+                path
+                for path in chosen
+                if any(one.removesuffix("/kernel") in scaled for one in kernels[path])
+            ]
+            return Ia3Config(**common, on_inputs=_patterns(on_inputs, kernels))
+        if self.method is DoraConfig:
+            self._check_stacks(kernels, chosen, adapted)
+        scales = collections.Counter(map(self._scale, self.factors))
+        rank = max(map(self._rank, self.factors))
+        rslora = bool(self.fields.get("use_rslora"))
+        alpha = scales.most_common(1)[0][0] * (math.sqrt(rank) if rslora else rank)
+        method = DoraConfig if self.method is DoraConfig else LoraConfig
+        return method(
+            **common,
             rank=rank,
             alpha=round(alpha, 6),
             rslora=rslora,
             dropout=float(self.fields.get("lora_dropout") or 0.0),
-            targets=tuple(rf"(^|/){re.escape(name)}/kernel$" for name in names),
-            trained=(*LoraConfig.trained, *self._saved(spelled, cfg, shapes)),
         )
+
+    def _check_stacks(self, kernels: dict[str, Any], chosen: list[str], adapted: set[str]) -> None:
+        """Refuses DoRA in some layers of a stack: the others would need the norms of their
+        matrices."""
+        for path in chosen:
+            if any(one.removesuffix("/kernel") not in adapted for one in kernels[path]):
+                raise WeightsError(
+                    f"{self.folder}: use_dora in some layers only, of those that scan stacks; load"
+                    " it with scan=False."
+                )
+
+    def _scales_inputs(self, spot: Spot) -> bool:
+        shape = self.factors[spot.module][SCALE].shape
+        if shape[0] == 1 and spot.kernel.parts > 1:
+            raise WeightsError(
+                f"{self.folder}: {spot.module} scales the inputs of a module that holds several of"
+                " our matrices, which is not supported here; merge the adapter with peft."
+            )
+        return shape[0] == 1
 
     def _saved(self, spelled: Published, cfg: ModelConfig, shapes: dict[str, Any]) -> list[str]:
         """Returns patterns of the parameters that it replaces, so that they count as trained: by
@@ -200,27 +276,29 @@ class PublishedAdapter:
         return {
             f"{path}/{name}": self._reader(name, spot, cfg.adapter)
             for path, spot in known
-            for name in NAMES
+            for name in cfg.adapter.factors
         }
 
-    def _reader(self, factor: str, spot: Spot, cfg: LoraConfig) -> Reader:
+    def _reader(self, factor: str, spot: Spot, cfg: Any) -> Reader:
         """Reads a factor; one of smaller rank is filled with zeros, and a scale of its own goes
         into B."""
+
+        def read_vector(index: Slices) -> np.ndarray:
+            if factor == MAGNITUDE:
+                place = spot.place(factor, 0)
+            else:
+                path = spot.path + "/kernel"
+                place = spot.scale_place(on_inputs=matches(cfg.on_inputs, path))
+            if spot.module not in self.factors:
+                return np.ones(place.shape, np.float32)[index]
+            return self._checked(factor, spot, place).astype(np.float32)[index]
 
         def read(index: Slices) -> np.ndarray:
             whole = np.zeros(spot.place(factor, cfg.rank).shape, np.float32)
             if spot.module in self.factors:
                 rank = self._rank(spot.module)
                 place = spot.place(factor, rank)
-                tensor = self.factors[spot.module][factor]
-                if tensor.shape != place.file_shape:
-                    raise WeightsError(
-                        f"{self.folder}: {place.name} has shape {list(tensor.shape)}, its model and"
-                        f" rank imply {list(place.file_shape)}; it is of another model."
-                    )
-                part = place.read(tensor.read, tuple(slice(None) for _ in place.shape)).astype(
-                    np.float32
-                )
+                part = self._checked(factor, spot, place).astype(np.float32)
                 if factor == A:
                     whole[..., :rank] = part
                 else:
@@ -232,7 +310,17 @@ class PublishedAdapter:
                     )
             return whole[index]
 
-        return read
+        return read if factor in (A, B) else read_vector
+
+    def _checked(self, factor: str, spot: Spot, place: Place) -> np.ndarray:
+        """Reads all of a factor, whose tensor must have the shape that the model implies."""
+        tensor = self.factors[spot.module][factor]
+        if tensor.shape != place.file_shape:
+            raise WeightsError(
+                f"{self.folder}: {place.name} has shape {list(tensor.shape)}, its model and"
+                f" rank imply {list(place.file_shape)}; it is of another model."
+            )
+        return place.read(tensor.read, tuple(slice(None) for _ in place.shape))
 
     def _rank(self, module: str) -> int:
         return self.factors[module][A].shape[0]
@@ -270,23 +358,42 @@ def open_adapter(folder: Path) -> PublishedAdapter:
         ending = next((ours for ours, theirs in NAMES.items() if name.endswith(theirs)), None)
         if ending is not None:
             factors[name.removesuffix(NAMES[ending])][ending] = tensor
-        elif "lora_" in name:
+        elif "lora_" in name or "ia3_" in name:
             raise WeightsError(
-                f"{folder}: tensor {shown(full)}: only the factors lora_A and lora_B of dense"
-                " layers are supported here."
+                f"{folder}: tensor {shown(full)}: only the factors of dense layers are supported"
+                " here."
             )
         else:
             own[name] = tensor
-    lone = [
-        name
-        for name, pair in factors.items()
-        if len(pair) < 2 or len(pair[A].shape) != 2 or not pair[A].shape[0]
-    ]
+    needed = method_of(fields).factors
+    lone = [name for name, parts in factors.items() if not _complete(parts, needed)]
     if lone or not factors:
+        endings = " or ".join(NAMES[one].removesuffix(".weight")[1:] for one in needed)
         raise WeightsError(
-            f"{folder}: {shown(lone[0]) if lone else 'it'} lacks lora_A or lora_B as a matrix."
+            f"{folder}: {shown(lone[0]) if lone else 'it'} lacks {endings}, or has another factor"
+            " or shape."
         )
     return PublishedAdapter(folder, fields, dict(factors), own)
+
+
+def method_of(fields: dict[str, Any]) -> type[AdapterConfig]:
+    """Returns the class of our records for what adapter_config.json says."""
+    if fields.get("peft_type") == "IA3":
+        return Ia3Config
+    return DoraConfig if fields.get("use_dora") else LoraConfig
+
+
+def _complete(parts: dict[str, Tensor], needed: tuple[str, ...]) -> bool:
+    ranks = {A: 2, B: 2, MAGNITUDE: 1, SCALE: 2}
+    return set(parts) == set(needed) and all(
+        len(tensor.shape) == ranks[name] and tensor.shape[0] for name, tensor in parts.items()
+    )
+
+
+def _patterns(chosen: list[str], every: Iterable[str]) -> tuple[str, ...]:
+    """Returns patterns of the kernels of the chosen modules, and of no other."""
+    names = shortest(chosen, every, "/")
+    return tuple(rf"(^|/){re.escape(name)}/kernel$" for name in names)
 
 
 def _check(fields: dict[str, Any]) -> None:
@@ -294,7 +401,7 @@ def _check(fields: dict[str, Any]) -> None:
         if (value := fields.get(name)) and value not in allowed:
             raise ConfigError(
                 f"{CONFIG}: {name}={brief(value)} changes the numbers, and only"
-                f" {brief(allowed[0]) if allowed else 'its absence'} is supported here; merge the"
+                f" {' or '.join(map(brief, allowed)) or 'its absence'} is supported here; merge the"
                 " adapter with peft."
             )
     for pattern, alpha in (fields.get("alpha_pattern") or {}).items():
@@ -303,7 +410,7 @@ def _check(fields: dict[str, Any]) -> None:
                 f"{CONFIG}: alpha_pattern={brief({pattern: alpha})}: must map patterns to numbers."
             )
     if "peft_type" not in fields:
-        raise ConfigError(f"{CONFIG}: no peft_type; must be 'LORA'.")
+        raise ConfigError(f"{CONFIG}: no peft_type; must be 'LORA' or 'IA3'.")
     if unread := sorted(
         name for name, value in fields.items() if value and name not in {*FIXED, *HARMLESS}
     ):

@@ -1,4 +1,4 @@
-"""Writing of LoRA adapters in the form that PEFT reads."""
+"""Writing of adapters in the form that PEFT reads."""
 
 import collections
 import json
@@ -11,18 +11,22 @@ from flax.traverse_util import flatten_dict
 
 from flaxformer_lite import registry
 from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.config.parts import matches
 from flaxformer_lite.models.parameter_shapes import parameter_shapes
 from flaxformer_lite.models.weight_map import Published
-from flaxformer_lite.nn.adapters.lora import A, B, LoraConfig
+from flaxformer_lite.nn.adapters.dora import MAGNITUDE, DoraConfig
+from flaxformer_lite.nn.adapters.ia3 import SCALE, Ia3Config
+from flaxformer_lite.nn.adapters.lora import A, B
 from flaxformer_lite.pretrained import tensor_names
-from flaxformer_lite.pretrained.adapter_layout import NAMES, ROOT, Spot, shortest, spots
+from flaxformer_lite.pretrained.adapter_layout import METHODS, NAMES, ROOT, Spot, shortest, spots
 from flaxformer_lite.pretrained.load_adapter import CONFIG, HEADS, WEIGHTS
 from flaxformer_lite.pretrained.safetensors import save_file
 from flaxformer_lite.pretrained.save import check_params, published_tensors
 from flaxformer_lite.pretrained.tensor_names import by_layer, side_by_side
 from flaxformer_lite.sharding.parameter_rules import HEADS as HEAD_MODULES
 
-Factors = dict[str, np.ndarray]  # A and B
+Factors = dict[str, np.ndarray]  # by our names
+Parts = list[tuple[Spot, Factors]]  # of the matrices that one published module holds
 
 
 def write_adapter(folder: Path, model: Any, params: dict, *, base: str | None) -> None:
@@ -30,20 +34,22 @@ def write_adapter(folder: Path, model: Any, params: dict, *, base: str | None) -
 
     Args:
       folder: the directory.
-      model: a linen module with a LoRA adapter, of a family with published weights.
+      model: a linen module with an adapter, of a family with published weights.
       params: its parameters, scanned or not.
       base: the name or directory of the model that it is for, if it is known.
 
     Raises:
-      ConfigError: the model has no LoRA adapter or no published form.
+      ConfigError: the model has no adapter of a method that PEFT has, or no published form.
       WeightsError: params do not belong to the model.
     """
     cfg = model.cfg
     adapter = model.cfg.adapter
     family = registry.resolve("models", cfg.family)
-    if not isinstance(adapter, LoraConfig) or adapter.factors != LoraConfig.factors:
+    if type(adapter) not in METHODS:
         raise ConfigError(
-            f"adapter={adapter!r}: save_adapter writes LoRA adapters only; use save_pretrained."
+            f"adapter={adapter!r}: PEFT has no form of it, and save_adapter writes"
+            f" {', '.join(method.__name__ for method in METHODS)} only; use save_pretrained, which"
+            " merges it."
         )
     if not hasattr(family, "PUBLISHED"):
         raise ConfigError(
@@ -53,15 +59,15 @@ def write_adapter(folder: Path, model: Any, params: dict, *, base: str | None) -
     shapes = parameter_shapes(model)
     check_params(flat, shapes)
     known = spots(family.PUBLISHED, cfg, side_by_side(cfg, shapes))
-    modules = collections.defaultdict[str, list[tuple[Spot, Factors]]](list)
+    modules = collections.defaultdict[str, Parts](list)
     for place, factors in _by_matrix(cfg, flat).items():
         modules[known[place].module].append((known[place], factors))
     tensors: dict[str, np.ndarray] = {}
     ranks: dict[str, int] = {}
     for module, parts in modules.items():
-        a, b = _joined(parts)
-        tensors |= {ROOT + module + NAMES[A]: a, ROOT + module + NAMES[B]: b}
-        ranks[module] = len(a)
+        joined = _scale(parts, adapter) if isinstance(adapter, Ia3Config) else _joined(parts)
+        tensors |= {ROOT + module + NAMES[factor]: x for factor, x in joined.items()}
+        ranks[module] = len(joined[A]) if A in joined else 0
     own = {
         name: leaf for name, leaf in flat.items() if name.rpartition("/")[2] not in adapter.factors
     }
@@ -70,7 +76,15 @@ def write_adapter(folder: Path, model: Any, params: dict, *, base: str | None) -
     tensors |= {
         ROOT + name: np.asarray(tensor) for name, tensor in every.items() if _module(name) in whole
     }
-    config = _config(adapter, ranks, [spot.module for spot in known.values()]) | {
+    every_module = [spot.module for spot in known.values()]
+    if isinstance(adapter, Ia3Config):
+        on_inputs = [
+            spot.module for spot in known.values() if _scales_inputs(spot, adapter, modules)
+        ]
+        method = _ia3_config(list(modules), on_inputs, every_module)
+    else:
+        method = _config(adapter, ranks, every_module)
+    config = method | {
         "base_model_name_or_path": base,
         "task_type": _task(model),
         "fan_in_fan_out": any(
@@ -94,9 +108,13 @@ def _by_matrix(cfg: ModelConfig, flat: dict[str, Any]) -> dict[str, Factors]:
     return found
 
 
-def _joined(parts: list[tuple[Spot, Factors]]) -> tuple[np.ndarray, np.ndarray]:
+def _joined(parts: Parts) -> Factors:
     """Joins the factors of the matrices that one published module fuses: their As side by side,
-    each once, and each B in its own rows and the columns of its A."""
+    each once, and each B in its own rows and the columns of its A.
+
+    Raises:
+      ConfigError: DoRA adapts some of the matrices only.
+    """
     distinct: list[np.ndarray] = []
     columns = []
     for _, factors in parts:
@@ -111,10 +129,51 @@ def _joined(parts: list[tuple[Spot, Factors]]) -> tuple[np.ndarray, np.ndarray]:
     joined_b = [np.zeros(spot.place(B, rank).file_shape, first[B].dtype) for _ in distinct]
     for (own, factors), column in zip(parts, columns, strict=True):
         own.place(B, rank).write(factors[B], joined_b[column])
-    return np.concatenate(joined_a), np.concatenate(joined_b, axis=1)
+    joined = {A: np.concatenate(joined_a), B: np.concatenate(joined_b, axis=1)}
+    if MAGNITUDE not in first:
+        return joined
+    if len(parts) < spot.kernel.parts:
+        raise ConfigError(
+            f"adapter.targets: {spot.module} holds {spot.kernel.parts} of our matrices, of which"
+            f" {len(parts)} are adapted, and PEFT's DoRA adapts all; use save_pretrained, which"
+            " merges the adapter."
+        )
+    lengths = np.empty(spot.place(MAGNITUDE, 0).file_shape, first[MAGNITUDE].dtype)
+    for own, factors in parts:
+        own.place(MAGNITUDE, 0).write(factors[MAGNITUDE], lengths)
+    return joined | {MAGNITUDE: lengths}
 
 
-def _config(adapter: LoraConfig, ranks: dict[str, int], every: list[str]) -> dict[str, Any]:
+def _scale(parts: Parts, adapter: Ia3Config) -> Factors:
+    """Joins the scales of the matrices that one published module fuses; one where it is not
+    adapted."""
+    spot, first = parts[0]
+    on_inputs = matches(adapter.on_inputs, f"{spot.path}/kernel")
+    if on_inputs and spot.kernel.parts > 1:
+        raise ConfigError(
+            f"adapter.on_inputs: {spot.module} holds several of our matrices, which share their"
+            " inputs; use save_pretrained, which merges the adapter."
+        )
+    joined = np.ones(spot.scale_place(on_inputs=on_inputs).file_shape, first[SCALE].dtype)
+    for own, factors in parts:
+        own.scale_place(on_inputs=on_inputs).write(factors[SCALE], joined)
+    return {SCALE: joined}
+
+
+def _scales_inputs(spot: Spot, adapter: Ia3Config, modules: dict[str, Parts]) -> bool:
+    return spot.module in modules and matches(adapter.on_inputs, f"{spot.path}/kernel")
+
+
+def _ia3_config(adapted: list[str], on_inputs: list[str], every: list[str]) -> dict[str, Any]:
+    return {
+        "peft_type": "IA3",
+        "target_modules": shortest(adapted, every, "."),
+        "feedforward_modules": shortest(on_inputs, every, "."),
+        "inference_mode": True,
+    }
+
+
+def _config(adapter: Any, ranks: dict[str, int], every: list[str]) -> dict[str, Any]:
     common = collections.Counter(ranks.values()).most_common(1)[0][0]
     others = {module: rank for module, rank in ranks.items() if rank != common}
 
@@ -128,6 +187,7 @@ def _config(adapter: LoraConfig, ranks: dict[str, int], every: list[str]) -> dic
         "lora_alpha": alpha(common),
         "lora_dropout": adapter.dropout,
         "use_rslora": adapter.rslora,
+        "use_dora": isinstance(adapter, DoraConfig),
         "bias": "none",
         "target_modules": shortest(ranks, every, "."),
         "rank_pattern": others,

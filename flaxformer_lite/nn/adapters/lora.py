@@ -55,6 +55,12 @@ class LoraConfig(AdapterConfig):
         letters = Letters(layer.equation)
         ins = tuple(layer.sizes[c] for c in letters.ins)
         outs = tuple(layer.sizes[c] for c in letters.outs)
+        return self.declare_shapes(layer, ins, outs)
+
+    def declare_shapes(
+        self, layer: Any, ins: tuple[int, ...], outs: tuple[int, ...]
+    ) -> tuple[jax.Array, jax.Array]:
+        """Declares A and B of a matrix with these inputs and outputs."""
         bound = math.prod(ins) ** -0.5  # as PEFT starts A
         dtype = jnp.dtype(layer.execution.param_dtype)
 
@@ -68,14 +74,31 @@ class LoraConfig(AdapterConfig):
     def update(self, layer: Any, x: jax.Array, a: jax.Array, b: jax.Array) -> jax.Array:
         """Returns scale * (dropout(x) A) B, in the dtype of x."""
         letters = Letters(layer.equation)
-        if self.dropout and layer.has_rng("dropout"):
-            x = nn.Dropout(self.dropout, deterministic=False, name="lora_dropout")(x)
+        x = self._dropped(layer, x)
         # By einsum, where the base has a dot_general, so that a rule of qwix can quantize the base
         # alone. The ellipsis is what x has and the matrix has not.
         h = jnp.einsum(f"...{letters.ins},{letters.ins}r->...r", x, a.astype(x.dtype))
         return self.scale * jnp.einsum(
             f"...r,r{letters.outs}->...{letters.outs}", h, b.astype(x.dtype)
         )
+
+    def beside_table(
+        self, layer: Any, x: jax.Array, kernel_VE: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """Returns [x, dropout(x) A] and [W, scale * B^T], whose product is that of the adapted
+        table."""
+        if type(self).apply is not LoraConfig.apply:
+            return super().beside_table(layer, x, kernel_VE)
+        vocab, width = kernel_VE.shape
+        a, b = self.declare_shapes(layer, (width,), (vocab,))
+        h = jnp.einsum("...e,er->...r", self._dropped(layer, x), a.astype(x.dtype))
+        added_VR = (self.scale * b.T).astype(kernel_VE.dtype)
+        return jnp.concatenate([x, h], axis=-1), jnp.concatenate([kernel_VE, added_VR], axis=1)
+
+    def _dropped(self, layer: Any, x: jax.Array) -> jax.Array:
+        if self.dropout and layer.has_rng("dropout"):
+            return nn.Dropout(self.dropout, deterministic=False, name="lora_dropout")(x)
+        return x
 
     def merged(
         self, kernel: jax.Array, bias: Any, factors: tuple[jax.Array, ...]

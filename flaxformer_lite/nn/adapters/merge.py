@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+TABLES = ("lm_head", "vocab")  # modules of the logits
 STACKED = "layers/block_"  # in the path of parameters that scan stacks over a leading axis
 
 
@@ -36,10 +37,13 @@ def merge_adapter(model: Any, params: dict) -> tuple[Any, dict]:
         merged = jax.vmap(adapter.merged) if STACKED in module else adapter.merged
         factors = tuple(_array(flat[module, name]) for name in adapter.factors)
         bias = kept.get(f"{module}/bias")
+        # The table of the logits is stored with its outputs first.
+        is_table = module.endswith(TABLES)
+        kernel = _array(kept[f"{module}/kernel"])
         kernel, bias = merged(
-            _array(kept[f"{module}/kernel"]), None if bias is None else _array(bias), factors
+            kernel.T if is_table else kernel, None if bias is None else _array(bias), factors
         )
-        kept[f"{module}/kernel"] = kernel
+        kept[f"{module}/kernel"] = kernel.T if is_table else kernel
         if bias is not None:
             kept[f"{module}/bias"] = bias
     return model.clone(cfg=dataclasses.replace(model.cfg, adapter=None)), unflatten_dict(

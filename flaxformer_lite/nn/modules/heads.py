@@ -9,7 +9,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from flaxformer_lite.config import Execution, InitConfig, NormConfig
+from flaxformer_lite.config import ConfigError, Execution, InitConfig, NormConfig
 from flaxformer_lite.nn.functions.activations import ACTIVATIONS
 from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
 from flaxformer_lite.nn.modules.dropout import Dropout
@@ -61,6 +61,14 @@ class VocabHead(nn.Module):
         if cfg.bias:
             bias_V = self.param("bias", nn.initializers.zeros, (cfg.vocab_size,), dtype)
             bias_V = bias_V if self.trained_bias else jax.lax.stop_gradient(bias_V)
+        adapter = self.execution.adapter
+        if adapter is not None and adapter.adapts_table("/".join((*self.path, "kernel"))):
+            if cfg.tied:
+                raise ConfigError(
+                    f"adapter.targets={adapter.targets}: the table of the logits is the token"
+                    " table; set model.tie_embeddings=False to adapt it, or leave it out."
+                )
+            x, kernel_VE = adapter.beside_table(self, x, kernel_VE)
         sharding = sharding_of(self.execution)
         return DeferredLogits(
             x, kernel_VE, bias_V, scale=cfg.scale, softcap=cfg.softcap, sharding=sharding
