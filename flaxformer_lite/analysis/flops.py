@@ -22,19 +22,18 @@ PEAKS = {
 
 
 def peak(device: jax.Device) -> float | None:
-    """Returns the device's peak bfloat16 FLOP/s, or None if it is not known, so that no utilisation
-    is made up."""
+    """Returns the device's peak bfloat16 FLOP/s, or None if it is not known."""
     kind = device.device_kind
-    if (
-        kind.startswith("NVIDIA") and "PCIe" not in kind
-    ):  # PCIe cards have other peaks than the SXM ones above
-        return next((flops for name, flops in PEAKS.items() if kind.startswith(name)), None)
+    # PCIe cards have other peaks than the SXM ones above.
+    if kind.startswith("NVIDIA") and "PCIe" not in kind:
+        for name, flops in PEAKS.items():
+            if kind.startswith(name):
+                return flops
     return PEAKS.get(kind)
 
 
 def count(function: Callable, *args: Any) -> int:
-    """Counts the FLOPs of matrix products and convolutions that `function` would run, two per
-    multiply-add.
+    """Counts the FLOPs of a function's matrix products and convolutions, two per multiply-add.
 
     Scanned bodies count once for each iteration, which the compiler's own cost analysis misses.
 
@@ -46,8 +45,10 @@ def count(function: Callable, *args: Any) -> int:
 
 
 def per_step(forward: Callable, *args: Any) -> int:
-    """Counts the model FLOPs of a training step: the forward pass, and twice that backward, without
-    recomputation."""
+    """Counts the model FLOPs of a training step, without recomputation.
+
+    These are the forward pass, and twice as many for the backward pass.
+    """
     return 3 * count(forward, *args)
 
 
@@ -73,9 +74,10 @@ def _equation(eqn: Any) -> int:
 
 
 def _subjaxprs(params: dict[str, Any]) -> list[Any]:
-    flat = [
-        v
-        for value in params.values()
-        for v in (value if isinstance(value, (tuple, list)) else (value,))
-    ]
-    return [v for v in flat if hasattr(v, "eqns") or hasattr(getattr(v, "jaxpr", None), "eqns")]
+    values: list[Any] = []
+    for value in params.values():
+        if isinstance(value, (tuple, list)):
+            values += value
+        else:
+            values.append(value)
+    return [v for v in values if hasattr(v, "eqns") or hasattr(getattr(v, "jaxpr", None), "eqns")]

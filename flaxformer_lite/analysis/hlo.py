@@ -1,4 +1,4 @@
-"""Reads the text of a compiled program: what runs, how often, and what travels between devices.
+"""Parses the text of a compiled program: its operations, their counts, and its collectives.
 
     module = parse(compiled.as_text())
     for found in collectives(module):
@@ -26,9 +26,8 @@ KINDS = (
     "collective-permute",
     "ragged-all-to-all",
 )
-CARRYING = (  # names of the TPU compiler's products that carry on an exchange meanwhile
-    "async_collective_fusion"
-)
+# The TPU compiler's name for fusions that advance a collective while they compute.
+CARRYING = "async_collective_fusion"
 SIZES = {"pred": 1, "bf16": 2, "f16": 2, "token": 0, "opaque": 0}
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .* \{$")
 _OP = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (.*)$")
@@ -70,8 +69,8 @@ class Op:
     @property
     def source(self) -> str:
         """The JAX operation that it comes from, as a path of names."""
-        found = _OP_NAME.search(self.rest)
-        return found[1] if found else ""
+        match = _OP_NAME.search(self.rest)
+        return match[1] if match else ""
 
 
 class Module(NamedTuple):
@@ -107,7 +106,7 @@ class Collective(NamedTuple):
       times: how often it runs in a call of the program.
       groups: ids of the partitions that exchange data with each other.
       source: the JAX operation that it comes from.
-      beside: the fusions that carry it on while they compute; empty if the schedule waits for it.
+      beside: the fusions that advance it while they compute; empty if the schedule waits for it.
     """
 
     kind: str
@@ -130,8 +129,8 @@ def parse(text: str) -> Module:
             entry = head[2] if head[1] else entry
         elif line == "}":
             current = None
-        elif current is not None and (found := _OP.match(line)):
-            current.append(_op(found[2], found[3]))
+        elif current is not None and (op := _OP.match(line)):
+            current.append(_op(op[2], op[3]))
         elif current:  # a kernel's attributes may contain newlines
             current[-1] = dataclasses.replace(current[-1], rest=current[-1].rest + line)
     return Module(entry, computations)
@@ -157,13 +156,11 @@ def collectives(module: Module) -> list[Collective]:
         carried = beside[visit.scope, channel[1] if channel else visit.op.name]
         if visit.inside.startswith(CARRYING):
             carried.append(outer)
-        # All exchanges of `jax.shard_map` share one channel; only the parts of the same exchange
-        # also share a source.
-        key = (
-            (visit.scope, channel[1], visit.op.source)
-            if channel and visit.inside
-            else (visit.scope, visit.op.name)
-        )
+        key: tuple[str, ...] = (visit.scope, visit.op.name)
+        if channel and visit.inside:
+            # All exchanges of `jax.shard_map` share one channel; only the parts of the same
+            # exchange also share a source.
+            key = (visit.scope, channel[1], visit.op.source)
         if key in seen:
             continue
         seen.add(key)
@@ -188,19 +185,21 @@ def mesh_axes(groups: Groups, mesh: Mapping[str, int]) -> tuple[str, ...]:
     shape = tuple(mesh.values())
     if not groups:
         return tuple(name for name, size in mesh.items() if size > 1)
-    places = [np.stack(np.unravel_index(np.asarray(group), shape)) for group in groups]
-    differ = [any(len(set(place[i])) > 1 for place in places) for i in range(len(shape))]
-    return tuple(name for name, differs in zip(mesh, differ, strict=True) if differs)
+    coordinates = [np.stack(np.unravel_index(np.asarray(group), shape)) for group in groups]
+    axes = []
+    for i, name in enumerate(mesh):
+        if any(len(set(of_group[i])) > 1 for of_group in coordinates):
+            axes.append(name)
+    return tuple(axes)
 
 
 def _op(name: str, text: str) -> Op:
     end = _closing(text) if text.startswith("(") else text.find(" ")
     kind, _, rest = text[end:].lstrip().partition("(")
-    arrays = tuple(
-        Array(d, tuple(int(n) for n in dims.split(",") if n))
-        for d, dims in _ARRAY.findall(text[:end])
-    )
-    return Op(name, kind, arrays, rest)
+    arrays = []
+    for dtype, dims in _ARRAY.findall(text[:end]):
+        arrays.append(Array(dtype, tuple(int(n) for n in dims.split(",") if n)))
+    return Op(name, kind, tuple(arrays), rest)
 
 
 def _closing(text: str) -> int:
@@ -236,14 +235,17 @@ def _called(op: Op) -> list[str]:
     if op.kind.endswith(("-done", "-update")) and op.kind not in KINDS:
         return []
     text = op.rest.replace("to_apply=", "calls=") if op.kind == "call" else op.rest
-    return [
-        name.strip(" %") for names in _CALLED.findall(text) for name in names.strip("{}").split(",")
-    ]
+    called: list[str] = []
+    for names in _CALLED.findall(text):
+        called += [name.strip(" %") for name in names.strip("{}").split(",")]
+    return called
 
 
 def _trips(module: Module, loop: Op) -> int | None:
-    """Returns a loop's iterations, from the compiler's note or the one constant in its condition;
-    None if unknown."""
+    """Returns a loop's iterations; None if unknown.
+
+    They are in the compiler's note, or the only constant of the loop's condition.
+    """
     if known := _TRIPS.search(loop.rest):
         return int(known[1])
     condition = re.search(r"condition=%?([\w.\-]+)", loop.rest)
@@ -254,8 +256,7 @@ def _trips(module: Module, loop: Op) -> int | None:
 
 
 def _payload(op: Op, kind: str) -> tuple[Array, ...]:
-    """Returns the output arrays; an asynchronous start has its inputs and counters in the same
-    tuple."""
+    """Returns the output arrays, without the inputs and counters of an asynchronous start."""
     if not op.kind.endswith("-start") or kind == "all-reduce":
         return op.arrays
     if kind == "collective-permute":
@@ -291,8 +292,10 @@ def _grouped(devices: np.ndarray) -> Groups:
 
 
 def _along(devices: np.ndarray, sizes: dict[str, int], axes: str) -> Groups:
-    """Builds groups along axes of a mesh; `'x':(2)4` is the sub-axis of size 4 below a major part
-    of size 2."""
+    """Builds groups along axes of a mesh.
+
+    `'x':(2)4` is the sub-axis of size 4 below a major part of size 2.
+    """
     parts = {name: [(1, size, 1)] for name, size in sizes.items()}
     chosen = []
     for name, before, size in re.findall(r"'(\w+)'(?::\((\d+)\)(\d+))?", axes):

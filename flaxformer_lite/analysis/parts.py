@@ -1,4 +1,4 @@
-"""Which part of a model an operation of a compiled step is from."""
+"""Maps operations of a compiled step to the parts of a model."""
 
 import re
 

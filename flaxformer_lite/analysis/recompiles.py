@@ -1,5 +1,4 @@
-"""Counts XLA compilations: a training loop that still compiles after its second step is wasting
-time."""
+"""Counts XLA compilations: a training loop should not compile after its second step."""
 
 import collections
 import contextlib
@@ -13,8 +12,7 @@ EVENT = "/jax/core/compile/backend_compile_duration"
 
 
 class RecompileCounter:
-    """Counts the compilations of its thread from `start()` on, except those of work that runs for
-    the first time.
+    """Counts the compilations of its thread from `start()` on, except for work that is new.
 
     Compilations in other threads (`runs/start/precompile.py`) are not counted: no step waits
     for them.

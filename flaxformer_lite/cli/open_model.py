@@ -10,7 +10,7 @@ from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.nn.adapters.merge import merge_adapter
 from flaxformer_lite.open_model import load_pretrained, load_tokenizer, on_disk
 from flaxformer_lite.pretrained.folder import check_exists
-from flaxformer_lite.runtime.log import heard
+from flaxformer_lite.runtime.log import capture_logs
 from flaxformer_lite.storage.stores import addressed
 from flaxformer_lite.text.published_tokenizer import PublishedTokenizer
 
@@ -80,7 +80,7 @@ def check_vocabulary(opened: Opened, ids: list[int]) -> list[int]:
 
 def notices() -> contextlib.AbstractContextManager[None]:
     """Prints each warning of the library within the block as one line."""
-    return heard(logging.WARNING, notice)
+    return capture_logs(logging.WARNING, notice)
 
 
 def notice(text: str) -> None:

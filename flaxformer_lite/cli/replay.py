@@ -10,7 +10,7 @@ from flaxformer_lite.cli.open_model import folder_of, notice
 from flaxformer_lite.cli.steps import listed, shown
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.runs import replay
-from flaxformer_lite.runs.batch_history import Past
+from flaxformer_lite.runs.batch_history import BatchHistory
 
 
 def run(args: argparse.Namespace) -> None:
@@ -18,19 +18,19 @@ def run(args: argparse.Namespace) -> None:
     folder = folder_of(args.workdir)
     output = Path(args.output).expanduser() if args.output else None
     if output and output.exists():
-        raise ConfigError(f"--output={output}: is there already; name a new folder.")
-    moment = replay.before_step(folder, args.at, allow_plugins=args.allow_plugins)
-    for line in moment.notices:
+        raise ConfigError(f"--output={output}: exists already; name a new folder.")
+    point = replay.before_step(folder, args.at, allow_plugins=args.allow_plugins)
+    for line in point.notices:
         notice(line)
-    cfg = moment.experiment.cfg
-    begun = f"checkpoint {moment.start}" if moment.start else "the first step"
-    losses = replay.row_losses(moment)
-    state, values = replay.take(moment)
+    cfg = point.experiment.cfg
+    begun = f"checkpoint {point.start}" if point.start else "the first step"
+    losses = replay.row_losses(point)
+    state, values = replay.take(point)
     print(f"step {args.at} of {cfg.train.steps}, run again from {begun}")
-    print(said_of(replay.compare(folder, {**moment.values, args.at: values})))
+    print(said_of(replay.compare(folder, {**point.values, args.at: values})))
     print("  ".join(f"{name} {value:.6g}" for name, value in values.items()))
     print("\nrows by their loss, each by itself and without dropout")
-    past = Past(cfg, moment.experiment.train_data)
+    past = BatchHistory(cfg, point.experiment.train_data)
     places = past.places(args.at)
     texts = past.texts(args.at)
     for row in np.argsort(-np.nan_to_num(losses, nan=np.inf), kind="stable"):
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> None:
             raise ConfigError(
                 f"--output: the state after step {args.at} is not finite; try --at={args.at - 1}."
             )
-        replay.save(moment, state, output)
+        replay.save(point, state, output)
         print(f"\n{output}: the checkpoint of step {args.at}")
 
 

@@ -19,7 +19,7 @@ def run(args: argparse.Namespace) -> None:
             "--at or --document is missing: the number of a step, or what to look for."
         )
     folder = folder_of(args.workdir)
-    opened = batch_history.open_past(folder, allow_plugins=args.allow_plugins)
+    opened = batch_history.open_history(folder, allow_plugins=args.allow_plugins)
     if args.at is not None:
         places = opened.places(args.at)
         texts = opened.texts(args.at)

@@ -1,5 +1,4 @@
-"""Ahead-of-time compilation for machines that are not at hand, from a description of their
-topology; nothing runs."""
+"""Ahead-of-time compilation for other machines, from a description of their topology."""
 
 import contextlib
 import dataclasses
@@ -53,9 +52,8 @@ def missing(topology: Topology) -> str:
         return gpu.missing()
     if importlib.util.find_spec("libtpu") is None:
         return "libtpu is not installed: pip install 'flaxformer_lite[tpu-plan]'"
-    wanted = next(
-        (r for r in importlib.metadata.requires("jax") or () if r.startswith("libtpu")), ""
-    )
+    requirements = importlib.metadata.requires("jax") or ()
+    wanted = next((each for each in requirements if each.startswith("libtpu")), "")
     version = re.search(r"==([\d.]+?)\.?\*", wanted)
     have = importlib.metadata.version("libtpu")
     if version and not have.startswith(version[1]):
@@ -104,7 +102,8 @@ def compile_step(program: Program) -> Compiled:
     """Compiles the train step for the chips of the mesh, as a run would."""
     with quiet() as noise:
         start = time.perf_counter()
-        platform = {"gpu": "cuda"}.get(kind := program.mesh.devices.flat[0].platform, kind)
+        kind = program.mesh.devices.flat[0].platform
+        platform = "cuda" if kind == "gpu" else kind
         traced = program.train_step.trace(program.target, program.batch)
         constraints = str(traced.jaxpr).count("sharding_constraint")
         lowered = traced.lower(lowering_platforms=(platform,))
@@ -114,48 +113,57 @@ def compile_step(program: Program) -> Compiled:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
             return Compiled(
-                time.perf_counter() - start, None, _excess(str(error)), "", constraints, noise()
+                seconds=time.perf_counter() - start,
+                peak=None,
+                excess=_excess(str(error)),
+                text="",
+                constraints=constraints,
+                rematerialised=noise(),
             )
-        seconds = time.perf_counter() - start
         return Compiled(
-            seconds, _peak(done.memory_analysis()), "", done.as_text(), constraints, noise()
+            seconds=time.perf_counter() - start,
+            peak=_peak(done.memory_analysis()),
+            excess="",
+            text=done.as_text(),
+            constraints=constraints,
+            rematerialised=noise(),
         )
 
 
 def needed(excess: str, arguments: int) -> int | None:
-    """Returns the bytes that a step would have needed, by the compiler's message; adds arguments to
-    temporaries."""
-    found = re.search(r"Used ([\d.]+[KMGT]) of|temporaries \(([\d.]+[KMGT])\) exceeds", excess)
-    size = found and SIZE.match(found[1] or found[2])
-    return (
-        int(float(size[1]) * UNITS[size[2]]) + (arguments if found[2] else 0)
-        if found and size
-        else None
-    )
+    """Returns the bytes that a step would have needed by the compiler's message; None if unknown.
+
+    If the message has only those of temporaries, the arguments are added.
+    """
+    match = re.search(r"Used ([\d.]+[KMGT]) of|temporaries \(([\d.]+[KMGT])\) exceeds", excess)
+    size = match and SIZE.match(match[1] or match[2])
+    if not match or not size:
+        return None
+    total = int(float(size[1]) * UNITS[size[2]])
+    return total + arguments if match[2] else total
 
 
 def _peak(sizes: Any) -> int:
-    """Returns the peak, estimated as inputs plus new outputs plus temporaries if the compiler has
-    none, as for GPUs."""
-    sum_of_all = (
-        sizes.argument_size_in_bytes + sizes.output_size_in_bytes + sizes.temp_size_in_bytes
-    )
-    return int(sizes.peak_memory_in_bytes or sum_of_all - sizes.alias_size_in_bytes)
+    """Returns the peak memory.
+
+    GPU compilers have none; there it is estimated as inputs plus new outputs plus temporaries.
+    """
+    if sizes.peak_memory_in_bytes:
+        return int(sizes.peak_memory_in_bytes)
+    outputs = sizes.output_size_in_bytes - sizes.alias_size_in_bytes
+    return int(sizes.argument_size_in_bytes + outputs + sizes.temp_size_in_bytes)
 
 
 def _excess(message: str) -> str:
-    lines = [
-        line.strip()
-        for line in message.splitlines()
-        if "hbm" in line.lower() or "exceed" in line.lower()
-    ]
-    return " ".join((lines or message.splitlines())[0].split())[:300]
+    lines = message.splitlines()
+    about_memory = [line for line in lines if re.search("hbm|exceed", line.lower())]
+    first = about_memory[0] if about_memory else lines[0]
+    return " ".join(first.split())[:300]
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator:
-    """Captures the compiler's stderr; yields a function that counts its rematerialization
-    warnings."""
+    """Captures the compiler's stderr; yields a function that counts rematerialization warnings."""
     kept = os.dup(2)
     with tempfile.TemporaryFile() as file:
         os.dup2(file.fileno(), 2)

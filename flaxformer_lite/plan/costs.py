@@ -1,5 +1,4 @@
-"""The cost of a compiled step, from the compiler's own figures: cycles of each fusion, bytes of
-each exchange.
+"""The cost of a compiled step, from the compiler's cycles of fusions and bytes of collectives.
 
 The TPU compiler annotates each fusion with a cycle estimate, which is multiplied by the iterations
 of the loops around it. Large matrix products come out at 70 to 97 percent of the peak; memory-bound
@@ -68,31 +67,38 @@ class Costs:
 
     @property
     def seconds(self) -> tuple[float, float]:
-        """Returns the time of a step with all traffic hidden behind the computation, and with none
-        hidden."""
+        """The time of a step with all traffic hidden behind the computation, and with none."""
         compute = sum(self.parts.values())
-        fast, slow = (sum(exchange.seconds[i] for exchange in self.exchanges) for i in range(2))
+        fast = sum(exchange.seconds[0] for exchange in self.exchanges)
+        slow = sum(exchange.seconds[1] for exchange in self.exchanges)
         return max(compute, fast), compute + slow
 
     @property
     def scheduled(self) -> float:
-        """Returns the time of a step if traffic is hidden where the compiled schedule has it beside
-        computation."""
+        """The time of a step with the traffic hidden that is scheduled beside computation."""
         return sum(self.parts.values()) + sum(exchange.exposed for exchange in self.exchanges)
 
     def largest(self, count: int = 3) -> list[tuple[str, float]]:
         """Returns the largest costs among computation and traffic, in seconds."""
-        traffic = {
-            f"{e.kind} over {' x '.join(e.axes) or 'nothing'}": e.seconds[1] for e in self.exchanges
-        }
-        return sorted({**self.parts, **traffic}.items(), key=lambda item: -item[1])[:count]
+        seconds = dict(self.parts)
+        for exchange in self.exchanges:
+            axes = " x ".join(exchange.axes) or "nothing"
+            seconds[f"{exchange.kind} over {axes}"] = exchange.seconds[1]
+        return sorted(seconds.items(), key=lambda item: -item[1])[:count]
 
 
 def of(
     module: hlo.Module, chip: Chip, mesh: Mapping[str, int], slices: int, *, seen: float = 1.0
 ) -> Costs:
-    """Adds up a compiled step; `seen` is the share of all pairs of positions that attention kernels
-    compute."""
+    """Adds up the costs of a compiled step.
+
+    Args:
+      module: the compiled program.
+      chip: the accelerator.
+      mesh: sizes by axis.
+      slices: number of slices.
+      seen: share of all pairs of positions that attention kernels compute.
+    """
     parts: dict[str, float] = collections.defaultdict(float)
     unknown = {visit.scope for visit in hlo.visits(module) if not visit.exact}
     for visit in hlo.visits(module):
@@ -101,31 +107,33 @@ def of(
         if cycles := _cycles(visit.op):
             parts[part(visit.op.source)] += cycles * visit.times / chip.clock
         elif f'custom_call_target="{KERNEL}"' in visit.op.rest:
-            parts[part(visit.op.source)] += (
-                seen * kernel_flops(visit.op) * visit.times / chip.peak / KERNEL_EFFICIENCY
-            )
+            flops = seen * kernel_flops(visit.op) * visit.times
+            parts[part(visit.op.source)] += flops / chip.peak / KERNEL_EFFICIENCY
     return Costs(dict(parts), exchanges(hlo.collectives(module), chip, mesh, slices), len(unknown))
 
 
 def exchanges(
-    found: list[hlo.Collective], chip: Chip, mesh: Mapping[str, int], slices: int
+    collectives: list[hlo.Collective], chip: Chip, mesh: Mapping[str, int], slices: int
 ) -> tuple[Exchange, ...]:
     """Groups collectives by kind and axes, the largest first."""
     total: dict[tuple, list] = {}
     size = math.prod(mesh.values())
     per_slice = max(1, size // slices)
-    for one in found:
-        axes = hlo.mesh_axes(one.groups, mesh)
-        members = len(one.groups[0]) if one.groups else size
-        groups = one.groups or ((0, size - 1),)
+    for each in collectives:
+        axes = hlo.mesh_axes(each.groups, mesh)
+        members = len(each.groups[0]) if each.groups else size
+        groups = each.groups or ((0, size - 1),)
         between = any(len({member // per_slice for member in group}) > 1 for group in groups)
-        fast, slow = _seconds(one, members, chip, between and slices > 1)
-        hidden = one.times * sum(map(_cycles, one.beside)) / chip.clock if one.beside else 0.0
-        row = total.setdefault((one.kind, axes), [0, 0, 0.0, 0.0, 0.0])
-        for i, amount in enumerate(
-            (one.bytes * one.times, one.times, fast, slow, max(0.0, slow - hidden))
-        ):
-            row[i] += amount
+        fast, slow = _seconds(each, members, chip, between and slices > 1)
+        hidden = 0.0
+        if each.beside:
+            hidden = each.times * sum(map(_cycles, each.beside)) / chip.clock
+        row = total.setdefault((each.kind, axes), [0, 0, 0.0, 0.0, 0.0])
+        row[0] += each.bytes * each.times
+        row[1] += each.times
+        row[2] += fast
+        row[3] += slow
+        row[4] += max(0.0, slow - hidden)
     rows = [
         Exchange(kind, axes, row[0], row[1], (row[2], row[3]), row[4])
         for (kind, axes), row in total.items()
@@ -134,31 +142,30 @@ def exchanges(
 
 
 def kernel_flops(op: hlo.Op) -> float:
-    """Counts the FLOPs of an attention kernel over all pairs of positions, from its name and its
-    shapes."""
+    """Counts an attention kernel's FLOPs over all pairs of positions, from its name and shapes."""
     products = next((count for mark, count in PRODUCTS if mark in op.name), 0)
-    taken = re.search(r"operand_layout_constraints=\{(.*?\})\}", op.rest)
-    shapes = (
-        [[int(n) for n in dims.split(",")] for dims in FLOATS.findall(taken[1])] if taken else []
-    )
-    whole = [shape for shape in shapes if len(shape) > 2]
-    if not products or len(whole) < 2:
+    operands = re.search(r"operand_layout_constraints=\{(.*?\})\}", op.rest)
+    if not products or not operands:
         return 0.0
-    return 2.0 * products * math.prod(whole[0]) * whole[1][-2]
+    shapes = [[int(n) for n in dims.split(",")] for dims in FLOATS.findall(operands[1])]
+    heads = [shape for shape in shapes if len(shape) > 2]
+    if len(heads) < 2:
+        return 0.0
+    return 2.0 * products * math.prod(heads[0]) * heads[1][-2]
 
 
 def _cycles(op: hlo.Op) -> int:
-    found = CYCLES.search(op.rest)
-    return int(found[1]) if found else 0
+    match = CYCLES.search(op.rest)
+    return int(match[1]) if match else 0
 
 
 def _seconds(
-    one: hlo.Collective, members: int, chip: Chip, between_slices: bool
+    collective: hlo.Collective, members: int, chip: Chip, between_slices: bool
 ) -> tuple[float, float]:
-    share = {"all-reduce": 2.0, "collective-permute": 1.0}.get(one.kind, 1.0)
-    if one.kind != "collective-permute":
+    share = 2.0 if collective.kind == "all-reduce" else 1.0
+    if collective.kind != "collective-permute":
         share *= (members - 1) / max(members, 1)
-    wire = one.bytes * one.times * share
+    wire = collective.bytes * collective.times * share
     if between_slices:
         return wire / chip.network, wire / chip.network
     return wire / (chip.link * chip.axes), wire / chip.link

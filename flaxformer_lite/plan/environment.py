@@ -1,5 +1,4 @@
-"""Environment variables that the TPU compiler reads when it is loaded; to be set before jax is
-imported."""
+"""Environment variables for the TPU compiler, to be set before jax is imported."""
 
 # Do not search for a TPU on this machine, and allow several plans at once.
 ENVIRONMENT = {

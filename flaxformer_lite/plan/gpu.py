@@ -1,4 +1,4 @@
-"""XLA's GPU compiler on a machine without a GPU, from a description of the GPU; nothing runs."""
+"""XLA's GPU compiler on a machine without a GPU, from a description of the GPU."""
 
 import importlib.metadata
 
@@ -19,9 +19,11 @@ TOLD = {
 
 def missing() -> str:
     """Returns why there is no compiler for GPUs, or an empty string."""
-    if not (plugin := _plugin()):
+    plugin = _plugin()
+    if not plugin:
         return "jax's CUDA plugin is not installed: pip install 'flaxformer_lite[cuda]'"
-    if (have := importlib.metadata.version(plugin)) != jax.__version__:
+    have = importlib.metadata.version(plugin)
+    if have != jax.__version__:
         return (
             f"{plugin} {have} does not match jax {jax.__version__}: pip install"
             f" '{plugin}=={jax.__version__}'"

@@ -14,39 +14,38 @@ from flaxformer_lite.training.program import Program
 # inside attention, except the projections
 SCORES = re.compile(r"/attention/(?!query|key|value|out|attention\.)")
 LARGE = 2**20  # bytes; smaller arrays are not worth a warning
+ALIASES = ("tuple", "get-tuple-element", "while", "parameter", "bitcast")  # have no buffer
 
 
 def warnings(program: Program, compiled: Compiled, module: hlo.Module) -> list[str]:
     """Returns one sentence per warning, with a remedy if there is one."""
-    found = [*_reduced(program, module), *_quadratic(program, module), *_logits(program, module)]
+    lines = [*_reduced(program, module), *_quadratic(program, module), *_logits(program, module)]
     if compiled.rematerialised:
-        found.append(
+        lines.append(
             f"involuntary rematerialization: {compiled.rematerialised} arrays are replicated on"
             " every chip to change how they are split; look at the partition rules of embeddings"
             " and heads."
         )
     if program.mesh.size > 1 and not compiled.constraints:
-        found.append(
+        lines.append(
             "no sharding constraints on activations: the model was built without a MeshSharding."
         )
-    return found
+    return lines
 
 
 def _reduced(program: Program, module: hlo.Module) -> Iterator[str]:
-    """Finds gradients that are all-reduced over an axis that splits them, although each chip needs
-    only its part."""
+    """Finds gradients that are all-reduced over fsdp, although each chip needs only its part."""
     mesh = program.mesh.shape
     if mesh["fsdp"] == 1:
         return
-    whole = [
-        c
-        for c in hlo.collectives(module)
-        if c.kind == "all-reduce" and "fsdp" in hlo.mesh_axes(c.groups, mesh)
-    ]
-    size = sum(c.bytes * c.times for c in whole if c.bytes > LARGE)
+    size = 0
+    for collective in hlo.collectives(module):
+        axes = hlo.mesh_axes(collective.groups, mesh)
+        if collective.kind == "all-reduce" and "fsdp" in axes and collective.bytes > LARGE:
+            size += collective.bytes * collective.times
     params = sum(leaf.size for leaf in jax.tree.leaves(program.target.params)) * 4 / mesh["tensor"]
-    # The gradient of a table, summed over tokens, is always reduced whole: a few percent, not worth
-    # a warning.
+    # The gradient of a table, summed over tokens, is always all-reduced: a few percent, not worth a
+    # warning.
     if size > program.cfg.train.accumulate * params / 10:
         yield (
             f"gradients are all-reduced over fsdp where a reduce-scatter would do: {size / 1e9:.1f}"
@@ -58,15 +57,12 @@ def _quadratic(program: Program, module: hlo.Module) -> Iterator[str]:
     """Finds buffers with a number for every pair of positions."""
     lengths = {x.shape[1] for x in jax.tree.leaves(program.batch["inputs"]) if len(x.shape) > 1}
     lengths = {length for length in lengths if length >= 256}
-    found = [
-        array
-        for op in _buffers(module)
-        for array in op.arrays
-        if _pairs(op, array, lengths, program)
-    ]
-    if found:
+    arrays = []
+    for op in _buffers(module):
+        arrays += [array for array in op.arrays if _pairs(op, array, lengths, program)]
+    if arrays:
         yield (
-            f"arrays of all pairs of positions, the largest {_shown(found)}: set"
+            f"arrays of all pairs of positions, the largest {_shown(arrays)}: set"
             " model.attention=auto or blockwise."
         )
 
@@ -75,13 +71,11 @@ def _pairs(op: hlo.Op, array: hlo.Array, lengths: set[int], program: Program) ->
     model = program.cfg.model
     widths = {model.d_model, model.mlp_dim, model.num_heads * model.head_width}
     hits = [n for n in array.shape if n in lengths]
-    # A width equal to a length looks the same; in that case only arrays made inside attention
-    # count.
-    return (
-        len(hits) > 1
-        and array.bytes >= LARGE
-        and (not widths & set(hits) or bool(SCORES.search(op.source)))
-    )
+    if len(hits) < 2 or array.bytes < LARGE:
+        return False
+    # A width equal to a length looks the same; then only arrays of attention count.
+    is_ambiguous = bool(widths & set(hits))
+    return not is_ambiguous or bool(SCORES.search(op.source))
 
 
 def _logits(program: Program, module: hlo.Module) -> Iterator[str]:
@@ -89,32 +83,25 @@ def _logits(program: Program, module: hlo.Module) -> Iterator[str]:
     model = program.cfg.model.of_decoder
     mesh = program.mesh.shape
     tokens = rows(program) * math.prod(program.batch["targets"]["labels"].shape[1:])
-    parts = {
-        math.prod(chosen) for chosen in ((mesh["tensor"],), (mesh["tensor"], mesh["fsdp"]), (1,))
-    }
+    parts = {1, mesh["tensor"], mesh["tensor"] * mesh["fsdp"]}
     lengths = {tokens, *(x.shape[1] for x in jax.tree.leaves(program.batch) if len(x.shape) > 1)}
     sizes = {model.vocab_size // part for part in parts if model.vocab_size % part == 0}
-    found = []
+    logits = []
     for op in _buffers(module):
         for array in op.arrays:
             split = sizes & set(array.shape)
             others = math.prod(array.shape) // max(split, default=1)
-            table = model.d_model in array.shape and model.d_model not in lengths
-            if split and others >= tokens and not table:
-                found.append(array)
-    if found:
-        yield f"logits of all tokens at once, the largest {_shown(found)}: raise train.loss_chunks."
+            is_table = model.d_model in array.shape and model.d_model not in lengths
+            if split and others >= tokens and not is_table:
+                logits.append(array)
+    if logits:
+        largest = _shown(logits)
+        yield f"logits of all tokens at once, the largest {largest}: raise train.loss_chunks."
 
 
 def _buffers(module: hlo.Module) -> Iterator[hlo.Op]:
     for visit in hlo.visits(module):
-        if not visit.inside and visit.op.kind not in (
-            "tuple",
-            "get-tuple-element",
-            "while",
-            "parameter",
-            "bitcast",
-        ):
+        if not visit.inside and visit.op.kind not in ALIASES:
             yield visit.op
 
 

@@ -25,12 +25,12 @@ class Plan:
     """The resources that a step needs on a machine. Bytes are per chip, seconds per step.
 
     Attributes:
-      how: which compiler made the plan, or why none did.
+      how: the compiler that made the plan, or why none did.
       memory: None if the compiler gave up too early to know.
       excess: the compiler's message if the step does not fit.
       model_flops, executed_flops: FLOPs of all chips together, without and with recomputation.
       seconds: time with all traffic hidden behind the computation, and with none hidden.
-      scheduled: time with the traffic hidden that the compiled schedule has beside computation.
+      scheduled: time with the traffic hidden that is scheduled beside computation.
       timed_by: source of the times: the compiler's cycles, or data sheets.
       utilisation: share of the peak, by the model's FLOPs, at the longer and at the shorter time.
       largest: the three largest costs, in seconds.
@@ -88,18 +88,15 @@ def make(cfg: ExperimentConfig, topology: Topology, *, compiler: bool = True) ->
 def build(cfg: ExperimentConfig, topology: Topology, *, described: bool) -> Program:
     """Builds the program of a run on the machine; `described` uses only the sizes of its mesh."""
     slices = cfg.mesh.slices
-    described_mesh = describe_mesh(cfg, topology.count * slices)
-    mesh = (
-        described_mesh
-        if described
-        else sharding.build_mesh(cfg.mesh, aot.devices(topology, slices))
-    )
+    mesh = describe_mesh(cfg, topology.count * slices)
+    if not described:
+        mesh = sharding.build_mesh(cfg.mesh, aot.devices(topology, slices))
     cfg = programs.with_vocabulary(cfg, dummy.vocab_size(cfg))
     return programs.build(cfg, mesh, dummy.example(cfg), companion.resolve(cfg))
 
 
 def describe_mesh(cfg: ExperimentConfig, count: int) -> Any:
-    """Returns the mesh of a run on `count` devices, which has all that a mesh has but the devices.
+    """Returns the abstract mesh of a run on `count` devices.
 
     Raises:
       ConfigError: the mesh does not fit the devices, or the batch the mesh.
@@ -113,8 +110,9 @@ def describe_mesh(cfg: ExperimentConfig, count: int) -> Any:
 
 
 def check(cfg: ExperimentConfig, count: int) -> None:
-    """Tries whether a run fits a mesh of `count` devices on a model of one period of layers, which
-    takes a second.
+    """Checks that a run fits a mesh of `count` devices.
+
+    It traces a model of one period of layers, which takes a second.
 
     Raises:
       ConfigError: batch, lengths, widths or heads do not divide by the mesh.
@@ -133,7 +131,7 @@ def check(cfg: ExperimentConfig, count: int) -> None:
 
 
 def analytic_plan(program: Program, topology: Topology, reason: str) -> Plan:
-    """Makes a plan from data sheets; `reason` says why not by a compiler."""
+    """Makes a plan from data sheets; `reason` is why no compiler made it."""
     needs = memory.analytic(program)
     cost = analytic.of(program, topology.chip)
     how = f"analytic ({reason}); sizes are exact, activations, traffic and time are estimates"
@@ -191,6 +189,9 @@ def _plan(
     chips = program.mesh.size
     seconds = cost.seconds if cost else None
     ideal = program.flops_per_step / chips / chip.peak
+    timed_by = "from data sheets"
+    if compile_seconds is not None and chip.clock:
+        timed_by = "the compiler's estimate"
     return Plan(
         topology=topology.name,
         chips=chips,
@@ -213,11 +214,7 @@ def _plan(
         exchanges=cost.exchanges if cost else (),
         seconds=seconds,
         scheduled=cost.scheduled if cost else None,
-        timed_by=(
-            "the compiler's estimate"
-            if compile_seconds is not None and chip.clock
-            else "from data sheets"
-        ),
+        timed_by=timed_by,
         utilisation=(ideal / seconds[1], ideal / seconds[0]) if seconds else None,
         largest=tuple(cost.largest()) if cost else (),
         unknown_loops=cost.unknown if cost else 0,

@@ -8,7 +8,7 @@ Rows = list[tuple[str, str]]
 
 
 def rows(plan: Plan) -> Rows:
-    """Returns pairs of a name and a text; an empty name continues the row above."""
+    """Returns the report's rows; an empty name continues the row above."""
     mesh = " x ".join(f"{axis} {size}" for axis, size in plan.mesh.items())
     batch = f"{plan.batch_size} sequences, {plan.tokens:,} tokens"
     if plan.accumulate > 1:
@@ -36,7 +36,7 @@ def rows(plan: Plan) -> Rows:
 
 
 def verdict(plan: Plan) -> str:
-    """Says whether the step fits, and by how much."""
+    """Describes whether the step fits, and by how much."""
     available = f"{plan.available / GIB:.2f} GiB"
     if plan.memory is None:
         return f"DOES NOT FIT in {available}: {plan.excess}"
@@ -53,24 +53,20 @@ def verdict(plan: Plan) -> str:
     )
 
 
-def ranking(found: list[Candidate], count: int = 12) -> Rows:
+def ranking(candidates: list[Candidate], count: int = 12) -> Rows:
     """Lists the best results of a search, best first, with their command-line flags."""
     rows = []
-    for number, (overrides, plan) in enumerate(found[:count], start=1):
+    for number, (overrides, plan) in enumerate(candidates[:count], start=1):
         if plan.seconds is None or plan.memory is None:
-            continue  # nothing was found out
+            continue  # the compiler gave up too early
         low, high = plan.seconds
         used = f"{plan.memory.total / GIB:5.2f} of {plan.available / GIB:.2f} GiB"
         kind = "compiled" if plan.compile_seconds is not None else "analytic"
-        rows.append(
-            (
-                str(number),
-                (
-                    f"{speed(plan) / plan.chips:8,.0f} tokens/s a chip, step {duration(low)} to"
-                    f" {duration(high)}, {used}, {kind}: {shown(overrides)}"
-                ),
-            )
+        line = (
+            f"{speed(plan) / plan.chips:8,.0f} tokens/s a chip, step {duration(low)} to"
+            f" {duration(high)}, {used}, {kind}: {shown(overrides)}"
         )
+        rows.append((str(number), line))
     return rows
 
 
@@ -80,24 +76,19 @@ def _memory(plan: Plan) -> Rows:
     names = ("parameters", "optimizer", "gradients", "activations")
     sizes = [f"{name} {getattr(plan.memory, name) / GIB:.2f}" for name in names]
     rest = "the rest of the peak" if plan.compile_seconds is not None else "estimated"
-    return [
-        (
-            "",
-            (
-                f"{', '.join(sizes)} GiB (three by their shardings, activations and temporaries"
-                f" {rest})"
-            ),
-        )
-    ]
+    line = f"{', '.join(sizes)} GiB (three by their shardings, activations and temporaries {rest})"
+    return [("", line)]
 
 
 def _traffic(plan: Plan) -> Rows:
-    lines = [
-        f"{e.kind} over {' x '.join(e.axes) or 'no axis'}: {amount(e.bytes)} in {e.count:,}"
-        for e in plan.exchanges
-        if e.bytes >= 1e5
-    ]
-    return [("" if i else "traffic a chip", line) for i, line in enumerate(lines)]
+    rows: Rows = []
+    for exchange in plan.exchanges:
+        if exchange.bytes < 1e5:
+            continue
+        axes = " x ".join(exchange.axes) or "no axis"
+        line = f"{exchange.kind} over {axes}: {amount(exchange.bytes)} in {exchange.count:,}"
+        rows.append(("" if rows else "traffic a chip", line))
+    return rows
 
 
 def _time(plan: Plan) -> Rows:
@@ -106,45 +97,29 @@ def _time(plan: Plan) -> Rows:
     low, high = plan.seconds
     worst, best = plan.utilisation
     largest = "; ".join(f"{what} {duration(cost)}" for what, cost in plan.largest)
-    found = [
-        (
-            "step time",
-            (
-                f"{duration(low)} to {duration(high)} ({plan.timed_by}: traffic hidden, or not at"
-                " all; not measured)"
-            ),
-        ),
-        (
-            "utilisation",
-            (
-                f"{worst:.0%} to {best:.0%} of the peak; {plan.tokens / high / plan.chips:,.0f} to"
-                f" {plan.tokens / low / plan.chips:,.0f} tokens/s a chip"
-            ),
-        ),
-        ("largest costs", largest),
-    ]
+    time = (
+        f"{duration(low)} to {duration(high)} ({plan.timed_by}: traffic hidden, or not at all; not"
+        " measured)"
+    )
+    utilisation = (
+        f"{worst:.0%} to {best:.0%} of the peak; {plan.tokens / high / plan.chips:,.0f} to"
+        f" {plan.tokens / low / plan.chips:,.0f} tokens/s a chip"
+    )
+    rows = [("step time", time), ("utilisation", utilisation)]
     if plan.scheduled < high:
-        found.insert(
-            2,
-            (
-                "as scheduled",
-                (
-                    f"{duration(plan.scheduled)}, {best * low / plan.scheduled:.0%} of the peak,"
-                    " with the traffic hidden that the program has beside computation"
-                ),
-            ),
+        scheduled = (
+            f"{duration(plan.scheduled)}, {best * low / plan.scheduled:.0%} of the peak, with the"
+            " traffic hidden that the program has beside computation"
         )
+        rows.append(("as scheduled", scheduled))
+    rows.append(("largest costs", largest))
     if plan.unknown_loops:
-        found.append(
-            (
-                "note",
-                (
-                    f"{plan.unknown_loops} loops do not say how often they turn, and count once:"
-                    " the time is too low"
-                ),
-            )
+        note = (
+            f"{plan.unknown_loops} loops have an unknown number of iterations, and count once: the"
+            " time is too low"
         )
-    return found
+        rows.append(("note", note))
+    return rows
 
 
 def amount(size: float) -> str:

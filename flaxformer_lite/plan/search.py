@@ -1,5 +1,7 @@
-"""A search over meshes, batches and remat policies: all of them analytically, the most promising by
-the compiler."""
+"""A search over meshes, batches and remat policies.
+
+All of them are planned analytically, the most promising by the compiler.
+"""
 
 import dataclasses
 import itertools
@@ -34,8 +36,7 @@ def search(
     compiler: bool = True,
     say: Callable[[str], None],
 ) -> list[Candidate]:
-    """Returns plans that fit, the most tokens per second first; compiled ones come before analytic
-    ones.
+    """Returns plans that fit, the fastest first; with a compiler, only compiled plans.
 
     Args:
       cfg: the config; the model's sizes, lengths, dtypes and slices are kept.
@@ -47,38 +48,41 @@ def search(
 
     # On a tie, prefer the smaller batch and the narrower fsdp, which gathers weights across fewer
     # chips.
-    def rank(found: Candidate) -> tuple:
+    def rank(candidate: Candidate) -> tuple:
         return (
-            -round(speed(found.plan), -1),
-            found.overrides["train.batch_size"],
-            found.overrides["mesh.fsdp"],
+            -round(speed(candidate.plan), -1),
+            candidate.overrides["train.batch_size"],
+            candidate.overrides["mesh.fsdp"],
         )
 
     guesses = sorted(_guesses(cfg, topology, say), key=rank)
-    guesses = list({_kind(found): found for found in reversed(guesses)}.values())[::-1]
+    best_last = {_kind(guess): guess for guess in reversed(guesses)}
+    guesses = list(best_last.values())[::-1]
     if not compiler or aot.missing(topology):
         return guesses
-    guesses.sort(key=_reduces_whole)
-    done = []
+    guesses.sort(key=_all_reduces)
+    compiled = []
     for number, guess in enumerate(guesses[:compiles], start=1):
         say(f"compiling {number} of {min(compiles, len(guesses))}: {shown(guess.overrides)}")
-        done.append(
-            Candidate(guess.overrides, planner.make(changed(cfg, guess.overrides), topology))
-        )
-    return sorted(
-        (found for found in done if found.plan.fits), key=lambda found: -speed(found.plan)
-    )
+        plan = planner.make(changed(cfg, guess.overrides), topology)
+        if plan.fits:
+            compiled.append(Candidate(guess.overrides, plan))
+    return sorted(compiled, key=lambda candidate: -speed(candidate.plan))
 
 
-def _kind(found: Candidate) -> tuple:
+def _kind(candidate: Candidate) -> tuple:
     """Returns a key shared by plans that differ only in the batch, of which the best is enough."""
-    return tuple(value for name, value in found.overrides.items() if not name.startswith("train."))
+    overrides = candidate.overrides.items()
+    return tuple(value for name, value in overrides if not name.startswith("train."))
 
 
-def _reduces_whole(found: Candidate) -> bool:
-    """Returns whether data sheets expect gradients all-reduced over fsdp; compiled, such meshes
-    were seldom the best."""
-    return any(one.kind == "all-reduce" and one.axes == ("fsdp",) for one in found.plan.exchanges)
+def _all_reduces(candidate: Candidate) -> bool:
+    """Returns whether data sheets expect gradients to be all-reduced over fsdp.
+
+    Compiled, such meshes were seldom the best.
+    """
+    exchanges = candidate.plan.exchanges
+    return any(each.kind == "all-reduce" and each.axes == ("fsdp",) for each in exchanges)
 
 
 def speed(plan: Plan) -> float:
@@ -95,30 +99,27 @@ def _guesses(
     cfg: ExperimentConfig, topology: Topology, say: Callable[[str], None]
 ) -> Iterator[Candidate]:
     """Yields, for each mesh, batch and policy, the plan with the fewest microbatches that fits."""
-    wanted = list(itertools.product(_meshes(topology.count * cfg.mesh.slices), BATCH))
-    say(
-        f"{len(wanted) * len(choices.REMATS)} combinations of mesh, remat policy and batch, by data"
-        " sheets"
-    )
-    for mesh, times in wanted:
-        overrides = {f"mesh.{axis}": size for axis, size in mesh.items()} | {
-            "train.batch_size": times * cfg.train.batch_size
-        }
+    meshes = list(itertools.product(_meshes(topology.count * cfg.mesh.slices), BATCH))
+    count = len(meshes) * len(choices.REMATS)
+    say(f"{count} combinations of mesh, remat policy and batch, by data sheets")
+    for mesh, times in meshes:
+        overrides: dict[str, object] = {f"mesh.{axis}": size for axis, size in mesh.items()}
+        overrides["train.batch_size"] = times * cfg.train.batch_size
+        whole_batch = changed(cfg, {**overrides, "train.accumulate": 1})
         try:
-            program = planner.build(
-                changed(cfg, {**overrides, "train.accumulate": 1}), topology, described=True
-            )
+            program = planner.build(whole_batch, topology, described=True)
         except ConfigError:  # this mesh does not divide the batch or the model
             continue
         rows = memory.rows(program)
         for remat in choices.REMATS:
-            for accumulate in (number for number in ACCUMULATE if rows % number == 0):
-                own = {"model.remat": remat, "train.accumulate": accumulate}
-                part = dataclasses.replace(program, cfg=changed(program.cfg, own))
-                if memory.analytic(part).total <= CLEARANCE * topology.chip.memory:
-                    yield Candidate(
-                        overrides | own, planner.analytic_plan(part, topology, "one of many")
-                    )
+            for accumulate in ACCUMULATE:
+                if rows % accumulate:
+                    continue
+                more = {"model.remat": remat, "train.accumulate": accumulate}
+                variant = dataclasses.replace(program, cfg=changed(program.cfg, more))
+                if memory.analytic(variant).total <= CLEARANCE * topology.chip.memory:
+                    plan = planner.analytic_plan(variant, topology, "one of many")
+                    yield Candidate(overrides | more, plan)
                     break
 
 
@@ -134,8 +135,7 @@ def _meshes(count: int) -> Iterator[dict[str, int]]:
 def changed(cfg: ExperimentConfig, overrides: dict[str, object]) -> ExperimentConfig:
     """Returns the config with overrides, given by dotted names."""
     for name, value in overrides.items():
-        part, field = name.split(".")
-        cfg = dataclasses.replace(
-            cfg, **{part: dataclasses.replace(getattr(cfg, part), **{field: value})}
-        )
+        section_name, field = name.split(".")
+        section = dataclasses.replace(getattr(cfg, section_name), **{field: value})
+        cfg = dataclasses.replace(cfg, **{section_name: section})
     return cfg

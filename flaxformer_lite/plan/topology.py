@@ -78,27 +78,28 @@ class Topology:
 
 
 def parse(text: str) -> Topology:
-    """Parses a topology: a grid such as `v5e:16x16`, or a name such as `v5e-256`, `v5litepod-256`,
-    `v5p-128` (64 chips).
+    """Parses a topology.
+
+    It is a grid such as `v5e:16x16`, or a name such as `v5e-256`, `v5p-128` (64 chips).
 
     Raises:
       ConfigError: there is no such machine; the message suggests names.
     """
-    found = PATTERN.fullmatch(text.strip().lower().removeprefix("tpu-").replace("_", "-"))
-    name = found and ALIASES.get(found["chip"], found["chip"])
-    if not found or name not in CHIPS:
-        near = registry.nearest(found["chip"], [*CHIPS, *ALIASES]) if found else ""
+    match = PATTERN.fullmatch(text.strip().lower().removeprefix("tpu-").replace("_", "-"))
+    name = match and ALIASES.get(match["chip"], match["chip"])
+    if not match or name not in CHIPS:
+        near = registry.nearest(match["chip"], [*CHIPS, *ALIASES]) if match else ""
         raise ConfigError(f"--topology={text}: no such machine{near}; try {EXAMPLES}.")
     chip = CHIPS[name]
-    sizes = tuple(int(n) for n in found["size"].split("x"))
+    sizes = tuple(int(n) for n in match["size"].split("x"))
     if min(sizes) < 1:
         raise ConfigError(f"--topology={text}: no chips; try {EXAMPLES}.")
     if chip.maker == "gpu":
         return Topology(chip, (math.prod(sizes),))
-    if found["mark"] == "-" or len(sizes) == 1:
-        return Topology(
-            chip, _grid(text, chip, sizes, by_cores=found["mark"] == "-" and name in BY_CORES)
-        )
+    is_name = match["mark"] == "-"
+    if is_name or len(sizes) == 1:
+        grid = _grid(text, chip, sizes, by_cores=is_name and name in BY_CORES)
+        return Topology(chip, grid)
     if len(sizes) != chip.axes:
         example = "4x4x4" if chip.axes == 3 else "16x16"
         raise ConfigError(
@@ -109,28 +110,24 @@ def parse(text: str) -> Topology:
 
 
 def _grid(text: str, chip: Chip, sizes: tuple[int, ...], *, by_cores: bool) -> tuple[int, ...]:
-    """Returns the grid that a maker's name stands for: powers of two, as equal as possible, the
-    longest last."""
+    """Returns the grid of a maker's name: powers of two, as equal as possible, ascending."""
     count = math.prod(sizes)
     unit = "cores" if by_cores else "chips"
     chips = count // 2 if by_cores else count
     largest = LARGEST.get(chip.name, 2**13)
-    if (
-        len(sizes) > 1
-        or chips & (chips - 1)
-        or not 0 < chips <= largest
-        or (by_cores and count % 2)
-    ):
-        examples = [n * (2 if by_cores else 1) for n in (4, 16, 64, 256)]
+    is_power_of_two = not chips & (chips - 1)
+    is_half_a_chip = by_cores and count % 2
+    if len(sizes) > 1 or not is_power_of_two or not 0 < chips <= largest or is_half_a_chip:
+        per_chip = 2 if by_cores else 1
+        examples = ", ".join(f"{chip.name}-{n * per_chip}" for n in (4, 16, 64, 256))
+        grid = "4x4x4" if chip.axes == 3 else "4x4"
         raise ConfigError(
-            f"--topology={text}: no slice of {count} {unit}; try"
-            f" {', '.join(f'{chip.name}-{n}' for n in examples)}, or a grid such as"
-            f" {chip.name}:{'4x4x4' if chip.axes == 3 else '4x4'}."
+            f"--topology={text}: no slice of {count} {unit}; try {examples}, or a grid such as"
+            f" {chip.name}:{grid}."
         )
     power = chips.bit_length() - 1
     if chip.axes == 3 and chips == 4:
         return (2, 2, 1)
-    sides = [
-        power // chip.axes + (axis >= chip.axes - power % chip.axes) for axis in range(chip.axes)
-    ]
-    return tuple(2**side for side in sides)
+    quotient, remainder = divmod(power, chip.axes)
+    powers = [quotient] * (chip.axes - remainder) + [quotient + 1] * remainder
+    return tuple(2**each for each in powers)

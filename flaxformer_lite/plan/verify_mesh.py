@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import itertools
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -24,13 +23,13 @@ from flaxformer_lite.training.program import Program
 
 # relative to a gradient's largest number; other summation orders in float32 give 1e-7 to 1e-5
 ROUNDING = 1e-4
-# relative to the largest gradient: smaller ones are compared with this (a key's bias has gradient
-# zero)
+# relative to the largest gradient; smaller ones are compared with this, as a key's bias has
+# gradient zero
 NOISE = 1e-4
 FLOAT32 = 4
-# a lookup's exchanges, by the release
+# sources of a lookup's exchanges, which depend on jax's version
 EMBEDDED = re.compile(r"token_embed|embed/(sharding_constraint|norm/add_any)$")
-# Gradient descent that keeps its gradient: after one step, its momentum is the gradient.
+# After one step of gradient descent, the momentum is the gradient.
 DESCENT = OptimizerConfig(
     name="sgd", schedule="constant", warmup_steps=0, weight_decay=0.0, clip_norm=0.0
 )
@@ -56,8 +55,7 @@ class Exchange(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """The result of a comparison; `strange` has a sentence for each exchange that the design does
-    not explain."""
+    """The result of a comparison; `strange` describes the exchanges that the design has not."""
 
     losses: tuple[float, float]  # on one device, on the mesh
     gradients: list[Gradient]  # worst first
@@ -72,8 +70,7 @@ class Verdict(NamedTuple):
 
 
 class Step(NamedTuple):
-    """The results of a step: gradients on the host, the loss, the compiled program, the compiler's
-    warnings."""
+    """A step's gradients on the host, loss, compiled program and compiler warnings."""
 
     gradients: Any
     loss: float
@@ -156,33 +153,37 @@ def _momentum(opt_state: Any) -> Any:
 
 def _compare(program: Program, wanted: Any, got: Any) -> list[Gradient]:
     noise = NOISE * max(np.abs(leaf).max() for leaf in jax.tree.leaves(wanted))
-    found = []
+    gradients = []
     params = dict(jax.tree_util.tree_leaves_with_path(program.target.params))
     trained = jax.tree_util.tree_leaves_with_path(wanted)
     for (keys, a), b in zip(trained, jax.tree.leaves(got), strict=True):
         param = params[keys]
         largest = float(np.abs(a).max())
-        apart = float(np.abs(a - b).max())
-        # NaN differs from every number.
-        difference = apart / max(largest, noise) if math.isfinite(apart) else math.inf
-        found.append(Gradient(path_of(keys), a.shape, param.sharding.spec, largest, difference))
-    return sorted(found, key=lambda gradient: -gradient.difference)
+        distance = float(np.abs(a - b).max())
+        difference = math.inf  # NaN differs from every number
+        if math.isfinite(distance):
+            difference = distance / max(largest, noise)
+        spec = param.sharding.spec
+        gradients.append(Gradient(path_of(keys), a.shape, spec, largest, difference))
+    return sorted(gradients, key=lambda gradient: -gradient.difference)
 
 
 def _exchanges(program: Program, module: hlo.Module) -> list[Exchange]:
     times: collections.Counter[tuple[str, tuple[str, ...]]] = collections.Counter()
     size = times.copy()
-    for found in hlo.collectives(module):
-        key = found.kind, hlo.mesh_axes(found.groups, program.mesh.shape)
-        times[key] += found.times
-        size[key] += found.times * found.bytes
+    for collective in hlo.collectives(module):
+        key = collective.kind, hlo.mesh_axes(collective.groups, program.mesh.shape)
+        times[key] += collective.times
+        size[key] += collective.times * collective.bytes
     exchanges = (Exchange(*key, times[key], size[key]) for key in times)
     return sorted(exchanges, key=lambda exchange: -exchange.bytes)
 
 
 def _strange(program: Program, module: hlo.Module) -> Iterator[str]:
-    """Finds moved activations; the design has only sums, gathered weights and the ring of context
-    parallelism."""
+    """Finds exchanged activations.
+
+    The design has only sums, gathered weights and the ring of context parallelism.
+    """
     cfg = program.cfg
     mesh = program.mesh.shape
     parts = cfg.train.accumulate * mesh["data"] * mesh["fsdp"] * mesh["context"]
@@ -209,12 +210,12 @@ def _strange(program: Program, module: hlo.Module) -> Iterator[str]:
 
 
 def _parts_of_weights(program: Program) -> set[int]:
-    """Returns the possible sizes of a weight, of one of its layers, and of either after splits of
-    the mesh."""
-    sizes = program.mesh.shape.values()
-    ways = {
-        math.prod(some) for n in range(len(sizes) + 1) for some in itertools.combinations(sizes, n)
-    }
-    leaves = [leaf for leaf in jax.tree.leaves(program.target.params) if leaf.ndim > 1]
-    whole = {leaf.size // layers for leaf in leaves for layers in (1, leaf.shape[0])}
-    return {size // way for size in whole for way in ways}
+    """Returns the possible sizes of a weight and of one of its layers, after splits of the mesh."""
+    ways = {1}
+    for size in program.mesh.shape.values():
+        ways |= {way * size for way in ways}
+    unsplit = set()
+    for leaf in jax.tree.leaves(program.target.params):
+        if leaf.ndim > 1:
+            unsplit |= {leaf.size, leaf.size // leaf.shape[0]}
+    return {size // way for size in unsplit for way in ways}

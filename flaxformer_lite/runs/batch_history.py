@@ -1,5 +1,7 @@
-"""The rows that the steps of a run saw, from its workdir alone: what batches are a function of is
-all there."""
+"""Reconstructs the rows of any past step from the workdir.
+
+Batches are a function of the config, the data and the step, so that nothing is logged for this.
+"""
 
 import contextlib
 import dataclasses
@@ -16,13 +18,13 @@ from flaxformer_lite.runs.provenance import Row, TableOrigins, TextOrigins
 from flaxformer_lite.runs.report import metrics
 from flaxformer_lite.runtime.progress import counting
 
-QUICK = 1 << 30  # bytes of text that a run in progress looks through
-COUNTED = 1 << 12  # positions between two signs of progress
+QUICK = 1 << 30  # most bytes of text that a run in progress looks through
+COUNTED = 1 << 12  # positions between two updates of the progress bar
 
 
 @dataclasses.dataclass(frozen=True)
-class Past:
-    """The training rows of a run by step, the same for any number of processes.
+class BatchHistory:
+    """The training rows of a run by step; they are the same for any number of processes.
 
     Attributes:
       cfg: the run's resolved config.
@@ -38,24 +40,18 @@ class Past:
 
     @functools.cached_property
     def _origins(self) -> dict[str, TextOrigins | TableOrigins]:
-        """Where rows come from by the name of their source, which is empty outside a mixture."""
+        """The origins of rows by the name of their source; the name is empty outside a mixture."""
         if mixture := self.data.mixture:
             return {
                 name: TextOrigins(self.cfg.data, rows.corpus)
                 for name, rows in mixture.sources.items()
             }
-        corpus = self.data.corpus
-        return {
-            "": (
-                TextOrigins(self.cfg.data, corpus)
-                if corpus is not None
-                else TableOrigins(self.cfg.data)
-            )
-        }
+        if self.data.corpus is not None:
+            return {"": TextOrigins(self.cfg.data, self.data.corpus)}
+        return {"": TableOrigins(self.cfg.data)}
 
     def rows(self, step: int) -> list[Row]:
-        """Returns the rows of the whole batch of a step, counted from 1, as the records and the
-        number in them.
+        """Returns the rows of a step's whole batch; steps count from 1.
 
         Raises:
           ConfigError: the run has no such step.
@@ -67,17 +63,21 @@ class Past:
         return [self._find(position) for position in range((step - 1) * size, step * size)]
 
     def places(self, step: int) -> list[list[str]]:
-        """Returns for each row of a step the files and lines that it came from."""
+        """Returns the files and lines of each row of a step."""
         rows = self.rows(step)
-        places = dict[int, list[str]]()
+        places: list[list[str]] = [[] for _ in rows]
         for name, origins in self._origins.items():
-            own = [number for number, (records, _) in enumerate(rows) if _source(records) == name]
-            places |= dict(zip(own, origins.places([rows[number] for number in own]), strict=True))
-        return [places[number] for number in range(len(rows))]
+            numbers = [i for i, (records, _) in enumerate(rows) if _source(records) == name]
+            of_source = origins.places([rows[i] for i in numbers])
+            for i, row_places in zip(numbers, of_source, strict=True):
+                places[i] = row_places
+        return places
 
     def named(self, step: int) -> list[str]:
-        """Returns the places of each row of a step as one text; [] where that would take long, or
-        the text is gone."""
+        """Returns the places of each row of a step as one text.
+
+        [] if that would take long, or the data is gone.
+        """
         if sum(origins.size for origins in self._origins.values()) <= QUICK:
             with contextlib.suppress(OSError, ConfigError):
                 return [", ".join(places) for places in self.places(step)]
@@ -88,33 +88,35 @@ class Past:
         return [self._text(records, row) for records, row in self.rows(step)]
 
     def saw(self, wanted: str, last: int) -> Iterator[tuple[int, int]]:
-        """Yields each step up to `last`, and the row in its batch, that held a document (`rows` of
-        runs/provenance.py)."""
+        """Yields the steps up to `last`, and the rows in their batches, that held a document.
+
+        For what `wanted` may be, see `rows` in runs/provenance.py.
+        """
         size = self.cfg.train.batch_size
         find = self._find
         missing = set[str]()
 
         @functools.cache
-        def held(records: Any) -> frozenset[int]:
+        def matches(records: Any) -> frozenset[int]:
             name = _source(records)
             try:
                 return frozenset(self._origins[name].rows(records, wanted).tolist())
             except ConfigError:
                 missing.add(name)
-                if missing == set(self._origins) == {""}:
+                if missing != set(self._origins):  # another source may have it
+                    return frozenset()
+                if missing == {""}:
                     raise
-                if missing == set(self._origins):
-                    raise ConfigError(
-                        f"--document={wanted}: not in the training text of"
-                        f" {', '.join(sorted(missing))}, of which parts are held out; name a"
-                        " FILE:LINE, or words of the text."
-                    ) from None
-                return frozenset()
+                raise ConfigError(
+                    f"--document={wanted}: not in the training text of"
+                    f" {', '.join(sorted(missing))}, of which parts are held out; name a FILE:LINE,"
+                    " or words of the text."
+                ) from None
 
         with counting("looking through the steps", last * size) as advance:
             for position in range(last * size):
                 records, row = find(position)
-                if row in held(records):
+                if row in matches(records):
                     yield position // size + 1, position % size
                 if position % COUNTED == 0:
                     advance(COUNTED)
@@ -129,24 +131,24 @@ def _source(records: Any) -> str:
     return getattr(records, "source", "")
 
 
-def open_past(folder: Path, *, allow_plugins: registry.Allowed = False) -> Past:
-    """Opens the data of a run as it was trained on, with the tokenizer that the run keeps.
+def open_history(folder: Path, *, allow_plugins: registry.Allowed = False) -> BatchHistory:
+    """Opens the data that a run was trained on, with the tokenizer that the run keeps.
 
     Args:
       folder: the workdir.
       allow_plugins: as in `load_pretrained`.
 
     Raises:
-      ConfigError: it is no workdir, or text or tables have changed since.
+      ConfigError: the folder is no workdir, or text or tables have changed since.
     """
     cfg = read_config(folder, allow_plugins=allow_plugins)
-    past = Past(cfg, open_dataset(cfg))
-    check_data(folder, past.data)
-    return past
+    history = BatchHistory(cfg, open_dataset(cfg))
+    check_data(folder, history.data)
+    return history
 
 
 def read_config(folder: Path, *, allow_plugins: registry.Allowed = False) -> ExperimentConfig:
-    """Reads the config of a run, to be used with its own copy of the tokenizer."""
+    """Reads the config of a run, with the run's copy of the tokenizer."""
     if not workdir.is_workdir(folder):
         raise ConfigError(
             f"--workdir={folder}: no run has written a config.json there; pass the --workdir of a"
@@ -158,19 +160,16 @@ def read_config(folder: Path, *, allow_plugins: registry.Allowed = False) -> Exp
 
 
 def check_data(folder: Path, data: Dataset) -> None:
-    """Refuses data that are not those of the run; raises ConfigError."""
-    kept = workdir.data_fingerprint(folder)
-    if kept and kept != data.fingerprint:
+    """Raises ConfigError if data differs from that of the run."""
+    recorded = workdir.data_fingerprint(folder)
+    if recorded and recorded != data.fingerprint:
         raise ConfigError(
-            f"--workdir={folder}: the text or table has changed since the run read it ({kept} ->"
-            f" {data.fingerprint}), so its batches cannot be made again; restore it."
+            f"--workdir={folder}: the text or table has changed since the run read it ({recorded}"
+            f" -> {data.fingerprint}), so its batches cannot be reconstructed; restore it."
         )
 
 
 def last_step(folder: Path, cfg: ExperimentConfig) -> int:
-    """Returns the last step that metrics.jsonl records, or that of the whole run before its first
-    record."""
-    return (
-        max((record["step"] for record in metrics.read(folder / "metrics.jsonl")), default=0)
-        or cfg.train.steps
-    )
+    """Returns the last step in metrics.jsonl, or `train.steps` if it has no record yet."""
+    steps = [record["step"] for record in metrics.read(folder / "metrics.jsonl")]
+    return max(steps, default=0) or cfg.train.steps

@@ -1,5 +1,7 @@
-"""The best evaluation of a run by `train.best`: its weights are kept in best/, and `train.patience`
-counts from it."""
+"""The best evaluation of a run by `train.best`.
+
+Its weights are kept in best/, and `train.patience` counts from it.
+"""
 
 import math
 from collections.abc import Mapping
@@ -20,8 +22,7 @@ class Best(NamedTuple):
 
 
 class Selection:
-    """Keeps the weights of the best evaluation, and tells when too many have passed without a
-    better one.
+    """Keeps the weights of the best evaluation, and stops a run that no longer improves.
 
     Evaluations before the first step do not count, and an equal value is no better.
 
@@ -64,15 +65,14 @@ class Selection:
     def save(self, step: int, params: Any, meta: dict[str, Any]) -> None:
         """Saves the best weights in the background.
 
-        A run that was killed after it had saved them and before its next checkpoint comes by here
-          again: they stay.
+        A run that was killed between this and its next checkpoint repeats the step; the weights
+        are kept.
         """
         if self._checkpoints and self._checkpoints.latest_step != step:
             self._checkpoints.save(step, {"params": params}, meta)
 
     def wait(self) -> None:
-        """Waits until the best weights are on disk, before a checkpoint is written that refers to
-        them."""
+        """Waits until the best weights are on disk, before a checkpoint refers to them."""
         if self._checkpoints:
             self._checkpoints.wait()
 
@@ -83,7 +83,7 @@ class Selection:
 
     @property
     def words(self) -> str:
-        """The best evaluation in words, or an empty string if there is none."""
+        """A description of the best evaluation, or an empty string if there is none."""
         if not self.best.step:
             return ""
         stopped = f", and {self.stopped}" if self.stopped else ""
@@ -95,8 +95,6 @@ class Selection:
     @property
     def stopped(self) -> str:
         """Why the run ends before its last step, or an empty string if it does not."""
-        return (
-            f"no better in {self.best.waited} evaluations since (train.patience)"
-            if self.stalled
-            else ""
-        )
+        if not self.stalled:
+            return ""
+        return f"no better in {self.best.waited} evaluations since (train.patience)"

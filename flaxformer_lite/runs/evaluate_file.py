@@ -1,4 +1,4 @@
-"""A trained model applied to a file: its metrics there, and what it predicts for each row."""
+"""Evaluates a trained model on a file: metrics, and predictions for each row."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ from flaxformer_lite.text import tokenizer
 from flaxformer_lite.training import evaluate, packing, program
 from flaxformer_lite.training.bound_models import Models
 
-USUAL_LENGTH = 512  # tokens of an example, where a published model says nothing else
+USUAL_LENGTH = 512  # tokens of an example, unless the published model specifies it
 
 
 class Trained(NamedTuple):
@@ -45,8 +45,10 @@ class Trained(NamedTuple):
     fitted: dict[str, Any] | None = None  # what the baseline learned from the training examples
 
     def baseline(self, data: Dataset) -> tuple[str, float] | None:
-        """Returns the name and headline value of the objective's baseline on the examples; None if
-        it learns from training examples, and they are not known."""
+        """Returns the name and headline value of the objective's baseline on the examples.
+
+        None if the baseline is fitted to training examples and these are not known.
+        """
         try:
             return data.objective.baseline(data, self.fitted)
         except (KeyError, TypeError, ValueError, IndexError) as error:
@@ -58,8 +60,10 @@ class Trained(NamedTuple):
     def evaluate(
         self, data: Dataset, *, scored: bool = True
     ) -> tuple[dict[str, float], dict[str, np.ndarray]]:
-        """Computes the objective's metrics (if `scored`), and its predictions for all examples in
-        the order of the records."""
+        """Computes the objective's metrics (if `scored`) and its predictions.
+
+        Predictions are in the order of the records.
+        """
         objective = data.objective
         size = min(self.cfg.train.batch_size, data.num_examples)
         packs = not packing.obstacle(self.cfg.model, self.model)

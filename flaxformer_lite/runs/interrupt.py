@@ -1,8 +1,7 @@
-"""Signals that ask a run to end: SIGTERM, SIGHUP and ctrl-C, heard by a thread of their own.
+"""Handles SIGTERM, SIGHUP and ctrl-C, the signals that end a run, in a thread of their own.
 
-A signal handler that raises is of no use: the exception is lost where Python ignores exceptions, as
-  in a callback of
-the garbage collector, and comes late while the main thread is inside a library.
+A signal handler that raises would not do: the exception is lost where Python ignores exceptions, as
+in a callback of the garbage collector, and comes late while the main thread is inside a library.
 """
 
 import contextlib
@@ -19,14 +18,14 @@ TOPIC = "stop"
 
 
 class Interrupt(contextlib.AbstractContextManager):
-    """Hears signals within a block; enter it in the main thread.
+    """Handles signals within a block; enter it in the main thread.
 
-    Within `training` the first signal is only recorded, by all processes. Elsewhere, and for the
-    second time, it ends the process. While another library owns Python's wakeup file in the main
-    thread, as uvloop does, signals are lost.
+    Within `training` the first signal is recorded, on all processes, and ends the run after a step.
+    Elsewhere, and the second time, it ends the process. While another library owns Python's wakeup
+    file in the main thread, as uvloop does, signals are lost.
 
     Args:
-      end: ends the process because of a signal; called in another thread.
+      end: ends the process because of a signal; called in the other thread.
 
     Attributes:
       caught: "SIGTERM", "SIGHUP" or "SIGINT" once any process has received a signal while training,
@@ -40,24 +39,24 @@ class Interrupt(contextlib.AbstractContextManager):
         self._end = end
         self._group = ALONE
         self._step = 0
-        self._training = self._asked = False
+        self._training = False
+        self._stopping = False
         self._last: int | None = None
         self._lock = threading.Lock()
         self.caught = ""
         self.by = 0
 
     def __enter__(self) -> "Interrupt":
-        # as under nohup
-        hangup = [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN else []
-        self._before = {
-            number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, *hangup)
-        }
+        handled = [signal.SIGTERM, signal.SIGINT]
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup ignores it
+            handled.append(signal.SIGHUP)
+        self._before = {number: signal.getsignal(number) for number in handled}
         self._terminals = _terminals()
-        self._heard, self._tell = os.pipe()
-        os.set_blocking(self._tell, False)
-        self._thread = threading.Thread(target=self._hear, daemon=True)
+        self._pipe_out, self._pipe_in = os.pipe()
+        os.set_blocking(self._pipe_in, False)
+        self._thread = threading.Thread(target=self._receive, daemon=True)
         self._thread.start()
-        self._wakeup = signal.set_wakeup_fd(self._tell)
+        self._wakeup = signal.set_wakeup_fd(self._pipe_in)
         for number in self._before:
             signal.signal(number, lambda *_: None)
         return self
@@ -67,14 +66,13 @@ class Interrupt(contextlib.AbstractContextManager):
             if handler is not None:  # one from C, which Python cannot put back
                 signal.signal(number, handler)
         signal.set_wakeup_fd(self._wakeup)
-        os.close(self._tell)
+        os.close(self._pipe_in)
         self._thread.join()
-        os.close(self._heard)
+        os.close(self._pipe_out)
 
     @contextlib.contextmanager
     def training(self, start: int, group: Processes = ALONE) -> Iterator[None]:
-        """Lets the first signal within the block end the run after a step, the same one on every
-        process.
+        """Lets the first signal within the block end the run after a step, on all processes.
 
         Args:
           start: number of steps already done.
@@ -96,20 +94,18 @@ class Interrupt(contextlib.AbstractContextManager):
             self._step = step
             return self._last is not None and step >= self._last
 
-    def _hear(self) -> None:
-        while received := os.read(self._heard, 1):
+    def _receive(self) -> None:
+        while received := os.read(self._pipe_out, 1):
             if received[0] not in self._before:
                 continue
             number = signal.Signals(received[0])
-            if (
-                number == signal.SIGHUP
-            ):  # from a terminal that is gone, to which no more can be written
+            if number == signal.SIGHUP:  # the terminal is gone; writing to it would fail
                 for terminal in self._terminals:
                     os.dup2(os.open(os.devnull, os.O_WRONLY), terminal)
-            if not self._training or self._asked:
+            if not self._training or self._stopping:
                 self._end(number)
                 continue
-            self._asked = True
+            self._stopping = True
             line = f"\n{number.name}: stopping after this step; once more stops at once.\n"
             with contextlib.suppress(OSError):  # nobody may read stderr
                 os.write(_stderr(), line.encode())
@@ -120,20 +116,21 @@ class Interrupt(contextlib.AbstractContextManager):
                 self._group.announce(TOPIC, json.dumps([self._group.index, number.name]))
 
     def _agree(self, news: str) -> None:
-        """Agrees on the last step, in a thread, even while the main one waits for a device. No
-        process passes its next `after` until all agree; they stop one step after the latest that
-        any has passed."""
+        """Agrees on the last step with the other processes.
+
+        It runs in a thread, even while the main one waits for a device. No process passes its next
+        `after` until all agree; they stop one step after the latest that any has passed.
+        """
         with self._lock:
             self._last = self._group.coordinate(TOPIC, self._step, max) + 1
             self.by, self.caught = json.loads(news)
 
 
 def _stderr() -> int:
-    """Returns the file descriptor of stderr, which code below Python loses in a run of several
-    processes."""
+    """Returns the file descriptor of stderr; in multi-process runs it is not 2."""
     try:
         return sys.stderr.fileno()
-    except (OSError, ValueError):  # one that is no file, or closed
+    except (OSError, ValueError):  # stderr is no file, or closed
         return 2
 
 

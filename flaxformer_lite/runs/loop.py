@@ -12,7 +12,7 @@ from flaxformer_lite.checkpoints.manager import Checkpoints, first_line
 from flaxformer_lite.checkpoints.mirror import Mirror, mirrored, place_of
 from flaxformer_lite.checkpoints.workdir import newest_first, write_inputs
 from flaxformer_lite.config import ExperimentConfig, from_config_dict
-from flaxformer_lite.runs.batch_history import Past
+from flaxformer_lite.runs.batch_history import BatchHistory
 from flaxformer_lite.runs.best import Best, Selection
 from flaxformer_lite.runs.interrupt import Interrupt
 from flaxformer_lite.runs.report import text
@@ -30,7 +30,7 @@ from flaxformer_lite.runs.watchers.estimate import Estimate
 from flaxformer_lite.runs.watchers.finite import Finite
 from flaxformer_lite.runs.watchers.pace import Pace
 from flaxformer_lite.runs.watchers.profile import Profile
-from flaxformer_lite.runs.watchers.spikes import Spikes, culprits
+from flaxformer_lite.runs.watchers.spikes import Spikes, suspect_rows
 from flaxformer_lite.runs.watchers.tracking import Tracking, check_installed
 from flaxformer_lite.runs.watchers.upload import Upload
 from flaxformer_lite.runs.watchers.watchdog import Watchdog
@@ -56,7 +56,7 @@ def run(
         and report.html.
       group: the processes of the run; each writes its part of the checkpoints, and process 0
         everything else.
-      interrupt: hears signals; by default they do what they do elsewhere in the program.
+      interrupt: handles signals; by default they keep their usual handlers.
 
     Returns:
       The signal that ended the run early, such as "SIGTERM"; "" if it ran to its end.
@@ -143,14 +143,14 @@ def _in_background(
     group: Processes,
     clock: Clock,
 ) -> tuple[Experiment, Callable[[], TrainState]]:
-    """Begins to compile the steps and to make the first state, if they will be needed."""
+    """Starts compiling the steps and creating the first state, if they will be needed."""
     cfg = experiment.cfg
     make: Callable[[], TrainState] = functools.partial(
         initial_state, experiment.program, cfg.train.init_from
     )
     if (latest or 0) < cfg.train.steps:
         needed = ("train_step", "eval_step") if latest else ("eval_step", "train_step")
-        # a thread that reads files outlives ctrl-c
+        # ctrl-C would not stop a thread that reads files
         reads = cfg.train.init_from or experiment.weights
         if latest is None and not reads:
             make = stack.enter_context(precompile.making(make))
@@ -163,8 +163,7 @@ def _in_background(
 
 
 def _meter(experiment: Experiment, clock: Clock, recorder: Recorder) -> Meter:
-    """Returns a meter that knows the time of the run's earlier starts, as far as it was
-    recorded."""
+    """Returns a meter that includes the recorded time of the run's earlier starts."""
     peak = flops.peak(experiment.program.mesh.devices.flat[0])
     earlier = seconds(recorder.history)
     clock.seconds["repeated"] += seconds(recorder.dropped).total()
@@ -183,9 +182,13 @@ def _guards(
     group: Processes,
     record: dict[str, Any],
 ) -> list[Watcher]:
-    """Lists what looks after the loss, before all others."""
-    rows = Past(experiment.cfg, experiment.train_data).named if group.first else lambda step: []
-    finite = Finite(checkpoints, lambda step: culprits(rows(step), place, step))
+    """Returns the watchers that guard the loss, which come before all others."""
+    rows = (
+        BatchHistory(experiment.cfg, experiment.train_data).named
+        if group.first
+        else lambda step: []
+    )
+    finite = Finite(checkpoints, lambda step: suspect_rows(rows(step), place, step))
     return [finite, Spikes(rows, place, recorder, terminal.note, record.get("losses", ()))]
 
 
@@ -197,7 +200,7 @@ def _watchers(
     group: Processes,
     clock: Clock,
 ) -> list[Watcher]:
-    """Lists what hears of the run's progress, in the order in which each hears of it."""
+    """Returns the other watchers, in the order in which they are notified."""
     cfg = experiment.cfg
     step = experiment.program.train_step
     note = terminal.note
@@ -221,8 +224,11 @@ def _watchers(
 def _begin(
     experiment: Experiment, checkpoints: Checkpoints, make: Callable[[], TrainState]
 ) -> tuple[TrainState, int, dict[str, Any], list[str]]:
-    """Restores the newest checkpoint, or makes a new state; returns (state, steps done, its record,
-    notices)."""
+    """Restores the newest checkpoint, or creates a new state.
+
+    Returns:
+      The state, the steps done, the checkpoint's record and notices.
+    """
     cfg = experiment.cfg
     target = experiment.program.saved(experiment.program.target)
     restored = checkpoints.restore(

@@ -1,5 +1,4 @@
-"""Where training rows come from: the file and line of each piece of text, and the rows that hold a
-given text."""
+"""Maps training rows to their files and lines, and a given text to the rows that hold it."""
 
 import functools
 import itertools
@@ -18,51 +17,51 @@ from flaxformer_lite.data.corpus import Corpus
 from flaxformer_lite.data.split import Document, split_of
 from flaxformer_lite.storage import compressed, content_cache
 
-MOST = 1000  # places where a text is spelled that are looked up
-PLACE = re.compile(r"(.+?)(?::~?|, row |, token )(\d+)")  # as `places` writes them
+MOST = 1000  # most occurrences of a text that are looked up
+PLACE = re.compile(r"(.+?)(?::~?|, row |, token )(\d+)")  # the form of `places`
 Row = tuple[Any, int]  # the records, and the number of a row in them
 
 
 class TextOrigins:
-    """The places of the training documents of a text; they are found in one pass over its files,
-    and cached.
+    """The places of the training documents of a text, found in one pass over its files and cached.
 
     Attributes:
-      size: bytes of text to look through for the first place.
+      size: bytes of text to read before the first place is known.
     """
 
     def __init__(self, cfg: DataConfig, corpus: Corpus):
         self._cfg = cfg
         self._source = corpus.source
-        self._known = corpus.tokenizer
+        self._tokenizer = corpus.tokenizer
         self._tokens = corpus.tokens["train"]
         self._key = corpus.fingerprint
         self.size = corpus.source.size
-        # of a long text, several times its size
+        # one: for a long text it takes several times its size
         self._bytes = functools.lru_cache(maxsize=1)(self._bytes_before)
 
     def places(self, rows: Sequence[Row]) -> list[list[str]]:
-        """Returns the places of the pieces of each row: `FILE:LINE`, or `FILE, row 3`, or `FILE,
-        token 1234`.
+        """Returns the places of each row's pieces: `FILE:LINE`, `FILE, row 3` or `FILE, token 99`.
 
-        A line of plain text has a `~` where the tokenizer does not keep all of the text, so that it
-        is estimated.
+        A line of plain text is estimated, and written with a `~`, if the tokenizer does not keep
+        all of the text.
         """
-        pieces = [
-            range(int(records.first[row]), int(records.first[row + 1])) for records, row in rows
-        ]
-        at = [
-            [int(records.start[p]) for p in own]
-            for (records, _), own in zip(rows, pieces, strict=True)
-        ]
-        lines = self._line_ends({self._document(start) for starts in at for start in starts})
-        return [list(dict.fromkeys(self._place(start, lines) for start in starts)) for starts in at]
+        starts_of_rows: list[list[int]] = []
+        for records, row in rows:
+            pieces = range(int(records.first[row]), int(records.first[row + 1]))
+            starts_of_rows.append([int(records.start[piece]) for piece in pieces])
+        documents_read = {self._document(start) for starts in starts_of_rows for start in starts}
+        lines = self._line_ends(documents_read)
+        places = []
+        for starts in starts_of_rows:
+            unique = dict.fromkeys(self._place(start, lines) for start in starts)
+            places.append(list(unique))
+        return places
 
     def rows(self, records: Any, wanted: str) -> np.ndarray:
-        """Returns the rows of a packing that hold a document `FILE:LINE` or `FILE:ROW`, one by
-        number, or a text; ascending.
+        """Returns the rows of a packing that hold a document, ascending.
 
-        Of a plain text, these are the rows of that line.
+        The document is `FILE:LINE`, `FILE:ROW`, a number or a text. Of a plain text, these are the
+        rows of that line.
 
         Raises:
           ConfigError: the training text has no such document.
@@ -76,20 +75,24 @@ class TextOrigins:
 
     @functools.cached_property
     def _begins(self) -> np.ndarray:
-        """Where each document begins: the number of its file, its line, row or token there, its
-        bytes; int64 [documents, 3]."""
+        """The beginning of each document, int64 [documents, 3].
+
+        Columns are the number of its file; its line, row or token there; its size in bytes.
+        """
+
+        def sizes() -> Iterator[tuple[int, int, int]]:
+            for file, at, document in self._training():
+                yield file, at, len("".join(document).encode())
 
         def write(folder: Any) -> None:
-            if self._source.has_tokens:
-                args = self._source.files, self._known, self._cfg.held_out, self._source.where
-                found: Any = token_files.training_begins(*args)
-            else:
-                found = (
-                    (*place, len("".join(document).encode()))
-                    for *place, document in self._training()
+            source = self._source
+            begins: Any = sizes()
+            if source.has_tokens:
+                begins = token_files.training_begins(
+                    source.files, self._tokenizer, self._cfg.held_out, source.where
                 )
             with (folder / "begins").open("wb") as file:
-                file.writelines(struct.pack("=3q", *one) for one in found)
+                file.writelines(struct.pack("=3q", *begin) for begin in begins)
 
         folder = content_cache.folder(self._cfg.cache, f"places-{self._key}", write)
         return np.memmap(folder / "begins", np.int64, "r").reshape(-1, 3)
@@ -99,16 +102,14 @@ class TextOrigins:
         source = self._source
         split = split_of(source.documents(), self._cfg.held_out, source.where)
         for file, line, document in source.placed():
-            yield from (
-                (file, line, part) for name, part in split.deal([document]) if name == "train"
-            )
+            for name, part in split.deal([document]):
+                if name == "train":
+                    yield file, line, part
 
     def _document(self, token: int) -> int:
-        """Returns the number of the document that a token is of, whose texts are one after
-        another."""
-        return int(np.searchsorted(self._tokens.offsets, token, side="right") - 1) // len(
-            self._source.fields
-        )
+        """Returns the number of a token's document; the texts of a document are consecutive."""
+        text = int(np.searchsorted(self._tokens.offsets, token, side="right") - 1)
+        return text // len(self._source.fields)
 
     def _place(self, token: int, lines: dict[int, np.ndarray]) -> str:
         number = self._document(token)
@@ -124,33 +125,31 @@ class TextOrigins:
         return f"{path}:{line}" if is_exact else f"{path}:~{line}"
 
     def _bytes_before(self, text: int, size: int) -> tuple[np.ndarray, bool]:
-        """Returns how many bytes of a text come before each of its tokens, and whether the
-        tokenizer keeps all of them."""
+        """Counts the bytes of a text before each of its tokens.
+
+        Also returns whether the tokenizer keeps all bytes; if not, the counts are estimated.
+        """
         begin, end = self._tokens.offsets[text : text + 2]
         before = np.cumsum(np.concatenate([[0], self._sizes[self._tokens.ids[begin:end]]]))
         return before * (size / max(int(before[-1]), 1)), before[-1] == size
 
     @functools.cached_property
     def _sizes(self) -> np.ndarray:
-        return np.asarray([len(piece) for piece in self._known.pieces()])
+        return np.asarray([len(piece) for piece in self._tokenizer.pieces()])
 
     def _line_ends(self, numbers: set[int]) -> dict[int, np.ndarray]:
-        """Returns where the lines end, in bytes, of those of the documents that are plain text."""
-        wanted = {
-            (int(self._begins[number][0]), int(self._begins[number][1])): number
-            for number in numbers
-        }
-        found = {}
+        """Returns the ends of lines, in bytes, of those documents that are plain text."""
+        source = self._source
+        wanted = {tuple(map(int, self._begins[number][:2])): number for number in numbers}
+        ends = {}
         for file in {file for file, _ in wanted}:
-            if self._is_plain(file):
-                for line, (text,) in documents.read(
-                    self._source.files[file], self._source.where, self._source.fields
-                ):
-                    if (file, line) in wanted:
-                        found[wanted[file, line]] = np.flatnonzero(
-                            np.frombuffer(text.encode(), np.uint8) == ord("\n")
-                        )
-        return found
+            if not self._is_plain(file):
+                continue
+            for line, (text,) in documents.read(source.files[file], source.where, source.fields):
+                if (file, line) in wanted:
+                    letters = np.frombuffer(text.encode(), np.uint8)
+                    ends[wanted[file, line]] = np.flatnonzero(letters == ord("\n"))
+        return ends
 
     def _is_plain(self, file: int) -> bool:
         path = self._source.files[file]
@@ -161,24 +160,27 @@ class TextOrigins:
         )
 
     def _ranges(self, wanted: str) -> list[tuple[int, int]]:
-        """Returns the tokens, each from one to before another, of what `rows` looks for."""
+        """Returns the token ranges, as (begin, end), of what `rows` looks for."""
         place = PLACE.fullmatch(wanted)
-        found = []
+        files = []
+        if place:
+            files = [i for i, path in enumerate(self._source.files) if _is(str(path), place[1])]
+        ranges = []
         if wanted.isdecimal():
-            found = [self._all(int(wanted))] if int(wanted) < len(self._begins) else []
-        elif place and (
-            files := [i for i, path in enumerate(self._source.files) if _is(str(path), place[1])]
-        ):
-            found = [near for file in files for near in self._near(file, int(place[2]))]
+            if int(wanted) < len(self._begins):
+                ranges.append(self._all(int(wanted)))
+        elif place and files:
+            for file in files:
+                ranges += self._near(file, int(place[2]))
         elif not self._source.has_tokens:
-            found = list(itertools.islice(self._spelled(wanted), MOST))
-        if not found:
+            ranges = list(itertools.islice(self._spelled(wanted), MOST))
+        if not ranges:
             raise ConfigError(
                 f"--document={wanted}: not in the training text of {self._source.where}, or held"
                 f" out; name a FILE:LINE, one of {len(self._begins)} documents from 0, or words of"
                 " the text."
             )
-        return found
+        return ranges
 
     def _all(self, number: int) -> tuple[int, int]:
         texts = len(self._source.fields)
@@ -187,38 +189,41 @@ class TextOrigins:
 
     def _near(self, file: int, at: int) -> Iterator[tuple[int, int]]:
         """Yields the tokens of a line, row or token of a file, if it is there and not held out."""
-        own = np.flatnonzero(self._begins[:, 0] == file)
-        place = int(np.searchsorted(self._begins[own, 1], at, side="right")) - 1
-        if place < 0:
+        of_file = np.flatnonzero(self._begins[:, 0] == file)
+        last_before = int(np.searchsorted(self._begins[of_file, 1], at, side="right")) - 1
+        if last_before < 0:
             return
-        number = int(own[place])
+        number = int(of_file[last_before])
         _, first, size = map(int, self._begins[number])
         begin, end = self._all(number)
-        if self._source.has_tokens and at - first < end - begin:
-            yield begin + at - first, begin + at - first + 1
+        offset = at - first
+        if self._source.has_tokens and offset < end - begin:
+            yield begin + offset, begin + offset + 1
         elif self._is_plain(file):
             edges = [0, *(self._line_ends({number})[number] + 1).tolist(), size]
-            if at - first < len(edges) - 1 and edges[at - first] < size:
-                yield self._tokens_of(number, *edges[at - first : at - first + 2])
-        elif at == first:
+            if offset < len(edges) - 1 and edges[offset] < size:
+                yield self._tokens_of(number, edges[offset], edges[offset + 1])
+        elif offset == 0:
             yield begin, end
 
     def _spelled(self, wanted: str) -> Iterator[tuple[int, int]]:
-        """Yields the tokens of each place where the text is spelled so."""
+        """Yields the tokens of each occurrence of a text."""
+        pattern = re.compile(re.escape(wanted))
+        length = len(wanted.encode())
         for number, (_, _, document) in enumerate(self._training()):
             for text, words in enumerate(document, start=number * len(document)):
-                for match in re.finditer(re.escape(wanted), words):
+                for match in pattern.finditer(words):
                     begin = len(words[: match.start()].encode())
-                    yield self._tokens_of(
-                        text, begin, begin + len(wanted.encode()), len(words.encode())
-                    )
+                    yield self._tokens_of(text, begin, begin + length, len(words.encode()))
 
     def _tokens_of(
         self, text: int, start: int, stop: int, size: int | None = None
     ) -> tuple[int, int]:
         """Returns the tokens of some bytes of a text."""
         begin = int(self._tokens.offsets[text])
-        before, _ = self._bytes(text, int(self._begins[text, 2]) if size is None else size)
+        if size is None:
+            size = int(self._begins[text, 2])
+        before, _ = self._bytes(text, size)
         first = int(np.searchsorted(before, start, "right")) - 1
         last = int(np.searchsorted(before, stop))
         return begin + first, begin + max(last, first + 1)
@@ -228,7 +233,7 @@ class TableOrigins:
     """The rows of a table that the examples of a task are made from.
 
     Attributes:
-      size: bytes of text to look through, none as a table is in memory.
+      size: bytes of text to read: none, as a table is in memory.
     """
 
     def __init__(self, cfg: DataConfig):
@@ -236,27 +241,27 @@ class TableOrigins:
         self.size = 0
 
     def places(self, rows: Sequence[Row]) -> list[list[str]]:
-        """Returns the place of each row of a table that is in an example: `FILE, row 3`."""
-        numbers = (
-            [_number(records, own) for own in _rows_of(records, row)] for records, row in rows
-        )
-        return [[f"{self._cfg.path}, row {number}" for number in own] for own in numbers]
+        """Returns the places of the table rows that each example is made from: `FILE, row 3`."""
+        places = []
+        for records, example in rows:
+            numbers = [_number(records, row) for row in _rows_of(records, example)]
+            places.append([f"{self._cfg.path}, row {number}" for number in numbers])
+        return places
 
     def rows(self, records: Any, wanted: str) -> np.ndarray:
-        """Returns the examples of a row of the table, by its number or place, or of all rows with a
-        text; ascending.
+        """Returns the examples of a table row, by its number or place, or of all rows with a text.
+
+        They are ascending.
 
         Raises:
           ConfigError: there is no such row to train on.
         """
         place = PLACE.fullmatch(wanted)
-        number = (
-            int(wanted)
-            if wanted.isdecimal()
-            else int(place[2])
-            if place and _is(self._cfg.path, place[1])
-            else 0
-        )
+        number = 0
+        if wanted.isdecimal():
+            number = int(wanted)
+        elif place and _is(self._cfg.path, place[1]):
+            number = int(place[2])
 
         def matches(row: int) -> bool:
             if number:
@@ -264,13 +269,13 @@ class TableOrigins:
             return wanted in json.dumps(records.rows[row], default=str, ensure_ascii=False)
 
         chosen = {row for row in range(len(records.rows)) if matches(row)}
-        found = [i for i in range(len(records)) if not chosen.isdisjoint(_rows_of(records, i))]
-        if not found:
+        examples = [i for i in range(len(records)) if not chosen.isdisjoint(_rows_of(records, i))]
+        if not examples:
             raise ConfigError(
-                f"--document={wanted}: no training row of {records.table.where} is like that, or it"
-                " is held out; name a number or words of the row."
+                f"--document={wanted}: no training row of {records.table.where} matches, or it is"
+                " held out; name a number or words of the row."
             )
-        return np.asarray(found)
+        return np.asarray(examples)
 
 
 def _rows_of(records: Any, example: int) -> list[int]:

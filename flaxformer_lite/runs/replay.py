@@ -1,5 +1,4 @@
-"""A step of a run, run again: the state before it, its metrics, and the loss of each of its
-rows."""
+"""Replays a step of a run: the state before it, its metrics, and the loss of each of its rows."""
 
 import contextlib
 import functools
@@ -28,15 +27,15 @@ from flaxformer_lite.training.state import TrainState
 Values = Mapping[str, float]
 
 
-class Moment(NamedTuple):
+class ReplayPoint(NamedTuple):
     """A run just before a step.
 
     Attributes:
-      state: the train state, which a call of `experiment.program.train_step` takes over.
-      step: its number, from 1.
-      start: the checkpoint's from which the run was repeated, or 0.
-      values: the metrics of the steps since, by their numbers.
-      notices: why the numbers may differ from the run's.
+      state: the train state, which a call of `experiment.program.train_step` donates.
+      step: the number of the step, from 1.
+      start: the step of the checkpoint from which the run was repeated, or 0.
+      values: the metrics of the steps since, by step.
+      notices: reasons why the numbers may differ from the run's.
     """
 
     experiment: Experiment
@@ -48,9 +47,10 @@ class Moment(NamedTuple):
     notices: list[str]
 
 
-def before_step(folder: Path, step: int, *, allow_plugins: Allowed = False) -> Moment:
-    """Repeats a run from its nearest checkpoint up to the step before one, writing nothing into its
-    workdir.
+def before_step(folder: Path, step: int, *, allow_plugins: Allowed = False) -> ReplayPoint:
+    """Repeats a run from its nearest checkpoint until just before a step.
+
+    Nothing is written into the workdir.
 
     Args:
       folder: the workdir.
@@ -61,53 +61,53 @@ def before_step(folder: Path, step: int, *, allow_plugins: Allowed = False) -> M
       ConfigError: there is no such step, or data have changed since.
     """
     cfg = batch_history.read_config(folder, allow_plugins=allow_plugins)
-    if step - cfg.train.log_every >= (
-        last := batch_history.last_step(folder, cfg)
-    ):  # as many may have been taken unrecorded
+    last = batch_history.last_step(folder, cfg)
+    if step - cfg.train.log_every >= last:  # fewer may have been taken without a record
         raise ConfigError(
-            f"--at={step}: the last step that metrics.jsonl records is {last}; name one that was"
-            " taken."
+            f"--at={step}: the last step in metrics.jsonl is {last}; name one that was taken."
         )
     experiment = prepare(cfg)
     batch_history.check_data(folder, experiment.train_data)
-    batch_history.Past(experiment.cfg, experiment.train_data).rows(
-        step
-    )  # refuses a step that there is not
-    found = workdir.read_state(
-        folder, experiment.program.saved(experiment.program.target), step - 1
-    )
+    history = batch_history.BatchHistory(experiment.cfg, experiment.train_data)
+    history.rows(step)  # raises if there is no such step
+    target = experiment.program.saved(experiment.program.target)
+    restored = workdir.read_state(folder, target, step - 1)
     make = functools.partial(initial_state, experiment.program, cfg.train.init_from)
-    start = found.step
-    notices = list(found.notices)
-    notices += resume.notices(found.meta, experiment.cfg) if start else []
-    state = companion.complete(experiment.program, found.state) if start else make()
+    start = restored.step
+    notices = list(restored.notices)
+    if start:
+        notices += resume.notices(restored.meta, experiment.cfg)
+        state = companion.complete(experiment.program, restored.state)
+    else:
+        state = make()
     experiment = reference.attach(experiment, state, start, make, folder, writes=False)
     values: dict[int, Values] = {}
     with contextlib.closing(experiment.train_batches(start)) as batches:
         for number in range(start + 1, step):
-            state, told = experiment.program.train_step(state, next(batches))
-            values[number] = {name: float(value) for name, value in jax.device_get(told).items()}
-        return Moment(experiment, state, next(batches), step, start, values, notices)
+            state, step_metrics = experiment.program.train_step(state, next(batches))
+            values[number] = _floats(step_metrics)
+        return ReplayPoint(experiment, state, next(batches), step, start, values, notices)
 
 
-def row_losses(moment: Moment) -> np.ndarray:
-    """Computes the loss of each row of the batch by itself, before the step and without dropout,
-    float32 [B]."""
-    cfg = moment.experiment.cfg
-    sums = program.eval_step(cfg, bound_models.build(cfg, moment.experiment.program.companion))
+def row_losses(point: ReplayPoint) -> np.ndarray:
+    """Computes the loss of each row by itself, before the step, without dropout: float32 [B]."""
+    cfg = point.experiment.cfg
+    sums = program.eval_step(cfg, bound_models.build(cfg, point.experiment.program.companion))
 
-    def one(row: Any) -> jax.Array:
-        return sums(moment.state.params, jax.tree.map(lambda x: x[None], row))[0].mean()
+    def row_loss(row: Any) -> jax.Array:
+        return sums(point.state.params, jax.tree.map(lambda x: x[None], row))[0].mean()
 
-    batch = packing.unpacked(moment.batch)  # only whole batches have rows to pack
-    return np.asarray(jax.jit(functools.partial(jax.lax.map, one))(batch))
+    batch = packing.unpacked(point.batch)  # only whole batches have rows to pack
+    return np.asarray(jax.jit(functools.partial(jax.lax.map, row_loss))(batch))
 
 
-def take(moment: Moment) -> tuple[TrainState, Values]:
-    """Runs the step; returns the state after it, and its metrics. The moment's own state is gone
-    then."""
-    state, told = moment.experiment.program.train_step(moment.state, moment.batch)
-    return state, {name: float(value) for name, value in jax.device_get(told).items()}
+def take(point: ReplayPoint) -> tuple[TrainState, Values]:
+    """Runs the step; returns the state after it, and its metrics.
+
+    `point.state` is donated, and cannot be used afterwards.
+    """
+    state, step_metrics = point.experiment.program.train_step(point.state, point.batch)
+    return state, _floats(step_metrics)
 
 
 def compare(folder: Path, values: Mapping[int, Values]) -> dict[int, float]:
@@ -118,48 +118,50 @@ def compare(folder: Path, values: Mapping[int, Values]) -> dict[int, float]:
       values: the metrics of neighboring steps.
 
     Returns:
-      For each record that has the mean of such steps, by its step: the largest relative difference
-        of loss and grad_norm.
+      The largest relative difference of loss and grad_norm, by step, for each record that is the
+      mean of such steps.
     """
-    records = [
-        record for record in metrics.read(folder / "metrics.jsonl") if record["split"] == "train"
-    ]
-    found = {}
+    gaps = {}
     before = 0
-    for record in records:
-        steps = [values[step] for step in range(before + 1, record["step"] + 1) if step in values]
-        # A record that a restart has cut short is the mean of the last few of its steps.
-        gaps = (
-            [_gap(record, means(steps[i:])) for i in range(len(steps))]
-            if record["step"] in values
-            else []
-        )
-        if gaps and (before + 1 in values or not min(gaps)):
-            found[record["step"]] = min(gaps)
-        before = record["step"]
-    return found
+    for record in metrics.read(folder / "metrics.jsonl"):
+        if record["split"] != "train":
+            continue
+        last = record["step"]
+        if last in values:
+            steps = [values[step] for step in range(before + 1, last + 1) if step in values]
+            # A restart may cut a record's interval short: the mean is of its last few steps.
+            gap = min(_gap(record, means(steps[i:])) for i in range(len(steps)))
+            if before + 1 in values or not gap:
+                gaps[last] = gap
+        before = last
+    return gaps
 
 
-def save(moment: Moment, state: TrainState, folder: Path) -> None:
-    """Writes the state after the step as the checkpoint of a new workdir, from which a run can
-    continue.
+def save(point: ReplayPoint, state: TrainState, folder: Path) -> None:
+    """Writes the state after the step as a checkpoint of a new workdir, from which a run continues.
 
     Raises:
-      ConfigError: the folder is there already, perhaps since the steps began to be repeated.
+      ConfigError: the folder exists already, perhaps made while the steps were repeated.
       CheckpointError: it cannot be written.
     """
     if folder.exists():
-        raise ConfigError(f"--output={folder}: is there already; name a new folder.")
-    run = moment.experiment
-    meta = {**resume.meta(run.cfg, run.fingerprint, moment.step), "best": Best()._asdict()}
+        raise ConfigError(f"--output={folder}: exists already; name a new folder.")
+    run = point.experiment
+    meta = {**resume.meta(run.cfg, run.fingerprint, point.step), "best": Best()._asdict()}
     with Checkpoints(folder / "checkpoints", keep=1) as checkpoints:
-        checkpoints.save(moment.step, run.program.saved(state), meta)
+        checkpoints.save(point.step, run.program.saved(state), meta)
     workdir.write_inputs(folder, run.cfg, run.train_data.tokenizer, run.train_data.fingerprint)
 
 
-def _gap(record: Values, own: Values) -> float:
-    pairs = [(record[name], own[name]) for name in ("loss", "grad_norm")]
-    return max(
-        0.0 if a == b or (a != a and b != b) else abs(a - b) / max(abs(a), math.ulp(1.0))
-        for a, b in pairs
-    )
+def _floats(step_metrics: Mapping[str, jax.Array]) -> Values:
+    return {name: float(value) for name, value in jax.device_get(step_metrics).items()}
+
+
+def _gap(record: Values, repeated: Values) -> float:
+    return max(_relative(record[name], repeated[name]) for name in ("loss", "grad_norm"))
+
+
+def _relative(a: float, b: float) -> float:
+    if a == b or (math.isnan(a) and math.isnan(b)):
+        return 0.0
+    return abs(a - b) / max(abs(a), math.ulp(1.0))

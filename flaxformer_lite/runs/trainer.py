@@ -112,8 +112,8 @@ class Trainer:
             for step in steps:
                 if (batch := next(batches, None)) is None:
                     raise RunError(
-                        f"the batches end before step {step} of {train.steps}, as of data that were"
-                        " cut while the run read them."
+                        f"data ended at step {step} of {train.steps}; was a file truncated during"
+                        " the run?"
                     )
                 for watcher in self._watchers:
                     watcher.step_begins(step)
@@ -123,7 +123,7 @@ class Trainer:
                     self._compiles.allow_first(f"a step packed in {packed}"),
                 ):
                     state, metrics = train_step(state, batch)
-                if step == start + 1:  # before, while the step compiles, there is nothing to save
+                if step == start + 1:  # until the step is compiled there is nothing to save
                     stepping.enter_context(interrupt.training(start, self._group))
                 self._in_flight.append((step, metrics))
                 self._settle(0 if step in settled else AHEAD)
@@ -150,7 +150,7 @@ class Trainer:
         return state, caught
 
     def close(self, state: TrainState) -> None:
-        """Writes the loss curve, the closing summary, and what the model wrote last."""
+        """Writes the loss curve, the closing summary and the model's last texts."""
         cfg = self._experiment.cfg
         workdir = self._workdir
         title = (
@@ -186,13 +186,14 @@ class Trainer:
 
     @contextlib.contextmanager
     def _optional(self, what: str) -> Iterator[None]:
-        """Lets the run go on where the block fails, and says so once."""
+        """Lets the run continue if the block fails; notifies the user once."""
         try:
             yield
         except Exception as error:
             if what not in self._failed:
                 self._terminal.note(
-                    f"notice: {what} cannot be written ({first_line(error)}); the run does without."
+                    f"notice: {what} cannot be written ({first_line(error)}); the run continues"
+                    " without it."
                 )
             self._failed.add(what)
 
@@ -214,8 +215,10 @@ class Trainer:
         )
 
     def _texts(self, params: Any, step: int) -> list[tuple[str, str]]:
-        """Returns texts where an evaluation needed none: a decoder's sample, or at the end what a
-        task writes."""
+        """Returns texts to show when the evaluation generated none.
+
+        These are a decoder's sample, or at the end the outputs of a task.
+        """
         run = self._experiment
         data = self._experiment.eval_data
         train = self._experiment.cfg.train
@@ -257,8 +260,10 @@ class Trainer:
                 self._terminal.train_record(record)
 
     def _is_due(self, step: int, every: int) -> bool:
-        """Returns whether a step is the last, one of every so many, or with 0 the first that
-        completes an epoch."""
+        """Returns whether something that happens every N steps is due after this one.
+
+        It always is after the last step; with every=0, after the first that completes an epoch.
+        """
         train = self._experiment.cfg.train
         rows = self._experiment.train_data.num_examples
         epochs = [done * train.batch_size // rows for done in (step - 1, step)]

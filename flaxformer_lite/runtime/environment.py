@@ -1,5 +1,4 @@
-"""Settings that must be made before jax is imported: memory pages, XLA flags, the compilation
-cache, platforms."""
+"""Settings made before jax is imported: memory pages, XLA flags, compilation cache, platforms."""
 
 import contextlib
 import ctypes
@@ -15,18 +14,14 @@ from pathlib import Path
 
 from flaxformer_lite.config import DataConfig
 
-# device files of TPUs; without a plugin, jax can use no other device
-DEVICES = (
-    "dev/accel*",
-    "dev/vfio/*",
-)
+# Device files of TPUs; without a plugin, jax can use no other device.
+DEVICES = ("dev/accel*", "dev/vfio/*")
 GOOGLE = "0x1ae0"  # the PCI vendor of TPUs
 BEGUN = "FLAXFORMER_LITE_BEGUN"
 C_LIBRARY = "CS_GNU_LIBC_VERSION"
 EXTRA = "--xla_backend_extra_options"
-FUSION = (  # makes XLA:CPU fuse a function shared by many calls once, not at each call
-    "xla_cpu_flatten_after_fusion"
-)
+# Makes XLA:CPU fuse a function that many calls share once, not at each call.
+FUSION = "xla_cpu_flatten_after_fusion"
 # new objects between garbage collections: imports and traces make many, and all of them stay
 GC_THRESHOLD = 10_000
 
@@ -40,9 +35,8 @@ def configure() -> None:
             os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
     gc.set_threshold(GC_THRESHOLD)
     flags = os.environ.get("XLA_FLAGS", "").strip()
-    if EXTRA not in flags and (
-        not flags or flags.startswith("-")
-    ):  # otherwise it names a file of flags
+    names_file = flags and not flags.startswith("-")
+    if EXTRA not in flags and not names_file:
         os.environ["XLA_FLAGS"] = f"{flags} {EXTRA}={FUSION}".strip()
     if only_cpu():
         os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -76,7 +70,7 @@ def keep_compiled(cache: Path) -> None:
                     file=sys.stderr,
                 )
                 return
-    except OSError:  # a home that is not writable gets no cache
+    except OSError:  # without a writable home there is no cache
         return
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)
 
@@ -86,39 +80,37 @@ def wants_huge_pages(root: Path = Path("/")) -> bool:
 
     XLA:CPU frees its arrays after every step, and the system clears the memory again 4 KiB at a
     time: a seventh to a quarter of a step's time, which pages of 2 MiB save. A kernel set to
-    `always` uses them unasked, one set to `never` not at all.
+    `always` uses them by default, one set to `never` not at all.
     """
     mode = root / "sys/kernel/mm/transparent_hugepage/enabled"
     if "GLIBC_TUNABLES" in os.environ or not mode.exists() or "[madvise]" not in mode.read_text():
         return False
-    name, _, version = str(
-        os.confstr(C_LIBRARY) if C_LIBRARY in os.confstr_names else ""
-    ).partition(" ")
+    library = os.confstr(C_LIBRARY) if C_LIBRARY in os.confstr_names else ""
+    name, _, version = str(library).partition(" ")
     return name == "glibc" and tuple(int(n) for n in version.split(".")[:2]) >= (2, 35)
 
 
 def tunables() -> str:
-    """Returns the value of GLIBC_TUNABLES, which the C library on Linux reads only when a process
-    starts.
+    """Returns the value of GLIBC_TUNABLES, which glibc reads only when a process starts.
 
-    It asks for pages of 2 MiB, and for one memory pool per core instead of eight, as each pool
-    keeps some freed memory.
+    It requests pages of 2 MiB, and one memory pool per core instead of eight, as each pool keeps
+    some freed memory.
     """
     return f"glibc.malloc.hugetlb=1:glibc.malloc.arena_max={len(os.sched_getaffinity(0))}"
 
 
 def release_free_memory() -> None:
-    """Returns freed memory that the C library holds to the system: hundreds of megabytes after
-    compiling."""
-    with contextlib.suppress(
-        AttributeError, OSError, TypeError
-    ):  # other C libraries lack this function
+    """Returns memory that the C library holds to the system: hundreds of MB after compiling."""
+    # Other C libraries lack this function.
+    with contextlib.suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def compiled(cache: Path) -> Path:
-    """Returns the folder of compiled programs in a cache, one per processor type: they crash on a
-    lesser one."""
+    """Returns the folder of compiled programs in a cache.
+
+    There is one per processor type, as programs crash on a processor with fewer features.
+    """
     known = Path("/proc/cpuinfo")
     lines = known.read_text().splitlines() if known.exists() else [platform.processor()]
     features = next((line for line in lines if line.startswith(("flags", "Features"))), lines[0])
@@ -126,24 +118,21 @@ def compiled(cache: Path) -> Path:
 
 
 def only_cpu(root: Path = Path("/")) -> bool:
-    """Returns whether libtpu is installed only for its compiler: jax would look for a TPU in vain,
-    and print errors.
+    """Returns whether libtpu is installed only for its compiler.
 
-    Returns False if in doubt: with a device file like a TPU's, a PCI device of the TPU's vendor,
-      another plugin of jax
-    (all GPUs need one), or a platform that the user has chosen.
+    Jax would look for a TPU in vain, and print errors. Returns False if in doubt: with a device
+    file like a TPU's, a PCI device of the TPU's vendor, another plugin of jax (all GPUs need one),
+    or a platform that the user has chosen.
     """
-    if {"JAX_PLATFORMS", "JAX_FORCE_TPU_INIT"} & set(os.environ) or importlib.util.find_spec(
-        "libtpu"
-    ) is None:
+    if {"JAX_PLATFORMS", "JAX_FORCE_TPU_INIT"} & set(os.environ):
         return False
-    if importlib.util.find_spec("jax_plugins") or importlib.metadata.entry_points(
-        group="jax_plugins"
-    ):
+    if importlib.util.find_spec("libtpu") is None:
+        return False
+    if importlib.util.find_spec("jax_plugins"):
+        return False
+    if importlib.metadata.entry_points(group="jax_plugins"):
         return False
     vendors = [path.read_text().strip() for path in root.glob("sys/bus/pci/devices/*/vendor")]
-    return (
-        bool(vendors)
-        and GOOGLE not in vendors
-        and not any(path for name in DEVICES for path in root.glob(name))
-    )
+    if not vendors or GOOGLE in vendors:
+        return False
+    return not any(any(root.glob(name)) for name in DEVICES)

@@ -1,4 +1,4 @@
-"""The start of several processes: how they find each other."""
+"""Joins the processes of a run."""
 
 import ctypes
 import functools
@@ -12,18 +12,13 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 import jax
-
-# neither cluster detection nor the store has a public name
-from jax._src import (
-    clusters,
-    distributed,
-)
+from jax._src import clusters, distributed  # neither has a public name
 
 from flaxformer_lite.config.rules import ConfigError
 from flaxformer_lite.runtime.processes import ALONE, CONTINUES, ProcessError, Processes
 
-ABORTED = f"another process is gone, or JAX failed, as the lines above say; {CONTINUES}"
-_HANDLERS: list[Any] = []  # C's handlers of SIGABRT, which must not be collected
+ABORTED = f"another process is gone, or JAX failed; see the lines above; {CONTINUES}"
+_HANDLERS: list[Any] = []  # handlers of SIGABRT, which must not be garbage-collected
 
 
 def join(
@@ -34,17 +29,15 @@ def join(
     start_timeout: int = 300,
     peer_timeout: int = 60,
 ) -> Processes:
-    """Starts jax.distributed if there is more than one process. Call it before JAX touches a
-    device.
+    """Starts jax.distributed if there is more than one process; call it before JAX uses a device.
 
-    Without arguments, the cluster that JAX detects decides: a TPU pod, Slurm, OpenMPI, Kubernetes;
-      elsewhere this is
-    the only process, at no cost. JAX's own SIGTERM handler is left out: runs/interrupt.py does
-    its work.
+    Without arguments, JAX detects the cluster: a TPU pod, Slurm, OpenMPI, Kubernetes. Without a
+    cluster this is the only process. JAX's own SIGTERM handler is disabled in favor of
+    runs/interrupt.py.
 
     Args:
       coordinator: host:port of process 0.
-      num_processes: number of processes; 1 switches detection off.
+      num_processes: number of processes; 1 disables detection.
       process_id: number of this process, from 0.
       start_timeout: seconds for all processes to appear.
       peer_timeout: seconds of silence after which a process counts as lost, and the others end.

@@ -1,4 +1,4 @@
-"""The package's log messages, told to a user."""
+"""Captures the package's log messages, to show them to the user."""
 
 import contextlib
 import logging
@@ -6,19 +6,19 @@ from collections.abc import Callable, Iterator
 
 
 @contextlib.contextmanager
-def heard(least: int, say: Callable[[str], None]) -> Iterator[None]:
-    """Hands the messages of at least this level to a function within the block, and to nothing
-    else."""
+def capture_logs(level: int, show: Callable[[str], None]) -> Iterator[None]:
+    """Calls a function with each message of at least this level; no other handler receives them."""
     log = logging.getLogger("flaxformer_lite")
-    handler = logging.Handler(least)
-    handler.emit = lambda record: say(record.getMessage())  # type: ignore[method-assign]
-    before = log.level, log.propagate
-    log.propagate = False  # handlers of all loggers, such as absl's, would print them again
-    log.setLevel(least)  # the root's may be higher: train hushes orbax
+    handler = logging.Handler(level)
+    handler.emit = lambda record: show(record.getMessage())  # type: ignore[method-assign]
+    old_level = log.level
+    old_propagate = log.propagate
+    log.propagate = False  # root handlers, such as absl's, would print the messages again
+    log.setLevel(level)  # the root's may be higher: train silences orbax
     log.addHandler(handler)
     try:
         yield
     finally:
-        log.setLevel(before[0])
-        log.propagate = before[1]
+        log.setLevel(old_level)
+        log.propagate = old_propagate
         log.removeHandler(handler)

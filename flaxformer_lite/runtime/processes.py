@@ -1,8 +1,8 @@
-"""The processes that train one model together: how they agree, and end together.
+"""The processes that train one model: they agree on decisions, and end together.
 
-Everything here goes through the key-value store of jax.distributed's coordination service, never
-through the devices: it works before the first device is touched, and still answers when a device
-waits for a process that is gone.
+They communicate through the key-value store of jax.distributed's coordination service, never
+through the devices: this works before the first device is used, and while a device waits for a
+process that is gone.
 """
 
 import collections
@@ -21,7 +21,7 @@ from jax._src import distributed  # the store has no public name
 
 from flaxformer_lite.config.rules import ConfigError
 
-PATIENCE = 10  # seconds after which process 0 says whom it is waiting for
+PATIENCE = 10  # seconds after which process 0 prints whom it is waiting for
 INTERVAL = 1.0  # seconds between polls for announcements
 NEWS = "news/"
 FAILURE = "failure"
@@ -35,8 +35,10 @@ class ProcessError(RuntimeError):
 
 
 class Processes:
-    """This process, number `index` of `count`. A single process is a group of one and needs no
-    store."""
+    """A group of `count` processes, of which this is number `index`.
+
+    A single process is a group of one, and needs no store.
+    """
 
     def __init__(self, client: Any = None, index: int = 0, count: int = 1):
         self._client = client
@@ -61,16 +63,14 @@ class Processes:
         return self.count == 1
 
     def coordinate(self, topic: str, value: Any, decision: Callable[[list[Any]], Any]) -> Any:
-        """Lets process 0 decide from the values of all processes; returns its decision on each of
-        them.
+        """Lets process 0 decide from the values of all processes; all return its decision.
 
-        Waits for as long as the other processes live; if one fails or dies, this process ends too.
+        Waits as long as the other processes are alive; if one fails or dies, this one ends too.
 
         Args:
-          topic: key of this decision; all processes must call with the same topics in the same
-            order.
-          value: this process's value, of JSON's types; so is the decision.
-          decision: function of the list of values, in the order of the processes.
+          topic: key of this decision; all processes must use the same topics in the same order.
+          value: this process's value, of JSON's types, as is the decision.
+          decision: function of the values, in the order of the processes.
         """
         if self.alone:
             return decision([value])
@@ -93,24 +93,23 @@ class Processes:
         Raises:
           ConfigError: on every process, naming the process that differs, the fact, and both values.
         """
-        if said := self.coordinate(topic, [socket.gethostname(), facts], differences):
-            raise ConfigError(said)
+        message = self.coordinate(topic, [socket.gethostname(), facts], differences)
+        if message:
+            raise ConfigError(message)
 
     def announce(self, topic: str, news: str) -> None:
         """Publishes news on a topic to all listeners; the first announcement wins."""
-        with contextlib.suppress(
-            jax.errors.JaxRuntimeError
-        ):  # another process was first, or process 0 is gone
+        # Another process may have been first, or process 0 may be gone.
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
             if self._client:
                 self._client.key_value_set(NEWS + topic, news)
 
     def listen(self, topic: str, then: Callable[[str], None]) -> None:
-        """Calls `then` with an announcement, from another thread."""
+        """Registers a function that is called with an announcement, from another thread."""
         self._listeners[topic] = then
 
     def publish(self, topic: str, value: Any) -> None:
-        """Publishes this process's value, of JSON's types, in place of its last; waits for
-        nobody."""
+        """Replaces this process's published value, of JSON's types, without waiting."""
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # process 0 is gone
             if self._client:
                 self._client.key_value_set(
@@ -118,24 +117,23 @@ class Processes:
                 )
 
     def published(self, topic: str) -> dict[int, Any]:
-        """Returns the latest values by process, of those that have published one."""
+        """Returns the latest published values by process."""
+        values = {}
         with contextlib.suppress(jax.errors.JaxRuntimeError):
             if self._client:
-                found = self._client.key_value_dir_get(f"{topic}/")
-                return {int(key.rpartition("/")[2]): json.loads(value) for key, value in found}
-        return {}
+                for key, value in self._client.key_value_dir_get(f"{topic}/"):
+                    values[int(key.rpartition("/")[2])] = json.loads(value)
+        return values
 
     def close(self) -> None:
-        """Waits for all processes to arrive; after that, a process may leave without being
-        missed."""
+        """Waits for all processes; after that, one may exit without ending the others."""
         if self._client:
             self.coordinate("the end", None, lambda _: None)
             self._closing.set()
             self._thread.join()
 
     def fail(self, message: str, code: int) -> NoReturn:
-        """Ends all processes for the first reason given; the process that gave it and process 0
-        print it."""
+        """Ends all processes with the first failure, which its process and process 0 print."""
         self._own_failure = message
         self.announce(FAILURE, json.dumps([self.index, code, message]))
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # process 0 is gone
@@ -143,7 +141,7 @@ class Processes:
         self._end(json.dumps([self.index, code, message]))
 
     def lose(self, message: str = LOST) -> NoReturn:
-        """Ends this process when a peer is gone, or the store cannot be asked."""
+        """Ends this process because a peer or the store is gone."""
         self._own_failure = message
         self._end(json.dumps([self.index, 1, message]))
 
@@ -153,19 +151,16 @@ class Processes:
             if who != self.index:
                 time.sleep(INTERVAL)  # this process may be about to end for the same reason
             try:
+                if message != self._own_failure:
+                    message = f"process {who}: {message}"
                 if self.first or who == self.index:
-                    own = message == self._own_failure
-                    print(
-                        f"error: {message if own else f'process {who}: {message}'}",
-                        file=sys.stderr,
-                        flush=True,
-                    )
+                    print(f"error: {message}", file=sys.stderr, flush=True)
                 if self.first:
-                    # it hosts the store, so it leaves after the others have heard
+                    # It hosts the store, from which the others must read this first.
                     time.sleep(2.5 * INTERVAL)
                 sys.stdout.flush()
             finally:
-                os._exit(code)  # also where nobody reads stderr
+                os._exit(code)  # even if stderr is closed
 
     def _look(self) -> None:
         """Polls for announcements, in a thread that must end before Python does."""
@@ -191,8 +186,8 @@ class Processes:
 ALONE = Processes()
 
 
-def speaks() -> bool:
-    """Returns whether this process writes what people read: it is alone, or it is process 0."""
+def is_main_process() -> bool:
+    """Returns whether this process prints and writes reports: it is alone, or process 0."""
     return distributed.global_state.process_id == 0
 
 
@@ -202,20 +197,20 @@ def differences(answers: list[list[Any]]) -> str:
     Args:
       answers: [host, facts] of each process.
     """
-    found = []
+    differing = []
     for name in sorted({name for _, facts in answers for name in facts}):
         values = [facts.get(name, "absent") for _, facts in answers]
         usual = max(values, key=values.count)  # on a tie, the value of the lowest process
         odd = [i for i, value in enumerate(values) if value != usual]
         if odd:
-            where = f"process {odd[0]} ({answers[odd[0]][0]})" + (
-                f" and {len(odd) - 1} more" if odd[1:] else ""
-            )
-            found.append(f"{where}: {name} is {values[odd[0]]!r}, elsewhere {usual!r}")
-    if not found:
+            where = f"process {odd[0]} ({answers[odd[0]][0]})"
+            if len(odd) > 1:
+                where += f" and {len(odd) - 1} more"
+            differing.append(f"{where}: {name} is {values[odd[0]]!r}, elsewhere {usual!r}")
+    if not differing:
         return ""
-    more = f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+    more = f"; and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
     return (
-        f"the processes differ. {'; '.join(found[:SHOWN])}{more}. Start all from the same command,"
-        " code and data."
+        f"the processes differ. {'; '.join(differing[:SHOWN])}{more}. Start all from the same"
+        " command, code and data."
     )

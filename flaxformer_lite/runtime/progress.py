@@ -21,13 +21,13 @@ from rich.progress import (
 
 from flaxformer_lite.runtime import processes
 
-MINUTE = 60  # between lines where there is no terminal
+MINUTE = 60  # seconds between lines if there is no terminal
 
 
 @contextlib.contextmanager
 def working(what: str) -> Iterator[None]:
-    """Shows that work of unknown length is going on."""
-    console = Console(stderr=True, quiet=not processes.speaks(), markup=False)
+    """Shows a spinner."""
+    console = Console(stderr=True, quiet=not processes.is_main_process(), markup=False)
     if console.is_terminal:
         with console.status(what):
             yield
@@ -38,9 +38,8 @@ def working(what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def counting(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Shows how many of `total` things are done; yields a function to call with the number just
-    done."""
-    console = Console(stderr=True, quiet=not processes.speaks(), markup=False)
+    """Shows how many of `total` things are done; yields a function that adds to the count."""
+    console = Console(stderr=True, quiet=not processes.is_main_process(), markup=False)
     if not console.is_terminal:
         yield lambda count: None
         return
@@ -50,9 +49,8 @@ def counting(what: str, total: int) -> Iterator[Callable[[int], None]]:
 
 @contextlib.contextmanager
 def reading(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Shows how much of a text of `total` bytes has been read; yields a function to call with the
-    bytes just read."""
-    console = Console(stderr=True, quiet=not processes.speaks(), markup=False)
+    """Shows how much of `total` bytes is read; yields a function that adds to the bytes."""
+    console = Console(stderr=True, quiet=not processes.is_main_process(), markup=False)
     if not console.is_terminal:
         console.print(f"{what}: {total / 1e6:.1f} MB", highlight=False, soft_wrap=True)
         yield _in_lines(console, what, total)
@@ -77,16 +75,17 @@ def _bar(
 
 
 def _in_lines(console: Console, what: str, total: int) -> Callable[[int], None]:
-    begun = told = time.monotonic()
+    start = time.monotonic()
+    printed = start
     done = 0
 
     def advance(count: int) -> None:
-        nonlocal done, told
-        done = done + count
+        nonlocal done, printed
+        done += count
         now = time.monotonic()
-        if now - told >= MINUTE:
-            told = now
-            speed = f"{done / 1e6 / (now - begun):.1f} MB/s"
+        if now - printed >= MINUTE:
+            printed = now
+            speed = f"{done / 1e6 / (now - start):.1f} MB/s"
             console.print(
                 f"{what}: {done / 1e6:.1f} MB ({done / total:.0%}), {speed}",
                 highlight=False,

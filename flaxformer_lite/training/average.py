@@ -1,5 +1,4 @@
-"""An exponential moving average of the weights, which is evaluated and published while training
-goes on without it."""
+"""An exponential moving average of the weights, which is evaluated and published."""
 
 import math
 from collections.abc import Callable
@@ -9,14 +8,15 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from flaxformer_lite.training.spikes import left_out
+from flaxformer_lite.training.spikes import skip_count
 from flaxformer_lite.training.state import TrainState
 
 
-class Averaged(NamedTuple):
-    """The state of an optimizer that keeps an average.
+class EmaState(NamedTuple):
+    """The state of an optimizer that keeps an exponential moving average of the weights.
 
     Attributes:
+      inner: the optimizer's own state.
       steps: int32 scalar, the number of weights averaged.
       ema: their average in float32, without frozen parameters; zeros before the first step.
     """
@@ -32,10 +32,9 @@ def with_average(
     """Adds to an optimizer the average e <- e + (1 - d) / (1 - d^t) (p - e) of the weights p after
     step t.
 
-    This is the exponential moving average with the bias of its start removed: e is the weighted
-      mean of p_1 .. p_t with
-    weights d^(t - i), so that a short run's average does not remember random weights. Updates that
-    the optimizer leaves out (spikes.py) are no steps.
+    This is the exponential moving average without the bias of its start: e is the weighted mean of
+    p_1 .. p_t with weights d^(t - i), so that a short run's average does not remember random
+    weights. Skipped updates (spikes.py) do not count as steps.
 
     Args:
       decay: d.
@@ -44,48 +43,51 @@ def with_average(
     Reference: Polyak and Juditsky (1992); the bias, Kingma and Ba (2015), section 3.
     """
 
-    def init(params: Any) -> Averaged:
+    def init(params: Any) -> EmaState:
         zeros = jax.tree.map(
             lambda p, off: optax.MaskedNode() if off else jnp.zeros(p.shape, jnp.float32),
             params,
             frozen(params),
         )
-        return Averaged(tx.init(params), jnp.zeros((), jnp.int32), zeros)
+        return EmaState(tx.init(params), jnp.zeros((), jnp.int32), zeros)
 
     def update(
-        updates: Any, state: Averaged, params: Any = None, **more: Any
-    ) -> tuple[Any, Averaged]:
+        updates: Any, state: EmaState, params: Any = None, **more: Any
+    ) -> tuple[Any, EmaState]:
         updates, inner = tx.update(updates, state.inner, params, **more)
-        before = left_out(state.inner)
-        after = left_out(inner)
+        before = skip_count(state.inner)
+        after = skip_count(inner)
         skipped = None if before is None or after is None else after > before
-        steps = state.steps + (1 if skipped is None else (~skipped).astype(jnp.int32))
-        counted = steps if skipped is None else jnp.maximum(steps, 1)
-        # 1 - d^t would cancel
+        if skipped is None:
+            steps = state.steps + 1
+            counted = steps
+        else:
+            steps = state.steps + (~skipped).astype(jnp.int32)
+            counted = jnp.maximum(steps, 1)
+        # expm1, as 1 - d^t would cancel
         share = (decay - 1) / jnp.expm1(counted.astype(jnp.float32) * math.log(decay))
-        if (
-            skipped is not None
-        ):  # weights that stay are averaged once; until there are others they are the average
+        if skipped is not None:
+            # Unchanged weights are averaged once; until there are others they are the average.
             share = jnp.where(skipped & (steps > 0), 0.0, share)
 
         def add(new, ema):
-            return (
-                ema
-                if isinstance(ema, optax.MaskedNode)
-                else ema + share * (new.astype(jnp.float32) - ema)
-            )
+            if isinstance(ema, optax.MaskedNode):
+                return ema
+            return ema + share * (new.astype(jnp.float32) - ema)
 
-        with jax.numpy_dtype_promotion("standard"):  # as the step adds them
+        with jax.numpy_dtype_promotion("standard"):  # as in the step
             new = optax.apply_updates(params, updates)
-        return updates, Averaged(inner, steps, jax.tree.map(add, new, state.ema))
+        return updates, EmaState(inner, steps, jax.tree.map(add, new, state.ema))
 
     return optax.GradientTransformationExtraArgs(init, update)
 
 
 def evaluated_params(state: TrainState) -> Any:
-    """Returns the parameters to evaluate and publish after at least one step: the average, or else
-    the last ones."""
-    if not isinstance(state.opt_state, Averaged):
+    """Returns the parameters to evaluate and publish: the average if there is one, else the last.
+
+    At least one step must be done.
+    """
+    if not isinstance(state.opt_state, EmaState):
         return state.params
     ema = state.opt_state.ema
     return jax.tree.map(

@@ -14,8 +14,13 @@ WRITTEN = 2  # held-out examples whose texts are shown
 
 
 class Evaluation(NamedTuple):
-    """What an evaluation found: metrics by name, a few of the texts that were written for them,
-    each with a title, and tables such as the scores per class."""
+    """The result of an evaluation.
+
+    Attributes:
+      metrics: values by name.
+      texts: a few of the texts that were generated, each with a title.
+      breakdown: tables, such as the scores per class.
+    """
 
     metrics: dict[str, float]
     texts: list[tuple[str, str]]
@@ -34,7 +39,7 @@ def evaluate(
 
     Args:
       eval_step: (params, batch) -> (LossSums, predictions); from training/step.py, compiled.
-      write: from inference/writer.py, for metrics of what the model writes.
+      write: from inference/writer.py, for metrics of generated text.
     """
     total, predictions = run(eval_step, params, batches, data)
     metrics = metrics_of(objective, total, predictions, data)
@@ -52,7 +57,7 @@ def evaluate(
 def show(
     objective: Any, written: dict[str, np.ndarray], examples: np.ndarray, data: Any
 ) -> list[tuple[str, str]]:
-    """Returns what was written for the first of the examples, each text with a title."""
+    """Returns the texts generated for the first examples, each with a title."""
     few = {name: values[:WRITTEN] for name, values in written.items()}
     return objective.show_written(few, examples[:WRITTEN], data)
 
@@ -61,12 +66,11 @@ def metrics_of(
     objective: Any, total: LossSums, predictions: dict[str, np.ndarray], data: Any
 ) -> dict[str, float]:
     """Computes the objective's metrics from what `run` returns."""
-    metrics = {name: float(value) for name, value in objective.metrics(total).items()}
-    metrics = {
-        name: value
-        for name, value in metrics.items()
-        if not (name.startswith(BY_SOURCE) and math.isnan(value))
-    }
+    metrics = {}
+    for name, value in objective.metrics(total).items():
+        figure = float(value)
+        if not (name.startswith(BY_SOURCE) and math.isnan(figure)):  # NaN: the source has no row
+            metrics[name] = figure
     if predictions:
         metrics |= objective.scores(predictions, _examples(predictions, data), data)
     return objective.held_out_metrics(metrics, data)
@@ -80,18 +84,18 @@ def _examples(predictions: dict[str, np.ndarray], data: Any) -> np.ndarray:
 def run(
     eval_step: Callable, params: Any, batches: Iterable[Any], data: Any
 ) -> tuple[LossSums, dict[str, np.ndarray]]:
-    """Returns the sums over all batches, and the predictions for each example, in the order of
-    `data.order`."""
+    """Returns the sums over all batches, and the predictions in the order of `data.order`."""
     total = None
     kept = []
     for batch in batches:
-        # One program at a time: with several in flight, two processes on CPU may start different
-        # ones and deadlock.
+        # One program at a time: with several in flight, two processes on CPU may start them in
+        # different orders and deadlock.
         sums, predictions = jax.device_get(eval_step(params, batch))
         total = sums if total is None else jax.tree.map(np.add, total, sums)
         kept.append(predictions)
     assert total is not None, "no batches"
-    joined = {
-        name: np.concatenate([part[name] for part in kept])[: data.num_examples] for name in kept[0]
-    }
+    joined = {}
+    for name in kept[0]:
+        values = np.concatenate([part[name] for part in kept])
+        joined[name] = values[: data.num_examples]
     return total, joined

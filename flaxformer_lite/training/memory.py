@@ -1,4 +1,4 @@
-"""Memory of a chip: exact for sharded state, estimated for what a backward pass keeps."""
+"""Memory of a chip: exact for sharded state, estimated for a backward pass's residuals."""
 
 import dataclasses
 import functools
@@ -17,8 +17,7 @@ FLOAT32 = 4
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """Bytes of one chip; `total` is the peak, and `activations` everything that is not one of the
-    other three."""
+    """Bytes of one chip: `total` is the peak, `activations` the rest after the other three."""
 
     parameters: int
     optimizer: int
@@ -28,24 +27,24 @@ class Memory:
 
 
 def held(program: Program) -> tuple[int, int, int]:
-    """Returns bytes of parameters, optimizer state and gradients (float32, split like parameters)
-    of one chip."""
+    """Returns one chip's bytes of parameters, optimizer state and gradients.
+
+    Gradients are float32, and sharded like parameters.
+    """
     params = program.target.params
     opt_state = program.target.opt_state
     return _bytes(params), _bytes(opt_state), _bytes(params, FLOAT32)
 
 
 def analytic(program: Program) -> Memory:
-    """Estimates memory without a compiler: the state, what the backward pass saves, and the largest
-    temporaries."""
+    """Estimates memory without a compiler: the state, the residuals and the largest temporaries."""
     state = held(program)
     activations = _saved(program) + _passing(program)
     return Memory(*state, activations, sum(state) + activations)
 
 
 def compiled(program: Program, peak: int) -> Memory:
-    """Divides the compiler's peak; activations are what remains after parameters, optimizer and
-    gradients."""
+    """Divides the compiler's peak into parameters, optimizer, gradients and the rest."""
     state = held(program)
     return Memory(*state, max(0, peak - sum(state)), peak)
 
@@ -61,10 +60,9 @@ def _saved(program: Program) -> int:
     """Estimates the bytes that a forward pass keeps for the backward pass on one chip.
 
     The loss is traced with its gradient for one sequence and for two; the difference is what each
-    sequence keeps. If heads and feed-forward width are split, only arrays of the model's width are
-    whole.
+    sequence keeps. Tensor parallelism splits all arrays but those of the model's width.
     """
-    # Blockwise, like every implementation used at scale: none keeps all pairs of positions.
+    # Blockwise, as no implementation used at scale keeps all pairs of positions.
     model = dataclasses.replace(program.cfg.model, attention="blockwise")
     train = TrainConfig(loss_chunks=program.cfg.train.loss_chunks)
     cfg = dataclasses.replace(program.cfg, model=model, mesh=MeshConfig(), train=train)
@@ -79,20 +77,18 @@ def _saved(program: Program) -> int:
         leaves, tree = jax.tree.flatten((params, batch))
         return _residuals(cfg, program.companion, tuple(leaves), tree)
 
-    whole_1, parts_1 = residuals(1)
-    whole_2, parts_2 = residuals(2)
+    wide_1, split_1 = residuals(1)
+    wide_2, split_2 = residuals(2)
     mesh = program.mesh.shape
-    return int(
-        rows(program) * (whole_2 - whole_1 + (parts_2 - parts_1) / mesh["tensor"]) / mesh["context"]
-    )
+    per_sequence = wide_2 - wide_1 + (split_2 - split_1) / mesh["tensor"]
+    return int(rows(program) * per_sequence / mesh["context"])
 
 
 @functools.lru_cache(maxsize=64)
 def _residuals(
     cfg: ExperimentConfig, companion: Companion | None, leaves: tuple, tree: Any
 ) -> tuple[int, int]:
-    """Returns the bytes that the pullback of a loss holds, in arrays as wide as the model and in
-    others."""
+    """Returns the bytes that a loss's pullback holds: arrays of the model's width, and others."""
     params, batch = tree.unflatten(leaves)
     loss = programs.loss(cfg, companion)
     pull = jax.eval_shape(
@@ -105,32 +101,28 @@ def _residuals(
 
 
 def _passing(program: Program) -> int:
-    """Estimates the largest temporaries: a layer's arrays made again, two layers' weights, logits
-    of a chunk."""
+    """Estimates the largest temporaries.
+
+    They are a layer's recomputed arrays, the weights of two layers, the logits of a chunk.
+    """
     model = program.cfg.model
     train = program.cfg.train
     mesh = program.mesh.shape
     itemsize = jax.numpy.dtype(model.dtype).itemsize
     layers = max(1, model.encoder_layers + model.decoder_layers)
     keeping = dataclasses.replace(program.cfg, model=dataclasses.replace(model, remat="none"))
-    again = (_saved(dataclasses.replace(program, cfg=keeping)) - _saved(program)) / layers
-    weights = (
-        sum(leaf.size for leaf in jax.tree.leaves(program.target.params)) / layers / mesh["tensor"]
+    recomputed = (_saved(dataclasses.replace(program, cfg=keeping)) - _saved(program)) / layers
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(program.target.params))
+    weights = parameters / layers / mesh["tensor"]
+    logits = program.cfg.objective.transient_logits(
+        program.batch, model, rows(program), train.accumulate, train.loss_chunks
     )
-    objective = program.cfg.objective
-    batch = program.batch
-    logits = objective.transient_logits(
-        batch, model, rows(program), train.accumulate, train.loss_chunks
-    )
-    return int(
-        again
-        + 2 * weights * itemsize
-        + logits / mesh["tensor"] * (FLOAT32 + itemsize) / mesh["context"]
-    )
+    logit_bytes = logits / mesh["tensor"] * (FLOAT32 + itemsize) / mesh["context"]
+    return int(recomputed + 2 * weights * itemsize + logit_bytes)
 
 
 def _bytes(tree: Any, itemsize: int | None = None) -> int:
-    """Counts a chip's bytes of a tree, in its own dtypes or with another size of each number."""
+    """Counts a chip's bytes of a tree, with the itemsizes of its dtypes or a given one."""
     leaves = jax.tree.leaves(tree)
     return sum(
         (itemsize or x.dtype.itemsize) * math.prod(x.sharding.shard_shape(x.shape)) for x in leaves

@@ -1,5 +1,7 @@
-"""Optimizers and schedules from OptimizerConfig: clip, direction, decay, learning rate, always in
-this order."""
+"""Optimizers and schedules from OptimizerConfig.
+
+The order is always clip, direction, decay, learning rate.
+"""
 
 import functools
 import math
@@ -31,19 +33,17 @@ PROJECTION = re.compile(rf"(^|/)({'|'.join(MUON_AXES)})/kernel$")
 
 
 def schedule(cfg: OptimizerConfig, steps: int) -> Callable[[jax.Array], jax.Array]:
-    """Builds the learning rate schedule, with steps counted from 0: linear warmup to the peak, then
-    the named shape.
+    """Builds the learning rate schedule: linear warmup to the peak, then the named shape.
 
-    With w warmup steps and n steps in total, the first step has peak / w and the last has
-    final_fraction * peak for cosine, linear and wsd. rsqrt is peak * sqrt(w / step); wsd holds the
-    peak and then falls linearly over decay_steps.
+    Steps count from 0. With w warmup steps and n steps in total, the first step has peak / w and
+    the last has final_fraction * peak for cosine, linear and wsd. rsqrt is peak * sqrt(w / step);
+    wsd holds the peak and then falls linearly over decay_steps.
 
     Returns:
       A function from an int32 scalar or array of steps to float32 of the same shape.
 
     Reference: cosine, Loshchilov and Hutter (2017), equation 5; rsqrt, Vaswani et al. (2017),
-      section 5.3; wsd, Hu et
-    al. (2024), section 4.
+      section 5.3; wsd, Hu et al. (2024), section 4.
     """
     warmup = max(cfg.warmup_steps, 1)
     last = max(steps - 1, 1)
@@ -68,8 +68,7 @@ def schedule(cfg: OptimizerConfig, steps: int) -> Callable[[jax.Array], jax.Arra
 
 
 def decay_mask(params: Any) -> Any:
-    """Returns True for weight matrices and token embeddings, False for norms, biases and position
-    tables."""
+    """Returns True for weight matrices and token embeddings, False for all other parameters."""
     return jax.tree_util.tree_map_with_path(
         lambda keys, _: bool(DECAYED.search(path_of(keys))), params
     )
@@ -78,39 +77,32 @@ def decay_mask(params: Any) -> Any:
 def build(
     cfg: OptimizerConfig, steps: int, *, skip_spikes: float = 0.0, join_small: bool = False
 ) -> optax.GradientTransformation:
-    """Builds the update rule p <- p - rate(step) * (direction(clip(g)) + weight_decay * p), decay
-    on matrices only.
+    """Builds the update rule p <- p - rate(step) * (direction(clip(g)) + weight_decay * p).
 
-    The rate of a parameter may have a factor (rates.py), and the average of the weights may be kept
-    (average.py).
+    Only matrices decay. The rate of a parameter may have a factor (per_param_lr.py), and an average
+    of the weights may be kept (average.py).
 
     Args:
       cfg: names the optimizer. `b1` is also the momentum of sgd and muon; adafactor uses no b1, b2
         or eps.
       steps: number of steps in the whole run, for the schedule.
-      skip_spikes: leaves out updates that are spikes by so many standard deviations (spikes.py); 0:
+      skip_spikes: skips updates that are spikes by this many standard deviations (spikes.py); 0:
         none.
       join_small: see `norm`.
 
     Reference: AdamW, Loshchilov and Hutter (2019), algorithm 2; Adafactor, Shazeer and Stern
-      (2018), algorithm 4;
-    Lion, Chen et al. (2023), algorithm 2; Muon, Jordan et al. (2024), scaled to Adam's update size
-    as in Liu et al. (2025), section 2.2.
+      (2018), algorithm 4; Lion, Chen et al. (2023), algorithm 2; Muon, Jordan et al. (2024), scaled
+      to Adam's update size as in Liu et al. (2025), section 2.2.
     """
-    chain = optax.chain(
-        (
-            optax.stateless(functools.partial(_clip, cfg.clip_norm, join_small))
-            if cfg.clip_norm
-            else optax.identity()
-        ),
-        DIRECTIONS[cfg.name](cfg),
-        (
-            optax.add_decayed_weights(cfg.weight_decay, decay_mask)
-            if cfg.weight_decay
-            else optax.identity()
-        ),
-        optax.scale_by_learning_rate(schedule(cfg, steps)),
-    )
+    clip = optax.identity()
+    if cfg.clip_norm:
+        clip = optax.stateless(functools.partial(_clip, cfg.clip_norm, join_small))
+    decay = optax.identity()
+    if cfg.weight_decay:
+        decay = optax.add_decayed_weights(cfg.weight_decay, decay_mask)
+    direction = DIRECTIONS[cfg.name](cfg)
+    rate = optax.scale_by_learning_rate(schedule(cfg, steps))
+    chain = optax.chain(clip, direction, decay, rate)
     if cfg.freeze:
 
         def label(tree):
@@ -131,8 +123,11 @@ def build(
             return chain.update(wide(updates), state, wide(params), **more)
 
     tx = optax.GradientTransformationExtraArgs(lambda params: chain.init(wide(params)), update)
-    tx = spikes.leave_out(tx, skip_spikes) if skip_spikes else tx
-    return with_average(tx, cfg.ema, functools.partial(_frozen, cfg)) if cfg.ema else tx
+    if skip_spikes:
+        tx = spikes.skip_spikes(tx, skip_spikes)
+    if cfg.ema:
+        tx = with_average(tx, cfg.ema, functools.partial(_frozen, cfg))
+    return tx
 
 
 def stop_frozen(cfg: OptimizerConfig, params: Any) -> Any:
@@ -169,15 +164,21 @@ def _frozen(cfg: OptimizerConfig, params: Any) -> Any:
 
 
 def _clip(most: float, join_small: bool, updates: Any, _: Any) -> Any:
-    """Scales to a global norm of at most `most`, by one factor: XLA would keep optax's quotients of
-    all gradients."""
+    """Scales to a global norm of at most `most`.
+
+    By one factor, unlike optax, whose quotients of all gradients XLA would keep.
+    """
     factor = jnp.minimum(most / norm(updates, join_small=join_small), 1.0)
     return jax.tree.map(lambda g: (g * factor).astype(g.dtype), updates)
 
 
 def norm(tree: Any, *, join_small: bool = False) -> jax.Array:
-    """Computes the root of the sum of all squares in float32; `join_small` is that of
-    nn/functions/cpu_tuning.py."""
+    """Computes the root of the sum of all squares in float32.
+
+    Args:
+      tree: the arrays.
+      join_small: whether small arrays are joined first (nn/functions/cpu_tuning.py).
+    """
     leaves = [x.astype(jnp.float32) for x in jax.tree.leaves(tree)]
     if join_small:
         leaves = cpu_tuning.join_small(leaves)
@@ -185,8 +186,10 @@ def norm(tree: Any, *, join_small: bool = False) -> jax.Array:
 
 
 def _to_adam_size(updates: Any, _: Any) -> Any:
-    """Scales orthogonal A x B matrices, of root mean square 1 / sqrt(max(A, B)), to the 0.2 of
-    Adam's updates."""
+    """Scales orthogonal matrices to the root mean square of Adam's updates, 0.2.
+
+    That of an orthogonal A x B matrix is 1 / sqrt(max(A, B)).
+    """
 
     def scale(update, numbers):
         fan_in = math.prod(update.shape[axis] for axis in numbers.reduction_axis)

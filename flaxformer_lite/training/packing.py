@@ -1,4 +1,4 @@
-"""Which batches of a run are computed in packed rows, and in which shapes."""
+"""Decides which batches of a run are computed in packed rows, and in which shapes."""
 
 import dataclasses
 import inspect
@@ -13,8 +13,8 @@ from flaxformer_lite.data.packed_batches import Packer
 from flaxformer_lite.data.pipeline import Dataset
 from flaxformer_lite.objectives.rows import PACKING
 
-MUCH = 0.5  # share of padding that is worth a notice
-ROUNDED = 8  # multiple that lengths are advised in
+MUCH = 0.5  # share of padding from which on a notice is given
+ROUNDED = 8  # the notice recommends a multiple of this length
 
 
 def packers(
@@ -29,8 +29,7 @@ def packers(
       data: either split of its data.
 
     Returns:
-      What packs the batches of `train_step` and `eval_step`, {} if nothing does, and what a run
-      says about it.
+      The packers of `train_step` and `eval_step` ({} for none), and rows for the run's banner.
     """
     train = dataclasses.replace(data, split="train")
     if not train.texts:
@@ -57,7 +56,7 @@ def packers(
 
 
 def obstacle(cfg: ModelConfig, model: nn.Module) -> str:
-    """Returns why a model's rows cannot be packed with the same result; "" if they can."""
+    """Returns why packed rows would change a model's result; "" if they would not."""
     skeleton = getattr(model, "skeleton", "")
     method = getattr(model, "decode" if skeleton == "decoder" else "encode", None)
     if method is None or PACKING not in inspect.signature(method).parameters:
@@ -66,33 +65,31 @@ def obstacle(cfg: ModelConfig, model: nn.Module) -> str:
         return f"the decoder of model.family={cfg.family} reads padded rows"
     if cfg.head in getattr(model, "padded_heads", ()):
         return f"{cfg.head} of model.family={cfg.family} reads the last column"
-    plugins = [cfg.feed_forward, *(kind.feed_forward for kind in cfg.kinds)]
-    if outside := [plugin_name(plugin) for plugin in plugins if plugin is not None]:
-        return f"model.feed_forward.name={outside[0]} may count padding"
-    if mixers := [name for name in cfg.mixer_names if ":" in name]:
-        return f"model.mixer.name={mixers[0]} may not tell texts of a row apart"
+    for plugin in (cfg.feed_forward, *(kind.feed_forward for kind in cfg.kinds)):
+        if plugin is not None:
+            return f"model.feed_forward.name={plugin_name(plugin)} may count padding"
+    for name in cfg.mixer_names:
+        if ":" in name:
+            return f"model.mixer.name={name} may not tell texts of a row apart"
     return ""
 
 
 def packed_shapes(batch: Any, packer: Packer) -> tuple[Any, ...]:
-    """Returns a batch's shapes with each packing, the most frequent first.
+    """Returns a batch's shapes in each packing, the most frequent first.
 
     Args:
       batch: shapes, dtypes and shardings of a whole batch, packed or not.
       packer: the packer.
     """
-    return tuple(
-        {
-            **batch,
-            "inputs": batch["inputs"]
-            | {PACKING: jax.ShapeDtypeStruct(packer.array_shape(shape), "int32")},
-        }
-        for shape in packer.shapes
-    )
+    batches = []
+    for shape in packer.shapes:
+        packing = jax.ShapeDtypeStruct(packer.array_shape(shape), "int32")
+        batches.append({**batch, "inputs": {**batch["inputs"], PACKING: packing}})
+    return tuple(batches)
 
 
 def unpacked(batch: Any) -> Any:
-    """Returns a batch, or its shapes, to be computed as it is padded."""
+    """Returns a batch, or its shapes, without its packing, to be computed with padding."""
     inputs = {name: x for name, x in batch["inputs"].items() if name != PACKING}
     return {**batch, "inputs": inputs}
 

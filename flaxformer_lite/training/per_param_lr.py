@@ -1,4 +1,4 @@
-"""Factors of the learning rate: by patterns of paths, and by the depth of layers."""
+"""Factors of the learning rate, by patterns of paths and by the depth of layers."""
 
 import re
 from typing import Any
@@ -11,14 +11,13 @@ import optax
 from flaxformer_lite.config import ConfigError, OptimizerConfig
 from flaxformer_lite.sharding.parameters import path_of
 
-# its stack, its number, or that of its kind
+# groups: the stack, and the number of the layer or of its kind
 LAYER = re.compile(r"^(.*?)(?:layer_(\d+)|layers/block_(\d+))/")
 EMBEDDING = re.compile(r"(^|/)(\w*embed\w*|position\w*)/")
 
 
 def scale_by_path(cfg: OptimizerConfig) -> optax.GradientTransformation:
-    """Builds the transformation that multiplies each update by its factor; leaves with a factor of
-    1 stay as they are."""
+    """Builds the transformation that multiplies each update by its factor, unless that is 1."""
 
     def init(params: Any) -> optax.EmptyState:
         factors(cfg, params)
@@ -28,23 +27,22 @@ def scale_by_path(cfg: OptimizerConfig) -> optax.GradientTransformation:
         updates: Any, state: optax.EmptyState, params: Any = None
     ) -> tuple[Any, optax.EmptyState]:
         def scale(update, factor):
-            return update if np.all(factor == 1) else update * jnp.asarray(factor, update.dtype)
+            if np.all(factor == 1):
+                return update
+            return update * jnp.asarray(factor, update.dtype)
 
-        return (
-            jax.tree.map(scale, updates, factors(cfg, updates if params is None else params)),
-            state,
-        )
+        shapes = updates if params is None else params
+        return jax.tree.map(scale, updates, factors(cfg, shapes)), state
 
     return optax.GradientTransformation(init, update)
 
 
 def factors(cfg: OptimizerConfig, params: Any) -> Any:
-    """Computes the factor of each parameter's rate: those of all matching `rates`, times that of
-    its depth.
+    """Computes the factor of each parameter's rate.
 
-    With decay d and layers 0 .. L-1 in its stack, layer l has d^(L - l); embeddings and position
-    tables have d^(L + 1) of the deepest stack, and everything above the layers (final norms, heads)
-    has 1.
+    It is the product of all matching `rates` and the factor of the parameter's depth. With decay d
+    and layers 0 .. L-1 in its stack, layer l has d^(L - l); embeddings and position tables have
+    d^(L + 1) of the deepest stack, and everything above the layers (final norms, heads) has 1.
 
     Returns:
       A tree of float32 scalars, or for stacked layers (`scan`) of arrays [Y, 1, ...] that broadcast
@@ -57,20 +55,21 @@ def factors(cfg: OptimizerConfig, params: Any) -> Any:
       exponents, Bao et al. (2022).
     """
     leaves = {path_of(keys): leaf for keys, leaf in jax.tree_util.tree_leaves_with_path(params)}
-    found = dict.fromkeys(leaves, np.ones((), np.float32))
+    by_path = dict.fromkeys(leaves, np.ones((), np.float32))
     if cfg.layer_decay < 1:
-        found = _by_depth(cfg.layer_decay, leaves)
+        by_path = _by_depth(cfg.layer_decay, leaves)
     for rate in cfg.rates:
         pattern, _, factor = rate.rpartition("=")
         matches = [path for path in leaves if re.search(pattern, path)]
         if not matches:
             raise ConfigError(f"optimizer.rates={rate!r}: {no_match(leaves)}")
-        found |= {path: np.asarray(found[path] * np.float32(factor)) for path in matches}
-    return jax.tree.unflatten(jax.tree.structure(params), list(found.values()))
+        for path in matches:
+            by_path[path] = np.asarray(by_path[path] * np.float32(factor))
+    return jax.tree.unflatten(jax.tree.structure(params), list(by_path.values()))
 
 
 def no_match(paths: Any) -> str:
-    """Returns the sentence about a pattern that matches none of the paths."""
+    """Returns the end of the message about a pattern that matches none of the paths."""
     return f"matches no parameter; the first are {', '.join(list(paths)[:3])}."
 
 
@@ -91,9 +90,9 @@ def _by_depth(decay: float, leaves: dict[str, Any]) -> dict[str, np.ndarray]:
         if side:
             return np.asarray(int(side)), kinds[stack]
         rows, *rest = leaves[path].shape
-        return (np.arange(rows) * kinds[stack] + int(kind)).reshape(
-            rows, *[1] * len(rest)
-        ), rows * kinds[stack]
+        layer_numbers = np.arange(rows) * kinds[stack] + int(kind)
+        broadcast = layer_numbers.reshape(rows, *[1] * len(rest))
+        return broadcast, rows * kinds[stack]
 
     deepest = max(numbers(path)[1] for path in layers)
 

@@ -1,5 +1,4 @@
-"""Updates that are left out because their loss or gradient is far above those before, or not
-finite."""
+"""Skips updates whose loss or gradient norm is a spike or not finite."""
 
 from typing import Any, NamedTuple
 
@@ -8,18 +7,18 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-WINDOW = 128  # updates that a value is compared with, from half as many on
-SIGMAS = 6.0  # standard deviations above their mean from which on a loss is told as a spike
+WINDOW = 128  # updates that a value is compared with; half as many are needed
+SIGMAS = 6.0  # standard deviations above their mean from which on a loss is reported as a spike
 
 
-class Calm(NamedTuple):
-    """The state of an optimizer that leaves out spikes.
+class SpikeSkipState(NamedTuple):
+    """The state of an optimizer that skips spikes.
 
     Attributes:
-      inner: the optimizer's own state, as of the last update that was made.
-      losses, norms: float32 [WINDOW], the loss and gradient norm of the last updates that were
-        made; NaN before the first.
-      left_out: int32 scalar, the number of updates that were not.
+      inner: the optimizer's own state after the last update that was applied.
+      losses, norms: float32 [WINDOW], the loss and gradient norm of the last applied updates; NaN
+        before the first.
+      left_out: int32 scalar, the number of skipped updates.
     """
 
     inner: Any
@@ -29,8 +28,13 @@ class Calm(NamedTuple):
 
 
 def is_spike(past: Any, now: Any, sigmas: float, xp: Any = np) -> Any:
-    """Returns whether a value is not finite, or above mean + sigmas * standard deviation of WINDOW
-    values, NaN for none.
+    """Returns whether a value is a spike: not finite, or above mean + sigmas * standard deviation.
+
+    Args:
+      past: the WINDOW values before; NaN for none.
+      now: the value.
+      sigmas: the number of standard deviations.
+      xp: numpy or jax.numpy.
 
     Reference: the rule and its 128 steps and 6 standard deviations are those of OLMo-core's
       SkipStepOptimizer (2024).
@@ -42,14 +46,13 @@ def is_spike(past: Any, now: Any, sigmas: float, xp: Any = np) -> Any:
     return ~xp.isfinite(now) | ((count >= WINDOW // 2) & (now > mean + sigmas * spread))
 
 
-def leave_out(
+def skip_spikes(
     tx: optax.GradientTransformationExtraArgs, sigmas: float
 ) -> optax.GradientTransformationExtraArgs:
-    """Makes no update, of weights or of the optimizer's state, at steps whose loss or gradient norm
-    is a spike.
+    """Wraps an optimizer to skip updates at steps whose loss or gradient norm is a spike.
 
-    The decision is made on the devices. Values of steps that were left out are not compared with
-    later ones.
+    A skipped step changes neither the weights nor the optimizer's state, and later steps are not
+    compared with its values. The decision is made on the devices.
 
     Args:
       tx: the optimizer.
@@ -59,35 +62,45 @@ def leave_out(
       An optimizer whose update also takes `loss` and `grad_norm`, float32 scalars of the whole
       batch.
 
-    Reference: PaLM left out some 200 to 500 batches around each spike by hand, Chowdhery et al.
+    Reference: PaLM skipped some 200 to 500 batches around each spike by hand, Chowdhery et al.
       (2022), section 5.1.
     """
     masked = optax.conditionally_mask(
-        tx, lambda _, *, calm, **others: calm, forward_extra_args=True
+        tx, lambda _, *, applied, **others: applied, forward_extra_args=True
     )
 
-    def init(params: Any) -> Calm:
+    def init(params: Any) -> SpikeSkipState:
         nothing = jnp.full(WINDOW, jnp.nan, jnp.float32)
-        return Calm(masked.init(params), nothing, nothing, jnp.zeros((), jnp.int32))
+        return SpikeSkipState(masked.init(params), nothing, nothing, jnp.zeros((), jnp.int32))
 
     def update(
-        updates: Any, state: Calm, params: Any = None, *, loss: Any, grad_norm: Any, **more: Any
+        updates: Any,
+        state: SpikeSkipState,
+        params: Any = None,
+        *,
+        loss: Any,
+        grad_norm: Any,
+        **more: Any,
     ) -> Any:
-        calm = ~(
-            is_spike(state.losses, loss, sigmas, jnp)
-            | is_spike(state.norms, grad_norm, sigmas, jnp)
-        )
-        updates, inner = masked.update(updates, state.inner, params, calm=calm, **more)
+        loss_spikes = is_spike(state.losses, loss, sigmas, jnp)
+        norm_spikes = is_spike(state.norms, grad_norm, sigmas, jnp)
+        applied = ~(loss_spikes | norm_spikes)
+        updates, inner = masked.update(updates, state.inner, params, applied=applied, **more)
 
         def add(past: jax.Array, now: jax.Array) -> jax.Array:
-            return jnp.where(calm, jnp.roll(past, 1).at[0].set(now), past)
+            return jnp.where(applied, jnp.roll(past, 1).at[0].set(now), past)
 
-        left_out = state.left_out + (~calm).astype(jnp.int32)
-        return updates, Calm(inner, add(state.losses, loss), add(state.norms, grad_norm), left_out)
+        new_state = SpikeSkipState(
+            inner=inner,
+            losses=add(state.losses, loss),
+            norms=add(state.norms, grad_norm),
+            left_out=state.left_out + (~applied).astype(jnp.int32),
+        )
+        return updates, new_state
 
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-def left_out(opt_state: Any) -> jax.Array | None:
-    """Returns how many updates an optimizer has left out, or None if it leaves out none."""
+def skip_count(opt_state: Any) -> jax.Array | None:
+    """Returns the number of updates that an optimizer has skipped; None if it never skips any."""
     return optax.tree.get(opt_state, "left_out")

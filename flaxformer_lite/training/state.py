@@ -10,11 +10,14 @@ import optax
 
 
 class TrainState(flax.struct.PyTreeNode):
-    """Everything that a step reads and writes; random keys and data positions are functions of
-    `step`.
+    """The state that a step reads and updates.
+
+    Random keys and data positions are functions of `step`.
 
     Attributes:
-      step: int32 scalar, the number of updates done.
+      step: int32 scalar, the number of steps done.
+      params: the parameters.
+      opt_state: the optimizer's state.
     """
 
     step: jax.Array

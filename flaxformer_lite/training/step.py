@@ -1,5 +1,7 @@
-"""The pure steps: (state, batch) -> (state, metrics) for training, (params, batch) -> sums for
-evaluation."""
+"""The pure steps of training and evaluation.
+
+Training is (state, batch) -> (state, metrics), evaluation (params, batch) -> sums.
+"""
 
 import functools
 from collections.abc import Callable
@@ -30,8 +32,9 @@ def train_step(
     over: str | None = None,
     join_small: bool = False,
 ) -> Callable[[TrainState, Any], tuple[TrainState, dict[str, jax.Array]]]:
-    """Builds the training step. The loss is sum / weight over the whole batch, for any number of
-    microbatches.
+    """Builds the training step.
+
+    The loss is sum / weight over the whole batch, for any number of microbatches.
 
     Args:
       outputs: (params, inputs, dropout key or None) -> the input of the objective's loss, and
@@ -50,9 +53,12 @@ def train_step(
     Returns:
       A function of (state, batch); metrics are float32 scalars on the device: loss, the objective's
       metrics, grad_norm (before clipping), param_norm (after the update) and learning_rate;
-      skipped, 1 or 0, if `tx` leaves out spikes.
+      skipped, 1 or 0, if `tx` skips spikes.
     """
-    whole = functools.partial(jax.lax.psum, axis_name=over) if over else lambda sums: sums
+
+    def sum_over_axis(sums: Any) -> Any:
+        return jax.lax.psum(sums, axis_name=over) if over else sums
+
     gradient = functools.partial(
         _gradient, outputs, functools.partial(objective.loss, chunks=chunks)
     )
@@ -61,11 +67,12 @@ def train_step(
         key = None if dropout_key is None else jax.random.fold_in(dropout_key, state.step)
         if key is not None and over:
             key = jax.random.fold_in(key, jax.lax.axis_index(over))
-        totals = whole(weight_sums(batch["targets"]))
-        grads, sums = whole(_accumulate(gradient, state.params, batch, totals, key, accumulate))
+        totals = sum_over_axis(weight_sums(batch["targets"]))
+        partial = _accumulate(gradient, state.params, batch, totals, key, accumulate)
+        grads, sums = sum_over_axis(partial)
         scale = 1 / tokens(totals)
         grads = jax.tree.map(lambda g: g * scale, grads)
-        before = spikes.left_out(state.opt_state)
+        before = spikes.skip_count(state.opt_state)
         watched = {}
         if before is not None:
             watched = {
@@ -73,9 +80,8 @@ def train_step(
                 "grad_norm": norm(grads, join_small=join_small),
             }
         updates, opt_state = tx.update(grads, state.opt_state, state.params, **watched)
-        with jax.numpy_dtype_promotion(
-            "standard"
-        ):  # a bfloat16 weight and its float32 update are added in float32
+        # A bfloat16 weight and its float32 update are added in float32.
+        with jax.numpy_dtype_promotion("standard"):
             params = optax.apply_updates(state.params, updates)
         metrics = {
             **objective.metrics(sums),
@@ -83,7 +89,8 @@ def train_step(
             "param_norm": norm(params, join_small=join_small),
             "learning_rate": rate(state.step if before is None else state.step - before),
         }
-        if before is not None and (after := spikes.left_out(opt_state)) is not None:
+        after = spikes.skip_count(opt_state)
+        if before is not None and after is not None:
             metrics["skipped"] = after - before
         metrics = jax.tree.map(lambda m: m.astype(jnp.float32), metrics)
         return TrainState(step=state.step + 1, params=params, opt_state=opt_state), metrics
@@ -99,8 +106,7 @@ def _gradient(
     totals: Any,
     key: jax.Array | None,
 ) -> tuple[Any, LossSums]:
-    """Computes float32 gradients of a microbatch's share of the whole batch's loss, and its
-    sums."""
+    """Computes float32 gradients of a microbatch's share of the batch's loss, and its sums."""
 
     def loss(params):
         out, auxiliary = outputs(params, microbatch["inputs"], key)
@@ -123,12 +129,14 @@ def _gradient(
 def eval_step(
     outputs: Outputs, objective: Any, *, chunks: int
 ) -> Callable[[Any, Any], tuple[LossSums, Any]]:
-    """Builds the evaluation step: (params, batch) -> (sums, the objective's predictions), without
-    dropout."""
+    """Builds the evaluation step, without dropout.
 
-    def evaluate(
-        params: Any, batch: Any
-    ) -> tuple[LossSums, Any]:  # by another name in a trace than the training step
+    Returns:
+      A function (params, batch) -> (sums, the objective's predictions).
+    """
+
+    # Its name tells it from the training step in a trace.
+    def evaluate(params: Any, batch: Any) -> tuple[LossSums, Any]:
         out = outputs(params, batch["inputs"], None)[0]
         return objective.loss(out, batch["targets"], chunks=chunks), objective.predictions(out)
 
@@ -138,8 +146,7 @@ def eval_step(
 def _accumulate(
     gradient: Callable, params: Any, batch: Any, totals: Any, key: Any, accumulate: int
 ) -> tuple[Any, LossSums]:
-    """Sums (gradients, sums) over microbatches, in a loop that holds the activations of one at a
-    time."""
+    """Adds up (gradients, sums) of microbatches in a loop; one's activations exist at a time."""
     if accumulate == 1:
         return gradient(params, batch, totals, key)
 

@@ -163,7 +163,7 @@ READERS = {
     "template_of": open_model.template_of,
     "load_sentence_layers": open_model.load_sentence_layers,
     "open_trained": lambda path: evaluate_file.open_trained(Path(path)),
-    "open_past": lambda path: batch_history.open_past(Path(path)),
+    "open_history": lambda path: batch_history.open_history(Path(path)),
     "before_step": lambda path: replay.before_step(Path(path), 1),
     "read_run": lambda path: workdir.read_run(Path(path)),
     "save_pretrained": lambda path: open_model.save_pretrained(

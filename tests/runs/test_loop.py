@@ -246,7 +246,10 @@ def test_a_report_and_samples_that_cannot_be_written_are_one_notice_each(
     said = capsys.readouterr().out
     assert said.count("notice: report.html cannot be written") == 1
     assert (
-        said.count("notice: a sample cannot be written (out of memory); the run does without.") == 1
+        said.count(
+            "notice: a sample cannot be written (out of memory); the run continues without it."
+        )
+        == 1
     )
     same_end(tmp_path, finished)
 

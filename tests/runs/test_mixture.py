@@ -156,7 +156,7 @@ def test_a_run_reports_each_source_and_its_past_is_known(mixed, tmp_path, capsys
 
 def assert_the_past_is_known(folder, cfg):
     """The rows that a step saw are found again, each in the file of its source."""
-    opened = batch_history.open_past(folder)
+    opened = batch_history.open_history(folder)
     (batch,) = itertools.islice(opened.data.batches(batch_size=8, seed=cfg.seed, start_step=4), 1)
     places = opened.places(5)
     for own, is_words in zip(places, batch["targets"]["source/words"], strict=True):

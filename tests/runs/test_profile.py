@@ -80,8 +80,8 @@ def test_a_profiler_that_fails_is_one_notice(tmp_path, monkeypatch):
     monkeypatch.setattr(jax.profiler, "start_trace", start_trace)
     heard(Profile(range(2, 4), tmp_path, str, Clock(), notes.append), range(1, 6))
     assert notes == [
-        "notice: train.profile: no trace (Only one profile may be run at a time.); the run goes on"
-        " without it."
+        "notice: train.profile: no trace (Only one profile may be run at a time.); the run"
+        " continues without it."
     ]
 
 

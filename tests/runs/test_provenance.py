@@ -174,5 +174,5 @@ def test_examples_of_tasks_lead_to_rows_of_their_table_packed_or_not(experiment,
             assert re.findall(r"say (\d+)", text) == list(map(str, numbers))
             for wanted in (str(numbers[-1]), f"t.jsonl:{numbers[-1]}"):
                 assert origins.rows(records, wanted).tolist() == [example]
-        with pytest.raises(ConfigError, match="is like that, or it is held out; name a number"):
+        with pytest.raises(ConfigError, match="or it is held out; name a number"):
             origins.rows(records, "no such words")

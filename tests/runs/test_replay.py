@@ -40,7 +40,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def opened(run):
-    return batch_history.open_past(run, allow_plugins=True)
+    return batch_history.open_history(run, allow_plugins=True)
 
 
 def files_of(folder):
@@ -103,10 +103,10 @@ def test_a_step_is_printed_with_its_lines(run, opened, capsys):
 
 
 def test_the_losses_of_rows_make_the_loss_of_the_batch(run):
-    moment = replay.before_step(run, 9, allow_plugins=True)
-    rows = replay.row_losses(moment)
-    whole = moment.experiment.program.eval_step(moment.state.params, moment.batch)[0].mean()
-    weights = np.asarray(moment.batch["targets"]["weights"]).sum(axis=1)
+    point = replay.before_step(run, 9, allow_plugins=True)
+    rows = replay.row_losses(point)
+    whole = point.experiment.program.eval_step(point.state.params, point.batch)[0].mean()
+    weights = np.asarray(point.batch["targets"]["weights"]).sum(axis=1)
     assert len(set(rows.tolist())) > 40
     assert (rows * weights).sum() / weights.sum() == pytest.approx(float(whole), rel=1e-5)
 
@@ -142,7 +142,7 @@ def test_a_mixture_has_the_files_of_each_source(tmp_path):
     cfg = poison.config(tmp_path, steps=6)
     sources = {name: SourceConfig(path=str(tmp_path / f"{name}.jsonl")) for name in ("a", "b")}
     cfg = dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, path="", mixture=sources))
-    mixed = batch_history.Past(cfg, open_dataset(cfg))
+    mixed = batch_history.BatchHistory(cfg, open_dataset(cfg))
     seen = collections.defaultdict(set)
     for step in range(1, 7):
         for row, (places, text) in enumerate(
@@ -170,15 +170,12 @@ def test_misuse_is_one_sentence(run, tmp_path, capsys):
     ]
     (tmp_path / "stopped" / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     said = refused(capsys, "replay", "--workdir", tmp_path / "stopped", "--at", "15")
-    assert (
-        said == "error: --at=15: the last step that metrics.jsonl records is 12; name one that was"
-        " taken."
-    )
+    assert said == "error: --at=15: the last step in metrics.jsonl is 12; name one that was taken."
     assert "the run has the steps 1 to 16" in refused(
         capsys, "steps", "--workdir", run, "--at", "17"
     )
     assert "--at or --document is missing" in refused(capsys, "steps", "--workdir", run)
-    assert "is there already" in refused(
+    assert "exists already" in refused(
         capsys, "replay", "--workdir", run, "--at", "3", "--output", tmp_path
     )
     assert "no run has written a config.json" in refused(
@@ -220,7 +217,7 @@ def test_left_out_updates_are_recorded_with_their_rows(run, opened):
         record["skipped"] for record in records if record["split"] == "train"
     ) == pytest.approx(len(spikes) / 3)
     report = (run / "report.html").read_text()
-    assert "updates left out" in report and f"{len(spikes)}, at step {spikes[0]['step']}" in report
+    assert "skipped updates" in report and f"{len(spikes)}, at step {spikes[0]['step']}" in report
 
 
 def test_changed_text_is_refused(run, tmp_path, capsys):
@@ -247,16 +244,16 @@ def test_without_the_nearest_checkpoint_an_earlier_state_leads_to_the_same(run, 
     shutil.copytree(run, tmp_path / "run")
     for path in (tmp_path / "run" / "checkpoints" / "8").rglob("d/*"):
         path.write_bytes(bytes(len(path.read_bytes())))
-    moment = replay.before_step(tmp_path / "run", 9, allow_plugins=True)
-    assert moment.start == 0 and "checkpoint of step 8 cannot be read" in moment.notices[0]
-    assert describe(moment.state) == read_record(run / "checkpoints" / "8")["leaves"]
-    assert replay.compare(run, moment.values) == {3: 0.0, 6: 0.0}
+    point = replay.before_step(tmp_path / "run", 9, allow_plugins=True)
+    assert point.start == 0 and "checkpoint of step 8 cannot be read" in point.notices[0]
+    assert describe(point.state) == read_record(run / "checkpoints" / "8")["leaves"]
+    assert replay.compare(run, point.values) == {3: 0.0, 6: 0.0}
     other = {
-        step: {**values, "loss": values["loss"] * 1.001} for step, values in moment.values.items()
+        step: {**values, "loss": values["loss"] * 1.001} for step, values in point.values.items()
     }
     assert replay.compare(run, other) == pytest.approx({3: 1e-3, 6: 1e-3}, rel=1e-3)
 
 
 def test_a_workdir_that_has_appeared_meanwhile_is_left_alone(tmp_path):
-    with pytest.raises(ConfigError, match="is there already; name a new folder"):
+    with pytest.raises(ConfigError, match="exists already; name a new folder"):
         replay.save(None, None, tmp_path)

@@ -60,7 +60,7 @@ def test_one_that_fails_is_left_out_with_one_notice(tmp_path, monkeypatch):
     watcher.close()
     assert [step for step, *_ in Kept.heard[1:]] == [5]
     assert notes == [
-        f"notice: train.trackers: {OWN} failed (the network is down); the run goes on without it."
+        f"notice: train.trackers: {OWN} failed (the network is down); the run continues without it."
     ]
     assert (tmp_path / "tensorboard").is_dir()
 

@@ -2,13 +2,13 @@
 
 import logging
 
-from flaxformer_lite.runtime.log import heard
+from flaxformer_lite.runtime.log import capture_logs
 
 
 def test_messages_of_the_package_are_heard_once_and_only_within_the_block(caplog):
     log = logging.getLogger("flaxformer_lite")
     said = []
-    with heard(logging.WARNING, said.append):
+    with capture_logs(logging.WARNING, said.append):
         log.info("low")
         log.warning("%s words", 2)
         logging.getLogger("another").warning("elsewhere")

@@ -169,7 +169,7 @@ def test_a_new_part_of_a_head_that_would_be_frozen_is_refused(tmp_path):
     cfg = task(tmp_path, **page)
     with pytest.raises(
         ConfigError,
-        match=r"has no pooler/dense/bias, so it is made new.*let model.adapter.trained match it",
+        match=r"has no pooler/dense/bias, .*would be frozen; let model.adapter.trained match it",
     ):
         initial_state(setup.prepare(cfg).program, str(body))
     cfg = task(tmp_path, **page, **{"model.adapter.trained": "('^classifier/','^pooler/')"})

@@ -121,10 +121,10 @@ def test_a_packed_run_with_dropout_continues_exactly_and_is_repeated(tmp_path):
         path.rename(tmp_path / "last")
     loop.run(cfg, tmp_path / "cut")
     assert records(tmp_path / "cut") == records(tmp_path / "whole")
-    moment = replay.before_step(tmp_path / "whole", 5)
-    losses = replay.row_losses(moment)
+    point = replay.before_step(tmp_path / "whole", 5)
+    losses = replay.row_losses(point)
     assert len(losses) == cfg.train.batch_size and np.isfinite(losses).all()
-    _, values = replay.take(moment)
+    _, values = replay.take(point)
     assert values["loss"] == records(tmp_path / "whole")[5, "train"][0]
 
 

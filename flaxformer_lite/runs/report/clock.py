@@ -7,12 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 
 from flaxformer_lite.runs.report.terminal import clock
 
-# parts of the time of a step: the host at work, and waiting for either
-STEPPING = (
-    "steps",
-    "devices",
-    "data",
-)
+# A step's time: the host at work, waiting for the devices, waiting for data.
+STEPPING = ("steps", "devices", "data")
 PARTS = {  # in the order of a summary
     "steps": "in steps",
     "data": "waiting for data",
@@ -26,14 +22,13 @@ PARTS = {  # in the order of a summary
 
 
 class Clock:
-    """Counts a run's seconds by part; of nested parts the innermost counts.
+    """Measures a run's time by part; nested time is charged to the innermost part.
 
-    It starts with the part "start". Only the main thread may turn it; others may read what is being
-    done.
+    The first part is "start". Only the main thread may switch parts; others may read `doing`.
 
     Attributes:
-      seconds: those of each part of STEPPING and PARTS, up to the last turn.
-      listeners: functions that are called as `(part before, new part)` when another part begins.
+      seconds: the time of each part of STEPPING and PARTS, up to the last switch.
+      listeners: functions called with (old part, new part) at each switch.
     """
 
     def __init__(self):
@@ -47,45 +42,45 @@ class Clock:
         return self._doing[-1]
 
     def turn_to(self, part: str) -> None:
-        """Begins another part in place of the innermost."""
-        self._turn()
+        """Replaces the innermost part by another."""
+        self._charge()
         before = self.doing
         self._doing[-1] = part
         self._notify(before)
 
     @contextlib.contextmanager
     def during(self, part: str) -> Iterator[None]:
-        """Counts the time in the block for a part."""
-        self._turn()
+        """Charges the time in the block to a part."""
+        self._charge()
         before = self.doing
         self._doing.append(part)
         self._notify(before)
         try:
             yield
         finally:
-            self._turn()
+            self._charge()
             ended = self._doing.pop()
             self._notify(ended)
 
     def read(self) -> collections.Counter[str]:
         """Returns a copy of the seconds up to now."""
-        self._turn()
+        self._charge()
         return self.seconds.copy()
 
     def _notify(self, before: str) -> None:
         for listener in self.listeners:
             listener(before, self.doing)
 
-    def _turn(self) -> None:
+    def _charge(self) -> None:
         now = time.perf_counter()
         self.seconds[self.doing] += now - self._since  # type: ignore[assignment]  # typeshed counts in whole numbers
         self._since = now
 
 
 def parts(seconds: Mapping[str, float]) -> dict[str, float]:
-    """Returns seconds by PARTS: a step's work of the host and of the devices are one."""
-    whole = {**seconds, "steps": seconds.get("steps", 0.0) + seconds.get("devices", 0.0)}
-    return {part: whole[part] for part in PARTS if whole.get(part)}
+    """Returns seconds by PARTS, where "steps" includes waiting for the devices."""
+    merged = {**seconds, "steps": seconds.get("steps", 0.0) + seconds.get("devices", 0.0)}
+    return {part: merged[part] for part in PARTS if merged.get(part)}
 
 
 def goodput(seconds: Mapping[str, float]) -> float:
@@ -94,9 +89,10 @@ def goodput(seconds: Mapping[str, float]) -> float:
 
 
 def words(seconds: Mapping[str, float]) -> str:
-    """Describes the whole time and the shares of its parts, without those below half a percent."""
-    whole = sum(seconds.values())
-    shares = {
-        PARTS[part]: took / whole for part, took in parts(seconds).items() if took >= 0.005 * whole
-    }
-    return f"{clock(whole)}: " + ", ".join(f"{share:.0%} {what}" for what, share in shares.items())
+    """Describes the total time and the shares of its parts, from half a percent on."""
+    total = sum(seconds.values())
+    shares = []
+    for part, took in parts(seconds).items():
+        if took >= 0.005 * total:
+            shares.append(f"{took / total:.0%} {PARTS[part]}")
+    return f"{clock(total)}: {', '.join(shares)}"

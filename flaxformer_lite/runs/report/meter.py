@@ -12,12 +12,11 @@ from flaxformer_lite.runs.report.metrics import LATEST, SECONDS, Record
 
 
 class Meter:
-    """Averages over the steps since the last record, their speed, and the share of time spent
-    waiting for data.
+    """Averages metrics over the steps since the last record, and measures their speed.
 
     Args:
       tokens_per_step: input tokens, padding included.
-      peak: FLOP/s of all devices together; None if unknown, which leaves out `mfu`.
+      peak: FLOP/s of all devices together; None if unknown: then `mfu` is not recorded.
       earlier: seconds by part of this run's earlier starts.
     """
 
@@ -37,12 +36,12 @@ class Meter:
         self.clock = clock or Clock()
         self.clock.seconds.update(earlier)
         self._recorded = collections.Counter(earlier)  # seconds by part in the records so far
-        # those at the beginning of the interval
+        # seconds by part at the beginning of the interval
         self._since: collections.Counter[str] | None = None
-        self._ended: float | None = None  # those of all steps, at the end of the last
+        self._ended: float | None = None  # seconds in steps at the end of the last step
 
     def waiting(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Yields the batches, measuring how long each was waited for."""
+        """Yields the batches, and charges the wait for each to "data"."""
         while True:
             with self.clock.during("data"):
                 batch = next(batches, None)
@@ -51,10 +50,10 @@ class Meter:
             yield batch
 
     def add(self, metrics: dict[str, float]) -> float | None:
-        """Adds one finished step. The first, which waits for the compiler, only starts the clock.
+        """Adds a finished step; the first, which waits for the compiler, only starts the clock.
 
         Returns:
-          The seconds since the step before, without evaluations and the like; None for the first.
+          The seconds since the previous step, without evaluations and the like; None for the first.
         """
         now = self.clock.read()
         before = self._ended
@@ -68,8 +67,7 @@ class Meter:
 
     @property
     def is_empty(self) -> bool:
-        """Whether all updates since the last record were left out, so that there is nothing to
-        average."""
+        """Whether all updates since the last record were skipped: nothing is left to average."""
         return all(metrics.get("skipped") for metrics in self._steps)
 
     def record(self, step: int) -> Record:
@@ -93,19 +91,21 @@ class Meter:
 
 
 def means(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Averages the metrics of neighboring steps; of a step whose update was skipped, only that
-    counts."""
+    """Averages the metrics of consecutive steps; skipped updates count in `skipped` only."""
     taken = [step for step in steps if not step.get("skipped")] or steps
-    of = {name: [step[name] for step in taken] for name in steps[-1]}
-    of = {
-        name: [x for x in of[name] if not (name.startswith(BY_SOURCE) and math.isnan(x))]
-        for name in of
-    }
-    # a source may have had no row
-    values = {name: sum(known) / len(known) for name, known in of.items() if known}
-    if "skipped" in values:
-        values["skipped"] = sum(step["skipped"] for step in steps) / len(steps)
-    return values | {name: steps[-1][name] for name in LATEST if name in values}
+    averages = {}
+    for name in steps[-1]:
+        values = [step[name] for step in taken]
+        if name.startswith(BY_SOURCE):  # NaN where a source had no row
+            values = [value for value in values if not math.isnan(value)]
+        if values:
+            averages[name] = sum(values) / len(values)
+    if "skipped" in averages:
+        averages["skipped"] = sum(step["skipped"] for step in steps) / len(steps)
+    for name in LATEST:
+        if name in averages:
+            averages[name] = steps[-1][name]
+    return averages
 
 
 def _stepping(seconds: collections.Counter[str]) -> float:

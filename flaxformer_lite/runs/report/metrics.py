@@ -11,15 +11,13 @@ from flaxformer_lite.files.publish import write_file
 from flaxformer_lite.files.read import is_kind, parse_object, read_bytes
 from flaxformer_lite.objectives.tables.breakdown import Breakdown
 
-LARGEST = 1 << 30  # bytes of metrics.jsonl
+LARGEST = 1 << 30  # most bytes of metrics.jsonl
+NAMED = 5  # most damaged lines in a notice
 Record = dict[str, Any]
 BREAKDOWN = "breakdown.json"  # tables of the last evaluation
-SECONDS = "seconds_"  # and a part of the time: how long it took since the record before
-# reported as of the end of the interval; all others as the mean
-LATEST = (
-    "learning_rate",
-    "param_norm",
-)
+SECONDS = "seconds_"  # prefix of the time that each part took since the last record
+# Recorded at the end of an interval; all other metrics are its mean.
+LATEST = ("learning_rate", "param_norm")
 
 
 class Recorder:
@@ -27,16 +25,16 @@ class Recorder:
 
     Args:
       last_step: records of later steps, left by a killed run, are dropped; -1 drops all.
-      writes: False on all processes but one; their history is then only what they add themselves.
+      writes: False on all processes but one; the others only remember what they add.
 
     Attributes:
       folder: the workdir, where its files are written.
       history: every record of the run so far, in order.
       breakdown: the tables of the last evaluation, as {"step": 20, "tables": [[title, head, rows],
         ...]}, {} if it had none.
-      samples: what the model wrote at evaluations, as {"step": 20, "texts": [[title, text], ...]}.
-      notices: one about lines of the file that could not be read.
-      dropped: records of the steps that a killed run had taken after its last checkpoint.
+      samples: texts of the model at evaluations, as {"step": 20, "texts": [[title, text], ...]}.
+      notices: a notice about lines of the file that could not be read.
+      dropped: records of steps that a killed run took after its last checkpoint.
     """
 
     def __init__(self, workdir: Path, last_step: int, *, writes: bool = True):
@@ -54,9 +52,9 @@ class Recorder:
             return
         records, damaged = _read(self._path, _is_record)
         if damaged:
-            lines = ", ".join(map(str, damaged[:5])) + (
-                f" and {len(damaged) - 5} more" if len(damaged) > 5 else ""
-            )
+            lines = ", ".join(map(str, damaged[:NAMED]))
+            if len(damaged) > NAMED:
+                lines += f" and {len(damaged) - NAMED} more"
             self.notices.append(
                 f"{self._path}: no record of a step can be read from line {lines}; dropped."
             )
@@ -98,7 +96,7 @@ class Recorder:
 
 
 def middles(records: list[Record]) -> list[float]:
-    """Returns the middle of each training record's steps, as it is their mean."""
+    """Returns the middle of each training record's steps, of which it is the mean."""
     starts = [0, *(record["step"] for record in records)]
     return [
         (start + record["step"] + 1) / 2 for start, record in zip(starts, records, strict=False)
@@ -109,15 +107,14 @@ def seconds(records: Iterable[Record]) -> collections.Counter[str]:
     """Sums the seconds of each part of the time (see `clock.PARTS`) over records."""
     total: collections.Counter[str] = collections.Counter()
     for record in records:
-        total.update(
-            {n.removeprefix(SECONDS): took for n, took in record.items() if n.startswith(SECONDS)}
-        )
+        for name, took in record.items():
+            if name.startswith(SECONDS):
+                total[name.removeprefix(SECONDS)] += took
     return total
 
 
 def read(path: Path) -> list[Record]:
-    """Reads the records of a metrics.jsonl, without lines that a kill has cut off or that are
-    damaged."""
+    """Reads the records of a metrics.jsonl; truncated and damaged lines are dropped."""
     return _read(path, _is_record)[0]
 
 
@@ -137,7 +134,7 @@ def _read(path: Path, is_whole: Callable[[Record], bool]) -> tuple[list[Record],
             record = {}
         if is_whole(record):
             records.append(record)
-        elif number < len(lines):  # a kill leaves a last line without an end
+        elif number < len(lines):  # SIGKILL may truncate the last line
             damaged.append(number)
     return records, damaged
 

@@ -1,10 +1,9 @@
-"""HTML pages that need nothing else: no network, no script, light or dark as the reader's system
-is."""
+"""Self-contained HTML pages: no network, no script, light or dark by the reader's system."""
 
 import html
 from collections.abc import Iterable, Sequence
 
-LONG = 24  # characters of a cell that stay on one line
+LONG = 24  # characters of a cell from which on it wraps
 COLORS = 8  # classes c0 .. c7
 STYLE = (
     """
@@ -66,24 +65,24 @@ mark{background:var(--mark);color:inherit}
     + "".join(f".c{i}{{--c:var(--c{i})}}" for i in range(COLORS))
     + "path[class*=c],path.train{stroke:var(--c)}"
 )
-# Whatever a text in the page may contain, a browser fetches and runs nothing.
+# A browser fetches and runs nothing, whatever the texts in the page contain.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def page(title: str, lines: Sequence[str], sections: Iterable[tuple[str, str]]) -> bytes:
-    """Returns a page of sections (title, HTML); those without content are left out, and
-    so is an empty title.
+    """Renders a page of sections.
 
     Args:
       title: its title.
-      lines: what stands below the title, as text.
-      sections: the titles, and HTML from this file and chart.py.
+      lines: lines of text below the title.
+      sections: titles, and HTML from this file and chart.py; empty titles and sections without
+        content are omitted.
     """
-    body = "".join(
-        f"<h2>{html.escape(name)}</h2>{content}" if name else content
-        for name, content in sections
-        if content
-    )
+    body = ""
+    for name, content in sections:
+        if name and content:
+            body += f"<h2>{html.escape(name)}</h2>"
+        body += content
     under = "".join(f"<p>{html.escape(line)}</p>" for line in lines)
     head = (
         '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport"'
@@ -100,46 +99,54 @@ def table(
     marked: Sequence[str] = (),
     code: bool = False,
 ) -> str:
-    """Returns a table of texts, whose first column is of names.
+    """Renders a table of texts with names in the first column.
 
     Args:
       rows: the cells.
       head: titles of the columns.
-      marked: names of rows to set off.
+      marked: names of rows to highlight.
       code: whether the cells are code.
     """
-    out = [f"<tr>{''.join(f'<th>{html.escape(cell)}' for cell in head)}"] if head else []
+    lines = []
+    if head:
+        titles = "".join(f"<th>{html.escape(cell)}" for cell in head)
+        lines.append(f"<tr>{titles}")
     for name, *cells in rows:
         texts = "".join(_cell("td", text, name in marked) for text in cells)
-        out.append(f"<tr>{_cell('th', name)}{texts}")
+        lines.append(f"<tr>{_cell('th', name)}{texts}")
+    if not lines:
+        return ""
     kind = "code " * code + "many" * bool(head)
-    return f'<div class="wide"><table class="{kind}">{"".join(out)}</table></div>' if out else ""
+    return f'<div class="wide"><table class="{kind}">{"".join(lines)}</table></div>'
 
 
 def _cell(tag: str, text: str, is_marked: bool = False) -> str:
-    """Returns a cell; one with a long text wraps, so that it takes no room from the others."""
-    shown = f"<mark>{html.escape(text)}</mark>" if is_marked else html.escape(text)
-    return f"<{tag}{' class=long' * (len(text) > LONG)}>{shown}"
+    """Renders a cell; long text wraps, so that it does not squeeze the others."""
+    content = html.escape(text)
+    if is_marked:
+        content = f"<mark>{content}</mark>"
+    kind = " class=long" if len(text) > LONG else ""
+    return f"<{tag}{kind}>{content}"
 
 
 def beside(parts: Iterable[tuple[str, str]]) -> str:
-    """Returns parts (title, HTML) in two columns where the page is wide enough; those without
-    content are left out."""
-    shown = "".join(
-        f"<section><h2>{html.escape(title)}</h2>{content}</section>"
-        for title, content in parts
-        if content
-    )
-    return f'<div class="beside">{shown}</div>'
+    """Renders parts (title, HTML) in two columns if the page is wide enough; omits empty ones."""
+    sections = ""
+    for title, content in parts:
+        if content:
+            sections += f"<section><h2>{html.escape(title)}</h2>{content}</section>"
+    return f'<div class="beside">{sections}</div>'
 
 
 def texts(pairs: Iterable[tuple[str, str]]) -> str:
-    """Returns titles, each with a text below that keeps its lines."""
+    """Renders titles, each above a preformatted text."""
     return "".join(
         f"<h3>{html.escape(title)}</h3><pre>{html.escape(text)}</pre>" for title, text in pairs
     )
 
 
 def folded(title: str, content: str) -> str:
-    """Returns content that opens on a click on its title."""
-    return f"<details><summary>{html.escape(title)}</summary>{content}</details>" if content else ""
+    """Renders content that opens on a click on its title."""
+    if not content:
+        return ""
+    return f"<details><summary>{html.escape(title)}</summary>{content}</details>"

@@ -26,11 +26,13 @@ def loss_curve(
     """Plots the headline metric on training and held-out examples over steps, and its baseline.
 
     Args:
-      best: the metric of `train.best`, which gets a panel of its own unless it is the headline, and
-        the best step; or None.
-      stopped: why the run ended at its last evaluation, before its last step; or empty.
+      best: the metric of `train.best` and the best step, or None; unless it is the headline, the
+        metric gets a second panel.
+      stopped: why the run ended before its last step, or an empty string.
     """
-    metrics = [headline, *([best[0]] if best and best[0].name != headline.name else [])]
+    metrics = [headline]
+    if best and best[0].name != headline.name:
+        metrics.append(best[0])
     figure, panels = _panels(metrics)
     for axes, metric in zip(panels, metrics, strict=True):
         _draw(axes, history, metric, baseline if metric is headline else None)
@@ -81,7 +83,7 @@ def _draw(
 
 
 def compared(path: Path, runs: Mapping[str, Sequence[tuple[float, float]]], metric: Metric) -> None:
-    """Plots a metric of several runs on held-out examples, (step, value) by the run's name."""
+    """Plots a held-out metric of several runs, as (step, value) by the run's name."""
     figure, (axes,) = _panels([metric])
     for name, points in runs.items():
         axes.plot(*zip(*points, strict=True), marker="o", markersize=4, linewidth=1.2, label=name)
@@ -91,18 +93,17 @@ def compared(path: Path, runs: Mapping[str, Sequence[tuple[float, float]]], metr
 
 
 def _panels(metrics: Sequence[Metric]) -> tuple[Any, Any]:
-    """Returns a figure and its axes, one below the other, for a metric each."""
-    # takes a second, which no start should wait for
-    from matplotlib.backends.backend_agg import (
-        FigureCanvasAgg,
-    )
+    """Returns a figure and its axes, one panel below the other for each metric."""
+    # Imported here: it takes a second, for which no start should wait.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 1 + 3.5 * len(metrics)), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(len(metrics), sharex=True, squeeze=False)[:, 0]
     for axes, metric in zip(panels, metrics, strict=True):
-        axes.set(ylabel=metric.words + (f" ({metric.unit})" if metric.unit else ""))
+        unit = f" ({metric.unit})" if metric.unit else ""
+        axes.set(ylabel=f"{metric.words}{unit}")
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", color="#e6e6e6")
         axes.set_axisbelow(True)

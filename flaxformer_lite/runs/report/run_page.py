@@ -1,5 +1,4 @@
-"""The run's report.html: curves, texts, times, memory, config and environment, in one file without
-any other."""
+"""The run's report.html: curves, texts, times, memory, config and environment in one file."""
 
 import html
 import platform
@@ -25,27 +24,27 @@ from flaxformer_lite.runs.report.usage import usage
 from flaxformer_lite.runs.start import resume
 from flaxformer_lite.runtime import invocation
 
-# step_seconds is tokens_per_second again
+# step_seconds would repeat tokens_per_second
 UNDRAWN = re.compile("step|split|step_seconds|seconds_.*|peak_.*")
-EVALUATIONS = 100  # most of them in the page, and most characters of a text
-SAMPLES = 24
-LETTERS = 2000
-OPEN = 30  # rows of a table of scores; longer ones are folded
+EVALUATIONS = 100  # most evaluations in the page
+SAMPLES = 24  # most samples
+LETTERS = 2000  # most characters of a text
+OPEN = 30  # most rows of a table of scores; longer ones are folded
 
 
 class RunPage:
     """Writes report.html from what the run records.
 
     Args:
-      asked: the config as the run was given it.
-      about: what the banner says of the run.
+      requested: the config before the run resolved it.
+      about: the rows of the run's banner.
     """
 
     def __init__(
         self,
         workdir: Path,
         cfg: ExperimentConfig,
-        asked: ExperimentConfig,
+        requested: ExperimentConfig,
         about: text.Rows,
         recorder: Recorder,
         clock: Clock,
@@ -54,27 +53,31 @@ class RunPage:
         self._about = about
         self._recorder = recorder
         self._metrics = cfg.objective.shown
-        self._config = config(cfg, asked)
+        self._config = config(cfg, requested)
         self._clock = clock
 
     def write(self, state: str, result: text.Rows, baseline: tuple[str, float] | None) -> None:
-        """Writes the report anew; `state` says where the run is, `result` and `baseline` are those
-        of the summary."""
+        """Replaces the report.
+
+        Args:
+          state: the progress of the run.
+          result: the rows of the closing summary.
+          baseline: the name and value of the headline's baseline.
+        """
         history = self._recorder.history
-        held = self._recorder.of("eval")
-        shown = [row for row in result if row[0] != "report"]  # this page
+        evals = self._recorder.of("eval")
+        results = [row for row in result if row[0] != "report"]  # this page
         times = [("whole time", words(self._clock.read())), *usage(history)]
+        about = beside([("Result", table(results)), ("Run", table(self._about))])
+        machine = beside([("Time and memory", table(times)), ("Environment", table(environment()))])
         sections = [
-            ("", beside([("Result", table(shown)), ("Run", table(self._about))])),
+            ("", about),
             ("Scores", scores(self._recorder.breakdown)),
             ("Curves", curves(history, self._metrics, baseline)),
             ("Texts", samples(self._recorder.samples)),
-            ("Evaluations", folded(f"figures of {len(held)} evaluations", evaluations(held))),
+            ("Evaluations", folded(f"figures of {len(evals)} evaluations", evaluations(evals))),
             ("Config", self._config),
-            (
-                "",
-                beside([("Time and memory", table(times)), ("Environment", table(environment()))]),
-            ),
+            ("", machine),
         ]
         written = f"{state}; written {time.strftime('%Y-%m-%d %H:%M:%S %Z')}"
         write_file(self._path, page(self._path.parent.resolve().name, [written], sections))
@@ -84,47 +87,49 @@ def curves(
     history: list[Record], metrics: Sequence[Metric], baseline: tuple[str, float] | None
 ) -> str:
     """Draws every figure of the records over steps, the objective's headline first and large."""
-    known = {
-        metric.name: metric
-        for metric in [*metrics, Metric("loss", "loss with all its terms")][::-1]
-    }
-    names = dict.fromkeys(
-        [*(metric.name for metric in metrics), *(name for record in history for name in record)]
-    )
-    # by what is drawn, as the loss of many runs is their headline again
-    drawn: dict[tuple[Line, ...], str] = {}
-    for name in (name for name in names if not UNDRAWN.fullmatch(name)):
-        train, held = (
-            [r for r in history if r["split"] == split and name in r] for split in ("train", "eval")
-        )
-        steps = [float(record["step"]) for record in train] if name in LATEST else middles(train)
-        lines = (
-            Line(
-                "training",
-                tuple((step, r[name]) for step, r in zip(steps, train, strict=True)),
-                "train",
-            ),
-            Line("held out", tuple((float(r["step"]), r[name]) for r in held), "c0", dots=True),
-        )
+    known = {"loss": Metric("loss", "loss with all its terms")}
+    known |= {metric.name: metric for metric in reversed(metrics)}
+    names = [metric.name for metric in metrics]
+    names += [name for record in history for name in record]
+    # Keyed by the lines: the loss of many runs repeats their headline.
+    charts: dict[tuple[Line, ...], str] = {}
+    for name in dict.fromkeys(names):
+        if UNDRAWN.fullmatch(name):
+            continue
+        lines = _lines(history, name)
         metric = known.get(name, Metric(name))
-        is_first = not drawn
-        title = metric.words + (f" ({metric.unit})" if metric.unit else "")
+        is_first = not charts
+        unit = f" ({metric.unit})" if metric.unit else ""
         level = baseline if is_first else None
         last = float(history[-1]["step"])
-        drawn.setdefault(lines, chart(title, lines, last, level=level, tall=is_first))
-    return f'<div class="grid-of">{"".join(drawn.values())}</div>'
+        drawn = chart(f"{metric.words}{unit}", lines, last, level=level, tall=is_first)
+        charts.setdefault(lines, drawn)
+    return f'<div class="grid-of">{"".join(charts.values())}</div>'
+
+
+def _lines(history: list[Record], name: str) -> tuple[Line, Line]:
+    """Returns the training and held-out lines of a figure."""
+    train = [record for record in history if record["split"] == "train" and name in record]
+    evals = [record for record in history if record["split"] == "eval" and name in record]
+    steps = middles(train)
+    if name in LATEST:
+        steps = [float(record["step"]) for record in train]
+    train_points = tuple((step, r[name]) for step, r in zip(steps, train, strict=True))
+    eval_points = tuple((float(record["step"]), record[name]) for record in evals)
+    return Line("training", train_points, "train"), Line("held out", eval_points, "c0", dots=True)
 
 
 def samples(recorded: list[Record]) -> str:
-    """Shows what the model wrote, the newest first and open."""
+    """Renders the model's texts, the newest first and open."""
     parts: list[str] = []
     for sample in spread(recorded, SAMPLES)[::-1]:
         when = f"after step {sample['step']}"
-        shown = texts(
-            (title, said[:LETTERS] + " ..." * (len(said) > LETTERS))
-            for title, said in sample["texts"]
-        )
-        parts.append(folded(when, shown) if parts else f"<p>{when}</p>{shown}")
+        shortened = []
+        for title, written in sample["texts"]:
+            more = " ..." if len(written) > LETTERS else ""
+            shortened.append((title, written[:LETTERS] + more))
+        content = texts(shortened)
+        parts.append(folded(when, content) if parts else f"<p>{when}</p>{content}")
     return "".join(parts)
 
 
@@ -158,10 +163,10 @@ def evaluations(held: list[Record]) -> str:
     return table(rows, ["step", *(name.replace("_", " ") for name in names)])
 
 
-def config(cfg: ExperimentConfig, asked: ExperimentConfig) -> str:
-    """Tabulates the resolved config, and before it what the command line or the run itself has set
-    in place of the page."""
-    resolved, before = (flatten_dict(resume.plain(one), sep=".") for one in (cfg, asked))
+def config(cfg: ExperimentConfig, requested: ExperimentConfig) -> str:
+    """Tabulates the resolved config, after the fields that the command line or the run changed."""
+    resolved = flatten_dict(resume.plain(cfg), sep=".")
+    before = flatten_dict(resume.plain(requested), sep=".")
     given = invocation.fields_given(invocation.underscored(sys.argv))
     changed = []
     for name, value in resolved.items():
@@ -169,20 +174,18 @@ def config(cfg: ExperimentConfig, asked: ExperimentConfig) -> str:
             changed.append([name, repr(value), f"the run; was {before.get(name)!r}"])
         elif name in given:
             changed.append([name, repr(value), "command line"])
-    own = table(changed, ["in place of the page's", "value", "set by"], code=True)
+    changes = table(changed, ["in place of the page's", "value", "set by"], code=True)
     rows = [(name, repr(value)) for name, value in resolved.items()]
-    whole = table(rows, marked=[row[0] for row in changed], code=True)
-    return own + folded(f"all {len(resolved)} fields", whole)
+    fields = table(rows, marked=[row[0] for row in changed], code=True)
+    return changes + folded(f"all {len(resolved)} fields", fields)
 
 
 def environment() -> text.Rows:
-    """Lists the command, the system and the versions of what computes."""
+    """Returns the command, the system and the versions of libraries."""
     devices = ", ".join(sorted({device.device_kind for device in jax.devices()}))
     rows = [
         ("command", text.command()),
         ("devices", f"{jax.device_count()} x {devices} ({jax.default_backend()})"),
-    ]
-    rows += [
         ("processes", str(jax.process_count())),
         ("system", platform.platform()),
         *resume.versions().items(),
@@ -191,10 +194,8 @@ def environment() -> text.Rows:
 
 
 def spread(records: list[Record], most: int) -> list[Record]:
-    """Returns at most so many records, evenly spread, the first and the last among them."""
+    """Returns at most `most` records, evenly spread, with the first and the last."""
     count = len(records)
-    return (
-        records
-        if count <= most
-        else [records[round(i * (count - 1) / (most - 1))] for i in range(most)]
-    )
+    if count <= most:
+        return records
+    return [records[round(i * (count - 1) / (most - 1))] for i in range(most)]

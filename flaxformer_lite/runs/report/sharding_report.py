@@ -1,41 +1,41 @@
-"""The share of each device and process, reported before the first step: batch, memory, replicated
-parameters."""
+"""Reports before the first step what each device and process gets: batch, memory, parameters."""
 
 import math
 
 import jax
 
 from flaxformer_lite import sharding
-from flaxformer_lite.sharding.parameters import path_of
 from flaxformer_lite.training import memory
 from flaxformer_lite.training.program import Program
 
-LARGE = 2**20  # bytes; larger parameters are named if every device holds them whole
+LARGE = 2**20  # bytes from which on a replicated parameter is named
 
 
 def sharding_report(program: Program) -> list[tuple[str, str]]:
-    """Returns the rows of the report; none if there is a single device."""
-    parts = {"batch": _batch, "reads": _reads, "a device": _device, "replicated": _replicated}
-    return (
-        []
-        if program.mesh.size == 1
-        else [(name, describe(program)) for name, describe in parts.items()]
-    )
+    """Returns the rows of the report; none for a single device."""
+    if program.mesh.size == 1:
+        return []
+    return [
+        ("batch", _batch(program)),
+        ("reads", _reads(program)),
+        ("a device", _device(program)),
+        ("replicated", _replicated(program)),
+    ]
 
 
 def _batch(program: Program) -> str:
     mesh = program.mesh.shape
     train = program.cfg.train
     ways = mesh["data"] * mesh["fsdp"]
-    each = memory.rows(program)
-    turns = f" in {train.accumulate} microbatches of {each}" if train.accumulate > 1 else ""
+    rows = memory.rows(program)
+    microbatches = f" in {train.accumulate} microbatches of {rows}" if train.accumulate > 1 else ""
     text = (
-        f"{train.batch_size} sequences, {train.batch_size // ways} a device{turns} (data x fsdp ="
-        f" {ways})"
+        f"{train.batch_size} sequences, {train.batch_size // ways} a device{microbatches} (data x"
+        f" fsdp = {ways})"
     )
-    return text + (
-        f", each cut in {mesh['context']} along its length" if mesh["context"] > 1 else ""
-    )
+    if mesh["context"] > 1:
+        text += f", each cut in {mesh['context']} along its length"
+    return text
 
 
 def _reads(program: Program) -> str:
@@ -45,17 +45,13 @@ def _reads(program: Program) -> str:
     count = jax.process_count()
     rows = sharding.batch_rows(program.mesh, size)
     if len(rows) == size:
-        return (
-            f"all rows of each batch{f' in each of {count} processes' if count > 1 else ''}, from"
-            f" {cache}"
-        )
-    shown = (
-        f"{rows[0]} to {rows[-1]}"
-        if rows[-1] - rows[0] + 1 == len(rows)
-        else f"{len(rows)} rows from {rows[0]}"
-    )
+        everywhere = f" in each of {count} processes" if count > 1 else ""
+        return f"all rows of each batch{everywhere}, from {cache}"
+    span = f"{len(rows)} rows from {rows[0]}"
+    if rows[-1] - rows[0] + 1 == len(rows):
+        span = f"{rows[0]} to {rows[-1]}"
     return (
-        f"rows {shown} of {size} in process {jax.process_index()} of {count}, others theirs, each"
+        f"rows {span} of {size} in process {jax.process_index()} of {count}, others theirs, each"
         f" from its {cache}"
     )
 
@@ -70,23 +66,20 @@ def _device(program: Program) -> str:
 
 
 def _replicated(program: Program) -> str:
-    """Describes the large parameters that no axis of the mesh divides, and why."""
+    """Describes the large parameters that no axis of the mesh splits, and why."""
     mesh = program.mesh.shape
-    leaves = jax.tree_util.tree_leaves_with_path(program.target.params)
-    total = sum(_bytes(leaf) for _, leaf in leaves)
-    whole = {
-        path_of(keys): _bytes(leaf) for keys, leaf in leaves if leaf.sharding.is_fully_replicated
-    }
-    kept = f"{size(sum(whole.values()))} of {size(total)} of parameters"
+    leaves = jax.tree.leaves(program.target.params)
+    total = sum(_bytes(leaf) for leaf in leaves)
+    replicated = sum(_bytes(leaf) for leaf in leaves if leaf.sharding.is_fully_replicated)
+    share = f"{size(replicated)} of {size(total)} of parameters"
     if mesh["fsdp"] == mesh["tensor"] == 1:
-        return f"{kept}: mesh.fsdp=1 and mesh.tensor=1 split no weights"
+        return f"{share}: mesh.fsdp=1 and mesh.tensor=1 split no weights"
+    text = f"{share}: no rule of sharding/parameter_rules.py splits them"
     large = sharding.replicated(program.target.params, program.rules, program.mesh, LARGE)
-    named = "; ".join(
-        f"{leaf.path} {size(leaf.bytes)} by the rule {leaf.rule}" for leaf in large[:3]
-    )
-    return f"{kept}: no rule of sharding/parameter_rules.py splits them" + (
-        f"; the largest: {named}" if named else ""
-    )
+    if large:
+        named = [f"{leaf.path} {size(leaf.bytes)} by the rule {leaf.rule}" for leaf in large[:3]]
+        text += f"; the largest: {'; '.join(named)}"
+    return text
 
 
 def size(count: int) -> str:

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from flaxformer_lite.files.read import printable
 from flaxformer_lite.objectives.base import LOSS, Metric
 from flaxformer_lite.runs.report.metrics import Record
-from flaxformer_lite.runtime.log import heard
+from flaxformer_lite.runtime.log import capture_logs
 
 COMPILING = "compiling"
 
@@ -34,13 +34,15 @@ class Terminal:
         self.console = console or Console(highlight=False, soft_wrap=True, quiet=quiet)
         self._steps = steps
         self._bar: tuple[Progress, TaskID] | None = None
-        self._unsaid: list[str] | None = []
+        self._pending: list[str] | None = []  # messages until training begins; then None
         self._headline, *others = metrics
         self._live = [self._headline, *(metric for metric in others if metric.live)]
 
     def rows(self, title: str, rows: Iterable[tuple[str, str]], *, copied: bool = False) -> None:
-        """Prints a title and aligned pairs under it; on a terminal in several lines, unless they
-        are `copied` as they are."""
+        """Prints a title and aligned pairs under it.
+
+        On a terminal long values are wrapped, unless users will copy them (`copied`).
+        """
         rows = list(rows)
         width = max(len(name) for name, _ in rows)
         room = max(20, self.console.width - width - 4)
@@ -50,9 +52,9 @@ class Terminal:
             lines = [value]
             if self.console.is_terminal and not copied:
                 lines = textwrap.wrap(value, room, break_long_words=False, break_on_hyphens=False)
-            self.console.print(
-                f"  {name:{width}}  " + f"\n{'':{width + 4}}".join(lines), markup=False
-            )
+            indent = " " * (width + 4)
+            text = f"\n{indent}".join(lines)
+            self.console.print(f"  {name:{width}}  {text}", markup=False)
 
     def sample(self, texts: Iterable[tuple[str, str]]) -> None:
         """Prints texts of the model, each below its title."""
@@ -67,15 +69,17 @@ class Terminal:
         self.console.print(printable(text), markup=False)
 
     def listening(self) -> contextlib.AbstractContextManager[None]:
-        """Prints the package's log messages (such as the choice of attention) within the block,
-        once training has begun."""
-        return heard(logging.INFO, self._hear)
+        """Prints the package's log messages, such as the choice of attention, within the block.
 
-    def _hear(self, line: str) -> None:
-        if self._unsaid is None:
+        Messages before the start of training are printed when it begins.
+        """
+        return capture_logs(logging.INFO, self._log)
+
+    def _log(self, line: str) -> None:
+        if self._pending is None:
             self.note(line)
         else:
-            self._unsaid.append(line)
+            self._pending.append(line)
 
     @contextlib.contextmanager
     def training(self, start: int) -> Iterator[None]:
@@ -87,15 +91,15 @@ class Terminal:
             TextColumn("{task.fields[text]}"),
         )
         with contextlib.ExitStack() as stack:
-            if self.console.is_interactive:  # as a dumb terminal is not
+            if self.console.is_interactive:  # a dumb terminal is not
                 progress = stack.enter_context(Progress(*columns, console=self.console))
                 self._bar = (
                     progress,
                     progress.add_task("", total=self._steps, completed=start, text=COMPILING),
                 )
-            unsaid = self._unsaid
-            self._unsaid = None
-            for line in unsaid or ():
+            pending = self._pending
+            self._pending = None
+            for line in pending or ():
                 self.note(line)
             yield
             self._bar = None
@@ -124,7 +128,7 @@ class Terminal:
             self.note(f"step {record['step']}/{self._steps}  {text}{grad}")
 
     def eval_record(self, record: Record) -> None:
-        """Prints the figures of held-out text."""
+        """Prints the figures of an evaluation."""
         text = "  ".join(_shown(metric, record) for metric in self._live if metric.name in record)
         self.note(f"step {record['step']}/{self._steps}  held out: {text}")
 

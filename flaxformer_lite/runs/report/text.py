@@ -28,7 +28,7 @@ from flaxformer_lite.training.state import param_count
 
 Rows = list[tuple[str, str]]
 ADAPTER_RATE = 1e-4  # the least of the usual ones; the examples of PEFT and TRL take up to 2e-4
-NAMED = 8  # most steps that a line names
+NAMED = 8  # most steps in a row
 
 
 def banner(experiment: Experiment, workdir: Path, start: int) -> Rows:
@@ -40,7 +40,9 @@ def banner(experiment: Experiment, workdir: Path, start: int) -> Rows:
         for name in cfg.model.mixer_names
     ]
     layers = " + ".join(str(n) for n in (cfg.model.encoder_layers, cfg.model.decoder_layers) if n)
-    sizes = ", ".join([f"{layers} layers, width {cfg.model.d_model}", *mixers])
+    sizes = f"width {cfg.model.d_model}"
+    if layers:
+        sizes = ", ".join([f"{layers} layers, {sizes}", *mixers])
     shape = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
     hosts = f" in {jax.process_count()} processes" if jax.process_count() > 1 else ""
     devices = f"{mesh.size} of {jax.device_count()} {mesh.devices.flat[0].device_kind}{hosts}"
@@ -48,16 +50,15 @@ def banner(experiment: Experiment, workdir: Path, start: int) -> Rows:
     flops = _giga(experiment.program.flops_per_step)
     work = f"{experiment.program.tokens_per_step:,} tokens, {flops}FLOP"
     params = experiment.program.target.params
-    frozen = cfg.optimizer.freeze
-    tuned = (
-        f", of which {param_count(optimizer.trained(cfg.optimizer, params)):,} are trained"
-        if frozen
-        else ""
-    )
-    rows = [
-        ("model", f"{cfg.model.family}: {sizes if layers else f'width {cfg.model.d_model}'}"),
-        *([("taken from", _taken(cfg))] if cfg.train.init_from else []),
-        ("parameters", f"{param_count(params):,}{tuned}"),
+    count = f"{param_count(params):,}"
+    if cfg.optimizer.freeze:
+        trained = param_count(optimizer.trained(cfg.optimizer, params))
+        count += f", of which {trained:,} are trained"
+    rows = [("model", f"{cfg.model.family}: {sizes}")]
+    if cfg.train.init_from:
+        rows.append(("taken from", _taken(cfg)))
+    rows += [
+        ("parameters", count),
         *_data(experiment),
         (
             "objective",
@@ -89,30 +90,32 @@ def banner(experiment: Experiment, workdir: Path, start: int) -> Rows:
 
 
 def _data(experiment: Experiment) -> Rows:
-    """Describes the text, the files that were read, and how much is held out."""
+    """Describes the text, its files, and how much is held out."""
     cfg = experiment.cfg.data
     corpus = experiment.train_data.corpus
     if corpus is None:
         return list(experiment.train_data.described)
     source = f"{cfg.path}: {corpus.source.kinds()}" if cfg.path else f"{cfg.corpus} (built in)"
     train = corpus.tokens["train"]
-    held = corpus.tokens["eval"]
-    share = len(held.ids) / (len(held.ids) + len(train.ids))
-    documents = (len(held.offsets) - 1) // len(corpus.source.fields)
-    named = f"{cfg.eval_path}: " if cfg.eval_path else ""
-    aside = (
-        f"{named}{experiment.eval_data.num_examples:,} examples, of {documents:,} documents:"
+    eval_ = corpus.tokens["eval"]
+    share = len(eval_.ids) / (len(eval_.ids) + len(train.ids))
+    documents = (len(eval_.offsets) - 1) // len(corpus.source.fields)
+    path = f"{cfg.eval_path}: " if cfg.eval_path else ""
+    held_out = (
+        f"{path}{experiment.eval_data.num_examples:,} examples, of {documents:,} documents:"
         f" {share:.1%} of the tokens"
     )
     rows = [
         ("data", f"{source}; {experiment.train_data.num_examples:,} examples"),
-        ("held out", aside),
+        ("held out", held_out),
     ]
-    return [*rows, ("notice", corpus.source.unread())] if corpus.source.left_out else rows
+    if corpus.source.left_out:
+        rows.append(("notice", corpus.source.unread()))
+    return rows
 
 
 def _taken(cfg: ExperimentConfig) -> str:
-    """Describes which parts of a run came from the directory in `train.init_from`."""
+    """Describes which parts of a run come from the directory in `train.init_from`."""
     folder = cfg.train.init_from
     tokenizer = cfg.data.tokenizer.path
     if Path(tokenizer).expanduser().is_relative_to(Path(folder).expanduser()):
@@ -142,50 +145,38 @@ def closing(
     Args:
       baseline: name and value to compare the headline with, or None.
       compiles: number of compilations after step two.
-      best: the best evaluation in words, or empty.
+      best: a description of the best evaluation, or an empty string.
+      used: rows about the resources that the run used.
     """
     headline, *others = metrics
     evals = recorder.of("eval")
     last = evals[-1]
     before = f"{headline.show(evals[0][headline.name])} before, " if evals[0]["step"] == 0 else ""
     after = f"{headline.show(last[headline.name])} after {last['step']} steps"
-    rows = [
-        (
-            f"held-out {headline.words}",
-            f"{before}{after}" + (f" ({headline.unit})" if headline.unit else ""),
-        )
-    ]
+    unit = f" ({headline.unit})" if headline.unit else ""
+    rows = [(f"held-out {headline.words}", f"{before}{after}{unit}")]
     if baseline:
         rows.append((baseline[0], _compared(headline, last[headline.name], baseline[1])))
-    rows += [
-        (m.words, f"{m.show(last[m.name])} {m.unit}".rstrip()) for m in others if m.name in last
-    ]
-    by_source = {
-        name.removeprefix(BY_SOURCE): value
-        for name, value in last.items()
-        if name.startswith(BY_SOURCE)
-    }
+    for metric in others:
+        if metric.name in last:
+            rows.append((metric.words, f"{metric.show(last[metric.name])} {metric.unit}".rstrip()))
+    by_source = []
+    for name, value in last.items():
+        if name.startswith(BY_SOURCE):
+            by_source.append(f"{name.removeprefix(BY_SOURCE)} {value:.3f}")
     if by_source:
-        rows.append(
-            (
-                "held-out loss by source",
-                ", ".join(f"{name} {value:.3f}" for name, value in by_source.items()),
-            )
-        )
-    rows += [("best", f"{best}; {workdir / 'best'}")] if best else []
-    speeds = sorted(
-        record["tokens_per_second"]
-        for record in recorder.of("train")
-        if "tokens_per_second" in record
-    )
+        rows.append(("held-out loss by source", ", ".join(by_source)))
+    if best:
+        rows.append(("best", f"{best}; {workdir / 'best'}"))
+    train = recorder.of("train")
+    speeds = sorted(r["tokens_per_second"] for r in train if "tokens_per_second" in r)
     if speeds:
         rows.append(("speed", f"{speeds[len(speeds) // 2]:,.0f} tokens/s"))
-    left_out = [str(record["step"]) for record in recorder.of("spike") if record.get("skipped")]
-    if left_out:
-        more = ", ..." if len(left_out) > NAMED else ""
-        rows.append(
-            ("updates left out", f"{len(left_out)}, at step {', '.join(left_out[:NAMED])}{more}")
-        )
+    skipped = [str(record["step"]) for record in recorder.of("spike") if record.get("skipped")]
+    if skipped:
+        more = ", ..." if len(skipped) > NAMED else ""
+        steps = ", ".join(skipped[:NAMED])
+        rows.append(("skipped updates", f"{len(skipped)}, at step {steps}{more}"))
     warning = ": WARNING, a shape changes between steps" if compiles else ""
     return [
         *rows,
@@ -199,7 +190,7 @@ def closing(
 
 
 def _compared(headline: Metric, value: float, baseline: float) -> str:
-    if math.isclose(value, baseline, rel_tol=1e-6):  # one of them was summed in float32
+    if math.isclose(value, baseline, rel_tol=1e-6):  # one of them is a float32 sum
         return f"{headline.show(baseline)}; the model is no better yet"
     difference = headline.show(abs(value - baseline))
     if headline.form.endswith("%"):
@@ -210,32 +201,28 @@ def _compared(headline: Metric, value: float, baseline: float) -> str:
 
 
 def next_commands(cfg: ExperimentConfig, workdir: Path) -> Rows:
-    """Suggests commands to try next: uses of the trained model, by its stacks and its head, and
-    other runs."""
+    """Suggests commands to try next: uses of the trained model, and other runs."""
     model = cfg.model
     rows = []
-    # beside which there is nothing of ours
-    is_bucket = is_url(workdir) and str(workdir).count("/") == 2
-    beside, logs = (f"{workdir}/run", workdir) if is_bucket else (workdir, workdir.parent)
+    beside = str(workdir)
+    logs = workdir.parent
+    if is_url(workdir) and str(workdir).count("/") == 2:  # a bucket; nothing is beside it
+        beside = f"{workdir}/run"
+        logs = workdir
     read = ["--model", str(workdir)]
     if outside_plugins(cfg):
         read.append("--allow-plugins")
     if model.decoder_layers and model.head == "lm":
         rows.append(("write", _program("generate", *read, *_prompt(cfg))))
     if model.head in ("masked_lm", "pretraining") and model.head in check_family(model).vocab_heads:
-        rows.append(
-            (
-                "guess",
-                _program("fill-mask", *read, "The capital of [MASK] is Paris."),
-            )
-        )
+        rows.append(("guess", _program("fill-mask", *read, "The capital of [MASK] is Paris.")))
     if cfg.objective.reads_tables:
         table = cfg.data.eval_path or cfg.data.path
-        held = cfg.data.eval_path or "TEST_FILE"
+        test_file = cfg.data.eval_path or "TEST_FILE"
         plugins = read[2:]
         rows += [
             ("predict", _program("predict", *read, "--data", table)),
-            ("evaluate", _program("evaluate", *read, "--data", held)),
+            ("evaluate", _program("evaluate", *read, "--data", test_file)),
             ("convert", _program("convert", *plugins, str(workdir), f"{workdir}-converted")),
         ]
     elif model.encoder_layers and not model.decoder_layers:
@@ -246,10 +233,8 @@ def next_commands(cfg: ExperimentConfig, workdir: Path) -> Rows:
     if not cfg.train.init_from:  # the weights have their width
         twice = {f"model.{name}": 2 * getattr(model, name) for name in ("d_model", "mlp_dim")}
         rows.append(("wider", _rerun(f"{beside}_wide", twice)))
-    return [
-        *rows,
-        ("watch", f"pip install tensorboard && tensorboard --logdir {shlex.quote(str(logs))}"),
-    ]
+    logdir = shlex.quote(str(logs))
+    return [*rows, ("watch", f"pip install tensorboard && tensorboard --logdir {logdir}")]
 
 
 def _prompt(cfg: ExperimentConfig) -> list[str]:
@@ -268,10 +253,8 @@ def _prompt(cfg: ExperimentConfig) -> list[str]:
 
 def _rerun(workdir: str, changes: dict[str, Any]) -> str:
     """Returns this run's command line with other values and another workdir."""
-    new = {
-        **{f"--config.{name}": str(value) for name, value in changes.items()},
-        "--workdir": workdir,
-    }
+    new = {f"--config.{name}": str(value) for name, value in changes.items()}
+    new["--workdir"] = workdir
     kept = []
     args = iter(_given())
     for arg in args:

@@ -63,9 +63,9 @@ def read_experiment(
 ) -> ExperimentConfig:
     """Resolves a config; with `train.init_from`, the model comes from that directory.
 
-    The model of the page is then replaced, except for the fields of OWN, and gets the head of the
-    objective. The text is read with the directory's tokenizer unless `data.tokenizer` is set. A run
-    with a checkpoint keeps what it took at its start, so the directory need not exist anymore.
+    It replaces the page's model, except for the fields of OWN, and gets the objective's head. The
+    text is tokenized with the directory's tokenizer unless `data.tokenizer` is set. A run with a
+    checkpoint keeps the model that it started from, so the directory need not exist anymore.
 
     Args:
       given: fields set on the command line, such as "model.d_model", which must agree with the
@@ -123,8 +123,7 @@ def _objective_of(config: ConfigDict) -> Any:
 
 
 def _facts(names: Collection[str], init_from: str, allowed: registry.Allowed) -> dict[str, Any]:
-    """Reads from a directory what an objective adopts: the chat template of conversations, the
-    pooling of sentences."""
+    """Reads what an objective adopts from a directory: its chat template, its pooling."""
     path = on_disk(init_from)
     facts: dict[str, Any] = {}
     if "template" in names:
@@ -141,8 +140,7 @@ def _facts(names: Collection[str], init_from: str, allowed: registry.Allowed) ->
 
 
 def mismatches(due: ModelConfig, ours: ModelConfig) -> dict[str, tuple[Any, Any]]:
-    """Returns the fields in which two models with different parameters differ, with the value of
-    each."""
+    """Returns the fields in which two models' parameters differ, with the value of each."""
     names = [
         f.name
         for f in dataclasses.fields(ModelConfig)
@@ -174,8 +172,10 @@ def flags(model: ModelConfig, names: Collection[str]) -> str:
 def _begun(
     run: str | Path | None, init_from: str, allowed: registry.Allowed
 ) -> ExperimentConfig | None:
-    """Returns the resolved config of a run that started from this directory and has a checkpoint,
-    else None."""
+    """Returns the resolved config of a run that started from this directory.
+
+    None if there is no such run, or it has no checkpoint yet.
+    """
     if run is None or not workdir.is_workdir(Path(run)):
         return None
     if not workdir.newest_first(Path(run), "checkpoints"):
@@ -184,7 +184,7 @@ def _begun(
         stored = workdir.read_config(Path(run), allow_plugins=allowed)
     except PluginError:
         raise
-    except ConfigError:  # damaged: as before the first start, which wrote it
+    except ConfigError:  # damaged; the next start writes it again
         return None
     return stored if stored.train.init_from == init_from else None
 

@@ -1,5 +1,7 @@
-"""The weights of a companion that a run reads from a directory: checked, read when it starts or
-continues, never saved."""
+"""The weights of a companion that is read from a directory.
+
+They are checked, read whenever the run starts, and never saved.
+"""
 
 import dataclasses
 import hashlib
@@ -44,10 +46,10 @@ def resolve(cfg: ExperimentConfig) -> Companion | None:
 
 
 def check_tokenizer(program: Program, tokenizer: plain.Tokenizer) -> None:
-    """Refuses a companion with another tokenizer: its predictions would be about other tokens.
+    """Checks that the companion has the run's tokenizer: its ids would mean other tokens.
 
     Raises:
-      ConfigError: names the way out.
+      ConfigError: it has another; names the way out.
     """
     companion = program.companion
     if companion is None or not companion.source:
@@ -62,20 +64,24 @@ def check_tokenizer(program: Program, tokenizer: plain.Tokenizer) -> None:
 
 
 def digest(program: Program) -> str:
-    """Hashes the weights that are read from a directory, so that a run continues with the same; ""
-    if there are none."""
+    """Hashes the weights from a directory, so that a run continues with the same.
+
+    "" if there are none.
+    """
     companion = program.companion
     if companion is None or not companion.source:
         return ""
-    found = hashlib.sha256()
+    sha = hashlib.sha256()
     for path, leaf in sorted(flatten_dict(_open(program.cfg, companion), sep="/").items()):
-        found.update(path.encode() + np.ascontiguousarray(leaf).tobytes())
-    return found.hexdigest()[:16]
+        sha.update(path.encode() + np.ascontiguousarray(leaf).tobytes())
+    return sha.hexdigest()[:16]
 
 
 def complete(program: Program, state: TrainState) -> TrainState:
-    """Returns the state with the weights that a checkpoint does not hold, each device's part read
-    by itself."""
+    """Returns the state with the weights that a checkpoint does not hold.
+
+    Each device reads only its own part.
+    """
     companion = program.companion
     if companion is None or not companion.source:
         return state

@@ -20,8 +20,10 @@ from jax.interpreters import partial_eval
 
 
 class Part(NamedTuple):
-    """Some leaves, and the program that makes them; the numbers in which leaves differ are its
-    arguments."""
+    """Some leaves and the program that computes them.
+
+    The numbers in which alike leaves differ are its arguments.
+    """
 
     leaves: list[int]
     program: ClosedJaxpr
@@ -47,9 +49,7 @@ def init_per_leaf(create: ClosedJaxpr, shardings: Any, compiler_options: dict | 
     made = dict[int, jax.Array]()
     for part in _parts(create):
         alike[str(part.program), *(shardings[i] for i in part.leaves)].append(part)
-    with ThreadPoolExecutor(
-        min(os.cpu_count() or 1, 8)
-    ) as pool:  # XLA compiles without holding Python's lock
+    with ThreadPoolExecutor(min(os.cpu_count() or 1, 8)) as pool:  # XLA compiles without the GIL
         programs = list(pool.map(compile_alike, alike.values()))
     for program, parts in zip(programs, alike.values(), strict=True):
         for part in parts:
@@ -69,36 +69,36 @@ def _parts(create: ClosedJaxpr) -> list[Part]:
 
     def part(leaves):
         numbers = []
-        places = []
+        arguments = []
 
-        def place(var: Any) -> Any:
+        def as_argument(var: Any) -> Any:
             if not isinstance(var, Literal):
                 return var
             aval: Any = var.aval  # of an array, so it has a dtype
             numbers.append(np.asarray(var.val, aval.dtype))
-            places.append(Var(var.aval))
-            return places[-1]
+            arguments.append(Var(var.aval))
+            return arguments[-1]
 
         outs = [jaxpr.outvars[i] for i in leaves]
-        equations = [eqn.replace(invars=[*map(place, eqn.invars)]) for eqn in _needed(outs, source)]
-        program = ClosedJaxpr(
-            jaxpr.replace(eqns=equations, invars=places, outvars=outs), create.consts
-        )
-        return Part(leaves, program, numbers)
+        equations = []
+        for eqn in _needed(outs, source):
+            equations.append(eqn.replace(invars=[*map(as_argument, eqn.invars)]))
+        program = jaxpr.replace(eqns=equations, invars=arguments, outvars=outs)
+        return Part(leaves, ClosedJaxpr(program, create.consts), numbers)
 
     return [part(leaves) for leaves in together.values()]
 
 
 def _needed(outs: list[Any], source: dict[Var, JaxprEqn]) -> list[JaxprEqn]:
     """Returns the equations that `outs` depend on, in topological order."""
-    found = {}
+    visited = {}
 
     def visit(var):
-        if not isinstance(var, Literal) and var in source and id(source[var]) not in found:
+        if not isinstance(var, Literal) and var in source and id(source[var]) not in visited:
             for other in source[var].invars:
                 visit(other)
-            found[id(source[var])] = source[var]
+            visited[id(source[var])] = source[var]
 
     for out in outs:
         visit(out)
-    return list(found.values())
+    return list(visited.values())

@@ -11,10 +11,10 @@ from flaxformer_lite.training.state import TrainState
 
 
 def initial_state(program: Program, init_from: str = "") -> TrainState:
-    """Makes the initial state, with each array on its devices from the start.
+    """Creates the initial state, with each array on its devices from the start.
 
     Args:
-      program: gives the state's shapes and shardings.
+      program: has the state's shapes and shardings.
       init_from: a directory of weights; empty for random ones.
 
     Raises:

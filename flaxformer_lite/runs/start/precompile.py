@@ -1,5 +1,7 @@
-"""Compiles the steps in the background while the state is built, and builds the state while they
-are traced."""
+"""Compiles the steps in the background while the state is created.
+
+The state is created in the background while the steps are traced.
+"""
 
 import contextlib
 import dataclasses
@@ -48,7 +50,7 @@ class CompiledByShape:
     """A step that is compiled in the background for packed batches of several shapes.
 
     Args:
-      begin: begins to compile the step for a batch of given shapes.
+      begin: starts compiling the step for a batch of given shapes.
       batch: the shapes of a batch, packed or not.
       compiled: the steps that are being compiled, by the shape of the packing.
     """
@@ -65,12 +67,12 @@ class CompiledByShape:
 
     def __call__(self, state: Any, batch: Any) -> Any:
         shape = packing.shape_of(batch)
-        if shape not in self._compiled:  # rarely: a batch that fits none is not packed
+        if shape not in self._compiled:  # rare: a batch that fits no shape is not packed
             self._compiled[shape] = self._begin(self._unpacked)
         return self._compiled[shape](state, batch)
 
     def as_text(self) -> str:
-        """Returns the compiled program of most batches."""
+        """Returns the compiled program of the most frequent shape."""
         return next(iter(self._compiled.values())).as_text()
 
 
@@ -81,15 +83,15 @@ def precompile(
     group: Processes = ALONE,
     waiting: Waiting = contextlib.nullcontext,
 ) -> Iterator[AnyProgram]:
-    """Compiles steps of a program in the background; those still queued when the block ends are
-    never compiled.
+    """Compiles steps of a program in the background.
+
+    Steps still queued when the block ends are never compiled.
 
     Args:
-      program: the program; unchanged with mesh.mode=pmap, which does not allow calling the compiled
-        form.
+      program: the program; unchanged with mesh.mode=pmap, whose compiled form cannot be called.
       *names: `eval_step` and `train_step`, in the order in which they will be needed.
       group: the processes, which check before a step's first call that they run the same one.
-      waiting: makes the context in which a call waits for the compiler, of the word "compile".
+      waiting: returns the context in which a call waits for the compiler, given "compile".
     """
     if program.cfg.mesh.mode == "pmap":
         yield program
@@ -112,7 +114,7 @@ def precompile(
         steps: Any = {}
         for name in names:
             batch = program.shapes(name)[0]
-            # Traced here: two threads that trace slow each other down (making a state mostly runs).
+            # Traced here, as two threads that trace slow each other down.
             lowered = getattr(program, name).lower(first[name], batch)
             steps[name] = begin(name, batch, lowered)
         for name in names:
@@ -126,25 +128,24 @@ def precompile(
 
 
 def _check_same(group: Processes, name: str, compiled: Any) -> None:
-    """Checks that all processes compiled the same exchanges in the same order; others would hang,
-    or mix up arrays."""
-    if not group.alone:
-        found = [
-            x._replace(source="", beside=()) for x in hlo.collectives(hlo.parse(compiled.as_text()))
-        ]
-        digest = hashlib.sha256(repr(found).encode()).hexdigest()[:12]
-        what = (
-            f"{name} as compiled (by jaxlib, XLA_FLAGS and drivers), its exchanges between devices"
-        )
-        group.agree(name, {what: digest})
+    """Checks that all processes compiled the same collectives in the same order.
+
+    Otherwise they would hang, or mix up arrays.
+    """
+    if group.alone:
+        return
+    collectives = hlo.collectives(hlo.parse(compiled.as_text()))
+    compared = [each._replace(source="", beside=()) for each in collectives]
+    digest = hashlib.sha256(repr(compared).encode()).hexdigest()[:12]
+    fact = f"{name} as compiled (by jaxlib, XLA_FLAGS and drivers), its exchanges between devices"
+    group.agree(name, {fact: digest})
 
 
 @contextlib.contextmanager
 def making(make: Callable[[], Made]) -> Iterator[Callable[[], Made]]:
-    """Starts `make` in a thread at once, and yields a function that returns its result, to be
-    called once.
+    """Starts `make` in a thread; yields a function that returns its result, to be called once.
 
-    Making a state mostly runs without Python's lock, in parallel with the tracing of the steps.
+    Creating a state runs mostly without the GIL, in parallel with the tracing of the steps.
     """
     with _thread() as beside:
         made = [beside.submit(make)]

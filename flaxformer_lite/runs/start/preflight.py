@@ -1,5 +1,7 @@
-"""Checks before the first step: a single run per workdir, and processes that agree on config, code
-and data."""
+"""Checks before the first step.
+
+A workdir has a single run, and all processes have the same config, code and data.
+"""
 
 import contextlib
 import fcntl
@@ -21,12 +23,9 @@ from flaxformer_lite.storage.lock import NAME, Lock, LockError
 from flaxformer_lite.storage.objects import Objects
 from flaxformer_lite.storage.stores import is_url
 
-# fields that may differ between hosts; their content is compared instead
-OWN = (
-    "data.path",
-    "data.cache",
-)
-SEEING = 10  # seconds that a file of process 0 may take to appear on the other hosts
+# Fields that may differ between hosts; their content is compared instead.
+OWN = ("data.path", "data.cache")
+VISIBLE = 10  # seconds that a file of process 0 may take to appear on the other hosts
 
 
 class RunError(RuntimeError):
@@ -35,11 +34,12 @@ class RunError(RuntimeError):
 
 @contextlib.contextmanager
 def lock_workdir(workdir: Path, group: Processes) -> Iterator[Lock | None]:
-    """Locks a workdir, which all processes share, for one run; the lock ends with process 0, even
-    if it is killed.
+    """Locks a workdir, which all processes share, for one run.
+
+    The lock is released when process 0 ends, even by SIGKILL.
 
     Yields:
-      The lock of process 0 where the workdir is in an object store, which has to be kept.
+      The lock of process 0 if the workdir is in an object store, where it must be renewed.
 
     Raises:
       RunError: another run has the lock, the workdir is not writable, or a process sees another
@@ -49,9 +49,8 @@ def lock_workdir(workdir: Path, group: Processes) -> Iterator[Lock | None]:
     with contextlib.ExitStack() as stack:
         lock = stack.enter_context(_locked(workdir, token)) if group.first else None
         token = group.coordinate("the workdir", token, lambda tokens: tokens[0])
-        seen = group.coordinate(
-            "a sight of the workdir", group.first or _is_visible(workdir, token), list
-        )
+        is_visible = group.first or _is_visible(workdir, token)
+        seen = group.coordinate("a sight of the workdir", is_visible, list)
         if not all(seen):
             raise RunError(
                 f"--workdir={workdir}: process {seen.index(False)} does not see the folder that"
@@ -62,22 +61,21 @@ def lock_workdir(workdir: Path, group: Processes) -> Iterator[Lock | None]:
 
 
 def program_facts(cfg: ExperimentConfig) -> dict[str, Any]:
-    """Collects what determines the steps of a process and must be the same on all: config, code,
-    libraries."""
-    fields = flatten_dict(resume.plain(cfg), sep=".")
-    shared = {
-        f"config.{name}": x
-        for name, x in fields.items()
-        if name not in OWN and not is_source_path(name)
-    }
-    return shared | resume.versions()
+    """Collects what must be the same on all processes: config, code, libraries."""
+    facts = {}
+    for name, value in flatten_dict(resume.plain(cfg), sep=".").items():
+        if name not in OWN and not is_source_path(name):
+            facts[f"config.{name}"] = value
+    return facts | resume.versions()
 
 
 def data_facts(experiment: Experiment, steps: list[int]) -> dict[str, Any]:
-    """Collects what a process reads: the content of its data, and the checkpoints that it sees."""
-    examples = experiment.train_data.num_examples
-    facts = {"the fingerprint of text and tokenizer": experiment.fingerprint, "examples": examples}
-    return facts | {"checkpoints": steps}
+    """Collects what a process reads: the fingerprint of its data, and the checkpoints it sees."""
+    return {
+        "the fingerprint of text and tokenizer": experiment.fingerprint,
+        "examples": experiment.train_data.num_examples,
+        "checkpoints": steps,
+    }
 
 
 @contextlib.contextmanager
@@ -112,12 +110,12 @@ def _locked(workdir: Path, token: str) -> Iterator[Lock | None]:
 
 def _check_own(workdir: Path) -> None:
     """Refuses a directory of published weights, whose config.json a run would replace."""
-    objects = Objects(str(workdir)) if is_url(workdir) else None
-    has = (
-        (lambda name: objects.read(name) is not None)
-        if objects
-        else (lambda name: (workdir / name).exists())
-    )
+
+    def has(name: str) -> bool:
+        if is_url(workdir):
+            return Objects(str(workdir)).read(name) is not None
+        return (workdir / name).exists()
+
     if has("config.json") and not is_workdir(workdir) and not has(NAME):
         raise RunError(
             f"--workdir={workdir}: holds a config.json that no run wrote, such as that of published"
@@ -126,15 +124,14 @@ def _check_own(workdir: Path) -> None:
 
 
 def _is_visible(workdir: Path, token: str) -> bool:
-    deadline = time.monotonic() + SEEING
+    deadline = time.monotonic() + VISIBLE
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError):
-            seen = (
-                Objects(str(workdir)).read(NAME)
-                if is_url(workdir)
-                else (workdir / NAME).read_bytes()
-            )
-            if token.encode() in (seen or b""):
+            if is_url(workdir):
+                content = Objects(str(workdir)).read(NAME) or b""
+            else:
+                content = (workdir / NAME).read_bytes()
+            if token.encode() in content:
                 return True
         time.sleep(0.2)
     return False

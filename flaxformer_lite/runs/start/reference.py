@@ -1,4 +1,4 @@
-"""Predictions of the starting weights for each example, for objectives that compare with it."""
+"""Predictions of the starting weights for each example, for objectives that compare with them."""
 
 import io
 import zipfile
@@ -23,32 +23,30 @@ def attach(
     *,
     writes: bool,
 ) -> Experiment:
-    """Returns the experiment with the predictions of its starting weights beside the examples, if
-    it needs them.
+    """Adds the predictions of the starting weights to the examples, if the objective needs them.
 
     They are computed once, before the first step, and read from the workdir when the run resumes;
-    if they are gone, the starting weights are made again.
+    if they are gone, the starting weights are created again.
 
     Args:
-      state: its state, which has the starting weights if `start` is 0.
-      start: the steps that are done.
-      make: makes the starting weights.
+      state: the state, which has the starting weights if `start` is 0.
+      start: number of steps done.
+      make: creates the starting weights.
     """
     name = experiment.cfg.objective.reference
     splits = experiment.train_data.splits
     if not name:
         return experiment
-    found = _read(workdir / FILE) if start else {}
-    if {split: len(values) for split, values in found.items()} != {
-        split: len(part) for split, part in splits.items()
-    }:
+    predictions = _read(workdir / FILE) if start else {}
+    stored_sizes = {split: len(values) for split, values in predictions.items()}
+    if stored_sizes != {split: len(records) for split, records in splits.items()}:
         params = make().params if start else state.params
-        found = {split: experiment.predict(split, params, name) for split in splits}
+        predictions = {split: experiment.predict(split, params, name) for split in splits}
         if writes:
             file = io.BytesIO()
-            np.savez(file, **found)  # type: ignore[arg-type]  # the stubs take the arrays for options
+            np.savez(file, **predictions)  # type: ignore[arg-type]  # the stubs see options
             write_file(workdir / FILE, file.getvalue())
-    return experiment.with_reference(found)
+    return experiment.with_reference(predictions)
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:

@@ -1,4 +1,4 @@
-"""The record of a checkpoint about its run, and the check whether a config may continue it."""
+"""The record that a checkpoint keeps of its run, and the check whether a config may continue it."""
 
 import contextlib
 import functools
@@ -57,8 +57,7 @@ SHOWN = 6  # most differences that an error lists
 
 
 def meta(cfg: ExperimentConfig, data_fingerprint: str, step: int) -> dict[str, Any]:
-    """Builds the record of a checkpoint: everything that, with the state, determines all later
-    steps."""
+    """Builds the record of a checkpoint, which with the state determines all later steps."""
     return {
         "step": step,
         "data_position": step,  # number of batches read; the pipeline has no other state
@@ -77,11 +76,13 @@ def plain(cfg: Any) -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Returns the versions of all software that the numbers depend on."""
-    own = {
+    found = {
         "flaxformer_lite": f"{flaxformer_lite.__version__}+{_sources()}",
         "python": platform.python_version(),
     }
-    return own | {library.__name__: library.__version__ for library in (jax, flax, optax, np)}
+    for library in (jax, flax, optax, np):
+        found[library.__name__] = library.__version__
+    return found
 
 
 def check(stored: dict[str, Any], cfg: ExperimentConfig, data_fingerprint: str) -> None:
@@ -99,19 +100,16 @@ def check(stored: dict[str, Any], cfg: ExperimentConfig, data_fingerprint: str) 
     changed = [f for f in sorted({**then, **now}) if then.get(f) != now.get(f) and not _is_free(f)]
     if "train.steps" in changed and _same_rates(cfg, then["train.steps"], step):
         changed.remove("train.steps")
-    lines = [
-        f"{field}: {then.get(field, 'absent')} -> {now.get(field, 'absent')}" for field in changed
-    ]
-    if "train.steps" in changed:
-        lines[changed.index("train.steps")] += (
-            f" (the {cfg.optimizer.schedule} schedule is a function of it)"
-        )
+    lines = []
+    for field in changed:
+        line = f"{field}: {then.get(field, 'absent')} -> {now.get(field, 'absent')}"
+        if field == "train.steps":
+            line += f" (the {cfg.optimizer.schedule} schedule is a function of it)"
+        lines.append(line)
     if not changed and stored["data_fingerprint"] != data_fingerprint:
-        what = (
-            "text, tokenizer or a companion's weights"
-            if " " in data_fingerprint
-            else "text or tokenizer"
-        )
+        what = "text or tokenizer"
+        if " " in data_fingerprint:  # the second part is of the companion
+            what = "text, tokenizer or a companion's weights"
         lines = [f"{what}: {stored['data_fingerprint']} -> {data_fingerprint}"]
     if lines:
         more = f" and {len(lines) - SHOWN} more" if len(lines) > SHOWN else ""
@@ -123,8 +121,7 @@ def check(stored: dict[str, Any], cfg: ExperimentConfig, data_fingerprint: str) 
 
 
 def _completed(config: dict[str, Any]) -> dict[str, Any]:
-    """Returns a stored config with the defaults of fields that are newer than it: the run had what
-    is now their default."""
+    """Adds to a stored config the defaults of newer fields, which keep what the run did."""
     with contextlib.suppress(ConfigError):
         return plain(from_config_dict(ExperimentConfig, config))
     return config
@@ -134,19 +131,14 @@ def notices(stored: dict[str, Any], cfg: ExperimentConfig) -> list[str]:
     """Lists changes that are allowed, but end bit-for-bit equality with the uninterrupted run."""
     then = flatten_dict(stored["config"], sep=".")
     now = flatten_dict(plain(cfg), sep=".")
-    changed = [
-        f
-        for f in sorted(now)
-        if f.startswith(("mesh.", "train.loss_chunks", "train.packing")) and then.get(f) != now[f]
-    ]
+    rounding = ("mesh.", "train.loss_chunks", "train.packing")
+    changed = [f for f in sorted(now) if f.startswith(rounding) and then.get(f) != now[f]]
     old = stored["versions"]
     new = versions()
     changed += [name for name in new if old.get(name) != new[name]]
-    return (
-        [f"changed since the run began: {', '.join(changed)}; equal to rounding from here on."]
-        if changed
-        else []
-    )
+    if not changed:
+        return []
+    return [f"changed since the run began: {', '.join(changed)}; equal to rounding from here on."]
 
 
 def _is_free(field: str) -> bool:
@@ -164,9 +156,7 @@ def _sources() -> str:
 
 
 def _same_rates(cfg: ExperimentConfig, old_steps: int, taken: int) -> bool:
-    steps = np.arange(taken)
-    old, new = (
-        optimizer.schedule(cfg.optimizer, n)(jnp.asarray(steps))
-        for n in (old_steps, cfg.train.steps)
-    )
+    steps = jnp.asarray(np.arange(taken))
+    old = optimizer.schedule(cfg.optimizer, old_steps)(steps)
+    new = optimizer.schedule(cfg.optimizer, cfg.train.steps)(steps)
     return bool((old == new).all())

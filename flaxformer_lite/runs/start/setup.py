@@ -27,7 +27,7 @@ class Experiment:
     train_data: Dataset
     eval_data: Dataset
     packers: Mapping[str, Packer | None] = dataclasses.field(default_factory=dict)  # by step
-    weights: str = ""  # digest of those that are read from a directory, and not saved
+    weights: str = ""  # digest of the weights that are read from a directory, and not saved
 
     @property
     def cfg(self) -> ExperimentConfig:
@@ -35,40 +35,44 @@ class Experiment:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of all that is read besides the config: text, tokenizer, and weights that are not
-        saved."""
-        return f"{self.train_data.fingerprint}{self.weights and f' with {self.weights}'}"
+        """A hash of all data read besides the config: text, tokenizer, weights not saved."""
+        if not self.weights:
+            return self.train_data.fingerprint
+        return f"{self.train_data.fingerprint} with {self.weights}"
 
     def train_batches(self, start: int) -> Any:
-        """Returns batches from step `start` on, endlessly, placed on the devices in advance until
-        `close()`."""
+        """Returns endless batches from step `start` on.
+
+        They are placed on the devices in advance, until `close()`.
+        """
         return self._placed(self.train_data, start, ahead=2, packer=self.packers.get("train_step"))
 
     def eval_batches(self) -> Iterator[Any]:
-        """Returns the first `train.eval_batches` batches of held-out examples, or all, the same
-        each time."""
+        """Returns the first `train.eval_batches` held-out batches, or all; always the same."""
         return itertools.islice(
             self._placed(self.eval_data, 0, packer=self.packers.get("eval_step")),
             self.cfg.train.eval_batches or None,
         )
 
     def predict(self, split: str, params: Any, name: str) -> np.ndarray:
-        """Returns a prediction of these parameters for all examples of a split, [examples, ...] in
-        their order."""
+        """Returns a prediction of these parameters for all examples of a split, in their order.
+
+        Its shape is [examples, ...].
+        """
         data = dataclasses.replace(self.eval_data, splits={"eval": self.eval_data.splits[split]})
         _, shuffled = evaluate.run(self.program.eval_step, params, self._placed(data, 0), data)
         return shuffled[name][np.argsort(data.order)]
 
     def with_reference(self, reference: dict[str, np.ndarray]) -> "Experiment":
-        """Keeps a prediction of the starting weights with the examples of each split."""
-        kept = self.train_data.splits.items()
-        splits = {
-            name: dataclasses.replace(records, reference=reference[name]) for name, records in kept
-        }
-        train, held = (
-            dataclasses.replace(part, splits=splits) for part in (self.train_data, self.eval_data)
+        """Adds a prediction of the starting weights to the examples of each split."""
+        splits = {}
+        for name, records in self.train_data.splits.items():
+            splits[name] = dataclasses.replace(records, reference=reference[name])
+        return dataclasses.replace(
+            self,
+            train_data=dataclasses.replace(self.train_data, splits=splits),
+            eval_data=dataclasses.replace(self.eval_data, splits=splits),
         )
-        return dataclasses.replace(self, train_data=train, eval_data=held)
 
     def writer(self, params: Any) -> Any:
         """Returns a function that continues prompts with these parameters."""
@@ -93,8 +97,7 @@ class Experiment:
 
 
 def prepare(cfg: ExperimentConfig) -> Experiment:
-    """Opens the data (tokenizing it on the first call), builds the program, and checks that
-    everything fits.
+    """Opens the data (tokenizing it if necessary), builds the program, checks that they fit.
 
     Raises:
       ConfigError: data, model, mesh and batch do not fit; names the field to change.
@@ -131,14 +134,14 @@ def prepare(cfg: ExperimentConfig) -> Experiment:
 
 
 def compile_anew_on_cpu_groups() -> None:
-    """Turns JAX's compilation cache off where several processes train together on CPU.
+    """Disables JAX's compilation cache if several processes train together on CPU.
 
-    A program that XLA:CPU loads has lost part of the order of its collectives: each loop gets a
-    resource of its own for the order of those inside, so that they may run before or after those
-    outside (xla/backends/cpu/runtime/thunk_proto_serdes.cc, `WhileThunkFromProto`). Between
-    processes Gloo pairs messages by their order alone: with microbatches, other arrays meet. Inside
-    one process collectives are paired by their ids, and on TPUs and GPUs their order is compiled.
+    A program that XLA:CPU loads from the cache has lost part of the order of its collectives: each
+    loop orders only those inside it, so that they may run before or after those outside
+    (xla/backends/cpu/runtime/thunk_proto_serdes.cc, `WhileThunkFromProto`). Between processes Gloo
+    pairs messages by their order alone: with microbatches, the wrong arrays meet. Inside one
+    process collectives are paired by their ids, and on TPUs and GPUs their order is compiled.
     """
     if jax.process_count() > 1 and jax.default_backend() == "cpu":
         jax.config.update("jax_enable_compilation_cache", False)
-        compilation_cache.reset_cache()  # jax decides at its first compilation whether there is one
+        compilation_cache.reset_cache()  # jax decides at its first compilation whether to cache

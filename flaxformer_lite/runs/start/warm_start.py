@@ -2,8 +2,7 @@
 
 import logging
 import re
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
 
 import jax
 from flax.traverse_util import flatten_dict, unflatten_dict
@@ -22,7 +21,7 @@ LOG = logging.getLogger("flaxformer_lite")
 
 
 def init_from_pretrained(program: Program, folder: str) -> Callable[[TrainState], TrainState]:
-    """Builds a function that replaces the parameters of an initial state by those of a directory.
+    """Builds a function that replaces an initial state's parameters by those of a directory.
 
     The directory is one that `load_pretrained` reads. Each device reads only its own part; the
     optimizer state is fresh.
@@ -34,13 +33,16 @@ def init_from_pretrained(program: Program, folder: str) -> Callable[[TrainState]
     """
     cfg = program.cfg.model
     try:
-        execution: dict[str, Any] = {"scan": cfg.scan, "param_dtype": cfg.param_dtype}
-        new: dict[str, Any] = {
-            "new_head": program.cfg.objective.new_head,
-            "labels": labels_of(program.cfg),
-            "allow_plugins": allowed_plugins(program.cfg),
-        }
-        model, stored = open_pretrained(folder, cfg.head, family=cfg.family, **new, **execution)
+        model, stored = open_pretrained(
+            folder,
+            cfg.head,
+            family=cfg.family,
+            new_head=program.cfg.objective.new_head,
+            labels=labels_of(program.cfg),
+            allow_plugins=allowed_plugins(program.cfg),
+            scan=cfg.scan,
+            param_dtype=cfg.param_dtype,
+        )
     except (ConfigError, WeightsError) as error:
         raise ConfigError(f"train.init_from: {error}") from None
     if wrong := mismatches(model.cfg, cfg):
@@ -49,21 +51,21 @@ def init_from_pretrained(program: Program, folder: str) -> Callable[[TrainState]
         )
         raise ConfigError(f"train.init_from={folder}: {listed}; set {flags(model.cfg, wrong)}.")
     if model.cfg.adapter not in (None, cfg.adapter):
+        which = "another" if cfg.adapter else "none"
         raise ConfigError(
-            f"train.init_from={folder}: was trained with an adapter, and this run has"
-            f" {'another' if cfg.adapter else 'none'}; merge it first (flaxformer_lite convert), or"
-            f" set {flags(model.cfg, ['adapter'])}."
+            f"train.init_from={folder}: was trained with an adapter, and this run has {which};"
+            f" merge it first (flaxformer_lite convert), or set {flags(model.cfg, ['adapter'])}."
         )
-    own = program.trained_params(program.target.params)
-    missing = set(flatten_dict(own, sep="/")) - set(flatten_dict(stored, sep="/"))
+    needed = program.trained_params(program.target.params)
+    missing = set(flatten_dict(needed, sep="/")) - set(flatten_dict(stored, sep="/"))
     fresh = {path for path in missing if program.cfg.objective.new_head and is_of_head(path)}
     _check_added(folder, cfg, missing - fresh)
-    if frozen := sorted(
-        one for one in fresh if any(re.search(p, one) for p in program.cfg.optimizer.freeze)
-    ):
+    frozen = sorted(path for path in fresh if _matches(path, program.cfg.optimizer.freeze))
+    if frozen:
+        field = "model.adapter.trained" if cfg.adapter else "not optimizer.freeze"
         raise ConfigError(
-            f"train.init_from={folder}: has no {frozen[0]}, so it is made new, and would be frozen;"
-            f" let {'model.adapter.trained' if cfg.adapter else 'not optimizer.freeze'} match it."
+            f"train.init_from={folder}: has no {frozen[0]}, so it is initialized at random, and"
+            f" would be frozen; let {field} match it."
         )
     if fresh:
         LOG.info("new: %s; all others are from %s", ", ".join(sorted(fresh)), folder)
@@ -86,15 +88,17 @@ def labels_of(cfg: ExperimentConfig) -> tuple[str, ...] | int | None:
 
 
 def known_labels(cfg: ExperimentConfig) -> tuple[str, ...]:
-    """Returns the names of the classes that the weights to start from were trained for; () if they
-    have none."""
+    """Returns the names of the classes that the starting weights were trained for.
+
+    () if they have none.
+    """
     folder = cfg.train.init_from
     if not folder or not cfg.objective.new_head:
         return ()
     try:
         if not on_disk(folder, weights=False).is_dir():
             return ()
-    except StorageError:  # as of a directory, which a run with a checkpoint no longer needs
+    except StorageError:  # like a missing directory: a run with a checkpoint needs none
         return ()
     named = tuple(load_labels(folder, allow_plugins=allowed_plugins(cfg)))
     return () if all(name == f"LABEL_{i}" for i, name in enumerate(named)) else named
@@ -106,11 +110,14 @@ def _check_added(folder: str, cfg: ModelConfig, missing: set[str]) -> None:
     layers = [layer for side in sides for layer in build_layers.stack(cfg, side).pattern]
     added = [pattern for layer in layers for part in layer.parts.values() for pattern in part.added]
     added += [rf"/{name}$" for name in cfg.adapter.factors] if cfg.adapter else []
-    if lacking := sorted(
-        path for path in missing if not any(re.search(pattern, path) for pattern in added)
-    ):
+    lacking = sorted(path for path in missing if not _matches(path, added))
+    if lacking:
         more = f" (and {len(lacking) - 1} more)" if len(lacking) > 1 else ""
         raise ConfigError(
             f"train.init_from={folder}: has no {lacking[0]}{more}, and nothing is made in its"
             " place."
         )
+
+
+def _matches(path: str, patterns: Iterable[str]) -> bool:
+    return any(re.search(pattern, path) for pattern in patterns)

@@ -1,5 +1,7 @@
-"""Trackers, one per file, found by its name, or a class elsewhere as `module:Class`; all derive
-from `base.Tracker`."""
+"""Trackers, one per file and named after it, or `module:Class` for a class elsewhere.
+
+All derive from `base.Tracker`.
+"""
 
 # Files that are not plug-ins.
 SHARED = ("base",)

@@ -1,4 +1,4 @@
-"""The base class of trackers, which show the records of a run in another program."""
+"""The base class of trackers, which send a run's records to another program."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,23 +6,23 @@ from typing import Any
 
 
 class Tracker:
-    """Gets the records of a run from process 0; where it raises, the run goes on without it.
+    """Receives the records of a run on process 0; if it raises, the run continues without it.
 
     Args:
-      workdir: the run's workdir; of one in a store, a later start finds again only files whose
-        names begin with `tracker-`.
+      workdir: the run's workdir; in an object store, only files named `tracker-*` persist between
+        starts.
       config: the resolved config, as plain values.
-      last_step: the step from which the run continues, -1 if it is new. What was tracked of later
-        steps comes again.
+      last_step: the step from which the run continues, -1 if it is new. Records of later steps are
+        added again.
     """
 
-    requires = ""  # a package that must be installed; of ours, the extra that installs it as well
+    requires = ""  # the package that must be installed; for our own trackers, also the extra's name
 
     def __init__(self, workdir: Path, config: Mapping[str, Any], last_step: int):
         pass
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
-        """Adds a record, whose values are named like train/loss and eval/loss."""
+        """Adds a record with values such as train/loss and eval/loss."""
 
     def close(self) -> None:
-        """Hears that the run has ended, in whatever way."""
+        """Called when the run has ended, for any reason."""

@@ -9,8 +9,10 @@ from flaxformer_lite.runs.trackers import base
 
 
 class Tracker(base.Tracker):
-    """Writes each record at once: on a full disk tensorboardX's own thread dies, and the run would
-    wait for it for ever."""
+    """Writes each record at once.
+
+    On a full disk, tensorboardX's own thread would die and the run wait for it forever.
+    """
 
     def __init__(self, workdir: Path, config: Mapping[str, Any], last_step: int):
         from tensorboardX.event_file_writer import EventsWriter
@@ -20,7 +22,7 @@ class Tracker(base.Tracker):
         folder.mkdir(parents=True, exist_ok=True)
         self._writer = EventsWriter(str(folder / "events"))
         self._event = Event
-        # drops what came after
+        # TensorBoard drops later steps that it already has.
         self._write(last_step + 1, session_log=SessionLog(status=SessionLog.START))
 
     def add(self, step: int, values: Mapping[str, float]) -> None:

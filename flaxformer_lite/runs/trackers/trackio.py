@@ -1,5 +1,7 @@
-"""Trackio: a local database, shown by `trackio show`. Its own variables set the rest, such as
-TRACKIO_SPACE_ID."""
+"""Trackio: a local database, shown by `trackio show`.
+
+It is configured by its own environment variables, such as TRACKIO_SPACE_ID.
+"""
 
 import os
 from collections.abc import Mapping

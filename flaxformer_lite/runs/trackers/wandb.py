@@ -1,4 +1,4 @@
-"""Weights & Biases. Its own variables set the rest: WANDB_PROJECT, WANDB_MODE=offline and so on."""
+"""Weights & Biases, configured by its own environment variables (WANDB_PROJECT, WANDB_MODE)."""
 
 import os
 import secrets
@@ -25,7 +25,7 @@ class Tracker(base.Tracker):
             dir=str(workdir),
             config=dict(config),
             resume="allow",
-            settings=wandb.Settings(console="off"),  # which would record the bar anew each second
+            settings=wandb.Settings(console="off"),  # it would record the bar every second
         )
         # its own counter refuses the steps that a restart repeats
         self._run.define_metric("*", step_metric="step")

@@ -1,18 +1,18 @@
-"""Says, after the first steps of a long run, how long all of it will take."""
+"""Estimates the duration of a long run after its first steps."""
 
 from collections.abc import Callable, Mapping
 
 from flaxformer_lite.runs.report.terminal import clock
 from flaxformer_lite.runs.watchers.watcher import Watcher
 
-LONG = 1800.0  # seconds, from which on a run is worth an early word
+LONG = 1800.0  # seconds from which on a run gets an early estimate
 
 
 class Estimate(Watcher):
-    """Notes the time left once two steps were timed, before the first line of `train.log_every`.
+    """Reports the remaining time once two steps are timed, before the first `train.log_every` line.
 
     Args:
-      steps: those of the whole run.
+      steps: number of steps in the run.
       note: prints one line.
     """
 

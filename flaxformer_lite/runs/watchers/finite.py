@@ -9,30 +9,31 @@ from flaxformer_lite.runs.watchers.watcher import Watcher
 
 
 class Finite(Watcher):
-    """Raises RunError at the first step whose loss, gradient or parameters are not finite, unless
-    its update was left out.
+    """Raises RunError at the first step whose loss, gradient or parameters are not finite.
+
+    Skipped updates are exempt.
 
     Args:
-      checkpoints: the run's.
-      culprits: names the rows of a step in words.
+      checkpoints: the run's checkpoints.
+      suspects: describes the rows of a step.
     """
 
-    def __init__(self, checkpoints: Checkpoints, culprits: Callable[[int], str]):
+    def __init__(self, checkpoints: Checkpoints, suspects: Callable[[int], str]):
         self._checkpoints = checkpoints
-        self._culprits = culprits
+        self._suspects = suspects
 
     def step_done(self, step: int, values: Mapping[str, float], seconds: float | None) -> None:
         names = ("param_norm",) if values.get("skipped") else ("loss", "grad_norm", "param_norm")
         if all(math.isfinite(values[name]) for name in names):
             return
         good = self._checkpoints.latest_step
-        where = (
-            "there is no checkpoint" if good is None else f"the last good checkpoint is step {good}"
-        )
+        where = f"the last good checkpoint is step {good}"
+        if good is None:
+            where = "there is no checkpoint"
         raise RunError(
             f"not finite at step {step}: loss {values['loss']}, gradient norm"
             f" {values['grad_norm']}, parameter norm {values['param_norm']}; {where} in"
             f" {self._checkpoints.folder}. Try a lower optimizer.learning_rate, more"
             " optimizer.warmup_steps, optimizer.clip_norm=1, or train.skip_spikes=6 in another"
-            f" --workdir; {self._culprits(step)}."
+            f" --workdir; {self._suspects(step)}."
         )

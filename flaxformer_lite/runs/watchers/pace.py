@@ -1,5 +1,4 @@
-"""Tells of a step that takes much longer than others, and of a process that keeps the others
-waiting."""
+"""Reports slow steps, and processes that keep the others waiting."""
 
 import collections
 import statistics
@@ -12,24 +11,24 @@ from flaxformer_lite.runs.report.clock import Clock
 from flaxformer_lite.runs.watchers.watcher import Watcher
 from flaxformer_lite.runtime.processes import Processes
 
-SLOW = 10  # times the median of the last steps, from which on a step is told of
-KEPT = 100  # steps of the median, and those without which there is none
-FEWEST = 10
-SLOWER = 2  # a process is told of at so many times the median of all, and at such a share of a step
-SHARE = 0.2
+SLOW = 10  # a step is reported at this multiple of the median of the last steps
+KEPT = 100  # most steps in that median
+FEWEST = 10  # least steps in that median
+SLOWER = 2  # a process is reported at this multiple of the median of all processes, and
+SHARE = 0.2  # at this share of a step
 TOPIC = "pace"
 
 
 class Pace(Watcher):
-    """Compares steps with each other, and the processes' own work on them.
+    """Compares the durations of steps, and the host time of processes.
 
-    A step ends on all processes at once, as each waits for the others' devices. What tells them
-    apart is how long the host was at work before that, such as on the data: a process whose host
-    takes long is the one that the others wait for.
+    A step ends on all processes at once, as each waits for the others' devices. They differ in how
+    long the host works before that, such as on the data: the process with the slowest host is the
+    one that the others wait for.
 
     Args:
-      group: the processes; each publishes the time of its host, and process 0 compares them.
-      clock: knows how long the host was at work.
+      group: the processes; each publishes its host time, and process 0 compares them.
+      clock: measures the host time.
     """
 
     def __init__(self, group: Processes, clock: Clock, note: Callable[[str], None]):
@@ -39,8 +38,8 @@ class Pace(Watcher):
         # where a dispatch may run the step, and wait for other processes
         self._inline = jax.default_backend() == "cpu"
         self._last: collections.deque[float] = collections.deque(maxlen=KEPT)
-        # all may have told of the one before only
-        self._told: collections.deque[list] = collections.deque(maxlen=2)
+        # two intervals, as other processes may be one behind
+        self._published: collections.deque[list] = collections.deque(maxlen=2)
         self._steps = 0
         self._before = self._host()
         self._named = -1
@@ -68,22 +67,26 @@ class Pace(Watcher):
     def recorded(self, record: Mapping[str, Any]) -> None:
         if self._group.alone or record["split"] != "train" or not self._steps:
             return
-        self._told.append([record["step"], (self._host() - self._interval) / self._steps])
-        self._group.publish(TOPIC, list(self._told))
+        self._published.append([record["step"], (self._host() - self._interval) / self._steps])
+        self._group.publish(TOPIC, list(self._published))
         self._steps = 0
         self._interval = self._host()
-        told = self._group.published(TOPIC) if self._group.first else {}
-        if (
-            len(told) == self._group.count
-        ):  # each interval is compared once, when all have told of it
-            shared = set.intersection(*({step for step, _ in steps} for steps in told.values()))
-            for step in sorted(step for step in shared if step > self._compared):
+        if self._group.first:
+            self._compare_new(self._group.published(TOPIC))
+
+    def _compare_new(self, published: Mapping[int, list]) -> None:
+        """Compares each interval once, when all processes have published it."""
+        if len(published) < self._group.count:
+            return
+        hosts = {index: dict(intervals) for index, intervals in published.items()}
+        shared = set.intersection(*map(set, hosts.values()))
+        for step in sorted(shared):
+            if step > self._compared:
                 self._compared = step
-                self._compare({index: dict(steps)[step] for index, steps in told.items()})
+                self._compare({index: intervals[step] for index, intervals in hosts.items()})
 
     def _compare(self, hosts: Mapping[int, float]) -> None:
-        """Names the process whose host was at work for longest, if that is much longer than
-        others."""
+        """Reports the process with the slowest host, if it is much slower than the others."""
         slowest = max(hosts, key=lambda index: hosts[index])
         usual = statistics.median_low(hosts.values())
         took = hosts[slowest]

@@ -1,5 +1,4 @@
-"""A trace of the steps of `train.profile`, for TensorBoard and XProf, and a table of what took
-longest in it."""
+"""A trace of the steps of `train.profile`, for TensorBoard and XProf, and a table of hot spots."""
 
 import statistics
 from collections.abc import Callable, Mapping
@@ -16,12 +15,12 @@ from flaxformer_lite.storage.stores import is_url
 
 
 class Profile(Watcher):
-    """Traces a range of steps into a folder; where that fails, the run goes on with a notice.
+    """Traces a range of steps into a folder; if that fails, the run continues with a notice.
 
     Args:
-      folder: for the trace, which XProf reads, and profile.txt; each process has its own.
-      program: returns the text of the compiled step, which says what its operations are.
-      place: where others find the folder, if that is in a store.
+      folder: where the trace, which XProf reads, and profile.txt go; each process has its own.
+      program: returns the text of the compiled step, which describes its operations.
+      place: the folder's address, if it is in an object store.
     """
 
     def __init__(
@@ -33,11 +32,9 @@ class Profile(Watcher):
         note: Callable[[str], None],
         place: Path | None = None,
     ):
-        self._where = (
-            f"{place}: copy it to a disk for xprof"
-            if is_url(place)
-            else f"{folder}: xprof {folder}"
-        )
+        self._where = f"{folder}: xprof {folder}"
+        if is_url(place):
+            self._where = f"{place}: copy it to a disk for xprof"
         self._steps = steps
         self._folder = folder
         self._program = program
@@ -62,7 +59,8 @@ class Profile(Watcher):
     def step_done(self, step: int, values: Mapping[str, float], seconds: float | None) -> None:
         if self._tracing:
             self._done.append(step)
-            self._seconds += [] if seconds is None else [seconds]
+            if seconds is not None:
+                self._seconds.append(seconds)
             if step == self._steps.stop - 1:
                 self.close()
 
@@ -85,25 +83,22 @@ class Profile(Watcher):
         newest = max(self._folder.rglob("*.xplane.pb"), key=lambda path: path.stat().st_mtime)
         text = self._program()
         ops = trace.operations(text)
-        found, devices = trace.rows(
-            jax.profiler.ProfileData.from_file(str(newest)), trace.name(text)
-        )
+        profile = jax.profiler.ProfileData.from_file(str(newest))
+        rows, devices = trace.rows(profile, trace.name(text))
         runs = len(self._done) * devices
-        busy = 1e3 * sum(row.seconds for row in found) / max(runs, 1)
-        wall = (
-            f"{1e3 * statistics.mean(self._seconds):.1f} ms a step" if self._seconds else "one step"
-        )
+        busy = 1e3 * sum(row.seconds for row in rows) / max(runs, 1)
+        wall = "one step"
+        if self._seconds:
+            wall = f"{1e3 * statistics.mean(self._seconds):.1f} ms a step"
         each = f", on each of {devices} devices" if devices > 1 else ""
-        return [
-            (
-                f"profile of steps {self._done[0]} to {self._done[-1]}: {wall}, operations of"
-                f" {busy:.1f} ms{each}"
-            ),
-            *trace.table(found, ops, runs),
-        ]
+        title = (
+            f"profile of steps {self._done[0]} to {self._done[-1]}: {wall}, operations of"
+            f" {busy:.1f} ms{each}"
+        )
+        return [title, *trace.table(rows, ops, runs)]
 
     def _fail(self, error: Exception) -> None:
         self._note(
-            f"notice: train.profile: no trace ({first_line(error)}); the run goes on without it."
+            f"notice: train.profile: no trace ({first_line(error)}); the run continues without it."
         )
         self._steps = range(0)

@@ -1,4 +1,4 @@
-"""Tells of loss spikes with the rows that they came from, and counts updates that were left out."""
+"""Reports loss spikes with the rows that they came from, and counts skipped updates."""
 
 import collections
 import math
@@ -15,17 +15,17 @@ from flaxformer_lite.runtime import invocation
 from flaxformer_lite.training.spikes import SIGMAS, WINDOW, is_spike
 
 NAMED = 4  # most rows in a message; the record has all
-IN_A_ROW = 16  # updates left out that end a run
+IN_A_ROW = 16  # consecutive skipped updates that end a run
 
 
 class Spikes(Watcher):
-    """Writes a notice and a record of each spike; ends a run of which IN_A_ROW updates in a row
-    were left out.
+    """Writes a notice and a record of each spike; ends the run after IN_A_ROW skipped updates.
 
     Args:
-      workdir: the run's, for messages.
-      recorder: gets {"split": "spike", "rows": [...], ...}.
-      losses: those of the steps before, as an earlier start remembered them.
+      rows: describes the rows of a step.
+      workdir: the run's workdir, for messages.
+      recorder: receives {"split": "spike", "rows": [...], ...}.
+      losses: losses of the steps before, from the checkpoint.
     """
 
     def __init__(
@@ -41,42 +41,45 @@ class Spikes(Watcher):
         self._recorder = recorder
         self._note = note
         self._losses: collections.deque[float] = collections.deque(losses, maxlen=WINDOW)
-        self._left_out = 0  # in a row
+        self._skipped = 0  # in a row
 
     def step_done(self, step: int, values: Mapping[str, float], seconds: float | None) -> None:
-        is_left_out = bool(values.get("skipped"))
-        self._left_out = self._left_out + 1 if is_left_out else 0
-        if is_left_out or (
-            "skipped" not in values and is_spike(np.asarray(self._losses), values["loss"], SIGMAS)
-        ):
-            rows = self._rows(step)
-            names = ("loss", "grad_norm", "skipped")
-            told = {
-                name: values[name] for name in names if math.isfinite(values.get(name, math.nan))
-            }
-            self._recorder.add({"step": step, "split": "spike", **told, "rows": rows})
-            what = "spike, so its update is left out" if is_left_out else "spike"
-            said = f"loss {values['loss']:.4g}, gradient norm {values['grad_norm']:.4g}"
-            self._note(
-                f"notice: step {step} is a {what}: {said}; {culprits(rows, self._workdir, step)}."
-            )
-        if not is_left_out:
+        is_skipped = bool(values.get("skipped"))
+        self._skipped = self._skipped + 1 if is_skipped else 0
+        # With train.skip_spikes the optimizer decides what a spike is.
+        is_noted = is_skipped
+        if "skipped" not in values:
+            is_noted = is_spike(np.asarray(self._losses), values["loss"], SIGMAS)
+        if is_noted:
+            self._report(step, values, is_skipped)
+        if not is_skipped:
             self._losses.append(values["loss"])
-        if self._left_out == IN_A_ROW:
+        if self._skipped == IN_A_ROW:
             raise RunError(
-                f"the updates of {IN_A_ROW} steps in a row were left out, up to step {step}, so the"
-                " loss will not come back by itself. Try a lower optimizer.learning_rate or a"
-                " larger train.skip_spikes in another --workdir;"
-                f" {culprits([], self._workdir, step)}."
+                f"the updates of {IN_A_ROW} steps in a row were skipped, up to step {step}, so the"
+                " loss will not recover by itself. Try a lower optimizer.learning_rate or a larger"
+                " train.skip_spikes in another --workdir;"
+                f" {suspect_rows([], self._workdir, step)}."
             )
+
+    def _report(self, step: int, values: Mapping[str, float], is_skipped: bool) -> None:
+        rows = self._rows(step)
+        record: dict[str, Any] = {"step": step, "split": "spike"}
+        for name in ("loss", "grad_norm", "skipped"):
+            if math.isfinite(values.get(name, math.nan)):
+                record[name] = values[name]
+        self._recorder.add({**record, "rows": rows})
+        what = "spike, so its update is skipped" if is_skipped else "spike"
+        figures = f"loss {values['loss']:.4g}, gradient norm {values['grad_norm']:.4g}"
+        suspects = suspect_rows(rows, self._workdir, step)
+        self._note(f"notice: step {step} is a {what}: {figures}; {suspects}.")
 
     def remembered(self) -> dict[str, Any]:
         return {"losses": [*self._losses]}
 
 
-def culprits(rows: list[str], workdir: str, step: int) -> str:
-    """Names the rows of a step, the first of many, and the command that shows which of them is to
-    blame."""
+def suspect_rows(rows: list[str], workdir: str, step: int) -> str:
+    """Names the first rows of a step, and the command that shows which of them is at fault."""
     more = f" and {len(rows) - NAMED} more" if len(rows) > NAMED else ""
     named = f"its rows are from {', '.join(rows[:NAMED])}{more}; " if rows else ""
     command = shlex.join(["--workdir", workdir, "--at", str(step)])

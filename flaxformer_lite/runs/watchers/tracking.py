@@ -1,4 +1,4 @@
-"""Hands a run's records to the trackers of `train.trackers`."""
+"""Sends a run's records to the trackers of `train.trackers`."""
 
 import contextlib
 import importlib.util
@@ -23,16 +23,17 @@ def check_installed(names: Sequence[str]) -> None:
     for name in names:
         needed = registry.resolve("trackers", name).Tracker.requires
         if needed and importlib.util.find_spec(needed) is None:
-            way = f"flaxformer_lite[{name}]" if name in registry.available("trackers") else needed
+            package = needed
+            if name in registry.available("trackers"):
+                package = f"flaxformer_lite[{name}]"
             raise ConfigError(
-                f"train.trackers={shown(tuple(names))}: {name} needs {needed}; pip install '{way}',"
-                " or leave it out."
+                f"train.trackers={shown(tuple(names))}: {name} needs {needed}; pip install"
+                f" '{package}', or leave it out."
             )
 
 
 class Tracking(Watcher):
-    """Opens trackers and keeps them up to date; one that fails is left out from there on, with a
-    notice.
+    """Opens trackers and sends them records; one that fails is dropped with a notice.
 
     Args:
       names: names of plug-ins of trackers/, or `module:Class`.
@@ -55,11 +56,10 @@ class Tracking(Watcher):
                 )
 
     def recorded(self, record: Mapping[str, Any]) -> None:
-        values = {
-            f"{record['split']}/{n}": value
-            for n, value in record.items()
-            if n not in ("step", "split")
-        }
+        values = {}
+        for key, value in record.items():
+            if key not in ("step", "split"):
+                values[f"{record['split']}/{key}"] = value
         for name, tracker in list(self._open.items()):
             with self._optional(name):
                 tracker.add(record["step"], values)
@@ -76,6 +76,6 @@ class Tracking(Watcher):
         except Exception as error:
             self._open.pop(name, None)
             self._note(
-                f"notice: train.trackers: {name} failed ({first_line(error)}); the run goes on"
+                f"notice: train.trackers: {name} failed ({first_line(error)}); the run continues"
                 " without it."
             )

@@ -1,4 +1,4 @@
-"""Sends a run's files to an object store, and ends the run if its workdir is another's by now."""
+"""Uploads a run's files to an object store; ends the run if another has taken over its workdir."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,8 +12,7 @@ from flaxformer_lite.storage.stores import StorageError
 
 
 class Upload(Watcher):
-    """Sends the files after each evaluation; raises RunError once another run has taken the lock
-    over."""
+    """Uploads the files after each evaluation; raises RunError if another run took the lock."""
 
     def __init__(self, mirror: Mirror, lock: Lock | None, terminal: Terminal):
         self._mirror = mirror
@@ -32,5 +31,5 @@ class Upload(Watcher):
             act()
         except LockError as error:
             raise RunError(str(error)) from None
-        except StorageError as error:  # all goes with the next checkpoint, or ends the run there
+        except StorageError as error:  # the next checkpoint tries again, and fails if it must
             self._terminal.note(f"notice: {error}")

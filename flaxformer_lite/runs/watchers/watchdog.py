@@ -15,13 +15,13 @@ PRECISION = 0.01  # share of the limit by which the timer may be early: setting 
 class Watchdog(Watcher):
     """Dumps the stacks of all threads to stderr when a step does not end in time; the run goes on.
 
-    Compilations, evaluations and checkpoints may take as long as they want. The timer is
-    faulthandler's: it is native code, and fires even while a thread holds Python's lock. Each
-    process has its own; when one process hangs, the others wait for it in a step and dump theirs.
+    Compilations, evaluations and checkpoints have no limit. The timer is faulthandler's: it is
+    native code, and fires even while a thread holds the GIL. Each process has its own; when one
+    process hangs, the others wait for it in a step and dump theirs.
 
     Args:
-      minutes: how long a step may take.
-      clock: the clock of the run, which knows whether it is in a step.
+      minutes: the limit of a step.
+      clock: the run's clock, which knows whether a step is in progress.
     """
 
     def __init__(self, minutes: float, clock: Clock):

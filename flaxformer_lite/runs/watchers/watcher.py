@@ -1,48 +1,46 @@
-"""The base class of everything that hears of a run's progress."""
+"""The base class of callbacks that follow a run."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
 
 
 class Watcher:
-    """Hears what a run does, on every process, in the main thread; override what it shall hear.
+    """Callbacks of a run; override the events you need.
 
-    An exception that a method raises ends the run.
+    They are called on every process, in the main thread. An exception that one raises ends the run.
 
     Attributes:
-      settled_after: steps that shall end before another is dispatched, so that nothing runs when
-        `step_done` hears of them, or `step_begins` of the next.
+      settled_after: steps that must end before another is dispatched, so that the devices are idle
+        at their `step_done` and at the next `step_begins`.
     """
 
     settled_after: Collection[int] = ()
 
     def step_begins(self, step: int) -> None:
-        """Hears that a step is about to be dispatched to the devices; earlier ones may still be
-        running there."""
+        """Called before a step is dispatched to the devices, where earlier ones may still run."""
 
     def step_done(self, step: int, values: Mapping[str, float], seconds: float | None) -> None:
-        """Hears that a step has ended, before anything is recorded or saved of it.
+        """Called when a step has ended, before it is recorded or saved.
 
         Args:
           step: its number; steps end in order.
           values: its metrics, such as loss and grad_norm, which may not be finite.
-          seconds: since the end of the step before, without evaluations and checkpoints; None of
-            the first, which waits for the compiler.
+          seconds: time since the previous step ended, without evaluations and checkpoints; None for
+            the first step, which waits for the compiler.
         """
 
     def recorded(self, record: Mapping[str, Any]) -> None:
-        """Hears what was added to metrics.jsonl: the means of `train.log_every` steps, or an
-        evaluation."""
+        """Called with each record of metrics.jsonl: means over `log_every` steps, or an eval."""
 
     def evaluated(self, step: int, record: Mapping[str, Any]) -> None:
-        """Hears that an evaluation after a step is done, and recorded, and shown in report.html."""
+        """Called after an evaluation has been recorded and shown in report.html."""
 
     def saved(self, step: int) -> None:
-        """Hears that a checkpoint of a step was begun; it is written in the background."""
+        """Called when a checkpoint was started, which is written in the background."""
 
     def remembered(self) -> dict[str, Any]:
-        """Returns what the next start must know, which goes into the record of each checkpoint."""
+        """Returns state for the next start; each checkpoint's record stores it."""
         return {}
 
     def close(self) -> None:
-        """Hears that the run has ended, in whatever way, after the last report.html is written."""
+        """Called when the run has ended, for any reason, after the last report.html was written."""
