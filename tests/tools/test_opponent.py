@@ -19,6 +19,7 @@ CLEAR = (
     "config values",
     "config files",
     "data files",
+    "tables",
     "weight headers",
     "JSON",
     "tokenizers",

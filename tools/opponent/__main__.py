@@ -1,4 +1,4 @@
-"""Attacks the package with hostile inputs of ten classes, and counts those that do not end clearly.
+"""Attacks the package with hostile inputs of eleven classes; counts those whose end is not clear.
 
     python -m tools.opponent --seed=1 --show
     python -m tools.opponent --classes="config values" --fraction=0.1
@@ -29,6 +29,7 @@ CLASSES = {
     "config values": ("config_values", 1000),
     "config files": ("config_files", 200),
     "data files": ("data_files", 150),
+    "tables": ("tables", 150),
     "weight headers": ("weight_headers", 150),
     "JSON": ("json_files", 250),
     "tokenizers": ("tokenizers", 100),

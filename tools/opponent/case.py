@@ -11,6 +11,7 @@ from types import TracebackType
 LIMIT = 60.0  # seconds
 LONGEST = 2000  # characters of a message that somebody reads
 CODES = (1, 2, 130, 143)  # failure, bad input, SIGINT, SIGTERM
+KEY = "HIDDEN"  # the secret of hostile addresses
 RAISE = dis.opmap["RAISE_VARARGS"]
 UNREADABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
@@ -83,6 +84,8 @@ def judge_message(told: str) -> str:
         return "an empty message"
     if len(told) > LONGEST:
         return f"a message of {len(told):,} characters: {told[:80]!r}"
+    if KEY in told:
+        return f"a message with a key: {told[:80]!r}"
     if found := UNREADABLE.search(told):
         return f"a message with the character {found[0]!r}: {told[:80]!r}"
     return ""

@@ -48,6 +48,8 @@ VALUES = (
     "../..",
     "/dev/zero",
     "gs://bucket",
+    "s3://KEY:HIDDEN@bucket/x",
+    "gs://bucket/x?token=HIDDEN",
     "(" * 300,
     "*",
     "a" * 3000,

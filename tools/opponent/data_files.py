@@ -143,18 +143,19 @@ def _run(folder: Path, label: str, name: str, make: Callable[[Path], None]) -> N
     own.mkdir()
     make(own / name)
     Path("/proc/self/clear_refs").write_text("5")  # forgets the largest size so far
-    before = _largest()
+    before = largest()
     try:
         values = settings.SMALL | {"data.path": own / name, "data.cache": own / "cache"}
         data = settings.check(settings.arguments("gpt2_tiny", values)).train_data
         for row in range(min(3, data.num_examples)):
             data.example(row, 0, row)
     finally:
-        grown = _largest() - before
+        grown = largest() - before
     if grown > GROWTH:
         raise NotClear(f"takes {grown >> 20} MiB")
 
 
-def _largest() -> int:
+def largest() -> int:
+    """Returns the most bytes that this process has held."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM"))

@@ -64,6 +64,7 @@ PATTERNS = (
     r"(.*)*(.*)*(.*)*x",
     r"^(([a-z])+.)+[A-Z]([a-z])+$",
 )
+BEYOND = (-1, 300, 319, 10**6, 2**31 - 1)  # ids that no vocabulary has, though logits may
 PATIENCE = "a" * 5000 + "!" + " aaaa" * 50
 
 
@@ -110,6 +111,8 @@ def _run(base: Path, folder: Path, change: Callable[[Path], None]) -> None:
     for text in (published.TEXT, "", "é\u202e\x00", PATIENCE):
         ids = tokenizer(text, max_length=64)["input_ids"]
         tokenizer.decode(ids[0])
+        if not isinstance(tokenizer.decode([*ids[0], *BEYOND]), str):
+            raise NotClear("ids without a token have no text")
         if ids.shape[1] > 64:
             raise NotClear(f"{ids.shape[1]} tokens where max_length is 64")
     tokenizer([published.TEXT], ["x"], max_length=64)

@@ -88,6 +88,11 @@ def cases(kind: str, folder: Path, rng: random.Random, count: int) -> list[Case]
             damages[f"{name}, bit {bit} at {spot:.3f}"] = functools.partial(_flip, name, spot, bit)
         for what in ("deleted", "empty", "/dev/zero", "fifo", "folder", "nul"):
             damages[f"{name} is {what}"] = functools.partial(_special, name, what)
+    for field in _leaves(json.loads((base / "config.json").read_text())["config"]):
+        for value in ("evil:X", ["evil:X"], {"name": "evil:X"}):
+            damages[f"config.json: {'.'.join(field)} = {value}"] = functools.partial(
+                _plugin, field, value
+            )
     for new in ("9", "10", "0008", "99999999999999999999", "8.tmp", "-1"):
         damages[f"cp -r checkpoints/8 checkpoints/{new}"] = functools.partial(_copy, new)
     read = [
@@ -123,7 +128,14 @@ def _digests(where: Path) -> dict[str, Any]:
 def _read(base: Path, folder: Path, damage: Callable[[Path], None]) -> None:
     own = _copied(base, folder)
     damage(own)
-    found = _digests(own)
+    sys.modules.pop("evil", None)
+    sys.path.insert(0, str(_evil(folder)))
+    try:
+        found = _digests(own / "checkpoints" / "..")
+    finally:
+        sys.path.pop(0)
+        if "evil" in sys.modules:
+            raise NotClear("imports the module that config.json names")
     whole = _expected(base, folder)
     if found not in whole:
         wrong = [name for name in found if found[name] != whole[0][name]]
@@ -213,6 +225,37 @@ def _special(name: str, what: str, own: Path) -> None:
             path.touch()
         case "nul":
             path.write_bytes(bytes(5000))
+
+
+def _leaves(values: Any, above: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """Lists the paths of all fields and sections."""
+    if not isinstance(values, dict):
+        return []
+    return [
+        path for name in values for path in ((*above, name), *_leaves(values[name], (*above, name)))
+    ]
+
+
+def _plugin(field: tuple[str, ...], value: Any, own: Path) -> None:
+    """Names a plug-in in a field, with the hash that belongs to it."""
+    from flaxformer_lite.config import fingerprint
+
+    path = own / "config.json"
+    inputs = json.loads(path.read_text())
+    node = inputs["config"]
+    for name in field[:-1]:
+        node = node[name]
+    node[field[-1]] = value
+    inputs["hash"] = fingerprint(inputs["config"])
+    path.write_text(json.dumps(inputs))
+
+
+def _evil(folder: Path) -> Path:
+    """Returns a folder with a module that nothing may import."""
+    made = folder / "modules"
+    made.mkdir(exist_ok=True)
+    (made / "evil.py").write_text("X = object\n")
+    return made
 
 
 def _copy(new: str, own: Path) -> None:
