@@ -168,14 +168,14 @@ class Architecture(Record):
             or self.decoder_mixer
         ):
             return self
-        own = {
+        values = {
             name: getattr(self, f"decoder_{name}")
             for name in ("num_heads", "mlp_dim", "vocab_size", "mixer")
         }
-        changes: dict[str, Any] = {f"decoder_{name}": 0 for name in own} | {"decoder_mixer": None}
-        return dataclasses.replace(
-            self, **changes, **{name: value for name, value in own.items() if value}
-        )
+        changes: dict[str, Any] = {name: value for name, value in values.items() if value}
+        changes |= {f"decoder_{name}": 0 for name in values}
+        changes["decoder_mixer"] = None
+        return dataclasses.replace(self, **changes)
 
     @property
     def embedding_width(self) -> int:
@@ -210,10 +210,12 @@ class Architecture(Record):
     @property
     def mixer_names(self) -> tuple[str, ...]:
         """The mixers of the layers, each named once."""
-        mixers = [kind.mixer or cfg.mixer for cfg in (self, self.of_decoder) for kind in self.kinds]
-        return tuple(
-            dict.fromkeys(plugin_name(mixer) if mixer else "attention" for mixer in mixers)
-        )
+        names: dict[str, None] = {}
+        for cfg in (self, self.of_decoder):
+            for kind in self.kinds:
+                mixer = kind.mixer or cfg.mixer
+                names[plugin_name(mixer) if mixer else "attention"] = None
+        return tuple(names)
 
     @property
     def initial(self) -> InitConfig:

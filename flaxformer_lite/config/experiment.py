@@ -266,14 +266,12 @@ class ExperimentConfig(Record):
         self._check_sizes()
         longest = max(self.data.length, self.data.target_length)
         if longest > model.max_length and model.has_position_table:
-            way = (
-                f"set data.length={model.max_length}"
-                if self.train.init_from
-                else (f"shorten the examples or set model.max_length={longest}")
-            )
+            way_out = f"shorten the examples or set model.max_length={longest}"
+            if self.train.init_from:
+                way_out = f"set data.length={model.max_length}"
             raise ConfigError(
                 f"data.length={longest}, model.max_length={model.max_length}:"
-                f" {plugin_name(model.position)} positions end there; {way}."
+                f" {plugin_name(model.position)} positions end there; {way_out}."
             )
 
     def _check_sizes(self) -> None:

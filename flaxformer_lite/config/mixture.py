@@ -109,52 +109,30 @@ def check_mixture(data: Any) -> None:
     sources = data.mixture
     schedule = data.mixture_schedule
     if not sources:
-        for name, value in (
-            ("mixture_schedule", schedule),
-            ("mixture_temperature", data.mixture_temperature),
-        ):
-            require(
-                name,
-                value,
-                (
-                    "is for the sources of data.mixture, and there are none; name some."
-                    if value
-                    else ""
-                ),
-            )
+        needs_sources = "is for the sources of data.mixture, and there are none; name some."
+        if schedule:
+            require("mixture_schedule", schedule, needs_sources)
+        if data.mixture_temperature:
+            require("mixture_temperature", data.mixture_temperature, needs_sources)
         return
-    require(
-        "path",
-        data.path,
-        "is one text, and data.mixture names others; empty one of them." if data.path else "",
-    )
-    aside = (
-        "is not for a mixture, which holds out a share of each source; leave it empty."
-        if data.eval_path
-        else ""
-    )
-    require("eval_path", data.eval_path, aside)
-    require(
-        "mixture",
-        len(sources),
-        f"has more than {MOST} sources; join some." if len(sources) > MOST else "",
-    )
+    if data.path:
+        rule = "is one text, and data.mixture names others; empty one of them."
+        require("path", data.path, rule)
+    if data.eval_path:
+        rule = "is not for a mixture, which holds out a share of each source; leave it empty."
+        require("eval_path", data.eval_path, rule)
+    if len(sources) > MOST:
+        require("mixture", len(sources), f"has more than {MOST} sources; join some.")
     for name in sources:
-        require(
-            "mixture",
-            name,
-            "" if re.fullmatch(r"[A-Za-z]\w*", name) else "a name has letters, digits and _ only.",
-        )
+        if not re.fullmatch(r"[A-Za-z]\w*", name):
+            require("mixture", name, "a name has letters, digits and _ only.")
     changes = read_changes(schedule)
-    if not any(
-        [source.weight for source in sources.values()] + [change.end == 0 for change in changes]
-    ):
+    has_weight = any(source.weight for source in sources.values())
+    if not has_weight and not any(change.end == 0 for change in changes):
         raise ConfigError("mixture: no source has a weight; raise one above 0.")
-    for name in (name for change in changes for name in change.weights):
-        near = registry.nearest(name, list(sources))
-        known = (
-            ""
-            if name in sources
-            else f"no source {name!r}{near}; the mixture has {', '.join(sources)}."
-        )
-        require("mixture_schedule", schedule, known)
+    for change in changes:
+        for name in change.weights:
+            if name not in sources:
+                near = registry.nearest(name, list(sources))
+                rule = f"no source {name!r}{near}; the mixture has {', '.join(sources)}."
+                require("mixture_schedule", schedule, rule)

@@ -92,8 +92,8 @@ def to_config_dict(cfg: Any) -> ConfigDict:
     for name, hint in declared(type(cfg)).items():
         value = getattr(cfg, name)
         if name in plugin_fields(type(cfg)):
-            own = {} if value is None else to_config_dict(value)
-            out[name] = ConfigDict({"name": "" if value is None else plugin_name(value), **own})
+            options = {} if value is None else to_config_dict(value)
+            out[name] = ConfigDict({"name": "" if value is None else plugin_name(value), **options})
         elif isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
             out[name] = tuple(to_config_dict(item).to_dict() for item in value)
         elif dataclasses.is_dataclass(value):
@@ -150,14 +150,14 @@ def plugin_fields(cls: type, prefix: str = "") -> dict[str, str]:
 
     For example, `{"model.position": "positions"}`.
     """
-    found = {}
+    folders = {}
     hints = declared(cls)
     for f in dataclasses.fields(cls):
         if "plugin" in f.metadata:
-            found[prefix + f.name] = f.metadata["plugin"]
+            folders[prefix + f.name] = f.metadata["plugin"]
         elif dataclasses.is_dataclass(hints.get(f.name)):
-            found |= plugin_fields(hints[f.name], f"{prefix}{f.name}.")
-    return found
+            folders |= plugin_fields(hints[f.name], f"{prefix}{f.name}.")
+    return folders
 
 
 def choose_plugins(values: ConfigDict, names: dict[str, str]) -> None:
@@ -239,16 +239,12 @@ def _build(
         return value if is_built else from_config_dict(kind, value, where, allow_plugins=allowed)
     if typing.get_origin(kind) is dict and hasattr(value, "items"):
         inner = typing.get_args(kind)[1]
-        return Sections(
-            {
-                name: (
-                    item
-                    if isinstance(item, inner)
-                    else from_config_dict(inner, item, f"{where}.{name}", allow_plugins=allowed)
-                )
-                for name, item in value.items()
-            }
-        )
+        records = {}
+        for name, item in value.items():
+            if not isinstance(item, inner):
+                item = from_config_dict(inner, item, f"{where}.{name}", allow_plugins=allowed)
+            records[name] = item
+        return Sections(records)
     if typing.get_origin(kind) is tuple and isinstance(value, (tuple, list)):
         inner = typing.get_args(kind)[0]
         return tuple(

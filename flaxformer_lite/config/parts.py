@@ -23,7 +23,7 @@ from flaxformer_lite.config.rules import (
 
 Patterns = tuple[Annotated[str, is_pattern], ...]
 # (regex of a parameter's path, mesh axes of its last dimensions)
-Rules = tuple[tuple[str, tuple], ...]
+PartitionRules = tuple[tuple[str, tuple], ...]
 
 
 class WhereItDivides(NamedTuple):
@@ -84,7 +84,7 @@ class Part(Record):
         """
         return self
 
-    def partition_rules(self) -> Rules:
+    def partition_rules(self) -> PartitionRules:
         """Returns the mesh axes of the parameters; by default each stays whole on every device."""
         return ((rf"/{self.name}/", ()),)
 
@@ -191,10 +191,10 @@ class AdapterConfig(Record, abc.ABC):
     @property
     def frozen(self) -> str:
         """A pattern of the paths of all parameters that are not trained."""
-        own = "|".join((*(f"/{name}$" for name in self.factors), *self.trained))
-        return f"^(?!.*({own}))"
+        trained = "|".join((*(f"/{name}$" for name in self.factors), *self.trained))
+        return f"^(?!.*({trained}))"
 
-    def partition_rules(self) -> Rules:
+    def partition_rules(self) -> PartitionRules:
         """Returns the mesh axes of the factors; by default each stays whole on every device."""
         return ((rf"/({'|'.join(self.factors)})$", ()),)
 
@@ -363,7 +363,7 @@ class StackConfig(Record):
         check_scan(self.num_layers, len(self.pattern), "pattern")
         return True
 
-    def partition_rules(self) -> Rules:
+    def partition_rules(self) -> PartitionRules:
         """Returns the rules of all parts, without duplicates."""
         parts = [part for layer in self.pattern for part in layer.parts.values()]
         return tuple(dict.fromkeys(rule for part in parts for rule in part.partition_rules()))

@@ -51,12 +51,10 @@ class OneOf(NamedTuple):
     names: tuple[str, ...]
 
     def __call__(self, value: Any) -> str:
+        if value in self.names:
+            return ""
         near = registry.nearest(value, list(self.names))
-        return (
-            ""
-            if value in self.names
-            else f"no {shown(value)}{near}; choose from {', '.join(self.names)}."
-        )
+        return f"no {shown(value)}{near}; choose from {', '.join(self.names)}."
 
 
 class Plugin(NamedTuple):
@@ -114,15 +112,15 @@ def is_place(value: str) -> str:
                 f"{scheme}:// is not read or written, only {known} and local paths; copy it there,"
                 " and pass that."
             )
-    if found := re.search(rf"(?:^|,)\s*({'|'.join(choices.STORES)}):(?!//[^/])", value):
-        return f"an address has a bucket behind two slashes, {found[1]}://BUCKET/NAME."
+    if match := re.search(rf"(?:^|,)\s*({'|'.join(choices.STORES)}):(?!//[^/])", value):
+        return f"an address has a bucket behind two slashes, {match[1]}://BUCKET/NAME."
     return ""
 
 
 def is_interval(value: str) -> str:
     """Checks the form START:STOP of a few steps, both included and counted from 1."""
-    found = re.fullmatch(r"([1-9]\d{0,8}):([1-9]\d{0,8})", value)
-    if not value or (found and 0 <= int(found[2]) - int(found[1]) < MOST_TRACED):
+    match = re.fullmatch(r"([1-9]\d{0,8}):([1-9]\d{0,8})", value)
+    if not value or (match and 0 <= int(match[2]) - int(match[1]) < MOST_TRACED):
         return ""
     return (
         f"must be START:STOP, the first and the last step, such as 20:29, and at most {MOST_TRACED}"
@@ -291,12 +289,9 @@ def broken(hint: Any, value: Any) -> str:
         return _broken_tuple(kind, value)
     if typing.get_origin(kind) is dict:
         record = typing.get_args(kind)[1]
-        fits = isinstance(value, dict) and all(isinstance(item, record) for item in value.values())
-        return (
-            ""
-            if fits
-            else f"must be a section with a record of type {record.__name__} under each name."
-        )
+        if isinstance(value, dict) and all(isinstance(item, record) for item in value.values()):
+            return ""
+        return f"must be a section with a record of type {record.__name__} under each name."
     if kind is Any or not isinstance(kind, type):  # of a plug-in, which checks it itself
         return ""
     rules = [*rules_of(hint), *rules_of(ALWAYS.get(kind))]
@@ -331,11 +326,9 @@ def _broken_tuple(hint: Any, value: Any) -> str:
 
 def _is_instance(value: Any, kind: type) -> bool:
     number = {int: numbers.Integral, float: numbers.Real}.get(kind)
-    return (
-        isinstance(value, number) and not isinstance(value, bool)
-        if number
-        else isinstance(value, kind)
-    )
+    if number is None:
+        return isinstance(value, kind)
+    return isinstance(value, number) and not isinstance(value, bool)
 
 
 def shown(value: Any) -> str:

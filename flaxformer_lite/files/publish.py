@@ -77,12 +77,10 @@ def new_directory(target: Path, *, carry: Callable[[str], bool] | None = None) -
 
 
 def recover(target: Path) -> None:
-    """Moves a directory back that a kill between two renames has left aside (see `_swap`)."""
-    asides = (
-        []
-        if os.path.lexists(target)
-        else sorted(target.parent.glob(f".{glob.escape(target.name)}.*.old"))
-    )
+    """Moves a directory back that a process killed between two renames left aside (see `_swap`)."""
+    if os.path.lexists(target):
+        return
+    asides = sorted(target.parent.glob(f".{glob.escape(target.name)}.*.old"))
     for aside in asides[:1]:
         with contextlib.suppress(OSError):
             aside.rename(target)
@@ -95,11 +93,11 @@ def private_directory(target: Path) -> Iterator[Path]:
     Directories left by killed processes are removed.
     """
     made = _private(target, "tmp")
-    own = re.compile(re.escape(f".{target.name}.") + r"[0-9a-f]{16}\.tmp")
+    pattern = re.compile(re.escape(f".{target.name}.") + r"[0-9a-f]{16}\.tmp")
     with contextlib.ExitStack() as stack:
         with _opened(target.parent) as parent:
             _lock(parent, PATIENCE)  # one at a time looks for others, where there are locks
-            for other in [path for path in target.parent.iterdir() if own.fullmatch(path.name)]:
+            for other in [path for path in target.parent.iterdir() if pattern.fullmatch(path.name)]:
                 with contextlib.suppress(FileNotFoundError), _opened(other) as directory:
                     if not _lock(directory):
                         raise ConfigError(
@@ -138,7 +136,7 @@ def _swap(made: Path, target: Path) -> None:
             return
         if (number := ctypes.get_errno()) not in (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP):
             raise OSError(number, os.strerror(number))
-    aside = _private(target, "old")  # a kill before the next rename leaves it to `recover`
+    aside = _private(target, "old")  # if killed before the next rename, `recover` restores it
     target.rename(aside)
     made.rename(target)
     aside.rename(made)
@@ -182,17 +180,17 @@ def _flush(path: Path) -> None:
                 raise
 
 
-def _link(source: Path, place: Path) -> None:
+def _link(source: Path, target: Path) -> None:
     """Gives an entry a second place, without a copy where the file system can."""
     if source.is_dir() and not source.is_symlink():
         shutil.copytree(
-            source, place, symlinks=True, copy_function=lambda a, b: _link(Path(a), Path(b))
+            source, target, symlinks=True, copy_function=lambda a, b: _link(Path(a), Path(b))
         )
         return
     try:
-        os.link(source, place, follow_symlinks=False)
+        os.link(source, target, follow_symlinks=False)
     except OSError:
-        shutil.copy2(source, place, follow_symlinks=False)
+        shutil.copy2(source, target, follow_symlinks=False)
 
 
 def _unlink(path: Path) -> None:

@@ -134,7 +134,7 @@ def printable(text: str) -> str:
     That is control characters but line ends and tabs, and those that change the direction of
     writing.
     """
-    return CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
+    return CONTROL.sub(lambda match: repr(match[0])[1:-1], text)
 
 
 def shown(name: str) -> str:
@@ -149,12 +149,12 @@ def brief(value: Any) -> str:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found and found[key] != value:
+        if key in entries and entries[key] != value:
             raise ValueError(f"it names {shown(key)} twice, with different values")
-        found[key] = value
-    return found
+        entries[key] = value
+    return entries
 
 
 def _integer(digits: str) -> int:

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.inference import engine
-from flaxformer_lite.inference.engine import Params, Rows
-from flaxformer_lite.inference.rules import Rules, constrain, ends
+from flaxformer_lite.inference.engine import Params, PromptRows
+from flaxformer_lite.inference.rules import GenerationRules, constrain, ends
 from flaxformer_lite.nn.functions import sampling
 
 # score of forbidden choices; finite, as in transformers, so that ties are broken alike
@@ -29,7 +29,7 @@ class Pool(flax.struct.PyTreeNode):
     filled_BJ: jax.Array  # bool, False for entries that are still empty
 
 
-class State(flax.struct.PyTreeNode):
+class BeamState(flax.struct.PyTreeNode):
     """The state of the search."""
 
     tokens_BJS: jax.Array  # int32, prompt and continuation
@@ -53,13 +53,15 @@ class Search(NamedTuple):
 
 
 @functools.partial(jax.jit, static_argnames=("slots", "beams"))
-def start(logits_BV, tokens_BT, start_B, rules: Rules, search: Search, *, slots, beams) -> State:
+def start(
+    logits_BV, tokens_BT, start_B, rules: GenerationRules, search: Search, *, slots, beams
+) -> BeamState:
     """Writes the first token of each beam; takes the arguments of `sample.start`."""
     B, T = tokens_BT.shape
     tokens_BJS = jnp.repeat(jnp.pad(tokens_BT, ((0, 0), (0, slots - T)))[:, None], beams, axis=1)
     unscored_BJ = jnp.full((B, beams), NEVER, jnp.float32)
     empty = jnp.zeros((B, beams), jnp.int32)
-    state = State(
+    state = BeamState(
         tokens_BJS=tokens_BJS,
         scores_BJ=unscored_BJ.at[:, 0].set(0.0),  # all beams are equal at first, so only one counts
         pool=Pool(tokens_BJS, unscored_BJ, lengths_BJ=empty, filled_BJ=empty != 0),
@@ -75,19 +77,26 @@ def start(logits_BV, tokens_BT, start_B, rules: Rules, search: Search, *, slots,
 
 @functools.partial(jax.jit, static_argnames=("model", "prompt"), donate_argnames=("state",))
 def proceed(
-    model, params: Params, state: State, rows: Rows, rules: Rules, search: Search, *, prompt
-) -> State:
+    model,
+    params: Params,
+    state: BeamState,
+    rows: PromptRows,
+    rules: GenerationRules,
+    search: Search,
+    *,
+    prompt,
+) -> BeamState:
     """Runs the search to its end.
 
     `rows` are those of the beams, and `prompt` columns precede the first new token.
     """
     B, J, S = state.tokens_BJS.shape
 
-    def unfinished(state: State):
+    def unfinished(state: BeamState):
         full = search.until_full & jnp.all(state.pool.filled_BJ)
         return jnp.any(state.open_B) & ~state.stuck & ~full
 
-    def step(state: State) -> State:
+    def step(state: BeamState) -> BeamState:
         slot = prompt + state.new - 1
         last_BJ = jax.lax.dynamic_index_in_dim(state.tokens_BJS, slot, axis=2, keepdims=False)
         logits, cache = engine.advance(
@@ -100,8 +109,8 @@ def proceed(
 
 
 def _write(
-    state: State, logits, starts, prompt: int, rules: Rules, search: Search
-) -> tuple[State, jax.Array]:
+    state: BeamState, logits, starts, prompt: int, rules: GenerationRules, search: Search
+) -> tuple[BeamState, jax.Array]:
     """Extends each beam by one token, chosen among the candidates of all beams of a row.
 
     `logits` are [B * J, V].
@@ -128,7 +137,7 @@ def _write(
     running_BJ, chosen_BJ = jax.lax.top_k(scores + NEVER * ended.astype(jnp.float32), J)
     pool = _collect(state, tokens, scores, ended, new, search)
     parents_BJ = J * jnp.arange(B, dtype=beam.dtype)[:, None] + _pick(beam, chosen_BJ)
-    state = State(
+    state = BeamState(
         tokens_BJS=_pick(tokens, chosen_BJ),
         scores_BJ=running_BJ,
         pool=pool,
@@ -140,7 +149,7 @@ def _write(
     return state, parents_BJ.reshape(B * J)
 
 
-def _collect(state: State, tokens, scores, ended, new: jax.Array, search: Search) -> Pool:
+def _collect(state: BeamState, tokens, scores, ended, new: jax.Array, search: Search) -> Pool:
     """Adds ended candidates to the pool: those among a row's first J, unless the row is closed."""
     J = state.scores_BJ.shape[1]
     enters = ended & (jnp.arange(scores.shape[1]) < J)[None]
@@ -154,7 +163,9 @@ def _collect(state: State, tokens, scores, ended, new: jax.Array, search: Search
     return jax.tree.map(lambda x: _pick(x, kept_BJ), both)
 
 
-def _may_improve(running_BJ, pool: Pool, new: jax.Array, rules: Rules, search: Search) -> jax.Array:
+def _may_improve(
+    running_BJ, pool: Pool, new: jax.Array, rules: GenerationRules, search: Search
+) -> jax.Array:
     """Returns whether the best beam can still beat the worst of a full pool.
 
     It is judged at the length where it would score best.

@@ -22,7 +22,7 @@ Params = Any
 
 
 @flax.struct.dataclass
-class Rows:
+class PromptRows:
     """The part of the state that is constant while rows grow."""
 
     start_B: jax.Array | np.ndarray  # int32, the first slot of each row that holds a token
@@ -39,7 +39,7 @@ def prefill(
     model: nn.Module | OwnModel,
     params: Params,
     tokens_BT: jax.Array,
-    rows: Rows,
+    rows: PromptRows,
     source_BS: jax.Array | None,
     *,
     slots: int,
@@ -66,7 +66,7 @@ def advance(
     model: nn.Module | OwnModel,
     params: Params,
     tokens_B: jax.Array,
-    rows: Rows,
+    rows: PromptRows,
     cache: Any,
     slot: jax.Array,
     slots: int,
@@ -85,7 +85,7 @@ def _decode(
     model,
     params: Params,
     tokens_BT,
-    rows: Rows,
+    rows: PromptRows,
     cache,
     first: jax.Array | int,
     columns: int,

@@ -167,7 +167,7 @@ def _read(model: Any, params: Any, task: Task, copies: int) -> tuple[jax.Array, 
 
 def _states(
     model: Any, params: Any, task: Task, scores: bool, every: int
-) -> Iterator[sample.State]:
+) -> Iterator[sample.SampleState]:
     """Yields the state after each `every` new tokens.
 
     Its arrays are deleted when the next is requested.

@@ -103,16 +103,14 @@ class HarnessModel:
         It is cut before the first of its `until` strings.
         """
         texts = []
-        for context, asked in (request.args for request in requests):
-            until = (
-                [asked["until"]]
-                if isinstance(asked.get("until"), str)
-                else list(asked.get("until", ()))
-            )
-            new = min(asked.get("max_gen_toks", NEW_TOKENS), self.max_length - 1)
+        for context, settings in (request.args for request in requests):
+            until = settings.get("until", ())
+            if isinstance(until, str):
+                until = [until]
+            new = min(settings.get("max_gen_toks", NEW_TOKENS), self.max_length - 1)
             ids = self._context(context)[-self._room(new) :]
-            draws = {key: value for key, value in asked.items() if key not in IGNORED}
-            temperature = (asked.get("temperature") or 1.0) if asked.get("do_sample") else 0.0
+            draws = {key: value for key, value in settings.items() if key not in IGNORED}
+            temperature = (settings.get("temperature") or 1.0) if settings.get("do_sample") else 0.0
             written = generate(
                 self.model,
                 self.params,
@@ -162,7 +160,7 @@ class HarnessModel:
 
         The last batch is filled with repetitions, to keep its shape.
         """
-        found: list[Any] = [None] * len(pairs)
+        results: list[Any] = [None] * len(pairs)
         order = sorted(range(len(pairs)), key=lambda i: -len(pairs[i][0]) - len(pairs[i][1]))
         for start in range(0, len(order), self.batch_size):
             batch = order[start : start + self.batch_size]
@@ -170,5 +168,5 @@ class HarnessModel:
             heads = [head[max(0, len(head) - self._room(len(tail) - 1)) :] for head, tail in rows]
             scores = score(self.model, self.params, heads, [tail for _, tail in rows])
             for row, i in enumerate(batch):
-                found[i] = float(scores.log_likelihood[row]), bool(scores.greedy[row])
-        return found
+                results[i] = float(scores.log_likelihood[row]), bool(scores.greedy[row])
+        return results

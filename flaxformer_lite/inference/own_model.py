@@ -113,16 +113,16 @@ def writable(model: Any, params: Any) -> Any:
     return own
 
 
-def _check_causal(own: OwnModel, params: Any, length: int) -> None:
+def _check_causal(model: OwnModel, params: Any, length: int) -> None:
     """Refuses a module where the last tokens change the logits of the first."""
-    vocab = own.cfg.vocab_size
+    vocab = model.cfg.vocab_size
     seen = length // 2
     ids = np.arange(length, dtype=np.int32) % vocab
     other = np.where(np.arange(length) < seen, ids, (ids + 1) % vocab).astype(np.int32)
-    first, second = np.asarray(_logits(own, params, np.stack([ids, other])))[:, :seen]
+    first, second = np.asarray(_logits(model, params, np.stack([ids, other])))[:, :seen]
     if not np.allclose(first, second, rtol=1e-3, atol=1e-3 * float(np.abs(first).max())):
         raise ConfigError(
-            f"{own.cfg.family}: the logits of a token change with the tokens after it, so that it"
+            f"{model.cfg.family}: the logits of a token change with the tokens after it, so that it"
             " cannot write from left to right; make it causal, as by Stack(..., causal=True)."
         )
 

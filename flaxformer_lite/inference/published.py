@@ -81,22 +81,22 @@ def read_settings(folder: Path) -> dict[str, Any]:
     file = next((file for file in files if file.exists()), None)
     if file is None:
         return {}
-    found = {key: value for key, value in read_object(file, KINDS).items() if value is not None}
-    _refuse_others(file, found)
+    values = {key: value for key, value in read_object(file, KINDS).items() if value is not None}
+    _refuse_others(file, values)
     settings = {
-        key: tuple(value) if isinstance(value := found[key], list) else value
+        key: tuple(value) if isinstance(value := values[key], list) else value
         for key in SAME
-        if key in found
+        if key in values
     }
-    words = _single_tokens(file, found.get("bad_words_ids", []))
+    words = _single_tokens(file, values.get("bad_words_ids", []))
     if words:
         settings["suppress_tokens"] = (*settings.get("suppress_tokens", ()), *words)
-    if found.get("do_sample") and settings.get("num_beams", 1) == 1:
-        settings |= {key: found.get(key, default) for key, default in DRAWS.items()}
+    if values.get("do_sample") and settings.get("num_beams", 1) == 1:
+        settings |= {key: values.get(key, default) for key, default in DRAWS.items()}
     config = folder / "config.json"
     two_sided = config.exists() and read_object(config).get("is_encoder_decoder") is True
-    if two_sided and "decoder_start_token_id" not in settings and "bos_token_id" in found:
-        settings["decoder_start_token_id"] = found["bos_token_id"]  # as in transformers
+    if two_sided and "decoder_start_token_id" not in settings and "bos_token_id" in values:
+        settings["decoder_start_token_id"] = values["bos_token_id"]  # as in transformers
     # A model without a padding token pads with its first stop token, as in transformers.
     if "pad_token_id" not in settings and settings.get("eos_token_id", ()) != ():
         stops = settings["eos_token_id"]
@@ -104,17 +104,17 @@ def read_settings(folder: Path) -> dict[str, Any]:
     return settings
 
 
-def _refuse_others(file: Path, found: dict[str, Any]) -> None:
+def _refuse_others(file: Path, values: dict[str, Any]) -> None:
     others = dict(OTHERS)
-    if found.get("num_beams", 1) > 1:
+    if values.get("num_beams", 1) > 1:
         others |= OTHER_BEAMS
-    elif found.get("do_sample"):
+    elif values.get("do_sample"):
         others |= OTHER_DRAWS
     for name, off in others.items():
-        if name in found and found[name] not in off:
+        if name in values and values[name] not in off:
             raise ConfigError(
-                f"{file}: {name}={brief(found[name])}: transformers' generate computes with it, and"
-                " ours does not; remove it from the file to write without it."
+                f"{file}: {name}={brief(values[name])}: transformers' generate computes with it,"
+                " and ours does not; remove it from the file to write without it."
             )
 
 

@@ -19,7 +19,7 @@ Number = Any  # numpy's outside of jit, jax's within
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, kw_only=True)
-class Rules:
+class GenerationRules:
     """The rules of generation; see `Settings`.
 
     `max_new` and `min_new` count new tokens, `eos_E` are the stop tokens.
@@ -40,14 +40,14 @@ class Rules:
     no_repeat_ngram: int = field(metadata={"static": True})
 
 
-def rules_of(s: Settings, max_new: int, min_new: int) -> Rules:
+def rules_of(s: Settings, max_new: int, min_new: int) -> GenerationRules:
     def number(value: float, off: float) -> Number | None:
         return None if value == off else np.float32(value)
 
     def tokens(value: int | tuple[int, ...] | None) -> Number | None:
         return None if value in (None, ()) else np.asarray(value, np.int32)
 
-    return Rules(
+    return GenerationRules(
         max_new=np.int32(max_new),
         pad=np.int32(s.pad_token_id),
         eos_E=tokens(s.eos),
@@ -65,7 +65,7 @@ def rules_of(s: Settings, max_new: int, min_new: int) -> Rules:
 
 
 def constrain(
-    rules: Rules,
+    rules: GenerationRules,
     logits_BV: jax.Array,
     tokens_BT: jax.Array,
     start_B: jax.Array,
@@ -102,7 +102,7 @@ def constrain(
     return logits_BV
 
 
-def choose(rules: Rules, logits_BV: jax.Array, keys_B: jax.Array) -> jax.Array:
+def choose(rules: GenerationRules, logits_BV: jax.Array, keys_B: jax.Array) -> jax.Array:
     """Chooses the next token of each row, int32 [B].
 
     It is the likeliest, or a draw if there is a temperature.
@@ -119,6 +119,6 @@ def choose(rules: Rules, logits_BV: jax.Array, keys_B: jax.Array) -> jax.Array:
     return sampling.draw(logits_BV, keys_B)
 
 
-def ends(rules: Rules, tokens: jax.Array) -> jax.Array:
+def ends(rules: GenerationRules, tokens: jax.Array) -> jax.Array:
     """Returns whether each token is a stop token; bool of the same shape."""
     return jnp.zeros(tokens.shape, bool) if rules.eos_E is None else jnp.isin(tokens, rules.eos_E)

@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.inference import engine
-from flaxformer_lite.inference.engine import Params, Rows
-from flaxformer_lite.inference.rules import Rules, choose, constrain, ends
+from flaxformer_lite.inference.engine import Params, PromptRows
+from flaxformer_lite.inference.rules import GenerationRules, choose, constrain, ends
 
 
-class State(flax.struct.PyTreeNode):
+class SampleState(flax.struct.PyTreeNode):
     """The state of the loop."""
 
     tokens_BS: jax.Array  # int32, prompt and continuation
@@ -25,7 +25,9 @@ class State(flax.struct.PyTreeNode):
 
 
 @functools.partial(jax.jit, static_argnames=("slots", "samples", "scores"))
-def start(logits_BV, tokens_BT, start_B, rules: Rules, seed, *, slots, samples, scores) -> State:
+def start(
+    logits_BV, tokens_BT, start_B, rules: GenerationRules, seed, *, slots, samples, scores
+) -> SampleState:
     """Writes the first token of each row; the caller adds the caches.
 
     Args:
@@ -36,7 +38,7 @@ def start(logits_BV, tokens_BT, start_B, rules: Rules, seed, *, slots, samples, 
     """
     tokens_BS = jnp.pad(tokens_BT, ((0, 0), (0, slots - tokens_BT.shape[1])))
     logits_BV, tokens_BS = (jnp.repeat(x, samples, axis=0) for x in (logits_BV, tokens_BS))
-    state = State(
+    state = SampleState(
         tokens_BS=tokens_BS,
         logprobs_BS=jnp.zeros(tokens_BS.shape, jnp.float32) if scores else None,
         done_B=jnp.zeros(len(tokens_BS), bool),
@@ -49,18 +51,26 @@ def start(logits_BV, tokens_BT, start_B, rules: Rules, seed, *, slots, samples, 
 
 @functools.partial(jax.jit, static_argnames=("model", "prompt"), donate_argnames=("state",))
 def proceed(
-    model, params: Params, state: State, rows: Rows, rules: Rules, seed, until, *, prompt
-) -> State:
+    model,
+    params: Params,
+    state: SampleState,
+    rows: PromptRows,
+    rules: GenerationRules,
+    seed,
+    until,
+    *,
+    prompt,
+) -> SampleState:
     """Writes tokens until each row has `until` of them, or all are done.
 
     `prompt` columns precede the first.
     """
     slots = state.tokens_BS.shape[1]
 
-    def unfinished(state: State):
+    def unfinished(state: SampleState):
         return (state.new < until) & ~jnp.all(state.done_B)
 
-    def step(state: State) -> State:
+    def step(state: SampleState) -> SampleState:
         slot = prompt + state.new - 1
         last_B = jax.lax.dynamic_index_in_dim(state.tokens_BS, slot, axis=1, keepdims=False)
         logits_BV, cache = engine.advance(model, params, last_B, rows, state.cache, slot, slots)
@@ -69,7 +79,9 @@ def proceed(
     return jax.lax.while_loop(unfinished, step, state)
 
 
-def _write(state: State, logits_BV, start_B, prompt: int, rules: Rules, seed) -> State:
+def _write(
+    state: SampleState, logits_BV, start_B, prompt: int, rules: GenerationRules, seed
+) -> SampleState:
     column = prompt + state.new
     rows_B = jnp.arange(len(logits_BV), dtype=jnp.int32)
     keys_B = jax.vmap(

@@ -5,13 +5,13 @@ They are checked on the host between calls of the compiled loop.
 
 import numpy as np
 
-from flaxformer_lite.inference.sample import State
+from flaxformer_lite.inference.sample import SampleState
 from flaxformer_lite.inference.task import Task
 
 EVERY = 8  # new tokens between two checks of the text
 
 
-def cut(task: Task, state: State, since: int) -> State:
+def cut(task: Task, state: SampleState, since: int) -> SampleState:
     """Ends each row at the first token that completes a stop string; removes later tokens.
 
     The result is the same as if every row had been checked after every token.

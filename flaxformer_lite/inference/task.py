@@ -7,8 +7,8 @@ import numpy as np
 
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.inference import prompts
-from flaxformer_lite.inference.engine import Rows, is_encoder_decoder
-from flaxformer_lite.inference.rules import Rules, rules_of
+from flaxformer_lite.inference.engine import PromptRows, is_encoder_decoder
+from flaxformer_lite.inference.rules import GenerationRules, rules_of
 from flaxformer_lite.inference.settings import Settings
 
 
@@ -18,7 +18,7 @@ class Task(NamedTuple):
     settings: Settings
     prompt: prompts.Prompt  # of a decoder, or the start of an encoder-decoder's decoder
     source: prompts.Source | None  # the input of an encoder
-    rules: Rules  # the settings as arrays
+    rules: GenerationRules  # the settings as arrays
     max_new: int  # the most tokens to write
     slots: int  # columns of prompt and continuation, each rounded up to a bucket
     tokenizer: Any  # for stop strings
@@ -28,10 +28,10 @@ class Task(NamedTuple):
         """The number of columns before the first new token."""
         return self.prompt.tokens_BT.shape[1]
 
-    def rows(self, copies: int = 1) -> Rows:
+    def rows(self, copies: int = 1) -> PromptRows:
         """Returns the rows for the compiled functions, with `copies` of each prompt in a row."""
         mask_BS = self.source and np.repeat(self.source.mask_BS, copies, axis=0)
-        return Rows(np.repeat(self.prompt.start_B, copies), mask_BS)
+        return PromptRows(np.repeat(self.prompt.start_B, copies), mask_BS)
 
 
 def check_writes(cfg: ModelConfig) -> None:

@@ -83,16 +83,16 @@ def names(cfg: ModelConfig) -> tuple:
     )
     cross = within("encoder_attn", "cross_attention", ATTENTION)
     cross += rows(("encoder_attn_layer_norm", f"cross_attention_{slot}_norm"))
-    found: tuple[Row, ...] = ()
+    both_stacks: tuple[Row, ...] = ()
     for side, inside in (("encoder", layer), ("decoder", layer + cross)):
-        found += within(f"{side}.layers.{{i}}", f"{side}/layer_{{i}}", inside) + rows(
+        both_stacks += within(f"{side}.layers.{{i}}", f"{side}/layer_{{i}}", inside) + rows(
             (f"{side}.embed_positions.weight", f"{side}_embed/position/position"),
             (f"{side}.layernorm_embedding", f"{side}_embed/norm"),
             (f"{side}.layer_norm", f"{side}/final_norm"),
         )
     if not cfg.decoder_vocab_size:
-        return found + rows(("shared", "token_embed"))
-    return found + rows(
+        return both_stacks + rows(("shared", "token_embed"))
+    return both_stacks + rows(
         ("encoder.embed_tokens", "token_embed"), ("decoder.embed_tokens", "decoder_token_embed")
     )
 

@@ -59,15 +59,15 @@ def cross_attention(cfg: ModelConfig) -> dict[str, np.ndarray]:
     """Returns the tensors of the cross-attention that nothing reads, for strict loaders."""
     zeros_D = np.zeros(cfg.d_model, np.float32)
     zeros_DD = np.zeros((cfg.d_model, cfg.d_model), np.float32)
-    found: dict[str, np.ndarray] = {}
+    tensors: dict[str, np.ndarray] = {}
     for i in range(cfg.decoder_layers):
         layer = f"decoder.layers.{i}"
         for projection in ("q_proj", "k_proj", "v_proj", "out_proj"):
-            found[f"{layer}.encoder_attn.{projection}.weight"] = zeros_DD
-            found[f"{layer}.encoder_attn.{projection}.bias"] = zeros_D
-        found[f"{layer}.encoder_attn_layer_norm.weight"] = zeros_D + 1
-        found[f"{layer}.encoder_attn_layer_norm.bias"] = zeros_D
-    return found
+            tensors[f"{layer}.encoder_attn.{projection}.weight"] = zeros_DD
+            tensors[f"{layer}.encoder_attn.{projection}.bias"] = zeros_D
+        tensors[f"{layer}.encoder_attn_layer_norm.weight"] = zeros_D + 1
+        tensors[f"{layer}.encoder_attn_layer_norm.bias"] = zeros_D
+    return tensors
 
 
 FIELDS = dict(

@@ -82,14 +82,14 @@ def read(fields: Fields) -> dict[str, Any]:
 
 def write(cfg: ModelConfig) -> dict[str, Any]:
     scalar = cfg.scale**-2
-    whole = round(scalar) if round(scalar) ** -0.5 == cfg.scale else scalar
+    query_scalar = round(scalar) if round(scalar) ** -0.5 == cfg.scale else scalar
     return (
         llama.write_heads(cfg)
         | gemma.write_activation(cfg, "hidden_activation")
         | {
             "sliding_window": max(cfg.windows) or 4096,
             "layer_types": layer_types(cfg),
-            "query_pre_attn_scalar": whole,
+            "query_pre_attn_scalar": query_scalar,
             **{name: getattr(cfg, ours) or None for name, ours in CAPS.items()},
         }
     )

@@ -40,19 +40,24 @@ class Model(EncoderDecoderModel):
 def read(fields: Fields) -> dict[str, Any]:
     """Reads the decoder's vocabulary: some language pairs have one for each side."""
     shared = fields.get("share_encoder_decoder_embeddings", True)
-    own = fields.get("decoder_vocab_size", fields.get("vocab_size", 58101))
+    decoder_vocab_size = fields.get("decoder_vocab_size", fields.get("vocab_size", 58101))
     return bart.read(fields) | {
-        "decoder_vocab_size": 0 if shared else own,
+        "decoder_vocab_size": 0 if shared else decoder_vocab_size,
         "decoder_start_token_id": fields.get("decoder_start_token_id", START),
     }
 
 
 def write(cfg: ModelConfig) -> dict[str, Any]:
-    own = {"decoder_vocab_size": cfg.decoder_vocab_size} if cfg.decoder_vocab_size else {}
+    decoder_vocab = {"decoder_vocab_size": cfg.decoder_vocab_size} if cfg.decoder_vocab_size else {}
     # Always written, as transformers' default lies outside most vocabularies.
     start = cfg.decoder_start_token_id
     published = {"decoder_start_token_id": cfg.pad_token_id if start is None else start}
-    return bart.write(cfg) | published | {"share_encoder_decoder_embeddings": not own} | own
+    return (
+        bart.write(cfg)
+        | published
+        | {"share_encoder_decoder_embeddings": not decoder_vocab}
+        | decoder_vocab
+    )
 
 
 START = 58100  # what the decoder reads first if the config names nothing

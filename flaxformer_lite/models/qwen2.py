@@ -54,12 +54,11 @@ def read_attention(fields: Fields, kv_heads: int, head_dim: int = 0) -> dict[str
 
 
 def write_attention(cfg: ModelConfig) -> dict[str, Any]:
-    found = llama.write_heads(cfg) | {"use_sliding_window": any(cfg.windows)}
-    return found | (
-        {"sliding_window": max(cfg.windows), "layer_types": layer_types(cfg)}
-        if any(cfg.windows)
-        else {}
-    )
+    fields = llama.write_heads(cfg) | {"use_sliding_window": any(cfg.windows)}
+    if any(cfg.windows):
+        fields["sliding_window"] = max(cfg.windows)
+        fields["layer_types"] = layer_types(cfg)
+    return fields
 
 
 PUBLISHED = Published(

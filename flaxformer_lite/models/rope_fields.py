@@ -102,35 +102,35 @@ def _options(kind: str, inner: Fields, where: str) -> dict[str, Any]:
     Zero or null yarn betas mean their defaults, a null truncate means false.
     """
     required, optional = SCALINGS[kind]
-    found = {name: inner.get(name, kind=KINDS_OF.get(name, float)) for name in required + optional}
+    options = {
+        name: inner.get(name, kind=KINDS_OF.get(name, float)) for name in required + optional
+    }
     for name in (
         *required,
         "rope_theta",
         *{"original_max_position_embeddings"}.intersection(optional),
     ):
-        given = (
-            name in inner.values
-            if kind == "yarn" and name == "factor"
-            else inner.values.get(name) is not None
-        )
-        if not given and (name in required or name in inner.values):
+        is_given = inner.values.get(name) is not None
+        if kind == "yarn" and name == "factor":  # null derives it
+            is_given = name in inner.values
+        if not is_given and (name in required or name in inner.values):
             raise ConfigError(f"{inner.where}{name} is missing or null: type {kind!r} needs it.")
     for name in ("short_factor", "long_factor"):
-        if name in found:
+        if name in options:
             numbers = Fields(
-                {f"{name}[{i}]": number for i, number in enumerate(found[name])}, where
+                {f"{name}[{i}]": number for i, number in enumerate(options[name])}, where
             )
-            found[name] = tuple(numbers.get(number, 0.0) for number in numbers.values)
+            options[name] = tuple(numbers.get(number, 0.0) for number in numbers.values)
     for name in ("beta_fast", "beta_slow"):
-        found[name] = found.get(name) or None
-    if found.get("attention_factor") == 0:
+        options[name] = options.get(name) or None
+    if options.get("attention_factor") == 0:
         raise ConfigError(
             f"{inner.where}attention_factor=0: all logits would be equal; null derives it from"
             " factor."
         )
     if "truncate" in inner.values and inner.values["truncate"] is None:
-        found["truncate"] = False
-    return {name: value for name, value in found.items() if value is not None}
+        options["truncate"] = False
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _lengths(kind: str, inner: Fields, fields: Fields) -> dict[str, Any]:
@@ -146,15 +146,17 @@ def _lengths(kind: str, inner: Fields, fields: Fields) -> dict[str, Any]:
     original = fields.get(
         "original_max_position_embeddings", inner.get("original_max_position_embeddings", longest)
     )
-    found: dict[str, Any] = {"original_max_position_embeddings": original}
+    lengths: dict[str, Any] = {"original_max_position_embeddings": original}
     if kind in ("yarn", "longrope") and inner.values.get("factor") is None and original > 0:
-        found["factor"] = max(longest / original, 1.0) if kind == "longrope" else longest / original
-    return found
+        lengths["factor"] = (
+            max(longest / original, 1.0) if kind == "longrope" else longest / original
+        )
+    return lengths
 
 
 def write_rope(rope: Rope) -> dict[str, Any]:
     """Writes the old spelling, which both versions of transformers read."""
-    found: dict[str, Any] = {"rope_theta": rope.base}
+    fields: dict[str, Any] = {"rope_theta": rope.base}
     if rope.scaling != "none":
         required, optional = SCALINGS.get(rope.scaling, ((), ()))
         options = {name: getattr(rope, name) for name in required + optional}
@@ -164,5 +166,5 @@ def write_rope(rope: Rope) -> dict[str, Any]:
             name: list(value) if isinstance(value, tuple) else value
             for name, value in given.items()
         }
-        found["rope_scaling"] = {"rope_type": rope.scaling, **lists}
-    return found
+        fields["rope_scaling"] = {"rope_type": rope.scaling, **lists}
+    return fields

@@ -57,16 +57,12 @@ PRESETS = {
     "large": _sizes(1024, 16, 64, 4096, 24),
     "3b": _sizes(1024, 32, 128, 16384, 24),
     "11b": _sizes(1024, 128, 128, 65536, 24),
-} | {
-    f"v1_1_{name}": dict(sizes, **V1_1)
-    for name, sizes in {
-        "tiny": _sizes(128, 4, 32, 256, 2),
-        "small": _sizes(512, 6, 64, 1024, 8),
-        "base": _sizes(768, 12, 64, 2048, 12),
-        "large": _sizes(1024, 16, 64, 2816, 24),
-        "xl": _sizes(2048, 32, 64, 5120, 24),
-        "xxl": _sizes(4096, 64, 64, 10240, 24),
-    }.items()
+    "v1_1_tiny": _sizes(128, 4, 32, 256, 2) | V1_1,
+    "v1_1_small": _sizes(512, 6, 64, 1024, 8) | V1_1,
+    "v1_1_base": _sizes(768, 12, 64, 2048, 12) | V1_1,
+    "v1_1_large": _sizes(1024, 16, 64, 2816, 24) | V1_1,
+    "v1_1_xl": _sizes(2048, 32, 64, 5120, 24) | V1_1,
+    "v1_1_xxl": _sizes(4096, 64, 64, 10240, 24) | V1_1,
 }
 config = partial(build, "t5", BASE, PRESETS, "small")
 

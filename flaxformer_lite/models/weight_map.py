@@ -102,17 +102,15 @@ ENDINGS = {
 }
 
 
-def heads(name: str, **found: "Head | tuple[Row, ...]") -> dict[str, Head]:
+def heads(name: str, **rows_of_heads: "Head | tuple[Row, ...]") -> dict[str, Head]:
     """Builds heads from their rows; their classes are called `name` with the usual ending."""
-    fixed = {"causal_lm": {"is_decoder": True}}
-    return {
-        head: (
-            rows
-            if isinstance(rows, Head)
-            else Head(name + ENDINGS[head], rows, fixed=fixed.get(head, {}))
-        )
-        for head, rows in found.items()
-    }
+    built = {}
+    for head, rows in rows_of_heads.items():
+        if not isinstance(rows, Head):
+            fixed = {"is_decoder": True} if head == "causal_lm" else {}
+            rows = Head(name + ENDINGS[head], rows, fixed=fixed)
+        built[head] = rows
+    return built
 
 
 LARGEST = 2**31 - 1  # upper bounds on sizes, layers and labels
@@ -146,9 +144,12 @@ class Fields:
         kind = kind or type(default)
         if kind in KINDS and not is_kind(value, kind):
             raise ConfigError(f"{self.where}{name}={brief(value)}: must be {KINDS[kind]}.")
-        if kind is int and abs(value) > (
-            DEEPEST if "layer" in name else CLASSES if name == "num_labels" else LARGEST
-        ):
+        most = LARGEST
+        if name == "num_labels":
+            most = CLASSES
+        if "layer" in name:
+            most = DEEPEST
+        if kind is int and abs(value) > most:
             raise ConfigError(
                 f"{self.where}{name}={brief(value)}: no model is so large; is it damaged?"
             )
@@ -206,16 +207,11 @@ def read_windows(
       sliding: whether a layer slides, if `layer_types` is absent.
       window: window of the sliding layers; 0 for none.
     """
-    types = fields.get("layer_types", kind=list)
-    kinds = (
-        ["sliding_attention" if sliding(i) else "full_attention" for i in range(layers)]
-        if types is None
-        else types
-    )
-    if (
-        any(kind not in ("sliding_attention", "full_attention") for kind in kinds)
-        or len(kinds) != layers
-    ):
+    kinds = fields.get("layer_types", kind=list)
+    if kinds is None:
+        kinds = ["sliding_attention" if sliding(i) else "full_attention" for i in range(layers)]
+    known = all(kind in ("sliding_attention", "full_attention") for kind in kinds)
+    if not known or len(kinds) != layers:
         raise ConfigError(
             f"config.json: layer_types={brief(kinds)}: must be {layers} entries, each"
             " sliding_attention or full_attention."
@@ -225,9 +221,9 @@ def read_windows(
             f"config.json: a layer slides over a window of {window}: must be at least 1."
         )
     pattern = tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
-    period = next(
-        n for n in range(1, layers + 1) if all(pattern[i] == pattern[i % n] for i in range(layers))
-    )
+    for period in range(1, layers + 1):
+        if all(pattern[i] == pattern[i % period] for i in range(layers)):
+            break
     return pattern[:period]
 
 

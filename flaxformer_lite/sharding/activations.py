@@ -94,7 +94,7 @@ class MeshSharding(ActivationSharding):
             arrays, tree = jax.tree.flatten(arguments)
             letters = jax.tree.leaves(jax.tree.broadcast(tuple(inputs), arguments))
             sized = [_sized(x, own) for x, own in zip(arrays, letters, strict=True)]
-            flat = [(entry, size) for one in sized for entry, size in one if entry and size > 1]
+            flat = [(entry, size) for axes in sized for entry, size in axes if entry and size > 1]
             split = {entry for entry, _ in flat if set(mesh_names(entry)) <= set(by_hand)}
             split -= {entry for entry, size in flat if size % axis_size(entry, self.mesh)}
 
@@ -106,8 +106,8 @@ class MeshSharding(ActivationSharding):
                 lambda *leaves: function(*jax.tree.unflatten(tree, leaves)),
                 mesh=self.mesh,
                 in_specs=tuple(
-                    _once([e if e in split and size > 1 else None for e, size in one])
-                    for one in sized
+                    _once([e if e in split and size > 1 else None for e, size in axes])
+                    for axes in sized
                 ),
                 out_specs=jax.tree.map(spec, output),
                 axis_names=set(by_hand),

@@ -42,19 +42,19 @@ def place_batch(batch: Any, mesh: Mesh, batch_size: int | None = None) -> Any:
       mesh: the devices.
       batch_size: rows of the whole batch; by default, all rows are in `batch`.
     """
-    whole = batch_size or len(jax.tree.leaves(batch)[0])
-    read = len(batch_rows(mesh, whole))
+    total = batch_size or len(jax.tree.leaves(batch)[0])
+    read = len(batch_rows(mesh, total))
     sharding = NamedSharding(mesh, BATCH)
 
-    def place(own):
-        size = len(own) * whole // read
+    def place(array):
+        size = len(array) * total // read
         rows = batch_rows(mesh, size)
 
         def piece(index):
             start, stop, _ = index[0].indices(size)
             first = int(np.searchsorted(rows, start))
-            return own[(slice(first, first + stop - start), *index[1:])]
+            return array[(slice(first, first + stop - start), *index[1:])]
 
-        return jax.make_array_from_callback((size, *own.shape[1:]), sharding, piece)
+        return jax.make_array_from_callback((size, *array.shape[1:]), sharding, piece)
 
     return jax.tree.map(place, batch)

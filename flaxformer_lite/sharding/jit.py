@@ -28,7 +28,7 @@ def jit_step(step: Callable, shardings: Any, mesh: Mesh, mode: str = "jit") -> C
     """
     if mode == "pmap":
         return _pmapped(step, mesh)
-    whole = NamedSharding(mesh, P())
+    replicated = NamedSharding(mesh, P())
     rows = NamedSharding(mesh, BATCH)
     if mode == "shard_map":
         step = jax.shard_map(step, mesh=mesh, in_specs=(P(), BATCH), out_specs=P(), check_vma=False)
@@ -36,7 +36,7 @@ def jit_step(step: Callable, shardings: Any, mesh: Mesh, mode: str = "jit") -> C
     return jax.jit(
         step,
         in_shardings=(shardings, rows),
-        out_shardings=(shardings, whole),
+        out_shardings=(shardings, replicated),
         donate_argnums=0,
         compiler_options=options,
     )

@@ -12,23 +12,23 @@ import re
 from collections.abc import Iterable
 
 from flaxformer_lite.config import ModelConfig, check_family
-from flaxformer_lite.config.parts import Rules
+from flaxformer_lite.config.parts import PartitionRules
 from flaxformer_lite.models.skeletons import build_layers
 
 # The vocabulary takes both axes: with a table split on its width, the partitioner rematerializes
 # every lookup.
 VOCAB = ("tensor", "fsdp")
-TOKENS: Rules = ((r"token_embed/embedding$", (VOCAB, None)),)
-TOKEN_TYPES: Rules = ((r"embed/token_types$", ()),)
-FACTORISED: Rules = ((r"(embed/project|project_in|project_out)/(kernel|bias)$", ()),)
-POSITIONS: Rules = ((r"position(_\d+)?/\w+$", ()),)
-NORMS: Rules = ((r"norm/(scale|bias)$", ()),)
-UNTIED: Rules = ((r"(lm_head|vocab)/kernel$", (VOCAB, None)),)
-LOGITS_BIAS: Rules = ((r"(lm_head|vocab)/bias$", (VOCAB,)),)
+TOKENS: PartitionRules = ((r"token_embed/embedding$", (VOCAB, None)),)
+TOKEN_TYPES: PartitionRules = ((r"embed/token_types$", ()),)
+FACTORISED: PartitionRules = ((r"(embed/project|project_in|project_out)/(kernel|bias)$", ()),)
+POSITIONS: PartitionRules = ((r"position(_\d+)?/\w+$", ()),)
+NORMS: PartitionRules = ((r"norm/(scale|bias)$", ()),)
+UNTIED: PartitionRules = ((r"(lm_head|vocab)/kernel$", (VOCAB, None)),)
+LOGITS_BIAS: PartitionRules = ((r"(lm_head|vocab)/bias$", (VOCAB,)),)
 HEADS = ("masked_lm", "pooler", "classifier", "next_sentence")  # beside the family's own
 
 
-def rules(cfg: ModelConfig) -> Rules:
+def rules(cfg: ModelConfig) -> PartitionRules:
     """Returns the rules that a model of this config needs, and no others.
 
     A rule that matches nothing is therefore a mistake.
@@ -39,14 +39,13 @@ def rules(cfg: ModelConfig) -> Rules:
         cfg.head in model.pooled if cfg.head == "none" else cfg.head not in ("lm", "encoder")
     )
     sides = [side for side in ("encoder", "decoder") if getattr(cfg, f"{side}_layers")]
-    layers = tuple(
-        dict.fromkeys(
-            rule for side in sides for rule in build_layers.stack(cfg, side).partition_rules()
-        )
-    )
+    layers: PartitionRules = ()
+    for side in sides:
+        layers += build_layers.stack(cfg, side).partition_rules()
+    layers = tuple(dict.fromkeys(layers))
     always_projects = getattr(model, "projects_embeddings", False)
     adapter = cfg.adapter
-    found = (
+    parts = (
         (adapter.partition_rules() if adapter else (), True),
         (TOKENS, True),
         (TOKEN_TYPES, cfg.type_vocab_size),
@@ -58,17 +57,17 @@ def rules(cfg: ModelConfig) -> Rules:
         (LOGITS_BIAS, vocab_head and "logits" in cfg.bias_at),
         (((rf"({'|'.join(HEADS + model.head_modules)})/\w+/(kernel|bias)$", ()),), other_head),
     )
-    return tuple(rule for part, present in found if present for rule in part)
+    return tuple(rule for part, present in parts if present for rule in part)
 
 
-def below(name: str, rules: Rules, paths: Iterable[str]) -> Rules:
+def below(name: str, rules: PartitionRules, paths: Iterable[str]) -> PartitionRules:
     """Returns the rules that match one of the paths, for the parameters in a tree of this name."""
-    matching = (
-        (pattern, axes)
-        for pattern, axes in rules
-        if any(re.search(pattern, path) for path in paths)
-    )
-    return tuple((rf"^{name}/.*(?:{pattern})", axes) for pattern, axes in matching)
+    paths = tuple(paths)
+    below_name = []
+    for pattern, axes in rules:
+        if any(re.search(pattern, path) for path in paths):
+            below_name.append((rf"^{name}/.*(?:{pattern})", axes))
+    return tuple(below_name)
 
 
 def _has_tables(cfg: ModelConfig) -> bool:

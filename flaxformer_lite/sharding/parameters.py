@@ -12,10 +12,8 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.config.parts import WhereItDivides
+from flaxformer_lite.config.parts import PartitionRules, WhereItDivides
 from flaxformer_lite.sharding.activations import axis_size, mesh_names
-
-Rules = Sequence[tuple[str, tuple]]
 
 
 def path_of(keys: Sequence[Any]) -> str:
@@ -26,7 +24,7 @@ def path_of(keys: Sequence[Any]) -> str:
     return "/".join(str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in keys)
 
 
-def param_specs(params: Any, rules: Rules, mesh: Mesh) -> Any:
+def param_specs(params: Any, rules: PartitionRules, mesh: Mesh) -> Any:
     """Returns one PartitionSpec per parameter, by the first rule whose regex matches its path.
 
     Args:
@@ -81,26 +79,28 @@ class Replicated(NamedTuple):
     rule: str
 
 
-def replicated(params: Any, rules: Rules, mesh: Mesh, at_least: int = 2**20) -> list[Replicated]:
+def replicated(
+    params: Any, rules: PartitionRules, mesh: Mesh, at_least: int = 2**20
+) -> list[Replicated]:
     """Lists large parameters that stay whole on a mesh that splits weights.
 
     They have at least `at_least` bytes; the largest come first.
     """
     if mesh.shape["fsdp"] * mesh.shape["tensor"] == 1:
         return []
-    found = []
+    large = []
     for path, (leaf, spec) in _specs_by_path(params, rules, mesh).items():
         size = leaf.size * leaf.dtype.itemsize
         if size >= at_least and math.prod(axis_size(entry, mesh) for entry in spec) == 1:
-            found.append(
+            large.append(
                 Replicated(
                     path, size, next(pattern for pattern, _ in rules if re.search(pattern, path))
                 )
             )
-    return sorted(found, key=lambda leaf: -leaf.bytes)
+    return sorted(large, key=lambda leaf: -leaf.bytes)
 
 
-def state_shardings(state: Any, rules: Rules, mesh: Mesh) -> Any:
+def state_shardings(state: Any, rules: PartitionRules, mesh: Mesh) -> Any:
     """Returns the shardings of a TrainState.
 
     Parameters follow the rules, and optimizer state follows the parameter that it belongs to.
@@ -119,7 +119,7 @@ def state_shardings(state: Any, rules: Rules, mesh: Mesh) -> Any:
     return jax.tree_util.tree_map_with_path(like_param, state)
 
 
-def _specs_by_path(params: Any, rules: Rules, mesh: Mesh) -> dict[str, tuple[Any, P]]:
+def _specs_by_path(params: Any, rules: PartitionRules, mesh: Mesh) -> dict[str, tuple[Any, P]]:
     specs = jax.tree.leaves(param_specs(params, rules, mesh), is_leaf=lambda x: isinstance(x, P))
     leaves = jax.tree_util.tree_leaves_with_path(params)
     return {path_of(keys): (leaf, spec) for (keys, leaf), spec in zip(leaves, specs, strict=True)}

@@ -41,32 +41,30 @@ def guarded(value: Any, special: re.Pattern[str], guard: str) -> Any:
     It puts a guard after the token's first character.
     """
     if isinstance(value, str):
-        return special.sub(lambda found: f"{found[0][0]}{guard}{found[0][1:]}", value)
+        return special.sub(lambda match: f"{match[0][0]}{guard}{match[0][1:]}", value)
     if isinstance(value, dict):
         return {key: guarded(item, special, guard) for key, item in value.items()}
     return [guarded(item, special, guard) for item in value] if isinstance(value, list) else value
 
 
 def _in_process(template: str, batch: list[dict[str, Any]]) -> list[str]:
-    asked = json.dumps({"template": template, "batch": batch}).encode()
+    request = json.dumps({"template": template, "batch": batch}).encode()
     seconds = SECONDS + math.floor(EACH * len(batch))
     try:
         command = [sys.executable, "-P", render_template.__file__, str(seconds)]
         patience = PATIENCE + 10 * (seconds - SECONDS)
         done = subprocess.run(
-            command, input=asked, capture_output=True, timeout=patience, check=True
+            command, input=request, capture_output=True, timeout=patience, check=True
         )
     except subprocess.TimeoutExpired:
         raise ConfigError(f"{FAILS} (it does not end within {patience} s).") from None
     except subprocess.CalledProcessError as error:
-        told = error.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        last_line = error.stderr.decode(errors="replace").strip().splitlines()[-1:]
         limits = f"{seconds} s of processor time, {render_template.MEMORY >> 20} MiB"
-        why = (
-            f"it does not end within {limits}"
-            if error.returncode < 0
-            else f"its process ended: {told}"
-        )
-        raise ConfigError(f"{FAILS} ({why}).") from None
+        reason = f"its process ended: {last_line}"
+        if error.returncode < 0:
+            reason = f"it does not end within {limits}"
+        raise ConfigError(f"{FAILS} ({reason}).") from None
     answer = json.loads(done.stdout)
     if "error" in answer:
         raise ConfigError(f"{FAILS} ({answer['error']}).")

@@ -75,9 +75,9 @@ def _conversation(tokenizer: Tokenizer, parts: list[str], guard: str, learns: bo
     """Encodes the text of parts, of which every second is an answer."""
     tail = parts[-1]
     end = None
-    if found := tokenizer.special_pattern.search(tail):
-        tail = tail[: found.end()]
-        end = tokenizer.spelled[found[0]]
+    if match := tokenizer.special_pattern.search(tail):
+        tail = tail[: match.end()]
+        end = tokenizer.spelled[match[0]]
     spans = tokenizer.encode_spelled("".join(parts), guard)
     edges = np.cumsum([0, *(len(part.replace(guard, "")) for part in parts)])
     answers = np.zeros(len(spans.ids), np.int32)

@@ -60,9 +60,9 @@ class PublishedTokenizer:
         self.chat_template = chat_template
         self.tokens: dict[str, str] = {}
         self.ids: dict[str, int] = {}
-        said = any(f"{role}_token" in config for role in ROLES)
+        states_roles = any(f"{role}_token" in config for role in ROLES)
         for role in ROLES:
-            usual = () if said else plain.KNOWN.get(role, ("[UNK]", "<unk>"))
+            usual = () if states_roles else plain.KNOWN.get(role, ("[UNK]", "<unk>"))
             named = _content(config.get(f"{role}_token"))
             for token in (named,) if named else usual:
                 if (index := token_to_id(token)) is not None:
@@ -224,7 +224,7 @@ class JsonTokenizer(PublishedTokenizer):
         self.vocab_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())
         added = self._tokenizer.get_added_tokens_decoder().values()
         self.special_pattern = any_of(
-            one.content for one in added if one.special and len(one.content) > 1
+            token.content for token in added if token.special and len(token.content) > 1
         )
         super().__init__(config, chat_template, self._tokenizer.token_to_id)
 
@@ -249,15 +249,15 @@ class JsonTokenizer(PublishedTokenizer):
     def encode_pair(
         self, text: str, second: str, *, max_length: int | None = None, allow_special: bool = True
     ) -> tuple[list[int], list[int]]:
-        one, other = (self._encode(part, allow_special) for part in (text, second))
+        first = self._encode(text, allow_special)
+        other = self._encode(second, allow_special)
         if max_length is not None:
             room = max(max_length - self._tokenizer.num_special_tokens_to_add(True), 0)
-            less = min(len(one), len(other), room // 2)
-            one.truncate(
-                less if len(one) <= len(other) else room - less, direction=self.truncation_side
-            )
-            other.truncate(room - len(one), direction=self.truncation_side)
-        both = self._tokenizer.post_process(one, other)
+            shorter = min(len(first), len(other), room // 2)
+            first_room = shorter if len(first) <= len(other) else room - shorter
+            first.truncate(first_room, direction=self.truncation_side)
+            other.truncate(room - len(first), direction=self.truncation_side)
+        both = self._tokenizer.post_process(first, other)
         return both.ids, both.type_ids
 
     def encode_guarded(self, text: str, guard: str) -> list[int]:
@@ -324,12 +324,12 @@ class FramedTokenizer(PublishedTokenizer):
             text = text.replace(f" {self.tokens['mask']}", self.tokens["mask"])
         ids = []
         at = 0
-        for found in self.special_pattern.finditer(text):
+        for match in self.special_pattern.finditer(text):
             ids += [
-                *self._inner.encode(text[at : found.start()].replace(guard, "")),
-                self._spelled[found[0]],
+                *self._inner.encode(text[at : match.start()].replace(guard, "")),
+                self._spelled[match[0]],
             ]
-            at = found.end()
+            at = match.end()
         return ids + self._inner.encode(text[at:].replace(guard, ""))
 
     def decode(self, ids: Iterable[int]) -> str:

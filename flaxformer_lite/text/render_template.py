@@ -35,12 +35,10 @@ def main() -> None:
     except MemoryError:
         answer = {"error": f"it needs more than {MEMORY >> 20} MiB"}
     except Exception as error:  # a template may raise anything
-        told = (
-            str(error)
-            if type(error).__module__.startswith("jinja2")
-            else f"{type(error).__name__}: {error}"
-        )
-        answer = {"error": "".join(c if c.isprintable() else " " for c in told[:SHOWN])}
+        text = str(error)
+        if not type(error).__module__.startswith("jinja2"):
+            text = f"{type(error).__name__}: {text}"
+        answer = {"error": "".join(c if c.isprintable() else " " for c in text[:SHOWN])}
     sys.stdout.buffer.write(json.dumps(answer).encode())
 
 

@@ -207,17 +207,17 @@ class HuggingFace(Tokenizer):
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self.vocab_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())
-        found = {role: next(self._ids(*names), None) for role, names in KNOWN.items()}
-        if found["eos"] is None:
+        ids = {role: next(self._ids(*names), None) for role, names in KNOWN.items()}
+        if ids["eos"] is None:
             raise ValueError(
                 f"no end-of-text token; one of {', '.join(KNOWN['eos'])} must be in the vocabulary"
             )
-        self.eos_id = found["eos"]
-        self.bos_id = found["bos"]
-        self.cls_id = found["cls"]
-        self.sep_id = found["sep"]
-        self.mask_id = found["mask"]
-        self.pad_id = self.eos_id if found["pad"] is None else found["pad"]
+        self.eos_id = ids["eos"]
+        self.bos_id = ids["bos"]
+        self.cls_id = ids["cls"]
+        self.sep_id = ids["sep"]
+        self.mask_id = ids["mask"]
+        self.pad_id = self.eos_id if ids["pad"] is None else ids["pad"]
         self.sentinel_ids = tuple(self._ids(*(f"<extra_id_{k}>" for k in range(SENTINELS))))
 
     @functools.cached_property
@@ -234,7 +234,7 @@ class HuggingFace(Tokenizer):
         marked = self.special_pattern.sub(rf"{mark}\g<0>{mark}", text).replace(guard, "")
         with library_errors(FAILS):
             encoded = tokenizer.encode(marked, add_special_tokens=False)
-        marks = np.asarray([found.start() for found in re.finditer(mark, marked)])
+        marks = np.asarray([match.start() for match in re.finditer(mark, marked)])
         offsets = np.asarray(encoded.offsets).reshape(-1, 2)
         start, end = (offsets - len(mark) * np.searchsorted(marks, offsets)).T.astype(np.int32)
         return special_tokens.Spans(np.asarray(encoded.ids, np.int32), start, end)
@@ -266,8 +266,8 @@ class HuggingFace(Tokenizer):
             i for i, t in self._tokenizer.get_added_tokens_decoder().items() if t.special
         }
         kinds = {"ByteLevel": token_text.byte_level, "WordPiece": token_text.word_piece}
-        found = re.search("|".join(kinds), str(self._tokenizer.decoder))
-        read = kinds[found[0]] if found else token_text.meta_space
+        match = re.search("|".join(kinds), str(self._tokenizer.decoder))
+        read = kinds[match[0]] if match else token_text.meta_space
         return [b"" if i in special else read(token) for i, token in enumerate(tokens)]
 
     def _ids(self, *names: str) -> Iterator[int]:
@@ -315,14 +315,17 @@ class SentencePiece(Tokenizer):
 
     def decode(self, ids: Iterable[int]) -> str:
         special = self.specials()
-        own = range(self._model.get_piece_size())  # the library raises for any other id
-        return self._model.decode([int(i) for i in ids if int(i) in own and int(i) not in special])
+        piece_ids = range(self._model.get_piece_size())  # the library raises for any other id
+        return self._model.decode(
+            [int(i) for i in ids if int(i) in piece_ids and int(i) not in special]
+        )
 
     def pieces(self) -> list[bytes]:
         special = self.specials()
-        own = range(self._model.get_piece_size())
+        piece_ids = range(self._model.get_piece_size())
         return [
-            b"" if i in special else token_text.meta_space(self._model.id_to_piece(i)) for i in own
+            b"" if i in special else token_text.meta_space(self._model.id_to_piece(i))
+            for i in piece_ids
         ] + [b""] * SENTINELS
 
     def _first(self, names: tuple[str, ...]) -> int | None:

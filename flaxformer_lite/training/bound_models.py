@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax.traverse_util import flatten_dict
 
 from flaxformer_lite.config import ConfigError, ExperimentConfig, ModelConfig, OptimizerConfig
-from flaxformer_lite.config.parts import Rules
+from flaxformer_lite.config.parts import PartitionRules
 from flaxformer_lite.models import build_model
 from flaxformer_lite.objectives.companion import Companion
 from flaxformer_lite.sharding import parameter_rules
@@ -67,7 +67,7 @@ class Models:
             {"params": params}, inputs, *bound, rngs=rngs, method=self.outputs, mutable=[AUXILIARY]
         )
 
-    def rules(self, params: Any) -> Rules:
+    def rules(self, params: Any) -> PartitionRules:
         """Returns the partition rules of all parameters."""
         own = parameter_rules.rules(self.model.cfg)
         if self.second is None:

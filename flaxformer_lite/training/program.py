@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 from flaxformer_lite import sharding
 from flaxformer_lite.analysis import flops
 from flaxformer_lite.config import ConfigError, ExperimentConfig, MeshConfig
-from flaxformer_lite.config.parts import Rules
+from flaxformer_lite.config.parts import PartitionRules
 from flaxformer_lite.nn.functions.sharding import UNSHARDED, ActivationSharding
 from flaxformer_lite.objectives.companion import Companion
 from flaxformer_lite.objectives.rows import PACKING
@@ -48,7 +48,7 @@ class Program:
     cfg: ExperimentConfig
     model: nn.Module
     mesh: Mesh
-    rules: Rules
+    rules: PartitionRules
     target: state.TrainState
     batch: Any
     create: ClosedJaxpr

@@ -101,7 +101,7 @@ def interrupt(_):
         (
             lambda process: process._run.kill(),
             ChildProcessError,
-            "killed by SIGKILL, as .* memory runs out; what is done",
+            "killed by SIGKILL, as .* memory runs out; finished shards",
         ),
         (interrupt, KeyboardInterrupt, None),
     ],

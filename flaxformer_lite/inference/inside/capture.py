@@ -77,7 +77,10 @@ def capture(
       ConfigError: a name matches nothing, a patch has another shape, or the inputs ask for values
         by themselves.
     """
-    patterns = USUAL if names is None else (names,) if isinstance(names, str) else tuple(names)
+    if names is None:
+        patterns: tuple[str, ...] = USUAL
+    else:
+        patterns = (names,) if isinstance(names, str) else tuple(names)
     for pattern in patterns:
         if not isinstance(pattern, str):
             raise ConfigError(f"names={pattern!r}: a name is text, such as 'decoder/layer_0'.")
@@ -134,6 +137,7 @@ def _matches(name: str, pattern: str) -> bool:
     return bool(pattern.strip("./")) and PurePosixPath(name).match(pattern)
 
 
-def _unknown(problem: str, name: str, found: Mapping[str, Any]) -> str:
-    kinds = list(dict.fromkeys(re.sub(r"^(\w+/)?layer_\d+", "layer_*", own) for own in found))
-    return f"{problem}{registry.nearest(name, list(found))}; there are {', '.join(kinds)}."
+def _unknown(problem: str, name: str, values: Mapping[str, Any]) -> str:
+    kinds = (re.sub(r"^(\w+/)?layer_\d+", "layer_*", known) for known in values)
+    listed = ", ".join(dict.fromkeys(kinds))
+    return f"{problem}{registry.nearest(name, list(values))}; there are {listed}."

@@ -38,8 +38,8 @@ def save_figure(path: Path, attentions: list[AttentionMaps], title: str) -> None
     panels = figure.subplots(len(attentions), 1, height_ratios=heights, squeeze=False)[:, 0]
     for axes, maps, (layers, heads) in zip(panels, attentions, shapes, strict=True):
         # Every map is a square, also that of two texts of different lengths.
-        place = {"extent": (0, heads, layers, 0), "aspect": "auto", "interpolation": "nearest"}
-        image = axes.imshow(mosaic(maps), cmap=blues, norm=PowerNorm(0.5, 0, 1), **place)
+        placement = {"extent": (0, heads, layers, 0), "aspect": "auto", "interpolation": "nearest"}
+        image = axes.imshow(mosaic(maps), cmap=blues, norm=PowerNorm(0.5, 0, 1), **placement)
         axes.set_box_aspect(layers / heads)
         axes.set_anchor("W")
         axes.set_yticks(

@@ -20,7 +20,7 @@ TURNED = "cosine of the angle by which each pair of a head's dimensions is turne
 BIAS = "what is added to a head's logits, by how far ahead of the query the key is"
 
 
-class Table(NamedTuple):
+class PositionTable(NamedTuple):
     """A table of signed values with its labels."""
 
     name: str
@@ -30,7 +30,7 @@ class Table(NamedTuple):
     values_RC: np.ndarray
 
 
-def position_tables(model: Any, params: Any, length: int) -> list[Table]:
+def position_tables(model: Any, params: Any, length: int) -> list[PositionTable]:
     """Computes the tables of each position encoding of a model.
 
     They cover `length` positions, or as many as the encoding has.
@@ -40,7 +40,7 @@ def position_tables(model: Any, params: Any, length: int) -> list[Table]:
     return [table for side in sides for table in _tables(model, params, side, max(length, FEWEST))]
 
 
-def _tables(model: Any, params: Any, side: str, length: int) -> Iterator[Table]:
+def _tables(model: Any, params: Any, side: str, length: int) -> Iterator[PositionTable]:
     cfg = model.cfg.of_decoder if side == "decoder" else model.cfg
     span = cfg.position.span(cfg.max_length)
     count = length if span is None else min(length, span.stop)
@@ -60,9 +60,9 @@ def _tables(model: Any, params: Any, side: str, length: int) -> Iterator[Table]:
             units_TD = added_TD / np.maximum(
                 np.linalg.norm(added_TD, axis=-1, keepdims=True), 1e-12
             )
-            yield Table(name, LEARNED, numbers, numbers, units_TD @ units_TD.T)
+            yield PositionTable(name, LEARNED, numbers, numbers, units_TD @ units_TD.T)
         else:
-            yield Table(name, ADDED, numbers, columns, added_TD)
+            yield PositionTable(name, ADDED, numbers, columns, added_TD)
     shared: dict[Encoding, str] = {}  # where nn/modules/stack.py keeps the tables of each
     for layer, kind in enumerate(build_layers.stack(model.cfg, side).pattern):
         encoding = getattr(kind.mixer, "position", None)
@@ -72,7 +72,9 @@ def _tables(model: Any, params: Any, side: str, length: int) -> Iterator[Table]:
         name = f"{side}: {type(encoding).__name__}"
         if (phase := encoding.phase(positions_1T, cfg.head_width)) is not None:
             cos_TP = np.asarray(phase.cos_BTP)[0]
-            yield Table(name, TURNED, numbers, [str(i) for i in range(cos_TP.shape[1])], cos_TP)
+            yield PositionTable(
+                name, TURNED, numbers, [str(i) for i in range(cos_TP.shape[1])], cos_TP
+            )
         if encoding.by_distance:
             home = (
                 params[side][f"layer_{layer}"][kind.mixer.name]
@@ -88,4 +90,4 @@ def _tables(model: Any, params: Any, side: str, length: int) -> Iterator[Table]:
             values_NS = np.broadcast_to(np.asarray(bias)[0, :, 0], (cfg.num_heads, len(ahead_S)))
             rows = [f"head {i}" for i in range(cfg.num_heads)]
             name = name + f", layer {layer}" * encoding.per_layer
-            yield Table(name, BIAS, rows, [str(i) for i in ahead_S], values_NS)
+            yield PositionTable(name, BIAS, rows, [str(i) for i in ahead_S], values_NS)

@@ -17,7 +17,7 @@ from flaxformer_lite.inference.inside.lens import (
     read_states,
     running_stacks,
 )
-from flaxformer_lite.inference.inside.position_tables import Table, position_tables
+from flaxformer_lite.inference.inside.position_tables import PositionTable, position_tables
 from flaxformer_lite.inference.inside.token_losses import (
     TokenLosses,
     masked_losses,
@@ -69,7 +69,7 @@ class Inside:
     lens: Lens | None
     losses: TokenLosses | None
     norms: dict[str, np.ndarray]
-    positions: list[Table]
+    positions: list[PositionTable]
 
 
 def look_inside(
@@ -173,9 +173,9 @@ def _attentions(
 ) -> list[AttentionMaps]:
     """Groups weights such as `decoder/layer_0/attention/weights` by part and number of heads."""
     groups: dict[tuple[str, bool, int], dict[int, np.ndarray]] = {}
-    for name, found in weights.items():
+    for name, maps in weights.items():
         side, layer, part, _ = name.split("/")
-        weights_NTS = np.asarray(found, np.float32)[0]
+        weights_NTS = np.asarray(maps, np.float32)[0]
         groups.setdefault((side, part == CROSS, len(weights_NTS)), {})[
             int(layer.removeprefix("layer_"))
         ] = weights_NTS

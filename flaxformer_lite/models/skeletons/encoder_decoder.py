@@ -62,7 +62,7 @@ class EncoderDecoderModel(Hinted):
 
     def setup(self) -> None:
         cfg = self.cfg
-        own = self.cfg.of_decoder
+        decoder_cfg = self.cfg.of_decoder
         run = self.cfg.execution
         self.token_embed = TokenEmbed(build_layers.embed(cfg, frozen=self.frozen_padding), run)
         self.encoder_embed = EmbedInputs(build_layers.embed(cfg), run)
@@ -76,11 +76,11 @@ class EncoderDecoderModel(Hinted):
         if cfg.head == "sequence_classification":
             self.pooler = Pooler("tanh", cfg.initial, run)
         if cfg.decoder_vocab_size:
-            self.decoder_token_embed = TokenEmbed(build_layers.embed(own), run)
-        self.decoder_embed = EmbedInputs(build_layers.embed(own), run)
+            self.decoder_token_embed = TokenEmbed(build_layers.embed(decoder_cfg), run)
+        self.decoder_embed = EmbedInputs(build_layers.embed(decoder_cfg), run)
         self.decoder = Stack(build_layers.stack(cfg, "decoder"), run, causal=True, embedded=True)
         if cfg.head in self.vocab_heads:
-            self.lm_head = VocabHead(build_layers.vocab(own), run, self.trained_bias)
+            self.lm_head = VocabHead(build_layers.vocab(decoder_cfg), run, self.trained_bias)
 
     @property
     def decoder_tokens(self) -> TokenEmbed:

@@ -45,7 +45,7 @@ def attend(
         return dense.attend(q_BTNH, k_BSKH, v_BSKH, args)
     out = []
     for number, (rows, columns) in enumerate(steps):
-        own = dataclasses.replace(
+        chunk_args = dataclasses.replace(
             args,
             mask=resolved.mask,
             bias=_part(args.bias, rows, columns),
@@ -55,7 +55,9 @@ def attend(
             q_index=resolved.q_index_T[rows],
             k_index=resolved.k_index_S[columns],
         )
-        out.append(dense.attend(q_BTNH[:, rows], k_BSKH[:, columns], v_BSKH[:, columns], own))
+        out.append(
+            dense.attend(q_BTNH[:, rows], k_BSKH[:, columns], v_BSKH[:, columns], chunk_args)
+        )
     return jnp.concatenate(out, axis=1)
 
 

@@ -70,7 +70,7 @@ def spread(attend: Callable) -> Callable:
             outs = []
             for q_part, rows in zip(parts, _exchange(jnp.split(rows_T, halves), ring), strict=True):
                 key = None if dropout_key is None else jax.random.fold_in(dropout_key, rows[0])
-                own = dataclasses.replace(
+                local_args = dataclasses.replace(
                     args,
                     mask=mask,
                     bias=_of_rows(bias, rows),
@@ -78,7 +78,7 @@ def spread(attend: Callable) -> Callable:
                     q_index=rows,
                     sharding=inside,
                 )
-                outs.append(attend(q_part, k_BSKH, v_BSKH, own))
+                outs.append(attend(q_part, k_BSKH, v_BSKH, local_args))
             return jnp.concatenate(_exchange(outs, ring), axis=1)
 
         on_devices = args.sharding.per_shard(

@@ -44,7 +44,7 @@ class MlpConfig(parts.FeedForwardConfig):
     def module(self, execution: Execution, *, name: str | None = None) -> "FeedForward":
         return FeedForward(self, execution, name=name)
 
-    def partition_rules(self) -> parts.Rules:
+    def partition_rules(self) -> parts.PartitionRules:
         return WEIGHTS + (BIASES if self.bias else ())
 
 
@@ -72,7 +72,7 @@ class FeedForward(nn.Module):
             for name in names
         )
         # Materialized before they are named: what a policy keeps is an array already.
-        inputs = tuple(named(MLP, x) for x in materialize(products, sharding.device_kind))
+        inputs = tuple(named(MLP, x) for x in materialize(products, sharding))
 
         def hidden(inputs: tuple[jax.Array, ...]) -> jax.Array:
             *up, last = inputs
@@ -82,6 +82,4 @@ class FeedForward(nn.Module):
         dropout = Dropout("mlp", run)
         if sharding.is_single_cpu and not dropout.on:
             return down(inputs, hidden)  # recomputed in the backward pass
-        return down(
-            dropout(materialize(hidden(materialize_gradient(inputs)), sharding.device_kind))
-        )
+        return down(dropout(materialize(hidden(materialize_gradient(inputs)), sharding)))

@@ -230,8 +230,8 @@ def _compared(logits: jax.Array, labels: jax.Array) -> jax.Array:
 
     The gradient of a lookup is a scatter into all logits, which costs another pass.
     """
-    found = jnp.where(_is_label(logits, labels), logits, 0).sum(axis=-1)
-    return jnp.where((labels >= 0) & (labels < logits.shape[-1]), found, jnp.nan)
+    values = jnp.where(_is_label(logits, labels), logits, 0).sum(axis=-1)
+    return jnp.where((labels >= 0) & (labels < logits.shape[-1]), values, jnp.nan)
 
 
 @jax.custom_jvp
@@ -249,8 +249,8 @@ def _looked_up_jvp(
 ) -> tuple[jax.Array, jax.Array]:
     logits, labels = primals
     # XLA:CPU would fuse a where() before the first chunk
-    found = _is_label(logits, labels).astype(logits.dtype)
-    return _looked_up(logits, labels), (found * tangents[0]).sum(axis=-1)
+    is_label = _is_label(logits, labels).astype(logits.dtype)
+    return _looked_up(logits, labels), (is_label * tangents[0]).sum(axis=-1)
 
 
 def _is_label(logits: jax.Array, labels: jax.Array) -> jax.Array:
@@ -376,8 +376,8 @@ def _soft_part(soft: SoftTargets | None, part: slice, x: jax.Array) -> SoftTarge
     """
     if soft is None:
         return None
-    own = _after(soft.projection.sharding, [x], soft.projection.x[..., part, :])
-    return dataclasses.replace(soft, projection=dataclasses.replace(soft.projection, x=own))
+    x_teacher = _after(soft.projection.sharding, [x], soft.projection.x[..., part, :])
+    return dataclasses.replace(soft, projection=dataclasses.replace(soft.projection, x=x_teacher))
 
 
 def _add(total: Any, more: Any) -> Any:

@@ -21,10 +21,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-State = tuple[jax.Array, ...]
+RecurrentState = tuple[jax.Array, ...]
 
 
-def rnn_step(state: State, gates_BZU: jax.Array, kernel_UZU: jax.Array) -> State:
+def rnn_step(state: RecurrentState, gates_BZU: jax.Array, kernel_UZU: jax.Array) -> RecurrentState:
     """Computes `h = tanh(x + h U)`.
 
     Args:
@@ -38,7 +38,7 @@ def rnn_step(state: State, gates_BZU: jax.Array, kernel_UZU: jax.Array) -> State
     return (jnp.tanh(gates_BZU + recurrent(h_BU, kernel_UZU))[:, 0],)
 
 
-def lstm_step(state: State, gates_BZU: jax.Array, kernel_UZU: jax.Array) -> State:
+def lstm_step(state: RecurrentState, gates_BZU: jax.Array, kernel_UZU: jax.Array) -> RecurrentState:
     """Computes `c = f c + i g`, `h = o tanh(c)`, with sigmoid gates i, f, o and g = tanh.
 
     Args:
@@ -55,7 +55,9 @@ def lstm_step(state: State, gates_BZU: jax.Array, kernel_UZU: jax.Array) -> Stat
     return jax.nn.sigmoid(o) * jnp.tanh(c_BU), c_BU
 
 
-def gru_step(state: State, gates_BZU: jax.Array, kernel_UZU: jax.Array, bias_U: jax.Array) -> State:
+def gru_step(
+    state: RecurrentState, gates_BZU: jax.Array, kernel_UZU: jax.Array, bias_U: jax.Array
+) -> RecurrentState:
     """Computes `n = tanh(x_n + r (h U_n + b))`, `h = (1 - z) n + z h`, with sigmoid gates r and z.
 
     The reset gate r multiplies the product `h U_n`, as in cuDNN, torch and flax; in the paper it
@@ -84,21 +86,21 @@ def recurrent(h_BU: jax.Array, kernel_UZU: jax.Array) -> jax.Array:
     return (h_BU @ kernel_UZU.reshape(units, -1)).reshape(-1, *out)
 
 
-def first(state: State) -> jax.Array:
+def first(state: RecurrentState) -> jax.Array:
     return state[0]
 
 
 def scan_cell(
-    step: Callable[[State, Any], State],
-    state: State,
+    step: Callable[[RecurrentState, Any], RecurrentState],
+    state: RecurrentState,
     tokens: Any,
     /,
     starts_BT: jax.Array | None = None,
     keep_BT: jax.Array | None = None,
     *,
     reverse: bool = False,
-    output: Callable[[State], Any] = first,
-) -> tuple[Any, State]:
+    output: Callable[[RecurrentState], Any] = first,
+) -> tuple[Any, RecurrentState]:
     """Runs a cell over time.
 
         >>> total = lambda state, x: (state[0] + x,)
@@ -122,7 +124,7 @@ def scan_cell(
       The outputs [B, T, ...], and the last state.
     """
 
-    def read(state: State, token: Any) -> tuple[State, Any]:
+    def read(state: RecurrentState, token: Any) -> tuple[RecurrentState, Any]:
         x, starts_B, keep_B = token
         if starts_B is not None:
             state = tuple(jnp.where(_like(starts_B, s), jnp.zeros_like(s), s) for s in state)

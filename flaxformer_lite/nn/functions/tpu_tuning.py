@@ -12,6 +12,8 @@ from typing import Any
 
 import jax
 
+from flaxformer_lite.nn.functions.sharding import ActivationSharding
+
 V5P = ("TPU v5", "TPU v5p")  # kinds of devices; a v5e is a TPU v5 lite
 # width of a TPU's vector unit: a narrower last axis is padded to it, in memory and in products
 LANES = 128
@@ -33,11 +35,11 @@ def compiler_options(device_kind: str) -> dict[str, bool] | None:
     """
     if device_kind not in V5P:
         return None
-    own = re.findall(r"--(\w+)", os.environ.get("LIBTPU_INIT_ARGS", ""))
-    return {name: value for name, value in COMPILER_OPTIONS.items() if name not in own}
+    given = re.findall(r"--(\w+)", os.environ.get("LIBTPU_INIT_ARGS", ""))
+    return {name: value for name, value in COMPILER_OPTIONS.items() if name not in given}
 
 
-def materialize(arrays: Any, device_kind: str, *, value: bool = True) -> Any:
+def materialize(arrays: Any, sharding: ActivationSharding, *, value: bool = True) -> Any:
     """Makes a v5p compute a tree of arrays and its gradient once.
 
     It would otherwise compute them inside every matrix product that reads them.
@@ -48,10 +50,10 @@ def materialize(arrays: Any, device_kind: str, *, value: bool = True) -> Any:
 
     Args:
       arrays: returned unchanged for other chips.
-      device_kind: that of the program, as `jax.Device.device_kind`.
+      sharding: where activations live; its `device_kind` is that of the program.
       value: False leaves the arrays alone, and holds only their gradient.
     """
-    if device_kind not in V5P:
+    if sharding.device_kind not in V5P:
         return arrays
     return jax.lax.optimization_barrier(arrays) if value else materialize_gradient(arrays)
 

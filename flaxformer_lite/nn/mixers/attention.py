@@ -121,8 +121,8 @@ class AttentionConfig(parts.MixerConfig):
     def module(self, execution: Execution, *, causal: bool, name: str | None = None) -> "Attention":
         return Attention(self, execution, causal, name=name)
 
-    def partition_rules(self) -> parts.Rules:
-        rules: parts.Rules = IN_WEIGHTS + OUT_WEIGHT
+    def partition_rules(self) -> parts.PartitionRules:
+        rules: parts.PartitionRules = IN_WEIGHTS + OUT_WEIGHT
         if "query" in self.bias:
             rules += QUERY_BIAS
         if {"key", "value"} & set(self.bias):
@@ -243,7 +243,7 @@ class Attention(nn.Module):
         q_BTNH, k_BSKH, v_BSKH = (sharding.constrain(x, "BTNH") for x in (q_BTNH, k_BSKH, v_BSKH))
         q_BTNH, k_BSKH, v_BSKH = named(QKV, q_BTNH, k_BSKH, v_BSKH)
         out_BTNH = sharding.constrain(self.attend(q_BTNH, k_BSKH, v_BSKH, args), "BTNH")
-        out_BTNH = materialize(out_BTNH, sharding.device_kind)
+        out_BTNH = materialize(out_BTNH, sharding)
         y_BTD = named(OUT, self.project("out", "BTNH,NHD->BTD", out_BTNH, width=x_BTD.shape[-1]))
         return (y_BTD, cache) if has_cache else y_BTD
 

@@ -17,7 +17,7 @@ from flaxformer_lite.config import ConfigError, Execution, OneOf, parts
 from flaxformer_lite.nn.attentions.arguments import check_mask
 from flaxformer_lite.nn.functions import kernels, masks
 from flaxformer_lite.nn.functions.masks import Mask
-from flaxformer_lite.nn.functions.recurrent import State, recurrent, scan_cell
+from flaxformer_lite.nn.functions.recurrent import RecurrentState, recurrent, scan_cell
 from flaxformer_lite.nn.mixers.gru import GruConfig
 from flaxformer_lite.nn.mixers.lstm import LstmConfig
 from flaxformer_lite.nn.mixers.recurrent import RecurrentConfig, begin, declare, finish, read_tokens
@@ -64,16 +64,16 @@ class AttentiveConfig(RecurrentConfig):
             )
         return Attentive(self, execution, name=name)
 
-    def partition_rules(self) -> parts.Rules:
+    def partition_rules(self) -> parts.PartitionRules:
         return (
             (rf"{self.name}/(input|context)/kernel$", ("fsdp", None, None)),
             (rf"{self.name}/((key|query|score|out)/)?(kernel|bias)$", ()),
         )
 
     def init_cache(self, batch: int, length: int, d_model: int, dtype: DTypeLike) -> StateCache:
-        found = [d_model] if self.query == "previous" else []
+        extra = [d_model] if self.query == "previous" else []
         return caches.empty_state(
-            [self.width(d_model, causal=True)] * self.inner.states + found, batch, length, dtype
+            [self.width(d_model, causal=True)] * self.inner.states + extra, batch, length, dtype
         )
 
 
@@ -120,7 +120,7 @@ class Attentive(nn.Module):
                 x_BTD
             )
 
-            def read(state: State, token: Any) -> State:
+            def read(state: RecurrentState, token: Any) -> RecurrentState:
                 gates_BZU, visible_BS = token
                 seen_B1S = None if visible_BS is None else visible_BS[:, None]
                 found_BD = attend(state[0][:, None], seen_B1S)[:, 0]

@@ -15,7 +15,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from flaxformer_lite.config import ConfigError, Execution, InitConfig, parts, rules
-from flaxformer_lite.nn.functions.recurrent import State, scan_cell
+from flaxformer_lite.nn.functions.recurrent import RecurrentState, scan_cell
 from flaxformer_lite.nn.modules import cache as caches
 from flaxformer_lite.nn.modules.cache import StateCache
 from flaxformer_lite.nn.modules.context import Context, with_options
@@ -38,7 +38,7 @@ class RecurrentConfig(parts.MixerConfig):
     gates: ClassVar[int]  # Z
     states: ClassVar[int] = 1  # arrays in a state
     biases: ClassVar[tuple[float, ...]]  # initial values: of the gates, then of the step's `bias_U`
-    step: ClassVar[Callable[..., State]]  # of nn/functions/recurrent.py
+    step: ClassVar[Callable[..., RecurrentState]]  # of nn/functions/recurrent.py
 
     units: rules.Count = 0
     initial: InitConfig = field(default_factory=InitConfig, metadata={"internal": True})
@@ -63,7 +63,7 @@ class RecurrentConfig(parts.MixerConfig):
     def module(self, execution: Execution, *, causal: bool, name: str | None = None) -> nn.Module:
         return Recurrent(self, execution, causal, name=name)
 
-    def partition_rules(self) -> parts.Rules:
+    def partition_rules(self) -> parts.PartitionRules:
         # Every step of the scan needs the whole recurrent kernel.
         directions = rf"{self.name}/(forward|backward)"
         return (
@@ -144,7 +144,9 @@ class Direction(nn.Module):
     reverse: bool = False
 
     @nn.compact
-    def __call__(self, x_BTD: jax.Array, state: State, context: Context) -> tuple[jax.Array, State]:
+    def __call__(
+        self, x_BTD: jax.Array, state: RecurrentState, context: Context
+    ) -> tuple[jax.Array, RecurrentState]:
         """Returns the outputs [B, T, U] and the last state."""
         gates_BTZU, step = declare(self, self.cfg, self.execution, self.units, x_BTD)
         return read_tokens(self.execution, step, state, gates_BTZU, context, reverse=self.reverse)
@@ -152,7 +154,7 @@ class Direction(nn.Module):
 
 def declare(
     module: nn.Module, cfg: RecurrentConfig, execution: Execution, units: int, x_BTD: jax.Array
-) -> tuple[jax.Array, Callable[[State, jax.Array], State]]:
+) -> tuple[jax.Array, Callable[[RecurrentState, jax.Array], RecurrentState]]:
     """Declares a cell's weights in a module that is being called.
 
     Returns the gates [B, T, Z, U] of x, and the step.
@@ -172,13 +174,13 @@ def declare(
 
 def read_tokens(
     execution: Execution,
-    step: Callable[[State, jax.Array], State],
-    state: State,
+    step: Callable[[RecurrentState, jax.Array], RecurrentState],
+    state: RecurrentState,
     gates_BTZU: jax.Array,
     context: Context,
     *,
     reverse: bool = False,
-) -> tuple[jax.Array, State]:
+) -> tuple[jax.Array, RecurrentState]:
     """Runs a cell over the documents of a batch; returns the outputs [B, T, U] and the last state.
 
     On a mesh it is split by hand over the batch, so that devices add their gradients of the weights
@@ -199,7 +201,7 @@ def begin(
     sizes: Sequence[int],
     *,
     causal: bool,
-) -> tuple[jax.Array, Context, State]:
+) -> tuple[jax.Array, Context, RecurrentState]:
     """Returns the checked input, the context with its documents, and the initial state.
 
     The state is that of the cache or, without one and in slot 0, zeros of the given sizes.
@@ -239,7 +241,9 @@ def begin(
     return x_BTD, context, state
 
 
-def finish(y_BTD: jax.Array, context: Context, cache: StateCache | None, state: State) -> Any:
+def finish(
+    y_BTD: jax.Array, context: Context, cache: StateCache | None, state: RecurrentState
+) -> Any:
     """Returns the output or, with a cache, also the cache after it."""
     if cache is None:
         return y_BTD

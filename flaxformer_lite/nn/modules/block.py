@@ -57,14 +57,12 @@ class Block(nn.Module):
 
             return apply
 
-        apply = {
-            name: (
-                part.module(self.execution, name=name)
-                if part is cfg.feed_forward
-                else mixed(name, part)
-            )
-            for name, part in cfg.parts.items()
-        }
+        apply = {}
+        for name, part in cfg.parts.items():
+            if part is cfg.feed_forward:
+                apply[name] = part.module(self.execution, name=name)
+            else:
+                apply[name] = mixed(name, part)
         if not cfg.residual.startswith("parallel"):
             for name, layer in apply.items():
                 x_BTD = self._residual(name, x_BTD, layer)
@@ -75,9 +73,7 @@ class Block(nn.Module):
     def _residual(
         self, part: str, x_BTD: jax.Array, apply: Callable[[jax.Array], jax.Array]
     ) -> jax.Array:
-        h_BTD = materialize(
-            self._norm(part, "in", x_BTD), sharding_of(self.execution).device_kind, value=False
-        )
+        h_BTD = materialize(self._norm(part, "in", x_BTD), sharding_of(self.execution), value=False)
         y_BTD = self._drop(part, self._norm(part, "branch", apply(h_BTD)))
         y_BTD = y_BTD if self.cfg.residual == "none" else x_BTD + y_BTD
         return self._norm(part, "out", sharding_of(self.execution).constrain(y_BTD, "BTD"))

@@ -259,8 +259,8 @@ def take_rows(cache: Any, rows: jax.Array, axis: int) -> Any:
 
     def layer(kept: Any) -> Any:
         shared = {name: getattr(kept, name) for name in SHARED if hasattr(kept, name)}
-        own = kept.replace(**dict.fromkeys(shared))
-        return jax.tree.map(lambda x: jnp.take(x, rows, axis=axis), own).replace(**shared)
+        per_row = kept.replace(**dict.fromkeys(shared))
+        return jax.tree.map(lambda x: jnp.take(x, rows, axis=axis), per_row).replace(**shared)
 
     return jax.tree.map(layer, cache, is_leaf=_is_layer)
 

@@ -73,7 +73,7 @@ def best_span(start_T: np.ndarray, end_T: np.ndarray, longest: int) -> tuple[flo
     for more in range(min(longest, len(start_T))):
         sums = start_T[: len(start_T) - more] + end_T[more:]
         at = int(sums.argmax())
-        best = max(best, (float(sums[at]), at, at + more), key=lambda found: found[0])
+        best = max(best, (float(sums[at]), at, at + more), key=lambda span: span[0])
     return best
 
 
@@ -94,19 +94,16 @@ def squad_scores(predicted: Sequence[str], true: Sequence[Sequence[str]]) -> dic
     exact = []
     f1 = []
     for answer, answers in zip(predicted, true, strict=True):
-        due = [text for text in map(normalized, answers) if text] or [""]
+        expected = [text for text in map(normalized, answers) if text] or [""]
         given = normalized(answer)
-        exact.append(given in due)
-        f1.append(max(_overlap(given.split(), text.split()) for text in due))
+        exact.append(given in expected)
+        f1.append(max(_overlap(given.split(), text.split()) for text in expected))
     return {"f1": float(np.mean(f1)), "exact": float(np.mean(exact))}
 
 
-def _overlap(given: list[str], due: list[str]) -> float:
+def _overlap(given: list[str], expected: list[str]) -> float:
     """Computes F1 of two bags of words; two empty bags match."""
-    if not given or not due:
-        return float(given == due)
-    return (
-        2
-        * (collections.Counter(given) & collections.Counter(due)).total()
-        / (len(given) + len(due))
-    )
+    if not given or not expected:
+        return float(given == expected)
+    shared = collections.Counter(given) & collections.Counter(expected)
+    return 2 * shared.total() / (len(given) + len(expected))

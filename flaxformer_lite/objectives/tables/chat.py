@@ -65,11 +65,11 @@ class ChatTask(WritingTask):
         """
         known = [messages[-1]["role"] == ANSWERS for messages in conversations]
         open_turn = {"role": ANSWERS, "content": ""}
-        whole = [
-            said if ends else [*said, open_turn]
-            for said, ends in zip(conversations, known, strict=True)
+        complete = [
+            messages if ends else [*messages, open_turn]
+            for messages, ends in zip(conversations, known, strict=True)
         ]
-        encoded = reader.conversations(self.template or PLAIN, whole, known)
+        encoded = reader.conversations(self.template or PLAIN, complete, known)
         return [
             Turns(ids[:limit], answers[:limit], ids[:last], end, row, max(0, len(ids) - limit))
             for row, (ids, answers, last, end) in enumerate(encoded, start=reader.first)
@@ -105,17 +105,7 @@ def messages_of(value: Any, number: int, role: str) -> Messages:
             raise ConfigError(
                 f"row {number + 1}: {role} begins like JSON, but is not: {value[:80]!r}."
             ) from None
-    usable = (
-        isinstance(value, (list, tuple))
-        and len(value)
-        and all(
-            isinstance(m, dict)
-            and isinstance(m.get("role"), str)
-            and isinstance(m.get("content"), str)
-            for m in value
-        )
-    )
-    if not usable:
+    if not (isinstance(value, (list, tuple)) and len(value) and all(map(_is_message, value))):
         raise ConfigError(
             f"row {number + 1}: {role}={str(value)[:80]!r} must be a list of"
             ' {"role": "user" or "assistant", "content": text}.'
@@ -123,10 +113,17 @@ def messages_of(value: Any, number: int, role: str) -> Messages:
     return [{"role": m["role"], "content": m["content"]} for m in value]
 
 
+def _is_message(value: Any) -> bool:
+    if not isinstance(value, dict):
+        return False
+    return isinstance(value.get("role"), str) and isinstance(value.get("content"), str)
+
+
 def asked_and_answered(messages: Messages) -> tuple[str, str | None]:
     """Returns the last text that is not an answer, and the final answer, if there is one."""
-    asked = next((m["content"] for m in reversed(messages) if m["role"] != ANSWERS), "")
-    return asked, messages[-1]["content"] if messages[-1]["role"] == ANSWERS else None
+    question = next((m["content"] for m in reversed(messages) if m["role"] != ANSWERS), "")
+    answer = messages[-1]["content"] if messages[-1]["role"] == ANSWERS else None
+    return question, answer
 
 
 def check_known(row: Row, roles: Sequence[str], number: int) -> None:

@@ -122,16 +122,15 @@ class Classification(Labelled):
     ) -> Self:
         if self.kind == "number":
             return self
-        counts: collections.Counter[tuple[type, Any]] = collections.Counter(
-            (type(value), value if isinstance(value, (str, int, float)) else str(value))
-            for i, row in enumerate(rows)
-            for value in self._values(row, i)
-        )
+        counts: collections.Counter[tuple[type, Any]] = collections.Counter()
+        for i, row in enumerate(rows):
+            for value in self._values(row, i):
+                name = value if isinstance(value, (str, int, float)) else str(value)
+                counts[type(value), name] += 1
         values = [value for _, value in counts]
         labels = self.labels or names_of(values, names.get("label", ()), known)
-        if len(labels) > MOST_CLASSES or (
-            len(labels) > 20 and all(isinstance(v, float) for v in values)
-        ):
+        are_floats = all(isinstance(value, float) for value in values)
+        if len(labels) > MOST_CLASSES or (len(labels) > 20 and are_floats):
             raise ConfigError(
                 f"data.path: {len(labels)} different labels, such as {labels[0][:40]!r} and"
                 f" {labels[1][:40]!r}; is the column right? Numbers are predicted with"
@@ -184,13 +183,13 @@ class Classification(Labelled):
             if train < FEW
         ]
         more = f" and {len(few) - NAMED} more" if len(few) > NAMED else ""
-        told = f"labels of one row or none to train on: {', '.join(few[:NAMED])}{more}"
-        return super().remarks(records) + ([told] if few else [])
+        remark = f"labels of one row or none to train on: {', '.join(few[:NAMED])}{more}"
+        return super().remarks(records) + ([remark] if few else [])
 
     def encode(self, rows: Sequence[Row], reader: Any) -> list[list[Any]]:
         roles = ("text", "second") if reader.has("second") else ("text",)
         texts = zip(*(reader.spans(texts_of(rows, role)) for role in roles), strict=True)
-        joined = [reader.frame.join(*own, limit=reader.length) for own in texts]
+        joined = [reader.frame.join(*parts, limit=reader.length) for parts in texts]
         return [
             [(tokens, self._target(row, i))]
             for i, (tokens, row) in enumerate(zip(joined, rows, strict=True))
@@ -275,35 +274,37 @@ class Classification(Labelled):
         logits_NC = predictions["logits"].astype(np.float64)
         target = records.column(1)[examples]
 
-        def text(place: int) -> str:
-            row = records.rows[records.row_of[examples[place]]]
+        def text(number: int) -> str:
+            row = records.rows[records.row_of[examples[number]]]
             return shortened(" | ".join(row[role] for role in ("text", "second") if row[role]))
 
         if self.kind == "number":
             error = np.abs(logits_NC[:, 0] - target)
 
-            def told(i: int) -> list[Cell]:
+            def wrong_number(i: int) -> list[Cell]:
                 return [float(target[i]), float(logits_NC[i, 0]), text(i)]
 
-            return [worst_table(("true", "predicted", "text"), error, told)]
+            return [worst_table(("true", "predicted", "text"), error, wrong_number)]
         if self.kind == "multiple":
-            found = scores.label_scores(logits_NC > 0, target)
-            return [class_table(self.labels, found, "label")]
+            class_values = scores.label_scores(logits_NC > 0, target)
+            return [class_table(self.labels, class_values, "label")]
         chosen = logits_NC.argmax(axis=-1)
         counts_CC = confusion_matrix(chosen, target, len(self.labels))
-        found = class_scores(np.diag(counts_CC), counts_CC.sum(axis=0), counts_CC.sum(axis=1))
+        class_values = class_scores(
+            np.diag(counts_CC), counts_CC.sum(axis=0), counts_CC.sum(axis=1)
+        )
         share_N = softmax(logits_NC, axis=-1)[np.arange(len(target)), target]
         wrong = np.where(chosen == target, 0.0, 1 - share_N)
 
-        def mistaken(i: int) -> list[Cell]:
+        def wrong_class(i: int) -> list[Cell]:
             names = [self.labels[target[i]], self.labels[chosen[i]]]
             return [*names, float(share_N[i]), text(i)]
 
         head = ("true", "predicted", "probability of the true one", "text")
         return [
-            class_table(self.labels, found),
+            class_table(self.labels, class_values),
             confusion_table(self.labels, counts_CC),
-            worst_table(head, wrong, mistaken),
+            worst_table(head, wrong, wrong_class),
         ]
 
     def decode(self, predictions: Mapping[str, np.ndarray], records: Any) -> list[dict[str, Any]]:
@@ -322,8 +323,8 @@ class Classification(Labelled):
             chosen = [self.labels[i] for i in logits_NC.argmax(axis=-1)]
         names = [f"probability_{label}" for label in self.labels]
         return [
-            {"prediction": one, **dict(zip(names, map(float, row), strict=True))}
-            for one, row in zip(chosen, shares_NC, strict=True)
+            {"prediction": label, **dict(zip(names, map(float, row), strict=True))}
+            for label, row in zip(chosen, shares_NC, strict=True)
         ]
 
     def fit_baseline(self, data: Any) -> dict[str, Any]:
@@ -357,13 +358,12 @@ class Classification(Labelled):
     def show(self, records: Any, index: int) -> str:
         row, target = records.features[index]
         if self.kind == "number":
-            told = f"{float(target):g}"
+            answer = f"{float(target):g}"
+        elif self.kind == "multiple":
+            answer = ", ".join(self.labels[i] for i in np.flatnonzero(target))
         else:
-            told = ", ".join(
-                self.labels[i]
-                for i in (np.flatnonzero(target) if self.kind == "multiple" else [target])
-            )
-        return f"{super().show(records, index)!r:.300} -> {told} ({len(row.ids)} tokens)"
+            answer = self.labels[target]
+        return f"{super().show(records, index)!r:.300} -> {answer} ({len(row.ids)} tokens)"
 
     def _values(self, row: Row, number: int) -> list[Any]:
         """Returns the labels of a row as they stand in the table."""

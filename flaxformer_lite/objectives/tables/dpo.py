@@ -72,7 +72,9 @@ class Dpo(ChatTask):
         messages = [
             [_messages(row, side, number) for number, row in enumerate(rows)] for side in SIDES
         ]
-        sides = [self.turns(own, reader.length // 2, reader) for own in messages]
+        sides = [
+            self.turns(conversations, reader.length // 2, reader) for conversations in messages
+        ]
         made = []
         for pair in zip(*sides, strict=True):
             last = tuple(side._replace(answers=_last(side)) for side in pair)

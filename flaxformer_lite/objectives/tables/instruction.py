@@ -54,8 +54,8 @@ class Instruction(ChatTask):
         turns = self.turns(conversations, reader.length, reader)
         unknown = [messages[-1]["role"] != ANSWERS for messages in conversations]
         return [
-            [(one,)] if new or one.answers.any() else []
-            for one, new in zip(turns, unknown, strict=True)
+            [(turn,)] if new or turn.answers.any() else []
+            for turn, new in zip(turns, unknown, strict=True)
         ]
 
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
@@ -78,12 +78,10 @@ def _messages(row: Row, number: int) -> Messages:
     check_known(row, ("messages", "prompt"), number)
     if row["messages"] is not None:
         return messages_of(row["messages"], number, "messages")
-    asked = text_of(row, "prompt", number) + (
-        f"\n\n{text_of(row, 'context', number)}" if row["context"] else ""
-    )
-    answer = (
-        []
-        if row["response"] is None
-        else [{"role": ANSWERS, "content": text_of(row, "response", number)}]
-    )
-    return [{"role": "user", "content": asked}, *answer]
+    question = text_of(row, "prompt", number)
+    if row["context"]:
+        question += f"\n\n{text_of(row, 'context', number)}"
+    messages = [{"role": "user", "content": question}]
+    if row["response"] is not None:
+        messages.append({"role": ANSWERS, "content": text_of(row, "response", number)})
+    return messages

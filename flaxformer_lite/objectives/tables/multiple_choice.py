@@ -92,14 +92,16 @@ class MultipleChoice(Task):
                 raise ConfigError(
                     f"row {number + 1}: {len(choices)} choices, more than objective.choices={most}."
                 )
-            first, start = (
-                ("question", "start") if row["context"] is None else ("context", "question")
-            )
+            if row["context"] is None:
+                first = "question"
+                start = "start"
+            else:
+                first = "context"
+                start = "question"
             before = "" if row[start] is None else text_of(row, start, number) + " "
             texts.append(text_of(row, first, number))
-            endings += [
-                before + text_of({"choice": choice}, "choice", number) for choice in choices
-            ]
+            for choice in choices:
+                endings.append(before + text_of({"choice": choice}, "choice", number))
         first_of = reader.spans(texts)
         second_of = iter(reader.spans(endings))
         made = []
@@ -147,14 +149,14 @@ class MultipleChoice(Task):
 
     def decode(self, predictions: Mapping[str, np.ndarray], records: Any) -> list[dict[str, Any]]:
         """Returns for each row `prediction`, an index, the text `choice`, and `probability`."""
-        told = []
+        rows = []
         for row, logits in zip(records.rows, predictions["logits"].astype(np.float64), strict=True):
             best = int(logits.argmax())
             share = float(softmax(logits).max())
-            told.append(
+            rows.append(
                 {"prediction": best, "choice": _choices(row)[0][best], "probability": share}
             )
-        return told
+        return rows
 
     def fit_baseline(self, data: Any) -> dict[str, Any]:
         positions = data.splits["train"].column(1)
@@ -174,17 +176,17 @@ class MultipleChoice(Task):
 
 def _choices(row: Row, where: str = "") -> tuple[list[str], list[str]]:
     """Returns the texts of the choices, and their names if they have any."""
-    given = row["choices"]
-    if given is None:
-        given = [row[column.role] or "" for column in ENDINGS]
-        given = given[
-            : len(given) - next((i for i, text in enumerate(reversed(given)) if text), len(given))
-        ]
-    named = isinstance(given, dict)
-    texts, names = (given.get("text"), given.get("label")) if named else (given, [])
-    if not (
-        isinstance(texts, list) and len(texts) > 1 and all(isinstance(text, str) for text in texts)
-    ):
+    texts = row["choices"]
+    names = None
+    if texts is None:
+        texts = [row[column.role] or "" for column in ENDINGS]
+        while texts and not texts[-1]:
+            texts.pop()
+    elif isinstance(texts, dict):
+        names = texts.get("label")
+        texts = texts.get("text")
+    are_texts = isinstance(texts, list) and all(isinstance(text, str) for text in texts)
+    if not are_texts or len(texts) < 2:
         raise ConfigError(
             f"{where}: needs two choices or more, in a list or in the columns ending0, ending1,"
             f" ..., not {str(texts)[:80]!r}."
@@ -196,13 +198,13 @@ def _label(value: Any, choices: list[str], names: list[str], where: str) -> int:
     """Returns the index of the right choice; 0 if it is to be predicted."""
     if value is None:
         return 0
-    told = str(value).strip()
+    text = str(value).strip()
     texts = choices if isinstance(value, str) else []
     numbers = [str(i) for i in range(len(choices))]
     for among in (names, texts, numbers, list(string.ascii_uppercase[: len(choices)])):
-        if told in among[: len(choices)]:
-            return among.index(told)
+        if text in among[: len(choices)]:
+            return among.index(text)
     raise ConfigError(
-        f"{where}: label={told[:40]!r} is none of its {len(choices)} choices: must be a number from"
+        f"{where}: label={text[:40]!r} is none of its {len(choices)} choices: must be a number from"
         " 0, a name, a letter or the text of one."
     )

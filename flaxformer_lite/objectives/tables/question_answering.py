@@ -83,10 +83,10 @@ class QuestionAnswering(Task):
     def fit(
         self, rows: Sequence[Row], names: Mapping[str, tuple[str, ...]], known: tuple[str, ...] = ()
     ) -> Self:
-        found = [bool(_answers(row, number)) for number, row in enumerate(rows)]
-        if not any(found):
+        has_answer = [bool(_answers(row, number)) for number, row in enumerate(rows)]
+        if not any(has_answer):
             raise ConfigError("data.path: no question has an answer; there is nothing to learn.")
-        return dataclasses.replace(self, no_answer=self.no_answer or not all(found))
+        return dataclasses.replace(self, no_answer=self.no_answer or not all(has_answer))
 
     def encode(self, rows: Sequence[Row], reader: Any) -> list[list[Any]]:
         answers = [_answers(row, number) for number, row in enumerate(rows)]
@@ -117,9 +117,9 @@ class QuestionAnswering(Task):
     def loss(self, outputs: Any, targets: Mapping[str, jax.Array], *, chunks: int) -> LossSums:
         borders = list(zip(outputs, (targets["start"], targets["end"]), strict=True))
         first_B, last_B = (
-            optax.softmax_cross_entropy_with_integer_labels(*border) for border in borders
+            optax.softmax_cross_entropy_with_integer_labels(*column) for column in borders
         )
-        right_B = [jnp.argmax(logits, axis=-1) == due for logits, due in borders]
+        right_B = [jnp.argmax(logits, axis=-1) == column for logits, column in borders]
         return weighted(
             (first_B + last_B) / 2, targets["weights"], span_accuracy=right_B[0] & right_B[1]
         )
@@ -131,9 +131,9 @@ class QuestionAnswering(Task):
         self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Any
     ) -> dict[str, float]:
         """Computes SQuAD's F1 and exact match of the questions that the examples belong to."""
-        found = self._guesses(predictions, examples, data.records)
+        guesses = self._guesses(predictions, examples, data.records)
         return squad_scores(
-            [self._answer(guess)[0] for guess in found.values()], _true(data.records, found)
+            [self._answer(guess)[0] for guess in guesses.values()], _true(data.records, guesses)
         )
 
     def decode(self, predictions: Mapping[str, np.ndarray], records: Any) -> list[dict[str, Any]]:
@@ -141,9 +141,9 @@ class QuestionAnswering(Task):
 
         The probability is that of the answer's start times that of its end.
         """
-        found = self._guesses(predictions, np.arange(len(records)), records)
-        told = [self._answer(found[number]) for number in range(len(records.rows))]
-        return [{"prediction": text, "probability": share} for text, share in told]
+        guesses = self._guesses(predictions, np.arange(len(records)), records)
+        answers = [self._answer(guesses[number]) for number in range(len(records.rows))]
+        return [{"prediction": text, "probability": share} for text, share in answers]
 
     def fit_baseline(self, data: Any) -> dict[str, Any]:
         """Chooses the baseline's answer length: the median in words, or 0 if that is better."""
@@ -162,12 +162,12 @@ class QuestionAnswering(Task):
     def show(self, records: Any, index: int) -> str:
         window = records.features[index]
         row = records.rows[records.row_of[index]]
-        told = "no answer here"
+        answer = "no answer here"
         if window.start != window.none:
-            told = repr(
-                row["context"][window.row.start[window.start] : window.row.end[window.end]].strip()
-            )
-        return f"{row['question']!r:.200} -> {told:.200} ({len(window.row.ids)} tokens)"
+            begin = window.row.start[window.start]
+            end = window.row.end[window.end]
+            answer = repr(row["context"][begin:end].strip())
+        return f"{row['question']!r:.200} -> {answer:.200} ({len(window.row.ids)} tokens)"
 
     def _windows(
         self, question: Any, context: Any, answers: list[Answer], reader: Any
@@ -199,7 +199,7 @@ class QuestionAnswering(Task):
         self, predictions: Mapping[str, np.ndarray], examples: Any, records: Any
     ) -> dict[int, Guess]:
         """Returns the best answer for each row that has an example."""
-        found: dict[int, Guess] = {}
+        guesses: dict[int, Guess] = {}
         for example, start, end in zip(
             examples, predictions["start"], predictions["end"], strict=True
         ):
@@ -207,12 +207,12 @@ class QuestionAnswering(Task):
             guess = self._guess(
                 records.features[example], records.rows[number]["context"], start, end
             )
-            if (other := found.get(number)) is not None:
+            if (other := guesses.get(number)) is not None:
                 best = max(guess, other)
                 none = min(guess, other, key=lambda each: each.none)
                 guess = best._replace(none=none.none, none_share=none.none_share)
-            found[number] = guess
-        return found
+            guesses[number] = guess
+        return guesses
 
     def _guess(self, window: Window, context: str, start_T: np.ndarray, end_T: np.ndarray) -> Guess:
         columns = np.flatnonzero(window.row.part == 1)

@@ -111,8 +111,8 @@ class Reranking(Task):
         words = retrieval.same_words(
             *([row[role] for row in held.rows] for role in ("query", "passage"))
         )
-        found = _scores(retrieval.cosines(*words), held.features) if words else {}
-        return ("tf-idf", found["mrr"]) if found else None
+        values = _scores(retrieval.cosines(*words), held.features) if words else {}
+        return ("tf-idf", values["mrr"]) if values else None
 
     def show(self, records: Any, index: int) -> str:
         return f"{super().show(records, index)!r:.300} -> {float(records.features[index].label):g}"
@@ -125,13 +125,13 @@ def _scores(value_N: np.ndarray, judged: Sequence[Judged]) -> dict[str, float]:
     """
     label_N = np.asarray([one.label for one in judged])
     query_N = np.asarray([one.query for one in judged])
-    found = []
+    ranks = []
     for query in np.unique(query_N[label_N > 0.5]):
-        own = query_N == query
-        right = value_N[own & (label_N > 0.5)]
-        wrong = value_N[own & (label_N <= 0.5)]
-        found.append(1 + np.sum(wrong >= right.max()))
-    return retrieval.scores(np.asarray(found)) if found else {}
+        of_query = query_N == query
+        right = value_N[of_query & (label_N > 0.5)]
+        wrong = value_N[of_query & (label_N <= 0.5)]
+        ranks.append(1 + np.sum(wrong >= right.max()))
+    return retrieval.scores(np.asarray(ranks)) if ranks else {}
 
 
 def _label(row: Row, number: int) -> np.float32:

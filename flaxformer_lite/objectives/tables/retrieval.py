@@ -33,7 +33,7 @@ def ranks(question_ND: Any, answer_ND: Any, pairs_N2: np.ndarray) -> np.ndarray:
     right: dict[int, set[int]] = {}
     for (question, _), column in zip(pairs_N2.tolist(), column_N.tolist(), strict=True):
         right.setdefault(question, {column_of.get(question, column)}).add(column)
-    found = []
+    ranks_of_blocks = []
     for start in range(0, len(pairs_N2), BLOCK):
         rows = slice(start, start + BLOCK)
         similar = question_ND[rows] @ answer_ND[first].T
@@ -41,8 +41,8 @@ def ranks(question_ND: Any, answer_ND: Any, pairs_N2: np.ndarray) -> np.ndarray:
         ahead = similar >= np.take_along_axis(similar, column_N[rows, None], axis=1)
         for row, question in zip(ahead, pairs_N2[rows, 0].tolist(), strict=True):
             row[list(right[question])] = False
-        found.append(1 + ahead.sum(axis=1))
-    return np.concatenate(found)
+        ranks_of_blocks.append(1 + ahead.sum(axis=1))
+    return np.concatenate(ranks_of_blocks)
 
 
 def scores(rank_N: np.ndarray) -> dict[str, float]:

@@ -88,19 +88,19 @@ def correlations(predicted: np.ndarray, true: np.ndarray) -> dict[str, float]:
         return {}
     if np.ptp(predicted) == 0 or np.ptp(true) == 0:
         return {"pearson": 0.0, "spearman": 0.0}
-    found = {
+    results = {
         "pearson": stats.pearsonr(predicted, true),
         "spearman": stats.spearmanr(predicted, true),
     }
-    return {name: float(result.statistic) for name, result in found.items()}
+    return {name: float(result.statistic) for name, result in results.items()}
 
 
 def translation(written: list[str], references: list[str]) -> dict[str, float]:
     """Computes corpus BLEU and chrF, from 0 to 100, as sacrebleu (Post 2018, Popović 2015)."""
     if (sacrebleu := library("sacrebleu")) is None:
         return {}
-    found = {"bleu": sacrebleu.corpus_bleu, "chrf": sacrebleu.corpus_chrf}
-    return {name: compute(written, [references]).score for name, compute in found.items()}
+    metrics = {"bleu": sacrebleu.corpus_bleu, "chrf": sacrebleu.corpus_chrf}
+    return {name: compute(written, [references]).score for name, compute in metrics.items()}
 
 
 def summaries(written: list[str], references: list[str]) -> dict[str, float]:
@@ -115,7 +115,7 @@ def summaries(written: list[str], references: list[str]) -> dict[str, float]:
     each = [
         scorer.score(reference, text) for reference, text in zip(references, written, strict=True)
     ]
-    return {name: float(np.mean([one[name].fmeasure for one in each])) for name in names}
+    return {name: float(np.mean([result[name].fmeasure for result in each])) for name in names}
 
 
 def entities(predicted: list[list[str]], true: list[list[str]]) -> dict[str, float]:
@@ -134,13 +134,26 @@ def entity_scores(
     predicted: list[list[str]], true: list[list[str]]
 ) -> dict[str, tuple[int, int, int]]:
     """Counts correctly predicted, predicted, and true entities of each kind."""
-    chosen = {(row, *span) for row, tags in enumerate(predicted) for span in spans(tags)}
-    real = {(row, *span) for row, tags in enumerate(true) for span in spans(tags)}
-    counted = [
-        collections.Counter(span[1] for span in group) for group in (chosen & real, chosen, real)
-    ]
-    kinds = sorted(counted[1].keys() | counted[2].keys())
-    return {kind: (counted[0][kind], counted[1][kind], counted[2][kind]) for kind in kinds}
+    chosen = _numbered_spans(predicted)
+    real = _numbered_spans(true)
+    hits = _count_kinds(chosen & real)
+    all_chosen = _count_kinds(chosen)
+    all_real = _count_kinds(real)
+    kinds = sorted(all_chosen.keys() | all_real.keys())
+    return {kind: (hits[kind], all_chosen[kind], all_real[kind]) for kind in kinds}
+
+
+def _numbered_spans(rows: list[list[str]]) -> set[tuple[int, str, int, int]]:
+    """Returns the entities of all rows, as (row, kind, first word, last word)."""
+    numbered = set()
+    for row, tags in enumerate(rows):
+        for kind, first, last in spans(tags):
+            numbered.add((row, kind, first, last))
+    return numbered
+
+
+def _count_kinds(entities: set[tuple[int, str, int, int]]) -> collections.Counter[str]:
+    return collections.Counter(kind for _, kind, _, _ in entities)
 
 
 def spans(tags: list[str]) -> list[tuple[str, int, int]]:
@@ -149,17 +162,17 @@ def spans(tags: list[str]) -> list[tuple[str, int, int]]:
     Reads BIO, IOB2 and BIOES as conlleval and seqeval's default mode do: an entity begins at B or
     S, after O, E or S, and where the kind changes, even if its own tag says that it continues.
     """
-    found = []
+    entities = []
     before = "O"
     kind = ""
     start = 0
-    for place, tag in enumerate([*tags, "O"]):
-        mark, _, own = tag.partition("-")
-        if before != "O" and (mark in "BSO" or before in "ES" or own != kind):
-            found.append((kind, start, place - 1))
+    for index, tag in enumerate([*tags, "O"]):
+        mark, _, kind_of_tag = tag.partition("-")
+        if before != "O" and (mark in "BSO" or before in "ES" or kind_of_tag != kind):
+            entities.append((kind, start, index - 1))
             before = "O"
         if mark != "O" and before == "O":
-            start = place
+            start = index
         before = mark
-        kind = own
-    return found
+        kind = kind_of_tag
+    return entities

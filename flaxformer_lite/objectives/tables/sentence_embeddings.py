@@ -6,6 +6,7 @@ for Matryoshka sizes; Su 2022, CoSENT, for scores, as sentence-transformers comp
 """
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -83,11 +84,9 @@ class SentenceEmbeddings(Task):
         names = {f"mrr_{size}": f"mean reciprocal rank at width {size}" for size in self.sizes}
         cut = [score(*name) for name in names.items()]
         alike = (SPEARMAN, PEARSON)
-        return (
-            (*alike, loss)
-            if self.kind == "scores"
-            else (*retrieval.SHOWN, *cut, *alike, ACCURACY, loss)
-        )
+        if self.kind == "scores":
+            return (*alike, loss)
+        return (*retrieval.SHOWN, *cut, *alike, ACCURACY, loss)
 
     def head_for(self, skeleton: str) -> str:
         return "encoder" if skeleton == "encoder_decoder" else "none"
@@ -134,29 +133,31 @@ class SentenceEmbeddings(Task):
         return ""
 
     def encode(self, rows: Sequence[Row], reader: Any) -> list[list[Any]]:
-        texts = [
-            [
-                text_of(row, "anchor", i),
-                text_of(row, "positive", i),
-                *_negatives(row, i)[: self.negatives],
-            ]
+        texts_of_rows = [
+            [text_of(row, "anchor", i), text_of(row, "positive", i), *_negatives(row, i)]
             for i, row in enumerate(rows)
         ]
-        different = list(dict.fromkeys(text for row in texts for text in row))
-        number = dict(zip(different, reader.number(different), strict=True))
-        spans_of = zip(
-            different, reader.spans([self.before + text for text in different]), strict=True
-        )
+        texts_of_rows = [texts[: 2 + self.negatives] for texts in texts_of_rows]
+        distinct = list(dict.fromkeys(itertools.chain.from_iterable(texts_of_rows)))
+        number = dict(zip(distinct, reader.number(distinct), strict=True))
+        all_spans = reader.spans([self.before + text for text in distinct])
         framed_of = {
-            text: reader.frame.join(spans, limit=reader.length) for text, spans in spans_of
+            text: reader.frame.join(spans, limit=reader.length)
+            for text, spans in zip(distinct, all_spans, strict=True)
         }
         made = []
-        for i, (row, own) in enumerate(zip(rows, texts, strict=True)):
-            absent = 2 + self.negatives - len(own)
-            numbers = np.asarray([*(number[text] for text in own), *[-1] * absent], np.int32)
-            framed_rows = [framed_of[text] for text in own]
-            cut = sum(one.cut for one in framed_rows)
-            made.append([Texts((*framed_rows, *[None] * absent), numbers, _score(row, i), cut)])
+        for i, (row, texts) in enumerate(zip(rows, texts_of_rows, strict=True)):
+            absent = 2 + self.negatives - len(texts)
+            numbers = [number[text] for text in texts] + [-1] * absent
+            framed_rows = [framed_of[text] for text in texts]
+            cut = sum(framed_row.cut for framed_row in framed_rows)
+            texts_feature = Texts(
+                (*framed_rows, *[None] * absent),
+                np.asarray(numbers, np.int32),
+                _score(row, i),
+                cut,
+            )
+            made.append([texts_feature])
         return made
 
     def token_counts(self, feature: Texts) -> tuple[int, ...]:
@@ -168,15 +169,15 @@ class SentenceEmbeddings(Task):
 
         Targets are texts, [C] int32, and weights, [] float32; with `scores` also the score.
         """
-        own = records.features[index]
-        rows = [framed(own.rows[0] if row is None else row, records) for row in own.rows]
+        feature = records.features[index]
+        rows = [framed(feature.rows[0] if row is None else row, records) for row in feature.rows]
         inputs = {
             name: np.stack([row[name] for row in rows]) for name in ("input_ids", "attention_mask")
         }
         # softmax over no token has no value, where a text has none
         inputs["attention_mask"][:, 0] = 1
-        targets = {"texts": own.numbers, "weights": np.float32(1)}
-        targets |= {"score": np.nan_to_num(own.score)} if self.kind == "scores" else {}
+        targets = {"texts": feature.numbers, "weights": np.float32(1)}
+        targets |= {"score": np.nan_to_num(feature.score)} if self.kind == "scores" else {}
         return {"inputs": inputs, "targets": targets}
 
     def outputs(self, model: Any, inputs: Mapping[str, jax.Array]) -> jax.Array:
@@ -221,14 +222,14 @@ class SentenceEmbeddings(Task):
         vectors_N2D = predictions["vectors"]
         if (given := _given(chosen)) is not None:
             return correlations(_cosines(vectors_N2D), given)
-        pairs_N2 = np.stack([one.numbers[:2] for one in chosen])
-        found = retrieval.scores(retrieval.ranks(vectors_N2D[:, 0], vectors_N2D[:, 1], pairs_N2))
+        pairs_N2 = np.stack([texts.numbers[:2] for texts in chosen])
+        values = retrieval.scores(retrieval.ranks(vectors_N2D[:, 0], vectors_N2D[:, 1], pairs_N2))
         for size in self.sizes:
             short = np.asarray(shortened(jnp.asarray(vectors_N2D), size))
-            found[f"mrr_{size}"] = retrieval.scores(
+            values[f"mrr_{size}"] = retrieval.scores(
                 retrieval.ranks(short[:, 0], short[:, 1], pairs_N2)
             )["mrr"]
-        return found
+        return values
 
     def decode(self, predictions: Mapping[str, np.ndarray], records: Any) -> list[dict[str, Any]]:
         """Returns for each row the cosine `similarity` of its first two texts."""
@@ -243,17 +244,17 @@ class SentenceEmbeddings(Task):
         if words is None:
             return None
         if (given := _known(held.column(2))) is not None:
-            found = correlations(retrieval.cosines(*words), given)
-            return ("tf-idf", found["spearman"]) if found else None
+            values = correlations(retrieval.cosines(*words), given)
+            return ("tf-idf", values["spearman"]) if values else None
         pairs_N2 = held.column(1)[:, :2]
         return "tf-idf", retrieval.scores(retrieval.ranks(*words, pairs_N2))["mrr"]
 
     def show(self, records: Any, index: int) -> str:
-        own = records.features[index]
-        told = " | ".join(
-            repr(records.tokenizer.decode(row.ids))[:150] for row in own.rows if row is not None
+        feature = records.features[index]
+        words = " | ".join(
+            repr(records.tokenizer.decode(row.ids))[:150] for row in feature.rows if row is not None
         )
-        return told if math.isnan(own.score) else f"{told} -> {float(own.score):g}"
+        return words if math.isnan(feature.score) else f"{words} -> {float(feature.score):g}"
 
 
 def batch_logits(z_BCD: jax.Array, texts_BC: jax.Array, weight_B: jax.Array) -> jax.Array:
@@ -307,7 +308,7 @@ def _cosines(vectors_N2D: np.ndarray) -> np.ndarray:
 
 def _given(chosen: Sequence[Texts]) -> np.ndarray | None:
     """Returns the scores of rows; None unless all rows have one."""
-    return _known(np.asarray([one.score for one in chosen]))
+    return _known(np.asarray([texts.score for texts in chosen]))
 
 
 def _known(given: np.ndarray) -> np.ndarray | None:
@@ -317,8 +318,10 @@ def _known(given: np.ndarray) -> np.ndarray | None:
 def _negatives(row: Row, number: int) -> list[str]:
     """Returns the negatives of a row as a list; the column holds none, a text, or a list."""
     given = row["negatives"]
-    given = [] if given in (None, "") else given if isinstance(given, list) else [given]
-    return [text_of({"negatives": text}, "negatives", number) for text in given]
+    if given in (None, ""):
+        return []
+    texts = given if isinstance(given, list) else [given]
+    return [text_of({"negatives": text}, "negatives", number) for text in texts]
 
 
 def _score(row: Row, number: int) -> np.float32:

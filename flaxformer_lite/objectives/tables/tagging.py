@@ -90,11 +90,10 @@ class Tagging(Labelled):
     def fit(
         self, rows: Sequence[Row], names: Mapping[str, tuple[str, ...]], known: tuple[str, ...] = ()
     ) -> Self:
-        counts: collections.Counter[tuple[type, Any]] = collections.Counter(
-            (type(value), value)
-            for i, row in enumerate(rows)
-            for value in _items(row["tags"], "tags", f"row {i + 1}", (str, int))
-        )
+        counts: collections.Counter[tuple[type, Any]] = collections.Counter()
+        for i, row in enumerate(rows):
+            for value in _items(row["tags"], "tags", f"row {i + 1}", (str, int)):
+                counts[type(value), value] += 1
         values = [value for _, value in counts]
         if not values:
             raise ConfigError("data.path: no row has words; there is nothing to learn.")
@@ -105,9 +104,11 @@ class Tagging(Labelled):
                 " one."
             )
         ((_, frequent), _) = counts.most_common(1)[0]
-        usual = self.usual or (
-            OUTSIDE if OUTSIDE in labels else labels[index_of(frequent, labels, "data.path")]
-        )
+        usual = self.usual
+        if not usual and OUTSIDE in labels:
+            usual = OUTSIDE
+        if not usual:
+            usual = labels[index_of(frequent, labels, "data.path")]
         return dataclasses.replace(self, labels=labels, usual=usual)
 
     def encode(self, rows: Sequence[Row], reader: Any) -> list[list[Any]]:
@@ -118,10 +119,14 @@ class Tagging(Labelled):
             [text_of({"tokens": " ".join(each)}, "tokens", i) for i, each in enumerate(words)]
         )
         made: list[list[Any]] = []
-        for number, (row, own, text) in enumerate(zip(rows, words, texts, strict=True)):
+        for number, (row, words_of_row, text) in enumerate(zip(rows, words, texts, strict=True)):
             joined = reader.frame.join(text, limit=reader.length)
-            tag = self._target(row, len(own), f"row {number + 1}")
-            made.append([Tagged(joined, own, first_pieces(joined, own), tag)] if own else [])
+            tag = self._target(row, len(words_of_row), f"row {number + 1}")
+            made.append(
+                [Tagged(joined, words_of_row, first_pieces(joined, words_of_row), tag)]
+                if words_of_row
+                else []
+            )
         return made
 
     def token_counts(self, feature: Tagged) -> tuple[int, ...]:
@@ -172,10 +177,15 @@ class Tagging(Labelled):
                 return []
             counts = np.asarray(list(by_kind.values())).T
             return [class_table(list(by_kind), class_scores(*counts), "entity")]
-        true = np.concatenate([one.tag for one in tagged])
+        true = np.concatenate([example.tag for example in tagged])
         counts_CC = confusion_matrix(np.concatenate(predicted), true, len(self.labels))
-        found = class_scores(np.diag(counts_CC), counts_CC.sum(axis=0), counts_CC.sum(axis=1))
-        return [class_table(self.labels, found, "tag"), confusion_table(self.labels, counts_CC)]
+        class_values = class_scores(
+            np.diag(counts_CC), counts_CC.sum(axis=0), counts_CC.sum(axis=1)
+        )
+        return [
+            class_table(self.labels, class_values, "tag"),
+            confusion_table(self.labels, counts_CC),
+        ]
 
     def decode(self, predictions: Mapping[str, np.ndarray], records: Any) -> list[dict[str, Any]]:
         """Returns for each row `prediction`, one tag per word, and `words_cut`.
@@ -183,20 +193,15 @@ class Tagging(Labelled):
         The tags are a list or a text, as the words are; words_cut is the number of words without a
         prediction.
         """
-        told: list[dict[str, Any]] = [{"prediction": [], "words_cut": 0} for _ in records.rows]
-        for number, tagged, tags in zip(
-            records.row_of, records.features, predictions["tags"], strict=True
-        ):
+        rows: list[dict[str, Any]] = [{"prediction": [], "words_cut": 0} for _ in records.rows]
+        examples = zip(records.row_of, records.features, predictions["tags"], strict=True)
+        for number, tagged, tags in examples:
             names = [self.labels[i] for i in self._predicted(tagged, tags)]
-            told[number] = {"prediction": names, "words_cut": int((tagged.first < 0).sum())}
-        return [
-            (
-                one | {"prediction": " ".join(one["prediction"])}
-                if isinstance(row["tokens"], str)
-                else one
-            )
-            for one, row in zip(told, records.rows, strict=True)
-        ]
+            rows[number] = {"prediction": names, "words_cut": int((tagged.first < 0).sum())}
+        for row, source in zip(rows, records.rows, strict=True):
+            if isinstance(source["tokens"], str):
+                row["prediction"] = " ".join(row["prediction"])
+        return rows
 
     def fit_baseline(self, data: Any) -> dict[str, Any]:
         """Returns the overall most frequent tag, and the words whose most frequent tag differs."""
@@ -237,11 +242,11 @@ class Tagging(Labelled):
     def _scored(
         self, tagged: Sequence[Tagged], predicted: Sequence[np.ndarray]
     ) -> dict[str, float]:
-        right = [one.tag == tags for one, tags in zip(tagged, predicted, strict=True)]
-        found = {"accuracy": float(np.concatenate(right).mean())}
+        right = [example.tag == tags for example, tags in zip(tagged, predicted, strict=True)]
+        values = {"accuracy": float(np.concatenate(right).mean())}
         if self.has_entities:
-            found |= scores.entities(*self._names(tagged, predicted))
-        return found
+            values |= scores.entities(*self._names(tagged, predicted))
+        return values
 
     def _compared(
         self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Any
@@ -256,7 +261,7 @@ class Tagging(Labelled):
     ) -> tuple[list[list[str]], list[list[str]]]:
         """Returns the names of the predicted and the true tags."""
         chosen = [[self.labels[i] for i in tags] for tags in predicted]
-        return chosen, [[self.labels[i] for i in one.tag] for one in tagged]
+        return chosen, [[self.labels[i] for i in example.tag] for example in tagged]
 
     def _target(self, row: Row, words: int, where: str) -> np.ndarray:
         if row["tags"] is None:  # to be predicted
@@ -285,9 +290,9 @@ def first_pieces(row: Any, words: Sequence[str]) -> np.ndarray:
     word = np.searchsorted(end, row.start[columns], side="right")
     inside = word < len(words)
     inside[inside] = (end - length)[word[inside]] <= row.end[columns[inside]]
-    found, at = np.unique(word[inside], return_index=True)
+    words_with_pieces, at = np.unique(word[inside], return_index=True)
     first = np.full(len(words), -1, np.int32)
-    first[found] = columns[inside][at]
+    first[words_with_pieces] = columns[inside][at]
     return first
 
 

@@ -185,12 +185,14 @@ class Labelled(Task):
         alike: dict[str, list[str]] = {}
         for label in self.labels:
             alike.setdefault(" ".join(label.split()).casefold(), []).append(repr(label))
-        return [
-            f"labels that differ only in case or spaces: {', '.join(names)}; correct the rows if"
-            " they are one"
-            for names in alike.values()
-            if len(names) > 1
-        ]
+        remarks = []
+        for names in alike.values():
+            if len(names) > 1:
+                remarks.append(
+                    f"labels that differ only in case or spaces: {', '.join(names)}; correct the"
+                    " rows if they are the same label"
+                )
+        return remarks
 
 
 def is_blank(text: str) -> bool:
@@ -217,11 +219,11 @@ def names_of(
     """
     if names and all(isinstance(value, int) for value in values):
         return known if set(known) == set(names) else names
-    found = {str(value) for value in values}
-    if found <= set(known):
+    labels = {str(value) for value in values}
+    if labels <= set(known):
         return known
-    whole = all(map(WHOLE.fullmatch, found))
-    return tuple(sorted(found, key=int) if whole else sorted(found))
+    are_integers = all(map(WHOLE.fullmatch, labels))
+    return tuple(sorted(labels, key=int if are_integers else None))
 
 
 def index_of(value: Any, labels: tuple[str, ...], where: str) -> int:

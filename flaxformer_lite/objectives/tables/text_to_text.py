@@ -96,14 +96,15 @@ class TextToText(WritingTask):
 def _texts(row: Row, number: int) -> tuple[str, str | None]:
     """Returns the source, and the target where the row has one."""
     sides = {role: row[role] for role in ("source", "target")}
-    for place, (role, value) in enumerate(sides.items()):
+    for side, (role, value) in enumerate(sides.items()):
         if isinstance(value, dict):
             if len(value) != 2:
                 raise ConfigError(
                     f"row {number + 1}: {role} has the languages {', '.join(map(str, value))}; name"
                     " two: --config.data.columns=source=translation.en,target=translation.fr."
                 )
-            sides[role] = list(value.values())[place]
-    return text_of(sides, "source", number), (
-        None if sides["target"] is None else text_of(sides, "target", number)
-    )
+            sides[role] = list(value.values())[side]
+    source = text_of(sides, "source", number)
+    if sides["target"] is None:
+        return source, None
+    return source, text_of(sides, "target", number)

@@ -117,10 +117,10 @@ class WritingTask(TextObjective, Task):
         texts = [self.told(data.records, int(i)) for i in data.order[: self.written_rows]]
         if any(target is None for _, target in texts):
             return None
-        found = SCORES[self.scored_by](
+        values = SCORES[self.scored_by](
             [source for source, _ in texts], [str(target) for _, target in texts]
         )
-        return "copying the source", found[self.headline.name]
+        return "copying the source", values[self.headline.name]
 
     def decode(self, predictions: Mapping[str, np.ndarray], records: Any) -> list[dict[str, Any]]:
         """Returns for each row `prediction`, the generated text; None without an example."""

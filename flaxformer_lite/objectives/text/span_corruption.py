@@ -61,15 +61,15 @@ class SpanCorruption(Denoising):
         runs = np.split(tokens, np.cumsum(np.stack(lengths, axis=1).reshape(-1))[:-1])
         source = []
         target = []
-        for kept, told, sentinel in zip(
+        for kept, hidden_run, sentinel in zip(
             runs[0::2], runs[1::2], tokenizer.sentinel_ids, strict=False
         ):
             source += [kept, [sentinel]]
-            target += [[sentinel], told]
+            target += [[sentinel], hidden_run]
         eos = [tokenizer.eos_id]
-        return np.concatenate([*source, eos]).astype(np.int32), np.concatenate(
-            [*target, eos]
-        ).astype(np.int32)
+        source_ids = np.concatenate([*source, eos]).astype(np.int32)
+        target_ids = np.concatenate([*target, eos]).astype(np.int32)
+        return source_ids, target_ids
 
 
 def _partition(items: int, parts: int, rng: np.random.Generator) -> np.ndarray:

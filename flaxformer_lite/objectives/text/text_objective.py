@@ -45,7 +45,9 @@ class TextObjective(Objective):
         """Adds perplexity, exp(nll), and bits_per_byte, nll / ln 2 / bytes per target."""
         metrics = metrics | {"perplexity": math.exp(min(metrics["nll"], 700.0))}
         size = bytes_per_target(data)
-        return metrics | ({"bits_per_byte": metrics["nll"] / math.log(2) / size} if size else {})
+        if size:
+            metrics["bits_per_byte"] = metrics["nll"] / math.log(2) / size
+        return metrics
 
     def fit_baseline(self, data: Any) -> dict[str, Any]:
         return {"counts": label_counts(data, "train").tolist()}

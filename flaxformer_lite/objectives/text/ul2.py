@@ -19,10 +19,8 @@ MODES = ("R", "S", "X")
 DENOISERS = (  # each is drawn equally often
     ("R", SpanCorruption(mean_span=3, noise_density=0.15)),
     ("R", SpanCorruption(mean_span=8, noise_density=0.15)),
-    (
-        "S",
-        SpanCorruption(mean_span=INT32, noise_density=0.25),
-    ),  # one span; as a kept one comes first, at the end
+    # one span, which is at the end, as a kept one comes first
+    ("S", SpanCorruption(mean_span=INT32, noise_density=0.25)),
     ("X", SpanCorruption(mean_span=3, noise_density=0.5)),
     ("X", SpanCorruption(mean_span=8, noise_density=0.5)),
     ("X", SpanCorruption(mean_span=64, noise_density=0.15)),

@@ -94,10 +94,10 @@ class WordWindows(Objective):
         kept = rng.random(len(ids)) < stays[ids]
         ids = ids[kept]
         document = document[kept]
-        place = np.arange(len(ids))
+        position = np.arange(len(ids))
         reach = rng.integers(1, self.window + 1, len(ids))
-        begin = np.maximum(place - reach, np.searchsorted(document, document, "left"))
-        end = np.minimum(place + reach + 1, np.searchsorted(document, document, "right"))
+        begin = np.maximum(position - reach, np.searchsorted(document, document, "left"))
+        end = np.minimum(position + reach + 1, np.searchsorted(document, document, "right"))
         drawn = np.searchsorted(noise, rng.random(self.draws), "right")
 
         def padded(x: np.ndarray, value: int = 0) -> np.ndarray:

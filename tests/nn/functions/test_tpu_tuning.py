@@ -17,14 +17,14 @@ def test_materializing_changes_no_number_in_either_mode(value):
         return jnp.sum(jnp.sin(inputs[0]) * inputs[1])
 
     inputs = jnp.arange(3.0), jnp.arange(1.0, 4.0)
-    behind = lambda inputs: wave(materialize(inputs, "TPU v5", value=value))  # noqa: E731
+    behind = lambda inputs: wave(materialize(inputs, On(), value=value))  # noqa: E731
     assert behind(inputs) == wave(inputs)
     for mode in (jax.jacfwd, jax.grad):
         for own, plain in zip(mode(behind)(inputs), mode(wave)(inputs), strict=True):
             assert (own == plain).all()
     assert "optimization_barrier" in str(jax.make_jaxpr(jax.grad(behind))(inputs))
     assert ("optimization_barrier" in str(jax.make_jaxpr(behind)(inputs))) == value
-    assert materialize(inputs, "TPU v5 lite", value=value) is inputs
+    assert materialize(inputs, On(device_kind="TPU v5 lite"), value=value) is inputs
 
 
 @pytest.mark.parametrize(
