@@ -19,17 +19,19 @@ from flaxformer_lite import registry, versions
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import read_object
 from flaxformer_lite.models.parameter_shapes import parameter_shapes
-from flaxformer_lite.pretrained import chat, load, save, sentences, tokenizer, word_vectors
+from flaxformer_lite.pretrained import load
 from flaxformer_lite.pretrained.lazy_params import stored_tree
+from flaxformer_lite.pretrained.place_params import place
 from flaxformer_lite.pretrained.safetensors import WeightsError
-from flaxformer_lite.pretrained.sentences import SentenceLayers
 from flaxformer_lite.pretrained.tensor_names import by_layer, side_by_side
 from flaxformer_lite.storage.stores import is_url
-from flaxformer_lite.text import tokenizer as plain
-from flaxformer_lite.text.published_tokenizer import PublishedTokenizer
 
 if TYPE_CHECKING:
     from flaxformer_lite.checkpoints.workdir import Run
+    from flaxformer_lite.pretrained.save import TrainedInputs
+    from flaxformer_lite.pretrained.sentences import SentenceLayers
+    from flaxformer_lite.pretrained.word_vectors import WordVectors
+    from flaxformer_lite.text.published_tokenizer import PublishedTokenizer
 
 LOG = logging.getLogger("flaxformer_lite")
 
@@ -112,7 +114,7 @@ def load_pretrained(
         )
     if new_head:
         stored = load.with_new(model, stored, seed)
-    return model, load.place(model.cfg, stored, mesh)
+    return model, place(model.cfg, stored, mesh)
 
 
 def load_labels(path: str | Path, *, allow_plugins: registry.Allowed = False) -> list[str]:
@@ -142,7 +144,7 @@ def load_tokenizer(
     *,
     family: str | None = None,
     allow_plugins: registry.Allowed = False,
-) -> PublishedTokenizer:
+) -> "PublishedTokenizer":
     """Loads the tokenizer of a directory of published weights, or of a training run's workdir.
 
         >>> tokenizer = load_tokenizer("path/to/bert")  # doctest: +SKIP
@@ -156,10 +158,13 @@ def load_tokenizer(
     Raises:
       ConfigError: no tokenizer that we read, or a damaged one.
     """
+    from flaxformer_lite.pretrained import tokenizer
+
     folder = on_disk(path, weights=False)
     if not is_workdir(folder):
         return tokenizer.read_tokenizer(folder, family=family)
     from flaxformer_lite.checkpoints import workdir
+    from flaxformer_lite.text import tokenizer as plain
 
     cfg = workdir.read_config(folder, allow_plugins=allow_plugins)
     template = cfg.objective.published_fields().get("chat_template", "")
@@ -169,7 +174,7 @@ def load_tokenizer(
 
 def load_word_vectors(
     path: str | Path, *, family: str | None = None, allow_plugins: registry.Allowed = False
-) -> word_vectors.WordVectors:
+) -> "WordVectors":
     """Loads the token table of a directory of published weights, or of a training run's workdir,
     and nothing else of it.
 
@@ -183,6 +188,9 @@ def load_word_vectors(
       ConfigError, WeightsError, CheckpointError: it cannot be read, or no token of its vocabulary
         is a whole word.
     """
+    from flaxformer_lite.pretrained import word_vectors
+    from flaxformer_lite.text import tokenizer as plain
+
     folder = on_disk(path)
     _, stored = open_pretrained(folder, family=family, allow_plugins=allow_plugins)
     where = str(folder)
@@ -234,6 +242,7 @@ def save_pretrained(
             " read it; save a model of build_model, or the params alone with orbax."
         )
     from flaxformer_lite.checkpoints.resolve_path import new_place
+    from flaxformer_lite.pretrained import save
 
     if not is_url(path):
         _check_kind(Path(path).expanduser())
@@ -257,7 +266,7 @@ def save_pretrained(
 
 def origin_of(
     model: Any, like: str | Path | None = None, *, allow_plugins: registry.Allowed = False
-) -> Path | save.TrainedInputs | None:
+) -> "Path | TrainedInputs | None":
     """Returns what `write_pretrained` takes a tokenizer, labels and other fields from.
 
     Args:
@@ -273,10 +282,12 @@ def origin_of(
     if not is_workdir(folder):
         return folder
     from flaxformer_lite.checkpoints import workdir
+    from flaxformer_lite.pretrained.save import TrainedInputs
+    from flaxformer_lite.text import tokenizer as plain
 
     run = workdir.read_config(folder, allow_plugins=allow_plugins or like is None)
     fields = run.objective.published_fields()
-    return save.TrainedInputs(
+    return TrainedInputs(
         tokenizer=plain.load(workdir.tokenizer_folder(folder)),
         length=run.data.length,
         labels=tuple(fields.pop("labels", ())),
@@ -388,7 +399,7 @@ def published_settings(path: str | Path) -> dict[str, Any]:
 
 def load_sentence_layers(
     path: str | Path, *, allow_plugins: registry.Allowed = False
-) -> SentenceLayers:
+) -> "SentenceLayers":
     """Loads the layers of a sentence model's directory, or of a run's workdir; the defaults where
     there is nothing.
 
@@ -398,6 +409,8 @@ def load_sentence_layers(
     Raises:
       ConfigError, WeightsError: it pools in another way, or has other layers.
     """
+    from flaxformer_lite.pretrained import sentences
+
     folder = on_disk(path, weights=False)
     if not is_workdir(folder):
         return sentences.read_sentence_layers(folder)
@@ -405,12 +418,14 @@ def load_sentence_layers(
 
     run = workdir.read_config(folder, allow_plugins=allow_plugins)
     pooling = run.objective.published_fields().get("pooling", "")
-    return SentenceLayers(pooling, run.data.length if pooling else None)
+    return sentences.SentenceLayers(pooling, run.data.length if pooling else None)
 
 
 def template_of(path: str | Path, *, allow_plugins: registry.Allowed = False) -> str:
     """Reads the chat template of a directory, with the special tokens that it names set in it; ""
     if there is none."""
+    from flaxformer_lite.pretrained import chat
+
     return chat.standalone_template(load_tokenizer(path, allow_plugins=allow_plugins))
 
 
@@ -496,6 +511,8 @@ def _open_run(
 
 def _check_kind(path: Path) -> None:
     """Refuses a directory that holds something else than a model."""
+    from flaxformer_lite.pretrained import save
+
     if path.is_dir() and is_workdir(path):
         raise ConfigError(
             f"{path}: is a training workdir, whose config.json would be lost; choose another"

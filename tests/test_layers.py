@@ -25,16 +25,35 @@ LAYERS = (
     "sharding",
     "pretrained",
     "inference",
+    "training",
     "storage",
     "data",
     "checkpoints",
     "open_model",
-    "training",
     "runs",
     "plan",
     "cli",
     "__main__",
 )
+# What research code imports: it takes arrays, records and folders on this machine.
+LIBRARY = (
+    "nn",
+    "models",
+    "objectives",
+    "text",
+    "sharding",
+    "pretrained",
+    "inference",
+    "training",
+)
+# What knows addresses in stores, workdirs and the training command.
+APPLICATION = ("storage", "data", "checkpoints", "open_model", "runs", "plan", "cli")
+# The files of the package that a file needs, also those that it imports only inside functions.
+MOST_FILES = {
+    "pretrained/load": 36,
+    "inference/inside/capture": 33,
+    "training/program": 64,
+}
 REGISTRY = ("registry.resolve", "registry.resolve_class", "registry.available")
 # A config's plug-in fields name files of the folders above it; what they hold is imported when a
 # config is read.
@@ -105,6 +124,64 @@ def test_imports_go_down(path):
 )
 def test_ways_up_are_seen(layer, line, above):
     assert ways_up(layer, line) == above
+
+
+def file_of(name: str) -> Path | None:
+    """Returns the file of the package that a dotted name imports; None for a name of another
+    package."""
+    parts = name.split(".")
+    while len(parts) > 1 and parts[0] == PACKAGE.name:
+        path = PACKAGE.joinpath(*parts[1:])
+        if path.with_suffix(".py").is_file():
+            return path.with_suffix(".py")
+        if (path / "__init__.py").is_file():
+            return path / "__init__.py"
+        parts.pop()  # a name within a module
+    return None
+
+
+def closure(path: Path) -> set[Path]:
+    """Returns the files of the package that a file needs, itself left out, and so are those that
+    import nothing of it, such as the empty `__init__.py` of a folder."""
+    needed: set[Path] = set()
+    reached = [path]
+    while reached:
+        for name in imports(reached.pop().read_text()):
+            file = file_of(name)
+            if file and file not in needed:
+                needed.add(file)
+                reached.append(file)
+    empty = {
+        file for file in needed if file.name == "__init__.py" and not imports(file.read_text())
+    }
+    return needed - empty - {path}
+
+
+@pytest.mark.parametrize("layer", LIBRARY)
+def test_the_library_knows_no_store_no_workdir_and_no_run(layer):
+    above = {
+        (str(path.relative_to(PACKAGE)), name)
+        for path in FILES
+        if layer_of(path) == layer
+        for name in imports(path.read_text())
+        if name.startswith("flaxformer_lite.") and name.split(".")[1] in APPLICATION
+    }
+    assert not above
+
+
+@pytest.mark.parametrize("file", MOST_FILES)
+def test_a_file_of_the_library_needs_few_others(file):
+    needed = sorted(str(path.relative_to(PACKAGE)) for path in closure(PACKAGE / f"{file}.py"))
+    assert len(needed) <= MOST_FILES[file], needed
+
+
+def test_a_closure_follows_imports_inside_functions_and_names_in_modules():
+    assert file_of("flaxformer_lite.nn.mixers.attention.Attention") == (
+        PACKAGE / "nn" / "mixers" / "attention.py"
+    )
+    assert file_of("jax.numpy") is None
+    names = {str(path.relative_to(PACKAGE)) for path in closure(PACKAGE / "open_model.py")}
+    assert {"checkpoints/workdir.py", "storage/stores.py"} <= names
 
 
 @pytest.mark.parametrize("folder", ["nn/functions", "nn/attentions", "nn/positions"])

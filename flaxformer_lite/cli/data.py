@@ -24,10 +24,10 @@ from flaxformer_lite.data.pipeline import Dataset, open_dataset
 from flaxformer_lite.data.stored import StoredFeatures
 from flaxformer_lite.files.read import printable
 from flaxformer_lite.models import build_model
+from flaxformer_lite.runs import packing
 from flaxformer_lite.runs.start import warm_start
 from flaxformer_lite.runs.start.adopt import read_experiment
 from flaxformer_lite.runtime import invocation
-from flaxformer_lite.training import packing
 from flaxformer_lite.training.program import with_steps
 
 SAMPLE = 512  # examples whose padding is counted

@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
-from jax.sharding import Mesh, NamedSharding
 
 from flaxformer_lite.config import ConfigError, ModelConfig, check_family
 from flaxformer_lite.config.execution import EXECUTION_FIELDS
@@ -27,8 +25,6 @@ from flaxformer_lite.pretrained.layouts import Place
 from flaxformer_lite.pretrained.lazy_params import reader_of, stored_tree
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError
 from flaxformer_lite.pretrained.tensor_names import side_by_side
-from flaxformer_lite.sharding import parameter_rules
-from flaxformer_lite.sharding.parameters import param_specs
 
 BODY = (
     "token_embed",
@@ -202,20 +198,3 @@ def with_new(model: Any, stored: dict, seed: int) -> dict:
         lambda key: {p: x for p, x in flat_init(model, key, inputs).items() if p in missing}
     )
     return unflatten_dict(flat | initial(jax.random.key(seed)), sep="/")
-
-
-def place(cfg: ModelConfig, stored: dict, mesh: Mesh | None = None) -> dict:
-    """Reads parameters onto the default device, or onto a mesh by the partition rules of the
-    family."""
-    flat = flatten_dict(stored, sep="/")
-    if not mesh:
-        return unflatten_dict(
-            {path: jax.device_put(np.asarray(leaf)) for path, leaf in flat.items()}, sep="/"
-        )
-    specs = flatten_dict(param_specs(stored, parameter_rules.rules(cfg), mesh), sep="/")
-    shardings = {path: NamedSharding(mesh, spec) for path, spec in specs.items()}
-    made = {
-        p: jax.make_array_from_callback(leaf.shape, shardings[p], leaf.read)
-        for p, leaf in flat.items()
-    }
-    return unflatten_dict(made, sep="/")

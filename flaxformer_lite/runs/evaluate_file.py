@@ -27,9 +27,10 @@ from flaxformer_lite.open_model import load_pretrained
 from flaxformer_lite.pretrained import folder
 from flaxformer_lite.pretrained.load import read_labels
 from flaxformer_lite.pretrained.sentences import read_sentence_layers
+from flaxformer_lite.runs import packing
 from flaxformer_lite.runtime.progress import counting
 from flaxformer_lite.text import tokenizer
-from flaxformer_lite.training import evaluate, packing, program
+from flaxformer_lite.training import evaluate, program
 from flaxformer_lite.training.bound_models import Models
 
 USUAL_LENGTH = 512  # tokens of an example, unless the published model specifies it

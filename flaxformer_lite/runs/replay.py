@@ -14,14 +14,14 @@ from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.checkpoints.manager import Checkpoints
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.registry import Allowed
-from flaxformer_lite.runs import batch_history
+from flaxformer_lite.runs import batch_history, packing
 from flaxformer_lite.runs.best import Best
 from flaxformer_lite.runs.report import metrics
 from flaxformer_lite.runs.report.meter import means
 from flaxformer_lite.runs.start import companion, reference, resume
 from flaxformer_lite.runs.start.initial_state import initial_state
 from flaxformer_lite.runs.start.setup import Experiment, prepare
-from flaxformer_lite.training import bound_models, packing, program
+from flaxformer_lite.training import bound_models, program
 from flaxformer_lite.training.state import TrainState
 
 Values = Mapping[str, float]

@@ -12,6 +12,7 @@ import jax
 from flaxformer_lite.analysis import recompiles
 from flaxformer_lite.checkpoints.manager import Checkpoints, first_line
 from flaxformer_lite.checkpoints.workdir import write_baseline
+from flaxformer_lite.runs import packing
 from flaxformer_lite.runs.best import Selection
 from flaxformer_lite.runs.interrupt import Interrupt
 from flaxformer_lite.runs.report import clock, plot, text, usage
@@ -25,7 +26,6 @@ from flaxformer_lite.runs.start.preflight import RunError
 from flaxformer_lite.runs.start.setup import Experiment
 from flaxformer_lite.runs.watchers.watcher import Watcher
 from flaxformer_lite.runtime.processes import ALONE, Processes
-from flaxformer_lite.training import packing
 from flaxformer_lite.training.average import evaluated_params
 from flaxformer_lite.training.evaluate import WRITTEN, evaluate, show
 from flaxformer_lite.training.state import TrainState, param_count

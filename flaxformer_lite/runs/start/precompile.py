@@ -12,9 +12,9 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from flaxformer_lite.analysis import hlo
+from flaxformer_lite.runs import packing
 from flaxformer_lite.runtime import environment
 from flaxformer_lite.runtime.processes import ALONE, Processes
-from flaxformer_lite.training import packing
 from flaxformer_lite.training.program import Program
 
 AnyProgram = TypeVar("AnyProgram", bound=Program)

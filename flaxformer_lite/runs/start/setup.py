@@ -14,8 +14,9 @@ from flaxformer_lite.config import ExperimentConfig
 from flaxformer_lite.data.packed_batches import Packer
 from flaxformer_lite.data.pipeline import Dataset, open_dataset
 from flaxformer_lite.inference.writer import writer
+from flaxformer_lite.runs import packing
 from flaxformer_lite.runs.start import companion, warm_start
-from flaxformer_lite.training import evaluate, packing, program
+from flaxformer_lite.training import evaluate, program
 from flaxformer_lite.training.program import Program
 
 

@@ -17,11 +17,11 @@ from flaxformer_lite.data.table import Table
 from flaxformer_lite.models import build_model
 from flaxformer_lite.objectives.tables.classification import Classification
 from flaxformer_lite.registry import resolve_class
-from flaxformer_lite.runs import evaluate_file, loop, replay
+from flaxformer_lite.runs import evaluate_file, loop, packing, replay
 from flaxformer_lite.runs.start import setup
 from flaxformer_lite.runs.start.initial_state import initial_state
 from flaxformer_lite.text.tokenizer import Bytes
-from flaxformer_lite.training import evaluate, packing
+from flaxformer_lite.training import evaluate
 from tests.models import tiny
 from tests.objectives import tables
 from tests.objectives.test_tasks import TASKS
