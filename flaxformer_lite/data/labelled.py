@@ -299,7 +299,9 @@ def _encoded(objective: Any, reader: LabelledRecords) -> LabelledRecords:
 
 def _encoded_in_files(objective: Any, reader: LabelledRecords, root: str) -> LabelledRecords:
     """Encodes rows in chunks into files, or reads these from the cache."""
-    step = CHUNK if _is_chunked(objective) else len(reader.rows)
+    step = len(reader.rows)
+    if _is_chunked(objective):
+        step = min(CHUNK, getattr(reader.rows, "chunk", CHUNK))
 
     def write(folder: Path) -> None:
         cut = 0

@@ -28,6 +28,7 @@ class RoleRows(stored.Chunked):
     def __init__(self, rows: Sequence[dict[str, Any]], roles: Sequence[str], names: dict[str, str]):
         self.names = {role: names.get(role) for role in roles}  # the column of each role
         self._rows = rows
+        self.chunk = getattr(rows, "chunk", stored.CHUNK)
 
     def __len__(self) -> int:
         return len(self._rows)

@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 CHUNK = 1 << 12  # values that are written at a time
+HELD = 1 << 26  # bytes of rows that are read at a time, if one has no more
 MOST_FORMS = 256  # forms of a task's features, each with files of its own
 DENSE = 4  # rows among which one is taken, for all of them to be read at once
 MOVED = 1 << 22  # numbers rewritten at a time, when a file gets a wider dtype
@@ -51,11 +52,17 @@ def mapped(path: Path, dtype: Any) -> np.ndarray:
 
 
 class Chunked(Sequence):
-    """A sequence whose iterator reads slices, which is faster than reading single items."""
+    """A sequence whose iterator reads slices, which is faster than reading single items.
+
+    Attributes:
+      chunk: items of a slice that memory has room for.
+    """
+
+    chunk: int
 
     def __iter__(self) -> Iterator[Any]:
-        for begin in range(0, len(self), CHUNK):
-            yield from self[begin : begin + CHUNK]
+        for begin in range(0, len(self), self.chunk):
+            yield from self[begin : begin + self.chunk]
 
 
 class StoredRows(Chunked):
@@ -65,6 +72,8 @@ class StoredRows(Chunked):
         self._columns = json.loads((folder / "columns.json").read_text())
         self._text = mapped(folder / "rows", np.uint8)
         self._offsets = mapped(folder / "rows.offsets", np.int64)
+        widest = int(np.diff(self._offsets).max(initial=1))
+        self.chunk = min(CHUNK, max(1, HELD // widest))
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
@@ -117,6 +126,7 @@ class TakenRows(Chunked):
     def __init__(self, rows: Sequence[Any], numbers: np.ndarray):
         self._rows = rows
         self._numbers = numbers
+        self.chunk = getattr(rows, "chunk", CHUNK)
 
     def __len__(self) -> int:
         return len(self._numbers)

@@ -38,6 +38,15 @@ def test_rows_of_a_table_come_back_with_their_types_and_columns(tmp_path):
         rows[len(VALUES)]
 
 
+def test_long_rows_are_read_a_few_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(stored, "HELD", 350)
+    written = [{"a": str(number) * 90} for number in range(9)]
+    stored.write_rows(tmp_path, iter(written))
+    rows = stored.TakenRows(stored.StoredRows(tmp_path), np.arange(9))
+    assert rows.chunk == 3
+    assert list(rows) == written
+
+
 def test_features_come_back_with_their_types_in_whatever_order_they_need_wider_numbers(tmp_path):
     def feature(number):
         ids = np.arange(number, dtype=np.int32) * 7 - 3
