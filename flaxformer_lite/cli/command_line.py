@@ -17,11 +17,11 @@ from flaxformer_lite.config.rules import SECRET, ConfigError, is_local, is_place
 BAD_INPUT = 2  # exit codes
 FAILED = 1
 INT32 = 2**31 - 1  # XLA's sizes
-LONGEST = 1500  # letters of a message
+LONGEST = 1500  # most characters of a message
 MOST_TEXT = 1 << 24  # characters of a text from a file or a pipe
 MOST_FIELDS = 4  # most fields to suggest
 RAISED = re.compile(r"^[\w.]*\bConfigError: ")
-NUMBERS = (  # what parsers say -> the rule
+NUMBERS = (  # a parser's message -> the rule
     (r"invalid literal for int\(\) with base 10: (.*)", r"must be a whole number, not \1."),
     (r"could not convert string to float: (.*)", r"must be a number, not \1."),
     (r"Non-boolean argument to boolean flag (.*)", r"must be true or false, not '\1'."),
@@ -50,8 +50,10 @@ ALIASES = {  # names of other libraries -> ours
 
 
 def config(argv: list[str]) -> Any:
-    """Parses `--config=PAGE_OR_FILE --config.FIELD=VALUE ...` to a ConfigDict; exits with one line
-    if it cannot."""
+    """Parses `--config=PAGE_OR_FILE --config.FIELD=VALUE ...` to a ConfigDict.
+
+    Exits with one line if it cannot.
+    """
     import_from_here()
     page, *fields = argv
     if page.endswith(".gin"):
@@ -97,16 +99,15 @@ def _parse(argv: list[str]) -> tuple[Any, list[str]]:
 def import_from_here() -> None:
     """Adds the current folder to the end of Python's path, for a page and for plug-ins.
 
-    Other commands run without it: the folder may be a stranger's, and its files would stand in for
-    modules that are not installed.
+    Other commands run without it: the folder may be untrusted, and its files would be imported in
+    place of modules that are not installed.
     """
     if (here := os.getcwd()) not in sys.path:
         sys.path.append(here)
 
 
 class _Pages:
-    """A parser for the value of --config that makes the page fit the command line: its plug-ins,
-    the length of the run."""
+    """A parser for the value of --config that adapts the page to the command line's plug-ins."""
 
     def __init__(self, pages: Any, argv: list[str]):
         self._pages = pages
@@ -120,21 +121,23 @@ class _Pages:
         from flaxformer_lite.config import add_sections, choose_plugins
 
         page = self._pages.parse(path)
-        if isinstance(page, ConfigDict):
-            given = dict(
-                re.findall(r"^--?config\.([\w.]+)[=\n](.+)$", "\n".join(self._argv), re.MULTILINE)
-            )
-            try:
-                named = {name: value for name, value in given.items() if name.endswith(".name")}
-                choose_plugins(
-                    page, {name.removesuffix(".name"): value for name, value in named.items()}
-                )
-            except ConfigError as error:
-                fail(error, BAD_INPUT)
-            add_sections(page, given)
-            for own, other in (("epochs", "steps"), ("steps", "epochs")):  # a run has one of them
-                if given.get(f"train.{own}", "0").strip("0.") and other in page.get("train", {}):
-                    page.train[other] = 0
+        if not isinstance(page, ConfigDict):
+            return page
+        flag = re.compile(r"^--?config\.([\w.]+)[=\n](.+)$", re.MULTILINE)
+        given = dict(flag.findall("\n".join(self._argv)))
+        plugins = {}
+        for name, value in given.items():
+            if name.endswith(".name"):
+                plugins[name.removesuffix(".name")] = value
+        try:
+            choose_plugins(page, plugins)
+        except ConfigError as error:
+            fail(error, BAD_INPUT)
+        add_sections(page, given)
+        # A run has either steps or epochs: the one on the command line replaces the page's other.
+        for field, other in (("epochs", "steps"), ("steps", "epochs")):
+            if given.get(f"train.{field}", "0").strip("0.") and other in page.get("train", {}):
+                page.train[other] = 0
         return page
 
 
@@ -153,33 +156,30 @@ def explain(error: Exception, argv: list[str]) -> str:
         return wrong
     if isinstance(error, flags.Error):
         # the parser of bools raises with two arguments
-        said = re.sub(r"\('(.*)', '(.*)'\)$", r"\1 \2", str(error))
-        said = said.replace(_located(page), page)
-        lines = [line for line in said.splitlines() if line.strip()]
+        message = re.sub(r"\('(.*)', '(.*)'\)$", r"\1 \2", str(error))
+        message = message.replace(_located(page), page)
+        lines = [line for line in message.splitlines() if line.strip()]
         first = lines[0].split(": Error whilst")[0].removeprefix("flag ")
         if len(lines) > 1:
             return f"{first}: {RAISED.sub('', lines[-1])}"
-        for said_by_python, rule in NUMBERS:
-            first = re.sub(said_by_python, rule, first)
+        for pattern, rule in NUMBERS:
+            first = re.sub(pattern, rule, first)
         return first
     return f"{page}: {type(error).__name__}: {error}"
 
 
 def _wrong_override(page: str, fields: list[str]) -> str:
-    """Describes the first --config.FIELD that is not a field of the page, or is a section; "" if
-    there is none."""
+    """Describes the first --config.FIELD that is a section or no field of the page; "" if none."""
     try:
         plugins = [arg for arg in fields if re.match(r"--config\.[\w.]+\.name=", arg)]
-        plugins += [
-            f"{source}.path=x"
-            for source in re.findall(r"--config\.data\.mixture\.\w+", " ".join(fields))
-        ]
+        for source in re.findall(r"--config\.data\.mixture\.\w+", " ".join(fields)):
+            plugins.append(f"{source}.path=x")
         values, _ = _parse([_located(page), *plugins])
-        sections, leaves = map(list, zip(*_paths(values), strict=True))
+        paths = list(_paths(values))
     except Exception:  # the page itself is at fault
         return ""
-    leaves = [path for path in leaves if path]
-    sections = [path for path in sections if path]
+    sections = [section for section, _ in paths if section]
+    leaves = [field for _, field in paths if field]
     for name, _, value in (arg.partition("=") for arg in fields if arg.startswith("--config.")):
         path = name.removeprefix("--config.")
         if path in sections:
@@ -189,7 +189,8 @@ def _wrong_override(page: str, fields: list[str]) -> str:
             return f"{name}: is a section of fields; set one of them, like --config.{example}"
         if path not in leaves:
             near = " or ".join(f"--config.{field}" for field in nearest_fields(path, leaves))
-            return f"{name}: no such field" + (f"; did you mean {near}?" if near else ".")
+            hint = f"; did you mean {near}?" if near else "."
+            return f"{name}: no such field{hint}"
     return ""
 
 
@@ -208,25 +209,24 @@ def nearest_fields(path: str, known: list[str]) -> list[str]:
     """Returns the fields that a wrong path may mean, by the first of these rules that finds any.
 
     Rules: the same last name or section, another library's name for it, the initials of its words
-      (`lr`), a similar path,
-    one of its words, a similar last name.
+    (`lr`), a similar path, one of its words, a similar last name.
     """
     wanted = path.split(".")[-1]
     last = {name: name.split(".")[-1] for name in known}
     spelled = difflib.get_close_matches(path, known, n=1, cutoff=0.75)
     similar = difflib.get_close_matches(wanted, last.values(), n=1, cutoff=0.75)
+
+    def is_same(name: str) -> bool:
+        return name.endswith((f".{wanted}", f".{wanted}.name")) or name == f"{wanted}.name"
+
+    def has_initials(name: str) -> bool:
+        words = last[name].split("_")
+        return len(words) > 1 and "".join(word[:1] for word in words) == wanted
+
     rules = (
-        [
-            name
-            for name in known
-            if name.endswith((f".{wanted}", f".{wanted}.name")) or name == f"{wanted}.name"
-        ],
+        [name for name in known if is_same(name)],
         [name for name in known if last[name] in ALIASES.get(wanted, ())],
-        [
-            name
-            for name in known
-            if "_" in last[name] and "".join(w[:1] for w in last[name].split("_")) == wanted
-        ],
+        [name for name in known if has_initials(name)],
         spelled,
         [name for name in known if wanted in last[name].split("_")],
         [name for name in known if last[name] in similar],
@@ -250,11 +250,11 @@ def read_text(file: str, flag: str) -> str:
       ConfigError: it cannot be read, is no text, or does not end; names the flag.
     """
     try:
-        name = Path(file).expanduser()
-        with (
-            contextlib.nullcontext(sys.stdin) if file == "-" else name.open(encoding="utf-8")
-        ) as lines:
-            text = lines.read(MOST_TEXT + 1)
+        if file == "-":
+            text = sys.stdin.read(MOST_TEXT + 1)
+        else:
+            with Path(file).expanduser().open(encoding="utf-8") as lines:
+                text = lines.read(MOST_TEXT + 1)
         text.encode()  # some locales read other bytes as surrogates
     except (OSError, UnicodeError) as error:
         raise ConfigError(f"{flag}: cannot be read as UTF-8 text ({error}).") from None
@@ -265,11 +265,11 @@ def read_text(file: str, flag: str) -> str:
 
 def path(value: str, rule: Callable[[Any], str] = is_local) -> str:
     """Parses a local file or folder, as an argparse type."""
-    if problem := is_text(value) or rule(value):
-        raise argparse.ArgumentTypeError(
-            f"{value if value.isprintable() and not SECRET.search(value) else shown(value)}:"
-            f" {problem.rstrip('.')}"
-        )
+    problem = is_text(value) or rule(value)
+    if problem:
+        is_safe = value.isprintable() and not SECRET.search(value)
+        name = value if is_safe else shown(value)
+        raise argparse.ArgumentTypeError(f"{name}: {problem.rstrip('.')}")
     return value
 
 
@@ -285,13 +285,10 @@ def new_file(*suffixes: str) -> Callable[[str], Path]:
         file = Path(path(value)).expanduser()
         if file.suffix not in suffixes:
             raise argparse.ArgumentTypeError(f"{value}: must end in {' or '.join(suffixes)}")
-        if file.is_dir() or not file.parent.is_dir():
-            problem = (
-                "is a folder; name a file"
-                if file.is_dir()
-                else "its folder does not exist; make it first"
-            )
-            raise argparse.ArgumentTypeError(f"{value}: {problem}")
+        if file.is_dir():
+            raise argparse.ArgumentTypeError(f"{value}: is a folder; name a file")
+        if not file.parent.is_dir():
+            raise argparse.ArgumentTypeError(f"{value}: its folder does not exist; make it first")
         return file
 
     return read
@@ -322,29 +319,26 @@ def integer(least: int, most: int = INT32) -> Callable[[str], int]:
 
 
 def print_stack() -> None:
-    """Prints the stack of the error in flight if the user asked for --debug."""
+    """Prints the stack of the current error with --debug."""
     if "--debug" in sys.argv and sys.exception() is not None:
         traceback.print_exc()
 
 
 def fail(message: Any, code: int, *, at_once: bool = False) -> NoReturn:
-    """Ends the program with one line on stderr, below the stack of the error in flight if the user
-    asked for --debug.
+    """Ends the program with one line on stderr; with --debug the current error's stack is above it.
 
     Args:
       at_once: skips exit handlers, which might fail for the same reason.
     """
-    # once a command has failed, time no longer matters
+    # Imported here, where time no longer matters.
     from flaxformer_lite.storage.stores import addressed
 
     print_stack()
-    said = " ".join(addressed(str(message)).split())
-    line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in said)
-    print(
-        f"error: {line if len(line) <= LONGEST else f'{line[:LONGEST]} ...'}",
-        file=sys.stderr,
-        flush=True,
-    )
+    text = " ".join(addressed(str(message)).split())
+    line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    if len(line) > LONGEST:
+        line = f"{line[:LONGEST]} ..."
+    print(f"error: {line}", file=sys.stderr, flush=True)
     if at_once:
         with contextlib.suppress(OSError):  # a full disk
             sys.stdout.flush()

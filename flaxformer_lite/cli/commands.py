@@ -121,13 +121,10 @@ eval "$(flaxformer_lite completion bash)"
 
 
 def examples(*names: str, most: int | None = None) -> str:
-    """Returns examples of commands, at most so many of each, in the way that this program was
-    started."""
+    """Returns examples of commands, at most `most` of each, as this program was started."""
     shown = ["examples:"]
     for name in names:
+        program = invocation.program(name)
         lines = [line for line in EXAMPLES.splitlines() if f"flaxformer_lite {name} " in line]
-        shown += [
-            f"  {line}".replace(f"flaxformer_lite {name}", invocation.program(name))
-            for line in lines[:most]
-        ]
+        shown += [f"  {line}".replace(f"flaxformer_lite {name}", program) for line in lines[:most]]
     return "\n".join(shown)

@@ -1,5 +1,4 @@
-"""Runs beside each other: their results, the fields in which their configs differ, and their
-held-out curves in one chart."""
+"""Compares runs: their results, the fields in which configs differ, and their held-out curves."""
 
 import argparse
 import math
@@ -60,18 +59,27 @@ def run(args: argparse.Namespace) -> None:
     fields = differences(runs)
     for note in notes:
         notice(note)
-    for head, *rows in (results, fields) if fields[1:] else (results,):
-        print_table(head, rows, right=range(1, len(head)))
-    if not fields[1:]:
+    _print(results)
+    if fields[1:]:
+        _print(fields)
+    else:
         print("no field of their configs differs")
     if args.output:
         draw(args.output, runs, metric, notes, results, fields)
         print(f"{args.output}: written")
 
 
+def _print(rows: Rows) -> None:
+    """Prints a table below the titles of its columns."""
+    head, *body = rows
+    print_table(head, body, right=range(1, len(head)))
+
+
 def read(folder: Path, given: Sequence[str], *, allow_plugins: bool = False) -> Run:
-    """Reads a workdir, whole or as a kill has left it; it is named after its folder if no other has
-    the same name."""
+    """Reads a workdir, of a run that has ended, goes on or was killed.
+
+    The run is named after its folder, unless another folder of `given` has the same name.
+    """
     if not workdir.is_workdir(folder):
         raise ConfigError(
             f"{folder}: no run has written a config.json there; pass the --workdir of a run."
@@ -83,18 +91,15 @@ def read(folder: Path, given: Sequence[str], *, allow_plugins: bool = False) -> 
         raise ConfigError(
             f"{folder}: metrics.jsonl has no evaluation yet; a run begins with one, once compiled."
         )
-    own = folder.resolve().name
-    name = (
-        own
-        if [Path(other).expanduser().resolve().name for other in given].count(own) == 1
-        else addressed(str(folder))
-    )
+    name = folder.resolve().name
+    names = [Path(other).expanduser().resolve().name for other in given]
+    if names.count(name) != 1:
+        name = addressed(str(folder))
     return Run(name, cfg, str(read_object(folder / "config.json").get("tokenizer")), history, held)
 
 
 def choose(runs: Sequence[Run]) -> tuple[Metric | None, list[str]]:
-    """Returns the metric to compare runs by, if they have one in common, and what a reader must
-    know of it."""
+    """Returns the metric to compare runs by, if they have one in common, and notes about it."""
     shown = runs[0].cfg.objective.shown
     common = [metric for metric in shown if all(run.values(metric) for run in runs)]
     objectives = {plugin_name(run.cfg.objective) for run in runs}
@@ -109,14 +114,14 @@ def choose(runs: Sequence[Run]) -> tuple[Metric | None, list[str]]:
         return None, [*notes, "they have no metric in common, so none is compared."]
     metric = common[0]
     if len({run.tokenizer for run in runs}) > 1:
-        per_byte = [metric for metric in common if metric.name == "bits_per_byte"]
-        metric = (per_byte or common)[0]
-        way = (
-            "; compared by bits per byte, which do not depend on them"
-            if per_byte
-            else ", and so what a token is"
-        )
-        notes.append(f"the tokenizers differ{way}.")
+        note = "the tokenizers differ, and so what a token is."
+        for other in common:
+            if other.name == "bits_per_byte":
+                metric = other
+                note = (
+                    "the tokenizers differ; compared by bits per byte, which do not depend on them."
+                )
+        notes.append(note)
     elif headlines != {metric.name}:
         notes.append(
             f"their headlines are {', '.join(sorted(headlines))}; compared by {metric.words}, which"
@@ -127,54 +132,42 @@ def choose(runs: Sequence[Run]) -> tuple[Metric | None, list[str]]:
 
 def summary(runs: Sequence[Run], metric: Metric | None) -> Rows:
     """Tabulates the runs, below the titles of the columns."""
-    label = f"held-out {metric.words}" if metric else ""
-    rows = [
-        [
-            "run",
-            "steps",
-            "tokens",
-            *([f"best {label}", "last"] if metric else []),
-            "tokens/s",
-            "parameters",
-        ]
-    ]
-    for one in runs:
-        speeds = [
-            (r["tokens_per_second"], r["step_seconds"])
-            for r in one.history
-            if "tokens_per_second" in r
-        ]
-        last = one.history[-1]["step"]
-        of = one.cfg.train.steps
-        row = [one.name, str(last) if last == of else f"{last} of {of}"]
-        row.append(f"{last * round(math.prod(speeds[-1])):,}" if speeds else UNKNOWN)
+    titles = ["run", "steps", "tokens"]
+    if metric:
+        titles += [f"best held-out {metric.words}", "last"]
+    rows = [[*titles, "tokens/s", "parameters"]]
+    for run in runs:
+        last = run.history[-1]["step"]
+        steps = run.cfg.train.steps
+        timed = [record for record in run.history if "tokens_per_second" in record]
+        tokens = UNKNOWN
+        speed = UNKNOWN
+        if timed:
+            tokens_per_step = timed[-1]["tokens_per_second"] * timed[-1]["step_seconds"]
+            tokens = f"{last * round(tokens_per_step):,}"
+            speed = f"{statistics.median(record['tokens_per_second'] for record in timed):,.0f}"
+        row = [run.name, str(last) if last == steps else f"{last} of {steps}", tokens]
         if metric:
-            values = one.values(metric)
+            values = run.values(metric)
             trained = [value for value in values if value[0]] or values  # as train.best counts
-            step, best = (max if metric.higher_is_better else min)(
-                trained, key=lambda value: value[1]
-            )
+            choose_best = max if metric.higher_is_better else min
+            step, best = choose_best(trained, key=lambda value: value[1])
             row += [f"{metric.show(best)} after {step:g}", metric.show(values[-1][1])]
-        row.append(f"{statistics.median(speed for speed, _ in speeds):,.0f}" if speeds else UNKNOWN)
-        count = sum(
-            math.prod(leaf.shape) for leaf in parameter_shapes(build_model(one.cfg.model)).values()
-        )
-        rows.append([*row, f"{count:,}"])
+        shapes = parameter_shapes(build_model(run.cfg.model)).values()
+        count = sum(math.prod(leaf.shape) for leaf in shapes)
+        rows.append([*row, speed, f"{count:,}"])
     return rows
 
 
 def differences(runs: Sequence[Run]) -> Rows:
-    """Tabulates the fields of the resolved configs that are not equal in all runs, below the titles
-    of the columns."""
-    configs = [flatten_dict(resume.plain(one.cfg), sep=".") for one in runs]
-    names = sorted(set().union(*configs))
-    rows = [
-        [name, *(repr(cfg[name]) if name in cfg else UNKNOWN for cfg in configs)] for name in names
-    ]
-    return [
-        ["differs", *(one.name for one in runs)],
-        *(row for row in rows if len(set(row[1:])) > 1),
-    ]
+    """Tabulates the fields in which resolved configs differ, below the titles of the columns."""
+    configs = [flatten_dict(resume.plain(run.cfg), sep=".") for run in runs]
+    rows = [["differs", *(run.name for run in runs)]]
+    for name in sorted(set().union(*configs)):
+        values = [repr(cfg[name]) if name in cfg else UNKNOWN for cfg in configs]
+        if len(set(values)) > 1:
+            rows.append([name, *values])
+    return rows
 
 
 def draw(
@@ -191,18 +184,18 @@ def draw(
             raise ConfigError(
                 f"--output={path}: there is no metric to draw; name a .html for the tables alone."
             )
-        plot.compared(path, {one.name: one.values(metric) for one in runs}, metric)
+        plot.compared(path, {run.name: run.values(metric) for run in runs}, metric)
         return
-    lines = (
-        [Line(one.name, one.values(metric), f"c{i}", dots=True) for i, one in enumerate(runs)]
-        if metric
-        else []
-    )
-    last = float(max(one.held[-1]["step"] for one in runs))
-    figure = chart(f"held-out {metric.words}", lines, last, tall=True) if metric else ""
+    figure = ""
+    if metric:
+        lines = []
+        for i, run in enumerate(runs):
+            lines.append(Line(run.name, run.values(metric), f"c{i}", dots=True))
+        last = float(max(run.held[-1]["step"] for run in runs))
+        figure = chart(f"held-out {metric.words}", lines, last, tall=True)
     sections = [
         ("Curves", figure),
         ("Runs", page.table(results[1:], results[0])),
         ("Fields that differ", page.table(fields[1:], fields[0], code=True)),
     ]
-    write_file(path, page.page(", ".join(one.name for one in runs), notes, sections))
+    write_file(path, page.page(", ".join(run.name for run in runs), notes, sections))

@@ -1,5 +1,7 @@
-"""Conversion of any checkpoint to published weights, one tensor at a time; the directory appears
-whole or not at all."""
+"""Converts any checkpoint to published weights, one tensor at a time.
+
+The directory appears once it is complete.
+"""
 
 import argparse
 import re
@@ -91,7 +93,7 @@ def write_adapter(
 
 
 class _Watched:
-    """A parameter that reports how many of its bytes are read."""
+    """A parameter that reports the bytes that are read of it."""
 
     def __init__(self, leaf: Any, advance: Callable[[int], None]):
         self.shape = leaf.shape
@@ -109,13 +111,9 @@ class _Watched:
 
 
 def _stored_dtype(source: Path) -> str:
-    """Returns the dtype of all tensors in a directory if we compute with it, else float32, which
-    can hold any of them."""
-    kinds = {
-        str(t.array.dtype)
-        for t in folder.open_weights(source).values()
-        if t.array.dtype.kind not in "iub"
-    }
+    """Returns the dtype of all tensors if there is one that we support, else float32."""
+    dtypes = [tensor.array.dtype for tensor in folder.open_weights(source).values()]
+    kinds = {str(dtype) for dtype in dtypes if dtype.kind not in "iub"}
     if len(kinds) == 1 and kinds <= set(DTYPES):
         return kinds.pop()
     notice(
@@ -125,10 +123,10 @@ def _stored_dtype(source: Path) -> str:
 
 
 def _bytes_of(size: str) -> int:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?B?)", size.upper())
-    if not found or not float(found[1]):
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?B?)", size.upper())
+    if not match or not float(match[1]):
         raise ConfigError(f"--shard_size={size}: must be a size like 500MB or 2GB.")
-    return int(float(found[1]) * UNITS[found[2].rstrip("B")])
+    return int(float(match[1]) * UNITS[match[2].rstrip("B")])
 
 
 def _size(leaf: Any) -> int:

@@ -1,5 +1,4 @@
-"""The command `data`: sizes and examples of the data that a config trains on, and its tokens made
-beforehand."""
+"""Shows the sizes and examples of a config's data, or tokenizes it beforehand."""
 
 import argparse
 import collections
@@ -35,7 +34,7 @@ SHARES = 1, 5, 25, 50, 75, 95, 99  # percentiles
 MOST_LABELS = 20  # listed with their numbers
 BAR = 40  # columns
 Rows = list[tuple[str, str]]
-# by the name of the source; the records are those of the training split
+# By the name of the source, with the records of the training split.
 Texts = Mapping[str, tuple[Corpus, Records]]
 
 
@@ -55,28 +54,23 @@ def run(args: argparse.Namespace) -> None:
     if args.what == "show":
         _show(out, data, args.rows, cfg.seed if args.seed is None else args.seed)
     elif args.what == "tokenize":
-        _print(out, _kept(data, seconds, begun))
+        _print(out, _cached(data, seconds, begun))
     else:
-        drawn = np.random.default_rng(0).permutation(data.num_examples)[:SAMPLE]
-        texts = _texts(data)
-        examples = [data.example(int(row), 0, number)["inputs"] for number, row in enumerate(drawn)]
-        _print(
-            out,
-            [
-                *_contents(data, texts, cfg.data.eval_path),
-                *_rows(data, cfg, examples),
-                ("time", f"{seconds:.1f} s to open"),
-            ],
-        )
-        if texts:
-            lengths = [np.diff(corpus.tokens["train"].offsets) for corpus, _ in texts.values()]
-            _histogram(out, "tokens of a document", np.concatenate(lengths))
-        else:
-            _histogram(
-                out,
-                "tokens of an example",
-                np.asarray([read for read, _ in map(_filled, examples)]),
-            )
+        _show_stats(out, data, cfg, seconds)
+
+
+def _show_stats(out: Console, data: Dataset, cfg: ExperimentConfig, seconds: float) -> None:
+    drawn = np.random.default_rng(0).permutation(data.num_examples)[:SAMPLE]
+    texts = _texts(data)
+    examples = [data.example(int(row), 0, number)["inputs"] for number, row in enumerate(drawn)]
+    rows = [*_contents(data, texts, cfg.data.eval_path), *_rows(data, cfg, examples)]
+    _print(out, [*rows, ("time", f"{seconds:.1f} s to open")])
+    if texts:
+        lengths = [np.diff(corpus.tokens["train"].offsets) for corpus, _ in texts.values()]
+        _histogram(out, "tokens of a document", np.concatenate(lengths))
+    else:
+        counts = [count for count, _ in map(_filled, examples)]
+        _histogram(out, "tokens of an example", np.asarray(counts))
 
 
 def _show(out: Console, data: Dataset, rows: int, seed: int) -> None:
@@ -84,9 +78,9 @@ def _show(out: Console, data: Dataset, rows: int, seed: int) -> None:
     rows = min(rows, data.held or rows)
     batch = next(iter(data.batches(batch_size=rows, seed=seed)))
     for row in range(rows):
-        example = {
-            side: {name: x[row] for name, x in arrays.items()} for side, arrays in batch.items()
-        }
+        example = {}
+        for side, arrays in batch.items():
+            example[side] = {name: x[row] for name, x in arrays.items()}
         out.print(f"row {row}", style="bold")
         _print(out, renderer.lines(example))
 
@@ -106,13 +100,13 @@ def _contents(data: Dataset, texts: Texts, eval_path: str) -> Rows:
     if data.corpus:
         source = data.corpus.source
         described = [("data", f"{source.where}: {source.kinds()} on disk")]
-        described += [("notice", source.unread())] if source.unread() else []
+        if source.unread():
+            described.append(("notice", source.unread()))
     bytes_of = np.asarray([len(piece) for piece in data.tokenizer.pieces()])
-    return described + [
-        (f"{name} {title}".lstrip(), value)
-        for (name, (corpus, records)) in texts.items()
-        for title, value in _sizes(corpus, records.counts, bytes_of, eval_path)
-    ]
+    for name, (corpus, records) in texts.items():
+        for title, value in _sizes(corpus, records.counts, bytes_of, eval_path):
+            described.append((f"{name} {title}".lstrip(), value))
+    return described
 
 
 def _sizes(corpus: Corpus, counts: np.ndarray, bytes_of: np.ndarray, eval_path: str) -> Rows:
@@ -128,16 +122,13 @@ def _sizes(corpus: Corpus, counts: np.ndarray, bytes_of: np.ndarray, eval_path: 
     elif documents["train"] == documents["eval"]:
         held_out = "the end of each"
     vocabulary = f"{np.count_nonzero(counts):,} of the {len(counts):,} in the vocabulary occur"
+    bytes_per_token = text / max(tokens["train"], 1)
+    tokens_per_byte = tokens["train"] / max(text, 1)
+    compression = f"{bytes_per_token:.2f} bytes a token, {tokens_per_byte:.3f} tokens a byte"
     return [
         ("documents", f"{documents['train']:,} to train on, {held_out} held out"),
         ("tokens", f"{tokens['train']:,} to train on, {tokens['eval']:,} held out; {vocabulary}"),
-        (
-            "text",
-            (
-                f"{text:,} bytes to train on: {text / max(tokens['train'], 1):.2f} bytes a token,"
-                f" {tokens['train'] / max(text, 1):.3f} tokens a byte"
-            ),
-        ),
+        ("text", f"{text:,} bytes to train on: {compression}"),
     ]
 
 
@@ -165,9 +156,9 @@ def _rows(data: Dataset, cfg: ExperimentConfig, examples: list[Any]) -> Rows:
     steps = with_steps(cfg, train, data.held).train.steps
     records = data.records
     epochs = "" if data.mixture else f": {cfg.train.epochs or steps * size / train:.3g} epochs"
-    lengths = f"{records.length} tokens" + (
-        f" and {records.target_length}" if records.target_length else ""
-    )
+    lengths = f"{records.length} tokens"
+    if records.target_length:
+        lengths += f" and {records.target_length}"
     held_out = f"{len(data.splits['eval']):,} held out"
     return [
         (
@@ -181,44 +172,44 @@ def _rows(data: Dataset, cfg: ExperimentConfig, examples: list[Any]) -> Rows:
 
 
 def _packed(data: Dataset, cfg: ExperimentConfig) -> Rows:
-    """Returns what a run on one device computes of batches of labelled rows."""
-    one = {"data": 1, "fsdp": 1, "context": 1}
-    return packing.packers(cfg, build_model(cfg.model), one, data)[1]
+    """Describes the packing of labelled rows in a run on one device."""
+    single = {"data": 1, "fsdp": 1, "context": 1}
+    _, described = packing.packers(cfg, build_model(cfg.model), single, data)
+    return described
 
 
 def _filled(inputs: Mapping[str, np.ndarray]) -> tuple[int, int]:
-    """Returns how many tokens an example has, and its room for them."""
+    """Returns the number of tokens of an example, and its size with padding."""
     ids = [name for name in ("input_ids", "decoder_input_ids") if name in inputs]
     parts = [parts_of(name, inputs) for name in ids]
     return sum(int((part > 0).sum()) for part in parts), sum(part.size for part in parts)
 
 
-def _histogram(out: Console, title: str, found: np.ndarray) -> None:
-    """Prints percentiles, and how many lengths lie between powers of two."""
-    out.print(f"\n{title}: mean {found.mean():,.1f}, longest {found.max():,}")
-    lengths = np.percentile(found, SHARES)
-    out.print(
-        "  ".join(f"{share}% {round(at):,}" for share, at in zip(SHARES, lengths, strict=True))
-    )
-    powers = np.bincount(np.log2(np.maximum(found, 1)).astype(int))
-    for power in range(int(np.flatnonzero(powers)[0]), len(powers)):
-        bar = "█" * round(BAR * powers[power] / powers.max())
-        out.print(
-            f"{2**power:>11,} to {2 ** (power + 1) - 1:>11,} {powers[power]:>12,} {bar}".rstrip()
-        )
+def _histogram(out: Console, title: str, lengths: np.ndarray) -> None:
+    """Prints percentiles, and the number of lengths between powers of two."""
+    out.print(f"\n{title}: mean {lengths.mean():,.1f}, longest {lengths.max():,}")
+    percentiles = zip(SHARES, np.percentile(lengths, SHARES), strict=True)
+    out.print("  ".join(f"{share}% {round(length):,}" for share, length in percentiles))
+    counts = np.bincount(np.log2(np.maximum(lengths, 1)).astype(int))
+    for power in range(int(np.flatnonzero(counts)[0]), len(counts)):
+        bar = "█" * round(BAR * counts[power] / counts.max())
+        span = f"{2**power:>11,} to {2 ** (power + 1) - 1:>11,}"
+        out.print(f"{span} {counts[power]:>12,} {bar}".rstrip())
 
 
-def _kept(data: Dataset, seconds: float, begun: float) -> Rows:
-    if not (texts := _texts(data)):
-        return [*data.described[:1], ("kept", _kept_rows(data))]
+def _cached(data: Dataset, seconds: float, begun: float) -> Rows:
+    texts = _texts(data)
+    if not texts:
+        return [*data.described[:1], ("kept", _cached_rows(data))]
     rows = []
     size = 0
     for name, (corpus, _) in texts.items():
         ids = [tokens.ids for tokens in corpus.tokens.values()]
         folder = Path(next(str(x.filename) for x in ids if isinstance(x, np.memmap))).parent
-        made = folder.stat().st_mtime >= begun
-        size += made * corpus.source.size
-        how = "made" if made else "there already"
+        is_new = folder.stat().st_mtime >= begun
+        if is_new:
+            size += corpus.source.size
+        how = "made" if is_new else "there already"
         rows += [
             (f"{name} data".lstrip(), f"{corpus.source.where}: {corpus.source.kinds()}"),
             ("", f"{sum(map(len, ids)):,} tokens, {how}: {folder}"),
@@ -231,13 +222,10 @@ def _kept(data: Dataset, seconds: float, begun: float) -> Rows:
     ]
 
 
-def _kept_rows(data: Dataset) -> str:
-    """Describes where the tokens of a table are."""
-    folders = [
-        str(part.features.folder)
-        for part in data.splits.values()
-        if isinstance(part.features, StoredFeatures)
-    ]
+def _cached_rows(data: Dataset) -> str:
+    """Returns the folders with the tokens of a table."""
+    features = [part.features for part in data.splits.values()]
+    folders = [str(part.folder) for part in features if isinstance(part, StoredFeatures)]
     if folders:
         return ", ".join(folders)
     size = f"{table.SMALL >> 20} MiB"

@@ -2,6 +2,7 @@
 
 import argparse
 import functools
+import math
 
 import jax
 import numpy as np
@@ -14,9 +15,8 @@ from flaxformer_lite.nn.functions.pooling import first_token, mean_pool
 from flaxformer_lite.open_model import load_sentence_layers
 from flaxformer_lite.pretrained.sentences import SentenceLayers
 
-# texts at a time, and the multiple that lengths are rounded up to: few shapes are compiled
-BATCH = 32
-STEP = 16
+BATCH = 32  # texts at a time
+STEP = 16  # lengths are rounded up to a multiple of this, so that few shapes are compiled
 MOST = 12  # most texts with similarities that fit on a screen
 
 
@@ -48,32 +48,34 @@ def embed(
     Args:
       opened: an encoder, or an encoder-decoder to use the encoder of.
       texts: the texts.
-      layers: what follows the encoder, and the model's prompts.
-      prompt: what is put before each text; None is the model's default prompt, if it has one.
+      layers: the layers after the encoder, and the model's prompts.
+      prompt: a prefix of each text; None is the model's default prompt, if it has one.
     """
-    before = layers.prompt() if prompt is None else prompt
-    texts = [before + text for text in texts]
+    prefix = layers.prompt() if prompt is None else prompt
+    texts = [prefix + text for text in texts]
     if not opened.cfg.encoder_layers:
         raise ConfigError(
             f"family={opened.cfg.family!r}: has no encoder; embed needs one (BERT, RoBERTa, T5,"
             " ...)."
         )
     limit = limit_of(layers, opened)
-    rows = [
-        check_vocabulary(opened, opened.tokenizer.encode(text, max_length=limit)) for text in texts
-    ]
-    cut = sum(
-        len(row) == limit and len(opened.tokenizer.encode(text)) > limit
-        for row, text in zip(rows, texts, strict=True)
-    )
+    rows = []
+    cut = 0
+    for text in texts:
+        ids = check_vocabulary(opened, opened.tokenizer.encode(text, max_length=limit))
+        rows.append(ids)
+        if len(ids) == limit and len(opened.tokenizer.encode(text)) > limit:
+            cut += 1
     if cut:
         notice(f"{cut} of {len(texts)} texts are longer than {limit} tokens, and cut there.")
     vectors = np.zeros((len(texts), opened.cfg.d_model), np.float32)
     order = sorted(range(len(texts)), key=lambda i: len(rows[i]))
     for start in range(0, len(order), BATCH):
         chosen = order[start : start + BATCH]
-        width = -(-max(1, *(len(rows[i]) for i in chosen)) // STEP) * STEP
-        width = min(width, opened.cfg.max_length) if opened.cfg.has_position_table else width
+        most = max(1, *(len(rows[i]) for i in chosen))
+        width = math.ceil(most / STEP) * STEP
+        if opened.cfg.has_position_table:
+            width = min(width, opened.cfg.max_length)
         ids_BT = np.full((min(BATCH, len(order)), width), opened.tokenizer.pad_id, np.int32)
         mask_BT = np.zeros_like(ids_BT)
         for row, i in enumerate(chosen):
@@ -91,13 +93,10 @@ def _pooled(model, first, params, ids_BT, mask_BT):
 
 
 def limit_of(layers: SentenceLayers, opened: Opened) -> int | None:
-    """Returns the longest text in tokens: the least limit of sentence-transformers, the tokenizer
-    and the model."""
-    limits = (
-        layers.limit,
-        opened.tokenizer.max_length,
-        opened.cfg.has_position_table and opened.cfg.max_length,
-    )
+    """Returns the most tokens of a text, by sentence-transformers, the tokenizer and the model."""
+    limits = [layers.limit, opened.tokenizer.max_length]
+    if opened.cfg.has_position_table:
+        limits.append(opened.cfg.max_length)
     return min(filter(None, limits), default=None)
 
 
@@ -108,7 +107,7 @@ def _print(texts: list[str], vectors: np.ndarray) -> None:
         )
     units = SentenceLayers().finish(vectors)
     numbers = [str(i + 1) for i in range(len(texts))]
-    rows = zip(
-        numbers, *(map("{:.4f}".format, column) for column in units @ units.T), texts, strict=True
-    )
+    rows = []
+    for number, cosines, text in zip(numbers, units @ units.T, texts, strict=True):
+        rows.append([number, *(f"{cosine:.4f}" for cosine in cosines), text])
     print_table(["", *numbers, ""], rows, right=range(1, len(texts) + 1))

@@ -40,13 +40,15 @@ def run(args: argparse.Namespace) -> None:
         write_rows(args.output, predicted(data, predictions), escape_formulas=args.escape_formulas)
     breakdown = objective.breakdown(predictions, np.arange(data.num_examples), data)
     if args.json:
-        known: dict[str, Any] = {"baseline": dict([baseline])} if baseline else {}
-        tables = {
-            table.title: [dict(zip(table.head, row, strict=True)) for row in table.rows]
-            for table in breakdown
-        }
-        found = known | ({"breakdown": tables} if tables else {})
-        print(json.dumps({"examples": data.num_examples, **metrics, **found}))
+        result: dict[str, Any] = {"examples": data.num_examples, **metrics}
+        if baseline:
+            result["baseline"] = dict([baseline])
+        if breakdown:
+            result["breakdown"] = {
+                table.title: [dict(zip(table.head, row, strict=True)) for row in table.rows]
+                for table in breakdown
+            }
+        print(json.dumps(result))
         return
     known_metrics = [metric for metric in objective.shown if metric.name in metrics]
     rows = [[metric.words, metric.show(metrics[metric.name]), ""] for metric in known_metrics]

@@ -1,5 +1,7 @@
-"""Errors in one line with the way out. What libraries print around them goes to a log, and --debug
-shows the stack."""
+"""Describes errors in one line with the way out.
+
+What libraries print about them goes to a log, and --debug shows the stack.
+"""
 
 import contextlib
 import errno
@@ -22,67 +24,63 @@ DEBUG = "--debug shows the stack."
 
 
 def explain(error: BaseException, smaller: str = SMALLER) -> tuple[str, int]:
-    """Returns one line about an error, and the exit code: 2 for what the user can mend, else 1.
+    """Returns one line about an error, and the exit code: 2 for bad input, else 1.
 
     Args:
-      error: anything that ended a command.
-      smaller: the way out where memory ends.
+      error: the error that ended a command.
+      smaller: the way out if memory is exhausted.
     """
     if isinstance(error, ConfigError):
         return str(error), BAD_INPUT
     if isinstance(error, KeyboardInterrupt):
         return "interrupted.", 130
-    # once a command has failed, time no longer matters
+    # Imported here, where time no longer matters.
     from flaxformer_lite.checkpoints.manager import CheckpointError
     from flaxformer_lite.pretrained.safetensors import WeightsError
 
-    said = first_line(error)
-    if isinstance(error, (WeightsError, CheckpointError)):
-        return said, BAD_INPUT if isinstance(error, WeightsError) else FAILED
-    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-    if full or DISK.search(said):
-        return (
-            f"the disk is full ({said}); free some space, and run the same command again.",
-            FAILED,
-        )
-    if isinstance(error, MemoryError) or MEMORY.search(said):
-        return f"out of memory ({said or 'of this machine'}); {smaller}", FAILED
+    message = first_line(error)
+    if isinstance(error, WeightsError):
+        return message, BAD_INPUT
+    if isinstance(error, CheckpointError):
+        return message, FAILED
+    is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    if is_full or DISK.search(message):
+        line = f"the disk is full ({message}); free some space, and run the same command again."
+        return line, FAILED
+    if isinstance(error, MemoryError) or MEMORY.search(message):
+        return f"out of memory ({message or 'of this machine'}); {smaller}", FAILED
     if isinstance(error, OSError):
-        return said, FAILED
+        return message, FAILED
     if isinstance(error, RecursionError):
-        return f"something is nested too deeply ({said}); {DEBUG}", FAILED
-    return f"{type(error).__name__}: {said or 'no message'}; {DEBUG}", FAILED
+        return f"something is nested too deeply ({message}); {DEBUG}", FAILED
+    return f"{type(error).__name__}: {message or 'no message'}; {DEBUG}", FAILED
 
 
 def first_line(error: BaseException) -> str:
-    """Returns the first line of an error's message; of an OSError, with the name of its file."""
+    """Returns the first line of an error's message; an OSError's includes the name of its file."""
     try:
         return next(iter(str(error).strip().splitlines()), "")
-    except (
-        Exception
-    ):  # messages may hold what Python cannot print, such as integers of 5,000 digits
+    except Exception:  # Python cannot print some arguments, such as integers of 5,000 digits
         return ""
 
 
 class _LogFile(logging.FileHandler):
-    """A log that is given up where it cannot be written, on a full disk or before there is a
-    workdir."""
+    """A log that is dropped if it cannot be written: on a full disk, or without a workdir."""
 
     def emit(self, record: logging.LogRecord) -> None:
         with contextlib.suppress(OSError):
             super().emit(record)
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Says nothing, where logging would print a stack."""
+        """Prints nothing, unlike logging, which prints a stack."""
 
 
 @contextlib.contextmanager
-def logged(path: Path, *told: type[BaseException]) -> Iterator[None]:
-    """Sends what libraries say of errors in threads and callbacks to a file, which is made when it
-    is needed.
+def logged(path: Path, *explained: type[BaseException]) -> Iterator[None]:
+    """Sends what libraries print about errors in threads and callbacks to a file.
 
-    So does the stack of the error that ends the block, unless it is one of `told`, whose messages
-    are all one needs.
+    The file is created on demand. The stack of the error that ends the block goes there too, unless
+    it is one of `explained`, whose message suffices.
     """
     threads = threading.excepthook
     callbacks = sys.unraisablehook
@@ -109,7 +107,7 @@ def logged(path: Path, *told: type[BaseException]) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if not isinstance(error, (*told, ConfigError, SystemExit, KeyboardInterrupt)):
+        if not isinstance(error, (*explained, ConfigError, SystemExit, KeyboardInterrupt)):
             write(type(error), error, error.__traceback__)
         raise
     finally:

@@ -29,25 +29,23 @@ def run(args: argparse.Namespace) -> None:
             " head."
         )
     guesses = fill(opened, args.text, args.top_k)
-    for number, found in enumerate(guesses, start=1):
+    for number, best in enumerate(guesses, start=1):
         if len(guesses) > 1:
             print(f"mask {number}")
-        for token, probability in found:
+        for token, probability in best:
             print(f"{probability:7.4f}  {shown(token)}")
 
 
 def fill(opened: Opened, text: str, top_k: int) -> list[list[tuple[str, float]]]:
-    """Returns, for each mask in the text, the likeliest tokens and their probabilities, the
-    likeliest first."""
+    """Returns the likeliest tokens and their probabilities for each mask, the likeliest first."""
     tokenizer = opened.tokenizer
     cfg = opened.cfg
     if "mask" not in tokenizer.ids:
         raise ConfigError("this model's tokenizer has no mask token.")
-    ids = check_vocabulary(
-        opened, tokenizer.encode(text.replace("[MASK]", tokenizer.tokens["mask"]))
-    )
-    places = [at for at, i in enumerate(ids) if i == tokenizer.ids["mask"]]
-    if not places:
+    masked = text.replace("[MASK]", tokenizer.tokens["mask"])
+    ids = check_vocabulary(opened, tokenizer.encode(masked))
+    positions = [at for at, i in enumerate(ids) if i == tokenizer.ids["mask"]]
+    if not positions:
         raise ConfigError("the text has no mask; put [MASK] where a word is to be guessed.")
     if cfg.has_position_table and len(ids) > cfg.max_length:
         raise ConfigError(
@@ -56,28 +54,27 @@ def fill(opened: Opened, text: str, top_k: int) -> list[list[tuple[str, float]]]
         )
     output = opened.model.apply({"params": opened.params}, np.asarray([ids], np.int32))
     logits_TV = (output.logits if cfg.head == "masked_lm" else output.prediction_logits)[0]
-    probabilities_MV = np.asarray(
-        jax.nn.softmax(logits_TV[np.asarray(places)].astype("float32"), axis=-1)
-    )
+    logits_MV = logits_TV[np.asarray(positions)].astype("float32")
+    probabilities_MV = np.asarray(jax.nn.softmax(logits_MV, axis=-1))
     return [_best(opened, row_V, top_k) for row_V in probabilities_MV]
 
 
 def _best(opened: Opened, row_V: np.ndarray, top_k: int) -> list[tuple[str, float]]:
     known_V = row_V[: opened.tokenizer.vocab_size]
     best = np.argsort(-known_V, kind="stable")[:top_k]
-    tokens = [opened.tokenizer.token(i) for i in best]
-    return [
-        (token.strip() or repr(token), float(known_V[i]))
-        for token, i in zip(tokens, best, strict=True)
-    ]
+    guesses = []
+    for i in best:
+        token = opened.tokenizer.token(i)
+        guesses.append((token.strip() or repr(token), float(known_V[i])))
+    return guesses
 
 
 def _head(path: str) -> str | None:
-    """Returns the masked-LM head, even if config.json names a larger one; None for a workdir, which
-    knows its head."""
+    """Returns the masked-LM head, even if config.json names a larger one.
+
+    None for a workdir, which has one head, and for a config that names none.
+    """
     where = folder_of(path)
-    return (
-        None
-        if is_workdir(where) or not folder.read_config(where).get("architectures")
-        else "masked_lm"
-    )
+    if is_workdir(where) or not folder.read_config(where).get("architectures"):
+        return None
+    return "masked_lm"

@@ -16,13 +16,15 @@ from flaxformer_lite.pretrained import chat
 
 NEW_TOKENS = 64  # default
 SEARCH = ("num_beams", "length_penalty", "early_stopping")
-UNFINISHED = "\ufffd"  # the text of a character's first bytes
+UNFINISHED = "\ufffd"  # how an incomplete character is decoded
 
 
 def run(args: argparse.Namespace) -> None:
     """Writes a continuation of each prompt."""
-    names = ("max_new_tokens", *(name for name, *_ in SETTINGS))
-    options = {name: value for name in names if (value := getattr(args, name)) is not None}
+    options = {}
+    for name in ("max_new_tokens", *(name for name, *_ in SETTINGS)):
+        if getattr(args, name) is not None:
+            options[name] = getattr(args, name)
     settings(**{"max_new_tokens": NEW_TOKENS} | options)  # before a model is read
     if args.stream and (len(args.prompt) > 1 or options.get("num_return_sequences", 1) > 1):
         raise ConfigError(
@@ -57,15 +59,13 @@ def run(args: argparse.Namespace) -> None:
 
 
 def what_fits(opened: Opened, prompts: list[list[int]]) -> int:
-    """Returns the default number of tokens to write: NEW_TOKENS, or as many as the model's
-    positions leave room for."""
+    """Returns the default number of new tokens: NEW_TOKENS, or fewer if positions run out."""
     taken = 1 if is_encoder_decoder(opened.cfg) else max(map(len, prompts))
     return max(1, min(NEW_TOKENS, longest(opened.cfg) - taken))
 
 
 def encode(opened: Opened, text: str, args: argparse.Namespace) -> list[int]:
-    """Encodes a prompt with special tokens, or renders it by the chat template, which contains its
-    own."""
+    """Encodes a prompt with special tokens, or by the chat template, which has its own."""
     tokenizer = opened.tokenizer
     if args.chat:
         system = [{"role": "system", "content": args.system}] if args.system is not None else []

@@ -29,8 +29,7 @@ class Contents(NamedTuple):
       form: "safetensors", "Flax msgpack" or "training workdir, step 30".
       cfg: the config, or None if the model is not supported.
       why: the reason if `cfg` is None.
-      tensors: by name; each has a shape and a dtype, and becomes an array by np.asarray or its
-        `read`.
+      tensors: by name; each has a shape and a dtype; its `read` or np.asarray returns an array.
     """
 
     form: str
@@ -66,7 +65,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def read(where: Path, family: str | None = None, *, allow_plugins: bool = False) -> Contents:
-    """Opens the tensors of a directory; safetensors are not read yet."""
+    """Opens the tensors of a directory; safetensors are read lazily."""
     if workdir.is_workdir(where):
         run = workdir.read_run(where, allow_plugins=allow_plugins)
         for what in run.notices:
@@ -88,31 +87,31 @@ def read(where: Path, family: str | None = None, *, allow_plugins: bool = False)
 
 
 def published_names(cfg: ModelConfig, params: dict) -> Mapping[str, Any]:
-    """Returns tensors as save_pretrained would write them, or parameters by their own paths if it
-    cannot; the factors of an adapter, which it would merge, stand beside them by their own."""
+    """Returns tensors as save_pretrained would write them, or parameters by path if it cannot.
+
+    The factors of an adapter, which it would merge, keep their paths.
+    """
     family = registry.resolve("models", cfg.family)
     flat = flatten_dict(params, sep="/")
     factors = cfg.adapter.factors if cfg.adapter is not None else ()
-    beside = {name: leaf for name, leaf in flat.items() if name.rpartition("/")[2] in factors}
-    own = {name: leaf for name, leaf in flat.items() if name not in beside}
+    adapter = {name: leaf for name, leaf in flat.items() if name.rpartition("/")[2] in factors}
+    base = {name: leaf for name, leaf in flat.items() if name not in adapter}
     if hasattr(family, "PUBLISHED"):
         try:
             hf_config.write_config(family, cfg)
-            return published_tensors(family.PUBLISHED, cfg, own) | beside
+            return published_tensors(family.PUBLISHED, cfg, base) | adapter
         except ConfigError as error:
             notice(f"own parameter names, as there is no published form ({error})")
     return flat
 
 
 def checksum(tensors: Mapping[str, Any]) -> str:
-    """Computes SHA-256 over names, dtypes, shapes and contents, sorted by name; one tensor is in
-    memory at a time."""
+    """Computes SHA-256 over names, dtypes, shapes and contents, one tensor in memory at a time."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name]
-        array = np.ascontiguousarray(
-            tensor.read() if hasattr(tensor, "read") else np.asarray(tensor)
-        )
+        values = tensor.read() if hasattr(tensor, "read") else np.asarray(tensor)
+        array = np.ascontiguousarray(values)
         digest.update(f"{name} {array.dtype} {list(array.shape)}\n".encode())
         digest.update(array.reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
@@ -127,13 +126,11 @@ def _about(cfg: ModelConfig | None) -> dict[str, str]:
     if cfg.kv_heads != cfg.num_heads:
         heads += f" ({cfg.kv_heads} for keys and values)"
     mixers = [heads if name == "attention" else name for name in cfg.mixer_names]
-    sizes = [
-        depth,
-        f"width {cfg.d_model}",
-        *mixers,
-        *([f"mlp {cfg.mlp_dim}"] if cfg.mlp != "none" else []),
-    ]
-    sizes = sizes if depth else [f"width {cfg.d_model}"]
+    sizes = [f"width {cfg.d_model}"]
+    if depth:
+        sizes = [depth, *sizes, *mixers]
+        if cfg.mlp != "none":
+            sizes.append(f"mlp {cfg.mlp_dim}")
     positions = plugin_name(cfg.position)
     if cfg.has_position_table:
         positions += f", up to {cfg.max_length}"
@@ -146,8 +143,10 @@ def _about(cfg: ModelConfig | None) -> dict[str, str]:
 
 
 def _folded(sizes: Mapping[str, tuple], every: bool) -> Iterable[tuple[str, int, tuple]]:
-    """Yields (label, count, (shape, dtype)); tensors that differ only in a layer's number share a
-    label, h.{0-11}.ln."""
+    """Yields (label, count, (shape, dtype)).
+
+    Tensors that differ only in a layer's number share a label, h.{0-11}.ln, unless `every`.
+    """
     groups: dict[tuple, list[str]] = {}
     for name, size in sizes.items():
         groups.setdefault((name if every else NUMBER.sub("{}", name), size), []).append(name)
@@ -156,7 +155,11 @@ def _folded(sizes: Mapping[str, tuple], every: bool) -> Iterable[tuple[str, int,
 
 
 def _label(names: list[str]) -> str:
-    """Returns names that differ only in the numbers of layers as one."""
-    numbers = [sorted(places, key=int) for places in zip(*map(NUMBER.findall, names), strict=True)]
-    spans = iter([n[0] if n[0] == n[-1] else f"{{{n[0]}-{n[-1]}}}" for n in numbers])
-    return NUMBER.sub(lambda _: next(spans), names[0])
+    """Merges names that differ only in the numbers of layers."""
+    spans = []
+    for numbers in zip(*map(NUMBER.findall, names), strict=True):
+        first = min(numbers, key=int)
+        last = max(numbers, key=int)
+        spans.append(first if first == last else f"{{{first}-{last}}}")
+    remaining = iter(spans)
+    return NUMBER.sub(lambda _: next(remaining), names[0])

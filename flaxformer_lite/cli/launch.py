@@ -27,8 +27,7 @@ from flaxformer_lite.storage.lock import release_held
 from flaxformer_lite.storage.objects import Objects
 from flaxformer_lite.storage.stores import StorageError, addressed, is_url
 
-# in the workdir: what libraries print of errors, and the stack of the one that ended the run
-LOG = "errors.log"
+LOG = "errors.log"  # in the workdir: messages of libraries, and the stack of the final error
 SMALLER = (
     "lower train.batch_size, raise train.accumulate or train.loss_chunks, or set model.remat=full."
 )
@@ -57,11 +56,9 @@ def main(
       **how_to_join: arguments of runtime.join.join.
     """
     group = ALONE
-    log = (
-        Path(workdir, LOG)
-        if not is_url(workdir)
-        else Path(tempfile.mkdtemp(prefix="flaxformer_lite-"), LOG)
-    )
+    log = Path(workdir, LOG)
+    if is_url(workdir):
+        log = Path(tempfile.mkdtemp(prefix="flaxformer_lite-"), LOG)
 
     def end(received: signal.Signals) -> None:
         what = "interrupted" if received == signal.SIGINT else f"{received.name}: ended at once"
@@ -70,7 +67,7 @@ def main(
             release_held()
             _end(group, f"{what}; {CONTINUES}", 128 + received, at_once=True)
         finally:
-            os._exit(128 + received)  # where nobody reads stderr
+            os._exit(128 + received)  # even if stderr is closed
 
     with Interrupt(end) as interrupt:
         versions.notice_untested()
@@ -86,9 +83,7 @@ def main(
             group.close()
         except (SystemExit, GeneratorExit):
             raise
-        except (
-            BaseException
-        ) as error:  # a library written in Rust raises no Exception when it panics
+        except BaseException as error:  # a library written in Rust raises no Exception on panic
             message, code, at_once = explain(error, workdir, group)
             if is_url(workdir) and group.first and log.exists():
                 with contextlib.suppress(StorageError):
@@ -97,21 +92,22 @@ def main(
             _remove_folder(log, workdir)
             _end(group, message, code, at_once=at_once)
     _remove_folder(log, workdir)
-    if caught and (code := 128 + signal.SIGINT if caught == "SIGINT" else stopped_code):
+    code = stopped_code if caught else 0
+    if caught == "SIGINT":
+        code = 128 + signal.SIGINT
+    if code:
         sys.exit(code)
 
 
 def _remove_folder(log: Path, workdir: str) -> None:
-    """Removes the temporary folder of a log that is kept with a run in a store, unless it holds the
-    log still."""
+    """Removes the temporary folder of a store run's log, unless it still holds the log."""
     if is_url(workdir):
         with contextlib.suppress(OSError):
             log.parent.rmdir()
 
 
 def explain(error: BaseException, workdir: str, group: Processes) -> tuple[str, int, bool]:
-    """Returns the message about the end of a run, its exit code, and whether exit handlers might
-    fail as well."""
+    """Returns a failed run's message, exit code, and whether exit handlers might fail as well."""
     match error:
         case ConfigError():
             return str(error), command_line.BAD_INPUT, False

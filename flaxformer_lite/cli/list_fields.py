@@ -106,11 +106,10 @@ def _one_of(names: Sequence[str]) -> str:
 
 def _type(hint: Any) -> str:
     kind = plain(hint)
-    name = (
-        f"tuple of {_type(typing.get_args(kind)[0])}"
-        if typing.get_origin(kind) is tuple
-        else kind.__name__
-    )
+    if typing.get_origin(kind) is tuple:
+        name = f"tuple of {_type(typing.get_args(kind)[0])}"
+    else:
+        name = kind.__name__
     return f"{name} or None" if is_optional(hint) else name
 
 

@@ -1,4 +1,4 @@
-"""A page, or a figure, of what a model computes inside on one text."""
+"""Writes a page, or a figure, of what a model computes on one text."""
 
 import argparse
 import textwrap
@@ -52,8 +52,10 @@ def run(args: argparse.Namespace) -> None:
 
 
 def encode(opened: Opened, text: str, flag: str, limit: int, **options: Any) -> list[int]:
-    """Encodes a text as at most `limit` tokens, or as many as the model has positions, and says if
-    it is cut."""
+    """Encodes a text as at most `limit` tokens, or fewer if the model's positions run out.
+
+    A truncated text gets a notice.
+    """
     limit = min(limit, longest(opened.cfg), opened.tokenizer.max_length or limit)
     ids = check_vocabulary(opened, opened.tokenizer.encode(text, **options))
     if not ids:
@@ -67,8 +69,7 @@ def encode(opened: Opened, text: str, flag: str, limit: int, **options: Any) -> 
 
 
 def target_of(opened: Opened, ids: list[int], args: argparse.Namespace) -> list[int]:
-    """Returns the tokens of --target or, for an encoder-decoder, of the model's own greedy
-    answer."""
+    """Returns the tokens of --target; by default an encoder-decoder's greedy answer."""
     stacks = running_stacks(opened.model)
     room = longest(opened.cfg) - len(ids)
     if args.prefix_lm and stacks != ("decoder",):
@@ -80,18 +81,16 @@ def target_of(opened: Opened, ids: list[int], args: argparse.Namespace) -> list[
             f"--target: this {opened.cfg.family} has no decoder that could read it; leave it out."
         )
     if args.target is not None and stacks == ("decoder",):
-        return (
-            encode(opened, args.target, "target", min(args.max_tokens, room), special_tokens=False)
-            if room
-            else []
-        )
+        if not room:
+            return []
+        limit = min(args.max_tokens, room)
+        return encode(opened, args.target, "target", limit, special_tokens=False)
     if args.target is not None:
         return encode(opened, args.target, "target", args.max_tokens)
     if len(stacks) == 1:
         return []
     if opened.cfg.head not in opened.model.vocab_heads:
-        # without a head there is no answer; BART's decoder, for example, reads the text itself
-        return ids
+        return ids  # without a head there is no answer; the decoder reads the text, as in BART
     most = min(args.max_tokens, longest(opened.cfg) - 1)
     settings = with_published(
         args.model, opened, {"max_new_tokens": most, "temperature": 0, "num_beams": 1}
@@ -102,7 +101,7 @@ def target_of(opened: Opened, ids: list[int], args: argparse.Namespace) -> list[
 
 
 def save(output: Path, inside: Inside, opened: Opened, title: str) -> None:
-    """Writes the record in the form of the file's suffix."""
+    """Writes a page or a figure, by the file's suffix."""
     if output.suffix != ".html" and not inside.attentions:
         raise ConfigError(
             f"--output={output}: a figure shows attention, and this model has none; name a .html"
@@ -120,9 +119,8 @@ def save(output: Path, inside: Inside, opened: Opened, title: str) -> None:
     }
     try:
         if output.suffix == ".html":
-            write_file(
-                output, render(inside, opened.tokenizer.token, title=title, facts=facts).encode()
-            )
+            page = render(inside, opened.tokenizer.token, title=title, facts=facts)
+            write_file(output, page.encode())
         else:
             save_figure(output, inside.attentions, title)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Printing of plans, as text or JSON."""
+"""Prints plans, as text or JSON."""
 
 import argparse
 import functools
@@ -41,14 +41,13 @@ def run(args: argparse.Namespace) -> None:
 def _search(args: argparse.Namespace, cfg: ExperimentConfig, machine: topology.Topology) -> None:
     compiler = not args.analytic
     say = functools.partial(print, file=sys.stderr, flush=True)
-    found = search.search(cfg, machine, compiles=args.compiles, compiler=compiler, say=say)
+    candidates = search.search(cfg, machine, compiles=args.compiles, compiler=compiler, say=say)
     if args.json:
-        print(
-            json.dumps([{"overrides": one.overrides, **one.plan.json()} for one in found], indent=2)
-        )
+        plans = [{"overrides": each.overrides, **each.plan.json()} for each in candidates]
+        print(json.dumps(plans, indent=2))
     else:
-        _print(report.ranking(found))
-    if not found:
+        _print(report.ranking(candidates))
+    if not candidates:
         command_line.fail(
             "nothing that was tried fits; use more chips, or a smaller batch.", command_line.FAILED
         )

@@ -1,4 +1,4 @@
-"""Predictions for the rows of a table: its columns, then those of the task."""
+"""Writes predictions for the rows of a table: its columns, then those of the task."""
 
 import argparse
 import csv
@@ -16,7 +16,7 @@ from flaxformer_lite.files.publish import write_file
 from flaxformer_lite.files.read import printable
 from flaxformer_lite.runs.evaluate_file import open_file, open_trained
 
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # the first character of what a spreadsheet computes
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # first characters of cells that spreadsheets compute
 
 
 def run(args: argparse.Namespace) -> None:
@@ -46,23 +46,22 @@ def options_of(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def predicted(data: Dataset, predictions: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-    """Returns the table's rows with what is predicted for each."""
+    """Returns the table's rows with their predictions."""
     records = data.records
-    told = data.objective.decode(predictions, records)
-    return [{**row, **more} for row, more in zip(records.table.rows, told, strict=True)]
+    decoded = data.objective.decode(predictions, records)
+    return [{**row, **more} for row, more in zip(records.table.rows, decoded, strict=True)]
 
 
 def write_rows(path: Path, rows: list[dict[str, Any]], *, escape_formulas: bool = False) -> None:
-    """Writes rows by the suffix of the file, which appears whole or not at all."""
-    if path.suffix != ".jsonl":
-        rows = _for_spreadsheets(rows, escape_formulas)
+    """Writes rows in the form of the file's suffix; the file appears once it is complete."""
     if path.suffix == ".jsonl":
         text = "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
+    elif path.suffix == ".csv":
+        text = _delimited(_for_spreadsheets(rows, escape_formulas), ",")
     else:
-        text = _delimited(rows, "," if path.suffix == ".csv" else "\t")
-        if (
-            path.suffix == ".tsv" and '"' in text
-        ):  # a quoted first line says that quotes are no text
+        rows = _for_spreadsheets(rows, escape_formulas)
+        text = _delimited(rows, "\t")
+        if '"' in text:  # a quoted first line marks quotes as syntax
             text = _delimited(rows, "\t", csv.QUOTE_ALL)
     write_file(path, text.encode())
 
@@ -78,13 +77,9 @@ def _delimited(rows: list[dict[str, Any]], separator: str, quoting: Any = csv.QU
 
 
 def _for_spreadsheets(rows: list[dict[str, Any]], escape: bool) -> list[dict[str, Any]]:
-    """Returns rows with an apostrophe before texts that a spreadsheet would compute; without
-    `escape` the rows as they are, and a notice if there are such."""
+    """Puts an apostrophe before texts that a spreadsheet would compute, or notifies of them."""
     if escape:
-        return [
-            {name: f"'{value}" if _is_formula(value) else value for name, value in row.items()}
-            for row in rows
-        ]
+        return [{name: _escaped(value) for name, value in row.items()} for row in rows]
     count = sum(_is_formula(value) for row in rows for value in row.values())
     if count:
         notice(
@@ -92,6 +87,10 @@ def _for_spreadsheets(rows: list[dict[str, Any]], escape: bool) -> list[dict[str
             " compute; --escape_formulas puts an apostrophe before them."
         )
     return rows
+
+
+def _escaped(value: Any) -> Any:
+    return f"'{value}" if _is_formula(value) else value
 
 
 def _is_formula(value: Any) -> bool:
@@ -107,8 +106,6 @@ def _is_formula(value: Any) -> bool:
 def _cell(value: Any) -> Any:
     if isinstance(value, float):
         return f"{value:.6g}"
-    return (
-        json.dumps(value, ensure_ascii=False, default=str)
-        if isinstance(value, (list, dict))
-        else value
-    )
+    if isinstance(value, (list, dict)):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    return value

@@ -1,5 +1,4 @@
-"""One example as lines of text: what the model reads, and where it has a loss. The same for every
-objective."""
+"""Renders an example of any objective as text: the model's inputs, and the tokens with a loss."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,10 +22,10 @@ Arrays = Mapping[str, np.ndarray]
 
 
 class Renderer:
-    """Turns the arrays of an example to text.
+    """Renders the arrays of an example as text.
 
     Args:
-      tokenizer: that of the ids.
+      tokenizer: the tokenizer of the ids.
       labels: names of the classes, for objectives that have some.
     """
 
@@ -38,10 +37,10 @@ class Renderer:
         }
 
     def lines(self, example: Mapping[str, Arrays]) -> Iterator[tuple[str, Text]]:
-        """Yields a name and a text for each array that has something to say.
+        """Yields a name and a text for each informative array.
 
-        A bar stands between the texts that share a row, and `«»` around tokens with a loss. Special
-        tokens have their names.
+        A bar separates texts that share a row, and `«»` encloses tokens with a loss. Special tokens
+        are shown by name.
 
         Args:
           example: {"inputs", "targets"} of a row, without an axis for the batch.
@@ -118,7 +117,7 @@ class Renderer:
         return self._special.get(int(token)) or self.decode([token])
 
     def decode(self, ids: Any) -> str:
-        """Returns the text of ordinary tokens in one line, with nothing that a terminal obeys."""
+        """Returns the text of ordinary tokens in one line, with control characters escaped."""
         text = (
             b"".join(self._pieces[int(i)] for i in ids).decode(errors="replace").replace("\n", "↵")
         )
@@ -126,7 +125,7 @@ class Renderer:
 
 
 def parts_of(name: str, arrays: Arrays) -> np.ndarray:
-    """Returns [T] 1, 2, ... for the texts of a row, and 0 for padding."""
+    """Returns the number of each token's text, from 1, and 0 for padding, [T]."""
     ids = arrays[name]
     side = "decoder_" if name.startswith("decoder_") else ""
     if name == "labels" and "decoder_segment_ids" in arrays:
@@ -144,7 +143,7 @@ def parts_of(name: str, arrays: Arrays) -> np.ndarray:
 
 
 def _marks(ids: np.ndarray, arrays: Arrays, name: str) -> np.ndarray:
-    """Returns [T] True for the tokens with a loss, or within the span that is to be found."""
+    """Returns whether each token has a loss, or is within the answer's span, [T]."""
     if name == "input_ids" and "start" in arrays and "end" in arrays:
         return (np.arange(len(ids)) >= arrays["start"]) & (np.arange(len(ids)) <= arrays["end"])
     found = [

@@ -1,4 +1,4 @@
-"""A step of a run again, with the loss of each of its rows."""
+"""Replays a step of a run, and prints the loss of each of its rows."""
 
 import argparse
 import math
@@ -23,20 +23,19 @@ def run(args: argparse.Namespace) -> None:
     for line in point.notices:
         notice(line)
     cfg = point.experiment.cfg
-    begun = f"checkpoint {point.start}" if point.start else "the first step"
+    origin = f"checkpoint {point.start}" if point.start else "the first step"
     losses = replay.row_losses(point)
     state, values = replay.take(point)
-    print(f"step {args.at} of {cfg.train.steps}, run again from {begun}")
-    print(said_of(replay.compare(folder, {**point.values, args.at: values})))
+    print(f"step {args.at} of {cfg.train.steps}, run again from {origin}")
+    print(comparison(replay.compare(folder, {**point.values, args.at: values})))
     print("  ".join(f"{name} {value:.6g}" for name, value in values.items()))
     print("\nrows by their loss, each by itself and without dropout")
-    past = BatchHistory(cfg, point.experiment.train_data)
-    places = past.places(args.at)
-    texts = past.texts(args.at)
+    history = BatchHistory(cfg, point.experiment.train_data)
+    places = history.places(args.at)
+    texts = history.texts(args.at)
     for row in np.argsort(-np.nan_to_num(losses, nan=np.inf), kind="stable"):
-        print(
-            f"{losses[row]:9.4f}  row {row}  {listed(places[row])}\n           {shown(texts[row])}"
-        )
+        print(f"{losses[row]:9.4f}  row {row}  {listed(places[row])}")
+        print(f"           {shown(texts[row])}")
     if output:
         if not math.isfinite(values["param_norm"]):
             raise ConfigError(
@@ -46,12 +45,14 @@ def run(args: argparse.Namespace) -> None:
         print(f"\n{output}: the checkpoint of step {args.at}")
 
 
-def said_of(gaps: dict[int, float]) -> str:
-    """Says how loss and gradient norm compare with what the run has recorded."""
+def comparison(gaps: dict[int, float]) -> str:
+    """Describes how loss and gradient norm compare with the run's records."""
     if not gaps:
         return "metrics.jsonl has no record of these steps to compare with"
-    first, *_, last = [*gaps, *gaps]
-    steps = f"step {last}" if len(gaps) == 1 else f"{len(gaps)} steps from {first} to {last}"
+    numbers = list(gaps)
+    steps = f"step {numbers[0]}"
+    if len(numbers) > 1:
+        steps = f"{len(numbers)} steps from {numbers[0]} to {numbers[-1]}"
     if worst := max(gaps.values()):
         return f"loss and grad_norm differ from the records of {steps} by up to {worst:.1e} of them"
     return f"loss and grad_norm equal the records of {steps} bit for bit"

@@ -22,19 +22,24 @@ def run(args: argparse.Namespace) -> None:
             'nothing to look for: pass --word WORD, --analogy "A B C", --questions FILE or --pairs'
             " FILE."
         )
-    analogies = [tuple(text.split()) for text in args.analogy]
-    if wrong := [
-        text for text, words in zip(args.analogy, analogies, strict=True) if len(words) != 3
-    ]:
-        raise ConfigError(
-            f"--analogy={wrong[0]!r}: must be three words, such as 'paris france london'."
-        )
+    analogies = []
+    for text in args.analogy:
+        words = tuple(text.split())
+        if len(words) != 3:
+            raise ConfigError(
+                f"--analogy={text!r}: must be three words, such as 'paris france london'."
+            )
+        analogies.append(words)
     with notices():
         vectors = load_word_vectors(
             folder_of(args.model), family=args.family, allow_plugins=args.allow_plugins
         )
-        for word in dict.fromkeys((*args.word, *(word for words in analogies for word in words))):
-            if len(ids := vectors.ids_of(word)) > 1:
+        asked_words = list(args.word)
+        for words in analogies:
+            asked_words += words
+        for word in dict.fromkeys(asked_words):
+            ids = vectors.ids_of(word)
+            if len(ids) > 1:
                 tokens = ", ".join(vectors.pieces[i].decode(errors="replace").strip() for i in ids)
                 notice(
                     f"{word!r} is {len(ids)} tokens ({tokens}); the mean of their vectors is used."
@@ -42,11 +47,8 @@ def run(args: argparse.Namespace) -> None:
         for word in args.word:
             _print(word, ("cosine",), _cosines(vectors.similar(word, args.top_k)))
         for a, b, c in analogies:
-            _print(
-                f"{a} is to {b} as {c} is to",
-                ("cosine",),
-                _cosines(vectors.analogy(a, b, c, args.top_k)),
-            )
+            nearest = _cosines(vectors.analogy(a, b, c, args.top_k))
+            _print(f"{a} is to {b} as {c} is to", ("cosine",), nearest)
         if args.questions:
             _print_questions(vectors, Path(args.questions))
         if args.pairs:
@@ -54,11 +56,19 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _print_questions(vectors: WordVectors, path: Path) -> None:
-    both = [score_analogies(each, path) for each in (vectors, random_vectors(vectors))]
-    rows = [(own.name, *_score(own), _score(chance)[0]) for own, chance in zip(*both, strict=True)]
-    total = [Section("all", *map(sum, list(zip(*sections, strict=True))[1:])) for sections in both]
-    rows.append(("all", *_score(total[0]), _score(total[1])[0]))
+    model = score_analogies(vectors, path)
+    chance = score_analogies(random_vectors(vectors), path)
+    model = [*model, _total(model)]
+    chance = [*chance, _total(chance)]
+    rows = []
+    for section, random_section in zip(model, chance, strict=True):
+        rows.append((section.name, *_score(section), _score(random_section)[0]))
     _print(str(path), ("right", "known", "random vectors"), rows)
+
+
+def _total(sections: Sequence[Section]) -> Section:
+    _, *counts = zip(*sections, strict=True)
+    return Section("all", *map(sum, counts))
 
 
 def _score(section: Section) -> tuple[str, str]:
@@ -67,28 +77,24 @@ def _score(section: Section) -> tuple[str, str]:
 
 
 def _print_pairs(vectors: WordVectors, path: Path) -> None:
-    own, chance = (score_pairs(each, path) for each in (vectors, random_vectors(vectors)))
-    rows = [
-        (name, f"{own[name]:.3f}", f"{chance[name]:.3f}")
-        for name in ("spearman", "pearson")
-        if name in own
-    ]
-    _print(
-        str(path),
-        ("model", "random vectors"),
-        [*rows, ("known", f"{own['known']} of {own['asked']}", "")],
-    )
+    model = score_pairs(vectors, path)
+    chance = score_pairs(random_vectors(vectors), path)
+    rows: list[tuple[str, ...]] = []
+    for name in ("spearman", "pearson"):
+        if name in model:
+            rows.append((name, f"{model[name]:.3f}", f"{chance[name]:.3f}"))
+    rows.append(("known", f"{model['known']} of {model['asked']}", ""))
+    _print(str(path), ("model", "random vectors"), rows)
 
 
 def random_vectors(vectors: WordVectors) -> WordVectors:
-    """Returns random vectors of the same words and width, which any that were learned should
-    surpass."""
+    """Returns random vectors of the same words and width, which learned ones should surpass."""
     table_VD = np.random.default_rng(0).standard_normal(vectors.table_VD.shape, np.float32)
     return dataclasses.replace(vectors, table_VD=table_VD)
 
 
-def _cosines(found: list[tuple[str, float]]) -> list[tuple[str, str]]:
-    return [(word, f"{cosine:.3f}") for word, cosine in found]
+def _cosines(nearest: list[tuple[str, float]]) -> list[tuple[str, str]]:
+    return [(word, f"{cosine:.3f}") for word, cosine in nearest]
 
 
 def _print(title: str, columns: Sequence[str], rows: Iterable[tuple[str, ...]]) -> None:

@@ -1,4 +1,4 @@
-"""The rows that a step of a run saw, and the steps that saw a document."""
+"""Prints the rows of a step, and the steps that saw a document."""
 
 import argparse
 import textwrap
@@ -8,8 +8,8 @@ from flaxformer_lite.cli.open_model import folder_of, notice
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.runs import batch_history
 
-SHORT = 160  # characters of a row's text, and places of its pieces, that are shown without --full
-FEW = 4
+SHORT = 160  # most characters of a row's text without --full
+FEW = 4  # most places of a row without --full
 
 
 def run(args: argparse.Namespace) -> None:
@@ -19,31 +19,32 @@ def run(args: argparse.Namespace) -> None:
             "--at or --document is missing: the number of a step, or what to look for."
         )
     folder = folder_of(args.workdir)
-    opened = batch_history.open_history(folder, allow_plugins=args.allow_plugins)
+    history = batch_history.open_history(folder, allow_plugins=args.allow_plugins)
     if args.at is not None:
-        places = opened.places(args.at)
-        texts = opened.texts(args.at)
-        print(f"step {args.at} of {opened.cfg.train.steps}: {len(texts)} rows")
-        for number, (own, text) in enumerate(zip(places, texts, strict=True)):
-            print(f"row {number}  {listed(own, full=args.full)}\n    {shown(text, full=args.full)}")
+        places = history.places(args.at)
+        texts = history.texts(args.at)
+        print(f"step {args.at} of {history.cfg.train.steps}: {len(texts)} rows")
+        for number, text in enumerate(texts):
+            print(f"row {number}  {listed(places[number], full=args.full)}")
+            print(f"    {shown(text, full=args.full)}")
     if args.document:
-        last = batch_history.last_step(folder, opened.cfg)
+        last = batch_history.last_step(folder, history.cfg)
         count = 0
-        for step, row in opened.saw(args.document, last):
+        for step, row in history.saw(args.document, last):
             print(f"step {step}  row {row}", flush=True)
             count += 1
         notice(f"rows found in steps 1 to {last}: {count}.")
 
 
 def listed(places: Iterable[str], *, full: bool = False) -> str:
-    """Returns places for one line, the first few of many."""
+    """Joins places in one line, only the first few unless `full`."""
     places = list(places)
-    more = f" and {len(places) - FEW} more" if len(places) > FEW and not full else ""
-    return ", ".join(places if full else places[:FEW]) + more
+    if full or len(places) <= FEW:
+        return ", ".join(places)
+    return f"{', '.join(places[:FEW])} and {len(places) - FEW} more"
 
 
 def shown(text: str, *, full: bool = False) -> str:
-    """Returns a row's text for one line, its beginning if it is long."""
-    return (
-        repr(text)[1:-1] if full else textwrap.shorten(repr(text)[1:-1], SHORT, placeholder=" ...")
-    )
+    """Formats a row's text in one line, only its beginning unless `full`."""
+    line = repr(text)[1:-1]
+    return line if full else textwrap.shorten(line, SHORT, placeholder=" ...")

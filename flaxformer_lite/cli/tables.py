@@ -1,4 +1,4 @@
-"""Tables on the terminal, in which no text is taken for markup."""
+"""Tables on the terminal, whose texts are never parsed as markup."""
 
 from collections.abc import Collection, Iterable, Sequence
 
@@ -21,7 +21,7 @@ def console() -> Console:
 def print_table(
     titles: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[int]
 ) -> None:
-    """Prints a table; the columns whose numbers are in `right` are aligned there."""
+    """Prints a table; columns whose numbers are in `right` are right-aligned."""
     titles = [printable(title) for title in titles]
     cells = [[printable(cell) for cell in row] for row in rows]
     if len(cells) > MANY:

@@ -1,4 +1,4 @@
-"""Checks the command line before jax is imported, and hands the run to `launch`."""
+"""Checks the command line before jax is imported, and calls `launch`."""
 
 import argparse
 import faulthandler
@@ -23,7 +23,7 @@ def run(args: argparse.Namespace) -> None:
             "--workdir is missing; for example --workdir=runs/demo", command_line.BAD_INPUT
         )
     interrupted = signal.getsignal(signal.SIGINT)
-    # during imports, KeyboardInterrupt gives a traceback or is lost
+    # During imports, KeyboardInterrupt prints a traceback or is lost.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     config = command_line.config(args.overrides)
     from absl import flags, logging
@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> None:
     flags.FLAGS.mark_as_parsed()  # grain reads flags of its own
     logging.use_absl_handler()
     verbosity = logging.get_verbosity()
-    # orbax logs all it does, and what fails; the run reports that in one line
+    # Orbax logs every action and failure; the run reports failures in one line.
     logging.set_verbosity(logging.FATAL)
     if not faulthandler.is_enabled():
         faulthandler.enable()

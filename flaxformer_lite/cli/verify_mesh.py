@@ -1,4 +1,4 @@
-"""The verdict on a mesh as tables on the terminal."""
+"""Prints the comparison of a mesh with one device."""
 
 import argparse
 import sys
@@ -44,17 +44,21 @@ def run(args: argparse.Namespace) -> None:
     for sentence in verdict.strange:
         print(f"unexpected  {sentence}")
     worst = verdict.gradients[0]
-    said = (
-        f"{'equal to rounding' if verdict.equal else 'DIFFERENT'}: {len(verdict.gradients)}"
-        " gradients"
-    )
-    print(f"{said}, the worst {worst.path} by {worst.difference:.1e}")
+    equality = "equal to rounding" if verdict.equal else "DIFFERENT"
+    count = len(verdict.gradients)
+    print(f"{equality}: {count} gradients, the worst {worst.path} by {worst.difference:.1e}")
     if not verdict.equal:
         sys.exit(command_line.FAILED)
 
 
-def _row(g: verify_mesh.Gradient) -> list[str]:
-    split = (
-        ", ".join("-" if e is None else "x".join(activations.mesh_names(e)) for e in g.spec) or "-"
-    )
-    return [g.path, " x ".join(map(str, g.shape)), split, f"{g.largest:.2e}", f"{g.difference:.1e}"]
+def _row(gradient: verify_mesh.Gradient) -> list[str]:
+    axes = []
+    for entry in gradient.spec:
+        axes.append("-" if entry is None else "x".join(activations.mesh_names(entry)))
+    return [
+        gradient.path,
+        " x ".join(map(str, gradient.shape)),
+        ", ".join(axes) or "-",
+        f"{gradient.largest:.2e}",
+        f"{gradient.difference:.1e}",
+    ]
