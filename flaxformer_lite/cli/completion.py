@@ -51,7 +51,7 @@ def script() -> str:
             cases.append(_case(f'"{name} --config"', pages.names()))
             flags.append("--config")
         words = [choice for action in parser._actions for choice in _positional(action)]
-        cases.append(_case(f'"{name} "*', [*words, *sorted(flags), "--debug"]))
+        cases.append(_case(f'"{name} "*', [*words, *sorted(flags), "--debug", "--allow_plugins"]))
     return SCRIPT.format(commands=" ".join(COMMANDS), cases="\n".join(cases))
 
 

@@ -234,6 +234,17 @@ class AdapterConfig(Record, abc.ABC):
           bias: what the layer adds to y, of a shape that broadcasts; None if it has no bias.
         """
 
+    def begun(self, kernel: Any, factors: tuple[Any, ...]) -> dict[str, Any]:
+        """Computes the factors of a new adapter that start from a kernel that was read, by name.
+
+        By default none do.
+
+        Args:
+          kernel: the matrix that was read, with the summed axes first.
+          factors: those of a new model, whose kernel was another, in the order of `factors`.
+        """
+        return {}
+
     @abc.abstractmethod
     def merged(self, kernel: Any, bias: Any, factors: tuple[Any, ...]) -> tuple[Any, Any]:
         """Computes the kernel and the bias that by themselves do what these do with the factors.

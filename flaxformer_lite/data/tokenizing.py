@@ -156,7 +156,8 @@ class _Process:
             "RAYON_NUM_THREADS": "1",
             "PYTHONPATH": os.pathsep.join(sys.path),
         }
-        command = [sys.executable, "-m", shards.__name__, str(other.fileno())]
+        # -P: the current folder may be a stranger's, and is searched only where it is on our path.
+        command = [sys.executable, "-P", "-m", shards.__name__, str(other.fileno())]
         with other:  # a group of its own, as ctrl-c is for its parent
             self._run = subprocess.Popen(
                 command,

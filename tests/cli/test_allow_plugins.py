@@ -21,6 +21,7 @@ from flaxformer_lite import (
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import ConfigError, fingerprint
 from flaxformer_lite.runs import batch_history, evaluate_file, loop, replay
+from flaxformer_lite.runs.start import resume
 from tests.cli import models
 from tests.training import tiny_runs
 
@@ -191,6 +192,15 @@ def test_a_continued_run_whose_workdir_a_stranger_changed(here, capsys):
     with pytest.raises(SystemExit):
         door.main(["train", *TRAIN, "--workdir=.", "--config.train.init_from=somewhere"])
     assert "--allow-plugins" in capsys.readouterr().err
+    assert "evil" not in sys.modules
+
+
+def test_a_continued_run_whose_checkpoint_a_stranger_changed(here):
+    cfg = workdir.read_config(here)
+    stored = resume.meta(cfg, "", 2)
+    stored["config"]["objective"] = {"name": "evil:X"}
+    with pytest.raises(ConfigError, match=r"objective.name: evil:X -> causal_lm"):
+        resume.check(stored, cfg, "")
     assert "evil" not in sys.modules
 
 

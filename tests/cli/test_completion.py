@@ -23,6 +23,7 @@ COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _flaxformer_lite; printf '%s\\n' "${C
         (["generate", "--dtype", "b"], ["bfloat16"]),
         (["generate", "--mod"], ["--model"]),
         (["data", "st"], ["stats"]),
+        (["generate", "--all"], ["--allow_plugins"]),
     ],
 )
 def test_bash_completes(line, found, tmp_path, capsys):

@@ -189,6 +189,18 @@ def test_a_process_does_not_import_jax():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_a_process_imports_nothing_from_the_current_folder(experiment, tmp_path, cores, request):
+    request.getfixturevalue("asked")
+    cores(1)
+    data = experiment().data
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "numpy.py").write_text("open('ran', 'w').close()")
+    request.getfixturevalue("monkeypatch").chdir(elsewhere)
+    open_corpus(data, TEXT)
+    assert not (elsewhere / "ran").exists()
+
+
 def test_a_damaged_shard_is_deleted(tmp_path):
     shards.save(path := tmp_path / "a.npz", {"train.bin": np.arange(1000)})
     assert shards.is_valid(path) and shards.load(path)["train.bin"].tolist() == list(range(1000))

@@ -51,6 +51,14 @@ def test_steps_that_end_in_time_are_not_reported(dog, clock, capfd):
     assert "most recent call first" not in capfd.readouterr().err
 
 
+def test_a_limit_beyond_what_timers_count_is_never_reached(clock, capfd):
+    watcher = Watchdog(1e30, clock)
+    clock.turn_to("steps")
+    watcher.step_done(1, {}, 0.1)
+    watcher.close()
+    assert not capfd.readouterr().err
+
+
 @pytest.mark.parametrize("part", ["start", "compile", "evaluation", "checkpoint", "other"])
 def test_all_but_a_step_may_take_its_time(dog, clock, part, capfd):
     clock.turn_to("steps")

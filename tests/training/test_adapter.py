@@ -72,6 +72,24 @@ def test_a_run_begins_as_its_base_trains_the_adapter_and_keeps_the_rest(tmp_path
     assert all(leaf.any() for path, leaf in now.items() if path.endswith("lora_b"))
 
 
+@pytest.mark.parametrize(
+    "changes", [{}, {"model.scan": True, "mesh.fsdp": 2}], ids=["plain", "scanned and sharded"]
+)
+def test_dora_starts_from_the_weights_that_were_read(tmp_path, base, changes):
+    dora = {"model.adapter.name": "dora", "model.adapter.targets": "('query','out','up','down')"}
+    cfg = experiment(tmp_path, base, dora, **changes)
+    program = setup.prepare(cfg)
+    state = initial_state(program, cfg.train.init_from)
+    ids = jax.numpy.arange(8)[None] + 70
+    old = workdir.read_run(base)
+    due = old.model.apply({"params": old.params}, ids).logits
+    ours = program.model.apply({"params": jax.device_get(state.params)}, ids).logits
+    np.testing.assert_allclose(ours, due, rtol=1e-5, atol=1e-5)
+    assert jax.tree.map(lambda x: x.sharding, state) == jax.tree.map(
+        lambda x: x.sharding, program.target
+    )
+
+
 def test_a_run_converts_to_merged_weights_and_to_an_adapter_of_its_base(tmp_path, base, capsys):
     main(["convert", str(base), str(tmp_path / "published")])
     tuned(tmp_path, tmp_path / "published", **{"model.adapter.targets": "('query','up','down')"})

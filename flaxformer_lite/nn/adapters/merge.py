@@ -1,4 +1,4 @@
-"""Merging of an adapter into the matrices beside which it stands."""
+"""What an adapter shares with the matrices beside which it stands: where it starts, and merging."""
 
 import dataclasses
 from typing import Any
@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
+
+from flaxformer_lite.config.parts import AdapterConfig
 
 TABLES = ("lm_head", "vocab")  # modules of the logits
 STACKED = "layers/block_"  # in the path of parameters that scan stacks over a leading axis
@@ -49,6 +51,18 @@ def merge_adapter(model: Any, params: dict) -> tuple[Any, dict]:
     return model.clone(cfg=dataclasses.replace(model.cfg, adapter=None)), unflatten_dict(
         kept, sep="/"
     )
+
+
+def begun_factors(adapter: AdapterConfig, params: dict) -> dict[tuple[str, ...], jax.Array]:
+    """Returns the factors, by path, that a new adapter starts from the kernels in these parameters,
+    which are flat."""
+    found = {}
+    for module in [path[:-1] for path in params if path[-1] == adapter.factors[0]]:
+        begun = jax.vmap(adapter.begun) if STACKED in "/".join(module) else adapter.begun
+        factors = tuple(params[*module, name] for name in adapter.factors)
+        for name, factor in begun(params[*module, "kernel"], factors).items():
+            found[*module, name] = factor
+    return found
 
 
 def _array(leaf: Any) -> jax.Array:

@@ -16,9 +16,11 @@ import optax
 from flax.traverse_util import flatten_dict
 
 import flaxformer_lite
+from flaxformer_lite import registry
 from flaxformer_lite.config import (
     ConfigError,
     ExperimentConfig,
+    allowed_plugins,
     fingerprint,
     from_config_dict,
     to_config_dict,
@@ -94,7 +96,7 @@ def check(stored: dict[str, Any], cfg: ExperimentConfig, data_fingerprint: str) 
     Raises:
       ConfigError: lists the fields that differ, then -> now, and the way out.
     """
-    then = flatten_dict(_completed(stored["config"]), sep=".")
+    then = flatten_dict(_completed(stored["config"], allowed_plugins(cfg)), sep=".")
     now = flatten_dict(plain(cfg), sep=".")
     step = stored["step"]
     changed = [f for f in sorted({**then, **now}) if then.get(f) != now.get(f) and not _is_free(f)]
@@ -120,10 +122,13 @@ def check(stored: dict[str, Any], cfg: ExperimentConfig, data_fingerprint: str) 
         )
 
 
-def _completed(config: dict[str, Any]) -> dict[str, Any]:
-    """Adds to a stored config the defaults of newer fields, which keep what the run did."""
+def _completed(config: dict[str, Any], allowed: registry.Allowed) -> dict[str, Any]:
+    """Adds to a stored config the defaults of newer fields, which keep what the run did.
+
+    A checkpoint that names a plug-in that is not allowed is compared as it is.
+    """
     with contextlib.suppress(ConfigError):
-        return plain(from_config_dict(ExperimentConfig, config))
+        return plain(from_config_dict(ExperimentConfig, config, allow_plugins=allowed))
     return config
 
 

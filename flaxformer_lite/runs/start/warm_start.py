@@ -1,5 +1,6 @@
 """Initialization of a run with the weights of a directory."""
 
+import functools
 import logging
 import re
 from collections.abc import Callable, Iterable
@@ -9,6 +10,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from flaxformer_lite.config import ConfigError, ExperimentConfig, ModelConfig, allowed_plugins
 from flaxformer_lite.models.skeletons import build_layers
+from flaxformer_lite.nn.adapters.merge import begun_factors
 from flaxformer_lite.open_model import load_labels, on_disk, open_pretrained
 from flaxformer_lite.pretrained.load import is_of_head
 from flaxformer_lite.pretrained.safetensors import WeightsError
@@ -77,7 +79,13 @@ def init_from_pretrained(program: Program, folder: str) -> Callable[[TrainState]
             path: jax.make_array_from_callback(target[path].shape, target[path].sharding, leaf.read)
             for path, leaf in leaves.items()
         }
-        return state.replace(params=unflatten_dict(flatten_dict(state.params) | read))
+        params = flatten_dict(state.params) | read
+        if cfg.adapter and model.cfg.adapter is None:
+            begin = functools.partial(begun_factors, cfg.adapter)
+            shardings = {path: target[path].sharding for path in jax.eval_shape(begin, params)}
+            if shardings:
+                params |= jax.jit(begin, out_shardings=shardings)(params)
+        return state.replace(params=unflatten_dict(params))
 
     return begun
 

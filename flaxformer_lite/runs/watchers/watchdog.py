@@ -3,6 +3,7 @@
 import contextlib
 import faulthandler
 import sys
+import threading
 import time
 from collections.abc import Mapping
 
@@ -25,7 +26,7 @@ class Watchdog(Watcher):
     """
 
     def __init__(self, minutes: float, clock: Clock):
-        self._limit = 60 * minutes
+        self._limit = min(60 * minutes, threading.TIMEOUT_MAX)
         self._clock = clock
         self._set_at = -self._limit
         clock.listeners.append(self._part_begins)

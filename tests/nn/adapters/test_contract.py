@@ -63,6 +63,19 @@ def test_merged_it_computes_the_same(family, run, name):
     assert np.abs(ours - tiny.logits_of(plain, without_factors(model, params), **x)).max() > 1e-2
 
 
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "lora"])
+def test_a_small_change_of_a_factor_is_seen_in_bfloat16(name):
+    """One per thousand on each factor or length, where bfloat16 has only steps of four and more."""
+    model, params = adapted("gpt2", name, dtype="bfloat16")
+    flat = flatten_dict(params)
+    for path, leaf in flat.items():
+        if path[-1] == model.cfg.adapter.factors[-1]:
+            flat[path] = leaf * 1.001
+    before = tiny.logits_of(model, params, input_ids=tiny.ids())
+    after = tiny.logits_of(model, unflatten_dict(flat), input_ids=tiny.ids())
+    assert np.any(np.asarray(before) != np.asarray(after))
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_no_matrix_is_multiplied_twice(name):
     """The compiled program has the base's large products, and only thin ones besides."""
