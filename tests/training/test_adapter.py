@@ -78,7 +78,7 @@ def test_a_run_begins_as_its_base_trains_the_adapter_and_keeps_the_rest(tmp_path
 def test_dora_starts_from_the_weights_that_were_read(tmp_path, base, changes):
     dora = {"model.adapter.name": "dora", "model.adapter.targets": "('query','out','up','down')"}
     cfg = experiment(tmp_path, base, dora, **changes)
-    program = setup.prepare(cfg)
+    program = setup.prepare(cfg).program
     state = initial_state(program, cfg.train.init_from)
     ids = jax.numpy.arange(8)[None] + 70
     old = workdir.read_run(base)
