@@ -4,7 +4,7 @@ They give its weights their meaning.
 """
 
 import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
 from flaxformer_lite import registry
@@ -12,6 +12,8 @@ from flaxformer_lite.config import choices
 from flaxformer_lite.config.execution import EXECUTION_FIELDS, Execution
 from flaxformer_lite.config.parts import InitConfig, NormConfig, check_scan
 from flaxformer_lite.config.rules import (
+    OF_INIT,
+    OF_TASK,
     ConfigError,
     Count,
     NotNegative,
@@ -21,6 +23,7 @@ from flaxformer_lite.config.rules import (
     Range,
     Record,
     Size,
+    marked,
     optional_plugin,
     plugin,
     plugin_name,
@@ -32,12 +35,6 @@ Depth = Annotated[int, Range(0, MOST_LAYERS, f"not be negative, and be at most {
 Power = Annotated[float, Range(-4, 4, "be between -4 and 4")]
 NormSlots = tuple[Annotated[str, OneOf(choices.NORM_SLOTS)], ...]
 BiasSlots = tuple[Annotated[str, OneOf(choices.BIAS_SLOTS)], ...]
-
-# Fields besides those of Execution that do not affect the weights of a checkpoint: initialization,
-# and the task's head.
-INIT_FIELDS = ("init", "init_stddev")
-TASK_FIELDS = ("head", "num_labels", "pad_token_id")
-WEIGHTLESS_FIELDS = (*EXECUTION_FIELDS, *INIT_FIELDS, *TASK_FIELDS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,14 +85,14 @@ class Architecture(Record):
     max_length: Size = 512  # tokens; binds only where an encoding has a table of positions
     type_vocab_size: Count = 0  # token types (BERT's segments A and B)
     embedding_size: Count = 0  # E; 0: d_model. Smaller factorises the embedding (ALBERT, ELECTRA)
-    head: str = "lm"  # the output head; the family's file lists its heads
+    head: Annotated[str, OF_TASK] = "lm"  # the output head; the family's file lists its heads
     decoder_num_heads: Count = 0  # N of the decoder where it differs; 0: num_heads
     decoder_mlp_dim: Count = 0  # F of the decoder where it differs; 0: mlp_dim
     # V of the decoder if it has its own table; 0: one table serves both
     decoder_vocab_size: Count = 0
-    num_labels: Size = 2  # C, the number of classes of a classification head
+    num_labels: Annotated[Size, OF_TASK] = 2  # C, the number of classes of a classification head
     # a decoder's classifier reads the last token that differs; RoBERTa numbers those
-    pad_token_id: int | None = None
+    pad_token_id: Annotated[int, OF_TASK] | None = None
     eos_token_id: int | None = None  # BART's classification head reads the last such token
     # fed to the decoder first, unless the caller passes its own inputs
     decoder_start_token_id: int | None = None
@@ -132,12 +129,8 @@ class Architecture(Record):
     # number of each layer's weights: (0, 0, 0) shares one set; (): no sharing
     share_layers: tuple[Count, ...] = ()
     # GPT-2: normal_residual, T5: fan_in, the original: xavier
-    init: Annotated[str, OneOf(choices.INITS)] = "normal"
-    init_stddev: NotNegative = 0.02
-
-    # An ActivationSharding (nn/functions/sharding.py), set by the trainer and never saved; None:
-    # UNSHARDED.
-    sharding: Any = field(default=None, metadata={"internal": True}, repr=False)
+    init: Annotated[str, OneOf(choices.INITS), OF_INIT] = "normal"
+    init_stddev: Annotated[NotNegative, OF_INIT] = 0.02
 
     @property
     def skeleton(self) -> str:
@@ -257,6 +250,12 @@ class Architecture(Record):
                 f"windows={self.windows}, pattern of {len(self.pattern)}: each kind in a pattern"
                 " has its own window; set windows=(0,)."
             )
+
+
+# Fields that do not affect the weights of a checkpoint.
+INIT_FIELDS = marked(Architecture, OF_INIT)
+TASK_FIELDS = marked(Architecture, OF_TASK)
+WEIGHTLESS_FIELDS = (*EXECUTION_FIELDS, *INIT_FIELDS, *TASK_FIELDS)
 
 
 @dataclass(frozen=True, kw_only=True)

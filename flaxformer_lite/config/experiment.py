@@ -14,6 +14,8 @@ from flaxformer_lite.config.architecture import ModelConfig, check_family
 from flaxformer_lite.config.mixture import SourceConfig, check_mixture, is_schedule
 from flaxformer_lite.config.rules import (
     INT32,
+    MAY_CHANGE,
+    REORDERS_SUMS,
     ConfigError,
     Count,
     NotNegative,
@@ -42,18 +44,21 @@ STEPS = 1000  # of a run with neither steps nor epochs
 COLUMNS = r"(\w+=[^=,]+(,\w+=[^=,]+)*)?"
 Seed = Annotated[int, Range(0, 2**32 - 1, "not be negative, and be below 2**32")]
 Sample = Annotated[int, Range(0, 2**16, "be between 0 and 65536")]
-Mode = Annotated[str, OneOf(choices.MESH_MODES)]
+Mode = Annotated[str, OneOf(choices.MESH_MODES), REORDERS_SUMS]
 Columns = Annotated[
     str, lambda value: "" if re.fullmatch(COLUMNS, value) else "must be like text=body,label=class."
 ]
 Tracker = Annotated[str, Plugin("trackers")]
-Axis = Annotated[int, Range(-1, INT32, "be positive, or -1 for all devices that are left")]
+Axis = Annotated[
+    int, Range(-1, INT32, "be positive, or -1 for all devices that are left"), REORDERS_SUMS
+]
+Path = Annotated[Place, MAY_CHANGE]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerConfig(Record):
     name: Annotated[str, OneOf(choices.TOKENIZERS)] = "byte_bpe"  # bytes is not trained
-    path: Place = ""  # a tokenizer.json or a sentencepiece model to use instead
+    path: Path = ""  # a tokenizer.json or a sentencepiece model to use instead
     vocab_size: Size = 8192  # size of a trained tokenizer
     min_count: Count = 0  # of `words`: those that occur less often in the text are unknown
 
@@ -74,14 +79,14 @@ class TokenizerConfig(Record):
 @dataclass(frozen=True, kw_only=True)
 class DataConfig(Record):
     # files, folders or patterns: text, jsonl, tables or token ids; empty: `corpus`
-    path: Place = ""
+    path: Path = ""
     # texts by name, with weights, instead of `path`
     mixture: dict[str, SourceConfig] = field(default_factory=Sections)
     # T: weights times size ** (1 / T); 0: sizes do not count
     mixture_temperature: NotNegative = 0.0
     # by steps, such as "9000: books=3; 9500-9900: web=0"
     mixture_schedule: Annotated[str, is_schedule] = ""
-    eval_path: Place = ""  # held-out text, or rows of a table; empty: a share of `path`
+    eval_path: Path = ""  # held-out text, or rows of a table; empty: a share of `path`
     # of a table, by their roles, such as text=body,label=class; those of usual names are found
     columns: Columns = ""
     drop_incomplete: bool = False  # leaves out rows of a table without a label or text
@@ -96,7 +101,7 @@ class DataConfig(Record):
     # share of the text held out, by a hash of each document, or the end of few documents
     eval_fraction: Share = 0.02
     # tokenized records, by content hash
-    cache: Annotated[Place, is_given] = "~/.cache/flaxformer_lite"
+    cache: Annotated[Path, is_given] = "~/.cache/flaxformer_lite"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -145,24 +150,31 @@ class TrainConfig(Record):
     batch_size: Size = 32  # sequences per step, over all devices and microbatches
     accumulate: Size = 1  # microbatches per step
     # computes the texts of a batch of labelled rows side by side in packed rows, without padding
-    packing: bool = True
-    loss_chunks: Size = 4  # the logits of one chunk exist at a time; 1 holds all of B x T x V
-    log_every: Size = 20  # steps from one record to the next
-    eval_every: Count = 200  # steps from one evaluation to the next; 0: once an epoch
-    eval_batches: Count = 20  # at most; the held-out text may be shorter; 0: all
-    checkpoint_every: Count = 200  # steps from one checkpoint to the next; 0: once an epoch
-    keep: Size = 3  # number of newest checkpoints to keep
+    packing: Annotated[bool, REORDERS_SUMS] = True
+    # the logits of one chunk exist at a time; 1 holds all of B x T x V
+    loss_chunks: Annotated[Size, REORDERS_SUMS] = 4
+    log_every: Annotated[Size, MAY_CHANGE] = 20  # steps from one record to the next
+    # steps from one evaluation to the next; 0: once an epoch
+    eval_every: Annotated[Count, MAY_CHANGE] = 200
+    # at most; the held-out text may be shorter; 0: all
+    eval_batches: Annotated[Count, MAY_CHANGE] = 20
+    # steps from one checkpoint to the next; 0: once an epoch
+    checkpoint_every: Annotated[Count, MAY_CHANGE] = 200
+    keep: Annotated[Size, MAY_CHANGE] = 3  # number of newest checkpoints to keep
     # the evaluation's metric by which the best weights are kept as well, in best/; empty: none are
     best: str = ""
-    patience: Count = 0  # evaluations without a better `best` after which the run ends; 0: off
-    sample_tokens: Sample = 0  # length of the sample text written at each evaluation, for decoders
+    # evaluations without a better `best` after which the run ends; 0: off
+    patience: Annotated[Count, MAY_CHANGE] = 0
+    # length of the sample text written at each evaluation, for decoders
+    sample_tokens: Annotated[Sample, MAY_CHANGE] = 0
     # optimizations for XLA:CPU (nn/functions/cpu_tuning.py); they change no number
-    cpu_tuning: bool = True
+    cpu_tuning: Annotated[bool, MAY_CHANGE] = True
     # START:STOP, the first and last step of a profiler's trace; empty: none
-    profile: Annotated[str, is_interval] = ""
+    profile: Annotated[str, is_interval, MAY_CHANGE] = ""
     # minutes without the end of a step after which all stacks are printed; 0: never
-    watchdog: NotNegative = 10.0
-    trackers: tuple[Tracker, ...] = ("tensorboard",)  # what shows the records elsewhere
+    watchdog: Annotated[NotNegative, MAY_CHANGE] = 10.0
+    # what shows the records elsewhere
+    trackers: Annotated[tuple[Tracker, ...], MAY_CHANGE] = ("tensorboard",)
     # leaves out updates so many standard deviations above the last, such as 6; 0: none
     skip_spikes: NotNegative = 0.0
     # a model directory or workdir to take model, weights and tokenizer from; empty: random
@@ -207,7 +219,8 @@ class MeshConfig(Record):
     fsdp: Axis = 1  # splits the batch and the weights
     context: Axis = 1  # splits the sequence
     tensor: Axis = 1  # splits heads, feed-forward width and vocabulary
-    slices: Size = 1  # parts of `data` joined by a data-center network, such as TPU slices
+    # parts of `data` joined by a data-center network, such as TPU slices
+    slices: Annotated[Size, REORDERS_SUMS] = 1
     # or shard_map, pmap: data parallelism written by hand, with the same numbers
     mode: Mode = "jit"
 

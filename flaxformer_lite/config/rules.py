@@ -88,6 +88,20 @@ class PluginName(NamedTuple):
         return ""
 
 
+@dataclasses.dataclass(frozen=True)
+class Mark:
+    """Says in a field's annotation what changing it does, as `marked` finds it; no rule about its
+    values."""
+
+    about: str
+
+
+MAY_CHANGE = Mark("says what a run writes and where, so it may change between starts")
+REORDERS_SUMS = Mark("the same sums in another order, so it may change, with a notice")
+OF_INIT = Mark("what new weights are drawn from; those of a checkpoint are not")
+OF_TASK = Mark("belongs to the head, and not to the weights below it")
+
+
 def is_local(value: str) -> str:
     """Refuses the address of a bucket, which would become a local folder named `gs:`."""
     if not re.match(r"\w+://", value):
@@ -273,6 +287,19 @@ def rules_of(hint: Any) -> list[Any]:
         kind, *rules = typing.get_args(hint)
         return [*rules, *rules_of(kind)]
     return [rule for inner in typing.get_args(hint) for rule in rules_of(inner)]
+
+
+def marked(cls: type, *marks: Mark) -> tuple[str, ...]:
+    """Lists the fields of a record that have one of the marks, those of its own records as
+    `data.cache`."""
+    found: list[str] = []
+    for name, hint in typing.get_type_hints(cls, include_extras=True).items():
+        kind = plain(hint)
+        if any(mark in rules_of(hint) for mark in marks):
+            found.append(name)
+        elif isinstance(kind, type) and issubclass(kind, Record):
+            found += [f"{name}.{inner}" for inner in marked(kind, *marks)]
+    return tuple(found)
 
 
 def names_plugin(hint: Any) -> bool:

@@ -26,35 +26,12 @@ from flaxformer_lite.config import (
     to_config_dict,
 )
 from flaxformer_lite.config.mixture import is_source_path
+from flaxformer_lite.config.rules import MAY_CHANGE, REORDERS_SUMS, marked
 from flaxformer_lite.training import optimizer
 
-# Fields that may change between starts: they control what is written and where, or how the same
-# sums are computed.
-FREE = (
-    "train.trackers",
-    "train.profile",
-    "train.watchdog",
-    "train.log_every",
-    "train.eval_every",
-    "train.eval_batches",
-    "train.checkpoint_every",
-    "train.keep",
-    "train.patience",
-    "train.sample_tokens",
-    "train.loss_chunks",
-    "train.packing",
-    "train.cpu_tuning",
-    "data.cache",
-    "data.path",
-    "data.eval_path",
-    "data.tokenizer.path",
-    "mesh.data",
-    "mesh.fsdp",
-    "mesh.context",
-    "mesh.tensor",
-    "mesh.slices",
-    "mesh.mode",
-)
+# fields that may change between starts
+REORDERING = marked(ExperimentConfig, REORDERS_SUMS)
+FREE = (*marked(ExperimentConfig, MAY_CHANGE), *REORDERING)
 SHOWN = 6  # most differences that an error lists
 
 
@@ -136,8 +113,7 @@ def notices(stored: dict[str, Any], cfg: ExperimentConfig) -> list[str]:
     """Lists changes that are allowed, but end bit-for-bit equality with the uninterrupted run."""
     then = flatten_dict(stored["config"], sep=".")
     now = flatten_dict(plain(cfg), sep=".")
-    rounding = ("mesh.", "train.loss_chunks", "train.packing")
-    changed = [f for f in sorted(now) if f.startswith(rounding) and then.get(f) != now[f]]
+    changed = [field for field in sorted(REORDERING) if then.get(field) != now[field]]
     old = stored["versions"]
     new = versions()
     changed += [name for name in new if old.get(name) != new[name]]

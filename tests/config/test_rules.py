@@ -1,0 +1,39 @@
+"""What the annotations of fields say besides the values that they take."""
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import pytest
+
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.config.rules import MAY_CHANGE, OF_TASK, Record, Size, marked
+
+Kept = Annotated[str, MAY_CHANGE]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inner(Record):
+    name: Kept = ""
+    size: Size = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outer(Record):
+    every: Annotated[Size, MAY_CHANGE] = 1
+    names: Annotated[tuple[str, ...], MAY_CHANGE] = ()
+    number: Annotated[int, OF_TASK] | None = None
+    inner: Inner = field(default_factory=Inner)
+    plain: str = ""
+
+
+def test_marked_fields_are_listed_with_those_of_inner_records():
+    assert marked(Outer, MAY_CHANGE) == ("every", "names", "inner.name")
+    assert marked(Outer, OF_TASK) == ("number",)
+    assert marked(Outer, OF_TASK, MAY_CHANGE) == ("every", "names", "number", "inner.name")
+
+
+def test_a_mark_changes_nothing_about_the_values():
+    assert Outer(number=None, names=("a",)).number is None
+    for bad in ({"every": 0}, {"names": ["a"]}, {"number": "1"}):
+        with pytest.raises(ConfigError, match=next(iter(bad))):
+            Outer(**bad)
