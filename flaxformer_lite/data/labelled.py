@@ -193,7 +193,7 @@ def _fitted(
             fitted = fit()
         (folder / "task.json").write_text(to_config_dict(fitted).to_json())
 
-    parts = [read.fingerprint, names, classes, labels, *_made_by(objective)]
+    parts = [*read.identity, names, classes, labels, *_made_by(objective)]
     folder = content_cache.folder(cfg.cache, f"task-{_hash(parts)}", write)
     values = json.loads((folder / "task.json").read_text())
     return from_config_dict(type(objective), values, where="objective")
@@ -223,11 +223,19 @@ def open_rows(
     Raises:
       ConfigError: as `open_labelled`.
     """
-    read = table.read_table(path, f"--data={path}", "eval", root=cfg.cache)
-    if not predicts:
-        read = _usable_rows(cfg, task, read, "predict it")[0]
-    rows = by_role(task, read, cfg.columns, predicts=predicts)
-    return encode(task, cfg, read, rows, chosen, skeleton, types, root=cfg.cache)
+
+    def opened(root: str) -> LabelledRecords:
+        read = table.read_table(path, f"--data={path}", "eval", root=root)
+        if not predicts:
+            read = _usable_rows(replace(cfg, cache=root or cfg.cache), task, read, "predict it")[0]
+        rows = by_role(task, read, cfg.columns, predicts=predicts)
+        return encode(task, cfg, read, rows, chosen, skeleton, types, root=root)
+
+    try:
+        # On this machine: other hosts have no use for the rows.
+        return opened(str(content_cache.local(cfg.cache)))
+    except content_cache.NotWritable:  # as where the model was moved to another machine
+        return opened("")
 
 
 def encode(
@@ -330,7 +338,7 @@ def _encoded_in_files(objective: Any, reader: LabelledRecords, root: str) -> Lab
     frame = [getattr(reader.frame, field.name) for field in fields(reader.frame)]
     parts = [
         FORMAT,
-        reader.table.fingerprint,
+        *reader.table.identity,
         reader.rows.names if isinstance(reader.rows, RoleRows) else "",
         reader.length,
         reader.target_length,

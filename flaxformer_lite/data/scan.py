@@ -147,7 +147,7 @@ def scan(
         (folder / "scan.json").write_text(json.dumps(record))
 
     root, key = cached
-    parts = [FORMAT, read.fingerprint, fraction, drops, key]
+    parts = [FORMAT, *read.identity, fraction, drops, key]
     name = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
     folder = content_cache.folder(root, f"scan-{name}", write)
     return Scan(

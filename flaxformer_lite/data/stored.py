@@ -21,6 +21,8 @@ import numpy as np
 CHUNK = 1 << 12  # values that are written at a time
 HELD = 1 << 26  # bytes of rows that are read at a time, if one has no more
 MOST_FORMS = 256  # forms of a task's features, each with files of its own
+MOST_COLUMNS = 256  # of them all; each keeps files open, of which a process may have 1024
+IN_MEMORY = 1 << 16  # bytes of a file that is read instead of mapped, so that it is not kept open
 DENSE = 4  # rows among which one is taken, for all of them to be read at once
 MOVED = 1 << 22  # numbers rewritten at a time, when a file gets a wider dtype
 EXACT = "\0type"  # the key that marks a value that JSON does not have
@@ -47,8 +49,12 @@ class Unstorable(Exception):
 
 
 def mapped(path: Path, dtype: Any) -> np.ndarray:
-    """Maps a file of numbers into memory; an empty file gives an empty array."""
-    return np.asarray(np.memmap(path, dtype, "r")) if path.stat().st_size else np.zeros(0, dtype)
+    """Maps a file of numbers into memory, or reads it if it is small."""
+    if path.stat().st_size > IN_MEMORY:
+        return np.asarray(np.memmap(path, dtype, "r"))
+    values = np.fromfile(path, dtype)
+    values.flags.writeable = False
+    return values
 
 
 class Chunked(Sequence):
@@ -247,8 +253,8 @@ class FeatureWriter:
         """Appends features.
 
         Raises:
-          Unstorable: a value in one of them is neither an array nor plain, or they have more forms
-            than MOST_FORMS.
+          Unstorable: a value in one of them is neither an array nor plain, or they have more
+            forms than MOST_FORMS, or arrays than MOST_COLUMNS.
         """
         groups: dict[Form, list[list[Any]]] = {}
         numbers = np.zeros(len(features), np.uint8)
@@ -272,6 +278,8 @@ class FeatureWriter:
             for at, (leaf, values) in enumerate(columns):
                 name = f"{self._forms[form]}-{at}"
                 if name not in self._columns:
+                    if len(self._columns) == MOST_COLUMNS:
+                        raise Unstorable("features of too many arrays")
                     self._columns[name] = _Column(self._folder / name)
                 self._columns[name].add(leaf, values)
 

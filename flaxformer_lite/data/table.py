@@ -50,6 +50,12 @@ class Table:
     # the names of the classes (ClassLabel) of each column
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     numbers: np.ndarray | None = None  # [rows] in the file, from 1; None: it has all of them
+    kind: str = ""  # suffix of the file, by which its content was read
+
+    @property
+    def identity(self) -> list[str]:
+        """What the rows depend on: the same bytes are other rows as .csv than as .tsv."""
+        return [self.fingerprint, self.kind]
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -115,8 +121,7 @@ def read_table(path: str, where: str, split: str = "train", *, root: str = "") -
             f"{where}: must be one of {', '.join(READERS)}, or a folder of datasets' save_to_disk."
         )
     digest, size = _content([file], where, root)
-    key = [FORMAT, digest, kind]
-    read = _table(where, lambda: READERS[kind](file, where), digest, size, key, root)
+    read = _table(where, lambda: READERS[kind](file, where), digest, size, kind, root)
     return read.with_names(_class_names(file, where)) if kind in columnar.KINDS else read
 
 
@@ -154,7 +159,7 @@ def _table(
     read: Callable[[], Iterable[dict[str, Any]]],
     digest: str,
     size: int,
-    key: list[str],
+    kind: str,
     root: str,
 ) -> Table:
     """Returns a table of the rows that `read` yields, through the cache if it is large."""
@@ -162,7 +167,7 @@ def _table(
     columns: tuple[str, ...] = ()
     if root and size > SMALL:
         with contextlib.suppress(stored.Unstorable):
-            folder = _cached_rows(where, read, key, root)
+            folder = _cached_rows(where, read, [FORMAT, digest, kind], root)
             described = read_object(folder / "table.json", {"columns": list})
             columns = tuple(described["columns"])
             rows = stored.StoredRows(folder)
@@ -171,7 +176,7 @@ def _table(
         columns = tuple(dict.fromkeys(name for row in rows for name in row))
     if not len(rows):
         raise ConfigError(f"{where}: no rows in it.")
-    return Table(where, columns, rows, digest[:16])
+    return Table(where, columns, rows, digest[:16], kind=kind)
 
 
 def _cached_rows(
@@ -357,7 +362,7 @@ def _read_folder(folder: Path, where: str, split: str, root: str) -> Table:
     def read() -> Iterator[dict[str, Any]]:
         return itertools.chain.from_iterable(columnar.rows(path, where, ".arrow") for path in paths)
 
-    table = _table(where, read, digest, size, [FORMAT, digest, "datasets"], root)
+    table = _table(where, read, digest, size, "datasets", root)
     names = _class_names(paths[0], where)
     if not names and (folder / "dataset_info.json").is_file():
         names = columnar.named(read_object(folder / "dataset_info.json").get("features"))

@@ -67,7 +67,7 @@ class Trained(NamedTuple):
         """
         objective = data.objective
         size = min(self.cfg.train.batch_size, data.num_examples)
-        packs = not packing.obstacle(self.cfg.model, self.model)
+        packs = not packing.obstacle(self.cfg.model, self.model, self.tokenizer.pad_id)
         packer = data.packer(size) if packs else None
         step = jax.jit(program.eval_step(self.cfg, Models(objective.outputs, self.model)))
         with counting("evaluating", data.num_examples) as advance:

@@ -34,7 +34,9 @@ def packers(
     train = dataclasses.replace(data, split="train")
     if not train.texts:
         return {}, []
-    why = obstacle(cfg.model, model) if cfg.train.packing else "train.packing=False"
+    why = "train.packing=False"
+    if cfg.train.packing:
+        why = obstacle(cfg.model, model, train.tokenizer.pad_id)
     if mesh["context"] > 1:
         why = f"mesh.context={mesh['context']} splits texts over devices"
     if why:
@@ -55,9 +57,19 @@ def packers(
     return made, [("packed", words)]
 
 
-def obstacle(cfg: ModelConfig, model: nn.Module) -> str:
-    """Returns why packed rows would change a model's result; "" if they would not."""
+def obstacle(cfg: ModelConfig, model: nn.Module, pad_id: int) -> str:
+    """Returns why packed rows would change a model's result; "" if they would not.
+
+    Args:
+      cfg: the model's record.
+      model: the model.
+      pad_id: the id of padding in its batches.
+    """
     skeleton = getattr(model, "skeleton", "")
+    classifies = (skeleton, cfg.head) == ("decoder", "sequence_classification")
+    if classifies and cfg.pad_token_id is not None and cfg.pad_token_id != pad_id:
+        # then the last token that is no padding is a column of padding
+        return f"model.pad_token_id={cfg.pad_token_id} is not the tokenizer's padding, {pad_id}"
     method = getattr(model, "decode" if skeleton == "decoder" else "encode", None)
     if method is None or PACKING not in inspect.signature(method).parameters:
         return f"the class of model.family={cfg.family} takes no packed rows"

@@ -25,6 +25,10 @@ BLOCK = 1 << 24  # bytes per checksum
 CHECKED = 16
 
 
+class NotWritable(ConfigError):
+    """Nothing can be written to a cache."""
+
+
 def local(root: str | Path) -> Path:
     """Returns the folder of a cache on this machine; what lies in a store is copied to
     FLAXFORMER_LITE_CACHE."""
@@ -60,7 +64,7 @@ def folder(root: str | Path, name: str, write: Callable[[Path], None]) -> Path:
       write: fills the empty folder that it is given; exceptions other than OSError pass through.
 
     Raises:
-      ConfigError: `root` is not writable.
+      NotWritable: `root` is not writable.
     """
     if is_url(root):
         return _shared(f"{str(root).rstrip('/')}/{name}", local(root), name, write)
@@ -90,7 +94,7 @@ def folder(root: str | Path, name: str, write: Callable[[Path], None]) -> Path:
             final
         ):  # another process made it, where there are no locks, and removed the parts
             return final
-        raise ConfigError(
+        raise NotWritable(
             f"data.cache={str(root)!r}: cannot write there ({error.strerror or error}); free some"
             " space, or name another folder, --config.data.cache=FOLDER."
         ) from error

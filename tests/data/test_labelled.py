@@ -9,7 +9,7 @@ import pytest
 
 from flaxformer_lite.config import ConfigError, DataConfig, TokenizerConfig
 from flaxformer_lite.data import labelled, stored, table
-from flaxformer_lite.data.labelled import open_labelled
+from flaxformer_lite.data.labelled import open_labelled, open_rows
 from flaxformer_lite.objectives.tables.classification import Classification
 from flaxformer_lite.objectives.tables.dpo import Dpo
 from flaxformer_lite.objectives.tables.instruction import Instruction
@@ -144,3 +144,33 @@ def test_a_task_that_wants_all_rows_at_once_gets_them(tmp_path, monkeypatch):
         task, DataConfig(), read, values, words, "encoder", root=str(tmp_path / "cache")
     )
     assert made.column(1).tolist() == [40] * 40
+
+
+def test_the_same_bytes_are_other_rows_where_another_suffix_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(table, "SMALL", 0)
+    lines = [f'"text {number}"\t{"ab"[number % 2]}\n' for number in range(40)]
+    for suffix, due in ((".tsv", '"text'), (".csv", "text")):
+        path = tmp_path / f"rows{suffix}"
+        path.write_text("text\tlabel\n" + "".join(lines))
+        cfg = DataConfig(
+            path=str(path),
+            cache=str(tmp_path / "cache"),
+            eval_fraction=0.3,
+            tokenizer=TokenizerConfig(name="bytes"),
+        )
+        _task, records, _ = open_labelled(cfg, Classification(), "encoder")
+        train = records["train"]
+        assert train.rows[0]["text"].startswith(due)
+        assert train.tokenizer.decode(train.features[0][0].ids).startswith(due)
+
+
+def test_rows_are_predicted_where_the_cache_cannot_be_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(table, "SMALL", 0)
+    path = tmp_path / "rows.csv"
+    path.write_text("text,label\none,a\ntwo,b\n")
+    (tmp_path / "file").write_text("")
+    cfg = DataConfig(cache=str(tmp_path / "file" / "cache"))
+    task = Classification(labels=("a", "b"))
+    for predicts in (True, False):
+        records = open_rows(str(path), cfg, task, tokenizer.Bytes(), "encoder", predicts=predicts)
+        assert len(records) == 2 and not records.table.is_stored

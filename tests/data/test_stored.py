@@ -80,3 +80,17 @@ def test_features_come_back_with_their_types_in_whatever_order_they_need_wider_n
 def test_what_files_cannot_hold_is_said(tmp_path, value):
     with pytest.raises(stored.Unstorable), stored.FeatureWriter(tmp_path) as writer:
         writer.add([(value,)])
+
+
+def test_features_of_many_forms_stay_in_memory_rather_than_open_a_file_for_each(tmp_path):
+    forms = [(np.arange(2),) * length for length in range(1, 30)]
+    with pytest.raises(stored.Unstorable, match="arrays"), stored.FeatureWriter(tmp_path) as writer:
+        writer.add(forms)
+
+
+def test_small_files_are_not_kept_open(tmp_path):
+    for size, is_mapped in ((stored.IN_MEMORY, False), (stored.IN_MEMORY + 1, True)):
+        np.arange(size, dtype=np.uint8).tofile(tmp_path / "values")
+        values = stored.mapped(tmp_path / "values", np.uint8)
+        assert len(values) == size and not values.flags.writeable
+        assert isinstance(values.base, np.memmap) == is_mapped

@@ -166,9 +166,12 @@ def test_a_run_says_what_is_packed_or_which_length_would_do(tmp_path):
 
 def test_models_that_read_padding_are_not_packed():
     choices = tiny.small("roformer", head="multiple_choice")
-    assert "reads the last column" in packing.obstacle(choices, build_model(choices))
+    assert "reads the last column" in packing.obstacle(choices, build_model(choices), 0)
     bart = tiny.small("bart", head="sequence_classification")
-    assert "reads padded rows" in packing.obstacle(bart, build_model(bart))
+    assert "reads padded rows" in packing.obstacle(bart, build_model(bart), 1)
+    bloom = tiny.small("bloom", head="sequence_classification", pad_token_id=3)
+    assert not packing.obstacle(bloom, build_model(bloom), 3)
+    assert "pad_token_id=3 is not" in packing.obstacle(bloom, build_model(bloom), 0)
 
 
 def test_a_batch_is_placed_with_the_packing_of_each_device():
