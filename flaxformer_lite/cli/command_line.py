@@ -335,6 +335,8 @@ def fail(message: Any, code: int, *, at_once: bool = False) -> NoReturn:
 
     print_stack()
     text = " ".join(addressed(str(message)).split())
+    if "://" in text:  # other parsers repeat what they refuse
+        text = SECRET.sub("***", text)
     line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
     if len(line) > LONGEST:
         line = f"{line[:LONGEST]} ..."

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from flaxformer_lite.__main__ import main
-from flaxformer_lite.cli import tables
+from flaxformer_lite.cli import command_line, tables
 from flaxformer_lite.cli.predict import write_rows
 from flaxformer_lite.cli.tables import print_table
 from flaxformer_lite.config import ConfigError, TrainConfig
@@ -65,3 +65,9 @@ def test_a_table_of_many_rows_is_not_laid_out_by_rich(monkeypatch, capsys):
     monkeypatch.setattr(tables, "Table", None)  # a third of a millisecond a row
     print_table(["name", "text", "number"], rows, right=[2])
     assert capsys.readouterr().out.splitlines()[:-1] == due
+
+
+def test_an_error_of_another_parser_hides_keys(capsys):
+    with pytest.raises(SystemExit):
+        command_line.fail("steps=s3://KEY:HIDDEN@b/x: must be a whole number.", 2)
+    assert capsys.readouterr().err == "error: steps=s3://***b/x: must be a whole number.\n"
