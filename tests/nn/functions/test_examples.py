@@ -17,5 +17,5 @@ MODULES = (
 
 @pytest.mark.parametrize("name", MODULES)
 def test_docstring_examples(name):
-    result = doctest.testmod(importlib.import_module(f"flaxformer_lite.{name}"))
+    result = doctest.testmod(importlib.import_module(f"flaxformer_lite.nn.{name}"))
     assert result.attempted > 0 and result.failed == 0
