@@ -1,5 +1,4 @@
-"""What to write here for what other libraries call it: the one place where names of other libraries
-are answered, by the error that a wrong name raises anyway."""
+"""Hints for users of other libraries: the names of this package for theirs, in error messages."""
 
 PACKAGE = {
     **dict.fromkeys(

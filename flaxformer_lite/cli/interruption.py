@@ -1,4 +1,4 @@
-"""What ctrl-C does to a command: it ends, wherever it is."""
+"""Ctrl-C ends a command, wherever it is."""
 
 import contextlib
 import os

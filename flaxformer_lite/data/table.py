@@ -54,7 +54,7 @@ class Table:
 
     @property
     def identity(self) -> list[str]:
-        """What the rows depend on: the same bytes are other rows as .csv than as .tsv."""
+        """The content and the kind of the file: the same bytes are other rows as .csv and .tsv."""
         return [self.fingerprint, self.kind]
 
     def __len__(self) -> int:

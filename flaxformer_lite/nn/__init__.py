@@ -1,1 +1,1 @@
-"""What a model is made of: arrays in, arrays out."""
+"""Building blocks of models: pure functions, and linen modules over them."""

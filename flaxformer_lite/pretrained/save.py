@@ -56,7 +56,7 @@ DECIDED_HERE = {
 
 @dataclasses.dataclass(frozen=True)
 class TrainedInputs:
-    """What a training run knows about its model's inputs and outputs, besides the parameters.
+    """The tokenizer, labels and other facts of a training run that go into a published directory.
 
     Attributes:
       tokenizer: the run's tokenizer.

@@ -41,7 +41,7 @@ class Saving(NamedTuple):
 
 
 class Reporting(NamedTuple):
-    """What a run says about itself, and where.
+    """The outputs of a run: records, terminal, report.
 
     Attributes:
       recorder: writes metrics.jsonl and samples.jsonl.

@@ -1,5 +1,6 @@
-"""What only tensorstore does: the arrays of checkpoints, and objects that are rewritten or deleted
-if nobody else has changed them. obstore writes on conditions too, and does not delete on any.
+"""Tensorstore's client, for arrays of checkpoints and for conditional rewrites and deletions.
+
+obstore, the client for everything else, has no conditional deletion.
 
 Requests that fail for a while are sent again by tensorstore, which counts them.
 """

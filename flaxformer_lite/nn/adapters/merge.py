@@ -1,4 +1,4 @@
-"""What an adapter shares with the matrices beside which it stands: where it starts, and merging."""
+"""Initial values of adapters that depend on a matrix, and merging of adapters into matrices."""
 
 import dataclasses
 from typing import Any
