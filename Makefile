@@ -27,7 +27,7 @@ nightly: $(STAMP)  ## run all tests, with those too slow for every change, in ab
 	$(BIN)/python -m pytest $(WORKERS) -m ''
 
 # What a change breaks first: pure functions, modules, the config, the command line's words. No training, no published files.
-FAST := tests/functions tests/positions tests/modules tests/config tests/cli/test_command_line.py \
+FAST := tests/nn/functions tests/nn/positions tests/nn/modules tests/config tests/cli/test_command_line.py \
 	tests/cli/test_main.py tests/cli/test_list_fields.py tests/test_layers.py tests/test_registry.py tests/test_init.py
 test-fast: $(STAMP)  ## run the tests of the functions, modules, config and command line, in under two minutes
 	$(BIN)/python -m pytest $(WORKERS) $(FAST)

@@ -303,9 +303,6 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, default=results.FOLDER, help="a folder")
     args = parser.parse_args()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        # so that the peers end as well
-        signal.signal(number, lambda number, _: sys.exit(128 + number))
     for flag in ("torch", "flax"):
         if (path := getattr(args, flag)) and not shutil.which(path):
             parser.error(f"--{flag}={path}: no such interpreter.")
@@ -347,4 +344,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # so that the peers end as well
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     main()

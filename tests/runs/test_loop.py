@@ -256,6 +256,7 @@ def test_a_report_and_samples_that_cannot_be_written_are_one_notice_each(
 
 def test_sigterm_finishes_the_step_and_saves(cfg, tmp_path, monkeypatch, capsys, traced_once):
     cfg = tiny_runs.steps(cfg, 50, checkpoint_every=50)
+    before = signal.getsignal(signal.SIGTERM)
     real = trainer.Trainer._settle
 
     def settle(self, ahead):
@@ -274,7 +275,7 @@ def test_sigterm_finishes_the_step_and_saves(cfg, tmp_path, monkeypatch, capsys,
     )
     assert leaves_of(tmp_path, 5)
     assert "<p>stopped by SIGTERM: step 5 of 50; " in (tmp_path / "report.html").read_text()
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_a_run_that_is_done_says_so_and_a_last_single_step_compiles_without_a_warning(
