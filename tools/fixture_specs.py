@@ -97,7 +97,7 @@ class Spec:
     @property
     def without_encoder(self) -> bool:
         """Whether it is the decoder of an encoder-decoder alone."""
-        return self.head == "lm" and self.model_type in ("bart", "mbart", "pegasus")
+        return self.head == "lm" and self.model_type in ("bart", "mbart", "marian", "pegasus")
 
 
 def specs() -> list[Spec]:
@@ -366,6 +366,7 @@ def _seq2seq() -> list[Spec]:
         ("bart", BART, "float16"),
         ("mbart", BART | {"scale_embedding": True, "activation_function": "relu"}, "float16"),
         ("pegasus", PEGASUS, "float32"),
+        ("marian", MARIAN, "float32"),
     ):
         found.append(
             Spec(

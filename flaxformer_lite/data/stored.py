@@ -9,9 +9,8 @@ import base64
 import datetime
 import decimal
 import filecmp
-import functools
-import importlib
 import json
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -152,6 +151,9 @@ class StoredFeatures(Sequence):
     """A task's features, one per example; `FeatureWriter` makes the folder.
 
     A feature is made anew from the files at each access, so it may be changed freely.
+
+    Raises:
+      Unstorable: the class of a named tuple is in no module that was imported.
     """
 
     def __init__(self, folder: Path):
@@ -214,7 +216,10 @@ class StoredFeatures(Sequence):
             return lambda place: None
         if kind in ("tuple", "list", "named"):
             readers = [self._reader(inner, prefix) for inner in form["of"]]
-            make = {"tuple": tuple, "list": list}.get(kind) or _named_tuple(form["class"])._make
+            if kind == "named":
+                make = _named_tuple(form["class"], len(readers))._make
+            else:
+                make = {"tuple": tuple, "list": list}[kind]
             return lambda place: make([read(place) for read in readers])
         dtype = np.dtype(form["dtype"])
         if kind in ("scalar", "fixed", "plain"):
@@ -439,14 +444,18 @@ def _layout_json(form: Form, prefix: str, numbers: Iterator[int]) -> dict[str, A
     return {"kind": form[0], "dtype": form[1], "file": f"{prefix}{next(numbers)}", **shape}
 
 
-@functools.cache
-def _named_tuple(name: str) -> Any:
+def _named_tuple(name: str, fields: int) -> Any:
+    """Returns a class of named tuples whose module the program has imported.
+
+    Nothing is imported, as a cache may be shared with others, who write its names.
+    """
     module, _, path = name.partition(":")
-    cls: Any = importlib.import_module(module)
+    cls: Any = sys.modules.get(module)
     for part in path.split("."):
-        cls = getattr(cls, part)
-    if not (isinstance(cls, type) and issubclass(cls, tuple)):
-        raise TypeError(f"{name} is not a tuple")
+        cls = getattr(cls, "__dict__", {}).get(part)  # not by getattr: a module may import then
+    is_tuple = isinstance(cls, type) and issubclass(cls, tuple)
+    if not is_tuple or len(getattr(cls, "_fields", ())) != fields:
+        raise Unstorable(f"{name} is not a named tuple of {fields} fields that was imported")
     return cls
 
 

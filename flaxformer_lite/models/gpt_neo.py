@@ -1,5 +1,10 @@
 """GPT-Neo: GPT-2 with a local window in every other layer and attention logits that are not scaled.
 
+Answers of question answering are chosen by a softmax over all columns. Where a row ends in more
+padding than the window is wide (256 in the published models), the last columns see no key in a
+local layer: here they attend to nothing, as in transformers' flash attention, while its eager
+attention averages values that the window or the mask rules out. Its loss of such a row differs.
+
 Reference: Black et al., "GPT-Neo: Large Scale Autoregressive Language Modeling with
 Mesh-Tensorflow" (2021).
 """

@@ -79,5 +79,5 @@ PUBLISHED = dataclasses.replace(
     read=read,
     write=write,
     ignored=(r"(encoder|decoder)\.(version|embed_positions\.weight)",),
-    relatives={},
+    relatives={"MarianForCausalLM": "marian_decoder"},
 )

@@ -94,3 +94,16 @@ def test_small_files_are_not_kept_open(tmp_path):
         values = stored.mapped(tmp_path / "values", np.uint8)
         assert len(values) == size and not values.flags.writeable
         assert isinstance(values.base, np.memmap) == is_mapped
+
+
+@pytest.mark.parametrize("name", ["evil:Pair", "sys:float_info", "pathlib:Path", "evil"])
+def test_nothing_that_a_cache_names_is_imported(tmp_path, monkeypatch, name):
+    (tmp_path / "evil.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with stored.FeatureWriter(tmp_path) as writer:
+        writer.add([Pair(1, 2)])
+    described = (tmp_path / "features.json").read_text()
+    assert f"{__name__}:Pair" in described
+    (tmp_path / "features.json").write_text(described.replace(f"{__name__}:Pair", name))
+    with pytest.raises(stored.Unstorable, match="imported"):
+        stored.StoredFeatures(tmp_path)

@@ -1,0 +1,48 @@
+"""Marian's decoder alone, as a language model."""
+
+import dataclasses
+from functools import partial
+from typing import Any
+
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.models import bart_decoder, marian, pegasus_decoder
+from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.weight_map import Fields, heads
+
+BASE = bart_decoder.BASE | dict(
+    vocab_size=58101,
+    max_length=512,
+    position=marian.BASE["position"],
+    norm_at=("out",),
+    activation="silu",
+    embed_power=0.5,
+    pad_token_id=58100,
+    eos_token_id=None,
+)
+PRESETS = {
+    "tiny": bart_decoder.PRESETS["tiny"],
+    "base": dict(d_model=512, num_heads=8, mlp_dim=2048, decoder_layers=6),
+}
+config = partial(build, "marian_decoder", BASE, PRESETS, "base")
+Model = bart_decoder.Model
+
+
+def read(fields: Fields) -> dict[str, Any]:
+    vocab_size = fields.get("vocab_size", 58101)
+    decoder_vocab_size = fields.get("decoder_vocab_size", vocab_size)
+    if decoder_vocab_size != vocab_size:
+        raise ConfigError(
+            f"config.json: decoder_vocab_size={decoder_vocab_size!r} is not vocab_size={vocab_size}"
+            ", which MarianForCausalLM's logits have; write the decoder's into both."
+        )
+    return bart_decoder.read(fields)
+
+
+PUBLISHED = dataclasses.replace(
+    pegasus_decoder.PUBLISHED,
+    model_type="marian",
+    defaults=marian.DEFAULTS,
+    heads=heads("Marian", lm=bart_decoder.LM_HEAD),
+    read=read,
+    harmless=(*bart_decoder.PUBLISHED.harmless, "share_encoder_decoder_embeddings"),
+)
