@@ -7,12 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.data import parquet_pages
 from flaxformer_lite.storage.compressed import INSTALL
 
 KINDS = (".parquet", ".arrow")
 BATCH = 1024  # rows
 LONGEST = 1 << 24  # most bytes of a text and values of a list, the limit of a line of jsonl
 HELD = 1 << 26  # bytes of texts converted to Python objects at a time
+PAGES = 1 << 28  # bytes that the pages of a row group may take at a time, one of each column
+RATIO = 16  # and how much longer than their file they may be; texts compress to a third or a tenth
+# Encodings that pyarrow does not read as a dictionary. With the first, which stores a text as its
+# difference to the one before, a text may be as long as a page and take a few bytes of it.
+DIFFERENCES = ("DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY")
 
 
 def rows(
@@ -45,22 +51,50 @@ def rows(
 def _parquet_batches(arrow: Any, source: Any, columns: Sequence[str], where: str) -> Iterator[Any]:
     """Yields batches in which each distinct text of a parquet dictionary is held once."""
     metadata = arrow.parquet.read_metadata(source)
+    is_local = not isinstance(source, arrow.PythonFile)
+    encoded = _by_differences(metadata)
     leaves = [metadata.schema.column(i) for i in range(metadata.num_columns)]
     texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
-    file = arrow.parquet.ParquetFile(source, metadata=metadata, read_dictionary=texts)
+    dictionaries = [path for path in texts if path not in encoded]
+    file = arrow.parquet.ParquetFile(source, metadata=metadata, read_dictionary=dictionaries)
     wanted = _present(columns, file.schema_arrow)
-    values = 1  # of a row in a list, on average
+    widest = 1  # values of a row in a list, on average, or bytes of a text by its prefix
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
-        chunks = [group.column(i) for i in range(group.num_columns)]
-        for chunk in chunks:
+        packed = 0
+        unpacked = 0
+        for chunk in map(group.column, range(group.num_columns)):
             if chunk.path_in_schema.split(".")[0] not in wanted:
                 continue
             if chunk.total_uncompressed_size > LONGEST * max(1, chunk.num_values):
                 raise _too_long(where)
-            values = max(values, chunk.num_values // max(1, group.num_rows))
-    size = max(1, min(BATCH, HELD // values))
+            page = chunk.total_uncompressed_size
+            if is_local or page > PAGES:  # of an object in a store, this reads all of it
+                page = parquet_pages.largest(source, chunk)
+            packed += chunk.total_compressed_size
+            unpacked += page
+            widest = max(widest, chunk.num_values // max(1, group.num_rows))
+            if chunk.path_in_schema in encoded:
+                widest = max(widest, page)
+        if unpacked > max(PAGES, RATIO * packed):
+            raise ConfigError(
+                f"{where}: {packed:,} bytes that are unpacked to {unpacked:,} at a time, where"
+                f" {PAGES >> 20} MiB are the most; write it anew with smaller pages, as by"
+                " pyarrow.parquet.write_table(..., write_batch_size=16)."
+            )
+    size = max(1, min(BATCH, HELD // widest))
     yield from file.iter_batches(size, columns=wanted)
+
+
+def _by_differences(metadata: Any) -> set[str]:
+    """Returns the paths of the columns with an encoding of DIFFERENCES."""
+    paths = set()
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        for chunk in map(group.column, range(group.num_columns)):
+            if not set(DIFFERENCES).isdisjoint(chunk.encodings):
+                paths.add(chunk.path_in_schema)
+    return paths
 
 
 def _arrow_batches(arrow: Any, source: Any, columns: Sequence[str], where: str) -> Iterator[Any]:

@@ -122,11 +122,11 @@ def _rows(path: File, where: str, fields: tuple[str, ...]) -> Iterator[Document]
     at = f"{where}: {path.name}"
     with compressed.reading(path, where), contextlib.ExitStack() as stack:
         if kind in columnar.KINDS:
-            packed = compressed.compression(path)
             content: Any = path
-            if packed or not isinstance(path, Path):
-                stream = stack.enter_context(compressed.unpacked(path, where))
-                content = stream.read() if packed else stream
+            if compressed.compression(path):
+                content = compressed.read_unpacked(path, where)
+            elif not isinstance(path, Path):
+                content = stack.enter_context(compressed.unpacked(path, where))
             rows = columnar.rows(content, at, kind, fields)
         else:
             text = io.TextIOWrapper(compressed.unpacked(path, where), "utf-8-sig", newline="")

@@ -196,8 +196,7 @@ def _cached_rows(
 def _class_names(file: Path, where: str) -> Mapping[str, tuple[str, ...]]:
     with compressed.reading(file, where):
         if compressed.compression(file):
-            with compressed.unpacked(file, where) as stream:
-                return columnar.class_names(stream.read())
+            return columnar.class_names(compressed.read_unpacked(file, where))
         with open_regular(file) as stream:
             if not file.stat().st_size:
                 return {}
@@ -264,8 +263,7 @@ def _columns(kind: str) -> Callable[[Path, str], Iterator[dict[str, Any]]]:
     def read(path: Path, where: str) -> Iterator[dict[str, Any]]:
         content: Any = path
         if compressed.compression(path):
-            with compressed.reading(path, where), compressed.unpacked(path, where) as stream:
-                content = stream.read()
+            content = compressed.read_unpacked(path, where)
         return columnar.rows(content, where, kind)
 
     return read
@@ -291,6 +289,8 @@ def _list(path: Path, where: str) -> list[dict[str, Any]]:
             f"{where}: {path.stat().st_size:,} bytes of JSON in one piece; write it as jsonl, an"
             " object per line."
         )
+    if compressed.compression(path):
+        compressed.read_unpacked(path, where)  # refuses one that is too long
     read = _json("".join(text_encoding.lines(path, where)), where)
     if isinstance(read, dict) and isinstance(read.get("data"), list):
         read = read["data"]

@@ -4,6 +4,7 @@ Excel's "Unicode text" is such UTF-16.
 """
 
 import codecs
+import functools
 import io
 from collections.abc import Iterator
 from typing import Any
@@ -59,7 +60,9 @@ def undecodable(path: File, where: str, encoding: str = "utf-8-sig") -> ConfigEr
         return ConfigError(f"{where}: begins like UTF-16, but is not; save it as UTF-8.")
     stream: Any
     with compressed.unpacked(path, where) as stream:
-        for number, line in enumerate(stream, start=1):
+        # A line of the most characters; a longer one before it would have been refused.
+        read = functools.partial(stream.readline, 4 * LONGEST)
+        for number, line in enumerate(iter(read, b""), start=1):
             try:
                 line.decode()
             except UnicodeDecodeError as error:

@@ -13,6 +13,7 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.storage.remote import RemoteFile
 
 SUFFIXES = (".gz", ".zst")
+LARGEST = 1 << 28  # bytes that a file unpacks to, where all of it must be in memory
 File = Path | RemoteFile
 INSTALL = "reading it needs pyarrow: pip install 'flaxformer_lite[tables]'"
 
@@ -50,6 +51,22 @@ def unpacked(path: File, where: str, content: bytes | None = None) -> Any:
     if compression(path) == ".gz":
         return gzip.open(packed)
     return packed.open("rb") if packed is path else packed
+
+
+def read_unpacked(path: File, where: str) -> bytes:
+    """Reads and decompresses all of a file.
+
+    Raises:
+      ConfigError: it has more than LARGEST bytes, or is damaged.
+    """
+    with reading(path, where), unpacked(path, where) as stream:
+        content = stream.read(LARGEST + 1)
+    if len(content) > LARGEST:
+        raise ConfigError(
+            f"{where}: {path.name} unpacks to more than {LARGEST >> 20} MiB, which would have to be"
+            " in memory; unpack it first (gunzip, or zstd -d)."
+        )
+    return content
 
 
 def _stream(path: File, content: bytes | None) -> BinaryIO:

@@ -5,7 +5,8 @@ import gzip
 import pytest
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.data import columnar, text_encoding
+from flaxformer_lite.data import columnar, table, text_encoding
+from flaxformer_lite.storage import compressed
 
 pyarrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -72,6 +73,71 @@ def test_equal_texts_of_parquet_are_held_once(tmp_path):
         if number % 500 == 0:
             held.append(pyarrow.total_allocated_bytes() - before)
     assert max(held) < 2 * columnar.HELD  # the texts are 200 MB
+
+
+@pytest.mark.parametrize("dictionary", [False, True])
+def test_pages_of_parquet_that_unpack_to_more_than_the_memory_are_refused(
+    dictionary, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(columnar, "PAGES", 1 << 20)
+    texts = [f"{'x' * 10_000}{number}" for number in range(200)]  # 2 MB
+    path = tmp_path / "t.parquet"
+    options = {"compression": "zstd", "dictionary_pagesize_limit": 1 << 30}
+    for batch, refused in [(1024, True), (8, dictionary)]:
+        parquet.write_table(
+            pyarrow.table({"text": texts}),
+            path,
+            use_dictionary=dictionary,
+            write_batch_size=batch,
+            data_page_size=1,
+            **options,
+        )
+        if refused:
+            with pytest.raises(ConfigError, match=r"data.path: .* unpacked to 2,.*smaller pages"):
+                next(columnar.rows(path, "data.path", ".parquet"))
+        else:
+            assert [row["text"] for row in columnar.rows(path, "data.path", ".parquet")] == texts
+    # what a text compresses to is read, as its file is as large
+    monkeypatch.setattr(columnar, "RATIO", 1e9)
+    assert len(list(columnar.rows(path, "data.path", ".parquet"))) == 200
+
+
+@pytest.mark.parametrize("encoding", columnar.DIFFERENCES)
+def test_texts_that_are_encoded_by_differences_are_read(encoding, tmp_path, monkeypatch):
+    texts = ["x" * 100_000] * 300  # 30 MB in a page of 100 kB
+    path = tmp_path / "t.parquet"
+    options = {"use_dictionary": False, "column_encoding": {"text": encoding}}
+    parquet.write_table(pyarrow.table({"text": texts}), path, **options)
+    monkeypatch.setattr(columnar, "HELD", 1 << 20)
+    before = pyarrow.total_allocated_bytes()
+    held = []
+    for row in columnar.rows(path, "data.path", ".parquet"):
+        assert row["text"] == texts[0]
+        held.append(pyarrow.total_allocated_bytes() - before)
+    assert len(held) == 300
+    if encoding == columnar.DIFFERENCES[0]:
+        assert max(held) < 8 << 20
+
+
+def test_a_damaged_header_of_a_page_is_an_error(tmp_path):
+    path = written(tmp_path / "t.parquet", pyarrow.table({"text": ["a"] * 9}))
+    sound = path.read_bytes()
+    chunk = parquet.read_metadata(path).row_group(0).column(0)
+    for header in (b"\x1c" * 40, b"\x15\x00\x15\x01\x15\x01\x00", b"\xff" * 40, b"\x15" * 40):
+        damaged = bytearray(sound)
+        at = chunk.dictionary_page_offset
+        damaged[at : at + len(header)] = header
+        with pytest.raises(ConfigError, match=r"data\.path: cannot be read"):
+            list(columnar.rows(bytes(damaged), "data.path", ".parquet"))
+
+
+@pytest.mark.parametrize("name", ["t.parquet.gz", "t.json.gz"])
+def test_what_must_be_unpacked_into_memory_is_bounded(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(compressed, "LARGEST", 100)
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(b'[{"text": "a"}]' + b" " * 1000))
+    with pytest.raises(ConfigError, match=r"data.path: t.* unpacks to more than .*unpack it first"):
+        table.read_table(str(path), "data.path")
 
 
 def test_a_line_that_is_too_long_is_refused_before_it_is_read(tmp_path, monkeypatch):
