@@ -10,7 +10,7 @@ import textwrap
 from typing import Any, NoReturn
 
 import flaxformer_lite
-from flaxformer_lite import registry
+from flaxformer_lite import private_names, registry
 from flaxformer_lite.cli import command_line, failures, interruption
 from flaxformer_lite.cli.arguments import CONFIG_HELP
 from flaxformer_lite.cli.commands import COMMANDS, Command, examples
@@ -40,12 +40,19 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         command_line.fail(f"{message}; {self.prog} --help shows examples.", command_line.BAD_INPUT)
 
+    def known_flags(self) -> set[str]:
+        return {flag for action in private_names.flags(self) for flag in action.option_strings}
+
     def refuse(self, unknown: list[str]) -> NoReturn:
         flag = next((arg.partition("=")[0] for arg in unknown if arg.startswith("--")), "")
         if not flag:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
-        near = registry.nearest(flag, [*self._option_string_actions.keys() - {"--help"}])
-        named = [action.metavar or action.dest for action in self._get_positional_actions()]
+        near = registry.nearest(flag, [*self.known_flags() - {"--help"}])
+        named = [
+            action.metavar or action.dest
+            for action in private_names.flags(self)
+            if not action.option_strings
+        ]
         if not near and named:
             near = f"; {' '.join(map(str, named))} are given without a flag"
         self.error(f"{flag}: no such flag{near}")
@@ -54,7 +61,7 @@ class Parser(argparse.ArgumentParser):
         """Lists the flags that this parser does not know, which are the cause where argparse would
         say that others are missing."""
         flags = argv[: argv.index("--")] if "--" in argv else argv
-        known = self._option_string_actions
+        known = self.known_flags()
         return [
             arg
             for arg in flags

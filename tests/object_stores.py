@@ -9,6 +9,7 @@ import base64
 import contextlib
 import dataclasses
 import functools
+import hashlib
 import html
 import logging
 import os
@@ -67,7 +68,6 @@ def google() -> Iterator[Store]:
     one."""
     from gcp_storage_emulator.exceptions import NotFound
     from gcp_storage_emulator.handlers import buckets
-    from gcp_storage_emulator.handlers.objects import _checksums, _make_object_resource
     from gcp_storage_emulator.server import Request, RequestHandler
     from gcp_storage_emulator.storage import Storage
 
@@ -94,11 +94,14 @@ def google() -> Iterator[Store]:
                 if now != int(asked["ifGenerationMatch"]):
                     raise PreconditionError
 
-        def _list_live_candidates(self, *where: Any) -> list:
+        def get_file_list(self, *where: Any, **options: Any) -> tuple[list, list]:
             begin = asked.get("startOffset", "")
             end = asked.get("endOffset", "")
-            found = super()._list_live_candidates(*where)
-            return [one for one in found if begin <= one[0] and (one[0] < end or not end)]
+            objects, prefixes = super().get_file_list(*where, **options)
+            in_range = [
+                one for one in objects if begin <= one["name"] and (one["name"] < end or not end)
+            ]
+            return in_range, prefixes
 
     class Handler(RequestHandler):
         protocol_version = "HTTP/1.0"
@@ -162,8 +165,7 @@ def google() -> Iterator[Store]:
             else:
                 several = parts.pop(asked["uploadId"]) if "uploadId" in asked else {1: body}
                 content = b"".join(several[number] for number in sorted(several))
-                made = _make_object_resource("", bucket, name, "", str(len(content)))
-                storage.create_file(bucket, name, content, _checksums(content, made))
+                storage.create_file(bucket, name, content, _resource(bucket, name, content))
                 headers = self._headers_of(bucket, name)
                 self._send(_xml("CompleteMultipartUploadResult", ETag="all"), **headers)
 
@@ -338,6 +340,22 @@ def _list_as_xml(storage: Any, bucket: str, asked: dict[str, str]) -> str:
         last = html.escape(entries[PAGE - 1]["name"])
         listed += f"<NextContinuationToken>{last}</NextContinuationToken>"
     return f"<ListBucketResult>{listed}</ListBucketResult>"
+
+
+def _resource(bucket: str, name: str, content: bytes) -> dict[str, Any]:
+    """Describes an object as Google's JSON interface does."""
+    import google_crc32c
+
+    md5 = base64.b64encode(hashlib.md5(content).digest()).decode()
+    return {
+        "bucket": bucket,
+        "name": name,
+        "generation": str(time.time_ns()),
+        "size": str(len(content)),
+        "md5Hash": md5,
+        "crc32c": base64.b64encode(google_crc32c.Checksum(content).digest()).decode(),
+        "etag": md5,
+    }
 
 
 def _xml(kind: str, **fields: Any) -> bytes:

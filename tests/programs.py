@@ -14,8 +14,8 @@ import itertools
 import time
 
 import jax
-from jax._src import compiler
-from jax._src.interpreters import mlir
+
+from flaxformer_lite import private_names
 
 LOWERINGS = 300  # in one context, which holds the constants of all
 HELD = 500  # programs
@@ -34,6 +34,7 @@ def forget():
 
 def share_contexts():
     """Lowers many programs in one MLIR context."""
+    mlir = private_names.mlir()
     if make := getattr(mlir, "make_ir_context", None):
         counter = itertools.count()
         latest = functools.lru_cache(maxsize=1)(lambda number: make())
@@ -42,6 +43,7 @@ def share_contexts():
 
 def share_executables():
     """Compiles two programs of the same text, devices and options once."""
+    compiler = private_names.compiler()
     compile_anew = getattr(compiler, "backend_compile_and_load", None)
     if not compile_anew or [*inspect.signature(compile_anew).parameters] != SIGNATURE:
         return

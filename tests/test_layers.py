@@ -13,6 +13,7 @@ LAYERS = (
     "registry",
     "hints",
     "versions",
+    "private_names",
     "config",
     "files",
     "runtime",

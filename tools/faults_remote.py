@@ -13,7 +13,6 @@ the package, which saves its imports.
 """
 
 import argparse
-import atexit
 import collections
 import json
 import multiprocessing
@@ -50,8 +49,10 @@ def train(line: list[str], said: Path) -> None:
         tempfile.tempdir = own
         sys.argv = line[1:]
         runpy.run_path("train.py", run_name="__main__")
-        # which multiprocessing leaves out: processes wait there for each other
-        atexit._run_exitfuncs()
+        # JAX registers this with atexit, which multiprocessing leaves out.
+        import jax
+
+        jax.distributed.shutdown()
 
 
 def committed(store: Store) -> list[int]:

@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
-from flaxformer_lite import pages
+from flaxformer_lite import pages, private_names
 from flaxformer_lite.cli.commands import COMMANDS
 
 SCRIPT = """
@@ -43,14 +43,14 @@ def script() -> str:
         parser = argparse.ArgumentParser(allow_abbrev=False)
         command.add_arguments(parser)
         flags: list[str] = []
-        for action in parser._actions:
+        for action in private_names.flags(parser):
             flags += [flag for flag in action.option_strings if flag.startswith("--")]
             for flag in action.option_strings if action.choices else ():
                 cases.append(_case(f'"{name} {flag}"', list(map(str, action.choices or ()))))
         if command.takes_config:
             cases.append(_case(f'"{name} --config"', pages.names()))
             flags.append("--config")
-        words = [choice for action in parser._actions for choice in _positional(action)]
+        words = [choice for action in private_names.flags(parser) for choice in _positional(action)]
         cases.append(_case(f'"{name} "*', [*words, *sorted(flags), "--debug", "--allow_plugins"]))
     return SCRIPT.format(commands=" ".join(COMMANDS), cases="\n".join(cases))
 

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 import jax
-from jax._src import clusters, distributed  # neither has a public name
 
+from flaxformer_lite import private_names
 from flaxformer_lite.config.rules import ConfigError
 from flaxformer_lite.runtime.processes import ALONE, CONTINUES, ProcessError, Processes
 
@@ -82,7 +82,7 @@ def join(
         ) from error
     finally:
         giving_up.cancel()
-    group = Processes(distributed.global_state.client, process_id, num_processes)
+    group = Processes(private_names.coordination_service(), process_id, num_processes)
     _on_abort(functools.partial(group.lose, ABORTED))
     return group
 
@@ -115,9 +115,7 @@ def _detect(timeout: int) -> tuple[str | None, int | None, int | None, Any]:
         with warnings.catch_warnings():
             # in a pod without the kubernetes package, JAX detects nothing: train alone
             warnings.simplefilter("ignore")
-            return clusters.ClusterEnv.auto_detect_unset_distributed_params(
-                os.environ.get("JAX_COORDINATOR_ADDRESS"), None, None, None, None, timeout
-            )
+            return private_names.detect_cluster(os.environ.get("JAX_COORDINATOR_ADDRESS"), timeout)
     except Exception as error:  # anything that the cluster's own client raises
         said = " ".join(str(error).split())[:240]
         raise ProcessError(

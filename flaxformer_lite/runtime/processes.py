@@ -17,8 +17,8 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 import jax
-from jax._src import distributed  # the store has no public name
 
+from flaxformer_lite import private_names
 from flaxformer_lite.config.rules import ConfigError
 
 PATIENCE = 10  # seconds after which process 0 prints whom it is waiting for
@@ -188,7 +188,7 @@ ALONE = Processes()
 
 def is_main_process() -> bool:
     """Returns whether this process prints and writes reports: it is alone, or process 0."""
-    return distributed.global_state.process_id == 0
+    return private_names.process_id() == 0
 
 
 def differences(answers: list[list[Any]]) -> str:

@@ -228,7 +228,8 @@ def test_folder_that_cannot_be_written(tmp_path):
 
 def test_full_disk_is_told_with_the_last_good_step(folder, monkeypatch):
     checkpoints = Checkpoints(folder, keep=3)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 10, 0))
+    full = shutil.disk_usage(folder)._replace(free=0)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: full)
     with pytest.raises(
         CheckpointError,
         match=r"step 4: needs 0.1 MB, .* has 0.0 MB free.*last good checkpoint is step 3",

@@ -18,8 +18,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.interpreters import ad
 
+from flaxformer_lite import private_names
 from flaxformer_lite.nn.attentions import arguments
 from flaxformer_lite.nn.functions import kernels, masks
 from flaxformer_lite.nn.functions.checkpoint_names import ATTENTION, named
@@ -84,7 +84,7 @@ def attend(
     )
     arrays = zip((q_BTNH, k_BSKH, v_BSKH), (q_extra, k_extra, k_extra), strict=True)
     q, k, v = (jnp.pad(x, ((0, 0), (0, extra), (0, 0), (0, 0))) for x, extra in arrays)
-    if any(isinstance(x, ad.JVPTracer) for x in jax.tree.leaves((q, k, v, bias))):
+    if any(map(private_names.is_differentiated_forwards, jax.tree.leaves((q, k, v, bias)))):
         # jvp refuses custom_vjp, but differentiates the loops of the forward pass as they are.
         return _attend_forward(plan, q, k, v, bias, given)[0][:, :T]
     return _attend(plan, q, k, v, bias, given)[:, :T]

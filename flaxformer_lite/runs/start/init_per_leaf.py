@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
-from jax.interpreters import partial_eval
 
 
 class Part(NamedTuple):
@@ -59,7 +58,7 @@ def init_per_leaf(create: ClosedJaxpr, shardings: Any, compiler_options: dict | 
 
 def _parts(create: ClosedJaxpr) -> list[Part]:
     """Splits into one part per leaf, except that all outputs of a scan share one."""
-    jaxpr, _ = partial_eval.dce_jaxpr(create.jaxpr, [True] * len(create.jaxpr.outvars))
+    jaxpr = create.jaxpr
     source = {var: eqn for eqn in jaxpr.eqns for var in eqn.outvars}
     together = collections.defaultdict(list)
     for i, out in enumerate(jaxpr.outvars):

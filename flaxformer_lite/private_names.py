@@ -1,0 +1,82 @@
+"""The names of other libraries that are not public, each with the reason why it is used.
+
+No other file may use one, which `make lint` checks. tests/test_private_names.py fails once a
+library offers a public replacement. Each is imported inside its function: some callers start
+without JAX.
+"""
+
+import argparse
+from types import ModuleType
+from typing import Any
+
+
+def coordination_service() -> Any:
+    """Returns the client of jax.distributed's key-value store, or None if there is one process.
+
+    Processes agree through it before the first device is used and while a device waits for a dead
+    process; `jax.experimental.multihost_utils` communicates through devices. Orbax uses the same
+    name.
+    """
+    from jax._src import distributed
+
+    return distributed.global_state.client
+
+
+def process_id() -> int:
+    """Returns the number of this process, which is 0 before jax.distributed is initialized.
+
+    `jax.process_index` would start the devices, too early for a message about how they start.
+    """
+    from jax._src import distributed
+
+    return distributed.global_state.process_id
+
+
+def detect_cluster(
+    coordinator: str | None, timeout: int
+) -> tuple[str | None, int | None, int | None, Any]:
+    """Returns the coordinator, number of processes, process id and local devices of a cluster.
+
+    `jax.distributed.initialize` detects them too, but starts at once: then a single process of
+    Slurm would start a service for nobody, and no error could name the process and its coordinator.
+    """
+    from jax._src import clusters
+
+    return clusters.ClusterEnv.auto_detect_unset_distributed_params(
+        coordinator, None, None, None, None, timeout
+    )
+
+
+def is_differentiated_forwards(x: Any) -> bool:
+    """Returns whether `jax.jvp` differentiates x, in which a `jax.custom_vjp` raises an error.
+
+    jax.interpreters has no underscore, but JAX's documentation does not cover it.
+    """
+    from jax.interpreters import ad
+
+    return isinstance(x, ad.JVPTracer)
+
+
+def flags(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    """Returns the flags and positional arguments of a parser, which has no public list of them.
+
+    Programs that complete command lines (argcomplete, shtab) use the same name.
+    """
+    return parser._actions
+
+
+def compiler() -> ModuleType:
+    """Returns the module in which tests/programs.py compiles equal programs once.
+
+    JAX's own cache is of files, and reading one takes as long as compiling a test's tiny program.
+    """
+    from jax._src import compiler
+
+    return compiler
+
+
+def mlir() -> ModuleType:
+    """Returns the module in which tests/programs.py lowers many programs in one context."""
+    from jax._src.interpreters import mlir
+
+    return mlir
