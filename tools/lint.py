@@ -72,9 +72,9 @@ def _is_private(name: str, defined: Collection[str]) -> bool:
         return True
     for part in name.split("."):
         is_special = part.startswith("__") and part.endswith("__")
-        if part.startswith("_") and part.strip("_") and not is_special:
-            if part not in PUBLIC and part not in defined:
-                return True
+        is_known = part in PUBLIC or part in defined or not part.strip("_")
+        if part.startswith("_") and not is_special and not is_known:
+            return True
     return False
 
 
