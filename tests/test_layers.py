@@ -10,6 +10,7 @@ from flaxformer_lite.registry import FOLDERS
 PACKAGE = Path(__file__).parents[1] / "flaxformer_lite"
 LAYERS = (
     "axes",
+    "types",
     "registry",
     "hints",
     "versions",

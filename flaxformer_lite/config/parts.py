@@ -5,11 +5,12 @@ A layer's mixer and feed-forward are plug-ins.
 
 import abc
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Protocol
 
 from flaxformer_lite.config import choices
+from flaxformer_lite.config.execution import Execution
 from flaxformer_lite.config.rules import (
     ConfigError,
     Count,
@@ -20,6 +21,11 @@ from flaxformer_lite.config.rules import (
     is_pattern,
     require,
 )
+
+if TYPE_CHECKING:  # --help does not wait for jax
+    import flax.linen as nn
+    import jax
+    from jax.typing import DTypeLike
 
 Patterns = tuple[Annotated[str, is_pattern], ...]
 # (regex of a parameter's path, mesh axes of its last dimensions)
@@ -101,7 +107,7 @@ class MixerConfig(Part, abc.ABC):
     reads_source: ClassVar[bool] = False
 
     @abc.abstractmethod
-    def module(self, execution: Any, *, causal: bool, name: str | None = None) -> Any:
+    def module(self, execution: Execution, *, causal: bool, name: str | None = None) -> "nn.Module":
         """Builds the linen module: (x [B, T, D], context, cache or None) -> y [B, T, D].
 
         With a cache, the module returns (y, cache).
@@ -112,7 +118,13 @@ class MixerConfig(Part, abc.ABC):
         return {"d_model": d_model}
 
     def prepare(
-        self, context: Any, x_BTD: Any, execution: Any, *, causal: bool, tables: Any
+        self,
+        context: Any,  # nn/modules/context.py
+        x_BTD: "jax.Array",
+        execution: Execution,
+        *,
+        causal: bool,
+        tables: "Callable[..., dict[str, jax.Array]]",
     ) -> Any:
         """Adds to the context what all layers of this kind share; called once per stack.
 
@@ -126,11 +138,31 @@ class MixerConfig(Part, abc.ABC):
         """
         return context
 
-    def init_cache(self, batch: int, length: int, d_model: int, dtype: Any) -> Any:
+    def init_cache(self, batch: int, length: int, d_model: int, dtype: "DTypeLike") -> Any:
         """Builds an empty cache for `length` positions."""
         raise ConfigError(
             f"{type(self).__name__}: has no cache, so it cannot generate token by token."
         )
+
+
+class LayerScope(Protocol):
+    """A linen module that is being called, as an adapter sees it: it declares the factors in it."""
+
+    execution: Execution
+
+    @property
+    def path(self) -> tuple[str, ...]: ...
+
+    def param(self, name: str, init_fn: "Callable[..., jax.Array]", /, *arguments: Any) -> Any: ...
+
+    def has_rng(self, name: str) -> bool: ...
+
+
+class AdaptedLayer(LayerScope, Protocol):
+    """The `Einsum` whose kernel is adapted."""
+
+    equation: str
+    sizes: dict[str, int]
 
 
 class FeedForwardConfig(Part, abc.ABC):
@@ -139,7 +171,7 @@ class FeedForwardConfig(Part, abc.ABC):
     name: ClassVar[str] = "mlp"
 
     @abc.abstractmethod
-    def module(self, execution: Any, *, name: str | None = None) -> Any:
+    def module(self, execution: Execution, *, name: str | None = None) -> "nn.Module":
         """Builds the linen module: x [B, T, D] -> [B, T, D]."""
 
 
@@ -171,7 +203,9 @@ class AdapterConfig(Record, abc.ABC):
         naming = tuple(pattern for pattern in self.targets if module in pattern)
         return not self.trains(path) and matches(naming, path)
 
-    def beside_table(self, layer: Any, x: Any, kernel_VE: Any) -> tuple[Any, Any]:
+    def beside_table(
+        self, layer: LayerScope, x: "jax.Array", kernel_VE: "jax.Array"
+    ) -> "tuple[jax.Array, jax.Array]":
         """Widens features and the table of the logits so that their product is the adapted one.
 
         Args:
@@ -220,7 +254,14 @@ class AdapterConfig(Record, abc.ABC):
                 )
 
     @abc.abstractmethod
-    def apply(self, layer: Any, x: Any, kernel: Any, y: Any, bias: Any) -> Any:
+    def apply(
+        self,
+        layer: AdaptedLayer,
+        x: "jax.Array",
+        kernel: "jax.Array",
+        y: "jax.Array",
+        bias: "jax.Array | None",
+    ) -> "jax.Array":
         """Computes the output of an adapted layer, in the dtype of x.
 
         The product without the adapter is passed as `y`; an adapter that does not use it costs no
@@ -234,7 +275,9 @@ class AdapterConfig(Record, abc.ABC):
           bias: what the layer adds to y, of a shape that broadcasts; None if it has no bias.
         """
 
-    def begun(self, kernel: Any, factors: tuple[Any, ...]) -> dict[str, Any]:
+    def begun(
+        self, kernel: "jax.Array", factors: "tuple[jax.Array, ...]"
+    ) -> "dict[str, jax.Array]":
         """Computes the factors of a new adapter that start from a kernel that was read, by name.
 
         By default none do.
@@ -246,7 +289,9 @@ class AdapterConfig(Record, abc.ABC):
         return {}
 
     @abc.abstractmethod
-    def merged(self, kernel: Any, bias: Any, factors: tuple[Any, ...]) -> tuple[Any, Any]:
+    def merged(
+        self, kernel: "jax.Array", bias: "jax.Array | None", factors: "tuple[jax.Array, ...]"
+    ) -> "tuple[jax.Array, jax.Array | None]":
         """Computes the kernel and the bias that by themselves do what these do with the factors.
 
         Args:
@@ -363,7 +408,7 @@ class StackConfig(Record):
         """Index in `pattern` of the layer at this depth."""
         return layer % len(self.pattern)
 
-    def scans(self, execution: Any) -> bool:
+    def scans(self, execution: Execution) -> bool:
         """Returns whether layers are stacked over a leading axis instead of standing side by side.
 
         Raises:

@@ -1,11 +1,12 @@
 """DoRA: LoRA for the direction of a matrix's columns, and a trained vector for their lengths."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
+from flaxformer_lite.config.parts import AdaptedLayer
 from flaxformer_lite.nn.adapters.lora import A, B, LoraConfig
 from flaxformer_lite.nn.modules.einsum import Letters, expand
 
@@ -25,7 +26,14 @@ class DoraConfig(LoraConfig):
 
     factors: ClassVar[tuple[str, ...]] = (A, B, MAGNITUDE)
 
-    def apply(self, layer: Any, x: jax.Array, kernel: Any, y: jax.Array, bias: Any) -> jax.Array:
+    def apply(
+        self,
+        layer: AdaptedLayer,
+        x: jax.Array,
+        kernel: jax.Array,
+        y: jax.Array,
+        bias: jax.Array | None,
+    ) -> jax.Array:
         a, b = self.declare(layer)
         inputs = len(Letters(layer.equation).ins)
         dtype = jnp.dtype(layer.execution.param_dtype)
@@ -43,8 +51,8 @@ class DoraConfig(LoraConfig):
         return {MAGNITUDE: lengths(kernel, kernel.ndim - m.ndim).astype(m.dtype)}
 
     def merged(
-        self, kernel: jax.Array, bias: Any, factors: tuple[jax.Array, ...]
-    ) -> tuple[jax.Array, Any]:
+        self, kernel: jax.Array, bias: jax.Array | None, factors: tuple[jax.Array, ...]
+    ) -> tuple[jax.Array, jax.Array | None]:
         *thin, m = factors
         directions = kernel.astype(jnp.float32) + self.added(tuple(thin))
         scaled = m.astype(jnp.float32) / lengths(directions, kernel.ndim - m.ndim)

@@ -1,13 +1,13 @@
 """IA3: a trained factor for each output of a matrix, or for each input."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from flaxformer_lite.config.parts import AdapterConfig, Patterns, matches
+from flaxformer_lite.config.parts import AdaptedLayer, AdapterConfig, Patterns, matches
 from flaxformer_lite.nn.modules.einsum import Letters, expand
 
 SCALE = "ia3_scale"
@@ -30,7 +30,14 @@ class Ia3Config(AdapterConfig):
     targets: Patterns = ("key", "value", "down")
     on_inputs: Patterns = ("down",)
 
-    def apply(self, layer: Any, x: jax.Array, kernel: Any, y: jax.Array, bias: Any) -> jax.Array:
+    def apply(
+        self,
+        layer: AdaptedLayer,
+        x: jax.Array,
+        kernel: jax.Array,
+        y: jax.Array,
+        bias: jax.Array | None,
+    ) -> jax.Array:
         letters = Letters(layer.equation)
         scales_inputs = matches(self.on_inputs, "/".join((*layer.path, "kernel")))
         ins = tuple(layer.sizes[c] for c in letters.ins)
@@ -48,8 +55,8 @@ class Ia3Config(AdapterConfig):
         return (y.astype(jnp.float32) * expand(scale.reshape(outs), y)).astype(x.dtype)
 
     def merged(
-        self, kernel: jax.Array, bias: Any, factors: tuple[jax.Array, ...]
-    ) -> tuple[jax.Array, Any]:
+        self, kernel: jax.Array, bias: jax.Array | None, factors: tuple[jax.Array, ...]
+    ) -> tuple[jax.Array, jax.Array | None]:
         scale = factors[0].astype(jnp.float32)
         if bias is not None:
             inputs = scale.shape[: kernel.ndim - bias.ndim]

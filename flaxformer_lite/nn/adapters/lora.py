@@ -2,14 +2,15 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from flaxformer_lite.config import Positive, Size
-from flaxformer_lite.config.parts import AdapterConfig
+from flaxformer_lite.config.parts import AdaptedLayer, AdapterConfig, LayerScope
 from flaxformer_lite.config.rules import Probability
 from flaxformer_lite.nn.modules.einsum import Letters
 
@@ -45,12 +46,19 @@ class LoraConfig(AdapterConfig):
     def scale(self) -> float:
         return self.alpha / (math.sqrt(self.rank) if self.rslora else self.rank)
 
-    def apply(self, layer: Any, x: jax.Array, kernel: Any, y: jax.Array, bias: Any) -> jax.Array:
+    def apply(
+        self,
+        layer: AdaptedLayer,
+        x: jax.Array,
+        kernel: jax.Array,
+        y: jax.Array,
+        bias: jax.Array | None,
+    ) -> jax.Array:
         a, b = self.declare(layer)
         y = y + self.update(layer, x, a, b)
         return y if bias is None else y + bias
 
-    def declare(self, layer: Any) -> tuple[jax.Array, jax.Array]:
+    def declare(self, layer: AdaptedLayer) -> tuple[jax.Array, jax.Array]:
         """Declares A and B in a layer, in the dtype of its parameters."""
         letters = Letters(layer.equation)
         ins = tuple(layer.sizes[c] for c in letters.ins)
@@ -58,20 +66,20 @@ class LoraConfig(AdapterConfig):
         return self.declare_shapes(layer, ins, outs)
 
     def declare_shapes(
-        self, layer: Any, ins: tuple[int, ...], outs: tuple[int, ...]
+        self, layer: LayerScope, ins: tuple[int, ...], outs: tuple[int, ...]
     ) -> tuple[jax.Array, jax.Array]:
         """Declares A and B of a matrix with these inputs and outputs."""
         bound = math.prod(ins) ** -0.5  # as PEFT starts A
         dtype = jnp.dtype(layer.execution.param_dtype)
 
-        def uniform(key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+        def uniform(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
             return jax.random.uniform(key, shape, dtype, -bound, bound)
 
         a = layer.param(A, uniform, (*ins, self.rank), dtype)
         b = layer.param(B, nn.initializers.zeros, (self.rank, *outs), dtype)
         return a, b
 
-    def update(self, layer: Any, x: jax.Array, a: jax.Array, b: jax.Array) -> jax.Array:
+    def update(self, layer: AdaptedLayer, x: jax.Array, a: jax.Array, b: jax.Array) -> jax.Array:
         """Returns scale * (dropout(x) A) B, in the dtype of x."""
         letters = Letters(layer.equation)
         x = self._dropped(layer, x)
@@ -83,7 +91,7 @@ class LoraConfig(AdapterConfig):
         )
 
     def beside_table(
-        self, layer: Any, x: jax.Array, kernel_VE: jax.Array
+        self, layer: LayerScope, x: jax.Array, kernel_VE: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
         """Returns [x, dropout(x) A] and [W, scale * B^T], whose product is that of the adapted
         table."""
@@ -95,14 +103,14 @@ class LoraConfig(AdapterConfig):
         added_VR = (self.scale * b.T).astype(kernel_VE.dtype)
         return jnp.concatenate([x, h], axis=-1), jnp.concatenate([kernel_VE, added_VR], axis=1)
 
-    def _dropped(self, layer: Any, x: jax.Array) -> jax.Array:
+    def _dropped(self, layer: LayerScope, x: jax.Array) -> jax.Array:
         if self.dropout and layer.has_rng("dropout"):
             return nn.Dropout(self.dropout, deterministic=False, name="lora_dropout")(x)
         return x
 
     def merged(
-        self, kernel: jax.Array, bias: Any, factors: tuple[jax.Array, ...]
-    ) -> tuple[jax.Array, Any]:
+        self, kernel: jax.Array, bias: jax.Array | None, factors: tuple[jax.Array, ...]
+    ) -> tuple[jax.Array, jax.Array | None]:
         return (kernel.astype(jnp.float32) + self.added(factors)).astype(kernel.dtype), bias
 
     def added(self, factors: tuple[jax.Array, ...]) -> jax.Array:

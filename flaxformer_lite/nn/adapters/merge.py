@@ -1,20 +1,23 @@
 """Initial values of adapters that depend on a matrix, and merging of adapters into matrices."""
 
 import dataclasses
-from typing import Any
+from typing import TypeVar
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from flaxformer_lite.config.parts import AdapterConfig
+from flaxformer_lite.types import Array
 
+Module = TypeVar("Module", bound=nn.Module)
 TABLES = ("lm_head", "vocab")  # modules of the logits
 STACKED = "layers/block_"  # in the path of parameters that scan stacks over a leading axis
 
 
-def merge_adapter(model: Any, params: dict) -> tuple[Any, dict]:
+def merge_adapter(model: Module, params: dict) -> tuple[Module, dict]:
     """Returns the model without its adapter, and parameters with which it computes the same.
 
         >>> model, params = merge_adapter(*load_pretrained("runs/tuned"))  # doctest: +SKIP
@@ -65,5 +68,5 @@ def begun_factors(adapter: AdapterConfig, params: dict) -> dict[tuple[str, ...],
     return found
 
 
-def _array(leaf: Any) -> jax.Array:
+def _array(leaf: Array) -> jax.Array:
     return leaf if isinstance(leaf, jax.Array) else jnp.asarray(np.asarray(leaf))

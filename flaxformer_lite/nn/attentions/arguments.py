@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,21 @@ from flaxformer_lite.nn.functions import kernels, masks
 from flaxformer_lite.nn.functions.sharding import UNSHARDED, ActivationSharding
 
 Bias = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+
+
+class DistanceBias(Protocol):
+    """A bias that depends only on how far ahead a key is; see nn/positions/encoding.py."""
+
+    def __call__(
+        self, q_BTNH: jax.Array, rows_T: jax.Array, columns_S: jax.Array, /
+    ) -> jax.Array: ...
+
+    def of_distance(self, q_BTNH: jax.Array, T: int, S: int) -> jax.Array: ...
+
+
+def is_by_distance(bias: Bias | jax.Array | None) -> TypeGuard[DistanceBias]:
+    """Returns whether a bias depends only on the distance."""
+    return getattr(bias, "by_distance", False)
 
 
 class Resolved(NamedTuple):

@@ -18,11 +18,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.extend.core import Jaxpr
 
 from flaxformer_lite import private_names
 from flaxformer_lite.nn.attentions import arguments
 from flaxformer_lite.nn.functions import kernels, masks
 from flaxformer_lite.nn.functions.checkpoint_names import ATTENTION, named
+from flaxformer_lite.types import Array, Tree
 
 
 def attend(
@@ -98,6 +100,9 @@ class _Plan(NamedTuple):
     k_block: int
 
 
+_BiasTree = arguments.Bias | jax.Array | None
+
+
 class _Given(NamedTuple):
     mask: masks.Mask | None
     q_index_T: jax.Array
@@ -111,7 +116,7 @@ def _spans(
     resolved: arguments.Resolved, q_index_T: jax.Array, T: int, S: int, q_block: int, k_block: int
 ) -> jax.Array:
     if resolved.mask is None or not resolved.columns_ordered:
-        bounds: list[tuple[Any, Any]] = [(0, S)] * (q_index_T.size // q_block)
+        bounds: list[tuple[masks.Slot, masks.Slot]] = [(0, S)] * (q_index_T.size // q_block)
     elif resolved.rows_ordered:
         bounds = [
             resolved.mask.column_bounds(start, min(start + q_block, T), S)
@@ -132,14 +137,26 @@ def _spans(
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(plan: _Plan, *arrays: Any) -> jax.Array:
-    return _attend_forward(plan, *arrays)[0]
+def _attend(
+    plan: _Plan,
+    q_BTNH: jax.Array,
+    k_BSKH: jax.Array,
+    v_BSKH: jax.Array,
+    bias: _BiasTree,
+    given: _Given,
+) -> jax.Array:
+    return _attend_forward(plan, q_BTNH, k_BSKH, v_BSKH, bias, given)[0]
 
 
 def _attend_forward(
-    plan: _Plan, q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, bias: Any, given: _Given
+    plan: _Plan,
+    q_BTNH: jax.Array,
+    k_BSKH: jax.Array,
+    v_BSKH: jax.Array,
+    bias: _BiasTree,
+    given: _Given,
 ) -> tuple[jax.Array, tuple[Any, ...]]:
-    def rows(_: Any, i: jax.Array) -> tuple[None, tuple[jax.Array, jax.Array]]:
+    def rows(_: object, i: jax.Array) -> tuple[None, tuple[jax.Array, jax.Array]]:
         q_i = _block(q_BTNH, i, plan.q_block)
         B, t, N, _ = q_i.shape
 
@@ -231,13 +248,13 @@ def _attend_backward(plan: _Plan, saved: tuple[Any, ...], d_out_BTNH: jax.Array)
 _attend.defvjp(_attend_forward, _attend_backward)
 
 
-def _over_columns(given: _Given, i: jax.Array, columns: Callable, state: Any) -> Any:
+def _over_columns(given: _Given, i: jax.Array, columns: Callable, state: Tree) -> Tree:
     first, last = given.spans[i]
     return lax.fori_loop(first, last, columns, state)
 
 
 def _scores(
-    plan: _Plan, q_i: jax.Array, k_j: jax.Array, bias: Any, i: jax.Array, j: jax.Array
+    plan: _Plan, q_i: jax.Array, k_j: jax.Array, bias: _BiasTree, i: jax.Array, j: jax.Array
 ) -> jax.Array:
     if callable(bias):
         rows_T = i * plan.q_block + jnp.arange(plan.q_block, dtype=jnp.int32)
@@ -282,29 +299,29 @@ def _add_at(total: jax.Array, corner: tuple, part: jax.Array) -> jax.Array:
     return lax.dynamic_update_slice(total, part, corner)
 
 
-def _part(plan: _Plan, bias: Any, i: jax.Array, j: jax.Array) -> Any:
+def _part(plan: _Plan, bias: _BiasTree, i: jax.Array, j: jax.Array) -> _BiasTree:
     """Returns the bias for one block: the block of an array, or the function itself."""
     if bias is None or callable(bias):
         return bias
     return _block(_block(bias, i, plan.q_block, axis=2), j, plan.k_block, axis=3)
 
 
-def _floats(tree: Any) -> list[jax.Array]:
+def _floats(tree: object) -> list[jax.Array]:
     return [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]
 
 
-def _cotangent(bias: Any, d_floats: list[jax.Array]) -> Any:
+def _cotangent(bias: Tree, d_floats: list[jax.Array]) -> Tree:
     """Builds a cotangent for the bias: gradients for floats, JAX's float0 for integers."""
     floats = iter(d_floats)
 
-    def gradient(x: Any) -> Any:
+    def gradient(x: jax.Array) -> Array:
         is_float = jnp.issubdtype(x.dtype, jnp.floating)
         return next(floats).astype(x.dtype) if is_float else np.zeros(x.shape, jax.dtypes.float0)
 
     return jax.tree.map(gradient, bias)
 
 
-def _as_pytree(bias: arguments.Bias, q_i: jax.Array, k_block: int) -> Any:
+def _as_pytree(bias: arguments.Bias, q_i: jax.Array, k_block: int) -> arguments.Bias:
     """Turns a bias function into a pytree with its arrays as leaves.
 
     The arrays of a plain function are found by tracing it.
@@ -317,5 +334,5 @@ def _as_pytree(bias: arguments.Bias, q_i: jax.Array, k_block: int) -> Any:
     return jax.tree_util.Partial(functools.partial(_evaluate, traced.jaxpr), traced.consts)
 
 
-def _evaluate(jaxpr: Any, consts: list[jax.Array], *arguments: jax.Array) -> jax.Array:
+def _evaluate(jaxpr: Jaxpr, consts: list[jax.Array], *arguments: jax.Array) -> jax.Array:
     return jax.core.eval_jaxpr(jaxpr, consts, *arguments)[0]

@@ -15,7 +15,6 @@ Reference: Grattafiori et al. 2024, section 3.3.2, context parallelism by gather
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -62,7 +61,7 @@ def spread(attend: Callable) -> Callable:
             v_BSKH: jax.Array,
             rows_T: jax.Array,
             mask: masks.Mask | None,
-            bias: Any,
+            bias: Bias | jax.Array | None,
             dropout_key: jax.Array | None,
         ) -> jax.Array:
             k_BSKH, v_BSKH = (_gather(x, rows_T, ring) for x in (k_BSKH, v_BSKH))

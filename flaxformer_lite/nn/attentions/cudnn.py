@@ -8,12 +8,13 @@ Reference: Dao et al. 2022 (arXiv:2205.14135); jax.nn.dot_product_attention.
 """
 
 import functools
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.nn.attentions import arguments
+from flaxformer_lite.nn.attentions.arguments import Bias, is_by_distance
 from flaxformer_lite.nn.attentions.mask_structure import (
     check_supported,
     structure_of,
@@ -45,12 +46,12 @@ def attend(
     """
     resolved = args.resolve(q_BTNH, k_BSKH, v_BSKH)
     structure = check_supported("cudnn", unsupported_reason(q_BTNH, k_BSKH, v_BSKH, args), args)
-    bias: Any = args.bias
+    bias = args.bias
     letters = "BNTS"
-    if callable(bias):
+    if is_by_distance(bias):
         bias = bias.of_distance(q_BTNH, q_BTNH.shape[1], k_BSKH.shape[1])
         letters = "N"
-    elif bias is not None:
+    elif bias is not None and not callable(bias):
         bias = jnp.broadcast_to(bias, (len(bias), q_BTNH.shape[2], *bias.shape[2:]))
     kernel = functools.partial(_attend, resolved.scale, structure.left, structure.right)
     on_devices = args.sharding.per_shard(kernel, ("BTNH", "BSKH", "BSKH", letters, "BS"), "BTNH")
@@ -101,8 +102,8 @@ def _unsupported_device() -> str:
     )
 
 
-def _bias_unfit(q_BTNH: jax.Array, S: int, bias: Any) -> str:
-    if callable(bias) and not getattr(bias, "by_distance", False):
+def _bias_unfit(q_BTNH: jax.Array, S: int, bias: Bias | jax.Array | None) -> str:
+    if callable(bias) and not is_by_distance(bias):
         return "the bias is neither an array nor a function of distance"
     if bias is not None and q_BTNH.shape[1] * S * q_BTNH.shape[2] > PAIRS:
         return "the bias of all pairs is too large"

@@ -10,12 +10,12 @@ Reference: Raffel et al. 2020, section 2.1 (arXiv:1910.10683); Dao et al. 2022 (
 """
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.nn.attentions import arguments, flash_relative_bias_kernel, splash
+from flaxformer_lite.nn.attentions.arguments import is_by_distance
 from flaxformer_lite.nn.attentions.flash_relative_bias_kernel import heads_together
 from flaxformer_lite.nn.attentions.mask_structure import check_supported, structure_of
 from flaxformer_lite.nn.functions.checkpoint_names import ATTENTION, QKV, named
@@ -47,12 +47,14 @@ def attend(
     structure = check_supported(
         "flash_relative_bias", unsupported_reason(q_BTNH, k_BSKH, v_BSKH, args), args
     )
-    bias: Any = args.bias  # with a method of_distance, by the check above
+    bias = args.bias
     T = q_BTNH.shape[1]
     S = k_BSKH.shape[1]
     padded = T + -T % LANES, S + -S % LANES
     diagonals_NL = (
-        bias.of_distance(q_BTNH, *padded) if bias else jnp.zeros((q_BTNH.shape[2], sum(padded)))
+        bias.of_distance(q_BTNH, *padded)
+        if is_by_distance(bias)
+        else jnp.zeros((q_BTNH.shape[2], sum(padded)))
     )
     static = resolved.scale, structure.left, structure.right, bias is not None
     kernel = functools.partial(_attend, static, args.sharding.platform != "tpu")
@@ -64,7 +66,7 @@ def unsupported_reason(
     q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: arguments.Arguments
 ) -> str:
     """Returns why the kernel cannot take this call, or an empty string."""
-    if not (args.bias is None or getattr(args.bias, "by_distance", False)):
+    if not (args.bias is None or is_by_distance(args.bias)):
         return "the kernel needs a bias that depends only on the distance"
     if args.bias is not None and args.sharding.device_kind.startswith(BEFORE_V5):
         return "chips before v5 cannot roll each row of a bias by another number of places"

@@ -106,13 +106,13 @@ attend.defvjp(_forward, _backward)
 
 def _forward_kernel(
     plan: Plan,
-    q_ref: Any,
-    k_ref: Any,
-    v_ref: Any,
-    diagonals_ref: Any,
-    q_ids_ref: Any,
-    k_ids_ref: Any,
-    out_ref: Any,
+    q_ref: jax.Ref,
+    k_ref: jax.Ref,
+    v_ref: jax.Ref,
+    diagonals_ref: jax.Ref,
+    q_ids_ref: jax.Ref,
+    k_ids_ref: jax.Ref,
+    out_ref: jax.Ref,
 ) -> None:
     seen_TS = _seen(plan, q_ids_ref, k_ids_ref)
     for i, head in _heads(plan, q_ref):
@@ -124,19 +124,19 @@ def _forward_kernel(
 
 def _backward_kernel(
     plan: Plan,
-    q_ref: Any,
-    k_ref: Any,
-    v_ref: Any,
-    diagonals_ref: Any,
-    q_ids_ref: Any,
-    k_ids_ref: Any,
-    d_out_ref: Any,
-    d_q_ref: Any,
-    d_k_ref: Any,
-    d_v_ref: Any,
-    d_diagonals_ref: Any,
-    d_k_sum_ref: Any,
-    d_v_sum_ref: Any,
+    q_ref: jax.Ref,
+    k_ref: jax.Ref,
+    v_ref: jax.Ref,
+    diagonals_ref: jax.Ref,
+    q_ids_ref: jax.Ref,
+    k_ids_ref: jax.Ref,
+    d_out_ref: jax.Ref,
+    d_q_ref: jax.Ref,
+    d_k_ref: jax.Ref,
+    d_v_ref: jax.Ref,
+    d_diagonals_ref: jax.Ref,
+    d_k_sum_ref: jax.Ref,
+    d_v_sum_ref: jax.Ref,
 ) -> None:
     example = pl.program_id(1)
     block = pl.program_id(2)
@@ -173,13 +173,13 @@ def _backward_kernel(
         d_v_ref[0] = d_v_sum_ref[...].astype(d_v_ref.dtype)
 
 
-def _heads(plan: Plan, ref: Any) -> list[tuple[int, slice]]:
+def _heads(plan: Plan, ref: jax.Ref) -> list[tuple[int, slice]]:
     """Lists the heads of a program, with their lanes."""
     H = plan.head_dim
     return [(i, slice(i * H, (i + 1) * H)) for i in range(ref.shape[-1] // H)]
 
 
-def _seen(plan: Plan, q_ids_ref: Any, k_ids_ref: Any) -> jax.Array:
+def _seen(plan: Plan, q_ids_ref: jax.Ref, k_ids_ref: jax.Ref) -> jax.Array:
     t = plan.block
     S = k_ids_ref.shape[-1]
     seen_TS = q_ids_ref[0] == k_ids_ref[0]
@@ -195,7 +195,7 @@ def _seen(plan: Plan, q_ids_ref: Any, k_ids_ref: Any) -> jax.Array:
 
 
 def _weights(
-    plan: Plan, q_TH: jax.Array, k_SH: jax.Array, diagonals_ref: Any, i: int, seen_TS: jax.Array
+    plan: Plan, q_TH: jax.Array, k_SH: jax.Array, diagonals_ref: jax.Ref, i: int, seen_TS: jax.Array
 ) -> jax.Array:
     """Computes the weights of a block of rows; all are zero in a row that sees nothing."""
     t, S = seen_TS.shape
@@ -209,7 +209,7 @@ def _weights(
     return weights_TS / jnp.where(total_T1 > 0, total_T1, 1.0)
 
 
-def _diagonals_of(plan: Plan, S: int, count: int) -> tuple[Any, int]:
+def _diagonals_of(plan: Plan, S: int, count: int) -> tuple[jax.Array, int]:
     """Returns the first diagonal that a block of rows needs, and how many.
 
     Both are multiples of the lanes.

@@ -10,7 +10,7 @@ Reference: jax.experimental.pallas.ops.tpu.splash_attention; Dao et al. 2022 (ar
 """
 
 import functools
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -129,7 +129,9 @@ def _attend(
     return jnp.swapaxes(out[:, :, :T], 1, 2).astype(v_BSKH.dtype)
 
 
-def _kernel(window: Window, N: int, T: int, S: int, softcap: float, interpret: bool) -> Any:
+def _kernel(
+    window: Window, N: int, T: int, S: int, softcap: float, interpret: bool
+) -> Callable[..., jax.Array]:
     q_block, k_block = (next(size for size in BLOCKS if length % size == 0) for length in (T, S))
     blocks = splash_attention_kernel.BlockSizes(
         block_q=q_block,
@@ -152,7 +154,7 @@ def _kernel(window: Window, N: int, T: int, S: int, softcap: float, interpret: b
     )
 
 
-def _mask(window: Window, shape: tuple[int, int]) -> Any:
+def _mask(window: Window, shape: tuple[int, int]) -> splash_attention_mask.Mask:
     if window == (None, None):
         return splash_attention_mask.FullMask(shape)
     if window == (None, 0):

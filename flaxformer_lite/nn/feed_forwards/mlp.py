@@ -9,10 +9,10 @@ import jax
 from flaxformer_lite.config import Count, Execution, InitConfig, OneOf, choices, parts
 from flaxformer_lite.nn.functions.activations import ACTIVATIONS
 from flaxformer_lite.nn.functions.checkpoint_names import MLP, named
+from flaxformer_lite.nn.functions.sharding import sharding_of
 from flaxformer_lite.nn.functions.tpu_tuning import materialize, materialize_gradient
 from flaxformer_lite.nn.modules.dropout import Dropout
 from flaxformer_lite.nn.modules.einsum import Einsum
-from flaxformer_lite.nn.modules.sharding import sharding_of
 
 WEIGHTS = (
     (r"mlp/(up|gate)/kernel$", ("fsdp", "tensor")),

@@ -1,6 +1,6 @@
 """Names of results that rematerialization may keep for the backward pass."""
 
-from typing import Any
+from typing import overload
 
 import jax
 from jax.ad_checkpoint import checkpoint_name
@@ -11,7 +11,15 @@ OUT = "out"  # attention's output projection
 MLP = "mlp"  # the inputs of the activation, and of its gate
 
 
-def named(name: str, *arrays: jax.Array) -> Any:
+@overload
+def named(name: str, x: jax.Array, /) -> jax.Array: ...
+
+
+@overload
+def named(name: str, x: jax.Array, y: jax.Array, /, *more: jax.Array) -> tuple[jax.Array, ...]: ...
+
+
+def named(name: str, *arrays: jax.Array) -> jax.Array | tuple[jax.Array, ...]:
     """Names arrays for the policies of `model.remat`, and changes nothing else.
 
     The policies (nn/modules/stack.py) keep arrays by name.

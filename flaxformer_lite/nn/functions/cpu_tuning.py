@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flaxformer_lite.nn.functions.sharding import ActivationSharding
+from flaxformer_lite.types import Tree
 
 SLICES = 4  # slices of a sum of products
 SMALL = 2**14  # size of a small array
@@ -38,7 +39,7 @@ def schedule_after(done: Sequence[jax.Array], x: jax.Array) -> jax.Array:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def recompute_matmul(
-    make: Callable[[Any], jax.Array], inputs: Any, kernel_IO: jax.Array
+    make: Callable[[Tree], jax.Array], inputs: Tree, kernel_IO: jax.Array
 ) -> jax.Array:
     """Computes `make(inputs) @ kernel` [..., O], keeping only the inputs.
 
@@ -62,11 +63,15 @@ def recompute_matmul(
     return make(inputs) @ kernel_IO
 
 
-def _forward(make: Callable[..., Any], inputs: Any, kernel_IO: jax.Array) -> tuple[Any, Any]:
+def _forward(
+    make: Callable[[Tree], jax.Array], inputs: Tree, kernel_IO: jax.Array
+) -> tuple[jax.Array, tuple[Tree, jax.Array]]:
     return make(inputs) @ kernel_IO, (inputs, kernel_IO)
 
 
-def _backward(make: Callable[..., Any], residuals: Any, d_out: jax.Array) -> tuple[Any, Any]:
+def _backward(
+    make: Callable[[Tree], jax.Array], residuals: tuple[Tree, jax.Array], d_out: jax.Array
+) -> tuple[Tree, jax.Array]:
     inputs, kernel_IO = residuals
     # Delayed, or XLA would compute it while it has the inputs at hand, and keep it.
     inputs = jax.tree.map(lambda x: schedule_after([d_out[(0,) * (d_out.ndim - 1)]], x), inputs)
@@ -185,7 +190,7 @@ def join_small(leaves: list[jax.Array]) -> list[jax.Array]:
     return [jnp.concatenate(small), *(x for x in leaves if x.size >= SMALL)] if small else leaves
 
 
-def run_once_options(sharding: ActivationSharding) -> dict[str, Any] | None:
+def run_once_options(sharding: ActivationSharding) -> dict[str, int] | None:
     """Returns compiler options for programs that run once, such as those that initialize a state.
 
     Gain: at LLVM's level 1 the whole state of a small GPT compiles in 2.9 CPU s instead of 4.1.

@@ -1,7 +1,6 @@
 """Logits that are computed later, fused with the loss that reads them."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +36,9 @@ class DeferredLogits:
             logits += jnp.expand_dims(self.bias_V.astype(jnp.float32), range(logits.ndim - 1))
         return self.softcap * jnp.tanh(logits / self.softcap) if self.softcap else logits
 
-    def dot(self, a: jax.Array, b: jax.Array, axes: tuple[Any, Any]) -> jax.Array:
+    def dot(
+        self, a: jax.Array, b: jax.Array, axes: tuple[int, int] | tuple[tuple[int, ...], ...]
+    ) -> jax.Array:
         """Multiplies a and b, summed over `axes`, in float32."""
         if (
             self.sharding.platform == "cpu"

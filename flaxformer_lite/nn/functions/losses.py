@@ -5,7 +5,7 @@ import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ from flaxformer_lite.nn.functions import cpu_tuning
 from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
 from flaxformer_lite.nn.functions.sharding import UNSHARDED, ActivationSharding
 from flaxformer_lite.nn.functions.soft_targets import SoftTargets
+from flaxformer_lite.types import Tree
 
 
 @jax.tree_util.register_dataclass
@@ -309,7 +310,7 @@ def _fused_forward(
         )
         return sums[0], sums
 
-    total: Any = ()
+    total: tuple[tuple[jax.Array, ...], jax.Array | None] | None = None
     d_x = []
     d_kernel_VD = None
     for part in _parts(options, labels):
@@ -326,8 +327,8 @@ def _fused_forward(
         d_x.append(projection.dot(d_dots, kernel_VD, (-1, 0)))
         d_kernel_VD = _add_product(projection, d_kernel_VD, d_dots, x)
         total = _add(total, (sums, d_bias_V))
+    assert total is not None and d_kernel_VD is not None, "there is at least one chunk"
     sums, d_bias_V = total
-    assert d_kernel_VD is not None, "there is at least one chunk"
     gradient = dataclasses.replace(
         projection, x=jnp.concatenate(d_x, axis=-2), kernel_VD=d_kernel_VD, bias_V=d_bias_V
     )
@@ -380,8 +381,8 @@ def _soft_part(soft: SoftTargets | None, part: slice, x: jax.Array) -> SoftTarge
     return dataclasses.replace(soft, projection=dataclasses.replace(soft.projection, x=x_teacher))
 
 
-def _add(total: Any, more: Any) -> Any:
-    return jax.tree.map(jnp.add, total, more) if total else more
+def _add(total: Tree | None, more: Tree) -> Tree:
+    return more if total is None else jax.tree.map(jnp.add, total, more)
 
 
 def _after(sharding: ActivationSharding, done: Sequence[jax.Array], x: jax.Array) -> jax.Array:

@@ -299,7 +299,7 @@ def _most(a: Slot, b: Slot) -> Slot:
     return max(a, b) if isinstance(a, int) and isinstance(b, int) else jnp.maximum(a, b)
 
 
-def _operand(x: Any) -> Mask:
+def _operand(x: Mask | jax.Array) -> Mask:
     if not (isinstance(x, Mask) or hasattr(x, "ndim")):
         raise TypeError(
             f"{x!r}: combine masks with masks; wrap an array as padding(x) or dense(x)."

@@ -1,7 +1,6 @@
 """Layer and root-mean-square normalization over the last axis, in float32 for any input dtype."""
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -50,7 +49,7 @@ def _standardised(x: jax.Array, eps: float, centre: bool) -> jax.Array:
 
 @_standardised.defjvp
 def _standardised_jvp(
-    eps: float, centre: bool, primals: Any, tangents: Any
+    eps: float, centre: bool, primals: tuple[jax.Array], tangents: tuple[jax.Array]
 ) -> tuple[jax.Array, jax.Array]:
     """Keeps the result and one number per row for the backward pass.
 

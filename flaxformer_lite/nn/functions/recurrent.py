@@ -21,6 +21,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from flaxformer_lite.types import Tree
+
 RecurrentState = tuple[jax.Array, ...]
 
 
@@ -91,9 +93,9 @@ def first(state: RecurrentState) -> jax.Array:
 
 
 def scan_cell(
-    step: Callable[[RecurrentState, Any], RecurrentState],
+    step: Callable[[RecurrentState, Tree], RecurrentState],
     state: RecurrentState,
-    tokens: Any,
+    tokens: Tree,
     /,
     starts_BT: jax.Array | None = None,
     keep_BT: jax.Array | None = None,
@@ -124,7 +126,7 @@ def scan_cell(
       The outputs [B, T, ...], and the last state.
     """
 
-    def read(state: RecurrentState, token: Any) -> tuple[RecurrentState, Any]:
+    def read(state: RecurrentState, token: tuple) -> tuple[RecurrentState, Any]:
         x, starts_B, keep_B = token
         if starts_B is not None:
             state = tuple(jnp.where(_like(starts_B, s), jnp.zeros_like(s), s) for s in state)

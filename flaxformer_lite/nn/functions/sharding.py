@@ -5,7 +5,7 @@ The default keeps everything whole on one device.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 
@@ -133,3 +133,18 @@ def check_letters(caller: str, letters: str, shape: tuple[int, ...] | None = Non
 
 
 UNSHARDED = ActivationSharding()
+
+
+class Placed(Protocol):
+    """A record that says where activations live, such as `Execution`; None is UNSHARDED."""
+
+    @property
+    def sharding(self) -> ActivationSharding | None: ...
+
+
+def sharding_of(execution: Placed) -> ActivationSharding:
+    """Returns the sharding that a trainer has put into the record.
+
+    By default everything is whole on one device.
+    """
+    return execution.sharding or UNSHARDED

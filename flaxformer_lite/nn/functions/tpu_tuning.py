@@ -8,11 +8,11 @@ Heads side by side in nn/attentions/flash_relative_bias_kernel.py are another of
 import math
 import os
 import re
-from typing import Any
 
 import jax
 
 from flaxformer_lite.nn.functions.sharding import ActivationSharding
+from flaxformer_lite.types import Tree
 
 V5P = ("TPU v5", "TPU v5p")  # kinds of devices; a v5e is a TPU v5 lite
 # width of a TPU's vector unit: a narrower last axis is padded to it, in memory and in products
@@ -39,7 +39,7 @@ def compiler_options(device_kind: str) -> dict[str, bool] | None:
     return {name: value for name, value in COMPILER_OPTIONS.items() if name not in given}
 
 
-def materialize(arrays: Any, sharding: ActivationSharding, *, value: bool = True) -> Any:
+def materialize(arrays: Tree, sharding: ActivationSharding, *, value: bool = True) -> Tree:
     """Makes a v5p compute a tree of arrays and its gradient once.
 
     It would otherwise compute them inside every matrix product that reads them.
@@ -59,7 +59,7 @@ def materialize(arrays: Any, sharding: ActivationSharding, *, value: bool = True
 
 
 @jax.custom_jvp
-def materialize_gradient(arrays: Any) -> Any:
+def materialize_gradient(arrays: Tree) -> Tree:
     """Returns a tree of arrays whose gradients are computed once.
 
     They would otherwise be computed in every matrix product that reads them.
@@ -71,11 +71,11 @@ def materialize_gradient(arrays: Any) -> Any:
 
 
 @materialize_gradient.defjvp
-def _(primals: Any, tangents: Any) -> Any:
+def _(primals: tuple[Tree], tangents: tuple[Tree]) -> tuple[Tree, Tree]:
     return primals[0], jax.lax.optimization_barrier(tangents[0])
 
 
-def has_narrow_heads(kernel: Any, summed: int) -> bool:
+def has_narrow_heads(kernel: object, summed: int) -> bool:
     """Returns whether heads of a projection, [D, N, H] or [N, H, D], do not fill the lanes.
 
     Returns False for a quantized one.

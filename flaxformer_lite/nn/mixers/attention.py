@@ -28,8 +28,9 @@ from flaxformer_lite.nn.attentions.arguments import Arguments, check_mask
 from flaxformer_lite.nn.attentions.dispatch import select_implementation
 from flaxformer_lite.nn.functions import masks
 from flaxformer_lite.nn.functions.checkpoint_names import OUT, QKV, named
+from flaxformer_lite.nn.functions.masks import Mask
 from flaxformer_lite.nn.functions.rotary import Phase, rotate
-from flaxformer_lite.nn.functions.sharding import ActivationSharding
+from flaxformer_lite.nn.functions.sharding import ActivationSharding, sharding_of
 from flaxformer_lite.nn.functions.tpu_tuning import materialize
 from flaxformer_lite.nn.modules import cache as caches
 from flaxformer_lite.nn.modules.cache import LayerCache
@@ -37,8 +38,7 @@ from flaxformer_lite.nn.modules.context import Context, with_options
 from flaxformer_lite.nn.modules.einsum import Einsum
 from flaxformer_lite.nn.modules.norms import Norm
 from flaxformer_lite.nn.modules.position_tables import PositionTables
-from flaxformer_lite.nn.modules.sharding import sharding_of
-from flaxformer_lite.nn.positions.encoding import Bias, Encoding, hooks
+from flaxformer_lite.nn.positions.encoding import Bias, Encoding, Tables, hooks
 
 # Fewer key and value heads than shards stay whole; each shard of the queries takes what it reads.
 SHARED_HEADS = parts.WhereItDivides("tensor")
@@ -141,7 +141,7 @@ class AttentionConfig(parts.MixerConfig):
         execution: Execution,
         *,
         causal: bool,
-        tables: Callable[..., Any],
+        tables: Callable[..., Tables],
     ) -> Context:
         """Computes what all layers of a stack share: phases and bias tables.
 
@@ -180,7 +180,7 @@ class Attention(nn.Module):
         context: Context | None = None,
         cache: LayerCache | None = None,
         *,
-        mask: Any = None,
+        mask: Mask | jax.Array | None = None,
         position_ids: jax.Array | None = None,
     ) -> Any:
         """Returns y [B, T, D], or (y, cache) if a cache was passed."""
@@ -339,7 +339,7 @@ class Attention(nn.Module):
 
     def _bias(
         self, context: Context, x_BTD: jax.Array, q_index_T: jax.Array, k_index_S: jax.Array
-    ) -> Any:
+    ) -> Bias | jax.Array | None:
         encoding = self.cfg.position
         if "bias" not in hooks(encoding) or context.bias is not None:
             return context.bias
@@ -356,7 +356,7 @@ class Attention(nn.Module):
 
 def bias_over_slots(
     encoding: Encoding,
-    tables: Any,
+    tables: Tables,
     q_index_T: jax.Array,
     k_index_S: jax.Array,
     columns_BS: jax.Array | None,
@@ -420,6 +420,7 @@ def materialize_mask_and_bias(
         check_mask(context.mask, x_BTD.shape[0], length, length)
         context = context.replace(mask=masks.materialize(context.mask, length))
     if "bias" in hooks(cfg.position) and not cfg.position.per_layer:
+        assert context.tables is not None, "set by `prepare`"
         bias = bias_over_slots(
             cfg.position, context.tables, index_T, index_T, context.columns_BS, causal=causal
         )

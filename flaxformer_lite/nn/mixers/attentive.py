@@ -102,7 +102,7 @@ class Attentive(nn.Module):
         context: Context | None = None,
         cache: StateCache | None = None,
         *,
-        mask: Any = None,
+        mask: Mask | jax.Array | None = None,
     ) -> Any:
         """Returns y [B, T, D], or (y, cache) if a cache was passed."""
         cfg = self.cfg
@@ -120,7 +120,9 @@ class Attentive(nn.Module):
                 x_BTD
             )
 
-            def read(state: RecurrentState, token: Any) -> RecurrentState:
+            def read(
+                state: RecurrentState, token: tuple[jax.Array, jax.Array | None]
+            ) -> RecurrentState:
                 gates_BZU, visible_BS = token
                 seen_B1S = None if visible_BS is None else visible_BS[:, None]
                 found_BD = attend(state[0][:, None], seen_B1S)[:, 0]

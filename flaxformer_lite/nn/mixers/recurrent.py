@@ -15,13 +15,14 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from flaxformer_lite.config import ConfigError, Execution, InitConfig, parts, rules
+from flaxformer_lite.nn.functions.masks import Mask
 from flaxformer_lite.nn.functions.recurrent import RecurrentState, scan_cell
+from flaxformer_lite.nn.functions.sharding import sharding_of
 from flaxformer_lite.nn.modules import cache as caches
 from flaxformer_lite.nn.modules.cache import StateCache
 from flaxformer_lite.nn.modules.context import Context, with_options
 from flaxformer_lite.nn.modules.documents import with_documents
 from flaxformer_lite.nn.modules.einsum import Einsum
-from flaxformer_lite.nn.modules.sharding import sharding_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +85,7 @@ class RecurrentConfig(parts.MixerConfig):
         execution: Execution,
         *,
         causal: bool,
-        tables: Callable[..., Any],
+        tables: Callable[..., object],
     ) -> Context:
         """Reads documents and padding off the mask, once for all layers."""
         return with_documents(context, x_BTD, causal=causal)
@@ -112,7 +113,7 @@ class Recurrent(nn.Module):
         context: Context | None = None,
         cache: StateCache | None = None,
         *,
-        mask: Any = None,
+        mask: Mask | jax.Array | None = None,
     ) -> Any:
         """Returns y [B, T, D], or (y, cache) if a cache was passed."""
         cfg = self.cfg

@@ -10,11 +10,14 @@ import flax.linen as nn
 import jax
 
 from flaxformer_lite.config import Execution, LayerConfig
+from flaxformer_lite.config.parts import FeedForwardConfig, MixerConfig
+from flaxformer_lite.nn.functions.masks import Mask
+from flaxformer_lite.nn.functions.sharding import sharding_of
 from flaxformer_lite.nn.functions.tpu_tuning import materialize
+from flaxformer_lite.nn.modules.cache import MixerCache
 from flaxformer_lite.nn.modules.context import Context, with_options
 from flaxformer_lite.nn.modules.dropout import Dropout
 from flaxformer_lite.nn.modules.norms import Norm
-from flaxformer_lite.nn.modules.sharding import sharding_of
 
 
 class Block(nn.Module):
@@ -36,16 +39,16 @@ class Block(nn.Module):
         self,
         x_BTD: jax.Array,
         context: Context | None = None,
-        cache: Any = None,
+        cache: MixerCache | None = None,
         *,
-        mask: Any = None,
+        mask: Mask | jax.Array | None = None,
     ) -> Any:
         """Returns y [B, T, D], or (y, cache) if a cache was passed."""
         cfg = self.cfg
         context = with_options(context, x_BTD, cache, mask=mask)
         has_cache = cache is not None
 
-        def mixed(name: str, mixer: Any) -> Callable[[jax.Array], jax.Array]:
+        def mixed(name: str, mixer: MixerConfig) -> Callable[[jax.Array], jax.Array]:
             module = mixer.module(self.execution, causal=self.causal, name=name)
 
             def apply(h_BTD: jax.Array) -> jax.Array:
@@ -57,11 +60,11 @@ class Block(nn.Module):
 
             return apply
 
-        apply = {}
+        apply: dict[str, Callable[[jax.Array], jax.Array]] = {}
         for name, part in cfg.parts.items():
-            if part is cfg.feed_forward:
+            if isinstance(part, FeedForwardConfig):
                 apply[name] = part.module(self.execution, name=name)
-            else:
+            elif isinstance(part, MixerConfig):
                 apply[name] = mixed(name, part)
         if not cfg.residual.startswith("parallel"):
             for name, layer in apply.items():

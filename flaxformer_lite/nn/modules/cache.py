@@ -4,7 +4,7 @@ They are explicit records, passed in and returned, never hidden.
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, Self, TypeGuard
 
 import flax
 import jax
@@ -13,6 +13,8 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from flaxformer_lite.config import ConfigError, Execution, StackConfig
+from flaxformer_lite.nn.functions.masks import Slot
+from flaxformer_lite.types import Array, Tree
 
 
 class LayerCache(flax.struct.PyTreeNode):
@@ -31,7 +33,7 @@ class LayerCache(flax.struct.PyTreeNode):
 
     k_BKSH: jax.Array
     v_BKSH: jax.Array
-    length: jax.Array | np.ndarray
+    length: jax.Array
     cross_k_BKSH: jax.Array | None = None
     cross_v_BKSH: jax.Array | None = None
     rolls: bool = flax.struct.field(pytree_node=False, default=False)
@@ -52,13 +54,25 @@ class StateCache(flax.struct.PyTreeNode):
     """
 
     state: tuple[jax.Array, ...]
-    length: jax.Array | np.ndarray
+    length: jax.Array
     cross_k_BKSH: jax.Array | None = None
     cross_v_BKSH: jax.Array | None = None
     slots: int = flax.struct.field(pytree_node=False, default=0)
 
     rolls: ClassVar[bool] = False
 
+
+class MixerCache(Protocol):
+    """What the caches of all mixers have in common; each is a pytree, LayerCache or another."""
+
+    @property
+    def length(self) -> jax.Array: ...
+
+    def replace(self, **fields: Any) -> Self: ...
+
+
+# Of all layers, or of all kinds of layer where they are scanned; None for one without a mixer.
+Cache = Sequence[MixerCache | None]
 
 # fields that beams of one prompt have in common
 SHARED = (
@@ -68,30 +82,32 @@ SHARED = (
 )
 
 
+def _no_positions() -> Any:
+    """Returns the length of an empty cache: a numpy zero, known to be zero inside jit too."""
+    return np.zeros((), np.int32)
+
+
 def empty_state(sizes: Sequence[int], batch: int, length: int, dtype: DTypeLike) -> StateCache:
     """Builds the cache of a recurrent layer with states of these sizes, all zero."""
     states = tuple(jnp.zeros((batch, size), dtype) for size in sizes)
-    return StateCache(states, np.zeros((), np.int32), slots=length)
+    return StateCache(states, _no_positions(), slots=length)
 
 
 def empty(
     batch: int, kv_heads: int, length: int, head_dim: int, dtype: DTypeLike, *, window: int = 0
 ) -> LayerCache:
-    """Builds an empty cache of one layer.
-
-    Its length is a numpy zero, known to be zero inside jit too.
-    """
+    """Builds an empty cache of one layer."""
     capacity = min(length, window or length)
     shape = (batch,)[: batch != 1] + (kv_heads, capacity, head_dim)
     rolls = capacity == window
     return LayerCache(
-        jnp.zeros(shape, dtype), jnp.zeros(shape, dtype), np.zeros((), np.int32), rolls=rolls
+        jnp.zeros(shape, dtype), jnp.zeros(shape, dtype), _no_positions(), rolls=rolls
     )
 
 
 def init_stack_cache(
     cfg: StackConfig, batch: int, length: int, d_model: int, execution: Execution = Execution()
-) -> list[Any]:
+) -> list[MixerCache | None]:
     """Builds empty caches for a stack: one per layer.
 
     If the stack scans, there is one per kind, stacked over a leading Y axis.
@@ -108,18 +124,20 @@ def init_stack_cache(
             " init_cache."
         )
     sizes = (batch, length, d_model, jnp.dtype(execution.dtype))
-    kinds = [layer.mixer and layer.mixer.init_cache(*sizes) for layer in cfg.pattern]
+    kinds = [
+        None if layer.mixer is None else layer.mixer.init_cache(*sizes) for layer in cfg.pattern
+    ]
     if not cfg.scans(execution):
         return [kinds[cfg.kind(layer)] for layer in range(cfg.num_layers)]
 
-    def stack(x: Any) -> Any:
+    def stack(x: Array) -> Array:
         shape = (cfg.num_layers // len(kinds), *x.shape)
         return (np if isinstance(x, np.ndarray) else jnp).broadcast_to(x[None], shape)
 
     return jax.tree.map(stack, kinds)
 
 
-def length_of(cache: Any) -> jax.Array:
+def length_of(cache: Cache | MixerCache) -> jax.Array:
     """Returns the number of positions that a model's caches hold, int32 scalar.
 
     It is the same in all layers.
@@ -128,12 +146,12 @@ def length_of(cache: Any) -> jax.Array:
     return layer.length if layer.length.ndim == 0 else layer.length[0]
 
 
-def capacity_of(cache: Any) -> int:
+def capacity_of(cache: Cache | MixerCache) -> int:
     """Returns the number of slots of the longest cache of a layer or stack; 0 without one."""
     return max((c.slots for c in layers_of(cache)), default=0)
 
 
-def check_stack(cfg: StackConfig, execution: Execution, cache: Any, batch: int) -> None:
+def check_stack(cfg: StackConfig, execution: Execution, cache: object, batch: int) -> None:
     """Checks that caches are those of this stack, for this many rows."""
     wanted = len(cfg.pattern) if cfg.scans(execution) else cfg.num_layers
     way_out = f"make it with init_cache or init_stack_cache, for a batch of {batch}"
@@ -158,7 +176,7 @@ def _check_rows(layer: LayerCache | StateCache, batch: int, axis: int = 0) -> No
         )
 
 
-def check_room(x_BTD: jax.Array, cache: Any, index: Any) -> jax.Array:
+def check_room(x_BTD: jax.Array, cache: Cache | MixerCache, index: Slot) -> jax.Array:
     """Rejects tokens from slot `index` on that the caches cannot hold.
 
     If `index` is traced, turns them into NaN instead.
@@ -180,7 +198,7 @@ def check_room(x_BTD: jax.Array, cache: Any, index: Any) -> jax.Array:
     return x_BTD
 
 
-def _check_follows(x_BTD: jax.Array, index: Any, length: Any) -> jax.Array:
+def _check_follows(x_BTD: jax.Array, index: Slot, length: jax.Array) -> jax.Array:
     """Refuses to continue a recurrent state elsewhere than at its end; slot 0 starts a new one."""
     if isinstance(wrong := (index != 0) & (index != length), jax.core.Tracer):
         return nan_where((wrong,), x_BTD)
@@ -194,7 +212,12 @@ def _check_follows(x_BTD: jax.Array, index: Any, length: Any) -> jax.Array:
 
 
 def check_layer(
-    x_BTD: jax.Array, cache: Any, index: Any, *, first: bool, kind: type[Any] = LayerCache
+    x_BTD: jax.Array,
+    cache: object,
+    index: Slot | None,
+    *,
+    first: bool,
+    kind: type[LayerCache] | type[StateCache] = LayerCache,
 ) -> jax.Array:
     """Checks the cache of a layer by itself, like `check_stack` and `check_room`."""
     if not isinstance(cache, kind):
@@ -221,7 +244,7 @@ def nan_where(faults: tuple[jax.Array, ...], x_BTD: jax.Array) -> jax.Array:
     return x_BTD
 
 
-def start_of(cache: LayerCache | StateCache, index: Any, *, first: bool) -> Any:
+def start_of(cache: LayerCache | StateCache, index: Slot | None, *, first: bool) -> Slot:
     """Returns the slot of the first new position.
 
     `index` None is the cache's length, `first` an empty cache's 0.
@@ -229,7 +252,7 @@ def start_of(cache: LayerCache | StateCache, index: Any, *, first: bool) -> Any:
     return 0 if first else cache.length if index is None else index
 
 
-def repeat_rows(cache: Any, times: int, axis: int) -> Any:
+def repeat_rows(cache: Tree, times: int, axis: int) -> Tree:
     """Repeats each example's caches `times` times in a row.
 
     Args:
@@ -238,7 +261,7 @@ def repeat_rows(cache: Any, times: int, axis: int) -> Any:
       axis: the batch axis, 1 if layers are stacked.
     """
 
-    def layer(kept: Any) -> Any:
+    def layer(kept: MixerCache) -> MixerCache:
         if _is_single(kept, axis) and times > 1:
             kept = kept.replace(
                 k_BKSH=jnp.expand_dims(kept.k_BKSH, axis), v_BKSH=jnp.expand_dims(kept.v_BKSH, axis)
@@ -251,13 +274,13 @@ def repeat_rows(cache: Any, times: int, axis: int) -> Any:
     return jax.tree.map(layer, cache, is_leaf=_is_layer)
 
 
-def take_rows(cache: Any, rows: jax.Array, axis: int) -> Any:
+def take_rows(cache: Tree, rows: jax.Array, axis: int) -> Tree:
     """Selects the caches of the given rows, in order.
 
     The encoder's part is shared by all beams of a prompt and stays.
     """
 
-    def layer(kept: Any) -> Any:
+    def layer(kept: MixerCache) -> MixerCache:
         shared = {name: getattr(kept, name) for name in SHARED if hasattr(kept, name)}
         per_row = kept.replace(**dict.fromkeys(shared))
         return jax.tree.map(lambda x: jnp.take(x, rows, axis=axis), per_row).replace(**shared)
@@ -265,16 +288,16 @@ def take_rows(cache: Any, rows: jax.Array, axis: int) -> Any:
     return jax.tree.map(layer, cache, is_leaf=_is_layer)
 
 
-def _is_layer(cache: Any) -> bool:
+def _is_layer(cache: object) -> bool:
     return hasattr(cache, "length")
 
 
-def _is_single(layer: Any, axis: int) -> bool:
+def _is_single(layer: object, axis: int) -> TypeGuard[LayerCache]:
     """Returns whether keys and values are those of a single example, without a batch axis."""
     return isinstance(layer, LayerCache) and layer.k_BKSH.ndim == 3 + axis
 
 
-def layers_of(cache: Any) -> list[LayerCache | StateCache]:
+def layers_of(cache: object) -> list[LayerCache | StateCache]:
     """Lists the caches of attention and of recurrent layers."""
     return [
         x
@@ -320,7 +343,7 @@ def extend(
     return written, k_BSKH, v_BSKH, rows_T, k_index_S
 
 
-def slots(capacity: int, index: jax.Array) -> jax.Array:
+def slots(capacity: int, index: Slot) -> jax.Array:
     """Returns the position held by each slot of a rolling cache after writing `index`.
 
     The position of an empty slot is negative.
@@ -333,7 +356,7 @@ def slots(capacity: int, index: jax.Array) -> jax.Array:
 
 
 def append(
-    cache_BKSH: jax.Array, new_BTKH: jax.Array, index: jax.Array | int, *, rolls: bool = True
+    cache_BKSH: jax.Array, new_BTKH: jax.Array, index: Slot, *, rolls: bool = True
 ) -> jax.Array:
     """Writes positions index .. index + T - 1 to their slots.
 

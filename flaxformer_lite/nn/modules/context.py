@@ -13,7 +13,9 @@ import numpy as np
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.nn.attentions.arguments import check_slots
 from flaxformer_lite.nn.functions.masks import Mask
-from flaxformer_lite.nn.modules.cache import capacity_of
+from flaxformer_lite.nn.functions.rotary import Phase
+from flaxformer_lite.nn.modules.cache import Cache, MixerCache, capacity_of
+from flaxformer_lite.nn.positions.encoding import Tables
 
 
 class Context(flax.struct.PyTreeNode):
@@ -43,15 +45,15 @@ class Context(flax.struct.PyTreeNode):
       prepared: whether the stack has already computed what its mixers share.
     """
 
-    mask: Any = None
-    cross_mask: Any = None
+    mask: Mask | jax.Array | None = None
+    cross_mask: Mask | jax.Array | None = None
     position_ids_BT: jax.Array | None = None
     starts_BT: jax.Array | None = None
     keep_BT: jax.Array | None = None
-    bias: Any = None
-    tables: Any = None
+    bias: jax.Array | None = None
+    tables: Tables | None = None
     columns_BS: jax.Array | None = None
-    phase: Any = None
+    phase: Phase | None = None
     index: jax.Array | None = None
     encoder_output_BSD: jax.Array | None = None
     structured: bool = flax.struct.field(pytree_node=False, default=False)
@@ -59,7 +61,9 @@ class Context(flax.struct.PyTreeNode):
     prepared: bool = flax.struct.field(pytree_node=False, default=False)
 
 
-def with_options(context: Context | None, x_BTD: jax.Array, cache: Any, **options: Any) -> Context:
+def with_options(
+    context: Context | None, x_BTD: jax.Array, cache: Cache | MixerCache | None, **options: Any
+) -> Context:
     """Returns the context, or a new one, with the options that are not None set.
 
     This serves modules that are called on their own.

@@ -7,11 +7,12 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from flaxformer_lite.config import Execution, InitConfig
 from flaxformer_lite.nn.functions.cpu_tuning import matmul_of_matrices
+from flaxformer_lite.nn.functions.sharding import sharding_of
 from flaxformer_lite.nn.functions.tpu_tuning import has_narrow_heads, matmul_of_heads
-from flaxformer_lite.nn.modules.sharding import sharding_of
 
 
 def initializer(
@@ -112,7 +113,7 @@ class Einsum(nn.Module):
             return adapter.apply(self, x, kernel, y, bias)
         return y if bias is None else y + bias
 
-    def _bias(self, out: str, x_letters: str, dtype: Any, y_dtype: Any) -> jax.Array:
+    def _bias(self, out: str, x_letters: str, dtype: DTypeLike, y_dtype: DTypeLike) -> jax.Array:
         shape = tuple(self.sizes[c] for c in out if c not in x_letters)
         bias = self.param("bias", nn.initializers.zeros, shape, dtype)
         return bias.astype(y_dtype).reshape(

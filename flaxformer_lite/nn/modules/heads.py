@@ -12,10 +12,10 @@ import jax.numpy as jnp
 from flaxformer_lite.config import ConfigError, Execution, InitConfig, NormConfig
 from flaxformer_lite.nn.functions.activations import ACTIVATIONS
 from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
+from flaxformer_lite.nn.functions.sharding import sharding_of
 from flaxformer_lite.nn.modules.dropout import Dropout
 from flaxformer_lite.nn.modules.einsum import Einsum, initializer
 from flaxformer_lite.nn.modules.norms import Norm
-from flaxformer_lite.nn.modules.sharding import sharding_of
 
 LABELS = {"question_answering": 2, "multiple_choice": 1}  # number of labels that the task fixes
 

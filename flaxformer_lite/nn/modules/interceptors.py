@@ -15,7 +15,9 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from flax.core.scope import union_filters
+from flax.core.scope import CollectionFilter, union_filters
+from flax.linen.module import InterceptorContext
+from jax.typing import ArrayLike
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.nn.attentions import dense
@@ -24,6 +26,7 @@ from flaxformer_lite.nn.functions import kernels
 from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
 from flaxformer_lite.nn.modules.dropout import Dropout
 from flaxformer_lite.nn.modules.stack import Group, Stack
+from flaxformer_lite.types import Params
 
 VALUES = "tap_values"  # collections: what is read, and the number of each row of a scan
 ROWS = "tap_rows"
@@ -31,23 +34,27 @@ LAYERS = re.compile(r"\{([\d,]+)\}")
 UNNAMED = (Dropout, nn.Dropout, Group)
 
 
+# in place of a value: an array, a number, or a function of the value that returns either
+Patch = ArrayLike | Callable[[jax.Array], ArrayLike]
+
+
 class Frame(NamedTuple):
     """A module that is running.
 
     Attributes:
+      calls: how often each path was called from here.
       path: its path in the parameter tree.
       name: that of its output; in a scan with the layers that one trace stands for, as
         `layer_{0,2,4}`.
       module: None outside of the model.
-      calls: how often each path was called from here.
       row: which of these layers runs; traced.
     """
 
+    calls: Counter[tuple[str, ...]]
     path: tuple[str, ...] = ()
     name: tuple[str, ...] = ()
-    module: Any = None
-    calls: Any = None
-    row: Any = None
+    module: nn.Module | None = None
+    row: jax.Array | None = None
 
 
 class Taps:
@@ -61,14 +68,18 @@ class Taps:
       found: the shape and dtype of all values, in the order of their computation.
     """
 
-    def __init__(self, wants: Callable[[str], bool], patches: Mapping[str, Any]) -> None:
+    def __init__(self, wants: Callable[[str], bool], patches: Mapping[str, Patch]) -> None:
         self.wants = wants
         self.patches = patches
         self.found: dict[str, jax.ShapeDtypeStruct] = {}
-        self._frames = [Frame(calls=Counter())]
+        self._frames = [Frame(Counter())]
 
     def __call__(
-        self, next_function: Callable[..., Any], args: Any, kwargs: Any, context: Any
+        self,
+        next_function: Callable[..., Any],
+        args: tuple,
+        kwargs: dict,
+        context: InterceptorContext,
     ) -> Any:
         module = context.module
         method = context.method_name
@@ -91,7 +102,7 @@ class Taps:
         value = self._tap(module, frame, "", value)
         return (value, *rest) if isinstance(out, tuple) else value
 
-    def _enter(self, module: Any) -> Frame:
+    def _enter(self, module: nn.Module) -> Frame:
         """Returns the frame of a module that begins to run."""
         path = module.path
         above = next(
@@ -120,9 +131,9 @@ class Taps:
                 name = (*above.name, f"layer_{depth}")
         if isinstance(module, Group) and module.has_variable(ROWS, "row"):
             row = module.get_variable(ROWS, "row")
-        return Frame(path, name, module, Counter(), row)
+        return Frame(Counter(), path, name, module, row)
 
-    def _tap(self, module: Any, frame: Frame, part: str, value: Any) -> Any:
+    def _tap(self, module: nn.Module, frame: Frame, part: str, value: Any) -> Any:
         """Reads or replaces a value where it is asked for."""
         names = _expanded(_name(frame, part))
         if isinstance(value, DeferredLogits):
@@ -152,11 +163,11 @@ class Taps:
 
     def _attend(
         self,
-        module: Any,
+        module: nn.Module,
         next_function: Callable[..., Any],
-        q_BTNH: Any,
-        k_BSKH: Any,
-        v_BSKH: Any,
+        q_BTNH: jax.Array,
+        k_BSKH: jax.Array,
+        v_BSKH: jax.Array,
         args: Arguments,
     ) -> Any:
         """Computes logits and weights by the dense equation where they are asked for, and the
@@ -182,11 +193,11 @@ class Taps:
             out_BTNH = next_function(q_BTNH, k_BSKH, v_BSKH, args)
         return self._tap(module, frame, "heads", out_BTNH)
 
-    def _declare(self, names: list[str], value: Any) -> None:
+    def _declare(self, names: list[str], value: jax.Array | jax.ShapeDtypeStruct) -> None:
         for name in names:
             self.found[name] = jax.ShapeDtypeStruct(value.shape, value.dtype)
 
-    def _sow(self, module: Any, frame: Frame, part: str, value: jax.Array) -> None:
+    def _sow(self, module: nn.Module, frame: Frame, part: str, value: jax.Array) -> None:
         module.sow(
             VALUES, _name(frame, part), value, reduce_fn=lambda _, new: new, init_fn=lambda: None
         )
@@ -206,12 +217,12 @@ class Taps:
 
 def apply(
     module: nn.Module,
-    variables: Mapping[str, Any],
+    variables: Mapping[str, Params],
     taps: Taps,
     *args: Any,
-    mutable: Any = (),
+    mutable: CollectionFilter = (),
     **options: Any,
-) -> tuple[Any, dict[str, jax.Array], dict[str, Any]]:
+) -> tuple[Any, dict[str, jax.Array], Mapping[str, Params]]:
     """Applies a module under the taps.
 
     Args:
@@ -264,9 +275,9 @@ def found_by(module: nn.Module, *args: Any, **options: Any) -> dict[str, jax.Sha
     return taps.found
 
 
-def _rows(params: Any) -> dict[str, Any]:
+def _rows(params: Params) -> dict[str, Params]:
     """Numbers the rows of scanned layers, at the paths of their groups."""
-    rows: dict[str, Any] = {}
+    rows: dict[str, Params] = {}
     for name, below in params.items():
         if not isinstance(below, Mapping):
             continue
@@ -277,7 +288,7 @@ def _rows(params: Any) -> dict[str, Any]:
     return rows
 
 
-def _untuned(module: Any) -> Any:
+def _untuned(module: nn.Module) -> nn.Module:
     """Returns the module with each layer traced separately.
 
     A trainer would trace identical layers once.

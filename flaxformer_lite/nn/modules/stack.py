@@ -7,14 +7,16 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.config import Execution, StackConfig, choices
+from flaxformer_lite.config.parts import MixerConfig
 from flaxformer_lite.nn.functions import checkpoint_names, masks
+from flaxformer_lite.nn.functions.masks import Mask
+from flaxformer_lite.nn.functions.sharding import sharding_of
 from flaxformer_lite.nn.modules.block import Block
-from flaxformer_lite.nn.modules.cache import check_room, check_stack, length_of
+from flaxformer_lite.nn.modules.cache import Cache, MixerCache, check_room, check_stack, length_of
 from flaxformer_lite.nn.modules.context import Context, with_options
 from flaxformer_lite.nn.modules.dropout import Dropout
 from flaxformer_lite.nn.modules.norms import Norm
 from flaxformer_lite.nn.modules.position_tables import PositionTables
-from flaxformer_lite.nn.modules.sharding import sharding_of
 from flaxformer_lite.nn.positions.encoding import Encoding, hooks
 
 POLICIES = {"dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable, "full": None} | {
@@ -32,13 +34,15 @@ class Group(nn.Module):
     causal: bool
 
     @nn.compact
-    def __call__(self, x_BTD: jax.Array, contexts: tuple[Context, ...], cache: Any = None) -> Any:
+    def __call__(
+        self, x_BTD: jax.Array, contexts: tuple[Context, ...], cache: Cache | None = None
+    ) -> tuple[jax.Array, Cache | None]:
         kept = []
         for i, (layer, context) in enumerate(zip(self.cfg.pattern, contexts, strict=True)):
             block = Block(layer, self.execution, self.causal, name=f"block_{i}")
-            x_BTD, own = _run(block, x_BTD, context, cache and cache[i])
+            x_BTD, own = _run(block, x_BTD, context, None if cache is None else cache[i])
             kept.append(own)
-        return x_BTD, cache and kept
+        return x_BTD, None if cache is None else kept
 
 
 class Stack(nn.Module):
@@ -61,9 +65,9 @@ class Stack(nn.Module):
         x_BTD: jax.Array,
         position_ids_BT: jax.Array | None = None,
         context: Context | None = None,
-        cache: Any = None,
+        cache: Cache | None = None,
         *,
-        mask: Any = None,
+        mask: Mask | jax.Array | None = None,
     ) -> Any:
         """Returns the last hidden state [B, T, D], or (state, cache) if a cache was passed.
 
@@ -73,9 +77,9 @@ class Stack(nn.Module):
         context = with_options(context, x_BTD, cache, mask=mask, position_ids_BT=position_ids_BT)
         if cache is not None:
             check_stack(cfg, self.execution, cache, x_BTD.shape[0])
-            if context.index is None:
-                context = context.replace(index=length_of(cache))
-            x_BTD = check_room(x_BTD, cache, 0 if context.first else context.index)
+            index = length_of(cache) if context.index is None else context.index
+            context = context.replace(index=index)
+            x_BTD = check_room(x_BTD, cache, 0 if context.first else index)
         context = self._with_structure(self._with_positions(context, x_BTD), x_BTD)
         if not self.embedded:
             x_BTD = self._embedded(x_BTD, context)
@@ -135,7 +139,7 @@ class Stack(nn.Module):
             return declared[name]
 
         declared: dict[str, dict[str, jax.Array]] = {}
-        made: dict[Any, Context] = {None: context.replace(prepared=True)}
+        made: dict[MixerConfig | None, Context] = {None: context.replace(prepared=True)}
         for layer in self.cfg.pattern:
             if layer.mixer is not None and layer.mixer not in made:
                 whole = layer.mixer.prepare(
@@ -144,7 +148,9 @@ class Stack(nn.Module):
                 made[layer.mixer] = whole.replace(prepared=True)
         return tuple(made[layer.mixer] for layer in self.cfg.pattern)
 
-    def _loop(self, x_BTD: jax.Array, contexts: tuple[Context, ...], cache: Any) -> Any:
+    def _loop(
+        self, x_BTD: jax.Array, contexts: tuple[Context, ...], cache: Cache | None
+    ) -> tuple[jax.Array, Cache | None]:
         cfg = self.cfg
         run = self.execution
         kept = []
@@ -160,11 +166,15 @@ class Stack(nn.Module):
                 blocks[which] = make(
                     cfg.pattern[cfg.kind(i)], run, self.causal, name=f"layer_{which}"
                 )
-            x_BTD, own = _run(blocks[which], x_BTD, contexts[cfg.kind(i)], cache and cache[i])
+            x_BTD, own = _run(
+                blocks[which], x_BTD, contexts[cfg.kind(i)], None if cache is None else cache[i]
+            )
             kept.append(own)
-        return x_BTD, cache and kept
+        return x_BTD, None if cache is None else kept
 
-    def _scan(self, x_BTD: jax.Array, contexts: tuple[Context, ...], cache: Any) -> Any:
+    def _scan(
+        self, x_BTD: jax.Array, contexts: tuple[Context, ...], cache: Cache | None
+    ) -> tuple[jax.Array, Cache | None]:
         remat = self.execution.remat
         group = (
             Group if remat == "none" else nn.remat(Group, policy=POLICIES[remat], prevent_cse=False)
@@ -181,5 +191,7 @@ class Stack(nn.Module):
         return layers(self.cfg, self.execution, self.causal, name="layers")(x_BTD, contexts, cache)
 
 
-def _run(block: Block, x_BTD: jax.Array, context: Context, cache: Any) -> tuple[jax.Array, Any]:
+def _run(
+    block: Block, x_BTD: jax.Array, context: Context, cache: MixerCache | None
+) -> tuple[jax.Array, MixerCache | None]:
     return (block(x_BTD, context), None) if cache is None else block(x_BTD, context, cache)

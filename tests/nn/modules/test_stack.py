@@ -15,8 +15,8 @@ from flaxformer_lite.analysis import recompiles
 from flaxformer_lite.config import MeshConfig
 from flaxformer_lite.models import gpt2
 from flaxformer_lite.models.skeletons import build_layers
+from flaxformer_lite.nn.functions.sharding import sharding_of
 from flaxformer_lite.nn.modules.context import Context
-from flaxformer_lite.nn.modules.sharding import sharding_of
 from flaxformer_lite.nn.modules.stack import Stack
 from flaxformer_lite.sharding.activations import MeshSharding
 

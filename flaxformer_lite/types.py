@@ -1,0 +1,14 @@
+"""Types that signatures all over the package share."""
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+
+Array = jax.Array | np.ndarray
+# Arrays by name, or mappings of them: the parameters of a module, as linen nests them. Functions
+# that say so take shapes (jax.ShapeDtypeStruct) or shardings in their place.
+Params = Mapping[str, Any]
+# Any nesting of containers with arrays as leaves; the same in and out.
+Tree = TypeVar("Tree")
