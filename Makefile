@@ -170,7 +170,7 @@ canary:  ## run the tests of test-fast and of attention on the newest jax and fl
 	$(CANARY)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	$(CANARY)/python -m pip install --quiet --disable-pip-version-check --upgrade --pre jax jaxlib flax
 	$(CANARY)/python -m flaxformer_lite --version
-	$(CANARY)/python -m pytest $(WORKERS) $(FAST) tests/attentions
+	$(CANARY)/python -m pytest $(WORKERS) $(FAST) tests/nn/attentions
 
 DOCS := .venv/.docs
 .PHONY: site docs-test notebooks

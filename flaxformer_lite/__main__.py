@@ -1,4 +1,4 @@
-"""BERT, GPT and T5 from the command line: training, published weights, and plans of runs."""
+"""Trains, runs, converts and inspects BERT, GPT and T5 models from the command line."""
 
 import argparse
 import importlib
@@ -17,18 +17,21 @@ from flaxformer_lite.cli.commands import COMMANDS, Command, examples
 from flaxformer_lite.runtime import environment, invocation
 
 NOTES = """
-A model is a directory with config.json, model.safetensors and a tokenizer, or train's --workdir.
+A model is a directory with config.json, model.safetensors and a tokenizer, or the --workdir of
+train.
 Flags may be written with dashes or underscores: --max-new-tokens is --max_new_tokens.
 """
 
 
 class Formatter(argparse.RawDescriptionHelpFormatter):
-    """Fills paragraphs to the terminal's width, and leaves those with indented lines, such as
-    examples, as they are."""
+    """Wraps paragraphs to the width of the terminal, except those with indented lines."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        parts = text.split("\n\n")
-        return "\n\n".join(part if "\n  " in part else textwrap.fill(part, width) for part in parts)
+        paragraphs = []
+        for paragraph in text.split("\n\n"):
+            is_indented = "\n  " in paragraph
+            paragraphs.append(paragraph if is_indented else textwrap.fill(paragraph, width))
+        return "\n\n".join(paragraphs)
 
 
 class Parser(argparse.ArgumentParser):
@@ -58,28 +61,33 @@ class Parser(argparse.ArgumentParser):
         self.error(f"{flag}: no such flag{near}")
 
     def unknown(self, argv: list[str]) -> list[str]:
-        """Lists the flags that this parser does not know, which are the cause where argparse would
-        say that others are missing."""
+        """Lists the unknown flags.
+
+        They are reported before argparse says that other flags are missing.
+        """
         flags = argv[: argv.index("--")] if "--" in argv else argv
         known = self.known_flags()
-        return [
-            arg
-            for arg in flags
-            if arg.startswith("--")
-            and not arg.startswith("--config.")
-            and arg.partition("=")[0] not in known
-        ]
+        unknown = []
+        for arg in flags:
+            name = arg.partition("=")[0]
+            is_field = name.startswith("--config.")
+            if name.startswith("--") and not is_field and name not in known:
+                unknown.append(arg)
+        return unknown
 
 
 def start(*command: str) -> None:
-    """Runs the process's command line, for the console script and train.py."""
+    """Runs the command line of this process, for the console script and train.py."""
     environment.configure()
     main([*command, *sys.argv[1:]])
 
 
 def main(argv: list[str]) -> None:
-    """Runs one command. Any error is one line on stderr: the code is 2 on bad input, else 1;
-    --debug shows the stack."""
+    """Runs one command.
+
+    An error ends it with one line on stderr, and exit code 2 on bad input, else 1. --debug shows
+    the traceback.
+    """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # the shell has closed it
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
@@ -97,7 +105,8 @@ def main(argv: list[str]) -> None:
 
 def _main(argv: list[str]) -> None:
     argv = invocation.underscored([arg for arg in argv if arg != "--debug"])
-    argv[:1] = [name.replace("_", "-") if not name.startswith("-") else name for name in argv[:1]]
+    if argv and not argv[0].startswith("-"):
+        argv[0] = argv[0].replace("_", "-")
     epilog = f"{examples(*COMMANDS, most=1)}\n{NOTES}"
     parser = Parser(invocation.program("").strip(), description=__doc__, epilog=epilog)
     parser.add_argument(
@@ -149,15 +158,15 @@ def _add_arguments(parser: Parser, command: Command, argv: list[str]) -> None:
     if command.takes_config:
         parser.add_argument("--config", metavar="PAGE_OR_FILE", help=CONFIG_HELP)
         parser.add_argument(
-            "--config.FIELD", metavar="VALUE", help="any field, like --config.train.steps=100"
+            "--config.FIELD", metavar="VALUE", help="any field, such as --config.train.steps=100"
         )
     command.add_arguments(parser)
-    parser.add_argument("--debug", action="store_true", help="show the stack of an error")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     parser.add_argument(
         "--allow_plugins",
         action="store_true",
-        help="import the plug-ins (module:Class) that a directory's files name: code of whoever"
-        " wrote it",
+        help="import the plug-ins (module:Class) that the files of a directory name; they run the"
+        " code of whoever wrote them",
     )
     if command.takes_config and {"-h", "--help"} & set(argv):
         parser.epilog = _fields(argv) or parser.epilog
@@ -165,16 +174,21 @@ def _add_arguments(parser: Parser, command: Command, argv: list[str]) -> None:
 
 def _fields(argv: list[str]) -> str:
     """Returns the help on the config's fields if a --config is given, else an empty string."""
-    joined = [
-        f"{arg}={value}" if arg.startswith("--config") and "=" not in arg else arg
-        for arg, value in zip(argv, [*argv[1:], ""], strict=True)
-    ]
-    page, fields = ([arg for arg in joined if arg.startswith(f"--config{mark}")] for mark in "=.")
+    page = ""
+    fields = []
+    for arg, following in zip(argv, [*argv[1:], ""], strict=True):
+        flag = arg
+        if arg.startswith("--config") and "=" not in arg:
+            flag = f"{arg}={following}"
+        if flag.startswith("--config="):
+            page = flag
+        elif flag.startswith("--config."):
+            fields.append(flag)
     if not page:
         return ""
     from flaxformer_lite.cli import list_fields
 
-    return list_fields.describe(command_line.config([page[-1], *fields]))
+    return list_fields.describe(command_line.config([page, *fields]))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
-"""Arrays of a train state as zarr in a database of few objects, as orbax lays them out: each
-process writes its own part."""
+"""Reads and writes the arrays of a train state, in the zarr format and layout of orbax.
+
+Each process writes its own shards to a database of few objects.
+"""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,11 +16,11 @@ from flaxformer_lite.storage.kvstore import explained, spec
 from flaxformer_lite.storage.objects import Objects
 
 Index = tuple[slice, ...]
-# of a database's tree; each call remembers its own
+# A cache for the nodes of a database's tree; each call has its own.
 NODES = {"cache_pool#nodes": {"total_bytes_limit": 10**8}}
 LARGEST = 1 << 29  # bytes of an object, above which another one begins
 SEARCHED = 1 << 30  # bytes of data files that are searched for an array
-# reads that are made one, as orbax does
+# Nearby reads are merged, as orbax does.
 NEARBY = {
     "threshold_bytes": 10**6,
     "merged_bytes": LARGEST,
@@ -27,85 +29,92 @@ NEARBY = {
 
 
 class Part(NamedTuple):
-    """The pieces of an array that one process holds, on the host."""
+    """The shards of an array that one process writes, on the host."""
 
     shape: tuple[int, ...]
     dtype: Any
-    chunk: tuple[int, ...]  # shape of a piece
-    pieces: list[tuple[Index, np.ndarray]]
+    chunk: tuple[int, ...]  # shape of a shard
+    pieces: list[tuple[Index, np.ndarray]]  # each shard with its place in the array
 
 
 def parts(state: Any, *, first: bool) -> dict[str, Part]:
-    """Copies to the host what this process writes: of each piece of an array, one process has the
-    first copy.
+    """Copies to the host what this process writes: the shards whose first replica it holds.
 
     Args:
-      state: arrays on devices, or numpy's, which process 0 writes.
+      state: tree of arrays, on devices or of numpy; process 0 writes those of numpy.
       first: whether this is process 0.
+
+    Returns:
+      The part of each array, by its path.
     """
     copied = {}
     for keys, leaf in jax.tree_util.tree_leaves_with_path(state):
+        pieces: list[tuple[Index, np.ndarray]] = []
         if isinstance(leaf, jax.Array):
             chunk = leaf.sharding.shard_shape(leaf.shape)
-            own = [
-                (s.index, np.array(s.data)) for s in leaf.addressable_shards if s.replica_id == 0
-            ]
+            for shard in leaf.addressable_shards:
+                if shard.replica_id == 0:
+                    pieces.append((shard.index, np.array(shard.data)))
         else:
             chunk = np.shape(leaf)
-            own = [((...,), np.array(leaf))] if first else []
-        copied[path_of(keys)] = Part(np.shape(leaf), leaf.dtype, chunk, own)
+            if first:
+                pieces.append(((...,), np.array(leaf)))
+        copied[path_of(keys)] = Part(np.shape(leaf), leaf.dtype, chunk, pieces)
     return copied
 
 
 def write(at: Objects, copied: dict[str, Part], index: int) -> None:
-    """Writes the pieces of process `index`, in one transaction; process 0 also writes what
-    describes the arrays."""
+    """Writes the shards of process `index` in one transaction.
+
+    Process 0 also writes the metadata of the arrays.
+    """
     base = _base(at, index)
     first = index == 0
     how: dict[str, Any] = {"create": True} if first else {"open": True, "assume_metadata": True}
     shared = tensorstore.Context(NODES)
-    with tensorstore.Transaction() as together:
-        opened = {
-            path: tensorstore.open(
-                _spec(base, path),
-                dtype=part.dtype,
-                shape=part.shape,
-                transaction=together,
-                context=shared,
-                chunk_layout=tensorstore.ChunkLayout(chunk_shape=part.chunk),
-                **how,
-            )
-            for path, part in copied.items()
-            if first or part.pieces
-        }
-        done = [
-            opened[path].result()[index].write(piece)
-            for path, part in copied.items()
-            for index, piece in part.pieces
-        ]
-        for one in done:
-            one.result()
+    with tensorstore.Transaction() as transaction:
+        opening = {}
+        for path, part in copied.items():
+            if first or part.pieces:
+                opening[path] = tensorstore.open(
+                    _spec(base, path),
+                    dtype=part.dtype,
+                    shape=part.shape,
+                    transaction=transaction,
+                    context=shared,
+                    chunk_layout=tensorstore.ChunkLayout(chunk_shape=part.chunk),
+                    **how,
+                )
+        writing = []
+        for path, part in copied.items():
+            for place, piece in part.pieces:
+                writing.append(opening[path].result()[place].write(piece))
+        for written in writing:
+            written.result()
 
 
 def merge(at: Objects, count: int) -> None:
-    """Makes one database of those of the processes, which keep the content."""
+    """Merges the databases of all processes into one, which refers to their contents."""
     shared = tensorstore.Context(NODES)
-    whole = tensorstore.KvStore.open(_database(_base(at)), context=shared).result()
-    with tensorstore.Transaction(atomic=True) as together:
+    merged = tensorstore.KvStore.open(_database(_base(at)), context=shared).result()
+    with tensorstore.Transaction(atomic=True) as transaction:
         for index in range(count):
             part = tensorstore.KvStore.open(_database(_base(at, index)), context=shared).result()
-            part.experimental_copy_range_to(whole.with_transaction(together)).result()
+            part.experimental_copy_range_to(merged.with_transaction(transaction)).result()
 
 
 def read(at: Path | Objects, target: Any) -> Any:
-    """Reads arrays of a checkpoint onto the devices of `target`, each process its own part.
+    """Reads arrays of a checkpoint onto the devices of `target`, each process its own shards.
 
     Args:
-      at: a checkpoint, `.../30`, of ours or of orbax's.
-      target: tree of ShapeDtypeStructs; where one has no sharding, a numpy array is made.
+      at: a checkpoint, `.../30`, that this package or orbax wrote.
+      target: tree of ShapeDtypeStructs; one without a sharding is read as a numpy array.
+
+    Returns:
+      A tree of arrays like `target`.
 
     Raises:
-      StorageError: the store fails, and not what lies there.
+      StorageError: the store cannot be reached, as opposed to a damaged checkpoint.
     """
     with explained(str(at), content=True):
         return _read(_base(at), target)
@@ -114,21 +123,19 @@ def read(at: Path | Objects, target: Any) -> Any:
 def _read(base: dict[str, Any], target: Any) -> Any:
     shared = tensorstore.Context(NODES)
     flat, tree = jax.tree_util.tree_flatten_with_path(target)
-    opening = [
-        tensorstore.open(_spec(base, path_of(keys)), open=True, read=True, context=shared)
-        for keys, _ in flat
-    ]
+    opening = []
+    for keys, _ in flat:
+        place = _spec(base, path_of(keys))
+        opening.append(tensorstore.open(place, open=True, read=True, context=shared))
     reading: list[dict[str, Any]] = []
     for (_, leaf), array in zip(flat, opening, strict=True):
-        devices = (
-            leaf.sharding.addressable_devices_indices_map(leaf.shape)
-            if leaf.sharding
-            else {None: ...}
-        )
+        devices: dict[Any, Any] = {None: ...}
+        if leaf.sharding:
+            devices = leaf.sharding.addressable_devices_indices_map(leaf.shape)
         indices = {str(index): index for index in devices.values()}
         reading.append({name: array.result()[index].read() for name, index in indices.items()})
-    found = [_array(leaf, pieces) for (_, leaf), pieces in zip(flat, reading, strict=True)]
-    return jax.tree_util.tree_unflatten(tree, found)
+    arrays = [_array(leaf, pieces) for (_, leaf), pieces in zip(flat, reading, strict=True)]
+    return jax.tree_util.tree_unflatten(tree, arrays)
 
 
 def _array(leaf: Any, pieces: dict[str, Any]) -> Any:
@@ -140,56 +147,62 @@ def _array(leaf: Any, pieces: dict[str, Any]) -> Any:
 
 
 def lies_in(at: Path | Objects, path: str) -> list[str]:
-    """Names the files of a checkpoint that hold an array, by searching for its bytes, as the
-    database keeps no list of them."""
-    names = (
-        at.names()
-        if isinstance(at, Objects)
-        else [f.relative_to(at).as_posix() for f in at.rglob("d/*")]
-    )
-    wanted = _stored(at, path)
-    found = list[str]()
-    left = SEARCHED
-    for name in [name for name in names if name.split("/")[-2:-1] == ["d"]]:
+    """Lists the files of a checkpoint that hold an array.
+
+    The database has no list of them, so up to SEARCHED bytes are searched for those of the array.
+    """
+    if isinstance(at, Objects):
+        names = at.names()
+    else:
+        names = [file.relative_to(at).as_posix() for file in at.rglob("d/*")]
+    stored = _stored(at, path)
+    holding = []
+    searched = 0
+    for name in names:
+        if name.split("/")[-2:-1] != ["d"]:
+            continue
         data = (at.read(name) or b"") if isinstance(at, Objects) else (at / name).read_bytes()
-        found += [name] if any(piece in data for piece in wanted) else []
-        if (left := left - len(data)) < 0:
+        if any(piece in data for piece in stored):
+            holding.append(name)
+        searched += len(data)
+        if searched > SEARCHED:
             break
-    return found
+    return holding
 
 
 def _stored(at: Path | Objects, path: str) -> list[bytes]:
-    """Returns the pieces of an array as they lie in the data files of a checkpoint."""
-    database = tensorstore.KvStore.open(
-        _database(_base(at)), context=tensorstore.Context(NODES)
-    ).result()
+    """Returns the encoded shards of an array, as the data files of a checkpoint hold them."""
+    opening = tensorstore.KvStore.open(_database(_base(at)), context=tensorstore.Context(NODES))
+    database = opening.result()
     prefix = f"{path.replace('/', '.')}/".encode()
-    found = [
-        database.read(key).result().value
-        for key in database.list().result()
-        if key.startswith(prefix)
-    ]
-    return [piece for piece in found if not piece.startswith(b"{")]
+    pieces = []
+    for key in database.list().result():
+        if not key.startswith(prefix):
+            continue
+        value = database.read(key).result().value
+        if not value.startswith(b"{"):  # the array's metadata
+            pieces.append(value)
+    return pieces
 
 
 def _base(at: Path | Objects, index: int | None = None) -> dict[str, Any]:
-    """Returns where the database of a process is, or that of all."""
+    """Returns the place of the database of process `index`, or of the merged one."""
     place = f"{STATE}/" if index is None else f"{STATE}/ocdbt.process_{index}/"
-    return (
-        spec(f"{at}/{place}")
-        if isinstance(at, Objects)
-        else {"driver": "file", "path": f"{at.resolve()}/{place}"}
-    )
+    if isinstance(at, Objects):
+        return spec(f"{at}/{place}")
+    return {"driver": "file", "path": f"{at.resolve()}/{place}"}
 
 
 def _database(base: dict[str, Any]) -> dict[str, Any]:
-    own = {
+    database = {
         "driver": "ocdbt",
         "base": base,
         "target_data_file_size": LARGEST,
         "cache_pool": "cache_pool#nodes",
     }
-    return own | {f"experimental_read_coalescing_{name}": value for name, value in NEARBY.items()}
+    for name, value in NEARBY.items():
+        database[f"experimental_read_coalescing_{name}"] = value
+    return database
 
 
 def _spec(base: dict[str, Any], path: str) -> dict[str, Any]:

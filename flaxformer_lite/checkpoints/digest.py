@@ -1,5 +1,4 @@
-"""Digests of arrays by content: the same on every mesh and any number of processes, computed on the
-devices.
+"""Digests of the contents of arrays, computed on the devices, and equal on every mesh.
 
 A cryptographic hash needs the bytes in order and in one place. Here each 32-bit word is scrambled
 together with its position, and the results are added modulo 2^32: the sum may run in any order over
@@ -22,23 +21,17 @@ SMALL = 1 << 20  # bytes; a smaller array that is here as a whole is not worth a
 
 
 def describe(tree: Any) -> Leaves:
-    """Maps the path of each leaf to [dtype, shape, digest]; the digest of a ShapeDtypeStruct is
-    empty.
+    """Maps the path of each leaf to [dtype, shape, digest].
 
     Args:
-      tree: arrays, on devices or numpy's, or ShapeDtypeStructs. Arrays over several processes are
-        read by all of them.
+      tree: arrays, on devices or of numpy, or ShapeDtypeStructs, whose digest is "". All processes
+        must call this for arrays that are sharded over several of them.
     """
-    leaves = {path_of(keys): leaf for keys, leaf in jax.tree_util.tree_leaves_with_path(tree)}
-    found = {
-        path: _digest(leaf)
-        for path, leaf in leaves.items()
-        if isinstance(leaf, (jax.Array, np.ndarray))
-    }
-    return {
-        path: [str(leaf.dtype), list(leaf.shape), found.get(path, "")]
-        for path, leaf in leaves.items()
-    }
+    described = {}
+    for keys, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        digest = _digest(leaf) if isinstance(leaf, (jax.Array, np.ndarray)) else ""
+        described[path_of(keys)] = [str(leaf.dtype), list(leaf.shape), digest]
+    return described
 
 
 def digest(tree: Any) -> str:
@@ -56,7 +49,7 @@ def _digest(leaf: jax.Array | np.ndarray) -> str:
         )
         sums: Any = _sums(words, np.arange(words.size, dtype=np.uint32))
     else:
-        # waited for before the next one starts, as in evaluate.py
+        # np.asarray waits, so that the next program starts after this one, as in evaluate.py.
         sums = np.asarray(_on_devices(leaf))
     return "".join(f"{int(s):08x}" for s in sums)
 
@@ -65,7 +58,7 @@ def _digest(leaf: jax.Array | np.ndarray) -> str:
 def _on_devices(x: jax.Array) -> jax.Array:
     if x.dtype == jnp.bool_:
         x = x.astype(jnp.uint8)
-    # wide types gain an axis
+    # Types wider than 32 bits gain an axis.
     words = jax.lax.bitcast_convert_type(x, f"uint{_bits(x.dtype)}").astype(jnp.uint32)
     position = jnp.zeros(words.shape, jnp.uint32)
     for axis, size in enumerate(words.shape):
@@ -76,16 +69,19 @@ def _on_devices(x: jax.Array) -> jax.Array:
 
 
 def _sums(words: Any, position: Any) -> list[Any]:
-    """Computes one uint32 per seed; `position` counts the words modulo 2^32."""
-    return [
-        _scramble(words ^ _scramble(position + np.uint32(seed))).sum(dtype=np.uint32)
-        for seed in SEEDS
-    ]
+    """Computes one uint32 per seed; `position` is the index of each word modulo 2^32."""
+    sums = []
+    for seed in SEEDS:
+        scrambled = _scramble(words ^ _scramble(position + np.uint32(seed)))
+        sums.append(scrambled.sum(dtype=np.uint32))
+    return sums
 
 
 def _scramble(h: Any) -> Any:
-    """Applies the last steps of MurmurHash3: one-to-one, and every input bit affects every bit of
-    the result."""
+    """Applies the finalizer of MurmurHash3: one-to-one, and each input bit affects all output bits.
+
+    Reference: Appleby, "MurmurHash3" (2011), fmix32.
+    """
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
         h = (h ^ (h >> np.uint32(shift))) * np.uint32(factor)
     return h ^ (h >> np.uint32(16))

@@ -1,4 +1,4 @@
-"""Checkpoints on a disk, by orbax: written in the background, each named only when it is whole."""
+"""Checkpoints on a disk, by orbax: written in the background, and renamed once complete."""
 
 import shutil
 from pathlib import Path
@@ -35,7 +35,7 @@ class Disk:
         self._manager = ocp.CheckpointManager(self.folder, options=options)
 
     def check_room(self, state: Any) -> str:
-        """Returns what is wrong if the state does not fit on the disk."""
+        """Returns "" if the state fits on the disk, else a sentence that says what is missing."""
         need = 1.1 * sum(x.nbytes for x in jax.tree.leaves(state))
         free = shutil.disk_usage(self.folder).free
         if free >= need:
@@ -64,7 +64,7 @@ class Disk:
         return self.folder / str(step)
 
     def set_aside(self, step: int) -> str:
-        """Takes a damaged checkpoint from the others; says where it is then."""
+        """Quarantines a damaged checkpoint; returns its new location."""
         place = self.folder / "damaged" / str(step)
         if self._group.first:
             place.parent.mkdir(exist_ok=True)

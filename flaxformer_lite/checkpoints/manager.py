@@ -1,5 +1,4 @@
-"""Checkpoints: written in the background, verified by content when read, and never silently
-skipped.
+"""Checkpoints: written in the background, verified when read, and never skipped silently.
 
 A checkpoint is a train state and a JSON record beside it. The record holds the path, dtype, shape
 and digest of each leaf, so that a restore can tell a changed model from a damaged file. Each
@@ -20,6 +19,7 @@ from flaxformer_lite.checkpoints.record import (
     broken_leaf,
     compare,
     first_line,
+    first_reason,
     read_record,
     sealed,
 )
@@ -29,10 +29,12 @@ from flaxformer_lite.storage.stores import StorageError, is_url
 
 
 class Restored(NamedTuple):
+    """A train state that was read from a checkpoint."""
+
     step: int
     state: Any
-    meta: dict[str, Any]
-    notices: list[str]  # one for each damaged newer checkpoint that was set aside
+    meta: dict[str, Any]  # the record of the checkpoint
+    notices: list[str]  # one per newer checkpoint that was damaged and set aside
 
 
 class Checkpoints(contextlib.AbstractContextManager):
@@ -42,8 +44,8 @@ class Checkpoints(contextlib.AbstractContextManager):
       folder: created if missing; leftovers of interrupted saves are removed.
       keep: number of checkpoints to keep; older ones are deleted.
       group: the processes that save and restore together.
-      before: called in the background by process 0 before a checkpoint in an object store is begun,
-        and before it counts.
+      before: for object stores: process 0 calls it in the background, before it begins a checkpoint
+        and before it commits it.
 
     Raises:
       CheckpointError: the folder is not writable.
@@ -58,12 +60,12 @@ class Checkpoints(contextlib.AbstractContextManager):
         before: Callable[[], None] = lambda: None,
     ):
         self._group = group
-        self._saving: int | None = None  # the step that is being, or was last, written
-        self._place: Any = (
-            Store(folder, keep=keep, group=group, before=before)
-            if is_url(folder)
-            else Disk(Path(folder), keep=keep, group=group)
-        )
+        self._saving: int | None = None  # the step that is being written, or was written last
+        self._place: Any
+        if is_url(folder):
+            self._place = Store(folder, keep=keep, group=group, before=before)
+        else:
+            self._place = Disk(Path(folder), keep=keep, group=group)
         self.folder = self._place.folder
 
     def save(self, step: int, state: Any, meta: dict[str, Any]) -> None:
@@ -83,12 +85,11 @@ class Checkpoints(contextlib.AbstractContextManager):
             raise CheckpointError(self._failed(step, error)) from error
 
     def restore(self, target: Any, accept: Callable[[dict[str, Any]], None]) -> Restored | None:
-        """Restores the newest undamaged checkpoint with the layout of `target`; damaged ones are
-        moved to `damaged/`.
+        """Restores the newest undamaged checkpoint; damaged ones are moved to `damaged/`.
 
         Args:
-          target: tree of ShapeDtypeStructs with shardings.
-          accept: called with the record before the state is read; raises to refuse it.
+          target: tree of ShapeDtypeStructs with shardings, which the state must match.
+          accept: called with the record before the state is read; raises to reject it.
 
         Returns:
           The restored checkpoint, or None if there is none at all.
@@ -106,12 +107,8 @@ class Checkpoints(contextlib.AbstractContextManager):
                 continue
             try:
                 accept(record)
-            except (
-                ArithmeticError,
-                AttributeError,
-                LookupError,
-                TypeError,
-            ) as error:  # another kind of record
+            except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
+                # The record lacks what a record has.
                 damaged[step] = f"its record cannot be read ({type(error).__name__}: {error})"
                 continue
             compare(step, record["leaves"], wanted)
@@ -119,17 +116,12 @@ class Checkpoints(contextlib.AbstractContextManager):
             if state is None:
                 continue
             if broken := broken_leaf(record["leaves"], describe(state)):
-                damaged[step] = (
-                    f"the content of {broken} does not match its digest{_lies_in(at, broken)}"
-                )
+                where = _lies_in(at, broken)
+                damaged[step] = f"the content of {broken} does not match its digest{where}"
                 continue
             del damaged[step]
-            return Restored(
-                step,
-                state,
-                record,
-                [self._set_aside(bad, why, step) for bad, why in damaged.items()],
-            )
+            notices = [self._set_aside(bad, why, step) for bad, why in damaged.items()]
+            return Restored(step, state, record, notices)
         if damaged:
             reasons = "; ".join(f"step {step}: {why}" for step, why in damaged.items())
             raise CheckpointError(
@@ -150,22 +142,27 @@ class Checkpoints(contextlib.AbstractContextManager):
             raise CheckpointError(self._failed(self._saving, error)) from error
 
     def close(self) -> None:
-        """Waits for the save in the background, which would otherwise be lost at exit; raises as
-        `wait` does."""
+        """Waits for the save in the background, which exiting would interrupt.
+
+        Raises:
+          CheckpointError: the save failed.
+        """
         try:
             self.wait()
         finally:
             self._place.close()
 
     def __exit__(self, kind, *_) -> None:
-        # A save waits for all processes, some of which may be gone after an error that not all of
-        # them had.
+        # A save waits for all processes; after an error in some of them, that may be forever.
         if self._group.alone or kind is None:
             self.close()
 
     def _all(self, read: Callable, *arguments: Any) -> tuple[Any, str]:
-        """Reads on all processes; returns (result, "") on all, or (None, reason) on all if one of
-        them failed."""
+        """Reads on all processes.
+
+        Returns:
+          (result, "") on all processes, or (None, reason) on all if one of them failed.
+        """
         value = None
         why = ""
         try:
@@ -176,9 +173,7 @@ class Checkpoints(contextlib.AbstractContextManager):
             if "RESOURCE_EXHAUSTED" in str(error):
                 raise
             why = first_line(error)
-        why = self._group.coordinate(
-            "a checkpoint", why, lambda reasons: next(filter(None, reasons), "")
-        )
+        why = self._group.coordinate("a checkpoint", why, first_reason)
         return (None, why) if why else (value, "")
 
     def _set_aside(self, step: int, why: str, restored: int) -> str:
@@ -188,21 +183,16 @@ class Checkpoints(contextlib.AbstractContextManager):
         )
 
     def _failed(self, step: int | None, error: Exception) -> str:
-        last = self._last_good(step)
-        return (
-            f"checkpoint of step {step} was not written to {self.folder}: {first_line(error)};"
-            f" {last}"
-        )
+        what = f"checkpoint of step {step} was not written to {self.folder}: {first_line(error)}"
+        return f"{what}; {self._last_good(step)}"
 
     def _last_good(self, step: int | None) -> str:
         good = [s for s in self._place.steps() if s != step]
-        return (
-            f"The last good checkpoint is step {max(good)}."
-            if good
-            else "There is no earlier checkpoint."
-        )
+        if not good:
+            return "There is no earlier checkpoint."
+        return f"The last good checkpoint is step {max(good)}."
 
 
 def _lies_in(at: Any, leaf: str) -> str:
-    found = arrays.lies_in(at, leaf)
-    return f"; it lies in {', '.join(found)}" if found else ""
+    files = arrays.lies_in(at, leaf)
+    return f"; it lies in {', '.join(files)}" if files else ""

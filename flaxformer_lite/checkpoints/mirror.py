@@ -1,5 +1,4 @@
-"""A local copy of the workdir of a run in an object store: all its files but the checkpoints, which
-stay where they are."""
+"""A local copy of a workdir in an object store: all files but the checkpoints."""
 
 import contextlib
 import sys
@@ -15,8 +14,7 @@ from flaxformer_lite.storage.lock import Lock, LockError
 from flaxformer_lite.storage.objects import Objects
 from flaxformer_lite.storage.stores import StorageError, is_url, name_copy, retries
 
-# What a start, or a reader, needs of the earlier ones: names, or their beginnings. Whatever else
-# lies there is not copied.
+# The files that a later start or a reader needs, by name or prefix; others are not copied.
 KEPT = (
     "baseline.json",
     "breakdown.json",
@@ -28,33 +26,37 @@ KEPT = (
     "tracker-",
     "wandb-id.txt",
 )
-_read: list[tempfile.TemporaryDirectory] = []  # copies for reading, which go when the process ends
+_read: list[tempfile.TemporaryDirectory] = []  # copies for reading, deleted when the process ends
 
 
 def place_of(workdir: str | Path) -> Path:
-    """Returns a path, or something like one for an address, to which names can be appended by
-    `/`."""
+    """Returns a path; for an address an epath, whose `/` appends names too."""
     return epath.Path(workdir) if is_url(workdir) else Path(workdir)
 
 
 def fetch(url: str, folder: Path) -> None:
     """Copies the files of a run that are read again to a folder."""
     objects = Objects(url)
-    for name in [
-        name for kept in KEPT for name in (objects.names(kept) if kept[-1] in "-/" else [kept])
-    ]:
-        folders = name.split("/")[:-1]
-        # consoles write a name with a slash for a new folder
-        is_file = not name.endswith("/") and ".." not in folders
-        if is_file and (content := objects.read(name)) is not None:
+    names: list[str] = []
+    for kept in KEPT:
+        is_prefix = kept[-1] in "-/"
+        names += objects.names(kept) if is_prefix else [kept]
+    for name in names:
+        # The consoles of stores create folders as objects whose name ends with a slash.
+        if name.endswith("/") or ".." in name.split("/")[:-1]:
+            continue
+        content = objects.read(name)
+        if content is not None:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(content)
     name_copy(folder, str(objects))
 
 
 def fetched(url: str) -> Path:
-    """Copies the run at an address to a folder of its name that lasts as long as this process, and
-    returns it."""
+    """Copies the run at an address to a temporary folder of its name, and returns the folder.
+
+    The folder is deleted when the process ends.
+    """
     _read.append(tempfile.TemporaryDirectory(prefix="flaxformer_lite-"))
     folder = Path(_read[-1].name, place_of(url).name)
     folder.mkdir()
@@ -63,14 +65,14 @@ def fetched(url: str) -> Path:
 
 
 class Mirror:
-    """The workdir of a run that writes; on a disk, the workdir itself.
+    """The local copy of the workdir of a training run; on a disk, the workdir itself.
 
     Args:
       place: the workdir.
-      folder: an empty folder for that of a store, which gets what earlier starts of the run have
-        sent.
-      lock: what process 0 must hold to send; the others send what they alone write, such as their
-        profile.
+      folder: for a workdir in a store, an empty folder, which is filled with what earlier starts of
+        the run have sent.
+      lock: the lock of the workdir, which process 0 must hold to send; other processes, which send
+        their own profiles, pass None.
 
     Attributes:
       place: the workdir.
@@ -88,7 +90,7 @@ class Mirror:
             self._sent = self._states()
 
     def send(self) -> None:
-        """Sends the files that have changed since the last call.
+        """Sends the files that have changed since the last call to the store.
 
         Raises:
           LockError: another run has taken the lock over.
@@ -105,36 +107,33 @@ class Mirror:
             self._sent |= {name: states[name] for name in changed}
 
     def _states(self) -> dict[str, tuple[int, int]]:
-        """Maps the name of each file to what tells that it has changed."""
-        found: dict[str, tuple[int, int]] = {}
+        """Maps the name of each file to its size and modification time."""
+        states: dict[str, tuple[int, int]] = {}
         for path in self.folder.rglob("*"):
             name = path.relative_to(self.folder)
-            if not any(part.startswith(".") for part in name.parts):
-                with contextlib.suppress(FileNotFoundError):  # replaced meanwhile
-                    state = path.stat()
-                    found |= (
-                        {name.as_posix(): (state.st_size, state.st_mtime_ns)}
-                        if path.is_file()
-                        else {}
-                    )
-        return found
+            if any(part.startswith(".") for part in name.parts):
+                continue
+            with contextlib.suppress(FileNotFoundError):  # replaced meanwhile
+                state = path.stat()
+                if path.is_file():
+                    states[name.as_posix()] = (state.st_size, state.st_mtime_ns)
+        return states
 
 
 @contextlib.contextmanager
 def mirrored(place: Path, lock: Lock | None, *, writes: bool) -> Iterator[Mirror]:
-    """Keeps the files of a workdir in a folder within the block, and sends them at its end, also
-    after an error.
+    """Mirrors a workdir within the block; sends the files at its end, even after an error.
 
     Args:
       place: the workdir; one on a disk is its own folder.
-      lock: its lock.
-      writes: whether this process is the one that speaks for all.
+      lock: the lock of the workdir, as for `Mirror`.
+      writes: whether this is the process that prints notices.
     """
     if not is_url(place):
         yield Mirror(place)
         return
     with tempfile.TemporaryDirectory(prefix="flaxformer_lite-") as made:
-        folder = Path(made, place.name)  # by its name trackers and pages know the run
+        folder = Path(made, place.name)  # trackers and pages name the run after its folder
         before = retried() + retries()
         folder.mkdir()
         mirror = Mirror(place, folder, lock)
@@ -147,5 +146,6 @@ def mirrored(place: Path, lock: Lock | None, *, writes: bool) -> Iterator[Mirror
         else:
             mirror.send()
         finally:
-            if writes and (times := retried() + retries() - before):
-                print(f"notice: storage: {times} requests were tried again.", file=sys.stderr)
+            times = retried() + retries() - before
+            if writes and times:
+                print(f"notice: storage: {times} requests were retried.", file=sys.stderr)

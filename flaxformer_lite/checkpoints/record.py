@@ -1,4 +1,4 @@
-"""The record beside a checkpoint's state: what it was made of, sealed by a digest of its own."""
+"""The record beside a checkpoint's state: what the state consists of, with a digest of itself."""
 
 import hashlib
 import json
@@ -22,17 +22,19 @@ class CheckpointError(RuntimeError):
 def sealed(record: dict[str, Any]) -> dict[str, Any]:
     """Adds to the record a digest of itself."""
     plain = json.loads(json.dumps(record))
-    return {
-        **plain,
-        "digest": hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest(),
-    }
+    digest = hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+    return {**plain, "digest": digest}
 
 
 def read_record(at: Path | Objects) -> dict[str, Any]:
-    """Reads the record of a checkpoint, `.../30`; raises CheckpointError if it was changed or does
-    not exist."""
+    """Reads the record of a checkpoint, `.../30`.
+
+    Raises:
+      CheckpointError: it does not exist, or was changed.
+    """
     if isinstance(at, Objects):
-        if (content := at.read(FILE)) is None:
+        content = at.read(FILE)
+        if content is None:
             raise CheckpointError(f"{at}/{FILE}: there is no such object")
     else:
         check_regular(at)
@@ -41,11 +43,11 @@ def read_record(at: Path | Objects) -> dict[str, Any]:
 
 
 def check_regular(folder: Path) -> None:
-    """Refuses a pipe or device, which orbax would read for ever."""
-    for at, _, names in os.walk(
-        folder
-    ):  # rglob fails at folders that another process removes meanwhile
-        for path in (Path(at, name) for name in names):
+    """Rejects a folder with a pipe or device, which orbax would read forever."""
+    # Unlike rglob, os.walk ignores folders that another process removes meanwhile.
+    for at, _, names in os.walk(folder):
+        for name in names:
+            path = Path(at, name)
             if path.is_fifo() or path.is_char_device():
                 raise CheckpointError(
                     f"{path}: is a pipe or a device; remove it, or choose another --workdir."
@@ -53,7 +55,11 @@ def check_regular(folder: Path) -> None:
 
 
 def _checked(content: bytes, where: str, step: str) -> dict[str, Any]:
-    """Parses the record of a step; raises CheckpointError if it was changed, or is another's."""
+    """Parses the record of a step.
+
+    Raises:
+      CheckpointError: it was changed, or belongs to another step.
+    """
     record = parse_object(content, where, {"step": int, "leaves": dict}, error=CheckpointError)
     stored = record.pop("digest", None)
     if sealed(record)["digest"] != stored:
@@ -62,18 +68,25 @@ def _checked(content: bytes, where: str, step: str) -> dict[str, Any]:
         raise CheckpointError(
             f"{where}: it is of step {record['step']}, a copy of another checkpoint"
         )
-    leaves = record.get("leaves") or {"": None}
-    if not all(
-        isinstance(leaf, list) and list(map(type, leaf)) == [str, list, str]
-        for leaf in leaves.values()
-    ):
+    leaves = record.get("leaves")
+    if not leaves or not all(map(_is_described, leaves.values())):
         raise CheckpointError(f"{where}: its leaves are not described")
     return record
 
 
+def _is_described(leaf: Any) -> bool:
+    """Returns whether a leaf is [dtype, shape, digest]."""
+    return isinstance(leaf, list) and list(map(type, leaf)) == [str, list, str]
+
+
 def compare(step: int, stored: Leaves, wanted: Leaves) -> None:
-    """Refuses a different tree: orbax would cast dtypes silently, or raise an error about tree
-    structures."""
+    """Rejects a tree whose paths, dtypes or shapes differ from those that were stored.
+
+    orbax would cast dtypes silently, or raise an error about tree structures.
+
+    Raises:
+      CheckpointError: the trees differ; names the first differing leaves.
+    """
 
     def show(leaves, path):
         return f"{leaves[path][0]}{leaves[path][1]}" if path in leaves else "absent"
@@ -94,9 +107,16 @@ def broken_leaf(stored: Leaves, read: Leaves) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    while (
-        error.__cause__ is not None
-    ):  # orbax wraps tensorstore's error, which names the leaf and the file
+    """Returns the first line of the error that caused this one, shortened in the middle."""
+    # orbax wraps the error of tensorstore, which names the leaf and the file.
+    while error.__cause__ is not None:
         error = error.__cause__
     line = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return line if len(line) <= 240 else f"{line[:110]} ... {line[-120:]}"  # the cause comes last
+    if len(line) <= 240:
+        return line
+    return f"{line[:110]} ... {line[-120:]}"  # tensorstore says the cause at the end
+
+
+def first_reason(reasons: list[str]) -> str:
+    """Returns the first reason that is not empty, or ""."""
+    return next(filter(None, reasons), "")

@@ -1,4 +1,4 @@
-"""Directories of models wherever they lie: on this machine, or below an address in a store."""
+"""Reads and writes directories of models on this machine, or at an address in a store."""
 
 import contextlib
 import functools
@@ -16,7 +16,7 @@ from flaxformer_lite.storage import content_cache, fetch, remote
 from flaxformer_lite.storage.objects import Objects
 from flaxformer_lite.storage.stores import StorageError, is_url, name_copy
 
-# suffixes of what lies beside weights
+# Suffixes of the files beside weights.
 READ = (
     ".json",
     ".jinja",
@@ -26,19 +26,17 @@ READ = (
     ".bytes",
 )
 WEIGHTS = (".safetensors", ".msgpack")
-LAST = ("config.json", "adapter_config.json")  # what makes a directory a model, or an adapter
-# a directory's own files, and those of the layers behind a sentence encoder
+LAST = ("config.json", "adapter_config.json")  # files that make a directory a model or an adapter
+# The files of a directory, and those of the layers that follow a sentence encoder.
 INSIDE = re.compile(r"[^/]+|\d+_\w+/[^/]+")
 
 
 def on_disk(path: str | Path, *, weights: bool = True) -> Path:
-    """Returns a model's directory on this machine: the same one, or a copy of the files that are
-    read at an address.
+    """Returns a model's directory on this machine; for an address, a copy of the files to read.
 
     Args:
-      path: a directory of published weights, or a workdir, of which checkpoints are read where they
-        lie.
-      weights: whether the weights are needed, or only what lies beside them.
+      path: a directory of published weights, or a workdir, whose checkpoints are not copied.
+      weights: whether the weights are needed, or only the files beside them.
 
     Raises:
       StorageError: there is nothing to read, or the store cannot be used.
@@ -48,17 +46,15 @@ def on_disk(path: str | Path, *, weights: bool = True) -> Path:
         inside = [name for name in names if INSIDE.fullmatch(name)]
         if any(name.endswith(".safetensors") for name in inside):
             inside = [name for name in inside if not name.endswith(".msgpack")]
-        kinds = (*READ, *WEIGHTS) if weights else READ
-        found = [
-            name
-            for name in inside
-            if name.endswith(kinds) or ("/" in name and name.endswith(WEIGHTS))
-        ]
-        others = (
-            []
-            if any(name.endswith(WEIGHTS) for name in found)
-            else [name for name in inside if name in OTHERS]
-        )
+        chosen = []
+        for name in inside:
+            is_layer = "/" in name  # of a sentence model, whose weights are small
+            suffixes = (*READ, *WEIGHTS) if weights or is_layer else READ
+            if name.endswith(suffixes):
+                chosen.append(name)
+        others = []
+        if not any(name.endswith(WEIGHTS) for name in chosen):
+            others = [name for name in inside if name in OTHERS]
         if weights and others:
             raise StorageError(
                 f"{path}/{others[0]}: {OTHERS[others[0]]}, and is not read here; save the model"
@@ -66,10 +62,10 @@ def on_disk(path: str | Path, *, weights: bool = True) -> Path:
             )
         if weights and not set(LAST) & set(inside):
             raise StorageError(
-                f"{path}: no config.json, as after a kill while it was written; pass the address"
-                " that save_pretrained wrote, or write it again."
+                f"{path}: no config.json; was writing it interrupted? Pass the address that"
+                " save_pretrained wrote, or write it again."
             )
-        return found
+        return chosen
 
     if is_url(path) and workdir.is_workdir(mirror.place_of(path)):
         return _copy_of(str(path))
@@ -88,15 +84,14 @@ def new_place(
     check: Callable[[list[str]], None] | None = None,
     carry: Callable[[str], bool] | None = None,
 ) -> Iterator[Path]:
-    """Yields an empty directory whose files take the place of those at `target` when the block ends
-    without an error.
+    """Yields an empty directory, whose files replace those at `target` when the block succeeds.
 
-    At an address, config.json is deleted first and written last: a kill between leaves what no
-      reader takes for a model.
+    At an address, config.json is deleted first and written last, so that an interrupted write is
+    never mistaken for a model.
 
     Args:
       target: a directory, or an address.
-      check: refuses the names of the files at an address.
+      check: called with the names of the files at an address; raises if they may not be replaced.
       carry: as in `files.publish.new_directory`.
 
     Raises:
@@ -108,36 +103,40 @@ def new_place(
         return
     url = str(target).rstrip("/")
     room = content_cache.local(str(target))
-    # an address may be too long for a name
+    # The hash, as an address may be too long for the name of a file.
     sending = room / f"sending-{hashlib.sha256(url.encode()).hexdigest()[:16]}"
     before = {str(file)[len(url) + 1 :]: file for file in remote.find_below(url)}
     if before and carry is None:
-        left = "" if set(LAST) & set(before) else " without a config.json, as after a kill,"
+        state = "" if set(LAST) & set(before) else " without a config.json (interrupted writing?)"
         raise ConfigError(
-            f"{target}: exists{left} and is not overwritten; remove it or choose another."
+            f"{target}: exists{state} and is not overwritten; remove it or choose another."
         )
     if check:
         check(list(before))
     room.mkdir(parents=True, exist_ok=True)
     name_copy(sending, url)
-    with private_directory(sending) as made:  # removes what one that was killed has left
+    with private_directory(sending) as made:  # removes what a killed process has left there
         yield made
-        _send(made, url, [name for name in before if carry and not carry(name)])
+        replaced = [name for name in before if not carry(name)] if carry else []
+        _send(made, url, replaced)
 
 
 def _send(folder: Path, url: str, old: list[str]) -> None:
-    files = {
-        path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()
-    }
-    there = Objects(url)
-    there.write_all({"config.json": None})
-    with progress.reading(
-        f"sending {url}", sum(path.stat().st_size for path in files.values())
-    ) as advance:
-        for name in sorted(
-            files, key=lambda name: (name in LAST, name.endswith(".index.json"), name)
-        ):
+    """Sends the files of a folder, LAST at the end; deletes the `old` ones before config.json."""
+    files = {}
+    for path in folder.rglob("*"):
+        if path.is_file():
+            files[path.relative_to(folder).as_posix()] = path
+    target = Objects(url)
+    target.write_all({"config.json": None})
+    total = sum(path.stat().st_size for path in files.values())
+
+    def order(name: str) -> tuple[bool, bool, str]:
+        return name in LAST, name.endswith(".index.json"), name
+
+    with progress.reading(f"sending {url}", total) as advance:
+        for name in sorted(files, key=order):
             if name == "config.json":
-                there.write_all(dict.fromkeys(set(old) - set(files)))
+                target.write_all(dict.fromkeys(set(old) - set(files)))
             remote.upload(files[name], f"{url}/{name}")
             advance(files[name].stat().st_size)

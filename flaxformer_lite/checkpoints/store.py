@@ -1,10 +1,11 @@
-"""Checkpoints in an object store, written in the background; the record comes last, and without it
-there is none.
+"""Checkpoints in an object store, written in the background.
 
-30/state/ocdbt.process_0/...    what each process wrote of its own
-30/state/manifest.ocdbt, d/...  all of it, by reference
+The record is written last; a checkpoint without one does not count.
+
+30/state/ocdbt.process_0/...    the shards that each process wrote
+30/state/manifest.ocdbt, d/...  references to all of them
 30/meta/metadata                the record
-30/damaged                      what the record was before the checkpoint was found damaged
+30/damaged                      the record of a checkpoint that turned out to be damaged
 """
 
 import concurrent.futures
@@ -15,7 +16,7 @@ from typing import Any
 from etils import epath
 
 from flaxformer_lite.checkpoints import arrays
-from flaxformer_lite.checkpoints.record import FILE, CheckpointError
+from flaxformer_lite.checkpoints.record import FILE, CheckpointError, first_reason
 from flaxformer_lite.runtime.processes import Processes
 from flaxformer_lite.storage.kvstore import explained
 from flaxformer_lite.storage.objects import Objects
@@ -39,11 +40,9 @@ class Store:
         names = self._objects.names()
         self._steps = committed(names)
         if group.first:
-            whole = {
-                *map(str, self._steps),
-                *(n.split("/")[0] for n in names if n.endswith(f"/{DAMAGED}")),
-            }
-            for left in {name.split("/")[0] for name in names} - whole:
+            kept = set(map(str, self._steps))
+            kept |= {name.split("/")[0] for name in names if name.endswith(f"/{DAMAGED}")}
+            for left in {name.split("/")[0] for name in names} - kept:
                 self._objects.delete(f"{left}/")
         group.coordinate(f"leftovers in {url}", None, lambda _: None)
         self._worker = concurrent.futures.ThreadPoolExecutor(1)
@@ -73,7 +72,7 @@ class Store:
         return self._objects.below(str(step))
 
     def set_aside(self, step: int) -> str:
-        """Takes a damaged checkpoint from the others; says where it is then."""
+        """Quarantines a damaged checkpoint; returns its new location."""
         if self._group.first:
             self._objects.write(f"{step}/{DAMAGED}", self._objects.read(f"{step}/{FILE}") or b"")
             self._objects.delete(f"{step}/{FILE}")
@@ -89,7 +88,7 @@ class Store:
         at = self.at(step)
 
         def together(what: str, do: Any) -> None:
-            """Does something on this process, and raises on all if it failed on one."""
+            """Calls `do` on each process; raises on all of them if it failed on one."""
             why = ""
             try:
                 with explained(at.url, content=True):
@@ -98,9 +97,8 @@ class Store:
                 if group.alone:
                     raise
                 why = f"process {group.index}: {error}"
-            if why := group.coordinate(
-                f"{what} of {self.folder}", why, lambda reasons: next(filter(None, reasons), "")
-            ):
+            why = group.coordinate(f"{what} of {self.folder}", why, first_reason)
+            if why:
                 raise CheckpointError(why)
 
         def begin() -> None:
@@ -112,7 +110,7 @@ class Store:
             self._before()
             at.write(FILE, json.dumps(record).encode())
 
-        def forget() -> None:
+        def delete_old() -> None:
             for old in sorted({*self._steps} - {step})[: -self._keep + 1 or None]:
                 self._objects.delete(f"{old}/{FILE}")
                 self._objects.delete(f"{old}/")
@@ -122,11 +120,11 @@ class Store:
         together("a part", lambda: arrays.write(at, copied, group.index))
         together("the commit", lambda: commit() if first else None)
         kept = sorted({*self._steps, step})[-self._keep :]
-        together("the rest", lambda: forget() if first else None)
+        together("the rest", lambda: delete_old() if first else None)
         self._steps = kept
 
 
 def committed(names: list[str]) -> list[int]:
-    """Returns the steps of whole checkpoints."""
-    found = [name.split("/")[0] for name in names if name.partition("/")[2] == FILE]
-    return sorted(int(step) for step in found if step.isdigit())
+    """Returns the steps of complete checkpoints, ascending."""
+    steps = [name.split("/")[0] for name in names if name.partition("/")[2] == FILE]
+    return sorted(int(step) for step in steps if step.isdigit())

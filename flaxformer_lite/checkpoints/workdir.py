@@ -1,5 +1,4 @@
-"""A training workdir as others read it: its config, its tokenizer, and its best or newest undamaged
-parameters."""
+"""Reads a training workdir: its config, its tokenizer, and its best or newest parameters."""
 
 import dataclasses
 import hashlib
@@ -32,10 +31,10 @@ from flaxformer_lite.storage.stores import StorageError, address_of, is_url
 from flaxformer_lite.text import tokenizer
 
 TOKENIZERS = (tokenizer.HuggingFace.file, tokenizer.SentencePiece.file, tokenizer.Bytes.file)
-PARAMS = "params/"  # of a state, the latter in training/average.py
+PARAMS = "params/"  # paths in a train state
+AVERAGE = "opt_state/ema/"  # as training/average.py names it
 BASELINE = "baseline.json"
-LARGEST_BASELINE = 1 << 28  # bytes; a word in it has a tag, a token a count
-AVERAGE = "opt_state/ema/"
+LARGEST_BASELINE = 1 << 28  # bytes; it may have a tag per word, or a count per token
 CHANGED = (
     "is not what the run wrote, by the hash in config.json; the run's own command writes both anew."
 )
@@ -48,12 +47,12 @@ class Run(NamedTuple):
     step: int  # of the checkpoint
     model: Any  # the linen module
     params: dict  # numpy arrays
-    # one for each better or newer checkpoint that cannot be read, and one where it is the best
+    # One per better or newer checkpoint that cannot be read, and one if this is the best.
     notices: list[str]
 
 
 def is_workdir(folder: Path) -> bool:
-    """Returns whether training wrote this folder, or what an address names, not save_pretrained."""
+    """Returns whether training, not save_pretrained, wrote this folder or address."""
     file = folder / "config.json"
     try:
         content = Objects(str(folder)).read(file.name) if is_url(folder) else read_bytes(file)
@@ -65,10 +64,13 @@ def is_workdir(folder: Path) -> bool:
 
 
 def write_inputs(folder: Path, cfg: ExperimentConfig, tokenizer: Any, data: str = "") -> None:
-    """Writes the resolved config and the tokenizer with their hashes, so that the run can be read
-    without its command.
+    """Writes the resolved config, the tokenizer and their hashes, from which the run can be read.
 
-    `data` is the fingerprint of what the run is trained on.
+    Args:
+      folder: the workdir.
+      cfg: the resolved config.
+      tokenizer: has `save(folder)`.
+      data: the fingerprint of the data that the run is trained on.
     """
     with new_directory(folder / "tokenizer", carry=lambda name: name not in TOKENIZERS) as made:
         tokenizer.save(made)
@@ -83,15 +85,15 @@ def read_config(folder: Path, *, allow_plugins: registry.Allowed = False) -> Exp
 
     Args:
       folder: the workdir.
-      allow_plugins: which plug-ins outside the package it may name: none, all, or those of these
-        names. They are code that is imported, and the folder may be a stranger's.
+      allow_plugins: which plug-ins outside the package the config may name: False for none, True
+        for all, or their names. Importing them runs their code, so the folder must be trusted.
 
     Raises:
-      PluginError: it names another plug-in, which was not imported.
-      ConfigError: it was changed since, or another version wrote it.
+      PluginError: the config names a plug-in that is not allowed.
+      ConfigError: the config was changed, or written by another version.
     """
     values = _inputs(folder)["config"]
-    if isinstance(values.get("train"), dict):  # a run begun before there was packing has none
+    if isinstance(values.get("train"), dict):  # runs of versions without packing lack the field
         values["train"].setdefault("packing", False)
     where = f"{folder}/config.json"
     cfg = from_config_dict(ExperimentConfig, values, where, allow_plugins=allow_plugins)
@@ -119,23 +121,22 @@ def read_baseline(folder: Path) -> dict[str, Any] | None:
 
 
 def data_fingerprint(folder: Path) -> str:
-    """Returns the fingerprint of the data that a run is trained on, or "" if it is not known."""
+    """Returns the fingerprint of the data that a run is trained on, or "" if it is unknown."""
     return _inputs(folder).get("data") or ""
 
 
 def read_run(
     folder: Path, *, companion: bool = False, allow_plugins: registry.Allowed = False
 ) -> Run:
-    """Reads the model and parameters of a run, without optimizer state; does not disturb a run in
-    progress.
+    """Reads the model and the parameters of a run, which may still be going.
 
-    They are those of the best evaluation if the run keeps it (`train.best`), else those of the
-    newest checkpoint, and averaged if it keeps the average (`optimizer.ema`).
+    The parameters are those of the best evaluation if the run keeps it (`train.best`), else those
+    of the newest checkpoint; their moving average if the run keeps it (`optimizer.ema`).
 
     Args:
       folder: the workdir.
-      companion: reads the second model that the run trained, such as ELECTRA's generator, in place
-        of the first.
+      companion: whether to read the second model that the run trained, such as ELECTRA's generator,
+        instead of the first.
       allow_plugins: as in `read_config`.
 
     Raises:
@@ -161,20 +162,16 @@ def read_run(
         except StorageError:
             raise
         except Exception as error:  # from tensorstore, orbax, json or the file system
-            damaged.append(
-                f"{'best ' * is_best}checkpoint of step {step} cannot be read ({first_line(error)})"
-            )
+            what = "best checkpoint" if is_best else "checkpoint"
+            damaged.append(f"{what} of step {step} cannot be read ({first_line(error)})")
             continue
         notices = [f"{what}; step {step} is used." for what in damaged]
         if is_best:
-            newest = (
-                f"; the newest checkpoint is step {every[0].name}"
-                if every and every[0].name != path.name
-                else ""
-            )
-            notices.append(
-                f"step {step} is used, the best by {record['config']['train']['best']}{newest}."
-            )
+            metric = record["config"]["train"]["best"]
+            line = f"step {step} is used, the best by {metric}"
+            if every and every[0].name != path.name:
+                line += f"; the newest checkpoint is step {every[0].name}"
+            notices.append(f"{line}.")
         if second is not None and second.cfg is not None:
             params = second.of(params) if companion else second.without(params)
         model = second.cfg if companion and second is not None else cfg.model
@@ -186,17 +183,20 @@ def read_run(
 
 
 def read_state(folder: Path, target: Any, last: int) -> Restored:
-    """Reads the newest undamaged train state of at most `last` steps without touching the run; step
-    0 if there is none.
+    """Reads the newest undamaged train state of at most `last` steps; changes nothing.
 
     Args:
       folder: the workdir.
       target: tree of ShapeDtypeStructs with shardings.
-      last: the most steps that it may have.
+      last: the largest step to read.
+
+    Returns:
+      The train state, or step 0 without a state if there is none.
     """
     notices: list[str] = []
     for path in newest_first(folder, "checkpoints"):
-        if (step := int(path.name)) > last:
+        step = int(path.name)
+        if step > last:
             continue
         try:
             record = read_record(path)
@@ -212,20 +212,25 @@ def read_state(folder: Path, target: Any, last: int) -> Restored:
 
 
 def newest_first(folder: Path, name: str) -> list[Any]:
-    """Lists the checkpoints in a part of a workdir, as paths, or as objects where it is in a store,
-    or a copy of one."""
-    if url := address_of(folder):
+    """Lists the checkpoints in the folder `name` of a workdir, the newest first.
+
+    Returns:
+      Paths; if the workdir is in a store, or is a copy of one that is, `Objects`.
+    """
+    url = address_of(folder)
+    if url:
         objects = Objects(f"{url}/{name}")
         return [objects.below(str(step)) for step in reversed(committed(objects.names()))]
-    return sorted(
-        (at for at in (folder / name).glob("[0-9]*") if at.name.isdigit()),
-        key=lambda at: -int(at.name),
-    )
+    checkpoints = [at for at in (folder / name).glob("[0-9]*") if at.name.isdigit()]
+    return sorted(checkpoints, key=lambda at: -int(at.name))
 
 
 def tokenizer_folder(folder: Path) -> Path:
-    """Returns the folder where a run keeps its tokenizer; raises ConfigError if it is gone or was
-    changed since."""
+    """Returns the folder where a run keeps its tokenizer.
+
+    Raises:
+      ConfigError: the tokenizer is missing, or was changed since the run wrote it.
+    """
     recover(folder / "tokenizer")
     if not (folder / "tokenizer").is_dir():
         raise ConfigError(
@@ -245,32 +250,35 @@ def _inputs(folder: Path) -> dict[str, Any]:
 
 
 def _tokenizer_hash(folder: Path) -> str:
-    files = [folder / name for name in TOKENIZERS if (folder / name).exists()]
-    return hashlib.sha256(
-        b"".join(read_bytes(file, limit=tokenizer.LARGEST) for file in files)
-    ).hexdigest()[:16]
+    digest = hashlib.sha256()
+    for name in TOKENIZERS:
+        if (folder / name).exists():
+            digest.update(read_bytes(folder / name, limit=tokenizer.LARGEST))
+    return digest.hexdigest()[:16]
 
 
 def _params(at: Path | Objects) -> tuple[dict, dict]:
-    """Reads (parameters, record); in place of parameters whose average is kept, the average in
-    their dtype."""
+    """Reads (parameters, record); the average of parameters where it is kept, in their dtype."""
     record = read_record(at)
     leaves = record["leaves"]
-    places = {path: path for path in leaves if path.startswith(PARAMS)}
-    averages = {path: path.replace(PARAMS, AVERAGE, 1) for path in places}
-    places |= {path: average for path, average in averages.items() if average in leaves}
+    places = {}  # where in the state to read each parameter
+    for path in leaves:
+        if path.startswith(PARAMS):
+            average = path.replace(PARAMS, AVERAGE, 1)
+            places[path] = average if average in leaves else path
     stored = {place: leaves[place] for place in places.values()}
-    shapes = {
-        place: jax.ShapeDtypeStruct(shape, dtype) for place, (dtype, shape, _) in stored.items()
-    }
+    shapes = {}
+    for place, (dtype, shape, _) in stored.items():
+        shapes[place] = jax.ShapeDtypeStruct(shape, dtype)
     flat = flatten_dict(_read(at, unflatten_dict(shapes, sep="/"), stored), sep="/")
-    found = {path: flat[place].astype(leaves[path][0]) for path, place in places.items()}
-    return unflatten_dict(found, sep="/")["params"], record
+    params = {path: flat[place].astype(leaves[path][0]) for path, place in places.items()}
+    return unflatten_dict(params, sep="/")["params"], record
 
 
 def _read(at: Path | Objects, target: Any, leaves: Leaves) -> Any:
-    """Reads arrays like `arrays.read`; raises CheckpointError if they are not as described."""
+    """Reads arrays like `arrays.read`; raises CheckpointError if they differ from `leaves`."""
     read = arrays.read(at, target)
-    if broken := broken_leaf(leaves, describe(read)):
+    broken = broken_leaf(leaves, describe(read))
+    if broken:
         raise CheckpointError(f"the content of {broken} does not match its digest")
     return read

@@ -21,38 +21,56 @@ LONGEST = 1500  # most characters of a message
 MOST_TEXT = 1 << 24  # characters of a text from a file or a pipe
 MOST_FIELDS = 4  # most fields to suggest
 RAISED = re.compile(r"^[\w.]*\bConfigError: ")
-NUMBERS = (  # a parser's message -> the rule
+NUMBERS = (  # pattern of a parser's message, our message
     (r"invalid literal for int\(\) with base 10: (.*)", r"must be a whole number, not \1."),
     (r"could not convert string to float: (.*)", r"must be a number, not \1."),
     (r"Non-boolean argument to boolean flag (.*)", r"must be true or false, not '\1'."),
 )
-ALIASES = {  # names of other libraries -> ours
-    **dict.fromkeys(
-        ("num_layers", "n_layer", "n_layers", "num_hidden_layers"),
-        ("encoder_layers", "decoder_layers"),
-    ),
-    **dict.fromkeys(("hidden_size", "n_embd", "hidden_dim", "width"), ("d_model",)),
-    **dict.fromkeys(("n_head", "n_heads", "num_attention_heads"), ("num_heads",)),
-    **dict.fromkeys(("n_kv_heads", "num_key_value_heads"), ("num_kv_heads",)),
-    **dict.fromkeys(("intermediate_size", "d_ff", "ffn_dim", "n_inner"), ("mlp_dim",)),
-    **dict.fromkeys(("max_position_embeddings", "n_positions", "block_size"), ("max_length",)),
-    **dict.fromkeys(
-        ("seq_len", "seq_length", "sequence_length", "max_seq_length"), ("length", "max_length")
-    ),
-    **dict.fromkeys(("max_steps", "num_train_steps", "max_iters"), ("steps",)),
-    **dict.fromkeys(("num_train_epochs", "num_epochs"), ("epochs",)),
+# Our fields, by the names that other libraries give them.
+ALIASES = {
+    "num_layers": ("encoder_layers", "decoder_layers"),
+    "n_layer": ("encoder_layers", "decoder_layers"),
+    "n_layers": ("encoder_layers", "decoder_layers"),
+    "num_hidden_layers": ("encoder_layers", "decoder_layers"),
+    "hidden_size": ("d_model",),
+    "n_embd": ("d_model",),
+    "hidden_dim": ("d_model",),
+    "width": ("d_model",),
+    "n_head": ("num_heads",),
+    "n_heads": ("num_heads",),
+    "num_attention_heads": ("num_heads",),
+    "n_kv_heads": ("num_kv_heads",),
+    "num_key_value_heads": ("num_kv_heads",),
+    "intermediate_size": ("mlp_dim",),
+    "d_ff": ("mlp_dim",),
+    "ffn_dim": ("mlp_dim",),
+    "n_inner": ("mlp_dim",),
+    "max_position_embeddings": ("max_length",),
+    "n_positions": ("max_length",),
+    "block_size": ("max_length",),
+    "seq_len": ("length", "max_length"),
+    "seq_length": ("length", "max_length"),
+    "sequence_length": ("length", "max_length"),
+    "max_seq_length": ("length", "max_length"),
+    "max_steps": ("steps",),
+    "num_train_steps": ("steps",),
+    "max_iters": ("steps",),
+    "num_train_epochs": ("epochs",),
+    "num_epochs": ("epochs",),
     "metric_for_best_model": ("best",),
     "early_stopping_patience": ("patience",),
     "ema_decay": ("ema",),
-    **dict.fromkeys(("gradient_accumulation_steps", "grad_accum"), ("accumulate",)),
-    **dict.fromkeys(("max_grad_norm", "grad_clip"), ("clip_norm",)),
+    "gradient_accumulation_steps": ("accumulate",),
+    "grad_accum": ("accumulate",),
+    "max_grad_norm": ("clip_norm",),
+    "grad_clip": ("clip_norm",),
 }
 
 
 def config(argv: list[str]) -> Any:
     """Parses `--config=PAGE_OR_FILE --config.FIELD=VALUE ...` to a ConfigDict.
 
-    Exits with one line if it cannot.
+    On an error, prints one line and exits.
     """
     import_from_here()
     page, *fields = argv
@@ -144,8 +162,8 @@ class _Pages:
 def explain(error: Exception, argv: list[str]) -> str:
     """Condenses an error of absl or ml_collections into one sentence.
 
-    Names an unknown field by its whole path, with the nearest known one; an exception in a config
-    file by its last line.
+    For an unknown field, the sentence has its full path and the nearest known field; for an
+    exception in a config file, the last line of its message.
     """
     from absl import flags
 
@@ -169,7 +187,7 @@ def explain(error: Exception, argv: list[str]) -> str:
 
 
 def _wrong_override(page: str, fields: list[str]) -> str:
-    """Describes the first --config.FIELD that is a section or no field of the page; "" if none."""
+    """Describes the first --config.FIELD that is a section or unknown; "" if there is none."""
     try:
         plugins = [arg for arg in fields if re.match(r"--config\.[\w.]+\.name=", arg)]
         for source in re.findall(r"--config\.data\.mixture\.\w+", " ".join(fields)):
@@ -184,8 +202,12 @@ def _wrong_override(page: str, fields: list[str]) -> str:
         path = name.removeprefix("--config.")
         if path in sections:
             inside = [leaf for leaf in leaves if leaf.startswith(f"{path}.")]
-            first = f"{inside[0]}=VALUE" if inside else f"{path}.NAME.path=VALUE"
-            example = f"{path}.name={value or 'NAME'}" if f"{path}.name" in inside else first
+            if f"{path}.name" in inside:
+                example = f"{path}.name={value or 'NAME'}"
+            elif inside:
+                example = f"{inside[0]}=VALUE"
+            else:
+                example = f"{path}.NAME.path=VALUE"
             return f"{name}: is a section of fields; set one of them, like --config.{example}"
         if path not in leaves:
             near = " or ".join(f"--config.{field}" for field in nearest_fields(path, leaves))
@@ -206,10 +228,10 @@ def _paths(values: Any, path: str = "") -> Iterator[tuple[str, str]]:
 
 
 def nearest_fields(path: str, known: list[str]) -> list[str]:
-    """Returns the fields that a wrong path may mean, by the first of these rules that finds any.
+    """Returns the fields that a wrong path may mean, by the first rule that matches any.
 
-    Rules: the same last name or section, another library's name for it, the initials of its words
-    (`lr`), a similar path, one of its words, a similar last name.
+    The rules, in order: the same last name or section, another library's name for it, the initials
+    of its words (`lr`), a similar path, one of its words, a similar last name.
     """
     wanted = path.split(".")[-1]
     last = {name: name.split(".")[-1] for name in known}
@@ -235,7 +257,7 @@ def nearest_fields(path: str, known: list[str]) -> list[str]:
 
 
 def text(value: str) -> str:
-    """Parses text that a tokenizer can read, as an argparse type."""
+    """Parses text that can be encoded as UTF-8; an argparse type."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -247,7 +269,7 @@ def read_text(file: str, flag: str) -> str:
     """Reads a file, or stdin for `-`, as UTF-8 text.
 
     Raises:
-      ConfigError: it cannot be read, is no text, or does not end; names the flag.
+      ConfigError: it cannot be read, is not UTF-8, or is too long; the message names the flag.
     """
     try:
         if file == "-":
@@ -264,7 +286,7 @@ def read_text(file: str, flag: str) -> str:
 
 
 def path(value: str, rule: Callable[[Any], str] = is_local) -> str:
-    """Parses a local file or folder, as an argparse type."""
+    """Parses a local file or folder; an argparse type."""
     problem = is_text(value) or rule(value)
     if problem:
         is_safe = value.isprintable() and not SECRET.search(value)
@@ -274,12 +296,12 @@ def path(value: str, rule: Callable[[Any], str] = is_local) -> str:
 
 
 def place(value: str) -> str:
-    """Parses a local file or folder, or an address in an object store, as an argparse type."""
+    """Parses a local file or folder, or an address in an object store; an argparse type."""
     return path(value, is_place)
 
 
 def new_file(*suffixes: str) -> Callable[[str], Path]:
-    """Builds an argparse type for a file to write, whose suffix chooses its form."""
+    """Builds an argparse type for a file to write, whose suffix selects its format."""
 
     def read(value: str) -> Path:
         file = Path(path(value)).expanduser()
@@ -297,7 +319,7 @@ def new_file(*suffixes: str) -> Callable[[str], Path]:
 def add_family(parser: argparse.ArgumentParser) -> None:
     """Adds --family to a command that reads published weights."""
     parser.add_argument(
-        "--family", metavar="MODULE:MODEL", help="a family of your own that reads the directory"
+        "--family", metavar="MODULE:MODEL", help="your own model family that reads the directory"
     )
 
 
@@ -319,16 +341,18 @@ def integer(least: int, most: int = INT32) -> Callable[[str], int]:
 
 
 def print_stack() -> None:
-    """Prints the stack of the current error with --debug."""
+    """Prints the traceback of the current error if --debug was given."""
     if "--debug" in sys.argv and sys.exception() is not None:
         traceback.print_exc()
 
 
 def fail(message: Any, code: int, *, at_once: bool = False) -> NoReturn:
-    """Ends the program with one line on stderr; with --debug the current error's stack is above it.
+    """Ends the program with one line on stderr, after the traceback if --debug was given.
 
     Args:
-      at_once: skips exit handlers, which might fail for the same reason.
+      message: what happened, and the way out.
+      code: the exit code.
+      at_once: whether to skip exit handlers, which might fail for the same reason.
     """
     # Imported here, where time no longer matters.
     from flaxformer_lite.storage.stores import addressed

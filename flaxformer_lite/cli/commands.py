@@ -10,25 +10,29 @@ from flaxformer_lite.plan import environment
 from flaxformer_lite.runtime import invocation
 
 
-def _made_up_devices(args: argparse.Namespace) -> Mapping[str, str]:
+def _simulated_devices(args: argparse.Namespace) -> Mapping[str, str]:
     flag = f"--xla_force_host_platform_device_count={args.devices}"
     return {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flag}"}
 
 
+def _no_variables(_: argparse.Namespace) -> Mapping[str, str]:
+    return {}
+
+
 class Command(NamedTuple):
-    """One command, implemented by `run` in the file of its name, whose errors failures.py explains.
+    """A command, implemented by `run` in the module of its name; failures.py explains its errors.
 
     Attributes:
       summary: its line in the list of commands.
       add_arguments: declares its flags; its docstring is the command's description.
-      takes_config: whether it has --config and its fields.
-      environment: variables that must be set before jax is imported.
+      takes_config: whether it has --config and the flags of its fields.
+      environment: returns the variables to set before jax is imported, given the parsed flags.
     """
 
     summary: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
     takes_config: bool = False
-    environment: Callable[[argparse.Namespace], Mapping[str, str]] = lambda _: {}
+    environment: Callable[[argparse.Namespace], Mapping[str, str]] = _no_variables
 
 
 COMMANDS = {
@@ -39,25 +43,19 @@ COMMANDS = {
     "convert": Command("write any checkpoint as published weights", arguments.convert),
     "inspect": Command("describe a directory of weights", arguments.inspect),
     "embed": Command("turn sentences into vectors and compare them", arguments.embed),
-    "fill-mask": Command("guess the hidden word of a sentence", arguments.fill_mask),
+    "fill-mask": Command("predict the masked word of a sentence", arguments.fill_mask),
     "similar": Command(
-        "find words with similar vectors, and score word vectors", arguments.similar
+        "find the nearest neighbors of words, and score word vectors", arguments.similar
     ),
-    "look": Command("show the inside of a model on one text, as a page", arguments.look),
-    "compare": Command(
-        "compare runs: results, curves, and the fields that differ", arguments.compare
-    ),
-    "steps": Command(
-        "show the rows that a step of a run saw, and where they came from", arguments.steps
-    ),
+    "look": Command("show what a model computes on one text, as a page", arguments.look),
+    "compare": Command("compare runs: results, curves, and fields that differ", arguments.compare),
+    "steps": Command("show the rows of a step of a run, and where they came from", arguments.steps),
     "replay": Command(
-        "run again to a step of a run, and show the loss of each of its rows", arguments.replay
+        "repeat a step of a run, and show the loss of each of its rows", arguments.replay
     ),
-    "data": Command(
-        "look at the text or table of a config, or tokenize it beforehand", arguments.data, True
-    ),
+    "data": Command("show the data of a config, or tokenize it beforehand", arguments.data, True),
     "plan": Command(
-        "plan a training run for machines that are not at hand",
+        "estimate memory and time of a training run on other machines",
         arguments.plan,
         True,
         lambda _: environment.ENVIRONMENT,
@@ -66,9 +64,9 @@ COMMANDS = {
         "compare a step on a mesh with the same step on one device",
         arguments.verify_mesh,
         True,
-        _made_up_devices,
+        _simulated_devices,
     ),
-    "completion": Command("print a script by which a shell completes", arguments.completion),
+    "completion": Command("print a shell completion script", arguments.completion),
 }
 EXAMPLES = """
 flaxformer_lite train --config=gpt2_tiny --workdir=runs/gpt2
@@ -121,10 +119,12 @@ eval "$(flaxformer_lite completion bash)"
 
 
 def examples(*names: str, most: int | None = None) -> str:
-    """Returns examples of commands, at most `most` of each, as this program was started."""
+    """Returns examples of commands, at most `most` of each, spelled as this program was started."""
     shown = ["examples:"]
     for name in names:
+        command = f"flaxformer_lite {name}"
         program = invocation.program(name)
-        lines = [line for line in EXAMPLES.splitlines() if f"flaxformer_lite {name} " in line]
-        shown += [f"  {line}".replace(f"flaxformer_lite {name}", program) for line in lines[:most]]
+        lines = [line for line in EXAMPLES.splitlines() if f"{command} " in line]
+        for line in lines[:most]:
+            shown.append(f"  {line.replace(command, program)}")
     return "\n".join(shown)

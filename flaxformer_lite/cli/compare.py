@@ -28,20 +28,22 @@ Rows = list[list[str]]
 
 
 class Run(NamedTuple):
-    """A workdir's config and records."""
+    """The config and the metrics of one workdir."""
 
     name: str
     cfg: ExperimentConfig
     tokenizer: str  # its hash
-    history: list[metrics.Record]
-    held: list[metrics.Record]
+    history: list[metrics.Record]  # of metrics.jsonl
+    held: list[metrics.Record]  # those of held-out data
 
     def values(self, metric: Metric) -> list[tuple[float, float]]:
-        return [
-            (float(r["step"]), r[metric.name])
-            for r in self.held
-            if math.isfinite(r.get(metric.name, math.nan))
-        ]
+        """Returns (step, value) of each evaluation in which the metric is finite."""
+        points = []
+        for record in self.held:
+            value = record.get(metric.name, math.nan)
+            if math.isfinite(value):
+                points.append((float(record["step"]), value))
+        return points
 
 
 def run(args: argparse.Namespace) -> None:
@@ -76,7 +78,7 @@ def _print(rows: Rows) -> None:
 
 
 def read(folder: Path, given: Sequence[str], *, allow_plugins: bool = False) -> Run:
-    """Reads a workdir, of a run that has ended, goes on or was killed.
+    """Reads the workdir of a run, whether it has ended, is still going, or was killed.
 
     The run is named after its folder, unless another folder of `given` has the same name.
     """
@@ -89,7 +91,8 @@ def read(folder: Path, given: Sequence[str], *, allow_plugins: bool = False) -> 
     held = [record for record in history if record["split"] == "eval"]
     if not held:
         raise ConfigError(
-            f"{folder}: metrics.jsonl has no evaluation yet; a run begins with one, once compiled."
+            f"{folder}: metrics.jsonl has no evaluation yet; wait until the run has compiled and"
+            " evaluated once."
         )
     name = folder.resolve().name
     names = [Path(other).expanduser().resolve().name for other in given]
@@ -99,7 +102,7 @@ def read(folder: Path, given: Sequence[str], *, allow_plugins: bool = False) -> 
 
 
 def choose(runs: Sequence[Run]) -> tuple[Metric | None, list[str]]:
-    """Returns the metric to compare runs by, if they have one in common, and notes about it."""
+    """Chooses the metric to compare runs by, None if they share none, and notes about it."""
     shown = runs[0].cfg.objective.shown
     common = [metric for metric in shown if all(run.values(metric) for run in runs)]
     objectives = {plugin_name(run.cfg.objective) for run in runs}

@@ -1,7 +1,4 @@
-"""Converts any checkpoint to published weights, one tensor at a time.
-
-The directory appears once it is complete.
-"""
+"""Converts any checkpoint to published weights, one tensor at a time."""
 
 import argparse
 import re
@@ -44,7 +41,7 @@ def convert(
     companion: bool = False,
     allow_plugins: bool = False,
 ) -> None:
-    """Writes `dst`, and prints one line about it."""
+    """Writes the directory `dst`, which appears once it is complete, and prints one line."""
     source = folder_of(src)
     shard_bytes = _bytes_of(shard_size)
     with new_place(dst) as made:
@@ -80,7 +77,8 @@ def write_adapter(
     """Writes the adapter that a run has trained, and prints one line about it."""
     if not workdir.is_workdir(source := folder_of(src)):
         raise ConfigError(
-            f"--adapter: {src} is no training workdir; only these have an adapter of ours."
+            f"--adapter: {src} is not a training workdir; pass the --workdir of a run that trained"
+            " an adapter."
         )
     overrides: dict[str, Any] = {"param_dtype": dtype} if dtype else {}
     with notices():
@@ -93,7 +91,7 @@ def write_adapter(
 
 
 class _Watched:
-    """A parameter that reports the bytes that are read of it."""
+    """A parameter that reports how many of its bytes have been read."""
 
     def __init__(self, leaf: Any, advance: Callable[[int], None]):
         self.shape = leaf.shape
@@ -111,7 +109,7 @@ class _Watched:
 
 
 def _stored_dtype(source: Path) -> str:
-    """Returns the dtype of all tensors if there is one that we support, else float32."""
+    """Returns the dtype that all tensors share, if it is supported, else float32."""
     dtypes = [tensor.array.dtype for tensor in folder.open_weights(source).values()]
     kinds = {str(dtype) for dtype in dtypes if dtype.kind not in "iub"}
     if len(kinds) == 1 and kinds <= set(DTYPES):

@@ -1,4 +1,4 @@
-"""Shows the sizes and examples of a config's data, or tokenizes it beforehand."""
+"""Prints the sizes or the first examples of a config's data, or tokenizes it beforehand."""
 
 import argparse
 import collections
@@ -39,7 +39,7 @@ Texts = Mapping[str, tuple[Corpus, Records]]
 
 
 def run(args: argparse.Namespace) -> None:
-    """Prints what `args.what` asks for."""
+    """Prints statistics or examples, or tokenizes, as `args.what` says."""
     flags.FLAGS.mark_as_parsed()  # grain reads flags of its own
     cfg = read_experiment(
         command_line.config(args.overrides),
@@ -63,8 +63,10 @@ def _show_stats(out: Console, data: Dataset, cfg: ExperimentConfig, seconds: flo
     drawn = np.random.default_rng(0).permutation(data.num_examples)[:SAMPLE]
     texts = _texts(data)
     examples = [data.example(int(row), 0, number)["inputs"] for number, row in enumerate(drawn)]
-    rows = [*_contents(data, texts, cfg.data.eval_path), *_rows(data, cfg, examples)]
-    _print(out, [*rows, ("time", f"{seconds:.1f} s to open")])
+    rows = _contents(data, texts, cfg.data.eval_path)
+    rows += _rows(data, cfg, examples)
+    rows.append(("time", f"{seconds:.1f} s to open"))
+    _print(out, rows)
     if texts:
         lengths = [np.diff(corpus.tokens["train"].offsets) for corpus, _ in texts.values()]
         _histogram(out, "tokens of a document", np.concatenate(lengths))
@@ -87,10 +89,11 @@ def _show(out: Console, data: Dataset, rows: int, seed: int) -> None:
 
 def _texts(data: Dataset) -> Texts:
     if data.mixture:
-        return {
-            name: (rows.corpus, rows.splits["train"]) for name, rows in data.mixture.sources.items()
-        }
-    return {"": (data.corpus, data.splits["train"])} if data.corpus else {}
+        sources = data.mixture.sources
+        return {name: (rows.corpus, rows.splits["train"]) for name, rows in sources.items()}
+    if data.corpus:
+        return {"": (data.corpus, data.splits["train"])}
+    return {}
 
 
 def _contents(data: Dataset, texts: Texts, eval_path: str) -> Rows:
@@ -133,38 +136,46 @@ def _sizes(corpus: Corpus, counts: np.ndarray, bytes_of: np.ndarray, eval_path: 
 
 
 def _label_counts(data: Dataset) -> Rows:
-    found = []
+    """Counts the labels of each predicted column that has few different ones."""
+    described = []
     for column in data.objective.columns:
-        values = [row[column.role] for row in data.splits["train"].rows] if column.predicted else []
-        flat = [
-            x for value in values for x in (value if isinstance(value, (list, tuple)) else [value])
-        ]
-        count = collections.Counter(str(x) for x in flat if isinstance(x, (str, int)))
-        if count and len(count) <= max(MOST_LABELS, len(data.objective.class_names)):
-            shares = (
-                f"{name} {n:,} ({n / count.total():.0%})"
-                for name, n in count.most_common(MOST_LABELS)
-            )
-            found.append((f"by {column.role}", ", ".join(shares)))
-    return found
+        if not column.predicted:
+            continue
+        counts: collections.Counter[str] = collections.Counter()
+        for row in data.splits["train"].rows:
+            value = row[column.role]
+            labels = value if isinstance(value, (list, tuple)) else [value]
+            counts.update(str(label) for label in labels if isinstance(label, (str, int)))
+        if not counts or len(counts) > max(MOST_LABELS, len(data.objective.class_names)):
+            continue
+        shares = []
+        for label, count in counts.most_common(MOST_LABELS):
+            shares.append(f"{label} {count:,} ({count / counts.total():.0%})")
+        described.append((f"by {column.role}", ", ".join(shares)))
+    return described
 
 
 def _rows(data: Dataset, cfg: ExperimentConfig, examples: list[Any]) -> Rows:
-    read, room = (sum(column) for column in zip(*map(_filled, examples), strict=True))
+    read = 0
+    room = 0
+    for example in examples:
+        tokens, size = _filled(example)
+        read += tokens
+        room += size
     train = data.num_examples
     size = cfg.train.batch_size
     steps = with_steps(cfg, train, data.held).train.steps
     records = data.records
-    epochs = "" if data.mixture else f": {cfg.train.epochs or steps * size / train:.3g} epochs"
+    epochs = ""
+    if not data.mixture:
+        epochs = f": {cfg.train.epochs or steps * size / train:.3g} epochs"
     lengths = f"{records.length} tokens"
     if records.target_length:
         lengths += f" and {records.target_length}"
     held_out = f"{len(data.splits['eval']):,} held out"
+    rows = f"{train:,} per epoch by {plugin_name(data.objective)}, each of {lengths}; {held_out}"
     return [
-        (
-            "rows",
-            f"{train:,} an epoch by {plugin_name(data.objective)}, each of {lengths}; {held_out}",
-        ),
+        ("rows", rows),
         ("padding", f"{1 - read / room:.1%} of {room:,} tokens of {len(examples):,} rows"),
         *_packed(data, cfg),
         ("the run", f"{steps:,} steps of {size} rows{epochs}"),
@@ -179,7 +190,7 @@ def _packed(data: Dataset, cfg: ExperimentConfig) -> Rows:
 
 
 def _filled(inputs: Mapping[str, np.ndarray]) -> tuple[int, int]:
-    """Returns the number of tokens of an example, and its size with padding."""
+    """Returns the number of tokens of an example, without and with padding."""
     ids = [name for name in ("input_ids", "decoder_input_ids") if name in inputs]
     parts = [parts_of(name, inputs) for name in ids]
     return sum(int((part > 0).sum()) for part in parts), sum(part.size for part in parts)
@@ -200,7 +211,7 @@ def _histogram(out: Console, title: str, lengths: np.ndarray) -> None:
 def _cached(data: Dataset, seconds: float, begun: float) -> Rows:
     texts = _texts(data)
     if not texts:
-        return [*data.described[:1], ("kept", _cached_rows(data))]
+        return [*data.described[:1], ("cache", _cached_rows(data))]
     rows = []
     size = 0
     for name, (corpus, _) in texts.items():
@@ -209,31 +220,27 @@ def _cached(data: Dataset, seconds: float, begun: float) -> Rows:
         is_new = folder.stat().st_mtime >= begun
         if is_new:
             size += corpus.source.size
-        how = "made" if is_new else "there already"
-        rows += [
-            (f"{name} data".lstrip(), f"{corpus.source.where}: {corpus.source.kinds()}"),
-            ("", f"{sum(map(len, ids)):,} tokens, {how}: {folder}"),
-        ]
+        how = "written" if is_new else "already in the cache"
+        rows.append((f"{name} data".lstrip(), f"{corpus.source.where}: {corpus.source.kinds()}"))
+        rows.append(("", f"{sum(map(len, ids)):,} tokens, {how}: {folder}"))
     speed = f", {size / 1e6 / seconds:.1f} MB/s" if size else ""
-    return [
-        *rows,
-        ("rows", f"{data.num_examples:,} to train on"),
-        ("time", f"{seconds:.1f} s{speed}"),
-    ]
+    rows.append(("rows", f"{data.num_examples:,} to train on"))
+    rows.append(("time", f"{seconds:.1f} s{speed}"))
+    return rows
 
 
 def _cached_rows(data: Dataset) -> str:
-    """Returns the folders with the tokens of a table."""
+    """Describes where the tokens of a table are cached."""
     features = [part.features for part in data.splits.values()]
     folders = [str(part.folder) for part in features if isinstance(part, StoredFeatures)]
     if folders:
         return ", ".join(folders)
     size = f"{table.SMALL >> 20} MiB"
-    return f"nothing but the tokenizer: a table of less than {size} is read whenever a run starts"
+    return f"the tokenizer only; a table of less than {size} is tokenized when a run starts"
 
 
 def _print(out: Console, rows: Iterable[tuple[str, str | Text]]) -> None:
-    """Prints rows in two columns; a file or pipe gets a line for each, however long."""
+    """Prints rows in two columns, wrapped on a terminal, one line each in a file or pipe."""
     grid = Table.grid(padding=(0, 2))
     rows = list(rows)
     grid.add_column(style="dim", no_wrap=True)

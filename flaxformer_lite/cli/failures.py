@@ -1,6 +1,6 @@
-"""Describes errors in one line with the way out.
+"""Describes errors in one line that says what to do.
 
-What libraries print about them goes to a log, and --debug shows the stack.
+What libraries print about them goes to a log, and --debug shows the traceback.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from flaxformer_lite.config.rules import ConfigError
 MEMORY = re.compile(r"RESOURCE_EXHAUSTED|[Oo]ut of memory|bad_alloc|(?:Failed|Unable) to allocate")
 DISK = re.compile(r"No space left on device|Disk quota exceeded")
 SMALLER = "take a smaller model, --dtype bfloat16, or fewer and shorter texts."
-DEBUG = "--debug shows the stack."
+DEBUG = "--debug shows the traceback."
 
 
 def explain(error: BaseException, smaller: str = SMALLER) -> tuple[str, int]:
@@ -28,13 +28,13 @@ def explain(error: BaseException, smaller: str = SMALLER) -> tuple[str, int]:
 
     Args:
       error: the error that ended a command.
-      smaller: the way out if memory is exhausted.
+      smaller: what to do if memory is exhausted.
     """
     if isinstance(error, ConfigError):
         return str(error), BAD_INPUT
     if isinstance(error, KeyboardInterrupt):
         return "interrupted.", 130
-    # Imported here, where time no longer matters.
+    # Imported here, as --help should not wait for them.
     from flaxformer_lite.checkpoints.manager import CheckpointError
     from flaxformer_lite.pretrained.safetensors import WeightsError
 
@@ -57,30 +57,31 @@ def explain(error: BaseException, smaller: str = SMALLER) -> tuple[str, int]:
 
 
 def first_line(error: BaseException) -> str:
-    """Returns the first line of an error's message; an OSError's includes the name of its file."""
+    """Returns the first line of an error's message; that of an OSError includes the file name."""
     try:
-        return next(iter(str(error).strip().splitlines()), "")
+        lines = str(error).strip().splitlines()
     except Exception:  # Python cannot print some arguments, such as integers of 5,000 digits
         return ""
+    return lines[0] if lines else ""
 
 
 class _LogFile(logging.FileHandler):
-    """A log that is dropped if it cannot be written: on a full disk, or without a workdir."""
+    """A log that drops records that cannot be written: on a full disk, or without a workdir."""
 
     def emit(self, record: logging.LogRecord) -> None:
         with contextlib.suppress(OSError):
             super().emit(record)
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Prints nothing, unlike logging, which prints a stack."""
+        """Prints nothing, where logging would print a traceback."""
 
 
 @contextlib.contextmanager
 def logged(path: Path, *explained: type[BaseException]) -> Iterator[None]:
-    """Sends what libraries print about errors in threads and callbacks to a file.
+    """Redirects what libraries log, and errors in threads and callbacks, to a file.
 
-    The file is created on demand. The stack of the error that ends the block goes there too, unless
-    it is one of `explained`, whose message suffices.
+    The file is created when something is written. The traceback of the error that ends the block
+    goes there too, unless it is one of `explained`, whose message suffices.
     """
     threads = threading.excepthook
     callbacks = sys.unraisablehook
@@ -97,7 +98,7 @@ def logged(path: Path, *explained: type[BaseException]) -> Iterator[None]:
     threading.excepthook = lambda args: write(args.exc_type, args.exc_value, args.exc_traceback)
     sys.unraisablehook = lambda args: write(args.exc_type, args.exc_value, args.exc_traceback)
     handler = _LogFile(path, encoding="utf-8", delay=True)
-    root = logging.getLogger()  # orbax logs by absl's
+    root = logging.getLogger()
     absl = logging.getLogger("absl")
     before = root.handlers
     levels = (root.level, absl.level)

@@ -1,4 +1,4 @@
-"""Text generation from prompts to stdout."""
+"""Generates text from prompts, to stdout."""
 
 import argparse
 from typing import Any
@@ -14,9 +14,9 @@ from flaxformer_lite.inference.settings import settings
 from flaxformer_lite.inference.task import ids_without_text, longest
 from flaxformer_lite.pretrained import chat
 
-NEW_TOKENS = 64  # default
-SEARCH = ("num_beams", "length_penalty", "early_stopping")
-UNFINISHED = "\ufffd"  # how an incomplete character is decoded
+NEW_TOKENS = 64  # the default number of tokens to generate
+SEARCH = ("num_beams", "length_penalty", "early_stopping")  # settings of beam search
+UNFINISHED = "\ufffd"  # the character that an incomplete one is decoded to
 
 
 def run(args: argparse.Namespace) -> None:
@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> None:
     for name in ("max_new_tokens", *(name for name, *_ in SETTINGS)):
         if getattr(args, name) is not None:
             options[name] = getattr(args, name)
-    settings(**{"max_new_tokens": NEW_TOKENS} | options)  # before a model is read
+    settings(**{"max_new_tokens": NEW_TOKENS} | options)  # raises on bad values, before reading
     if args.stream and (len(args.prompt) > 1 or options.get("num_return_sequences", 1) > 1):
         raise ConfigError(
             "--stream: prints one text at a time; leave it out, or pass a single --prompt."
@@ -44,28 +44,29 @@ def run(args: argparse.Namespace) -> None:
             "this model has a chat template; --chat uses it, and without it the prompt is continued"
             " as it is."
         )
-    prompts = [
-        check_vocabulary(opened, encode(opened, text, args)) for text in map(_text, args.prompt)
-    ]
-    options = with_published(
-        args.model, opened, {"max_new_tokens": what_fits(opened, prompts)} | options
-    )
+    prompts = []
+    for prompt in args.prompt:
+        ids = encode(opened, _text(prompt), args)
+        prompts.append(check_vocabulary(opened, ids))
+    options = {"max_new_tokens": default_new_tokens(opened, prompts)} | options
+    options = with_published(args.model, opened, options)
     if args.stop:
-        options |= {"stop_strings": tuple(args.stop), "tokenizer": opened.tokenizer}
+        options["stop_strings"] = tuple(args.stop)
+        options["tokenizer"] = opened.tokenizer
     if args.stream:
         _stream(opened, prompts, options)
     else:
-        _whole(opened, prompts, options)
+        _print(opened, prompts, options)
 
 
-def what_fits(opened: Opened, prompts: list[list[int]]) -> int:
+def default_new_tokens(opened: Opened, prompts: list[list[int]]) -> int:
     """Returns the default number of new tokens: NEW_TOKENS, or fewer if positions run out."""
-    taken = 1 if is_encoder_decoder(opened.cfg) else max(map(len, prompts))
-    return max(1, min(NEW_TOKENS, longest(opened.cfg) - taken))
+    start = 1 if is_encoder_decoder(opened.cfg) else max(map(len, prompts))
+    return max(1, min(NEW_TOKENS, longest(opened.cfg) - start))
 
 
 def encode(opened: Opened, text: str, args: argparse.Namespace) -> list[int]:
-    """Encodes a prompt with special tokens, or by the chat template, which has its own."""
+    """Encodes a prompt, with the special tokens of the tokenizer or of the chat template."""
     tokenizer = opened.tokenizer
     if args.chat:
         system = [{"role": "system", "content": args.system}] if args.system is not None else []
@@ -80,34 +81,38 @@ def encode(opened: Opened, text: str, args: argparse.Namespace) -> list[int]:
 
 
 def with_published(path: str, opened: Opened, options: dict[str, Any]) -> dict[str, Any]:
-    """Merges the user's settings over the directory's, dropping those of the directory that the
-    user's exclude."""
+    """Adds the settings of the model's directory to those of the user, which take precedence.
+
+    Settings of the directory that contradict the user's are left out: those of sampling if the user
+    asks for beam search or greedy decoding, those of beam search if the user sets a temperature.
+    """
     try:
-        own = read_settings(folder_of(path))
+        published = read_settings(folder_of(path))
     except ValueError as error:
         raise ConfigError(str(error)) from None
+    excluded: tuple[str, ...] = ()
+    if options.get("num_beams", 1) > 1 or options.get("temperature") == 0:
+        excluded += tuple(DRAWS)
+    if options.get("temperature"):
+        excluded += SEARCH
+    published = {name: value for name, value in published.items() if name not in excluded}
+    applied = []
+    for name, value in published.items():
+        if "token" not in name and name not in options:
+            applied.append(f"{name}={value}")
+    if applied:
+        notice(f"settings of this model: {', '.join(applied)}")
     tokenizer = opened.tokenizer
     vocab = opened.cfg.of_decoder.vocab_size
-    if options.get("num_beams", 1) > 1 or options.get("temperature") == 0:
-        own = {name: value for name, value in own.items() if name not in DRAWS}
-    if options.get("temperature"):
-        own = {name: value for name, value in own.items() if name not in SEARCH}
-    chosen = {
-        name: value for name, value in own.items() if "token" not in name and name not in options
-    }
-    if chosen:
-        notice(
-            "settings of this model:"
-            f" {', '.join(f'{name}={value}' for name, value in chosen.items())}"
-        )
+    defaults: dict[str, Any] = {"pad_token_id": min(tokenizer.pad_id, vocab - 1)}
     if "eos" in tokenizer.ids:
-        own = {"eos_token_id": tokenizer.ids["eos"]} | own
-    own = {"pad_token_id": min(tokenizer.pad_id, vocab - 1)} | own
-    never = (*own.get("suppress_tokens", ()), *ids_without_text(opened.cfg, tokenizer))
-    return own | {"suppress_tokens": never} | options
+        defaults["eos_token_id"] = tokenizer.ids["eos"]
+    without_text = ids_without_text(opened.cfg, tokenizer)
+    suppressed = (*published.get("suppress_tokens", ()), *without_text)
+    return defaults | published | {"suppress_tokens": suppressed} | options
 
 
-def _whole(opened: Opened, prompts: list[list[int]], options: dict[str, Any]) -> None:
+def _print(opened: Opened, prompts: list[list[int]], options: dict[str, Any]) -> None:
     result = generate(opened.model, opened.params, prompts, return_scores=True, **options)
     new = result.lengths.max()
     for number, (row, length) in enumerate(zip(result.sequences, result.lengths, strict=True)):
@@ -129,4 +134,6 @@ def _stream(opened: Opened, prompts: list[list[int]], options: dict[str, Any]) -
 
 
 def _text(prompt: str) -> str:
-    return command_line.read_text("-", "--prompt -").rstrip("\n") if prompt == "-" else prompt
+    if prompt == "-":
+        return command_line.read_text("-", "--prompt -").rstrip("\n")
+    return prompt

@@ -1,10 +1,10 @@
-"""Inspection of a directory of weights, printed as rows and a table."""
+"""Prints what a directory of weights holds: its config, its tensors and a checksum."""
 
 import argparse
 import hashlib
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +19,8 @@ from flaxformer_lite.config import ConfigError, ModelConfig, plugin_name
 from flaxformer_lite.pretrained import folder, hf_config, tensor_names
 from flaxformer_lite.pretrained.save import published_tensors
 
-NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|(?<=layer_)\d+")  # of a layer
+# The number of a layer in a tensor's name: h.11.ln, layer_11.
+LAYER_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|(?<=layer_)\d+")
 
 
 class Contents(NamedTuple):
@@ -29,7 +30,8 @@ class Contents(NamedTuple):
       form: "safetensors", "Flax msgpack" or "training workdir, step 30".
       cfg: the config, or None if the model is not supported.
       why: the reason if `cfg` is None.
-      tensors: by name; each has a shape and a dtype; its `read` or np.asarray returns an array.
+      tensors: the tensors by name; each has a shape and a dtype, and its `read`, or else
+        np.asarray, returns the array.
     """
 
     form: str
@@ -41,26 +43,26 @@ class Contents(NamedTuple):
 def run(args: argparse.Namespace) -> None:
     """Prints the contents; reads each tensor once, for the checksum."""
     contents = read(folder_of(args.directory), args.family, allow_plugins=args.allow_plugins)
-    rows = {"directory": args.directory, "form": contents.form, **_about(contents.cfg)}
+    facts = {"directory": args.directory, "form": contents.form, **_about(contents.cfg)}
     if contents.why:
-        rows["model"] = f"none of ours: {contents.why}"
-    sizes = {
-        name: (tuple(t.shape), np.dtype(getattr(t, "array", t).dtype))
-        for name, t in contents.tensors.items()
-    }
-    tensors = []
-    for label, times, (shape, dtype) in _folded(sizes, args.all):
-        size = times * math.prod(shape) * dtype.itemsize
-        each = f"{times} times" if times > 1 else ""
-        tensors.append(
-            [label, " x ".join(map(str, shape)) or "scalar", str(dtype), each, f"{size:,}"]
-        )
-    for name, value in rows.items():
+        facts["model"] = f"not supported: {contents.why}"
+    for name, value in facts.items():
         print(f"{name:<12} {value}")
-    print_table(["tensor", "shape", "dtype", "each", "bytes"], tensors, right=[3, 4])
-    numbers = [math.prod(shape) for shape, _ in sizes.values()]
-    total = sum(n * dtype.itemsize for n, (_, dtype) in zip(numbers, sizes.values(), strict=True))
-    print(f"{'total':<12} {len(sizes)} tensors, {sum(numbers):,} numbers, {total:,} bytes")
+    kinds = {name: _kind(tensor) for name, tensor in contents.tensors.items()}
+    groups = _groups(kinds, merge_layers=not args.all)
+    rows = []
+    total_numbers = 0
+    total_bytes = 0
+    for (_, kind), names in groups.items():
+        numbers = len(names) * math.prod(kind.shape)
+        total_numbers += numbers
+        total_bytes += numbers * kind.dtype.itemsize
+        shape = " x ".join(map(str, kind.shape)) or "scalar"
+        count = f"{len(names)} times" if len(names) > 1 else ""
+        size = f"{numbers * kind.dtype.itemsize:,}"
+        rows.append([_label(names), shape, str(kind.dtype), count, size])
+    print_table(["tensor", "shape", "dtype", "each", "bytes"], rows, right=[3, 4])
+    print(f"{'total':<12} {len(kinds)} tensors, {total_numbers:,} numbers, {total_bytes:,} bytes")
     print(f"{'sha256':<12} {checksum(contents.tensors)}")
 
 
@@ -79,34 +81,34 @@ def read(where: Path, family: str | None = None, *, allow_plugins: bool = False)
         plugin, cfg = hf_config.open_config(published, where, None, family)
     except ConfigError as error:
         return Contents(form, None, str(error), tensors)
-    short = tensor_names.without_prefix(plugin.PUBLISHED, tensors)
     weights = plugin.PUBLISHED
-    return Contents(
-        form, cfg, "", {tensor_names.full_name(weights, cfg, name): t for name, t in short.items()}
-    )
+    named = {}
+    for name, tensor in tensor_names.without_prefix(weights, tensors).items():
+        named[tensor_names.full_name(weights, cfg, name)] = tensor
+    return Contents(form, cfg, "", named)
 
 
 def published_names(cfg: ModelConfig, params: dict) -> Mapping[str, Any]:
-    """Returns tensors as save_pretrained would write them, or parameters by path if it cannot.
+    """Returns tensors by the names that save_pretrained writes, or parameters by path if it cannot.
 
-    The factors of an adapter, which it would merge, keep their paths.
+    The factors of an adapter, which save_pretrained would merge, keep their paths.
     """
     family = registry.resolve("models", cfg.family)
     flat = flatten_dict(params, sep="/")
     factors = cfg.adapter.factors if cfg.adapter is not None else ()
-    adapter = {name: leaf for name, leaf in flat.items() if name.rpartition("/")[2] in factors}
-    base = {name: leaf for name, leaf in flat.items() if name not in adapter}
+    adapter = {path: leaf for path, leaf in flat.items() if path.rpartition("/")[2] in factors}
+    base = {path: leaf for path, leaf in flat.items() if path not in adapter}
     if hasattr(family, "PUBLISHED"):
         try:
             hf_config.write_config(family, cfg)
             return published_tensors(family.PUBLISHED, cfg, base) | adapter
         except ConfigError as error:
-            notice(f"own parameter names, as there is no published form ({error})")
+            notice(f"parameters are listed by path, as they have no published names ({error})")
     return flat
 
 
 def checksum(tensors: Mapping[str, Any]) -> str:
-    """Computes SHA-256 over names, dtypes, shapes and contents, one tensor in memory at a time."""
+    """Computes the SHA-256 of names, dtypes, shapes and contents; holds one tensor at a time."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name]
@@ -142,24 +144,32 @@ def _about(cfg: ModelConfig | None) -> dict[str, str]:
     }
 
 
-def _folded(sizes: Mapping[str, tuple], every: bool) -> Iterable[tuple[str, int, tuple]]:
-    """Yields (label, count, (shape, dtype)).
+class _Kind(NamedTuple):
+    shape: tuple[int, ...]
+    dtype: np.dtype
 
-    Tensors that differ only in a layer's number share a label, h.{0-11}.ln, unless `every`.
-    """
-    groups: dict[tuple, list[str]] = {}
-    for name, size in sizes.items():
-        groups.setdefault((name if every else NUMBER.sub("{}", name), size), []).append(name)
-    for (_, size), names in groups.items():
-        yield _label(names), len(names), size
+
+def _kind(tensor: Any) -> _Kind:
+    return _Kind(tuple(tensor.shape), np.dtype(getattr(tensor, "array", tensor).dtype))
+
+
+def _groups(
+    kinds: Mapping[str, _Kind], *, merge_layers: bool
+) -> dict[tuple[str, _Kind], list[str]]:
+    """Groups the names of tensors of one kind that differ only in the numbers of layers."""
+    groups: dict[tuple[str, _Kind], list[str]] = {}
+    for name, kind in kinds.items():
+        pattern = LAYER_NUMBER.sub("{}", name) if merge_layers else name
+        groups.setdefault((pattern, kind), []).append(name)
+    return groups
 
 
 def _label(names: list[str]) -> str:
-    """Merges names that differ only in the numbers of layers."""
-    spans = []
-    for numbers in zip(*map(NUMBER.findall, names), strict=True):
+    """Merges names that differ only in the numbers of layers: h.{0-11}.ln."""
+    label = LAYER_NUMBER.sub("{}", names[0])
+    for numbers in zip(*map(LAYER_NUMBER.findall, names), strict=True):
         first = min(numbers, key=int)
         last = max(numbers, key=int)
-        spans.append(first if first == last else f"{{{first}-{last}}}")
-    remaining = iter(spans)
-    return NUMBER.sub(lambda _: next(remaining), names[0])
+        span = first if first == last else f"{{{first}-{last}}}"
+        label = label.replace("{}", span, 1)
+    return label

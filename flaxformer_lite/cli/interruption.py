@@ -1,4 +1,4 @@
-"""Ctrl-C ends a command, wherever it is."""
+"""Ends a command on Ctrl-C, even where Python would lose the KeyboardInterrupt."""
 
 import contextlib
 import os
@@ -16,25 +16,25 @@ INTERRUPTED = "error: interrupted.\n"
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Ends the process because of SIGINT, though the block may lose the KeyboardInterrupt.
+    """Ends the process on SIGINT, even if the block loses the KeyboardInterrupt.
 
     The exception is lost where Python ignores exceptions, as in a callback of the garbage
-    collector, or where a library catches all of them; it comes late while native code runs; and
-    native modules crash where it ends their import. So the process ends at once during an import
-    and at the second signal, and otherwise, if the block still runs, after `GRACE` seconds.
+    collector, or where a library catches all of them; it is delayed while native code runs; and
+    native modules crash if it is raised during their import. So the process ends at once during an
+    import and on the second signal, and otherwise `GRACE` seconds later if the block still runs.
 
-    Does nothing outside the main thread, or where SIGINT is ignored, as under nohup.
+    Does nothing outside the main thread, or if SIGINT is ignored, as under nohup.
     """
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
-    received, tell = os.pipe()
-    os.set_blocking(tell, False)
+    received, sender = os.pipe()
+    os.set_blocking(sender, False)
     done = threading.Event()
     thread = threading.Thread(target=_end_late, args=(received, done), daemon=True)
     thread.start()
-    wakeup = signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
+    wakeup = signal.set_wakeup_fd(sender, warn_on_full_buffer=False)
     signal.signal(signal.SIGINT, _Handler())
     try:
         yield
@@ -42,25 +42,25 @@ def interruptible() -> Iterator[None]:
         done.set()
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.set_wakeup_fd(wakeup)
-        os.close(tell)
+        os.close(sender)
         thread.join()
         os.close(received)
 
 
 class _Handler:
-    """Raises KeyboardInterrupt once, where that is safe."""
+    """Raises KeyboardInterrupt on the first signal; ends the process on the second."""
 
     def __init__(self) -> None:
-        self._asked = False
+        self._interrupted = False
 
     def __call__(self, number: int, frame: FrameType | None) -> NoReturn:
-        if self._asked or _imports(frame):
+        if self._interrupted or _is_importing(frame):
             _end()
-        self._asked = True
+        self._interrupted = True
         raise KeyboardInterrupt
 
 
-def _imports(frame: FrameType | None) -> bool:
+def _is_importing(frame: FrameType | None) -> bool:
     """Returns whether a module is being imported."""
     while frame is not None:
         if frame.f_code.co_filename.startswith(IMPORTS):
@@ -70,13 +70,13 @@ def _imports(frame: FrameType | None) -> bool:
 
 
 def _end_late(received: int, done: threading.Event) -> None:
-    """Waits for SIGINT, in a thread, and ends a process that is still busy some time after it."""
+    """Waits for SIGINT in a thread, and ends the process if it runs on for `GRACE` seconds."""
     while number := os.read(received, 1):
         if number[0] == signal.SIGINT and not done.wait(GRACE):
             _end()
 
 
 def _end() -> NoReturn:
-    with contextlib.suppress(OSError, ValueError):  # of a stderr that is closed
+    with contextlib.suppress(OSError, ValueError):  # stderr may be closed
         os.write(sys.stderr.fileno(), INTERRUPTED.encode())
     os._exit(128 + signal.SIGINT)

@@ -1,4 +1,4 @@
-"""Launches a run from flags; errors end it with one line and an exit code."""
+"""Launches a run from flags; an error ends it with one line and an exit code."""
 
 import contextlib
 import os
@@ -27,7 +27,7 @@ from flaxformer_lite.storage.lock import release_held
 from flaxformer_lite.storage.objects import Objects
 from flaxformer_lite.storage.stores import StorageError, addressed, is_url
 
-LOG = "errors.log"  # in the workdir: messages of libraries, and the stack of the final error
+LOG = "errors.log"  # in the workdir: messages of libraries, and the traceback of the final error
 SMALLER = (
     "lower train.batch_size, raise train.accumulate or train.loss_chunks, or set model.remat=full."
 )
@@ -45,13 +45,15 @@ def main(
     allow_plugins: bool = False,
     **how_to_join,
 ) -> None:
-    """Checks the config and runs it, together with the other processes if there are any.
+    """Checks the config and trains, together with the other processes if there are any.
 
-    Exits with `stopped_code` if SIGTERM or SIGHUP stopped the run and it was saved, 2 on bad input,
-    1 on a failed run, else 128 + the number of the signal that ended it.
+    Exits with `stopped_code` if SIGTERM or SIGHUP stopped the run and its state was saved, 2 on bad
+    input, 1 if the run failed, and 128 + the number of the signal that ended it otherwise.
 
     Args:
-      stopped_code: exit code by which a scheduler tells a stopped run from one at its end.
+      config: the experiment.
+      workdir: folder or address for everything the run writes.
+      stopped_code: exit code by which a scheduler can tell a stopped run from a finished one.
       allow_plugins: as in `read_experiment`.
       **how_to_join: arguments of runtime.join.join.
     """
@@ -63,7 +65,7 @@ def main(
     def end(received: signal.Signals) -> None:
         what = "interrupted" if received == signal.SIGINT else f"{received.name}: ended at once"
         try:
-            Console(stderr=True).show_cursor()  # which a bar hides
+            Console(stderr=True).show_cursor()  # a progress bar hides it
             release_held()
             _end(group, f"{what}; {CONTINUES}", 128 + received, at_once=True)
         finally:
@@ -74,7 +76,7 @@ def main(
         try:
             group = join(**how_to_join)
             if not group.first:
-                # libraries below print to stdout too
+                # C++ libraries print to stdout too.
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             given = invocation.fields_given(invocation.underscored(sys.argv))
             with failures.logged(log, RunError):
@@ -114,19 +116,14 @@ def explain(error: BaseException, workdir: str, group: Processes) -> tuple[str, 
         case CheckpointError() if not group.alone and COLLECTIVE.search(str(error)):
             return f"{LOST} ({str(error)[:200]})", command_line.FAILED, True
         case CheckpointError() | RunError() | ProcessError():
-            full = (
-                " Free some space; the same command continues."
-                if failures.DISK.search(str(error))
-                else ""
-            )
-            return f"{error}{full}", command_line.FAILED, False
+            message = str(error)
+            if failures.DISK.search(message):
+                message += " Free some space; the same command continues."
+            return message, command_line.FAILED, False
         case OSError():
             where = error.filename or workdir
-            return (
-                f"{where}: {error.strerror or error}; the same command continues.",
-                command_line.FAILED,
-                True,
-            )
+            message = f"{where}: {error.strerror or error}; the same command continues."
+            return message, command_line.FAILED, True
     if not group.alone and LOST_PEER.search(str(error)):
         return f"{LOST} ({failures.first_line(error)[:200]})", command_line.FAILED, True
     return *failures.explain(error, SMALLER), True

@@ -69,17 +69,16 @@ def encode(opened: Opened, text: str, flag: str, limit: int, **options: Any) -> 
 
 
 def target_of(opened: Opened, ids: list[int], args: argparse.Namespace) -> list[int]:
-    """Returns the tokens of --target; by default an encoder-decoder's greedy answer."""
+    """Returns the tokens of --target; by default the greedy answer of an encoder-decoder."""
     stacks = running_stacks(opened.model)
     room = longest(opened.cfg) - len(ids)
     if args.prefix_lm and stacks != ("decoder",):
         raise ConfigError(
-            f"--prefix_lm: is for decoders, but {opened.cfg.family} has an encoder; leave it out."
+            f"--prefix_lm: needs a decoder-only model, but {opened.cfg.family} has an encoder;"
+            " leave it out."
         )
     if args.target is not None and stacks == ("encoder",):
-        raise ConfigError(
-            f"--target: this {opened.cfg.family} has no decoder that could read it; leave it out."
-        )
+        raise ConfigError(f"--target: {opened.cfg.family} has no decoder to read it; leave it out.")
     if args.target is not None and stacks == ("decoder",):
         if not room:
             return []
@@ -90,18 +89,18 @@ def target_of(opened: Opened, ids: list[int], args: argparse.Namespace) -> list[
     if len(stacks) == 1:
         return []
     if opened.cfg.head not in opened.model.vocab_heads:
-        return ids  # without a head there is no answer; the decoder reads the text, as in BART
+        return ids  # without a head there is no answer; the decoder reads the text, as BART's does
     most = min(args.max_tokens, longest(opened.cfg) - 1)
     settings = with_published(
         args.model, opened, {"max_new_tokens": most, "temperature": 0, "num_beams": 1}
     )
     answer = generate(opened.model, opened.params, [ids], return_scores=True, **settings)
-    start = answer.sequences.shape[1] - int(answer.lengths[0])  # of a single answer
+    start = answer.sequences.shape[1] - int(answer.lengths[0])
     return answer.sequences[0, start:].tolist()
 
 
 def save(output: Path, inside: Inside, opened: Opened, title: str) -> None:
-    """Writes a page or a figure, by the file's suffix."""
+    """Writes a page or a figure, as the suffix of the file says."""
     if output.suffix != ".html" and not inside.attentions:
         raise ConfigError(
             f"--output={output}: a figure shows attention, and this model has none; name a .html"

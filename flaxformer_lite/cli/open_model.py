@@ -1,4 +1,4 @@
-"""Opening of models and tokenizers from a directory of published weights or a training workdir."""
+"""Opens models and tokenizers from a directory of published weights or a training workdir."""
 
 import contextlib
 import logging
@@ -16,6 +16,8 @@ from flaxformer_lite.text.published_tokenizer import PublishedTokenizer
 
 
 class Opened(NamedTuple):
+    """A model, its parameters and its tokenizer."""
+
     model: Any
     params: dict
     tokenizer: PublishedTokenizer
@@ -54,7 +56,7 @@ def open_model(
 
 
 def folder_of(path: str) -> Path:
-    """Returns the directory that a user names; of an address, a copy of what is read there.
+    """Returns the directory that a user names; for an address, a local copy of what is read.
 
     Raises:
       WeightsError: it does not exist.
@@ -65,10 +67,10 @@ def folder_of(path: str) -> Path:
 
 
 def check_vocabulary(opened: Opened, ids: list[int]) -> list[int]:
-    """Returns the ids after checking that they are in the model's vocabulary.
+    """Returns the ids, after checking that they are in the model's vocabulary.
 
     Raises:
-      ConfigError: one of them is not.
+      ConfigError: an id is outside the vocabulary.
     """
     if ids and max(ids) >= opened.cfg.vocab_size:
         raise ConfigError(
@@ -79,10 +81,10 @@ def check_vocabulary(opened: Opened, ids: list[int]) -> list[int]:
 
 
 def notices() -> contextlib.AbstractContextManager[None]:
-    """Prints each warning of the library within the block as one line."""
+    """Prints each warning that the library logs within the block as one line."""
     return capture_logs(logging.WARNING, notice)
 
 
 def notice(text: str) -> None:
-    """Prints a line to the user on stderr."""
+    """Prints a line for the user on stderr."""
     print(f"notice: {addressed(text)}", file=sys.stderr)

@@ -46,14 +46,14 @@ def options_of(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def predicted(data: Dataset, predictions: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-    """Returns the table's rows with their predictions."""
+    """Returns the rows of the table, each with its predictions."""
     records = data.records
     decoded = data.objective.decode(predictions, records)
     return [{**row, **more} for row, more in zip(records.table.rows, decoded, strict=True)]
 
 
 def write_rows(path: Path, rows: list[dict[str, Any]], *, escape_formulas: bool = False) -> None:
-    """Writes rows in the form of the file's suffix; the file appears once it is complete."""
+    """Writes rows in the format of the file's suffix; the file appears once it is complete."""
     if path.suffix == ".jsonl":
         text = "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
     elif path.suffix == ".csv":
@@ -77,7 +77,7 @@ def _delimited(rows: list[dict[str, Any]], separator: str, quoting: Any = csv.QU
 
 
 def _for_spreadsheets(rows: list[dict[str, Any]], escape: bool) -> list[dict[str, Any]]:
-    """Puts an apostrophe before texts that a spreadsheet would compute, or notifies of them."""
+    """Puts an apostrophe before texts that a spreadsheet would compute, or prints a notice."""
     if escape:
         return [{name: _escaped(value) for name, value in row.items()} for row in rows]
     count = sum(_is_formula(value) for row in rows for value in row.values())

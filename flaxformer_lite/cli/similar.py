@@ -34,10 +34,10 @@ def run(args: argparse.Namespace) -> None:
         vectors = load_word_vectors(
             folder_of(args.model), family=args.family, allow_plugins=args.allow_plugins
         )
-        asked_words = list(args.word)
+        given_words = list(args.word)
         for words in analogies:
-            asked_words += words
-        for word in dict.fromkeys(asked_words):
+            given_words += words
+        for word in dict.fromkeys(given_words):
             ids = vectors.ids_of(word)
             if len(ids) > 1:
                 tokens = ", ".join(vectors.pieces[i].decode(errors="replace").strip() for i in ids)

@@ -13,10 +13,10 @@ FEW = 4  # most places of a row without --full
 
 
 def run(args: argparse.Namespace) -> None:
-    """Prints the rows."""
+    """Prints the rows of a step, or the steps that saw a document."""
     if args.at is None and not args.document:
         raise ConfigError(
-            "--at or --document is missing: the number of a step, or what to look for."
+            "--at or --document is missing; pass the number of a step, or a document to look for."
         )
     folder = folder_of(args.workdir)
     history = batch_history.open_history(folder, allow_plugins=args.allow_plugins)

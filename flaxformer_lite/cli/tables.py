@@ -9,7 +9,7 @@ from rich.table import Table
 from flaxformer_lite.files.read import printable
 
 WIDTH = 200  # columns of a file or pipe
-MANY = 1000  # rows, above which folding the cells of a terminal's table takes seconds
+MANY = 1000  # rows above which wrapping cells to a terminal's width takes seconds
 
 
 def console() -> Console:
@@ -38,7 +38,7 @@ def print_table(
 def _print_plain(
     titles: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int]
 ) -> None:
-    """Prints a table whose cells are not folded."""
+    """Prints a table without wrapping its cells."""
     widths = [max(map(cell_len, column)) for column in zip(titles, *rows, strict=True)]
     for row in (titles, *rows):
         line = []

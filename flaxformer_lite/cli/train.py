@@ -1,4 +1,4 @@
-"""Checks the command line before jax is imported, and calls `launch`."""
+"""Parses the config before jax is imported, and launches the run."""
 
 import argparse
 import faulthandler
@@ -6,7 +6,7 @@ import signal
 
 from flaxformer_lite.cli import command_line
 
-GIVEN = (
+FLAGS = (  # passed on to launch.main
     "stopped_code",
     "allow_plugins",
     "coordinator",
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> None:
     from flaxformer_lite.cli import launch
 
     try:
-        launch.main(config, args.workdir, **{name: getattr(args, name) for name in GIVEN})
+        launch.main(config, args.workdir, **{name: getattr(args, name) for name in FLAGS})
     finally:
         logging.set_verbosity(verbosity)
         signal.signal(signal.SIGINT, interrupted or signal.SIG_DFL)

@@ -151,9 +151,7 @@ def test_a_kill_while_a_model_is_replaced_leaves_none_and_the_next_try_succeeds(
         patch.setattr(remote, "upload", killed)
         with pytest.raises(KeyboardInterrupt):
             save_pretrained(url, model, jax.tree.map(lambda x: x + 1, params))
-    with pytest.raises(
-        StorageError, match=rf"{url}: no config.json, as after a kill while it was written"
-    ):
+    with pytest.raises(StorageError, match=rf"{url}: no config.json; was writing it interrupted"):
         load_pretrained(url)
     save_pretrained(url, model, params)
     assert equal(load_pretrained(url)[1], params)
@@ -170,9 +168,7 @@ def test_other_peoples_places_are_not_taken(gcs, tmp_path):
     storage.write(f"{gcs.url}/run/checkpoints/8/x", b"")
     with pytest.raises(ConfigError, match=r"run: is a training workdir"):
         save_pretrained(f"{gcs.url}/run", model, params)
-    with pytest.raises(
-        ConfigError, match=r"photos: exists without a config.json, as after a kill, and is"
-    ):
+    with pytest.raises(ConfigError, match=r"photos: exists without a config.json .*and is"):
         save_adapter(
             f"{gcs.url}/photos",
             *load_pretrained(ROOT / "gpt2_lm", adapter=ROOT / "adapters" / "gpt2_lm"),

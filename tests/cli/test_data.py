@@ -62,7 +62,7 @@ def test_stats_of_a_text(text, tmp_path, capsys):
     assert sum(tokens) == sum(map(len, documents)) + 100
     assert f"{tokens[0] - train:,} bytes to train on" in lines["text"]
     rows = -(-(tokens[0] - 1) // 64)
-    assert lines["rows"].startswith(f"{rows:,} an epoch by causal_lm, each of 64 tokens; ")
+    assert lines["rows"].startswith(f"{rows:,} per epoch by causal_lm, each of 64 tokens; ")
     assert (
         lines["padding"]
         == f"{1 - (tokens[0] - 1) / (rows * 64):.1%} of {rows * 64:,} tokens of {rows} rows"
@@ -125,14 +125,14 @@ def test_tokenize_fills_the_cache_that_a_run_finds(text, tmp_path, capsys, monke
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
     out = printed(capsys, "tokenize", *text)
     (folder,) = (tmp_path / "cache").glob("tokens-*")
-    assert f"tokens, made: {folder}" in out and "MB/s" in out
+    assert f"tokens, written: {folder}" in out and "MB/s" in out
     monkeypatch.setattr(shards, "encode", None)
-    assert "tokens, there already: " in printed(capsys, "tokenize", *text)
+    assert "tokens, already in the cache: " in printed(capsys, "tokenize", *text)
 
 
 def test_tokenize_keeps_nothing_of_a_table(table, capsys):
     assert (
-        "kept  nothing but the tokenizer: a table of less than 1 MiB is read whenever a run starts"
+        "cache  the tokenizer only; a table of less than 1 MiB is tokenized when a run starts"
         in printed(capsys, "tokenize", *table)
     )
 
@@ -157,7 +157,7 @@ def test_the_sources_of_a_mixture_are_told_apart(text, tmp_path, capsys):
     for row in shown.split("row ")[1:]:
         assert ("another" in row) == ("few" in row)
     out = printed(capsys, "tokenize", *config)
-    assert out.count("tokens, there already: ") == 2
+    assert out.count("tokens, already in the cache: ") == 2
     ends = [
         "--config.train.steps=1",
         "--config.data.mixture.many.epochs=0.1",

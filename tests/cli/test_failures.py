@@ -1,4 +1,4 @@
-"""Whatever ends a command is one line on stderr, with the way out; --debug shows the stack."""
+"""Whatever ends a command is one line on stderr, with the way out; --debug shows the traceback."""
 
 import errno
 import gc
@@ -44,11 +44,15 @@ ENDS = [
         "out of memory .* 7 bytes",
     ),
     (RecursionError("maximum recursion depth exceeded"), 1, "nested too deeply .*--debug"),
-    (OverflowError("int too large"), 1, "OverflowError: int too large; --debug shows the stack"),
+    (
+        OverflowError("int too large"),
+        1,
+        "OverflowError: int too large; --debug shows the traceback",
+    ),
     (
         PanicError("called `Option::unwrap()` on a `None` value"),
         1,
-        "PanicError: called .*--debug shows the stack",
+        "PanicError: called .*--debug shows the traceback",
     ),
     (TypeError("\x1b[31mred\nblue"), 1, r"TypeError: \\x1b\[31mred; --debug"),
     (AssertionError(), 1, "AssertionError: no message"),
@@ -90,7 +94,7 @@ def test_debug_shows_the_stack(monkeypatch, capsys):
 
 def test_a_message_that_python_cannot_print():
     assert failures.explain(ValueError(10**5000)) == (
-        "ValueError: no message; --debug shows the stack.",
+        "ValueError: no message; --debug shows the traceback.",
         command_line.FAILED,
     )
 

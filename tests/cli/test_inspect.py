@@ -63,7 +63,7 @@ def test_a_family_that_we_lack_is_still_shown(gpt2, tmp_path, capsys):
     copy = models.directory(tmp_path / "copy")
     (copy / "config.json").write_text('{"model_type": "mamba"}')
     said = shown(capsys, copy)
-    assert "none of ours" in said and "model_type='mamba'" in said and "c_attn" in said
+    assert "not supported" in said and "model_type='mamba'" in said and "c_attn" in said
     assert np.isin(said.splitlines()[-1], shown(capsys, gpt2).splitlines())
 
 

@@ -111,7 +111,7 @@ def test_a_save_that_fails_with_a_lost_process_says_so_and_one_that_fails_by_its
 def test_the_stack_of_a_bug_is_in_the_log(end, error, tmp_path):
     (tmp_path / "runs/x").mkdir(parents=True)
     code, said = end(error)
-    assert code == 1 and "a bug; --debug shows the stack" in said and said.count("\n") == 1
+    assert code == 1 and "a bug; --debug shows the traceback" in said and said.count("\n") == 1
     assert "Traceback" in (tmp_path / "runs/x/errors.log").read_text()
 
 

@@ -122,8 +122,8 @@ def test_a_workdir(tmp_path):
         ({"--output": "held.html"}, "is a folder; name a file"),
         ({"--top_k": "999999"}, "top_k=999999: must be in 1.."),
         ({"--max_tokens": "0"}, "--max_tokens: 0: must be at least 1"),
-        ({"--model": "bert", "--target": "x"}, "--target: this bert has no decoder"),
-        ({"--model": "t5", "--prefix_lm": None}, "--prefix_lm: is for decoders"),
+        ({"--model": "bert", "--target": "x"}, "--target: bert has no decoder"),
+        ({"--model": "t5", "--prefix_lm": None}, "--prefix_lm: needs a decoder-only model"),
     ],
 )
 def test_mistakes_are_one_line(folders, tmp_path, monkeypatch, capsys, changes, message):
