@@ -15,7 +15,7 @@ from flaxformer_lite.sharding.parameters import path_of
 from flaxformer_lite.storage.kvstore import explained, spec
 from flaxformer_lite.storage.objects import Objects
 
-Index = tuple[slice, ...]
+Index = tuple[Any, ...]  # slices, or an ellipsis
 # A cache for the nodes of a database's tree; each call has its own.
 NODES = {"cache_pool#nodes": {"total_bytes_limit": 10**8}}
 LARGEST = 1 << 29  # bytes of an object, above which another one begins
