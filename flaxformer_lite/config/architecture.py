@@ -23,6 +23,7 @@ from flaxformer_lite.config.rules import (
     Range,
     Record,
     Size,
+    TokenId,
     marked,
     optional_plugin,
     plugin,
@@ -92,10 +93,10 @@ class Architecture(Record):
     decoder_vocab_size: Count = 0
     num_labels: Annotated[Size, OF_TASK] = 2  # C, the number of classes of a classification head
     # a decoder's classifier reads the last token that differs; RoBERTa numbers those
-    pad_token_id: Annotated[int, OF_TASK] | None = None
-    eos_token_id: int | None = None  # BART's classification head reads the last such token
+    pad_token_id: Annotated[TokenId, OF_TASK] | None = None
+    eos_token_id: TokenId | None = None  # BART's classification head reads the last such token
     # fed to the decoder first, unless the caller passes its own inputs
-    decoder_start_token_id: int | None = None
+    decoder_start_token_id: TokenId | None = None
 
     norm: Annotated[str, OneOf(choices.NORMS)] = "layer"
     norm_eps: NotNegative = 1e-6
@@ -107,7 +108,7 @@ class Architecture(Record):
     # a norm on each head's queries and keys (Qwen3)
     qk_norm: Annotated[str, OneOf(("none", *choices.NORMS))] = "none"
     position: Any = plugin("positions", "nope")
-    attention_scale: float | None = None  # None: 1 / sqrt(head_dim)
+    attention_scale: NotNegative | None = None  # None: 1 / sqrt(head_dim)
     attention_softcap: NotNegative = 0.0  # 0: off; else logits become cap * tanh(logits / cap)
     logit_softcap: NotNegative = 0.0
     # sliding windows, repeated over the layers; 0 sees everything

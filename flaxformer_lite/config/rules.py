@@ -173,6 +173,7 @@ def is_text(value: str) -> str:
 
 Int = Annotated[int, Range(-INT32, INT32, "be between -2**31 and 2**31")]
 Size = Annotated[int, Range(1, INT32, "be positive, and below 2**31")]
+TokenId = Annotated[int, Range(-1, INT32, "be a token's id, or -1 for none")]
 Count = Annotated[int, Range(0, INT32, "not be negative, and be below 2**31")]
 Float = Annotated[float, Range(-FLOAT32, FLOAT32, "be finite")]
 Positive = Annotated[float, Range(1e-30, FLOAT32, "be positive, from 1e-30, and finite")]

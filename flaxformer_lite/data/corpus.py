@@ -36,12 +36,6 @@ from flaxformer_lite.text.tokenizer import Tokenizer
 FORMAT = "4"  # increase when the files below, the split or the training of a tokenizer change
 PACKED = 1 << 24  # tokens packed into rows at a time
 PLAN = np.int64, np.int32, np.int64, np.int64  # dtypes of the fields of a Packing
-# characters to train on; the latter takes 20 bytes for each
-TOKENIZER_TEXT = {
-    "byte_bpe": 1 << 26,
-    "sentencepiece": 3 << 22,
-    "words": 1 << 40,  # only counts are kept
-}
 
 
 @dataclass(frozen=True)
@@ -305,7 +299,7 @@ def _trained(cfg: DataConfig, texts: Sequence[Text]) -> Path:
 
     def write(folder: Path) -> None:
         characters = sum(text.split().characters for text in texts)
-        every = max(1, math.ceil(characters / TOKENIZER_TEXT[cfg.tokenizer.name]))
+        every = max(1, math.ceil(characters / tokenizer_training.MOST[cfg.tokenizer.name]))
         name = cfg.tokenizer.name
         with progress.reading(f"training the {name} tokenizer", characters) as advance:
             trained = tokenizer_training.train(cfg.tokenizer, _training_text(texts, every, advance))

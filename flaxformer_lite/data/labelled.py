@@ -5,7 +5,9 @@ import contextlib
 import functools
 import hashlib
 import inspect
+import itertools
 import json
+import math
 import operator
 import re
 from collections.abc import Iterator, Sequence
@@ -564,19 +566,28 @@ def _tokenizer(cfg: DataConfig, read: Table, rows: Sequence[RoleRow]) -> Tokeniz
         return tokenizer.Bytes()
 
     def write(folder: Any) -> None:
-        with progress.working(f"training the {cfg.tokenizer.name} tokenizer"):
-            tokenizer_training.train(cfg.tokenizer, _texts(rows)).save(folder)
+        name = cfg.tokenizer.name
+        every = max(1, math.ceil(_characters(rows) / tokenizer_training.MOST[name]))
+        sample = itertools.islice(rows, 0, None, every)
+        with progress.working(f"training the {name} tokenizer"):
+            tokenizer_training.train(cfg.tokenizer, _texts(sample)).save(folder)
 
     parts = "labelled", read.fingerprint, cfg.columns, *cfg.tokenizer.training
     digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
     return tokenizer.load(content_cache.folder(cfg.cache, f"tokenizer-{digest}", write))
 
 
+def _characters(rows: Sequence[RoleRow]) -> float:
+    """Returns about how many characters the texts of all rows have."""
+    sample = [rows[i] for i in range(0, len(rows), max(1, len(rows) // CHUNK))]
+    return sum(map(len, _texts(sample))) / len(sample) * len(rows)
+
+
 def _texts(value: Any) -> Iterator[str]:
     """Yields all texts within a value."""
     if isinstance(value, str):
         yield value
-    elif isinstance(value, (list, tuple, dict, RoleRows)):
+    elif isinstance(value, (list, tuple, dict, itertools.islice)):
         for inner in value.values() if isinstance(value, dict) else value:
             yield from _texts(inner)
 

@@ -119,10 +119,11 @@ def head_of(family: ModuleType, published: dict[str, Any], head: str | None) -> 
     )
 
 
-def _architecture(published: dict[str, Any]) -> Any:
-    """Returns the transformers class that config.json names first; None if it names none."""
+def _architecture(published: dict[str, Any]) -> str:
+    """Returns the transformers class that config.json names first; "None" if it names none."""
     named = published.get("architectures") or [None]
-    return named[0] if isinstance(named, list) else named
+    first = named[0] if isinstance(named, list) else named
+    return first if isinstance(first, str) else brief(first)
 
 
 def open_config(

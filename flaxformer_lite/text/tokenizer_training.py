@@ -23,6 +23,12 @@ SMALLEST = {
     "sentencepiece": len(SPECIALS) + 1 + BYTES + SENTINELS + 64,
     "words": len(SPECIALS) + 1 + SENTINELS + 1,
 }
+# Characters of a longer text that are given to `train`, as their number takes memory.
+MOST = {
+    "byte_bpe": 1 << 26,
+    "sentencepiece": 3 << 22,  # 20 bytes for each
+    "words": 1 << 40,  # only counts are kept
+}
 UNKNOWN = "[UNK]"
 WORD = (  # letters, digits and inner apostrophes; what stands between words is left out
     r"\w+(?:['\u2019]\w+)*"

@@ -113,6 +113,23 @@ def test_a_large_table_is_read_from_files_and_gives_the_same_examples(tmp_path, 
         monkeypatch.setattr(type(task), "encode", None)  # nothing is encoded at the second start
 
 
+@pytest.mark.parametrize("most, seen", [(10**6, 40), (400, 8)])
+def test_only_a_sample_of_a_large_table_trains_the_tokenizer(tmp_path, monkeypatch, most, seen):
+    monkeypatch.setattr(table, "SMALL", 0)
+    monkeypatch.setitem(labelled.tokenizer_training.MOST, "byte_bpe", most)
+    given = []
+    train = lambda cfg, texts: given.extend(texts) or tokenizer.Bytes()  # noqa: E731
+    monkeypatch.setattr(labelled.tokenizer_training, "train", train)
+    rows = [
+        {"text": f"text {i:05} of 40 letters, with its number", "label": i % 2} for i in range(40)
+    ]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    cfg = DataConfig(path=str(path), cache=str(tmp_path / "cache"), eval_path=str(path))
+    labelled.open_labelled(cfg, Classification(), "encoder")
+    assert len([text for text in given if len(text) > 9]) == seen
+
+
 def test_an_error_in_a_large_table_names_the_row_of_the_file(tmp_path, monkeypatch):
     monkeypatch.setattr(table, "SMALL", 0)
     monkeypatch.setattr(labelled, "CHUNK", 4)

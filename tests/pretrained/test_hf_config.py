@@ -17,7 +17,7 @@ VALUES = {
         "layer_norm_eps": ["1e-12", -1.0, float("nan"), [None]],
         "tie_word_embeddings": ["no", 1],
         "pad_token_id": ["0", [0]],
-        "architectures": [["BertForKaraoke"], 3, {}],
+        "architectures": [["BertForKaraoke"], 3, {}, {"content": 3}, [{"content": 3}]],
         "id2label": [["A", "B"]],
         "quantization_config": [{"bits": 4}],
         "is_decoder": ["x"],
