@@ -3,7 +3,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test nightly test-fast matrix examples mails sentiment positions menus words compare browser parity meshes bench faults faults-two faults-remote opponent canary lint clean
+.PHONY: help install demo test nightly test-fast matrix examples mails sentiment positions menus words compare browser parity scoreboard meshes bench faults faults-two faults-remote opponent canary lint clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -105,6 +105,13 @@ parity: $(STAMP)  ## compare with torch transformers, both ways, on fresh weight
 	$(TORCH) tools/make_fixtures.py --out runs/parity/fixtures --seed $(SEED)
 	$(BIN)/python tools/parity.py ours runs/parity/fixtures runs/parity/exported
 	$(TORCH) tools/parity.py theirs runs/parity/exported
+
+FAMILY ?=
+scoreboard: $(STAMP)  ## compare every family and head with torch, both ways, and write docs/families.md; TORCH=a python, FAMILY=beginning of a name
+	$(TORCH) tools/scoreboard.py theirs runs/scoreboard --only "$(FAMILY)" $(if $(FAMILY),--store)
+	$(BIN)/python tools/scoreboard.py ours runs/scoreboard --only "$(FAMILY)"
+	$(TORCH) tools/scoreboard.py back runs/scoreboard --only "$(FAMILY)"
+	$(if $(FAMILY),,$(BIN)/python tools/scoreboard.py table runs/scoreboard)
 
 # Each takes a minute or more: the step is compiled for the chips by their compiler. Needs .[tpu-plan] and .[cuda].
 PLANS := gpt2_xl-v5e-16x16 gpt2_xl-v5p-4x4x4 llama_7b-v5e-16x16 llama_7b-v5p-4x4x4 llama_70b-v5p-4x8x8 \

@@ -30,10 +30,15 @@ from transformers import (
 
 from flaxformer_lite.pretrained.harmless_fields import HARMLESS
 
-NAMES = """
-albert bart bert bloom distilbert electra gemma gemma2 gpt2 gpt_neo gpt_neox gptj llama marian mbart
-mistral mt5 opt pegasus qwen2 qwen3 roberta roformer t5 umt5 xlm-roberta
-"""
+MODELS = Path(__file__).parents[1] / "flaxformer_lite" / "models"
+# as the family files spell them, which need jax to be imported
+NAMES = sorted(
+    {
+        name
+        for path in MODELS.glob("*.py")
+        for name in re.findall(r'^    model_type="([\w-]+)",$', path.read_text(), re.MULTILINE)
+    }
+)
 SHARED = (
     PreTrainedConfig.__post_init__,
     masking_utils,
@@ -54,18 +59,18 @@ def main() -> None:
     shared = declared(PreTrainedConfig) | {name for part in SHARED for name in read_in(part)}
     print(
         f'"""The fields of config.json that transformers {transformers.__version__} computes with;'
-        ' written by tools/known_fields.py."""\n\n# By model_type; "" are those of every'
+        ' written by\ntools/known_fields.py."""\n\n# By model_type; "" are those of every'
         ' family.\n_KNOWN = """'
     )
     families = collections.defaultdict[frozenset[str], list[str]](list)
     families[frozenset(shared - HARMLESS)] = [""]
-    for model_type in NAMES.split():
+    for model_type in NAMES:
         families[frozenset(known(model_type) - shared - HARMLESS)].append(model_type)
     for fields, model_types in families.items():
         print(
             textwrap.fill(
                 f"{' '.join(model_types)}: {' '.join(sorted(fields))}",
-                118,
+                100,
                 subsequent_indent="    ",
             )
         )

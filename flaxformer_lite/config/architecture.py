@@ -52,6 +52,10 @@ class LayerKind(Record):
         layer.
       norm_at: slots that hold a norm; `attention_in`, `mlp_in` and so on name a slot of one part
         only.
+      num_heads, num_kv_heads, head_dim: sizes of attention; 0 derives the last two, as in the
+        model.
+      attention_scale: factor on the dot products.
+      qk_norm: the norm on queries and keys, or `none`.
     """
 
     window: Count | None = None
@@ -59,6 +63,11 @@ class LayerKind(Record):
     mixer: Any = optional_plugin("mixers")
     feed_forward: Any = optional_plugin("feed_forwards")
     norm_at: tuple[str, ...] | None = None
+    num_heads: Size | None = None
+    num_kv_heads: Count | None = None
+    head_dim: Count | None = None
+    attention_scale: float | None = None
+    qk_norm: Annotated[str, OneOf(("none", *choices.NORMS))] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +116,10 @@ class Architecture(Record):
     residual: Annotated[str, OneOf(choices.RESIDUALS)] = "sequential"  # parallel in GPT-NeoX
     # a norm on each head's queries and keys (Qwen3)
     qk_norm: Annotated[str, OneOf(("none", *choices.NORMS))] = "none"
+    # head: the same weights for every head; each_head: others for each (Cohere); all_heads: one
+    # norm over all heads together (OLMo 2)
+    qk_norm_over: Annotated[str, OneOf(choices.QK_NORM_OVER)] = "head"
+    qkv_clip: NotNegative = 0.0  # queries, keys and values are clipped to this; 0: off (OLMo)
     position: Any = plugin("positions", "nope")
     attention_scale: NotNegative | None = None  # None: 1 / sqrt(head_dim)
     attention_softcap: NotNegative = 0.0  # 0: off; else logits become cap * tanh(logits / cap)
@@ -126,6 +139,11 @@ class Architecture(Record):
     embed_power: Power = 0.0
     # the same for logits: -0.5 in T5, where the tied table has unit variance
     logit_power: Power = 0.0
+    # factors on token vectors, on the output of each attention and feed-forward, and on logits
+    # (Granite, Cohere)
+    embed_multiplier: float = 1.0
+    residual_multiplier: float = 1.0
+    logit_multiplier: float = 1.0
     tie_embeddings: bool = True
     # number of each layer's weights: (0, 0, 0) shares one set; (): no sharing
     share_layers: tuple[Count, ...] = ()
@@ -190,11 +208,11 @@ class Architecture(Record):
 
     @property
     def embed_scale(self) -> float:
-        return self.d_model**self.embed_power
+        return self.embed_multiplier * self.d_model**self.embed_power
 
     @property
     def logit_scale(self) -> float:
-        return self.d_model**self.logit_power
+        return self.logit_multiplier * self.d_model**self.logit_power
 
     @property
     def kinds(self) -> tuple[LayerKind, ...]:

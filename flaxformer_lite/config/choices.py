@@ -21,7 +21,7 @@ DTYPES = ("float32", "bfloat16")
 INITS = ("normal", "normal_residual", "fan_in", "xavier")  # nn/modules/einsum.py
 MESH_MODES = ("jit", "shard_map", "pmap")  # sharding/jit.py
 MLPS = ("plain", "gated", "none")
-NORMS = ("layer", "layer_no_bias", "rms", "rms_offset")  # nn/modules/norms.py
+NORMS = ("layer", "layer_no_bias", "layer_no_affine", "rms", "rms_offset")  # nn/modules/norms.py
 OPTIMIZERS = ("adamw", "adafactor", "lion", "sgd", "muon")  # training/optimizer.py
 # nn/modules/stack.py; a joined name lists what is kept, each more than the one before it
 # (nn/functions/checkpoint_names.py)
@@ -34,6 +34,7 @@ REMATS = (
     "attention+qkv+out",
     "attention+qkv+out+mlp",
 )
+QK_NORM_OVER = ("head", "each_head", "all_heads")  # nn/mixers/attention.py
 RESIDUALS = ("sequential", "none", "parallel", "parallel_shared")  # nn/modules/block.py
 SCHEDULES = ("cosine", "linear", "rsqrt", "constant", "wsd")  # training/optimizer.py
 STORES = ("gs", "s3")  # storage/remote.py

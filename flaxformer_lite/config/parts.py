@@ -61,12 +61,19 @@ class InitConfig(Record):
 class NormConfig(Record):
     """A norm over the last axis.
 
-    It is `layer`, `layer_no_bias` (ModernBERT), `rms`, or `rms_offset`, which stores scale - 1 as
-    its weight (Gemma).
+    It is `layer`, `layer_no_bias` (ModernBERT), `layer_no_affine`, which has no weights (OLMo),
+    `rms`, or `rms_offset`, which stores scale - 1 as its weight (Gemma).
+
+    Attributes:
+      kind: as above.
+      eps: added to the variance or mean square.
+      weight_axes: number of trailing axes of the input that the weights have; 2 gives each head
+        weights of its own.
     """
 
     kind: Annotated[str, OneOf(choices.NORMS)] = "layer"
     eps: NotNegative = 1e-6
+    weight_axes: Size = 1
 
 
 class Part(Record):
@@ -323,6 +330,7 @@ class LayerConfig(Record):
       residual: `sequential`; `none` adds no x, as in stacks of LSTMs; `parallel` adds mixer and
         feed-forward of the same input (GPT-NeoX); `parallel_shared` does so after one common norm
         (GPT-J).
+      residual_multiplier: factor on the output of each part before x is added (Granite).
     """
 
     mixer: Annotated[MixerConfig, ", such as AttentionConfig"] | None
@@ -331,6 +339,7 @@ class LayerConfig(Record):
     norm: NormConfig = field(default_factory=NormConfig)
     norm_at: tuple[str, ...] = ("in",)
     residual: Annotated[str, OneOf(choices.RESIDUALS)] = "sequential"
+    residual_multiplier: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()

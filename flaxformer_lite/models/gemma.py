@@ -57,7 +57,7 @@ def write_activation(cfg: ModelConfig, field: str) -> dict[str, str]:
 
 def heads(name: str) -> dict[str, Head]:
     """Returns Llama's heads except question answering, which Gemma lacks."""
-    return {head: spelled for head, spelled in llama.heads(name).items() if head in Model.heads}
+    return llama.heads(name, only=Model.heads)
 
 
 FIXED = {"use_bidirectional_attention": False, "attention_bias": False}

@@ -81,12 +81,22 @@ FIELDS = dict(
 )
 
 
-def heads(name: str, spans_prefix: str = "transformer.") -> dict[str, Head]:
-    """Returns the heads of decoders that are variations of Llama."""
+def heads(
+    name: str, spans_prefix: str = "transformer.", only: tuple[str, ...] = ()
+) -> dict[str, Head]:
+    """Returns the heads of decoders that are variations of Llama.
+
+    Args:
+      name: the beginning of the names of their classes.
+      spans_prefix: the prefix of the body with question answering.
+      only: the heads that the family has; empty for all.
+    """
     own: dict[str, Head | tuple] = {
         "question_answering": Head(f"{name}ForQuestionAnswering", bert.SPANS, spans_prefix)
     }
-    return weight_map.heads(name, **{**gpt2.HEADS, "token_classification": gpt2.SCORE, **own})
+    spelled = {**gpt2.HEADS, "token_classification": gpt2.SCORE, **own}
+    chosen = {head: rows for head, rows in spelled.items() if head in (only or spelled)}
+    return weight_map.heads(name, **chosen)
 
 
 def read_heads(fields: Fields, kv_heads: int = 0, head_dim: int = 0) -> dict[str, Any]:

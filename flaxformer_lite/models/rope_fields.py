@@ -1,5 +1,6 @@
 """Rotary positions in published configs, in the old spelling and the new."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from flaxformer_lite.config import ConfigError
@@ -33,6 +34,7 @@ SCALINGS = {
         ("original_max_position_embeddings", "factor", "attention_factor"),
     ),
 }
+LAYER_TYPES = ("full_attention", "sliding_attention")
 KINDS_OF = {
     "original_max_position_embeddings": int,
     "truncate": bool,
@@ -154,9 +156,50 @@ def _lengths(kind: str, inner: Fields, fields: Fields) -> dict[str, Any]:
     return lengths
 
 
-def write_rope(rope: Rope) -> dict[str, Any]:
-    """Writes the old spelling, which both versions of transformers read."""
+def read_rope_of(fields: Fields, layer_type: str, base: float, *, scaled: bool = True) -> Rope:
+    """Reads the encoding of one type of layer, from `rope_parameters` by type (transformers 5).
+
+    Args:
+      fields: the fields of config.json.
+      layer_type: `full_attention` or `sliding_attention`.
+      base: the base where `rope_parameters` names none.
+      scaled: whether `rope_scaling`, the old spelling, is about this type.
+    """
+    nested = fields.get("rope_parameters", {})
+    if unknown := sorted(set(nested) - set(LAYER_TYPES)):
+        raise ConfigError(
+            f"config.json: rope_parameters.{unknown[0]}: must be those of"
+            f" {' or '.join(LAYER_TYPES)}."
+        )
+    own = dict(nested.get(layer_type) or {})
+    old = fields.get("rope_scaling", {})
+    if scaled:
+        own |= old
+    longest = fields.get("max_position_embeddings", 0)
+    shared = {"max_position_embeddings": longest, "rope_theta": base}
+    return read_rope(Fields(shared | {"rope_parameters": own}))
+
+
+def write_ropes(ropes: Mapping[str, Rope]) -> dict[str, Any]:
+    """Writes `rope_parameters` by type of layer."""
+    nested = {}
+    for layer_type, rope in ropes.items():
+        spelled = write_rope(rope)
+        scaling = spelled.pop("rope_scaling", {})
+        nested[layer_type] = {"rope_type": "default"} | spelled | scaling
+    return {"rope_parameters": nested}
+
+
+def write_rope(rope: Rope, *, fraction: str = "") -> dict[str, Any]:
+    """Writes the old spelling, which both versions of transformers read.
+
+    Args:
+      rope: the encoding.
+      fraction: the name of the rotated share of a head; empty if whole heads rotate.
+    """
     fields: dict[str, Any] = {"rope_theta": rope.base}
+    if fraction:
+        fields[fraction] = rope.fraction
     if rope.scaling != "none":
         required, optional = SCALINGS.get(rope.scaling, ((), ()))
         options = {name: getattr(rope, name) for name in required + optional}

@@ -14,12 +14,14 @@ file unless the row says otherwise:
 
 A layout is spelled with I for all input axes and O for all output axes, or N for the first output
 axis and H for the rest. A digit means that the file stacks that many parameters of the same shape:
-3OI is query, key and value stacked.
+3OI is query, key and value stacked. A + means that the outputs of parameters of several sizes
+follow one another: +OI is a query of 8 heads, then a key of 2, then a value of 2; in G+OI they
+alternate in groups, each the query heads that share a key, that key and its value (Falcon).
 """
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -61,11 +63,13 @@ class Row(NamedTuple):
         """Ours, as a tuple; as many as the layout stacks."""
         paths = (self.ours,) if isinstance(self.ours, str) else self.ours
         stacked = math.prod(map(int, re.findall(r"\d", self.layout)))
-        if not re.fullmatch(r"1?[INOH2-9]+", self.layout) or stacked != len(paths):
+        known = re.fullmatch(r"1?[INOH2-9]+|G?\+OI|IG?\+O", self.layout)
+        if not known or (stacked != len(paths) and "+" not in self.layout):
             example = f"{len(paths) if len(paths) > 1 else ''}OI"
             raise ConfigError(
                 f"{self.name}: layout={self.layout!r} of {len(paths)} parameters: letters I, O, N"
-                f" and H, and a digit that says how many are stacked, like {example}."
+                f" and H, and a digit that says how many are stacked, like {example}; or +OI where"
+                " they differ in size."
             )
         return paths
 
@@ -220,11 +224,22 @@ def read_windows(
         raise ConfigError(
             f"config.json: a layer slides over a window of {window}: must be at least 1."
         )
-    pattern = tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
-    for period in range(1, layers + 1):
-        if all(pattern[i] == pattern[i % period] for i in range(layers)):
+    return shortest_pattern([window if kind == "sliding_attention" else 0 for kind in kinds])
+
+
+def shortest_pattern(layers: Sequence[Any]) -> tuple[Any, ...]:
+    """Returns the shortest beginning of a list that, repeated, gives the whole list."""
+    for period in range(1, len(layers) + 1):
+        if all(layers[i] == layers[i % period] for i in range(len(layers))):
             break
-    return pattern[:period]
+    return tuple(layers[:period])
+
+
+def inverse(value: float) -> float:
+    """Returns the number whose inverse is exactly `value`, a round one where there is one."""
+    near = 1 / value
+    candidates = (float(round(near)), near, math.nextafter(near, 0), math.nextafter(near, math.inf))
+    return next((one for one in candidates if one and 1 / one == value), near)
 
 
 def layer_types(cfg: ModelConfig) -> list[str]:
@@ -262,6 +277,9 @@ class Published:
       ignored: patterns of names that hold no weights (buffers of old versions).
       index: numbers in the published name of a layer.
       relatives: classes of this model_type that another family file computes -> its name.
+      flatten: turns a config.json with nested configs (`text_config`) into one of plain fields,
+        which `fields` and `read` see.
+      nest: inverse of `flatten`.
     """
 
     model_type: str
@@ -280,6 +298,8 @@ class Published:
     ignored: tuple[str, ...] = ()
     index: Callable[[ModelConfig, int], dict[str, int]] = lambda cfg, layer: {"i": layer}
     relatives: Mapping[str, str] = field(default_factory=dict)
+    flatten: Callable[[Mapping[str, Any]], dict[str, Any]] = dict
+    nest: Callable[[Mapping[str, Any]], dict[str, Any]] = dict
 
     @property
     def all_fields(self) -> dict[str, str]:

@@ -18,7 +18,7 @@ from flaxformer_lite.nn.adapters.dora import MAGNITUDE, DoraConfig
 from flaxformer_lite.nn.adapters.ia3 import SCALE, Ia3Config
 from flaxformer_lite.nn.adapters.lora import A, B, LoraConfig
 from flaxformer_lite.pretrained import tensor_names
-from flaxformer_lite.pretrained.layouts import FUSED, Place, input_axes
+from flaxformer_lite.pretrained.layouts import Place, input_axes
 
 ROOT = "base_model.model."  # in front of the names of all tensors
 NAMES = {
@@ -47,11 +47,11 @@ class Spot(NamedTuple):
         ins, outs = sorted(self.kernel.groups, key=lambda group: 0 not in group)
         name = self.module + NAMES[factor]
         if factor == MAGNITUDE:
-            moved = tuple(axis if axis == FUSED else axis - n for axis in outs)
+            moved = tuple(axis if axis < 0 else axis - n for axis in outs)
             return dataclasses.replace(self.kernel, name=name, shape=shape[n:], groups=(moved,))
         if factor == A:
             return Place(name, (*shape[:n], rank), ((n,), ins))
-        shifted = tuple(axis if axis == FUSED else axis - n + 1 for axis in outs)
+        shifted = tuple(axis if axis < 0 else axis - n + 1 for axis in outs)
         return dataclasses.replace(
             self.kernel, name=name, shape=(rank, *shape[n:]), groups=(shifted, (0,))
         )
@@ -64,7 +64,7 @@ class Spot(NamedTuple):
         ins, outs = sorted(self.kernel.groups, key=lambda group: 0 not in group)
         name = self.module + NAMES[SCALE]
         if on_inputs:
-            alone = tuple(axis for axis in outs if axis != FUSED)
+            alone = tuple(axis for axis in outs if axis >= 0)
             return Place(name, (*shape[:n], *(1 for _ in shape[n:])), (alone, ins))
         ones = tuple(1 for _ in shape[:n])
         return dataclasses.replace(

@@ -147,6 +147,7 @@ def read_config(
       ConfigError: an unknown field, an unsupported value, or sizes that do not fit each other.
     """
     spelled = family.PUBLISHED
+    published = spelled.flatten(published)
     fields = Fields({**spelled.defaults, **published})
     if "quantization_config" in published:
         raise ConfigError(
@@ -207,6 +208,7 @@ def write_config(family: ModuleType, cfg: ModelConfig) -> dict[str, Any]:
     if cfg.pad_token_id is not None:
         published["pad_token_id"] = cfg.pad_token_id
     published |= write_labels([f"LABEL_{i}" for i in range(cfg.num_labels)], cfg)
+    published = spelled.nest(published)
     back = read_config(family, published, cfg.head)
     for field in fields_of(ModelConfig):
         meaning = MEANING.get(field.name, operator.attrgetter(field.name))

@@ -4,86 +4,68 @@ tools/known_fields.py."""
 # By model_type; "" are those of every family.
 _KNOWN = """
 : attention_chunk_size default_theta head_dim hidden_size is_causal max_position_embeddings
-    num_attention_heads
-    partial_rotary_factor per_layer_config rope_parameters rope_scaling rope_theta sliding_window
-    token_classification_bias
+    num_attention_heads partial_rotary_factor per_layer_config rope_parameters rope_scaling
+    rope_theta sliding_window token_classification_bias
 albert: embedding_size hidden_act inner_group_num intermediate_size layer_norm_eps num_hidden_groups
-    num_hidden_layers
-    tie_word_embeddings type_vocab_size vocab_size
+    num_hidden_layers tie_word_embeddings type_vocab_size vocab_size
 bart mbart pegasus: activation_function d_model decoder_attention_heads decoder_ffn_dim
-    decoder_layers
-    encoder_attention_heads encoder_ffn_dim encoder_layers is_decoder num_hidden_layers
-    scale_embedding
-    tie_word_embeddings vocab_size
+    decoder_layers encoder_attention_heads encoder_ffn_dim encoder_layers is_decoder
+    num_hidden_layers scale_embedding tie_word_embeddings vocab_size
 bert roberta xlm-roberta: add_cross_attention hidden_act intermediate_size is_decoder layer_norm_eps
-    num_hidden_layers
-    tie_word_embeddings type_vocab_size vocab_size
+    num_hidden_layers tie_word_embeddings type_vocab_size vocab_size
 bloom: apply_residual_connection_post_layernorm layer_norm_epsilon n_embed n_head n_layer
-    num_hidden_layers
-    tie_word_embeddings vocab_size
+    num_hidden_layers tie_word_embeddings vocab_size
 distilbert: activation dim hidden_dim n_heads n_layers num_hidden_layers sinusoidal_pos_embds
-    tie_word_embeddings
-    vocab_size
+    tie_word_embeddings vocab_size
 electra: add_cross_attention embedding_size hidden_act intermediate_size is_decoder layer_norm_eps
-    num_hidden_layers
-    summary_activation summary_proj_to_labels summary_type summary_use_proj tie_word_embeddings
-    type_vocab_size
-    vocab_size
+    num_hidden_layers summary_activation summary_proj_to_labels summary_type summary_use_proj
+    tie_word_embeddings type_vocab_size vocab_size
 gemma: attention_bias hidden_act intermediate_size num_hidden_layers num_key_value_heads
-    rms_norm_eps
-    tie_word_embeddings use_bidirectional_attention vocab_size
+    rms_norm_eps tie_word_embeddings use_bidirectional_attention vocab_size
 gemma2: attention_bias attn_logit_softcapping final_logit_softcapping hidden_activation
-    intermediate_size layer_types
-    num_hidden_layers num_key_value_heads query_pre_attn_scalar rms_norm_eps tie_word_embeddings
-    use_bidirectional_attention vocab_size
+    intermediate_size layer_types num_hidden_layers num_key_value_heads query_pre_attn_scalar
+    rms_norm_eps tie_word_embeddings use_bidirectional_attention vocab_size
 gpt2: activation_function add_cross_attention layer_norm_epsilon n_embd n_head n_inner n_layer
-    n_positions
-    num_hidden_layers scale_attn_by_inverse_layer_idx scale_attn_weights summary_activation
-    summary_proj_to_labels
-    summary_type summary_use_proj tie_word_embeddings vocab_size
-gpt_neo: activation_function attention_layers attention_types intermediate_size layer_norm_epsilon
-    num_heads
-    num_hidden_layers num_layers tie_word_embeddings vocab_size window_size
-gpt_neox: attention_bias hidden_act intermediate_size is_decoder layer_norm_eps num_hidden_layers
-    rotary_emb_base
-    rotary_pct tie_word_embeddings use_parallel_residual vocab_size
-gptj: activation_function layer_norm_epsilon n_embd n_head n_inner n_layer n_positions
-    num_hidden_layers rotary_dim
-    tie_word_embeddings vocab_size
-llama: attention_bias hidden_act intermediate_size mlp_bias num_hidden_layers num_key_value_heads
-    rms_norm_eps
-    tie_word_embeddings vocab_size
-marian: activation_function d_model decoder_attention_heads decoder_ffn_dim decoder_layers
-    decoder_vocab_size
-    encoder_attention_heads encoder_ffn_dim encoder_layers is_decoder num_hidden_layers
-    scale_embedding
-    share_encoder_decoder_embeddings tie_word_embeddings vocab_size
-mistral: hidden_act intermediate_size num_hidden_layers num_key_value_heads rms_norm_eps
-    tie_word_embeddings
+    n_positions num_hidden_layers scale_attn_by_inverse_layer_idx scale_attn_weights
+    summary_activation summary_proj_to_labels summary_type summary_use_proj tie_word_embeddings
     vocab_size
+gpt_neo: activation_function attention_layers attention_types intermediate_size layer_norm_epsilon
+    num_heads num_hidden_layers num_layers tie_word_embeddings vocab_size window_size
+gpt_neox: attention_bias hidden_act intermediate_size is_decoder layer_norm_eps num_hidden_layers
+    rotary_emb_base rotary_pct tie_word_embeddings use_parallel_residual vocab_size
+gptj: activation_function layer_norm_epsilon n_embd n_head n_inner n_layer n_positions
+    num_hidden_layers rotary_dim tie_word_embeddings vocab_size
+llama: attention_bias hidden_act intermediate_size mlp_bias num_hidden_layers num_key_value_heads
+    rms_norm_eps tie_word_embeddings vocab_size
+marian: activation_function d_model decoder_attention_heads decoder_ffn_dim decoder_layers
+    decoder_vocab_size encoder_attention_heads encoder_ffn_dim encoder_layers is_decoder
+    num_hidden_layers scale_embedding share_encoder_decoder_embeddings tie_word_embeddings
+    vocab_size
+mistral: hidden_act intermediate_size num_hidden_layers num_key_value_heads rms_norm_eps
+    tie_word_embeddings vocab_size
 mt5 umt5: d_ff d_kv d_model dense_act_fn feed_forward_proj is_decoder is_gated_act
-    layer_norm_epsilon
-    num_decoder_layers num_heads num_hidden_layers num_layers relative_attention_max_distance
-    relative_attention_num_buckets tie_word_embeddings vocab_size
+    layer_norm_epsilon num_decoder_layers num_heads num_hidden_layers num_layers
+    relative_attention_max_distance relative_attention_num_buckets tie_word_embeddings vocab_size
+olmo: attention_bias clip_qkv hidden_act intermediate_size num_hidden_layers num_key_value_heads
+    tie_word_embeddings vocab_size
+olmo2: attention_bias hidden_act intermediate_size num_hidden_layers num_key_value_heads
+    rms_norm_eps tie_word_embeddings vocab_size
 opt: _remove_final_layer_norm activation_function do_layer_norm_before enable_bias ffn_dim
     layer_norm_elementwise_affine num_hidden_layers tie_word_embeddings vocab_size
     word_embed_proj_dim
 qwen2: hidden_act intermediate_size layer_types max_window_layers num_hidden_layers
-    num_key_value_heads rms_norm_eps
-    tie_word_embeddings use_sliding_window vocab_size
+    num_key_value_heads rms_norm_eps tie_word_embeddings use_sliding_window vocab_size
 qwen3: attention_bias hidden_act intermediate_size layer_types max_window_layers num_hidden_layers
-    num_key_value_heads
-    rms_norm_eps tie_word_embeddings use_sliding_window vocab_size
+    num_key_value_heads rms_norm_eps tie_word_embeddings use_sliding_window vocab_size
 roformer: add_cross_attention embedding_size hidden_act intermediate_size is_decoder layer_norm_eps
-    num_hidden_layers
-    rotary_value summary_activation summary_proj_to_labels summary_type summary_use_proj
-    tie_word_embeddings
-    type_vocab_size vocab_size
+    num_hidden_layers rotary_value summary_activation summary_proj_to_labels summary_type
+    summary_use_proj tie_word_embeddings type_vocab_size vocab_size
+smollm3: attention_bias hidden_act intermediate_size layer_types mlp_bias no_rope_layer_interval
+    no_rope_layers num_hidden_layers num_key_value_heads rms_norm_eps tie_word_embeddings
+    use_sliding_window vocab_size
 t5: d_ff d_kv d_model dense_act_fn feed_forward_proj is_decoder is_gated_act layer_norm_epsilon
-    num_decoder_layers
-    num_heads num_hidden_layers num_layers relative_attention_max_distance
-    relative_attention_num_buckets
-    scale_decoder_outputs tie_word_embeddings vocab_size
+    num_decoder_layers num_heads num_hidden_layers num_layers relative_attention_max_distance
+    relative_attention_num_buckets scale_decoder_outputs tie_word_embeddings vocab_size
 """
 _ROWS = (row.partition(":") for row in _KNOWN.strip().replace("\n    ", " ").splitlines())
 KNOWN = {

@@ -2,9 +2,11 @@
 directions.
 
 Each axis of a tensor is a group of our axes, merged; FUSED is the axis along which a file fuses
-several parameters.
+several parameters of one shape, and JOINED marks an axis on which parameters of several sizes
+follow one another.
 """
 
+import dataclasses
 import math
 import re
 from collections.abc import Callable
@@ -13,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 FUSED = -1
+JOINED = -2
 Groups = tuple[tuple[int, ...], ...]
 Slices = tuple[slice, ...]
 
@@ -22,7 +25,7 @@ def groups_of(layout: str, path: str, rank: int) -> Groups:
 
     Args:
       layout: a layout of models/weight_map.py: "I" is one axis of the tensor, the letters beside it
-        another, "1" one of size 1.
+        another, "1" one of size 1, "+" (or "G+") an axis on which several parameters stand.
       path: path of our parameter; a `kernel` has input axes first, then output axes; a `bias` has
         only output axes.
       rank: rank of our parameter.
@@ -33,7 +36,8 @@ def groups_of(layout: str, path: str, rank: int) -> Groups:
     inputs = 0 if path.endswith("/bias") else input_axes(path)
     ins = axes[:inputs]
     outs = axes[inputs:]
-    merged = {"I": ins, "O": outs, "N": outs[:1], "H": outs[1:], "1": ()}
+    layout = layout.replace("G", "")
+    merged = {"I": ins, "O": outs, "N": outs[:1], "H": outs[1:], "1": (), "+": (JOINED,)}
     spelled = re.findall("[I1]|[^I1]+", layout if inputs else layout.replace("I", ""))
     return tuple(sum((merged.get(letter, (FUSED,)) for letter in axis), ()) for axis in spelled)
 
@@ -52,14 +56,25 @@ class Place:
     groups: Groups  # see `groups_of`
     part: int = 0  # index of this parameter among the fused ones
     parts: int = 1  # number of fused parameters
+    # sizes of all parts on the axis that joins them, and in how many groups they alternate there
+    sections: tuple[int, ...] = ()
+    repeats: int = 1
 
     @property
     def file_shape(self) -> tuple[int, ...]:
-        return tuple(math.prod(self._size(axis) for axis in group) for group in self.groups)
+        return tuple(
+            sum(self.sections) if JOINED in group else math.prod(map(self._size, group))
+            for group in self.groups
+        )
 
     def read(self, read: Callable[[Slices], np.ndarray], index: Slices) -> np.ndarray:
         """Reads the slice `index` of our parameter, touching only the rows and columns of the file
-        that contain it."""
+        that contain it.
+
+        Where parts alternate, all of the tensor's rows are read.
+        """
+        if self.sections:
+            return self._alone().read(self._section(read), index)
         wanted = [range(size)[s] for size, s in zip(self.shape, index, strict=True)]
         spans = []
         shape = []
@@ -84,10 +99,49 @@ class Place:
 
     def write(self, parameter: np.ndarray, tensor: np.ndarray) -> None:
         """Writes our parameter to its place in `tensor`, which has `file_shape`."""
+        if self.sections:
+            alone = self._alone()
+            section = np.empty(alone.file_shape, tensor.dtype)
+            alone.write(parameter, section)
+            at = self._joined_axis
+            # rows are moved to the front, where each group has its own
+            moved = np.moveaxis(tensor, at, 0)
+            rows = self._rows(np.arange(len(moved)))
+            moved[rows] = np.moveaxis(section, at, 0)
+            return
         order = [axis for group in self.groups for axis in group]
         view = tensor.reshape([self._size(axis) for axis in order])
         target = tuple(self.part if axis == FUSED else slice(None) for axis in order)
         view[target] = parameter.transpose([axis for axis in order if axis != FUSED])
+
+    @property
+    def _joined_axis(self) -> int:
+        return next(i for i, group in enumerate(self.groups) if JOINED in group)
+
+    def _alone(self) -> "Place":
+        """Returns the place of the parameter in a tensor that holds nothing else."""
+        groups = tuple(tuple(axis for axis in group if axis != JOINED) for group in self.groups)
+        return dataclasses.replace(self, groups=groups, part=0, parts=1, sections=(), repeats=1)
+
+    def _rows(self, all_rows: np.ndarray) -> np.ndarray:
+        """Chooses the rows of this part among all rows of the joined axis."""
+        before = sum(self.sections[: self.part]) // self.repeats
+        own = self.sections[self.part] // self.repeats
+        return all_rows.reshape(self.repeats, -1)[:, before : before + own].reshape(-1)
+
+    def _section(self, read: Callable[[Slices], np.ndarray]) -> Callable[[Slices], np.ndarray]:
+        """Returns a function that reads slices of this part as if it stood alone."""
+        at = self._joined_axis
+        rows = self._rows(np.arange(sum(self.sections)))
+
+        def read_section(spans: Slices) -> np.ndarray:
+            chosen = rows[spans[at]]
+            first = int(chosen[0])
+            around = slice(first, int(chosen[-1]) + 1)
+            block = read((*spans[:at], around, *spans[at + 1 :]))
+            return np.take(block, chosen - first, axis=at)
+
+        return read_section
 
     def _size(self, axis: int) -> int:
         return self.parts if axis == FUSED else self.shape[axis]

@@ -1,6 +1,8 @@
 """The place of each parameter in a published checkpoint, and the other tensors that a checkpoint
 may hold."""
 
+import dataclasses
+import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -9,7 +11,7 @@ import jax
 
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.models.weight_map import Published, Row
-from flaxformer_lite.pretrained.layouts import Place, groups_of
+from flaxformer_lite.pretrained.layouts import Place, groups_of, input_axes
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError
 
 LAYER = re.compile(r"layer_(\d+)")
@@ -45,8 +47,27 @@ def places(
             )
         if layer:
             name = name.format(**spelled.index(cfg, int(layer[1])))
-        found[path] = Place(name, shape, groups_of(row.layout, path, len(shape)), part, parts)
+        place = Place(name, shape, groups_of(row.layout, path, len(shape)), part, parts)
+        if "+" in row.layout:
+            place = _joined(place, row, path, shapes)
+        found[path] = place
     return found
+
+
+def _joined(place: Place, row: Row, path: str, shapes: Mapping[str, tuple[int, ...]]) -> Place:
+    """Adds the sizes of the parameters that stand on one axis with this one."""
+    layer = LAYER.search(path)
+    leaf = path.rpartition("/")[2]
+    sections = []
+    heads = []
+    for ours in row.paths:
+        module = ours if layer is None else ours.replace("layer_{i}", layer[0])
+        one = f"{module}/{leaf}"
+        outs = shapes[one][0 if leaf == "bias" else input_axes(one) :]
+        sections.append(math.prod(outs))
+        heads.append(outs[0])
+    repeats = min(heads) if "G" in row.layout else 1
+    return dataclasses.replace(place, sections=tuple(sections), repeats=repeats)
 
 
 def layers_of(cfg: ModelConfig, path: str, shape: tuple[int, ...]) -> list[str]:

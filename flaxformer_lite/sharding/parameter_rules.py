@@ -52,7 +52,7 @@ def rules(cfg: ModelConfig) -> PartitionRules:
         (FACTORISED, cfg.embedding_width != cfg.d_model or always_projects),
         (POSITIONS, _has_tables(cfg)),
         (layers, True),
-        (NORMS, cfg.norm_at or cfg.qk_norm != "none" or (vocab_head and cfg.skeleton == "encoder")),
+        (NORMS, _has_norms(cfg) or (vocab_head and cfg.skeleton == "encoder")),
         (UNTIED, vocab_head and not cfg.tie_embeddings),
         (LOGITS_BIAS, vocab_head and "logits" in cfg.bias_at),
         (((rf"({'|'.join(HEADS + model.head_modules)})/\w+/(kernel|bias)$", ()),), other_head),
@@ -68,6 +68,14 @@ def below(name: str, rules: PartitionRules, paths: Iterable[str]) -> PartitionRu
         if any(re.search(pattern, path) for path in paths):
             below_name.append((rf"^{name}/.*(?:{pattern})", axes))
     return tuple(below_name)
+
+
+def _has_norms(cfg: ModelConfig) -> bool:
+    """Returns whether any norm has weights."""
+    on_heads = {cfg.qk_norm, *(kind.qk_norm for kind in cfg.kinds)}
+    slots = [cfg.norm_at, *(kind.norm_at for kind in cfg.kinds if kind.norm_at is not None)]
+    kinds = on_heads - {None} | ({cfg.norm} if any(slots) else set())
+    return bool(kinds - {"none", "layer_no_affine"})
 
 
 def _has_tables(cfg: ModelConfig) -> bool:

@@ -14,10 +14,21 @@ from flaxformer_lite.pretrained.tensor_names import side_by_side
 from flaxformer_lite.sharding import parameter_rules
 from flaxformer_lite.sharding.mesh import build_mesh
 from flaxformer_lite.sharding.parameters import param_specs
-from tests.models.tiny import VARIANTS, T, built, close, ids, is_encoder_decoder, segments_of, small
+from tests.models.tiny import (
+    AVAILABLE,
+    COMPOSED,
+    VARIANTS,
+    T,
+    built,
+    close,
+    ids,
+    is_encoder_decoder,
+    segments_of,
+    small,
+)
 
 HEADS = [
-    (name, head)
+    pytest.param(name, head, marks=pytest.mark.nightly if name in COMPOSED else [])
     for name in registry.available("models")
     for head in registry.resolve("models", name).Model.heads
 ]
@@ -30,6 +41,7 @@ def run(model, params, x, **inputs):
 
 # Others are these in their functions, and differ in names, norms or what their layers share.
 ALIKE = (
+    *COMPOSED,
     "distilbert",
     "electra",
     "gemma",
@@ -89,7 +101,7 @@ def test_every_head_has_partition_rules_and_published_names(family, head):
         assert named.keys() == shapes.keys()
 
 
-@pytest.mark.parametrize("family", registry.available("models"))
+@pytest.mark.parametrize("family", AVAILABLE)
 def test_scanned_layers_side_by_side_are_those_of_a_loop(family):
     model = registry.resolve("models", family).Model
     cfg = small(family, vocab_size=64)

@@ -1,6 +1,7 @@
 """Tiny models of every family, with noise on every weight, and the inputs they take."""
 
 import functools
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,15 @@ DAILY_FAMILIES = [
     for name in FAMILIES
 ]
 OWN = ("word2vec",)  # its own tests: no layers, so nothing that the contract is about
+# Compositions of parts that other families test; tests/pretrained/test_families.py compares them
+# with torch, and the rest is nightly.
+COMPOSED = {
+    path.stem for path in (Path(__file__).parents[1] / "pretrained/families").glob("*.json")
+}
+AVAILABLE = [
+    pytest.param(name, marks=pytest.mark.nightly if name in COMPOSED else [])
+    for name in registry.available("models")
+]
 # test_variants.py
 VARIANTS = tuple(name for name in registry.available("models") if name not in FAMILIES + OWN)
 POSITIONS = registry.available("positions")

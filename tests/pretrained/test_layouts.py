@@ -1,6 +1,8 @@
 """Layouts of fused tensors are spelled by whoever needs them; each is compared with numpy's own
 stacking."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -66,6 +68,32 @@ def test_a_gate_above_its_input():
         np.testing.assert_array_equal(
             one.read(lambda slices: tensor[slices], (slice(None),) * 2), due
         )
+
+
+def test_parameters_of_several_sizes_on_one_axis():
+    """Four query heads, two keys and values: one after another, or in groups that share a key."""
+    query = DRAW.standard_normal((D, 4, H)).astype(np.float32)
+    rows = [x.reshape(D, -1).T for x in (query, K, V)]
+    grouped = [query.reshape(D, 2, 2, H), K[:, :, None], V[:, :, None]]
+    tensors = {
+        "+OI": np.concatenate(rows),
+        "G+OI": np.concatenate(grouped, axis=2).reshape(D, -1).T,
+        "I+O": np.concatenate(rows).T,
+    }
+    for layout, tensor in tensors.items():
+        written = np.zeros_like(tensor)
+        for part, due in enumerate((query, K, V)):
+            one = dataclasses.replace(
+                place(layout, part, shape=due.shape),
+                sections=(4 * H, 2 * H, 2 * H),
+                repeats=2 if "G" in layout else 1,
+            )
+            assert one.file_shape == tensor.shape
+            for index in ((slice(None),) * 3, (slice(2, 4), slice(1, 2), slice(1, 3))):
+                got = one.read(lambda slices, tensor=tensor: tensor[slices], index)
+                np.testing.assert_array_equal(got, due[index])
+            one.write(due, written)
+        np.testing.assert_array_equal(written, tensor)
 
 
 @pytest.mark.parametrize(

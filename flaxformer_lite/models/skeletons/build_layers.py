@@ -23,24 +23,31 @@ from flaxformer_lite.nn.positions.encoding import hooks
 
 def attention(cfg: ModelConfig, kind: LayerKind, *, cross: bool = False) -> AttentionConfig:
     """Builds the record of the attention in layers of one kind."""
+    qk_norm = _of(kind, cfg, "qk_norm")
     return AttentionConfig(
-        num_heads=cfg.num_heads,
-        num_kv_heads=cfg.num_kv_heads,
-        head_dim=cfg.head_dim,
+        num_heads=_of(kind, cfg, "num_heads"),
+        num_kv_heads=_of(kind, cfg, "num_kv_heads"),
+        head_dim=_of(kind, cfg, "head_dim"),
         bias=tuple(slot for slot in choices.ATTENTION_BIAS_SLOTS if slot in cfg.bias_at),
-        scale=cfg.attention_scale,
+        scale=_of(kind, cfg, "attention_scale"),
         softcap=cfg.attention_softcap,
         window=0 if cross else kind.window or 0,
         qk_norm=(
-            None
-            if cross or cfg.qk_norm == "none"
-            else NormConfig(kind=cfg.qk_norm, eps=cfg.norm_eps)
+            None if cross or qk_norm == "none" else NormConfig(kind=qk_norm, eps=cfg.norm_eps)
         ),
+        qk_norm_over=cfg.qk_norm_over,
+        clip=cfg.qkv_clip,
         position=cfg.position if kind.position is None else kind.position,
         max_length=cfg.max_length,
         initial=cfg.initial,
         cross=cross,
     )
+
+
+def _of(kind: LayerKind, cfg: ModelConfig, name: str) -> Any:
+    """Returns a field of the kind, or the model's where the kind keeps it."""
+    value = getattr(kind, name)
+    return getattr(cfg, name) if value is None else value
 
 
 def feed_forward(cfg: ModelConfig) -> MlpConfig:
@@ -73,6 +80,7 @@ def layer(cfg: ModelConfig, kind: LayerKind, *, cross: bool = False) -> LayerCon
         norm=cfg.norm_config,
         norm_at=norm_at,
         residual=cfg.residual,
+        residual_multiplier=cfg.residual_multiplier,
     )
 
 

@@ -7,7 +7,12 @@ import jax.numpy as jnp
 
 
 def layer_norm(
-    x: jax.Array, scale: jax.Array, bias: jax.Array | None = None, /, *, eps: float
+    x: jax.Array,
+    scale: jax.Array | None = None,
+    bias: jax.Array | None = None,
+    /,
+    *,
+    eps: float,
 ) -> jax.Array:
     """Applies layer normalization, in the dtype of x.
 
@@ -15,12 +20,13 @@ def layer_norm(
 
     Args:
       x: [..., D], any float dtype.
-      scale, bias: [D]; the bias may be None.
+      scale, bias: [D], or the last axes of x; either may be None.
       eps: added to the variance.
 
     Reference: Ba, Kiros, Hinton, "Layer Normalization" (2016), section 3.
     """
-    y = _standardised(x.astype(jnp.float32), eps, True) * _widen(scale, x.ndim)
+    y = _standardised(x.astype(jnp.float32), eps, True)
+    y = y if scale is None else y * _widen(scale, x.ndim)
     return (y if bias is None else y + _widen(bias, x.ndim)).astype(x.dtype)
 
 
@@ -31,7 +37,7 @@ def rms_norm(x: jax.Array, scale: jax.Array, /, *, eps: float) -> jax.Array:
 
     Args:
       x: [..., D], any float dtype.
-      scale: [D].
+      scale: [D], or the last axes of x.
       eps: added to the mean square.
 
     Reference: Zhang and Sennrich, "Root Mean Square Layer Normalization" (2019), equation 4.
@@ -73,4 +79,4 @@ def _mean(x: jax.Array) -> jax.Array:
 
 
 def _widen(weight: jax.Array, ndim: int) -> jax.Array:
-    return weight.astype(jnp.float32).reshape((1,) * (ndim - 1) + weight.shape)
+    return weight.astype(jnp.float32).reshape((1,) * (ndim - weight.ndim) + weight.shape)

@@ -65,6 +65,9 @@ class AttentionConfig(parts.MixerConfig):
       softcap: turns logits into cap * tanh(logits / cap); 0 for none.
       window: size of a sliding window; 0 sees everything.
       qk_norm: the norm on each head's queries and keys (Qwen3); None for none.
+      qk_norm_over: `head` has the same weights for every head (Qwen3), `each_head` others for each
+        (Cohere), `all_heads` is one norm over all heads together (OLMo 2).
+      clip: queries, keys and values are clipped to [-clip, clip] (OLMo); 0 for none.
       position: an encoding; its `phase` rotates queries and keys, its `bias` adds to logits.
       max_length: rows of a learned position table.
       initial: initialization of the weights.
@@ -82,6 +85,8 @@ class AttentionConfig(parts.MixerConfig):
     softcap: rules.NotNegative = 0.0
     window: rules.Count = 0
     qk_norm: NormConfig | None = None
+    qk_norm_over: Annotated[str, rules.OneOf(choices.QK_NORM_OVER)] = "head"
+    clip: rules.NotNegative = 0.0
     position: Annotated[Encoding, ", such as Rope()"] = field(default_factory=Encoding)
     max_length: rules.Size = 512
     initial: InitConfig = field(default_factory=InitConfig)
@@ -204,9 +209,12 @@ class Attention(nn.Module):
             k_index = None
         else:
             k_BSKH, v_BSKH = self._keys(x_BTD)
-            if cfg.qk_norm is not None:
-                q_BTNH = Norm(cfg.qk_norm, run, name="query_norm")(q_BTNH)
-                k_BSKH = Norm(cfg.qk_norm, run, name="key_norm")(k_BSKH)
+            if cfg.clip:
+                q_BTNH, k_BSKH, v_BSKH = (
+                    jnp.clip(x, -cfg.clip, cfg.clip) for x in (q_BTNH, k_BSKH, v_BSKH)
+                )
+            q_BTNH = self._norm("query_norm", q_BTNH)
+            k_BSKH = self._norm("key_norm", k_BSKH)
             if (phase := self._phase(context, cache, x_BTD)) is not None:
                 q_BTNH = rotate(q_BTNH, phase)
                 k_BSKH = rotate(k_BSKH, phase)
@@ -284,6 +292,18 @@ class Attention(nn.Module):
             together,
             name=name,
         )(x)
+
+    def _norm(self, name: str, x_BTNH: jax.Array) -> jax.Array:
+        """Normalizes queries or keys, as `qk_norm` and `qk_norm_over` say."""
+        norm = self.cfg.qk_norm
+        if norm is None:
+            return x_BTNH
+        if self.cfg.qk_norm_over == "all_heads":
+            x_BTA = x_BTNH.reshape(*x_BTNH.shape[:2], -1)
+            return Norm(norm, self.execution, name=name)(x_BTA).reshape(x_BTNH.shape)
+        if self.cfg.qk_norm_over == "each_head":
+            norm = dataclasses.replace(norm, weight_axes=2)
+        return Norm(norm, self.execution, name=name)(x_BTNH)
 
     def _keys(self, x_BSD: jax.Array) -> tuple[jax.Array, jax.Array]:
         return self.project("key", "BSD,DKH->BSKH", x_BSD), self.project(

@@ -8,6 +8,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 
 from flaxformer_lite.config import Execution, LayerConfig
 from flaxformer_lite.config.parts import FeedForwardConfig, MixerConfig
@@ -27,7 +28,7 @@ class Block(nn.Module):
     y = out(branch(layer(in(x))))                if cfg.residual is none
     y = x + mixer(in(x)) + feed_forward(in'(x))  if cfg.residual is parallel
 
-    With parallel_shared, in' is in.
+    With parallel_shared, in' is in. Mixer and feed-forward are times cfg.residual_multiplier.
     """
 
     cfg: LayerConfig
@@ -77,7 +78,7 @@ class Block(nn.Module):
         self, part: str, x_BTD: jax.Array, apply: Callable[[jax.Array], jax.Array]
     ) -> jax.Array:
         h_BTD = materialize(self._norm(part, "in", x_BTD), sharding_of(self.execution), value=False)
-        y_BTD = self._drop(part, self._norm(part, "branch", apply(h_BTD)))
+        y_BTD = self._drop(part, self._scaled(self._norm(part, "branch", apply(h_BTD))))
         y_BTD = y_BTD if self.cfg.residual == "none" else x_BTD + y_BTD
         return self._norm(part, "out", sharding_of(self.execution).constrain(y_BTD, "BTD"))
 
@@ -90,13 +91,19 @@ class Block(nn.Module):
         fed_BTD = feed(
             h_BTD if self.cfg.residual == "parallel_shared" else self._norm(fed, "in", x_BTD)
         )
-        x_BTD = x_BTD + self._drop(mixer, mixed_BTD) + self._drop(fed, fed_BTD)
+        mixed_BTD = self._drop(mixer, self._scaled(mixed_BTD))
+        fed_BTD = self._drop(fed, self._scaled(fed_BTD))
+        x_BTD = x_BTD + mixed_BTD + fed_BTD
         return sharding_of(self.execution).constrain(x_BTD, "BTD")
 
     def _norm(self, part: str, slot: str, x_BTD: jax.Array) -> jax.Array:
         if not self.cfg.has_norm(part, slot):
             return x_BTD
         return Norm(self.cfg.norm, self.execution, name=f"{part}_{slot}_norm")(x_BTD)
+
+    def _scaled(self, y_BTD: jax.Array) -> jax.Array:
+        factor = self.cfg.residual_multiplier
+        return y_BTD if factor == 1 else y_BTD * jnp.asarray(factor, y_BTD.dtype)
 
     def _drop(self, part: str, x_BTD: jax.Array) -> jax.Array:
         return Dropout("branch", self.execution, name=f"{part}_dropout")(x_BTD)

@@ -17,11 +17,14 @@ class Norm(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         kind = self.cfg.kind
+        if kind == "layer_no_affine":
+            return norms.layer_norm(x, eps=self.cfg.eps)
         dtype = jnp.dtype(self.execution.param_dtype)
+        shape = x.shape[-self.cfg.weight_axes :]
         init = nn.initializers.zeros if kind == "rms_offset" else nn.initializers.ones
-        scale = self.param("scale", init, x.shape[-1:], dtype)
+        scale = self.param("scale", init, shape, dtype)
         if kind == "layer":
-            bias = self.param("bias", nn.initializers.zeros, x.shape[-1:], dtype)
+            bias = self.param("bias", nn.initializers.zeros, shape, dtype)
             return norms.layer_norm(x, scale, bias, eps=self.cfg.eps)
         if kind == "layer_no_bias":
             return norms.layer_norm(x, scale, eps=self.cfg.eps)

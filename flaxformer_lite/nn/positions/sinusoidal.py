@@ -23,6 +23,9 @@ class Sinusoidal(Encoding):
     base: Positive = 10000.0
     # sin, cos, sin, cos ... as in the paper; or halves: all sines first (Marian, Pegasus)
     layout: Layout = "interleaved"
+    # whether the slowest frequency is 1 / base itself, base^(-i / (D/2 - 1)), as in fairseq
+    inclusive: bool = False
+    zero_at: int | None = None  # a position that adds nothing: fairseq's padding
 
     def tables(
         self, *, d_model: int, num_heads: int, head_dim: int, max_length: int
@@ -35,7 +38,9 @@ class Sinusoidal(Encoding):
 
     def embed(self, tables: Tables, x_BTD: jax.Array, positions_BT: jax.Array) -> jax.Array:
         width = x_BTD.shape[-1]
-        frequencies = self.base ** (-np.arange(0, width, 2) / width)
+        pairs = width // 2
+        exponents = np.arange(pairs) / (max(1, pairs - 1) if self.inclusive else pairs)
+        frequencies = self.base**-exponents
         # A float32 angle of a thousand radians is off by 3e-5. The frequency's first 12 bits times
         # a position below 4096 are exact, the rest is a small angle, and the two are combined by
         # the addition theorem.
@@ -47,7 +52,9 @@ class Sinusoidal(Encoding):
         sin_BTP = jnp.sin(a_BTP) * jnp.cos(b_BTP) + jnp.cos(a_BTP) * jnp.sin(b_BTP)
         cos_BTP = jnp.cos(a_BTP) * jnp.cos(b_BTP) - jnp.sin(a_BTP) * jnp.sin(b_BTP)
         if self.layout == "halves":
-            return add(x_BTD, jnp.concatenate([sin_BTP, cos_BTP], axis=-1))
-        return add(
-            x_BTD, jnp.stack([sin_BTP, cos_BTP], axis=-1).reshape(*positions_BT.shape, width)
-        )
+            added_BTD = jnp.concatenate([sin_BTP, cos_BTP], axis=-1)
+        else:
+            added_BTD = jnp.stack([sin_BTP, cos_BTP], axis=-1).reshape(*positions_BT.shape, width)
+        if self.zero_at is not None:
+            added_BTD = jnp.where((positions_BT == self.zero_at)[:, :, None], 0.0, added_BTD)
+        return add(x_BTD, added_BTD)

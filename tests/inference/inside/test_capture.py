@@ -16,14 +16,13 @@ from flaxformer_lite import (
     capture,
     init_cache,
     names_of,
-    registry,
     sharding,
 )
 from flaxformer_lite.config import ConfigError, LayerKind, MeshConfig
 from flaxformer_lite.models.skeletons import build_layers
 from flaxformer_lite.nn.modules.layout import stack_layers
 from flaxformer_lite.sharding.activations import MeshSharding
-from tests.models.tiny import built, close, ids, inputs_of, small
+from tests.models.tiny import AVAILABLE, built, close, ids, inputs_of, small
 
 WAYS = {
     "scan": {"scan": True},
@@ -87,7 +86,7 @@ def run_as(name, way):
     return build_model(cfg), stack_layers(params, len(cfg.kinds)) if cfg.scan else params, inputs
 
 
-@pytest.mark.parametrize("family", registry.available("models"))
+@pytest.mark.parametrize("family", AVAILABLE)
 def test_every_family_has_the_usual_values(family):
     cfg = small(family)
     found = names_of(build_model(cfg), inputs_of(cfg, ids()))

@@ -22,6 +22,17 @@ def test_the_formula_of_the_paper(layout):
             assert float(embedded[0, t, cosine]) == pytest.approx(math.cos(angle), abs=3e-7)
 
 
+def test_the_table_of_fairseq():
+    """As its `get_embedding` builds it: rates from 1 to 1 / 10000, zeros for the padding."""
+    rates = np.exp(np.arange(4) * -(math.log(10000) / 3))
+    angles = np.arange(6)[:, None] * rates
+    table = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
+    table[1] = 0
+    encoding = Sinusoidal(layout="halves", inclusive=True, zero_at=1)
+    embedded = encoding.embed({}, jnp.zeros((1, 6, 8)), jnp.arange(6)[None])
+    np.testing.assert_allclose(embedded[0], table, atol=3e-7)
+
+
 def test_a_shift_is_a_rotation():
     """PE(pos + k) is a linear function of PE(pos), the same for every pos (section 3.5)."""
     embedded = Sinusoidal().embed({}, jnp.zeros((1, 30, 8)), jnp.arange(30)[None])[0]

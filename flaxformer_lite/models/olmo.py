@@ -1,0 +1,57 @@
+"""OLMo: Llama with layer norms that have no weights.
+
+Larger models clip queries, keys and values.
+
+Reference: Groeneveld et al., "OLMo: Accelerating the Science of Language Models" (2024), section 2.
+"""
+
+from functools import partial
+from typing import Any
+
+from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.models import llama
+from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.skeletons.decoder import DecoderModel
+from flaxformer_lite.models.weight_map import Fields, Published
+
+BASE = llama.BASE | dict(vocab_size=50304, norm="layer_no_affine", norm_eps=1e-5)
+PRESETS = {  # table 1
+    "tiny": dict(d_model=128, num_heads=4, mlp_dim=344, decoder_layers=4),
+    "1b": dict(d_model=2048, num_heads=16, mlp_dim=8192, decoder_layers=16, tie_embeddings=True),
+    "7b": dict(d_model=4096, num_heads=32, mlp_dim=11008, decoder_layers=32),
+}
+config = partial(build, "olmo", BASE, PRESETS, "7b")
+
+
+class Model(DecoderModel):
+    heads = ("lm", "sequence_classification", "none")
+
+
+FIELDS = {name: ours for name, ours in llama.FIELDS.items() if name != "rms_norm_eps"}
+
+
+def read(fields: Fields) -> dict[str, Any]:
+    biased = ("query", "key", "value", "out") if fields.get("attention_bias", False) else ()
+    shared = llama.read_heads(fields)
+    shared.pop("norm_eps")  # not in the file
+    return shared | {"qkv_clip": fields.get("clip_qkv", 0.0), "bias_at": biased}
+
+
+def write(cfg: ModelConfig) -> dict[str, Any]:
+    return llama.write_heads(cfg) | {
+        "clip_qkv": cfg.qkv_clip or None,
+        "attention_bias": "query" in cfg.bias_at,
+    }
+
+
+PUBLISHED = Published(
+    model_type="olmo",
+    prefix="model.",
+    names=lambda cfg: llama.BODY,
+    heads=llama.heads("Olmo", only=Model.heads),
+    fields=FIELDS,
+    harmless=("rms_norm_eps",),
+    read=read,
+    write=write,
+    ignored=llama.BUFFERS,
+)

@@ -1,0 +1,64 @@
+"""OLMo 2: Llama with norms after attention and feed-forward instead of before them.
+
+One more norm goes over the queries of all heads together, and one over the keys.
+
+Reference: OLMo Team, "2 OLMo 2 Furious" (2025), section 2.
+"""
+
+from functools import partial
+from typing import Any
+
+from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.models import llama, olmo, qwen3
+from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.weight_map import Fields, Published, rows, within
+from flaxformer_lite.nn.positions.rope import Rope
+
+BASE = llama.BASE | dict(
+    vocab_size=100352,
+    max_length=4096,
+    norm_eps=1e-6,
+    norm_at=("branch", "final"),
+    qk_norm="rms",
+    qk_norm_over="all_heads",
+    position=Rope(base=500000.0),
+)
+PRESETS = {  # table 3
+    "tiny": dict(d_model=128, num_heads=4, mlp_dim=344, decoder_layers=4),
+    "1b": dict(d_model=2048, num_heads=16, mlp_dim=8192, decoder_layers=16),
+    "7b": dict(d_model=4096, num_heads=32, mlp_dim=11008, decoder_layers=32),
+    "32b": dict(d_model=5120, num_heads=40, num_kv_heads=8, mlp_dim=27648, decoder_layers=64),
+}
+config = partial(build, "olmo2", BASE, PRESETS, "7b")
+Model = olmo.Model
+NORMS = rows(
+    ("post_attention_layernorm", "attention_branch_norm"),
+    ("post_feedforward_layernorm", "mlp_branch_norm"),
+)
+LAYER = tuple(row for row in llama.LAYER if "norm" not in row.name) + NORMS + qwen3.QK_NORMS
+BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
+
+
+def read(fields: Fields) -> dict[str, Any]:
+    biased = ("query", "key", "value", "out") if fields.get("attention_bias", False) else ()
+    return llama.read_heads(fields) | {
+        "norm_eps": fields.get("rms_norm_eps", 1e-5),
+        "bias_at": biased,
+    }
+
+
+def write(cfg: ModelConfig) -> dict[str, Any]:
+    return llama.write_heads(cfg) | {"attention_bias": "query" in cfg.bias_at}
+
+
+PUBLISHED = Published(
+    model_type="olmo2",
+    defaults=dict(vocab_size=50304, max_position_embeddings=2048),
+    prefix="model.",
+    names=lambda cfg: BODY,
+    heads=llama.heads("Olmo2", only=Model.heads),
+    fields=llama.FIELDS,
+    read=read,
+    write=write,
+    ignored=llama.BUFFERS,
+)

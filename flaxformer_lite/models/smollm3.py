@@ -1,0 +1,94 @@
+"""SmolLM3: Llama with grouped heads, in which every fourth layer has no positions.
+
+Reference: Bakouch et al., "SmolLM3: smol, multilingual, long-context reasoner" (2025); Yang et al.,
+"Rope to Nope and Back Again" (2025, arXiv:2501.18795), for layers without positions.
+"""
+
+from functools import partial
+from typing import Any
+
+from flaxformer_lite.config import LayerKind, ModelConfig
+from flaxformer_lite.models import llama
+from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.weight_map import (
+    Fields,
+    Published,
+    layer_types,
+    read_windows,
+    shortest_pattern,
+)
+from flaxformer_lite.nn.positions.nope import Nope
+from flaxformer_lite.nn.positions.rope import Rope
+
+EVERY = 4
+BASE = llama.BASE | dict(
+    vocab_size=128256,
+    max_length=65536,
+    norm_eps=1e-6,
+    position=Rope(base=5000000.0),
+    tie_embeddings=True,
+    pattern=(*[LayerKind()] * (EVERY - 1), LayerKind(position=Nope())),
+)
+PRESETS = {
+    "tiny": dict(
+        d_model=128,
+        num_heads=4,
+        num_kv_heads=2,
+        mlp_dim=344,
+        decoder_layers=4,
+        pattern=(LayerKind(), LayerKind(position=Nope())),
+    ),
+    "3b": dict(d_model=2048, num_heads=16, num_kv_heads=4, mlp_dim=11008, decoder_layers=36),
+}
+config = partial(build, "smollm3", BASE, PRESETS, "3b")
+Model = llama.Model
+
+
+def read(fields: Fields) -> dict[str, Any]:
+    """Reads which layers rotate: 1 in `no_rope_layers` means that one does.
+
+    Layers without positions slide if windows are on.
+    """
+    layers = fields.get("num_hidden_layers", 36)
+    every = fields.size("no_rope_layer_interval", EVERY)
+    rotates = fields.get("no_rope_layers", [int((i + 1) % every != 0) for i in range(layers)])
+    on = fields.get("use_sliding_window", False)
+    window = fields.get("sliding_window", 0)
+    slides = [on and window > 0 and not rotates[i] for i in range(layers)]
+    windows = read_windows(fields, layers, slides.__getitem__, window if on else 0)
+    kinds = [
+        LayerKind(
+            window=windows[i % len(windows)],
+            position=None if rotates[i] else Nope(),
+        )
+        for i in range(layers)
+    ]
+    return llama.read(fields) | {
+        "num_kv_heads": fields.get("num_key_value_heads", 4),
+        "pattern": shortest_pattern(kinds),
+    }
+
+
+def write(cfg: ModelConfig) -> dict[str, Any]:
+    kinds = [cfg.kinds[i % len(cfg.kinds)] for i in range(cfg.decoder_layers)]
+    window = max(kind.window or 0 for kind in kinds)
+    return llama.write(cfg) | {
+        "no_rope_layers": [int(kind.position is None) for kind in kinds],
+        "use_sliding_window": window > 0,
+        "sliding_window": window or None,
+        "layer_types": layer_types(cfg),
+    }
+
+
+PUBLISHED = Published(
+    model_type="smollm3",
+    defaults=dict(max_position_embeddings=32768, rope_theta=2000000.0, pad_token_id=128004),
+    prefix="model.",
+    names=lambda cfg: llama.BODY,
+    heads=llama.heads("SmolLM3"),
+    fields=llama.FIELDS,
+    harmless=("max_window_layers",),
+    read=read,
+    write=write,
+    ignored=llama.BUFFERS,
+)

@@ -1,0 +1,88 @@
+"""Families whose weights are drawn from names and shapes give torch's numbers, and write what
+torch writes; each has a file in tests/pretrained/families, made by tools/scoreboard.py."""
+
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from flaxformer_lite import load_pretrained, registry, save_pretrained
+from flaxformer_lite.config import MeshConfig, check_family
+from flaxformer_lite.models.parameter_shapes import parameter_shapes
+from flaxformer_lite.pretrained.hf_config import family_of, head_of, read_config, write_config
+from flaxformer_lite.pretrained.save import published_tensors
+from flaxformer_lite.sharding import parameter_rules
+from flaxformer_lite.sharding.mesh import build_mesh
+from flaxformer_lite.sharding.parameters import param_specs
+from tests.pretrained import recipe
+from tests.pretrained.fixtures import stored
+
+FAMILIES = {
+    path.stem: json.loads(path.read_text())
+    for path in sorted(Path(__file__).with_name("families").glob("*.json"))
+}
+NAMED_HEADS = ("sequence_classification", "token_classification")
+LABELS = {"id2label": {"0": "A", "1": "B", "2": "C"}}
+
+
+def config_of(published, architecture):
+    """The config of a class that transformers has for a published config."""
+    family = family_of(published, Path())
+    published = published | {"architectures": [architecture]}
+    head = head_of(family, published, None)
+    return read_config(family, published | LABELS if head in NAMED_HEADS else published, head)
+
+
+def tensors_of(cfg):
+    """Shapes of the tensors that a model's file has, by name."""
+    shapes = parameter_shapes(check_family(cfg)(cfg))
+    spelled = registry.resolve("models", cfg.family).PUBLISHED
+    tensors = published_tensors(spelled, cfg, shapes)
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_class_of_transformers_has_the_same_tensors(name):
+    """Each has a partition rule, too."""
+    family = FAMILIES[name]
+    for architecture, digest in family["heads"].items():
+        cfg = config_of(family["config"], architecture)
+        written = write_config(registry.resolve("models", cfg.family), cfg)
+        assert written["architectures"] == [architecture]
+        shapes = parameter_shapes(check_family(cfg)(cfg))
+        param_specs(shapes, parameter_rules.rules(cfg), build_mesh(MeshConfig(data=8)))
+        assert recipe.digest(tensors_of(cfg)) == digest, architecture
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_numbers_are_those_of_torch(name, tmp_path):
+    """The last token of two rows, one of them padded; `make scoreboard` compares all."""
+    family = FAMILIES[name]
+    config = family["config"]
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "config.json").write_text(json.dumps(config))
+    cfg = config_of(config, config["architectures"][0])
+    shapes = tensors_of(cfg)
+    save_file(
+        {one: recipe.tensor(one, shape) for one, shape in shapes.items()},
+        source / "model.safetensors",
+    )
+    model, params = load_pretrained(source)
+    given = recipe.inputs(
+        cfg.vocab_size, cfg.pad_token_id, seq2seq=cfg.skeleton == "encoder_decoder"
+    )
+    output = jax.jit(lambda params: model.apply({"params": params}, **given))(params)
+    got = output.last_hidden_state if output.logits is None else output.logits
+    lengths = recipe.TARGET_LENGTHS if "decoder_input_ids" in given else recipe.LENGTHS
+    rows = [np.asarray(row[length - 1]) for row, length in zip(got, lengths, strict=True)]
+    due = np.asarray(family["numbers"])
+    np.testing.assert_allclose(rows, due, rtol=0, atol=1e-5 * np.abs(due).max())
+    save_pretrained(tmp_path / "again", model, params)
+    again = stored(tmp_path / "again")
+    assert again.keys() == shapes.keys()
+    for one, array in stored(source).items():
+        np.testing.assert_array_equal(again[one], array, err_msg=one)

@@ -1,0 +1,391 @@
+"""Compares every family and head with torch transformers, in both directions.
+
+    make scoreboard TORCH=/tmp/reference/bin/python
+
+A family has a file in tests/pretrained/families, named after its model_type, with its `draws`: the
+fields of config.json in which each of its tiny models differs from small defaults. For each draw
+and each class that transformers has for the family, in three steps:
+
+    python tools/scoreboard.py theirs /tmp/board       # torch: makes files and outputs
+    python tools/scoreboard.py ours /tmp/board         # JAX: loads, compares, generates, saves
+    python tools/scoreboard.py back /tmp/board         # torch: loads what was saved, compares
+    python tools/scoreboard.py table /tmp/board        # writes docs/families.md
+
+With `theirs --store` the numbers of the first draw go into the family's file, and
+tests/pretrained/test_families.py compares with them without torch. Weights are those of
+tests/pretrained/recipe.py. The exit status is 1 where a difference exceeds the tolerance.
+"""
+
+import argparse
+import datetime
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT))
+
+from tests.pretrained import recipe  # noqa: E402
+
+FAMILIES = ROOT / "tests" / "pretrained" / "families"
+PAGE = ROOT / "docs" / "families.md"
+TOLERANCE = 1e-5
+NEW_TOKENS = 4
+# Small values of the fields that a config class may have, by their names in any family.
+SMALL: dict[str, Any] = {
+    "vocab_size": 61,
+    "hidden_size": 24,
+    "d_model": 24,
+    "dim": 24,
+    "n_embd": 24,
+    "intermediate_size": 28,
+    "ffn_dim": 28,
+    "ffn_hidden_size": 28,
+    "d_ff": 28,
+    "n_inner": 28,
+    "hidden_dim": 28,
+    "encoder_ffn_dim": 28,
+    "decoder_ffn_dim": 20,
+    "num_hidden_layers": 2,
+    "n_layer": 2,
+    "n_layers": 2,
+    "num_layers": 2,
+    "num_decoder_layers": 2,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "num_attention_heads": 4,
+    "n_head": 4,
+    "n_heads": 4,
+    "num_heads": 4,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "head_dim": 6,
+    "d_kv": 6,
+    "max_position_embeddings": 32,
+    "n_positions": 32,
+    "pad_token_id": 1,
+    "bos_token_id": 2,
+    "eos_token_id": 3,
+}
+# Auto classes of transformers, by our column of the table.
+HEADS = {
+    "base": "MODEL_MAPPING_NAMES",
+    "encoder": "MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES",
+    "lm": "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
+    "masked_lm": "MODEL_FOR_MASKED_LM_MAPPING_NAMES",
+    "seq2seq": "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",
+    "pretraining": "MODEL_FOR_PRETRAINING_MAPPING_NAMES",
+    "next_sentence": "MODEL_FOR_NEXT_SENTENCE_PREDICTION_MAPPING_NAMES",
+    "sequence": "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",
+    "token": "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES",
+    "question": "MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES",
+    "choice": "MODEL_FOR_MULTIPLE_CHOICE_MAPPING_NAMES",
+}
+Arrays = dict[str, np.ndarray]
+
+
+def families(only: str) -> list[Path]:
+    return [path for path in sorted(FAMILIES.glob("*.json")) if path.stem.startswith(only)]
+
+
+def theirs(out: Path, only: str, store: bool) -> None:
+    """Makes the files of each family, and stores what transformers computes."""
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    for path in families(only):
+        family = json.loads(path.read_text())
+        heads: dict[str, str] = {}
+        for number, draw in enumerate(family["draws"]):
+            for head, name in classes(family.get("model_type", path.stem)).items():
+                folder = out / path.stem / f"{number}_{head}"
+                try:
+                    outputs = make(name, path.stem, family, draw, head, folder)
+                except Exception as error:
+                    print(f"{path.stem:24s} {number} {name}: {brief(error)}", flush=True)
+                    continue
+                if number:
+                    continue
+                heads[name] = recipe.digest(shapes_in(folder))
+                if head == family.get("head", "lm"):
+                    config = json.loads((folder / "config.json").read_text())
+                    family["config"] = config
+                    field = "logits" if "logits" in outputs else "last_hidden_state"
+                    lengths = recipe.LENGTHS
+                    if "encoder_last_hidden_state" in outputs:
+                        lengths = recipe.TARGET_LENGTHS
+                    pairs = zip(outputs[field], lengths, strict=True)
+                    kept = [row[length - 1] for row, length in pairs]
+                    family["numbers"] = [[float(f"{x:.7g}") for x in row] for row in kept]
+        if store:
+            family["heads"] = heads
+            path.write_text(pretty(family))
+
+
+def classes(model_type: str) -> dict[str, str]:
+    """Returns the classes that transformers has for a model_type, each once, by head."""
+    from transformers.models.auto import modeling_auto
+
+    found: dict[str, str] = {}
+    for head, mapping in HEADS.items():
+        name = getattr(modeling_auto, mapping).get(model_type)
+        for one in name if isinstance(name, (tuple, list)) else [name]:
+            if one and one not in found.values():
+                found[head if head not in found else f"{head}_{one}"] = one
+    return found
+
+
+def make(
+    name: str, model_type: str, family: dict, draw: dict[str, Any], head: str, folder: Path
+) -> Arrays:
+    """Writes a model of the recipe's weights, and what it computes."""
+    import torch
+    import transformers
+    from safetensors.numpy import load_file, save_file
+
+    cls = getattr(transformers, name)
+    known = transformers.AutoConfig.for_model(family.get("model_type", model_type)).to_dict()
+    small = {field: value for field, value in SMALL.items() if field in known}
+    settings = small | draw
+    if head in ("sequence", "token"):
+        settings |= {"num_labels": 3}
+    config = transformers.AutoConfig.for_model(family.get("model_type", model_type), **settings)
+    torch.manual_seed(0)
+    cls(config).save_pretrained(folder)
+    stored = load_file(folder / "model.safetensors")
+    drawn = {one: recipe.tensor(one, x.shape) for one, x in stored.items()}
+    save_file(drawn, folder / "model.safetensors", {"format": "pt"})
+    model = read(cls, folder)
+    seq2seq = bool(getattr(config, "is_encoder_decoder", False)) and head != "encoder"
+    given = recipe.inputs(settings["vocab_size"], config.pad_token_id, seq2seq=seq2seq)
+    if head == "choice":
+        given = {key: np.stack([x, x[::-1]], axis=1) for key, x in given.items()}
+    outputs = forward(model, given)
+    arrays = {f"in/{key}": x for key, x in given.items()}
+    arrays |= {f"out/{key}": x for key, x in outputs.items()}
+    if head in ("lm", "seq2seq"):
+        arrays["greedy"] = greedy(model, given)
+    np.savez(folder / "expected.npz", **arrays)
+    return outputs
+
+
+def read(cls: Any, folder: Path) -> Any:
+    """Loads a model in float32; every tensor must find its place."""
+    import torch
+
+    model, info = cls.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
+    )
+    if faults := {what: names for what, names in info.items() if names}:
+        raise ValueError(f"transformers reports {faults}")
+    return model.eval()
+
+
+def forward(model: Any, given: Arrays) -> Arrays:
+    import torch
+
+    with torch.no_grad():
+        output = model(**{key: torch.tensor(x).long() for key, x in given.items()})
+    names = (
+        "logits",
+        "last_hidden_state",
+        "pooler_output",
+        "prediction_logits",
+        "seq_relationship_logits",
+        "sop_logits",
+        "start_logits",
+        "end_logits",
+        "encoder_last_hidden_state",
+    )
+    return {key: output[key].numpy() for key in names if output.get(key) is not None}
+
+
+def greedy(model: Any, given: Arrays) -> np.ndarray:
+    """Returns the greedy continuation of the first row, which has no padding."""
+    import torch
+
+    ids = torch.tensor(given["input_ids"][:1]).long()
+    model.generation_config.eos_token_id = None
+    made = model.generate(ids, do_sample=False, max_new_tokens=NEW_TOKENS, num_beams=1)
+    return made[0, -NEW_TOKENS:].numpy()
+
+
+def shapes_in(folder: Path) -> dict[str, tuple[int, ...]]:
+    from safetensors import safe_open
+
+    with safe_open(folder / "model.safetensors", "numpy") as file:
+        return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+
+
+def ours(out: Path, only: str) -> None:
+    """Loads each, compares, generates, and saves it again."""
+    import functools
+
+    import jax
+    import parity
+
+    from flaxformer_lite import load_pretrained, save_pretrained
+
+    rows = json.loads((out / "ours.json").read_text()) if (out / "ours.json").exists() else {}
+    for folder in folders(out, only):
+        with np.load(folder / "expected.npz") as file:
+            stored = dict(file)
+        given = parity.part(stored, "in/")
+        due = parity.part(stored, "out/")
+        case = str(folder.relative_to(out))
+        row: dict[str, Any] = {}
+        try:
+            model, params = load_pretrained(folder)
+            output = jax.jit(functools.partial(model.apply, **given))({"params": params})
+            got = {key: np.asarray(getattr(output, key), np.float32) for key in due}
+            row["read"] = parity.error(got, due, given)
+            if "greedy" in stored:
+                row["greedy"] = bool(
+                    np.array_equal(continuation(model, params, given), stored["greedy"])
+                )
+            save_pretrained(folder / "again", model, params)
+            np.savez(folder / "again" / "outputs.npz", **got)
+        except Exception as error:  # told in the table
+            row["refused"] = brief(error)
+        rows[case] = row
+        print(f"{case:40s} {row}", flush=True)
+    (out / "ours.json").write_text(json.dumps(rows, indent=1))
+
+
+def continuation(model: Any, params: Any, given: Arrays) -> np.ndarray:
+    """Returns our greedy continuation of the first row."""
+    from flaxformer_lite.inference.generate import generate
+
+    made = generate(
+        model,
+        params,
+        given["input_ids"][:1],
+        max_new_tokens=NEW_TOKENS,
+        temperature=0.0,
+        eos_token_id=None,
+    )
+    return np.asarray(made)[0, -NEW_TOKENS:]
+
+
+def back(out: Path, only: str) -> None:
+    """Loads what was saved here into transformers, and compares."""
+    import parity
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    rows = json.loads((out / "ours.json").read_text())
+    for folder in folders(out, only):
+        row = rows[str(folder.relative_to(out))]
+        if "read" not in row or not (folder / "again" / "outputs.npz").exists():
+            continue
+        with np.load(folder / "expected.npz") as file:
+            given = parity.part(dict(file), "in/")
+        with np.load(folder / "again" / "outputs.npz") as file:
+            due = dict(file)
+        try:
+            name = json.loads((folder / "again" / "config.json").read_text())["architectures"][0]
+            got = forward(read(getattr(transformers, name), folder / "again"), given)
+            row["written"] = parity.error(got, due, given)
+        except Exception as error:
+            row["refused"] = f"back: {brief(error)}"
+        print(f"{folder.relative_to(out)!s:40s} {row}", flush=True)
+    rows["versions"] = f"transformers {transformers.__version__}"
+    (out / "ours.json").write_text(json.dumps(rows, indent=1))
+    wrong = [case for case, row in rows.items() if case != "versions" and not is_green(row)]
+    print(f"{len(rows) - 1 - len(wrong)} of {len(rows) - 1} green; not green: {wrong}")
+    sys.exit(bool(wrong))
+
+
+def is_green(row: dict[str, Any]) -> bool:
+    numbers = [row.get("read", np.inf), row.get("written", np.inf)]
+    return max(numbers) <= TOLERANCE and row.get("greedy", True)
+
+
+def folders(out: Path, only: str) -> list[Path]:
+    return [path.parent for path in sorted(out.glob(f"{only}*/*/expected.npz"))]
+
+
+def table(out: Path) -> None:
+    """Writes the page: a row for each family, the largest difference of any draw for each head."""
+    rows = json.loads((out / "ours.json").read_text())
+    versions = rows.pop("versions", "")
+    cells: dict[str, dict[str, list[dict]]] = {}
+    for case, row in rows.items():
+        family, _, rest = case.partition("/")
+        head = rest.split("_", 1)[1]
+        head = head if head in HEADS else next(name for name in HEADS if head.startswith(name))
+        cells.setdefault(family, {}).setdefault(head, []).append(row)
+    names = [name for name in HEADS if any(name in heads for heads in cells.values())]
+    today = datetime.date.today().isoformat()
+    green = [
+        family
+        for family, heads in cells.items()
+        if all(is_green(row) for draws in heads.values() for row in draws)
+    ]
+    lines = [
+        "# Families",
+        "",
+        f"{len(cells)} families in both directions, against {versions}, {today};"
+        f" {len(green)} with every head within {TOLERANCE:.0e}. Each cell is the largest difference"
+        " of the outputs, relative to their largest value: read here / written here and read by"
+        " torch, over all draws; greedy ids are equal where a model writes. Made by `make"
+        " scoreboard TORCH=PYTHON`.",
+        "",
+        "| family | " + " | ".join(names) + " |",
+        "|---|" + "---|" * len(names),
+    ]
+    for family, heads in sorted(cells.items()):
+        lines.append(f"| {family} | " + " | ".join(map(cell, (heads.get(n) for n in names))) + " |")
+    PAGE.write_text("\n".join(lines) + "\n")
+
+
+def cell(rows: list[dict] | None) -> str:
+    if rows is None:
+        return ""
+    if refused := [row for row in rows if "refused" in row]:
+        return refused[0]["refused"].replace("|", "/")[:60]
+    worst = [max(row.get(key, np.inf) for row in rows) for key in ("read", "written")]
+    wrong = "" if all(row.get("greedy", True) for row in rows) else " other ids"
+    return f"{worst[0]:.0e} / {worst[1]:.0e}{wrong}"
+
+
+def pretty(family: dict[str, Any]) -> str:
+    """Writes one field a line."""
+    lines = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in family.items()]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def brief(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"[:200]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("step", choices=("theirs", "ours", "back", "table"))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", default="", help="families whose name begins so")
+    parser.add_argument(
+        "--store", action="store_true", help="write the numbers of the first draw for the tests"
+    )
+    options = parser.parse_args()
+    match options.step:
+        case "theirs":
+            theirs(options.folder, options.only, options.store)
+        case "ours":
+            ours(options.folder, options.only)
+        case "back":
+            back(options.folder, options.only)
+        case "table":
+            table(options.folder)
+
+
+if __name__ == "__main__":
+    main()
