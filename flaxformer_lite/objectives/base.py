@@ -20,10 +20,11 @@ A class of your own, in any module, trains in the same way as those in this fold
 
 import abc
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -31,11 +32,52 @@ import numpy as np
 from flaxformer_lite.config import ModelConfig, Record
 from flaxformer_lite.objectives.companion import Companion
 from flaxformer_lite.objectives.packing import Packing, beginnings
-from flaxformer_lite.objectives.rows import with_decoder_start
+from flaxformer_lite.objectives.rows import Example, Tokenizer, with_decoder_start
 from flaxformer_lite.objectives.sums import BY_SOURCE, LossSums, ratio
 from flaxformer_lite.objectives.tables.breakdown import Breakdown
+from flaxformer_lite.types import Json
 
 SKELETONS = ("encoder", "decoder", "encoder_decoder")
+
+
+Batch = Mapping[str, Mapping[str, jax.Array | jax.ShapeDtypeStruct]]  # as `Example`, stacked
+
+
+class Dataset(Protocol):
+    """The examples of a split, and of both splits (data/pipeline.py)."""
+
+    def __hash__(self) -> int: ...
+
+    @property
+    def records(self) -> Any: ...
+
+    @property
+    def splits(self) -> Mapping[str, Any]: ...
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def order(self) -> np.ndarray: ...
+
+    def sample_targets(self, split: str) -> Iterator[dict[str, np.ndarray]]: ...
+
+
+class Writer(Protocol):
+    """Continues prompts, each with the ids that it returns (inference/writer.py)."""
+
+    def __call__(
+        self,
+        prompts: Sequence[np.ndarray],
+        *,
+        width: int,
+        max_new_tokens: int,
+        num_beams: int,
+        eos_token_id: int | tuple[int, ...],
+    ) -> list[list[int]]: ...
 
 
 class Metric(NamedTuple):
@@ -56,9 +98,9 @@ class Metric(NamedTuple):
         return f"{value:{self.form}}"
 
 
-def score(name: str, label: str = "", **options: Any) -> Metric:
+def score(name: str, label: str = "", form: str = ".3f", live: bool = False) -> Metric:
     """Returns a metric that is better the higher it is."""
-    return Metric(name, label, higher_is_better=True, **options)
+    return Metric(name, label, form=form, higher_is_better=True, live=live)
 
 
 ACCURACY = score("accuracy", form=".1%", live=True)
@@ -133,11 +175,11 @@ class Objective(Record, abc.ABC):
         none."""
         return None
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> Json:
         """Returns the values of the fields of `adopts`, for `adopt`."""
         return {name: getattr(self, name) for name in self.adopts}
 
-    def adopt(self, facts: Mapping[str, Any]) -> Self:
+    def adopt(self, facts: Mapping[str, object]) -> Self:
         """Returns the objective with its empty fields of `adopts` filled in.
 
         Args:
@@ -149,7 +191,7 @@ class Objective(Record, abc.ABC):
         return dataclasses.replace(self, **empty)
 
     @classmethod
-    def of_published(cls, published: Mapping[str, Any], labels: tuple[str, ...]) -> Self:
+    def of_published(cls, published: Json, labels: tuple[str, ...]) -> Self:
         """Returns the objective that a published model was trained for.
 
         Args:
@@ -167,7 +209,7 @@ class Objective(Record, abc.ABC):
         """
         return
 
-    def fit_model(self, model: ModelConfig, tokenizer: Any) -> ModelConfig:
+    def fit_model(self, model: ModelConfig, tokenizer: Tokenizer) -> ModelConfig:
         """Returns the model with what it takes from the objective and its data, such as the number
         of classes."""
         return model
@@ -177,7 +219,9 @@ class Objective(Record, abc.ABC):
         data.target_length."""
         return length, 0
 
-    def pack(self, offsets: np.ndarray, length: int, target_length: int, tokenizer: Any) -> Packing:
+    def pack(
+        self, offsets: np.ndarray, length: int, target_length: int, tokenizer: Tokenizer
+    ) -> Packing:
         """Plans which pieces of documents form each row; by default each document has its own row,
         cut at `length`.
 
@@ -194,7 +238,7 @@ class Objective(Record, abc.ABC):
         return beginnings(offsets, length)
 
     @abc.abstractmethod
-    def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
+    def make_example(self, records: Any, index: int, rng: np.random.Generator) -> Example:
         """Builds the example of a row: {"inputs": for `outputs`, "targets": for `loss`}, with numpy
         arrays.
 
@@ -202,7 +246,7 @@ class Objective(Record, abc.ABC):
         for padding.
         """
 
-    def outputs(self, model: Any, inputs: Mapping[str, jax.Array]) -> Any:
+    def outputs(self, model: nn.Module, inputs: Mapping[str, jax.Array]) -> Any:
         """Runs the bound model for `loss`; by default returns hidden states with the weights that
         make them logits."""
         return model.features(**with_decoder_start(inputs, model.cfg.decoder_start_token_id))
@@ -229,7 +273,7 @@ class Objective(Record, abc.ABC):
         return {}
 
     def scores(
-        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Any
+        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Dataset
     ) -> dict[str, float]:
         """Computes metrics that are no sums over examples, such as F1.
 
@@ -241,13 +285,13 @@ class Objective(Record, abc.ABC):
         return {}
 
     def breakdown(
-        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Any
+        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Dataset
     ) -> list[Breakdown]:
         """Returns tables behind the metrics, such as scores per class; takes the arguments of
         `scores`."""
         return []
 
-    def write(self, write: Any, records: Any, examples: np.ndarray) -> dict[str, np.ndarray]:
+    def write(self, write: Writer, records: Any, examples: np.ndarray) -> dict[str, np.ndarray]:
         """Lets the model write for examples; what it returns is, like `predictions`, for `scores`
         and `decode`.
 
@@ -260,26 +304,26 @@ class Objective(Record, abc.ABC):
         return {}
 
     def show_written(
-        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Any
+        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Dataset
     ) -> list[tuple[str, str]]:
         """Returns pairs of a title and a text about what `write` returned."""
         return []
 
-    def published_fields(self) -> dict[str, Any]:
+    def published_fields(self) -> Json:
         """Returns what a published model says of the task: `labels`, and fields of config.json."""
         return {}
 
-    def held_out_metrics(self, metrics: dict[str, float], data: Any) -> dict[str, float]:
+    def held_out_metrics(self, metrics: dict[str, float], data: Dataset) -> dict[str, float]:
         """Returns the metrics of held-out examples, including those that depend on the data (a
         Dataset)."""
         return metrics
 
-    def fit_baseline(self, data: Any) -> dict[str, Any]:
+    def fit_baseline(self, data: Dataset) -> Json:
         """Returns what the baseline learns from the training split of a Dataset, as JSON; by
         default {}, for one that learns nothing."""
         return {}
 
-    def baseline(self, data: Any, fitted: dict[str, Any] | None) -> tuple[str, float] | None:
+    def baseline(self, data: Dataset, fitted: Json | None) -> tuple[str, float] | None:
         """Returns the name and headline value of a trivial baseline, or None.
 
         Args:
@@ -290,7 +334,7 @@ class Objective(Record, abc.ABC):
         return None
 
     def transient_logits(
-        self, batch: Any, model: ModelConfig, rows: int, accumulate: int, chunks: int
+        self, batch: Batch, model: ModelConfig, rows: int, accumulate: int, chunks: int
     ) -> int:
         """Estimates how many logits exist at once on one chip, for memory planning; 0 if
         negligible.

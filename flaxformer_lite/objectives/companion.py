@@ -2,11 +2,11 @@
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.types import Params
 
 
 @dataclass(frozen=True)
@@ -30,17 +30,17 @@ class Companion:
     def is_shared(self, path: str) -> bool:
         return bool(self.shared and re.search(self.shared, path))
 
-    def without(self, params: Any) -> Any:
+    def without(self, params: Params) -> Params:
         """Returns the parameters of the trained model alone."""
         return {key: value for key, value in params.items() if key != self.name}
 
-    def of(self, params: Any) -> Any:
+    def of(self, params: Params) -> Params:
         """Returns all parameters of the companion, those that it shares among them."""
         flat = flatten_dict(self.without(params), sep="/")
         shared = {path: leaf for path, leaf in flat.items() if self.is_shared(path)}
         return unflatten_dict(shared | flatten_dict(params[self.name], sep="/"), sep="/")
 
-    def own(self, params: Any) -> Any:
+    def own(self, params: Params) -> Params:
         """Returns those of all parameters of the companion that it does not share."""
         flat = flatten_dict(params, sep="/")
         return unflatten_dict(

@@ -1,11 +1,141 @@
-"""Rows of fixed shape, built from pieces of different lengths."""
+"""Rows of fixed shape, built from pieces of different lengths, and what the pieces come from."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from flaxformer_lite.types import Json
+
+# {"inputs": ..., "targets": ...}; those of a batch are stacked
+Example = dict[str, dict[str, np.ndarray]]
+
+
+class Tokenizer(Protocol):
+    """What objectives ask a tokenizer (text/tokenizer.py) for."""
+
+    vocab_size: int
+    pad_id: int
+    eos_id: int
+    cls_id: int | None
+    sep_id: int | None
+    mask_id: int | None
+    sentinel_ids: tuple[int, ...]
+
+    @property
+    def ordinary_ids(self) -> np.ndarray: ...
+
+    def decode(self, ids: Iterable[int]) -> str: ...
+
+    def pieces(self) -> list[bytes]: ...
+
+    def starts_word(self, ids: np.ndarray) -> np.ndarray: ...
+
+
+class Records(Protocol):
+    """What examples are made from: the rows of a text (data/corpus.py) or of a table."""
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+    @property
+    def length(self) -> int: ...
+
+    @property
+    def target_length(self) -> int: ...
+
+    def __len__(self) -> int: ...
+
+
+class CountedRecords(Records, Protocol):
+    """The rows of one text or of several, with the occurrences of each id in training, [V]."""
+
+    def __hash__(self) -> int: ...
+
+    @property
+    def counts(self) -> np.ndarray: ...
+
+
+class TextRecords(CountedRecords, Protocol):
+    """The rows of a text; each is a list of pieces of documents.
+
+    `whole` has the rows of all texts of a mixture; None where there is one text.
+    """
+
+    @property
+    def whole(self) -> CountedRecords | None: ...
+
+    def row(self, index: int) -> list[np.ndarray]: ...
+
+    def other_piece(self, index: int, rng: np.random.Generator, tokens: int = 1) -> np.ndarray: ...
+
+
+class TokenRow(Protocol):
+    """One text or two with the special tokens around them (text/special_tokens.py)."""
+
+    @property
+    def ids(self) -> np.ndarray: ...
+
+    @property
+    def types(self) -> np.ndarray: ...
+
+    @property
+    def part(self) -> np.ndarray: ...
+
+    @property
+    def start(self) -> np.ndarray: ...
+
+    @property
+    def end(self) -> np.ndarray: ...
+
+    @property
+    def cut(self) -> int: ...
+
+
+class TableRecords(Records, Protocol):
+    """The examples of a table's rows (data/labelled.py), and what tasks encode them with.
+
+    `frame` joins `spans`, texts without special tokens, to rows with them.
+    """
+
+    @property
+    def frame(self) -> Any: ...
+
+    @property
+    def rows(self) -> Sequence[Mapping[str, Any]]: ...
+
+    @property
+    def features(self) -> Sequence[Any]: ...
+
+    @property
+    def reference(self) -> np.ndarray | None: ...
+
+    @property
+    def row_of(self) -> np.ndarray: ...
+
+    @property
+    def sizes(self) -> np.ndarray: ...
+
+    @property
+    def skeleton(self) -> str: ...
+
+    @property
+    def first(self) -> int: ...
+
+    def column(self, *place: int) -> np.ndarray: ...
+
+    def spans(self, texts: Sequence[str]) -> Sequence[Any]: ...
+
+    def conversations(
+        self, template: str, chats: Sequence[list[Json]], known: Sequence[bool]
+    ) -> Sequence[tuple[np.ndarray, np.ndarray, int, int | None]]: ...
+
+    def has(self, role: str) -> bool: ...
+
+    def number(self, texts: Sequence[str]) -> list[int]: ...
+
 
 PACKING = "packing"  # the input that says in which rows the tokens of a batch are computed
 
@@ -25,7 +155,7 @@ def fill(pieces: Sequence[np.ndarray], length: int, pad: int) -> tuple[np.ndarra
     return ids, segments
 
 
-def next_tokens(pieces: list[np.ndarray], records: Any) -> dict:
+def next_tokens(pieces: list[np.ndarray], records: Records) -> Example:
     """Builds an example of next-token prediction from records.length + 1 tokens.
 
     The label is the next token; its weight is 0 if it belongs to another document or is padding.
@@ -39,8 +169,8 @@ def next_tokens(pieces: list[np.ndarray], records: Any) -> dict:
 
 
 def encoder_decoder(
-    sources: Sequence[np.ndarray], targets: Sequence[np.ndarray], records: Any
-) -> dict:
+    sources: Sequence[np.ndarray], targets: Sequence[np.ndarray], records: Records
+) -> Example:
     """Builds an example for an encoder-decoder, where source i is visible to target i only.
 
     The decoder's input is its labels shifted right within each target, starting with the padding
@@ -75,7 +205,7 @@ def with_decoder_start(
     return {**inputs, "decoder_input_ids": jnp.where(begins_BT, jnp.int32(start), ids_BT)}
 
 
-def framed(row: Any, records: Any) -> dict[str, np.ndarray]:
+def framed(row: TokenRow, records: TableRecords) -> dict[str, np.ndarray]:
     """Pads a `Framed` row to the inputs of a model, each [T] int32.
 
     There are token types only where the frame has a second one.

@@ -4,11 +4,12 @@ Sums of microbatches, devices and processes therefore add up to the loss of the 
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 
+from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
 from flaxformer_lite.nn.functions.losses import cross_entropy
 from flaxformer_lite.nn.functions.soft_targets import SoftTargets
 
@@ -108,9 +109,26 @@ def ratio(total: Array, weight: Array, empty: float = 0.0) -> Array:
     return jnp.where(weight > 0, total / jnp.where(weight > 0, weight, 1.0), empty)
 
 
+class Regularized(Protocol):
+    """An objective with the options of `cross_entropy` that change the loss."""
+
+    @property
+    def z_loss(self) -> float: ...
+
+    @property
+    def label_smoothing(self) -> float: ...
+
+
+class Projected(Protocol):
+    """What a model returns for a loss over the vocabulary: the logits, which are not yet made."""
+
+    @property
+    def projection(self) -> DeferredLogits: ...
+
+
 def token_loss(
-    objective: Any,
-    features: Any,
+    objective: Regularized,
+    features: Projected,
     targets: Mapping[str, Array],
     chunks: int,
     soft: SoftTargets | None = None,
@@ -128,13 +146,15 @@ def token_loss(
       Sums; metrics are `nll`, the plain negative log-likelihood in nats (for perplexity),
       `accuracy` and, with a teacher, `divergence`.
     """
-    options: dict[str, Any] = dict(
-        z_loss=objective.z_loss, label_smoothing=objective.label_smoothing, chunks=chunks
-    )
-    if any(key.startswith(SOURCE) for key in targets):
-        options["by_row"] = True
     entropy = cross_entropy(
-        features.projection, targets["labels"], targets["weights"], soft=soft, **options
+        features.projection,
+        targets["labels"],
+        targets["weights"],
+        soft=soft,
+        z_loss=objective.z_loss,
+        label_smoothing=objective.label_smoothing,
+        chunks=chunks,
+        by_row=any(key.startswith(SOURCE) for key in targets),
     )
     weight = entropy.weight_sum
     metrics = {"nll": (entropy.nll_sum, weight), "accuracy": (entropy.correct_sum, weight)}

@@ -9,10 +9,12 @@ import numpy as np
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.rules import Size
+from flaxformer_lite.objectives.rows import TableRecords
 from flaxformer_lite.objectives.tables.task import Row
-from flaxformer_lite.objectives.tables.writing import ScoredBy, WritingTask
+from flaxformer_lite.objectives.tables.writing import Limits, ScoredBy, WritingTask
+from flaxformer_lite.types import Json
 
-Messages = list[dict[str, Any]]
+Messages = list[Json]  # with `role` and `content`
 ANSWERS = "assistant"  # the role whose turns are answers
 # For models without one: each turn under its role, answers ending with the end-of-text token.
 PLAIN = (
@@ -53,10 +55,12 @@ class ChatTask(WritingTask):
     skeletons: ClassVar[tuple[str, ...]] = ("decoder",)
     adopts: ClassVar[tuple[str, ...]] = ("template",)
 
-    def published_fields(self) -> dict[str, Any]:
+    def published_fields(self) -> Json:
         return {"chat_template": self.template or PLAIN}
 
-    def turns(self, conversations: Sequence[Messages], limit: int, reader: Any) -> list[Turns]:
+    def turns(
+        self, conversations: Sequence[Messages], limit: int, reader: TableRecords
+    ) -> list[Turns]:
         """Tokenizes conversations.
 
         A conversation that does not end with an answer gets an empty one without weights.
@@ -75,7 +79,7 @@ class ChatTask(WritingTask):
             for row, (ids, answers, last, end) in enumerate(encoded, start=reader.first)
         ]
 
-    def limits(self, records: Any) -> dict[str, Any]:
+    def limits(self, records: TableRecords) -> Limits:
         """Returns the maximum length of an answer, and the stop tokens.
 
         These are end-of-text, and the token that the template ends turns with.
@@ -83,10 +87,10 @@ class ChatTask(WritingTask):
         ends = {records.tokenizer.eos_id, records.features[0][0].end} - {None}
         return {"max_new_tokens": self.answer_length, "eos_token_id": tuple(sorted(ends))}
 
-    def prompt(self, records: Any, example: int) -> np.ndarray:
+    def prompt(self, records: TableRecords, example: int) -> np.ndarray:
         return records.features[example][0].prompt
 
-    def costs(self, piece: Any) -> tuple[int, ...]:
+    def costs(self, piece: Turns) -> tuple[int, ...]:
         return (len(piece.ids),)
 
 
@@ -113,7 +117,7 @@ def messages_of(value: Any, number: int, role: str) -> Messages:
     return [{"role": m["role"], "content": m["content"]} for m in value]
 
 
-def _is_message(value: Any) -> bool:
+def _is_message(value: object) -> bool:
     if not isinstance(value, dict):
         return False
     return isinstance(value.get("role"), str) and isinstance(value.get("content"), str)

@@ -8,8 +8,9 @@ import collections
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,8 +19,8 @@ from scipy.special import expit, softmax
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.rules import OneOf, Positive, Probability
-from flaxformer_lite.objectives.base import ACCURACY, Metric, score
-from flaxformer_lite.objectives.rows import framed
+from flaxformer_lite.objectives.base import ACCURACY, Dataset, Metric, score
+from flaxformer_lite.objectives.rows import Example, TableRecords, TokenRow, framed
 from flaxformer_lite.objectives.sums import LossSums
 from flaxformer_lite.objectives.tables import scores
 from flaxformer_lite.objectives.tables.breakdown import (
@@ -41,6 +42,7 @@ from flaxformer_lite.objectives.tables.task import (
     number_of,
     texts_of,
 )
+from flaxformer_lite.types import Json
 
 Kind = Annotated[str, OneOf(("single", "multiple", "number"))]
 Weighting = Annotated[str, OneOf(("none", "balanced"))]
@@ -80,6 +82,10 @@ TEXTS = (
     "document",
     "tweet",
 )
+
+
+Target = np.float32 | np.int32 | np.ndarray  # a number, a label, or whether each label is one
+Feature = tuple[TokenRow, Target]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +128,7 @@ class Classification(Labelled):
     ) -> Self:
         if self.kind == "number":
             return self
-        counts: collections.Counter[tuple[type, Any]] = collections.Counter()
+        counts: collections.Counter[tuple[type, str | int | float]] = collections.Counter()
         for i, row in enumerate(rows):
             for value in self._values(row, i):
                 name = value if isinstance(value, (str, int, float)) else str(value)
@@ -157,20 +163,20 @@ class Classification(Labelled):
         return dataclasses.replace(self, labels=labels, class_weights=weights)
 
     @classmethod
-    def of_published(cls, published: Mapping[str, Any], labels: tuple[str, ...]) -> Self:
+    def of_published(cls, published: Json, labels: tuple[str, ...]) -> Self:
         named = published.get("problem_type") or (PROBLEMS["number"] if len(labels) == 1 else "")
         kind = next((kind for kind, problem in PROBLEMS.items() if problem == named), "single")
         return cls(labels=() if kind == "number" else labels, kind=kind)
 
-    def published_fields(self) -> dict[str, Any]:
+    def published_fields(self) -> Json:
         return super().published_fields() | {"problem_type": PROBLEMS[self.kind]}
 
-    def is_missing(self, role: str, value: Any) -> bool:
+    def is_missing(self, role: str, value: object) -> bool:
         if self.kind == "multiple" and isinstance(value, str) and not value.strip():
             return False  # none of several labels
         return super().is_missing(role, value)
 
-    def remarks(self, records: Mapping[str, Any]) -> list[str]:
+    def remarks(self, records: Mapping[str, TableRecords]) -> list[str]:
         if self.kind != "single":
             return super().remarks(records)
         count = {
@@ -186,7 +192,7 @@ class Classification(Labelled):
         remark = f"labels of one row or none to train on: {', '.join(few[:NAMED])}{more}"
         return super().remarks(records) + ([remark] if few else [])
 
-    def encode(self, rows: Sequence[Row], reader: Any) -> list[list[Any]]:
+    def encode(self, rows: Sequence[Row], reader: TableRecords) -> list[list[Feature]]:
         roles = ("text", "second") if reader.has("second") else ("text",)
         texts = zip(*(reader.spans(texts_of(rows, role)) for role in roles), strict=True)
         joined = [reader.frame.join(*parts, limit=reader.length) for parts in texts]
@@ -195,10 +201,10 @@ class Classification(Labelled):
             for i, (tokens, row) in enumerate(zip(joined, rows, strict=True))
         ]
 
-    def token_counts(self, feature: Any) -> tuple[int, ...]:
+    def token_counts(self, feature: Feature) -> tuple[int, ...]:
         return (len(feature[0].ids),)
 
-    def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
+    def make_example(self, records: TableRecords, index: int, rng: np.random.Generator) -> Example:
         """Returns inputs input_ids, attention_mask and, for pairs, token_type_ids, [T] int32.
 
         Targets are `label`, [] int32 ([C] if `multiple`), or `number`, [] float32, with their
@@ -211,10 +217,12 @@ class Classification(Labelled):
         name = "number" if self.kind == "number" else "label"
         return {"inputs": framed(row, records), "targets": {name: target, "weights": weight}}
 
-    def outputs(self, model: Any, inputs: Mapping[str, jax.Array]) -> Any:
+    def outputs(self, model: nn.Module, inputs: Mapping[str, jax.Array]) -> jax.Array:
         return model(**inputs).logits.astype(jnp.float32)
 
-    def loss(self, outputs: Any, targets: Mapping[str, jax.Array], *, chunks: int) -> LossSums:
+    def loss(
+        self, outputs: jax.Array, targets: Mapping[str, jax.Array], *, chunks: int
+    ) -> LossSums:
         logits_BC = outputs
         weight_B = targets["weights"]
         seen_B = (weight_B > 0).astype(jnp.float32)  # padding of the last batch has none
@@ -252,11 +260,11 @@ class Classification(Labelled):
             {"accuracy": (jnp.where(right_B, seen_B, 0.0).sum(), count)},
         )
 
-    def predictions(self, outputs: Any) -> dict[str, jax.Array]:
+    def predictions(self, outputs: jax.Array) -> dict[str, jax.Array]:
         return {"logits": outputs}
 
     def scores(
-        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Any
+        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Dataset
     ) -> dict[str, float]:
         logits_NC = predictions["logits"]
         target = np.stack([data.records.features[i][1] for i in examples])
@@ -267,7 +275,7 @@ class Classification(Labelled):
         return scores.single_label(logits_NC.argmax(axis=-1), target, classes=len(self.labels))
 
     def breakdown(
-        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Any
+        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Dataset
     ) -> list[Breakdown]:
         """Returns the scores of each class, the confusion matrix, and the worst errors."""
         records = data.records
@@ -307,7 +315,7 @@ class Classification(Labelled):
             worst_table(head, wrong, wrong_class),
         ]
 
-    def decode(self, predictions: Mapping[str, np.ndarray], records: Any) -> list[dict[str, Any]]:
+    def decode(self, predictions: Mapping[str, np.ndarray], records: TableRecords) -> list[Json]:
         """Returns for each row `prediction` and, for classes, `probability_LABEL` of each."""
         logits_NC = predictions["logits"].astype(np.float64)
         if self.kind == "number":
@@ -327,7 +335,7 @@ class Classification(Labelled):
             for label, row in zip(chosen, shares_NC, strict=True)
         ]
 
-    def fit_baseline(self, data: Any) -> dict[str, Any]:
+    def fit_baseline(self, data: Dataset) -> Json:
         """Returns the constant prediction of the baseline.
 
         It is the mean number, the labels that more than half of the rows have, or the most frequent
@@ -340,7 +348,7 @@ class Classification(Labelled):
             return {"always": (train.mean(axis=0) > 0.5).astype(int).tolist()}
         return {"always": int(np.bincount(train).argmax())}
 
-    def baseline(self, data: Any, fitted: dict[str, Any] | None) -> tuple[str, float] | None:
+    def baseline(self, data: Dataset, fitted: Json | None) -> tuple[str, float] | None:
         """Returns the held-out score of the constant prediction."""
         if fitted is None:
             return None
@@ -355,7 +363,7 @@ class Classification(Labelled):
             return name, scores.micro_f1(np.broadcast_to(always, held.shape), held)
         return "majority class", float((held == always).mean())
 
-    def show(self, records: Any, index: int) -> str:
+    def show(self, records: TableRecords, index: int) -> str:
         row, target = records.features[index]
         if self.kind == "number":
             answer = f"{float(target):g}"
@@ -365,7 +373,7 @@ class Classification(Labelled):
             answer = self.labels[target]
         return f"{super().show(records, index)!r:.300} -> {answer} ({len(row.ids)} tokens)"
 
-    def _values(self, row: Row, number: int) -> list[Any]:
+    def _values(self, row: Row, number: int) -> list:
         """Returns the labels of a row as they stand in the table."""
         value = row["label"]
         if self.is_missing("label", value):
@@ -377,7 +385,7 @@ class Classification(Labelled):
             return [part.strip() for part in value.split(separator) if part.strip()]
         return list(value) if isinstance(value, (list, tuple)) else [value]
 
-    def _target(self, row: Row, number: int) -> Any:
+    def _target(self, row: Row, number: int) -> Target:
         known = row["label"] is not None  # else it is to be predicted
         if self.kind == "number":
             return number_of(row, "label", number) if known else np.float32(0)

@@ -8,30 +8,37 @@ label smoothing is equation 3 of Mitchell 2023, "A note on DPO with noisy prefer
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.config.rules import Positive, Probability
+from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
 from flaxformer_lite.nn.functions.losses import token_log_probs
-from flaxformer_lite.objectives.base import Metric, score
-from flaxformer_lite.objectives.rows import fill
+from flaxformer_lite.objectives.base import Batch, Dataset, Metric, score
+from flaxformer_lite.objectives.rows import Example, TableRecords, fill
 from flaxformer_lite.objectives.sums import LossSums
 from flaxformer_lite.objectives.tables.chat import (
     ANSWERS,
     ChatTask,
     Messages,
+    Turns,
     asked_and_answered,
     check_known,
     messages_of,
 )
 from flaxformer_lite.objectives.tables.task import Column, Row
 from flaxformer_lite.objectives.tables.writing import METRICS
+from flaxformer_lite.types import Json
 
 SIDES = ("chosen", "rejected")
+
+
+Answers = tuple[DeferredLogits, dict[str, jax.Array]]  # with the inputs that the loss reads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +74,7 @@ class Dpo(ChatTask):
             *(METRICS[self.scored_by] if self.written_rows else ()),
         )
 
-    def encode(self, rows: Sequence[Row], reader: Any) -> list[list[Any]]:
+    def encode(self, rows: Sequence[Row], reader: TableRecords) -> list[list[tuple[Turns, ...]]]:
         known = all(row[side] is not None for row in rows for side in SIDES)
         messages = [
             [_messages(row, side, number) for number, row in enumerate(rows)] for side in SIDES
@@ -81,7 +88,7 @@ class Dpo(ChatTask):
             made.append([last] if not known or all(side.answers.any() for side in last) else [])
         return made
 
-    def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
+    def make_example(self, records: TableRecords, index: int, rng: np.random.Generator) -> Example:
         """Returns inputs input_ids, segment_ids, labels, answers, [T] int32, reference, [2].
 
         segment_ids are 1 for the chosen and 2 for the rejected side; answers likewise, else 0. The
@@ -103,13 +110,13 @@ class Dpo(ChatTask):
         }
         return {"inputs": inputs, "targets": {"weights": np.float32(1)}}
 
-    def outputs(self, model: Any, inputs: Mapping[str, jax.Array]) -> Any:
+    def outputs(self, model: nn.Module, inputs: Mapping[str, jax.Array]) -> Answers:
         tokens = {name: inputs[name] for name in ("input_ids", "segment_ids")}
         return model.features(**tokens).projection, {
             name: x for name, x in inputs.items() if name not in tokens
         }
 
-    def loss(self, outputs: Any, targets: Mapping[str, jax.Array], *, chunks: int) -> LossSums:
+    def loss(self, outputs: Answers, targets: Mapping[str, jax.Array], *, chunks: int) -> LossSums:
         reward_B2 = self.beta * (answer_log_probs(outputs, chunks) - outputs[1]["reference"])
         weight_B = targets["weights"]
         margin_B = reward_B2[:, 0] - reward_B2[:, 1]
@@ -129,20 +136,20 @@ class Dpo(ChatTask):
             {name: ((value * weight_B).sum(), count) for name, value in metrics.items()},
         )
 
-    def predictions(self, outputs: Any) -> dict[str, jax.Array]:
+    def predictions(self, outputs: Answers) -> dict[str, jax.Array]:
         return {"log_probs": answer_log_probs(outputs, 4)}
 
-    def held_out_metrics(self, metrics: dict[str, float], data: Any) -> dict[str, float]:
+    def held_out_metrics(self, metrics: dict[str, float], data: Dataset) -> dict[str, float]:
         """Returns the metrics, or none for new rows.
 
         The starting weights have not been evaluated on new rows.
         """
         return {} if data.records.reference is None else metrics
 
-    def fit_baseline(self, data: Any) -> dict[str, Any]:
+    def fit_baseline(self, data: Dataset) -> Json:
         return {}
 
-    def baseline(self, data: Any, fitted: dict[str, Any] | None) -> tuple[str, float] | None:
+    def baseline(self, data: Dataset, fitted: Json | None) -> tuple[str, float] | None:
         """Returns how often the longer answer is preferred; ties count half."""
         if data.records.reference is None:
             return None
@@ -154,16 +161,16 @@ class Dpo(ChatTask):
         )
 
     def transient_logits(
-        self, batch: Any, model: ModelConfig, rows: int, accumulate: int, chunks: int
+        self, batch: Batch, model: ModelConfig, rows: int, accumulate: int, chunks: int
     ) -> int:
         return rows * -(-batch["inputs"]["labels"].shape[1] // chunks) * model.vocab_size
 
-    def told(self, records: Any, example: int) -> tuple[str, str | None]:
+    def told(self, records: TableRecords, example: int) -> tuple[str, str | None]:
         number = records.features[example][0].row
         return asked_and_answered(_messages(records.rows[number], "chosen", number))
 
 
-def answer_log_probs(outputs: Any, chunks: int) -> jax.Array:
+def answer_log_probs(outputs: Answers, chunks: int) -> jax.Array:
     """Computes the log-probabilities of the chosen and the rejected answer, [B, 2] float32."""
     projection, inputs = outputs
     log_probs_BT = token_log_probs(projection, inputs["labels"], chunks=chunks)
@@ -173,7 +180,7 @@ def answer_log_probs(outputs: Any, chunks: int) -> jax.Array:
     )
 
 
-def _last(side: Any) -> np.ndarray:
+def _last(side: Turns) -> np.ndarray:
     """Returns the answer mask of the last answer only."""
     return side.answers * (np.arange(len(side.ids)) >= len(side.prompt))
 

@@ -6,16 +6,17 @@ the columns instruction, input and output are those of Taori et al. 2023, Alpaca
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from flaxformer_lite.config.rules import NotNegative, Probability
-from flaxformer_lite.objectives.rows import fill, next_tokens
+from flaxformer_lite.objectives.rows import Example, TableRecords, fill, next_tokens
 from flaxformer_lite.objectives.tables.chat import (
     ANSWERS,
     ChatTask,
     Messages,
+    Turns,
     asked_and_answered,
     check_known,
     messages_of,
@@ -49,7 +50,7 @@ class Instruction(ChatTask):
         {"messages": None, "prompt": "a question", "context": None, "response": "an answer"},
     )
 
-    def encode(self, rows: Sequence[Row], reader: Any) -> list[list[Any]]:
+    def encode(self, rows: Sequence[Row], reader: TableRecords) -> list[list[tuple[Turns]]]:
         conversations = [_messages(row, number) for number, row in enumerate(rows)]
         turns = self.turns(conversations, reader.length, reader)
         unknown = [messages[-1]["role"] != ANSWERS for messages in conversations]
@@ -58,7 +59,7 @@ class Instruction(ChatTask):
             for turn, new in zip(turns, unknown, strict=True)
         ]
 
-    def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
+    def make_example(self, records: TableRecords, index: int, rng: np.random.Generator) -> Example:
         """Returns inputs input_ids and segment_ids, [T] int32.
 
         Targets are labels, [T] int32, and weights, [T], 1 for answers.
@@ -69,7 +70,7 @@ class Instruction(ChatTask):
         example["targets"]["weights"] *= answers[1:]
         return example
 
-    def told(self, records: Any, example: int) -> tuple[str, str | None]:
+    def told(self, records: TableRecords, example: int) -> tuple[str, str | None]:
         number = records.features[example][0].row
         return asked_and_answered(_messages(records.rows[number], number))
 

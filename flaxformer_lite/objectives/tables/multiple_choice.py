@@ -8,8 +8,9 @@ import dataclasses
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,10 +19,11 @@ from scipy.special import softmax
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.rules import Count
-from flaxformer_lite.objectives.base import ACCURACY, Metric
-from flaxformer_lite.objectives.rows import framed
+from flaxformer_lite.objectives.base import ACCURACY, Dataset, Metric
+from flaxformer_lite.objectives.rows import Example, TableRecords, TokenRow, framed
 from flaxformer_lite.objectives.sums import LossSums, weighted
 from flaxformer_lite.objectives.tables.task import Column, Row, Task, text_of
+from flaxformer_lite.types import Json
 
 ENDINGS = tuple(
     Column(f"ending{i}", (f"choice{i + 1}", f"option{i + 1}", f"sol{i + 1}", letter), optional=True)
@@ -34,7 +36,7 @@ class Choices(NamedTuple):
     """A text with each of its choices."""
 
     # [C] the tokens, a `Framed` per choice, and None for those that the row lacks
-    rows: tuple[Any, ...]
+    rows: tuple[TokenRow | None, ...]
     label: np.int32  # the right one
     cut: int  # tokens that were too many, and left out
 
@@ -82,7 +84,7 @@ class MultipleChoice(Task):
         most = max(len(_choices(row, f"row {i + 1}")[0]) for i, row in enumerate(rows))
         return dataclasses.replace(self, choices=self.choices or most)
 
-    def encode(self, rows: Sequence[Row], reader: Any) -> list[list[Any]]:
+    def encode(self, rows: Sequence[Row], reader: TableRecords) -> list[list[Choices]]:
         given = [_choices(row, f"row {i + 1}") for i, row in enumerate(rows)]
         most = self.choices or max(len(choices) for choices, _ in given)
         texts = []
@@ -120,7 +122,7 @@ class MultipleChoice(Task):
     def token_counts(self, feature: Choices) -> tuple[int, ...]:
         return tuple(1 if row is None else len(row.ids) for row in feature.rows)
 
-    def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
+    def make_example(self, records: TableRecords, index: int, rng: np.random.Generator) -> Example:
         """Returns inputs input_ids, attention_mask, for some encoders token_type_ids, [C, T] int32.
 
         Targets are label, [] int32, and weights, [] float32. A choice that the row lacks is
@@ -134,20 +136,22 @@ class MultipleChoice(Task):
         inputs = {name: np.stack([row[name] for row in rows]) for name in absent}
         return {"inputs": inputs, "targets": {"label": chosen.label, "weights": np.float32(1)}}
 
-    def outputs(self, model: Any, inputs: Mapping[str, jax.Array]) -> Any:
+    def outputs(self, model: nn.Module, inputs: Mapping[str, jax.Array]) -> jax.Array:
         present_BC = inputs["attention_mask"][:, :, 1] > 0
         return jnp.where(present_BC, model(**inputs).logits.astype(jnp.float32), ABSENT)
 
-    def loss(self, outputs: Any, targets: Mapping[str, jax.Array], *, chunks: int) -> LossSums:
+    def loss(
+        self, outputs: jax.Array, targets: Mapping[str, jax.Array], *, chunks: int
+    ) -> LossSums:
         loss_B = optax.softmax_cross_entropy_with_integer_labels(outputs, targets["label"])
         return weighted(
             loss_B, targets["weights"], accuracy=jnp.argmax(outputs, axis=-1) == targets["label"]
         )
 
-    def predictions(self, outputs: Any) -> dict[str, jax.Array]:
+    def predictions(self, outputs: jax.Array) -> dict[str, jax.Array]:
         return {"logits": outputs}
 
-    def decode(self, predictions: Mapping[str, np.ndarray], records: Any) -> list[dict[str, Any]]:
+    def decode(self, predictions: Mapping[str, np.ndarray], records: TableRecords) -> list[Json]:
         """Returns for each row `prediction`, an index, the text `choice`, and `probability`."""
         rows = []
         for row, logits in zip(records.rows, predictions["logits"].astype(np.float64), strict=True):
@@ -158,17 +162,17 @@ class MultipleChoice(Task):
             )
         return rows
 
-    def fit_baseline(self, data: Any) -> dict[str, Any]:
+    def fit_baseline(self, data: Dataset) -> Json:
         positions = data.splits["train"].column(1)
         return {"position": int(np.bincount(positions).argmax())}
 
-    def baseline(self, data: Any, fitted: dict[str, Any] | None) -> tuple[str, float] | None:
+    def baseline(self, data: Dataset, fitted: Json | None) -> tuple[str, float] | None:
         if fitted is None:
             return None
         held = data.splits["eval"].column(1)
         return "most frequent position", float((held == fitted["position"]).mean())
 
-    def show(self, records: Any, index: int) -> str:
+    def show(self, records: TableRecords, index: int) -> str:
         chosen = records.features[index]
         right = chosen.rows[chosen.label]
         return f"{records.tokenizer.decode(right.ids)!r:.300}, choice {chosen.label}"
@@ -194,7 +198,7 @@ def _choices(row: Row, where: str = "") -> tuple[list[str], list[str]]:
     return texts, [str(name) for name in names or []]
 
 
-def _label(value: Any, choices: list[str], names: list[str], where: str) -> int:
+def _label(value: object, choices: list[str], names: list[str], where: str) -> int:
     """Returns the index of the right choice; 0 if it is to be predicted."""
     if value is None:
         return 0

@@ -5,10 +5,11 @@ References: Devlin et al. 2019, sections 4.2 and 4.3 (arXiv:1810.04805); Rajpurk
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,17 +17,20 @@ import optax
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.rules import Count, Float, Size
-from flaxformer_lite.objectives.base import Metric, score
-from flaxformer_lite.objectives.rows import framed
+from flaxformer_lite.objectives.base import Dataset, Metric, score
+from flaxformer_lite.objectives.rows import Example, TableRecords, TokenRow, framed
 from flaxformer_lite.objectives.sums import LossSums, weighted
 from flaxformer_lite.objectives.tables.answers import Answer, answers_of, best_span, squad_scores
 from flaxformer_lite.objectives.tables.task import Column, Row, Task, text_of, texts_of
+from flaxformer_lite.types import Json
+
+Borders = tuple[jax.Array, jax.Array]  # the logits of an answer's start and of its end, [B, T]
 
 
 class Window(NamedTuple):
     """A question with a part of its context."""
 
-    row: Any  # the tokens; part 1 is the context's
+    row: TokenRow  # the tokens; part 1 is the context's
     none: int  # the column that stands for no answer
     start: int  # the column of the answer's first token, or `none`
     end: int  # of its last
@@ -88,7 +92,7 @@ class QuestionAnswering(Task):
             raise ConfigError("data.path: no question has an answer; there is nothing to learn.")
         return dataclasses.replace(self, no_answer=self.no_answer or not all(has_answer))
 
-    def encode(self, rows: Sequence[Row], reader: Any) -> list[list[Any]]:
+    def encode(self, rows: Sequence[Row], reader: TableRecords) -> list[list[Window]]:
         answers = [_answers(row, number) for number, row in enumerate(rows)]
         questions, contexts = (
             reader.spans(texts_of(rows, role)) for role in ("question", "context")
@@ -97,24 +101,24 @@ class QuestionAnswering(Task):
             self._windows(*each, reader) for each in zip(questions, contexts, answers, strict=True)
         ]
 
-    def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
+    def make_example(self, records: TableRecords, index: int, rng: np.random.Generator) -> Example:
         """Returns inputs input_ids, attention_mask, for some encoders token_type_ids, [T] int32.
 
         Targets are start and end, [] int32, and weights, [] float32.
         """
         window = records.features[index]
-        targets = {
+        targets: dict[str, Any] = {
             "start": np.int32(window.start),
             "end": np.int32(window.end),
             "weights": np.float32(1),
         }
         return {"inputs": framed(window.row, records), "targets": targets}
 
-    def outputs(self, model: Any, inputs: Mapping[str, jax.Array]) -> Any:
+    def outputs(self, model: nn.Module, inputs: Mapping[str, jax.Array]) -> Borders:
         output = model(**inputs)
         return output.start_logits.astype(jnp.float32), output.end_logits.astype(jnp.float32)
 
-    def loss(self, outputs: Any, targets: Mapping[str, jax.Array], *, chunks: int) -> LossSums:
+    def loss(self, outputs: Borders, targets: Mapping[str, jax.Array], *, chunks: int) -> LossSums:
         borders = list(zip(outputs, (targets["start"], targets["end"]), strict=True))
         first_B, last_B = (
             optax.softmax_cross_entropy_with_integer_labels(*column) for column in borders
@@ -124,11 +128,11 @@ class QuestionAnswering(Task):
             (first_B + last_B) / 2, targets["weights"], span_accuracy=right_B[0] & right_B[1]
         )
 
-    def predictions(self, outputs: Any) -> dict[str, jax.Array]:
+    def predictions(self, outputs: Borders) -> dict[str, jax.Array]:
         return dict(zip(("start", "end"), outputs, strict=True))
 
     def scores(
-        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Any
+        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Dataset
     ) -> dict[str, float]:
         """Computes SQuAD's F1 and exact match of the questions that the examples belong to."""
         guesses = self._guesses(predictions, examples, data.records)
@@ -136,7 +140,7 @@ class QuestionAnswering(Task):
             [self._answer(guess)[0] for guess in guesses.values()], _true(data.records, guesses)
         )
 
-    def decode(self, predictions: Mapping[str, np.ndarray], records: Any) -> list[dict[str, Any]]:
+    def decode(self, predictions: Mapping[str, np.ndarray], records: TableRecords) -> list[Json]:
         """Returns for each row `prediction`, the text of the answer or "", and `probability`.
 
         The probability is that of the answer's start times that of its end.
@@ -145,21 +149,21 @@ class QuestionAnswering(Task):
         answers = [self._answer(guesses[number]) for number in range(len(records.rows))]
         return [{"prediction": text, "probability": share} for text, share in answers]
 
-    def fit_baseline(self, data: Any) -> dict[str, Any]:
+    def fit_baseline(self, data: Dataset) -> Json:
         """Chooses the baseline's answer length: the median in words, or 0 if that is better."""
         train = data.splits["train"]
         lengths = [len(answers[0].text.split()) for answers in map(_answers, train.rows) if answers]
         usual = int(np.median(lengths)) if lengths else 0
         return {"words": max(usual, 0, key=lambda words: _first_words_f1(words, train))}
 
-    def baseline(self, data: Any, fitted: dict[str, Any] | None) -> tuple[str, float] | None:
+    def baseline(self, data: Dataset, fitted: Json | None) -> tuple[str, float] | None:
         """Answers with the first words of the context, or with nothing."""
         if fitted is None:
             return None
         name = "first words of the context" if fitted["words"] else "no answer"
         return name, _first_words_f1(fitted["words"], data.splits["eval"])
 
-    def show(self, records: Any, index: int) -> str:
+    def show(self, records: TableRecords, index: int) -> str:
         window = records.features[index]
         row = records.rows[records.row_of[index]]
         answer = "no answer here"
@@ -170,7 +174,7 @@ class QuestionAnswering(Task):
         return f"{row['question']!r:.200} -> {answer:.200} ({len(window.row.ids)} tokens)"
 
     def _windows(
-        self, question: Any, context: Any, answers: list[Answer], reader: Any
+        self, question: Any, context: Any, answers: list[Answer], reader: TableRecords
     ) -> list[Window]:
         """Joins a question with each window of its context."""
         frame = reader.frame
@@ -196,7 +200,7 @@ class QuestionAnswering(Task):
         return made
 
     def _guesses(
-        self, predictions: Mapping[str, np.ndarray], examples: Any, records: Any
+        self, predictions: Mapping[str, np.ndarray], examples: Iterable[int], records: TableRecords
     ) -> dict[int, Guess]:
         """Returns the best answer for each row that has an example."""
         guesses: dict[int, Guess] = {}
@@ -238,11 +242,11 @@ def _answers(row: Row, number: int = 0) -> list[Answer]:
     return answers_of(row["answers"], text_of(row, "context", number), f"row {number + 1}")
 
 
-def _true(records: Any, rows: Any) -> list[list[str]]:
+def _true(records: TableRecords, rows: Iterable[int]) -> list[list[str]]:
     return [[answer.text for answer in _answers(records.rows[number])] for number in rows]
 
 
-def _columns(row: Any, answer: Answer, none: int) -> tuple[int, int]:
+def _columns(row: TokenRow, answer: Answer, none: int) -> tuple[int, int]:
     """Returns the columns of the answer's first and last token.
 
     Returns the column of "no answer" twice if the window does not hold the whole answer.
@@ -256,7 +260,7 @@ def _columns(row: Any, answer: Answer, none: int) -> tuple[int, int]:
     return int(held[0]), int(held[-1])
 
 
-def _first_words_f1(count: int, records: Any) -> float:
+def _first_words_f1(count: int, records: TableRecords) -> float:
     """Returns the F1 of answering each row with the first words of its context."""
     first = [" ".join(row["context"].split()[:count]) for row in records.rows]
     return squad_scores(first, _true(records, range(len(records.rows))))["f1"]

@@ -6,8 +6,9 @@ Reference: Nogueira and Cho 2019 (arXiv:1901.04085).
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,17 +16,18 @@ import optax
 from scipy.special import expit
 
 from flaxformer_lite.config import ConfigError, ModelConfig
-from flaxformer_lite.objectives.base import Metric
-from flaxformer_lite.objectives.rows import framed
+from flaxformer_lite.objectives.base import Dataset, Metric
+from flaxformer_lite.objectives.rows import Example, TableRecords, Tokenizer, TokenRow, framed
 from flaxformer_lite.objectives.sums import LossSums, weighted
 from flaxformer_lite.objectives.tables import retrieval
 from flaxformer_lite.objectives.tables.task import Column, Row, Task, number_of, texts_of
+from flaxformer_lite.types import Json
 
 
 class Judged(NamedTuple):
     """A query with a passage."""
 
-    row: Any
+    row: TokenRow
     label: np.float32
     query: int
 
@@ -53,10 +55,10 @@ class Reranking(Task):
     )
     shown: ClassVar[tuple[Metric, ...]] = (*retrieval.SHOWN, Metric("loss", unit="nats per pair"))
 
-    def fit_model(self, model: ModelConfig, tokenizer: Any) -> ModelConfig:
+    def fit_model(self, model: ModelConfig, tokenizer: Tokenizer) -> ModelConfig:
         return dataclasses.replace(super().fit_model(model, tokenizer), num_labels=1)
 
-    def encode(self, rows: Sequence[Row], reader: Any) -> list[list[Any]]:
+    def encode(self, rows: Sequence[Row], reader: TableRecords) -> list[list[Judged]]:
         sides = [texts_of(rows, role) for role in ("query", "passage")]
         different = list(dict.fromkeys(sides[0]))
         number = dict(zip(different, reader.number(different), strict=True))
@@ -71,7 +73,7 @@ class Reranking(Task):
     def token_counts(self, feature: Judged) -> tuple[int, ...]:
         return (len(feature.row.ids),)
 
-    def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
+    def make_example(self, records: TableRecords, index: int, rng: np.random.Generator) -> Example:
         """Returns inputs input_ids, attention_mask, for some encoders token_type_ids, [T] int32.
 
         Targets are label and weights, [] float32.
@@ -82,30 +84,32 @@ class Reranking(Task):
             "targets": {"label": label, "weights": np.float32(1)},
         }
 
-    def outputs(self, model: Any, inputs: Mapping[str, jax.Array]) -> jax.Array:
+    def outputs(self, model: nn.Module, inputs: Mapping[str, jax.Array]) -> jax.Array:
         return model(**inputs).logits[:, 0].astype(jnp.float32)
 
-    def loss(self, outputs: Any, targets: Mapping[str, jax.Array], *, chunks: int) -> LossSums:
+    def loss(
+        self, outputs: jax.Array, targets: Mapping[str, jax.Array], *, chunks: int
+    ) -> LossSums:
         return weighted(
             optax.sigmoid_binary_cross_entropy(outputs, targets["label"]), targets["weights"]
         )
 
-    def predictions(self, outputs: Any) -> dict[str, jax.Array]:
+    def predictions(self, outputs: jax.Array) -> dict[str, jax.Array]:
         return {"logits": outputs}
 
     def scores(
-        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Any
+        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Dataset
     ) -> dict[str, float]:
         return _scores(predictions["logits"], [data.records.features[i] for i in examples])
 
-    def decode(self, predictions: Mapping[str, np.ndarray], records: Any) -> list[dict[str, Any]]:
+    def decode(self, predictions: Mapping[str, np.ndarray], records: TableRecords) -> list[Json]:
         """Returns for each row `prediction`, the probability that the passage answers the query."""
         return [
             {"prediction": float(share)}
             for share in expit(predictions["logits"].astype(np.float64))
         ]
 
-    def baseline(self, data: Any, fitted: dict[str, Any] | None) -> tuple[str, float] | None:
+    def baseline(self, data: Dataset, fitted: Json | None) -> tuple[str, float] | None:
         """Returns the mean reciprocal rank by the cosine of tf-idf vectors."""
         held = data.splits["eval"]
         words = retrieval.same_words(
@@ -114,7 +118,7 @@ class Reranking(Task):
         values = _scores(retrieval.cosines(*words), held.features) if words else {}
         return ("tf-idf", values["mrr"]) if values else None
 
-    def show(self, records: Any, index: int) -> str:
+    def show(self, records: TableRecords, index: int) -> str:
         return f"{super().show(records, index)!r:.300} -> {float(records.features[index].label):g}"
 
 

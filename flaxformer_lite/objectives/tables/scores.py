@@ -9,7 +9,7 @@ import functools
 import importlib
 import logging
 import math
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 
@@ -19,7 +19,7 @@ LOG = logging.getLogger("flaxformer_lite")
 
 
 @functools.cache
-def library(name: str) -> Any:
+def library(name: str) -> ModuleType | None:
     """Imports a library of the extra; returns None, with one warning, if it is not installed."""
     try:
         return importlib.import_module(name)

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,12 +21,19 @@ import optax
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.config.rules import Count, OneOf, Positive, Size
 from flaxformer_lite.nn.functions.pooling import first_token, mean_pool, shortened
-from flaxformer_lite.objectives.base import Metric, score
-from flaxformer_lite.objectives.rows import PACKING, framed
+from flaxformer_lite.objectives.base import Dataset, Metric, score
+from flaxformer_lite.objectives.rows import (
+    PACKING,
+    Example,
+    TableRecords,
+    Tokenizer,
+    framed,
+)
 from flaxformer_lite.objectives.sums import TOKENS, LossSums, weighted
 from flaxformer_lite.objectives.tables import retrieval
 from flaxformer_lite.objectives.tables.scores import correlations
 from flaxformer_lite.objectives.tables.task import Column, Row, Task, number_of, text_of
+from flaxformer_lite.types import Json
 
 Kind = Annotated[str, OneOf(("pairs", "scores"))]
 Pooling = Annotated[str, OneOf(("", "mean", "first"))]
@@ -110,7 +118,7 @@ class SentenceEmbeddings(Task):
             self, negatives=self.negatives or most, pooling=self.pooling or "mean"
         )
 
-    def fit_model(self, model: ModelConfig, tokenizer: Any) -> ModelConfig:
+    def fit_model(self, model: ModelConfig, tokenizer: Tokenizer) -> ModelConfig:
         if wide := [size for size in self.sizes if size >= model.d_model]:
             raise ConfigError(
                 f"objective.sizes: {wide[0]} must be less than the vectors' width, {model.d_model}."
@@ -118,13 +126,13 @@ class SentenceEmbeddings(Task):
         return super().fit_model(model, tokenizer)
 
     @classmethod
-    def of_published(cls, published: Mapping[str, Any], labels: tuple[str, ...]) -> Self:
+    def of_published(cls, published: Json, labels: tuple[str, ...]) -> Self:
         pooling = published.get("pooling", "mean")
         if prompt := published.get("prompt"):
             return Prompted(pooling=pooling, prompt=prompt)  # type: ignore[return-value]
         return cls(pooling=pooling)
 
-    def published_fields(self) -> dict[str, Any]:
+    def published_fields(self) -> Json:
         return {"pooling": self.pooling or "mean"}
 
     @property
@@ -132,7 +140,7 @@ class SentenceEmbeddings(Task):
         """The prompt before each text."""
         return ""
 
-    def encode(self, rows: Sequence[Row], reader: Any) -> list[list[Any]]:
+    def encode(self, rows: Sequence[Row], reader: TableRecords) -> list[list[Texts]]:
         texts_of_rows = [
             [text_of(row, "anchor", i), text_of(row, "positive", i), *_negatives(row, i)]
             for i, row in enumerate(rows)
@@ -164,7 +172,7 @@ class SentenceEmbeddings(Task):
         rows = [feature.rows[0] if row is None else row for row in feature.rows]
         return tuple(len(row.ids) for row in rows)
 
-    def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
+    def make_example(self, records: TableRecords, index: int, rng: np.random.Generator) -> Example:
         """Returns inputs input_ids and attention_mask, [C, T] int32.
 
         Targets are texts, [C] int32, and weights, [] float32; with `scores` also the score.
@@ -180,7 +188,7 @@ class SentenceEmbeddings(Task):
         targets |= {"score": np.nan_to_num(feature.score)} if self.kind == "scores" else {}
         return {"inputs": inputs, "targets": targets}
 
-    def outputs(self, model: Any, inputs: Mapping[str, jax.Array]) -> jax.Array:
+    def outputs(self, model: nn.Module, inputs: Mapping[str, jax.Array]) -> jax.Array:
         """Returns vectors of unit length, float32 [B, C, D]."""
         flat = {
             name: x if name == PACKING else x.reshape(-1, x.shape[-1]) for name, x in inputs.items()
@@ -190,7 +198,9 @@ class SentenceEmbeddings(Task):
         pooled_BD = mean_pool(model(**flat).last_hidden_state, kept_BT)
         return pooled_BD.reshape(*inputs["input_ids"].shape[:2], -1)
 
-    def loss(self, outputs: Any, targets: Mapping[str, jax.Array], *, chunks: int) -> LossSums:
+    def loss(
+        self, outputs: jax.Array, targets: Mapping[str, jax.Array], *, chunks: int
+    ) -> LossSums:
         weight_B = targets["weights"]
         widths = [outputs, *(shortened(outputs, size) for size in self.sizes)]
         if self.kind == "scores":
@@ -212,11 +222,11 @@ class SentenceEmbeddings(Task):
             sum(losses[1:], losses[0]), weight_B, accuracy=jnp.argmax(logits[0], axis=-1) == own_B
         )
 
-    def predictions(self, outputs: Any) -> dict[str, jax.Array]:
+    def predictions(self, outputs: jax.Array) -> dict[str, jax.Array]:
         return {"vectors": outputs[:, :2]}
 
     def scores(
-        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Any
+        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Dataset
     ) -> dict[str, float]:
         chosen = [data.records.features[i] for i in examples]
         vectors_N2D = predictions["vectors"]
@@ -231,11 +241,11 @@ class SentenceEmbeddings(Task):
             )["mrr"]
         return values
 
-    def decode(self, predictions: Mapping[str, np.ndarray], records: Any) -> list[dict[str, Any]]:
+    def decode(self, predictions: Mapping[str, np.ndarray], records: TableRecords) -> list[Json]:
         """Returns for each row the cosine `similarity` of its first two texts."""
         return [{"similarity": float(value)} for value in _cosines(predictions["vectors"])]
 
-    def baseline(self, data: Any, fitted: dict[str, Any] | None) -> tuple[str, float] | None:
+    def baseline(self, data: Dataset, fitted: Json | None) -> tuple[str, float] | None:
         """Returns the score of tf-idf cosines on the held-out rows."""
         held = data.splits["eval"]
         words = retrieval.same_words(
@@ -249,7 +259,7 @@ class SentenceEmbeddings(Task):
         pairs_N2 = held.column(1)[:, :2]
         return "tf-idf", retrieval.scores(retrieval.ranks(*words, pairs_N2))["mrr"]
 
-    def show(self, records: Any, index: int) -> str:
+    def show(self, records: TableRecords, index: int) -> str:
         feature = records.features[index]
         words = " | ".join(
             repr(records.tokenizer.decode(row.ids))[:150] for row in feature.rows if row is not None

@@ -9,16 +9,17 @@ import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.objectives.base import ACCURACY, Metric, score
-from flaxformer_lite.objectives.rows import framed
+from flaxformer_lite.objectives.base import ACCURACY, Dataset, Metric, score
+from flaxformer_lite.objectives.rows import Example, TableRecords, TokenRow, framed
 from flaxformer_lite.objectives.sums import LossSums, weighted
 from flaxformer_lite.objectives.tables import scores
 from flaxformer_lite.objectives.tables.breakdown import (
@@ -36,6 +37,7 @@ from flaxformer_lite.objectives.tables.task import (
     names_of,
     text_of,
 )
+from flaxformer_lite.types import Json
 
 OUTSIDE = "O"
 OF_ENTITY = re.compile(r"O|[BIES]-.+")  # BIO, IOB2 and BIOES
@@ -48,7 +50,7 @@ ENTITIES = (F1, score("precision", form=".1%"), score("recall", form=".1%"), *PL
 class Tagged(NamedTuple):
     """The words and tags of a text."""
 
-    row: Any  # its tokens
+    row: TokenRow  # its tokens
     words: list[str]  # its words
     # [W] int32, the column of each word's first piece; -1 if it was cut off or has none
     first: np.ndarray
@@ -90,7 +92,7 @@ class Tagging(Labelled):
     def fit(
         self, rows: Sequence[Row], names: Mapping[str, tuple[str, ...]], known: tuple[str, ...] = ()
     ) -> Self:
-        counts: collections.Counter[tuple[type, Any]] = collections.Counter()
+        counts: collections.Counter[tuple[type, str | int]] = collections.Counter()
         for i, row in enumerate(rows):
             for value in _items(row["tags"], "tags", f"row {i + 1}", (str, int)):
                 counts[type(value), value] += 1
@@ -111,14 +113,14 @@ class Tagging(Labelled):
             usual = labels[index_of(frequent, labels, "data.path")]
         return dataclasses.replace(self, labels=labels, usual=usual)
 
-    def encode(self, rows: Sequence[Row], reader: Any) -> list[list[Any]]:
+    def encode(self, rows: Sequence[Row], reader: TableRecords) -> list[list[Tagged]]:
         words = [
             _items(row["tokens"], "tokens", f"row {i + 1}", (str,)) for i, row in enumerate(rows)
         ]
         texts = reader.spans(
             [text_of({"tokens": " ".join(each)}, "tokens", i) for i, each in enumerate(words)]
         )
-        made: list[list[Any]] = []
+        made: list[list[Tagged]] = []
         for number, (row, words_of_row, text) in enumerate(zip(rows, words, texts, strict=True)):
             joined = reader.frame.join(text, limit=reader.length)
             tag = self._target(row, len(words_of_row), f"row {number + 1}")
@@ -132,7 +134,7 @@ class Tagging(Labelled):
     def token_counts(self, feature: Tagged) -> tuple[int, ...]:
         return (len(feature.row.ids),)
 
-    def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
+    def make_example(self, records: TableRecords, index: int, rng: np.random.Generator) -> Example:
         """Returns inputs input_ids, attention_mask, for some encoders token_type_ids, [T] int32.
 
         Targets are labels, [T] int32, and weights, [T] float32.
@@ -148,26 +150,28 @@ class Tagging(Labelled):
             "targets": {"labels": labels, "weights": weights},
         }
 
-    def outputs(self, model: Any, inputs: Mapping[str, jax.Array]) -> Any:
+    def outputs(self, model: nn.Module, inputs: Mapping[str, jax.Array]) -> jax.Array:
         return model(**inputs).logits.astype(jnp.float32)
 
-    def loss(self, outputs: Any, targets: Mapping[str, jax.Array], *, chunks: int) -> LossSums:
+    def loss(
+        self, outputs: jax.Array, targets: Mapping[str, jax.Array], *, chunks: int
+    ) -> LossSums:
         loss_BT = optax.softmax_cross_entropy_with_integer_labels(outputs, targets["labels"])
         return weighted(
             loss_BT, targets["weights"], accuracy=jnp.argmax(outputs, axis=-1) == targets["labels"]
         )
 
-    def predictions(self, outputs: Any) -> dict[str, jax.Array]:
+    def predictions(self, outputs: jax.Array) -> dict[str, jax.Array]:
         return {"tags": jnp.argmax(outputs, axis=-1).astype(jnp.int32)}
 
     def scores(
-        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Any
+        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Dataset
     ) -> dict[str, float]:
         """Computes the accuracy over all words, truncated ones included, and entity scores."""
         return self._scored(*self._compared(predictions, examples, data))
 
     def breakdown(
-        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Any
+        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Dataset
     ) -> list[Breakdown]:
         """Returns scores per kind of entity, or per tag with a confusion matrix."""
         tagged, predicted = self._compared(predictions, examples, data)
@@ -187,13 +191,13 @@ class Tagging(Labelled):
             confusion_table(self.labels, counts_CC),
         ]
 
-    def decode(self, predictions: Mapping[str, np.ndarray], records: Any) -> list[dict[str, Any]]:
+    def decode(self, predictions: Mapping[str, np.ndarray], records: TableRecords) -> list[Json]:
         """Returns for each row `prediction`, one tag per word, and `words_cut`.
 
         The tags are a list or a text, as the words are; words_cut is the number of words without a
         prediction.
         """
-        rows: list[dict[str, Any]] = [{"prediction": [], "words_cut": 0} for _ in records.rows]
+        rows: list[Json] = [{"prediction": [], "words_cut": 0} for _ in records.rows]
         examples = zip(records.row_of, records.features, predictions["tags"], strict=True)
         for number, tagged, tags in examples:
             names = [self.labels[i] for i in self._predicted(tagged, tags)]
@@ -203,7 +207,7 @@ class Tagging(Labelled):
                 row["prediction"] = " ".join(row["prediction"])
         return rows
 
-    def fit_baseline(self, data: Any) -> dict[str, Any]:
+    def fit_baseline(self, data: Dataset) -> Json:
         """Returns the overall most frequent tag, and the words whose most frequent tag differs."""
         seen: dict[str, collections.Counter] = collections.defaultdict(collections.Counter)
         for tagged in data.splits["train"].features:
@@ -214,7 +218,7 @@ class Tagging(Labelled):
         others = {word: tag for word, tag in best.items() if tag != overall}
         return {"overall": overall, "words": others}
 
-    def baseline(self, data: Any, fitted: dict[str, Any] | None) -> tuple[str, float] | None:
+    def baseline(self, data: Dataset, fitted: Json | None) -> tuple[str, float] | None:
         """Tags each word with its most frequent tag in training."""
         if fitted is None:
             return None
@@ -226,7 +230,7 @@ class Tagging(Labelled):
         ]
         return "most frequent tag of each word", self._scored(held, guess)[self.headline.name]
 
-    def show(self, records: Any, index: int) -> str:
+    def show(self, records: TableRecords, index: int) -> str:
         tagged = records.features[index]
         pairs = (
             f"{word}/{self.labels[tag]}" for word, tag in zip(tagged.words, tagged.tag, strict=True)
@@ -249,7 +253,7 @@ class Tagging(Labelled):
         return values
 
     def _compared(
-        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Any
+        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Dataset
     ) -> tuple[list[Tagged], list[np.ndarray]]:
         """Returns the examples, and the predicted tags of their words."""
         tagged = [data.records.features[i] for i in examples]
@@ -274,7 +278,7 @@ class Tagging(Labelled):
         return np.asarray([index_of(value, self.labels, where) for value in values], np.int32)
 
 
-def first_pieces(row: Any, words: Sequence[str]) -> np.ndarray:
+def first_pieces(row: TokenRow, words: Sequence[str]) -> np.ndarray:
     """Returns the column of each word's first piece, [W] int32; -1 for a word without pieces.
 
     A piece belongs to the first word that ends behind the piece's start; a lone space to the word
@@ -296,7 +300,7 @@ def first_pieces(row: Any, words: Sequence[str]) -> np.ndarray:
     return first
 
 
-def _items(value: Any, role: str, where: str, kinds: tuple[type, ...]) -> list[Any]:
+def _items(value: object, role: str, where: str, kinds: tuple[type, ...]) -> list:
     """Returns the items of a list, or of a text split at spaces."""
     if isinstance(value, str):
         return value.split()

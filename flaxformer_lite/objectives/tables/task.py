@@ -13,6 +13,8 @@ import numpy as np
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.config.rules import FLOAT32
 from flaxformer_lite.objectives.base import Objective
+from flaxformer_lite.objectives.rows import TableRecords, Tokenizer
+from flaxformer_lite.types import Json
 
 Row = Mapping[str, Any]  # role -> value
 NULLS = ("NaN", "nan", "null", "NULL", "<NA>")  # what pandas and databases write for no value
@@ -71,13 +73,13 @@ class Task(Objective):
         """
         return self
 
-    def is_missing(self, role: str, value: Any) -> bool:
+    def is_missing(self, role: str, value: object) -> bool:
         """Returns whether a value counts as missing; rows without a text or label are rejected."""
         if role == "label" and isinstance(value, str):
             return is_blank(value)
         return value is None or (isinstance(value, float) and math.isnan(value))
 
-    def fit_model(self, model: ModelConfig, tokenizer: Any) -> ModelConfig:
+    def fit_model(self, model: ModelConfig, tokenizer: Tokenizer) -> ModelConfig:
         """Returns the model with the fields that its head takes from the task.
 
         A decoder's classifier skips padding, so it needs the padding id.
@@ -90,7 +92,7 @@ class Task(Objective):
         return model
 
     @abc.abstractmethod
-    def encode(self, rows: Sequence[Row], reader: Any) -> list[list[Any]]:
+    def encode(self, rows: Sequence[Row], reader: TableRecords) -> list[list[Any]]:
         """Tokenizes rows; returns for each row a list of features, one per example.
 
         A row may have no example.
@@ -117,7 +119,7 @@ class Task(Objective):
         """
         return ()
 
-    def join(self, features: Sequence[Any], records: Any) -> Sequence[Any]:
+    def join(self, features: Sequence[Any], records: TableRecords) -> Sequence[Any]:
         """Joins the features of training rows to those of examples.
 
         By default, each row has its own example.
@@ -131,15 +133,15 @@ class Task(Objective):
         """
         return (_longest(feature),)
 
-    def remarks(self, records: Mapping[str, Any]) -> list[str]:
+    def remarks(self, records: Mapping[str, TableRecords]) -> list[str]:
         """Describes suspicious values in both splits, such as one label in two spellings."""
         return []
 
-    def decode(self, predictions: Mapping[str, np.ndarray], records: Any) -> list[dict[str, Any]]:
+    def decode(self, predictions: Mapping[str, np.ndarray], records: TableRecords) -> list[Json]:
         """Turns the predictions for all examples, in order, into named values for each row."""
         raise ConfigError(f"{type(self).__name__}: has nothing to predict for a row.")
 
-    def show(self, records: Any, index: int) -> str:
+    def show(self, records: TableRecords, index: int) -> str:
         """Describes an example in words: its decoded tokens, and its target."""
         row = records.features[index][0]
         texts = [
@@ -167,21 +169,21 @@ class Labelled(Task):
         return self.labels
 
     @classmethod
-    def of_published(cls, published: Mapping[str, Any], labels: tuple[str, ...]) -> Self:
+    def of_published(cls, published: Json, labels: tuple[str, ...]) -> Self:
         return cls(labels=labels)
 
-    def fit_model(self, model: ModelConfig, tokenizer: Any) -> ModelConfig:
+    def fit_model(self, model: ModelConfig, tokenizer: Tokenizer) -> ModelConfig:
         return dataclasses.replace(
             super().fit_model(model, tokenizer), num_labels=max(1, len(self.labels))
         )
 
-    def published_fields(self) -> dict[str, Any]:
+    def published_fields(self) -> Json:
         return {"labels": self.labels} if self.labels else {}
 
-    def is_missing(self, role: str, value: Any) -> bool:
+    def is_missing(self, role: str, value: object) -> bool:
         return super().is_missing(role, value) and value not in self.labels
 
-    def remarks(self, records: Mapping[str, Any]) -> list[str]:
+    def remarks(self, records: Mapping[str, TableRecords]) -> list[str]:
         alike: dict[str, list[str]] = {}
         for label in self.labels:
             alike.setdefault(" ".join(label.split()).casefold(), []).append(repr(label))
@@ -200,7 +202,7 @@ def is_blank(text: str) -> bool:
     return not text.strip() or text.strip() in NULLS
 
 
-def _longest(feature: Any) -> int:
+def _longest(feature: object) -> int:
     """Returns the number of tokens in the longest row of a feature."""
     if hasattr(feature, "ids"):
         return len(feature.ids)
@@ -210,7 +212,7 @@ def _longest(feature: Any) -> int:
 
 
 def names_of(
-    values: Sequence[Any], names: tuple[str, ...] = (), known: tuple[str, ...] = ()
+    values: Sequence[object], names: tuple[str, ...] = (), known: tuple[str, ...] = ()
 ) -> tuple[str, ...]:
     """Returns the labels of a task, in order.
 
@@ -226,7 +228,7 @@ def names_of(
     return tuple(sorted(labels, key=int if are_integers else None))
 
 
-def index_of(value: Any, labels: tuple[str, ...], where: str) -> int:
+def index_of(value: object, labels: tuple[str, ...], where: str) -> int:
     """Returns the index of a label.
 
     Raises:

@@ -6,13 +6,13 @@ Reference: Raffel et al. 2020, "Exploring the Limits of Transfer Learning", sect
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.rules import NotNegative, Probability
-from flaxformer_lite.objectives.rows import encoder_decoder
+from flaxformer_lite.objectives.rows import Example, TableRecords, encoder_decoder
 from flaxformer_lite.objectives.tables.task import Column, Row, text_of
 from flaxformer_lite.objectives.tables.writing import WritingTask
 
@@ -57,7 +57,7 @@ class TextToText(WritingTask):
         """Returns the row lengths; the decoder's defaults to the encoder's."""
         return length, target_length or length
 
-    def encode(self, rows: Sequence[Row], reader: Any) -> list[list[Any]]:
+    def encode(self, rows: Sequence[Row], reader: TableRecords) -> list[list[tuple[Pair]]]:
         read = [_texts(row, number) for number, row in enumerate(rows)]
         sources = reader.spans([self.prefix + source for source, _ in read])
         targets = reader.spans([target or "" for _, target in read])
@@ -71,10 +71,10 @@ class TextToText(WritingTask):
             made.append([(Pair(source.ids, target.ids, reader.first + number, cut),)])
         return made
 
-    def costs(self, piece: Any) -> tuple[int, ...]:
+    def costs(self, piece: Pair) -> tuple[int, ...]:
         return len(piece.source), len(piece.target)
 
-    def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
+    def make_example(self, records: TableRecords, index: int, rng: np.random.Generator) -> Example:
         """Returns inputs (decoder_)input_ids and (decoder_)segment_ids, [T] and [U] int32.
 
         Targets are labels and weights, [U].
@@ -84,10 +84,10 @@ class TextToText(WritingTask):
             [pair.source for pair in pairs], [pair.target for pair in pairs], records
         )
 
-    def prompt(self, records: Any, example: int) -> np.ndarray:
+    def prompt(self, records: TableRecords, example: int) -> np.ndarray:
         return records.features[example][0].source
 
-    def told(self, records: Any, example: int) -> tuple[str, str | None]:
+    def told(self, records: TableRecords, example: int) -> tuple[str, str | None]:
         number = records.features[example][0].row
         source, target = _texts(records.rows[number], number)
         return source, target

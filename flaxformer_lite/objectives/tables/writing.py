@@ -2,16 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypedDict
 
 import numpy as np
 
 from flaxformer_lite.config.rules import Count, OneOf, Size
-from flaxformer_lite.objectives.base import Metric, score
+from flaxformer_lite.objectives.base import Dataset, Metric, Writer, score
 from flaxformer_lite.objectives.packing import Packing, share_rows
+from flaxformer_lite.objectives.rows import TableRecords
 from flaxformer_lite.objectives.tables import scores
 from flaxformer_lite.objectives.tables.task import Task
 from flaxformer_lite.objectives.text.text_objective import TextObjective
+from flaxformer_lite.types import Json
 
 SCORES = {"bleu": scores.translation, "rouge": scores.summaries}
 NEEDS = {"bleu": "sacrebleu", "rouge": "rouge_score.rouge_scorer"}
@@ -28,6 +30,13 @@ METRICS = {
 }
 LENGTH = 400  # most characters of a text that is shown
 ScoredBy = Annotated[str, OneOf(tuple(METRICS))]
+
+
+class Limits(TypedDict):
+    """Where generation stops."""
+
+    max_new_tokens: int
+    eos_token_id: int | tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +74,7 @@ class WritingTask(TextObjective, Task):
     def tokens(self, feature: Any) -> tuple[int, ...]:
         return tuple(map(sum, zip(*map(self.costs, feature), strict=True)))
 
-    def join(self, features: Sequence[Any], records: Any) -> Sequence[Any]:
+    def join(self, features: Sequence[Any], records: TableRecords) -> Sequence[Any]:
         """Joins neighboring pieces into one example while they fit."""
         if not self.packed:
             return features
@@ -79,19 +88,21 @@ class WritingTask(TextObjective, Task):
         first = share_rows(plan, costs.astype(np.int64), budgets[: costs.shape[1]]).first
         return JoinedFeatures(features, first)
 
-    def prompt(self, records: Any, example: int) -> np.ndarray:
+    def prompt(self, records: TableRecords, example: int) -> np.ndarray:
         """Returns the ids of the prompt."""
         raise NotImplementedError
 
-    def told(self, records: Any, example: int) -> tuple[str, str | None]:
+    def told(self, records: TableRecords, example: int) -> tuple[str, str | None]:
         """Returns the prompt as text, and the reference text if it is known."""
         raise NotImplementedError
 
-    def limits(self, records: Any) -> dict[str, Any]:
+    def limits(self, records: TableRecords) -> Limits:
         """Returns `max_new_tokens` and `eos_token_id` for generation."""
         return {"max_new_tokens": records.target_length, "eos_token_id": records.tokenizer.eos_id}
 
-    def write(self, write: Any, records: Any, examples: np.ndarray) -> dict[str, np.ndarray]:
+    def write(
+        self, write: Writer, records: TableRecords, examples: np.ndarray
+    ) -> dict[str, np.ndarray]:
         prompts = [self.prompt(records, int(i)) for i in examples]
         ids = write(prompts, width=records.length, num_beams=self.num_beams, **self.limits(records))
         return {
@@ -99,7 +110,7 @@ class WritingTask(TextObjective, Task):
         }
 
     def scores(
-        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Any
+        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Dataset
     ) -> dict[str, float]:
         references = [self.told(data.records, int(i))[1] for i in examples]
         known = [text for text in references if text is not None]
@@ -107,10 +118,10 @@ class WritingTask(TextObjective, Task):
             return {}
         return SCORES[self.scored_by](list(predictions["written"]), known)
 
-    def fit_baseline(self, data: Any) -> dict[str, Any]:
+    def fit_baseline(self, data: Dataset) -> Json:
         return {} if self.written_rows else super().fit_baseline(data)
 
-    def baseline(self, data: Any, fitted: dict[str, Any] | None) -> tuple[str, float] | None:
+    def baseline(self, data: Dataset, fitted: Json | None) -> tuple[str, float] | None:
         """Returns the score of copying the prompt; the unigram baseline if nothing is scored."""
         if not self.written_rows:
             return super().baseline(data, fitted)
@@ -122,13 +133,13 @@ class WritingTask(TextObjective, Task):
         )
         return "copying the source", values[self.headline.name]
 
-    def decode(self, predictions: Mapping[str, np.ndarray], records: Any) -> list[dict[str, Any]]:
+    def decode(self, predictions: Mapping[str, np.ndarray], records: TableRecords) -> list[Json]:
         """Returns for each row `prediction`, the generated text; None without an example."""
         by_row = dict(zip(records.row_of.tolist(), predictions["written"].tolist(), strict=True))
         return [{"prediction": by_row.get(i)} for i in range(len(records.rows))]
 
     def show_written(
-        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Any
+        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Dataset
     ) -> list[tuple[str, str]]:
         shown = []
         for example, text in zip(examples, predictions["written"], strict=True):
@@ -140,7 +151,7 @@ class WritingTask(TextObjective, Task):
             ]
         return shown
 
-    def show(self, records: Any, index: int) -> str:
+    def show(self, records: TableRecords, index: int) -> str:
         read, reference = self.told(records, index)
         return f"{_brief(read)!r} -> {_brief(reference or '')!r}"
 

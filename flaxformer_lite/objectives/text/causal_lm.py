@@ -5,13 +5,13 @@ section 3.1.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
 from flaxformer_lite.config.rules import NotNegative, OneOf, Probability
 from flaxformer_lite.objectives.packing import PACKINGS, Packing, windows
-from flaxformer_lite.objectives.rows import next_tokens
+from flaxformer_lite.objectives.rows import Example, TextRecords, Tokenizer, next_tokens
 from flaxformer_lite.objectives.text.text_objective import TextObjective
 
 Documents = Annotated[str, OneOf(("apart", "joined"))]
@@ -40,13 +40,13 @@ class CausalLm(TextObjective):
         offsets: np.ndarray,
         length: int,
         target_length: int,
-        tokenizer: Any,
+        tokenizer: Tokenizer,
         *,
         shift: float = 0.0,
     ) -> Packing:
         return windows(offsets, width=length + 1, stride=length, shift=shift)
 
-    def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
+    def make_example(self, records: TextRecords, index: int, rng: np.random.Generator) -> Example:
         """Returns inputs input_ids and, with documents apart, segment_ids, [T] int32.
 
         Targets are labels, [T] int32, and weights, [T] float32.

@@ -2,13 +2,13 @@
 
 import abc
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from flaxformer_lite.config.rules import ConfigError
 from flaxformer_lite.objectives.packing import PACKINGS, Packing, cut, share_rows
-from flaxformer_lite.objectives.rows import encoder_decoder
+from flaxformer_lite.objectives.rows import Example, TextRecords, Tokenizer, encoder_decoder
 from flaxformer_lite.objectives.text.text_objective import TextObjective
 
 SHORTEST = 2  # tokens of a piece: one to hide, one to keep
@@ -42,7 +42,7 @@ class Denoising(TextObjective):
 
     @abc.abstractmethod
     def corrupt(
-        self, tokens: np.ndarray, tokenizer: Any, rng: np.random.Generator
+        self, tokens: np.ndarray, tokenizer: Tokenizer, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
         """Corrupts a piece into input and target, int32, no longer than `corrupted` states."""
 
@@ -74,7 +74,7 @@ class Denoising(TextObjective):
         offsets: np.ndarray,
         length: int,
         target_length: int,
-        tokenizer: Any,
+        tokenizer: Tokenizer,
         *,
         shift: float = 0.0,
     ) -> Packing:
@@ -90,7 +90,7 @@ class Denoising(TextObjective):
         sizes = np.asarray([(0, 0), (0, 0), *map(self.corrupted, range(SHORTEST, capacity + 1))])
         return share_rows(plan, sizes[plan.length], (length, target_length))
 
-    def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
+    def make_example(self, records: TextRecords, index: int, rng: np.random.Generator) -> Example:
         """Returns inputs (decoder_)input_ids and (decoder_)segment_ids, [T] and [U] int32.
 
         Targets are labels and weights, [U].

@@ -6,9 +6,10 @@ Reference: Hinton et al. 2015, "Distilling the Knowledge in a Neural Network", s
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import flax
+import flax.linen as nn
 import jax
 import numpy as np
 
@@ -27,6 +28,7 @@ from flaxformer_lite.nn.functions.soft_targets import SoftTargets
 from flaxformer_lite.objectives.base import Metric
 from flaxformer_lite.objectives.companion import Companion
 from flaxformer_lite.objectives.packing import PACKINGS, Packing
+from flaxformer_lite.objectives.rows import Example, TextRecords, Tokenizer
 from flaxformer_lite.objectives.sums import LossSums, token_loss
 from flaxformer_lite.objectives.text.causal_lm import CausalLm
 from flaxformer_lite.objectives.text.masked_lm import MaskedLm
@@ -96,17 +98,20 @@ class Distillation(TextObjective):
         offsets: np.ndarray,
         length: int,
         target_length: int,
-        tokenizer: Any,
+        tokenizer: Tokenizer,
         *,
         shift: float = 0.0,
     ) -> Packing:
         return TASKS[self.task].pack(offsets, length, target_length, tokenizer, shift=shift)
 
-    def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
+    def make_example(self, records: TextRecords, index: int, rng: np.random.Generator) -> Example:
         """Builds the example of `task`."""
         return TASKS[self.task].make_example(records, index, rng)
 
-    def outputs(self, model: Any, inputs: Mapping[str, jax.Array], companion: Any = None) -> Taught:
+    def outputs(
+        self, model: nn.Module, inputs: Mapping[str, jax.Array], companion: nn.Module | None = None
+    ) -> Taught:
+        assert companion is not None, "an objective with a companion gets it"
         return Taught(
             *(super(Distillation, self).outputs(m, inputs).projection for m in (model, companion))
         )

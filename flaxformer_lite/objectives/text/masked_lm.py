@@ -10,17 +10,20 @@ section 3.1 (arXiv:1909.11942).
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
+import jax
 import numpy as np
 
 from flaxformer_lite.config.rules import ConfigError, NotNegative, OneOf, Probability, Share
+from flaxformer_lite.models.skeletons.outputs import Features
 from flaxformer_lite.nn.functions.losses import cross_entropy
 from flaxformer_lite.objectives.base import ACCURACY, Metric
 from flaxformer_lite.objectives.packing import PACKINGS, Packing, cut, share_rows
-from flaxformer_lite.objectives.rows import fill
+from flaxformer_lite.objectives.rows import Example, TextRecords, Tokenizer, fill
 from flaxformer_lite.objectives.sums import LossSums, token_loss
 from flaxformer_lite.objectives.text.text_objective import TextObjective
+from flaxformer_lite.types import Json
 
 Pairs = Annotated[str, OneOf(("none", "next_sentence", "sentence_order"))]
 Unit = Annotated[str, OneOf(("token", "whole_word"))]
@@ -66,7 +69,7 @@ class MaskedLm(TextObjective):
         return " --config.objective.pairs=none trains the masked-LM head alone."
 
     @classmethod
-    def of_published(cls, published: Mapping[str, Any], labels: tuple[str, ...]) -> Self:
+    def of_published(cls, published: Json, labels: tuple[str, ...]) -> Self:
         return cls(pairs="next_sentence" if published.get("head") == "pretraining" else "none")
 
     @property
@@ -92,7 +95,7 @@ class MaskedLm(TextObjective):
         offsets: np.ndarray,
         length: int,
         target_length: int,
-        tokenizer: Any,
+        tokenizer: Tokenizer,
         *,
         shift: float = 0.0,
     ) -> Packing:
@@ -106,7 +109,7 @@ class MaskedLm(TextObjective):
             return plan
         return share_rows(plan, plan.length[:, None].astype(np.int64) + marks, (length,))
 
-    def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
+    def make_example(self, records: TextRecords, index: int, rng: np.random.Generator) -> Example:
         """Builds an example, T = records.length, M = ceil(T * rate).
 
         inputs: input_ids, segment_ids [T], masked_positions [M], all int32; with pairs, one per
@@ -135,7 +138,7 @@ class MaskedLm(TextObjective):
         inputs |= {"input_ids": hidden, "masked_positions": positions}
         return {"inputs": inputs, "targets": {"labels": labels, "weights": weights, **pair}}
 
-    def loss(self, outputs: Any, targets: Mapping[str, Any], *, chunks: int) -> LossSums:
+    def loss(self, outputs: Features, targets: Mapping[str, jax.Array], *, chunks: int) -> LossSums:
         """Sums the loss of masked tokens and, with pairs, of the prediction about the pair.
 
         Each has its own weight.
@@ -143,6 +146,7 @@ class MaskedLm(TextObjective):
         tokens = token_loss(self, outputs, targets, chunks)
         if self.pairs == "none":
             return tokens
+        assert outputs.next_sentence_logits is not None, "of the head `pretraining`"
         labels = targets["next_sentence_label"]
         weights = targets["next_sentence_weight"]
         pairs = cross_entropy(outputs.next_sentence_logits, labels, weights)
@@ -153,7 +157,7 @@ class MaskedLm(TextObjective):
         )
 
     def _pair(
-        self, records: Any, index: int, rng: np.random.Generator
+        self, records: TextRecords, index: int, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray, int]:
         (piece,) = records.row(index)
         at = int(rng.integers(1, len(piece)))
@@ -169,7 +173,7 @@ class MaskedLm(TextObjective):
         return first, second, label
 
     def _mask(
-        self, ids: np.ndarray, real: np.ndarray, tokenizer: Any, rng: np.random.Generator
+        self, ids: np.ndarray, real: np.ndarray, tokenizer: Tokenizer, rng: np.random.Generator
     ) -> tuple:
         count = math.ceil(len(ids) * self.rate)
         candidates = np.flatnonzero(real & (ids != tokenizer.cls_id) & (ids != tokenizer.sep_id))

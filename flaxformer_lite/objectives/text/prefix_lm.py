@@ -7,13 +7,13 @@ Reference: Raffel et al. 2020, "Exploring the Limits of Transfer Learning", sect
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from flaxformer_lite.config.rules import NotNegative, Probability
 from flaxformer_lite.objectives.packing import PACKINGS
-from flaxformer_lite.objectives.rows import next_tokens
+from flaxformer_lite.objectives.rows import Example, TextRecords, next_tokens
 from flaxformer_lite.objectives.text.causal_lm import CausalLm
 from flaxformer_lite.objectives.text.text_objective import TextObjective
 
@@ -35,7 +35,7 @@ class PrefixLm(TextObjective):
 
     pack = CausalLm.pack
 
-    def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
+    def make_example(self, records: TextRecords, index: int, rng: np.random.Generator) -> Example:
         """Returns inputs input_ids, segment_ids, [T] int32, and prefix_mask, [T] bool.
 
         Targets are labels, [T] int32, and weights, [T].

@@ -9,9 +9,10 @@ Generators", sections 2 and 3.2 (arXiv:2003.10555).
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import flax
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,6 +23,7 @@ from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
 from flaxformer_lite.objectives.base import Metric, Objective, score
 from flaxformer_lite.objectives.companion import Companion
 from flaxformer_lite.objectives.packing import PACKINGS, Packing
+from flaxformer_lite.objectives.rows import Example, TextRecords, Tokenizer
 from flaxformer_lite.objectives.sums import LossSums, token_loss
 from flaxformer_lite.objectives.text.masked_lm import MaskedLm
 from flaxformer_lite.objectives.text.text_objective import TextObjective
@@ -84,16 +86,18 @@ class ReplacedTokens(Objective):
 
     def companion(self, model: ModelConfig) -> Companion:
         heads = max(1, round(model.num_heads * self.generator_size))
-        sizes: dict[str, Any] = {
-            "num_heads": heads,
-            "d_model": heads * max(1, round(model.d_model * self.generator_size / heads)),
-            "mlp_dim": max(1, round(model.mlp_dim * self.generator_size)),
-            "embedding_size": model.embedding_width,
-        }
-        generator = dataclasses.replace(model, head="masked_lm", adapter=None, **sizes)
+        generator = dataclasses.replace(
+            model,
+            head="masked_lm",
+            adapter=None,
+            num_heads=heads,
+            d_model=heads * max(1, round(model.d_model * self.generator_size / heads)),
+            mlp_dim=max(1, round(model.mlp_dim * self.generator_size)),
+            embedding_size=model.embedding_width,
+        )
         return Companion("generator", generator, shared=EMBEDDINGS)
 
-    def check(self, model: ModelConfig, records: Any) -> None:
+    def check(self, model: ModelConfig, records: TextRecords) -> None:
         if "discriminator" not in check_family(model).head_modules:
             raise ConfigError(
                 f"model.family={model.family!r}: its head 'pretraining' does not judge tokens;"
@@ -105,13 +109,13 @@ class ReplacedTokens(Objective):
         offsets: np.ndarray,
         length: int,
         target_length: int,
-        tokenizer: Any,
+        tokenizer: Tokenizer,
         *,
         shift: float = 0.0,
     ) -> Packing:
         return self._masking.pack(offsets, length, target_length, tokenizer, shift=shift)
 
-    def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
+    def make_example(self, records: TextRecords, index: int, rng: np.random.Generator) -> Example:
         """Builds an example, T = records.length, M = ceil(T * rate).
 
         inputs: input_ids, masked_ids, segment_ids [T], masked_positions [M], all int32; uniforms
@@ -133,11 +137,12 @@ class ReplacedTokens(Objective):
         }
 
     def outputs(
-        self, model: Any, inputs: Mapping[str, jax.Array], companion: Any = None
+        self, model: nn.Module, inputs: Mapping[str, jax.Array], companion: nn.Module | None = None
     ) -> Detection:
         ids_BT, positions_BM, segments_BT = (
             inputs[x] for x in ("input_ids", "masked_positions", "segment_ids")
         )
+        assert companion is not None, "an objective with a companion gets it"
         made = companion.features(
             inputs["masked_ids"], masked_positions=positions_BM, segment_ids=segments_BT
         )

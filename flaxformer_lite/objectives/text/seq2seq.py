@@ -4,13 +4,13 @@ Reference: Vaswani et al. 2017, "Attention Is All You Need", section 5 (arXiv:17
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from flaxformer_lite.config.rules import NotNegative, Probability
 from flaxformer_lite.objectives.packing import Packing, share_rows
-from flaxformer_lite.objectives.rows import encoder_decoder
+from flaxformer_lite.objectives.rows import Example, TextRecords, Tokenizer, encoder_decoder
 from flaxformer_lite.objectives.text.text_objective import TextObjective
 
 
@@ -32,7 +32,9 @@ class Seq2seq(TextObjective):
         """Returns the row lengths; the decoder's defaults to the encoder's."""
         return length, target_length or length
 
-    def pack(self, offsets: np.ndarray, length: int, target_length: int, tokenizer: Any) -> Packing:
+    def pack(
+        self, offsets: np.ndarray, length: int, target_length: int, tokenizer: Tokenizer
+    ) -> Packing:
         """Packs documents 2 i and 2 i + 1 as pairs, without end-of-text.
 
         Each row alternates sources and targets.
@@ -45,7 +47,7 @@ class Seq2seq(TextObjective):
         )
         return share_rows(plan, lengths.reshape(-1, 2) + 1, (length, target_length))
 
-    def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
+    def make_example(self, records: TextRecords, index: int, rng: np.random.Generator) -> Example:
         """Returns inputs (decoder_)input_ids and (decoder_)segment_ids, [T] and [U] int32.
 
         Targets are labels and weights, [U].

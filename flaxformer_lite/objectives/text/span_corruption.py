@@ -7,11 +7,12 @@ Reference: Raffel et al. 2020, "Exploring the Limits of Transfer Learning", sect
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
 from flaxformer_lite.config.rules import INT32, NotNegative, Probability, Range, Share
+from flaxformer_lite.objectives.rows import Tokenizer
 from flaxformer_lite.objectives.text.denoising import Denoising
 
 Span = Annotated[float, Range(1, INT32, "be at least one token")]
@@ -50,7 +51,7 @@ class SpanCorruption(Denoising):
         return self.noise(tokens)[1]
 
     def corrupt(
-        self, tokens: np.ndarray, tokenizer: Any, rng: np.random.Generator
+        self, tokens: np.ndarray, tokenizer: Tokenizer, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
         """Corrupts a piece into input and target, int32, of the lengths that `corrupted` gives.
 

@@ -9,12 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import jax
 import numpy as np
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.nn.functions.losses import pieces_of
-from flaxformer_lite.objectives.base import ACCURACY, Metric, Objective
+from flaxformer_lite.objectives.base import ACCURACY, Batch, Dataset, Metric, Objective
 from flaxformer_lite.objectives.sums import LossSums, token_loss
+from flaxformer_lite.types import Json
 
 COUNTED = 1 << 20  # labels counted for the unigram baseline, at most
 
@@ -38,10 +40,10 @@ class TextObjective(Objective):
     z_loss = 0.0  # not annotated, so not a field
     label_smoothing = 0.0
 
-    def loss(self, outputs: Any, targets: Mapping[str, Any], *, chunks: int) -> LossSums:
+    def loss(self, outputs: Any, targets: Mapping[str, jax.Array], *, chunks: int) -> LossSums:
         return token_loss(self, outputs, targets, chunks)
 
-    def held_out_metrics(self, metrics: dict[str, float], data: Any) -> dict[str, float]:
+    def held_out_metrics(self, metrics: dict[str, float], data: Dataset) -> dict[str, float]:
         """Adds perplexity, exp(nll), and bits_per_byte, nll / ln 2 / bytes per target."""
         metrics = metrics | {"perplexity": math.exp(min(metrics["nll"], 700.0))}
         size = bytes_per_target(data)
@@ -49,16 +51,16 @@ class TextObjective(Objective):
             metrics["bits_per_byte"] = metrics["nll"] / math.log(2) / size
         return metrics
 
-    def fit_baseline(self, data: Any) -> dict[str, Any]:
+    def fit_baseline(self, data: Dataset) -> Json:
         return {"counts": label_counts(data, "train").tolist()}
 
-    def baseline(self, data: Any, fitted: dict[str, Any] | None) -> tuple[str, float] | None:
+    def baseline(self, data: Dataset, fitted: Json | None) -> tuple[str, float] | None:
         if fitted is None:
             return None
         return "unigram baseline", unigram_loss(data, fitted["counts"])
 
     def transient_logits(
-        self, batch: Any, model: ModelConfig, rows: int, accumulate: int, chunks: int
+        self, batch: Batch, model: ModelConfig, rows: int, accumulate: int, chunks: int
     ) -> int:
         count, *shape = batch["targets"]["labels"].shape
         labels = math.prod(shape)
@@ -67,7 +69,7 @@ class TextObjective(Objective):
         return rows * -(-labels // pieces) * decoder.vocab_size
 
 
-def unigram_loss(data: Any, seen: Sequence[float]) -> float:
+def unigram_loss(data: Dataset, seen: Sequence[float]) -> float:
     """Returns the loss of the unigram model, in nats per held-out target.
 
     Its probabilities are the token counts in training plus one, normalized.
@@ -77,7 +79,7 @@ def unigram_loss(data: Any, seen: Sequence[float]) -> float:
     return float(-(held_out * np.log(counts / counts.sum())).sum() / held_out.sum())
 
 
-def bytes_per_target(data: Any) -> float:
+def bytes_per_target(data: Dataset) -> float:
     """Returns the mean number of UTF-8 bytes of text per held-out target; 0 if there is no text.
 
     Special tokens have none.
@@ -88,7 +90,7 @@ def bytes_per_target(data: Any) -> float:
 
 
 @functools.lru_cache(maxsize=4)
-def label_counts(data: Any, split: str) -> np.ndarray:
+def label_counts(data: Dataset, split: str) -> np.ndarray:
     """Counts the labels in a sample of a split, by their weights, float64 [V]."""
     counts = np.zeros(data.vocab_size)
     seen = 0

@@ -7,11 +7,11 @@ Reference: Tay et al. 2022, "UL2: Unifying Language Learning Paradigms", section
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from flaxformer_lite.config.rules import INT32, NotNegative, Probability
+from flaxformer_lite.objectives.rows import Tokenizer
 from flaxformer_lite.objectives.text.denoising import Denoising
 from flaxformer_lite.objectives.text.span_corruption import SpanCorruption
 
@@ -58,7 +58,7 @@ class Ul2(Denoising):
         )
 
     def corrupt(
-        self, tokens: np.ndarray, tokenizer: Any, rng: np.random.Generator
+        self, tokens: np.ndarray, tokenizer: Tokenizer, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
         mode, denoiser = DENOISERS[rng.integers(len(DENOISERS))]
         source, target = denoiser.corrupt(tokens, tokenizer, rng)

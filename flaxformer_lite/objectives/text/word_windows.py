@@ -4,7 +4,7 @@ import abc
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -12,10 +12,12 @@ import numpy as np
 
 from flaxformer_lite.config.rules import ConfigError, NotNegative, Size
 from flaxformer_lite.nn.functions.tables import take_rows
-from flaxformer_lite.objectives.base import Metric, Objective
+from flaxformer_lite.objectives.base import Dataset, Metric, Objective
 from flaxformer_lite.objectives.packing import Packing, windows
-from flaxformer_lite.objectives.sums import TOKENS, LossSums, by_source
+from flaxformer_lite.objectives.rows import CountedRecords, Example, TextRecords, Tokenizer
+from flaxformer_lite.objectives.sums import TOKENS, LossSums, Projected, by_source
 from flaxformer_lite.objectives.text.text_objective import label_counts
+from flaxformer_lite.types import Json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +44,9 @@ class WordWindows(Objective):
     skeletons: ClassVar[tuple[str, ...]] = ("embedding",)
     shown: ClassVar[tuple[Metric, ...]] = (Metric("loss", unit="nats per word and its noise"),)
 
-    def pack(self, offsets: np.ndarray, length: int, target_length: int, tokenizer: Any) -> Packing:
+    def pack(
+        self, offsets: np.ndarray, length: int, target_length: int, tokenizer: Tokenizer
+    ) -> Packing:
         return windows(offsets, width=length, stride=length)
 
     @abc.abstractmethod
@@ -60,7 +64,9 @@ class WordWindows(Objective):
           contexts_BTS: 1.0 where the word at s is around that at t.
         """
 
-    def loss(self, outputs: Any, targets: Mapping[str, jax.Array], *, chunks: int) -> LossSums:
+    def loss(
+        self, outputs: Projected, targets: Mapping[str, jax.Array], *, chunks: int
+    ) -> LossSums:
         words_BT = targets["labels"]
         noise_BN = targets["noise"]
         x_BTD, true_BTS = self.predictions_of(outputs.projection.x, contexts(targets))
@@ -80,7 +86,7 @@ class WordWindows(Objective):
             {TOKENS: true.sum() + false.sum()}, {TOKENS: targets["weights"].sum()}, losses
         )
 
-    def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
+    def make_example(self, records: TextRecords, index: int, rng: np.random.Generator) -> Example:
         """Builds an example, T = records.length, N = draws.
 
         inputs: input_ids [T] int32, padded behind the words that stay.
@@ -116,10 +122,10 @@ class WordWindows(Objective):
             "targets": targets | {"weights": weights.astype(np.float32)},
         }
 
-    def fit_baseline(self, data: Any) -> dict[str, Any]:
+    def fit_baseline(self, data: Dataset) -> Json:
         return {"counts": label_counts(data, "train").tolist()}
 
-    def baseline(self, data: Any, fitted: dict[str, Any] | None) -> tuple[str, float] | None:
+    def baseline(self, data: Dataset, fitted: Json | None) -> tuple[str, float] | None:
         """Returns the loss of the best score that depends on the true word only.
 
         That score is log p(w) - log(K q(w)) with noise q.
@@ -137,13 +143,15 @@ class WordWindows(Objective):
         return "word frequencies", float(true + self.negatives * false)
 
 
-def _whole(records: Any) -> Any:
+def _whole(records: TextRecords) -> CountedRecords:
     """Returns the records whose words are counted; in a mixture, those of all sources."""
     return records if records.whole is None else records.whole
 
 
 @functools.lru_cache(maxsize=8)
-def _chances(records: Any, subsample: float, power: float) -> tuple[np.ndarray, np.ndarray]:
+def _chances(
+    records: CountedRecords, subsample: float, power: float
+) -> tuple[np.ndarray, np.ndarray]:
     """Returns each word's probability of being kept, and the cumulative noise, [V]."""
     counts = np.zeros(len(records.counts))
     ordinary = records.tokenizer.ordinary_ids
