@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+from jax.extend.core import Jaxpr
 
 # Dense bfloat16 FLOP/s of one chip, by jax's `device_kind`, from the makers' data sheets.
 PEAKS = {
@@ -32,7 +33,7 @@ def peak(device: jax.Device) -> float | None:
     return PEAKS.get(kind)
 
 
-def count(function: Callable, *args: Any) -> int:
+def count(function: Callable, *args: object) -> int:
     """Counts the FLOPs of a function's matrix products and convolutions, two per multiply-add.
 
     Scanned bodies count once for each iteration, which the compiler's own cost analysis misses.
@@ -44,7 +45,7 @@ def count(function: Callable, *args: Any) -> int:
     return _walk(jax.make_jaxpr(function)(*args).jaxpr)
 
 
-def per_step(forward: Callable, *args: Any) -> int:
+def per_step(forward: Callable, *args: object) -> int:
     """Counts the model FLOPs of a training step, without recomputation.
 
     These are the forward pass, and twice as many for the backward pass.
@@ -52,7 +53,7 @@ def per_step(forward: Callable, *args: Any) -> int:
     return 3 * count(forward, *args)
 
 
-def _walk(jaxpr: Any) -> int:
+def _walk(jaxpr: Jaxpr) -> int:
     return sum(_equation(eqn) for eqn in jaxpr.eqns)
 
 

@@ -14,7 +14,7 @@ import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -120,7 +120,7 @@ class Collective(NamedTuple):
 
 def parse(text: str) -> Module:
     """Parses the computations of a program's text."""
-    computations: dict[str, Any] = {}
+    computations: dict[str, list[Op]] = {}
     entry = ""
     current = None
     for line in text.splitlines():
@@ -146,7 +146,7 @@ def collectives(module: Module) -> list[Collective]:
     found = []
     seen = set()
     beside: dict[tuple[str, str], list[Op]] = collections.defaultdict(list)
-    outer: Any = None
+    outer: Op | None = None
     for visit in visits(module):
         outer = outer if visit.inside else visit.op
         kind = visit.op.kind.removesuffix("-start")
@@ -154,7 +154,7 @@ def collectives(module: Module) -> list[Collective]:
             continue
         channel = _CHANNEL.search(visit.op.rest)
         carried = beside[visit.scope, channel[1] if channel else visit.op.name]
-        if visit.inside.startswith(CARRYING):
+        if visit.inside.startswith(CARRYING) and outer is not None:
             carried.append(outer)
         key: tuple[str, ...] = (visit.scope, visit.op.name)
         if channel and visit.inside:

@@ -7,9 +7,11 @@ for each stream; a CPU's operations are among the other events of the host's thr
 import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+
+from jax.profiler import ProfileData, ProfileEvent
 
 from flaxformer_lite.analysis import hlo, parts
+from flaxformer_lite.types import Json
 
 CONTAINERS = ("while", "conditional", "call")  # the operations in them have their own events
 LARGEST = 15  # most rows of a table
@@ -41,7 +43,7 @@ def operations(text: str) -> dict[str, hlo.Op]:
     }
 
 
-def rows(data: Any, program: str = "") -> tuple[list[Row], int]:
+def rows(data: ProfileData, program: str = "") -> tuple[list[Row], int]:
     """Returns the operations of a trace, the slowest first, and the number of devices.
 
     Args:
@@ -143,7 +145,7 @@ def _largest(by_name: Mapping[str, Row]) -> list[Row]:
     return sorted(by_name.values(), key=lambda row: -row.seconds)
 
 
-def _events(data: Any) -> Iterator[tuple[str, Any, str, dict[str, Any]]]:
+def _events(data: ProfileData) -> Iterator[tuple[str, ProfileEvent, str, Json]]:
     """Yields (plane, event, operation, stats) of every operation."""
     planes = list(data.planes)
     devices = [plane for plane in planes if re.match(r"/device:[TG]PU:\d", plane.name)]

@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Any
 
+import flax.linen as nn
+
 from flaxformer_lite import registry, versions
 from flaxformer_lite.config import ConfigError, ModelConfig, check_family
 
@@ -10,7 +12,9 @@ from flaxformer_lite.config import ConfigError, ModelConfig, check_family
 SHARED = ("parameter_shapes", "presets", "rope_fields", "weight_map")
 
 
-def build_model(family: str | ModelConfig, preset: str | None = None, /, **overrides: Any) -> Any:
+def build_model(
+    family: str | ModelConfig, preset: str | None = None, /, **overrides: Any
+) -> nn.Module:
     """Builds the linen module for a config, or for a preset of a family.
 
         >>> model = build_model("gpt2", "tiny", vocab_size=100)

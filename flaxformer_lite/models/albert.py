@@ -4,13 +4,20 @@ Reference: Lan et al., "ALBERT: A Lite BERT for Self-supervised Learning of Lang
 Representations" (2020), section 3.
 """
 
-from typing import Any
-
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.models import bert
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
-from flaxformer_lite.models.weight_map import Fields, Published, heads, projections, rows, within
+from flaxformer_lite.models.weight_map import (
+    Fields,
+    ModelFields,
+    Published,
+    heads,
+    projections,
+    rows,
+    within,
+)
+from flaxformer_lite.types import Json
 
 __all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
 
@@ -46,7 +53,7 @@ def config(preset: str = "base", **overrides) -> ModelConfig:
     return build("albert", BASE, PRESETS, preset, **{"share_layers": (0,) * layers, **overrides})
 
 
-def read(fields: Fields) -> dict[str, Any]:
+def read(fields: Fields) -> ModelFields:
     """Reads the groups of shared layers.
 
     Steps are divided among groups, and each step runs all layers of its group in turn. With as many
@@ -79,7 +86,7 @@ def inner_layers(cfg: ModelConfig) -> int:
     return order.index(0, 1) if 0 in order[1:] else len(order)
 
 
-def write(cfg: ModelConfig) -> dict[str, Any]:
+def write(cfg: ModelConfig) -> Json:
     inner = inner_layers(cfg)
     sets = len(set(cfg.share_layers)) or cfg.encoder_layers
     return {

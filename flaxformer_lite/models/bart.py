@@ -6,7 +6,6 @@ Reference: Lewis et al., "BART: Denoising Sequence-to-Sequence Pre-training" (20
 """
 
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +17,7 @@ from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel
 from flaxformer_lite.models.weight_map import (
     Fields,
     Head,
+    ModelFields,
     Published,
     Row,
     projections,
@@ -25,6 +25,7 @@ from flaxformer_lite.models.weight_map import (
     within,
 )
 from flaxformer_lite.nn.positions.learned import Learned
+from flaxformer_lite.types import Json
 
 BASE = dict(
     vocab_size=50265,
@@ -136,7 +137,7 @@ def heads(name: str, **classifiers: tuple[Row, ...]) -> dict[str, Head]:
     )
 
 
-def read(fields: Fields) -> dict[str, Any]:
+def read(fields: Fields) -> ModelFields:
     """Reads the sizes of the decoder that differ from the encoder's."""
     heads = fields.get("encoder_attention_heads", 16)
     mlp_dim = fields.get("encoder_ffn_dim", 4096)
@@ -150,7 +151,7 @@ def read(fields: Fields) -> dict[str, Any]:
     }
 
 
-def write(cfg: ModelConfig) -> dict[str, Any]:
+def write(cfg: ModelConfig) -> Json:
     return {
         "decoder_attention_heads": cfg.of_decoder.num_heads,
         "decoder_ffn_dim": cfg.of_decoder.mlp_dim,

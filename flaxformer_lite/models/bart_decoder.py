@@ -6,7 +6,6 @@ here it is not read, and files are written with zeros in its place.
 
 import dataclasses
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -14,7 +13,8 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models import bart
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
-from flaxformer_lite.models.weight_map import Fields, heads, rows, within
+from flaxformer_lite.models.weight_map import Fields, ModelFields, heads, rows, within
+from flaxformer_lite.types import Json
 
 BASE = {
     name: value for name, value in bart.BASE.items() if name != "decoder_start_token_id"
@@ -82,11 +82,11 @@ FIELDS = dict(
 ENCODER = ("encoder_layers", "encoder_attention_heads", "encoder_ffn_dim")
 
 
-def read(fields: Fields) -> dict[str, Any]:
+def read(fields: Fields) -> ModelFields:
     return {"embed_power": 0.5 if fields.get("scale_embedding", False) else 0.0}
 
 
-def write(cfg: ModelConfig) -> dict[str, Any]:
+def write(cfg: ModelConfig) -> Json:
     """Writes sizes of an encoder too, as transformers' caches take their number of layers from
     it."""
     return {

@@ -5,14 +5,21 @@ Reference: Devlin, Chang, Lee, Toutanova, "BERT: Pre-training of Deep Bidirectio
 """
 
 from functools import partial
-from typing import Any
 
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
-from flaxformer_lite.models.weight_map import Head, Published, heads, projections, rows, within
+from flaxformer_lite.models.weight_map import (
+    Head,
+    ModelFields,
+    Published,
+    heads,
+    projections,
+    rows,
+    within,
+)
 from flaxformer_lite.nn.positions.learned import Learned
 
-BASE: dict[str, Any] = dict(
+BASE: ModelFields = dict(
     vocab_size=30522,
     max_length=512,
     type_vocab_size=2,

@@ -5,12 +5,11 @@ Reference: BigScience Workshop, "BLOOM: A 176B-Parameter Open-Access Multilingua
 """
 
 from functools import partial
-from typing import Any
 
 from flaxformer_lite.models import gpt2
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
-from flaxformer_lite.models.weight_map import Fields, Published, heads, rows, within
+from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, heads, rows, within
 from flaxformer_lite.nn.positions.alibi import Alibi
 
 BASE = dict(
@@ -53,7 +52,7 @@ BODY = (
 )
 
 
-def read(fields: Fields) -> dict[str, Any]:
+def read(fields: Fields) -> ModelFields:
     """Reads the sizes, which have two names each; published configs use one or the other."""
     width = fields.get("n_embed", fields.get("hidden_size", 64))
     return {

@@ -7,13 +7,12 @@ Reference: Gemma Team, "Gemma: Open Models Based on Gemini Research and Technolo
 """
 
 from functools import partial
-from typing import Any
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models import llama
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
-from flaxformer_lite.models.weight_map import Fields, Head, Published
+from flaxformer_lite.models.weight_map import Fields, Head, ModelFields, Published
 
 BASE = llama.BASE | dict(
     vocab_size=256000,
@@ -40,7 +39,7 @@ class Model(DecoderModel):
     heads = ("lm", "sequence_classification", "token_classification", "none")
 
 
-def read(fields: Fields) -> dict[str, Any]:
+def read(fields: Fields) -> ModelFields:
     """Reads the activation.
 
     `gelu` has always meant the tanh form in Gemma, and `hidden_activation` is ignored.

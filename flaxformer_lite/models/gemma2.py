@@ -7,19 +7,20 @@ Reference: Gemma Team, "Gemma 2: Improving Open Language Models at a Practical S
 """
 
 from functools import partial
-from typing import Any
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models import gemma, llama
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import (
     Fields,
+    ModelFields,
     Published,
     layer_types,
     read_windows,
     rows,
     within,
 )
+from flaxformer_lite.types import Json
 
 BASE = gemma.BASE | dict(
     norm_at=("in", "branch", "final"),
@@ -65,7 +66,7 @@ FIELDS = {k: v for k, v in llama.FIELDS.items() if k != "hidden_act"} | {
 }
 
 
-def read(fields: Fields) -> dict[str, Any]:
+def read(fields: Fields) -> ModelFields:
     """Reads windows and caps: every other layer slides, from the first on.
 
     Null means no cap; an absent field means the default.
@@ -80,7 +81,7 @@ def read(fields: Fields) -> dict[str, Any]:
     }
 
 
-def write(cfg: ModelConfig) -> dict[str, Any]:
+def write(cfg: ModelConfig) -> Json:
     scalar = cfg.scale**-2
     query_scalar = round(scalar) if round(scalar) ** -0.5 == cfg.scale else scalar
     return (

@@ -10,7 +10,6 @@ Mesh-Tensorflow" (2021).
 """
 
 from functools import partial
-from typing import Any
 
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.files.read import brief
@@ -18,6 +17,7 @@ from flaxformer_lite.models import gpt2
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import (
     Fields,
+    ModelFields,
     Published,
     heads,
     projections,
@@ -25,6 +25,7 @@ from flaxformer_lite.models.weight_map import (
     rows,
     within,
 )
+from flaxformer_lite.types import Json
 
 BASE = gpt2.BASE | dict(
     max_length=2048,
@@ -53,7 +54,7 @@ LAYER = within(
 BODY = gpt2.ENDS + within("h.{i}", "decoder/layer_{i}", LAYER)
 
 
-def read(fields: Fields) -> dict[str, Any]:
+def read(fields: Fields) -> ModelFields:
     """Reads the windows from `attention_types`, [[pattern, times] ...].
 
     `attention_layers` only spells it out.
@@ -78,7 +79,7 @@ def read(fields: Fields) -> dict[str, Any]:
     }
 
 
-def write(cfg: ModelConfig) -> dict[str, Any]:
+def write(cfg: ModelConfig) -> Json:
     kinds = [
         "local" if cfg.windows[i % len(cfg.windows)] else "global"
         for i in range(cfg.decoder_layers)

@@ -7,15 +7,15 @@ section 2.
 """
 
 from functools import partial
-from typing import Any
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models import gpt2, llama
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
-from flaxformer_lite.models.weight_map import Fields, Published, heads, rows, within
+from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, heads, rows, within
 from flaxformer_lite.nn.positions.rope import Rope
+from flaxformer_lite.types import Json
 
 BASE = dict(
     vocab_size=50432,
@@ -49,7 +49,7 @@ BODY = (
 )
 
 
-def read(fields: Fields) -> dict[str, Any]:
+def read(fields: Fields) -> ModelFields:
     rope = read_rope(fields, base="rotary_emb_base", fraction="rotary_pct", default_fraction=0.25)
     return {
         "position": rope,
@@ -62,7 +62,7 @@ def read(fields: Fields) -> dict[str, Any]:
     }
 
 
-def write(cfg: ModelConfig) -> dict[str, Any]:
+def write(cfg: ModelConfig) -> Json:
     rope = write_rope(cfg.position)
     return rope | {
         "rotary_emb_base": rope.pop("rope_theta"),

@@ -5,12 +5,19 @@ Reference: Wang and Komatsuzaki, "GPT-J-6B: A 6 Billion Parameter Autoregressive
 """
 
 from functools import partial
-from typing import Any
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.models import bert, gpt2
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import Fields, Published, heads, projections, rows, within
+from flaxformer_lite.models.weight_map import (
+    Fields,
+    ModelFields,
+    Published,
+    heads,
+    projections,
+    rows,
+    within,
+)
 from flaxformer_lite.nn.positions.rope import Rope
 
 BASE = gpt2.BASE | dict(
@@ -41,7 +48,7 @@ class Model(gpt2.Model):
     heads = ("lm", "sequence_classification", "question_answering", "none")
 
 
-def read(fields: Fields) -> dict[str, Any]:
+def read(fields: Fields) -> ModelFields:
     width = fields.get("n_embd", 4096)
     heads = fields.get("n_head", 16)
     turning = fields.nullable("rotary_dim", 64)

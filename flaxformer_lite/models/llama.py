@@ -5,15 +5,23 @@ et al., "The Llama 3 Herd of Models" (2024), section 3.2.
 """
 
 from functools import partial
-from typing import Any
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models import bert, gpt2, weight_map
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
-from flaxformer_lite.models.weight_map import Fields, Head, Published, projections, rows, within
+from flaxformer_lite.models.weight_map import (
+    Fields,
+    Head,
+    ModelFields,
+    Published,
+    projections,
+    rows,
+    within,
+)
 from flaxformer_lite.nn.positions.rope import Rope
+from flaxformer_lite.types import Json
 
 BASE = dict(
     vocab_size=32000,
@@ -99,7 +107,7 @@ def heads(
     return weight_map.heads(name, **chosen)
 
 
-def read_heads(fields: Fields, kv_heads: int = 0, head_dim: int = 0) -> dict[str, Any]:
+def read_heads(fields: Fields, kv_heads: int = 0, head_dim: int = 0) -> ModelFields:
     """Reads the number of key and value heads and their width, with a family's defaults.
 
     0 derives them. An absent norm epsilon is 1e-6, not the preset's value.
@@ -112,7 +120,7 @@ def read_heads(fields: Fields, kv_heads: int = 0, head_dim: int = 0) -> dict[str
     }
 
 
-def write_heads(cfg: ModelConfig) -> dict[str, Any]:
+def write_heads(cfg: ModelConfig) -> Json:
     return {
         "num_key_value_heads": cfg.kv_heads,
         "head_dim": cfg.head_width,
@@ -120,14 +128,14 @@ def write_heads(cfg: ModelConfig) -> dict[str, Any]:
     }
 
 
-def read(fields: Fields) -> dict[str, Any]:
+def read(fields: Fields) -> ModelFields:
     attention = ("query", "key", "value", "out") if fields.get("attention_bias", False) else ()
     return read_heads(fields) | {
         "bias_at": attention + (("mlp",) if fields.get("mlp_bias", False) else ())
     }
 
 
-def write(cfg: ModelConfig) -> dict[str, Any]:
+def write(cfg: ModelConfig) -> Json:
     return write_heads(cfg) | {
         "attention_bias": "query" in cfg.bias_at,
         "mlp_bias": "mlp" in cfg.bias_at,

@@ -6,14 +6,14 @@ Tiedemann and Thottingal, "OPUS-MT" (2020).
 
 import dataclasses
 from functools import partial
-from typing import Any
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models import bart
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel
-from flaxformer_lite.models.weight_map import Fields, Head
+from flaxformer_lite.models.weight_map import Fields, Head, ModelFields
 from flaxformer_lite.nn.positions.sinusoidal import Sinusoidal
+from flaxformer_lite.types import Json
 
 BASE = bart.BASE | dict(
     vocab_size=58101,
@@ -37,7 +37,7 @@ class Model(EncoderDecoderModel):
     trained_bias = False
 
 
-def read(fields: Fields) -> dict[str, Any]:
+def read(fields: Fields) -> ModelFields:
     """Reads the decoder's vocabulary: some language pairs have one for each side."""
     shared = fields.get("share_encoder_decoder_embeddings", True)
     decoder_vocab_size = fields.get("decoder_vocab_size", fields.get("vocab_size", 58101))
@@ -47,7 +47,7 @@ def read(fields: Fields) -> dict[str, Any]:
     }
 
 
-def write(cfg: ModelConfig) -> dict[str, Any]:
+def write(cfg: ModelConfig) -> Json:
     decoder_vocab = {"decoder_vocab_size": cfg.decoder_vocab_size} if cfg.decoder_vocab_size else {}
     # Always written, as transformers' default lies outside most vocabularies.
     start = cfg.decoder_start_token_id

@@ -2,12 +2,11 @@
 
 import dataclasses
 from functools import partial
-from typing import Any
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.models import bart_decoder, marian, pegasus_decoder
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import Fields, heads
+from flaxformer_lite.models.weight_map import Fields, ModelFields, heads
 
 BASE = bart_decoder.BASE | dict(
     vocab_size=58101,
@@ -27,7 +26,7 @@ config = partial(build, "marian_decoder", BASE, PRESETS, "base")
 Model = bart_decoder.Model
 
 
-def read(fields: Fields) -> dict[str, Any]:
+def read(fields: Fields) -> ModelFields:
     vocab_size = fields.get("vocab_size", 58101)
     decoder_vocab_size = fields.get("decoder_vocab_size", vocab_size)
     if decoder_vocab_size != vocab_size:

@@ -4,12 +4,12 @@ Reference: Jiang et al., "Mistral 7B" (2023), section 2.
 """
 
 from functools import partial
-from typing import Any
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models import llama
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import Fields, Published
+from flaxformer_lite.models.weight_map import Fields, ModelFields, Published
+from flaxformer_lite.types import Json
 
 BASE = llama.BASE | dict(max_length=32768, windows=(4096,))
 PRESETS = {  # table 1
@@ -22,13 +22,13 @@ config = partial(build, "mistral", BASE, PRESETS, "7b")
 Model = llama.Model
 
 
-def read(fields: Fields) -> dict[str, Any]:
+def read(fields: Fields) -> ModelFields:
     return llama.read_heads(fields, kv_heads=8) | {
         "windows": (fields.nullable("sliding_window", 4096),)
     }
 
 
-def write(cfg: ModelConfig) -> dict[str, Any]:
+def write(cfg: ModelConfig) -> Json:
     return llama.write_heads(cfg) | {"sliding_window": cfg.windows[0] or None}
 
 

@@ -15,9 +15,18 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models import bert, gpt2
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
-from flaxformer_lite.models.weight_map import Fields, Published, heads, projections, rows, within
+from flaxformer_lite.models.weight_map import (
+    Fields,
+    ModelFields,
+    Published,
+    heads,
+    projections,
+    rows,
+    within,
+)
 from flaxformer_lite.nn.modules.einsum import Einsum
 from flaxformer_lite.nn.positions.learned import Learned
+from flaxformer_lite.types import Json
 
 BASE = dict(
     vocab_size=50272,
@@ -106,7 +115,7 @@ def names(cfg: ModelConfig) -> tuple:
     return within("decoder", "", ends + within("layers.{i}", "decoder/layer_{i}", LAYER + norms))
 
 
-def read(fields: Fields) -> dict[str, Any]:
+def read(fields: Fields) -> ModelFields:
     width = fields.get("word_embed_proj_dim", 0)
     hidden = fields.get("hidden_size", 768)
     before = fields.get("do_layer_norm_before", True)
@@ -117,7 +126,7 @@ def read(fields: Fields) -> dict[str, Any]:
     }
 
 
-def write(cfg: ModelConfig) -> dict[str, Any]:
+def write(cfg: ModelConfig) -> Json:
     return {
         "word_embed_proj_dim": cfg.embedding_width,
         "do_layer_norm_before": "in" in cfg.norm_at,

@@ -3,6 +3,7 @@
 import functools
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from flax.traverse_util import flatten_dict
@@ -10,12 +11,14 @@ from flax.traverse_util import flatten_dict
 from flaxformer_lite.config import ModelConfig
 
 
-def flat_init(model: Any, key: jax.Array, inputs: dict[str, jax.Array]) -> dict[str, jax.Array]:
+def flat_init(
+    model: nn.Module, key: jax.Array, inputs: dict[str, Any]
+) -> dict[str, jax.Array]:
     """Initializes a model; returns its parameters by path."""
     return flatten_dict(model.init(key, **inputs)["params"], sep="/")
 
 
-def parameter_shapes(model: Any) -> dict[str, jax.ShapeDtypeStruct]:
+def parameter_shapes(model: nn.Module) -> dict[str, jax.ShapeDtypeStruct]:
     """Returns the shapes and dtypes of a model's parameters by path, without computing them."""
     kind: Any = type(model)
     return _shapes(kind, model.cfg)

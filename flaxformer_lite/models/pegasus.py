@@ -8,7 +8,6 @@ Summarization" (2020).
 
 import dataclasses
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -16,8 +15,9 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models import bart
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel
-from flaxformer_lite.models.weight_map import Fields
+from flaxformer_lite.models.weight_map import Fields, ModelFields
 from flaxformer_lite.nn.positions.sinusoidal import Sinusoidal
+from flaxformer_lite.types import Json
 
 BASE = bart.BASE | dict(
     vocab_size=96103,
@@ -56,12 +56,12 @@ def sinusoids(cfg: ModelConfig) -> dict[str, np.ndarray]:
 START = 0  # what the decoder reads first if the config names nothing
 
 
-def read(fields: Fields) -> dict[str, Any]:
+def read(fields: Fields) -> ModelFields:
     start = fields.get("decoder_start_token_id", START)
     return bart.read(fields) | {"decoder_start_token_id": start}
 
 
-def write(cfg: ModelConfig) -> dict[str, Any]:
+def write(cfg: ModelConfig) -> Json:
     start = cfg.decoder_start_token_id
     return bart.write(cfg) | {
         "decoder_start_token_id": cfg.pad_token_id if start is None else start

@@ -9,7 +9,7 @@ from flaxformer_lite.registry import nearest
 
 def build(
     family: str,
-    base: Mapping[str, Any],
+    base: Mapping[str, object],
     presets: Mapping[str, Any],
     default: str,
     /,

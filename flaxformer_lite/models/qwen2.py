@@ -4,13 +4,19 @@ Reference: Yang et al., "Qwen2 Technical Report" (2024), section 2.2.
 """
 
 from functools import partial
-from typing import Any
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models import llama
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import Fields, Published, layer_types, read_windows
+from flaxformer_lite.models.weight_map import (
+    Fields,
+    ModelFields,
+    Published,
+    layer_types,
+    read_windows,
+)
 from flaxformer_lite.nn.positions.rope import Rope
+from flaxformer_lite.types import Json
 
 BASE = llama.BASE | dict(
     vocab_size=151936,
@@ -43,7 +49,7 @@ config = partial(build, "qwen2", BASE, PRESETS, "7b")
 Model = llama.Model
 
 
-def read_attention(fields: Fields, kv_heads: int, head_dim: int = 0) -> dict[str, Any]:
+def read_attention(fields: Fields, kv_heads: int, head_dim: int = 0) -> ModelFields:
     """Reads heads and windows: if windows are on, the layers from `max_window_layers` on slide."""
     layers = fields.get("num_hidden_layers", 32)
     first = fields.get("max_window_layers", 28)
@@ -53,7 +59,7 @@ def read_attention(fields: Fields, kv_heads: int, head_dim: int = 0) -> dict[str
     return llama.read_heads(fields, kv_heads, head_dim) | {"windows": windows}
 
 
-def write_attention(cfg: ModelConfig) -> dict[str, Any]:
+def write_attention(cfg: ModelConfig) -> Json:
     fields = llama.write_heads(cfg) | {"use_sliding_window": any(cfg.windows)}
     if any(cfg.windows):
         fields["sliding_window"] = max(cfg.windows)

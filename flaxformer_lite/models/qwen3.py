@@ -6,11 +6,10 @@ Reference: Yang et al., "Qwen3 Technical Report" (2025), section 2.
 """
 
 from functools import partial
-from typing import Any
 
 from flaxformer_lite.models import llama, qwen2
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import Fields, Published, rows, within
+from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, rows, within
 
 BASE = qwen2.BASE | dict(bias_at=(), qk_norm="rms", head_dim=128, max_length=40960)
 PRESETS = {  # table 1
@@ -35,7 +34,7 @@ QK_NORMS = rows(
 BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", llama.LAYER + QK_NORMS)
 
 
-def read(fields: Fields) -> dict[str, Any]:
+def read(fields: Fields) -> ModelFields:
     biased = ("query", "key", "value", "out") if fields.get("attention_bias", False) else ()
     return qwen2.read_attention(fields, kv_heads=32, head_dim=128) | {"bias_at": biased}
 

@@ -5,7 +5,6 @@ section 3.
 """
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -13,8 +12,9 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models import bert, roberta
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
-from flaxformer_lite.models.weight_map import Fields, Published, heads, rows
+from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, heads, rows
 from flaxformer_lite.nn.positions.rope import Rope
+from flaxformer_lite.types import Json
 
 BASE = bert.BASE | dict(
     vocab_size=50000,
@@ -51,11 +51,11 @@ class Model(EncoderModel):
         )
 
 
-def read(fields: Fields) -> dict[str, Any]:
+def read(fields: Fields) -> ModelFields:
     return {"position": Rope(layout="interleaved", values=fields.get("rotary_value", False))}
 
 
-def write(cfg: ModelConfig) -> dict[str, Any]:
+def write(cfg: ModelConfig) -> Json:
     return {
         "rotary_value": getattr(cfg.position, "values", False),
         "embedding_size": cfg.embedding_width,

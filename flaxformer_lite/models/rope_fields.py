@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.models.weight_map import Fields
+from flaxformer_lite.models.weight_map import Fields, ModelFields
 from flaxformer_lite.nn.positions.rope import Rope
+from flaxformer_lite.types import Json
 
 # rope_type: (required fields of Rope, optional fields); our scaling has the same name, or "none"
 # for "default"
@@ -135,7 +136,7 @@ def _options(kind: str, inner: Fields, where: str) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _lengths(kind: str, inner: Fields, fields: Fields) -> dict[str, Any]:
+def _lengths(kind: str, inner: Fields, fields: Fields) -> ModelFields:
     """Reads the original length, and derives a missing factor.
 
     The factor is the longest length divided by the original one.
@@ -180,7 +181,7 @@ def read_rope_of(fields: Fields, layer_type: str, base: float, *, scaled: bool =
     return read_rope(Fields(shared | {"rope_parameters": own}))
 
 
-def write_ropes(ropes: Mapping[str, Rope]) -> dict[str, Any]:
+def write_ropes(ropes: Mapping[str, Rope]) -> Json:
     """Writes `rope_parameters` by type of layer."""
     nested = {}
     for layer_type, rope in ropes.items():
@@ -190,7 +191,7 @@ def write_ropes(ropes: Mapping[str, Rope]) -> dict[str, Any]:
     return {"rope_parameters": nested}
 
 
-def write_rope(rope: Rope, *, fraction: str = "") -> dict[str, Any]:
+def write_rope(rope: Rope, *, fraction: str = "") -> Json:
     """Writes the old spelling, which both versions of transformers read.
 
     Args:

@@ -8,7 +8,6 @@ Shazeer, "GLU Variants" (2020).
 """
 
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +20,7 @@ from flaxformer_lite.models.weight_map import (
     ACTIVATION_NAMES,
     Fields,
     Head,
+    ModelFields,
     Published,
     Row,
     activation_of,
@@ -28,6 +28,7 @@ from flaxformer_lite.models.weight_map import (
     within,
 )
 from flaxformer_lite.nn.positions.t5_buckets import T5Buckets
+from flaxformer_lite.types import Json
 
 BASE = dict(
     vocab_size=32128,
@@ -140,7 +141,7 @@ def names(cfg: ModelConfig) -> tuple[Row, ...]:
     return found
 
 
-def read_sizes(fields: Fields) -> dict[str, Any]:
+def read_sizes(fields: Fields) -> ModelFields:
     """Reads the fields that T5, mT5 and UMT5 share.
 
     They are the decoder's depth, the buckets, and the kind of feed-forward.
@@ -167,7 +168,7 @@ def read_sizes(fields: Fields) -> dict[str, Any]:
     }
 
 
-def write_sizes(cfg: ModelConfig) -> dict[str, Any]:
+def write_sizes(cfg: ModelConfig) -> Json:
     name = ACTIVATION_NAMES[cfg.activation][0]
     if cfg.mlp == "gated":
         # "gated-gelu" has always meant the tanh form, so the exact form needs its second name.
@@ -183,7 +184,7 @@ def write_sizes(cfg: ModelConfig) -> dict[str, Any]:
     }
 
 
-def read(fields: Fields) -> dict[str, Any]:
+def read(fields: Fields) -> ModelFields:
     """Reads T5's fields.
 
     T5 1.0 scales the decoder's output down before its tied table; 1.1 and Flan do not.
@@ -198,7 +199,7 @@ def absent(fields: Fields) -> bool:
     return "scale_decoder_outputs" not in fields.values
 
 
-def write(cfg: ModelConfig) -> dict[str, Any]:
+def write(cfg: ModelConfig) -> Json:
     scaled = bool(cfg.logit_power)
     return write_sizes(cfg) | (
         {} if scaled == cfg.tie_embeddings else {"scale_decoder_outputs": scaled}

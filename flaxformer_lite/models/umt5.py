@@ -6,11 +6,10 @@ Multilingual Pretraining" (2023).
 
 import dataclasses
 from functools import partial
-from typing import Any
 
 from flaxformer_lite.models import mt5, t5
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import Fields
+from flaxformer_lite.models.weight_map import Fields, ModelFields
 from flaxformer_lite.nn.positions.t5_buckets import T5Buckets
 
 BASE = mt5.BASE | dict(vocab_size=256384, position=T5Buckets(per_layer=True))
@@ -19,7 +18,7 @@ config = partial(build, "umt5", BASE, PRESETS, "small")
 Model = t5.Model
 
 
-def read(fields: Fields) -> dict[str, Any]:
+def read(fields: Fields) -> ModelFields:
     """Reads T5's fields, with a table of positions in each layer.
 
     Published models have tie_word_embeddings=false: their logits were trained without a scale, as

@@ -24,13 +24,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.files.read import KINDS, brief, is_kind
 from flaxformer_lite.registry import nearest
+from flaxformer_lite.types import Json
 
 # Our activations by their names in published configs; if several names mean the same function, the
 # first is written.
@@ -87,7 +88,7 @@ class Head(NamedTuple):
     architecture: str
     rows: tuple[Row, ...] = ()
     prefix: str | None = None
-    fixed: Mapping[str, Any] = MappingProxyType({})
+    fixed: Mapping[str, object] = MappingProxyType({})
 
 
 # transformers' endings of the names of classes, by our name of the head.
@@ -120,6 +121,10 @@ def heads(name: str, **rows_of_heads: "Head | tuple[Row, ...]") -> dict[str, Hea
 LARGEST = 2**31 - 1  # upper bounds on sizes, layers and labels
 DEEPEST = 2_000
 CLASSES = 10**6
+
+
+Number = TypeVar("Number", int, float)
+ModelFields = dict[str, Any]  # fields of a ModelConfig, by name
 
 
 class Fields:
@@ -159,7 +164,7 @@ class Fields:
             )
         return float(value) if kind is float else value
 
-    def size(self, name: str, default: Any) -> Any:
+    def size(self, name: str, default: Number) -> Number:
         """Returns a field that must be at least one."""
         if (value := self.get(name, default)) < 1:
             raise ConfigError(f"config.json: {name}={brief(value)}: must be at least 1.")
@@ -174,7 +179,7 @@ class Fields:
             )
         return value
 
-    def require(self, name: str, allowed: Any) -> None:
+    def require(self, name: str, allowed: object) -> None:
         """Refuses values of a field that we do not compute."""
         if (value := self.get(name, allowed)) != allowed:
             raise ConfigError(
@@ -249,7 +254,7 @@ def layer_types(cfg: ModelConfig) -> list[str]:
     return ["sliding_attention" if window else "full_attention" for window in windows]
 
 
-def nothing(_: Any) -> dict[str, Any]:
+def nothing(_: object) -> dict[str, Any]:
     return {}
 
 
@@ -287,11 +292,11 @@ class Published:
     names: Callable[[ModelConfig], tuple[Row, ...]]
     heads: Mapping[str, Head]
     fields: Mapping[str, str]
-    defaults: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, object] = field(default_factory=dict)
     harmless: tuple[str, ...] = ()
-    fixed: Mapping[str, Any] = field(default_factory=dict)
-    read: Callable[[Fields], dict[str, Any]] = nothing
-    write: Callable[[ModelConfig], dict[str, Any]] = nothing
+    fixed: Mapping[str, object] = field(default_factory=dict)
+    read: Callable[[Fields], ModelFields] = nothing
+    write: Callable[[ModelConfig], Json] = nothing
     duplicates: Mapping[str, str] = field(default_factory=dict)
     derived: Callable[[ModelConfig], dict[str, np.ndarray]] = nothing
     optional: tuple[str, ...] = ()

@@ -8,7 +8,7 @@ Words and Phrases and their Compositionality" (2013).
 """
 
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models.presets import build
@@ -16,10 +16,11 @@ from flaxformer_lite.models.skeletons import build_layers
 from flaxformer_lite.models.skeletons.hinted import Hinted
 from flaxformer_lite.models.skeletons.inputs import ids_of
 from flaxformer_lite.models.skeletons.outputs import Features, Output
+from flaxformer_lite.models.weight_map import ModelFields
 from flaxformer_lite.nn.modules.embed import TokenEmbed
 from flaxformer_lite.nn.modules.heads import VocabHead
 
-BASE: dict[str, Any] = dict(
+BASE: ModelFields = dict(
     vocab_size=30000,
     num_heads=1,
     mlp_dim=1,

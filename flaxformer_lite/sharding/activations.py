@@ -10,10 +10,11 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec as P
 
 from flaxformer_lite.nn.functions.sharding import ActivationSharding, Shards, check_letters
 
+MeshAxes = str | tuple[str, ...] | None  # that split one axis of an array
 MESH_AXES = ("data", "fsdp", "context", "tensor")
 # The mesh axes that split each logical axis of activations; modules and functions only use the
 # names of axes.py.
-ACTIVATIONS = {
+ACTIVATIONS: dict[str, MeshAxes] = {
     "batch": ("data", "fsdp"),
     "length": "context",
     "source": "context",
@@ -120,13 +121,13 @@ class MeshSharding(ActivationSharding):
         return LocalSharding(self.platform, self.device_kind)
 
 
-def _sized(x: jax.Array, letters: str) -> list[tuple[Any, int]]:
+def _sized(x: jax.Array, letters: str) -> list[tuple[MeshAxes, int]]:
     """Returns, for each leading axis of `x`, the mesh axes that may split it, and its size."""
     names = check_letters("per_shard", letters)
     return [(ACTIVATIONS.get(name), size) for name, size in zip(names, x.shape, strict=False)]
 
 
-def _once(entries: Sequence[Any]) -> P:
+def _once(entries: Sequence[MeshAxes]) -> P:
     """Uses each mesh axis for one array axis only.
 
     It splits the rows of T x S logits, but not their columns as well.
@@ -134,9 +135,9 @@ def _once(entries: Sequence[Any]) -> P:
     return P(*(entry if entry not in entries[:i] else None for i, entry in enumerate(entries)))
 
 
-def mesh_names(entry: Any) -> tuple[str, ...]:
+def mesh_names(entry: MeshAxes) -> tuple[str, ...]:
     return (entry,) if isinstance(entry, str) else tuple(entry or ())
 
 
-def axis_size(entry: Any, mesh: Mesh | AbstractMesh) -> int:
+def axis_size(entry: MeshAxes, mesh: Mesh | AbstractMesh) -> int:
     return math.prod(mesh.shape[name] for name in mesh_names(entry))

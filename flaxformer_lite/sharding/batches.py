@@ -1,12 +1,11 @@
 """Batches on a mesh: the rows that each process reads, placed on its devices."""
 
-from typing import Any
-
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.types import Tree
 
 BATCH = P(("data", "fsdp"))
 
@@ -33,7 +32,7 @@ def batch_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
     return np.unique(np.concatenate([np.arange(batch_size)[piece] for piece in pieces]))
 
 
-def place_batch(batch: Any, mesh: Mesh, batch_size: int | None = None) -> Any:
+def place_batch(batch: Tree, mesh: Mesh, batch_size: int | None = None) -> Tree:
     """Places this process's rows of a batch (numpy) as global arrays split over `data` and `fsdp`.
 
     Args:

@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
@@ -10,11 +9,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from flaxformer_lite.nn.functions.tpu_tuning import compiler_options
 from flaxformer_lite.sharding.activations import MESH_AXES, MeshSharding
 from flaxformer_lite.sharding.batches import BATCH
+from flaxformer_lite.sharding.parameters import HasParams
 
 DATA = MESH_AXES[0]
 
 
-def jit_step(step: Callable, shardings: Any, mesh: Mesh, mode: str = "jit") -> Callable:
+def jit_step(step: Callable, shardings: HasParams, mesh: Mesh, mode: str = "jit") -> Callable:
     """Compiles (state, batch) -> (state, metrics) over the mesh.
 
     The old state is donated to the new one.
@@ -64,7 +64,7 @@ def _pmapped(step: Callable, mesh: Mesh) -> Callable:
     return run
 
 
-def jit_eval(step: Callable, shardings: Any, mesh: Mesh) -> Callable:
+def jit_eval(step: Callable, shardings: HasParams, mesh: Mesh) -> Callable:
     """Compiles (params, batch) -> sums, over the mesh."""
     whole = NamedSharding(mesh, P())
     rows = NamedSharding(mesh, BATCH)

@@ -6,17 +6,18 @@ They follow ordered rules on parameter paths, which are applied strictly.
 import math
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.parts import PartitionRules, WhereItDivides
-from flaxformer_lite.sharding.activations import axis_size, mesh_names
+from flaxformer_lite.sharding.activations import MeshAxes, axis_size, mesh_names
+from flaxformer_lite.types import Params
 
 
-def path_of(keys: Sequence[Any]) -> str:
+def path_of(keys: Sequence[object]) -> str:
     """Formats a pytree key path as `a/b/c`.
 
     Partition rules, decay masks and checkpoints write it in this form.
@@ -24,7 +25,7 @@ def path_of(keys: Sequence[Any]) -> str:
     return "/".join(str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in keys)
 
 
-def param_specs(params: Any, rules: PartitionRules, mesh: Mesh) -> Any:
+def param_specs(params: Params, rules: PartitionRules, mesh: Mesh) -> Params:
     """Returns one PartitionSpec per parameter, by the first rule whose regex matches its path.
 
     Args:
@@ -71,6 +72,16 @@ def param_specs(params: Any, rules: PartitionRules, mesh: Mesh) -> Any:
     return specs
 
 
+class HasParams(Protocol):
+    """A train state (training/state.py)."""
+
+    @property
+    def params(self) -> Params: ...
+
+
+State = TypeVar("State", bound=HasParams)
+
+
 class Replicated(NamedTuple):
     """A parameter that every device holds whole, its size, and the rule it comes from."""
 
@@ -80,7 +91,7 @@ class Replicated(NamedTuple):
 
 
 def replicated(
-    params: Any, rules: PartitionRules, mesh: Mesh, at_least: int = 2**20
+    params: Params, rules: PartitionRules, mesh: Mesh, at_least: int = 2**20
 ) -> list[Replicated]:
     """Lists large parameters that stay whole on a mesh that splits weights.
 
@@ -100,7 +111,7 @@ def replicated(
     return sorted(large, key=lambda leaf: -leaf.bytes)
 
 
-def state_shardings(state: Any, rules: PartitionRules, mesh: Mesh) -> Any:
+def state_shardings(state: State, rules: PartitionRules, mesh: Mesh) -> State:
     """Returns the shardings of a TrainState.
 
     Parameters follow the rules, and optimizer state follows the parameter that it belongs to.
@@ -119,7 +130,9 @@ def state_shardings(state: Any, rules: PartitionRules, mesh: Mesh) -> Any:
     return jax.tree_util.tree_map_with_path(like_param, state)
 
 
-def _specs_by_path(params: Any, rules: PartitionRules, mesh: Mesh) -> dict[str, tuple[Any, P]]:
+def _specs_by_path(
+    params: Params, rules: PartitionRules, mesh: Mesh
+) -> dict[str, tuple[jax.ShapeDtypeStruct, P]]:
     specs = jax.tree.leaves(param_specs(params, rules, mesh), is_leaf=lambda x: isinstance(x, P))
     leaves = jax.tree_util.tree_leaves_with_path(params)
     return {path_of(keys): (leaf, spec) for (keys, leaf), spec in zip(leaves, specs, strict=True)}
@@ -145,7 +158,7 @@ def _fit(path: str, shape: tuple[int, ...], axes: tuple, mesh: Mesh) -> P:
     return P(*axes)
 
 
-def _where_it_divides(entry: Any, size: int, mesh: Mesh) -> Any:
+def _where_it_divides(entry: MeshAxes | WhereItDivides, size: int, mesh: Mesh) -> MeshAxes:
     if not isinstance(entry, WhereItDivides):
         return entry
     return None if size % mesh.shape[entry.axis] else entry.axis

@@ -10,6 +10,7 @@ from typing import Any
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.text import render_template
+from flaxformer_lite.types import Json
 
 SECONDS = 2  # of processor time; a usual template takes a twentieth, most of it to import jinja2
 EACH = 0.02  # seconds more for each conversation
@@ -18,7 +19,7 @@ BATCH = 2048  # conversations rendered by one process
 FAILS = "chat: the model's template fails on this conversation"
 
 
-def render(template: str, batch: list[dict[str, Any]]) -> list[str]:
+def render(template: str, batch: list[Json]) -> list[str]:
     """Renders a template once for each object of variables.
 
     Raises:
@@ -47,7 +48,7 @@ def guarded(value: Any, special: re.Pattern[str], guard: str) -> Any:
     return [guarded(item, special, guard) for item in value] if isinstance(value, list) else value
 
 
-def _in_process(template: str, batch: list[dict[str, Any]]) -> list[str]:
+def _in_process(template: str, batch: list[Json]) -> list[str]:
     request = json.dumps({"template": template, "batch": batch}).encode()
     seconds = SECONDS + math.floor(EACH * len(batch))
     try:

@@ -8,7 +8,6 @@ import json
 import re
 import secrets
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import tokenizers
 
@@ -35,7 +34,7 @@ def literal(tokenizer: tokenizers.Tokenizer) -> tuple[tokenizers.Tokenizer, str]
     model = read["model"]
     inside = model.get("continuing_subword_prefix") or ""
 
-    def spell(token: Any) -> Any:
+    def spell(token: str) -> str:
         return f"{mark}{token}{mark}" if token in names else token
 
     for token in read["added_tokens"]:

@@ -21,6 +21,7 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import brief, read_text
 from flaxformer_lite.text import tokenizer as plain
 from flaxformer_lite.text.escape_specials import FAILS, any_of, library_errors, literal
+from flaxformer_lite.types import Json
 
 LOG = logging.getLogger("flaxformer_lite")
 
@@ -40,9 +41,7 @@ class PublishedTokenizer:
       chat_template: Jinja source, or "".
     """
 
-    def __init__(
-        self, config: dict[str, Any], chat_template: str, token_to_id: Callable[[str], int | None]
-    ):
+    def __init__(self, config: Json, chat_template: str, token_to_id: Callable[[str], int | None]):
         self.padding_side = config.get("padding_side", "right")
         self.truncation_side = config.get("truncation_side", "right")
         for name in ("padding_side", "truncation_side"):
@@ -209,9 +208,7 @@ class PublishedTokenizer:
 
 
 class JsonTokenizer(PublishedTokenizer):
-    def __init__(
-        self, path: Path, config: dict[str, Any], chat_template: str, *, lower: bool = False
-    ):
+    def __init__(self, path: Path, config: Json, chat_template: str, *, lower: bool = False):
         definition = read_text(path, limit=plain.LARGEST)
         with library_errors(f"{path}: cannot be read as a tokenizer"):
             self._tokenizer = tokenizers.Tokenizer.from_str(definition)
@@ -362,6 +359,6 @@ def _width(longest: int, pad_to: int | None, multiple: int | None) -> int:
     return -(-max(1, longest, pad_to or 0) // (multiple or 1)) * (multiple or 1)
 
 
-def _content(token: Any) -> str | None:
+def _content(token: object) -> str | None:
     content = token.get("content") if isinstance(token, dict) else token
     return content if isinstance(content, str) else None

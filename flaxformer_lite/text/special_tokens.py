@@ -5,10 +5,13 @@ They are those of the tokenizer's own template.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from flaxformer_lite.objectives.rows import Tokenizer
+
+Columns = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # ids, part, start, end
 SPECIAL = -1  # the part that special tokens belong to
 
 
@@ -81,7 +84,7 @@ class Frame:
         return Framed(ids, types, part, start, end, lost)
 
 
-def usual(tokenizer: Any, skeleton: str) -> Frame:
+def usual(tokenizer: Tokenizer, skeleton: str) -> Frame:
     """Returns the default frame: BERT's for encoders, end-of-text for encoder-decoders."""
     cls = () if tokenizer.cls_id is None or skeleton != "encoder" else (tokenizer.cls_id,)
     last = {"encoder": tokenizer.sep_id, "encoder_decoder": tokenizer.eos_id}.get(skeleton)
@@ -110,10 +113,10 @@ def of_template(
     )
 
 
-def _special(ids: tuple[int, ...]) -> tuple[Any, Any, Any, Any]:
+def _special(ids: tuple[int, ...]) -> Columns:
     zeros = np.zeros(len(ids), np.int32)
     return np.asarray(ids, np.int32), zeros + SPECIAL, zeros, zeros
 
 
-def _of(text: Spans, part: int) -> tuple[Any, Any, Any, Any]:
+def _of(text: Spans, part: int) -> Columns:
     return text.ids, np.full(len(text.ids), part, np.int32), text.start, text.end

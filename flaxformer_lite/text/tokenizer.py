@@ -12,7 +12,6 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import sentencepiece
@@ -37,6 +36,9 @@ KNOWN = {
     "mask": ("[MASK]", "<mask>"),
 }
 SPECIALS = tuple(names[0] for names in KNOWN.values())
+
+
+Ids = np.ndarray | list[int]
 
 
 class Tokenizer:
@@ -90,7 +92,7 @@ class Tokenizer:
 
         A spelling with `guard` after its first character is text. Offsets do not count the guard.
         """
-        parts: list[tuple[Any, Any, Any]] = []
+        parts: list[tuple[Ids, Ids, Ids]] = []
         at = 0
         column = 0
         close = (len(text), len(text))

@@ -1,7 +1,5 @@
 """Conversion of a model's config to the records of its parts."""
 
-from typing import Any
-
 from flaxformer_lite.config import (
     ConfigError,
     LayerConfig,
@@ -15,7 +13,7 @@ from flaxformer_lite.config import (
 from flaxformer_lite.nn.feed_forwards.mlp import MlpConfig
 from flaxformer_lite.nn.mixers.attention import AttentionConfig
 from flaxformer_lite.nn.mixers.recurrent import RecurrentConfig
-from flaxformer_lite.nn.modules.cache import init_stack_cache
+from flaxformer_lite.nn.modules.cache import MixerCache, init_stack_cache
 from flaxformer_lite.nn.modules.embed import EmbedConfig
 from flaxformer_lite.nn.modules.heads import VocabConfig
 from flaxformer_lite.nn.positions.encoding import hooks
@@ -147,7 +145,7 @@ def vocab(cfg: ModelConfig) -> VocabConfig:
     )
 
 
-def init_cache(cfg: ModelConfig, batch: int, length: int) -> list[Any]:
+def init_cache(cfg: ModelConfig, batch: int, length: int) -> list[MixerCache | None]:
     """Builds empty caches for `length` positions: one per layer.
 
     If the stack scans, there is one per kind with a leading Y axis.

@@ -1,15 +1,20 @@
 """The cache slots that the tokens of a call take, and the checks on arrays over slots."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.nn.modules.cache import layers_of, length_of, nan_where
+from flaxformer_lite.nn.functions.masks import Slot
+from flaxformer_lite.nn.modules.cache import Cache, layers_of, length_of, nan_where
 from flaxformer_lite.nn.modules.context import Context
+
+OrNone = TypeVar("OrNone", jax.Array, jax.Array | None)
+Rule = tuple[bool | jax.Array, str]  # whether it is broken, and the message
 
 
 @dataclass(frozen=True)
@@ -22,7 +27,7 @@ class Slots:
     first: bool = True  # whether the cache is known to be empty
     faults: tuple[jax.Array, ...] = ()  # traced booleans; if one is True the output is NaN
 
-    def own(self, x_BS: Any) -> Any:
+    def own(self, x_BS: OrNone) -> OrNone:
         """Slices an array over slots (or None) to the tokens of this call, [B, T]."""
         if x_BS is None or self.first or self.index is None:
             return x_BS
@@ -44,7 +49,7 @@ class Slots:
 
 
 def place(
-    tokens_BT: jax.Array, cache: Any, index: Any, /, **over_slots: Any
+    tokens_BT: jax.Array, cache: Cache | None, index: Slot | None, /, **over_slots: Any
 ) -> tuple[Slots, list[jax.Array | None]]:
     """Returns the slots of a call's tokens, and the arrays over slots in the form that layers read.
 
@@ -79,23 +84,23 @@ def place(
             f"cache_index has shape {jnp.shape(index)}: must be one number, the first token's slot."
         )
     held = _known(length_of(cache))
-    index = held if index is None else _known(index)
-    rules = [*_rules(cache, index, held, next(iter(over_slots.values())) is None)]
+    start = held if index is None else _known(index)
+    rules = [*_rules(cache, start, held, next(iter(over_slots.values())) is None)]
     for name, x in over_slots.items():
-        rules += [] if x is None else _rules_over_slots(name, x, index + length)
+        rules += [] if x is None else _rules_over_slots(name, x, start + length)
     faults = []
     for broken, sentence in rules:
         if isinstance(broken, jax.core.Tracer):
             faults.append(broken)
         elif broken:
             raise ConfigError(sentence)
-    first = isinstance(index, int) and index == 0
+    first = isinstance(start, int) and start == 0
     arrays = [x if x is None or not first else x[:, :length] for x in over_slots.values()]
-    index = np.int32(index) if isinstance(index, int) else index.astype(jnp.int32)
-    return Slots(length, index, first, tuple(faults)), arrays
+    slot = np.int32(start) if isinstance(start, int) else start.astype(jnp.int32)
+    return Slots(length, slot, first, tuple(faults)), arrays
 
 
-def _rules(cache: Any, index, held, unmasked: bool):
+def _rules(cache: Cache, index: Slot, held: Slot, unmasked: bool) -> Iterator[Rule]:
     """Yields pairs of a fault and its message."""
     layers = layers_of(cache)
     ring = min((c.slots for c in layers if c.rolls), default=None)
@@ -117,7 +122,7 @@ def _rules(cache: Any, index, held, unmasked: bool):
         )
 
 
-def _rules_over_slots(name: str, x_BS: jax.Array, stop: int | jax.Array):
+def _rules_over_slots(name: str, x_BS: jax.Array, stop: Slot) -> Iterator[Rule]:
     length = x_BS.shape[1]
     rule = f"with a cache it is over slots and must reach the last token's, {stop - 1}"
     yield stop > length, f"{name} has shape {x_BS.shape}: {rule}."
@@ -129,7 +134,7 @@ def _rules_over_slots(name: str, x_BS: jax.Array, stop: int | jax.Array):
         yield early, f"prefix_mask: marks slots from {stop} on, which {rule}."
 
 
-def _known(x: Any) -> int | jax.Array:
+def _known(x: Slot) -> Slot:
     return x if isinstance(x, jax.core.Tracer) else int(x)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+from jax.typing import ArrayLike
 
 from flaxformer_lite.models.skeletons.outputs import Output
 from flaxformer_lite.nn.modules import interceptors
@@ -15,7 +16,7 @@ WEIGHTS = re.compile(r"(encoder|decoder)/layer_(\d+)/(cross_)?\w+/weights")
 
 
 def call_inside(
-    model: nn.Module, attentions: bool, hidden_states: bool, *args: Any, **inputs: Any
+    model: nn.Module, attentions: bool, hidden_states: bool, *args: ArrayLike, **inputs: Any
 ) -> Output:
     """Calls a bound model by itself, under taps, and adds what is asked for to its output.
 
@@ -28,7 +29,8 @@ def call_inside(
         return model(*args, **inputs)
     wanted = (WEIGHTS,) * attentions + (STATE,) * hidden_states
     tap = interceptors.Taps(lambda name: any(pattern.fullmatch(name) for pattern in wanted), {})
-    scope: Any = model.scope
+    scope = model.scope
+    assert scope is not None, "a bound model has one"
     # the same dropout as without taps
     rngs = {name: rng.as_jax_rng() for name, rng in scope.rngs.items()}
     call = interceptors.apply(
@@ -47,7 +49,7 @@ def call_inside(
     return output.replace(**_fields(output, values))
 
 
-def _fields(output: Output, values: dict[str, jax.Array]) -> dict[str, Any]:
+def _fields(output: Output, values: dict[str, jax.Array]) -> dict[str, tuple]:
     """Returns the fields of the output that values belong to, in the order of the layers.
 
     The last hidden state is the model's.
@@ -68,7 +70,7 @@ def _fields(output: Output, values: dict[str, jax.Array]) -> dict[str, Any]:
             (int(layer), value)
         )
     in_order = {field: sorted(rows, key=lambda row: row[0]) for field, rows in found.items()}
-    fields: dict[str, Any] = {
+    fields: dict[str, tuple] = {
         field: tuple(value for _, value in rows) for field, rows in in_order.items()
     }
     for field in fields:

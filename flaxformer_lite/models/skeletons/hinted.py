@@ -27,7 +27,7 @@ class Hinted(nn.Module):
                 " model.apply({'params': params}, input_ids)."
             ) from None
 
-    def apply(self, variables: Any, *args: Any, **options: Any) -> Any:
+    def apply(self, variables: object, *args: Any, **options: Any) -> Any:
         """Applies the model as linen does, and refuses arguments that it does not have."""
         kind = type(self).__name__
         if not isinstance(variables, Mapping) or "params" not in variables:

@@ -16,6 +16,7 @@ from flaxformer_lite.models.skeletons.cache_slots import Slots
 from flaxformer_lite.nn.functions import masks
 from flaxformer_lite.nn.functions.masks import Mask
 from flaxformer_lite.nn.functions.segments import positions_from_mask, positions_in_segments
+from flaxformer_lite.types import Array
 
 
 def ids_of(name: str, ids: Any, size: int, *, axes: str = "[batch, length]") -> jax.Array:
@@ -41,7 +42,7 @@ def ids_of(name: str, ids: Any, size: int, *, axes: str = "[batch, length]") -> 
     return ids if isinstance(ids, jax.Array) else jnp.asarray(ids)
 
 
-def check_range(name: str, ids: Any, first: int, stop: int) -> None:
+def check_range(name: str, ids: Array, first: int, stop: int) -> None:
     """Refuses values outside first .. stop - 1, if they are known."""
     known = isinstance(ids, np.ndarray) or (
         isinstance(ids, jax.Array) and not isinstance(ids, jax.core.Tracer)
@@ -57,7 +58,12 @@ def check_range(name: str, ids: Any, first: int, stop: int) -> None:
 
 
 def rows_of(
-    name: str, x: Any, input_ids: jax.Array, *, one: bool = False, like: str = "input_ids"
+    name: str,
+    x: Any,
+    input_ids: jax.Array,
+    *,
+    one: bool = False,
+    like: str = "input_ids",
 ) -> Any:
     """Checks an argument with one value per token, [B, T], or also [1, T] if `one`.
 
@@ -74,7 +80,7 @@ def rows_of(
     return x
 
 
-def check_keep(mask: Any) -> None:
+def check_keep(mask: Array) -> None:
     """Refuses an additive mask, whose zeros are the tokens to keep, if its values are known."""
     if isinstance(mask, jax.core.Tracer) or not mask.size:
         return

@@ -1,11 +1,10 @@
 """Records that models return, with the field names of transformers."""
 
-from typing import Any
-
 import flax
 import jax
 
 from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
+from flaxformer_lite.nn.modules.cache import Cache
 
 
 class Output(flax.struct.PyTreeNode):
@@ -33,7 +32,7 @@ class Output(flax.struct.PyTreeNode):
     encoder_attentions: tuple[jax.Array, ...] | None = None
     decoder_attentions: tuple[jax.Array, ...] | None = None
     cross_attentions: tuple[jax.Array, ...] | None = None
-    cache: Any = None  # the key-value caches after this call, if any were passed
+    cache: Cache | None = None  # the key-value caches after this call, if any were passed
 
 
 class Features(flax.struct.PyTreeNode):
