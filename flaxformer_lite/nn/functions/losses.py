@@ -382,7 +382,8 @@ def _soft_part(soft: SoftTargets | None, part: slice, x: jax.Array) -> SoftTarge
 
 
 def _add(total: Tree | None, more: Tree) -> Tree:
-    return more if total is None else jax.tree.map(jnp.add, total, more)
+    """Adds trees leaf by leaf; None and an empty tuple are nothing yet."""
+    return jax.tree.map(jnp.add, total, more) if total else more
 
 
 def _after(sharding: ActivationSharding, done: Sequence[jax.Array], x: jax.Array) -> jax.Array:
