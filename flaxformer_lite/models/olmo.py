@@ -6,13 +6,13 @@ Reference: Groeneveld et al., "OLMo: Accelerating the Science of Language Models
 """
 
 from functools import partial
-from typing import Any
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models import llama
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
-from flaxformer_lite.models.weight_map import Fields, Published
+from flaxformer_lite.models.weight_map import Fields, ModelFields, Published
+from flaxformer_lite.types import Json
 
 BASE = llama.BASE | dict(vocab_size=50304, norm="layer_no_affine", norm_eps=1e-5)
 PRESETS = {  # table 1
@@ -30,14 +30,14 @@ class Model(DecoderModel):
 FIELDS = {name: ours for name, ours in llama.FIELDS.items() if name != "rms_norm_eps"}
 
 
-def read(fields: Fields) -> dict[str, Any]:
+def read(fields: Fields) -> ModelFields:
     biased = ("query", "key", "value", "out") if fields.get("attention_bias", False) else ()
     shared = llama.read_heads(fields)
     shared.pop("norm_eps")  # not in the file
     return shared | {"qkv_clip": fields.get("clip_qkv", 0.0), "bias_at": biased}
 
 
-def write(cfg: ModelConfig) -> dict[str, Any]:
+def write(cfg: ModelConfig) -> Json:
     return llama.write_heads(cfg) | {
         "clip_qkv": cfg.qkv_clip or None,
         "attention_bias": "query" in cfg.bias_at,

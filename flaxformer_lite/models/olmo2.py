@@ -6,13 +6,13 @@ Reference: OLMo Team, "2 OLMo 2 Furious" (2025), section 2.
 """
 
 from functools import partial
-from typing import Any
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models import llama, olmo, qwen3
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import Fields, Published, rows, within
+from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, rows, within
 from flaxformer_lite.nn.positions.rope import Rope
+from flaxformer_lite.types import Json
 
 BASE = llama.BASE | dict(
     vocab_size=100352,
@@ -39,7 +39,7 @@ LAYER = tuple(row for row in llama.LAYER if "norm" not in row.name) + NORMS + qw
 BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
 
 
-def read(fields: Fields) -> dict[str, Any]:
+def read(fields: Fields) -> ModelFields:
     biased = ("query", "key", "value", "out") if fields.get("attention_bias", False) else ()
     return llama.read_heads(fields) | {
         "norm_eps": fields.get("rms_norm_eps", 1e-5),
@@ -47,7 +47,7 @@ def read(fields: Fields) -> dict[str, Any]:
     }
 
 
-def write(cfg: ModelConfig) -> dict[str, Any]:
+def write(cfg: ModelConfig) -> Json:
     return llama.write_heads(cfg) | {"attention_bias": "query" in cfg.bias_at}
 
 

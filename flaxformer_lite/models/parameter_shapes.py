@@ -11,9 +11,7 @@ from flax.traverse_util import flatten_dict
 from flaxformer_lite.config import ModelConfig
 
 
-def flat_init(
-    model: nn.Module, key: jax.Array, inputs: dict[str, Any]
-) -> dict[str, jax.Array]:
+def flat_init(model: nn.Module, key: jax.Array, inputs: dict[str, Any]) -> dict[str, jax.Array]:
     """Initializes a model; returns its parameters by path."""
     return flatten_dict(model.init(key, **inputs)["params"], sep="/")
 

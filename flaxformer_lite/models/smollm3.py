@@ -5,13 +5,13 @@ Reference: Bakouch et al., "SmolLM3: smol, multilingual, long-context reasoner" 
 """
 
 from functools import partial
-from typing import Any
 
 from flaxformer_lite.config import LayerKind, ModelConfig
 from flaxformer_lite.models import llama
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import (
     Fields,
+    ModelFields,
     Published,
     layer_types,
     read_windows,
@@ -19,6 +19,7 @@ from flaxformer_lite.models.weight_map import (
 )
 from flaxformer_lite.nn.positions.nope import Nope
 from flaxformer_lite.nn.positions.rope import Rope
+from flaxformer_lite.types import Json
 
 EVERY = 4
 BASE = llama.BASE | dict(
@@ -44,7 +45,7 @@ config = partial(build, "smollm3", BASE, PRESETS, "3b")
 Model = llama.Model
 
 
-def read(fields: Fields) -> dict[str, Any]:
+def read(fields: Fields) -> ModelFields:
     """Reads which layers rotate: 1 in `no_rope_layers` means that one does.
 
     Layers without positions slide if windows are on.
@@ -69,7 +70,7 @@ def read(fields: Fields) -> dict[str, Any]:
     }
 
 
-def write(cfg: ModelConfig) -> dict[str, Any]:
+def write(cfg: ModelConfig) -> Json:
     kinds = [cfg.kinds[i % len(cfg.kinds)] for i in range(cfg.decoder_layers)]
     window = max(kind.window or 0 for kind in kinds)
     return llama.write(cfg) | {

@@ -1,5 +1,7 @@
 """Conversion of a model's config to the records of its parts."""
 
+from typing import Any
+
 from flaxformer_lite.config import (
     ConfigError,
     LayerConfig,
