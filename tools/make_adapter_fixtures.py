@@ -1,5 +1,5 @@
-"""Writes tests/fixtures/adapters: LoRA, DoRA and IA3 adapters as PEFT saves them, for the models of
-tests/fixtures.
+"""Writes tests/fixtures/adapters: LoRA, DoRA, IA3 and VeRA adapters as PEFT saves them, for the
+models of tests/fixtures.
 
     /tmp/reference/bin/pip install peft==0.21.2        # beside what tools/make_fixtures.py needs
     /tmp/reference/bin/python tools/make_adapter_fixtures.py
@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from peft import IA3Config, LoraConfig, get_peft_model
+from peft import IA3Config, LoraConfig, VeraConfig, get_peft_model
 
 ROOT = Path(__file__).parents[1] / "tests" / "fixtures"
+CONFIGS = {"LORA": LoraConfig, "IA3": IA3Config, "VERA": VeraConfig}
 ADAPTERS: dict[str, dict[str, Any]] = {
     "bert_sequence_classification": {
         "target_modules": ["query", "value"],
@@ -85,6 +86,22 @@ ADAPTERS: dict[str, dict[str, Any]] = {
         "feedforward_modules": ["o", "wo"],
         "task_type": "SEQ_2_SEQ_LM",
     },
+    "gpt2_lm-vera": {
+        "peft_type": "VERA",
+        "r": 3,
+        "target_modules": ["c_attn", "mlp.c_proj"],
+        "task_type": "CAUSAL_LM",
+        "fan_in_fan_out": True,
+    },
+    "llama_lm-vera": {
+        "peft_type": "VERA",
+        "r": 5,
+        "target_modules": ["q_proj", "down_proj"],
+        "task_type": "CAUSAL_LM",
+        "projection_prng_key": 7,
+        "save_projection": False,
+        "vera_dropout": 0.1,
+    },
     "gpt2_lm-head": {
         "target_modules": ["attn.c_proj", "lm_head"],
         "task_type": "CAUSAL_LM",
@@ -111,10 +128,10 @@ def make(folder: Path, model: Path, options: dict[str, Any]) -> None:
     architecture = json.loads((model / "config.json").read_text())["architectures"][0]
     base = getattr(transformers, architecture).from_pretrained(model, dtype=torch.float32)
     base.name_or_path = model.name
-    config = IA3Config if options.get("peft_type") == "IA3" else LoraConfig
+    config = CONFIGS[options.get("peft_type", "LORA")]
     adapted = get_peft_model(base, config(**options)).eval()
     for path, parameter in adapted.named_parameters():
-        if "lora_B" in path or "modules_to_save" in path:
+        if any(name in path for name in ("lora_B", "vera_lambda", "modules_to_save")):
             parameter.data = 0.3 * torch.randn_like(parameter)
         if "lora_magnitude_vector" in path or "ia3_l" in path:
             parameter.data = parameter * (1 + 0.5 * torch.randn_like(parameter))

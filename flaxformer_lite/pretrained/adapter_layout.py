@@ -2,9 +2,9 @@
 stand.
 
 PEFT names a factor after the module of its matrix, and stores A as [R, inputs], B as [outputs, R],
-DoRA's magnitude as [outputs] and IA3's scale as [outputs, 1] or [1, inputs], whatever the layout of
-the matrix. Where a file fuses several of our matrices, they share one A, and each has its own rows
-of the others.
+DoRA's magnitude and VeRA's b as [outputs], VeRA's d as [R] and IA3's scale as [outputs, 1] or
+[1, inputs], whatever the layout of the matrix. Where a file fuses several of our matrices, they
+share one A and d, and each has its own rows of the others.
 """
 
 import dataclasses
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.config.parts import AdapterConfig
 from flaxformer_lite.models.weight_map import Published
+from flaxformer_lite.nn.adapters import vera
 from flaxformer_lite.nn.adapters.dora import MAGNITUDE, DoraConfig
 from flaxformer_lite.nn.adapters.ia3 import SCALE, Ia3Config
 from flaxformer_lite.nn.adapters.lora import A, B, LoraConfig
@@ -26,9 +27,11 @@ NAMES = {
     B: ".lora_B.weight",
     MAGNITUDE: ".lora_magnitude_vector",
     SCALE: ".ia3_l",
+    vera.D: ".vera_lambda_d",
+    vera.SCALE: ".vera_lambda_b",
 }
 # those that PEFT has
-METHODS: tuple[type[AdapterConfig], ...] = (LoraConfig, DoraConfig, Ia3Config)
+METHODS: tuple[type[AdapterConfig], ...] = (LoraConfig, DoraConfig, Ia3Config, vera.VeraConfig)
 
 
 class Spot(NamedTuple):
@@ -45,11 +48,13 @@ class Spot(NamedTuple):
         shape = self.kernel.shape
         n = self.inputs
         ins, outs = sorted(self.kernel.groups, key=lambda group: 0 not in group)
-        name = self.module + NAMES[factor]
-        if factor == MAGNITUDE:
+        name = self.module + NAMES.get(factor, "")
+        if factor == vera.D:
+            return Place(name, (rank,), ((0,),))
+        if factor in (MAGNITUDE, vera.SCALE):
             moved = tuple(axis if axis < 0 else axis - n for axis in outs)
             return dataclasses.replace(self.kernel, name=name, shape=shape[n:], groups=(moved,))
-        if factor == A:
+        if factor in (A, vera.A):
             return Place(name, (*shape[:n], rank), ((n,), ins))
         shifted = tuple(axis if axis < 0 else axis - n + 1 for axis in outs)
         return dataclasses.replace(

@@ -16,10 +16,11 @@ from flaxformer_lite.config.parts import AdapterConfig, matches
 from flaxformer_lite.config.rules import is_pattern
 from flaxformer_lite.files.read import brief, is_kind, read_object, shown
 from flaxformer_lite.models.weight_map import Published
+from flaxformer_lite.nn.adapters import vera
 from flaxformer_lite.nn.adapters.dora import MAGNITUDE, DoraConfig
 from flaxformer_lite.nn.adapters.ia3 import SCALE, Ia3Config
 from flaxformer_lite.nn.adapters.lora import A, B, LoraConfig
-from flaxformer_lite.pretrained import tensor_names
+from flaxformer_lite.pretrained import tensor_names, vera_projections
 from flaxformer_lite.pretrained.adapter_layout import NAMES, ROOT, Spot, shortest, spots
 from flaxformer_lite.pretrained.layouts import Place, Slices
 from flaxformer_lite.pretrained.lazy_params import Reader
@@ -37,6 +38,10 @@ KINDS: dict[str, Any] = {
     "use_rslora": bool,
     "use_dora": bool,
     "alpha_pattern": dict,
+    "r": int,
+    "vera_dropout": float,
+    "projection_prng_key": int,
+    "save_projection": bool,
 }
 HEADS = {
     "CAUSAL_LM": ("causal_lm", "lm"),
@@ -48,7 +53,7 @@ HEADS = {
 }
 # Fields that change what is computed, with the values that do not.
 FIXED: dict[str, tuple[Any, ...]] = {
-    "peft_type": ("LORA", "IA3"),
+    "peft_type": ("LORA", "IA3", "VERA"),
     "bias": ("none",),
     "init_lora_weights": (True, False, "gaussian", "eva", "orthogonal"),
 } | dict.fromkeys(
@@ -74,6 +79,7 @@ HARMLESS = {
     "auto_mapping",
     "base_model_name_or_path",
     "corda_config",
+    "d_initial",
     "ensure_weight_tying",
     "eva_config",
     "exclude_modules",
@@ -81,6 +87,7 @@ HARMLESS = {
     "feedforward_modules",
     "inference_mode",
     "init_ia3_weights",
+    "init_weights",
     "layers_pattern",
     "layers_to_transform",
     "loftq_config",
@@ -90,15 +97,18 @@ HARMLESS = {
     "megatron_core",
     "modules_to_save",
     "peft_version",
+    "projection_prng_key",
     "qalora_group_size",
     "r",
     "rank_pattern",
     "revision",
     "runtime_config",
+    "save_projection",
     "target_modules",
     "task_type",
     "use_dora",
     "use_rslora",
+    "vera_dropout",
 }
 
 
@@ -110,6 +120,7 @@ class PublishedAdapter:
     fields: dict[str, Any]  # of adapter_config.json
     # published module -> its tensors by our names of the factors
     factors: dict[str, dict[str, Tensor]]
+    shared: dict[str, Tensor]  # VeRA's A and B, by our names
     own: dict[str, Tensor]  # the base's tensors that it replaces, by their full names
 
     def head(self, heads: Iterable[str]) -> str | None:
@@ -216,6 +227,14 @@ class PublishedAdapter:
                 if any(one.removesuffix("/kernel") in scaled for one in kernels[path])
             ]
             return Ia3Config(**common, on_inputs=_patterns(on_inputs, kernels))
+        if self.method is vera.VeraConfig:
+            return vera.VeraConfig(
+                **common,
+                rank=self.fields.get("r", vera.VeraConfig.rank),
+                dropout=float(self.fields.get("vera_dropout") or 0.0),
+                seed=int(self.fields.get("projection_prng_key") or 0),
+                save_projection=self.fields.get("save_projection", True) is not False,
+            )
         if self.method is DoraConfig:
             self._check_stacks(kernels, chosen, adapted)
         scales = collections.Counter(map(self._scale, self.factors))
@@ -273,24 +292,57 @@ class PublishedAdapter:
         A matrix that is not adapted, in a stack of others that are, has zeros.
         """
         known = spots(spelled, cfg, side_by_side(cfg, shapes)).items()
+        if isinstance(cfg.adapter, vera.VeraConfig):
+            projections = self._projections(cfg.adapter, [spot for _, spot in known])
+        else:
+            projections = {}
         return {
-            f"{path}/{name}": self._reader(name, spot, cfg.adapter)
+            f"{path}/{name}": (
+                _projection_reader(name, spot, cfg.adapter, projections[name])
+                if name in projections
+                else self._reader(name, spot, cfg.adapter)
+            )
             for path, spot in known
             for name in cfg.adapter.factors
         }
+
+    def _projections(self, cfg: vera.VeraConfig, known: list[Spot]) -> dict[str, np.ndarray]:
+        """Returns A [R, inputs] and B [outputs, R], of the file or drawn as PEFT draws them."""
+        adapted = [spot for spot in known if spot.module in self.factors]
+        inputs = max(spot.place(vera.A, cfg.rank).file_shape[1] for spot in adapted)
+        outputs = max(spot.place(vera.B, cfg.rank).file_shape[0] for spot in adapted)
+        if not cfg.save_projection:
+            return vera_projections.draw(cfg.seed, cfg.rank, inputs, outputs)
+        needed = {vera.A: (cfg.rank, inputs), vera.B: (outputs, cfg.rank)}
+        for name, shape in needed.items():
+            stored = vera_projections.NAMES[name]
+            if name not in self.shared:
+                raise WeightsError(
+                    f"{self.folder}: no tensor {stored}, and save_projection=true in {CONFIG}; save"
+                    " the adapter again with peft."
+                )
+            if self.shared[name].shape != shape:
+                raise WeightsError(
+                    f"{self.folder}: {stored} has shape {list(self.shared[name].shape)}, its model"
+                    f" and r imply {list(shape)}; it is of another model."
+                )
+        return {name: tensor.read().astype(np.float32) for name, tensor in self.shared.items()}
 
     def _reader(self, factor: str, spot: Spot, cfg: Any) -> Reader:
         """Reads a factor; one of smaller rank is filled with zeros, and a scale of its own goes
         into B."""
 
         def read_vector(index: Slices) -> np.ndarray:
-            if factor == MAGNITUDE:
+            if isinstance(cfg, vera.VeraConfig):
+                place = spot.place(factor, cfg.rank)
+            elif factor == MAGNITUDE:
                 place = spot.place(factor, 0)
             else:
                 path = spot.path + "/kernel"
                 place = spot.scale_place(on_inputs=matches(cfg.on_inputs, path))
             if spot.module not in self.factors:
-                return np.ones(place.shape, np.float32)[index]
+                neutral = 0 if factor == vera.SCALE else 1
+                return np.full(place.shape, neutral, np.float32)[index]
             return self._checked(factor, spot, place).astype(np.float32)[index]
 
         def read(index: Slices) -> np.ndarray:
@@ -353,19 +405,25 @@ def open_adapter(folder: Path) -> PublishedAdapter:
     _check(fields)
     factors = collections.defaultdict[str, dict[str, Tensor]](dict)
     own = {}
+    shared = {}
     for full, tensor in open_file(folder / WEIGHTS).items():
         name = full.removeprefix(ROOT)
         ending = next((ours for ours, theirs in NAMES.items() if name.endswith(theirs)), None)
         if ending is not None:
             factors[name.removesuffix(NAMES[ending])][ending] = tensor
-        elif "lora_" in name or "ia3_" in name:
+        elif full in vera_projections.NAMES.values():
+            shared[next(ours for ours, its in vera_projections.NAMES.items() if its == full)] = (
+                tensor
+            )
+        elif any(prefix in name for prefix in ("lora_", "ia3_", "vera_")):
             raise WeightsError(
                 f"{folder}: tensor {shown(full)}: only the factors of dense layers are supported"
                 " here."
             )
         else:
             own[name] = tensor
-    needed = method_of(fields).factors
+    method = method_of(fields)
+    needed = tuple(name for name in method.factors if name not in method.constant)
     lone = [name for name, parts in factors.items() if not _complete(parts, needed)]
     if lone or not factors:
         endings = " or ".join(NAMES[one].removesuffix(".weight")[1:] for one in needed)
@@ -373,21 +431,34 @@ def open_adapter(folder: Path) -> PublishedAdapter:
             f"{folder}: {shown(lone[0]) if lone else 'it'} lacks {endings}, or has another factor"
             " or shape."
         )
-    return PublishedAdapter(folder, fields, dict(factors), own)
+    return PublishedAdapter(folder, fields, dict(factors), shared, own)
 
 
 def method_of(fields: dict[str, Any]) -> type[AdapterConfig]:
     """Returns the class of our records for what adapter_config.json says."""
     if fields.get("peft_type") == "IA3":
         return Ia3Config
+    if fields.get("peft_type") == "VERA":
+        return vera.VeraConfig
     return DoraConfig if fields.get("use_dora") else LoraConfig
 
 
 def _complete(parts: dict[str, Tensor], needed: tuple[str, ...]) -> bool:
-    ranks = {A: 2, B: 2, MAGNITUDE: 1, SCALE: 2}
+    ranks = {A: 2, B: 2, MAGNITUDE: 1, SCALE: 2, vera.D: 1, vera.SCALE: 1}
     return set(parts) == set(needed) and all(
         len(tensor.shape) == ranks[name] and tensor.shape[0] for name, tensor in parts.items()
     )
+
+
+def _projection_reader(factor: str, spot: Spot, cfg: vera.VeraConfig, shared: np.ndarray) -> Reader:
+    """Reads the part of a projection that a matrix takes."""
+
+    def read(index: Slices) -> np.ndarray:
+        place = spot.place(factor, cfg.rank)
+        rows, columns = place.file_shape
+        return place.read(shared[:rows, :columns].__getitem__, index)
+
+    return read
 
 
 def _patterns(chosen: list[str], every: Iterable[str]) -> tuple[str, ...]:
@@ -410,7 +481,7 @@ def _check(fields: dict[str, Any]) -> None:
                 f"{CONFIG}: alpha_pattern={brief({pattern: alpha})}: must map patterns to numbers."
             )
     if "peft_type" not in fields:
-        raise ConfigError(f"{CONFIG}: no peft_type; must be 'LORA' or 'IA3'.")
+        raise ConfigError(f"{CONFIG}: no peft_type; must be 'LORA', 'IA3' or 'VERA'.")
     if unread := sorted(
         name for name, value in fields.items() if value and name not in {*FIXED, *HARMLESS}
     ):

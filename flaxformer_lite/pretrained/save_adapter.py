@@ -14,10 +14,11 @@ from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.config.parts import matches
 from flaxformer_lite.models.parameter_shapes import parameter_shapes
 from flaxformer_lite.models.weight_map import Published
+from flaxformer_lite.nn.adapters import vera
 from flaxformer_lite.nn.adapters.dora import MAGNITUDE, DoraConfig
 from flaxformer_lite.nn.adapters.ia3 import SCALE, Ia3Config
 from flaxformer_lite.nn.adapters.lora import A, B
-from flaxformer_lite.pretrained import tensor_names
+from flaxformer_lite.pretrained import tensor_names, vera_projections
 from flaxformer_lite.pretrained.adapter_layout import METHODS, NAMES, ROOT, Spot, shortest, spots
 from flaxformer_lite.pretrained.load_adapter import CONFIG, HEADS, WEIGHTS
 from flaxformer_lite.pretrained.safetensors import save_file
@@ -64,10 +65,13 @@ def write_adapter(folder: Path, model: Any, params: dict, *, base: str | None) -
         modules[known[place].module].append((known[place], factors))
     tensors: dict[str, np.ndarray] = {}
     ranks: dict[str, int] = {}
-    for module, parts in modules.items():
-        joined = _scale(parts, adapter) if isinstance(adapter, Ia3Config) else _joined(parts)
-        tensors |= {ROOT + module + NAMES[factor]: x for factor, x in joined.items()}
-        ranks[module] = len(joined[A]) if A in joined else 0
+    if isinstance(adapter, vera.VeraConfig):
+        tensors |= _vera_tensors(adapter, modules)
+    else:
+        for module, parts in modules.items():
+            joined = _scale(parts, adapter) if isinstance(adapter, Ia3Config) else _joined(parts)
+            tensors |= {ROOT + module + NAMES[factor]: x for factor, x in joined.items()}
+            ranks[module] = len(joined[A]) if A in joined else 0
     own = {
         name: leaf for name, leaf in flat.items() if name.rpartition("/")[2] not in adapter.factors
     }
@@ -82,6 +86,8 @@ def write_adapter(folder: Path, model: Any, params: dict, *, base: str | None) -
             spot.module for spot in known.values() if _scales_inputs(spot, adapter, modules)
         ]
         method = _ia3_config(list(modules), on_inputs, every_module)
+    elif isinstance(adapter, vera.VeraConfig):
+        method = _vera_config(adapter, list(modules), every_module)
     else:
         method = _config(adapter, ranks, every_module)
     config = method | {
@@ -103,7 +109,7 @@ def _by_matrix(cfg: ModelConfig, flat: dict[str, Any]) -> dict[str, Factors]:
     found = collections.defaultdict[str, Factors](dict)
     for path, (leaf, row) in by_layer(cfg, flat).items():
         module, _, name = path.rpartition("/")
-        if name in NAMES:
+        if name in cfg.adapter.factors:
             found[module][name] = np.asarray(leaf if row is None else leaf[row])
     return found
 
@@ -164,6 +170,80 @@ def _scales_inputs(spot: Spot, adapter: Ia3Config, modules: dict[str, Parts]) ->
     return spot.module in modules and matches(adapter.on_inputs, f"{spot.path}/kernel")
 
 
+def _vera_tensors(adapter: vera.VeraConfig, modules: dict[str, Parts]) -> dict[str, np.ndarray]:
+    """Returns the vectors of all modules, and the projections that they share.
+
+    Raises:
+      ConfigError: the matrices do not share their projections as PEFT's do.
+    """
+    tensors: dict[str, np.ndarray] = {}
+    joined = {module: _vera_factors(adapter, module, parts) for module, parts in modules.items()}
+    a_RI = max((factors[vera.A] for factors in joined.values()), key=lambda a: a.shape[1])
+    b_OR = max((factors[vera.B] for factors in joined.values()), key=len)
+    for module, factors in joined.items():
+        own_RI = factors[vera.A]
+        shared_RI = a_RI[:, : own_RI.shape[1]]
+        d = factors[vera.D]
+        if not np.array_equal(own_RI, shared_RI):
+            # A new adapter's A is scaled by the number of inputs, which d can do as well.
+            ratio = own_RI.flat[0] / shared_RI.flat[0]
+            if not np.allclose(own_RI, ratio * shared_RI, rtol=1e-5, atol=0):
+                raise _not_shared(module)
+            d = (ratio * d).astype(d.dtype)
+        if not np.array_equal(factors[vera.B], b_OR[: len(factors[vera.B])]):
+            raise _not_shared(module)
+        tensors[ROOT + module + NAMES[vera.D]] = d
+        tensors[ROOT + module + NAMES[vera.SCALE]] = factors[vera.SCALE]
+    shared = {vera.A: a_RI, vera.B: b_OR}
+    if adapter.save_projection:
+        tensors |= {vera_projections.NAMES[name]: x for name, x in shared.items()}
+        return tensors
+    drawn = vera_projections.draw(adapter.seed, adapter.rank, a_RI.shape[1], len(b_OR))
+    if not all(np.array_equal(drawn[name], x) for name, x in shared.items()):
+        raise ConfigError(
+            f"adapter.save_projection=False: PEFT draws other projections from seed={adapter.seed};"
+            " set adapter.save_projection=True."
+        )
+    return tensors
+
+
+def _vera_factors(adapter: vera.VeraConfig, module: str, parts: Parts) -> Factors:
+    """Joins the factors of the matrices that one published module fuses."""
+    spot, first = parts[0]
+    if len(parts) < spot.kernel.parts:
+        raise _not_shared(module)
+    joined = {}
+    for name, factor in first.items():
+        joined[name] = np.empty(spot.place(name, adapter.rank).file_shape, factor.dtype)
+        for part, factors in parts:
+            part.place(name, adapter.rank).write(factors[name], joined[name])
+    for _, factors in parts:
+        for name in (vera.A, vera.D):
+            if not np.array_equal(factors[name], first[name]):
+                raise _not_shared(module)
+    return joined
+
+
+def _not_shared(module: str) -> ConfigError:
+    return ConfigError(
+        f"adapter: {module}: PEFT's VeRA has one A and B for all matrices, and one d for those that"
+        " a module holds, which these are not; use save_pretrained, which merges the adapter."
+    )
+
+
+def _vera_config(adapter: vera.VeraConfig, adapted: list[str], every: list[str]) -> dict[str, Any]:
+    return {
+        "peft_type": "VERA",
+        "r": adapter.rank,
+        "vera_dropout": adapter.dropout,
+        "projection_prng_key": adapter.seed,
+        "save_projection": adapter.save_projection,
+        "bias": "none",
+        "target_modules": shortest(adapted, every, "."),
+        "inference_mode": True,
+    }
+
+
 def _ia3_config(adapted: list[str], on_inputs: list[str], every: list[str]) -> dict[str, Any]:
     return {
         "peft_type": "IA3",
@@ -201,7 +281,11 @@ def _whole(model: Any, spelled: Published, shapes: dict[str, Any]) -> set[str]:
     that PEFT counts to it."""
     cfg = model.cfg
     heads = (*HEAD_MODULES, *model.head_modules)
-    own = {one: leaf.shape for one, leaf in shapes.items() if one.rpartition("/")[2] not in NAMES}
+    own = {
+        one: leaf.shape
+        for one, leaf in shapes.items()
+        if one.rpartition("/")[2] not in cfg.adapter.factors
+    }
     names = {one: place.name for one, place in tensor_names.places(spelled, cfg, own).items()}
     trained = {name for one, name in names.items() if cfg.adapter.trains(one)}
     if any(tensor_names.is_of_head(spelled, cfg, name) for name in trained):

@@ -23,6 +23,7 @@ from flaxformer_lite import (
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.nn.adapters.dora import DoraConfig
 from flaxformer_lite.nn.adapters.ia3 import Ia3Config
+from flaxformer_lite.nn.adapters.vera import VeraConfig
 from flaxformer_lite.pretrained.adapter_layout import shortest
 from flaxformer_lite.pretrained.safetensors import WeightsError
 from tests.pretrained.fixtures import ROOT, part
@@ -88,6 +89,9 @@ def test_written_again_the_file_has_the_same_tensors_and_says_the_same(folder, t
         "bias",
         "peft_type",
         "use_dora",
+        "projection_prng_key",
+        "save_projection",
+        "vera_dropout",
     ):
         # Of a Conv1D and a Linear PEFT keeps what the last one set.
         if (folder.name, name) != ("gpt2_lm-head", "fan_in_fan_out"):
@@ -205,6 +209,41 @@ def test_what_peft_would_compute_otherwise_is_not_written(tmp_path):
         save_adapter(tmp_path / "out", model, params)
 
 
+@pytest.mark.parametrize(
+    ("name", "changes", "said"),
+    [
+        ("gpt2_lm", {"targets": ("query",)}, r"c_attn: .* one A and B .*save_pretrained"),
+        ("llama_lm", {}, r"_proj: .* one A and B .*save_pretrained"),
+    ],
+)
+def test_projections_that_are_not_shared_are_not_written(name, changes, said, tmp_path):
+    model, params = noisy(name, VeraConfig(rank=3, **changes))
+    with pytest.raises(ConfigError, match=said):
+        save_adapter(tmp_path / "out", model, params)
+
+
+def test_a_new_vera_over_matrices_of_other_sizes_comes_back(tmp_path):
+    """The A of a matrix with more inputs is smaller, which d takes over in the file."""
+    base, own = load_pretrained(ROOT / "llama_lm")
+    adapter = VeraConfig(rank=3, initial=1.0, targets=("query", "down"))
+    model = base.clone(cfg=dataclasses.replace(base.cfg, adapter=adapter))
+    inputs = part("llama_lm", "default/in/")
+    params = flatten_dict(jax.jit(model.init)(jax.random.key(0), **inputs)["params"], sep="/")
+    for path in params:
+        if path.endswith("lambda_b"):
+            params[path] = jnp.full_like(params[path], 0.5)
+    params = unflatten_dict(params | flatten_dict(own, sep="/"), sep="/")
+    save_adapter(tmp_path / "out", model, params, base="its/base")
+    again = load_pretrained(ROOT / "llama_lm", adapter=tmp_path / "out")
+    due = logits_of(model, params, "llama_lm")
+    assert gap(logits_of(*again, "llama_lm"), due, "llama_lm") < 1e-5
+    assert gap(logits_of(base, own, "llama_lm"), due, "llama_lm") > 0.01
+    redrawn = dataclasses.replace(adapter, save_projection=False)
+    model = model.clone(cfg=dataclasses.replace(model.cfg, adapter=redrawn))
+    with pytest.raises(ConfigError, match=r"save_projection=False: .*seed=0; set .*=True"):
+        save_adapter(tmp_path / "drawn", model, params)
+
+
 def test_scales_of_some_fused_matrices_come_back(tmp_path):
     model, params = noisy("gpt2_lm", Ia3Config())
     save_adapter(tmp_path / "out", model, params)
@@ -255,7 +294,10 @@ def changed(tmp_path):
         ),
         ({"use_dora": True}, "lacks lora_A or lora_B or lora_magnitude_vector"),
         ({"bias": "lora_only"}, "bias='lora_only' changes the numbers, and only 'none'"),
-        ({"peft_type": "VERA"}, "peft_type='VERA' changes the numbers, and only 'LORA' or 'IA3'"),
+        (
+            {"peft_type": "LOHA"},
+            "peft_type='LOHA' changes the numbers, and only 'LORA' or 'IA3' or 'VERA'",
+        ),
         ({"init_lora_weights": "pissa"}, "init_lora_weights='pissa' changes the numbers"),
         ({"layer_replication": [[0, 1]]}, "layer_replication="),
         ({"lora_alpha": "16"}, "lora_alpha='16': must be a number"),

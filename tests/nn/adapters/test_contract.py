@@ -63,7 +63,7 @@ def test_merged_it_computes_the_same(family, run, name):
     assert np.abs(ours - tiny.logits_of(plain, without_factors(model, params), **x)).max() > 1e-2
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "lora"])
+@pytest.mark.parametrize("name", ["dora", "ia3"])
 def test_a_small_change_of_a_factor_is_seen_in_bfloat16(name):
     """One per thousand on each factor or length, where bfloat16 has only steps of four and more."""
     model, params = adapted("gpt2", name, dtype="bfloat16")
