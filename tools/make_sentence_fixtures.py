@@ -76,7 +76,23 @@ def main() -> None:
         )
         model.save(str(OUT / name), create_model_card=False)
         vectors[name] = model.encode(TEXTS).tolist()
-    (OUT / "expected.json").write_text(json.dumps({"texts": TEXTS, "vectors": vectors}) + "\n")
+    expected = {"texts": TEXTS, "vectors": vectors, "poolings": poolings()}
+    (OUT / "expected.json").write_text(json.dumps(expected) + "\n")
+
+
+def poolings() -> dict[str, list[list[float]]]:
+    """Returns the vectors of the folder mean_normalize with another pooling, by its config."""
+    found = {}
+    for mode in (*modules.Pooling.POOLING_MODES, ("mean", "max")):
+        for include_prompt in (True, False):
+            pooling = modules.Pooling(WIDTH, mode, include_prompt=include_prompt)
+            model = SentenceTransformer(
+                modules=[modules.Transformer(str(OUT / "mean_normalize")), pooling], device="cpu"
+            )
+            rows = model.encode(TEXTS, prompt="three four ").tolist()
+            config = {"pooling_mode": mode, "include_prompt": include_prompt}
+            found[json.dumps(config)] = [[round(x, 6) for x in row] for row in rows]
+    return found
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from flaxformer_lite.cli import command_line
 from flaxformer_lite.cli.open_model import Opened, check_vocabulary, folder_of, notice, open_model
 from flaxformer_lite.cli.tables import print_table
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.nn.functions.pooling import first_token, mean_pool
+from flaxformer_lite.nn.functions.pooling import pool
 from flaxformer_lite.open_model import load_sentence_layers
 from flaxformer_lite.pretrained.sentences import SentenceLayers
 
@@ -46,18 +46,20 @@ def embed(
     """Computes vectors of texts, float32 [texts, D].
 
     Args:
-      opened: an encoder, or an encoder-decoder to use the encoder of.
+      opened: an encoder, a decoder, or an encoder-decoder to use the encoder of.
       texts: the texts.
       layers: the layers after the encoder, and the model's prompts.
       prompt: a prefix of each text; None is the model's default prompt, if it has one.
     """
     prefix = layers.prompt() if prompt is None else prompt
     texts = [prefix + text for text in texts]
-    if not opened.cfg.encoder_layers:
+    if opened.cfg.skeleton == "embedding":
         raise ConfigError(
-            f"family={opened.cfg.family!r}: has no encoder; embed needs one (BERT, RoBERTa, T5,"
-            " ...)."
+            f"family={opened.cfg.family!r}: has vectors of words, not of sentences; see the command"
+            " similar."
         )
+    pooling = layers.pooling or ("last" if opened.cfg.skeleton == "decoder" else "mean")
+    skip = 0 if layers.include_prompt or not prefix else prompt_length(opened, prefix)
     limit = limit_of(layers, opened)
     rows = []
     cut = 0
@@ -68,7 +70,8 @@ def embed(
             cut += 1
     if cut:
         notice(f"{cut} of {len(texts)} texts are longer than {limit} tokens, and cut there.")
-    vectors = np.zeros((len(texts), opened.cfg.d_model), np.float32)
+    width = opened.cfg.d_model * (1 + pooling.count("+"))
+    vectors = np.zeros((len(texts), width), np.float32)
     order = sorted(range(len(texts)), key=lambda i: len(rows[i]))
     for start in range(0, len(order), BATCH):
         chosen = order[start : start + BATCH]
@@ -81,15 +84,21 @@ def embed(
         for row, i in enumerate(chosen):
             ids_BT[row, : len(rows[i])] = rows[i]
             mask_BT[row, : len(rows[i])] = 1
-        pooled = _pooled(opened.model, layers.pooling == "first", opened.params, ids_BT, mask_BT)
+        pooled = _pooled(opened.model, pooling, skip, opened.params, ids_BT, mask_BT)
         vectors[chosen] = np.asarray(pooled)[: len(chosen)]
     return layers.finish(vectors)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _pooled(model, first, params, ids_BT, mask_BT):
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _pooled(model, pooling, skip, params, ids_BT, mask_BT):
     x_BTD = model.apply({"params": params}, ids_BT, attention_mask=mask_BT, method="encode")
-    return mean_pool(x_BTD, first_token(mask_BT) if first else mask_BT, unit=False)
+    return pool(pooling, x_BTD, mask_BT, skip=skip, unit=False)
+
+
+def prompt_length(opened: Opened, prompt: str) -> int:
+    """Returns how many tokens of a text its prompt takes, without a special token at its end."""
+    ids = opened.tokenizer.encode(prompt)
+    return len(ids) - int(bool(ids) and ids[-1] in opened.tokenizer.ids.values())
 
 
 def limit_of(layers: SentenceLayers, opened: Opened) -> int | None:

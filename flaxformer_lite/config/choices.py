@@ -34,6 +34,14 @@ REMATS = (
     "attention+qkv+out",
     "attention+qkv+out+mlp",
 )
+POOLINGS = (  # nn/functions/pooling.py
+    "mean",
+    "first",
+    "last",
+    "max",
+    "mean_sqrt",
+    "weighted_mean",
+)
 QK_NORM_OVER = ("head", "each_head", "all_heads")  # nn/mixers/attention.py
 RESIDUALS = ("sequential", "none", "parallel", "parallel_shared")  # nn/modules/block.py
 SCHEDULES = ("cosine", "linear", "rsqrt", "constant", "wsd")  # training/optimizer.py

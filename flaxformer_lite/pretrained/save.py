@@ -63,7 +63,7 @@ class TrainedInputs:
       length: the longest text in tokens.
       labels: names of the classes that it trained; () if it trained none.
       chat_template: of conversations; "" for none.
-      pooling: of a sentence model, "mean" or "first"; "" for other models.
+      pooling: of a sentence model, a name of nn/functions/pooling.py; "" for other models.
       fields: further fields of config.json.
     """
 

@@ -14,8 +14,22 @@ from flaxformer_lite.pretrained.safetensors import WeightsError, open_file
 
 FILES = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
 # The name of each, as all versions read it.
-MODES = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "first"}
-NEWER = {"mean": "mean", "cls": "first"}  # as newer versions write it
+MODES = {
+    "pooling_mode_cls_token": "first",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt",
+    "pooling_mode_weightedmean_tokens": "weighted_mean",
+    "pooling_mode_lasttoken": "last",
+}
+NEWER = {  # as newer versions write it
+    "cls": "first",
+    "mean": "mean",
+    "max": "max",
+    "mean_sqrt_len_tokens": "mean_sqrt",
+    "weightedmean": "weighted_mean",
+    "lasttoken": "last",
+}
 ACTIVATIONS: dict[str, Any] = {
     "Identity": np.asarray,
     "Tanh": np.tanh,
@@ -35,12 +49,14 @@ class Dense(NamedTuple):
 class SentenceLayers(NamedTuple):
     """The layers after the encoder of a sentence model."""
 
-    pooling: str = ""  # mean or first; empty where a directory does not say
+    # a name of nn/functions/pooling.py, or several joined by +; empty where there is none
+    pooling: str = ""
     limit: int | None = None  # longest text in tokens; None is no limit
     normalize: bool = True  # whether vectors have length one
     dense: tuple[Dense, ...] = ()  # layers between pooling and normalization
     prompts: tuple[tuple[str, str], ...] = ()  # names of what is put before a text, and the texts
     default_prompt: str = ""  # the name of the prompt of a text for which none is chosen
+    include_prompt: bool = True  # whether the prompt's tokens are pooled too
 
     def prompt(self, name: str | None = None) -> str:
         """Returns the prompt of this name, or the default one; "" for none.
@@ -77,11 +93,12 @@ def read_sentence_layers(folder: Path) -> SentenceLayers:
     )
     modules = _modules(folder)
     pooling = ""
+    include_prompt = True
     normalize = False
     dense = []
     for place, kind in modules:
         if kind == "Pooling":
-            pooling = _pooling(folder / place / "config.json")
+            pooling, include_prompt = _pooling(folder / place / "config.json")
         elif kind == "Dense" and pooling and not normalize:
             dense.append(_dense(folder / place))
         elif kind == "Normalize" and pooling:
@@ -93,7 +110,9 @@ def read_sentence_layers(folder: Path) -> SentenceLayers:
                 " order."
             )
     prompts, default = _prompts(folder / "config_sentence_transformers.json")
-    return SentenceLayers(pooling, limit, normalize or not modules, tuple(dense), prompts, default)
+    return SentenceLayers(
+        pooling, limit, normalize or not modules, tuple(dense), prompts, default, include_prompt
+    )
 
 
 def lowers_case(folder: Path) -> bool:
@@ -122,7 +141,7 @@ def write_sentence_layers(folder: Path, *, pooling: str, width: int, limit: int)
 
     Args:
       folder: the directory.
-      pooling: mean or first.
+      pooling: a name of nn/functions/pooling.py.
       width: of the encoder.
       limit: longest text in tokens.
     """
@@ -175,18 +194,22 @@ def _modules(folder: Path) -> list[tuple[str, str]]:
     return found
 
 
-def _pooling(path: Path) -> str:
+def _pooling(path: Path) -> tuple[str, bool]:
+    """Returns the pooling, and whether it includes the prompt."""
     config = read_object(path)
-    named = [name for name, on in config.items() if on is True and name.startswith("pooling_mode_")]
+    named = [name for name in MODES if config.get(name) is True]
     modes = config.get("pooling_mode", named or "mean")
     modes = modes if isinstance(modes, list) else [modes]
-    found = [ours for theirs, ours in (MODES | NEWER).items() if modes == [theirs]]
-    if not found or config.get("include_prompt", True) is not True:
+    known = MODES | NEWER
+    if not modes or any(not isinstance(mode, str) or mode not in known for mode in modes):
         raise ConfigError(
-            f"{path}: pools by {brief(modes)}: read are the mean over tokens and the first token"
-            " (cls), with the prompt included."
+            f"{path}: pools by {brief(modes)}: no such pooling; choose from {', '.join(NEWER)}."
         )
-    return found[0]
+    include_prompt = config.get("include_prompt", True)
+    if not isinstance(include_prompt, bool):
+        raise ConfigError(f"{path}: include_prompt={brief(include_prompt)}: must be true or false.")
+    # their order in old files is that of this table
+    return "+".join(known[mode] for mode in modes), include_prompt
 
 
 def _dense(folder: Path) -> Dense:

@@ -173,6 +173,11 @@ def _objective_of(path: Path, model: Any) -> Objective:
     published = folder.read_config(path) | {"head": head}
     if "pooling" in cls.adopts:
         layers = read_sentence_layers(path)
+        if layers.prompt() and not layers.include_prompt:
+            raise ConfigError(
+                f"{path}: pools without the tokens of its prompt {layers.prompt()!r}, which"
+                " evaluate does not; set default_prompt_name to null, or use embed."
+            )
         published |= {"pooling": layers.pooling, "prompt": layers.prompt()}
     labels = tuple(read_labels(path)) if "labels" in cls.adopts else ()
     return cls.of_published(published, labels)

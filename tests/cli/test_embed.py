@@ -91,12 +91,3 @@ def test_an_encoder_decoder_gives_its_encoders(tmp_path, capsys):
     folder = models.directory(tmp_path, "t5")
     main(["embed", "--model", str(folder), "--text", "one", "--text", "two"])
     assert capsys.readouterr().out.count("1.0000") == 2
-
-
-def test_other_poolings_are_refused(bert, capsys):
-    (bert / "1_Pooling").mkdir()
-    (bert / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_max_tokens": True}))
-    with pytest.raises(SystemExit):
-        main(["embed", "--model", str(bert), "--text", "one"])
-    shutil.rmtree(bert / "1_Pooling")
-    assert "['pooling_mode_max_tokens']: read are the mean" in capsys.readouterr().err

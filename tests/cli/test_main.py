@@ -158,7 +158,6 @@ def test_a_prompt_through_a_pipe_in_a_process_of_its_own(gpt2):
         (["convert", "GPT2", "new", "--head", "masked_lm"], "head='masked_lm': no such head"),
         (["inspect", "EMPTY"], "no model.safetensors"),
         (["embed", "--model", "GPT2"], "no text: pass --text TEXT"),
-        (["embed", "--model", "GPT2", "--text", "x"], "family='gpt2': has no encoder"),
         (["embed", "--model", "GPT2", "--text", "x", "--out", "x.txt"], "must end in .npy"),
         (["embed", "--model", "GPT2", "--file", "nowhere.txt"], "cannot be read as UTF-8 text"),
         (["fill-mask", "--model", "GPT2", "a [MASK]"], "head='masked_lm': no such head"),

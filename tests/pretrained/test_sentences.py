@@ -2,14 +2,16 @@ import json
 import shutil
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
 from flaxformer_lite import load_pretrained, save_pretrained
 from flaxformer_lite.__main__ import main
-from flaxformer_lite.cli.embed import embed
+from flaxformer_lite.cli.embed import embed, prompt_length
 from flaxformer_lite.cli.open_model import open_model
 from flaxformer_lite.config import ConfigError, to_config_dict
+from flaxformer_lite.nn.functions.pooling import pool
 from flaxformer_lite.objectives.tables.sentence_embeddings import SentenceEmbeddings
 from flaxformer_lite.open_model import load_sentence_layers
 from flaxformer_lite.pretrained.safetensors import WeightsError
@@ -39,6 +41,34 @@ def test_vectors_are_those_of_sentence_transformers(name):
     assert (layers.pooling, len(layers.dense), layers.normalize) == LAYERS[name]
     vectors = embed(open_model(str(ROOT / name)), EXPECTED["texts"], layers)
     np.testing.assert_allclose(vectors, EXPECTED["vectors"][name], atol=2e-6)
+
+
+def test_poolings_and_prompts_are_those_of_sentence_transformers(folder):
+    """With the prompt's tokens, and without them; all in one program, and one by `embed`."""
+    opened = open_model(str(folder))
+    layers = []
+    for config in EXPECTED["poolings"]:
+        (folder / "1_Pooling" / "config.json").write_text(config)
+        layers.append(read_sentence_layers(folder)._replace(dense=(), normalize=False))
+    prompt = "three four "
+    rows = [opened.tokenizer.encode(prompt + text, max_length=8) for text in EXPECTED["texts"]]
+    ids = np.asarray([row + [0] * (8 - len(row)) for row in rows])
+    mask = (ids != 0).astype(np.int32)
+    skip = prompt_length(opened, prompt)
+
+    @jax.jit
+    def run(params):
+        x = opened.model.apply({"params": params}, ids, attention_mask=mask, method="encode")
+        return [
+            pool(one.pooling, x, mask, skip=0 if one.include_prompt else skip, unit=False)
+            for one in layers
+        ]
+
+    made = run(opened.params)
+    for got, (config, due) in zip(made, EXPECTED["poolings"].items(), strict=True):
+        np.testing.assert_allclose(got, due, atol=5e-6, err_msg=config)
+    vectors = embed(opened, EXPECTED["texts"], layers[-1], prompt=prompt)
+    np.testing.assert_allclose(vectors, due, atol=5e-6)
 
 
 def edit(path, **changes):
@@ -94,12 +124,12 @@ def test_without_modules_vectors_are_of_length_one(tmp_path):
     [
         (
             "1_Pooling/config.json",
-            {"pooling_mode": "max"},
-            r"pools by \['max'\]: read are the mean",
+            {"pooling_mode": "median"},
+            r"pools by \['median'\]: no such pooling; choose from cls, mean",
         ),
-        ("1_Pooling/config.json", {"pooling_mode": ["mean", "cls"]}, "pools by"),
+        ("1_Pooling/config.json", {"pooling_mode": []}, "pools by"),
         ("1_Pooling/config.json", {"pooling_mode": {"mean": 1}}, "pools by"),
-        ("1_Pooling/config.json", {"include_prompt": False}, "with the prompt included"),
+        ("1_Pooling/config.json", {"include_prompt": "no"}, "must be true or false"),
         (
             "2_Dense/config.json",
             {"activation_function": "torch.nn.GELU"},

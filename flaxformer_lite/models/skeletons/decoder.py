@@ -155,6 +155,10 @@ class DecoderModel(Hinted):
             out = packed.unpack(out)
         return (out, None) if cache is None else out
 
+    def encode(self, input_ids, **inputs) -> jax.Array:
+        """Returns the last hidden state, [B, T, D], as encoders do."""
+        return self.decode(input_ids, **inputs)[0]
+
     def positions_with_padding(self, attention_mask) -> jax.Array:
         """Returns positions that go on in the padding after a text, as transformers counts them.
 

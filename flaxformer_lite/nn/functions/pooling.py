@@ -3,6 +3,63 @@
 import jax
 import jax.numpy as jnp
 
+from flaxformer_lite.config.choices import POOLINGS
+
+
+def pool(
+    pooling: str, x_BTD: jax.Array, mask_BT: jax.Array, *, skip: int = 0, unit: bool = True
+) -> jax.Array:
+    """Pools token vectors into one vector, float32 [B, D], as sentence-transformers does.
+
+    Several ways, joined by `+`, give their vectors side by side.
+
+    Args:
+      pooling: `mean`, `first` or `last` token, `max`, `mean_sqrt`, the sum divided by the root of
+        the number of tokens, or `weighted_mean`, in which token t counts t times.
+      x_BTD: hidden states.
+      mask_BT: nonzero for a text's tokens.
+      skip: number of tokens at the beginning of each text, a prompt, that do not count.
+      unit: whether the vector has length one.
+
+    Reference: Muennighoff 2022, "SGPT" (arXiv:2202.08904), for the weighted mean.
+    """
+    x_BTD = x_BTD.astype(jnp.float32)
+    real_BT = mask_BT != 0
+    place_BT = jnp.cumsum(real_BT, axis=1, dtype=jnp.int32) - 1  # among the tokens of the text
+    keep_BT = real_BT & (place_BT >= skip) if skip else real_BT
+    pooled = []
+    for way in pooling.split("+"):
+        if way == "max":
+            largest_BD = jnp.max(jnp.where(keep_BT[:, :, None], x_BTD, -jnp.inf), axis=1)
+            pooled.append(jnp.where(jnp.isfinite(largest_BD), largest_BD, 0.0))
+            continue
+        weight_BT = _weights(way, keep_BT, place_BT, skip)
+        total_BD = jnp.einsum("BTD,BT->BD", x_BTD, weight_BT, precision=jax.lax.Precision.HIGHEST)
+        if way.startswith("mean") or way == "weighted_mean":
+            count_B1 = jnp.maximum(weight_BT.sum(axis=1, keepdims=True), 1.0)
+            total_BD /= jnp.sqrt(count_B1) if way == "mean_sqrt" else count_B1
+        pooled.append(total_BD)
+    together = jnp.concatenate(pooled, axis=-1) if len(pooled) > 1 else pooled[0]
+    return to_unit_length(together) if unit else together
+
+
+def _weights(way: str, keep_BT: jax.Array, place_BT: jax.Array, skip: int) -> jax.Array:
+    """Returns the weight of each token in the sum of one way of pooling, float32."""
+    match way:
+        case "mean" | "mean_sqrt":
+            weight_BT = keep_BT
+        case "first":
+            weight_BT = keep_BT & (place_BT == skip)
+        case "last":
+            weight_BT = keep_BT & (place_BT == place_BT[:, -1:])
+        case "weighted_mean":
+            weight_BT = jnp.where(keep_BT, place_BT + 1, 0)
+        case _:
+            raise ValueError(
+                f"pooling={way!r}: no such pooling; choose from {', '.join(POOLINGS)}."
+            )
+    return weight_BT.astype(jnp.float32)
+
 
 def mean_pool(x_BTD: jax.Array, keep_BT: jax.Array, *, unit: bool = True) -> jax.Array:
     """Pools token vectors into the unit vector along their mean, float32 [B, D].
@@ -25,11 +82,6 @@ def mean_pool(x_BTD: jax.Array, keep_BT: jax.Array, *, unit: bool = True) -> jax
         if unit
         else sum_BD / jnp.maximum(keep_BT.sum(axis=-1, keepdims=True), 1.0)
     )
-
-
-def first_token(mask_BT: jax.Array) -> jax.Array:
-    """Keeps the mask's first column only; `mean_pool` then takes the first token's vector."""
-    return jnp.asarray(mask_BT).at[:, 1:].set(0)
 
 
 def shortened(x: jax.Array, width: int) -> jax.Array:

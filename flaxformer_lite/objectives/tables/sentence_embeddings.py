@@ -18,9 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.config import ConfigError, ModelConfig, choices
 from flaxformer_lite.config.rules import Count, OneOf, Positive, Size
-from flaxformer_lite.nn.functions.pooling import first_token, mean_pool, shortened
+from flaxformer_lite.nn.functions.pooling import mean_pool, pool, shortened
 from flaxformer_lite.objectives.base import Dataset, Metric, score
 from flaxformer_lite.objectives.rows import (
     PACKING,
@@ -36,7 +36,7 @@ from flaxformer_lite.objectives.tables.task import Column, Row, Task, number_of,
 from flaxformer_lite.types import Json
 
 Kind = Annotated[str, OneOf(("pairs", "scores"))]
-Pooling = Annotated[str, OneOf(("", "mean", "first"))]
+Pooling = Annotated[str, OneOf(("", *choices.POOLINGS))]
 EXCLUDED = -1e30  # the logit of what does not count
 SPEARMAN = score("spearman", "Spearman correlation", live=True)
 PEARSON = score("pearson", "Pearson correlation")
@@ -65,14 +65,14 @@ class SentenceEmbeddings(Task):
     """
 
     kind: Kind = "pairs"
-    # mean of the tokens, or the first one; empty: that of train.init_from, else mean
+    # how token vectors become one; empty: that of train.init_from, else mean
     pooling: Pooling = ""
     temperature: Positive = 0.05
     negatives: Count = 0  # of a row; 0: the most that a training row has
     # widths that vectors may be cut to; the loss is the sum over these and the whole
     sizes: tuple[Size, ...] = ()
 
-    skeletons: ClassVar[tuple[str, ...]] = ("encoder", "encoder_decoder")
+    skeletons: ClassVar[tuple[str, ...]] = ("encoder", "encoder_decoder", "decoder")
     chunked: ClassVar[bool] = True
     adopts: ClassVar[tuple[str, ...]] = ("pooling",)
     columns: ClassVar[tuple[Column, ...]] = (
@@ -193,9 +193,12 @@ class SentenceEmbeddings(Task):
         flat = {
             name: x if name == PACKING else x.reshape(-1, x.shape[-1]) for name, x in inputs.items()
         }
-        mask_BT = flat["attention_mask"]
-        kept_BT = first_token(mask_BT) if self.pooling == "first" else mask_BT
-        pooled_BD = mean_pool(model(**flat).last_hidden_state, kept_BT)
+        hidden_BTD = model(**flat).last_hidden_state
+        mask_BT = jnp.asarray(flat["attention_mask"])
+        if self.pooling in ("", "mean"):  # without the division, which changes the last bits
+            pooled_BD = mean_pool(hidden_BTD, mask_BT)
+        else:
+            pooled_BD = pool(self.pooling, hidden_BTD, mask_BT)
         return pooled_BD.reshape(*inputs["input_ids"].shape[:2], -1)
 
     def loss(
