@@ -150,9 +150,10 @@ def load_tokenizer(
         >>> tokenizer = load_tokenizer("path/to/bert")  # doctest: +SKIP
 
     Args:
-      path: holds tokenizer.json; or spiece.model or tokenizer.model beside the config.json of a T5,
-        Llama, Mistral or Gemma; with tokenizer_config.json, special_tokens_map.json and
-        chat_template.jinja where there are such. Or is the `--workdir` of train.py.
+      path: holds tokenizer.json; or the files that older checkpoints have instead, such as
+        vocab.txt, vocab.json and merges.txt, or a sentencepiece model, beside config.json; with
+        tokenizer_config.json, special_tokens_map.json and chat_template.jinja where there are such.
+        Or is the `--workdir` of train.py.
       family, allow_plugins: as in `load_pretrained`.
 
     Raises:

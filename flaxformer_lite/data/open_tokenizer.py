@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from flaxformer_lite.storage import fetch
-from flaxformer_lite.text import tokenizer
+from flaxformer_lite.text import older_files, tokenizer
 from flaxformer_lite.text.tokenizer import Tokenizer
 
 
@@ -15,6 +15,6 @@ def open_tokenizer(path: str | Path) -> Tokenizer:
     """
 
     def choose(names: list[str]) -> list[str]:
-        return [name for name in tokenizer.FILES if name in names]
+        return [name for name in (*tokenizer.FILES, *older_files.READ) if name in names]
 
     return tokenizer.load(fetch.on_disk(path, choose), given=path)

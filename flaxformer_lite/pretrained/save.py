@@ -31,6 +31,7 @@ COMPANIONS = (
     "tokenizer.model",
     "tokenizer.bytes",
     "spiece.model",
+    "spm.model",
     "sentencepiece.bpe.model",
     "source.spm",
     "target.spm",

@@ -1,5 +1,5 @@
-"""Reads the tokenizer that lies beside published weights: tokenizer.json or a sentencepiece model,
-and its special tokens."""
+"""Reads the tokenizer that lies beside published weights: tokenizer.json, a sentencepiece model, or
+the files that older checkpoints have, and its special tokens."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from flaxformer_lite.files.read import brief, read_bytes, read_object, read_text
 from flaxformer_lite.pretrained import hf_config
 from flaxformer_lite.pretrained.folder import check_exists
 from flaxformer_lite.pretrained.sentences import lowers_case
-from flaxformer_lite.text import special_tokens, tokenizer as plain
+from flaxformer_lite.text import older_files, special_tokens, tokenizer as plain
 from flaxformer_lite.text.published_tokenizer import (
     JSON,
     FramedTokenizer,
@@ -27,7 +27,7 @@ STARTS_WITH_BOS = (
     "gemma2",
 )
 ENDS_WITH_EOS = ("t5", "mt5", "umt5")
-# Tokenizer files that are incomplete by themselves; only a tokenizer.json is complete.
+# Files of tokenizers that are not read for every model; only a tokenizer.json is complete.
 OTHERS = (
     "sentencepiece.bpe.model",
     "source.spm",
@@ -61,7 +61,8 @@ def read_tokenizer(folder: Path, *, family: str | None = None) -> PublishedToken
     template = _chat_template(folder, config)
     try:
         if (folder / JSON).is_file():
-            return JsonTokenizer(folder / JSON, config, template, lower=lowers_case(folder))
+            definition = read_text(folder / JSON, limit=plain.LARGEST)
+            return _of_json(definition, folder / JSON, config, template)
         if (folder / BYTES).is_file():
             model = hf_config.family_of(_read(folder / "config.json"), folder, family).Model
             return framed(plain.load(folder / BYTES), model.skeleton, template)
@@ -73,6 +74,9 @@ def read_tokenizer(folder: Path, *, family: str | None = None) -> PublishedToken
     for name in SENTENCEPIECE:
         if (folder / name).is_file() and kind in (*STARTS_WITH_BOS, *ENDS_WITH_EOS):
             return _sentencepiece(folder / name, config, template, kind)
+    if made := older_files.make_tokenizer(folder):
+        named = {f"{role}_token": token for role, token in made.tokens.items()}
+        return _of_json(made.definition, folder, config | named, template)
     if found := [name for name in OTHERS if (folder / name).is_file()]:
         raise ConfigError(
             f"{folder}: {found[0]} of a {kind} is not read without a tokenizer.json. Make one where"
@@ -83,6 +87,13 @@ def read_tokenizer(folder: Path, *, family: str | None = None) -> PublishedToken
     raise ConfigError(
         f"{folder}: no tokenizer; put the model's tokenizer.json or sentencepiece model there."
     )
+
+
+def _of_json(
+    definition: str, where: Path, config: dict[str, Any], template: str
+) -> PublishedTokenizer:
+    folder = where.parent if where.is_file() else where
+    return JsonTokenizer(definition, config, template, where=where, lower=lowers_case(folder))
 
 
 def framed(inner: plain.Tokenizer, skeleton: str, template: str = "") -> PublishedTokenizer:

@@ -18,7 +18,7 @@ from tokenizers import normalizers
 
 from flaxformer_lite import hints
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.files.read import brief, read_text
+from flaxformer_lite.files.read import brief
 from flaxformer_lite.text import tokenizer as plain
 from flaxformer_lite.text.escape_specials import FAILS, any_of, library_errors, literal
 from flaxformer_lite.types import Json
@@ -208,9 +208,16 @@ class PublishedTokenizer:
 
 
 class JsonTokenizer(PublishedTokenizer):
-    def __init__(self, path: Path, config: Json, chat_template: str, *, lower: bool = False):
-        definition = read_text(path, limit=plain.LARGEST)
-        with library_errors(f"{path}: cannot be read as a tokenizer"):
+    def __init__(
+        self,
+        definition: str,
+        config: Json,
+        chat_template: str,
+        *,
+        where: Path,
+        lower: bool = False,
+    ):
+        with library_errors(f"{where}: cannot be read as a tokenizer"):
             self._tokenizer = tokenizers.Tokenizer.from_str(definition)
             if lower:
                 usual = self._tokenizer.normalizer

@@ -19,7 +19,7 @@ import tokenizers
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import read_bytes
-from flaxformer_lite.text import special_tokens, token_text
+from flaxformer_lite.text import older_files, special_tokens, token_text
 from flaxformer_lite.text.escape_specials import FAILS, any_of, library_errors, literal
 
 LARGEST = 1 << 28  # bytes of a tokenizer's file; the largest published ones have a seventh
@@ -342,7 +342,8 @@ FILES = (HuggingFace.file, SentencePiece.file, "spiece.model", Bytes.file)  # in
 def load(path: str | Path, *, given: str | Path | None = None) -> Tokenizer:
     """Loads a tokenizer from a file or a folder.
 
-    A file is a `tokenizer.json` or a sentencepiece `.model`; a folder is one that `save` wrote to.
+    A file is a `tokenizer.json` or a sentencepiece `.model`; a folder is one that `save` wrote to,
+    or of a published model.
 
     Args:
       path: a file or folder on this machine.
@@ -354,6 +355,10 @@ def load(path: str | Path, *, given: str | Path | None = None) -> Tokenizer:
     where = f"data.tokenizer.path={str(path if given is None else given)!r}"
     path = Path(path).expanduser()
     if path.is_dir():
+        if not any((path / name).is_file() for name in (HuggingFace.file, Bytes.file)):
+            made = older_files.make_tokenizer(path)
+            if made is not None:
+                return HuggingFace(made.definition.encode())
         path = next((path / name for name in FILES if (path / name).exists()), path / FILES[0])
     kinds = {".json": HuggingFace, ".model": SentencePiece, ".bytes": Bytes}
     if path.suffix not in kinds:

@@ -96,10 +96,14 @@ def test_sentencepiece_of_llama_begins_with_bos(pieces, tmp_path, config, bos, e
     ("files", "message"),
     [
         ({}, "no tokenizer; put the model's tokenizer.json"),
-        ({"vocab.txt": "a"}, "vocab.txt of a bert is not read without a tokenizer.json. Make one"),
+        (
+            {"vocab.txt": "a", "config.json": '{"model_type": "luke"}'},
+            "vocab.txt of a luke is not read without a tokenizer.json. Make one",
+        ),
+        ({"vocab.txt": "a"}, r"no tokenizer can be made of vocab.txt"),
         (
             {"spiece.model": "a", "config.json": '{"model_type": "albert"}'},
-            "spiece.model of a albert is not read",
+            "no tokenizer can be made of the sentencepiece model",
         ),
         (
             {"spiece.model": "a", "config.json": '{"model_type": "t5"}'},

@@ -36,7 +36,7 @@ from flaxformer_lite.open_model import (
 )
 from flaxformer_lite.pretrained import folder, hf_config
 from flaxformer_lite.pretrained.safetensors import WeightsError
-from flaxformer_lite.pretrained.tokenizer import BYTES, SENTENCEPIECE
+from flaxformer_lite.pretrained.tokenizer import BYTES
 from flaxformer_lite.runs.start import resume
 from flaxformer_lite.storage.stores import StorageError, is_url
 from flaxformer_lite.text.published_tokenizer import JSON
@@ -277,7 +277,7 @@ def tokenizer_of(folder: str, field: str = "train.init_from") -> str:
     if workdir.is_workdir(path):
         own = workdir.tokenizer_folder(path)
         return f"{folder.rstrip('/')}/{own.name}" if is_url(folder) else str(own)
-    if not any((path / name).is_file() for name in (JSON, BYTES, *SENTENCEPIECE)):
+    if not any((path / name).is_file() for name in (JSON, BYTES)):
         try:
             load_tokenizer(path)  # raises with what is there instead
         except ConfigError as error:

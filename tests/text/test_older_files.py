@@ -1,0 +1,118 @@
+"""Tokenizers made of the files of older checkpoints, against those that transformers makes."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import sentencepiece
+
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.open_model import load_tokenizer
+from flaxformer_lite.text import older_files, tokenizer
+
+FILES = Path(__file__).parents[1] / "fixtures" / "older_tokenizers"
+EXPECTED = json.loads((FILES / "expected.json").read_text())
+
+
+def folder_of(name, folder):
+    made = EXPECTED["folders"][name]
+    for source, file in made["files"].items():
+        shutil.copy(FILES / source, folder / file)
+    for file, content in made["written"].items():
+        (folder / file).write_text(json.dumps(content))
+    return made
+
+
+@pytest.mark.parametrize("name", EXPECTED["folders"])
+def test_ids_are_those_of_transformers(name, tmp_path):
+    expected = folder_of(name, tmp_path)
+    ours = load_tokenizer(tmp_path)
+    texts = EXPECTED["texts"]
+    assert [ours.encode(text) for text in texts] == expected["ids"]
+    bare = [ours.encode(text, special_tokens=False) for text in texts]
+    assert [ours.decode(ids) for ids in bare] == expected["texts"]
+    ids, types = expected["pair"]
+    ours_ids, ours_types = ours.encode_pair(*texts[:2])
+    assert ours_ids == ids and types in (None, ours_types)
+    tokens = {role: ours.ids.get(role) for role in expected["tokens"]}
+    assert tokens == expected["tokens"]
+    # the same ids are trained on
+    given = tokenizer.load(tmp_path)
+    assert given.encode(texts[0]) == bare[0] and given.file == "tokenizer.json"
+    given.save(tmp_path)
+    assert tokenizer.load(tmp_path).fingerprint == given.fingerprint
+
+
+@pytest.mark.parametrize(
+    "model, written",
+    [
+        ("plain.model", {"model_type": "xglm"}),
+        (
+            "pairs.model",
+            {
+                "tokenizer_class": "NllbTokenizer",
+                "additional_special_tokens": ["eng_Latn", "fra_Latn"],
+            },
+        ),
+    ],
+)
+def test_ids_are_those_of_sentencepiece(model, written, tmp_path):
+    """transformers does not read these two without a tokenizer.json."""
+    shutil.copy(FILES / model, tmp_path / "sentencepiece.bpe.model")
+    (tmp_path / "config.json").write_text(json.dumps(written))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(written))
+    ours = load_tokenizer(tmp_path)
+    pieces = sentencepiece.SentencePieceProcessor(model_file=str(FILES / model))
+    for text in EXPECTED["texts"][:10]:
+        ids = [1 + i if i else 3 for i in pieces.encode(text)]
+        assert ours.encode(text, special_tokens=False) == ids
+    if model == "pairs.model":
+        english = pieces.get_piece_size() + 1
+        assert ours.encode("a")[0] == english and ours.spelling(english + 1) == "fra_Latn"
+
+
+@pytest.mark.parametrize("name", ["albert", "roberta", "bert"])
+def test_damaged_files_are_errors_or_other_tokenizers(name, tmp_path):
+    made = folder_of(name, tmp_path)
+    for file in made["files"].values():
+        sound = (tmp_path / file).read_bytes()
+        for at in range(0, len(sound), max(1, len(sound) // 60)):
+            damaged = bytearray(sound)
+            damaged[at] ^= 1 << (at % 8)
+            for content in (bytes(damaged), sound[:at]):
+                (tmp_path / file).write_bytes(content)
+                try:
+                    load_tokenizer(tmp_path).encode("a b")
+                except ConfigError as error:
+                    assert str(tmp_path) in str(error) or "tokenizer" in str(error)
+        (tmp_path / file).write_bytes(sound)
+
+
+@pytest.mark.parametrize(
+    "name, written, message",
+    [
+        ("bert", {"tokenizer_class": "BertJapaneseTokenizer"}, "vocab.txt of a bert is not read"),
+        ("bert", {"do_lower_case": "yes"}, "do_lower_case: must be true or false"),
+        (
+            "bert",
+            {"added_tokens_decoder": {"3": {"content": "[NEW]", "special": True}}},
+            r"'\[NEW\]' is said to have the id 3, and has 2\d\d",
+        ),
+        ("mbart", {"src_lang": "tlh"}, "'tlh' is not in the vocabulary"),
+        ("xlm_roberta", {"tokenizer_class": "NllbTokenizer"}, "must be of byte pairs"),
+        ("albert", {"mask_token": 3}, "mask_token=3: must be a text"),
+    ],
+)
+def test_what_cannot_be_is_refused(name, written, message, tmp_path):
+    folder_of(name, tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(written))
+    with pytest.raises(ConfigError, match=message):
+        load_tokenizer(tmp_path)
+
+
+def test_other_models_are_left_to_their_readers(tmp_path):
+    shutil.copy(FILES / "plain.model", tmp_path / "spiece.model")
+    for model in ("t5", "llama", "unheard"):
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": model}))
+        assert older_files.make_tokenizer(tmp_path) is None
