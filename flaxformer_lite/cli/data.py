@@ -138,7 +138,7 @@ def _sizes(corpus: Corpus, counts: np.ndarray, bytes_of: np.ndarray, eval_path: 
 def _label_counts(data: Dataset) -> Rows:
     """Counts the labels of each predicted column that has few different ones."""
     described = []
-    for column in data.objective.columns:
+    for column in data.task.columns:
         if not column.predicted:
             continue
         counts: collections.Counter[str] = collections.Counter()

@@ -48,7 +48,7 @@ def options_of(args: argparse.Namespace) -> dict[str, Any]:
 def predicted(data: Dataset, predictions: dict[str, np.ndarray]) -> list[dict[str, Any]]:
     """Returns the rows of the table, each with its predictions."""
     records = data.records
-    decoded = data.objective.decode(predictions, records)
+    decoded = data.task.decode(predictions, records)
     return [{**row, **more} for row, more in zip(records.table.rows, decoded, strict=True)]
 
 

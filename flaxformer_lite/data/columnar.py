@@ -2,19 +2,24 @@
 
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.data import parquet_pages
+from flaxformer_lite.data import parquet_pages, stored
 from flaxformer_lite.storage.compressed import INSTALL
+
+if TYPE_CHECKING:
+    import pyarrow.parquet
 
 KINDS = (".parquet", ".arrow")
 BATCH = 1024  # rows
 LONGEST = 1 << 24  # most bytes of a text and values of a list, the limit of a line of jsonl
 HELD = 1 << 26  # bytes of texts converted to Python objects at a time
 PAGES = 1 << 28  # bytes that the pages of a row group may take at a time, one of each column
+Content = Path | BinaryIO | bytes
 RATIO = 16  # and how much longer than their file they may be; texts compress to a third or a tenth
 # Encodings that pyarrow does not read as a dictionary. With the first, which stores a text as its
 # difference to the one before, a text may be as long as a page and take a few bytes of it.
@@ -22,8 +27,8 @@ DIFFERENCES = ("DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY")
 
 
 def rows(
-    content: Any, where: str, kind: str, columns: Sequence[str] = ()
-) -> Iterator[dict[str, Any]]:
+    content: Content, where: str, kind: str, columns: Sequence[str] = ()
+) -> Iterator[stored.TableRow]:
     """Yields the rows of a file, holding one batch of bounded size in memory.
 
     The size is bounded because a few bytes of parquet can declare a long text for every row.
@@ -48,7 +53,9 @@ def rows(
                 yield from _plain(arrow, batch.slice(at, step)).to_pylist()
 
 
-def _parquet_batches(arrow: Any, source: Any, columns: Sequence[str], where: str) -> Iterator[Any]:
+def _parquet_batches(
+    arrow: ModuleType, source: "pyarrow.NativeFile", columns: Sequence[str], where: str
+) -> "Iterator[pyarrow.RecordBatch]":
     """Yields batches in which each distinct text of a parquet dictionary is held once."""
     metadata = arrow.parquet.read_metadata(source)
     is_local = not isinstance(source, arrow.PythonFile)
@@ -86,7 +93,7 @@ def _parquet_batches(arrow: Any, source: Any, columns: Sequence[str], where: str
     yield from file.iter_batches(size, columns=wanted)
 
 
-def _by_differences(metadata: Any) -> set[str]:
+def _by_differences(metadata: "pyarrow.parquet.FileMetaData") -> set[str]:
     """Returns the paths of the columns with an encoding of DIFFERENCES."""
     paths = set()
     for number in range(metadata.num_row_groups):
@@ -97,7 +104,9 @@ def _by_differences(metadata: Any) -> set[str]:
     return paths
 
 
-def _arrow_batches(arrow: Any, source: Any, columns: Sequence[str], where: str) -> Iterator[Any]:
+def _arrow_batches(
+    arrow: ModuleType, source: "pyarrow.NativeFile", columns: Sequence[str], where: str
+) -> "Iterator[pyarrow.RecordBatch]":
     reader = _opened(arrow, source)
     batches = reader
     if hasattr(reader, "get_batch"):  # of a file, where a stream is iterated over
@@ -107,7 +116,7 @@ def _arrow_batches(arrow: Any, source: Any, columns: Sequence[str], where: str) 
         yield batch.select(wanted)
 
 
-def _widest(arrow: Any, values: Any, where: str) -> int:
+def _widest(arrow: ModuleType, values: "pyarrow.Array", where: str) -> int:
     """Returns a bound on the bytes of one row of an array.
 
     Raises:
@@ -132,11 +141,11 @@ def _widest(arrow: Any, values: Any, where: str) -> int:
     return values.nbytes if types.is_nested(kind) else 16
 
 
-def _texts(types: Any) -> tuple[Any, ...]:
+def _texts(types: ModuleType) -> tuple[Callable[..., bool], ...]:
     return types.is_string, types.is_large_string, types.is_binary, types.is_large_binary
 
 
-def _plain(arrow: Any, batch: Any) -> Any:
+def _plain(arrow: ModuleType, batch: "pyarrow.RecordBatch") -> "pyarrow.RecordBatch":
     """Decodes the dictionary columns of a batch; `to_pylist` is faster on the result."""
     columns = [
         column.dictionary_decode() if arrow.types.is_dictionary(column.type) else column
@@ -151,7 +160,7 @@ def _too_long(where: str) -> ConfigError:
     )
 
 
-def _source(arrow: Any, content: Any) -> Any:
+def _source(arrow: ModuleType, content: Content) -> "pyarrow.NativeFile":
     if isinstance(content, bytes):
         return arrow.BufferReader(content)
     if isinstance(content, Path):
@@ -159,7 +168,7 @@ def _source(arrow: Any, content: Any) -> Any:
     return arrow.PythonFile(content, "r")
 
 
-def _present(columns: Sequence[str], schema: Any) -> list[str]:
+def _present(columns: Sequence[str], schema: "pyarrow.Schema") -> list[str]:
     if columns and set(columns) <= set(schema.names):
         return list(columns)
     return schema.names
@@ -180,7 +189,7 @@ def class_names(content: bytes) -> dict[str, tuple[str, ...]]:
     return {}
 
 
-def named(features: Any) -> dict[str, tuple[str, ...]]:
+def named(features: object) -> dict[str, tuple[str, ...]]:
     """Returns the names of the classes of each column, from the features of `datasets`."""
     names: dict[str, tuple[str, ...]] = {}
     if not isinstance(features, dict):
@@ -194,7 +203,7 @@ def named(features: Any) -> dict[str, tuple[str, ...]]:
 
 
 @contextlib.contextmanager
-def _arrow(where: str) -> Iterator[Any]:
+def _arrow(where: str) -> Iterator[ModuleType]:
     try:
         import pyarrow.compute
         import pyarrow.ipc
@@ -209,7 +218,7 @@ def _arrow(where: str) -> Iterator[Any]:
         raise ConfigError(f"{where}: cannot be read ({str(error).splitlines()[0]}).") from None
 
 
-def _opened(pyarrow: Any, source: Any) -> Any:
+def _opened(pyarrow: ModuleType, source: "pyarrow.NativeFile") -> Any:
     """Opens either of Arrow's file formats; `datasets` writes the streaming one."""
     is_file = source.read(6) == b"ARROW1"
     source.seek(0)

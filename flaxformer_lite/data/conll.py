@@ -2,18 +2,16 @@
 
 import itertools
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.data.stored import TableRow
 
 # Columns of CoNLL-U, https://universaldependencies.org/format.html
 UNIVERSAL = ("id", "tokens", "lemmas", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 DOCUMENT = "-DOCSTART-"
 
 
-def read_conll(
-    lines: Iterable[str], where: str, *, universal: bool = False
-) -> Iterator[dict[str, Any]]:
+def read_conll(lines: Iterable[str], where: str, *, universal: bool = False) -> Iterator[TableRow]:
     """Yields one row per sentence, with a list of values per column.
 
     The columns are `tokens`, the first of the file, and `tags`, the last.

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,7 +27,9 @@ from flaxformer_lite.data import shards, token_files, tokenizing
 from flaxformer_lite.data.open_tokenizer import open_tokenizer
 from flaxformer_lite.data.split import SPLITS, Split, split_of
 from flaxformer_lite.data.text import Source, open_source
+from flaxformer_lite.objectives.base import Objective
 from flaxformer_lite.objectives.packing import Packing, shift_of
+from flaxformer_lite.objectives.rows import CountedRecords
 from flaxformer_lite.runtime import progress
 from flaxformer_lite.storage import content_cache
 from flaxformer_lite.text import tokenizer, tokenizer_training
@@ -73,7 +75,7 @@ class Records:
     trained_on: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint16))
     source: str = ""  # its name in a mixture
     # the training records of all sources of a mixture; None: these are not of one
-    whole: Any = None
+    whole: CountedRecords | None = None
 
     def __len__(self) -> int:
         return len(self.first) - 1
@@ -198,7 +200,7 @@ def _tokenized(cfg: DataConfig, text: Text, chosen: Tokenizer) -> Corpus:
 
 
 def open_records(
-    cfg: DataConfig, corpus: Corpus, objective: Any, split: str, packing: int = 0
+    cfg: DataConfig, corpus: Corpus, objective: Objective, split: str, packing: int = 0
 ) -> Records:
     """Packs a split for the objective, or reads the result from the cache.
 
@@ -328,5 +330,5 @@ def _mapped(path: Path, dtype: type) -> np.ndarray:
     return np.memmap(path, dtype, "r") if path.stat().st_size else np.zeros(0, dtype)
 
 
-def _hash(*parts: Any) -> str:
+def _hash(*parts: object) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]

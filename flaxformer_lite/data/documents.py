@@ -10,8 +10,8 @@ import functools
 import io
 import reprlib
 from collections.abc import Iterator
+from io import BufferedReader
 from pathlib import Path
-from typing import Any
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data import columnar, table
@@ -101,7 +101,7 @@ def _parts(path: File, where: str) -> Iterator[tuple[int, Document]]:
         line += text.count("\n")
 
 
-def _part(file: Any) -> bytes:
+def _part(file: BufferedReader) -> bytes:
     """Reads half of LONGEST, and then to the end of the line.
 
     If that line is too long, reads to the end of the character instead.
@@ -122,10 +122,12 @@ def _rows(path: File, where: str, fields: tuple[str, ...]) -> Iterator[Document]
     at = f"{where}: {path.name}"
     with compressed.reading(path, where), contextlib.ExitStack() as stack:
         if kind in columnar.KINDS:
-            content: Any = path
+            content: columnar.Content
             if compressed.compression(path):
                 content = compressed.read_unpacked(path, where)
-            elif not isinstance(path, Path):
+            elif isinstance(path, Path):
+                content = path
+            else:
                 content = stack.enter_context(compressed.unpacked(path, where))
             rows = columnar.rows(content, at, kind, fields)
         else:

@@ -1,15 +1,17 @@
 """The order of training examples: each epoch is shuffled anew and, for text, packed anew."""
 
 import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sized
+from typing import TypeVar
 
 import grain
 
+Rows = TypeVar("Rows", bound=Sized)
+
 
 def endless(
-    packing: Callable[[int], Any], packings: int, seed: int
-) -> Callable[[int], tuple[Any, int]]:
+    packing: Callable[[int], Rows], packings: int, seed: int
+) -> Callable[[int], tuple[Rows, int]]:
     """Returns the function that finds example p of an endless stream.
 
     The function returns the records and the row in them.
@@ -28,7 +30,7 @@ def endless(
     def shuffled(number: int) -> grain.MapDataset:
         return grain.MapDataset.range(len(packing(number))).seed(seed % 2**32).shuffle().repeat()
 
-    def find(position: int) -> tuple[Any, int]:
+    def find(position: int) -> tuple[Rows, int]:
         epoch = 0
         rest = position  # rows from the beginning of the epoch
         while rest >= (size := len(packing(epoch % packings))):

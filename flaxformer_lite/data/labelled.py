@@ -30,6 +30,8 @@ from flaxformer_lite.data.open_tokenizer import open_tokenizer
 from flaxformer_lite.data.scan import RoleRow, RoleRows, Scan, scan, shared
 from flaxformer_lite.data.split import SPLITS
 from flaxformer_lite.data.table import Table
+from flaxformer_lite.objectives.tables.chat import Messages
+from flaxformer_lite.objectives.tables.task import Task
 from flaxformer_lite.runtime import progress
 from flaxformer_lite.storage import content_cache
 from flaxformer_lite.text import conversations, tokenizer, tokenizer_training
@@ -98,8 +100,8 @@ class LabelledRecords:
         return [spans for batch in batches for spans in self.tokenizer.encode_spans(batch)]
 
     def conversations(
-        self, template: str, chats: Sequence[Any], known: Sequence[bool]
-    ) -> list[Any]:
+        self, template: str, chats: Sequence[Messages], known: Sequence[bool]
+    ) -> list[conversations.Conversation]:
         """Tokenizes conversations by a chat template, with the tokens of answers marked.
 
         See text/conversations.py.
@@ -120,8 +122,8 @@ class LabelledRecords:
 
 
 def open_labelled(
-    cfg: DataConfig, objective: Any, skeleton: str, labels: tuple[str, ...] = (), *, types: int = 2
-) -> tuple[Any, dict[str, LabelledRecords], list[tuple[str, str]]]:
+    cfg: DataConfig, objective: Task, skeleton: str, labels: tuple[str, ...] = (), *, types: int = 2
+) -> tuple[Task, dict[str, LabelledRecords], list[tuple[str, str]]]:
     """Reads the rows that a config names.
 
     Args:
@@ -174,16 +176,16 @@ def open_labelled(
 
 def _fitted(
     cfg: DataConfig,
-    objective: Any,
+    objective: Task,
     read: Table,
     rows: Sequence[RoleRow],
     names: dict[str, str],
     labels: tuple[str, ...],
-) -> Any:
+) -> Task:
     """Returns the task fitted to the training rows, for example with its labels."""
     classes = {role: read.names[name] for role, name in names.items() if name in read.names}
 
-    def fit() -> Any:
+    def fit() -> Task:
         with _row_errors(read):
             return objective.fit(rows, classes, labels)
 
@@ -204,7 +206,7 @@ def _fitted(
 def open_rows(
     path: str,
     cfg: DataConfig,
-    task: Any,
+    task: Task,
     chosen: Tokenizer,
     skeleton: str,
     types: int = 2,
@@ -241,7 +243,7 @@ def open_rows(
 
 
 def encode(
-    objective: Any,
+    objective: Task,
     cfg: DataConfig,
     read: Table,
     rows: Sequence[RoleRow],
@@ -274,7 +276,7 @@ def encode(
     return records
 
 
-def _sufficient_length(objective: Any, cfg: DataConfig, reader: LabelledRecords) -> str:
+def _sufficient_length(objective: Task, cfg: DataConfig, reader: LabelledRecords) -> str:
     """Returns a hint with the least data.length at which one of the first rows fits."""
     rows = reader.rows[:TRIED]
 
@@ -291,7 +293,7 @@ def _sufficient_length(objective: Any, cfg: DataConfig, reader: LabelledRecords)
     return f" to {least} or more"
 
 
-def _encoded(objective: Any, reader: LabelledRecords) -> LabelledRecords:
+def _encoded(objective: Task, reader: LabelledRecords) -> LabelledRecords:
     """Encodes all rows in memory."""
     with _row_errors(reader.table):
         made = objective.encode(reader.rows, reader)
@@ -307,7 +309,7 @@ def _encoded(objective: Any, reader: LabelledRecords) -> LabelledRecords:
     )
 
 
-def _encoded_in_files(objective: Any, reader: LabelledRecords, root: str) -> LabelledRecords:
+def _encoded_in_files(objective: Task, reader: LabelledRecords, root: str) -> LabelledRecords:
     """Encodes rows in chunks into files, or reads these from the cache."""
     step = len(reader.rows)
     if _is_chunked(objective):
@@ -361,7 +363,7 @@ def _encoded_in_files(objective: Any, reader: LabelledRecords, root: str) -> Lab
     )
 
 
-def _sizes(objective: Any, features: Sequence[Any]) -> np.ndarray:
+def _sizes(objective: Task, features: Sequence[Any]) -> np.ndarray:
     sizes = [objective.tokens(feature) for feature in features]
     return np.asarray(sizes, np.int32) if sizes else np.zeros((0, 1), np.int32)
 
@@ -370,13 +372,13 @@ def _is_cut(feature: Any) -> bool:
     return getattr(feature, "cut", getattr(feature[0], "cut", 0)) > 0
 
 
-def _is_chunked(objective: Any) -> bool:
+def _is_chunked(objective: Task) -> bool:
     """Returns whether the class that defines `encode` declares that it accepts chunks of rows."""
     definer = next(cls for cls in type(objective).__mro__ if "encode" in vars(cls))
     return "chunked" in vars(definer) and bool(objective.chunked)
 
 
-def _is_kept(objective: Any) -> bool:
+def _is_kept(objective: Task) -> bool:
     """Returns whether the features of a task may be cached.
 
     Those of a class defined in a notebook may not, because its code can change unseen.
@@ -384,7 +386,7 @@ def _is_kept(objective: Any) -> bool:
     return all(cls.__module__ != "__main__" for cls in type(objective).__mro__)
 
 
-def _made_by(objective: Any) -> list[Any]:
+def _made_by(objective: Task) -> list[str]:
     """Returns what the features of a row depend on besides the row: the task's fields and code."""
     digest = hashlib.sha256(_code().encode())
     for cls in type(objective).__mro__:
@@ -427,7 +429,7 @@ def _row_errors(read: Table, first: int = 0) -> Iterator[None]:
 
 
 def columns_of(
-    objective: Any, read: Table, named: str, *, predicts: bool = False
+    objective: Task, read: Table, named: str, *, predicts: bool = False
 ) -> dict[str, str]:
     """Maps each role of a task to a column, as configured or by a conventional name.
 
@@ -485,7 +487,7 @@ def _conventional(columns: Sequence[str], names: Sequence[str]) -> str | None:
 
 
 def by_role(
-    objective: Any, read: Table, named: str, *, predicts: bool = False
+    objective: Task, read: Table, named: str, *, predicts: bool = False
 ) -> Sequence[RoleRow]:
     """Returns the values of each row by role; None for roles without a column."""
     names = columns_of(objective, read, named, predicts=predicts)
@@ -493,7 +495,7 @@ def by_role(
     return rows if read.is_stored else list(rows)
 
 
-def _split(cfg: DataConfig, objective: Any) -> tuple[dict[str, Table], list[str]]:
+def _split(cfg: DataConfig, objective: Task) -> tuple[dict[str, Table], list[str]]:
     """Reads the training and held-out rows, with remarks about them.
 
     They come from two files, from two splits of a folder, or from a split by the hash of each row.
@@ -521,7 +523,7 @@ def _split(cfg: DataConfig, objective: Any) -> tuple[dict[str, Table], list[str]
 
 
 def _usable_rows(
-    cfg: DataConfig, objective: Any, read: Table, way: str = DROP
+    cfg: DataConfig, objective: Task, read: Table, way: str = DROP
 ) -> tuple[Table, Scan, list[str]]:
     """Returns a table without its incomplete rows if they are dropped, its scan, and remarks."""
     result = _scanned(cfg, objective, read, 0, way)
@@ -534,7 +536,7 @@ def _usable_rows(
 
 
 def _scanned(
-    cfg: DataConfig, objective: Any, read: Table, fraction: float, way: str = DROP
+    cfg: DataConfig, objective: Task, read: Table, fraction: float, way: str = DROP
 ) -> Scan:
     """Scans a table.
 
@@ -555,7 +557,7 @@ def _scanned(
     return result
 
 
-def _hash(parts: Any) -> str:
+def _hash(parts: object) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
@@ -565,7 +567,7 @@ def _tokenizer(cfg: DataConfig, read: Table, rows: Sequence[RoleRow]) -> Tokeniz
     if cfg.tokenizer.name == "bytes":
         return tokenizer.Bytes()
 
-    def write(folder: Any) -> None:
+    def write(folder: Path) -> None:
         name = cfg.tokenizer.name
         every = max(1, math.ceil(_characters(rows) / tokenizer_training.MOST[name]))
         sample = itertools.islice(rows, 0, None, every)
@@ -583,7 +585,7 @@ def _characters(rows: Sequence[RoleRow]) -> float:
     return sum(map(len, _texts(sample))) / len(sample) * len(rows)
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _texts(value: object) -> Iterator[str]:
     """Yields all texts within a value."""
     if isinstance(value, str):
         yield value
@@ -593,7 +595,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _described(
-    objective: Any, cfg: DataConfig, names: dict[str, str], records: dict[str, LabelledRecords]
+    objective: Task, cfg: DataConfig, names: dict[str, str], records: dict[str, LabelledRecords]
 ) -> list[tuple[str, str]]:
     train = records["train"]
     held = records["eval"]
@@ -618,7 +620,7 @@ def _described(
     return described
 
 
-def fingerprint(objective: Any, records: dict[str, LabelledRecords]) -> str:
+def fingerprint(objective: Task, records: dict[str, LabelledRecords]) -> str:
     """Hashes everything that the examples depend on."""
     train = records["train"]
     tables = [records[name].table.fingerprint for name in SPLITS]

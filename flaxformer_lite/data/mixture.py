@@ -13,7 +13,7 @@ import hashlib
 import math
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from flaxformer_lite.config.mixture import SourceConfig, read_changes
 from flaxformer_lite.data.corpus import Records, read_text, shared_tokenizer
 from flaxformer_lite.data.interleaving import LEAST, UNIT, Interleaving, Stage
 from flaxformer_lite.data.text_rows import TextRows, open_text_rows
+from flaxformer_lite.objectives.rows import Example
 from flaxformer_lite.objectives.sums import SOURCE
 
 STAIRS = 100  # equal steps of a weight that changes linearly
@@ -65,7 +66,7 @@ class Mixture:
     interleaving: Interleaving
     run_rows: int  # rows that the whole run reads
 
-    def finder(self, seed: int) -> Callable[[int], tuple[Any, int]]:
+    def finder(self, seed: int) -> Callable[[int], tuple[Records, int]]:
         """Returns the function that finds row p of the stream.
 
         The function returns the records of the row's source and the row in them.
@@ -77,7 +78,7 @@ class Mixture:
             for name, rows in self.sources.items()
         ]
 
-        def find(position: int) -> tuple[Any, int]:
+        def find(position: int) -> tuple[Records, int]:
             source, number = self.interleaving.find(position)
             return finders[source](number)
 
@@ -129,16 +130,14 @@ class Mixture:
         return np.asarray([orders[part][number] + records.starts[part] for part, number in picks])
 
 
-def tagged(
-    example: dict[str, dict[str, Any]], sources: Any, source: str
-) -> dict[str, dict[str, Any]]:
+def tagged(example: Example, sources: Collection[str], source: str) -> Example:
     """Marks an example with its source, so that the loss can be summed by source.
 
     An example of a single source is returned as it is.
     """
     if len(sources) < 2:
         return example
-    tags = {f"{SOURCE}{name}": np.bool_(name == source) for name in sources}
+    tags: dict[str, Any] = {f"{SOURCE}{name}": np.bool_(name == source) for name in sources}
     return {**example, "targets": {**example["targets"], **tags}}
 
 

@@ -8,9 +8,9 @@ batch, so it is the same in every process and whenever the step is repeated.
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -91,8 +91,9 @@ class Packer:
         own = np.flatnonzero(np.isin(self._rows_of_groups[:, 0], rows))
         texts = self._by_group(examples)
         for shape in sorted(self.shapes, key=lambda shape: shape.cost):
-            placed = [first_fit(sizes, shape) for sizes in texts]
-            if all(place is not None for place in placed):
+            fits = [first_fit(sizes, shape) for sizes in texts]
+            placed = [places for places in fits if places is not None]
+            if len(placed) == len(texts):
                 return np.stack([self._slots(texts[g], placed[g], shape) for g in own])
         return None
 
@@ -101,7 +102,9 @@ class Packer:
         counts_BC = np.maximum(self.counts(examples), 1)
         return [counts_BC[group].reshape(-1) for group in self._rows_of_groups]
 
-    def _slots(self, sizes: np.ndarray, placed: Any, shape: Shape) -> np.ndarray:
+    def _slots(
+        self, sizes: np.ndarray, placed: Sequence[tuple[int, int]], shape: Shape
+    ) -> np.ndarray:
         slots = np.full(shape, -1, np.int32)
         for text, (size, (row, column)) in enumerate(zip(sizes, placed, strict=True)):
             first = text * self.length

@@ -3,7 +3,10 @@
 A page's header is a Thrift struct in the compact protocol.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pyarrow.parquet
 
 HEADERS = (1 << 12, 1 << 24)  # bytes: of usual ones, and the most that pyarrow reads
 DEEPEST = 8  # structs within each other
@@ -17,7 +20,7 @@ TEXT = 8
 STRUCT = 12
 
 
-def largest(source: Any, chunk: Any) -> int:
+def largest(source: "pyarrow.NativeFile", chunk: "pyarrow.parquet.ColumnChunkMetaData") -> int:
     """Returns the uncompressed bytes of the largest page of a column chunk.
 
     The sizes in the file's footer are not used, as nothing compares them with the pages.
@@ -43,7 +46,7 @@ def largest(source: Any, chunk: Any) -> int:
     return most
 
 
-def _header(source: Any, at: int, end: int) -> tuple[dict[int, int], int]:
+def _header(source: "pyarrow.NativeFile", at: int, end: int) -> tuple[dict[int, int], int]:
     """Reads the header of a page; returns its numbers and its length."""
     for size in HEADERS:
         source.seek(at)

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import grain
 import numpy as np
@@ -20,7 +20,9 @@ from flaxformer_lite.data.mixture import ConcatRecords, Mixture, open_mixture, t
 from flaxformer_lite.data.packed_batches import Packer, draws
 from flaxformer_lite.data.split import SPLITS
 from flaxformer_lite.data.text_rows import check_vocabulary, open_text_rows
+from flaxformer_lite.objectives.base import Objective
 from flaxformer_lite.objectives.rows import PACKING
+from flaxformer_lite.objectives.tables.task import Task
 from flaxformer_lite.text.tokenizer import Tokenizer
 
 Batch = dict[str, dict[str, np.ndarray]]
@@ -34,7 +36,7 @@ class Dataset:
     """Examples of one split."""
 
     split: str  # "train", endless, each epoch shuffled and packed anew, or "eval", a single pass
-    objective: Any
+    objective: Objective
     splits: Mapping[str, Any]  # Records or LabelledRecords by split
     fingerprint: str  # hash of text, tokenizer, objective and lengths
     corpus: Corpus | None = None  # None for dummy records, and for the rows of a table
@@ -46,6 +48,11 @@ class Dataset:
     @property
     def records(self) -> Any:
         return self.splits[self.split]
+
+    @property
+    def task(self) -> Task:
+        """The objective, where it learns from the rows of a table."""
+        return cast(Task, self.objective)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -158,7 +165,7 @@ class Dataset:
         if self.texts == 1:
             return self.records.lengths[examples][:, None]
         features = self.records.features
-        return np.asarray([self.objective.token_counts(features[int(i)]) for i in examples])
+        return np.asarray([self.task.token_counts(features[int(i)]) for i in examples])
 
     @functools.cached_property
     def texts(self) -> int:
@@ -168,7 +175,7 @@ class Dataset:
         records = self.records
         texts = 0
         for row in range(min(PROBED, len(records))):
-            counts = self.objective.token_counts(records.features[row])
+            counts = self.task.token_counts(records.features[row])
             mask = self.example(row, 0, 0)["inputs"].get("attention_mask")
             if not counts or mask is None or mask.size != len(counts) * records.length:
                 return 0
@@ -253,7 +260,7 @@ def open_dataset(
     """
     if split not in SPLITS:
         raise ValueError(f"split={split!r}: must be train or eval.")
-    objective: Any = cfg.objective
+    objective = cfg.objective
     if objective.reads_tables:
         if cfg.data.mixture:
             raise ConfigError(

@@ -13,7 +13,7 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data import stored
 from flaxformer_lite.data.split import hash_of, split_of
 from flaxformer_lite.data.table import Table
-from flaxformer_lite.objectives.tables.task import is_blank
+from flaxformer_lite.objectives.tables.task import Task, is_blank
 from flaxformer_lite.runtime import progress
 from flaxformer_lite.storage import content_cache
 
@@ -25,7 +25,9 @@ RoleRow = dict[str, Any]  # the values of a row by role
 class RoleRows(stored.Chunked):
     """The rows of a table by role: each a dict with None for roles that the table lacks."""
 
-    def __init__(self, rows: Sequence[dict[str, Any]], roles: Sequence[str], names: dict[str, str]):
+    def __init__(
+        self, rows: Sequence[stored.TableRow], roles: Sequence[str], names: dict[str, str]
+    ):
         self.names = {role: names.get(role) for role in roles}  # the column of each role
         self._rows = rows
         self.chunk = getattr(rows, "chunk", stored.CHUNK)
@@ -33,19 +35,19 @@ class RoleRows(stored.Chunked):
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
             return [self._by_role(row) for row in self._rows[index]]
         return self._by_role(self._rows[index])
 
-    def _by_role(self, row: dict[str, Any]) -> RoleRow:
+    def _by_role(self, row: stored.TableRow) -> RoleRow:
         values: RoleRow = {}
         for role, name in self.names.items():
             values[role] = None if name is None else value_of(row, name)
         return values
 
 
-def value_of(row: dict[str, Any], name: str) -> Any:
+def value_of(row: stored.TableRow, name: str) -> Any:
     """Returns the value of a column, or of `column.key` where it holds objects."""
     if name in row:
         return row[name]
@@ -116,7 +118,7 @@ class Scan:
 def scan(
     read: Table,
     rows: Sequence[RoleRow],
-    task: Any,
+    task: Task,
     fraction: float,
     *,
     drops: bool,
@@ -157,7 +159,7 @@ def scan(
     )
 
 
-def _pass(read: Table, rows: Sequence[RoleRow], task: Any, fraction: float, drops: bool) -> Scan:
+def _pass(read: Table, rows: Sequence[RoleRow], task: Task, fraction: float, drops: bool) -> Scan:
     hashes = np.zeros(len(rows), np.uint64)
     complete = np.ones(len(rows), np.bool_)
     lacking: dict[str, list[int]] = {}

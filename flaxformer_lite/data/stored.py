@@ -16,6 +16,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+from numpy.typing import DTypeLike
+
+from flaxformer_lite.types import Json
 
 CHUNK = 1 << 12  # values that are written at a time
 HELD = 1 << 26  # bytes of rows that are read at a time, if one has no more
@@ -26,6 +29,7 @@ DENSE = 4  # rows among which one is taken, for all of them to be read at once
 MOVED = 1 << 22  # numbers rewritten at a time, when a file gets a wider dtype
 EXACT = "\0type"  # the key that marks a value that JSON does not have
 PLAIN = (str, int, float, bool, type(None))
+TableRow = dict[str, Any]  # the values of a row by column
 Form = tuple[Any, ...]
 
 # Types that pyarrow returns and JSON lacks, with the functions that write and read them.
@@ -47,7 +51,7 @@ class Unstorable(Exception):
     """A value has a type that files cannot hold; it stays in memory."""
 
 
-def mapped(path: Path, dtype: Any) -> np.ndarray:
+def mapped(path: Path, dtype: DTypeLike) -> np.ndarray:
     """Maps a file of numbers into memory, or reads it if it is small."""
     if path.stat().st_size > IN_MEMORY:
         return np.asarray(np.memmap(path, dtype, "r"))
@@ -83,14 +87,14 @@ class StoredRows(Chunked):
     def __len__(self) -> int:
         return len(self._offsets) - 1
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
             begin, stop, step = index.indices(len(self))
             return self._read(begin, max(begin, stop)) if step == 1 else list(self)[index]
         index = _checked(index, len(self))
         return self._read(index, index + 1)[0]
 
-    def _read(self, begin: int, stop: int) -> list[dict[str, Any]]:
+    def _read(self, begin: int, stop: int) -> list[TableRow]:
         text = self._text[self._offsets[begin] : self._offsets[stop]].tobytes()
         rows = _read_json(f"[{text.decode('utf-8', 'surrogatepass').removesuffix(',')}]")
         return [
@@ -99,7 +103,7 @@ class StoredRows(Chunked):
         ]
 
 
-def write_rows(folder: Path, rows: Iterable[dict[str, Any]]) -> tuple[str, ...]:
+def write_rows(folder: Path, rows: Iterable[TableRow]) -> tuple[str, ...]:
     """Writes the rows of a table and returns the names of its columns.
 
     Raises:
@@ -128,7 +132,7 @@ def write_rows(folder: Path, rows: Iterable[dict[str, Any]]) -> tuple[str, ...]:
 class TakenRows(Chunked):
     """Some of the rows of a table, in ascending order of their numbers."""
 
-    def __init__(self, rows: Sequence[Any], numbers: np.ndarray):
+    def __init__(self, rows: Sequence[TableRow], numbers: np.ndarray):
         self._rows = rows
         self._numbers = numbers
         self.chunk = getattr(rows, "chunk", CHUNK)
@@ -136,7 +140,7 @@ class TakenRows(Chunked):
     def __len__(self) -> int:
         return len(self._numbers)
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: int | slice) -> Any:
         if not isinstance(index, slice):
             return self._rows[int(self._numbers[_checked(index, len(self))])]
         numbers = self._numbers[index].tolist()
@@ -172,7 +176,7 @@ class StoredFeatures(Sequence):
     def __len__(self) -> int:
         return self._count
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         index = _checked(index, self._count)
@@ -200,16 +204,16 @@ class StoredFeatures(Sequence):
             column[self._form_of == number] = values
         return column
 
-    def _array(self, name: str, dtype: Any) -> np.ndarray:
+    def _array(self, name: str, dtype: DTypeLike) -> np.ndarray:
         if name not in self._arrays:
             self._arrays[name] = mapped(self.folder / name, dtype)
         return self._arrays[name]
 
-    def _fixed(self, form: dict[str, Any]) -> np.ndarray:
+    def _fixed(self, form: Json) -> np.ndarray:
         values = self._array(form["file"], self._columns[form["file"]]["dtype"])
         return values.reshape(-1, *form.get("shape", ()))
 
-    def _reader(self, form: dict[str, Any], prefix: str) -> Callable[[Any], Any]:
+    def _reader(self, form: Json, prefix: str) -> Callable[[int], Any]:
         """Returns the function that reads the value at an index in the files of a layout."""
         kind = form["kind"]
         if kind == "none":
@@ -233,7 +237,7 @@ class StoredFeatures(Sequence):
         values = self._array(form["file"], column["dtype"])
         offsets = self._array(column["offsets"], np.int64)
 
-        def slice_at(place: Any) -> np.ndarray:
+        def slice_at(place: int) -> np.ndarray:
             return values[offsets[place] : offsets[place + 1]]
 
         if kind == "json":
@@ -291,7 +295,7 @@ class FeatureWriter:
     def __enter__(self) -> "FeatureWriter":
         return self
 
-    def __exit__(self, kind: Any, *error: Any) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         self._form_of.close()
         self._place_of.close()
         for column in self._columns.values():
@@ -303,7 +307,7 @@ class FeatureWriter:
         if len(self._forms) < 2:
             (self._folder / "form").unlink()
             (self._folder / "place").unlink()
-        columns: dict[str, dict[str, Any]] = {}
+        columns: dict[str, Json] = {}
         for name, column in self._columns.items():
             columns[name] = {"dtype": column.dtype.str}
             if column.offsets is not None:
@@ -314,7 +318,7 @@ class FeatureWriter:
         described = {"count": sum(self._counts), "forms": forms, "columns": columns}
         (self._folder / "features.json").write_text(json.dumps(described))
 
-    def _shared(self, column: "_Column", columns: dict[str, dict[str, Any]]) -> str:
+    def _shared(self, column: "_Column", columns: dict[str, Json]) -> str:
         """Returns the name of an earlier file with the same offsets, and deletes the copy.
 
         Ids and their token types share offsets, for example.
@@ -432,7 +436,7 @@ def _leaves(form: Form) -> Iterator[Form]:
         yield form
 
 
-def _layout_json(form: Form, prefix: str, numbers: Iterator[int]) -> dict[str, Any]:
+def _layout_json(form: Form, prefix: str, numbers: Iterator[int]) -> Json:
     """Returns a layout as JSON, with the file name of each leaf."""
     if form[0] in ("tuple", "list", "named"):
         inner = [_layout_json(child, prefix, numbers) for child in _children(form)]
@@ -459,14 +463,14 @@ def _named_tuple(name: str, fields: int) -> Any:
     return cls
 
 
-def _checked(index: Any, count: int) -> int:
+def _checked(index: int, count: int) -> int:
     index = int(index)
     if not -count <= index < count:
         raise IndexError(f"{index} of {count}")
     return index % count
 
 
-def _exact(value: Any) -> Any:
+def _exact(value: object) -> Json:
     """Returns the JSON object that stands for a value of a type that JSON lacks."""
     for name, (kind, write, _) in TYPES.items():
         if type(value) is kind:
@@ -474,7 +478,7 @@ def _exact(value: Any) -> Any:
     raise Unstorable(f"a {type(value).__name__}")
 
 
-def _restored(value: dict[str, Any]) -> Any:
+def _restored(value: Json) -> Any:
     if len(value) == 1 and EXACT in value:
         name, written = value[EXACT]
         return TYPES[name][2](written)
@@ -487,7 +491,7 @@ _EXACT_DECODER = json.JSONDecoder(object_hook=_restored)
 _MARK = json.dumps(EXACT)
 
 
-def _write_json(value: Any) -> str:
+def _write_json(value: object) -> str:
     return _ENCODER.encode(value)
 
 

@@ -45,7 +45,7 @@ class Table:
 
     where: str  # the field and value that errors name
     columns: tuple[str, ...]  # their names
-    rows: Sequence[dict[str, Any]]  # a value per column; csv and tsv hold texts only
+    rows: Sequence[stored.TableRow]  # a value per column; csv and tsv hold texts only
     fingerprint: str  # hash of the content
     # the names of the classes (ClassLabel) of each column
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class Table:
             part = ", ".join(map(str, numbers[begin : begin + NUMBERS].tolist()))
             digest.update(f"{', ' * (begin > 0)}{part}".encode())
         digest.update(b"]")
-        rows: Sequence[dict[str, Any]] = stored.TakenRows(self.rows, numbers)
+        rows: Sequence[stored.TableRow] = stored.TakenRows(self.rows, numbers)
         in_file = numbers + 1 if self.numbers is None else self.numbers[numbers]
         return replace(
             self,
@@ -156,14 +156,14 @@ def _content(files: Sequence[Path], where: str, root: str) -> tuple[str, int]:
 
 def _table(
     where: str,
-    read: Callable[[], Iterable[dict[str, Any]]],
+    read: Callable[[], Iterable[stored.TableRow]],
     digest: str,
     size: int,
     kind: str,
     root: str,
 ) -> Table:
     """Returns a table of the rows that `read` yields, through the cache if it is large."""
-    rows: Sequence[dict[str, Any]]
+    rows: Sequence[stored.TableRow]
     columns: tuple[str, ...] = ()
     if root and size > SMALL:
         with contextlib.suppress(stored.Unstorable):
@@ -180,7 +180,7 @@ def _table(
 
 
 def _cached_rows(
-    where: str, read: Callable[[], Iterable[dict[str, Any]]], key: list[str], root: str
+    where: str, read: Callable[[], Iterable[stored.TableRow]], key: list[str], root: str
 ) -> Path:
     """Returns the cache folder of a table's rows."""
 
@@ -204,11 +204,11 @@ def _class_names(file: Path, where: str) -> Mapping[str, tuple[str, ...]]:
             return columnar.class_names(content)
 
 
-def _delimited(usual: str) -> Callable[[Path, str], Iterator[dict[str, Any]]]:
+def _delimited(usual: str) -> Callable[[Path, str], Iterator[stored.TableRow]]:
     return lambda path, where: delimited(text_encoding.lines(path, where, ""), where, usual)
 
 
-def delimited(text: Iterable[str], where: str, usual: str) -> Iterator[dict[str, Any]]:
+def delimited(text: Iterable[str], where: str, usual: str) -> Iterator[stored.TableRow]:
     """Yields the rows of csv or tsv.
 
     Args:
@@ -246,22 +246,22 @@ def delimited(text: Iterable[str], where: str, usual: str) -> Iterator[dict[str,
         raise ConfigError(f"{where}:{lines.line_num}: cannot be read ({error}).") from None
 
 
-def _conll(universal: bool) -> Callable[[Path, str], Iterator[dict[str, Any]]]:
+def _conll(universal: bool) -> Callable[[Path, str], Iterator[stored.TableRow]]:
     return lambda path, where: read_conll(
         text_encoding.lines(path, where), where, universal=universal
     )
 
 
-def _plain(path: Path, where: str) -> Iterator[dict[str, Any]]:
+def _plain(path: Path, where: str) -> Iterator[stored.TableRow]:
     """Reads CoNLL, or Excel's "Unicode text", which separates values by tabs."""
     if text_encoding.is_utf16(path, where):
         return _delimited("\t")(path, where)
     return _conll(False)(path, where)
 
 
-def _columns(kind: str) -> Callable[[Path, str], Iterator[dict[str, Any]]]:
-    def read(path: Path, where: str) -> Iterator[dict[str, Any]]:
-        content: Any = path
+def _columns(kind: str) -> Callable[[Path, str], Iterator[stored.TableRow]]:
+    def read(path: Path, where: str) -> Iterator[stored.TableRow]:
+        content: columnar.Content = path
         if compressed.compression(path):
             content = compressed.read_unpacked(path, where)
         return columnar.rows(content, where, kind)
@@ -269,13 +269,13 @@ def _columns(kind: str) -> Callable[[Path, str], Iterator[dict[str, Any]]]:
     return read
 
 
-def _jsonl(path: Path, where: str) -> Iterator[dict[str, Any]]:
+def _jsonl(path: Path, where: str) -> Iterator[stored.TableRow]:
     for number, line in enumerate(text_encoding.lines(path, where), start=1):
         if line.strip():
             yield parse_line(line, f"{where}:{number}")
 
 
-def parse_line(line: str, where: str) -> dict[str, Any]:
+def parse_line(line: str, where: str) -> stored.TableRow:
     """Parses a line of jsonl.
 
     Raises ConfigError, prefixed by `where`, unless the line is an object.
@@ -283,7 +283,7 @@ def parse_line(line: str, where: str) -> dict[str, Any]:
     return _object(_json(line.rstrip(), where), where)
 
 
-def _list(path: Path, where: str) -> list[dict[str, Any]]:
+def _list(path: Path, where: str) -> list[stored.TableRow]:
     if not compressed.compression(path) and path.stat().st_size > LARGEST:
         raise ConfigError(
             f"{where}: {path.stat().st_size:,} bytes of JSON in one piece; write it as jsonl, an"
@@ -303,7 +303,7 @@ def _list(path: Path, where: str) -> list[dict[str, Any]]:
     return [_object(row, f"{where}: entry {number}") for number, row in enumerate(read, start=1)]
 
 
-def _squad(articles: list[Any], where: str) -> Iterator[dict[str, Any]]:
+def _squad(articles: list[stored.Json], where: str) -> Iterator[stored.TableRow]:
     """Yields one row per question of SQuAD's nested file, with the columns of `datasets`."""
     try:
         for paragraph in itertools.chain.from_iterable(
@@ -335,7 +335,7 @@ def _json(text: str, where: str) -> Any:
     raise ConfigError(f"{where}: not JSON ({reason}).")
 
 
-def _object(value: Any, where: str) -> dict[str, Any]:
+def _object(value: object, where: str) -> stored.TableRow:
     if not isinstance(value, dict):
         raise ConfigError(f"{where}: a JSON {type(value).__name__}; must be an object.")
     return value
@@ -359,7 +359,7 @@ def _read_folder(folder: Path, where: str, split: str, root: str) -> Table:
     paths = [folder / str(name) for name in files]
     digest, size = _content(paths, where, root)
 
-    def read() -> Iterator[dict[str, Any]]:
+    def read() -> Iterator[stored.TableRow]:
         return itertools.chain.from_iterable(columnar.rows(path, where, ".arrow") for path in paths)
 
     table = _table(where, read, digest, size, "datasets", root)
@@ -369,7 +369,7 @@ def _read_folder(folder: Path, where: str, split: str, root: str) -> Table:
     return table.with_names(names)
 
 
-READERS: dict[str, Callable[[Path, str], Iterable[dict[str, Any]]]] = {
+READERS: dict[str, Callable[[Path, str], Iterable[stored.TableRow]]] = {
     ".csv": _delimited(","),
     ".tsv": _delimited("\t"),
     ".json": _list,

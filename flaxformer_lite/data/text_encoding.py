@@ -7,7 +7,6 @@ import codecs
 import functools
 import io
 from collections.abc import Iterator
-from typing import Any
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.storage import compressed
@@ -58,7 +57,6 @@ def undecodable(path: File, where: str, encoding: str = "utf-8-sig") -> ConfigEr
     """Returns the error for a file that is not text; it names the first bad line."""
     if encoding == "utf-16":
         return ConfigError(f"{where}: begins like UTF-16, but is not; save it as UTF-8.")
-    stream: Any
     with compressed.unpacked(path, where) as stream:
         # A line of the most characters; a longer one before it would have been refused.
         read = functools.partial(stream.readline, 4 * LONGEST)

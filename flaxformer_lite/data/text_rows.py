@@ -5,12 +5,12 @@ import functools
 import hashlib
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from flaxformer_lite.config import ConfigError, DataConfig, ExperimentConfig, plugin_name
 from flaxformer_lite.data.corpus import Corpus, Records, open_corpus, open_records
 from flaxformer_lite.data.epochs import endless
 from flaxformer_lite.data.split import SPLITS
+from flaxformer_lite.objectives.rows import CountedRecords
 from flaxformer_lite.text.tokenizer import Tokenizer
 
 
@@ -24,7 +24,7 @@ class TextRows:
     packings: int
     fingerprint: str  # hash of text, tokenizer, objective and lengths
 
-    def finder(self, seed: int) -> Callable[[int], tuple[Any, int]]:
+    def finder(self, seed: int) -> Callable[[int], tuple[Records, int]]:
         """Returns the function that finds row p of the endless stream of training rows.
 
         The function returns the records and the row in them.
@@ -50,7 +50,7 @@ class TextRows:
 
 
 def open_text_rows(
-    cfg: ExperimentConfig, data: DataConfig, name: str = "", whole: Any = None
+    cfg: ExperimentConfig, data: DataConfig, name: str = "", whole: CountedRecords | None = None
 ) -> TextRows:
     """Opens the rows of a text.
 

@@ -8,7 +8,6 @@ import itertools
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from flaxformer_lite.runtime import progress
 from flaxformer_lite.storage import remote
 from flaxformer_lite.storage.compressed import File
 from flaxformer_lite.storage.fetch import on_disk
+from flaxformer_lite.text.tokenizer import Tokenizer
 
 SUFFIXES = (".bin", ".npy")
 MAGIC = b"MMIDIDX\x00\x00"  # of an index: version, dtype, sequences, documents
@@ -49,7 +49,9 @@ def index_of(path: File) -> File | None:
     return index if index.is_file() else None
 
 
-def copy(files: tuple[File, ...], known: Any, fraction: float, where: str, folder: Path) -> None:
+def copy(
+    files: tuple[File, ...], known: Tokenizer, fraction: float, where: str, folder: Path
+) -> None:
     """Copies ids into train.bin and eval.bin with their offsets.
 
     Each document is followed by one end-of-text id. The end of the last file is held out: about
@@ -94,7 +96,7 @@ def copy(files: tuple[File, ...], known: Any, fraction: float, where: str, folde
 
 
 def training_begins(
-    files: tuple[File, ...], known: Any, fraction: float, where: str
+    files: tuple[File, ...], known: Tokenizer, fraction: float, where: str
 ) -> Iterator[tuple[int, int, int]]:
     """Yields where each training document begins: its file number, the token there, and 0.
 
@@ -107,13 +109,13 @@ def training_begins(
     return zip(file.tolist(), (at - begins[file]).tolist(), itertools.repeat(0))
 
 
-def known_dtype(known: Any) -> type:
+def known_dtype(known: Tokenizer) -> type:
     """Returns the dtype that holds the ids of a tokenizer."""
     return np.uint16 if known.vocab_size <= 1 << 16 else np.uint32
 
 
 def _open_all(
-    files: tuple[File, ...], known: Any, where: str
+    files: tuple[File, ...], known: Tokenizer, where: str
 ) -> tuple[list[TokenFile], np.ndarray, np.ndarray]:
     """Opens the files.
 
@@ -158,7 +160,7 @@ def _border(ends: np.ndarray, total: int, fraction: float) -> int:
     return total - max(1, round(target))
 
 
-def _check(ids: np.ndarray, known: Any, where: str) -> None:
+def _check(ids: np.ndarray, known: Tokenizer, where: str) -> None:
     if ids.min() < 0 or ids.max() >= known.vocab_size:
         wrong = int(ids.min() if ids.min() < 0 else ids.max())
         raise ConfigError(
@@ -167,7 +169,7 @@ def _check(ids: np.ndarray, known: Any, where: str) -> None:
         )
 
 
-def _open(path: File, known: Any, where: str) -> TokenFile:
+def _open(path: File, known: Tokenizer, where: str) -> TokenFile:
     index = index_of(path)
     mapped = on_disk(str(path))
     try:

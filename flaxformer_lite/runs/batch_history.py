@@ -123,7 +123,7 @@ class BatchHistory:
 
     def _text(self, records: Any, row: int) -> str:
         if isinstance(self._origins[_source(records)], TableOrigins):
-            return self.data.objective.show(records, row)
+            return self.data.task.show(records, row)
         return " | ".join(records.tokenizer.decode(piece) for piece in records.row(row))
 
 
