@@ -12,5 +12,7 @@ Array = jax.Array | np.ndarray
 Params = Mapping[str, Any]
 # An object of a JSON file, such as config.json.
 Json = dict[str, Any]
+# {"inputs": ..., "targets": ...}, or their shapes where nothing is computed.
+Batch = Mapping[str, Mapping[str, jax.Array]]
 # Any nesting of containers with arrays as leaves; the same in and out.
 Tree = TypeVar("Tree")

@@ -5,14 +5,15 @@ Reference: Graves 2012, section 3.2 (arXiv:1211.3711); the length penalty of Wu 
 """
 
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import flax
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from flaxformer_lite.inference import engine
-from flaxformer_lite.inference.engine import Params, PromptRows
+from flaxformer_lite.inference.engine import Caches, Params, PromptRows
 from flaxformer_lite.inference.rules import GenerationRules, constrain, ends
 from flaxformer_lite.nn.functions import sampling
 
@@ -38,7 +39,7 @@ class BeamState(flax.struct.PyTreeNode):
     open_B: jax.Array  # bool, False once no beam of the row is expected to enter its pool
     stuck: jax.Array  # bool, whether no row has a beam that can continue
     new: jax.Array  # int32, tokens of the continuation so far
-    cache: Any  # of all tokens but the last
+    cache: Caches | None  # of all tokens but the last
 
 
 class Search(NamedTuple):
@@ -47,9 +48,9 @@ class Search(NamedTuple):
     They are numpy scalars, so that changing them does not recompile.
     """
 
-    length_penalty: Any
-    until_full: Any  # early_stopping=True
-    never: Any  # early_stopping="never"
+    length_penalty: np.float32
+    until_full: np.bool_  # early_stopping=True
+    never: np.bool_  # early_stopping="never"
 
 
 @functools.partial(jax.jit, static_argnames=("slots", "beams"))

@@ -4,7 +4,6 @@ It reads a prompt, then one token at a time.
 """
 
 import functools
-from typing import Any
 
 import flax
 import flax.linen as nn
@@ -16,9 +15,12 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.inference.own_model import OwnConfig, OwnModel
 from flaxformer_lite.models.skeletons.build_layers import init_cache
 from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
-from flaxformer_lite.nn.modules.cache import repeat_rows, take_rows
+from flaxformer_lite.nn.modules.cache import Cache, repeat_rows, take_rows
+from flaxformer_lite.types import Params
 
-Params = Any
+Generator = nn.Module | OwnModel
+# The caches of all layers, or for an OwnModel the tokens themselves.
+Caches = Cache | jax.Array
 
 
 @flax.struct.dataclass
@@ -36,14 +38,14 @@ def is_encoder_decoder(cfg: ModelConfig) -> bool:
 
 @functools.partial(jax.jit, static_argnames=("model", "slots"))
 def prefill(
-    model: nn.Module | OwnModel,
+    model: Generator,
     params: Params,
     tokens_BT: jax.Array,
     rows: PromptRows,
     source_BS: jax.Array | None,
     *,
     slots: int,
-) -> tuple[jax.Array, Any]:
+) -> tuple[jax.Array, Caches]:
     """Reads prompts, padded on the left, into new caches of `slots`.
 
     An encoder-decoder also takes the encoder's input `source_BS`. Returns the logits [B, V] of the
@@ -63,22 +65,29 @@ def prefill(
 
 
 def advance(
-    model: nn.Module | OwnModel,
+    model: Generator,
     params: Params,
     tokens_B: jax.Array,
     rows: PromptRows,
-    cache: Any,
+    cache: Caches | None,
     slot: jax.Array,
     slots: int,
-) -> tuple[jax.Array, Any]:
+) -> tuple[jax.Array, Caches]:
     """Reads one token per row into slot `slot` of `slots`.
 
     Returns the logits [B, V] of the next, and the caches.
     """
     if isinstance(model, OwnModel):
-        tokens_BS = jax.lax.dynamic_update_slice_in_dim(cache, tokens_B[:, None], slot, axis=1)
+        tokens_BS = jax.lax.dynamic_update_slice_in_dim(
+            _tokens(cache), tokens_B[:, None], slot, axis=1
+        )
         return model.next_logits(params, tokens_BS, jnp.asarray(rows.start_B), slot), tokens_BS
     return _decode(model, params, tokens_B[:, None], rows, cache, slot, slots, None)
+
+
+def _tokens(cache: Caches | None) -> jax.Array:
+    assert isinstance(cache, jax.Array), "an OwnModel has no caches"
+    return cache
 
 
 def _decode(
@@ -124,15 +133,15 @@ def batch_axis(cfg: ModelConfig) -> int:
 
 
 @functools.partial(jax.jit, static_argnames=("cfg", "times"))
-def repeat(cfg: ModelConfig | OwnConfig, cache: Any, times: int) -> Any:
+def repeat(cfg: ModelConfig | OwnConfig, cache: Caches, times: int) -> Caches:
     """Repeats each example's caches `times` times in a row."""
     if isinstance(cfg, OwnConfig):
-        return jnp.repeat(cache, times, axis=0)
+        return jnp.repeat(_tokens(cache), times, axis=0)
     return repeat_rows(cache, times, batch_axis(cfg))
 
 
-def reorder(cfg: ModelConfig | OwnConfig, cache: Any, rows: jax.Array) -> Any:
+def reorder(cfg: ModelConfig | OwnConfig, cache: Caches, rows: jax.Array) -> Caches:
     """Selects the caches of the given rows, in order."""
     if isinstance(cfg, OwnConfig):
-        return jnp.take(cache, rows, axis=0)
+        return jnp.take(_tokens(cache), rows, axis=0)
     return take_rows(cache, rows, batch_axis(cfg))

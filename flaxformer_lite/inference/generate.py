@@ -11,10 +11,12 @@ import numpy as np
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.inference import beam, sample, stop_strings
-from flaxformer_lite.inference.engine import prefill, repeat
+from flaxformer_lite.inference.engine import Caches, Generator, prefill, repeat
 from flaxformer_lite.inference.own_model import writable
+from flaxformer_lite.inference.prompts import Ids
 from flaxformer_lite.inference.settings import settings
-from flaxformer_lite.inference.task import Task, prepare
+from flaxformer_lite.inference.task import Decodes, Task, prepare
+from flaxformer_lite.types import Params
 
 
 @flax.struct.dataclass
@@ -41,9 +43,9 @@ class Generation:
 @overload
 def generate(
     model: nn.Module,
-    params: Any,
-    input_ids: Any,
-    attention_mask: Any = None,
+    params: Params,
+    input_ids: Ids,
+    attention_mask: Ids | None = None,
     *,
     return_scores: Literal[False] = False,
     **options: Any,
@@ -51,21 +53,21 @@ def generate(
 @overload
 def generate(
     model: nn.Module,
-    params: Any,
-    input_ids: Any,
-    attention_mask: Any = None,
+    params: Params,
+    input_ids: Ids,
+    attention_mask: Ids | None = None,
     *,
     return_scores: Literal[True],
     **options: Any,
 ) -> Generation: ...
 def generate(
     model: nn.Module,
-    params: Any,
-    input_ids: Any,
-    attention_mask: Any = None,
+    params: Params,
+    input_ids: Ids,
+    attention_mask: Ids | None = None,
     *,
-    decoder_input_ids: Any = None,
-    tokenizer: Any = None,
+    decoder_input_ids: Ids | None = None,
+    tokenizer: Decodes | None = None,
     return_scores: bool = False,
     **options: Any,
 ) -> np.ndarray | Generation:
@@ -117,12 +119,12 @@ def generate(
 
 def stream(
     model: nn.Module,
-    params: Any,
-    input_ids: Any,
-    attention_mask: Any = None,
+    params: Params,
+    input_ids: Ids,
+    attention_mask: Ids | None = None,
     *,
-    decoder_input_ids: Any = None,
-    tokenizer: Any = None,
+    decoder_input_ids: Ids | None = None,
+    tokenizer: Decodes | None = None,
     every: int = 1,
     **options: Any,
 ) -> Iterator[np.ndarray]:
@@ -148,7 +150,7 @@ def stream(
     return _new_columns(model, params, task, every)
 
 
-def _new_columns(model: Any, params: Any, task: Task, every: int) -> Iterator[np.ndarray]:
+def _new_columns(model: Generator, params: Params, task: Task, every: int) -> Iterator[np.ndarray]:
     seen = task.columns
     for state in _states(model, params, task, False, every):
         stop = task.columns + int(state.new)
@@ -156,7 +158,7 @@ def _new_columns(model: Any, params: Any, task: Task, every: int) -> Iterator[np
         seen = stop
 
 
-def _read(model: Any, params: Any, task: Task, copies: int) -> tuple[jax.Array, Any]:
+def _read(model: Generator, params: Params, task: Task, copies: int) -> tuple[jax.Array, Caches]:
     """Returns the logits after each prompt, and the caches, with `copies` rows per prompt."""
     source_BS = task.source and task.source.tokens_BS
     logits_BV, cache = prefill(
@@ -166,7 +168,7 @@ def _read(model: Any, params: Any, task: Task, copies: int) -> tuple[jax.Array, 
 
 
 def _states(
-    model: Any, params: Any, task: Task, scores: bool, every: int
+    model: Generator, params: Params, task: Task, scores: bool, every: int
 ) -> Iterator[sample.SampleState]:
     """Yields the state after each `every` new tokens.
 
@@ -198,7 +200,7 @@ def _states(
         yield state
 
 
-def _write(model: Any, params: Any, task: Task, scores: bool) -> Generation:
+def _write(model: Generator, params: Params, task: Task, scores: bool) -> Generation:
     state = collections.deque(_states(model, params, task, scores, task.max_new), maxlen=1).pop()
     stop = task.columns + int(np.asarray(state.lengths_B).max())
     sequences = np.asarray(state.tokens_BS)[:, task.columns - task.prompt.width : stop]
@@ -206,7 +208,7 @@ def _write(model: Any, params: Any, task: Task, scores: bool) -> Generation:
     return Generation(sequences, np.asarray(state.lengths_B), logprobs)
 
 
-def _search(model: Any, params: Any, task: Task) -> Generation:
+def _search(model: Generator, params: Params, task: Task) -> Generation:
     s = task.settings
     early = task.settings.early_stopping
     search = beam.Search(

@@ -24,6 +24,7 @@ from flaxformer_lite.inference.generate import generate
 from flaxformer_lite.inference.own_model import writable
 from flaxformer_lite.inference.score import score
 from flaxformer_lite.inference.task import ids_without_text, longest
+from flaxformer_lite.types import Params
 
 NEW_TOKENS = 256  # default of generate_until, if a task sets none
 IGNORED = {"until", "max_gen_toks", "do_sample", "temperature"}
@@ -45,7 +46,7 @@ class HarnessModel:
     def __init__(
         self,
         model: nn.Module,
-        params: Any,
+        params: Params,
         tokenizer: Any,
         *,
         batch_size: int = 8,

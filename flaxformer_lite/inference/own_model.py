@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.types import Array, Params
 
 NEEDED = (
     "generate and score take a model of this package, or a causal linen module that maps ids"
@@ -52,12 +53,12 @@ class OwnModel:
     module: nn.Module
     cfg: OwnConfig
 
-    def logits(self, params: Any, ids_BT: jax.Array) -> jax.Array:
+    def logits(self, params: Params, ids_BT: Array) -> jax.Array:
         output: Any = self.module.apply({"params": params}, ids_BT)
         return getattr(output, "logits", output).astype(jnp.float32)
 
     def next_logits(
-        self, params: Any, tokens_BS: jax.Array, start_B: jax.Array, column: jax.Array | int
+        self, params: Params, tokens_BS: jax.Array, start_B: jax.Array, column: jax.Array | int
     ) -> jax.Array:
         """Returns the logits [B, V] of the token after `column` of rows that begin at `start_B`."""
         columns_1S = jnp.arange(tokens_BS.shape[1], dtype=jnp.int32)[None]
@@ -71,7 +72,7 @@ class OwnModel:
         return jnp.take_along_axis(logits_BSV, last_B1[:, :, None], axis=1)[:, 0]
 
 
-def writable(model: Any, params: Any) -> Any:
+def writable(model: object, params: Params) -> Any:
     """Returns a model of this package as it is, and a module from outside as an `OwnModel`.
 
     A module may say by an attribute `max_length` how many tokens it reads at most.
@@ -113,7 +114,7 @@ def writable(model: Any, params: Any) -> Any:
     return own
 
 
-def _check_causal(model: OwnModel, params: Any, length: int) -> None:
+def _check_causal(model: OwnModel, params: Params, length: int) -> None:
     """Refuses a module where the last tokens change the logits of the first."""
     vocab = model.cfg.vocab_size
     seen = length // 2
@@ -128,5 +129,5 @@ def _check_causal(model: OwnModel, params: Any, length: int) -> None:
 
 
 @functools.partial(jax.jit, static_argnames=("own",))
-def _logits(own: OwnModel, params: Any, ids_BT: Any) -> jax.Array:
+def _logits(own: OwnModel, params: Params, ids_BT: Array) -> jax.Array:
     return own.logits(params, ids_BT)

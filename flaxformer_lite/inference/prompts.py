@@ -3,13 +3,19 @@
 They are checked, right-aligned, and padded to one of a few lengths.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.types import Array
 
 LONGEST = 1 << 24  # tokens of a row, for a model without a position table
+
+
+# Token ids, or a mask of them: an array [B, T], or rows of any lengths.
+Ids = Array | Sequence[Sequence[int]] | Sequence[np.ndarray]
 
 
 class Prompt(NamedTuple):
@@ -36,8 +42,8 @@ def bucket(length: int, least: int = 16) -> int:
 
 def read_ids(
     vocab_size: int,
-    input_ids: Any,
-    attention_mask: Any,
+    input_ids: Ids,
+    attention_mask: Ids | None,
     pad: int,
     name: str = "input_ids",
     *,
@@ -47,10 +53,11 @@ def read_ids(
 
     A list of rows of any lengths is padded, left or right.
     """
-    lists = isinstance(input_ids, (list, tuple)) and all(np.ndim(row) == 1 for row in input_ids)
-    if lists and attention_mask is None and len({len(row) for row in input_ids}) > 1:
-        attention_mask = _rectangle([[1] * len(row) for row in input_ids], 0, left)
-        input_ids = _rectangle(input_ids, pad, left)
+    rows: Any = input_ids
+    lists = isinstance(input_ids, (list, tuple)) and all(np.ndim(row) == 1 for row in rows)
+    if lists and attention_mask is None and len({len(row) for row in rows}) > 1:
+        attention_mask = _rectangle([[1] * len(row) for row in rows], 0, left)
+        input_ids = _rectangle(rows, pad, left)
     ids_BT = np.asarray(input_ids)
     if ids_BT.ndim != 2 or not ids_BT.size or ids_BT.dtype.kind not in "iu":
         raise ValueError(
@@ -77,7 +84,7 @@ def read_ids(
     return np.where(known_BT, ids_BT, pad).astype(np.int32), mask_BT
 
 
-def _rectangle(rows: list[list[int]], fill: int, left: bool) -> list[list[int]]:
+def _rectangle(rows: Sequence[Sequence[int]], fill: int, left: bool) -> list[list[int]]:
     width = max(map(len, rows))
     fills = [[fill] * (width - len(row)) for row in rows]
     return [[*gap, *row] if left else [*row, *gap] for row, gap in zip(rows, fills, strict=True)]

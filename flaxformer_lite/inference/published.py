@@ -4,10 +4,10 @@ They are in generation_config.json or, in older ones, in config.json.
 """
 
 from pathlib import Path
-from typing import Any
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Kind, brief, read_object
+from flaxformer_lite.types import Json
 
 SAME = (
     "eos_token_id",
@@ -40,7 +40,7 @@ DRAWS = {
 }
 
 # What transformers' generate computes and ours does not, with the values that turn it off.
-OTHERS: dict[str, tuple[Any, ...]] = {
+OTHERS: dict[str, tuple[object, ...]] = {
     "begin_suppress_tokens": ([],),
     "constraints": ([],),
     "diversity_penalty": (0,),
@@ -61,7 +61,7 @@ OTHER_DRAWS = {"epsilon_cutoff": (0,), "eta_cutoff": (0,), "top_h": (), "typical
 OTHER_BEAMS = {"renormalize_logits": (False,)}
 
 
-def read_settings(folder: Path) -> dict[str, Any]:
+def read_settings(folder: Path) -> Json:
     """Reads the authors' settings as keyword arguments of `generate`, except lengths.
 
         >>> settings = read_settings(folder) | {"max_new_tokens": 64}  # doctest: +SKIP
@@ -104,7 +104,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
     return settings
 
 
-def _refuse_others(file: Path, values: dict[str, Any]) -> None:
+def _refuse_others(file: Path, values: Json) -> None:
     others = dict(OTHERS)
     if values.get("num_beams", 1) > 1:
         others |= OTHER_BEAMS
@@ -118,7 +118,7 @@ def _refuse_others(file: Path, values: dict[str, Any]) -> None:
             )
 
 
-def _single_tokens(file: Path, words: list[Any]) -> list[int]:
+def _single_tokens(file: Path, words: list) -> list[int]:
     """Returns the tokens that are never written, of `bad_words_ids`."""
     for word in words:
         if not isinstance(word, list) or len(word) != 1:

@@ -1,14 +1,13 @@
 """Greedy search and sampling: one compiled prefill, one compiled loop."""
 
 import functools
-from typing import Any
 
 import flax
 import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.inference import engine
-from flaxformer_lite.inference.engine import Params, PromptRows
+from flaxformer_lite.inference.engine import Caches, Params, PromptRows
 from flaxformer_lite.inference.rules import GenerationRules, choose, constrain, ends
 
 
@@ -21,7 +20,7 @@ class SampleState(flax.struct.PyTreeNode):
     done_B: jax.Array  # bool, rows that have ended
     lengths_B: jax.Array  # int32, new tokens of each row, including the one that ended it
     new: jax.Array  # int32, columns of the continuation so far
-    cache: Any  # of all tokens but the last
+    cache: Caches | None  # of all tokens but the last
 
 
 @functools.partial(jax.jit, static_argnames=("slots", "samples", "scores"))

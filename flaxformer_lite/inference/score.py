@@ -15,6 +15,7 @@ from flaxformer_lite.inference.own_model import OwnModel, writable
 from flaxformer_lite.inference.prompts import bucket, check_length, pad_source, read_ids
 from flaxformer_lite.inference.task import check_writes, longest
 from flaxformer_lite.nn.functions.losses import gather_positions
+from flaxformer_lite.types import Params
 
 AT_ONCE = 256  # number of tokens with logits in memory at a time
 
@@ -36,7 +37,7 @@ class Scores:
 
 def score(
     model: nn.Module,
-    params: Any,
+    params: Params,
     prompts: list[list[int]],
     continuations: list[list[int]],
     *,
@@ -114,8 +115,8 @@ def score(
 
 @functools.partial(jax.jit, static_argnames=("model",))
 def _score(
-    model: Any,
-    params: Any,
+    model: nn.Module,
+    params: Params,
     source: Any,
     tokens_BT: jax.Array,
     columns_BU: jax.Array,
@@ -142,7 +143,8 @@ def _score(
 
     def one(pair: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         x_D, target = pair
-        logits_V = model.apply(variables, x_D[None, None], method="project").logits()[0, 0]
+        projection: Any = model.apply(variables, x_D[None, None], method="project")
+        logits_V = projection.logits()[0, 0]
         return logits_V[target] - jax.nn.logsumexp(logits_V), jnp.argmax(logits_V) == target
 
     flat = x_BUD.reshape(-1, x_BUD.shape[-1]), targets_BU.reshape(-1)

@@ -19,6 +19,7 @@ def cut(task: Task, state: SampleState, since: int) -> SampleState:
     Args:
       since: number of new tokens already checked.
     """
+    assert task.tokenizer is not None, "checked by `prepare`"
     tokens_BS, done_B, lengths_B = (
         np.array(x) for x in (state.tokens_BS, state.done_B, state.lengths_B)
     )

@@ -1,7 +1,7 @@
 """A call of `generate`, checked and converted for the compiled functions."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -10,6 +10,19 @@ from flaxformer_lite.inference import prompts
 from flaxformer_lite.inference.engine import PromptRows, is_encoder_decoder
 from flaxformer_lite.inference.rules import GenerationRules, rules_of
 from flaxformer_lite.inference.settings import Settings
+
+
+class Decodes(Protocol):
+    """A tokenizer that turns ids into text."""
+
+    def decode(self, ids: Any, /) -> str: ...
+
+
+class HasVocabulary(Protocol):
+    """A tokenizer with ids 0 .. vocab_size - 1."""
+
+    @property
+    def vocab_size(self) -> int: ...
 
 
 class Task(NamedTuple):
@@ -21,7 +34,7 @@ class Task(NamedTuple):
     rules: GenerationRules  # the settings as arrays
     max_new: int  # the most tokens to write
     slots: int  # columns of prompt and continuation, each rounded up to a bucket
-    tokenizer: Any  # for stop strings
+    tokenizer: Decodes | None  # for stop strings
 
     @property
     def columns(self) -> int:
@@ -47,7 +60,7 @@ def longest(cfg: ModelConfig) -> int:
     return cfg.max_length if cfg.has_position_table else prompts.LONGEST
 
 
-def ids_without_text(cfg: ModelConfig, tokenizer: Any) -> tuple[int, ...]:
+def ids_without_text(cfg: ModelConfig, tokenizer: HasVocabulary) -> tuple[int, ...]:
     """Returns the ids that only pad the model's table to a round size.
 
     They serve `generate(..., suppress_tokens=)`.
@@ -56,7 +69,12 @@ def ids_without_text(cfg: ModelConfig, tokenizer: Any) -> tuple[int, ...]:
 
 
 def prepare(
-    cfg: ModelConfig, input_ids, attention_mask, decoder_input_ids, tokenizer, s: Settings
+    cfg: ModelConfig,
+    input_ids: prompts.Ids,
+    attention_mask: prompts.Ids | None,
+    decoder_input_ids: prompts.Ids | None,
+    tokenizer: Decodes | None,
+    s: Settings,
 ) -> Task:
     """Checks and converts the arguments of `generate`, without using a device."""
     check_writes(cfg)

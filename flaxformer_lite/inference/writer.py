@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import flax.linen as nn
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
@@ -11,12 +12,16 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.inference.engine import is_encoder_decoder
 from flaxformer_lite.inference.generate import generate
 from flaxformer_lite.inference.task import ids_without_text, longest
+from flaxformer_lite.text.tokenizer import Tokenizer
+from flaxformer_lite.types import Array, Params
 
 BATCH = 16  # prompts read at a time
 Ids = Sequence[int] | np.ndarray
 
 
-def writer(model: Any, params: Any, tokenizer: Any) -> Callable[..., list[list[int]]]:
+def writer(
+    model: nn.Module, params: Params, tokenizer: Tokenizer
+) -> Callable[..., list[list[int]]]:
     """Builds a function that continues prompts, for objectives that generate in evaluation.
 
     See `Objective.write`.
@@ -80,12 +85,12 @@ def _rectangle(rows: list[Ids], width: int, pad: int) -> tuple[np.ndarray, np.nd
     return ids, mask
 
 
-def _whole(params: Any) -> Any:
+def _whole(params: Params) -> Params:
     """Returns parameters that this process can compute with alone."""
     if jax.process_count() == 1:
         return params
 
-    def local(x: jax.Array) -> Any:
+    def local(x: jax.Array) -> Array:
         return (
             x.addressable_data(0)
             if x.is_fully_replicated

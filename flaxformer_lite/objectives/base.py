@@ -35,12 +35,9 @@ from flaxformer_lite.objectives.packing import Packing, beginnings
 from flaxformer_lite.objectives.rows import Example, Tokenizer, with_decoder_start
 from flaxformer_lite.objectives.sums import BY_SOURCE, LossSums, ratio
 from flaxformer_lite.objectives.tables.breakdown import Breakdown
-from flaxformer_lite.types import Json
+from flaxformer_lite.types import Batch, Json
 
 SKELETONS = ("encoder", "decoder", "encoder_decoder")
-
-
-Batch = Mapping[str, Mapping[str, jax.Array | jax.ShapeDtypeStruct]]  # as `Example`, stacked
 
 
 class Dataset(Protocol):
@@ -59,6 +56,9 @@ class Dataset(Protocol):
 
     @property
     def vocab_size(self) -> int: ...
+
+    @property
+    def num_examples(self) -> int: ...
 
     @property
     def order(self) -> np.ndarray: ...

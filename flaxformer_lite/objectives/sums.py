@@ -4,7 +4,7 @@ Sums of microbatches, devices and processes therefore add up to the loss of the 
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -95,7 +95,7 @@ def tokens(totals: dict[str, Array]) -> Array:
     return jnp.where(weight > 0, weight, 1.0)
 
 
-def weight_sums(targets: dict[str, Array]) -> dict[str, Array]:
+def weight_sums(targets: Mapping[str, Array]) -> dict[str, Array]:
     """Sums the weight of each term: exactly the floating arrays among the targets are weights."""
     return {
         key: jnp.sum(x, dtype=jnp.float32)
@@ -124,6 +124,16 @@ class Projected(Protocol):
 
     @property
     def projection(self) -> DeferredLogits: ...
+
+
+class Loss(Protocol):
+    """What a step asks an objective (objectives/base.py) for."""
+
+    def loss(self, outputs: Any, targets: Mapping[str, jax.Array], *, chunks: int) -> LossSums: ...
+
+    def metrics(self, sums: LossSums) -> dict[str, jax.Array]: ...
+
+    def predictions(self, outputs: Any) -> dict[str, jax.Array]: ...
 
 
 def token_loss(

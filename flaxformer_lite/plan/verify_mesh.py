@@ -5,21 +5,26 @@ import dataclasses
 import math
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
+import optax
+from jax.sharding import PartitionSpec
 
 from flaxformer_lite import sharding
 from flaxformer_lite.analysis import hlo
 from flaxformer_lite.config import ExperimentConfig, MeshConfig, OptimizerConfig
 from flaxformer_lite.data import dummy
+from flaxformer_lite.objectives.rows import Example
 from flaxformer_lite.plan.aot import quiet
 from flaxformer_lite.runs.start import companion
 from flaxformer_lite.runs.start.initial_state import initial_state
 from flaxformer_lite.sharding.parameters import path_of
 from flaxformer_lite.training import program as programs
 from flaxformer_lite.training.program import Program
+from flaxformer_lite.training.state import TrainState
+from flaxformer_lite.types import Params
 
 # relative to a gradient's largest number; other summation orders in float32 give 1e-7 to 1e-5
 ROUNDING = 1e-4
@@ -40,7 +45,7 @@ class Gradient(NamedTuple):
 
     path: str
     shape: tuple[int, ...]
-    spec: Any
+    spec: PartitionSpec
     largest: float
     difference: float  # relative to `largest`, or to the noise if that is larger
 
@@ -72,7 +77,7 @@ class Verdict(NamedTuple):
 class Step(NamedTuple):
     """A step's gradients on the host, loss, compiled program and compiler warnings."""
 
-    gradients: Any
+    gradients: Params
     loss: float
     text: str
     rematerialised: int
@@ -82,8 +87,8 @@ class Reference(NamedTuple):
     """A step on one device, and everything needed to repeat it elsewhere."""
 
     cfg: ExperimentConfig
-    state: Any
-    batch: Any
+    state: TrainState
+    batch: Example
     step: Step
 
 
@@ -123,14 +128,14 @@ def verify(wanted: Reference, mesh: MeshConfig) -> Verdict:
     )
 
 
-def _program(cfg: ExperimentConfig, devices: Sequence[jax.Device], batch: Any) -> Program:
+def _program(cfg: ExperimentConfig, devices: Sequence[jax.Device], batch: Example) -> Program:
     mesh = sharding.build_mesh(cfg.mesh, devices)
     sharding.check_batch(cfg.train.batch_size, cfg.train.accumulate, mesh)
     example = jax.tree.map(lambda x: x[0], batch)
     return programs.build(cfg, mesh, example, companion.resolve(cfg))
 
 
-def _step(program: Program, state: Any, batch: Any) -> Step:
+def _step(program: Program, state: TrainState, batch: Example) -> Step:
     state = jax.tree.map(
         lambda x, target: jax.device_put(x, target.sharding), state, program.target
     )
@@ -142,16 +147,16 @@ def _step(program: Program, state: Any, batch: Any) -> Step:
     run = program.train_step if program.cfg.mesh.mode == "pmap" else compiled
     state, metrics = run(state, batch)
     gradients = jax.tree.map(np.asarray, _momentum(state.opt_state))
-    return Step(gradients, float(metrics["loss"]), compiled.as_text(), warned)
+    return Step(gradients, float(metrics["loss"]), compiled.as_text() or "", warned)
 
 
-def _momentum(opt_state: Any) -> Any:
+def _momentum(opt_state: optax.OptState) -> Params:
     """Returns the momentum of gradient descent, without the parameters that an adapter freezes."""
     parts = jax.tree.leaves(opt_state, is_leaf=lambda part: hasattr(part, "trace"))
     return next(part.trace for part in parts if hasattr(part, "trace"))
 
 
-def _compare(program: Program, wanted: Any, got: Any) -> list[Gradient]:
+def _compare(program: Program, wanted: Params, got: Params) -> list[Gradient]:
     noise = NOISE * max(np.abs(leaf).max() for leaf in jax.tree.leaves(wanted))
     gradients = []
     params = dict(jax.tree_util.tree_leaves_with_path(program.target.params))

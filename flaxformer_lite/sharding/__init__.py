@@ -4,7 +4,7 @@
 
 from flaxformer_lite.sharding.activations import MESH_AXES, LocalSharding, MeshSharding, axis_size
 from flaxformer_lite.sharding.batches import BATCH, batch_rows, check_batch, place_batch
-from flaxformer_lite.sharding.jit import DATA, jit_eval, jit_step
+from flaxformer_lite.sharding.jit import DATA, Jitted, jit_eval, jit_step
 from flaxformer_lite.sharding.mesh import build_mesh, mesh_sizes
 from flaxformer_lite.sharding.parameters import (
     Replicated,

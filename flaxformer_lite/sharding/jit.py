@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from typing import Any, Protocol
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
@@ -14,7 +15,17 @@ from flaxformer_lite.sharding.parameters import HasParams
 DATA = MESH_AXES[0]
 
 
-def jit_step(step: Callable, shardings: HasParams, mesh: Mesh, mode: str = "jit") -> Callable:
+class Jitted(Protocol):
+    """A step as jax.jit returns it: called, or lowered first."""
+
+    def __call__(self, *arguments: Any) -> Any: ...
+
+    def lower(self, *arguments: Any) -> jax.stages.Lowered: ...
+
+    def trace(self, *arguments: Any) -> jax.stages.Traced: ...
+
+
+def jit_step(step: Callable, shardings: HasParams, mesh: Mesh, mode: str = "jit") -> Jitted:
     """Compiles (state, batch) -> (state, metrics) over the mesh.
 
     The old state is donated to the new one.
@@ -42,7 +53,7 @@ def jit_step(step: Callable, shardings: HasParams, mesh: Mesh, mode: str = "jit"
     )
 
 
-def _pmapped(step: Callable, mesh: Mesh) -> Callable:
+def _pmapped(step: Callable, mesh: Mesh) -> Jitted:
     """Wraps the step in `jax.pmap`, for states and batches without a device axis."""
     mapped = jax.pmap(
         step,
@@ -60,11 +71,12 @@ def _pmapped(step: Callable, mesh: Mesh) -> Callable:
     def run(state, batch):
         return mapped(state, by_device(batch))
 
-    run.lower = lambda state, batch: mapped.lower(state, by_device(batch))  # type: ignore[attr-defined]  # as jit's
-    return run
+    jitted: Any = run
+    jitted.lower = lambda state, batch: mapped.lower(state, by_device(batch))
+    return jitted
 
 
-def jit_eval(step: Callable, shardings: HasParams, mesh: Mesh) -> Callable:
+def jit_eval(step: Callable, shardings: HasParams, mesh: Mesh) -> Jitted:
     """Compiles (params, batch) -> sums, over the mesh."""
     whole = NamedSharding(mesh, P())
     rows = NamedSharding(mesh, BATCH)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +10,7 @@ import optax
 
 from flaxformer_lite.training.spikes import skip_count
 from flaxformer_lite.training.state import TrainState
+from flaxformer_lite.types import Params
 
 
 class EmaState(NamedTuple):
@@ -21,13 +22,15 @@ class EmaState(NamedTuple):
       ema: their average in float32, without frozen parameters; zeros before the first step.
     """
 
-    inner: Any
+    inner: optax.OptState
     steps: jax.Array
-    ema: Any
+    ema: optax.Params
 
 
 def with_average(
-    tx: optax.GradientTransformationExtraArgs, decay: float, frozen: Callable[[Any], Any]
+    tx: optax.GradientTransformationExtraArgs,
+    decay: float,
+    frozen: Callable[[optax.Params], optax.Params],
 ) -> optax.GradientTransformationExtraArgs:
     """Adds to an optimizer the average e <- e + (1 - d) / (1 - d^t) (p - e) of the weights p after
     step t.
@@ -43,7 +46,7 @@ def with_average(
     Reference: Polyak and Juditsky (1992); the bias, Kingma and Ba (2015), section 3.
     """
 
-    def init(params: Any) -> EmaState:
+    def init(params: optax.Params) -> EmaState:
         zeros = jax.tree.map(
             lambda p, off: optax.MaskedNode() if off else jnp.zeros(p.shape, jnp.float32),
             params,
@@ -52,8 +55,11 @@ def with_average(
         return EmaState(tx.init(params), jnp.zeros((), jnp.int32), zeros)
 
     def update(
-        updates: Any, state: EmaState, params: Any = None, **more: Any
-    ) -> tuple[Any, EmaState]:
+        updates: optax.Updates,
+        state: EmaState,
+        params: optax.Params | None = None,
+        **more: jax.Array,
+    ) -> tuple[optax.Updates, EmaState]:
         updates, inner = tx.update(updates, state.inner, params, **more)
         before = skip_count(state.inner)
         after = skip_count(inner)
@@ -82,7 +88,7 @@ def with_average(
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-def evaluated_params(state: TrainState) -> Any:
+def evaluated_params(state: TrainState) -> Params:
     """Returns the parameters to evaluate and publish: the average if there is one, else the last.
 
     At least one step must be done.

@@ -14,6 +14,7 @@ from flaxformer_lite.config.parts import PartitionRules
 from flaxformer_lite.models import build_model
 from flaxformer_lite.objectives.companion import Companion
 from flaxformer_lite.sharding import parameter_rules
+from flaxformer_lite.types import Params
 
 AUXILIARY = "losses"  # the collection into which layers sow what the objective's loss gets besides
 EXAMPLE_IDS = ("input_ids", "decoder_input_ids")  # the inputs that are counted as tokens
@@ -28,7 +29,7 @@ class Models:
     model: nn.Module  # the one that is trained
     second: tuple[Companion, nn.Module] | None = None
 
-    def init(self, key: jax.Array, inputs: dict[str, jax.Array]) -> Any:
+    def init(self, key: jax.Array, inputs: dict[str, jax.Array]) -> Params:
         """Initializes the parameters; those that are read from a directory are zeros."""
         if self.second is None:
             return self.model.init(key, inputs, method=self.outputs)["params"]
@@ -44,7 +45,7 @@ class Models:
         }
 
     def apply(
-        self, params: Any, inputs: dict[str, jax.Array], key: jax.Array | None
+        self, params: Params, inputs: dict[str, jax.Array], key: jax.Array | None
     ) -> tuple[Any, Any]:
         """Returns the objective's outputs, and what layers of the trained model have sown for its
         loss.
@@ -67,7 +68,7 @@ class Models:
             {"params": params}, inputs, *bound, rngs=rngs, method=self.outputs, mutable=[AUXILIARY]
         )
 
-    def rules(self, params: Any) -> PartitionRules:
+    def rules(self, params: Params) -> PartitionRules:
         """Returns the partition rules of all parameters."""
         own = parameter_rules.rules(self.model.cfg)
         if self.second is None:

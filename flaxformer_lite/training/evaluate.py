@@ -2,13 +2,15 @@
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
+from flaxformer_lite.objectives.base import Dataset, Objective, Writer
 from flaxformer_lite.objectives.sums import BY_SOURCE, LossSums
 from flaxformer_lite.objectives.tables.breakdown import Breakdown
+from flaxformer_lite.types import Batch, Params
 
 WRITTEN = 2  # held-out examples whose texts are shown
 
@@ -28,12 +30,12 @@ class Evaluation(NamedTuple):
 
 
 def evaluate(
-    objective: Any,
+    objective: Objective,
     eval_step: Callable,
-    params: Any,
-    batches: Iterable[Any],
-    data: Any,
-    write: Any = None,
+    params: Params,
+    batches: Iterable[Batch],
+    data: Dataset,
+    write: Writer | None = None,
 ) -> Evaluation:
     """Computes the objective's metrics over all batches, with each target counted once.
 
@@ -55,7 +57,7 @@ def evaluate(
 
 
 def show(
-    objective: Any, written: dict[str, np.ndarray], examples: np.ndarray, data: Any
+    objective: Objective, written: dict[str, np.ndarray], examples: np.ndarray, data: Dataset
 ) -> list[tuple[str, str]]:
     """Returns the texts generated for the first examples, each with a title."""
     few = {name: values[:WRITTEN] for name, values in written.items()}
@@ -63,7 +65,7 @@ def show(
 
 
 def metrics_of(
-    objective: Any, total: LossSums, predictions: dict[str, np.ndarray], data: Any
+    objective: Objective, total: LossSums, predictions: dict[str, np.ndarray], data: Dataset
 ) -> dict[str, float]:
     """Computes the objective's metrics from what `run` returns."""
     metrics = {}
@@ -76,13 +78,13 @@ def metrics_of(
     return objective.held_out_metrics(metrics, data)
 
 
-def _examples(predictions: dict[str, np.ndarray], data: Any) -> np.ndarray:
+def _examples(predictions: dict[str, np.ndarray], data: Dataset) -> np.ndarray:
     """Returns the numbers of the examples that were predicted."""
     return data.order[: len(next(iter(predictions.values())))]
 
 
 def run(
-    eval_step: Callable, params: Any, batches: Iterable[Any], data: Any
+    eval_step: Callable, params: Params, batches: Iterable[Batch], data: Dataset
 ) -> tuple[LossSums, dict[str, np.ndarray]]:
     """Returns the sums over all batches, and the predictions in the order of `data.order`."""
     total = None

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import math
-from typing import Any
 
 import jax
 
@@ -86,7 +85,7 @@ def _saved(program: Program) -> int:
 
 @functools.lru_cache(maxsize=64)
 def _residuals(
-    cfg: ExperimentConfig, companion: Companion | None, leaves: tuple, tree: Any
+    cfg: ExperimentConfig, companion: Companion | None, leaves: tuple, tree: jax.tree_util.PyTreeDef
 ) -> tuple[int, int]:
     """Returns the bytes that a loss's pullback holds: arrays of the model's width, and others."""
     params, batch = tree.unflatten(leaves)
@@ -121,7 +120,7 @@ def _passing(program: Program) -> int:
     return int(recomputed + 2 * weights * itemsize + logit_bytes)
 
 
-def _bytes(tree: Any, itemsize: int | None = None) -> int:
+def _bytes(tree: object, itemsize: int | None = None) -> int:
     """Counts a chip's bytes of a tree, with the itemsizes of its dtypes or a given one."""
     leaves = jax.tree.leaves(tree)
     return sum(

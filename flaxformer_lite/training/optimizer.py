@@ -7,7 +7,6 @@ import functools
 import math
 import re
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +18,7 @@ from flaxformer_lite.nn.functions import cpu_tuning
 from flaxformer_lite.sharding.parameters import path_of
 from flaxformer_lite.training import per_param_lr, spikes
 from flaxformer_lite.training.average import with_average
+from flaxformer_lite.types import Tree
 
 # not by rank: scanned biases are matrices too
 DECAYED = re.compile(r"(^|/)(kernel|embedding|token_types|lora_[ab])$")
@@ -67,7 +67,7 @@ def schedule(cfg: OptimizerConfig, steps: int) -> Callable[[jax.Array], jax.Arra
     return rate
 
 
-def decay_mask(params: Any) -> Any:
+def decay_mask(params: optax.Params) -> optax.Params:
     """Returns True for weight matrices and token embeddings, False for all other parameters."""
     return jax.tree_util.tree_map_with_path(
         lambda keys, _: bool(DECAYED.search(path_of(keys))), params
@@ -130,7 +130,7 @@ def build(
     return tx
 
 
-def stop_frozen(cfg: OptimizerConfig, params: Any) -> Any:
+def stop_frozen(cfg: OptimizerConfig, params: Tree) -> Tree:
     """Stops the gradient of parameters that `cfg.freeze` names, so that it is not computed."""
     if not cfg.freeze:
         return params
@@ -139,13 +139,13 @@ def stop_frozen(cfg: OptimizerConfig, params: Any) -> Any:
     )
 
 
-def trained(cfg: OptimizerConfig, params: Any) -> list[Any]:
+def trained(cfg: OptimizerConfig, params: optax.Params) -> list[jax.Array]:
     """Lists the leaves that are not frozen."""
     frozen = jax.tree.leaves(_frozen(cfg, params))
     return [leaf for leaf, off in zip(jax.tree.leaves(params), frozen, strict=True) if not off]
 
 
-def _frozen(cfg: OptimizerConfig, params: Any) -> Any:
+def _frozen(cfg: OptimizerConfig, params: optax.Params) -> optax.Params:
     """Returns True for each parameter that `cfg.freeze` names.
 
     Raises:
@@ -163,7 +163,7 @@ def _frozen(cfg: OptimizerConfig, params: Any) -> Any:
     return jax.tree.unflatten(jax.tree.structure(params), frozen)
 
 
-def _clip(most: float, join_small: bool, updates: Any, _: Any) -> Any:
+def _clip(most: float, join_small: bool, updates: optax.Updates, _: object) -> optax.Updates:
     """Scales to a global norm of at most `most`.
 
     By one factor, unlike optax, whose quotients of all gradients XLA would keep.
@@ -172,7 +172,7 @@ def _clip(most: float, join_small: bool, updates: Any, _: Any) -> Any:
     return jax.tree.map(lambda g: (g * factor).astype(g.dtype), updates)
 
 
-def norm(tree: Any, *, join_small: bool = False) -> jax.Array:
+def norm(tree: object, *, join_small: bool = False) -> jax.Array:
     """Computes the root of the sum of all squares in float32.
 
     Args:
@@ -185,7 +185,7 @@ def norm(tree: Any, *, join_small: bool = False) -> jax.Array:
     return jnp.sqrt(sum(jnp.sum(jnp.square(x)) for x in leaves))
 
 
-def _to_adam_size(updates: Any, _: Any) -> Any:
+def _to_adam_size(updates: optax.Updates, _: object) -> optax.Updates:
     """Scales orthogonal matrices to the root mean square of Adam's updates, 0.2.
 
     That of an orthogonal A x B matrix is 1 / sqrt(max(A, B)).
@@ -199,7 +199,7 @@ def _to_adam_size(updates: Any, _: Any) -> Any:
     return jax.tree.map(scale, updates, _dimension_numbers(updates))
 
 
-def _dimension_numbers(params: Any) -> Any:
+def _dimension_numbers(params: optax.Params) -> optax.Params:
     def numbers(keys, _):
         return contrib.MuonDimensionNumbers(*MUON_AXES[path_of(keys).split("/")[-2]])
 

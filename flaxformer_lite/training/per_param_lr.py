@@ -1,7 +1,7 @@
 """Factors of the learning rate, by patterns of paths and by the depth of layers."""
 
 import re
-from typing import Any
+from collections.abc import Iterable
 
 import jax
 import jax.numpy as jnp
@@ -19,13 +19,13 @@ EMBEDDING = re.compile(r"(^|/)(\w*embed\w*|position\w*)/")
 def scale_by_path(cfg: OptimizerConfig) -> optax.GradientTransformation:
     """Builds the transformation that multiplies each update by its factor, unless that is 1."""
 
-    def init(params: Any) -> optax.EmptyState:
+    def init(params: optax.Params) -> optax.EmptyState:
         factors(cfg, params)
         return optax.EmptyState()
 
     def update(
-        updates: Any, state: optax.EmptyState, params: Any = None
-    ) -> tuple[Any, optax.EmptyState]:
+        updates: optax.Updates, state: optax.EmptyState, params: optax.Params | None = None
+    ) -> tuple[optax.Updates, optax.EmptyState]:
         def scale(update, factor):
             if np.all(factor == 1):
                 return update
@@ -37,7 +37,7 @@ def scale_by_path(cfg: OptimizerConfig) -> optax.GradientTransformation:
     return optax.GradientTransformation(init, update)
 
 
-def factors(cfg: OptimizerConfig, params: Any) -> Any:
+def factors(cfg: OptimizerConfig, params: optax.Params) -> optax.Params:
     """Computes the factor of each parameter's rate.
 
     It is the product of all matching `rates` and the factor of the parameter's depth. With decay d
@@ -68,12 +68,12 @@ def factors(cfg: OptimizerConfig, params: Any) -> Any:
     return jax.tree.unflatten(jax.tree.structure(params), list(by_path.values()))
 
 
-def no_match(paths: Any) -> str:
+def no_match(paths: Iterable[str]) -> str:
     """Returns the end of the message about a pattern that matches none of the paths."""
     return f"matches no parameter; the first are {', '.join(list(paths)[:3])}."
 
 
-def _by_depth(decay: float, leaves: dict[str, Any]) -> dict[str, np.ndarray]:
+def _by_depth(decay: float, leaves: dict[str, jax.Array]) -> dict[str, np.ndarray]:
     layers = {path: match for path in leaves if (match := LAYER.match(path))}
     if not layers:
         raise ConfigError(
@@ -84,7 +84,7 @@ def _by_depth(decay: float, leaves: dict[str, Any]) -> dict[str, np.ndarray]:
     for stack, side, kind in (match.groups() for match in layers.values()):
         kinds[stack] = max(kinds.get(stack, 0), 1 + int(side or kind))
 
-    def numbers(path: str) -> tuple[Any, int]:
+    def numbers(path: str) -> tuple[np.ndarray, int]:
         """Returns the layer's number, or those of stacked layers, and the depth of its stack."""
         stack, side, kind = layers[path].groups()
         if side:
@@ -96,7 +96,7 @@ def _by_depth(decay: float, leaves: dict[str, Any]) -> dict[str, np.ndarray]:
 
     deepest = max(numbers(path)[1] for path in layers)
 
-    def exponent(path: str) -> Any:
+    def exponent(path: str) -> np.ndarray | int:
         if path in layers:
             number, depth = numbers(path)
             return depth - number

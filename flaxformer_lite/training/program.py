@@ -20,9 +20,10 @@ from flaxformer_lite.config import ConfigError, ExperimentConfig, MeshConfig
 from flaxformer_lite.config.parts import PartitionRules
 from flaxformer_lite.nn.functions.sharding import UNSHARDED, ActivationSharding
 from flaxformer_lite.objectives.companion import Companion
-from flaxformer_lite.objectives.rows import PACKING
+from flaxformer_lite.objectives.rows import PACKING, Example
 from flaxformer_lite.training import bound_models, optimizer, state, step
 from flaxformer_lite.training.bound_models import AUXILIARY, EXAMPLE_IDS, Models
+from flaxformer_lite.types import Batch, Params
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,19 +51,19 @@ class Program:
     mesh: Mesh
     rules: PartitionRules
     target: state.TrainState
-    batch: Any
+    batch: Batch
     create: ClosedJaxpr
-    train_step: Any  # as jax.jit returns it: called, or lowered first
-    eval_step: Any
+    train_step: sharding.Jitted
+    eval_step: sharding.Jitted
     tokens_per_step: int
     companion: Companion | None
-    packed: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
+    packed: Mapping[str, tuple[Batch, ...]] = dataclasses.field(default_factory=dict)
 
-    def trained_params(self, params: Any) -> Any:
+    def trained_params(self, params: Params) -> Params:
         """Returns the parameters of the first model alone."""
         return params if self.companion is None else self.companion.without(params)
 
-    def saved_params(self, params: Any) -> Any:
+    def saved_params(self, params: Params) -> Params:
         """Returns what a checkpoint holds of parameters: all but those that a companion reads from
         a directory."""
         if self.companion is None or not self.companion.source:
@@ -73,7 +74,7 @@ class Program:
         """Returns what a checkpoint holds of a state."""
         return state.replace(params=self.saved_params(state.params))
 
-    def shapes(self, name: str) -> tuple[Any, ...]:
+    def shapes(self, name: str) -> tuple[Batch, ...]:
         """Returns the batches that `train_step` or `eval_step` is compiled for, the most frequent
         first."""
         return self.packed.get(name, (self.batch,))
@@ -88,7 +89,7 @@ class Program:
 
 
 def build(
-    cfg: ExperimentConfig, mesh: Mesh, example: Any, companion: Companion | None = None
+    cfg: ExperimentConfig, mesh: Mesh, example: Example, companion: Companion | None = None
 ) -> Program:
     """Builds the steps of an experiment.
 
@@ -145,7 +146,7 @@ def build(
     )
 
 
-def tokens(batch: Any) -> int:
+def tokens(batch: Batch) -> int:
     """Counts the input tokens of a batch that are computed, padding included."""
     inputs = batch["inputs"]
     if PACKING in inputs:
@@ -168,7 +169,7 @@ def executed_flops(program: Program) -> int:
 
 @functools.lru_cache(maxsize=64)
 def _executed_flops(
-    cfg: ExperimentConfig, companion: Companion | None, leaves: tuple, tree: Any
+    cfg: ExperimentConfig, companion: Companion | None, leaves: tuple, tree: jax.tree_util.PyTreeDef
 ) -> int:
     """Counts the FLOPs of one microbatch, which the mesh does not change. Tracing takes a second,
     so it is cached."""
@@ -177,7 +178,7 @@ def _executed_flops(
 
 def loss(
     cfg: ExperimentConfig, companion: Companion | None = None
-) -> Callable[[Any, Any], jax.Array]:
+) -> Callable[[Params, Batch], jax.Array]:
     """Builds (params, batch) -> the loss that a step minimizes, without dropout."""
     sums = eval_step(cfg, bound_models.build(cfg, companion))
     return lambda params, batch: sums(params, batch)[0].mean()
@@ -208,7 +209,7 @@ def with_steps(cfg: ExperimentConfig, examples: int, held: int | None = None) ->
     return dataclasses.replace(cfg, train=dataclasses.replace(train, steps=steps, epochs=0.0))
 
 
-def _check_example(example: Any, mesh: Mesh) -> None:
+def _check_example(example: object, mesh: Mesh) -> None:
     """Checks the form of an example, and that sequences split evenly over the devices along
     `context`."""
     if not isinstance(example, dict) or set(example) != {"inputs", "targets"}:

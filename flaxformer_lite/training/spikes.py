@@ -21,7 +21,7 @@ class SpikeSkipState(NamedTuple):
       left_out: int32 scalar, the number of skipped updates.
     """
 
-    inner: Any
+    inner: optax.OptState
     losses: jax.Array
     norms: jax.Array
     left_out: jax.Array
@@ -69,19 +69,19 @@ def skip_spikes(
         tx, lambda _, *, applied, **others: applied, forward_extra_args=True
     )
 
-    def init(params: Any) -> SpikeSkipState:
+    def init(params: optax.Params) -> SpikeSkipState:
         nothing = jnp.full(WINDOW, jnp.nan, jnp.float32)
         return SpikeSkipState(masked.init(params), nothing, nothing, jnp.zeros((), jnp.int32))
 
     def update(
-        updates: Any,
+        updates: optax.Updates,
         state: SpikeSkipState,
-        params: Any = None,
+        params: optax.Params | None = None,
         *,
-        loss: Any,
-        grad_norm: Any,
-        **more: Any,
-    ) -> Any:
+        loss: jax.Array,
+        grad_norm: jax.Array,
+        **more: jax.Array,
+    ) -> tuple[optax.Updates, SpikeSkipState]:
         loss_spikes = is_spike(state.losses, loss, sigmas, jnp)
         norm_spikes = is_spike(state.norms, grad_norm, sigmas, jnp)
         applied = ~(loss_spikes | norm_spikes)
@@ -101,6 +101,6 @@ def skip_spikes(
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-def skip_count(opt_state: Any) -> jax.Array | None:
+def skip_count(opt_state: optax.OptState) -> jax.Array | None:
     """Returns the number of updates that an optimizer has skipped; None if it never skips any."""
     return optax.tree.get(opt_state, "left_out")

@@ -1,12 +1,13 @@
 """The state that training carries from step to step."""
 
 from collections.abc import Callable
-from typing import Any
 
 import flax
 import jax
 import jax.numpy as jnp
 import optax
+
+from flaxformer_lite.types import Params
 
 
 class TrainState(flax.struct.PyTreeNode):
@@ -21,16 +22,16 @@ class TrainState(flax.struct.PyTreeNode):
     """
 
     step: jax.Array
-    params: Any
-    opt_state: Any
+    params: Params
+    opt_state: optax.OptState
 
 
-def create(init_params: Callable[[], Any], tx: optax.GradientTransformation) -> TrainState:
+def create(init_params: Callable[[], Params], tx: optax.GradientTransformation) -> TrainState:
     """Creates the state before the first step."""
     params = init_params()
     return TrainState(step=jnp.zeros((), jnp.int32), params=params, opt_state=tx.init(params))
 
 
-def param_count(params: Any) -> int:
+def param_count(params: object) -> int:
     """Counts the scalars in a tree of arrays or shapes."""
     return sum(leaf.size for leaf in jax.tree.leaves(params))

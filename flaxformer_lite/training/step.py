@@ -4,7 +4,7 @@ Training is (state, batch) -> (state, metrics), evaluation (params, batch) -> su
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -12,17 +12,20 @@ import jax.numpy as jnp
 import optax
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.objectives.sums import LossSums, tokens, weight_sums
+from flaxformer_lite.objectives.sums import Loss, LossSums, tokens, weight_sums
 from flaxformer_lite.training import spikes
 from flaxformer_lite.training.optimizer import norm
 from flaxformer_lite.training.state import TrainState
+from flaxformer_lite.types import Batch, Params, Tree
 
-Outputs = Callable[[Any, dict[str, jax.Array], jax.Array | None], Any]
+Outputs = Callable[
+    [Params, Mapping[str, jax.Array], jax.Array | None], tuple[Any, dict[str, jax.Array]]
+]
 
 
 def train_step(
     outputs: Outputs,
-    objective: Any,
+    objective: Loss,
     tx: optax.GradientTransformation,
     rate: Callable[[jax.Array], jax.Array],
     *,
@@ -31,7 +34,7 @@ def train_step(
     chunks: int,
     over: str | None = None,
     join_small: bool = False,
-) -> Callable[[TrainState, Any], tuple[TrainState, dict[str, jax.Array]]]:
+) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]]]:
     """Builds the training step.
 
     The loss is sum / weight over the whole batch, for any number of microbatches.
@@ -56,14 +59,14 @@ def train_step(
       skipped, 1 or 0, if `tx` skips spikes.
     """
 
-    def sum_over_axis(sums: Any) -> Any:
+    def sum_over_axis(sums: Tree) -> Tree:
         return jax.lax.psum(sums, axis_name=over) if over else sums
 
     gradient = functools.partial(
         _gradient, outputs, functools.partial(objective.loss, chunks=chunks)
     )
 
-    def step(state: TrainState, batch: Any) -> tuple[TrainState, dict[str, jax.Array]]:
+    def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
         key = None if dropout_key is None else jax.random.fold_in(dropout_key, state.step)
         if key is not None and over:
             key = jax.random.fold_in(key, jax.lax.axis_index(over))
@@ -101,11 +104,11 @@ def train_step(
 def _gradient(
     outputs: Outputs,
     loss_sums: Callable,
-    params: Any,
-    microbatch: Any,
-    totals: Any,
+    params: Params,
+    microbatch: Batch,
+    totals: dict[str, jax.Array],
     key: jax.Array | None,
-) -> tuple[Any, LossSums]:
+) -> tuple[Params, LossSums]:
     """Computes float32 gradients of a microbatch's share of the batch's loss, and its sums."""
 
     def loss(params):
@@ -127,8 +130,8 @@ def _gradient(
 
 
 def eval_step(
-    outputs: Outputs, objective: Any, *, chunks: int
-) -> Callable[[Any, Any], tuple[LossSums, Any]]:
+    outputs: Outputs, objective: Loss, *, chunks: int
+) -> Callable[[Params, Batch], tuple[LossSums, dict[str, jax.Array]]]:
     """Builds the evaluation step, without dropout.
 
     Returns:
@@ -136,7 +139,7 @@ def eval_step(
     """
 
     # Its name tells it from the training step in a trace.
-    def evaluate(params: Any, batch: Any) -> tuple[LossSums, Any]:
+    def evaluate(params: Params, batch: Batch) -> tuple[LossSums, dict[str, jax.Array]]:
         out = outputs(params, batch["inputs"], None)[0]
         return objective.loss(out, batch["targets"], chunks=chunks), objective.predictions(out)
 
@@ -144,8 +147,13 @@ def eval_step(
 
 
 def _accumulate(
-    gradient: Callable, params: Any, batch: Any, totals: Any, key: Any, accumulate: int
-) -> tuple[Any, LossSums]:
+    gradient: Callable,
+    params: Params,
+    batch: Batch,
+    totals: dict[str, jax.Array],
+    key: jax.Array | None,
+    accumulate: int,
+) -> tuple[Params, LossSums]:
     """Adds up (gradients, sums) of microbatches in a loop; one's activations exist at a time."""
     if accumulate == 1:
         return gradient(params, batch, totals, key)

@@ -1,7 +1,7 @@
 """Hidden states, attention weights and other values inside a model, read or replaced by name."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -12,6 +12,8 @@ from flaxformer_lite import registry
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.models.parameter_shapes import dummy_inputs
 from flaxformer_lite.nn.modules import interceptors
+from flaxformer_lite.nn.modules.interceptors import Patch
+from flaxformer_lite.types import Params
 
 # hidden states and attention weights
 USUAL = (
@@ -25,11 +27,11 @@ USUAL = (
 
 def capture(
     model: nn.Module,
-    params: Any,
+    params: Params,
     inputs: Any,
     names: str | Sequence[str] | None = None,
     *,
-    patch: Mapping[str, Any] | None = None,
+    patch: Mapping[str, Patch] | None = None,
     method: str | None = None,
     rngs: Mapping[str, jax.Array] | None = None,
 ) -> tuple[Any, dict[str, jax.Array]]:
@@ -137,7 +139,7 @@ def _matches(name: str, pattern: str) -> bool:
     return bool(pattern.strip("./")) and PurePosixPath(name).match(pattern)
 
 
-def _unknown(problem: str, name: str, values: Mapping[str, Any]) -> str:
+def _unknown(problem: str, name: str, values: Iterable[str]) -> str:
     kinds = (re.sub(r"^(\w+/)?layer_\d+", "layer_*", known) for known in values)
     listed = ", ".join(dict.fromkeys(kinds))
     return f"{problem}{registry.nearest(name, list(values))}; there are {listed}."

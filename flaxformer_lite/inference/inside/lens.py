@@ -3,11 +3,13 @@
 import functools
 from typing import Any, NamedTuple
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.inference.inside.capture import capture
+from flaxformer_lite.types import Params
 
 
 class Lens(NamedTuple):
@@ -22,7 +24,7 @@ class Lens(NamedTuple):
 
 
 def logit_lens(
-    model: Any, params: Any, inputs: Any, *, top_k: int = 5, vocab_size: int | None = None
+    model: nn.Module, params: Params, inputs: Any, *, top_k: int = 5, vocab_size: int | None = None
 ) -> Lens:
     """Reads the hidden state after each layer by the model's final norm, if any, and its head.
 
@@ -56,7 +58,7 @@ def logit_lens(
     return read_states(model, params, inputs, states, top_k, vocab_size)
 
 
-def check_lens(model: Any, top_k: int, vocab_size: int | None = None) -> None:
+def check_lens(model: nn.Module, top_k: int, vocab_size: int | None = None) -> None:
     """Refuses a model that predicts no tokens, or fewer than `top_k`."""
     cfg = model.cfg
     if cfg.head not in model.vocab_heads:
@@ -72,8 +74,8 @@ def check_lens(model: Any, top_k: int, vocab_size: int | None = None) -> None:
 
 
 def read_states(
-    model: Any,
-    params: Any,
+    model: nn.Module,
+    params: Params,
     inputs: Any,
     found: dict[str, jax.Array],
     top_k: int,
@@ -91,11 +93,11 @@ def read_states(
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
 def _read(
-    model: Any,
+    model: nn.Module,
     last: str,
     top_k: int,
     vocab_size: int | None,
-    params: Any,
+    params: Params,
     inputs: Any,
     x_BTD: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
@@ -113,7 +115,7 @@ def vocabulary_logits(output: Any) -> jax.Array:
     )
 
 
-def running_stacks(model: Any) -> tuple[str, ...]:
+def running_stacks(model: nn.Module) -> tuple[str, ...]:
     """Returns which of `encoder` and `decoder` the model runs, in order."""
     stacks = tuple(side for side in ("encoder", "decoder") if getattr(model.cfg, f"{side}_layers"))
     if not stacks:
@@ -123,7 +125,7 @@ def running_stacks(model: Any) -> tuple[str, ...]:
     return stacks[:1] if model.cfg.head in getattr(model, "encoder_heads", ()) else stacks
 
 
-def hidden_names(model: Any, side: str) -> dict[str, str]:
+def hidden_names(model: nn.Module, side: str) -> dict[str, str]:
     """Returns the names in `capture` of a stack's hidden states, by labels for a reader.
 
     They are the states before the first layer and after each.

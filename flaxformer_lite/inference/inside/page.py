@@ -11,11 +11,11 @@ import re
 import zlib
 from collections.abc import Callable
 from importlib import resources
-from typing import Any
 
 import numpy as np
 
 from flaxformer_lite.inference.inside.summary import AttentionMaps, Inside
+from flaxformer_lite.types import Json
 
 Spell = Callable[[int], str]
 
@@ -46,7 +46,7 @@ def render(inside: Inside, spell: Spell, *, title: str, facts: dict[str, str]) -
     return re.sub(r"\{\{(title|digest|data)\}\}", lambda found: values[found[1]], template)
 
 
-def page_data(inside: Inside, spell: Spell) -> dict[str, Any]:
+def page_data(inside: Inside, spell: Spell) -> Json:
     """Returns what the page's script reads, as JSON."""
     words = {side: [spell(int(i)) for i in ids_T] for side, ids_T in inside.sequences.items()}
     return {
@@ -68,7 +68,7 @@ def page_data(inside: Inside, spell: Spell) -> dict[str, Any]:
     }
 
 
-def pack(values: np.ndarray, *, bits: int = 8, power: float = 1.0) -> dict[str, Any]:
+def pack(values: np.ndarray, *, bits: int = 8, power: float = 1.0) -> Json:
     """Rounds numbers to 8, 16 or 32 bits between the least and the most, and compresses them.
 
     Args:
@@ -89,7 +89,7 @@ def pack(values: np.ndarray, *, bits: int = 8, power: float = 1.0) -> dict[str, 
     }
 
 
-def _attention(maps: AttentionMaps) -> dict[str, Any]:
+def _attention(maps: AttentionMaps) -> Json:
     masks_KTS, kinds_L = np.unique(maps.visible_LTS, axis=0, return_inverse=True)
     return {
         "name": maps.name,
@@ -102,7 +102,7 @@ def _attention(maps: AttentionMaps) -> dict[str, Any]:
     }
 
 
-def _lens(inside: Inside, spell: Spell) -> dict[str, Any] | None:
+def _lens(inside: Inside, spell: Spell) -> Json | None:
     if inside.lens is None:
         return None
     ids_LTK, probabilities_LTK = (np.asarray(x_LBTK)[:, 0] for x_LBTK in inside.lens[1:])
@@ -120,7 +120,7 @@ def _lens(inside: Inside, spell: Spell) -> dict[str, Any] | None:
     }
 
 
-def _losses(inside: Inside, spell: Spell) -> dict[str, Any] | None:
+def _losses(inside: Inside, spell: Spell) -> Json | None:
     if inside.losses is None:
         return None
     nats = [None if np.isnan(value) else round(float(value), 5) for value in inside.losses.nats_T]
@@ -131,6 +131,6 @@ def _losses(inside: Inside, spell: Spell) -> dict[str, Any] | None:
     }
 
 
-def _norms(side: str, norms_LT: np.ndarray, words: list[str]) -> dict[str, Any]:
+def _norms(side: str, norms_LT: np.ndarray, words: list[str]) -> Json:
     rows = ["embeddings", *(f"layer {i}" for i in range(len(norms_LT) - 1))]
     return {"name": side, "rows": rows, "columns": words, "values": pack(norms_LT, bits=16)}

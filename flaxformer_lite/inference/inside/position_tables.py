@@ -4,14 +4,16 @@ They show what is added to embeddings, how heads rotate, and logits by distance.
 """
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 
 from flaxformer_lite.models.skeletons import build_layers
 from flaxformer_lite.nn.modules.layout import unstack_layers
 from flaxformer_lite.nn.positions.encoding import Encoding, hooks
+from flaxformer_lite.types import Params
 
 FEWEST = 16  # positions, so that short texts have pictures as well
 LEARNED = "cosine similarity of the learned vectors of two positions"
@@ -30,7 +32,7 @@ class PositionTable(NamedTuple):
     values_RC: np.ndarray
 
 
-def position_tables(model: Any, params: Any, length: int) -> list[PositionTable]:
+def position_tables(model: nn.Module, params: Params, length: int) -> list[PositionTable]:
     """Computes the tables of each position encoding of a model.
 
     They cover `length` positions, or as many as the encoding has.
@@ -40,7 +42,7 @@ def position_tables(model: Any, params: Any, length: int) -> list[PositionTable]
     return [table for side in sides for table in _tables(model, params, side, max(length, FEWEST))]
 
 
-def _tables(model: Any, params: Any, side: str, length: int) -> Iterator[PositionTable]:
+def _tables(model: nn.Module, params: Params, side: str, length: int) -> Iterator[PositionTable]:
     cfg = model.cfg.of_decoder if side == "decoder" else model.cfg
     span = cfg.position.span(cfg.max_length)
     count = length if span is None else min(length, span.stop)

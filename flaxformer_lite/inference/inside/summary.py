@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -25,6 +25,7 @@ from flaxformer_lite.inference.inside.token_losses import (
 )
 from flaxformer_lite.models.skeletons import build_layers
 from flaxformer_lite.nn.functions import masks
+from flaxformer_lite.types import Params
 
 CROSS = "cross_attention"
 OWN = ("masked_lm", "pretraining")  # heads that predict the tokens that stand there, not the next
@@ -73,8 +74,8 @@ class Inside:
 
 
 def look_inside(
-    model: Any,
-    params: Any,
+    model: nn.Module,
+    params: Params,
     ids: Sequence[int],
     target: Sequence[int] = (),
     *,
@@ -133,7 +134,7 @@ def look_inside(
 
 
 def _inputs(
-    model: Any, ids: list[int], target: list[int], prefix: bool
+    model: nn.Module, ids: list[int], target: list[int], prefix: bool
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Returns the arguments of the model, and the target at each position of its last stack.
 
@@ -169,7 +170,7 @@ def _norms(side: str, states: dict[str, jax.Array]) -> np.ndarray:
 
 
 def _attentions(
-    model: Any, weights: dict[str, jax.Array], prefix_BT: np.ndarray | None
+    model: nn.Module, weights: dict[str, jax.Array], prefix_BT: np.ndarray | None
 ) -> list[AttentionMaps]:
     """Groups weights such as `decoder/layer_0/attention/weights` by part and number of heads."""
     groups: dict[tuple[str, bool, int], dict[int, np.ndarray]] = {}
@@ -199,7 +200,9 @@ def _attentions(
     return made
 
 
-def _visible(model: Any, side: str, layer: int, T: int, prefix_BT: np.ndarray | None) -> np.ndarray:
+def _visible(
+    model: nn.Module, side: str, layer: int, T: int, prefix_BT: np.ndarray | None
+) -> np.ndarray:
     """Returns what a layer's mask shows of one text without padding, bool [T, T]."""
     stack = build_layers.stack(model.cfg, side)
     window = getattr(stack.pattern[stack.kind(layer)].mixer, "window", 0)

@@ -1,13 +1,16 @@
 """The loss of each token of one text."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from flaxformer_lite.inference.inside.lens import vocabulary_logits
+from flaxformer_lite.models.skeletons.outputs import Output
+from flaxformer_lite.types import Params
 
 MOST_MASKED = 128  # longest text of which each token is masked in a copy of its own
 
@@ -23,7 +26,9 @@ class TokenLosses(NamedTuple):
     given: str
 
 
-def next_token_losses(output: Any, read_T: np.ndarray, goals_T: np.ndarray) -> TokenLosses | None:
+def next_token_losses(
+    output: Output, read_T: np.ndarray, goals_T: np.ndarray
+) -> TokenLosses | None:
     """Computes the losses of next tokens `goals_T`, -1 for none, after the tokens `read_T`.
 
     Returns None if there are none.
@@ -40,7 +45,7 @@ def next_token_losses(output: Any, read_T: np.ndarray, goals_T: np.ndarray) -> T
 
 
 def masked_losses(
-    model: Any, params: Any, ids_T: np.ndarray, mask_id: int, special: Sequence[int]
+    model: nn.Module, params: Params, ids_T: np.ndarray, mask_id: int, special: Sequence[int]
 ) -> TokenLosses | None:
     """Computes the pseudo-losses of a masked LM, of each token when it alone is masked.
 
@@ -54,7 +59,7 @@ def masked_losses(
     ids_MT = np.tile(ids_T, (len(places_M), 1))
     ids_MT[np.arange(len(places_M)), places_M] = mask_id
 
-    def logprobs(params: Any, ids_MT: jax.Array) -> jax.Array:
+    def logprobs(params: Params, ids_MT: jax.Array) -> jax.Array:
         output = model.apply({"params": params}, ids_MT, masked_positions=places_M[:, None])
         logprobs_MV = jax.nn.log_softmax(vocabulary_logits(output)[:, 0])
         return jnp.take_along_axis(logprobs_MV, ids_T[places_M][:, None], axis=-1)

@@ -19,7 +19,7 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.config.rules import Positive, Probability
 from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
 from flaxformer_lite.nn.functions.losses import token_log_probs
-from flaxformer_lite.objectives.base import Batch, Dataset, Metric, score
+from flaxformer_lite.objectives.base import Dataset, Metric, score
 from flaxformer_lite.objectives.rows import Example, TableRecords, fill
 from flaxformer_lite.objectives.sums import LossSums
 from flaxformer_lite.objectives.tables.chat import (
@@ -33,7 +33,7 @@ from flaxformer_lite.objectives.tables.chat import (
 )
 from flaxformer_lite.objectives.tables.task import Column, Row
 from flaxformer_lite.objectives.tables.writing import METRICS
-from flaxformer_lite.types import Json
+from flaxformer_lite.types import Batch, Json
 
 SIDES = ("chosen", "rejected")
 

@@ -92,7 +92,7 @@ def complete(program: Program, state: TrainState) -> TrainState:
     params = jax.tree.map(
         read, _open(program.cfg, companion), program.target.params[companion.name]
     )
-    return state.replace(params=state.params | {companion.name: params})
+    return state.replace(params={**state.params, companion.name: params})
 
 
 def _open(cfg: ExperimentConfig, companion: Companion) -> dict:
