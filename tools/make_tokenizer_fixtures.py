@@ -123,7 +123,9 @@ def main() -> None:
         pairs.train_from_iterator(TEXTS * 9, 320, special_tokens=special, show_progress=False)
         write_vocabulary(pairs, f"{name}.json", f"{name}.txt")
     expected = {name: ids_of(*folder) for name, folder in FOLDERS.items()}
-    (OUT / "expected.json").write_text(json.dumps({"texts": TEXTS, "folders": expected}))
+    content = {"texts": TEXTS, "folders": expected}
+    compact = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+    (OUT / "expected.json").write_text(compact, encoding="utf-8")
 
 
 def write_sentencepiece(name: str, rules: Path, options: dict) -> None:
@@ -160,7 +162,7 @@ def ids_of(files: dict[str, str], model_type: str, config: dict | None) -> dict:
         theirs = AutoTokenizer.from_pretrained(folder)
     ids = [theirs(text)["input_ids"] for text in TEXTS]
     bare = [theirs(text, add_special_tokens=False)["input_ids"] for text in TEXTS]
-    pair = theirs(TEXTS[0], TEXTS[1])
+    pair = theirs(TEXTS[0], TEXTS[-1])
     roles = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
     tokens = {role: getattr(theirs, f"{role}_token_id", None) for role in roles}
     return {
