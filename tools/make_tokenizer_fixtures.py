@@ -4,6 +4,7 @@ have, and the ids that transformers' fast tokenizers give texts by them.
 python tools/make_tokenizer_fixtures.py    # in an environment with transformers and sentencepiece
 """
 
+import gzip
 import io
 import json
 import shutil
@@ -124,8 +125,7 @@ def main() -> None:
         write_vocabulary(pairs, f"{name}.json", f"{name}.txt")
     expected = {name: ids_of(*folder) for name, folder in FOLDERS.items()}
     content = {"texts": TEXTS, "folders": expected}
-    compact = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
-    (OUT / "expected.json").write_text(compact, encoding="utf-8")
+    (OUT / "expected.json.gz").write_bytes(gzip.compress(json.dumps(content).encode(), mtime=0))
 
 
 def write_sentencepiece(name: str, rules: Path, options: dict) -> None:

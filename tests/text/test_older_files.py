@@ -1,5 +1,6 @@
 """Tokenizers made of the files of older checkpoints, against those that transformers makes."""
 
+import gzip
 import json
 import shutil
 from pathlib import Path
@@ -12,7 +13,7 @@ from flaxformer_lite.open_model import load_tokenizer
 from flaxformer_lite.text import older_files, tokenizer
 
 FILES = Path(__file__).parents[1] / "fixtures" / "older_tokenizers"
-EXPECTED = json.loads((FILES / "expected.json").read_text("utf-8"))
+EXPECTED = json.loads(gzip.decompress((FILES / "expected.json.gz").read_bytes()))
 
 
 def folder_of(name, folder):
