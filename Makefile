@@ -3,7 +3,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test nightly test-fast matrix examples mails sentiment positions menus words compare browser parity scoreboard meshes bench faults faults-two faults-remote opponent canary lint clean
+.PHONY: help install demo test nightly nightly-default test-fast matrix examples mails sentiment positions menus words compare browser parity scoreboard meshes bench faults faults-two faults-remote opponent canary lint clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,6 +25,10 @@ test: $(STAMP)  ## run the tests
 
 nightly: $(STAMP)  ## run all tests, with those too slow for every change, in about 20 minutes on two cores
 	$(BIN)/python -m pytest $(WORKERS) -m ''
+
+# TESTS=tests/nn runs a part of it.
+nightly-default: $(STAMP)  ## run the tests once with XLA's default flags and JAX as it is, as a user's programs run
+	FLAXFORMER_LITE_DEFAULT_XLA=1 $(BIN)/python -m pytest $(WORKERS) $(TESTS)
 
 # What a change breaks first: pure functions, modules, the config, the command line's words. No training, no published files.
 FAST := tests/nn/functions tests/nn/positions tests/nn/modules tests/config tests/cli/test_command_line.py \

@@ -12,8 +12,7 @@ from typing import Any, NoReturn
 import flaxformer_lite
 from flaxformer_lite import private_names, registry
 from flaxformer_lite.cli import command_line, failures, interruption
-from flaxformer_lite.cli.arguments import CONFIG_HELP
-from flaxformer_lite.cli.commands import COMMANDS, Command, examples
+from flaxformer_lite.cli.commands import COMMANDS, CONFIG_HELP, Command, examples
 from flaxformer_lite.runtime import environment, invocation
 
 NOTES = """

@@ -15,8 +15,11 @@ from tests.object_stores import bucket, gcs, s3  # noqa: F401, fixtures
 # Tests compile thousands of tiny programs and run each once: optimising them costs three times what
 # it saves. Each fusion through MLIR, and a module of LLVM for each part of a program, would make a
 # compilation six times as long.
+# FLAXFORMER_LITE_DEFAULT_XLA=1 tests the programs that a user runs (`make nightly-default`).
+DEFAULT_XLA = bool(os.environ.get("FLAXFORMER_LITE_DEFAULT_XLA"))
+DEVICES = "--xla_force_host_platform_device_count=8"
 FLAGS = (
-    "--xla_force_host_platform_device_count=8",
+    DEVICES,
     "--xla_backend_optimization_level=0",
     "--xla_llvm_disable_expensive_passes=true",
     "--xla_cpu_use_fusion_emitters=false",
@@ -31,6 +34,9 @@ if tuple(map(int, importlib.metadata.version("jaxlib").split(".")[:3])) > (
 ):  # it knows this flag no longer
     FLAGS = tuple(flag for flag in FLAGS if "fusion_emitters" not in flag)
 
+if DEFAULT_XLA:
+    FLAGS = (DEVICES,)
+
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["XLA_FLAGS"] = " ".join((os.environ.get("XLA_FLAGS", ""), *FLAGS))
 gc.set_threshold(environment.GC_THRESHOLD)
@@ -42,8 +48,9 @@ from tests import programs  # noqa: E402
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
-programs.share_contexts()
-programs.share_executables()
+if not DEFAULT_XLA:
+    programs.share_contexts()
+    programs.share_executables()
 
 RUNS = ("cli", "examples", "plan", "tools", "training")  # folders of few tests that take long
 MEMORY = 1_800_000_000  # bytes of one process, of two on a machine that may have 4 GB for them

@@ -1,130 +1,697 @@
-"""The commands: their summaries, flags and examples, light enough that `--help` imports no jax."""
+"""The commands: their summaries, examples and flags.
+
+Each is implemented by `run` in the file of its name. This one imports no jax, so that `--help` takes
+0.1 CPU seconds; to import the file of a command takes 1.2 (on an AMD EPYC).
+"""
 
 import argparse
 import os
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from flaxformer_lite.cli import arguments
+from flaxformer_lite.cli import command_line
+from flaxformer_lite.config.choices import DTYPES
 from flaxformer_lite.plan import environment
 from flaxformer_lite.runtime import invocation
 
-
-def _simulated_devices(args: argparse.Namespace) -> Mapping[str, str]:
-    flag = f"--xla_force_host_platform_device_count={args.devices}"
-    return {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flag}"}
-
-
-def _no_variables(_: argparse.Namespace) -> Mapping[str, str]:
-    return {}
+CONFIG_HELP = "a page (gpt2_tiny, gpt2_tiny:rope) or a file of yours; add --help to list its fields"
+MOST_DEVICES = 512  # simulated devices; each starts its own threads
+# Flags of `generate` that are settings of the library's `generate`: name, type, help.
+SETTINGS = (
+    ("temperature", float, "above 0 to sample; 1 leaves the model's distribution as it is"),
+    ("top_k", int, "sample from the k most probable tokens"),
+    ("top_p", float, "sample from the most probable tokens with this total probability"),
+    ("min_p", float, "sample from tokens with at least this fraction of the highest probability"),
+    ("repetition_penalty", float, "above 1 to make repeated tokens less probable"),
+    ("no_repeat_ngram_size", int, "never repeat an n-gram of this size"),
+    ("min_new_tokens", int, "write at least this many tokens before a stop token"),
+    ("num_beams", int, "number of beams of beam search"),
+    ("length_penalty", float, "for beam search; above 0 favors longer texts"),
+    ("num_return_sequences", int, "number of texts per prompt"),
+    ("seed", int, "random seed for sampling"),
+)
 
 
 class Command(NamedTuple):
-    """A command, implemented by `run` in the module of its name; failures.py explains its errors.
+    """One command, whose errors failures.py explains.
 
     Attributes:
       summary: its line in the list of commands.
       add_arguments: declares its flags; its docstring is the command's description.
-      takes_config: whether it has --config and the flags of its fields.
-      environment: returns the variables to set before jax is imported, given the parsed flags.
+      examples: its arguments, or a line for a shell.
+      takes_config: whether it has --config and its fields.
+      environment: variables that must be set before jax is imported.
     """
 
     summary: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
+    examples: tuple[str, ...]
     takes_config: bool = False
-    environment: Callable[[argparse.Namespace], Mapping[str, str]] = _no_variables
+    environment: Callable[[argparse.Namespace], Mapping[str, str]] = lambda _: {}
 
 
-COMMANDS = {
-    "train": Command("train a model, or continue a run that was stopped", arguments.train, True),
-    "generate": Command("write text with a model", arguments.generate),
-    "evaluate": Command("measure a model on held-out data", arguments.evaluate),
-    "predict": Command("predict labels, spans or texts for the rows of a table", arguments.predict),
-    "convert": Command("write any checkpoint as published weights", arguments.convert),
-    "inspect": Command("describe a directory of weights", arguments.inspect),
-    "embed": Command("turn sentences into vectors and compare them", arguments.embed),
-    "fill-mask": Command("predict the masked word of a sentence", arguments.fill_mask),
-    "similar": Command(
-        "find the nearest neighbors of words, and score word vectors", arguments.similar
-    ),
-    "look": Command("show what a model computes on one text, as a page", arguments.look),
-    "compare": Command("compare runs: results, curves, and fields that differ", arguments.compare),
-    "steps": Command("show the rows of a step of a run, and where they came from", arguments.steps),
-    "replay": Command(
-        "repeat a step of a run, and show the loss of each of its rows", arguments.replay
-    ),
-    "data": Command("show the data of a config, or tokenize it beforehand", arguments.data, True),
-    "plan": Command(
-        "estimate memory and time of a training run on other machines",
-        arguments.plan,
-        True,
-        lambda _: environment.ENVIRONMENT,
-    ),
-    "verify-mesh": Command(
-        "compare a step on a mesh with the same step on one device",
-        arguments.verify_mesh,
-        True,
-        _simulated_devices,
-    ),
-    "completion": Command("print a shell completion script", arguments.completion),
-}
-EXAMPLES = """
-flaxformer_lite train --config=gpt2_tiny --workdir=runs/gpt2
-flaxformer_lite train --config=gpt2_tiny:rope --workdir=runs/own --config.data.path=my_text.txt
-flaxformer_lite train --config=gpt2_tiny --help
-flaxformer_lite generate --model path/to/gpt2 --prompt "Once upon a time" --temperature 0.8 --stream
-flaxformer_lite generate --model runs/gpt2 --prompt "def " --temperature 0.8 --top_p 0.95
-flaxformer_lite generate --model path/to/t5 --prompt "translate English to German: I" --num_beams 4
-flaxformer_lite generate --model path/to/llama_chat --chat --prompt "Why is the sky blue?" --stream
-echo "Dear diary," | flaxformer_lite generate --model path/to/gpt2 --prompt - --stop "."
-flaxformer_lite evaluate --model runs/spam --data test.csv
-flaxformer_lite evaluate --model path/to/sst2 --data dev.tsv --columns text=sentence --json
-flaxformer_lite evaluate --model path/to/gpt2 --data book.txt --length 1024
-flaxformer_lite predict --model runs/spam --data new.csv --output predictions.csv
-flaxformer_lite predict --model path/to/sst2 --data new.jsonl
-flaxformer_lite convert runs/gpt2 published/gpt2
-flaxformer_lite convert old/flax_bert published/bert --dtype bfloat16
-flaxformer_lite convert path/to/llama published/llama --shard_size 2GB
-flaxformer_lite convert path/to/bert published/bert_body --head none
-flaxformer_lite convert --adapter runs/tuned published/adapter
-flaxformer_lite inspect path/to/bert
-flaxformer_lite inspect runs/gpt2 --all
-flaxformer_lite embed --model path/to/minilm --text "A cat sleeps." --text "A kitten naps."
-flaxformer_lite embed --model path/to/minilm --file sentences.txt --out vectors.npy
-flaxformer_lite fill-mask --model path/to/bert "The capital of [MASK] is Paris."
-flaxformer_lite fill-mask --model runs/bert "import [MASK]" --top_k 10
-flaxformer_lite similar --model runs/words --word king --analogy "paris france london"
-flaxformer_lite similar --model path/to/t5 --questions questions-words.txt --pairs wordsim353.tsv
-flaxformer_lite look --model path/to/gpt2 --text "To be, or not to be" --output gpt2.html
-flaxformer_lite look --model path/to/t5 --text "translate English to German: I" --output t5.html
-flaxformer_lite look --model runs/gpt2 --text "def __init__(self):" --output attention.png
-flaxformer_lite compare runs/gpt2 runs/wide
-flaxformer_lite compare runs/* --output compare.html
-flaxformer_lite steps --workdir runs/gpt2 --at 1234
-flaxformer_lite steps --workdir runs/gpt2 --document "book.txt:1500"
-flaxformer_lite steps --workdir runs/gpt2 --document "It was a dark and stormy night"
-flaxformer_lite replay --workdir runs/gpt2 --at 1234
-flaxformer_lite replay --workdir runs/gpt2 --at 1234 --output runs/gpt2_1234
-flaxformer_lite data stats --config=gpt2_tiny --config.data.path=my_text.txt
-flaxformer_lite data show --config=bert_tiny --rows 2
-flaxformer_lite data tokenize --config=llama_7b --config.data.path="web/*.zst"
-flaxformer_lite plan --config=llama_7b --topology=v5e:16x16
-flaxformer_lite plan --config=gpt2_small --topology=h100:8 --search
-flaxformer_lite plan --config=t5_xxl --topology=v5p-128 --json
-flaxformer_lite verify-mesh --config=llama_tiny --config.mesh.fsdp=2 --config.mesh.tensor=2
-flaxformer_lite verify-mesh --config=t5_tiny --config.mesh.context=4 --devices=4 --all
-flaxformer_lite verify-mesh --config=bert_tiny --config.mesh.mode=pmap
-eval "$(flaxformer_lite completion bash)"
-"""
+COMMANDS: dict[str, Command] = {}
+
+
+def command(summary: str, *examples: str, **options: Any) -> Callable:
+    """Registers a function that declares the flags of the command of its name."""
+
+    def register(add_arguments: Callable) -> Callable:
+        name = add_arguments.__name__.replace("_", "-")
+        COMMANDS[name] = Command(summary, add_arguments, examples, **options)
+        return add_arguments
+
+    return register
 
 
 def examples(*names: str, most: int | None = None) -> str:
-    """Returns examples of commands, at most `most` of each, spelled as this program was started."""
+    """Returns examples of commands, at most `most` of each, as this program was started."""
     shown = ["examples:"]
     for name in names:
-        command = f"flaxformer_lite {name}"
         program = invocation.program(name)
-        lines = [line for line in EXAMPLES.splitlines() if f"{command} " in line]
-        for line in lines[:most]:
-            shown.append(f"  {line.replace(command, program)}")
+        for example in COMMANDS[name].examples[:most]:
+            spelled = f"flaxformer_lite {name}"
+            line = example if spelled in example else f"{spelled} {example}"
+            shown.append(f"  {line}".replace(spelled, program))
     return "\n".join(shown)
+
+
+def _made_up_devices(args: argparse.Namespace) -> Mapping[str, str]:
+    flag = f"--xla_force_host_platform_device_count={args.devices}"
+    return {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flag}"}
+
+
+@command(
+    "train a model, or continue a run that was stopped",
+    "--config=gpt2_tiny --workdir=runs/gpt2",
+    "--config=gpt2_tiny:rope --workdir=runs/own --config.data.path=my_text.txt",
+    "--config=gpt2_tiny --help",
+    takes_config=True,
+)
+def train(parser: argparse.ArgumentParser) -> None:
+    """Trains a model; the same command continues a run that was stopped.
+
+    --config.FIELD=VALUE overrides any field of the config. On a TPU pod, or under Slurm or OpenMPI,
+    run the same command in every process; docs/clusters.md has the recipes.
+    """
+    add = parser.add_argument
+    add(
+        "--workdir",
+        type=command_line.place,
+        help="folder, or gs:// or s3:// address, for everything the run writes",
+    )
+    add(
+        "--coordinator",
+        metavar="HOST:PORT",
+        help="address of process 0, if no cluster is detected",
+    )
+    add(
+        "--num_processes",
+        type=int,
+        help="number of processes; 1 trains alone, even inside a cluster",
+    )
+    add("--process_id", type=int, help="number of this process, from 0")
+    add(
+        "--start_timeout",
+        type=command_line.integer(1),
+        default=300,
+        help="seconds to wait for all processes to start (default: %(default)s)",
+    )
+    add(
+        "--peer_timeout",
+        type=command_line.integer(5),
+        default=60,
+        help="seconds until a process that does not answer counts as lost (default: %(default)s)",
+    )
+    add(
+        "--stopped_code",
+        type=command_line.integer(0, 255),
+        default=0,
+        metavar="CODE",
+        help="exit code, for schedulers, when SIGTERM or SIGHUP stopped the run and its state was"
+        " saved (default: %(default)s)",
+    )
+
+
+@command(
+    "write text with a model",
+    '--model path/to/gpt2 --prompt "Once upon a time" --temperature 0.8 --stream',
+    '--model runs/gpt2 --prompt "def " --temperature 0.8 --top_p 0.95',
+    '--model path/to/t5 --prompt "translate English to German: I" --num_beams 4',
+    '--model path/to/llama_chat --chat --prompt "Why is the sky blue?" --stream',
+    'echo "Dear diary," | flaxformer_lite generate --model path/to/gpt2 --prompt - --stop "."',
+)
+def generate(parser: argparse.ArgumentParser) -> None:
+    """Generates text with a decoder or an encoder-decoder; prints nothing else to stdout.
+
+    The defaults are the settings in the directory's generation_config.json or config.json; if it
+    has none, decoding is greedy. --temperature 0 --num_beams 1 is always greedy.
+    """
+    add = parser.add_argument
+    # `generate` itself explains values that are too small.
+    integer = command_line.integer(-command_line.INT32)
+    _add_model(parser, "directory of published weights, or the --workdir of train")
+    _add_adapter(parser)
+    add(
+        "--prompt",
+        required=True,
+        action="append",
+        type=command_line.text,
+        help="text to continue, or - for stdin; may be repeated",
+    )
+    add(
+        "--max_new_tokens",
+        type=integer,
+        metavar="INT",
+        help="maximum number of tokens to generate (default: 64, or what the model has room for)",
+    )
+    for name, kind, what in SETTINGS:
+        parse = integer if kind is int else kind
+        add(f"--{name}", type=parse, metavar=kind.__name__.upper(), help=what)
+    add(
+        "--stop",
+        action="append",
+        type=command_line.text,
+        metavar="TEXT",
+        help="stop before this text; may be repeated",
+    )
+    add("--stream", action="store_true", help="print the text while it is generated")
+    add(
+        "--chat",
+        action="store_true",
+        help="format the prompt as a user's message with the chat template",
+    )
+    add(
+        "--system",
+        metavar="TEXT",
+        type=command_line.text,
+        help="system message, with --chat",
+    )
+    add(
+        "--literal",
+        action="store_true",
+        help="read special tokens in the prompt, such as </s>, as plain text",
+    )
+
+
+@command(
+    "measure a model on held-out data",
+    "--model runs/spam --data test.csv",
+    "--model path/to/sst2 --data dev.tsv --columns text=sentence --json",
+    "--model path/to/gpt2 --data book.txt --length 1024",
+)
+def evaluate(parser: argparse.ArgumentParser) -> None:
+    """Evaluates a model on held-out data, and compares it with a trivial baseline.
+
+    The task is that of the run, or of the published model's head. Tasks read a table (csv, tsv,
+    json, jsonl, parquet, or a `datasets` folder), language models read text.
+    """
+    _add_task(parser, "also write the rows with their predictions: .csv, .tsv or .jsonl")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+@command(
+    "predict labels, spans or texts for the rows of a table",
+    "--model runs/spam --data new.csv --output predictions.csv",
+    "--model path/to/sst2 --data new.jsonl",
+)
+def predict(parser: argparse.ArgumentParser) -> None:
+    """Writes the rows of a table with the model's predictions.
+
+    Each row has the columns of the table, then `prediction` and the probabilities. The task is that
+    of the run, or of the published model's head. The table need not have the predicted column.
+    """
+    _add_task(parser, "file to write: .csv, .tsv or .jsonl (default: csv on stdout)")
+
+
+@command(
+    "write any checkpoint as published weights",
+    "runs/gpt2 published/gpt2",
+    "old/flax_bert published/bert --dtype bfloat16",
+    "path/to/llama published/llama --shard_size 2GB",
+    "path/to/bert published/bert_body --head none",
+    "--adapter runs/tuned published/adapter",
+)
+def convert(parser: argparse.ArgumentParser) -> None:
+    """Converts any checkpoint to published weights: config.json, safetensors and tokenizer.
+
+    transformers can read the result. SRC is the --workdir of train (its best or newest checkpoint),
+    or a directory of safetensors or of Flax's old msgpack. DST must not exist; it appears once it
+    is complete. If the run trained an adapter, it is merged into the weights.
+    """
+    add = parser.add_argument
+    add("src", metavar="SRC", type=command_line.place, help="directory to read")
+    add("dst", metavar="DST", type=command_line.place, help="directory to write")
+    add("--dtype", choices=DTYPES, help="dtype of the weights (default: unchanged)")
+    add(
+        "--adapter",
+        action="store_true",
+        help="write only the run's LoRA adapter, in PEFT's format",
+    )
+    add("--head", help="head of the model, if not the one that config.json names")
+    add(
+        "--companion",
+        action="store_true",
+        help="write the second model of a run, such as ELECTRA's generator",
+    )
+    command_line.add_family(parser)
+    add(
+        "--shard_size",
+        default="5GB",
+        help="maximum size of a file, such as 500MB (default: %(default)s)",
+    )
+
+
+@command(
+    "describe a directory of weights",
+    "path/to/bert",
+    "runs/gpt2 --all",
+)
+def inspect(parser: argparse.ArgumentParser) -> None:
+    """Describes a directory of weights: family, head, sizes, tensors, and a checksum.
+
+    The checksum covers the published names and the contents of all tensors, so a training workdir,
+    its conversion to safetensors, and Flax's old msgpack of the same model share one checksum.
+    """
+    parser.add_argument(
+        "directory",
+        type=command_line.place,
+        help="published weights, Flax msgpack, or the --workdir of train",
+    )
+    command_line.add_family(parser)
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="one line per tensor, instead of one for the tensors that all layers have",
+    )
+
+
+@command(
+    "turn sentences into vectors and compare them",
+    '--model path/to/minilm --text "A cat sleeps." --text "A kitten naps."',
+    "--model path/to/minilm --file sentences.txt --out vectors.npy",
+)
+def embed(parser: argparse.ArgumentParser) -> None:
+    """Computes a vector for each text, as sentence-transformers does for the same directory.
+
+    By default it is the normalized mean of the encoder's last hidden states. Prints the cosine
+    similarities of the texts, or with --out writes the vectors to a .npy file.
+    """
+    add = parser.add_argument
+    _add_model(parser, "directory of an encoder's published weights, or its --workdir")
+    add(
+        "--text",
+        action="append",
+        type=command_line.text,
+        default=[],
+        help="a text; may be repeated",
+    )
+    add("--file", type=command_line.path, help="file with one text per line, or - for stdin")
+    prompts = parser.add_mutually_exclusive_group()
+    prompts.add_argument(
+        "--prompt-name",
+        metavar="NAME",
+        type=command_line.text,
+        help="name of the model's prompt to put before each text, such as query (default: the one"
+        " that config_sentence_transformers.json names, if any)",
+    )
+    prompts.add_argument(
+        "--prompt",
+        type=command_line.text,
+        help="prompt to put before each text instead; '' for none",
+    )
+    add(
+        "--out",
+        metavar="FILE.npy",
+        type=command_line.new_file(".npy"),
+        help="file for the vectors, float32 [texts, width]",
+    )
+
+
+@command(
+    "predict the masked word of a sentence",
+    '--model path/to/bert "The capital of [MASK] is Paris."',
+    '--model runs/bert "import [MASK]" --top_k 10',
+)
+def fill_mask(parser: argparse.ArgumentParser) -> None:
+    """Predicts the masked word of a sentence: the most probable tokens and their probabilities.
+
+    [MASK] stands for the model's mask token, which can be given as well (<mask> for RoBERTa). If
+    there are several masks, each is predicted independently of the others.
+    """
+    _add_model(parser, "directory of an encoder with its masked-LM head, or its --workdir")
+    parser.add_argument("text", type=command_line.text, help="text that contains [MASK]")
+    parser.add_argument(
+        "--top_k",
+        type=command_line.integer(1),
+        default=5,
+        help="number of predictions to show (default: %(default)s)",
+    )
+
+
+@command(
+    "find the nearest neighbors of words, and score word vectors",
+    '--model runs/words --word king --analogy "paris france london"',
+    "--model path/to/t5 --questions questions-words.txt --pairs wordsim353.tsv",
+)
+def similar(parser: argparse.ArgumentParser) -> None:
+    """Finds the nearest neighbors of words in a model's token table, and scores the table.
+
+    --analogy "a b c" looks for d in "a is to b as c is to d", the nearest word to b - a + c: "paris
+    france london" asks for the country of London. Neighbors are words of one token; a given word of
+    several tokens is the mean of their vectors. --questions and --pairs compare the table with
+    human judgements.
+    """
+    add = parser.add_argument
+    add(
+        "--model",
+        required=True,
+        type=command_line.place,
+        help="the --workdir of train, or published weights",
+    )
+    add(
+        "--word",
+        action="append",
+        type=command_line.text,
+        default=[],
+        help="word whose neighbors to show; may be repeated",
+    )
+    add(
+        "--analogy",
+        action="append",
+        type=command_line.text,
+        default=[],
+        metavar='"A B C"',
+        help="three words of an analogy; may be repeated",
+    )
+    add(
+        "--questions",
+        type=command_line.path,
+        help="file of analogies: four words per line, in sections that begin with ': name'",
+    )
+    add(
+        "--pairs",
+        type=command_line.path,
+        help="file of word pairs and their similarity, separated by tab or comma (wordsim353)",
+    )
+    add(
+        "--top_k",
+        type=command_line.integer(1),
+        default=10,
+        help="number of words to show (default: %(default)s)",
+    )
+    command_line.add_family(parser)
+
+
+@command(
+    "show what a model computes on one text, as a page",
+    '--model path/to/gpt2 --text "To be, or not to be" --output gpt2.html',
+    '--model path/to/t5 --text "translate English to German: I" --output t5.html',
+    '--model runs/gpt2 --text "def __init__(self):" --output attention.png',
+)
+def look(parser: argparse.ArgumentParser) -> None:
+    """Shows what a model computes on one text, as a page for any browser.
+
+    The page shows attention, logit lens, losses, hidden states, positions and masks, and needs no
+    network. If --output ends in .png, .pdf or .svg, writes a figure of the attention maps instead.
+    """
+    add = parser.add_argument
+    _add_model(parser, "directory of published weights, or the --workdir of train")
+    _add_adapter(parser)
+    add("--text", required=True, type=command_line.text, help="text that the model reads")
+    add(
+        "--target",
+        type=command_line.text,
+        help="text that the decoder reads: the answer of an encoder-decoder (default: the model's"
+        " own), or the continuation of a decoder-only model's text",
+    )
+    add(
+        "--output",
+        required=True,
+        metavar="FILE",
+        type=command_line.new_file(".html", ".png", ".pdf", ".svg"),
+        help=".html, or .png, .pdf, .svg for attention alone",
+    )
+    add(
+        "--max_tokens",
+        type=command_line.integer(1),
+        default=64,
+        help="maximum length of the text and of the target (default: %(default)s)",
+    )
+    add(
+        "--top_k",
+        type=command_line.integer(1),
+        default=5,
+        help="tokens that the logit lens shows at each position (default: %(default)s)",
+    )
+    add(
+        "--prefix_lm",
+        action="store_true",
+        help="attend to the text in both directions, as the prefix_lm objective trains decoders",
+    )
+
+
+@command(
+    "compare runs: results, curves, and fields that differ",
+    "runs/gpt2 runs/wide",
+    "runs/* --output compare.html",
+)
+def compare(parser: argparse.ArgumentParser) -> None:
+    """Compares runs: steps, tokens, held-out metrics, speed, and the fields that differ.
+
+    Runs that are still going, or were stopped or killed, are compared as far as they got.
+    """
+    parser.add_argument(
+        "runs",
+        nargs="+",
+        metavar="RUN",
+        type=command_line.place,
+        help="the --workdir of a run",
+    )
+    parser.add_argument(
+        "--output",
+        metavar="FILE",
+        type=command_line.new_file(".html", ".png"),
+        help="file for the held-out curves: .html or .png",
+    )
+
+
+@command(
+    "show the rows of a step of a run, and where they came from",
+    "--workdir runs/gpt2 --at 1234",
+    '--workdir runs/gpt2 --document "book.txt:1500"',
+    '--workdir runs/gpt2 --document "It was a dark and stormy night"',
+)
+def steps(parser: argparse.ArgumentParser) -> None:
+    """Shows the rows of a step, with the file and line of each, or the steps that saw a document.
+
+    Batches are a function of the seed and the step, so this needs no log: only the workdir, and the
+    data at the path that the run read.
+    """
+    add = parser.add_argument
+    add("--workdir", required=True, type=command_line.place, help="the --workdir of train")
+    add("--at", type=command_line.integer(1), metavar="STEP", help="step whose rows to print")
+    add(
+        "--document",
+        type=command_line.text,
+        metavar="X",
+        help="FILE:LINE, the number of a document or of a table's row, or words of the text",
+    )
+    add(
+        "--full",
+        action="store_true",
+        help="print rows in full, with every file and line they came from",
+    )
+
+
+@command(
+    "repeat a step of a run, and show the loss of each of its rows",
+    "--workdir runs/gpt2 --at 1234",
+    "--workdir runs/gpt2 --at 1234 --output runs/gpt2_1234",
+)
+def replay(parser: argparse.ArgumentParser) -> None:
+    """Repeats a step of a run from the nearest earlier checkpoint, and prints the loss of each row.
+
+    On the same devices the numbers equal those of the run bit for bit, which is checked against
+    metrics.jsonl. The workdir is only read, so the run may continue meanwhile.
+    """
+    add = parser.add_argument
+    add("--workdir", required=True, type=command_line.place, help="the --workdir of train")
+    add(
+        "--at",
+        required=True,
+        type=command_line.integer(1),
+        metavar="STEP",
+        help="step to repeat",
+    )
+    add(
+        "--output",
+        type=command_line.path,
+        metavar="DIR",
+        help="new workdir for a checkpoint of that step",
+    )
+
+
+@command(
+    "show the data of a config, or tokenize it beforehand",
+    "stats --config=gpt2_tiny --config.data.path=my_text.txt",
+    "show --config=bert_tiny --rows 2",
+    'tokenize --config=llama_7b --config.data.path="web/*.zst"',
+    takes_config=True,
+)
+def data(parser: argparse.ArgumentParser) -> None:
+    """Shows the data that a config trains on, or tokenizes it beforehand.
+
+    stats prints sizes, lengths and the share of padding; show prints the first training rows as the
+    model reads them, with the tokens that have a loss in «»; tokenize fills data.cache with all
+    cores, together with other hosts that share the cache and run the same command.
+    """
+    add = parser.add_argument
+    add("what", choices=("stats", "show", "tokenize"))
+    add(
+        "--rows",
+        type=command_line.integer(1, 1000),
+        default=3,
+        help="number of rows to show (default: %(default)s)",
+    )
+    add(
+        "--seed",
+        type=command_line.integer(0),
+        help="random seed for order and masking (default: config.seed)",
+    )
+
+
+@command(
+    "estimate memory and time of a training run on other machines",
+    "--config=llama_7b --topology=v5e:16x16",
+    "--config=gpt2_small --topology=h100:8 --search",
+    "--config=t5_xxl --topology=v5p-128 --json",
+    takes_config=True,
+    environment=lambda _: environment.ENVIRONMENT,
+)
+def plan(parser: argparse.ArgumentParser) -> None:
+    """Estimates the memory and time of a training run on a machine, without the machine.
+
+    Compiles the train step of the config for the machine's chips on this CPU: for TPUs with their
+    compiler (pip install 'flaxformer_lite[tpu-plan]'), for GPUs with XLA's (pip install
+    'flaxformer_lite[cuda]'). Without a compiler the plan is analytic, and says so.
+
+    Machines: v4, v5e, v5p, v6e as grids (v5e:16x16) or by their vendor's names (v5e-256; v5p-128
+    counts cores); a100, h100, h200 by number. Exits with 1 if the step does not fit. Times are the
+    compiler's estimate, not measured.
+    """
+    add = parser.add_argument
+    add("--topology", required=True, help="v5e:16x16, v5p-128, h100:8, ...")
+    add(
+        "--search",
+        action="store_true",
+        help="try meshes, batches and remat policies, and rank them",
+    )
+    add(
+        "--compiles",
+        type=command_line.integer(0),
+        default=6,
+        help="maximum number of compilations of a search (default: %(default)s)",
+    )
+    add("--analytic", action="store_true", help="use no compiler, even if there is one")
+    add("--json", action="store_true", help="print one JSON object on stdout")
+
+
+@command(
+    "compare a step on a mesh with the same step on one device",
+    "--config=llama_tiny --config.mesh.fsdp=2 --config.mesh.tensor=2",
+    "--config=t5_tiny --config.mesh.context=4 --devices=4 --all",
+    "--config=bert_tiny --config.mesh.mode=pmap",
+    takes_config=True,
+    environment=_made_up_devices,
+)
+def verify_mesh(parser: argparse.ArgumentParser) -> None:
+    """Checks that a config computes the same gradients on a mesh as on one device.
+
+    Compares all gradients of one step on devices that are simulated on this CPU. The text is random
+    words, the arithmetic float32, dropout is off and the optimizer is plain gradient descent, so
+    only the mesh differs. Give large configs fewer layers and rows with --config.FIELD. Exits with
+    1 if a gradient differs by more than rounding.
+
+    Also lists large parameters that are replicated on every device, what the devices exchange, and
+    exchanges that the design does not explain.
+    """
+    parser.add_argument(
+        "--devices",
+        type=command_line.integer(1, MOST_DEVICES),
+        default=8,
+        help="number of simulated devices (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="list every parameter, instead of the worst",
+    )
+
+
+@command(
+    "print a shell completion script",
+    'eval "$(flaxformer_lite completion bash)"',
+)
+def completion(parser: argparse.ArgumentParser) -> None:
+    """Prints a script with which bash or zsh complete commands, flags, pages and choices.
+
+    Evaluate it in ~/.bashrc or ~/.zshrc; each new shell then has that of the installed version.
+    """
+    parser.add_argument("shell", choices=("bash", "zsh"), help="the shell that reads it")
+
+
+def _add_task(parser: argparse.ArgumentParser, output: str) -> None:
+    """Adds the flags of commands that run a model on a file of examples."""
+    add = parser.add_argument
+    _add_model(parser, "the --workdir of train, or a directory of published weights")
+    add("--data", required=True, type=command_line.place, help="file to read")
+    add(
+        "--output",
+        metavar="FILE",
+        type=command_line.new_file(".csv", ".tsv", ".jsonl"),
+        help=output,
+    )
+    add(
+        "--columns",
+        type=command_line.text,
+        metavar="ROLE=NAME,...",
+        help="columns of the table, or text=FIELD for text (default: those of the run)",
+    )
+    add(
+        "--length",
+        type=command_line.integer(1),
+        metavar="INT",
+        help="tokens per example (default: that of the run)",
+    )
+    add(
+        "--escape_formulas",
+        action="store_true",
+        help="in csv and tsv, put an apostrophe before texts that a spreadsheet would compute",
+    )
+    add(
+        "--batch_size",
+        type=command_line.integer(1),
+        metavar="INT",
+        help="examples per batch (default: that of the run)",
+    )
+
+
+def _add_model(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument("--model", required=True, type=command_line.place, help=what)
+    parser.add_argument(
+        "--dtype",
+        choices=DTYPES,
+        default="float32",
+        help="dtype of weights and arithmetic (default: %(default)s)",
+    )
+    command_line.add_family(parser)
+
+
+def _add_adapter(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--adapter",
+        metavar="DIR",
+        type=command_line.place,
+        help="LoRA adapter of the model, as PEFT saves it",
+    )

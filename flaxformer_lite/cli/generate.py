@@ -4,7 +4,7 @@ import argparse
 from typing import Any
 
 from flaxformer_lite.cli import command_line
-from flaxformer_lite.cli.arguments import SETTINGS
+from flaxformer_lite.cli.commands import SETTINGS
 from flaxformer_lite.cli.open_model import Opened, check_vocabulary, folder_of, notice, open_model
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.inference.engine import is_encoder_decoder
