@@ -1,7 +1,7 @@
 """The commands: their summaries, examples and flags.
 
-Each is implemented by `run` in the file of its name. This one imports no jax, so that `--help` takes
-0.1 CPU seconds; to import the file of a command takes 1.2 (on an AMD EPYC).
+Each is implemented by `run` in the file of its name. This one imports no jax, so that `--help`
+takes 0.1 CPU seconds; to import the file of a command takes 1.2 (on an AMD EPYC).
 """
 
 import argparse
