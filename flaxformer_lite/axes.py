@@ -38,6 +38,9 @@ AXES = {
 
 
 def names(letters: str) -> tuple[str, ...]:
-    """Returns the logical axis names of a shape suffix: `names('BTD') == ('batch', 'length',
-    'embed')`."""
+    """Returns the logical axis names of a shape suffix.
+
+    >>> names("BTD")
+    ('batch', 'length', 'embed')
+    """
     return tuple(AXES[letter].name for letter in letters)

@@ -1,8 +1,7 @@
-"""Models and tokenizers by the name that a user gives: a directory of published weights, a training
-run's workdir, or the address of either in an object store.
+"""Loads and saves models: published weights, workdirs of runs, or addresses in object stores.
 
-This is the one place that tells the three apart. Files of the layers below take a folder on this
-machine; what knows stores and workdirs is imported only for these, as most models are neither.
+This is the only file that tells the three apart; those of lower layers take a local folder. Code
+for stores and workdirs is imported only when it is needed.
 """
 
 import dataclasses
@@ -52,8 +51,7 @@ def load_pretrained(
     allow_plugins: registry.Allowed = False,
     **overrides: Any,
 ) -> tuple[Any, dict]:
-    """Loads a model and its parameters from a directory written by transformers' save_pretrained,
-    or from a workdir.
+    """Loads a model and its parameters from published weights or from a training workdir.
 
         >>> head = "sequence_classification"
         >>> model, params = load_pretrained("path/to/bert", head=head)  # doctest: +SKIP
@@ -61,38 +59,39 @@ def load_pretrained(
         >>> output.logits  # doctest: +SKIP
 
     Args:
-      path: a directory, here or at a gs:// or s3:// address, with config.json and model.safetensors
-        (or shards with their index, or Flax's old msgpack files); or the `--workdir` of a training
-        run, in which case the best weights are read if it keeps them, else the newest undamaged
-        checkpoint.
-      head: what sits on top; None takes what `architectures` in config.json names, or what the run
-        trained.
-      dtype: of activations and matmuls, `float32` or `bfloat16`.
-      param_dtype: of the parameters; None is dtype.
-      mesh: where parameters go, by the family's partition rules; each device's part is read from
-        the file by itself.
-      family: whose names are read, as `module:Model`; None is the package's own of this model_type.
-        A workdir knows its own.
-      new_head: whether parameters of the head that the directory lacks are made new, and said in a
-        log message.
-      labels: with `new_head`, names of the classes or their number; a head for others is made new.
-      num_labels: with `new_head`, the same as a number in `labels`.
-      seed: of new parameters.
-      adapter: a directory with a LoRA adapter of the model, as PEFT or `save_adapter` writes it. It
-        stays beside the weights; `merge_adapter` joins the two.
-      allow_plugins: whether the config of a workdir may name plug-ins outside this package, which
-        are imported: code of whoever wrote it. A collection of names allows these only.
-      **overrides: dropout, dropout_at, scan, remat, attention: fields of ModelConfig that change no
-        weight.
+      path: a directory that transformers' save_pretrained wrote, with config.json and
+        model.safetensors (or shards with their index, or Flax's old msgpack files); or the
+        `--workdir` of a training run, whose best weights are read if it keeps them, else its newest
+        undamaged checkpoint. Either may be a gs:// or s3:// address.
+      head: the head of the model; None is the one that `architectures` in config.json names, or
+        that the run trained.
+      dtype: dtype of activations and matmuls, `float32` or `bfloat16`.
+      param_dtype: dtype of the parameters; None is `dtype`.
+      mesh: the devices for the parameters, by the partition rules of the family; each device reads
+        only its shard from the file.
+      family: a model family of your own that reads the directory, as `module:Model`; None is the
+        package's family for the model_type. A workdir names its family itself.
+      new_head: whether to initialize parameters of the head that the directory lacks, with a
+        warning in the log, instead of raising an error.
+      labels: with `new_head`, the names of the classes, or their number. A head of the directory
+        that has other classes is initialized anew.
+      num_labels: with `new_head`, the number of classes; the same as a number in `labels`.
+      seed: random seed for new parameters.
+      adapter: a directory with a LoRA adapter for the model, as PEFT or `save_adapter` writes it.
+        Its factors are parameters of their own, which `merge_adapter` adds to the weights.
+      allow_plugins: whether the config of a workdir may name plug-ins outside this package;
+        importing them runs the code of whoever wrote them. True for all, or a collection of names.
+      **overrides: fields of ModelConfig that change no weight: dropout, dropout_at, scan, remat,
+        attention.
 
     Returns:
-      The linen module, and its parameters as arrays of param_dtype.
+      The linen module, and its parameters, a nested dict of arrays of `param_dtype`.
 
     Raises:
-      ConfigError: the config cannot be computed exactly.
-      WeightsError: a file is damaged, or has missing, extra or wrongly shaped tensors for the
-        config.
-      CheckpointError: a workdir has no undamaged checkpoint.
+      ConfigError: the config needs something that this package does not compute.
+      WeightsError: a file is damaged, or its tensors do not fit the config: some are missing, extra
+        or of another shape.
+      CheckpointError: the workdir has no undamaged checkpoint.
     """
     versions.notice_untested()
     overrides |= {"dtype": dtype, "param_dtype": param_dtype or dtype}
@@ -118,15 +117,18 @@ def load_pretrained(
 
 
 def load_labels(path: str | Path, *, allow_plugins: registry.Allowed = False) -> list[str]:
-    """Loads the names of a classifier's classes, in the order of its logits.
+    """Loads the names of the classes of a classifier, in the order of its logits.
 
         >>> load_labels("path/to/sst2")[int(logits[0].argmax())]  # doctest: +SKIP
 
     Args:
       path, allow_plugins: as in `load_pretrained`.
 
+    Returns:
+      The names; `LABEL_0`, `LABEL_1` and so on if the directory has none.
+
     Raises:
-      ConfigError, WeightsError: there is no config.json, or its names are invalid.
+      ConfigError, WeightsError: config.json is missing, or its names are invalid.
     """
     folder = on_disk(path, weights=False)
     if not is_workdir(folder):
@@ -134,9 +136,8 @@ def load_labels(path: str | Path, *, allow_plugins: registry.Allowed = False) ->
     from flaxformer_lite.checkpoints import workdir
 
     run = workdir.read_config(folder, allow_plugins=allow_plugins)
-    return list(getattr(run.objective, "labels", ())) or [
-        f"LABEL_{i}" for i in range(run.model.num_labels)
-    ]
+    labels = list(getattr(run.objective, "labels", ()))
+    return labels or [f"LABEL_{i}" for i in range(run.model.num_labels)]
 
 
 def load_tokenizer(
@@ -150,14 +151,13 @@ def load_tokenizer(
         >>> tokenizer = load_tokenizer("path/to/bert")  # doctest: +SKIP
 
     Args:
-      path: holds tokenizer.json; or the files that older checkpoints have instead, such as
-        vocab.txt, vocab.json and merges.txt, or a sentencepiece model, beside config.json; with
-        tokenizer_config.json, special_tokens_map.json and chat_template.jinja where there are such.
-        Or is the `--workdir` of train.py.
+      path: a directory with tokenizer.json, or with spiece.model or tokenizer.model and the
+        config.json of a T5, Llama, Mistral or Gemma; tokenizer_config.json, special_tokens_map.json
+        and chat_template.jinja are read if they exist. Or the `--workdir` of a training run.
       family, allow_plugins: as in `load_pretrained`.
 
     Raises:
-      ConfigError: no tokenizer that we read, or a damaged one.
+      ConfigError: there is no tokenizer of a known kind, or it is damaged.
     """
     from flaxformer_lite.pretrained import tokenizer
 
@@ -176,8 +176,7 @@ def load_tokenizer(
 def load_word_vectors(
     path: str | Path, *, family: str | None = None, allow_plugins: registry.Allowed = False
 ) -> "WordVectors":
-    """Loads the token table of a directory of published weights, or of a training run's workdir,
-    and nothing else of it.
+    """Loads the token table of published weights or of a training workdir, and nothing else.
 
         >>> vectors = load_word_vectors("path/to/bert")  # doctest: +SKIP
         >>> vectors.analogy("paris", "france", "london", 1)  # doctest: +SKIP
@@ -186,8 +185,8 @@ def load_word_vectors(
       path, family, allow_plugins: as in `load_pretrained`.
 
     Raises:
-      ConfigError, WeightsError, CheckpointError: it cannot be read, or no token of its vocabulary
-        is a whole word.
+      ConfigError, WeightsError, CheckpointError: the table cannot be read, or no token of the
+        vocabulary is a whole word.
     """
     from flaxformer_lite.pretrained import word_vectors
     from flaxformer_lite.text import tokenizer as plain
@@ -197,12 +196,13 @@ def load_word_vectors(
     where = str(folder)
     table_VD = word_vectors.token_table(stored, where)
     published = load_tokenizer(folder, family=family, allow_plugins=allow_plugins)
-    own = folder
+    tokenizer_folder = folder
     if is_workdir(folder):
         from flaxformer_lite.checkpoints import workdir
 
-        own = workdir.tokenizer_folder(folder)
-    return word_vectors.vectors_of(table_VD, published, plain.load(own).pieces(), where)
+        tokenizer_folder = workdir.tokenizer_folder(folder)
+    pieces = plain.load(tokenizer_folder).pieces()
+    return word_vectors.vectors_of(table_VD, published, pieces, where)
 
 
 def save_pretrained(
@@ -215,32 +215,32 @@ def save_pretrained(
     shard_bytes: int = 5_000_000_000,
     allow_plugins: registry.Allowed = False,
 ) -> None:
-    """Writes config.json and safetensors that transformers' AutoModel classes and `load_pretrained`
-    read.
+    """Writes a model as config.json and safetensors, which transformers' AutoModel classes read.
 
-    An adapter is merged into the weights; `save_adapter` writes it alone. The directory appears, or
-    replaces an earlier model's, whole or not at all; other files in it stay.
+    An adapter is merged into the weights; `save_adapter` writes it alone. The files appear, or
+    replace those of an earlier model, all at once or not at all; other files of the directory stay.
 
     Args:
       path: the directory, created if missing, or a gs:// or s3:// address.
       model: a linen module of a family with published weights.
-      params: its parameters, scanned or not, on any mesh that is visible to this process as a
-        whole.
+      params: its parameters, scanned or not; this process must be able to read all of their shards.
       like: a published directory or workdir to copy the tokenizer, generation config, label names
         and token ids from; None is the directory that `model` was loaded from, if any.
-      labels: names of the model's classes, in the order of its logits; `load_labels` reads them.
-      shard_bytes: largest size of a file; beyond it, several files and an index are written.
+      labels: the names of the classes in the order of the logits, as `load_labels` reads them.
+      shard_bytes: maximum size of a file in bytes; larger weights become several files and an
+        index.
       allow_plugins: as in `load_pretrained`, for `like`.
 
     Raises:
-      ConfigError: the family's published form cannot express the model, or `path` holds something
-        else, cannot be written, or is being written by another process.
-      WeightsError: params do not belong to the model.
+      ConfigError: the published format of the family cannot express the model, or `path` holds
+        something other than a model, cannot be written, or is being written by another process.
+      WeightsError: the parameters do not belong to the model.
     """
     if not hasattr(model, "cfg"):
         raise ConfigError(
-            f"save_pretrained of {type(model).__name__}: has no family, so transformers could not"
-            " read it; save a model of build_model, or the params alone with orbax."
+            f"save_pretrained of {type(model).__name__}: is not a model of a family, so"
+            " transformers could not read it; save a model of build_model, or save the parameters"
+            " alone with orbax."
         )
     from flaxformer_lite.checkpoints.resolve_path import new_place
     from flaxformer_lite.pretrained import save
@@ -248,13 +248,13 @@ def save_pretrained(
     if not is_url(path):
         _check_kind(Path(path).expanduser())
 
-    def stays(name: str) -> bool:
+    def is_kept(name: str) -> bool:
         return not fnmatch(name, "model*.safetensors*")
 
     def check(names: list[str]) -> None:
-        save.check_names(str(path), list(filter(stays, names)))
+        save.check_names(str(path), list(filter(is_kept, names)))
 
-    with new_place(path, check=check, carry=stays) as made:
+    with new_place(path, check=check, carry=is_kept) as made:
         save.write_pretrained(
             made,
             model,
@@ -268,13 +268,14 @@ def save_pretrained(
 def origin_of(
     model: Any, like: str | Path | None = None, *, allow_plugins: registry.Allowed = False
 ) -> "Path | TrainedInputs | None":
-    """Returns what `write_pretrained` takes a tokenizer, labels and other fields from.
+    """Returns the source of the tokenizer, labels and other fields for `write_pretrained`.
 
     Args:
       model: a linen module.
-      like: a published directory or workdir; None is where the model was loaded from, if anywhere.
-      allow_plugins: as in `load_pretrained`, for `like`; that from which a model was loaded was
-        allowed then.
+      like: a published directory or workdir; None is the directory that the model was loaded from,
+        if any.
+      allow_plugins: as in `load_pretrained`, for `like`; plug-ins of the directory that the model
+        was loaded from have been allowed already.
     """
     source = like or model.source
     if not source:
@@ -299,25 +300,27 @@ def origin_of(
 
 
 def save_adapter(path: str | Path, model: Any, params: dict, *, base: str | None = None) -> None:
-    """Writes adapter_config.json and adapter_model.safetensors, which PEFT and
-    `load_pretrained(..., adapter=)` read.
+    """Writes the adapter of a model in PEFT's format, without the weights of the model.
+
+    The files are adapter_config.json and adapter_model.safetensors; PEFT and
+    `load_pretrained(..., adapter=)` read them.
 
         >>> save_adapter("published/adapter", *load_pretrained("runs/tuned"))  # doctest: +SKIP
 
-    Matrices that the published model fuses, such as GPT-2's query, key and value, become one of
-    their ranks together, as each has an A of its own. A trained classifier is written whole.
+    If the published model fuses matrices, such as GPT-2's query, key and value, their factors
+    become one pair whose rank is the sum of theirs. A trained classifier is written in full.
 
     Args:
       path: a new directory.
       model: a linen module with an adapter, of a family with published weights.
       params: its parameters, scanned or not.
-      base: the name or directory of the model that it is for; None is where `model` or its run
-        began.
+      base: name or directory of the base model, for adapter_config.json; None is the directory that
+        `model` was loaded from, or that its run started from.
 
     Raises:
-      ConfigError: the model has no LoRA adapter or no published form, or the directory exists or
-        cannot be written.
-      WeightsError: params do not belong to the model.
+      ConfigError: the model has no adapter that PEFT can express, or no published format, or the
+        directory exists or cannot be written.
+      WeightsError: the parameters do not belong to the model.
     """
     from flaxformer_lite.checkpoints.resolve_path import new_place
     from flaxformer_lite.pretrained.save_adapter import write_adapter
@@ -338,11 +341,15 @@ def open_pretrained(
     allow_plugins: registry.Allowed = False,
     **overrides: Any,
 ) -> tuple[Any, dict]:
-    """Opens a directory like `load_pretrained`, with each parameter a `Stored` that is read from
-    its file on demand.
+    """Opens a directory like `load_pretrained`, but reads each parameter only when it is used.
 
-    With `new_head`, parameters of the head that the directory lacks are left out; with `companion`,
-    the second model of a run is opened, such as ELECTRA's generator.
+    Args:
+      path, head, family, labels, adapter, allow_plugins, **overrides: as in `load_pretrained`.
+      new_head: whether the head may lack parameters, which are then left out.
+      companion: whether to open the second model of a run, such as ELECTRA's generator.
+
+    Returns:
+      The linen module, and a nested dict of `Stored` parameters.
 
     Raises:
       ConfigError, WeightsError, CheckpointError: as `load_pretrained`.
@@ -362,7 +369,7 @@ def open_pretrained(
         return _open_run(run, folder, head, overrides, new_head, labels)
     if companion:
         raise ConfigError(
-            f"{folder}: published weights are of one model; only a training workdir has a"
+            f"{folder}: published weights hold one model; only a training workdir can have a"
             " companion."
         )
     return load.open_published(
@@ -378,20 +385,20 @@ def open_pretrained(
 
 
 def published_settings(path: str | Path) -> dict[str, Any]:
-    """Reads the authors' settings as keyword arguments of `generate`, except lengths.
+    """Reads the generation settings of a model's authors, as keyword arguments of `generate`.
 
         >>> settings = published_settings(path) | {"max_new_tokens": 64}  # doctest: +SKIP
         >>> generate(model, params, prompts, **settings)  # doctest: +SKIP
 
-    Args:
-      path: a directory written by transformers' save_pretrained; without either file, nothing is
-        set.
+    As in transformers, they are in generation_config.json, or in config.json if that file does not
+    exist. Settings of lengths are left out.
 
-    As in transformers, config.json counts only where there is no generation_config.json.
+    Args:
+      path: a directory that transformers' save_pretrained wrote.
 
     Raises:
-      ConfigError: a file is not JSON, a setting has another type, or is one that transformers
-        computes and `generate` does not.
+      ConfigError: a file is not JSON, a setting has a wrong type, or transformers computes it and
+        `generate` does not.
     """
     from flaxformer_lite.inference.published import read_settings
 
@@ -401,14 +408,16 @@ def published_settings(path: str | Path) -> dict[str, Any]:
 def load_sentence_layers(
     path: str | Path, *, allow_plugins: registry.Allowed = False
 ) -> "SentenceLayers":
-    """Loads the layers of a sentence model's directory, or of a run's workdir; the defaults where
-    there is nothing.
+    """Loads the layers that follow the encoder of a sentence model: pooling, dense, normalization.
 
     Args:
       path, allow_plugins: as in `load_pretrained`.
 
+    Returns:
+      The layers; the default is mean pooling, if the directory says nothing.
+
     Raises:
-      ConfigError, WeightsError: it pools in another way, or has other layers.
+      ConfigError, WeightsError: the directory has a kind of pooling or layer that is not supported.
     """
     from flaxformer_lite.pretrained import sentences
 
@@ -423,16 +432,14 @@ def load_sentence_layers(
 
 
 def template_of(path: str | Path, *, allow_plugins: registry.Allowed = False) -> str:
-    """Reads the chat template of a directory, with the special tokens that it names set in it; ""
-    if there is none."""
+    """Reads the chat template of a directory, with its special tokens filled in; "" if none."""
     from flaxformer_lite.pretrained import chat
 
     return chat.standalone_template(load_tokenizer(path, allow_plugins=allow_plugins))
 
 
 def on_disk(path: str | Path, *, weights: bool = True) -> Path:
-    """Returns a model's directory on this machine: the same one, or a copy of the files that are
-    read at an address; arguments and exceptions are those of `checkpoints.resolve_path.on_disk`."""
+    """Returns a model's directory on this machine; see `checkpoints.resolve_path.on_disk`."""
     if not is_url(path):
         return Path(path).expanduser()
     from flaxformer_lite.checkpoints import resolve_path
@@ -441,14 +448,15 @@ def on_disk(path: str | Path, *, weights: bool = True) -> Path:
 
 
 def is_workdir(folder: Path) -> bool:
-    """Returns whether training wrote this folder, not save_pretrained.
+    """Returns whether training, not save_pretrained, wrote this folder.
 
-    Only published files have a model_type, so that they are known without what reads workdirs.
+    Only published configs have a model_type, so the code for workdirs need not be imported to
+    recognize them.
     """
     try:
         if "model_type" in read_object(folder / "config.json"):
             return False
-    except ConfigError:  # there is none, or it was cut
+    except ConfigError:  # missing, or truncated
         pass
     from flaxformer_lite.checkpoints import workdir
 
@@ -456,8 +464,7 @@ def is_workdir(folder: Path) -> bool:
 
 
 def _base(source: str) -> str | None:
-    """Returns where a model began: the directory that it was loaded from, or that its run started
-    from."""
+    """Returns the directory that a model was loaded from, or that its run started from."""
     if source and not is_url(source) and is_workdir(Path(source)):
         from flaxformer_lite.checkpoints import workdir
 
@@ -473,10 +480,9 @@ def _open_run(
     new_head: bool = False,
     labels: Sequence[str] | int | None = None,
 ) -> tuple[Any, dict]:
-    """Opens a run's parameters in the layout of the overrides; another head works if the run has
-    all its parameters."""
-    for what in run.notices:
-        LOG.warning(what)
+    """Opens the parameters of a run; `head` may be any head whose parameters the run has."""
+    for line in run.notices:
+        LOG.warning(line)
     kind = type(run.model)
     trained = run.model.cfg
     if head is not None and head not in kind.heads:
@@ -488,30 +494,29 @@ def _open_run(
         cfg, labels if new_head else None, getattr(run.cfg.objective, "labels", ())
     )
     model = kind(cfg, source=str(path))
-    flat = flatten_dict(run.params, sep="/")
-    held = {
-        one: leaf if row is None else leaf[row]
-        for one, (leaf, row) in by_layer(trained, flat).items()
-    }
+    stored = {}  # by the paths of unstacked layers
+    for name, (leaf, row) in by_layer(trained, flatten_dict(run.params, sep="/")).items():
+        stored[name] = leaf if row is None else leaf[row]
     shapes = parameter_shapes(model)
-    wanted = side_by_side(model.cfg, shapes)
-    missing = {
-        one for one, leaf in wanted.items() if one not in held or held[one].shape != leaf.shape
-    }
-    new = {one for one in missing if new_head and load.is_of_head(one)} | (
-        load.per_class(model) if others else set()
-    )
-    if lacking := sorted(missing - new):
+    missing = set()
+    for name, leaf in side_by_side(model.cfg, shapes).items():
+        if name not in stored or stored[name].shape != leaf.shape:
+            missing.add(name)
+    new = {name for name in missing if new_head and load.is_of_head(name)}
+    if others:
+        new |= load.per_class(model)
+    lacking = sorted(missing - new)
+    if lacking:
         raise WeightsError(
             f"{path}: head={head!r} needs {lacking[0]}, which this run has not trained; its head is"
             f" {trained.head!r}."
         )
-    kept = {one: leaf for one, leaf in shapes.items() if one not in new}
-    return model, stored_tree(model.cfg, kept, lambda one: held[one].__getitem__)
+    kept = {name: leaf for name, leaf in shapes.items() if name not in new}
+    return model, stored_tree(model.cfg, kept, lambda name: stored[name].__getitem__)
 
 
 def _check_kind(path: Path) -> None:
-    """Refuses a directory that holds something else than a model."""
+    """Rejects a directory that holds something other than a model."""
     from flaxformer_lite.pretrained import save
 
     if path.is_dir() and is_workdir(path):

@@ -1,5 +1,7 @@
-"""The shipped config pages by name: configs/NAME.py in the repository, installed as
-flaxformer_lite/configs/NAME.py."""
+"""Finds the config pages that are shipped with the package, by name.
+
+A page is configs/NAME.py in the repository, and is installed as flaxformer_lite/configs/NAME.py.
+"""
 
 import importlib.util
 import re
@@ -13,10 +15,10 @@ from flaxformer_lite.config.rules import ConfigError
 def folder() -> Path:
     """Returns the folder of the pages: inside the package, or beside it in a checkout."""
     package = Path(__file__).parent
-    return next(
-        (path for path in (package / "configs", package.parent / "configs") if path.is_dir()),
-        package,
-    )
+    for path in (package / "configs", package.parent / "configs"):
+        if path.is_dir():
+            return path
+    return package
 
 
 def names() -> list[str]:
@@ -25,8 +27,10 @@ def names() -> list[str]:
 
 
 def locate(value: str) -> str:
-    """Resolves `NAME`, `NAME:ARGUMENT` or a file to a path; an existing file takes precedence over
-    a page.
+    """Resolves a page, or the file of one, to the path of a file.
+
+    Args:
+      value: `NAME`, `NAME:ARGUMENT` or `FILE`; an existing file takes precedence over a page.
 
     Raises:
       ConfigError: there is no such file or page; the message suggests the nearest page.
@@ -45,7 +49,7 @@ def locate(value: str) -> str:
 
 
 def get_config(name: str, *arguments: str) -> Any:
-    """Returns the ConfigDict of a page, for pages that vary another one.
+    """Returns the ConfigDict of a page, for pages that are variations of it.
 
     >>> get_config("gpt2_tiny").model.d_model
     128

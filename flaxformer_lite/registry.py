@@ -34,15 +34,14 @@ BASES = {  # the base class of each folder's plug-ins
     "feed_forwards": "config.parts:FeedForwardConfig",
     "adapters": "config.parts:AdapterConfig",
 }
-# The attribute that the other folders' modules must have.
+# The attribute that the modules of the other folders must have.
 TAKEN = {"models": "Model", "attentions": "attend", "trackers": "Tracker"}
-# The plug-ins outside the package that a file may name: all, none, or these.
+# The plug-ins outside the package that a file may name: all (True), none, or those of these names.
 Allowed = bool | Collection[str]
 
 
 def available(folder: str) -> list[str]:
-    """Lists the plug-ins of a kind: all files of its folders except those named in their
-    `SHARED`."""
+    """Lists the plug-ins of a kind: the files of its folders, except those in their `SHARED`."""
     return sorted(_modules(folder))
 
 
@@ -58,11 +57,12 @@ def _modules(folder: str) -> dict[str, str]:
 
 
 def resolve(folder: str, name: str) -> Any:
-    """Imports the module `flaxformer_lite/<folder>/<name>.py`, or the one that `name` gives as
-    `module:attribute`.
+    """Imports a plug-in module.
 
-    In the second form the attribute stands in for `Model` (models), `attend` (attentions) or
-    `Tracker` (trackers).
+    Args:
+      folder: the kind of plug-in, a key of FOLDERS.
+      name: the name of a file, or `module:attribute` for a plug-in outside the package; the
+        attribute replaces `Model` (models), `attend` (attentions) or `Tracker` (trackers).
 
     Raises:
       ValueError: there is no such file, module or attribute; the message suggests the nearest name
@@ -82,11 +82,12 @@ def resolve(folder: str, name: str) -> Any:
 
 
 def resolve_class(folder: str, name: str) -> type:
-    """Imports the class of a plug-in file (`t5_buckets.py` holds `T5Buckets`), or the one that
-    `module:Class` names.
+    """Imports a plug-in class.
 
-    If a file holds a module and its record, the class is the record: `nn/mixers/attention.py` holds
-      `AttentionConfig`.
+    Args:
+      folder: the kind of plug-in, a key of BASES.
+      name: the name of a file, whose class is named after it: `t5_buckets.py` holds `T5Buckets`, or
+        `attention.py` the record `AttentionConfig` of a module; or `module:Class`.
 
     Raises:
       ValueError: there is no such file, module or class, or the class is not a plug-in of this
@@ -109,13 +110,13 @@ def resolve_class(folder: str, name: str) -> type:
 
 
 def check_allowed(name: str, allowed: Allowed) -> None:
-    """Refuses a plug-in outside the package that a file names, unless the caller allows it.
+    """Rejects a plug-in outside the package that a file names, unless the caller allows it.
 
-    Naming it is running it: its module is imported. A name that a person writes on a page, on the
-    command line or in Python needs no permission; one that is read from a file does.
+    Importing its module runs code. A name from a page, the command line or Python needs no
+    permission; one from a file that may be untrusted does.
 
     Raises:
-      ValueError: it is not allowed; says how to allow it.
+      ValueError: the plug-in is not allowed; the message says how to allow it.
     """
     if ":" not in name or allowed is True or (allowed and name in allowed):
         return
@@ -132,8 +133,7 @@ def base_of(folder: str) -> type:
 
 
 def name_of(cls: type) -> str:
-    """Returns the name by which `resolve_class` finds the class: its file name in this package,
-    else `module:Class`."""
+    """Returns the name of a class for `resolve_class`: that of its file, or `module:Class`."""
     package, _, file = cls.__module__.rpartition(".")
     folders = [f"{PACKAGE}.{place}" for places in FOLDERS.values() for place in places]
     inside = package in folders and cls.__name__.removesuffix("Config") == _class_name(file)
@@ -141,25 +141,25 @@ def name_of(cls: type) -> str:
 
 
 def code_of(cls: type) -> tuple[str, ...]:
-    """Hashes the file of a class outside this package, for caches that are keyed by content."""
+    """Hashes the file of a class outside this package, for the keys of caches; () for others."""
     if ":" not in name_of(cls) or cls.__module__ == "__main__":  # a notebook has no file
         return ()
     return (hashlib.sha256(Path(inspect.getfile(cls)).read_bytes()).hexdigest()[:16],)
 
 
 def nearest(name: str, choices: list[str]) -> str:
-    """Returns `'; did you mean X?'` if a choice is close to `name`, else an empty string."""
+    """Returns "; did you mean 'X'?" if a choice is close to `name`, else an empty string."""
     close = difflib.get_close_matches(name[:100], choices, n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def _inside(folder: str, name: str) -> Any:
     module = resolve(folder, name)
-    own = _class_name(name)
-    for found in (f"{own}Config", own):
-        if hasattr(module, found):
-            return getattr(module, found)
-    raise ValueError(f"{folder}/{name}.py holds neither {own}Config nor {own}; name its class so.")
+    base = _class_name(name)
+    for attribute in (f"{base}Config", base):
+        if hasattr(module, attribute):
+            return getattr(module, attribute)
+    raise ValueError(f"{folder}/{name}.py holds neither {base}Config nor {base}; rename its class.")
 
 
 def _class_name(file: str) -> str:
@@ -167,8 +167,10 @@ def _class_name(file: str) -> str:
 
 
 def _outside(name: str) -> tuple[types.ModuleType, Any]:
-    """Imports the module and attribute of `module:attribute`; an error inside the module keeps its
-    traceback."""
+    """Imports the module and the attribute of `module:attribute`.
+
+    An error that the module itself raises propagates.
+    """
     where, _, attribute = name.partition(":")
     if not all(part.isidentifier() for part in f"{where}.{attribute}".split(".")):
         raise ValueError(f"{name!r}: name a plug-in outside the package as package.module:Name.")
@@ -180,11 +182,11 @@ def _outside(name: str) -> tuple[types.ModuleType, Any]:
         raise ValueError(
             f"{name!r}: no module {error.name!r} in the current folder or on Python's path."
         ) from None
-    found = module
+    value: Any = module
     for part in attribute.split("."):
-        if not hasattr(found, part):
+        if not hasattr(value, part):
             raise ValueError(
-                f"{name!r}: {where} has no {part!r}{nearest(part, list(vars(found))) or '.'}"
+                f"{name!r}: {where} has no {part!r}{nearest(part, list(vars(value))) or '.'}"
             )
-        found = getattr(found, part)
-    return module, found
+        value = getattr(value, part)
+    return module, value

@@ -1,5 +1,7 @@
-"""A notice when jax or flax is newer than the tests have run with; the package sets no upper bound
-on either."""
+"""Warns if jax or flax is newer than the versions that were tested.
+
+The package sets no upper bound on either.
+"""
 
 import functools
 import importlib.metadata
@@ -7,7 +9,7 @@ import logging
 import re
 
 LOG = logging.getLogger("flaxformer_lite")
-# the newest minor releases; `make canary` tries newer ones
+# The newest minor releases that were tested; `make canary` tries newer ones.
 TESTED = {
     "jax": (0, 12),
     "flax": (0, 12),

@@ -1,13 +1,11 @@
-"""Writes flaxformer_lite/pretrained/known_fields.py: the fields that transformers computes with, by
-model_type.
+"""Writes flaxformer_lite/pretrained/known_fields.py: the fields that transformers uses.
 
-    PYTHONPATH=. /tmp/reference/bin/python tools/known_fields.py >
-    flaxformer_lite/pretrained/known_fields.py
+    PYTHONPATH=. PYTHON tools/known_fields.py > flaxformer_lite/pretrained/known_fields.py
 
-Runs where make_fixtures.py does. A field is known where the family's config class declares it, or
-an alias of it, or where code that the family's models share or have of their own reads it from the
-config. Every other field of a file cannot change what transformers computes, and neither can those
-of harmless_fields.py, which are left out.
+PYTHON is one that has transformers, as for make_fixtures.py. A field is known if the config class
+of the family declares it or an alias of it, or if the code of the family's models, or code that all
+models share, reads it from the config. No other field can change what transformers computes.
+Neither can those of harmless_fields.py, which are left out.
 """
 
 import collections
@@ -54,34 +52,44 @@ READS = (
 )
 
 
+PAGE = '''"""The fields of config.json that transformers {version} uses, by model_type.
+
+tools/known_fields.py writes this file.
+"""
+
+# The names of families, and the fields that they use; "" are those that all families use.
+_KNOWN = """
+{rows}
+"""
+
+
+def _parse(table: str) -> dict[str, frozenset[str]]:
+    fields = {{}}
+    for row in table.strip().replace("\\n    ", " ").splitlines():
+        model_types, _, names = row.partition(":")
+        for model_type in model_types.split(" "):
+            fields[model_type] = frozenset(names.split())
+    return fields
+
+
+KNOWN = _parse(_KNOWN)
+'''
+
+
 def main() -> None:
     """Prints the table."""
-    shared = declared(PreTrainedConfig) | {name for part in SHARED for name in read_in(part)}
-    print(
-        f'"""The fields of config.json that transformers {transformers.__version__} computes with;'
-        ' written by\ntools/known_fields.py."""\n\n# By model_type; "" are those of every'
-        ' family.\n_KNOWN = """'
-    )
+    shared = declared(PreTrainedConfig)
+    for part in SHARED:
+        shared |= read_in(part)
     families = collections.defaultdict[frozenset[str], list[str]](list)
     families[frozenset(shared - HARMLESS)] = [""]
     for model_type in NAMES:
         families[frozenset(known(model_type) - shared - HARMLESS)].append(model_type)
+    rows = []
     for fields, model_types in families.items():
-        print(
-            textwrap.fill(
-                f"{' '.join(model_types)}: {' '.join(sorted(fields))}",
-                100,
-                subsequent_indent="    ",
-            )
-        )
-    print(
-        '"""\n_ROWS = (row.partition(":") for row in _KNOWN.strip().replace("\\n    ", "'
-        ' ").splitlines())'
-    )
-    print(
-        "KNOWN = {model_type: frozenset(names.split()) for known, _, names in _ROWS for model_type"
-        ' in known.split(" ")}'
-    )
+        row = f"{' '.join(model_types)}: {' '.join(sorted(fields))}"
+        rows.append(textwrap.fill(row, 100, subsequent_indent="    ", break_on_hyphens=False))
+    print(PAGE.format(version=transformers.__version__, rows="\n".join(rows)), end="")
 
 
 def known(model_type: str) -> set[str]:

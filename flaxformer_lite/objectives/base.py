@@ -1,7 +1,7 @@
-"""The protocol of objectives: examples, loss, metrics and baseline. The trainer knows no objective
-by name.
+"""The base class of objectives: examples, loss, metrics and baseline.
 
-A class of your own, in any module, trains in the same way as those in this folder:
+The trainer knows no objective by name. Your own class, in any module, trains in the same way as
+those in this folder:
 
     @dataclass(frozen=True, kw_only=True)
     class Mine(Objective):
@@ -13,7 +13,7 @@ A class of your own, in any module, trains in the same way as those in this fold
             return {"inputs": {"input_ids": ...}, "targets": {"labels": ..., "weights": ...}}
 
         def loss(self, outputs, targets, *, chunks):
-            return token_loss(self, outputs, targets, chunks)  # of objectives/sums.py
+            return token_loss(self, outputs, targets, chunks)  # in objectives/sums.py
 
     flaxformer_lite train --config=... --config.objective.name=my_module:Mine
 """
@@ -81,14 +81,14 @@ class Writer(Protocol):
 
 
 class Metric(NamedTuple):
-    """A number in the records of metrics.jsonl, and how it is displayed."""
+    """A number in the records of metrics.jsonl, and how to display it."""
 
     name: str  # its key in the records
-    label: str = ""  # in words; empty: the name
-    form: str = ".3f"  # format specification of the number
+    label: str = ""  # its name in words; by default `name` with spaces
+    form: str = ".3f"  # format specification of the value
     unit: str = ""
     higher_is_better: bool = False
-    live: bool = False  # whether each evaluation shows it, as it always shows the headline
+    live: bool = False  # whether each evaluation prints it, as it prints the headline
 
     @property
     def words(self) -> str:
@@ -99,7 +99,7 @@ class Metric(NamedTuple):
 
 
 def score(name: str, label: str = "", form: str = ".3f", live: bool = False) -> Metric:
-    """Returns a metric that is better the higher it is."""
+    """Returns a metric whose higher values are better."""
     return Metric(name, label, form=form, higher_is_better=True, live=live)
 
 
@@ -109,25 +109,27 @@ LOSS = Metric("loss")
 
 @dataclass(frozen=True, kw_only=True)
 class Objective(Record, abc.ABC):
-    """Base class of objectives: a frozen dataclass with the options as its fields.
+    """Base class of objectives: a frozen dataclass whose fields are its options.
 
     Attributes:
-      skeletons: the skeletons that it trains.
-      head: the head that a model must have (or override `head_for`); empty: any.
-      fields: texts that it reads from a document; keys of a jsonl line unless the text is plain.
+      skeletons: the skeletons that it can train.
+      head: the head that the model must have; "" for any. If it depends on the skeleton, override
+        `head_for`.
+      fields: the texts that it reads from a document: keys of a jsonl line, unless the text is
+        plain.
       needs: attributes that the tokenizer must have, such as `cls_id`.
-      shown: metrics that a run reports in words; the first is the headline, which is also plotted.
-      written_rows: held-out examples for which each evaluation calls `write`.
-      reference: the prediction of the starting weights that stays with each example
-        (`LabelledRecords.reference`); or "".
-      packings: how many ways of packing the epochs of a text take in turn; 1: all have the same
-        rows.
-      new_head: whether `train.init_from` may begin with a directory that lacks the head, which is
-        then made new.
-      reads_tables: whether its examples are rows of a table, as those of each Task, and not text.
-      adopts: fields that take the value of the weights to start from where the config leaves them
-        empty: `template`, the chat template, and `pooling`, of sentence vectors, come from the
-        directory of `train.init_from`, `labels` with the data. A run that continues has kept them.
+      shown: metrics that a run prints; the first one is the headline, which is also plotted.
+      written_rows: number of held-out examples for which each evaluation calls `write`.
+      reference: name of the prediction of the initial weights that is kept with each example
+        (`LabelledRecords.reference`); "" for none.
+      packings: number of different packings of a text, which epochs use in turn; 1 if all epochs
+        have the same rows.
+      new_head: whether a directory of `train.init_from` may lack the head, which is then
+        initialized at random.
+      reads_tables: whether its examples are rows of a table, as in a `Task`, instead of text.
+      adopts: fields that are filled in if the config leaves them empty: `template` (the chat
+        template) and `pooling` (of sentence vectors) from the directory of `train.init_from`,
+        `labels` from the data. The workdir keeps their values for runs that continue.
     """
 
     skeletons: ClassVar[tuple[str, ...]] = SKELETONS
@@ -147,19 +149,20 @@ class Objective(Record, abc.ABC):
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """The names of the classes, in the order of the logits; () if there are none, or they are
-        not known yet."""
+        """The names of the classes in the order of the logits.
+
+        () if there are none, or if they are not known yet.
+        """
         return ()
 
     @property
     def head_hint(self) -> str:
-        """The way out where the weights to start from lack the head, for the end of the message;
-        by default there is none."""
+        """What to do if the initial weights lack the head; the end of an error message."""
         return ""
 
     @property
     def sample_prompt(self) -> str:
-        """A prompt like those that the model learns to continue; "" for one by its skeleton."""
+        """A prompt like those that the model learns to continue; "" for the default."""
         return ""
 
     @property
@@ -171,20 +174,19 @@ class Objective(Record, abc.ABC):
         return self.head
 
     def companion(self, model: ModelConfig) -> Companion | None:
-        """Returns the second model that `outputs` gets beside the first; by default there is
-        none."""
+        """Returns the second model that `outputs` receives, or None."""
         return None
 
     def facts(self) -> Json:
-        """Returns the values of the fields of `adopts`, for `adopt`."""
+        """Returns the values of the fields in `adopts`, as `adopt` takes them."""
         return {name: getattr(self, name) for name in self.adopts}
 
     def adopt(self, facts: Mapping[str, object]) -> Self:
-        """Returns the objective with its empty fields of `adopts` filled in.
+        """Returns the objective with its empty fields in `adopts` filled in.
 
         Args:
-          facts: values by field, as read from a directory or kept by a run (`facts`); others are
-            ignored.
+          facts: values by field, from a directory of weights or from the `facts` of an earlier run;
+            other fields are ignored.
         """
         values = {name: facts[name] for name in self.adopts if facts.get(name)}
         empty = {name: value for name, value in values.items() if not getattr(self, name)}
@@ -195,91 +197,126 @@ class Objective(Record, abc.ABC):
         """Returns the objective that a published model was trained for.
 
         Args:
-          published: its config.json, with its `head`, and with the `pooling` and `prompt` of a
-            sentence model.
+          published: the model's config.json, with its `head`, and with the `pooling` and `prompt`
+            of a sentence model.
           labels: the names of its classes.
         """
         return cls()
 
     def check(self, model: ModelConfig, records: Any) -> None:
-        """Refuses data that do not fit the model, such as labels without a logit.
+        """Checks that the data fit the model, for example that each label has a logit.
+
+        Args:
+          model: the config of the model.
+          records: the training records.
 
         Raises:
-          ConfigError: names the field, the rule and the way out.
+          ConfigError: they do not fit; names the field, the rule and the way out.
         """
         return
 
     def fit_model(self, model: ModelConfig, tokenizer: Tokenizer) -> ModelConfig:
-        """Returns the model with what it takes from the objective and its data, such as the number
-        of classes."""
+        """Returns the model's config with fields that follow from the objective or its data.
+
+        Such as the number of classes.
+        """
         return model
 
     def lengths(self, length: int, target_length: int) -> tuple[int, int]:
-        """Returns the tokens of an example, and of its decoder side or 0, for data.length and
-        data.target_length."""
+        """Returns the number of tokens of an example, and those of its decoder side, or 0.
+
+        Args:
+          length: data.length.
+          target_length: data.target_length.
+        """
         return length, 0
 
     def pack(
         self, offsets: np.ndarray, length: int, target_length: int, tokenizer: Tokenizer
     ) -> Packing:
-        """Plans which pieces of documents form each row; by default each document has its own row,
-        cut at `length`.
+        """Plans which pieces of documents form each row.
 
-        A large text is packed in several calls, each for a range of its documents. Where `packings`
-        is not 1, it is also given `shift`, in [0, 1), another for each of the packings: 0 for
-        held-out text and the first epoch.
+        By default each document is a row, cut at `length`. A large text is packed in several calls,
+        each for a range of its documents. If `packings` is not 1, the method is also called with
+        `shift`, a float in [0, 1) that differs between packings, and is 0 for held-out text and the
+        first epoch.
 
         Args:
-          offsets: [documents + 1] int64, the start of each document among their tokens, and the end
-            of the last.
+          offsets: int64 [documents + 1], the start of each document in the tokens of the range, and
+            the end of the last document.
           length, target_length: the results of `lengths`.
-          tokenizer: gives the special ids.
+          tokenizer: has the special ids.
+
+        Returns:
+          The pieces, and the rows that they form.
         """
         return beginnings(offsets, length)
 
     @abc.abstractmethod
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> Example:
-        """Builds the example of a row: {"inputs": for `outputs`, "targets": for `loss`}, with numpy
-        arrays.
+        """Builds the example of a row.
 
-        Every floating array among the targets is a weight, named after its term of the loss, and 0
-        for padding.
+        Args:
+          records: the records, with `row(index)`, `tokenizer` and `length`.
+          index: the number of the row.
+          rng: the random numbers of this row in this epoch.
+
+        Returns:
+          {"inputs": arrays for `outputs`, "targets": arrays for `loss`}, numpy arrays without a
+          batch axis. Each floating array of the targets is the weight of a term of the loss, is
+          named after the term, and is 0 for padding.
         """
 
     def outputs(self, model: nn.Module, inputs: Mapping[str, jax.Array]) -> Any:
-        """Runs the bound model for `loss`; by default returns hidden states with the weights that
-        make them logits."""
+        """Runs the model on a batch; the result is passed to `loss`.
+
+        Args:
+          model: the bound linen module; with a companion, it is passed as a third argument.
+          inputs: the inputs of a batch, arrays [B, ...].
+
+        Returns:
+          By default `DeferredLogits`: hidden states and the weights that turn them into logits.
+        """
         return model.features(**with_decoder_start(inputs, model.cfg.decoder_start_token_id))
 
     @abc.abstractmethod
     def loss(self, outputs: Any, targets: Mapping[str, jax.Array], *, chunks: int) -> LossSums:
-        """Computes loss and metrics of a batch, or a part of one, as sums with their weights."""
+        """Computes the loss and the metrics of a batch, or of a part of one, as sums and weights.
+
+        Args:
+          outputs: what `outputs` returned.
+          targets: the targets of the batch, arrays [B, ...].
+          chunks: number of parts of the batch whose logits are computed one after another.
+        """
 
     def metrics(self, sums: LossSums) -> dict[str, jax.Array]:
-        """Turns added-up sums into scalars (jax arrays while training): the loss, and the mean of
-        each metric.
+        """Computes the loss and the mean of each metric from sums over a whole batch.
 
-        The loss of a source without rows is NaN.
+        Returns:
+          float32 scalars by name. The loss of a source of a mixture that has no rows is NaN.
         """
-        empty = {name: jnp.nan if name.startswith(BY_SOURCE) else 0.0 for name in sums.metrics}
-        return {
-            "loss": sums.mean(),
-            **{name: ratio(*pair, empty[name]) for name, pair in sums.metrics.items()},
-        }
+        metrics = {"loss": sums.mean()}
+        for name, (total, weight) in sums.metrics.items():
+            empty = jnp.nan if name.startswith(BY_SOURCE) else 0.0
+            metrics[name] = ratio(total, weight, empty)
+        return metrics
 
     def predictions(self, outputs: Any) -> dict[str, jax.Array]:
-        """Returns what evaluation keeps of each example for `scores` and `decode`, arrays [B, ...];
-        {} by default."""
+        """Returns the predictions that evaluation keeps for `scores` and `decode`.
+
+        Returns:
+          Arrays [B, ...] by name; by default none.
+        """
         return {}
 
     def scores(
         self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Dataset
     ) -> dict[str, float]:
-        """Computes metrics that are no sums over examples, such as F1.
+        """Computes metrics that are not means over examples, such as F1.
 
         Args:
-          predictions: those of the evaluated examples, [N, ...].
-          examples: [N] their numbers in the data's records.
+          predictions: the predictions of the evaluated examples, [N, ...].
+          examples: [N] int, the numbers of the examples in the records of the data.
           data: the held-out Dataset.
         """
         return {}
@@ -287,61 +324,81 @@ class Objective(Record, abc.ABC):
     def breakdown(
         self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Dataset
     ) -> list[Breakdown]:
-        """Returns tables behind the metrics, such as scores per class; takes the arguments of
-        `scores`."""
+        """Returns tables that break the metrics down, such as scores per class.
+
+        Args:
+          predictions, examples, data: as in `scores`.
+        """
         return []
 
     def write(self, write: Writer, records: Any, examples: np.ndarray) -> dict[str, np.ndarray]:
-        """Lets the model write for examples; what it returns is, like `predictions`, for `scores`
-        and `decode`.
+        """Generates text for examples.
 
         Args:
-          write: (prompts, width=, max_new_tokens=, **settings) -> ids of each; see
-            inference/writer.py.
+          write: `write(prompts, width=, max_new_tokens=, **settings)` returns the generated ids of
+            each prompt; see inference/writer.py.
           records: the records of the examples.
-          examples: [N] their numbers.
+          examples: [N] int, the numbers of the examples.
+
+        Returns:
+          Arrays [N, ...] by name, which `scores` and `decode` get like `predictions`.
         """
         return {}
 
     def show_written(
         self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Dataset
     ) -> list[tuple[str, str]]:
-        """Returns pairs of a title and a text about what `write` returned."""
+        """Returns pairs of a title and a text that show what `write` returned.
+
+        Args:
+          predictions, examples, data: as in `scores`.
+        """
         return []
 
     def published_fields(self) -> Json:
-        """Returns what a published model says of the task: `labels`, and fields of config.json."""
+        """Returns what published weights record about the task: `labels`, fields of config.json."""
         return {}
 
     def held_out_metrics(self, metrics: dict[str, float], data: Dataset) -> dict[str, float]:
-        """Returns the metrics of held-out examples, including those that depend on the data (a
-        Dataset)."""
+        """Returns the metrics of held-out examples, with those added that depend on the data.
+
+        Args:
+          metrics: the results of `metrics` and `scores`.
+          data: the held-out Dataset.
+        """
         return metrics
 
     def fit_baseline(self, data: Dataset) -> Json:
-        """Returns what the baseline learns from the training split of a Dataset, as JSON; by
-        default {}, for one that learns nothing."""
+        """Fits the baseline to the training split of a Dataset.
+
+        Returns:
+          What it learned, as JSON; by default {}, for a baseline that learns nothing.
+        """
         return {}
 
     def baseline(self, data: Dataset, fitted: Json | None) -> tuple[str, float] | None:
         """Returns the name and headline value of a trivial baseline, or None.
 
         Args:
-          data: a Dataset, of which only the held-out split is read.
-          fitted: what `fit_baseline` returned for the training examples; None if they are not
-            known, and a baseline that learns from them has no value.
+          data: a Dataset; only its held-out split is read.
+          fitted: what `fit_baseline` returned for the training examples; None if it is unknown, in
+            which case a baseline that must be fitted returns None.
         """
         return None
 
     def transient_logits(
         self, batch: Batch, model: ModelConfig, rows: int, accumulate: int, chunks: int
     ) -> int:
-        """Estimates how many logits exist at once on one chip, for memory planning; 0 if
-        negligible.
+        """Estimates how many logits one chip holds at once, for planning memory.
 
         Args:
-          batch: shapes of a whole batch.
+          batch: the shapes of a whole batch.
+          model: the config of the model.
           rows: rows of a microbatch on one chip.
           accumulate: microbatches per batch.
+          chunks: as in `loss`.
+
+        Returns:
+          The number of logits; 0 if it is negligible.
         """
         return 0

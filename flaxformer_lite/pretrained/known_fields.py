@@ -1,7 +1,9 @@
-"""The fields of config.json that transformers 5.23.0 computes with; written by
-tools/known_fields.py."""
+"""The fields of config.json that transformers 5.23.0 uses, by model_type.
 
-# By model_type; "" are those of every family.
+tools/known_fields.py writes this file.
+"""
+
+# The names of families, and the fields that they use; "" are those that all families use.
 _KNOWN = """
 : attention_chunk_size default_theta head_dim hidden_size is_causal max_position_embeddings
     num_attention_heads partial_rotary_factor per_layer_config rope_parameters rope_scaling
@@ -67,9 +69,15 @@ t5: d_ff d_kv d_model dense_act_fn feed_forward_proj is_decoder is_gated_act lay
     num_decoder_layers num_heads num_hidden_layers num_layers relative_attention_max_distance
     relative_attention_num_buckets scale_decoder_outputs tie_word_embeddings vocab_size
 """
-_ROWS = (row.partition(":") for row in _KNOWN.strip().replace("\n    ", " ").splitlines())
-KNOWN = {
-    model_type: frozenset(names.split())
-    for known, _, names in _ROWS
-    for model_type in known.split(" ")
-}
+
+
+def _parse(table: str) -> dict[str, frozenset[str]]:
+    fields = {}
+    for row in table.strip().replace("\n    ", " ").splitlines():
+        model_types, _, names = row.partition(":")
+        for model_type in model_types.split(" "):
+            fields[model_type] = frozenset(names.split())
+    return fields
+
+
+KNOWN = _parse(_KNOWN)

@@ -1,5 +1,4 @@
-"""Files that may be compressed, here or in a store, as streams of bytes: `.gz` by gzip, `.zst` by
-pyarrow."""
+"""Reads files that may be compressed, local or in a store: `.gz` by gzip, `.zst` by pyarrow."""
 
 import contextlib
 import gzip
@@ -19,19 +18,19 @@ INSTALL = "reading it needs pyarrow: pip install 'flaxformer_lite[tables]'"
 
 
 def kind(path: File) -> str:
-    """Returns a file's suffix, not counting that of compression."""
+    """Returns the suffix of a file, without that of compression."""
     name = path.name.lower()
     return Path(name.removesuffix(compression(path))).suffix
 
 
 def compression(path: File) -> str:
-    """Returns the suffix of compression, or ""."""
+    """Returns ".gz", ".zst" or "", by the name of a file."""
     return next((suffix for suffix in SUFFIXES if path.name.lower().endswith(suffix)), "")
 
 
 @contextlib.contextmanager
 def reading(path: File, where: str) -> Iterator[None]:
-    """Turns what reading a file may raise into a sentence."""
+    """Turns the errors of reading a compressed file into a ConfigError that names the file."""
     try:
         yield
     except (OSError, EOFError, zlib.error) as error:

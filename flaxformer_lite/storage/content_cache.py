@@ -1,5 +1,7 @@
-"""Content-addressed folders, written once: complete or absent, even if processes race or are
-killed."""
+"""A cache of content-addressed folders, each written once.
+
+A folder is complete or absent, even if processes race or are killed.
+"""
 
 import contextlib
 import fcntl
@@ -21,47 +23,46 @@ from flaxformer_lite.storage.stores import is_url
 
 MANIFEST = "complete.json"
 BLOCK = 1 << 24  # bytes per checksum
-# blocks of a folder that are verified at each use: up to 256 MB, in a fraction of a second
-CHECKED = 16
+CHECKED = 16  # blocks of a folder that are verified at each use: up to 256 MB
 
 
 class NotWritable(ConfigError):
-    """Nothing can be written to a cache."""
+    """The folder of the cache is not writable."""
 
 
 def local(root: str | Path) -> Path:
-    """Returns the folder of a cache on this machine; what lies in a store is copied to
-    FLAXFORMER_LITE_CACHE."""
-    own = os.environ.get("FLAXFORMER_LITE_CACHE") or DataConfig.cache
-    if is_url(own):
+    """Returns the local folder of a cache; that of a cache in a store is FLAXFORMER_LITE_CACHE."""
+    default = os.environ.get("FLAXFORMER_LITE_CACHE") or DataConfig.cache
+    if is_url(default):
         raise ConfigError(
-            f"FLAXFORMER_LITE_CACHE={own}: must be a local folder; set data.cache to the store."
+            f"FLAXFORMER_LITE_CACHE={default}: must be a local folder; set data.cache to the store."
         )
-    return Path(own if is_url(root) else root).expanduser()
+    return Path(default if is_url(root) else root).expanduser()
 
 
 def parts_of(folder: Path) -> Path:
-    """Returns the folder for what `write` makes on its way, which outlives a kill, and is removed
-    once the folder that it fills is there."""
+    """Returns the folder for intermediate files of `write`.
+
+    It survives if the process is killed, and is removed once the folder of the result is complete.
+    """
     return folder.with_name(f"{folder.name.split('.')[0]}.parts")
 
 
 def folder(root: str | Path, name: str, write: Callable[[Path], None]) -> Path:
-    """Returns the folder `root/name`, written by `write` if it is missing or incomplete.
+    """Returns the folder `root/name`, which `write` fills if it is missing or incomplete.
 
-    A root in a store is shared by hosts without a disk in common: each copies the folder from there
-      to its own disk, and
-    the first, which finds none, makes it while the others wait.
+    One of the processes that share a disk writes the folder while the others wait; on a file system
+    without locks all of them write it, and the first to finish wins. A killed process leaves
+    nothing half-written. Each use checks the sizes of all files, and the checksums of CHECKED
+    random blocks, which in most runs are all blocks.
 
-    A killed process leaves nothing half-written. One of the processes that share a disk writes it
-    while the others wait; on a file system without locks all of them write it, and the first to
-    finish wins. At each later use the sizes of all files are checked, and the checksums of CHECKED
-    random blocks, which for the texts of most runs are all.
+    If `root` is in a store, each host copies the folder to its own disk; the first host, which
+    finds none in the store, writes it while the others wait.
 
     Args:
       root: data.cache; `~` is the home folder.
       name: contains the hash of everything that the content depends on.
-      write: fills the empty folder that it is given; exceptions other than OSError pass through.
+      write: fills the empty folder that it is given; exceptions other than OSError propagate.
 
     Raises:
       NotWritable: `root` is not writable.
@@ -70,29 +71,27 @@ def folder(root: str | Path, name: str, write: Callable[[Path], None]) -> Path:
         return _shared(f"{str(root).rstrip('/')}/{name}", local(root), name, write)
     root = local(root)
     final = root / name
-    if _whole(final):
+    if _is_complete(final):
         return final
     temporary = root / f"{name}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
     try:
         root.mkdir(parents=True, exist_ok=True)
         with _alone(root / f"{name}.lock"):
-            if not _whole(final):
+            if not _is_complete(final):
                 temporary.mkdir()
                 write(temporary)
-                files = {
-                    str(p.relative_to(temporary)): _checksums(p)
-                    for p in temporary.rglob("*")
-                    if p.is_file()
-                }
+                files = {}
+                for path in temporary.rglob("*"):
+                    if path.is_file():
+                        files[str(path.relative_to(temporary))] = _checksums(path)
                 (temporary / MANIFEST).write_text(json.dumps(files))
                 _publish(temporary, final)
             shutil.rmtree(parts_of(temporary), ignore_errors=True)
     except ChildProcessError:
         raise
     except OSError as error:
-        if _whole(
-            final
-        ):  # another process made it, where there are no locks, and removed the parts
+        # Without locks, another process may have finished, and removed the intermediate files.
+        if _is_complete(final):
             return final
         raise NotWritable(
             f"data.cache={str(root)!r}: cannot write there ({error.strerror or error}); free some"
@@ -104,9 +103,8 @@ def folder(root: str | Path, name: str, write: Callable[[Path], None]) -> Path:
 
 
 def _shared(url: str, root: Path, name: str, write: Callable[[Path], None]) -> Path:
-    """Returns a folder's copy on this machine, from the store if it is there, else made and sent
-    there."""
-    if _whole(root / name):
+    """Returns the local copy of a folder of a store, after writing and sending it if missing."""
+    if _is_complete(root / name):
         return root / name
     entry = Entry(url, MANIFEST)
     made = False
@@ -132,7 +130,7 @@ def _alone(path: Path) -> Iterator[None]:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                with progress.working(f"waiting for another process to make {path.stem}"):
+                with progress.working(f"waiting for another process to write {path.stem}"):
                     fcntl.flock(lock, fcntl.LOCK_EX)
         try:
             yield
@@ -142,35 +140,36 @@ def _alone(path: Path) -> Iterator[None]:
 
 def _publish(temporary: Path, final: Path) -> None:
     """Renames into place; if another process was faster, its folder stays."""
-    if final.exists() and not _whole(final):
+    if final.exists() and not _is_complete(final):
         print(f"{final}: incomplete or damaged, written again.", file=sys.stderr)
         damaged = final.rename(temporary.with_name(temporary.name + ".damaged"))
         shutil.rmtree(damaged, ignore_errors=True)
     try:
         temporary.rename(final)
     except OSError:
-        if not _whole(final):
+        if not _is_complete(final):
             raise
 
 
-def _whole(path: Path) -> bool:
+def _is_complete(path: Path) -> bool:
+    """Returns whether all files have their sizes, and CHECKED random blocks their checksums."""
     try:
-        files = read_object(path / MANIFEST)
-        sizes_fit = all((path / name).stat().st_size == size for name, (size, _) in files.items())
-        blocks = [
-            (name, number, crc)
-            for name, (_, crcs) in files.items()
-            for number, crc in enumerate(crcs)
-        ]
-        drawn = random.sample(blocks, min(CHECKED, len(blocks)))
-        return sizes_fit and all(
-            _checksum(path / name, number) == crc for name, number, crc in drawn
-        )
+        blocks = []
+        for name, (size, checksums) in read_object(path / MANIFEST).items():
+            if (path / name).stat().st_size != size:
+                return False
+            for number, checksum in enumerate(checksums):
+                blocks.append((name, number, checksum))
+        for name, number, checksum in random.sample(blocks, min(CHECKED, len(blocks))):
+            if _checksum(path / name, number) != checksum:
+                return False
     except (OSError, ValueError, TypeError, AttributeError):
         return False
+    return True
 
 
 def _checksums(path: Path) -> tuple[int, list[int]]:
+    """Returns the size of a file in bytes, and the CRC-32 of each of its blocks."""
     size = path.stat().st_size
     return size, [_checksum(path, number) for number in range(-(-size // BLOCK))]
 

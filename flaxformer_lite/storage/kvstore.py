@@ -1,8 +1,7 @@
-"""Tensorstore's client, for arrays of checkpoints and for conditional rewrites and deletions.
+"""The store client of tensorstore, for arrays of checkpoints, conditional writes and deletions.
 
-obstore, the client for everything else, has no conditional deletion.
-
-Requests that fail for a while are sent again by tensorstore, which counts them.
+obstore, the client for everything else, has no conditional deletion. tensorstore itself retries and
+counts requests that fail temporarily.
 """
 
 import contextlib
@@ -17,9 +16,9 @@ from typing import Any, NamedTuple
 from flaxformer_lite.storage import stores
 from flaxformer_lite.storage.stores import StorageError
 
-SILENT = 15  # seconds without an answer, after which a notice says what is waited for
+SILENT = 15  # seconds without an answer until a notice is printed
 REFUSED = re.compile(r"PERMISSION_DENIED|UNAUTHENTICATED|http_response_code='(401|403)'")
-# the latter of a list, which tensorstore reads nevertheless
+# Listing a missing bucket fails with the second message, as tensorstore parses the answer.
 NO_BUCKET = re.compile(r"NOT_FOUND|parse response metadata")
 UNREACHED = re.compile(
     r"UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|retry attempts|CURL|http_response_code='(408|429|5..)'"
@@ -27,16 +26,20 @@ UNREACHED = re.compile(
 
 
 class Version(NamedTuple):
-    """An object's content, None if there is none, and a mark that changes with it."""
+    """The content of an object, None if it does not exist, and its generation."""
 
     content: bytes | None
     mark: bytes
 
 
 class Versioned:
-    """An object below an address, of which each process knows whether another has changed it.
+    """An object that is replaced only if no other process has changed it meanwhile.
 
-    Every method raises StorageError if the store cannot be reached or forbids it.
+    All methods raise StorageError if the store cannot be reached or denies access.
+
+    Args:
+      url: the address that the object is below.
+      name: its name relative to the address.
     """
 
     def __init__(self, url: str, name: str):
@@ -44,17 +47,22 @@ class Versioned:
         self._name = name
 
     def read(self) -> Version:
-        """Reads the object, or that there is none."""
+        """Reads the object and its generation."""
         with explained(self._url):
-            found = self._store.read(self._name).result()
-        return Version(found.value if found.state == "value" else None, found.stamp.generation)
+            answer = self._store.read(self._name).result()
+        content = answer.value if answer.state == "value" else None
+        return Version(content, answer.stamp.generation)
 
     def replace(self, content: bytes | None, seen: bytes) -> bytes | None:
-        """Writes the object, or deletes it with None, if it is still the version that was seen;
-        returns the new mark.
+        """Replaces the object if it is unchanged since it was read.
 
-        None says that another was faster, or that the answer to an earlier try of the same request
-        was lost.
+        Args:
+          content: the new content, or None to delete the object.
+          seen: the mark of the version that was read.
+
+        Returns:
+          The mark of the new version; None if another process was faster, or if the answer to an
+          earlier attempt of the same request was lost.
         """
         with explained(self._url):
             return self._store.write(self._name, content, if_equal=seen).result().generation or None
@@ -68,8 +76,7 @@ class Versioned:
 
 
 def spec(url: str) -> dict[str, Any]:
-    """Returns tensorstore's description of the place of an address, and of how requests there are
-    tried again."""
+    """Returns the tensorstore spec of an address, with its retries and credentials."""
     scheme, _, place = url.partition("://")
     bucket, _, path = place.partition("/")
     driver = {"gs": "gcs", "s3": "s3"}[scheme]
@@ -89,36 +96,35 @@ def spec(url: str) -> dict[str, Any]:
         known |= {"endpoint": endpoint, "aws_region": region or "us-east-1"}
     if region:
         known["aws_region"] = region
-    if anonymous or os.environ.get(
-        "AWS_ACCESS_KEY_ID"
-    ):  # else tensorstore looks further, and complains on stderr
-        known["aws_credentials"] = {"type": "anonymous" if anonymous else "environment"}
+    # Otherwise tensorstore looks for other credentials, and complains on stderr.
+    if anonymous:
+        known["aws_credentials"] = {"type": "anonymous"}
+    elif os.environ.get("AWS_ACCESS_KEY_ID"):
+        known["aws_credentials"] = {"type": "environment"}
     return known
 
 
 def retried() -> int:
-    """Returns how many requests of this process were sent again."""
+    """Returns how many requests of this process tensorstore has retried."""
     import tensorstore
 
-    metrics = tensorstore.experimental_collect_matching_metrics("/tensorstore/kvstore/")
-    return sum(
-        value["value"]
-        for metric in metrics
-        if metric["name"].endswith("/retries")
-        for value in metric["values"]
-    )
+    count = 0
+    for metric in tensorstore.experimental_collect_matching_metrics("/tensorstore/kvstore/"):
+        if metric["name"].endswith("/retries"):
+            count += sum(value["value"] for value in metric["values"])
+    return count
 
 
 @contextlib.contextmanager
 def explained(url: str, *, content: bool = False) -> Iterator[None]:
-    """Turns what tensorstore raises into one sentence about the store.
+    """Turns errors of tensorstore into a StorageError that names the address.
 
     Args:
       url: the address.
-      content: lets errors pass that speak of what lies there, such as a part that is missing or
-        cannot be read.
+      content: whether errors about the content, such as a missing or damaged part, propagate
+        unchanged.
     """
-    waiting = f"notice: {url}: no answer yet; requests are sent again for up to 80 s."
+    waiting = f"notice: {url}: no answer yet; requests are retried for up to 80 s."
     notice = threading.Timer(SILENT, lambda: print(waiting, file=sys.stderr))
     notice.daemon = True
     notice.start()
@@ -127,13 +133,14 @@ def explained(url: str, *, content: bool = False) -> Iterator[None]:
     except StorageError:
         raise
     except (ValueError, OSError, RuntimeError, TimeoutError) as error:
-        said = " ".join(re.split(r"\[(?:http_response|source loc)", str(error))[0].split())[:200]
+        message = re.split(r"\[(?:http_response|source loc)", str(error))[0]
+        reason = " ".join(message.split())[:200]
         if REFUSED.search(str(error)):
-            raise stores.forbidden(url, said) from error
+            raise stores.forbidden(url, reason) from error
         if content and not UNREACHED.search(str(error)):
             raise
-        raise (
-            stores.no_bucket(url) if NO_BUCKET.search(said) else stores.unreachable(url, said)
-        ) from error
+        if NO_BUCKET.search(reason):
+            raise stores.no_bucket(url) from error
+        raise stores.unreachable(url, reason) from error
     finally:
         notice.cancel()

@@ -1,10 +1,9 @@
-"""A lock in an object store: an object that its owner rewrites, and that nobody else may while it
-does.
+"""A lock in an object store: an object that its owner rewrites every BEAT seconds.
 
-It is created, rewritten and taken over by conditional requests, so that of two owners at most one
-succeeds. One that was killed leaves it behind; the next takes it over at once if it sees that the
-owner is gone from its own machine, else when it has watched it for SILENCE and has seen no beat. No
-clocks are compared.
+The object is created, rewritten and taken over by conditional requests, so that at most one of two
+owners succeeds. An owner that was killed leaves it behind; the next one takes it over at once if
+the owner was a process of the same machine that no longer exists, else after watching the lock for
+SILENCE seconds without a heartbeat. No clocks are compared.
 """
 
 import contextlib
@@ -23,24 +22,24 @@ from flaxformer_lite.storage.objects import Objects
 from flaxformer_lite.storage.stores import StorageError
 
 NAME = ".lock"
-_held: set["Lock"] = set()  # by this process
-BEAT = 10.0  # seconds between two beats, and without one until an owner counts as gone
-SILENCE = 60.0
+_held: set["Lock"] = set()  # the locks that this process holds
+BEAT = 10.0  # seconds between two heartbeats
+SILENCE = 60.0  # seconds without a heartbeat until an owner counts as gone
 
 
 class LockError(RuntimeError):
-    """A lock that another holds, or has taken over; the message says who, and since when."""
+    """A lock that another run holds or has taken over; the message says who, and since when."""
 
 
 class Lock(contextlib.AbstractContextManager):
     """Holds a lock within a block.
 
     Args:
-      objects: what it locks, such as a workdir.
-      token: known to its owner only, such as the processes of a run.
+      objects: the address to lock, such as that of a workdir.
+      token: a secret of the owner, which all processes of a run may share.
 
     Raises:
-      LockError: another holds it.
+      LockError: another owner holds it.
       StorageError: the store cannot be used.
     """
 
@@ -49,19 +48,19 @@ class Lock(contextlib.AbstractContextManager):
         self._object = Versioned(objects.url, NAME)
         self._token = token
         self._lost = ""
-        self._told = False
+        self._notified = False
         now = datetime.datetime.now(datetime.UTC)
         me = f"process {os.getpid()} on {socket.gethostname()}"
         since = f"{now:%Y-%m-%d %H:%M} UTC"
-        self._said = {"owner": me, "machine": _machine(), "process": os.getpid(), "since": since}
+        self._owner = {"owner": me, "machine": _machine(), "process": os.getpid(), "since": since}
         self._mark = b""
         self._beats = 0
         self._ended = threading.Event()
-        self._kept = time.monotonic()  # when the store last said that the lock is ours
+        self._confirmed = time.monotonic()  # when the store last confirmed that we hold the lock
         self._thread = threading.Thread(target=self._beat, daemon=True)
 
     def __enter__(self) -> "Lock":
-        self._objects.names(NAME)  # raises where there is no bucket
+        self._objects.names(NAME)  # raises if the bucket does not exist
         seen = self._object.read()
         if seen.content is not None and not _is_gone(_parsed(seen)):
             seen = self._watched(seen)
@@ -75,24 +74,28 @@ class Lock(contextlib.AbstractContextManager):
         self.release()
 
     def release(self) -> None:
-        """Lets the next run begin at once; where that fails, it waits for SILENCE."""
+        """Deletes the lock; if that fails, the next run waits for SILENCE seconds."""
         _held.discard(self)
         self._ended.set()
-        self._thread.join(1)  # else it is in a request, whose answer changes the mark
+        self._thread.join(1)  # a heartbeat in progress changes the mark
         with contextlib.suppress(StorageError):
             self._object.replace(None, self._mark)
 
     def check(self, *, ask: bool = False) -> None:
-        """Raises LockError if another run is known to have taken the lock over.
+        """Raises if another run has taken the lock over.
 
         Args:
-          ask: asks the store, and raises StorageError where it does not answer, after a silence in
-            which another run may have taken it over, such as that of a network that failed.
+          ask: whether to ask the store if it has not confirmed the lock for SILENCE / 2 seconds,
+            for example because the network failed.
+
+        Raises:
+          LockError: another run has taken the lock over.
+          StorageError: the store does not answer.
         """
-        if ask and not self._lost and time.monotonic() - self._kept > SILENCE / 2:
+        if ask and not self._lost and time.monotonic() - self._confirmed > SILENCE / 2:
             seen = self._object.read()
             if _parsed(seen).get("token") == self._token:
-                self._kept = time.monotonic()
+                self._confirmed = time.monotonic()
             else:
                 self._lose(_parsed(seen))
         if self._lost:
@@ -100,64 +103,67 @@ class Lock(contextlib.AbstractContextManager):
 
     def _beat(self) -> None:
         while not self._ended.wait(BEAT):
-            with contextlib.suppress(StorageError):  # the next beat may come through
+            with contextlib.suppress(StorageError):  # the next heartbeat may succeed
                 if not self._replace(self._mark):
                     self._lose(_parsed(self._object.read()))
                     return
 
     def _lose(self, holder: dict[str, Any]) -> None:
-        self._lost = (
-            f"{_taken(self._objects, holder)} It took the lock over while this run was silent."
-        )
+        what = "It took the lock over while this run sent no heartbeat."
+        self._lost = f"{_taken(self._objects, holder)} {what}"
 
     def _replace(self, seen: bytes) -> bool:
-        """Rewrites the lock if it is still what was seen; returns whether it is ours then."""
-        self._beats = self._beats + 1
-        asked = time.monotonic()
-        content = json.dumps(
-            {"token": self._token, "beat": self._beats, **self._said}, indent=2
-        ).encode()
+        """Rewrites the lock if its mark is still `seen`; returns whether this process holds it."""
+        self._beats += 1
+        begun = time.monotonic()
+        beat = {"token": self._token, "beat": self._beats, **self._owner}
+        content = json.dumps(beat, indent=2).encode()
         mark = self._object.replace(content, seen)
-        if mark is None and (now := self._object.read()).content == content:
-            mark = now.mark  # the answer to an earlier try was lost
-        if mark is not None:
-            self._mark = mark
-            self._kept = asked
-        return mark is not None
+        if mark is None:
+            now = self._object.read()
+            if now.content == content:  # the answer to an earlier attempt was lost
+                mark = now.mark
+        if mark is None:
+            return False
+        self._mark = mark
+        self._confirmed = begun
+        return True
 
     def _watched(self, seen: Version) -> Version:
-        """Waits until a lock that is held is released, or silent for long enough; raises LockError
-        at a beat."""
+        """Waits until a held lock is released, or has had no heartbeat for SILENCE seconds.
+
+        Raises:
+          LockError: the owner sent a heartbeat.
+        """
         holder = _parsed(seen)
         end = time.monotonic() + SILENCE
-        if not self._told:
-            waiting = f"Waiting up to {SILENCE:.0f} s for a sign of life."
+        if not self._notified:
+            waiting = f"Waiting up to {SILENCE:.0f} s for a heartbeat."
             print(f"notice: {_taken(self._objects, holder)} {waiting}", file=sys.stderr)
-        self._told = True
+        self._notified = True
         while time.monotonic() < end:
             time.sleep(BEAT / 2)
             now = self._object.read()
             if now.content is None:
                 return now
             if now.mark != seen.mark:
-                raise LockError(
-                    f"{_taken(self._objects, _parsed(now))} Wait for it, or choose another"
-                    " --workdir."
-                )
+                owner = _taken(self._objects, _parsed(now))
+                raise LockError(f"{owner} Wait for it to end, or choose another --workdir.")
         return seen
 
 
 def release_held() -> None:
-    """Releases what this process holds, before it ends without leaving its blocks."""
+    """Releases all locks of this process, for an exit that skips the ends of blocks."""
     for lock in [*_held]:
         lock.release()
 
 
 def _parsed(seen: Version) -> dict[str, Any]:
-    with contextlib.suppress(ValueError):
-        found = json.loads(seen.content or b"")
-        return found if isinstance(found, dict) else {}
-    return {}
+    try:
+        content = json.loads(seen.content or b"")
+    except ValueError:
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def _taken(objects: Objects, holder: dict[str, Any]) -> str:
@@ -168,19 +174,20 @@ def _taken(objects: Objects, holder: dict[str, Any]) -> str:
 
 
 def _is_gone(holder: dict[str, Any]) -> bool:
-    """Returns whether the owner was a process of this machine, and is no more."""
+    """Returns whether the owner was a process of this machine that no longer exists."""
     number = holder.get("process")
-    return (
-        holder.get("machine") == _machine()
-        and isinstance(number, int)
-        and not Path(f"/proc/{number}").exists()
-    )
+    if holder.get("machine") != _machine() or not isinstance(number, int):
+        return False
+    return not Path(f"/proc/{number}").exists()
 
 
 def _machine() -> str:
-    """Names what process numbers belong to: a start of a machine, and a container on it; "" if it
-    cannot be told."""
-    with contextlib.suppress(OSError):
+    """Names the scope of process numbers: host, boot and container.
+
+    If the system does not tell, the name is that of this process alone.
+    """
+    try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{socket.gethostname()} {boot} {os.readlink('/proc/self/ns/pid')}"
-    return f"unknown to process {os.getpid()}"
+    except OSError:
+        return f"unknown to process {os.getpid()}"

@@ -11,7 +11,7 @@ AT_ONCE = 16  # requests at a time
 class Objects:
     """The objects whose names begin with `url/`.
 
-    Every method raises StorageError if the store cannot be reached or forbids it.
+    All methods raise StorageError if the store cannot be reached or denies access.
     """
 
     def __init__(self, url: str):
@@ -28,18 +28,19 @@ class Objects:
         return Objects(f"{self.url}/{name}")
 
     def read(self, name: str) -> bytes | None:
-        """Reads an object; None if there is none."""
+        """Reads an object; None if it does not exist."""
         return remote.content(f"{self.url}/{name}")
 
     def write(self, name: str, content: bytes) -> None:
-        """Writes an object, which appears whole or not at all."""
+        """Writes an object, which appears complete or not at all."""
         remote.write(f"{self.url}/{name}", content)
 
     def write_all(self, contents: Mapping[str, bytes | None]) -> None:
-        """Writes objects at the same time; deletes those of None."""
+        """Writes objects concurrently; deletes those whose content is None."""
 
         def change(name: str) -> None:
-            if (content := contents[name]) is None:
+            content = contents[name]
+            if content is None:
                 remote.delete(f"{self.url}/{name}")
             else:
                 self.write(name, content)
@@ -49,7 +50,7 @@ class Objects:
                 done.result()
 
     def names(self, prefix: str = "") -> list[str]:
-        """Lists all names that begin with a prefix."""
+        """Lists the names that begin with a prefix, relative to the address."""
         begin = len(self.url) + 1
         return [str(file)[begin:] for file in remote.find_prefix(f"{self.url}/{prefix}")]
 

@@ -1,4 +1,4 @@
-"""Objects in stores, such as `gs://bucket/name`: listed, read in ranges, and copied."""
+"""Lists, reads and copies objects in stores, such as `gs://bucket/name`."""
 
 import concurrent.futures
 import contextlib
@@ -13,19 +13,19 @@ from typing import Any, BinaryIO
 
 from flaxformer_lite.storage.stores import StorageError, no_bucket, request
 
-BLOCK = 1 << 23  # bytes of a request
-STREAMS = 8  # requests of a copy at a time
-PARTS = 9000  # of an upload; the stores allow 10,000
+BLOCK = 1 << 23  # bytes per request
+STREAMS = 8  # concurrent requests of a copy
+PARTS = 9000  # maximum number of parts of an upload; the stores allow 10,000
 
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """An object that is read like a file.
+    """An object of a store that is read like a file.
 
     Attributes:
       url: its address.
-      size: bytes.
-      version: changes with the content; the store's entity tag.
+      size: its size in bytes.
+      version: the entity tag of the store, which changes with the content.
     """
 
     url: str
@@ -44,7 +44,7 @@ class RemoteFile:
         return Path(self.name).suffix
 
     def open(self, mode: str = "rb") -> io.BufferedReader:
-        """Opens a stream of bytes that can seek."""
+        """Opens a seekable stream of bytes."""
         return io.BufferedReader(_Ranges(self), BLOCK)
 
 
@@ -64,18 +64,20 @@ class _Ranges(io.RawIOBase):
         return self._at
 
     def readinto(self, buffer: Any) -> int:
-        found = read(self._file, self._at, self._at + len(buffer))
-        buffer[: len(found)] = found
-        self._at += len(found)
-        return len(found)
+        data = read(self._file, self._at, self._at + len(buffer))
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
 
 
 def find(url: str) -> RemoteFile | None:
-    """Finds the object of exactly this name."""
+    """Returns the object of exactly this address, or None."""
     import obstore
 
     def head(store: Any, name: str) -> RemoteFile | None:
-        return _file(url, obstore.head(store, name)) if name.strip("/") else None  # not a bucket
+        if not name.strip("/"):  # the address of a bucket
+            return None
+        return _file(url, obstore.head(store, name))
 
     with contextlib.suppress(FileNotFoundError):
         return request(url, head)
@@ -83,12 +85,12 @@ def find(url: str) -> RemoteFile | None:
 
 
 def find_below(url: str) -> list[RemoteFile]:
-    """Lists all objects whose names begin with `url/`, in the order of their names."""
+    """Lists all objects whose addresses begin with `url/`, sorted by address."""
     return find_prefix(f"{url.rstrip('/')}/")
 
 
 def find_prefix(url: str) -> list[RemoteFile]:
-    """Lists all objects whose addresses begin like this, in the order of their names."""
+    """Lists all objects whose addresses begin with a prefix, sorted by address."""
     import obstore
 
     scheme, _, place = url.partition("://")
@@ -96,27 +98,27 @@ def find_prefix(url: str) -> list[RemoteFile]:
     folder = prefix.rpartition("/")[0]
 
     def entries(store: Any, _: str) -> list[Any]:
-        # obstore lists folders; the names that the prefix begins with are behind all shorter ones
+        # obstore lists whole folders, sorted by name: begin just before the prefix, and end after.
         offset = None if prefix in ("", f"{folder}/") else prefix[:-1]
-        found = []
+        matching = []
         for page in obstore.list(store, folder or None, offset=offset):
             for entry in page:
                 if entry["path"].startswith(prefix):
-                    found.append(entry)
+                    matching.append(entry)
                 elif entry["path"] > prefix:
-                    return found
-        return found
+                    return matching
+        return matching
 
     try:
-        found = request(url.rstrip("/"), entries)
+        listed = request(url.rstrip("/"), entries)
     except FileNotFoundError:
         raise no_bucket(url) from None
-    files = [_file(f"{scheme}://{bucket}/{entry['path']}", entry) for entry in found]
+    files = [_file(f"{scheme}://{bucket}/{entry['path']}", entry) for entry in listed]
     return sorted((file for file in files if file.size or find(file.url)), key=str)
 
 
 def find_like(pattern: str) -> list[RemoteFile]:
-    """Lists the objects that a pattern such as `gs://bucket/*.txt` names, in their order."""
+    """Lists the objects that match a pattern such as `gs://bucket/*.txt`, sorted by address."""
     parts = pattern.split("/")
     plain = next(number for number, part in enumerate(parts) if re.search(r"[*?[]", part))
     below = find_below("/".join(parts[:plain]))
@@ -124,7 +126,7 @@ def find_like(pattern: str) -> list[RemoteFile]:
 
 
 def content(url: str) -> bytes | None:
-    """Reads an object; None if there is none."""
+    """Reads an object; None if it does not exist."""
     import obstore
 
     with contextlib.suppress(FileNotFoundError):
@@ -133,10 +135,10 @@ def content(url: str) -> bytes | None:
 
 
 def read(file: RemoteFile, begin: int = 0, end: int | None = None) -> bytes:
-    """Reads the bytes of a range, as far as the object has them.
+    """Reads the bytes from `begin` to `end`, or to the end of the object if that comes first.
 
     Raises:
-      StorageError: the object was replaced since it was found, or the store cannot be used.
+      StorageError: the object was replaced since it was listed, or the store cannot be used.
     """
     import obstore
     from obstore.exceptions import PreconditionError
@@ -149,10 +151,10 @@ def read(file: RemoteFile, begin: int = 0, end: int | None = None) -> bytes:
         options["if_match"] = f'"{file.version.removeprefix("md5:")}"'
 
     def get(store: Any, name: str) -> bytes:
-        found = bytes(obstore.get(store, name, options=options).bytes())
-        if len(found) != end - begin:
-            raise ConnectionError(f"{len(found)} of {end - begin} bytes")
-        return found
+        data = bytes(obstore.get(store, name, options=options).bytes())
+        if len(data) != end - begin:
+            raise ConnectionError(f"{len(data)} of {end - begin} bytes")
+        return data
 
     try:
         return request(file.url, get)
@@ -160,17 +162,17 @@ def read(file: RemoteFile, begin: int = 0, end: int | None = None) -> bytes:
         raise missing(file.url) from None
     except PreconditionError:
         raise StorageError(
-            f"{file}: it was replaced while it was read; start again when nobody writes it."
+            f"{file}: was replaced while it was read; start again when nothing writes it."
         ) from None
 
 
 def write(url: str, data: bytes) -> None:
-    """Writes an object, which appears whole or not at all."""
+    """Writes an object, which appears complete or not at all."""
     _send(url, len(data), lambda: io.BytesIO(data))
 
 
 def delete(url: str) -> None:
-    """Deletes an object if there is one."""
+    """Deletes an object if it exists."""
     import obstore
 
     with contextlib.suppress(FileNotFoundError):
@@ -178,12 +180,12 @@ def delete(url: str) -> None:
 
 
 def upload(path: Path, url: str) -> None:
-    """Copies a local file to an object, which appears whole or not at all."""
+    """Copies a local file to an object, which appears complete or not at all."""
     _send(url, path.stat().st_size, lambda: path.open("rb"))
 
 
 def download(file: RemoteFile, path: Path) -> None:
-    """Copies an object to a new local file, in a directory that the caller publishes whole."""
+    """Copies an object to a new local file; blocks are written in any order."""
 
     def copy(begin: int) -> None:
         os.pwrite(out.fileno(), read(file, begin, begin + BLOCK), begin)
@@ -198,11 +200,11 @@ def download(file: RemoteFile, path: Path) -> None:
 
 
 def missing(url: str) -> StorageError:
-    """Returns the error that an object, or its bucket, does not exist."""
+    """Builds the error for an object or bucket that does not exist."""
     import obstore
 
     try:
-        with contextlib.suppress(StorageError):  # who may read objects need not be allowed to list
+        with contextlib.suppress(StorageError):  # permission to read may not include listing
             request(url, lambda store, name: next(iter(obstore.list(store, name)), None))
     except FileNotFoundError:
         return no_bucket(url)
@@ -212,7 +214,7 @@ def missing(url: str) -> StorageError:
 
 
 def _send(url: str, size: int, read: Callable[[], BinaryIO]) -> None:
-    """Writes what a file holds: in one request, or in parts that become an object together."""
+    """Writes the content of a file in one request, or as a multipart upload if it is large."""
     import obstore
 
     def put(store: Any, name: str) -> None:
@@ -221,7 +223,7 @@ def _send(url: str, size: int, read: Callable[[], BinaryIO]) -> None:
 
     def put_parts(store: Any, name: str) -> None:
         block = max(BLOCK, size // PARTS + 1)
-        # not as a context, which would complete the object after an error
+        # Not a with statement, which would complete the object even after an error.
         out = obstore.open_writer(store, name, buffer_size=block, max_concurrency=STREAMS)
         with read() as file:
             while piece := file.read(block):
@@ -240,14 +242,12 @@ def _is_like(parts: list[str], pattern: list[str]) -> bool:
         return not parts
     if pattern[0] == "**":
         return any(_is_like(parts[skipped:], pattern[1:]) for skipped in range(len(parts) + 1))
-    return (
-        bool(parts)
-        and fnmatch.fnmatchcase(parts[0], pattern[0])
-        and _is_like(parts[1:], pattern[1:])
-    )
+    if not parts or not fnmatch.fnmatchcase(parts[0], pattern[0]):
+        return False
+    return _is_like(parts[1:], pattern[1:])
 
 
 def _file(url: str, entry: Any) -> RemoteFile:
     tag = (entry["e_tag"] or "").strip('"')
-    is_digest = url.startswith("s3") and len(tag) == 32  # as runs that began earlier name it
+    is_digest = url.startswith("s3") and len(tag) == 32  # the name in fingerprints of older runs
     return RemoteFile(url, entry["size"], f"md5:{tag}" if is_digest else tag)

@@ -1,5 +1,7 @@
-"""The entries of a cache in a store, which hosts share: each is made by one host, and complete once
-its manifest is there."""
+"""Entries of a cache in a store, each written by one of the hosts that share it.
+
+An entry is complete once its manifest exists.
+"""
 
 import contextlib
 import secrets
@@ -29,68 +31,76 @@ class Entry:
         self._manifest = f"{url}/{manifest}"
 
     def exists(self) -> bool:
-        """Returns whether it is complete."""
+        """Returns whether the entry is complete."""
         return remote.find(self._manifest) is not None
 
     def fetch(self, folder: Path, checksums: Callable[[Path], object]) -> bool:
-        """Copies the files to a folder; returns False, with an empty one, where they are not there
-        or not whole."""
-        if (manifest := remote.find(self._manifest)) is None:
+        """Copies the files of the entry to an empty folder.
+
+        Args:
+          folder: the folder to fill.
+          checksums: computes (size, checksums of blocks) of a file, as in the manifest.
+
+        Returns:
+          Whether the entry is complete and undamaged; if not, the folder is left empty.
+        """
+        manifest = remote.find(self._manifest)
+        if manifest is None:
             return False
         try:
             files = parse_object(remote.read(manifest), self._manifest)
-            found = {str(file)[len(self.url) + 1 :]: file for file in remote.find_below(self.url)}
-            with progress.reading(
-                f"fetching {self.url}", sum(file.size for file in found.values())
-            ) as advance:
+            stored = {str(file)[len(self.url) + 1 :]: file for file in remote.find_below(self.url)}
+            total = sum(file.size for file in stored.values())
+            with progress.reading(f"fetching {self.url}", total) as advance:
                 for name, expected in files.items():
                     if ".." in Path(name).parts:
                         raise ValueError("a name with '..'")
                     path = folder / name
                     path.parent.mkdir(parents=True, exist_ok=True)
-                    remote.download(found[name], path)
+                    remote.download(stored[name], path)
                     if list(checksums(path)) != expected:  # type: ignore[call-overload]  # a pair
                         raise ValueError(f"{name} is not what was written")
-                    advance(found[name].size)
+                    advance(stored[name].size)
         except (KeyError, ValueError) as error:
             if isinstance(error, StorageError) and "damaged" not in str(error):
                 raise
-            print(
-                f"notice: {self.url}: incomplete or damaged ({error}), made again.", file=sys.stderr
-            )
+            problem = f"incomplete or damaged ({error}), written again."
+            print(f"notice: {self.url}: {problem}", file=sys.stderr)
             for path in sorted(folder.rglob("*"), reverse=True):
                 path.rmdir() if path.is_dir() else path.unlink()
             return False
         return True
 
     def send(self, folder: Path) -> None:
-        """Copies the files of a folder there, the manifest last."""
-        files = sorted(path for path in folder.rglob("*") if path.is_file())
-        with progress.reading(
-            f"sending {self.url}", sum(path.stat().st_size for path in files)
-        ) as advance:
-            for path in sorted(
-                files, key=lambda path: f"{self.url}/{path.relative_to(folder)}" == self._manifest
-            ):
-                remote.upload(path, f"{self.url}/{path.relative_to(folder).as_posix()}")
-                advance(path.stat().st_size)
+        """Copies the files of a folder to the entry, the manifest last."""
+        files = {}
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                files[f"{self.url}/{path.relative_to(folder).as_posix()}"] = path
+        total = sum(path.stat().st_size for path in files.values())
+        with progress.reading(f"sending {self.url}", total) as advance:
+            for url in sorted(files, key=lambda url: url == self._manifest):
+                remote.upload(files[url], url)
+                advance(files[url].stat().st_size)
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[bool]:
-        """Waits until the entry is complete, which yields False, or nobody else makes it, which
-        yields True."""
+        """Waits until the entry is complete, or until no other host writes it.
+
+        Yields:
+          Whether this host must write the entry.
+        """
         lock = Lock(Objects(self.url), secrets.token_hex(8))
-        told = False
-        with contextlib.ExitStack() as held, contextlib.ExitStack() as waiting:
+        is_waiting = False
+        with contextlib.ExitStack() as held, contextlib.ExitStack() as spinner:
             while not self.exists():
                 try:
                     held.enter_context(lock)
                     break
-                except LockError:  # its owner lives
-                    if not told:
-                        waiting.enter_context(
-                            progress.working(f"waiting for another process to make {self.url}")
-                        )
-                    told = True
-            waiting.close()
-            yield not self.exists()  # another host may have completed it since the last look
+                except LockError:  # its owner is alive
+                    if not is_waiting:
+                        what = f"waiting for another process to write {self.url}"
+                        spinner.enter_context(progress.working(what))
+                    is_waiting = True
+            spinner.close()
+            yield not self.exists()  # another host may have completed it just now

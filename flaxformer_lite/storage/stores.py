@@ -1,8 +1,7 @@
-"""Addresses in object stores, `gs://` and `s3://`, and requests to them by obstore: those that fail
-for a while are sent again and counted, or end in a sentence.
+"""Requests to object stores, `gs://` and `s3://`, by obstore, with retries and readable errors.
 
-STORAGE_EMULATOR_HOST and AWS_ENDPOINT_URL lead to other servers of the same kind. Credentials are
-those that Google's and Amazon's own tools use.
+STORAGE_EMULATOR_HOST and AWS_ENDPOINT_URL name compatible servers. Credentials are those that the
+tools of Google and Amazon use.
 """
 
 import configparser
@@ -25,15 +24,15 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.choices import STORES
 from flaxformer_lite.config.rules import SECRET, is_place
 
-TRIED = 9  # times that a request is sent again
-PATIENCE = 80.0  # seconds, from the first failure to the last retry
+TRIED = 9  # maximum number of retries of a request
+PATIENCE = 80.0  # seconds from the first failure to the last retry
 PAUSE = 0.3  # seconds before the first retry, doubled for each further one
 LONGEST_PAUSE = 20.0
 TIMEOUTS = {"connect_timeout": "10s", "read_timeout": "60s", "timeout": "120s"}
-PASSING = {408, 429, 500, 502, 503, 504}  # HTTP statuses that a retry may mend
-METADATA = "169.254."  # where machines of Google and Amazon keep credentials
+PASSING = {408, 429, 500, 502, 503, 504}  # HTTP statuses that are retried
+METADATA = "169.254."  # addresses from which machines of Google and Amazon get credentials
 LOGIN = {"gs": "gcloud auth application-default login", "s3": "aws configure, or AWS_ACCESS_KEY_ID"}
-# What shows that there may be credentials: variables, a file, and whose machine this is.
+# Signs that there may be credentials: environment variables, a file, the vendor of the machine.
 VARIABLES = {
     "gs": (
         "GOOGLE_APPLICATION_|CLOUDSDK_CONFIG|STORAGE_EMULATOR_HOST|KUBERNETES_|CLOUD_RUN_|GCE_META"
@@ -41,61 +40,61 @@ VARIABLES = {
     "s3": "AWS_(ACCESS_|PROFILE|WEB_|CONTAINER_|SHARED_|CONFIG_)|KUBERNETES_",
 }
 FILES = {"gs": "~/.config/gcloud/application_default_credentials.json", "s3": "~/.aws"}
-VENDORS = {"gs": "Google", "s3": "Amazon|Xen"}  # the latter of Amazon's older machines
+VENDORS = {"gs": "Google", "s3": "Amazon|Xen"}  # older machines of Amazon say Xen
 VENDOR = Path("/sys/class/dmi/id/sys_vendor")
 _retries = 0
 _counting = threading.Lock()
-_copies: dict[str, str] = {}  # folders that are copies, with their addresses
+_copies: dict[str, str] = {}  # the address that each local copy was downloaded from
 Answer = TypeVar("Answer")
 
 
 class StorageError(ConfigError):
-    """A store or an object that cannot be used; the message names it, the reason and the way
-    out."""
+    """A store or an object that cannot be used; the message says why, and what to do."""
 
 
 def is_url(path: Any) -> bool:
-    """Returns whether a path is the address of an object, or of those below it, in a store."""
+    """Returns whether a path is an address in an object store."""
     return str(path).startswith(tuple(f"{scheme}://" for scheme in STORES))
 
 
 def name_copy(folder: Path, url: str) -> None:
-    """Remembers the address of what was copied to a folder."""
+    """Remembers the address that a folder was copied from."""
     _copies[str(folder)] = url
 
 
 def address_of(path: str | Path) -> str:
-    """Returns an address, or that of which a path is a copy; "" of other paths."""
+    """Returns the address of an address or of a local copy; "" for other paths."""
     return str(path) if is_url(path) else _copies.get(str(path), "")
 
 
 def addressed(message: str) -> str:
-    """Returns a message with the addresses in place of the copies on this machine."""
+    """Replaces local cache paths in a message by their URLs."""
     for folder, url in _copies.items():
         message = message.replace(folder, url)
     return message
 
 
 def is_anonymous(url: str) -> bool:
-    """Returns whether there is nothing to log in with, so that only public objects can be read, and
-    waiting is in vain."""
+    """Returns whether there are no credentials, so that only public objects can be read."""
     scheme = url[:2]
+    if any(re.match(VARIABLES[scheme], name) for name in os.environ):
+        return False
+    if Path(FILES[scheme]).expanduser().exists():
+        return False
     vendor = VENDOR.read_text() if VENDOR.exists() else ""
-    found = any(re.match(VARIABLES[scheme], name) for name in os.environ)
-    found = found or Path(FILES[scheme]).expanduser().exists()
-    return not (found or re.match(VENDORS[scheme], vendor))
+    return not re.match(VENDORS[scheme], vendor)
 
 
 def forbidden(url: str, why: str) -> StorageError:
-    """Returns the error that the store wants other credentials."""
+    """Builds the error for a store that denies access."""
     return StorageError(
-        f"{url}: access is forbidden ({why}); log in ({LOGIN[url[:2]]}), or ask the bucket's owner"
-        " for it."
+        f"{url}: access is forbidden ({why}); log in ({LOGIN[url[:2]]}), or ask the owner of the"
+        " bucket for access."
     )
 
 
 def unreachable(url: str, why: str) -> StorageError:
-    """Returns the error that the store does not answer."""
+    """Builds the error for a store that does not answer."""
     if is_anonymous(url):
         return StorageError(
             f"{url}: there are no credentials, and without them the store cannot be reached"
@@ -108,35 +107,35 @@ def unreachable(url: str, why: str) -> StorageError:
 
 
 def no_bucket(url: str) -> StorageError:
-    """Returns the error that the bucket of an address does not exist."""
+    """Builds the error for an address whose bucket does not exist."""
     bucket = url.split("/")[2]
     return StorageError(
-        f"{url.rstrip('/')}: there is no bucket {bucket}; check its name, and that it is this"
-        " endpoint's."
+        f"{url.rstrip('/')}: there is no bucket {bucket}; check its name and the endpoint."
     )
 
 
 def retries() -> int:
-    """Returns how many requests of this process were sent again."""
+    """Returns how many requests of this process were retried."""
     return _retries
 
 
 def request(url: str, act: Callable[[Any, str], Answer], *, retried_inside: bool = False) -> Answer:
-    """Returns `act(client, name)` of obstore's client for the bucket, and the name of an object.
+    """Returns `act(client, name)`, with obstore's client of the bucket and the name of the object.
 
     Args:
       url: an address in the store.
-      act: makes requests; it is called again where one fails for a reason that may pass.
-      retried_inside: lets obstore send single requests again, which it does not count: for an
-        object of many parts, of which one would else fail them all.
+      act: makes requests; called again if one of them fails temporarily.
+      retried_inside: whether obstore retries single requests, which are not counted; for uploads in
+        parts, where a failed part would repeat all of them.
 
     Raises:
-      FileNotFoundError: there is no such object or bucket.
-      PreconditionError: obstore's, of a request with a condition.
-      StorageError: the store cannot be used, or not within PATIENCE.
+      FileNotFoundError: the object or bucket does not exist.
+      PreconditionError: the condition of a conditional request does not hold; of obstore.
+      StorageError: the store cannot be used, or fails for longer than PATIENCE.
     """
     global _retries
-    if problem := is_place(url):
+    problem = is_place(url)
+    if problem:
         raise StorageError(f"{SECRET.sub('***', url)}: {problem}")
     from obstore.exceptions import BaseError, PreconditionError
 
@@ -153,32 +152,35 @@ def request(url: str, act: Callable[[Any, str], Answer], *, retried_inside: bool
         except (FileNotFoundError, PreconditionError, StorageError):
             raise
         except (BaseError, OSError, ValueError) as error:
-            if getattr(error, "errno", None):
-                raise  # of a local file
-            if _status(error) == 404:  # of a list, for which obstore has no type
+            if getattr(error, "errno", None):  # about a local file
+                raise
+            if _status(error) == 404:  # about a listing, for which obstore has no type
                 raise FileNotFoundError(url) from None
             begun = begun or time.monotonic()
             wait = random.uniform(pause / 2, pause)
-            last = tries > (1 if anonymous else TRIED)
-            if last or not _may_pass(error) or time.monotonic() + wait - begun > PATIENCE:
+            is_last = tries > (1 if anonymous else TRIED)
+            is_late = time.monotonic() + wait - begun > PATIENCE
+            if is_last or is_late or not _may_pass(error):
                 raise _explained(url, error, tries) from error
-            print(f"notice: {url}: {_said(error)}; trying again in {wait:.1f} s.", file=sys.stderr)
+            print(
+                f"notice: {url}: {_reason(error)}; trying again in {wait:.1f} s.", file=sys.stderr
+            )
         with _counting:
             _retries += 1
         pause = min(2 * pause, LONGEST_PAUSE)
         time.sleep(wait)
-    raise AssertionError  # for mypy: the loop has no end
+    raise AssertionError  # for mypy, which does not know that the loop is infinite
 
 
 @functools.cache
 def _client(
     scheme: str, bucket: str, endpoint: str, anonymous: bool, retried_inside: bool, process: int
 ) -> Any:
-    """Makes obstore's client of a bucket; its own retries are off, as it cannot count them."""
+    """Builds obstore's client of a bucket, usually without its retries, which are not counted."""
     if process != _first_process():
         raise StorageError(
             f"{scheme}://{bucket}: a forked process cannot use a store that its parent has used;"
-            " start it by spawn or forkserver."
+            " start the process by spawn or forkserver."
         )
     from obstore.store import GCSStore, S3Store
 
@@ -187,7 +189,7 @@ def _client(
         "retry_config": {"max_retries": TRIED if retried_inside else 0},
     }
     if scheme == "gs":
-        if endpoint:  # which takes any token; without one, obstore looks for credentials to write
+        if endpoint:  # accepts any token; without one, obstore looks for credentials
             return GCSStore(bucket, base_url=endpoint, bearer_token="none", **options)
         options |= {"skip_signature": True} if anonymous else _google_login()
         return GCSStore(bucket, **options)
@@ -199,7 +201,7 @@ def _client(
 
 @functools.cache
 def _first_process() -> int:
-    """Returns the process that used a store first, whose threads a fork does not copy."""
+    """Returns the process that used a store first; a fork does not copy its threads."""
     return os.getpid()
 
 
@@ -210,7 +212,7 @@ def _endpoint(scheme: str) -> str:
 
 
 def _google_login() -> dict[str, Any]:
-    """Returns the file of Google's tools, or their library where obstore cannot read its kind."""
+    """Returns the credentials file of Google's tools, or their library if obstore needs it."""
     folder = os.environ.get("CLOUDSDK_CONFIG") or "~/.config/gcloud"
     file = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
     path = Path(file or f"{folder}/application_default_credentials.json").expanduser()
@@ -230,8 +232,10 @@ def _google_login() -> dict[str, Any]:
 
 
 def _amazon_login() -> dict[str, Any]:
-    """Returns keys of `aws configure`, or boto3 if it is installed, which knows all kinds of
-    credentials; else obstore looks for those of the environment and the machine."""
+    """Returns the keys that `aws configure` wrote, or boto3 if it is installed.
+
+    Without either, obstore looks for credentials in the environment and on the machine.
+    """
     if os.environ.get("AWS_ACCESS_KEY_ID"):
         return {}
     names = {"access_key_id": "aws_access_key_id", "secret_access_key": "aws_secret_access_key"}
@@ -248,16 +252,15 @@ def _amazon_login() -> dict[str, Any]:
 
 
 def _region(bucket: str, endpoint: str) -> str:
-    """Returns the region of a bucket, which Amazon says without a login; of another server the
-    configured one."""
+    """Returns the region of a bucket of Amazon; for another endpoint, the configured region."""
     configured = _profile("AWS_CONFIG_FILE", "~/.aws/config", "profile ").get("region", "us-east-1")
     configured = os.environ.get("AWS_DEFAULT_REGION") or configured
     configured = os.environ.get("AWS_REGION") or configured
     if endpoint:
         return configured
-    asked = urllib.request.Request(f"https://s3.amazonaws.com/{bucket}", method="HEAD")
+    head = urllib.request.Request(f"https://s3.amazonaws.com/{bucket}", method="HEAD")
     try:
-        with urllib.request.urlopen(asked, timeout=10) as answer:
+        with urllib.request.urlopen(head, timeout=10) as answer:
             headers = answer.headers
     except urllib.error.HTTPError as error:
         headers = error.headers
@@ -267,7 +270,7 @@ def _region(bucket: str, endpoint: str) -> str:
 
 
 def _profile(variable: str, file: str, prefix: str) -> dict[str, str]:
-    """Returns what a file of Amazon's tools says of the profile in use."""
+    """Returns the section of the current profile in a file of Amazon's tools."""
     parser = configparser.ConfigParser(interpolation=None)
     parser.read(Path(os.environ.get(variable) or file).expanduser())
     name = os.environ.get("AWS_PROFILE") or "default"
@@ -276,35 +279,41 @@ def _profile(variable: str, file: str, prefix: str) -> dict[str, str]:
 
 
 def _may_pass(error: BaseException) -> bool:
+    """Returns whether a retry may succeed."""
     if isinstance(error, ConnectionError):
         return True
-    return _status(error) in PASSING or (not _status(error) and "HTTP error" in str(error))
+    status = _status(error)
+    if status:
+        return status in PASSING
+    return "HTTP error" in str(error)
 
 
 def _explained(url: str, error: BaseException, tries: int) -> StorageError:
-    why = _said(error)
+    why = _reason(error)
     if METADATA in str(error):
         return forbidden(url, "no credentials were found")
     if _status(error) in (401, 403):
         return forbidden(url, why)
     if _may_pass(error):
         return unreachable(url, f"{why}; {tries} tries")
-    return StorageError(f"{url}: the store refuses it ({why}).")
+    return StorageError(f"{url}: the store rejected the request ({why}).")
 
 
 def _status(error: BaseException) -> int:
-    """Returns the HTTP status behind an error of obstore's, or 0."""
-    found = re.search(r"status code: (\d{3})", str(error))
-    return int(found[1]) if found else 0
+    """Returns the HTTP status in an error message of obstore, or 0."""
+    match = re.search(r"status code: (\d{3})", str(error))
+    return int(match[1]) if match else 0
 
 
-def _said(error: BaseException) -> str:
-    """Returns the reason in what obstore says: a status, or what the system says of a
-    connection."""
+def _reason(error: BaseException) -> str:
+    """Extracts the reason from an error of obstore: an HTTP status, or a message of the system."""
     text = str(error)
-    if _status(error) in set(http.HTTPStatus):
-        return f"{_status(error)} {http.HTTPStatus(_status(error)).phrase}"
+    status = _status(error)
+    if status in set(http.HTTPStatus):
+        return f"{status} {http.HTTPStatus(status).phrase}"
     reasons = re.findall(r'(?:message|error): "([^"]+)"|kind: (Timeout)|HTTP error: (.+)', text)
-    if reasons and (request := re.search(r"Error performing ([A-Z]+ [^\s?]+)", text)):
-        return f"{request[1]}: {''.join(reasons[-1])}"
-    return next(iter(text.strip().splitlines()), "")[:200] or type(error).__name__
+    performed = re.search(r"Error performing ([A-Z]+ [^\s?]+)", text)
+    if reasons and performed:
+        return f"{performed[1]}: {''.join(reasons[-1])}"
+    lines = text.strip().splitlines()
+    return lines[0][:200] if lines else type(error).__name__

@@ -32,18 +32,22 @@ def with_average(
     decay: float,
     frozen: Callable[[optax.Params], optax.Params],
 ) -> optax.GradientTransformationExtraArgs:
-    """Adds to an optimizer the average e <- e + (1 - d) / (1 - d^t) (p - e) of the weights p after
-    step t.
+    """Adds an exponential moving average of the weights to an optimizer.
 
-    This is the exponential moving average without the bias of its start: e is the weighted mean of
-    p_1 .. p_t with weights d^(t - i), so that a short run's average does not remember random
-    weights. Skipped updates (spikes.py) do not count as steps.
+    After step t, with weights p and decay d, the average is e <- e + (1 - d) / (1 - d^t) (p - e),
+    the mean of p_1 .. p_t with weights d^(t - i). Unlike the plain recursion e <- d e + (1 - d) p,
+    it is not biased towards the initial weights. Skipped updates (spikes.py) do not count as steps.
 
     Args:
-      decay: d.
-      frozen: params -> tree of bools, True for parameters that never change.
+      tx: the optimizer.
+      decay: d, between 0 and 1.
+      frozen: function from parameters to a tree of bools, True for those that never change.
 
-    Reference: Polyak and Juditsky (1992); the bias, Kingma and Ba (2015), section 3.
+    Returns:
+      The optimizer, whose state is an `EmaState`.
+
+    Reference: Polyak and Juditsky, "Acceleration of Stochastic Approximation by Averaging" (1992);
+    for the bias, Kingma and Ba, "Adam" (2015), section 3 (arXiv:1412.6980).
     """
 
     def init(params: optax.Params) -> EmaState:
@@ -70,10 +74,10 @@ def with_average(
         else:
             steps = state.steps + (~skipped).astype(jnp.int32)
             counted = jnp.maximum(steps, 1)
-        # expm1, as 1 - d^t would cancel
+        # expm1 avoids the cancellation in 1 - d^t.
         share = (decay - 1) / jnp.expm1(counted.astype(jnp.float32) * math.log(decay))
         if skipped is not None:
-            # Unchanged weights are averaged once; until there are others they are the average.
+            # A skipped step adds nothing, except at the start, where its weights are the average.
             share = jnp.where(skipped & (steps > 0), 0.0, share)
 
         def add(new, ema):
@@ -81,7 +85,7 @@ def with_average(
                 return ema
             return ema + share * (new.astype(jnp.float32) - ema)
 
-        with jax.numpy_dtype_promotion("standard"):  # as in the step
+        with jax.numpy_dtype_promotion("standard"):  # as in step.py
             new = optax.apply_updates(params, updates)
         return updates, EmaState(inner, steps, jax.tree.map(add, new, state.ema))
 
@@ -89,9 +93,10 @@ def with_average(
 
 
 def evaluated_params(state: TrainState) -> Params:
-    """Returns the parameters to evaluate and publish: the average if there is one, else the last.
+    """Returns the parameters to evaluate and publish: the average if it is kept, else the last.
 
-    At least one step must be done.
+    Args:
+      state: a train state after at least one step.
     """
     if not isinstance(state.opt_state, EmaState):
         return state.params

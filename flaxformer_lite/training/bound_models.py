@@ -1,4 +1,8 @@
-"""The trained model, and the companion of its objective, as functions of one tree of parameters."""
+"""The models of a train step, as functions of one tree of parameters.
+
+The tree holds the parameters of the trained model, and under the name of the companion, if the
+objective has one, those of the second model.
+"""
 
 import dataclasses
 from collections.abc import Callable
@@ -16,78 +20,93 @@ from flaxformer_lite.objectives.companion import Companion
 from flaxformer_lite.sharding import parameter_rules
 from flaxformer_lite.types import Params
 
-AUXILIARY = "losses"  # the collection into which layers sow what the objective's loss gets besides
-EXAMPLE_IDS = ("input_ids", "decoder_input_ids")  # the inputs that are counted as tokens
+AUXILIARY = "losses"  # the collection into which layers sow auxiliary losses
+EXAMPLE_IDS = ("input_ids", "decoder_input_ids")  # the inputs that are token ids
 
 
 @dataclasses.dataclass(frozen=True)
 class Models:
-    """The models of a step, called as `outputs(bound model, inputs)`, or `outputs(bound model,
-    inputs, bound companion)`."""
+    """The trained model, and the companion of its objective if there is one.
 
-    outputs: Callable[..., Any]  # the objective's
-    model: nn.Module  # the one that is trained
+    Attributes:
+      outputs: `Objective.outputs`, called with the bound model, the inputs, and the bound companion
+        if there is one.
+      model: the linen module that is trained.
+      second: the companion and its linen module, or None.
+    """
+
+    outputs: Callable[..., Any]
+    model: nn.Module
     second: tuple[Companion, nn.Module] | None = None
 
     def init(self, key: jax.Array, inputs: dict[str, jax.Array]) -> Params:
-        """Initializes the parameters; those that are read from a directory are zeros."""
+        """Initializes the parameters of both models.
+
+        Args:
+          key: a random key.
+          inputs: the inputs of a batch of one example.
+
+        Returns:
+          The tree of parameters; those that are read from a directory later are zeros.
+        """
         if self.second is None:
             return self.model.init(key, inputs, method=self.outputs)["params"]
         companion, module = self.second
         ids: dict[str, Any] = {name: inputs[name] for name in EXAMPLE_IDS if name in inputs}
-        made = module.init(jax.random.fold_in(key, 1), **ids)["params"]
-        params = self.model.init(key, inputs, module.bind({"params": made}), method=self.outputs)[
-            "params"
-        ]
-        own = companion.own(made)
-        return params | {
-            companion.name: jax.tree.map(jnp.zeros_like, own) if companion.source else own
-        }
+        second_params = module.init(jax.random.fold_in(key, 1), **ids)["params"]
+        bound = module.bind({"params": second_params})
+        params = self.model.init(key, inputs, bound, method=self.outputs)["params"]
+        unshared = companion.own(second_params)
+        if companion.source:
+            unshared = jax.tree.map(jnp.zeros_like, unshared)
+        return params | {companion.name: unshared}
 
     def apply(
         self, params: Params, inputs: dict[str, jax.Array], key: jax.Array | None
     ) -> tuple[Any, Any]:
-        """Returns the objective's outputs, and what layers of the trained model have sown for its
-        loss.
+        """Runs the models on a batch.
 
         Args:
-          params: as `init` returns them.
-          inputs: those of a batch.
-          key: for dropout; None turns it off.
+          params: the parameters, as `init` returns them.
+          inputs: the inputs of the batch, arrays [B, ...].
+          key: a random key for dropout; None turns dropout off.
+
+        Returns:
+          The outputs of the objective, and the collections that layers of the trained model have
+          sown, such as AUXILIARY.
         """
         rngs = {} if key is None else {"dropout": key}
         bound = []
         if self.second is not None:
             companion, module = self.second
-            others = (
-                {} if key is None or companion.source else {"dropout": jax.random.fold_in(key, 1)}
-            )
-            bound = [module.bind({"params": companion.of(params)}, rngs=others)]
+            second_rngs = {}
+            if key is not None and not companion.source:
+                second_rngs = {"dropout": jax.random.fold_in(key, 1)}
+            bound = [module.bind({"params": companion.of(params)}, rngs=second_rngs)]
             params = companion.without(params)
         return self.model.apply(
             {"params": params}, inputs, *bound, rngs=rngs, method=self.outputs, mutable=[AUXILIARY]
         )
 
     def rules(self, params: Params) -> PartitionRules:
-        """Returns the partition rules of all parameters."""
-        own = parameter_rules.rules(self.model.cfg)
+        """Returns the partition rules of both models, for parameters as `init` returns them."""
+        trained = parameter_rules.rules(self.model.cfg)
         if self.second is None:
-            return own
+            return trained
         companion, module = self.second
         paths = flatten_dict(params[companion.name], sep="/")
-        return (
-            *parameter_rules.below(companion.name, parameter_rules.rules(module.cfg), paths),
-            *own,
-        )
+        second = parameter_rules.below(companion.name, parameter_rules.rules(module.cfg), paths)
+        return (*second, *trained)
 
 
 def build(cfg: ExperimentConfig, companion: Companion | None = None, **execution: Any) -> Models:
-    """Builds what a step of the experiment runs, without making or reading weights.
+    """Builds the models that a step of the experiment runs, without their parameters.
 
     Args:
       cfg: the experiment, with the vocabulary size filled in.
-      companion: that of the objective, where its config lies in a directory (`fitted`).
-      **execution: fields of Execution to set in all models, such as `attention` or `sharding`.
+      companion: the companion of the objective with its config, as `fitted` returns it; needed if
+        the config is in a directory.
+      **execution: fields of Execution to set in both models, such as `attention` or `sharding`.
 
     Raises:
       ConfigError: the config of the objective's companion is missing.
@@ -99,57 +118,58 @@ def build(cfg: ExperimentConfig, companion: Companion | None = None, **execution
     second = cfg.objective.companion(cfg.model)
     if second is None:
         return Models(cfg.objective.outputs, module(cfg.model))
-    if second.source:  # the others follow the model, and how it is run
-        second = companion or second
+    if second.source and companion:
+        second = companion
     if second.cfg is None:
         raise ConfigError(
-            f"objective.{second.name}={second.source}: its config is not known; read it, and pass"
-            " the companion that `fitted` returns."
+            f"objective.{second.name}={second.source}: its config is unknown; read it, and pass the"
+            " companion that `fitted` returns."
         )
     model = second.cfg
-    if second.source:
+    if second.source:  # its config says nothing about how this run executes it
         names = ("dtype", "param_dtype", "scan", "attention")
-        as_ours = {name: getattr(cfg.model, name) for name in names}
-        model = dataclasses.replace(model, dropout=0.0, **as_ours)
+        same = {name: getattr(cfg.model, name) for name in names}
+        model = dataclasses.replace(model, dropout=0.0, **same)
     return Models(cfg.objective.outputs, module(cfg.model), (second, module(model)))
 
 
 def optimizer_config(cfg: ExperimentConfig) -> OptimizerConfig:
-    """Returns the optimizer's settings, with a companion frozen whose weights are read from a
-    directory."""
+    """Returns the optimizer's settings; freezes a companion whose weights are in a directory."""
     companion = cfg.objective.companion(cfg.model)
-    frozen = (f"^{companion.name}/",) if companion and companion.source else ()
-    return dataclasses.replace(cfg.optimizer, freeze=(*cfg.optimizer.freeze, *frozen))
+    if companion is None or not companion.source:
+        return cfg.optimizer
+    freeze = (*cfg.optimizer.freeze, f"^{companion.name}/")
+    return dataclasses.replace(cfg.optimizer, freeze=freeze)
 
 
-def fitted(companion: Companion, found: ModelConfig, cfg: ExperimentConfig) -> Companion:
-    """Returns a companion with the config of its directory.
+def fitted(companion: Companion, stored: ModelConfig, cfg: ExperimentConfig) -> Companion:
+    """Returns the companion with the config of its directory, after checking that it fits.
 
     Args:
-      companion: that of the objective.
-      found: the config of the directory.
+      companion: the companion of the objective.
+      stored: the config of its directory.
       cfg: the experiment, with the vocabulary size filled in.
 
     Raises:
       ConfigError: the two models do not fit each other.
     """
-    ours = cfg.model
+    trained = cfg.model
     where = f"objective.{companion.name}={companion.source}"
-    if found.skeleton != ours.skeleton:
+    if stored.skeleton != trained.skeleton:
         raise ConfigError(
-            f"{where}: it holds a {found.family}, with the skeleton"
-            f" {found.skeleton.replace('_', '-')}, and model.family={ours.family} is a"
-            f" {ours.skeleton.replace('_', '-')}; change either."
+            f"{where}: is a {stored.family}, with the skeleton"
+            f" {stored.skeleton.replace('_', '-')}, but model.family={trained.family} has the"
+            f" skeleton {trained.skeleton.replace('_', '-')}; change one of them."
         )
-    if found.vocab_size != ours.vocab_size:
+    if stored.vocab_size != trained.vocab_size:
         raise ConfigError(
-            f"{where}: its vocabulary has {found.vocab_size} entries, the model's"
-            f" {ours.vocab_size}; set model.vocab_size={found.vocab_size}, and the tokenizer to its"
-            " own."
+            f"{where}: its vocabulary has {stored.vocab_size} entries, but the model's has"
+            f" {trained.vocab_size}; set model.vocab_size={stored.vocab_size}, and"
+            " data.tokenizer.path to the tokenizer of that directory."
         )
-    if cfg.data.length > found.max_length and found.has_position_table:
+    if cfg.data.length > stored.max_length and stored.has_position_table:
         raise ConfigError(
-            f"data.length={cfg.data.length}: {where} has positions for {found.max_length} tokens"
-            f" only; set data.length={found.max_length}."
+            f"data.length={cfg.data.length}: {where} has positions for {stored.max_length} tokens"
+            f" only; set data.length={stored.max_length}."
         )
-    return dataclasses.replace(companion, cfg=found)
+    return dataclasses.replace(companion, cfg=stored)

@@ -1,5 +1,7 @@
-"""Shapes, shardings and steps of a config and a mesh, without opening data, making arrays or
-compiling."""
+"""Builds the steps of an experiment on a mesh, with their shapes and shardings.
+
+No data are opened, no arrays are made and nothing is compiled.
+"""
 
 import dataclasses
 import functools
@@ -33,17 +35,18 @@ class Program:
     Attributes:
       cfg: the config, with the vocabulary size and the number of steps filled in.
       model: the linen module for use outside the steps, without a mesh.
-      mesh: the mesh of devices, which may be mere descriptions.
+      mesh: the mesh; its devices may be descriptions, as for plans.
+      rules: the partition rules of all parameters.
       target: shapes, dtypes and shardings of the train state.
-      batch: shapes, dtypes and shardings of a whole batch, packed as most are.
-      create: jaxpr without arguments that makes the initial state (run by
-        `runs/start/initial_state.py`).
-      train_step, eval_step: compiled at their first call, or before it
-        (`runs/start/precompile.py`).
-      tokens_per_step: input tokens that are computed, padding included.
-      companion: the second model that the objective runs, with its config.
-      packed: the batches that a step is compiled for, the most frequent first, where they are not
-        all like `batch`; by the name of the step.
+      batch: shapes and dtypes of a global batch, of the most frequent packing.
+      create: jaxpr without arguments that makes the initial state, which
+        `runs/start/initial_state.py` runs.
+      train_step, eval_step: jitted functions, compiled at their first call or before it by
+        `runs/start/precompile.py`.
+      tokens_per_step: number of input tokens that a step computes, including padding.
+      companion: the second model that the objective runs, with its config, or None.
+      packed: by the name of a step, the shapes of the batches that it is compiled for, the most
+        frequent first; only for steps whose batches are not all like `batch`.
     """
 
     cfg: ExperimentConfig
@@ -60,29 +63,33 @@ class Program:
     packed: Mapping[str, tuple[Batch, ...]] = dataclasses.field(default_factory=dict)
 
     def trained_params(self, params: Params) -> Params:
-        """Returns the parameters of the first model alone."""
+        """Returns the parameters of the trained model, without those of the companion."""
         return params if self.companion is None else self.companion.without(params)
 
     def saved_params(self, params: Params) -> Params:
-        """Returns what a checkpoint holds of parameters: all but those that a companion reads from
-        a directory."""
+        """Returns the parameters that checkpoints hold: all but those read from a directory."""
         if self.companion is None or not self.companion.source:
             return params
         return self.companion.without(params)
 
     def saved(self, state: state.TrainState) -> state.TrainState:
-        """Returns what a checkpoint holds of a state."""
+        """Returns the part of a train state that checkpoints hold."""
         return state.replace(params=self.saved_params(state.params))
 
     def shapes(self, name: str) -> tuple[Batch, ...]:
-        """Returns the batches that `train_step` or `eval_step` is compiled for, the most frequent
-        first."""
+        """Returns the shapes of the batches that a step is compiled for, the most frequent first.
+
+        Args:
+          name: "train_step" or "eval_step".
+        """
         return self.packed.get(name, (self.batch,))
 
     @functools.cached_property
     def flops_per_step(self) -> int:
-        """FLOPs of the model, forward and backward, counting all pairs of positions in attention;
-        traced on first use."""
+        """FLOPs of the model per step, forward and backward, traced on first use.
+
+        Attention counts all pairs of positions, whether masked or not.
+        """
         return flops.per_step(
             eval_step(self.cfg, _counted(self.cfg, self.companion)), self.target.params, self.batch
         )
@@ -95,11 +102,13 @@ def build(
 
     Args:
       cfg: the config, with the vocabulary size filled in.
-      companion: that of the objective, where its config lies in a directory
+      mesh: the mesh of devices, or of descriptions of devices.
+      example: shapes and dtypes of an example, as `make_example` returns it.
+      companion: the companion of the objective, if its config is in a directory
         (`runs/start/companion.py`).
 
     Raises:
-      ConfigError: model, mesh and rules do not fit; names the field to change.
+      ConfigError: model, mesh and rules do not fit each other; names the field to change.
     """
     _check_example(example, mesh)
     companion = companion or cfg.objective.companion(cfg.model)
@@ -107,7 +116,7 @@ def build(
     both = models()
     tx = update_rule(cfg)
     init_key, _ = jax.random.split(jax.random.key(cfg.seed))
-    # has the same parameters, but no kernel that this machine may lack
+    # Has the same parameters, and no kernel that this machine may lack.
     plain = _counted(cfg, companion)
 
     def create():
@@ -115,10 +124,9 @@ def build(
         return state.create(lambda: plain.init(init_key, zeros), tx)
 
     created, shapes = jax.make_jaxpr(create, return_shape=True)()
-    if (adapter := cfg.model.adapter) is not None:
-        adapter.check(
-            sharding.path_of(keys) for keys, _ in jax.tree_util.tree_leaves_with_path(shapes.params)
-        )
+    if cfg.model.adapter is not None:
+        paths = jax.tree_util.tree_leaves_with_path(shapes.params)
+        cfg.model.adapter.check(sharding.path_of(keys) for keys, _ in paths)
     rules = both.rules(shapes.params)
     shardings = sharding.state_shardings(shapes, rules, mesh)
     batch = jax.tree.map(
@@ -147,7 +155,7 @@ def build(
 
 
 def tokens(batch: Batch) -> int:
-    """Counts the input tokens of a batch that are computed, padding included."""
+    """Counts the input tokens that a batch computes, including padding."""
     inputs = batch["inputs"]
     if PACKING in inputs:
         return inputs[PACKING].size
@@ -171,15 +179,17 @@ def executed_flops(program: Program) -> int:
 def _executed_flops(
     cfg: ExperimentConfig, companion: Companion | None, leaves: tuple, tree: jax.tree_util.PyTreeDef
 ) -> int:
-    """Counts the FLOPs of one microbatch, which the mesh does not change. Tracing takes a second,
-    so it is cached."""
+    """Counts the FLOPs of one microbatch.
+
+    Tracing takes a second, so the result is cached; it does not depend on the mesh.
+    """
     return flops.count(train_step(cfg, _counted(cfg, companion)), *tree.unflatten(leaves))
 
 
 def loss(
     cfg: ExperimentConfig, companion: Companion | None = None
 ) -> Callable[[Params, Batch], jax.Array]:
-    """Builds (params, batch) -> the loss that a step minimizes, without dropout."""
+    """Builds the function (params, batch) -> the loss that a step minimizes, without dropout."""
     sums = eval_step(cfg, bound_models.build(cfg, companion))
     return lambda params, batch: sums(params, batch)[0].mean()
 
@@ -188,34 +198,39 @@ def with_vocabulary(cfg: ExperimentConfig, size: int) -> ExperimentConfig:
     """Fills in a missing vocabulary size: the tokenizer's, rounded up so that meshes divide it."""
     if cfg.model.vocab_size:
         return cfg
-    return dataclasses.replace(
-        cfg, model=dataclasses.replace(cfg.model, vocab_size=-(-size // 64) * 64)
-    )
+    rounded = math.ceil(size / 64) * 64
+    return dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, vocab_size=rounded))
 
 
 def with_steps(cfg: ExperimentConfig, examples: int, held: int | None = None) -> ExperimentConfig:
-    """Turns `train.epochs` into the number of steps that show each training example as often.
+    """Converts `train.epochs` to `train.steps`.
 
     Args:
-      held: those of all epochs together, of which the last are left out where they do not fill a
-        batch; None: endless.
+      cfg: the experiment.
+      examples: the number of examples per epoch.
+      held: the number of examples that the data have for all epochs together; the last ones are
+        dropped if they do not fill a batch. None: unlimited.
     """
     train = cfg.train
     if not train.epochs:
         return cfg
     exact = train.epochs * examples / train.batch_size
-    steps = max(1, math.ceil(exact - 1e-6))  # a product that is whole but for rounding stays so
-    steps = steps if held is None else min(steps, held // train.batch_size)
+    steps = max(1, math.ceil(exact - 1e-6))  # 1e-6: for products that are integers but for rounding
+    if held is not None:
+        steps = min(steps, held // train.batch_size)
     return dataclasses.replace(cfg, train=dataclasses.replace(train, steps=steps, epochs=0.0))
 
 
 def _check_example(example: object, mesh: Mesh) -> None:
-    """Checks the form of an example, and that sequences split evenly over the devices along
-    `context`."""
+    """Checks the form of an example, and that the axis `context` of the mesh divides its lengths.
+
+    Raises:
+      ConfigError: either is not so.
+    """
     if not isinstance(example, dict) or set(example) != {"inputs", "targets"}:
-        found = sorted(example) if isinstance(example, dict) else type(example).__name__
+        returned = sorted(example) if isinstance(example, dict) else type(example).__name__
         raise ConfigError(
-            f"the objective's make_example returned {found}: must return"
+            f"the objective's make_example returned {returned}: must return"
             " {'inputs': ..., 'targets': ...}."
         )
     parts = mesh.shape["context"]
@@ -235,7 +250,14 @@ def train_step(
     placed: ActivationSharding = UNSHARDED,
     over: str | None = None,
 ) -> Callable:
-    """Builds (state, batch) -> (state, metrics) of a model; not compiled."""
+    """Builds the function (state, batch) -> (state, metrics), which is not compiled.
+
+    Args:
+      cfg: the experiment.
+      both: its models.
+      placed: where activations live.
+      over: the name of the mesh axis over which gradients are summed, inside shard_map or pmap.
+    """
     _, dropout_key = jax.random.split(jax.random.key(cfg.seed))
     return step.train_step(
         _outputs(cfg, both),
@@ -253,7 +275,7 @@ def train_step(
 
 
 def update_rule(cfg: ExperimentConfig, **options: Any) -> optax.GradientTransformation:
-    """Builds the optimizer of an experiment; options are those of `optimizer.build`."""
+    """Builds the optimizer of an experiment, with the options of `optimizer.build`."""
     return optimizer.build(
         bound_models.optimizer_config(cfg),
         cfg.train.steps,
@@ -263,13 +285,15 @@ def update_rule(cfg: ExperimentConfig, **options: Any) -> optax.GradientTransfor
 
 
 def eval_step(cfg: ExperimentConfig, both: Models) -> Callable:
-    """Builds (params, batch) -> (sums, predictions) of a model, without dropout; not compiled."""
+    """Builds the function (params, batch) -> (sums, predictions), without dropout; not compiled."""
     return step.eval_step(_outputs(cfg, both), cfg.objective, chunks=cfg.train.loss_chunks)
 
 
 def _counted(cfg: ExperimentConfig, companion: Companion | None) -> Models:
-    """Builds the models for counting FLOPs, with dense attention: blocks and kernels hide how often
-    they run."""
+    """Builds the models for counting FLOPs.
+
+    Attention is dense, as a trace does not show how often the blocks of other kinds run.
+    """
     return bound_models.build(cfg, companion, attention="dense")
 
 

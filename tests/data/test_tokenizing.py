@@ -166,7 +166,7 @@ def test_of_hosts_that_share_the_cache_one_tokenizes_and_the_others_wait(
     assert [path.name for path in (tmp_path / "cache").iterdir()] == [
         f"tokens-{found[0].fingerprint}"
     ], "and nothing else is left"
-    assert "waiting for another process to make tokens-" in capsys.readouterr().err
+    assert "waiting for another process to write tokens-" in capsys.readouterr().err
 
 
 def test_a_full_disk_is_one_sentence(experiment, asked, monkeypatch):

@@ -149,7 +149,7 @@ def test_what_does_not_fit_is_one_sentence(folder, teacher, tmp_path):
         "objective.teacher: .*nowhere", objective=Distillation(teacher=str(tmp_path / "nowhere"))
     )
     refused(
-        "its vocabulary has 384 entries, the model's 512; set model.vocab_size=384",
+        "its vocabulary has 384 entries, but the model's has 512; set model.vocab_size=384",
         model=dataclasses.replace(cfg.model, vocab_size=512),
     )
     shorter = dataclasses.replace(cfg.data, length=64)
@@ -170,7 +170,7 @@ def test_what_does_not_fit_is_one_sentence(folder, teacher, tmp_path):
 def test_the_library_reads_no_directory_by_itself(folder, teacher):
     cfg = student(folder, teacher)
     cfg = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, vocab_size=384))
-    with pytest.raises(ConfigError, match=r"objective.teacher=.*: its config is not known; read"):
+    with pytest.raises(ConfigError, match=r"objective.teacher=.*: its config is unknown; read"):
         bound_models.build(cfg)
     second, module = bound_models.build(cfg, companion.resolve(cfg)).second
     assert (second.name, module.cfg.d_model, module.cfg.decoder_layers) == ("teacher", 16, 2)

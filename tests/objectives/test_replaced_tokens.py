@@ -197,7 +197,7 @@ def test_a_workdir_is_the_discriminator_and_its_companion_the_generator(finished
         )
     with pytest.raises(
         ConfigError,
-        match="published weights are of one model; only a training workdir has a companion",
+        match="published weights hold one model; only a training workdir can have a companion",
     ):
         convert.convert(str(tmp_path / "generator"), str(tmp_path / "more"), **options)
 

@@ -90,7 +90,7 @@ def test_of_four_at_once_one_writes_and_the_others_wait(use_four_times, capsys):
 
     assert use_four_times(write) == ["content"] * 4
     assert len(calls) == 1
-    assert "waiting for another process to make name" in capsys.readouterr().err
+    assert "waiting for another process to write name" in capsys.readouterr().err
 
 
 def test_without_locks_all_write_and_one_stays(use_four_times, monkeypatch):

@@ -81,7 +81,8 @@ def test_an_owner_learns_that_another_took_over(objects):
         while not held._ended.wait(0.02) and held._thread.is_alive():
             pass
         with pytest.raises(
-            LockError, match=r"process 5 on far.* took the lock over while this run was silent"
+            LockError,
+            match=r"process 5 on far.* took the lock over while this run sent no heartbeat",
         ):
             held.check()
     assert b"far" in objects.read(".lock")  # not ours to release
@@ -95,7 +96,8 @@ def test_after_a_silence_an_owner_asks_before_it_writes(objects, monkeypatch):
         hold(objects)
         held.check()  # nobody has told it
         with pytest.raises(
-            LockError, match=r"process 5 on far.* took the lock over while this run was silent"
+            LockError,
+            match=r"process 5 on far.* took the lock over while this run sent no heartbeat",
         ):
             held.check(ask=True)
 

@@ -104,7 +104,9 @@ def test_hosts_that_start_together_make_it_once(bucket, tmp_path, capsys):
     for thread in threads:
         thread.join()
     assert len(made) == 1 and seen == [True] * 3
-    assert capsys.readouterr().err.count(f"waiting for another process to make {entries[0]}\n") == 2
+    assert (
+        capsys.readouterr().err.count(f"waiting for another process to write {entries[0]}\n") == 2
+    )
     assert remote.find(f"{entries[0]}/.lock") is None
 
 
