@@ -14,6 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from flaxformer_lite.objectives.rows import PACKING
+
+Batch = dict[str, dict[str, np.ndarray]]
 NARROWEST = 32  # columns of a packed row, at least
 DRAWS = 200  # batches that shapes are chosen by, at most
 TOKENS = 40_000  # texts in these batches, at most
@@ -77,6 +80,18 @@ class Packer:
         """The rows of a batch in each group, [groups, rows]."""
         split = np.arange(self.batch_size).reshape(self.ways, -1, self.accumulate)
         return split.transpose(0, 2, 1).reshape(self.groups, -1)
+
+    def arrange(self, batch: Batch, examples: np.ndarray, rows: np.ndarray) -> Batch:
+        """Returns a batch with its packing beside it; without, if it fits no shape.
+
+        Args:
+          batch: the given rows of the batch.
+          examples, rows: as in `pack`.
+        """
+        packing = self.pack(examples, rows)
+        if packing is None:
+            return batch
+        return {**batch, "inputs": {**batch["inputs"], PACKING: packing}}
 
     def pack(self, examples: np.ndarray, rows: np.ndarray) -> np.ndarray | None:
         """Returns the packing of the groups that have all of `rows`, [groups, rows, width] int32.

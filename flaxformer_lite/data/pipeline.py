@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import grain
+import jax
 import numpy as np
 
 from flaxformer_lite.config import ConfigError, ExperimentConfig, plugin_name
@@ -17,15 +18,13 @@ from flaxformer_lite.data.corpus import Corpus, open_corpus, open_records
 from flaxformer_lite.data.epochs import endless
 from flaxformer_lite.data.labelled import fingerprint, open_labelled
 from flaxformer_lite.data.mixture import ConcatRecords, Mixture, open_mixture, tagged
-from flaxformer_lite.data.packed_batches import Packer, draws
+from flaxformer_lite.data.packed_batches import Batch, Packer, draws
 from flaxformer_lite.data.split import SPLITS
 from flaxformer_lite.data.text_rows import check_vocabulary, open_text_rows
 from flaxformer_lite.objectives.base import Objective
-from flaxformer_lite.objectives.rows import PACKING
 from flaxformer_lite.objectives.tables.task import Task
 from flaxformer_lite.text.tokenizer import Tokenizer
 
-Batch = dict[str, dict[str, np.ndarray]]
 ENDLESS = 1 << 40  # batches
 PROBED = 3  # examples that show whether a task's counts are those of its rows
 THREADS = grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)
@@ -115,29 +114,24 @@ class Dataset:
         else:
             count = total // batch_size
 
-        def example(number: int) -> Batch:
-            step, row = divmod(int(number), len(own_rows))
-            position = step * batch_size + int(own_rows[row])
-            if not trains:
-                return self._held_out(position)
-            records, chosen = find(position)
-            return self.example(chosen, seed, position, records)
-
-        def pack(step: int, batch: Batch) -> Batch:
-            if packer is None:
-                return batch
-            positions = range(step * batch_size, (step + 1) * batch_size)
+        def read(step: int) -> Batch:
+            first = int(step) * batch_size
+            # only a packer needs the examples of other processes
+            needed = own_rows if packer is None else np.arange(batch_size)
             if trains:
-                chosen = [find(position)[1] for position in positions]
+                found = {int(row): find(first + int(row)) for row in needed}
+                examples = [
+                    self.example(found[row][1], seed, first + row, found[row][0])
+                    for row in own_rows.tolist()
+                ]
+                chosen = [number for _, number in found.values()]
             else:
-                chosen = [self.order[position % len(self.order)] for position in positions]
-            packing = packer.pack(np.asarray(chosen), own_rows)
-            if packing is None:
-                return batch
-            return {**batch, "inputs": {**batch["inputs"], PACKING: packing}}
+                examples = [self._held_out(first + int(row)) for row in own_rows]
+                chosen = [int(self.order[(first + row) % len(self.order)]) for row in needed]
+            batch = jax.tree.map(lambda *values: np.stack(values), *examples)
+            return batch if packer is None else packer.arrange(batch, np.asarray(chosen), own_rows)
 
-        examples = grain.MapDataset.range(count * len(own_rows)).map(example)
-        batches = examples.batch(len(own_rows)).map_with_index(pack)
+        batches = grain.MapDataset.range(count).map(read)
         placed = batches[start_step:].to_iter_dataset(THREADS).map(place)
         prefetch = grain.experimental.ThreadPrefetchIterDataset
         return iter(prefetch(placed, prefetch_buffer_size=ahead))
