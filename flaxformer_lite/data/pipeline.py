@@ -5,6 +5,7 @@ There is no other state, so a run resumes from a single number.
 
 import dataclasses
 import functools
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -134,7 +135,7 @@ class Dataset:
         batches = grain.MapDataset.range(count).map(read)
         placed = batches[start_step:].to_iter_dataset(THREADS).map(place)
         prefetch = grain.experimental.ThreadPrefetchIterDataset
-        return iter(prefetch(placed, prefetch_buffer_size=ahead))
+        return Batches(iter(prefetch(placed, prefetch_buffer_size=ahead)))
 
     def packer(self, batch_size: int, ways: int = 1, accumulate: int = 1) -> Packer | None:
         """Returns a packer for the batches of this split, or None.
@@ -233,6 +234,27 @@ class Dataset:
         if self.mixture:
             return self.mixture.order(self.records)
         return np.random.default_rng(0).permutation(self.num_examples)
+
+
+class Batches(Iterator[Any]):
+    """An iterator of grain's that ends with the program.
+
+    Grain's own, where a script keeps it in a global, is closed after grain's modules are gone, and
+    prints a traceback.
+    """
+
+    def __init__(self, batches: Iterator[Any]):
+        self._open = [batches]
+        self._close = weakref.finalize(self, self._open.clear)
+
+    def __next__(self) -> Any:
+        for batches in self._open:
+            return next(batches)
+        raise StopIteration
+
+    def close(self) -> None:
+        """Stops the thread that places batches; no more are yielded."""
+        self._close()
 
 
 def open_dataset(

@@ -1,5 +1,6 @@
 import itertools
 import threading
+import weakref
 
 import jax
 import numpy as np
@@ -247,3 +248,14 @@ def test_a_vocabulary_without_the_tokens_an_objective_needs(experiment, tmp_path
 def test_no_such_split(experiment):
     with pytest.raises(ValueError, match="split='test': must be train or eval"):
         open_dataset(experiment(), "test")
+
+
+def test_batches_that_a_script_leaves_open_end_before_grain_does(experiment):
+    batches = open_dataset(experiment("causal_lm", length=64)).batches(batch_size=2, ahead=1)
+    next(batches)
+    theirs = weakref.ref(batches._open[0])
+    at_exit = batches._close
+    assert at_exit.atexit and at_exit.alive
+    at_exit()
+    assert theirs() is None
+    assert next(batches, None) is None
