@@ -20,7 +20,7 @@ from flaxformer_lite import hints
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import brief
 from flaxformer_lite.text import tokenizer as plain
-from flaxformer_lite.text.escape_specials import FAILS, any_of, library_errors, literal
+from flaxformer_lite.text.escape_specials import FAILS, any_of, library_errors
 from flaxformer_lite.types import Json
 
 LOG = logging.getLogger("flaxformer_lite")
@@ -41,7 +41,15 @@ class PublishedTokenizer:
       chat_template: Jinja source, or "".
     """
 
-    def __init__(self, config: Json, chat_template: str, token_to_id: Callable[[str], int | None]):
+    def __init__(
+        self,
+        inner: plain.Tokenizer,
+        config: Json,
+        chat_template: str,
+        token_to_id: Callable[[str], int | None],
+    ):
+        self._inner = inner
+        self.vocab_size = inner.vocab_size
         self.padding_side = config.get("padding_side", "right")
         self.truncation_side = config.get("truncation_side", "right")
         for name in ("padding_side", "truncation_side"):
@@ -114,7 +122,7 @@ class PublishedTokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Decodes ids to text, leaving out special tokens and ids beyond the vocabulary."""
-        raise NotImplementedError
+        return self._inner.decode(ids)
 
     def token(self, index: int) -> str:
         """Returns the token of an id as the vocabulary spells it, special or not."""
@@ -217,20 +225,14 @@ class JsonTokenizer(PublishedTokenizer):
         where: Path,
         lower: bool = False,
     ):
-        with library_errors(f"{where}: cannot be read as a tokenizer"):
-            self._tokenizer = tokenizers.Tokenizer.from_str(definition)
-            if lower:
-                usual = self._tokenizer.normalizer
-                steps = [normalizers.Lowercase(), *([] if usual is None else [usual])]
-                self._tokenizer.normalizer = normalizers.Sequence(steps)
-        self._tokenizer.no_padding()
-        self._tokenizer.no_truncation()
-        self.vocab_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())
-        added = self._tokenizer.get_added_tokens_decoder().values()
-        self.special_pattern = any_of(
-            token.content for token in added if token.special and len(token.content) > 1
-        )
-        super().__init__(config, chat_template, self._tokenizer.token_to_id)
+        try:
+            inner = plain.HuggingFace((_lowering(definition) if lower else definition).encode())
+        except ConfigError as error:
+            raise ConfigError(f"{where}: cannot be read as a tokenizer: {error}") from None
+        self._tokenizer = inner.library
+        self._literal = inner.literal
+        self.special_pattern = inner.special_pattern
+        super().__init__(inner, config, chat_template, inner.library.token_to_id)
 
     # Nothing below changes the library's tokenizer, which all threads share.
 
@@ -265,24 +267,12 @@ class JsonTokenizer(PublishedTokenizer):
         return both.ids, both.type_ids
 
     def encode_guarded(self, text: str, guard: str) -> list[int]:
-        with library_errors(FAILS):
-            tokenizer, mark = self._literal
-            marked = self.special_pattern.sub(rf"{mark}\g<0>{mark}", text).replace(guard, "")
-            return tokenizer.encode(marked, add_special_tokens=False).ids
+        return self._inner.encode_spelled(text, guard).ids.tolist()
 
     def _encode(self, text: str, allow_special: bool) -> tokenizers.Encoding:
         with library_errors(FAILS):
-            return (self._tokenizer if allow_special else self._literal[0]).encode(
-                text, add_special_tokens=False
-            )
-
-    @functools.cached_property
-    def _literal(self) -> tuple[tokenizers.Tokenizer, str]:
-        return literal(self._tokenizer)
-
-    def decode(self, ids: Iterable[int]) -> str:
-        known = [int(i) for i in ids if i >= 0]  # the library leaves out ids that are too large
-        return self._tokenizer.decode(known, skip_special_tokens=True)
+            used = self._tokenizer if allow_special else self._literal()
+            return used.encode(text, add_special_tokens=False)
 
     def spelling(self, index: int) -> str:
         return self._tokenizer.id_to_token(index) or ""
@@ -297,11 +287,9 @@ class FramedTokenizer(PublishedTokenizer):
     def __init__(
         self, inner: plain.Tokenizer, config: dict, chat_template: str, spelled: dict[str, int]
     ):
-        self._inner = inner
         self._spelled = spelled
-        self.vocab_size = inner.vocab_size
         self.special_pattern = any_of(spelled)
-        super().__init__(config, chat_template, spelled.get)
+        super().__init__(inner, config, chat_template, spelled.get)
         self.before: tuple[int, ...] = ()
         self.after: tuple[int, ...] = ()
 
@@ -336,9 +324,6 @@ class FramedTokenizer(PublishedTokenizer):
             at = match.end()
         return ids + self._inner.encode(text[at:].replace(guard, ""))
 
-    def decode(self, ids: Iterable[int]) -> str:
-        return self._inner.decode(ids)
-
     def spelling(self, index: int) -> str:
         if index in self._spelled_by_id:
             return self._spelled_by_id[index]
@@ -352,6 +337,14 @@ class FramedTokenizer(PublishedTokenizer):
     @functools.cached_property
     def _pieces(self) -> list[bytes]:
         return self._inner.pieces()
+
+
+def _lowering(definition: str) -> str:
+    """Returns a tokenizer.json that first turns texts into lower case."""
+    tokenizer = plain.HuggingFace(definition.encode()).library
+    usual = [] if tokenizer.normalizer is None else [tokenizer.normalizer]
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *usual])
+    return tokenizer.to_str()
 
 
 def _width(longest: int, pad_to: int | None, multiple: int | None) -> int:

@@ -5,11 +5,12 @@ They are those of the tokenizer's own template.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from flaxformer_lite.objectives.rows import Tokenizer
+if TYPE_CHECKING:  # processes that tokenize do without jax
+    from flaxformer_lite.objectives.rows import Tokenizer
 
 Columns = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # ids, part, start, end
 SPECIAL = -1  # the part that special tokens belong to
@@ -84,7 +85,7 @@ class Frame:
         return Framed(ids, types, part, start, end, lost)
 
 
-def usual(tokenizer: Tokenizer, skeleton: str) -> Frame:
+def usual(tokenizer: "Tokenizer", skeleton: str) -> Frame:
     """Returns the default frame: BERT's for encoders, end-of-text for encoder-decoders."""
     cls = () if tokenizer.cls_id is None or skeleton != "encoder" else (tokenizer.cls_id,)
     last = {"encoder": tokenizer.sep_id, "encoder_decoder": tokenizer.eos_id}.get(skeleton)

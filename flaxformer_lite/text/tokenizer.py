@@ -24,6 +24,7 @@ from flaxformer_lite.text.escape_specials import FAILS, any_of, library_errors, 
 
 LARGEST = 1 << 28  # bytes of a tokenizer's file; the largest published ones have a seventh
 SENTINELS = 100
+NONE = -1  # an id that no token has
 BYTES = 256
 # The spellings of special tokens by their roles: ours, then those of published tokenizers, in the
 # order of looking.
@@ -47,7 +48,7 @@ class Tokenizer:
     file: str  # name of the file that `save` writes
     vocab_size: int  # ids are 0 .. vocab_size - 1
     pad_id: int
-    eos_id: int
+    eos_id: int  # NONE of a published tokenizer that cannot be trained with
     bos_id: int | None
     cls_id: int | None
     sep_id: int | None
@@ -198,23 +199,23 @@ class Bytes(Tokenizer):
 
 
 class HuggingFace(Tokenizer):
-    """A `tokenizer.json`: the byte-level BPE trained here, or a published one."""
+    """A `tokenizer.json`: the byte-level BPE trained here, or a published one.
+
+    Attributes:
+      library: the tokenizer of the `tokenizers` library.
+    """
 
     file = "tokenizer.json"
 
     def __init__(self, definition: bytes):
         super().__init__(definition)
         with library_errors("the library refuses it"):
-            self._tokenizer = tokenizers.Tokenizer.from_str(definition.decode())
-        self._tokenizer.no_padding()
-        self._tokenizer.no_truncation()
-        self.vocab_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())
+            self.library = tokenizers.Tokenizer.from_str(definition.decode())
+        self.library.no_padding()
+        self.library.no_truncation()
+        self.vocab_size = 1 + max(self.library.get_vocab(with_added_tokens=True).values())
         ids = {role: next(self._ids(*names), None) for role, names in KNOWN.items()}
-        if ids["eos"] is None:
-            raise ValueError(
-                f"no end-of-text token; one of {', '.join(KNOWN['eos'])} must be in the vocabulary"
-            )
-        self.eos_id = ids["eos"]
+        self.eos_id = NONE if ids["eos"] is None else ids["eos"]
         self.bos_id = ids["bos"]
         self.cls_id = ids["cls"]
         self.sep_id = ids["sep"]
@@ -224,11 +225,15 @@ class HuggingFace(Tokenizer):
 
     @functools.cached_property
     def _literal(self) -> tuple[tokenizers.Tokenizer, str]:
-        return literal(self._tokenizer)
+        return literal(self.library)
+
+    def literal(self) -> tokenizers.Tokenizer:
+        """Returns the library's tokenizer for texts in which special tokens are text."""
+        return self._literal[0]
 
     @functools.cached_property
     def spelled(self) -> dict[str, int]:
-        added = self._tokenizer.get_added_tokens_decoder().items()
+        added = self.library.get_added_tokens_decoder().items()
         return {token.content: i for i, token in added if token.special and len(token.content) > 1}
 
     def encode_spelled(self, text: str, guard: str) -> special_tokens.Spans:
@@ -244,36 +249,36 @@ class HuggingFace(Tokenizer):
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
         with library_errors(FAILS):
             return [
-                e.ids for e in self._literal[0].encode_batch_fast(texts, add_special_tokens=False)
+                e.ids for e in self.literal().encode_batch_fast(texts, add_special_tokens=False)
             ]
 
     def encode_spans(self, texts: list[str]) -> list[special_tokens.Spans]:
         with library_errors(FAILS):
-            encoded = self._literal[0].encode_batch(texts, add_special_tokens=False)
+            encoded = self.literal().encode_batch(texts, add_special_tokens=False)
         return [_spans(e.ids, e.offsets) for e in encoded]
 
     def frame(self, skeleton: str) -> special_tokens.Frame:
-        pair = self._tokenizer.encode("a", "b")
+        pair = self.library.encode("a", "b")
         if None not in pair.sequence_ids:  # no template, or one that adds nothing
             return super().frame(skeleton)
         return special_tokens.of_template(pair.ids, pair.sequence_ids, pair.type_ids, skeleton)
 
     def decode(self, ids: Iterable[int]) -> str:
         known = [int(i) for i in ids if i >= 0]  # the library leaves out ids that are too large
-        return self._tokenizer.decode(known, skip_special_tokens=True)
+        return self.library.decode(known, skip_special_tokens=True)
 
     def pieces(self) -> list[bytes]:
-        tokens = [self._tokenizer.id_to_token(i) or "" for i in range(self.vocab_size)]
+        tokens = [self.library.id_to_token(i) or "" for i in range(self.vocab_size)]
         special = self.specials() | {
-            i for i, t in self._tokenizer.get_added_tokens_decoder().items() if t.special
+            i for i, t in self.library.get_added_tokens_decoder().items() if t.special
         }
         kinds = {"ByteLevel": token_text.byte_level, "WordPiece": token_text.word_piece}
-        match = re.search("|".join(kinds), str(self._tokenizer.decoder))
+        match = re.search("|".join(kinds), str(self.library.decoder))
         read = kinds[match[0]] if match else token_text.meta_space
         return [b"" if i in special else read(token) for i, token in enumerate(tokens)]
 
     def _ids(self, *names: str) -> Iterator[int]:
-        return (i for i in map(self._tokenizer.token_to_id, names) if i is not None)
+        return (i for i in map(self.library.token_to_id, names) if i is not None)
 
 
 class SentencePiece(Tokenizer):
@@ -358,15 +363,25 @@ def load(path: str | Path, *, given: str | Path | None = None) -> Tokenizer:
         if not any((path / name).is_file() for name in (HuggingFace.file, Bytes.file)):
             made = older_files.make_tokenizer(path)
             if made is not None:
-                return HuggingFace(made.definition.encode())
+                return _with_end(HuggingFace(made.definition.encode()), where)
         path = next((path / name for name in FILES if (path / name).exists()), path / FILES[0])
     kinds = {".json": HuggingFace, ".model": SentencePiece, ".bytes": Bytes}
     if path.suffix not in kinds:
         raise ConfigError(f"{where}: must be a tokenizer.json or a sentencepiece .model.")
     try:
-        return kinds[path.suffix](read_bytes(path, limit=LARGEST))
+        loaded = kinds[path.suffix](read_bytes(path, limit=LARGEST))
     except Exception as error:  # tokenizers raises plain Exception
         raise ConfigError(f"{where}: cannot be read as a tokenizer ({error}).") from error
+    return _with_end(loaded, where)
+
+
+def _with_end(loaded: Tokenizer, where: str) -> Tokenizer:
+    if loaded.eos_id == NONE:
+        raise ConfigError(
+            f"{where}: cannot be read as a tokenizer (no end-of-text token; one of"
+            f" {', '.join(KNOWN['eos'])} must be in the vocabulary)."
+        )
+    return loaded
 
 
 def _spans(ids: list[int], offsets: list[tuple[int, int]]) -> special_tokens.Spans:

@@ -87,7 +87,7 @@ def marked(task, messages, tokenizer, length=48):
     """Returns the tokens of a conversation, those that are learned within brackets."""
     records = records_of(task, [{"messages": messages}], length=length, tokenizer=tokenizer)
     example = task.make_example(records, 0, None)
-    known = tokenizer._tokenizer.id_to_token
+    known = tokenizer.library.id_to_token
     labels = example["targets"]["labels"]
     weights = example["targets"]["weights"]
     first = [known(int(example["inputs"]["input_ids"][0]))]

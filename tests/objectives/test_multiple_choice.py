@@ -24,7 +24,7 @@ SWAG = {
 
 def texts(records, index=0):
     """The two texts of each choice of a row."""
-    words = {i: word for word, i in records.tokenizer._tokenizer.get_vocab().items()}
+    words = {i: word for word, i in records.tokenizer.library.get_vocab().items()}
     rows = [row for row in records.features[index].rows if row is not None]
     return [
         tuple(" ".join(words[i] for i in row.ids[row.part == part]) for part in (0, 1))

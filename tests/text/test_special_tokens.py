@@ -74,7 +74,7 @@ def spans(count, first=100):
 @pytest.mark.parametrize("one", range(7))
 @pytest.mark.parametrize("two", range(7))
 def test_pairs_are_cut_as_the_library_cuts_them(one, two):
-    tokenizer = words(bert())._tokenizer
+    tokenizer = words(bert()).library
     tokenizer.enable_truncation(9, strategy="longest_first")
     due = tokenizer.encode("a " * one, "b " * two)
     first, second = (spans(n)._replace(ids=np.full(n, token)) for n, token in ((one, 4), (two, 5)))
