@@ -3,8 +3,10 @@
     make scoreboard TORCH=/tmp/reference/bin/python
 
 A family has a file in tests/pretrained/families, named after its model_type, with its `draws`: the
-fields of config.json in which each of its tiny models differs from small defaults. For each draw
-and each class that transformers has for the family, in three steps:
+fields of config.json in which each of its tiny models differs from small defaults. For the first
+draw and each class that transformers has for the family, and the other draws of one class (`head`
+of the file, else the language model), in three steps; `only` lists the heads of a family that has
+not all of its model_type's:
 
     python tools/scoreboard.py theirs /tmp/board       # torch: makes files and outputs
     python tools/scoreboard.py ours /tmp/board         # JAX: loads, compares, generates, saves
@@ -103,6 +105,10 @@ def theirs(out: Path, only: str, store: bool) -> None:
         heads: dict[str, str] = {}
         for number, draw in enumerate(family["draws"]):
             for head, name in classes(family.get("model_type", path.stem)).items():
+                if number and head != family.get("head", "lm"):
+                    continue  # heads differ in what stands on top
+                if head not in family.get("only", [head]):
+                    continue
                 folder = out / path.stem / f"{number}_{head}"
                 try:
                     outputs = make(name, path.stem, family, draw, head, folder)

@@ -107,7 +107,7 @@ def heads(
     return weight_map.heads(name, **chosen)
 
 
-def read_heads(fields: Fields, kv_heads: int = 0, head_dim: int = 0) -> ModelFields:
+def read_sizes(fields: Fields, kv_heads: int = 0, head_dim: int = 0) -> ModelFields:
     """Reads the number of key and value heads and their width, with a family's defaults.
 
     0 derives them. An absent norm epsilon is 1e-6, not the preset's value.
@@ -116,8 +116,12 @@ def read_heads(fields: Fields, kv_heads: int = 0, head_dim: int = 0) -> ModelFie
         "num_kv_heads": fields.get("num_key_value_heads", kv_heads),
         "head_dim": fields.get("head_dim", head_dim),
         "norm_eps": fields.get("rms_norm_eps", 1e-6),
-        "position": read_rope(fields),
     }
+
+
+def read_heads(fields: Fields, kv_heads: int = 0, head_dim: int = 0) -> ModelFields:
+    """Reads what `read_sizes` does, and the rotary positions of all layers."""
+    return read_sizes(fields, kv_heads, head_dim) | {"position": read_rope(fields)}
 
 
 def write_heads(cfg: ModelConfig) -> Json:

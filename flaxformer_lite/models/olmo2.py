@@ -10,6 +10,7 @@ from functools import partial
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models import llama, olmo, qwen3
 from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.rope_fields import read_rope
 from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, rows, within
 from flaxformer_lite.nn.positions.rope import Rope
 from flaxformer_lite.types import Json
@@ -39,12 +40,16 @@ LAYER = tuple(row for row in llama.LAYER if "norm" not in row.name) + NORMS + qw
 BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
 
 
-def read(fields: Fields) -> ModelFields:
+def read_sizes(fields: Fields) -> ModelFields:
     biased = ("query", "key", "value", "out") if fields.get("attention_bias", False) else ()
-    return llama.read_heads(fields) | {
+    return llama.read_sizes(fields) | {
         "norm_eps": fields.get("rms_norm_eps", 1e-5),
         "bias_at": biased,
     }
+
+
+def read(fields: Fields) -> ModelFields:
+    return read_sizes(fields) | {"position": read_rope(fields)}
 
 
 def write(cfg: ModelConfig) -> Json:

@@ -10,6 +10,8 @@ _KNOWN = """
     rope_theta sliding_window token_classification_bias
 albert: embedding_size hidden_act inner_group_num intermediate_size layer_norm_eps num_hidden_groups
     num_hidden_layers tie_word_embeddings type_vocab_size vocab_size
+arcee helium llama: attention_bias hidden_act intermediate_size mlp_bias num_hidden_layers
+    num_key_value_heads rms_norm_eps tie_word_embeddings vocab_size
 bart mbart pegasus: activation_function d_model decoder_attention_heads decoder_ffn_dim
     decoder_layers encoder_attention_heads encoder_ffn_dim encoder_layers is_decoder
     num_hidden_layers scale_embedding tie_word_embeddings vocab_size
@@ -17,16 +19,39 @@ bert roberta xlm-roberta: add_cross_attention hidden_act intermediate_size is_de
     num_hidden_layers tie_word_embeddings type_vocab_size vocab_size
 bloom: apply_residual_connection_post_layernorm layer_norm_epsilon n_embed n_head n_layer
     num_hidden_layers tie_word_embeddings vocab_size
+cohere: attention_bias hidden_act intermediate_size layer_norm_eps logit_scale num_hidden_layers
+    num_key_value_heads tie_word_embeddings use_qk_norm vocab_size
+cohere2: attention_bias hidden_act intermediate_size layer_norm_eps layer_types logit_scale
+    num_hidden_layers num_key_value_heads sliding_window_pattern tie_word_embeddings vocab_size
 distilbert: activation dim hidden_dim n_heads n_layers num_hidden_layers sinusoidal_pos_embds
     tie_word_embeddings vocab_size
 electra: add_cross_attention embedding_size hidden_act intermediate_size is_decoder layer_norm_eps
     num_hidden_layers summary_activation summary_proj_to_labels summary_type summary_use_proj
     tie_word_embeddings type_vocab_size vocab_size
+ernie4_5: hidden_act intermediate_size num_hidden_layers num_key_value_heads rms_norm_eps
+    tie_word_embeddings use_bias vocab_size
+exaone4: hidden_act intermediate_size layer_types num_hidden_layers num_key_value_heads rms_norm_eps
+    sliding_window_pattern tie_word_embeddings vocab_size
+falcon: activation alibi bias ffn_hidden_size layer_norm_epsilon multi_query n_embed
+    new_decoder_architecture num_hidden_layers num_kv_heads num_ln_in_parallel_attn parallel_attn
+    tie_word_embeddings vocab_size
 gemma: attention_bias hidden_act intermediate_size num_hidden_layers num_key_value_heads
     rms_norm_eps tie_word_embeddings use_bidirectional_attention vocab_size
 gemma2: attention_bias attn_logit_softcapping final_logit_softcapping hidden_activation
     intermediate_size layer_types num_hidden_layers num_key_value_heads query_pre_attn_scalar
     rms_norm_eps tie_word_embeddings use_bidirectional_attention vocab_size
+gemma3: attention_bias attn_logit_softcapping boi_token_id boi_token_index eoi_token_id
+    eoi_token_index final_logit_softcapping hidden_activation image_token_id image_token_index
+    intermediate_size layer_types mm_tokens_per_image num_hidden_layers num_key_value_heads
+    query_pre_attn_scalar rms_norm_eps text_config tie_word_embeddings token_type_ids
+    use_bidirectional_attention vision_config vocab_size
+gemma3_text: attention_bias attn_logit_softcapping final_logit_softcapping hidden_activation
+    image_token_id intermediate_size layer_types mm_tokens_per_image num_hidden_layers
+    num_key_value_heads query_pre_attn_scalar rms_norm_eps rope_local_base_freq
+    sliding_window_pattern text_config tie_word_embeddings token_type_ids
+    use_bidirectional_attention vision_config vocab_size
+glm glm4 olmo2: attention_bias hidden_act intermediate_size num_hidden_layers num_key_value_heads
+    rms_norm_eps tie_word_embeddings vocab_size
 gpt2: activation_function add_cross_attention layer_norm_epsilon n_embd n_head n_inner n_layer
     n_positions num_hidden_layers scale_attn_by_inverse_layer_idx scale_attn_weights
     summary_activation summary_proj_to_labels summary_type summary_use_proj tie_word_embeddings
@@ -37,8 +62,9 @@ gpt_neox: attention_bias hidden_act intermediate_size is_decoder layer_norm_eps 
     rotary_emb_base rotary_pct tie_word_embeddings use_parallel_residual vocab_size
 gptj: activation_function layer_norm_epsilon n_embd n_head n_inner n_layer n_positions
     num_hidden_layers rotary_dim tie_word_embeddings vocab_size
-llama: attention_bias hidden_act intermediate_size mlp_bias num_hidden_layers num_key_value_heads
-    rms_norm_eps tie_word_embeddings vocab_size
+granite: attention_bias attention_multiplier embedding_multiplier hidden_act intermediate_size
+    logits_scaling mlp_bias num_hidden_layers num_key_value_heads residual_multiplier rms_norm_eps
+    tie_word_embeddings vocab_size
 marian: activation_function d_model decoder_attention_heads decoder_ffn_dim decoder_layers
     decoder_vocab_size encoder_attention_heads encoder_ffn_dim encoder_layers is_decoder
     num_hidden_layers scale_embedding share_encoder_decoder_embeddings tie_word_embeddings
@@ -50,11 +76,13 @@ mt5 umt5: d_ff d_kv d_model dense_act_fn feed_forward_proj is_decoder is_gated_a
     relative_attention_max_distance relative_attention_num_buckets tie_word_embeddings vocab_size
 olmo: attention_bias clip_qkv hidden_act intermediate_size num_hidden_layers num_key_value_heads
     tie_word_embeddings vocab_size
-olmo2: attention_bias hidden_act intermediate_size num_hidden_layers num_key_value_heads
+olmo3: attention_bias hidden_act intermediate_size layer_types num_hidden_layers num_key_value_heads
     rms_norm_eps tie_word_embeddings vocab_size
 opt: _remove_final_layer_norm activation_function do_layer_norm_before enable_bias ffn_dim
     layer_norm_elementwise_affine num_hidden_layers tie_word_embeddings vocab_size
     word_embed_proj_dim
+phi3: hidden_act intermediate_size num_hidden_layers num_key_value_heads
+    original_max_position_embeddings rms_norm_eps tie_word_embeddings vocab_size
 qwen2: hidden_act intermediate_size layer_types max_window_layers num_hidden_layers
     num_key_value_heads rms_norm_eps tie_word_embeddings use_sliding_window vocab_size
 qwen3: attention_bias hidden_act intermediate_size layer_types max_window_layers num_hidden_layers
@@ -62,9 +90,15 @@ qwen3: attention_bias hidden_act intermediate_size layer_types max_window_layers
 roformer: add_cross_attention embedding_size hidden_act intermediate_size is_decoder layer_norm_eps
     num_hidden_layers rotary_value summary_activation summary_proj_to_labels summary_type
     summary_use_proj tie_word_embeddings type_vocab_size vocab_size
+seed_oss: attention_bias attention_out_bias hidden_act intermediate_size mlp_bias num_hidden_layers
+    num_key_value_heads residual_dropout rms_norm_eps tie_word_embeddings vocab_size
 smollm3: attention_bias hidden_act intermediate_size layer_types mlp_bias no_rope_layer_interval
     no_rope_layers num_hidden_layers num_key_value_heads rms_norm_eps tie_word_embeddings
     use_sliding_window vocab_size
+stablelm: hidden_act intermediate_size layer_norm_eps num_hidden_layers num_key_value_heads
+    qk_layernorm tie_word_embeddings use_parallel_residual use_qkv_bias vocab_size
+starcoder2: embedding_dropout hidden_act intermediate_size norm_epsilon num_hidden_layers
+    num_key_value_heads residual_dropout tie_word_embeddings use_bias vocab_size
 t5: d_ff d_kv d_model dense_act_fn feed_forward_proj is_decoder is_gated_act layer_norm_epsilon
     num_decoder_layers num_heads num_hidden_layers num_layers relative_attention_max_distance
     relative_attention_num_buckets scale_decoder_outputs tie_word_embeddings vocab_size

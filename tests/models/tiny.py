@@ -22,6 +22,7 @@ OWN = ("word2vec",)  # its own tests: no layers, so nothing that the contract is
 COMPOSED = {
     path.stem for path in (Path(__file__).parents[1] / "pretrained/families").glob("*.json")
 }
+COMPOSED |= {"gemma3"}  # gemma3_text under another config
 AVAILABLE = [
     pytest.param(name, marks=pytest.mark.nightly if name in COMPOSED else [])
     for name in registry.available("models")

@@ -1,0 +1,44 @@
+"""Arcee's AFM: Llama with a squared ReLU in place of the gate.
+
+Reference: Arcee AI, "AFM-4.5B" (2025); So et al., "Primer" (2021, arXiv:2109.08668), for the
+activation.
+"""
+
+import dataclasses
+from functools import partial
+
+from flaxformer_lite.models import llama
+from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.weight_map import within
+from flaxformer_lite.nn.positions.rope import Rope
+
+BASE = llama.BASE | dict(
+    vocab_size=128005,
+    max_length=65536,
+    mlp="plain",
+    activation="relu_squared",
+    position=Rope(),
+)
+PRESETS = {
+    "tiny": dict(d_model=128, num_heads=4, num_kv_heads=2, mlp_dim=344, decoder_layers=4),
+    "4.5b": dict(d_model=2560, num_heads=20, num_kv_heads=4, mlp_dim=18432, decoder_layers=36),
+}
+config = partial(build, "arcee", BASE, PRESETS, "4.5b")
+Model = llama.Model
+LAYER = tuple(row for row in llama.LAYER if row.ours != "mlp/gate")
+BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
+PUBLISHED = dataclasses.replace(
+    llama.PUBLISHED,
+    model_type="arcee",
+    defaults=dict(
+        vocab_size=32000,
+        num_hidden_layers=32,
+        num_attention_heads=32,
+        max_position_embeddings=4096,
+        rms_norm_eps=1e-5,
+    ),
+    names=lambda cfg: BODY,
+    heads=llama.heads("Arcee"),
+    fixed={},
+    harmless=(),
+)

@@ -1,0 +1,99 @@
+"""Cohere 2, Command R7B and Command A: sliding windows with rotary positions in three of four
+layers, none of both in the fourth.
+
+Reference: Cohere, "Command A: An Enterprise-Ready Large Language Model" (2025), section 2.
+"""
+
+from functools import partial
+
+from flaxformer_lite.config import LayerKind, ModelConfig
+from flaxformer_lite.models import cohere, llama
+from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.weight_map import (
+    Fields,
+    ModelFields,
+    Published,
+    layer_types,
+    read_windows,
+    within,
+)
+from flaxformer_lite.nn.positions.nope import Nope
+from flaxformer_lite.nn.positions.rope import Rope
+from flaxformer_lite.types import Json
+
+WINDOW = 4096
+EVERY = 4
+
+
+def pattern(*windows: int) -> tuple[LayerKind, ...]:
+    """Returns the kinds of layers with these windows; 0 sees everything and has no positions."""
+    return tuple(
+        LayerKind(window=window, position=None if window else Nope()) for window in windows
+    )
+
+
+BASE = cohere.BASE | dict(
+    position=Rope(base=50000.0, layout="interleaved"),
+    pattern=pattern(WINDOW, WINDOW, WINDOW, 0),
+)
+PRESETS = {
+    "tiny": cohere.PRESETS["tiny"] | dict(pattern=pattern(64, 0)),
+    "r7b": dict(
+        d_model=4096,
+        num_heads=32,
+        num_kv_heads=8,
+        mlp_dim=14336,
+        decoder_layers=32,
+        logit_multiplier=0.25,
+    ),
+}
+config = partial(build, "cohere2", BASE, PRESETS, "r7b")
+Model = cohere.Model
+BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", cohere.LAYER)
+
+
+def read(fields: Fields) -> ModelFields:
+    layers = fields.get("num_hidden_layers", 40)
+    every = fields.size("sliding_window_pattern", EVERY)
+    window = fields.nullable("sliding_window", WINDOW)
+    windows = read_windows(fields, layers, lambda i: (i + 1) % every != 0, window)
+    return cohere.read_attention(fields) | {"pattern": pattern(*windows)}
+
+
+def write(cfg: ModelConfig) -> Json:
+    windows = [kind.window for kind in cfg.kinds if kind.window]
+    return cohere.write_attention(cfg) | {
+        "sliding_window": windows[0] if windows else WINDOW,
+        "layer_types": layer_types(cfg),
+    }
+
+
+PUBLISHED = Published(
+    model_type="cohere2",
+    defaults=dict(
+        rope_theta=10000.0,
+        hidden_size=8192,
+        intermediate_size=22528,
+        logit_scale=0.0625,
+        num_hidden_layers=40,
+        num_attention_heads=64,
+    ),
+    prefix="model.",
+    names=lambda cfg: BODY,
+    heads=llama.heads("Cohere2", only=Model.heads),
+    fields=cohere.FIELDS,
+    fixed={"use_qk_norm": False},
+    harmless=(
+        "cache_implementation",
+        "order_of_interleaved_layers",
+        "position_embedding_type",
+        "rotary_pct",
+        "use_embedding_sharing",
+        "use_gated_activation",
+        "use_parallel_block",
+        "use_parallel_embedding",
+    ),
+    read=read,
+    write=write,
+    ignored=llama.BUFFERS,
+)

@@ -1,0 +1,59 @@
+"""ERNIE 4.5: Llama with grouped heads and interleaved rotary pairs; this file has the dense models.
+
+Reference: Baidu-ERNIE-Team, "ERNIE 4.5 Technical Report" (2025), section 2.
+"""
+
+import dataclasses
+from functools import partial
+
+from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.models import cohere, llama
+from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.rope_fields import read_rope
+from flaxformer_lite.models.weight_map import Fields, ModelFields, Published
+from flaxformer_lite.nn.positions.rope import Rope
+from flaxformer_lite.types import Json
+
+ALL = ("query", "key", "value", "out", "mlp")
+BASE = llama.BASE | dict(
+    vocab_size=103424,
+    max_length=131072,
+    position=Rope(base=500000.0, layout="interleaved"),
+    tie_embeddings=True,
+    head_dim=128,
+    pad_token_id=0,
+)
+PRESETS = {
+    "tiny": dict(
+        d_model=128, num_heads=4, num_kv_heads=2, head_dim=32, mlp_dim=344, decoder_layers=4
+    ),
+    "0.3b": dict(d_model=1024, num_heads=16, num_kv_heads=2, mlp_dim=3072, decoder_layers=18),
+}
+config = partial(build, "ernie4_5", BASE, PRESETS, "0.3b")
+Model = cohere.Model
+
+
+def read(fields: Fields) -> ModelFields:
+    return {
+        "num_kv_heads": fields.get("num_key_value_heads", 2),
+        "head_dim": fields.get("head_dim", 128),
+        "position": dataclasses.replace(read_rope(fields), layout="interleaved"),
+        "bias_at": ALL if fields.get("use_bias", False) else (),
+    }
+
+
+def write(cfg: ModelConfig) -> Json:
+    return llama.write_heads(cfg) | {"use_bias": "mlp" in cfg.bias_at}
+
+
+PUBLISHED = Published(
+    model_type="ernie4_5",
+    defaults=dict(rope_theta=500000.0),
+    prefix="model.",
+    names=lambda cfg: llama.BODY,
+    heads=llama.heads("Ernie4_5", only=Model.heads),
+    fields=llama.FIELDS,
+    read=read,
+    write=write,
+    ignored=llama.BUFFERS,
+)

@@ -1,0 +1,98 @@
+"""EXAONE 4: norms after attention and feed-forward, and on each head's queries and keys.
+
+The large model has sliding windows with rotary positions in three of four layers, and no positions
+in the fourth.
+
+Reference: LG AI Research, "EXAONE 4.0: Unified Large Language Models Integrating Non-reasoning and
+Reasoning Modes" (2025), section 2.
+"""
+
+from functools import partial
+
+from flaxformer_lite.config import LayerKind, ModelConfig
+from flaxformer_lite.models import cohere2, llama, olmo2
+from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.weight_map import (
+    Fields,
+    ModelFields,
+    Published,
+    layer_types,
+    read_windows,
+)
+from flaxformer_lite.nn.positions.rope import Rope
+from flaxformer_lite.types import Json
+
+WINDOW = 4096
+BASE = llama.BASE | dict(
+    vocab_size=102400,
+    max_length=131072,
+    norm_at=("branch", "final"),
+    qk_norm="rms",
+    position=Rope(base=1000000.0),
+    pattern=(LayerKind(window=0),),
+)
+PRESETS = {  # table 1
+    "tiny": dict(d_model=128, num_heads=4, num_kv_heads=2, mlp_dim=344, decoder_layers=4),
+    "1.2b": dict(
+        d_model=2048,
+        num_heads=32,
+        num_kv_heads=8,
+        mlp_dim=4096,
+        decoder_layers=30,
+        tie_embeddings=True,
+    ),
+    "32b": dict(
+        d_model=5120,
+        num_heads=40,
+        num_kv_heads=8,
+        mlp_dim=27392,
+        decoder_layers=64,
+        pattern=cohere2.pattern(WINDOW, WINDOW, WINDOW, 0),
+    ),
+}
+config = partial(build, "exaone4", BASE, PRESETS, "1.2b")
+Model = llama.Model
+
+
+def read(fields: Fields) -> ModelFields:
+    """Reads windows: without any, all layers have positions."""
+    layers = fields.get("num_hidden_layers", 32)
+    window = fields.nullable("sliding_window", WINDOW)
+    every = fields.get("sliding_window_pattern", 4)
+    every = every if isinstance(every, int) and window else 1
+    windows = read_windows(fields, layers, lambda i: (i + 1) % max(every, 1) != 0, window)
+    hybrid = window > 0
+    pattern = cohere2.pattern(*windows) if hybrid else (LayerKind(window=0),)
+    return llama.read_heads(fields, kv_heads=32) | {
+        "norm_eps": fields.get("rms_norm_eps", 1e-5),
+        "pattern": pattern,
+    }
+
+
+def write(cfg: ModelConfig) -> Json:
+    windows = [kind.window for kind in cfg.kinds if kind.window]
+    hybrid = any(kind.window or kind.position is not None for kind in cfg.kinds)
+    window = windows[0] if windows else WINDOW
+    return llama.write_heads(cfg) | {
+        "sliding_window": window if hybrid else None,
+        "layer_types": layer_types(cfg),
+    }
+
+
+PUBLISHED = Published(
+    model_type="exaone4",
+    defaults=dict(
+        hidden_size=4096,
+        intermediate_size=16384,
+        num_hidden_layers=32,
+        max_position_embeddings=2048,
+        tie_word_embeddings=False,
+    ),
+    prefix="model.",
+    names=lambda cfg: olmo2.BODY,
+    heads=llama.heads("Exaone4"),
+    fields=llama.FIELDS,
+    read=read,
+    write=write,
+    ignored=llama.BUFFERS,
+)

@@ -1,0 +1,74 @@
+"""GLM: Llama with biases on queries, keys and values, and interleaved pairs on half of each head.
+
+Reference: Team GLM, "ChatGLM: A Family of Large Language Models from GLM-130B to GLM-4 All Tools"
+(2024), section 2.
+"""
+
+import dataclasses
+from functools import partial
+
+from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.models import gemma, llama
+from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.rope_fields import read_rope, write_rope
+from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, rows, within
+from flaxformer_lite.nn.positions.rope import Rope
+from flaxformer_lite.types import Json
+
+BASE = llama.BASE | dict(
+    vocab_size=151552,
+    max_length=131072,
+    norm_eps=1.5625e-7,
+    position=Rope(fraction=0.5, layout="interleaved"),
+    bias_at=("query", "key", "value"),
+    head_dim=128,
+    pad_token_id=151329,
+)
+PRESETS = {
+    "tiny": dict(
+        d_model=128,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=32,
+        mlp_dim=344,
+        decoder_layers=4,
+        pad_token_id=0,
+    ),
+    "9b": dict(d_model=4096, num_heads=32, num_kv_heads=2, mlp_dim=13696, decoder_layers=40),
+}
+config = partial(build, "glm", BASE, PRESETS, "9b")
+Model = gemma.Model
+FUSED = rows(("mlp.gate_up_proj", ("mlp/gate", "mlp/up"), "2OI"))
+LAYER = tuple(row for row in llama.LAYER if row.ours not in ("mlp/gate", "mlp/up")) + FUSED
+BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
+
+
+def read(fields: Fields) -> ModelFields:
+    rope = read_rope(fields, fraction="partial_rotary_factor", default_fraction=0.5)
+    return {
+        "num_kv_heads": fields.get("num_key_value_heads", 2),
+        "head_dim": fields.get("head_dim", 128),
+        "position": dataclasses.replace(rope, layout="interleaved"),
+        "bias_at": ("query", "key", "value") if fields.get("attention_bias", True) else (),
+    }
+
+
+def write(cfg: ModelConfig) -> Json:
+    return {
+        "num_key_value_heads": cfg.kv_heads,
+        "head_dim": cfg.head_width,
+        "attention_bias": "query" in cfg.bias_at,
+        **write_rope(cfg.position, fraction="partial_rotary_factor"),
+    }
+
+
+PUBLISHED = Published(
+    model_type="glm",
+    prefix="model.",
+    names=lambda cfg: BODY,
+    heads=llama.heads("Glm", only=Model.heads),
+    fields=llama.FIELDS,
+    read=read,
+    write=write,
+    ignored=llama.BUFFERS,
+)

@@ -1,0 +1,50 @@
+"""Helium: Llama with interleaved rotary pairs.
+
+Reference: Kyutai, "Helium 1: a modular and multilingual LLM" (2025).
+"""
+
+import dataclasses
+from functools import partial
+
+from flaxformer_lite.models import gemma, llama
+from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.rope_fields import read_rope
+from flaxformer_lite.models.weight_map import Fields, ModelFields, Published
+from flaxformer_lite.nn.positions.rope import Rope
+
+BASE = llama.BASE | dict(
+    vocab_size=48000,
+    max_length=4096,
+    norm_eps=1e-8,
+    position=Rope(base=100000.0, layout="interleaved"),
+    pad_token_id=3,
+)
+PRESETS = {
+    "tiny": dict(d_model=128, num_heads=4, mlp_dim=344, decoder_layers=4),
+    "2b": dict(d_model=2560, num_heads=20, mlp_dim=7040, decoder_layers=24),
+}
+config = partial(build, "helium", BASE, PRESETS, "2b")
+Model = gemma.Model
+
+
+def read(fields: Fields) -> ModelFields:
+    attention = ("query", "key", "value") if fields.get("attention_bias", False) else ()
+    return {
+        "num_kv_heads": fields.get("num_key_value_heads", 20),
+        "head_dim": fields.get("head_dim", 128),
+        "position": dataclasses.replace(read_rope(fields), layout="interleaved"),
+        "bias_at": attention + (("mlp",) if fields.get("mlp_bias", False) else ()),
+    }
+
+
+PUBLISHED = Published(
+    model_type="helium",
+    defaults=dict(rope_theta=100000.0),
+    prefix="model.",
+    names=lambda cfg: llama.BODY,
+    heads=llama.heads("Helium", only=Model.heads),
+    fields=llama.FIELDS,
+    read=read,
+    write=llama.write,
+    ignored=llama.BUFFERS,
+)

@@ -1,0 +1,82 @@
+"""OLMo 3: OLMo 2 with sliding windows in three of four layers.
+
+Positions are scaled to longer text in the layers without a window only.
+
+Reference: OLMo Team, "Olmo 3" (2025), section 3.
+"""
+
+from functools import partial
+
+from flaxformer_lite.config import LayerKind, ModelConfig
+from flaxformer_lite.models import llama, olmo2
+from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.rope_fields import read_rope_of, write_ropes
+from flaxformer_lite.models.weight_map import (
+    Fields,
+    ModelFields,
+    Published,
+    layer_types,
+    read_windows,
+)
+from flaxformer_lite.types import Json
+
+WINDOW = 4096
+BASE = olmo2.BASE | dict(
+    vocab_size=100278,
+    max_length=65536,
+    pattern=(*[LayerKind(window=WINDOW)] * 3, LayerKind(window=0)),
+)
+PRESETS = {
+    "tiny": dict(
+        d_model=128,
+        num_heads=4,
+        mlp_dim=344,
+        decoder_layers=4,
+        pattern=(LayerKind(window=64), LayerKind(window=0)),
+    ),
+    "7b": dict(d_model=4096, num_heads=32, mlp_dim=11008, decoder_layers=32),
+    "32b": dict(d_model=5120, num_heads=40, num_kv_heads=8, mlp_dim=27648, decoder_layers=64),
+}
+config = partial(build, "olmo3", BASE, PRESETS, "7b")
+Model = olmo2.Model
+FULL = "full_attention"
+SLIDING = "sliding_attention"
+
+
+def read(fields: Fields) -> ModelFields:
+    layers = fields.get("num_hidden_layers", 32)
+    window = fields.nullable("sliding_window", WINDOW)
+    windows = read_windows(fields, layers, lambda i: (i + 1) % 4 != 0, window)
+    base = fields.get("rope_theta", 500000.0)
+    full = read_rope_of(fields, FULL, base)
+    local = read_rope_of(fields, SLIDING, base, scaled=False)
+    own = local if local != full else None
+    kinds = [LayerKind(window=width, position=own if width else None) for width in windows]
+    return olmo2.read_sizes(fields) | {"position": full, "pattern": tuple(kinds)}
+
+
+def write(cfg: ModelConfig) -> Json:
+    local = [kind for kind in cfg.kinds if kind.window]
+    position = local[0].position if local else None
+    ropes = {FULL: cfg.position, SLIDING: position or cfg.position}
+    return (
+        olmo2.write(cfg)
+        | write_ropes(ropes)
+        | {
+            "sliding_window": local[0].window if local else WINDOW,
+            "layer_types": layer_types(cfg),
+        }
+    )
+
+
+PUBLISHED = Published(
+    model_type="olmo3",
+    defaults=dict(vocab_size=50304, max_position_embeddings=2048),
+    prefix="model.",
+    names=lambda cfg: olmo2.BODY,
+    heads=llama.heads("Olmo3", only=Model.heads),
+    fields=llama.FIELDS,
+    read=read,
+    write=write,
+    ignored=llama.BUFFERS,
+)

@@ -1,0 +1,60 @@
+"""Seed-OSS: Llama with wide heads and biases on queries, keys and values.
+
+Reference: ByteDance Seed Team, "Seed-OSS Open-Source Models" (2025).
+"""
+
+from functools import partial
+
+from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.models import llama
+from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.weight_map import Fields, ModelFields, Published
+from flaxformer_lite.nn.positions.rope import Rope
+from flaxformer_lite.types import Json
+
+BASE = llama.BASE | dict(
+    vocab_size=155136,
+    max_length=524288,
+    norm_eps=1e-6,
+    position=Rope(base=10000000.0),
+    bias_at=("query", "key", "value"),
+    head_dim=128,
+    pad_token_id=1,
+)
+PRESETS = {
+    "tiny": dict(
+        d_model=128, num_heads=4, num_kv_heads=2, head_dim=48, mlp_dim=344, decoder_layers=4
+    ),
+    "36b": dict(d_model=5120, num_heads=80, num_kv_heads=8, mlp_dim=27648, decoder_layers=64),
+}
+config = partial(build, "seed_oss", BASE, PRESETS, "36b")
+Model = llama.Model
+BIASES = dict(
+    attention_bias=("query", "key", "value"), attention_out_bias=("out",), mlp_bias=("mlp",)
+)
+
+
+def read(fields: Fields) -> ModelFields:
+    on = [slots for name, slots in BIASES.items() if fields.get(name, name == "attention_bias")]
+    return llama.read_heads(fields, kv_heads=8, head_dim=128) | {
+        "bias_at": tuple(slot for slots in on for slot in slots)
+    }
+
+
+def write(cfg: ModelConfig) -> Json:
+    biases = {name: slots[0] in cfg.bias_at for name, slots in BIASES.items()}
+    return llama.write_heads(cfg) | biases
+
+
+PUBLISHED = Published(
+    model_type="seed_oss",
+    defaults=dict(hidden_size=4096),
+    prefix="model.",
+    names=lambda cfg: llama.BODY,
+    heads=llama.heads("SeedOss"),
+    fields=llama.FIELDS,
+    harmless=("residual_dropout",),
+    read=read,
+    write=write,
+    ignored=llama.BUFFERS,
+)

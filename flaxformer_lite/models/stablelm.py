@@ -1,0 +1,65 @@
+"""StableLM: Llama with layer norms and rotary positions on a quarter of each head.
+
+Reference: Bellagente et al., "Stable LM 2 1.6B Technical Report" (2024), section 3.
+"""
+
+from functools import partial
+
+from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.models import cohere, gemma, llama
+from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.rope_fields import read_rope, write_rope
+from flaxformer_lite.models.weight_map import Fields, ModelFields, Published
+from flaxformer_lite.nn.positions.rope import Rope
+from flaxformer_lite.types import Json
+
+BASE = llama.BASE | dict(
+    vocab_size=100352, max_length=4096, norm="layer", position=Rope(fraction=0.25)
+)
+PRESETS = {
+    "tiny": dict(d_model=128, num_heads=4, mlp_dim=344, decoder_layers=4),
+    "2_1.6b": dict(
+        d_model=2048,
+        num_heads=32,
+        mlp_dim=5632,
+        decoder_layers=24,
+        bias_at=("query", "key", "value"),
+    ),
+    "3b": dict(d_model=2560, num_heads=32, mlp_dim=6912, decoder_layers=32, vocab_size=50304),
+}
+config = partial(build, "stablelm", BASE, PRESETS, "3b")
+Model = gemma.Model
+FIELDS = {k: v for k, v in cohere.FIELDS.items() if k != "logit_scale"}
+
+
+def read(fields: Fields) -> ModelFields:
+    shared = fields.get("use_parallel_residual", False)
+    return {
+        "num_kv_heads": fields.get("num_key_value_heads", 32),
+        "position": read_rope(fields, fraction="partial_rotary_factor", default_fraction=0.25),
+        "residual": "parallel_shared" if shared else "sequential",
+        "bias_at": ("query", "key", "value") if fields.get("use_qkv_bias", False) else (),
+    }
+
+
+def write(cfg: ModelConfig) -> Json:
+    return {
+        "num_key_value_heads": cfg.kv_heads,
+        "use_parallel_residual": cfg.residual == "parallel_shared",
+        "use_qkv_bias": "query" in cfg.bias_at,
+        **write_rope(cfg.position, fraction="partial_rotary_factor"),
+    }
+
+
+PUBLISHED = Published(
+    model_type="stablelm",
+    prefix="model.",
+    names=lambda cfg: llama.BODY,
+    heads=llama.heads("StableLm", only=Model.heads),
+    fields=FIELDS,
+    # the 12B model has a tensor per head for its norms
+    fixed={"qk_layernorm": False},
+    read=read,
+    write=write,
+    ignored=llama.BUFFERS,
+)
