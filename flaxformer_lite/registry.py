@@ -34,6 +34,8 @@ BASES = {  # the base class of each folder's plug-ins
     "feed_forwards": "config.parts:FeedForwardConfig",
     "adapters": "config.parts:AdapterConfig",
 }
+# Names in configs of earlier versions -> what they are called now.
+RENAMED = {("mixers", "attentive"): "recurrent_attention"}
 # The attribute that the modules of the other folders must have.
 TAKEN = {"models": "Model", "attentions": "attend", "trackers": "Tracker"}
 # The plug-ins outside the package that a file may name: all (True), none, or those of these names.
@@ -71,6 +73,7 @@ def resolve(folder: str, name: str) -> Any:
     if ":" in name:
         module, attribute = _outside(name)
         return types.SimpleNamespace(**vars(module) | {TAKEN[folder]: attribute})
+    name = RENAMED.get((folder, name), name)
     modules = _modules(folder)
     if name not in modules:
         near = nearest(name, sorted(modules))
@@ -154,6 +157,7 @@ def nearest(name: str, choices: list[str]) -> str:
 
 
 def _inside(folder: str, name: str) -> Any:
+    name = RENAMED.get((folder, name), name)
     module = resolve(folder, name)
     base = _class_name(name)
     for attribute in (f"{base}Config", base):

@@ -143,7 +143,7 @@ def visits(module: Module) -> Iterator[Visit]:
 
 def collectives(module: Module) -> list[Collective]:
     """Lists all exchanges between devices, each once, even if several fusions share its channel."""
-    found = []
+    listed = []
     seen = set()
     beside: dict[tuple[str, str], list[Op]] = collections.defaultdict(list)
     outer: Op | None = None
@@ -171,8 +171,8 @@ def collectives(module: Module) -> list[Collective]:
             size *= len(groups[0]) if groups else 1
         elif kind == "all-reduce" and "all-reduce-scatter" in visit.inside:
             kind = "reduce-scatter"
-        found.append(Collective(kind, size, visit.times, groups, visit.op.source, arrays, carried))
-    return found
+        listed.append(Collective(kind, size, visit.times, groups, visit.op.source, arrays, carried))
+    return listed
 
 
 def mesh_axes(groups: Groups, mesh: Mapping[str, int]) -> tuple[str, ...]:

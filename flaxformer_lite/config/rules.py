@@ -293,14 +293,14 @@ def rules_of(hint: Any) -> list[Any]:
 def marked(cls: type, *marks: Mark) -> tuple[str, ...]:
     """Lists the fields of a record that have one of the marks, those of its own records as
     `data.cache`."""
-    found: list[str] = []
+    names: list[str] = []
     for name, hint in typing.get_type_hints(cls, include_extras=True).items():
         kind = plain(hint)
         if any(mark in rules_of(hint) for mark in marks):
-            found.append(name)
+            names.append(name)
         elif isinstance(kind, type) and issubclass(kind, Record):
-            found += [f"{name}.{inner}" for inner in marked(kind, *marks)]
-    return tuple(found)
+            names += [f"{name}.{inner}" for inner in marked(kind, *marks)]
+    return tuple(names)
 
 
 def names_plugin(hint: Any) -> bool:

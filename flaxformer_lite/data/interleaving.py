@@ -91,8 +91,8 @@ class Interleaving:
         them, those rounded up are their part of W_i rounded up or down, and likewise among those
         whose present row could be given first: both follow from Hall's theorem.
         """
-        due = self._due(row)
-        counts, parts = map(list, zip(*(divmod(amount, UNIT) for amount in due), strict=True))
+        amounts = self._due(row)
+        counts, parts = map(list, zip(*(divmod(amount, UNIT) for amount in amounts), strict=True))
         between = [i for i, part in enumerate(parts) if part]
         deadlines = sorted(between, key=lambda i: (self._reaches(i, (counts[i] + 1) * UNIT), i))
         releases = sorted(between, key=lambda i: (self._reaches(i, counts[i] * UNIT + 1), i))
@@ -102,16 +102,16 @@ class Interleaving:
 
     def _plan(self, stages: Sequence[Stage]) -> list[_Segment]:
         """Lists the segments of constant shares; the last one begins where no row is left."""
-        due = [0] * len(self._limits)
+        amounts = [0] * len(self._limits)
         segments = [_Segment(0, (0,) * len(self._limits), (0,) * len(self._limits))]
         for stage, end in zip(stages, [*(stage.row for stage in stages[1:]), FOREVER], strict=True):
             while segments[-1].row < end:
                 row = segments[-1].row
-                left = [limit * UNIT - d for limit, d in zip(self._limits, due, strict=True)]
+                left = [limit * UNIT - d for limit, d in zip(self._limits, amounts, strict=True)]
                 weights = _drop_small(stage.weights, left)
                 shares = _apportion(UNIT, weights, left)
                 begun = [
-                    -d % UNIT if not share else 0 for d, share in zip(due, shares, strict=True)
+                    -d % UNIT if not share else 0 for d, share in zip(amounts, shares, strict=True)
                 ]
                 length = end - row
                 for share, rest in zip(shares, left, strict=True):
@@ -123,8 +123,8 @@ class Interleaving:
                 if sum(shares) < UNIT:
                     return segments
                 segments[-1] = segments[-1]._replace(shares=tuple(shares))
-                due = [d + share * length for d, share in zip(due, shares, strict=True)]
-                segments.append(_Segment(row + length, tuple(due), (0,) * len(due)))
+                amounts = [d + share * length for d, share in zip(amounts, shares, strict=True)]
+                segments.append(_Segment(row + length, tuple(amounts), (0,) * len(amounts)))
         return segments
 
     def _due(self, row: int) -> list[int]:

@@ -103,13 +103,13 @@ class Packer:
         Returns:
           The packing, or None if the batch fits no shape and is to be computed as it is.
         """
-        own = np.flatnonzero(np.isin(self._rows_of_groups[:, 0], rows))
+        groups = np.flatnonzero(np.isin(self._rows_of_groups[:, 0], rows))
         texts = self._by_group(examples)
         for shape in sorted(self.shapes, key=lambda shape: shape.cost):
             fits = [first_fit(sizes, shape) for sizes in texts]
             placed = [places for places in fits if places is not None]
             if len(placed) == len(texts):
-                return np.stack([self._slots(texts[g], placed[g], shape) for g in own])
+                return np.stack([self._slots(texts[g], placed[g], shape) for g in groups])
         return None
 
     def _by_group(self, examples: np.ndarray) -> list[np.ndarray]:

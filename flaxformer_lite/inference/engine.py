@@ -107,8 +107,10 @@ def _decode(
         model.apply, {"params": params}, method="decode", cache=cache, cache_index=first
     )
     if is_encoder_decoder(model.cfg):
-        own = {"decoder_attention_mask": mask_BS, "decoder_position_ids": positions_BT}
-        x_BTD, cache = decode(tokens_BT, encoded_BSD, attention_mask=rows.source_mask_BS, **own)
+        decoder_inputs = {"decoder_attention_mask": mask_BS, "decoder_position_ids": positions_BT}
+        x_BTD, cache = decode(
+            tokens_BT, encoded_BSD, attention_mask=rows.source_mask_BS, **decoder_inputs
+        )
     else:
         x_BTD, cache = decode(tokens_BT, attention_mask=mask_BS, position_ids=positions_BT)
     projection = model.apply({"params": params}, x_BTD[:, -1:], method="project")

@@ -108,10 +108,10 @@ def writable(model: object, params: Params) -> Any:
     if not floats or len(shape) != 3 or shape[:2] != (1, length):
         given = f"shape {shape}" if shape is not None else f"a {type(logits).__name__}"
         raise ConfigError(f"{name}: returns {given} for ids [1, {length}]; {NEEDED}.")
-    own = OwnModel(model, OwnConfig(name, shape[2], most))
+    wrapped = OwnModel(model, OwnConfig(name, shape[2], most))
     if length > 1 and shape[2] > 1:
-        _check_causal(own, params, length)
-    return own
+        _check_causal(wrapped, params, length)
+    return wrapped
 
 
 def _check_causal(model: OwnModel, params: Params, length: int) -> None:
@@ -128,6 +128,6 @@ def _check_causal(model: OwnModel, params: Params, length: int) -> None:
         )
 
 
-@functools.partial(jax.jit, static_argnames=("own",))
-def _logits(own: OwnModel, params: Params, ids_BT: Array) -> jax.Array:
-    return own.logits(params, ids_BT)
+@functools.partial(jax.jit, static_argnames=("model",))
+def _logits(model: OwnModel, params: Params, ids_BT: Array) -> jax.Array:
+    return model.logits(params, ids_BT)

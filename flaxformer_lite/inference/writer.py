@@ -54,7 +54,7 @@ def writer(
                 f"{max_new_tokens} new tokens: the model's position table ends at"
                 f" {model.cfg.max_length}; ask for fewer."
             )
-        own = _whole(params)
+        replicated = _whole(params)
         written = []
         for start in range(0, len(prompts), BATCH):
             batch = list(prompts[start : start + BATCH])
@@ -62,7 +62,7 @@ def writer(
                 batch + batch[-1:] * (BATCH - len(batch)), room, usual["pad_token_id"]
             )
             options = {**usual, "max_new_tokens": max_new_tokens, **settings}
-            made = generate(model, own, ids, mask, return_scores=True, **options)
+            made = generate(model, replicated, ids, mask, return_scores=True, **options)
             new = made.sequences[:, -int(made.lengths.max()) :]
             stops = np.atleast_1d(settings.get("eos_token_id", ()))
             for row, length in zip(new[: len(batch)], made.lengths, strict=False):

@@ -73,7 +73,7 @@ def read(fields: Fields) -> ModelFields:
     """
     layers = fields.get("num_hidden_layers", 26)
     window = fields.get("sliding_window", 4096)
-    caps = {ours: fields.nullable(name, BASE[ours]) for name, ours in CAPS.items()}
+    caps = {field: fields.nullable(name, BASE[field]) for name, field in CAPS.items()}
     return llama.read_heads(fields, kv_heads=4, head_dim=256) | {
         "windows": read_windows(fields, layers, lambda i: i % 2 == 0, window),
         "attention_scale": fields.size("query_pre_attn_scalar", 256.0) ** -0.5,
@@ -91,7 +91,7 @@ def write(cfg: ModelConfig) -> Json:
             "sliding_window": max(cfg.windows) or 4096,
             "layer_types": layer_types(cfg),
             "query_pre_attn_scalar": query_scalar,
-            **{name: getattr(cfg, ours) or None for name, ours in CAPS.items()},
+            **{name: getattr(cfg, field) or None for name, field in CAPS.items()},
         }
     )
 

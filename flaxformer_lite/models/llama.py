@@ -99,10 +99,10 @@ def heads(
       spans_prefix: the prefix of the body with question answering.
       only: the heads that the family has; empty for all.
     """
-    own: dict[str, Head | tuple] = {
+    tasks: dict[str, Head | tuple] = {
         "question_answering": Head(f"{name}ForQuestionAnswering", bert.SPANS, spans_prefix)
     }
-    spelled = {**gpt2.HEADS, "token_classification": gpt2.SCORE, **own}
+    spelled = {**gpt2.HEADS, "token_classification": gpt2.SCORE, **tasks}
     chosen = {head: rows for head, rows in spelled.items() if head in (only or spelled)}
     return weight_map.heads(name, **chosen)
 

@@ -172,13 +172,13 @@ def read_rope_of(fields: Fields, layer_type: str, base: float, *, scaled: bool =
             f"config.json: rope_parameters.{unknown[0]}: must be those of"
             f" {' or '.join(LAYER_TYPES)}."
         )
-    own = dict(nested.get(layer_type) or {})
+    of_type = dict(nested.get(layer_type) or {})
     old = fields.get("rope_scaling", {})
     if scaled:
-        own |= old
+        of_type |= old
     longest = fields.get("max_position_embeddings", 0)
     shared = {"max_position_embeddings": longest, "rope_theta": base}
-    return read_rope(Fields(shared | {"rope_parameters": own}))
+    return read_rope(Fields(shared | {"rope_parameters": of_type}))
 
 
 def write_ropes(ropes: Mapping[str, Rope]) -> Json:

@@ -13,14 +13,14 @@ from functools import partial
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.recurrent import STACK
 from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel
-from flaxformer_lite.nn.mixers.attentive import AttentiveConfig
 from flaxformer_lite.nn.mixers.gru import GruConfig
 from flaxformer_lite.nn.mixers.lstm import LstmConfig
+from flaxformer_lite.nn.mixers.recurrent_attention import RecurrentAttentionConfig
 
-BASE = dict(vocab_size=30000, mixer=GruConfig(), decoder_mixer=AttentiveConfig(), **STACK)
+BASE = dict(vocab_size=30000, mixer=GruConfig(), decoder_mixer=RecurrentAttentionConfig(), **STACK)
 LUONG = dict(
     mixer=LstmConfig(),
-    decoder_mixer=AttentiveConfig(cell="lstm", score="multiplicative", query="current"),
+    decoder_mixer=RecurrentAttentionConfig(cell="lstm", score="multiplicative", query="current"),
 )
 SIZES = dict(d_model=128, mlp_dim=512, encoder_layers=1, decoder_layers=1)
 PRESETS = {"tiny": SIZES, "tiny_luong": SIZES | LUONG}

@@ -121,7 +121,7 @@ def names(cfg: ModelConfig) -> tuple[Row, ...]:
     """
     ups = (("wi_0", "gate"), ("wi_1", "up")) if cfg.mlp == "gated" else (("wi", "up"),)
     table = "SelfAttention.relative_attention_bias.weight"
-    found = rows(("shared", "token_embed"), ("lm_head.weight", "lm_head/kernel"))
+    listed = rows(("shared", "token_embed"), ("lm_head.weight", "lm_head/kernel"))
     for side, mlp in (("encoder", "layer.1"), ("decoder", "layer.2")):
         layer = rows(
             ("layer.0.layer_norm", "attention_in_norm"),
@@ -133,12 +133,12 @@ def names(cfg: ModelConfig) -> tuple[Row, ...]:
         if side == "decoder":
             layer += rows(("layer.1.layer_norm", "cross_attention_in_norm"))
             layer += within("layer.1.EncDecAttention", "cross_attention", ATTENTION)
-        found += within(f"{side}.block.{{i}}", f"{side}/layer_{{i}}", layer)
-        found += rows(
+        listed += within(f"{side}.block.{{i}}", f"{side}/layer_{{i}}", layer)
+        listed += rows(
             (f"{side}.final_layer_norm", f"{side}/final_norm"),
             (f"{side}.block.0.layer.0.{table}", f"{side}/position/relative"),
         )
-    return found
+    return listed
 
 
 def read_sizes(fields: Fields) -> ModelFields:

@@ -194,9 +194,9 @@ def activation_of(field: str, value: str) -> str:
     Raises:
       ConfigError: we do not have it.
     """
-    for ours, names in ACTIVATION_NAMES.items():
+    for activation, names in ACTIVATION_NAMES.items():
         if value in names:
-            return ours
+            return activation
     known = [name for names in ACTIVATION_NAMES.values() for name in names]
     near = nearest(str(value), known)
     raise ConfigError(

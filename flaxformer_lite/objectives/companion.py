@@ -43,7 +43,7 @@ class Companion:
         shared = {path: leaf for path, leaf in flat.items() if self.is_shared(path)}
         return unflatten_dict(shared | flatten_dict(params[self.name], sep="/"), sep="/")
 
-    def own(self, params: Params) -> Params:
+    def unshared(self, params: Params) -> Params:
         """Returns the parameters of the companion without the shared ones.
 
         Args:

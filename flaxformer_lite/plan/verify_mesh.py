@@ -194,23 +194,27 @@ def _strange(program: Program, module: hlo.Module) -> Iterator[str]:
     parts = cfg.train.accumulate * mesh["data"] * mesh["fsdp"] * mesh["context"]
     tokens = cfg.train.batch_size * cfg.data.length // parts
     weights = _parts_of_weights(program)
-    for found in hlo.collectives(module):
-        axes = hlo.mesh_axes(found.groups, mesh)
-        summed = found.kind in ("all-reduce", "reduce-scatter")
-        if summed or not axes or found.bytes < tokens * cfg.model.d_model * FLOAT32:
+    for collective in hlo.collectives(module):
+        axes = hlo.mesh_axes(collective.groups, mesh)
+        summed = collective.kind in ("all-reduce", "reduce-scatter")
+        if summed or not axes or collective.bytes < tokens * cfg.model.d_model * FLOAT32:
             continue
-        ring = found.kind == "collective-permute" and axes == ("context",)
-        gathered = found.kind == "all-gather" and all(
-            math.prod(array.shape) in weights for array in found.arrays
+        ring = collective.kind == "collective-permute" and axes == ("context",)
+        gathered = collective.kind == "all-gather" and all(
+            math.prod(array.shape) in weights for array in collective.arrays
         )
         # A table split by vocabulary gathers the gradients of all tokens, and keeps those of its
         # own words.
-        table = found.kind == "all-gather" and "data" not in axes and EMBEDDED.search(found.source)
+        table = (
+            collective.kind == "all-gather"
+            and "data" not in axes
+            and EMBEDDED.search(collective.source)
+        )
         if not ring and not gathered and not table:
-            shapes = ", ".join(f"{array.dtype}{list(array.shape)}" for array in found.arrays)
+            shapes = ", ".join(f"{array.dtype}{list(array.shape)}" for array in collective.arrays)
             yield (
-                f"{found.kind} of {shapes} over {', '.join(axes)}, {found.times} times"
-                f" ({found.source})"
+                f"{collective.kind} of {shapes} over {', '.join(axes)}, {collective.times} times"
+                f" ({collective.source})"
             )
 
 

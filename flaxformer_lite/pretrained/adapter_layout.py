@@ -85,14 +85,14 @@ class Spot(NamedTuple):
 def spots(spelled: Published, cfg: ModelConfig, shapes: dict[str, Any]) -> dict[str, Spot]:
     """Maps the module of each kernel, in a model with layers side by side, to its place."""
     kernels = {path: leaf.shape for path, leaf in shapes.items() if path.endswith("/kernel")}
-    found = {}
+    by_module = {}
     for path, place in tensor_names.places(spelled, cfg, kernels).items():
         name = tensor_names.full_name(spelled, cfg, place.name).removesuffix(".weight")
         if path.endswith(("lm_head/kernel", "vocab/kernel")):  # stored with its outputs first
             place = Place(place.name, place.shape[::-1], ((1,), (0,)))
-        ours = path.removesuffix("/kernel")
-        found[ours] = Spot(name, place, input_axes(path), ours)
-    return found
+        module = path.removesuffix("/kernel")
+        by_module[module] = Spot(name, place, input_axes(path), module)
+    return by_module
 
 
 def shortest(chosen: Iterable[str], every: Iterable[str], separator: str) -> list[str]:

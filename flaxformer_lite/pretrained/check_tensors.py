@@ -59,7 +59,9 @@ def check(
 ) -> None:
     """Checks that every parameter but the new ones has a tensor of its shape, and every tensor a
     parameter."""
-    wanted = {place.name: (ours, place) for ours, place in found.items() if ours not in new}
+    wanted = {
+        place.name: (parameter, place) for parameter, place in found.items() if parameter not in new
+    }
     if missing := sorted(set(wanted) - set(tensors) - set(spelled.optional)):
         raise WeightsError(
             f"{path}: no tensor {_first_of(missing)}, which head={cfg.head!r} needs for"
@@ -73,10 +75,10 @@ def check(
     ]
     if wrong:
         shape = tensors[wrong[0]].shape
-        due = wanted[wrong[0]][1].file_shape
+        implied = wanted[wrong[0]][1].file_shape
         raise WeightsError(
             f"{path}: {_first_of(wrong)} has shape {list(shape)}, but config.json implies"
-            f" {list(due)}; one of the two is from another model."
+            f" {list(implied)}; one of the two is from another model."
         )
     integers = [n for n in wanted if n in tensors and tensors[n].array.dtype.kind in "iub"]
     if integers:

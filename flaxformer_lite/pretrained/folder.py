@@ -105,7 +105,7 @@ def _open_shards(folder: Path, index_name: str, open_one) -> dict:
         raise WeightsError(
             f"{path}: must be a JSON object with a weight_map that gives each tensor's file."
         )
-    found = {}
+    files = {}
     for file in sorted(set(weight_map.values())):
         if Path(file).name != file or file in ("", ".", ".."):
             raise WeightsError(
@@ -114,15 +114,15 @@ def _open_shards(folder: Path, index_name: str, open_one) -> dict:
         if not (folder / file).is_file():
             _follow(folder / file)
             raise WeightsError(f"{path}: names {file}, which is missing; fetch that part.")
-        found[file] = open_one(folder / file)
+        files[file] = open_one(folder / file)
     tensors = {}
     for name, file in weight_map.items():
-        if name not in found[file]:
+        if name not in files[file]:
             raise WeightsError(
                 f"{path}: says that {shown(name)} is in {file}, which does not hold it."
             )
-        tensors[name] = found[file][name]
-    for file, inside in found.items():
+        tensors[name] = files[file][name]
+    for file, inside in files.items():
         if extra := sorted(
             set(inside) - {name for name, where in weight_map.items() if where == file}
         ):

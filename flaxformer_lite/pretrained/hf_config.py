@@ -132,9 +132,9 @@ def open_config(
     """Returns the family file of a published config, and the ModelConfig; raises as `family_of` and
     `read_config`."""
     plugin = family_of(published, folder, family)
-    own = {} if family is None else {"family": family}
+    named = {} if family is None else {"family": family}
     return plugin, read_config(
-        plugin, published, head_of(plugin, published, head), **overrides, **own
+        plugin, published, head_of(plugin, published, head), **overrides, **named
     )
 
 
@@ -154,11 +154,11 @@ def read_config(
             "config.json: quantization_config: quantized weights are not supported; fetch the model"
             " in float32, float16 or bfloat16."
         )
-    read = {ours: _same(fields, name, ours) for name, ours in spelled.all_fields.items()}
-    ours = {name: value for name, value in read.items() if value is not None}
+    read = {field: _same(fields, name, field) for name, field in spelled.all_fields.items()}
+    values = {name: value for name, value in read.items() if value is not None}
     _check_fixed(fields, spelled.fixed, spelled.heads[head])
     try:
-        ours |= spelled.read(fields)
+        values |= spelled.read(fields)
     except ConfigError:
         raise
     except (
@@ -169,17 +169,17 @@ def read_config(
     ) as error:  # sizes that nobody computes with
         raise ConfigError(f"config.json: {error}") from None
     if (pad := fields.get("pad_token_id", kind=int)) is not None:
-        ours["pad_token_id"] = pad
-    ours["num_labels"] = len(fields.get("id2label", {})) or fields.size(
-        "num_labels", ours.get("num_labels", 2)
+        values["pad_token_id"] = pad
+    values["num_labels"] = len(fields.get("id2label", {})) or fields.size(
+        "num_labels", values.get("num_labels", 2)
     )
     _check_unread(
         family, {name: value for name, value in published.items() if name not in fields.read}
     )
     # a class that the file asks for
-    fixed = {name: value for name, value in ours.items() if name == "family"}
+    fixed = {name: value for name, value in values.items() if name == "family"}
     try:
-        return family.config(**{**ours, **overrides, **fixed, "head": head})
+        return family.config(**{**values, **overrides, **fixed, "head": head})
     except (ArithmeticError, TypeError, ValueError) as error:
         raise ConfigError(f"config.json: {error}") from None
 

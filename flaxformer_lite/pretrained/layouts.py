@@ -126,8 +126,8 @@ class Place:
     def _rows(self, all_rows: np.ndarray) -> np.ndarray:
         """Chooses the rows of this part among all rows of the joined axis."""
         before = sum(self.sections[: self.part]) // self.repeats
-        own = self.sections[self.part] // self.repeats
-        return all_rows.reshape(self.repeats, -1)[:, before : before + own].reshape(-1)
+        rows = self.sections[self.part] // self.repeats
+        return all_rows.reshape(self.repeats, -1)[:, before : before + rows].reshape(-1)
 
     def _section(self, read: Callable[[Slices], np.ndarray]) -> Callable[[Slices], np.ndarray]:
         """Returns a function that reads slices of this part as if it stood alone."""

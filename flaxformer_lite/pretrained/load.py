@@ -132,18 +132,18 @@ def open_published(
     cfg = check_tensors.untie_where_tables_differ(plugin.PUBLISHED, cfg, tensors)
     model = check_family(cfg)(cfg, source=source or str(folder))
     shapes = parameter_shapes(model)
-    found = tensor_names.places(
+    places = tensor_names.places(
         plugin.PUBLISHED, cfg, {k: v.shape for k, v in side_by_side(cfg, shapes).items()}
     )
     new = {
         one
-        for one, place in found.items()
+        for one, place in places.items()
         if new_head and is_of_head(one) and not _has(tensors, place)
     }
     new |= per_class(model) if others else set()
-    check_tensors.check(plugin.PUBLISHED, cfg, folder, tensors, found, new)
+    check_tensors.check(plugin.PUBLISHED, cfg, folder, tensors, places, new)
     kept = {one: leaf for one, leaf in shapes.items() if one not in new}
-    readers = {one: reader_of(place, tensors) for one, place in found.items()}
+    readers = {one: reader_of(place, tensors) for one, place in places.items()}
     if added:
         cfg = dataclasses.replace(cfg, adapter=added.config(plugin.PUBLISHED, cfg, shapes))
         readers |= added.readers(plugin.PUBLISHED, cfg, shapes)

@@ -121,7 +121,7 @@ class PublishedAdapter:
     # published module -> its tensors by our names of the factors
     factors: dict[str, dict[str, Tensor]]
     shared: dict[str, Tensor]  # VeRA's A and B, by our names
-    own: dict[str, Tensor]  # the base's tensors that it replaces, by their full names
+    replaced: dict[str, Tensor]  # the base's tensors that it replaces, by their full names
 
     def head(self, heads: Iterable[str]) -> str | None:
         """Returns which of the family's heads its task needs, or None if it does not say."""
@@ -137,7 +137,7 @@ class PublishedAdapter:
         place = tensor_names.places(spelled, cfg, {"classifier/dense/kernel": (1, 1)})[
             "classifier/dense/kernel"
         ]
-        return self.own[place.name].shape[0] if place.name in self.own else cfg.num_labels
+        return self.replaced[place.name].shape[0] if place.name in self.replaced else cfg.num_labels
 
     @property
     def method(self) -> type[AdapterConfig]:
@@ -160,24 +160,26 @@ class PublishedAdapter:
         PEFT replaces a token table for the input alone: the logits keep the base's, although they
         are tied, unless `ensure_weight_tying`.
         """
-        own = tensor_names.without_prefix(spelled, self.own)
+        replaced = tensor_names.without_prefix(spelled, self.replaced)
         out = tensor_names.vocab_kernel(spelled, cfg)
-        own = self._without_copies(own, tensors, {out: tensor_names.vocab_table(spelled, cfg)})
+        replaced = self._without_copies(
+            replaced, tensors, {out: tensor_names.vocab_table(spelled, cfg)}
+        )
         if cfg.tie_embeddings and out and not self.fields.get("ensure_weight_tying"):
             table = tensor_names.vocab_table(spelled, cfg)
-            if table in own and table in tensors:
-                own = {out: tensors[table], **own}
+            if table in replaced and table in tensors:
+                replaced = {out: tensors[table], **replaced}
         if self.unties(spelled, cfg) and out not in tensors:
-            own = {out: tensors[tensor_names.vocab_table(spelled, cfg)], **own}
-        return tensors | own
+            replaced = {out: tensors[tensor_names.vocab_table(spelled, cfg)], **replaced}
+        return tensors | replaced
 
     def _without_copies(
-        self, own: dict[str, Tensor], tensors: dict[str, Tensor], tied: dict[str, str]
+        self, replaced: dict[str, Tensor], tensors: dict[str, Tensor], tied: dict[str, str]
     ) -> dict[str, Tensor]:
         """Leaves out the base's matrices that PEFT saves beside their factors, after checking that
         they are the base's."""
         kept = {}
-        for name, tensor in own.items():
+        for name, tensor in replaced.items():
             if BASE_LAYER not in name:
                 kept[name] = tensor
                 continue
@@ -276,13 +278,13 @@ class PublishedAdapter:
         names = {
             one: place.name for one, place in tensor_names.places(spelled, cfg, unstacked).items()
         }
-        own = tensor_names.without_prefix(spelled, self.own)
-        found: dict[str, None] = {}
+        replaced = tensor_names.without_prefix(spelled, self.replaced)
+        saved: dict[str, None] = {}
         for path, leaf in shapes.items():
             for one in layers_of(cfg, path, leaf.shape):
-                if names[one] in own and not one.startswith("classifier/"):
-                    found |= dict.fromkeys((path, one))
-        return [rf"^{re.escape(path)}$" for path in found]
+                if names[one] in replaced and not one.startswith("classifier/"):
+                    saved |= dict.fromkeys((path, one))
+        return [rf"^{re.escape(path)}$" for path in saved]
 
     def readers(
         self, spelled: Published, cfg: ModelConfig, shapes: dict[str, Any]
@@ -346,21 +348,21 @@ class PublishedAdapter:
             return self._checked(factor, spot, place).astype(np.float32)[index]
 
         def read(index: Slices) -> np.ndarray:
-            whole = np.zeros(spot.place(factor, cfg.rank).shape, np.float32)
+            padded = np.zeros(spot.place(factor, cfg.rank).shape, np.float32)
             if spot.module in self.factors:
                 rank = self._rank(spot.module)
                 place = spot.place(factor, rank)
                 part = self._checked(factor, spot, place).astype(np.float32)
                 if factor == A:
-                    whole[..., :rank] = part
+                    padded[..., :rank] = part
                 else:
                     scale = self._scale(spot.module)
-                    whole[:rank] = (
+                    padded[:rank] = (
                         part
                         if math.isclose(scale, cfg.scale, rel_tol=1e-6)
                         else part * (scale / cfg.scale)
                     )
-            return whole[index]
+            return padded[index]
 
         return read if factor in (A, B) else read_vector
 
@@ -381,9 +383,9 @@ class PublishedAdapter:
         rank = self._rank(module)
         alpha = self.fields.get("lora_alpha")
         alpha = 8.0 if alpha is None else float(alpha)  # PEFT's default
-        for pattern, own in (self.fields.get("alpha_pattern") or {}).items():
+        for pattern, its_alpha in (self.fields.get("alpha_pattern") or {}).items():
             if re.match(rf"(.*\.)?({pattern})$", module):
-                alpha = float(own)
+                alpha = float(its_alpha)
                 break
         return alpha / (math.sqrt(rank) if self.fields.get("use_rslora") else rank)
 
@@ -404,7 +406,7 @@ def open_adapter(folder: Path) -> PublishedAdapter:
     fields = read_object(folder / CONFIG, KINDS, error=WeightsError)
     _check(fields)
     factors = collections.defaultdict[str, dict[str, Tensor]](dict)
-    own = {}
+    replaced = {}
     shared = {}
     for full, tensor in open_file(folder / WEIGHTS).items():
         name = full.removeprefix(ROOT)
@@ -421,7 +423,7 @@ def open_adapter(folder: Path) -> PublishedAdapter:
                 " here."
             )
         else:
-            own[name] = tensor
+            replaced[name] = tensor
     method = method_of(fields)
     needed = tuple(name for name in method.factors if name not in method.constant)
     lone = [name for name, parts in factors.items() if not _complete(parts, needed)]
@@ -431,7 +433,7 @@ def open_adapter(folder: Path) -> PublishedAdapter:
             f"{folder}: {shown(lone[0]) if lone else 'it'} lacks {endings}, or has another factor"
             " or shape."
         )
-    return PublishedAdapter(folder, fields, dict(factors), shared, own)
+    return PublishedAdapter(folder, fields, dict(factors), shared, replaced)
 
 
 def method_of(fields: dict[str, Any]) -> type[AdapterConfig]:

@@ -210,7 +210,7 @@ def check_params(flat: dict[str, Any], shapes: dict[str, Any]) -> None:
             )
 
 
-def _travel(like: Path, path: Path, config: dict[str, Any], ours: set[str]) -> dict[str, Any]:
+def _travel(like: Path, path: Path, config: dict[str, Any], written: set[str]) -> dict[str, Any]:
     """Copies companion files; returns the config with fields of the old one that are neither
     numeric nor in `ours`."""
     for name in COMPANIONS:
@@ -219,7 +219,7 @@ def _travel(like: Path, path: Path, config: dict[str, Any], ours: set[str]) -> d
     old = read_config(like)
     labels_fit = len(Fields(old).get("id2label", {})) == len(config["id2label"])
     kept = HARMLESS - DECIDED_HERE - (set() if labels_fit else {"id2label", "label2id"})
-    return config | {key: value for key, value in old.items() if key in kept - ours}
+    return config | {key: value for key, value in old.items() if key in kept - written}
 
 
 def _write(path: Path, tensors: dict[str, Any], shard_bytes: int) -> None:

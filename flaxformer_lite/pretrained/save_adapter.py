@@ -72,13 +72,15 @@ def write_adapter(folder: Path, model: Any, params: dict, *, base: str | None) -
             joined = _scale(parts, adapter) if isinstance(adapter, Ia3Config) else _joined(parts)
             tensors |= {ROOT + module + NAMES[factor]: x for factor, x in joined.items()}
             ranks[module] = len(joined[A]) if A in joined else 0
-    own = {
+    base_params = {
         name: leaf for name, leaf in flat.items() if name.rpartition("/")[2] not in adapter.factors
     }
-    every = published_tensors(family.PUBLISHED, cfg, own)
-    whole = _whole(model, family.PUBLISHED, side_by_side(cfg, shapes))
+    every = published_tensors(family.PUBLISHED, cfg, base_params)
+    saved_whole = _whole(model, family.PUBLISHED, side_by_side(cfg, shapes))
     tensors |= {
-        ROOT + name: np.asarray(tensor) for name, tensor in every.items() if _module(name) in whole
+        ROOT + name: np.asarray(tensor)
+        for name, tensor in every.items()
+        if _module(name) in saved_whole
     }
     every_module = [spot.module for spot in known.values()]
     if isinstance(adapter, Ia3Config):
@@ -96,7 +98,7 @@ def write_adapter(folder: Path, model: Any, params: dict, *, base: str | None) -
         "fan_in_fan_out": any(
             spot.is_transposed for parts in modules.values() for spot, _ in parts
         ),
-        "modules_to_save": sorted(whole) or None,
+        "modules_to_save": sorted(saved_whole) or None,
     }
     (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
     save_file(
@@ -106,12 +108,12 @@ def write_adapter(folder: Path, model: Any, params: dict, *, base: str | None) -
 
 def _by_matrix(cfg: ModelConfig, flat: dict[str, Any]) -> dict[str, Factors]:
     """Maps the module of each adapted matrix, with layers side by side, to its factors."""
-    found = collections.defaultdict[str, Factors](dict)
+    by_matrix = collections.defaultdict[str, Factors](dict)
     for path, (leaf, row) in by_layer(cfg, flat).items():
         module, _, name = path.rpartition("/")
         if name in cfg.adapter.factors:
-            found[module][name] = np.asarray(leaf if row is None else leaf[row])
-    return found
+            by_matrix[module][name] = np.asarray(leaf if row is None else leaf[row])
+    return by_matrix
 
 
 def _joined(parts: Parts) -> Factors:
@@ -133,8 +135,8 @@ def _joined(parts: Parts) -> Factors:
     for a, out in zip(distinct, joined_a, strict=True):
         spot.place(A, rank).write(a, out)
     joined_b = [np.zeros(spot.place(B, rank).file_shape, first[B].dtype) for _ in distinct]
-    for (own, factors), column in zip(parts, columns, strict=True):
-        own.place(B, rank).write(factors[B], joined_b[column])
+    for (part, factors), column in zip(parts, columns, strict=True):
+        part.place(B, rank).write(factors[B], joined_b[column])
     joined = {A: np.concatenate(joined_a), B: np.concatenate(joined_b, axis=1)}
     if MAGNITUDE not in first:
         return joined
@@ -145,8 +147,8 @@ def _joined(parts: Parts) -> Factors:
             " merges the adapter."
         )
     lengths = np.empty(spot.place(MAGNITUDE, 0).file_shape, first[MAGNITUDE].dtype)
-    for own, factors in parts:
-        own.place(MAGNITUDE, 0).write(factors[MAGNITUDE], lengths)
+    for part, factors in parts:
+        part.place(MAGNITUDE, 0).write(factors[MAGNITUDE], lengths)
     return joined | {MAGNITUDE: lengths}
 
 
@@ -161,8 +163,8 @@ def _scale(parts: Parts, adapter: Ia3Config) -> Factors:
             " inputs; use save_pretrained, which merges the adapter."
         )
     joined = np.ones(spot.scale_place(on_inputs=on_inputs).file_shape, first[SCALE].dtype)
-    for own, factors in parts:
-        own.scale_place(on_inputs=on_inputs).write(factors[SCALE], joined)
+    for part, factors in parts:
+        part.scale_place(on_inputs=on_inputs).write(factors[SCALE], joined)
     return {SCALE: joined}
 
 
@@ -281,16 +283,18 @@ def _whole(model: Any, spelled: Published, shapes: dict[str, Any]) -> set[str]:
     that PEFT counts to it."""
     cfg = model.cfg
     heads = (*HEAD_MODULES, *model.head_modules)
-    own = {
+    shapes_of_base = {
         one: leaf.shape
         for one, leaf in shapes.items()
         if one.rpartition("/")[2] not in cfg.adapter.factors
     }
-    names = {one: place.name for one, place in tensor_names.places(spelled, cfg, own).items()}
+    names = {
+        one: place.name for one, place in tensor_names.places(spelled, cfg, shapes_of_base).items()
+    }
     trained = {name for one, name in names.items() if cfg.adapter.trains(one)}
     if any(tensor_names.is_of_head(spelled, cfg, name) for name in trained):
-        ours = [name for one, name in names.items() if one.split("/")[0] in heads]
-        trained |= {name for name in ours if tensor_names.is_of_head(spelled, cfg, name)}
+        of_heads = [name for one, name in names.items() if one.split("/")[0] in heads]
+        trained |= {name for name in of_heads if tensor_names.is_of_head(spelled, cfg, name)}
     return {_module(tensor_names.full_name(spelled, cfg, name)) for name in trained}
 
 

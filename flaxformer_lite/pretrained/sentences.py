@@ -153,7 +153,7 @@ def write_sentence_layers(folder: Path, *, pooling: str, width: int, limit: int)
         {"idx": i, "name": str(i), "path": path, "type": f"{package}.{kind}"}
         for i, (path, kind) in kinds
     ]
-    modes = {theirs: ours == pooling for theirs, ours in MODES.items()}
+    modes = {theirs: mode == pooling for theirs, mode in MODES.items()}
     _write(folder / "modules.json", modules)
     _write(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width, **modes})
     _write(folder / "2_Normalize" / "config.json", {})
@@ -180,7 +180,7 @@ def _modules(folder: Path) -> list[tuple[str, str]]:
             [("1_Pooling", "Pooling"), ("", "Normalize")] if (folder / "1_Pooling").is_dir() else []
         )
     listed = parse_object(b'{"modules": ' + read_bytes(path) + b"}", str(path)).get("modules")
-    found = []
+    modules = []
     for one in listed if isinstance(listed, list) else [None]:
         place, kind = (one.get("path"), one.get("type")) if isinstance(one, dict) else (None, None)
         if not (
@@ -190,8 +190,8 @@ def _modules(folder: Path) -> list[tuple[str, str]]:
                 f"{path}: {brief(one)}: must be a list of objects with type, and path, a folder"
                 " in it."
             )
-        found.append((place, kind.rpartition(".")[2]))
-    return found
+        modules.append((place, kind.rpartition(".")[2]))
+    return modules
 
 
 def _pooling(path: Path) -> tuple[str, bool]:
@@ -229,10 +229,12 @@ def _dense(folder: Path) -> Dense:
     tensors = open_file(folder / "model.safetensors")
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
     out = config.get("out_features")
-    due = {"linear.weight": (out, config.get("in_features")), "linear.bias": (out,)}
-    if "linear.weight" not in shapes or due | shapes != due:
-        raise WeightsError(f"{folder}: has tensors of shapes {brief(shapes)}; due are {due}.")
-    kernel, *bias = (tensors[name].read().astype(np.float32) for name in due if name in tensors)
+    expected = {"linear.weight": (out, config.get("in_features")), "linear.bias": (out,)}
+    if "linear.weight" not in shapes or expected | shapes != expected:
+        raise WeightsError(f"{folder}: has tensors of shapes {brief(shapes)}; due are {expected}.")
+    kernel, *bias = (
+        tensors[name].read().astype(np.float32) for name in expected if name in tensors
+    )
     return Dense(kernel.T, bias[0] if bias else np.zeros(kernel.shape[0], np.float32), activation)
 
 

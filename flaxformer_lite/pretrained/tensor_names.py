@@ -29,7 +29,7 @@ def places(
       ConfigError: a parameter has no published name.
     """
     table = _table(spelled, cfg)
-    found = {}
+    by_path = {}
     for path, shape in shapes.items():
         layer = LAYER.search(path)
         pattern = LAYER.sub("layer_{i}", path)
@@ -50,8 +50,8 @@ def places(
         place = Place(name, shape, groups_of(row.layout, path, len(shape)), part, parts)
         if "+" in row.layout:
             place = _joined(place, row, path, shapes)
-        found[path] = place
-    return found
+        by_path[path] = place
+    return by_path
 
 
 def _joined(place: Place, row: Row, path: str, shapes: Mapping[str, tuple[int, ...]]) -> Place:
@@ -60,8 +60,8 @@ def _joined(place: Place, row: Row, path: str, shapes: Mapping[str, tuple[int, .
     leaf = path.rpartition("/")[2]
     sections = []
     heads = []
-    for ours in row.paths:
-        module = ours if layer is None else ours.replace("layer_{i}", layer[0])
+    for parameter in row.paths:
+        module = parameter if layer is None else parameter.replace("layer_{i}", layer[0])
         one = f"{module}/{leaf}"
         outs = shapes[one][0 if leaf == "bias" else input_axes(one) :]
         sections.append(math.prod(outs))
@@ -133,28 +133,28 @@ def is_of_head(spelled: Published, cfg: ModelConfig, name: str) -> bool:
 def without_prefix(spelled: Published, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Renames tensors as in our tables: without prefix, and without the old spelling of norms."""
     prefixes = {spelled.prefix, *(head.prefix or "" for head in spelled.heads.values())}
-    found = {}
+    stripped = {}
     for name, tensor in tensors.items():
         short = name.removeprefix(
             next((prefix for prefix in prefixes if prefix and name.startswith(prefix)), "")
         )
         short = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", short)
         short = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", short)
-        if short in found:
+        if short in stripped:
             raise WeightsError(
                 f"the file holds {short} twice, with and without {spelled.prefix!r}; remove one."
             )
-        found[short] = tensor
-    return found
+        stripped[short] = tensor
+    return stripped
 
 
 def siblings(
-    spelled: Published, cfg: ModelConfig, names: Iterable[str], ours: Iterable[str]
+    spelled: Published, cfg: ModelConfig, names: Iterable[str], paths: Iterable[str]
 ) -> set[str]:
     """Returns the names in a file that belong to other heads of the family, or to parts that this
     head leaves out."""
     active = {row for row, _, _ in _table(spelled, cfg).values()}
-    made = {path.split("/")[0] for path in ours}
+    made = {path.split("/")[0] for path in paths}
     left_out = (
         {"pooler", "lm_head"} | (set() if "decoder" in made else {"decoder", "decoder_embed"})
     ) - made

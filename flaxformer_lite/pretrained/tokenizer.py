@@ -99,8 +99,8 @@ def _of_json(
 def framed(inner: plain.Tokenizer, skeleton: str, template: str = "") -> PublishedTokenizer:
     """Wraps a tokenizer of our own training runs, to add the tokens that surround a text in
     training."""
-    ours = {plain.KNOWN[role][0]: i for role, i in inner.ids.items()}
-    made = FramedTokenizer(inner, {}, template, inner.spelled | ours)
+    roles = {plain.KNOWN[role][0]: i for role, i in inner.ids.items()}
+    made = FramedTokenizer(inner, {}, template, inner.spelled | roles)
     around = special_tokens.usual(inner, skeleton)
     made.before = around.before
     made.after = around.after

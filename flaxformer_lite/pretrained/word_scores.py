@@ -55,8 +55,8 @@ def score_analogies(vectors: WordVectors, path: Path) -> list[Section]:
 
 
 def _score(vectors: WordVectors, name: str, questions: list[list[str]]) -> Section:
-    found = [[vectors.find(word) for word in words] for words in questions]
-    known_Q4 = np.asarray([row for row in found if None not in row], np.int64).reshape(-1, 4)
+    numbers = [[vectors.find(word) for word in words] for words in questions]
+    known_Q4 = np.asarray([row for row in numbers if None not in row], np.int64).reshape(-1, 4)
     unit_WD = vectors.unit_WD
     spellings = [vectors.spellings[word.casefold()] for word in vectors.words]
     right = 0

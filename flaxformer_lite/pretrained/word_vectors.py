@@ -45,10 +45,10 @@ class WordVectors:
     @functools.cached_property
     def spellings(self) -> dict[str, list[int]]:
         """The numbers of all spellings of a word, by `str.casefold`."""
-        found: dict[str, list[int]] = {}
+        by_folded: dict[str, list[int]] = {}
         for i, word in enumerate(self.words):
-            found.setdefault(word.casefold(), []).append(i)
-        return found
+            by_folded.setdefault(word.casefold(), []).append(i)
+        return by_folded
 
     @functools.cached_property
     def unit_WD(self) -> np.ndarray:
@@ -105,8 +105,8 @@ class WordVectors:
         left_out = {i for word in without for i in self.spellings.get(word.casefold(), ())}
         most = min(k + len(left_out), len(self.words))
         cosines, numbers = nearest(jnp.asarray(self.unit_WD), jnp.asarray(vector_D), most)
-        found = zip(np.asarray(numbers).tolist(), np.asarray(cosines).tolist(), strict=True)
-        return [(self.words[i], cosine) for i, cosine in found if i not in left_out][:k]
+        neighbors = zip(np.asarray(numbers).tolist(), np.asarray(cosines).tolist(), strict=True)
+        return [(self.words[i], cosine) for i, cosine in neighbors if i not in left_out][:k]
 
 
 def token_table(stored: dict, where: str) -> np.ndarray:
@@ -140,14 +140,14 @@ def vectors_of(
     Raises:
       ConfigError: no token is a whole word.
     """
-    found = {word: i for i, piece in enumerate(pieces[: len(table_VD)]) if (word := _word(piece))}
-    if not found:
+    words = {word: i for i, piece in enumerate(pieces[: len(table_VD)]) if (word := _word(piece))}
+    if not words:
         raise ConfigError(
             f"{where}: no token of its vocabulary is a whole word, so there are none to compare."
         )
     encode = functools.partial(tokenizer.encode, special_tokens=False, allow_special=False)
     return WordVectors(
-        tuple(found), np.asarray([*found.values()], np.int32), table_VD, encode, pieces
+        tuple(words), np.asarray([*words.values()], np.int32), table_VD, encode, pieces
     )
 
 

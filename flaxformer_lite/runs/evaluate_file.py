@@ -108,11 +108,11 @@ def open_trained(
     if workdir.is_workdir(path):
         fitted = workdir.read_baseline(path)
         cfg = workdir.read_config(path, allow_plugins=allow_plugins)
-        own = workdir.tokenizer_folder(path)
+        tokenizer_folder = workdir.tokenizer_folder(path)
         # not one trained on the file
-        data = dataclasses.replace(cfg.data, tokenizer=TokenizerConfig(path=str(own)))
+        data = dataclasses.replace(cfg.data, tokenizer=TokenizerConfig(path=str(tokenizer_folder)))
         cfg = dataclasses.replace(cfg, model=model.cfg, data=data)
-        words = tokenizer.load(own)
+        words = tokenizer.load(tokenizer_folder)
         if second := cfg.objective.companion(cfg.model):
             raise ConfigError(
                 f"{path}: {plugin_name(cfg.objective)} is evaluated with its {second.name}, which"

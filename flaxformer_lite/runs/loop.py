@@ -77,7 +77,7 @@ def run(
         lock = stack.enter_context(lock_workdir(place, group))
         mirror = stack.enter_context(mirrored(place, lock, writes=group.first))
         workdir = mirror.folder
-        asked = cfg
+        requested = cfg
         experiment = prepare(cfg)
         cfg = experiment.cfg
         group.agree(
@@ -109,7 +109,7 @@ def run(
             write_inputs(
                 workdir, cfg, experiment.train_data.tokenizer, experiment.train_data.fingerprint
             )
-        report = RunPage(workdir, cfg, asked, about, recorder, clock) if group.first else None
+        report = RunPage(workdir, cfg, requested, about, recorder, clock) if group.first else None
         meter = _meter(experiment, clock, recorder)
         watchers = _guards(experiment, str(place), checkpoints, recorder, terminal, group, record)
         watchers += [
@@ -167,9 +167,13 @@ def _meter(experiment: Experiment, clock: Clock, recorder: Recorder) -> Meter:
     peak = flops.peak(experiment.program.mesh.devices.flat[0])
     earlier = seconds(recorder.history)
     clock.seconds["repeated"] += seconds(recorder.dropped).total()
-    whole = peak and peak * experiment.program.mesh.size
+    peak_of_mesh = peak and peak * experiment.program.mesh.size
     return Meter(
-        experiment.program.tokens_per_step, experiment.program.flops_per_step, whole, clock, earlier
+        experiment.program.tokens_per_step,
+        experiment.program.flops_per_step,
+        peak_of_mesh,
+        clock,
+        earlier,
     )
 
 
@@ -212,11 +216,18 @@ def _watchers(
         watchers.append(Estimate(cfg.train.steps, note))
         watchers.append(Tracking(cfg.train.trackers, note, workdir, resume.plain(cfg), last_step))
     if cfg.train.profile:
-        own = "profile" if group.alone else f"profile/process-{group.index}"
+        profile_folder = "profile" if group.alone else f"profile/process-{group.index}"
         compiled = precompile.BackgroundCompiled, precompile.CompiledByShape
         program = step.as_text if isinstance(step, compiled) else str
         watchers.append(
-            Profile(cfg.train.profiled, workdir / own, program, clock, note, mirror.place / own)
+            Profile(
+                cfg.train.profiled,
+                workdir / profile_folder,
+                program,
+                clock,
+                note,
+                mirror.place / profile_folder,
+            )
         )
     return watchers
 

@@ -233,8 +233,8 @@ class Trainer:
             self._optional("a sample"),
         ):
             if tokens and writes(run.cfg.model):
-                own = run.program.saved_params(params)
-                return sample(run.program.model, own, data, tokens=tokens, seed=run.cfg.seed)
+                saved = run.program.saved_params(params)
+                return sample(run.program.model, saved, data, tokens=tokens, seed=run.cfg.seed)
             written = objective.write(run.writer(params), data.records, examples)
             return show(objective, written, examples, data) if written else []
         return []
@@ -250,11 +250,11 @@ class Trainer:
                 watcher.step_done(step, values, seconds)
             self._done = step
             self._terminal.advance(step)
-            due = (
+            is_due = (
                 step % self._experiment.cfg.train.log_every == 0
                 or step == self._experiment.cfg.train.steps
             )
-            if due and not self._meter.is_empty:
+            if is_due and not self._meter.is_empty:
                 record = self._meter.record(step) | usage.memory()
                 self._record(record)
                 self._terminal.train_record(record)
@@ -278,14 +278,14 @@ class Trainer:
         ):
             params = evaluated_params(state) if step else state.params
             steps = run.program.eval_step, params, run.eval_batches()
-            found = evaluate(run.cfg.objective, *steps, run.eval_data, run.writer(params))
-        values = found.metrics
-        texts = found.texts or self._texts(params, step)
+            evaluation = evaluate(run.cfg.objective, *steps, run.eval_data, run.writer(params))
+        values = evaluation.metrics
+        texts = evaluation.texts or self._texts(params, step)
         record = {"step": step, "split": "eval", **values}
         self._record(record)
         if texts:
             self._recorder.add_sample(step, texts)
-        self._recorder.write_breakdown(step, found.breakdown)
+        self._recorder.write_breakdown(step, evaluation.breakdown)
         self._terminal.eval_record(record)
         self._selection.check(values)
         with self._during("other"):

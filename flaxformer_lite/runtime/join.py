@@ -117,10 +117,11 @@ def _detect(timeout: int) -> tuple[str | None, int | None, int | None, Any]:
             warnings.simplefilter("ignore")
             return private_names.detect_cluster(os.environ.get("JAX_COORDINATOR_ADDRESS"), timeout)
     except Exception as error:  # anything that the cluster's own client raises
-        said = " ".join(str(error).split())[:240]
+        reason = " ".join(str(error).split())[:240]
         raise ProcessError(
-            f"a cluster was detected, but not its processes ({said}); pass --coordinator=HOST:PORT"
-            " --num_processes=N --process_id=I, or --num_processes=1 to train alone."
+            f"a cluster was detected, but not its processes ({reason}); pass"
+            " --coordinator=HOST:PORT --num_processes=N --process_id=I, or --num_processes=1 to"
+            " train alone."
         ) from error
 
 

@@ -94,7 +94,7 @@ class MeshSharding(ActivationSharding):
         def apply(*arguments):
             arrays, tree = jax.tree.flatten(arguments)
             letters = jax.tree.leaves(jax.tree.broadcast(tuple(inputs), arguments))
-            sized = [_sized(x, own) for x, own in zip(arrays, letters, strict=True)]
+            sized = [_sized(x, sizes) for x, sizes in zip(arrays, letters, strict=True)]
             flat = [(entry, size) for axes in sized for entry, size in axes if entry and size > 1]
             split = {entry for entry, _ in flat if set(mesh_names(entry)) <= set(by_hand)}
             split -= {entry for entry, size in flat if size % axis_size(entry, self.mesh)}

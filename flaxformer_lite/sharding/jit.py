@@ -78,6 +78,6 @@ def _pmapped(step: Callable, mesh: Mesh) -> Jitted:
 
 def jit_eval(step: Callable, shardings: HasParams, mesh: Mesh) -> Jitted:
     """Compiles (params, batch) -> sums, over the mesh."""
-    whole = NamedSharding(mesh, P())
+    replicated = NamedSharding(mesh, P())
     rows = NamedSharding(mesh, BATCH)
-    return jax.jit(step, in_shardings=(shardings.params, rows), out_shardings=whole)
+    return jax.jit(step, in_shardings=(shardings.params, rows), out_shardings=replicated)

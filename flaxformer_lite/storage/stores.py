@@ -242,7 +242,7 @@ def _amazon_login() -> dict[str, Any]:
     names["token"] = "aws_session_token"
     profile = _profile("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials", "")
     if names["access_key_id"] in profile:
-        return {ours: profile[theirs] for ours, theirs in names.items() if theirs in profile}
+        return {field: profile[theirs] for field, theirs in names.items() if theirs in profile}
     try:
         from obstore.auth.boto3 import Boto3CredentialProvider
 

@@ -97,7 +97,7 @@ class Tokenizer:
         at = 0
         column = 0
         close = (len(text), len(text))
-        for begin, end in [*(found.span() for found in self.special_pattern.finditer(text)), close]:
+        for begin, end in [*(match.span() for match in self.special_pattern.finditer(text)), close]:
             between = text[at:begin].replace(guard, "")
             token = text[begin:end]
             (spans,) = self.encode_spans([between])

@@ -56,7 +56,7 @@ class Models:
         second_params = module.init(jax.random.fold_in(key, 1), **ids)["params"]
         bound = module.bind({"params": second_params})
         params = self.model.init(key, inputs, bound, method=self.outputs)["params"]
-        unshared = companion.own(second_params)
+        unshared = companion.unshared(second_params)
         if companion.source:
             unshared = jax.tree.map(jnp.zeros_like, unshared)
         return params | {companion.name: unshared}

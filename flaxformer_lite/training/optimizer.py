@@ -75,7 +75,7 @@ def decay_mask(params: optax.Params) -> optax.Params:
 
 
 def build(
-    cfg: OptimizerConfig, steps: int, *, skip_spikes: float = 0.0, join_small: bool = False
+    cfg: OptimizerConfig, steps: int, *, skip_spikes: float = 0.0, concat_small: bool = False
 ) -> optax.GradientTransformation:
     """Builds the update rule p <- p - rate(step) * (direction(clip(g)) + weight_decay * p).
 
@@ -88,7 +88,7 @@ def build(
       steps: number of steps in the whole run, for the schedule.
       skip_spikes: skips updates that are spikes by this many standard deviations (spikes.py); 0:
         none.
-      join_small: see `norm`.
+      concat_small: see `norm`.
 
     Reference: AdamW, Loshchilov and Hutter (2019), algorithm 2; Adafactor, Shazeer and Stern
       (2018), algorithm 4; Lion, Chen et al. (2023), algorithm 2; Muon, Jordan et al. (2024), scaled
@@ -96,7 +96,7 @@ def build(
     """
     clip = optax.identity()
     if cfg.clip_norm:
-        clip = optax.stateless(functools.partial(_clip, cfg.clip_norm, join_small))
+        clip = optax.stateless(functools.partial(_clip, cfg.clip_norm, concat_small))
     decay = optax.identity()
     if cfg.weight_decay:
         decay = optax.add_decayed_weights(cfg.weight_decay, decay_mask)
@@ -163,25 +163,25 @@ def _frozen(cfg: OptimizerConfig, params: optax.Params) -> optax.Params:
     return jax.tree.unflatten(jax.tree.structure(params), frozen)
 
 
-def _clip(most: float, join_small: bool, updates: optax.Updates, _: object) -> optax.Updates:
+def _clip(most: float, concat_small: bool, updates: optax.Updates, _: object) -> optax.Updates:
     """Scales to a global norm of at most `most`.
 
     By one factor, unlike optax, whose quotients of all gradients XLA would keep.
     """
-    factor = jnp.minimum(most / norm(updates, join_small=join_small), 1.0)
+    factor = jnp.minimum(most / norm(updates, concat_small=concat_small), 1.0)
     return jax.tree.map(lambda g: (g * factor).astype(g.dtype), updates)
 
 
-def norm(tree: object, *, join_small: bool = False) -> jax.Array:
+def norm(tree: object, *, concat_small: bool = False) -> jax.Array:
     """Computes the root of the sum of all squares in float32.
 
     Args:
       tree: the arrays.
-      join_small: whether small arrays are joined first (nn/functions/cpu_tuning.py).
+      concat_small: whether small arrays are joined first (nn/functions/cpu_tuning.py).
     """
     leaves = [x.astype(jnp.float32) for x in jax.tree.leaves(tree)]
-    if join_small:
-        leaves = cpu_tuning.join_small(leaves)
+    if concat_small:
+        leaves = cpu_tuning.concat_small(leaves)
     return jnp.sqrt(sum(jnp.sum(jnp.square(x)) for x in leaves))
 
 

@@ -133,8 +133,8 @@ def build(
         lambda x: jax.ShapeDtypeStruct((cfg.train.batch_size, *x.shape), x.dtype), example
     )
     over = None if cfg.mesh.mode == "jit" else sharding.DATA
-    whole = sharding.MeshSharding(mesh, tuned=cfg.train.cpu_tuning)
-    own = whole if over is None else whole.inside_shard()
+    outside = sharding.MeshSharding(mesh, tuned=cfg.train.cpu_tuning)
+    inside = outside if over is None else outside.inside_shard()
     return Program(
         cfg=cfg,
         model=both.model,
@@ -146,9 +146,9 @@ def build(
         batch=batch,
         create=created,
         train_step=sharding.jit_step(
-            train_step(cfg, models(sharding=own), own, over), shardings, mesh, cfg.mesh.mode
+            train_step(cfg, models(sharding=inside), inside, over), shardings, mesh, cfg.mesh.mode
         ),
-        eval_step=sharding.jit_eval(eval_step(cfg, models(sharding=whole)), shardings, mesh),
+        eval_step=sharding.jit_eval(eval_step(cfg, models(sharding=outside)), shardings, mesh),
         tokens_per_step=tokens(batch),
         companion=companion,
     )
@@ -165,14 +165,14 @@ def tokens(batch: Batch) -> int:
 def executed_flops(program: Program) -> int:
     """Counts the FLOPs that a step runs, including recomputation and the optimizer."""
     cfg = program.cfg
-    whole = dataclasses.replace(
+    logical = dataclasses.replace(
         cfg, mesh=MeshConfig(), train=dataclasses.replace(cfg.train, accumulate=1)
     )
     shapes = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (program.target, program.batch)
     )
     leaves, tree = jax.tree.flatten(shapes)
-    return _executed_flops(whole, program.companion, tuple(leaves), tree)
+    return _executed_flops(logical, program.companion, tuple(leaves), tree)
 
 
 @functools.lru_cache(maxsize=64)
@@ -237,10 +237,10 @@ def _check_example(example: object, mesh: Mesh) -> None:
     for name, field in zip(EXAMPLE_IDS, ("length", "target_length"), strict=True):
         length = example["inputs"][name].shape[-1] if name in example["inputs"] else 0
         if length % parts:
-            whole = -(-length // parts) * parts
+            padded = -(-length // parts) * parts
             raise ConfigError(
                 f"mesh.context={parts}: {name} has {length} positions, which is not a multiple; try"
-                f" data.{field}={whole}."
+                f" data.{field}={padded}."
             )
 
 
@@ -262,7 +262,7 @@ def train_step(
     return step.train_step(
         _outputs(cfg, both),
         cfg.objective,
-        update_rule(cfg, join_small=placed.is_single_cpu),
+        update_rule(cfg, concat_small=placed.is_single_cpu),
         optimizer.schedule(cfg.optimizer, cfg.train.steps),
         dropout_key=(
             dropout_key if cfg.model.dropout or getattr(cfg.model.adapter, "dropout", 0) else None
@@ -270,7 +270,7 @@ def train_step(
         accumulate=cfg.train.accumulate,
         chunks=cfg.train.loss_chunks,
         over=over,
-        join_small=placed.is_single_cpu,
+        concat_small=placed.is_single_cpu,
     )
 
 

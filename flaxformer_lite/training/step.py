@@ -33,7 +33,7 @@ def train_step(
     accumulate: int,
     chunks: int,
     over: str | None = None,
-    join_small: bool = False,
+    concat_small: bool = False,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]]]:
     """Builds the training step.
 
@@ -51,7 +51,7 @@ def train_step(
       chunks: chunks of a microbatch; the logits of one exist at a time.
       over: name of a mapped axis (shard_map, pmap) over which the batch is split, with independent
         dropout; None if the step sees the whole batch, as under jit.
-      join_small: for the norms; see `optimizer.norm`.
+      concat_small: for the norms; see `optimizer.norm`.
 
     Returns:
       A function of (state, batch); metrics are float32 scalars on the device: loss, the objective's
@@ -80,7 +80,7 @@ def train_step(
         if before is not None:
             watched = {
                 "loss": objective.metrics(sums)["loss"],
-                "grad_norm": norm(grads, join_small=join_small),
+                "grad_norm": norm(grads, concat_small=concat_small),
             }
         updates, opt_state = tx.update(grads, state.opt_state, state.params, **watched)
         # A bfloat16 weight and its float32 update are added in float32.
@@ -88,8 +88,8 @@ def train_step(
             params = optax.apply_updates(state.params, updates)
         metrics = {
             **objective.metrics(sums),
-            "grad_norm": norm(grads, join_small=join_small),
-            "param_norm": norm(params, join_small=join_small),
+            "grad_norm": norm(grads, concat_small=concat_small),
+            "param_norm": norm(params, concat_small=concat_small),
             "learning_rate": rate(state.step if before is None else state.step - before),
         }
         after = spikes.skip_count(opt_state)

@@ -82,7 +82,7 @@ def test_of_conversations_only_the_last_answer_counts():
     a, b = (tables.records(task, [row], length=160).features[0] for row in (whole, split))
     jax.tree.map(np.testing.assert_array_equal, a, b)
     assert [int(side.answers.sum()) for side in a] == [4, 3]
-    assert task.told(tables.records(task, [split], length=160), 0) == ("c", "yes")
+    assert task.prompt_and_reference(tables.records(task, [split], length=160), 0) == ("c", "yes")
 
 
 def opened(tmp_path, rows, **how):

@@ -118,7 +118,8 @@ def test_prompts_are_those_of_generate(words):
     turns = [user("why <|im_end|> a"), answer("because"), user("what")]
     records = records_of(task, [{"messages": turns}], length=48, tokenizer=words)
     assert task.prompt(records, 0).tolist() == chat.encode(framed(words, "decoder", CHATML), turns)
-    assert task.told(records, 0) == ("what", None) and task.limits(records)["eos_token_id"] == (
+    assert task.prompt_and_reference(records, 0) == ("what", None)
+    assert task.limits(records)["eos_token_id"] == (
         1,
         3,
     )

@@ -163,9 +163,9 @@ def opened(tmp_path, rows, columns=""):
 
 def test_a_translation_of_datasets_in_either_direction(tmp_path):
     rows = [{"translation": {"en": "one", "fr": "un"}}] * 2
-    assert TextToText().told(opened(tmp_path, rows), 0) == ("one", "un")
+    assert TextToText().prompt_and_reference(opened(tmp_path, rows), 0) == ("one", "un")
     turned = "source=translation.fr,target=translation.en"
-    assert TextToText().told(opened(tmp_path, rows, turned), 0) == ("un", "one")
+    assert TextToText().prompt_and_reference(opened(tmp_path, rows, turned), 0) == ("un", "one")
 
 
 @pytest.mark.parametrize(

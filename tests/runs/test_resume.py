@@ -3,8 +3,10 @@ import json
 
 import pytest
 
-from flaxformer_lite.config import ConfigError, MeshConfig
+from flaxformer_lite.config import ConfigError, ExperimentConfig, MeshConfig, from_config_dict
+from flaxformer_lite.objectives.text.span_corruption import SpanCorruption
 from flaxformer_lite.runs.start import resume
+from tests.models import tiny
 from tests.training import tiny_runs
 
 
@@ -25,6 +27,15 @@ def with_optimizer(cfg, **fields):
 def test_the_same_config_continues(cfg):
     resume.check(stored(cfg), cfg, "abc")
     assert resume.notices(stored(cfg), cfg) == []
+
+
+def test_a_run_whose_mixer_had_another_name_continues(cfg):
+    model = tiny.small("seq2seq_recurrent")
+    cfg = dataclasses.replace(cfg, model=model, objective=SpanCorruption())
+    then = stored(cfg)
+    then["config"]["model"]["decoder_mixer"]["name"] = "attentive"
+    assert from_config_dict(ExperimentConfig, then["config"]) == cfg
+    resume.check(then, cfg, "abc")
 
 
 def test_what_only_steers_output_and_layout_may_change(cfg):

@@ -77,7 +77,7 @@ def read_states(
     model: nn.Module,
     params: Params,
     inputs: Any,
-    found: dict[str, jax.Array],
+    values: dict[str, jax.Array],
     top_k: int,
     vocab_size: int | None = None,
 ) -> Lens:
@@ -85,7 +85,7 @@ def read_states(
     names = hidden_names(model, running_stacks(model)[-1])
     *_, last = names.values()
     read = [
-        _read(model, last, top_k, vocab_size, params, inputs, found[name])
+        _read(model, last, top_k, vocab_size, params, inputs, values[name])
         for name in names.values()
     ]
     return Lens(tuple(names), *map(jnp.stack, zip(*read, strict=True)))

@@ -49,16 +49,16 @@ def _tables(model: nn.Module, params: Params, side: str, length: int) -> Iterato
     positions_1T = jnp.arange(count, dtype=jnp.int32)[None]
     numbers = [str(i) for i in range(count)]
     if "embed" in hooks(cfg.position):
-        own = params.get(
+        learned = params.get(
             f"{side}_embed" if model.skeleton == "encoder_decoder" else "embed", {}
         ).get("position", {})
         width = model.inner_width if model.skeleton == "decoder" else cfg.embedding_width
         added_TD = np.asarray(
-            cfg.position.embed(own, jnp.zeros((1, count, width), jnp.float32), positions_1T)
+            cfg.position.embed(learned, jnp.zeros((1, count, width), jnp.float32), positions_1T)
         )[0]
         name = f"{side}: {type(cfg.position).__name__}"
         columns = [str(i) for i in range(width)]
-        if own:
+        if learned:
             units_TD = added_TD / np.maximum(
                 np.linalg.norm(added_TD, axis=-1, keepdims=True), 1e-12
             )

@@ -111,19 +111,19 @@ def look_inside(
     weights = [name for name in names_of(model, inputs) if name.endswith("/weights")]
     hidden = {side: hidden_names(model, side) for side in running}
     names = (*weights, *(name for states in hidden.values() for name in states.values()))
-    output, found = jax.jit(lambda params, inputs: capture(model, params, inputs, names))(
+    output, values = jax.jit(lambda params, inputs: capture(model, params, inputs, names))(
         params, inputs
     )
     norms = {
-        side: _norms(side, {at: found[name] for at, name in states.items()})
+        side: _norms(side, {at: values[name] for at, name in states.items()})
         for side, states in hidden.items()
     }
     attentions = _attentions(
-        model, {name: found[name] for name in weights}, inputs.get("prefix_mask")
+        model, {name: values[name] for name in weights}, inputs.get("prefix_mask")
     )
     lens = losses = None
     if head in model.vocab_heads:
-        lens = read_states(model, params, inputs, found, top_k, vocab_size)
+        lens = read_states(model, params, inputs, values, top_k, vocab_size)
         last_T = sequences[running[-1]]
         if head not in OWN:
             losses = next_token_losses(output, last_T, goals_T)

@@ -87,8 +87,8 @@ def layer(cfg: ModelConfig, kind: LayerKind, *, cross: bool = False) -> LayerCon
 def stack(cfg: ModelConfig, side: str) -> StackConfig:
     """Builds the record of the `encoder` or the `decoder`."""
     cross = side == "decoder" and bool(cfg.encoder_layers)
-    own = cfg.of_decoder if side == "decoder" else cfg
-    pattern = tuple(layer(own, kind, cross=cross) for kind in cfg.kinds)
+    sizes = cfg.of_decoder if side == "decoder" else cfg
+    pattern = tuple(layer(sizes, kind, cross=cross) for kind in cfg.kinds)
     unread = set(hooks(cfg.position)) - {"embed"}
     if unread and all(isinstance(kind.mixer, RecurrentConfig) for kind in pattern):
         raise ConfigError(

@@ -27,7 +27,7 @@ class Slots:
     first: bool = True  # whether the cache is known to be empty
     faults: tuple[jax.Array, ...] = ()  # traced booleans; if one is True the output is NaN
 
-    def own(self, x_BS: OrNone) -> OrNone:
+    def of_call(self, x_BS: OrNone) -> OrNone:
         """Slices an array over slots (or None) to the tokens of this call, [B, T]."""
         if x_BS is None or self.first or self.index is None:
             return x_BS

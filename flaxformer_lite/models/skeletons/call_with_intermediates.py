@@ -54,7 +54,7 @@ def _fields(output: Output, values: dict[str, jax.Array]) -> dict[str, tuple]:
 
     The last hidden state is the model's.
     """
-    found: dict[str, list[tuple[int, jax.Array]]] = defaultdict(list)
+    by_field: dict[str, list[tuple[int, jax.Array]]] = defaultdict(list)
     both = output.encoder_last_hidden_state is not None
     for name, value in values.items():
         side = ""
@@ -66,10 +66,10 @@ def _fields(output: Output, values: dict[str, jax.Array]) -> dict[str, tuple]:
             side = state[1] or state[2]
             layer = state[3] or "-1"
         field = "attentions" if weights else "hidden_states"
-        found["cross_attentions" if cross else f"{side}_{field}" if both else field].append(
+        by_field["cross_attentions" if cross else f"{side}_{field}" if both else field].append(
             (int(layer), value)
         )
-    in_order = {field: sorted(rows, key=lambda row: row[0]) for field, rows in found.items()}
+    in_order = {field: sorted(rows, key=lambda row: row[0]) for field, rows in by_field.items()}
     fields: dict[str, tuple] = {
         field: tuple(value for _, value in rows) for field, rows in in_order.items()
     }

@@ -164,7 +164,7 @@ class EncoderDecoderModel(Hinted):
             mask=visibility(
                 decoder_attention_mask, decoder_segment_ids, None, structure=masks.causal()
             ),
-            cross_mask=visibility(attention_mask, slots.own(decoder_segment_ids), segment_ids),
+            cross_mask=visibility(attention_mask, slots.of_call(decoder_segment_ids), segment_ids),
             encoder_output_BSD=encoder_output,
             structured=True,
         )

@@ -127,9 +127,9 @@ def position_ids_of(
             check_range(name, positions_BT, span.start, span.stop)
         return jnp.asarray(positions_BT).astype(jnp.int32)
     if segment_ids_BS is not None:
-        return slots.own(positions_in_segments(segment_ids_BS))
+        return slots.of_call(positions_in_segments(segment_ids_BS))
     if skip_padding and attention_mask_BS is not None:
-        return slots.own(positions_from_mask(attention_mask_BS))
+        return slots.of_call(positions_from_mask(attention_mask_BS))
     return slots.columns()
 
 

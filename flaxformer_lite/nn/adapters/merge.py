@@ -59,13 +59,13 @@ def merge_adapter(model: Module, params: dict) -> tuple[Module, dict]:
 def begun_factors(adapter: AdapterConfig, params: dict) -> dict[tuple[str, ...], jax.Array]:
     """Returns the factors, by path, that a new adapter starts from the kernels in these parameters,
     which are flat."""
-    found = {}
+    factors_by_path = {}
     for module in [path[:-1] for path in params if path[-1] == adapter.factors[0]]:
         begun = jax.vmap(adapter.begun) if STACKED in "/".join(module) else adapter.begun
         factors = tuple(params[*module, name] for name in adapter.factors)
         for name, factor in begun(params[*module, "kernel"], factors).items():
-            found[*module, name] = factor
-    return found
+            factors_by_path[*module, name] = factor
+    return factors_by_path
 
 
 def _array(leaf: Array) -> jax.Array:

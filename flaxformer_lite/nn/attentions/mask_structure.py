@@ -75,9 +75,9 @@ def _both(a: Structure, b: Structure) -> Structure | None:
         if a.keep_BS is None
         else a.keep_BS & b.keep_BS
     )
-    own = a if a.q_segments_BT is not None else b
+    segmented = a if a.q_segments_BT is not None else b
     left, right = (
         min((n for n in pair if n is not None), default=None)
         for pair in zip(a[:2], b[:2], strict=True)
     )
-    return Structure(left, right, own.q_segments_BT, own.k_segments_BS, keep)
+    return Structure(left, right, segmented.q_segments_BT, segmented.k_segments_BS, keep)

@@ -178,7 +178,7 @@ def schedule_after_sum(total_VD: jax.Array, x: jax.Array) -> jax.Array:
     return schedule_after([jax.lax.dynamic_index_in_dim(total_VD, row)], x)
 
 
-def join_small(leaves: list[jax.Array]) -> list[jax.Array]:
+def concat_small(leaves: list[jax.Array]) -> list[jax.Array]:
     """Concatenates the small arrays into one.
 
     XLA:CPU compiles three kernels for each array in a sum of squares.

@@ -426,13 +426,15 @@ def materialize_mask_and_bias(
 
     Only if dense attention would otherwise do so in each layer.
     """
-    whole = [registry.resolve("attentions", name).attend for name in ("dense", "chunked_causal")]
+    full_attentions = [
+        registry.resolve("attentions", name).attend for name in ("dense", "chunked_causal")
+    ]
     length = x_BTD.shape[1]
     if context.index is not None or not isinstance(length, int):
         return context
     if (
         select_implementation(execution.attention, length, length, sharding_of(execution))
-        not in whole
+        not in full_attentions
     ):
         return context
     index_T = arange(x_BTD)

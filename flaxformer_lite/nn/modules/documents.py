@@ -40,19 +40,19 @@ def with_documents(context: Context, x_BTD: jax.Array, *, causal: bool) -> Conte
     else:
         check_slots(context.mask, length)
 
-    def own(x_BS: jax.Array) -> jax.Array:
+    def of_call(x_BS: jax.Array) -> jax.Array:
         x_BS = jnp.broadcast_to(x_BS, (batch, x_BS.shape[1]))
         if context.index is None or context.first:
             return x_BS[:, :length]
         return jax.lax.dynamic_slice_in_dim(x_BS, context.index, length, axis=1)
 
     ids_BS = structure.q_segments_BT
-    keep_BT = None if structure.keep_BS is None else own(structure.keep_BS)
+    keep_BT = None if structure.keep_BS is None else of_call(structure.keep_BS)
     if ids_BS is None:
         return context.replace(keep_BT=keep_BT)
-    real_BT = own(ids_BS) != 0
+    real_BT = of_call(ids_BS) != 0
     before_BS = jnp.pad(ids_BS, ((0, 0), (1, 0)))[:, :-1]
-    starts_BT = own(ids_BS != before_BS) & real_BT
+    starts_BT = of_call(ids_BS != before_BS) & real_BT
     return context.replace(
         starts_BT=starts_BT, keep_BT=real_BT if keep_BT is None else keep_BT & real_BT
     )

@@ -127,7 +127,9 @@ class Taps:
                 and below[0].startswith("layer_")
             ):
                 which = int(below[0].removeprefix("layer_"))
-                depth = [i for i, own in enumerate(above.module.cfg.share) if own == which][call]
+                depth = [i for i, shared in enumerate(above.module.cfg.share) if shared == which][
+                    call
+                ]
                 name = (*above.name, f"layer_{depth}")
         if isinstance(module, Group) and module.has_variable(ROWS, "row"):
             row = module.get_variable(ROWS, "row")
@@ -245,7 +247,9 @@ def apply(
         name = path[-1].key
         names = _expanded(name)
         values |= (
-            {name: value} if names == [name] else {own: value[row] for row, own in enumerate(names)}
+            {name: value}
+            if names == [name]
+            else {each: value[row] for row, each in enumerate(names)}
         )
     return (
         out,

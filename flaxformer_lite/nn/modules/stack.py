@@ -40,8 +40,8 @@ class Group(nn.Module):
         kept = []
         for i, (layer, context) in enumerate(zip(self.cfg.pattern, contexts, strict=True)):
             block = Block(layer, self.execution, self.causal, name=f"block_{i}")
-            x_BTD, own = _run(block, x_BTD, context, None if cache is None else cache[i])
-            kept.append(own)
+            x_BTD, layer_cache = _run(block, x_BTD, context, None if cache is None else cache[i])
+            kept.append(layer_cache)
         return x_BTD, None if cache is None else kept
 
 
@@ -142,10 +142,10 @@ class Stack(nn.Module):
         made: dict[MixerConfig | None, Context] = {None: context.replace(prepared=True)}
         for layer in self.cfg.pattern:
             if layer.mixer is not None and layer.mixer not in made:
-                whole = layer.mixer.prepare(
+                prepared = layer.mixer.prepare(
                     context, x_BTD, self.execution, causal=self.causal, tables=tables
                 )
-                made[layer.mixer] = whole.replace(prepared=True)
+                made[layer.mixer] = prepared.replace(prepared=True)
         return tuple(made[layer.mixer] for layer in self.cfg.pattern)
 
     def _loop(
@@ -166,10 +166,10 @@ class Stack(nn.Module):
                 blocks[which] = make(
                     cfg.pattern[cfg.kind(i)], run, self.causal, name=f"layer_{which}"
                 )
-            x_BTD, own = _run(
+            x_BTD, layer_cache = _run(
                 blocks[which], x_BTD, contexts[cfg.kind(i)], None if cache is None else cache[i]
             )
-            kept.append(own)
+            kept.append(layer_cache)
         return x_BTD, None if cache is None else kept
 
     def _scan(

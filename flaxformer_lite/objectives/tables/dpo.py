@@ -165,7 +165,7 @@ class Dpo(ChatTask):
     ) -> int:
         return rows * -(-batch["inputs"]["labels"].shape[1] // chunks) * model.vocab_size
 
-    def told(self, records: TableRecords, example: int) -> tuple[str, str | None]:
+    def prompt_and_reference(self, records: TableRecords, example: int) -> tuple[str, str | None]:
         number = records.features[example][0].row
         return asked_and_answered(_messages(records.rows[number], "chosen", number))
 

@@ -70,7 +70,7 @@ class Instruction(ChatTask):
         example["targets"]["weights"] *= answers[1:]
         return example
 
-    def told(self, records: TableRecords, example: int) -> tuple[str, str | None]:
+    def prompt_and_reference(self, records: TableRecords, example: int) -> tuple[str, str | None]:
         number = records.features[example][0].row
         return asked_and_answered(_messages(records.rows[number], number))
 

@@ -87,7 +87,7 @@ class TextToText(WritingTask):
     def prompt(self, records: TableRecords, example: int) -> np.ndarray:
         return records.features[example][0].source
 
-    def told(self, records: TableRecords, example: int) -> tuple[str, str | None]:
+    def prompt_and_reference(self, records: TableRecords, example: int) -> tuple[str, str | None]:
         number = records.features[example][0].row
         source, target = _texts(records.rows[number], number)
         return source, target

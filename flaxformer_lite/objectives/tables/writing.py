@@ -92,7 +92,7 @@ class WritingTask(TextObjective, Task):
         """Returns the ids of the prompt."""
         raise NotImplementedError
 
-    def told(self, records: TableRecords, example: int) -> tuple[str, str | None]:
+    def prompt_and_reference(self, records: TableRecords, example: int) -> tuple[str, str | None]:
         """Returns the prompt as text, and the reference text if it is known."""
         raise NotImplementedError
 
@@ -112,7 +112,7 @@ class WritingTask(TextObjective, Task):
     def scores(
         self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Dataset
     ) -> dict[str, float]:
-        references = [self.told(data.records, int(i))[1] for i in examples]
+        references = [self.prompt_and_reference(data.records, int(i))[1] for i in examples]
         known = [text for text in references if text is not None]
         if "written" not in predictions or not self.is_scored or len(known) < len(references):
             return {}
@@ -125,7 +125,9 @@ class WritingTask(TextObjective, Task):
         """Returns the score of copying the prompt; the unigram baseline if nothing is scored."""
         if not self.written_rows:
             return super().baseline(data, fitted)
-        texts = [self.told(data.records, int(i)) for i in data.order[: self.written_rows]]
+        texts = [
+            self.prompt_and_reference(data.records, int(i)) for i in data.order[: self.written_rows]
+        ]
         if any(target is None for _, target in texts):
             return None
         values = SCORES[self.scored_by](
@@ -143,7 +145,7 @@ class WritingTask(TextObjective, Task):
     ) -> list[tuple[str, str]]:
         shown = []
         for example, text in zip(examples, predictions["written"], strict=True):
-            read, reference = self.told(data.records, int(example))
+            read, reference = self.prompt_and_reference(data.records, int(example))
             shown += [
                 ("read", _brief(read)),
                 ("reference", _brief(reference or "")),
@@ -152,7 +154,7 @@ class WritingTask(TextObjective, Task):
         return shown
 
     def show(self, records: TableRecords, index: int) -> str:
-        read, reference = self.told(records, index)
+        read, reference = self.prompt_and_reference(records, index)
         return f"{_brief(read)!r} -> {_brief(reference or '')!r}"
 
 

@@ -166,16 +166,16 @@ class ReplacedTokens(Objective):
             return (x_BT.astype(jnp.float32) * weights_BT).sum()
 
         weight = total(jnp.ones_like(weights_BT))
-        found = total(found_BT)
+        flagged = total(found_BT)
         replaced = total(replaced_BT)
         hits = total(found_BT & replaced_BT)
         metrics = {
             "detection_loss": (total(nll_BT), weight),
             "detection_accuracy": (total(found_BT == replaced_BT), weight),
             "always_original": (weight - replaced, weight),
-            "precision": (hits, found),
+            "precision": (hits, flagged),
             "recall": (hits, replaced),
-            "f1": (2 * hits, found + replaced),
+            "f1": (2 * hits, flagged + replaced),
         }
         return LossSums(
             {**tokens.loss, DETECTED: self.detection_weight * total(nll_BT)},

@@ -96,13 +96,13 @@ def read_experiment(
         chosen["path"] = (
             _kept_tokenizer(begun, Path(run)) if begun and run else tokenizer_of(train.init_from)
         )
-    asked = [name.removeprefix("model.") for name in given if name.startswith("model.")]
-    _check(train.init_from, model, section, asked)
-    own = (*OWN, *(name for name in asked if name in TASK_FIELDS or name == "max_length"))
+    requested = [name.removeprefix("model.") for name in given if name.startswith("model.")]
+    _check(train.init_from, model, section, requested)
+    kept = (*OWN, *(name for name in requested if name in TASK_FIELDS or name == "max_length"))
     # they wrap its parts
-    own += tuple(name for name in ("mixer", "feed_forward") if section.get(name, {}).get("name"))
+    kept += tuple(name for name in ("mixer", "feed_forward") if section.get(name, {}).get("name"))
     merged = to_config_dict(model).to_dict() | {
-        name: section[name] for name in own if name in section
+        name: section[name] for name in kept if name in section
     }
     objective = _objective_of(config)
     # the directory that a run began from may be gone
@@ -139,7 +139,7 @@ def _facts(names: Collection[str], init_from: str, allowed: registry.Allowed) ->
     return facts
 
 
-def mismatches(due: ModelConfig, ours: ModelConfig) -> dict[str, tuple[Any, Any]]:
+def mismatches(stored: ModelConfig, model: ModelConfig) -> dict[str, tuple[Any, Any]]:
     """Returns the fields in which two models' parameters differ, with the value of each."""
     names = [
         f.name
@@ -147,14 +147,14 @@ def mismatches(due: ModelConfig, ours: ModelConfig) -> dict[str, tuple[Any, Any]
         if f.name not in {*hf_config.OURS_ONLY, "pad_token_id"}
     ]
     # it wraps the standard part
-    names = [name for name in names if not getattr(getattr(ours, name), "added", ())]
-    names = ["family", *names, *["max_length"] * due.has_position_table]
-    said = {name: hf_config.MEANING.get(name, operator.attrgetter(name)) for name in names}
+    names = [name for name in names if not getattr(getattr(model, name), "added", ())]
+    names = ["family", *names, *["max_length"] * stored.has_position_table]
+    meanings = {name: hf_config.MEANING.get(name, operator.attrgetter(name)) for name in names}
     return {
-        name: (say(due), say(ours))
-        for name, say in said.items()
-        if say(due) != say(ours)
-        and getattr(due, name) != getattr(ours, name)  # else it follows from another
+        name: (meaning(stored), meaning(model))
+        for name, meaning in meanings.items()
+        if meaning(stored) != meaning(model)
+        and getattr(stored, name) != getattr(model, name)  # else it follows from another
     }
 
 
@@ -226,12 +226,14 @@ def _model_of(config: ConfigDict, init_from: str, allowed: registry.Allowed) -> 
 
 
 def _check(
-    init_from: str, model: ModelConfig, section: dict[str, Any], asked: Collection[str]
+    init_from: str, model: ModelConfig, section: dict[str, Any], requested: Collection[str]
 ) -> None:
     """Checks that fields set on the command line agree with the weights."""
-    due = flatten_dict(resume.plain(model), sep=".")
+    fields = flatten_dict(resume.plain(model), sep=".")
     # As a round trip through JSON gives them, tuples as lists.
-    ours = flatten_dict(json.loads(json.dumps(ConfigDict(section).to_dict(), default=str)), sep=".")
+    adopted = flatten_dict(
+        json.loads(json.dumps(ConfigDict(section).to_dict(), default=str)), sep="."
+    )
     free = WEIGHTLESS_FIELDS if model.has_position_table else (*WEIGHTLESS_FIELDS, "max_length")
     # plug-ins in place of the model's own parts, or beside them
     wraps = (
@@ -240,14 +242,15 @@ def _check(
         "adapter.",
     )
     wrong = {
-        name: ours[name]
-        for name in asked
-        if name not in free and name in ours and not name.startswith(wraps)
+        name: adopted[name]
+        for name in requested
+        if name not in free and name in adopted and not name.startswith(wraps)
     }
-    wrong = {name: value for name, value in wrong.items() if not _says(model, due, name, value)}
+    wrong = {name: value for name, value in wrong.items() if not _says(model, fields, name, value)}
     if wrong:
         listed = "; ".join(
-            f"model.{n}={value}, where its weights have {due.get(n)}" for n, value in wrong.items()
+            f"model.{n}={value}, where its weights have {fields.get(n)}"
+            for n, value in wrong.items()
         )
         raise ConfigError(
             f"train.init_from={init_from}: the command line asks for another model: {listed}. The"
@@ -255,8 +258,8 @@ def _check(
         )
 
 
-def _says(model: ModelConfig, due: dict[str, Any], name: str, value: Any) -> bool:
-    if value == due.get(name) or (name == "vocab_size" and value == 0):
+def _says(model: ModelConfig, fields: dict[str, Any], name: str, value: Any) -> bool:
+    if value == fields.get(name) or (name == "vocab_size" and value == 0):
         return True
     meaning = hf_config.MEANING.get(name)
     with contextlib.suppress(ConfigError, TypeError):
@@ -275,8 +278,8 @@ def tokenizer_of(folder: str, field: str = "train.init_from") -> str:
     """
     path = on_disk(folder, weights=False)
     if workdir.is_workdir(path):
-        own = workdir.tokenizer_folder(path)
-        return f"{folder.rstrip('/')}/{own.name}" if is_url(folder) else str(own)
+        local = workdir.tokenizer_folder(path)
+        return f"{folder.rstrip('/')}/{local.name}" if is_url(folder) else str(local)
     if not any((path / name).is_file() for name in (JSON, BYTES)):
         try:
             load_tokenizer(path)  # raises with what is there instead

@@ -37,12 +37,12 @@ def resolve(cfg: ExperimentConfig) -> Companion | None:
         path = on_disk(companion.source)
         if workdir.is_workdir(path):
             run = workdir.read_config(path, allow_plugins=allowed_plugins(cfg))
-            found = dataclasses.replace(run.model, head=cfg.model.head)
+            model = dataclasses.replace(run.model, head=cfg.model.head)
         else:
-            found = open_pretrained(path, cfg.model.head)[0].cfg
+            model = open_pretrained(path, cfg.model.head)[0].cfg
     except (ConfigError, WeightsError) as error:
         raise ConfigError(f"objective.{companion.name}: {error}") from None
-    return bound_models.fitted(companion, found, cfg)
+    return bound_models.fitted(companion, model, cfg)
 
 
 def check_tokenizer(program: Program, tokenizer: plain.Tokenizer) -> None:

@@ -55,13 +55,13 @@ def plain(cfg: Any) -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Returns the versions of all software that the numbers depend on."""
-    found = {
+    by_library = {
         "flaxformer_lite": f"{flaxformer_lite.__version__}+{_sources()}",
         "python": platform.python_version(),
     }
     for library in (jax, flax, optax, np):
-        found[library.__name__] = library.__version__
-    return found
+        by_library[library.__name__] = library.__version__
+    return by_library
 
 
 def check(stored: dict[str, Any], cfg: ExperimentConfig, data_fingerprint: str) -> None:

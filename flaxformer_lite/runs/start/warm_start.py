@@ -49,7 +49,8 @@ def init_from_pretrained(program: Program, folder: str) -> Callable[[TrainState]
         raise ConfigError(f"train.init_from: {error}") from None
     if wrong := mismatches(model.cfg, cfg):
         listed = "; ".join(
-            f"its {name} is {due!r}, the config's {ours!r}" for name, (due, ours) in wrong.items()
+            f"its {name} is {published!r}, the config's {configured!r}"
+            for name, (published, configured) in wrong.items()
         )
         raise ConfigError(f"train.init_from={folder}: {listed}; set {flags(model.cfg, wrong)}.")
     if model.cfg.adapter not in (None, cfg.adapter):

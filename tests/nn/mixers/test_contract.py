@@ -19,7 +19,7 @@ RECORDS = [
     registry.resolve_class("mixers", name)(**OPTIONS.get(name, {}))
     for name in registry.available("mixers")
 ]
-# tests/nn/mixers/test_attentive.py
+# tests/nn/mixers/test_recurrent_attention.py
 RECORDS = [record for record in RECORDS if not record.reads_source]
 B = 2
 T = 6

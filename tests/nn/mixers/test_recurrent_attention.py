@@ -8,9 +8,9 @@ import pytest
 
 from flaxformer_lite import Context, generate, padding
 from flaxformer_lite.config import ConfigError, Execution
-from flaxformer_lite.nn.mixers.attentive import AttentiveConfig
 from flaxformer_lite.nn.mixers.gru import GruConfig
 from flaxformer_lite.nn.mixers.lstm import LstmConfig
+from flaxformer_lite.nn.mixers.recurrent_attention import RecurrentAttentionConfig
 from tests.inference.beam_reference import beam_search
 from tests.models.tiny import built, close, ids, logits_of, small
 
@@ -19,8 +19,8 @@ T = 5
 S = 4
 D = 6
 U = 3
-BAHDANAU = AttentiveConfig(units=U)
-LUONG = AttentiveConfig(units=U, cell="lstm", score="multiplicative", query="current")
+BAHDANAU = RecurrentAttentionConfig(units=U)
+LUONG = RecurrentAttentionConfig(units=U, cell="lstm", score="multiplicative", query="current")
 FAMILY = {"family": "seq2seq_recurrent"}
 MODELS = {
     "bahdanau": FAMILY,
@@ -143,17 +143,18 @@ def test_pairs_in_a_row_do_not_meet(translator):
 def test_what_cannot_be_is_refused():
     x = jnp.ones((2, 3, D))
     with pytest.raises(
-        ConfigError, match=r"^mixer.name='attentive': attends to an encoder's output from a decoder"
+        ConfigError,
+        match=r"^mixer.name='recurrent_attention': attends to an encoder's output from a decoder",
     ):
-        AttentiveConfig().module(Execution(), causal=False)
-    with pytest.raises(ConfigError, match=r"^encoder_output_BSD=None: an attentive layer"):
-        AttentiveConfig().module(Execution(), causal=True).init(jax.random.key(0), x)
-    with pytest.raises(ConfigError, match=r"^encoder_output_BSD=None: an attentive layer"):
-        built(small("gpt2", mixer=AttentiveConfig()))
+        RecurrentAttentionConfig().module(Execution(), causal=False)
+    with pytest.raises(ConfigError, match=r"^encoder_output_BSD=None: .* reads an encoder"):
+        RecurrentAttentionConfig().module(Execution(), causal=True).init(jax.random.key(0), x)
+    with pytest.raises(ConfigError, match=r"^encoder_output_BSD=None: .* reads an encoder"):
+        built(small("gpt2", mixer=RecurrentAttentionConfig()))
     with pytest.raises(
         ConfigError, match=r"^score='dot': no 'dot'; choose from additive, multiplicative"
     ):
-        AttentiveConfig(score="dot")
+        RecurrentAttentionConfig(score="dot")
     with pytest.raises(
         ConfigError,
         match=r"^position.name='t5_buckets': is for attention, and no layer of the encoder",
@@ -163,7 +164,7 @@ def test_what_cannot_be_is_refused():
 
 @pytest.mark.parametrize("query", ["previous", "current"])
 def test_a_layer_alone_takes_masks_of_the_source_that_fit_it(query):
-    layer = AttentiveConfig(query=query).module(Execution(), causal=True)
+    layer = RecurrentAttentionConfig(query=query).module(Execution(), causal=True)
     x, source = (jax.random.normal(jax.random.key(n), (2, n, 8)) for n in (4, 5))
     context = Context(encoder_output_BSD=source)
     keep = jnp.asarray([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], bool)

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from flaxformer_lite.config import ConfigError, Execution, OneOf, parts
+from flaxformer_lite.config import ConfigError, Execution, OneOf, parts, plugin_name
 from flaxformer_lite.nn.attentions.arguments import check_mask
 from flaxformer_lite.nn.functions import kernels, masks
 from flaxformer_lite.nn.functions.masks import Mask
@@ -32,8 +32,8 @@ Attend = Callable[[jax.Array, jax.Array | None], jax.Array]
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttentiveConfig(RecurrentConfig):
-    """The record of an Attentive layer.
+class RecurrentAttentionConfig(RecurrentConfig):
+    """The record of a RecurrentAttention layer.
 
     Attributes:
       cell: the recurrent cell.
@@ -44,7 +44,7 @@ class AttentiveConfig(RecurrentConfig):
         tokens at once.
     """
 
-    name: ClassVar[str] = "attentive"
+    name: ClassVar[str] = "attentive"  # in the paths of parameters
     reads_source: ClassVar[bool] = True
 
     cell: Annotated[str, OneOf(tuple(CELLS))] = "gru"
@@ -59,10 +59,10 @@ class AttentiveConfig(RecurrentConfig):
     def module(self, execution: Execution, *, causal: bool, name: str | None = None) -> nn.Module:
         if not causal:
             raise ConfigError(
-                f"mixer.name={self.name!r}: attends to an encoder's output from a decoder; set it"
-                " as decoder_mixer."
+                f"mixer.name={plugin_name(self)!r}: attends to an encoder's output from a decoder;"
+                " set it as decoder_mixer."
             )
-        return Attentive(self, execution, name=name)
+        return RecurrentAttention(self, execution, name=name)
 
     def partition_rules(self) -> parts.PartitionRules:
         return (
@@ -77,7 +77,7 @@ class AttentiveConfig(RecurrentConfig):
         )
 
 
-class Attentive(nn.Module):
+class RecurrentAttention(nn.Module):
     """y_t = tanh(W [s_t; c_t]) with the state s_t of a recurrent cell.
 
     c_t is the weighted mean of the encoder's outputs.
@@ -92,7 +92,7 @@ class Attentive(nn.Module):
     (arXiv:1508.04025).
     """
 
-    cfg: AttentiveConfig
+    cfg: RecurrentAttentionConfig
     execution: Execution = Execution()
 
     @nn.compact
@@ -161,8 +161,8 @@ class Attentive(nn.Module):
             keys_BSU = Einsum("BSD,DU->BSU", sizes, False, cfg.initial, run, name="key")(values_BSD)
         elif cache is None or cache.cross_k_BKSH is None or cache.cross_v_BKSH is None:
             raise ConfigError(
-                "encoder_output_BSD=None: an attentive layer reads an encoder's output; pass it, or"
-                " a cache that has read it, in an encoder-decoder."
+                "encoder_output_BSD=None: a recurrent layer with attention reads an encoder's"
+                " output; pass it, or a cache that has read it, in an encoder-decoder."
             )
         else:
             keys_BSU = cache.cross_k_BKSH[:, 0]
@@ -206,7 +206,7 @@ class Kernel(nn.Module):
 
     letters: str
     shape: tuple[int, ...]
-    cfg: AttentiveConfig
+    cfg: RecurrentAttentionConfig
     execution: Execution
 
     @nn.compact
