@@ -10,8 +10,6 @@ Array = jax.Array | np.ndarray
 # Arrays by name, or mappings of them: the parameters of a module, as linen nests them. Functions
 # that say so take shapes (jax.ShapeDtypeStruct) or shardings in their place.
 Params = Mapping[str, Any]
-# An object of a JSON file, such as config.json.
-Json = dict[str, Any]
 # {"inputs": ..., "targets": ...}, or their shapes where nothing is computed.
 Batch = Mapping[str, Mapping[str, jax.Array]]
 # Any nesting of containers with arrays as leaves; the same in and out.

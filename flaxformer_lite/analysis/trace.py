@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from jax.profiler import ProfileData, ProfileEvent
 
 from flaxformer_lite.analysis import hlo, parts
-from flaxformer_lite.types import Json
+from flaxformer_lite.files.read import Json
 
 CONTAINERS = ("while", "conditional", "call")  # the operations in them have their own events
 LARGEST = 15  # most rows of a table

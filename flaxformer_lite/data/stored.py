@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import DTypeLike
 
-from flaxformer_lite.types import Json
+from flaxformer_lite.files.read import Json
 
 CHUNK = 1 << 12  # values that are written at a time
 HELD = 1 << 26  # bytes of rows that are read at a time, if one has no more

@@ -27,6 +27,7 @@ KINDS = {
     list: "a list",
 }
 Kind = type | tuple[type, ...]
+Json = dict[str, Any]  # an object of a JSON file, such as config.json
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 SHOWN = 120  # most characters of a name from a file in a message
 
@@ -88,7 +89,7 @@ def parse_object(
     kinds: Mapping[str, Kind] | None = None,
     *,
     error: type[Exception] = ConfigError,
-) -> dict[str, Any]:
+) -> Json:
     """Parses a JSON object from `where`.
 
     Raises:
@@ -148,7 +149,7 @@ def brief(value: Any) -> str:
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(pairs: list[tuple[str, Any]]) -> Json:
     entries: dict[str, Any] = {}
     for key, value in pairs:
         if key in entries and entries[key] != value:

@@ -6,8 +6,7 @@ They are in generation_config.json or, in older ones, in config.json.
 from pathlib import Path
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.files.read import Kind, brief, read_object
-from flaxformer_lite.types import Json
+from flaxformer_lite.files.read import Json, Kind, brief, read_object
 
 SAME = (
     "eos_token_id",

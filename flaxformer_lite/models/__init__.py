@@ -1,12 +1,13 @@
 """Model families, one per file: published sizes, skeleton, and published weights and config."""
 
 import dataclasses
-from typing import Any
-
-import flax.linen as nn
+from typing import TYPE_CHECKING, Any
 
 from flaxformer_lite import registry, versions
 from flaxformer_lite.config import ConfigError, ModelConfig, check_family
+
+if TYPE_CHECKING:  # a family's tables are read without JAX
+    import flax.linen as nn
 
 # Files that are not families.
 SHARED = ("parameter_shapes", "presets", "rope_fields", "weight_map")
@@ -14,7 +15,7 @@ SHARED = ("parameter_shapes", "presets", "rope_fields", "weight_map")
 
 def build_model(
     family: str | ModelConfig, preset: str | None = None, /, **overrides: Any
-) -> nn.Module:
+) -> "nn.Module":
     """Builds the linen module for a config, or for a preset of a family.
 
         >>> model = build_model("gpt2", "tiny", vocab_size=100)

@@ -5,6 +5,7 @@ Representations" (2020), section 3.
 """
 
 from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import bert
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
@@ -17,7 +18,6 @@ from flaxformer_lite.models.weight_map import (
     rows,
     within,
 )
-from flaxformer_lite.types import Json
 
 __all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
 

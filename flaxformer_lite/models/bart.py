@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import bert, weight_map
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel
@@ -25,7 +26,6 @@ from flaxformer_lite.models.weight_map import (
     within,
 )
 from flaxformer_lite.nn.positions.learned import Learned
-from flaxformer_lite.types import Json
 
 BASE = dict(
     vocab_size=50265,

@@ -10,11 +10,11 @@ from functools import partial
 import numpy as np
 
 from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import bart
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import Fields, ModelFields, heads, rows, within
-from flaxformer_lite.types import Json
 
 BASE = {
     name: value for name, value in bart.BASE.items() if name != "decoder_start_token_id"

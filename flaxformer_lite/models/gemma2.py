@@ -9,6 +9,7 @@ Reference: Gemma Team, "Gemma 2: Improving Open Language Models at a Practical S
 from functools import partial
 
 from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import gemma, llama
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import (
@@ -20,7 +21,6 @@ from flaxformer_lite.models.weight_map import (
     rows,
     within,
 )
-from flaxformer_lite.types import Json
 
 BASE = gemma.BASE | dict(
     norm_at=("in", "branch", "final"),

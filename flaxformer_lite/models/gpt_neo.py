@@ -12,7 +12,7 @@ Mesh-Tensorflow" (2021).
 from functools import partial
 
 from flaxformer_lite.config import ConfigError, ModelConfig
-from flaxformer_lite.files.read import brief
+from flaxformer_lite.files.read import Json, brief
 from flaxformer_lite.models import gpt2
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import (
@@ -25,7 +25,6 @@ from flaxformer_lite.models.weight_map import (
     rows,
     within,
 )
-from flaxformer_lite.types import Json
 
 BASE = gpt2.BASE | dict(
     max_length=2048,

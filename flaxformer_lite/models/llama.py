@@ -7,6 +7,7 @@ et al., "The Llama 3 Herd of Models" (2024), section 3.2.
 from functools import partial
 
 from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import bert, gpt2, weight_map
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
@@ -21,7 +22,6 @@ from flaxformer_lite.models.weight_map import (
     within,
 )
 from flaxformer_lite.nn.positions.rope import Rope
-from flaxformer_lite.types import Json
 
 BASE = dict(
     vocab_size=32000,

@@ -8,12 +8,12 @@ import dataclasses
 from functools import partial
 
 from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import bart
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel
 from flaxformer_lite.models.weight_map import Fields, Head, ModelFields
 from flaxformer_lite.nn.positions.sinusoidal import Sinusoidal
-from flaxformer_lite.types import Json
 
 BASE = bart.BASE | dict(
     vocab_size=58101,

@@ -6,10 +6,10 @@ Reference: Jiang et al., "Mistral 7B" (2023), section 2.
 from functools import partial
 
 from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import llama
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import Fields, ModelFields, Published
-from flaxformer_lite.types import Json
 
 BASE = llama.BASE | dict(max_length=32768, windows=(4096,))
 PRESETS = {  # table 1

@@ -8,11 +8,11 @@ Reference: Groeneveld et al., "OLMo: Accelerating the Science of Language Models
 from functools import partial
 
 from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import llama
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import Fields, ModelFields, Published
-from flaxformer_lite.types import Json
 
 BASE = llama.BASE | dict(vocab_size=50304, norm="layer_no_affine", norm_eps=1e-5)
 PRESETS = {  # table 1

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import bert, gpt2
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
@@ -26,7 +27,6 @@ from flaxformer_lite.models.weight_map import (
 )
 from flaxformer_lite.nn.modules.einsum import Einsum
 from flaxformer_lite.nn.positions.learned import Learned
-from flaxformer_lite.types import Json
 
 BASE = dict(
     vocab_size=50272,

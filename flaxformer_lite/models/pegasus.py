@@ -12,12 +12,12 @@ from functools import partial
 import numpy as np
 
 from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import bart
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel
 from flaxformer_lite.models.weight_map import Fields, ModelFields
 from flaxformer_lite.nn.positions.sinusoidal import Sinusoidal
-from flaxformer_lite.types import Json
 
 BASE = bart.BASE | dict(
     vocab_size=96103,

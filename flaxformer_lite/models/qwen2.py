@@ -6,6 +6,7 @@ Reference: Yang et al., "Qwen2 Technical Report" (2024), section 2.2.
 from functools import partial
 
 from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import llama
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import (
@@ -16,7 +17,6 @@ from flaxformer_lite.models.weight_map import (
     read_windows,
 )
 from flaxformer_lite.nn.positions.rope import Rope
-from flaxformer_lite.types import Json
 
 BASE = llama.BASE | dict(
     vocab_size=151936,

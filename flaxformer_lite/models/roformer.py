@@ -9,12 +9,12 @@ from functools import partial
 import numpy as np
 
 from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import bert, roberta
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
 from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, heads, rows
 from flaxformer_lite.nn.positions.rope import Rope
-from flaxformer_lite.types import Json
 
 BASE = bert.BASE | dict(
     vocab_size=50000,

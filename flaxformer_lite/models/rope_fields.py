@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.weight_map import Fields, ModelFields
 from flaxformer_lite.nn.positions.rope import Rope
-from flaxformer_lite.types import Json
 
 # rope_type: (required fields of Rope, optional fields); our scaling has the same name, or "none"
 # for "default"

@@ -7,6 +7,7 @@ Reference: Bakouch et al., "SmolLM3: smol, multilingual, long-context reasoner" 
 from functools import partial
 
 from flaxformer_lite.config import LayerKind, ModelConfig
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import llama
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import (
@@ -19,7 +20,6 @@ from flaxformer_lite.models.weight_map import (
 )
 from flaxformer_lite.nn.positions.nope import Nope
 from flaxformer_lite.nn.positions.rope import Rope
-from flaxformer_lite.types import Json
 
 EVERY = 4
 BASE = llama.BASE | dict(

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import bert, weight_map
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel
@@ -28,7 +29,6 @@ from flaxformer_lite.models.weight_map import (
     within,
 )
 from flaxformer_lite.nn.positions.t5_buckets import T5Buckets
-from flaxformer_lite.types import Json
 
 BASE = dict(
     vocab_size=32128,

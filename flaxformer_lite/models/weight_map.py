@@ -29,9 +29,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from flaxformer_lite.config import ConfigError, ModelConfig
-from flaxformer_lite.files.read import KINDS, brief, is_kind
+from flaxformer_lite.files.read import KINDS, Json, brief, is_kind
 from flaxformer_lite.registry import nearest
-from flaxformer_lite.types import Json
 
 # Our activations by their names in published configs; if several names mean the same function, the
 # first is written.

@@ -30,12 +30,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from flaxformer_lite.config import ModelConfig, Record
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.objectives.companion import Companion
 from flaxformer_lite.objectives.packing import Packing, beginnings
 from flaxformer_lite.objectives.rows import Example, Tokenizer, with_decoder_start
 from flaxformer_lite.objectives.sums import BY_SOURCE, LossSums, ratio
 from flaxformer_lite.objectives.tables.breakdown import Breakdown
-from flaxformer_lite.types import Batch, Json
+from flaxformer_lite.types import Batch
 
 SKELETONS = ("encoder", "decoder", "encoder_decoder")
 

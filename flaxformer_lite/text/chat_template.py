@@ -9,8 +9,8 @@ import sys
 from typing import Any
 
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.text import render_template
-from flaxformer_lite.types import Json
 
 SECONDS = 2  # of processor time; a usual template takes a twentieth, most of it to import jinja2
 EACH = 0.02  # seconds more for each conversation

@@ -18,10 +18,9 @@ from tokenizers import normalizers
 
 from flaxformer_lite import hints
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.files.read import brief
+from flaxformer_lite.files.read import Json, brief
 from flaxformer_lite.text import tokenizer as plain
 from flaxformer_lite.text.escape_specials import FAILS, any_of, library_errors
-from flaxformer_lite.types import Json
 
 LOG = logging.getLogger("flaxformer_lite")
 

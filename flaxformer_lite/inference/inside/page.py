@@ -14,8 +14,8 @@ from importlib import resources
 
 import numpy as np
 
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.inference.inside.summary import AttentionMaps, Inside
-from flaxformer_lite.types import Json
 
 Spell = Callable[[int], str]
 

@@ -9,10 +9,10 @@ import numpy as np
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.rules import Size
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.objectives.rows import TableRecords
 from flaxformer_lite.objectives.tables.task import Row
 from flaxformer_lite.objectives.tables.writing import Limits, ScoredBy, WritingTask
-from flaxformer_lite.types import Json
 
 Messages = list[Json]  # with `role` and `content`
 ANSWERS = "assistant"  # the role whose turns are answers

@@ -19,6 +19,7 @@ from scipy.special import expit, softmax
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.rules import OneOf, Positive, Probability
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.objectives.base import ACCURACY, Dataset, Metric, score
 from flaxformer_lite.objectives.rows import Example, TableRecords, TokenRow, framed
 from flaxformer_lite.objectives.sums import LossSums
@@ -42,7 +43,6 @@ from flaxformer_lite.objectives.tables.task import (
     number_of,
     texts_of,
 )
-from flaxformer_lite.types import Json
 
 Kind = Annotated[str, OneOf(("single", "multiple", "number"))]
 Weighting = Annotated[str, OneOf(("none", "balanced"))]

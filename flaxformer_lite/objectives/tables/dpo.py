@@ -17,6 +17,7 @@ import numpy as np
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.config.rules import Positive, Probability
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
 from flaxformer_lite.nn.functions.losses import token_log_probs
 from flaxformer_lite.objectives.base import Dataset, Metric, score
@@ -33,7 +34,7 @@ from flaxformer_lite.objectives.tables.chat import (
 )
 from flaxformer_lite.objectives.tables.task import Column, Row
 from flaxformer_lite.objectives.tables.writing import METRICS
-from flaxformer_lite.types import Batch, Json
+from flaxformer_lite.types import Batch
 
 SIDES = ("chosen", "rejected")
 

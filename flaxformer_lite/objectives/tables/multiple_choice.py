@@ -19,11 +19,11 @@ from scipy.special import softmax
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.rules import Count
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.objectives.base import ACCURACY, Dataset, Metric
 from flaxformer_lite.objectives.rows import Example, TableRecords, TokenRow, framed
 from flaxformer_lite.objectives.sums import LossSums, weighted
 from flaxformer_lite.objectives.tables.task import Column, Row, Task, text_of
-from flaxformer_lite.types import Json
 
 ENDINGS = tuple(
     Column(f"ending{i}", (f"choice{i + 1}", f"option{i + 1}", f"sol{i + 1}", letter), optional=True)

@@ -17,12 +17,12 @@ import optax
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.rules import Count, Float, Size
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.objectives.base import Dataset, Metric, score
 from flaxformer_lite.objectives.rows import Example, TableRecords, TokenRow, framed
 from flaxformer_lite.objectives.sums import LossSums, weighted
 from flaxformer_lite.objectives.tables.answers import Answer, answers_of, best_span, squad_scores
 from flaxformer_lite.objectives.tables.task import Column, Row, Task, text_of, texts_of
-from flaxformer_lite.types import Json
 
 Borders = tuple[jax.Array, jax.Array]  # the logits of an answer's start and of its end, [B, T]
 

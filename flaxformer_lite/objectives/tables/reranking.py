@@ -16,12 +16,12 @@ import optax
 from scipy.special import expit
 
 from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.objectives.base import Dataset, Metric
 from flaxformer_lite.objectives.rows import Example, TableRecords, Tokenizer, TokenRow, framed
 from flaxformer_lite.objectives.sums import LossSums, weighted
 from flaxformer_lite.objectives.tables import retrieval
 from flaxformer_lite.objectives.tables.task import Column, Row, Task, number_of, texts_of
-from flaxformer_lite.types import Json
 
 
 class Judged(NamedTuple):

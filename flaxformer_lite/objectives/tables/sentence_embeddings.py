@@ -20,6 +20,7 @@ import optax
 
 from flaxformer_lite.config import ConfigError, ModelConfig, choices
 from flaxformer_lite.config.rules import Count, OneOf, Positive, Size
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.nn.functions.pooling import mean_pool, pool, shortened
 from flaxformer_lite.objectives.base import Dataset, Metric, score
 from flaxformer_lite.objectives.rows import (
@@ -33,7 +34,6 @@ from flaxformer_lite.objectives.sums import TOKENS, LossSums, weighted
 from flaxformer_lite.objectives.tables import retrieval
 from flaxformer_lite.objectives.tables.scores import correlations
 from flaxformer_lite.objectives.tables.task import Column, Row, Task, number_of, text_of
-from flaxformer_lite.types import Json
 
 Kind = Annotated[str, OneOf(("pairs", "scores"))]
 Pooling = Annotated[str, OneOf(("", *choices.POOLINGS))]

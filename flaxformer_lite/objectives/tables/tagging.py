@@ -18,6 +18,7 @@ import numpy as np
 import optax
 
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.objectives.base import ACCURACY, Dataset, Metric, score
 from flaxformer_lite.objectives.rows import Example, TableRecords, TokenRow, framed
 from flaxformer_lite.objectives.sums import LossSums, weighted
@@ -37,7 +38,6 @@ from flaxformer_lite.objectives.tables.task import (
     names_of,
     text_of,
 )
-from flaxformer_lite.types import Json
 
 OUTSIDE = "O"
 OF_ENTITY = re.compile(r"O|[BIES]-.+")  # BIO, IOB2 and BIOES

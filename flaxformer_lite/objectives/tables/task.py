@@ -12,9 +12,9 @@ import numpy as np
 
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.config.rules import FLOAT32
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.objectives.base import Objective
 from flaxformer_lite.objectives.rows import TableRecords, Tokenizer
-from flaxformer_lite.types import Json
 
 Row = Mapping[str, Any]  # role -> value
 NULLS = ("NaN", "nan", "null", "NULL", "<NA>")  # what pandas and databases write for no value

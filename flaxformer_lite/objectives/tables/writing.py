@@ -7,13 +7,13 @@ from typing import Annotated, Any, ClassVar, TypedDict
 import numpy as np
 
 from flaxformer_lite.config.rules import Count, OneOf, Size
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.objectives.base import Dataset, Metric, Writer, score
 from flaxformer_lite.objectives.packing import Packing, share_rows
 from flaxformer_lite.objectives.rows import TableRecords
 from flaxformer_lite.objectives.tables import scores
 from flaxformer_lite.objectives.tables.task import Task
 from flaxformer_lite.objectives.text.text_objective import TextObjective
-from flaxformer_lite.types import Json
 
 SCORES = {"bleu": scores.translation, "rouge": scores.summaries}
 NEEDS = {"bleu": "sacrebleu", "rouge": "rouge_score.rouge_scorer"}

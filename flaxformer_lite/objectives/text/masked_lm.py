@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from flaxformer_lite.config.rules import ConfigError, NotNegative, OneOf, Probability, Share
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.skeletons.outputs import Features
 from flaxformer_lite.nn.functions.losses import cross_entropy
 from flaxformer_lite.objectives.base import ACCURACY, Metric
@@ -23,7 +24,6 @@ from flaxformer_lite.objectives.packing import PACKINGS, Packing, cut, share_row
 from flaxformer_lite.objectives.rows import Example, TextRecords, Tokenizer, fill
 from flaxformer_lite.objectives.sums import LossSums, token_loss
 from flaxformer_lite.objectives.text.text_objective import TextObjective
-from flaxformer_lite.types import Json
 
 Pairs = Annotated[str, OneOf(("none", "next_sentence", "sentence_order"))]
 Unit = Annotated[str, OneOf(("token", "whole_word"))]

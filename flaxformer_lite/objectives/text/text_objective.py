@@ -13,10 +13,11 @@ import jax
 import numpy as np
 
 from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.nn.functions.losses import pieces_of
 from flaxformer_lite.objectives.base import ACCURACY, Dataset, Metric, Objective
 from flaxformer_lite.objectives.sums import LossSums, token_loss
-from flaxformer_lite.types import Batch, Json
+from flaxformer_lite.types import Batch
 
 COUNTED = 1 << 20  # labels counted for the unigram baseline, at most
 

@@ -11,13 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from flaxformer_lite.config.rules import ConfigError, NotNegative, Size
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.nn.functions.tables import take_rows
 from flaxformer_lite.objectives.base import Dataset, Metric, Objective
 from flaxformer_lite.objectives.packing import Packing, windows
 from flaxformer_lite.objectives.rows import CountedRecords, Example, TextRecords, Tokenizer
 from flaxformer_lite.objectives.sums import TOKENS, LossSums, Projected, by_source
 from flaxformer_lite.objectives.text.text_objective import label_counts
-from flaxformer_lite.types import Json
 
 
 @dataclass(frozen=True, kw_only=True)
