@@ -11,12 +11,13 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import flax.linen as nn
 from flax.traverse_util import flatten_dict
 from jax.sharding import Mesh
 
 from flaxformer_lite import registry, versions
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.files.read import read_object
+from flaxformer_lite.files.read import Json, read_object
 from flaxformer_lite.models.parameter_shapes import parameter_shapes
 from flaxformer_lite.pretrained import load
 from flaxformer_lite.pretrained.lazy_params import stored_tree
@@ -50,7 +51,7 @@ def load_pretrained(
     adapter: str | Path | None = None,
     allow_plugins: registry.Allowed = False,
     **overrides: Any,
-) -> tuple[Any, dict]:
+) -> tuple[nn.Module, dict]:
     """Loads a model and its parameters from published weights or from a training workdir.
 
         >>> head = "sequence_classification"
@@ -207,7 +208,7 @@ def load_word_vectors(
 
 def save_pretrained(
     path: str | Path,
-    model: Any,
+    model: nn.Module,
     params: dict,
     *,
     like: str | Path | None = None,
@@ -266,7 +267,7 @@ def save_pretrained(
 
 
 def origin_of(
-    model: Any, like: str | Path | None = None, *, allow_plugins: registry.Allowed = False
+    model: nn.Module, like: str | Path | None = None, *, allow_plugins: registry.Allowed = False
 ) -> "Path | TrainedInputs | None":
     """Returns the source of the tokenizer, labels and other fields for `write_pretrained`.
 
@@ -299,7 +300,9 @@ def origin_of(
     )
 
 
-def save_adapter(path: str | Path, model: Any, params: dict, *, base: str | None = None) -> None:
+def save_adapter(
+    path: str | Path, model: nn.Module, params: dict, *, base: str | None = None
+) -> None:
     """Writes the adapter of a model in PEFT's format, without the weights of the model.
 
     The files are adapter_config.json and adapter_model.safetensors; PEFT and
@@ -340,7 +343,7 @@ def open_pretrained(
     adapter: str | Path | None = None,
     allow_plugins: registry.Allowed = False,
     **overrides: Any,
-) -> tuple[Any, dict]:
+) -> tuple[nn.Module, dict]:
     """Opens a directory like `load_pretrained`, but reads each parameter only when it is used.
 
     Args:
@@ -384,7 +387,7 @@ def open_pretrained(
     )
 
 
-def published_settings(path: str | Path) -> dict[str, Any]:
+def published_settings(path: str | Path) -> Json:
     """Reads the generation settings of a model's authors, as keyword arguments of `generate`.
 
         >>> settings = published_settings(path) | {"max_new_tokens": 64}  # doctest: +SKIP
@@ -479,7 +482,7 @@ def _open_run(
     overrides: dict[str, Any],
     new_head: bool = False,
     labels: Sequence[str] | int | None = None,
-) -> tuple[Any, dict]:
+) -> tuple[nn.Module, dict]:
     """Opens the parameters of a run; `head` may be any head whose parameters the run has."""
     for line in run.notices:
         LOG.warning(line)

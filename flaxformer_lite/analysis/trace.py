@@ -7,11 +7,13 @@ for each stream; a CPU's operations are among the other events of the host's thr
 import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Mapping
-
-from jax.profiler import ProfileData, ProfileEvent
+from typing import TYPE_CHECKING
 
 from flaxformer_lite.analysis import hlo, parts
 from flaxformer_lite.files.read import Json
+
+if TYPE_CHECKING:
+    from jax.profiler import ProfileData, ProfileEvent
 
 CONTAINERS = ("while", "conditional", "call")  # the operations in them have their own events
 LARGEST = 15  # most rows of a table
@@ -43,7 +45,7 @@ def operations(text: str) -> dict[str, hlo.Op]:
     }
 
 
-def rows(data: ProfileData, program: str = "") -> tuple[list[Row], int]:
+def rows(data: "ProfileData", program: str = "") -> tuple[list[Row], int]:
     """Returns the operations of a trace, the slowest first, and the number of devices.
 
     Args:
@@ -145,7 +147,7 @@ def _largest(by_name: Mapping[str, Row]) -> list[Row]:
     return sorted(by_name.values(), key=lambda row: -row.seconds)
 
 
-def _events(data: ProfileData) -> Iterator[tuple[str, ProfileEvent, str, Json]]:
+def _events(data: "ProfileData") -> Iterator[tuple[str, "ProfileEvent", str, Json]]:
     """Yields (plane, event, operation, stats) of every operation."""
     planes = list(data.planes)
     devices = [plane for plane in planes if re.match(r"/device:[TG]PU:\d", plane.name)]

@@ -11,9 +11,11 @@ import numpy as np
 import tensorstore
 
 from flaxformer_lite.checkpoints.record import STATE
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.sharding.parameters import path_of
 from flaxformer_lite.storage.kvstore import explained, spec
 from flaxformer_lite.storage.objects import Objects
+from flaxformer_lite.types import Array, Tree
 
 Index = tuple[Any, ...]  # slices, or an ellipsis
 # A cache for the nodes of a database's tree; each call has its own.
@@ -32,12 +34,12 @@ class Part(NamedTuple):
     """The shards of an array that one process writes, on the host."""
 
     shape: tuple[int, ...]
-    dtype: Any
+    dtype: np.dtype
     chunk: tuple[int, ...]  # shape of a shard
     pieces: list[tuple[Index, np.ndarray]]  # each shard with its place in the array
 
 
-def parts(state: Any, *, first: bool) -> dict[str, Part]:
+def parts(state: object, *, first: bool) -> dict[str, Part]:
     """Copies to the host what this process writes: the shards whose first replica it holds.
 
     Args:
@@ -103,7 +105,7 @@ def merge(at: Objects, count: int) -> None:
             part.experimental_copy_range_to(merged.with_transaction(transaction)).result()
 
 
-def read(at: Path | Objects, target: Any) -> Any:
+def read(at: Path | Objects, target: Tree) -> Tree:
     """Reads arrays of a checkpoint onto the devices of `target`, each process its own shards.
 
     Args:
@@ -120,14 +122,14 @@ def read(at: Path | Objects, target: Any) -> Any:
         return _read(_base(at), target)
 
 
-def _read(base: dict[str, Any], target: Any) -> Any:
+def _read(base: Json, target: Tree) -> Tree:
     shared = tensorstore.Context(NODES)
     flat, tree = jax.tree_util.tree_flatten_with_path(target)
     opening = []
     for keys, _ in flat:
         place = _spec(base, path_of(keys))
         opening.append(tensorstore.open(place, open=True, read=True, context=shared))
-    reading: list[dict[str, Any]] = []
+    reading: list[dict[str, tensorstore.Future]] = []
     for (_, leaf), array in zip(flat, opening, strict=True):
         devices: dict[Any, Any] = {None: ...}
         if leaf.sharding:
@@ -138,7 +140,7 @@ def _read(base: dict[str, Any], target: Any) -> Any:
     return jax.tree_util.tree_unflatten(tree, arrays)
 
 
-def _array(leaf: Any, pieces: dict[str, Any]) -> Any:
+def _array(leaf: jax.ShapeDtypeStruct, pieces: dict[str, tensorstore.Future]) -> Array:
     if leaf.sharding is None:
         return pieces[str(...)].result()
     return jax.make_array_from_callback(
@@ -185,7 +187,7 @@ def _stored(at: Path | Objects, path: str) -> list[bytes]:
     return pieces
 
 
-def _base(at: Path | Objects, index: int | None = None) -> dict[str, Any]:
+def _base(at: Path | Objects, index: int | None = None) -> Json:
     """Returns the place of the database of process `index`, or of the merged one."""
     place = f"{STATE}/" if index is None else f"{STATE}/ocdbt.process_{index}/"
     if isinstance(at, Objects):
@@ -193,7 +195,7 @@ def _base(at: Path | Objects, index: int | None = None) -> dict[str, Any]:
     return {"driver": "file", "path": f"{at.resolve()}/{place}"}
 
 
-def _database(base: dict[str, Any]) -> dict[str, Any]:
+def _database(base: Json) -> Json:
     database = {
         "driver": "ocdbt",
         "base": base,
@@ -205,7 +207,7 @@ def _database(base: dict[str, Any]) -> dict[str, Any]:
     return database
 
 
-def _spec(base: dict[str, Any], path: str) -> dict[str, Any]:
+def _spec(base: Json, path: str) -> Json:
     return {
         "driver": "zarr",
         "kvstore": {**_database(base), "path": f"{path.replace('/', '.')}/"},

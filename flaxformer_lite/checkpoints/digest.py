@@ -12,15 +12,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import DTypeLike
 
 from flaxformer_lite.sharding.parameters import path_of
+from flaxformer_lite.types import Tree
 
 Leaves = dict[str, list]
 SEEDS = (0x9E3779B9, 0x85EBCA77)  # one per sum
 SMALL = 1 << 20  # bytes; a smaller array that is here as a whole is not worth a compilation
 
 
-def describe(tree: Any) -> Leaves:
+def describe(tree: object) -> Leaves:
     """Maps the path of each leaf to [dtype, shape, digest].
 
     Args:
@@ -34,7 +36,7 @@ def describe(tree: Any) -> Leaves:
     return described
 
 
-def digest(tree: Any) -> str:
+def digest(tree: object) -> str:
     """Computes one digest over all leaves, equal if two trees are equal bit for bit."""
     return hashlib.sha256(repr(sorted(describe(tree).items())).encode()).hexdigest()
 
@@ -68,7 +70,7 @@ def _on_devices(x: jax.Array) -> jax.Array:
     return jnp.stack(_sums(words, position))
 
 
-def _sums(words: Any, position: Any) -> list[Any]:
+def _sums(words: Tree, position: Any) -> list[Tree]:
     """Computes one uint32 per seed; `position` is the index of each word modulo 2^32."""
     sums = []
     for seed in SEEDS:
@@ -87,5 +89,5 @@ def _scramble(h: Any) -> Any:
     return h ^ (h >> np.uint32(16))
 
 
-def _bits(dtype: Any) -> int:
+def _bits(dtype: DTypeLike) -> int:
     return min(32, 8 * np.dtype(dtype).itemsize)

@@ -2,12 +2,12 @@
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
 
 from flaxformer_lite.checkpoints.record import RECORD, STATE, CheckpointError, check_regular
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.runtime.processes import Processes
 
 
@@ -34,7 +34,7 @@ class Disk:
         options = ocp.CheckpointManagerOptions(max_to_keep=keep, cleanup_tmp_directories=True)
         self._manager = ocp.CheckpointManager(self.folder, options=options)
 
-    def check_room(self, state: Any) -> str:
+    def check_room(self, state: object) -> str:
         """Returns "" if the state fits on the disk, else a sentence that says what is missing."""
         need = 1.1 * sum(x.nbytes for x in jax.tree.leaves(state))
         free = shutil.disk_usage(self.folder).free
@@ -45,7 +45,7 @@ class Disk:
             " lower train.keep, or choose another --workdir."
         )
 
-    def save(self, step: int, state: Any, record: dict[str, Any]) -> None:
+    def save(self, step: int, state: object, record: Json) -> None:
         """Copies the state and returns; the files are written in the background."""
         items = ocp.args.Composite(
             **{STATE: ocp.args.StandardSave(state), RECORD: ocp.args.JsonSave(record)}

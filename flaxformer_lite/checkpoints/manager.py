@@ -24,7 +24,9 @@ from flaxformer_lite.checkpoints.record import (
     sealed,
 )
 from flaxformer_lite.checkpoints.store import Store
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.runtime.processes import ALONE, Processes
+from flaxformer_lite.storage import objects
 from flaxformer_lite.storage.stores import StorageError, is_url
 
 
@@ -33,7 +35,7 @@ class Restored(NamedTuple):
 
     step: int
     state: Any
-    meta: dict[str, Any]  # the record of the checkpoint
+    meta: Json  # the record of the checkpoint
     notices: list[str]  # one per newer checkpoint that was damaged and set aside
 
 
@@ -61,14 +63,14 @@ class Checkpoints(contextlib.AbstractContextManager):
     ):
         self._group = group
         self._saving: int | None = None  # the step that is being written, or was written last
-        self._place: Any
+        self._place: Store | Disk
         if is_url(folder):
             self._place = Store(folder, keep=keep, group=group, before=before)
         else:
             self._place = Disk(Path(folder), keep=keep, group=group)
         self.folder = self._place.folder
 
-    def save(self, step: int, state: Any, meta: dict[str, Any]) -> None:
+    def save(self, step: int, state: Any, meta: Json) -> None:
         """Copies the state and returns; the files are written in the background.
 
         Raises:
@@ -84,7 +86,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         except Exception as error:  # orbax and tensorstore raise many types; nothing was written
             raise CheckpointError(self._failed(step, error)) from error
 
-    def restore(self, target: Any, accept: Callable[[dict[str, Any]], None]) -> Restored | None:
+    def restore(self, target: Any, accept: Callable[[Json], None]) -> Restored | None:
         """Restores the newest undamaged checkpoint; damaged ones are moved to `damaged/`.
 
         Args:
@@ -157,7 +159,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         if self._group.alone or kind is None:
             self.close()
 
-    def _all(self, read: Callable, *arguments: Any) -> tuple[Any, str]:
+    def _all(self, read: Callable, *arguments: object) -> tuple[Any, str]:
         """Reads on all processes.
 
         Returns:
@@ -193,6 +195,6 @@ class Checkpoints(contextlib.AbstractContextManager):
         return f"The last good checkpoint is step {max(good)}."
 
 
-def _lies_in(at: Any, leaf: str) -> str:
+def _lies_in(at: Path | objects.Objects, leaf: str) -> str:
     files = arrays.lies_in(at, leaf)
     return f"; it lies in {', '.join(files)}" if files else ""

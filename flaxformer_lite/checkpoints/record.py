@@ -4,10 +4,9 @@ import hashlib
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 from flaxformer_lite.checkpoints.digest import Leaves
-from flaxformer_lite.files.read import parse_object, read_bytes
+from flaxformer_lite.files.read import Json, parse_object, read_bytes
 from flaxformer_lite.storage.objects import Objects
 
 STATE = "state"  # folders of a checkpoint
@@ -19,14 +18,14 @@ class CheckpointError(RuntimeError):
     """A checkpoint that cannot be written or read; the message says which, why and what to do."""
 
 
-def sealed(record: dict[str, Any]) -> dict[str, Any]:
+def sealed(record: Json) -> Json:
     """Adds to the record a digest of itself."""
     plain = json.loads(json.dumps(record))
     digest = hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
     return {**plain, "digest": digest}
 
 
-def read_record(at: Path | Objects) -> dict[str, Any]:
+def read_record(at: Path | Objects) -> Json:
     """Reads the record of a checkpoint, `.../30`.
 
     Raises:
@@ -54,7 +53,7 @@ def check_regular(folder: Path) -> None:
                 )
 
 
-def _checked(content: bytes, where: str, step: str) -> dict[str, Any]:
+def _checked(content: bytes, where: str, step: str) -> Json:
     """Parses the record of a step.
 
     Raises:
@@ -74,7 +73,7 @@ def _checked(content: bytes, where: str, step: str) -> dict[str, Any]:
     return record
 
 
-def _is_described(leaf: Any) -> bool:
+def _is_described(leaf: object) -> bool:
     """Returns whether a leaf is [dtype, shape, digest]."""
     return isinstance(leaf, list) and list(map(type, leaf)) == [str, list, str]
 

@@ -11,12 +11,13 @@ The record is written last; a checkpoint without one does not count.
 import concurrent.futures
 import json
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
 
 from etils import epath
 
 from flaxformer_lite.checkpoints import arrays
 from flaxformer_lite.checkpoints.record import FILE, CheckpointError, first_reason
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.runtime.processes import Processes
 from flaxformer_lite.storage.kvstore import explained
 from flaxformer_lite.storage.objects import Objects
@@ -31,7 +32,7 @@ class Store:
       StorageError: the store cannot be reached, or forbids it.
     """
 
-    def __init__(self, url: Any, *, keep: int, group: Processes, before: Callable[[], None]):
+    def __init__(self, url: Path | str, *, keep: int, group: Processes, before: Callable[[], None]):
         self.folder = epath.Path(url)
         self._keep = keep
         self._group = group
@@ -48,11 +49,11 @@ class Store:
         self._worker = concurrent.futures.ThreadPoolExecutor(1)
         self._saving: concurrent.futures.Future | None = None
 
-    def check_room(self, state: Any) -> str:
+    def check_room(self, state: object) -> str:
         """Returns ""; a store has room."""
         return ""
 
-    def save(self, step: int, state: Any, record: dict[str, Any]) -> None:
+    def save(self, step: int, state: object, record: Json) -> None:
         """Copies the state to the host and returns; the objects are written in the background."""
         copied = arrays.parts(state, first=self._group.first)
         self._saving = self._worker.submit(self._write, step, copied, record)
@@ -83,11 +84,11 @@ class Store:
     def close(self) -> None:
         self._worker.shutdown()
 
-    def _write(self, step: int, copied: dict[str, arrays.Part], record: dict[str, Any]) -> None:
+    def _write(self, step: int, copied: dict[str, arrays.Part], record: Json) -> None:
         group = self._group
         at = self.at(step)
 
-        def together(what: str, do: Any) -> None:
+        def together(what: str, do: Callable[[], object]) -> None:
             """Calls `do` on each process; raises on all of them if it failed on one."""
             why = ""
             try:

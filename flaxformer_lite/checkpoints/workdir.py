@@ -4,8 +4,9 @@ import dataclasses
 import hashlib
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import flax.linen as nn
 import jax
 from flax.traverse_util import flatten_dict, unflatten_dict
 
@@ -24,11 +25,13 @@ from flaxformer_lite.config import (
     to_config_dict,
 )
 from flaxformer_lite.files.publish import new_directory, recover, write_file
-from flaxformer_lite.files.read import parse_object, read_bytes, read_object
+from flaxformer_lite.files.read import Json, parse_object, read_bytes, read_object
 from flaxformer_lite.models import build_model
 from flaxformer_lite.storage.objects import Objects
 from flaxformer_lite.storage.stores import StorageError, address_of, is_url
 from flaxformer_lite.text import tokenizer
+from flaxformer_lite.text.tokenizer import Tokenizer
+from flaxformer_lite.types import Tree
 
 TOKENIZERS = (tokenizer.HuggingFace.file, tokenizer.SentencePiece.file, tokenizer.Bytes.file)
 PARAMS = "params/"  # paths in a train state
@@ -45,7 +48,7 @@ class Run(NamedTuple):
 
     cfg: ExperimentConfig  # resolved
     step: int  # of the checkpoint
-    model: Any  # the linen module
+    model: nn.Module
     params: dict  # numpy arrays
     # One per better or newer checkpoint that cannot be read, and one if this is the best.
     notices: list[str]
@@ -63,7 +66,7 @@ def is_workdir(folder: Path) -> bool:
         return bool(newest_first(folder, "checkpoints"))
 
 
-def write_inputs(folder: Path, cfg: ExperimentConfig, tokenizer: Any, data: str = "") -> None:
+def write_inputs(folder: Path, cfg: ExperimentConfig, tokenizer: Tokenizer, data: str = "") -> None:
     """Writes the resolved config, the tokenizer and their hashes, from which the run can be read.
 
     Args:
@@ -107,12 +110,12 @@ def started_from(folder: Path) -> str:
     return source if isinstance(source, str) else ""
 
 
-def write_baseline(folder: Path, fitted: dict[str, Any]) -> None:
+def write_baseline(folder: Path, fitted: Json) -> None:
     """Writes what the objective's baseline learned from the training examples."""
     write_file(folder / BASELINE, f"{json.dumps(fitted)}\n".encode())
 
 
-def read_baseline(folder: Path) -> dict[str, Any] | None:
+def read_baseline(folder: Path) -> Json | None:
     """Reads what `write_baseline` wrote; None if the run has not written it."""
     file = folder / BASELINE
     if not file.exists():
@@ -182,7 +185,7 @@ def read_run(
     raise CheckpointError(f"{folder}/checkpoints: no checkpoint yet; {when}.")
 
 
-def read_state(folder: Path, target: Any, last: int) -> Restored:
+def read_state(folder: Path, target: object, last: int) -> Restored:
     """Reads the newest undamaged train state of at most `last` steps; changes nothing.
 
     Args:
@@ -211,7 +214,7 @@ def read_state(folder: Path, target: Any, last: int) -> Restored:
     return Restored(0, None, {}, notices)
 
 
-def newest_first(folder: Path, name: str) -> list[Any]:
+def newest_first(folder: Path, name: str) -> list[Path] | list[Objects]:
     """Lists the checkpoints in the folder `name` of a workdir, the newest first.
 
     Returns:
@@ -241,7 +244,7 @@ def tokenizer_folder(folder: Path) -> Path:
     return folder / "tokenizer"
 
 
-def _inputs(folder: Path) -> dict[str, Any]:
+def _inputs(folder: Path) -> Json:
     path = folder / "config.json"
     inputs = read_object(path, {"hash": str, "config": dict, "tokenizer": str, "data": str})
     if fingerprint(inputs.get("config") or {}) != inputs.get("hash"):
@@ -275,7 +278,7 @@ def _params(at: Path | Objects) -> tuple[dict, dict]:
     return unflatten_dict(params, sep="/")["params"], record
 
 
-def _read(at: Path | Objects, target: Any, leaves: Leaves) -> Any:
+def _read(at: Path | Objects, target: Tree, leaves: Leaves) -> Tree:
     """Reads arrays like `arrays.read`; raises CheckpointError if they differ from `leaves`."""
     read = arrays.read(at, target)
     broken = broken_leaf(leaves, describe(read))

@@ -18,6 +18,7 @@ from flaxformer_lite.open_model import open_pretrained, origin_of, save_adapter
 from flaxformer_lite.pretrained import folder
 from flaxformer_lite.pretrained.save import write_pretrained
 from flaxformer_lite.runtime.progress import reading
+from flaxformer_lite.types import Array, Shaped
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 
@@ -93,7 +94,7 @@ def write_adapter(
 class _Watched:
     """A parameter that reports how many of its bytes have been read."""
 
-    def __init__(self, leaf: Any, advance: Callable[[int], None]):
+    def __init__(self, leaf: Array, advance: Callable[[int], None]):
         self.shape = leaf.shape
         self.dtype = leaf.dtype
         self._leaf = leaf
@@ -127,5 +128,5 @@ def _bytes_of(size: str) -> int:
     return int(float(match[1]) * UNITS[match[2].rstrip("B")])
 
 
-def _size(leaf: Any) -> int:
+def _size(leaf: Shaped) -> int:
     return int(np.prod(leaf.shape, dtype=np.int64)) * np.dtype(leaf.dtype).itemsize

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-from typing import Any
 
 import numpy as np
 
@@ -10,7 +9,7 @@ from flaxformer_lite.cli.open_model import folder_of, notices
 from flaxformer_lite.cli.predict import options_of, predicted, write_rows
 from flaxformer_lite.cli.tables import print_table
 from flaxformer_lite.config import ConfigError, plugin_name
-from flaxformer_lite.files.read import shown
+from flaxformer_lite.files.read import Json, shown
 from flaxformer_lite.objectives.base import Objective
 from flaxformer_lite.objectives.tables.breakdown import Breakdown, cell_text
 from flaxformer_lite.runs.evaluate_file import open_file, open_trained
@@ -40,7 +39,7 @@ def run(args: argparse.Namespace) -> None:
         write_rows(args.output, predicted(data, predictions), escape_formulas=args.escape_formulas)
     breakdown = objective.breakdown(predictions, np.arange(data.num_examples), data)
     if args.json:
-        result: dict[str, Any] = {"examples": data.num_examples, **metrics}
+        result: Json = {"examples": data.num_examples, **metrics}
         if baseline:
             result["baseline"] = dict([baseline])
         if breakdown:

@@ -1,6 +1,7 @@
 """Predictions for masked tokens."""
 
 import argparse
+from typing import Any
 
 import jax
 import numpy as np
@@ -52,7 +53,7 @@ def fill(opened: Opened, text: str, top_k: int) -> list[list[tuple[str, float]]]
             f"{len(ids)} tokens, but the model's positions end at {cfg.max_length}; shorten the"
             " text."
         )
-    output = opened.model.apply({"params": opened.params}, np.asarray([ids], np.int32))
+    output: Any = opened.model.apply({"params": opened.params}, np.asarray([ids], np.int32))
     logits_TV = (output.logits if cfg.head == "masked_lm" else output.prediction_logits)[0]
     logits_MV = logits_TV[np.asarray(positions)].astype("float32")
     probabilities_MV = np.asarray(jax.nn.softmax(logits_MV, axis=-1))

@@ -4,7 +4,9 @@ import contextlib
 import logging
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+import flax.linen as nn
 
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.nn.adapters.merge import merge_adapter
@@ -18,7 +20,7 @@ from flaxformer_lite.text.published_tokenizer import PublishedTokenizer
 class Opened(NamedTuple):
     """A model, its parameters and its tokenizer."""
 
-    model: Any
+    model: nn.Module
     params: dict
     tokenizer: PublishedTokenizer
 

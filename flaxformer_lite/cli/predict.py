@@ -13,7 +13,7 @@ import numpy as np
 from flaxformer_lite.cli.open_model import folder_of, notice, notices
 from flaxformer_lite.data.pipeline import Dataset
 from flaxformer_lite.files.publish import write_file
-from flaxformer_lite.files.read import printable
+from flaxformer_lite.files.read import Json, printable
 from flaxformer_lite.runs.evaluate_file import open_file, open_trained
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # first characters of cells that spreadsheets compute
@@ -40,19 +40,19 @@ def run(args: argparse.Namespace) -> None:
         sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
 
 
-def options_of(args: argparse.Namespace) -> dict[str, Any]:
+def options_of(args: argparse.Namespace) -> Json:
     """Returns the options of `open_trained` that the command line sets."""
     return {"length": args.length, "columns": args.columns, "batch_size": args.batch_size}
 
 
-def predicted(data: Dataset, predictions: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+def predicted(data: Dataset, predictions: dict[str, np.ndarray]) -> list[Json]:
     """Returns the rows of the table, each with its predictions."""
     records = data.records
     decoded = data.task.decode(predictions, records)
     return [{**row, **more} for row, more in zip(records.table.rows, decoded, strict=True)]
 
 
-def write_rows(path: Path, rows: list[dict[str, Any]], *, escape_formulas: bool = False) -> None:
+def write_rows(path: Path, rows: list[Json], *, escape_formulas: bool = False) -> None:
     """Writes rows in the format of the file's suffix; the file appears once it is complete."""
     if path.suffix == ".jsonl":
         text = "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
@@ -66,7 +66,7 @@ def write_rows(path: Path, rows: list[dict[str, Any]], *, escape_formulas: bool 
     write_file(path, text.encode())
 
 
-def _delimited(rows: list[dict[str, Any]], separator: str, quoting: Any = csv.QUOTE_MINIMAL) -> str:
+def _delimited(rows: list[Json], separator: str, quoting: Any = csv.QUOTE_MINIMAL) -> str:
     file = io.StringIO()
     names = list(dict.fromkeys(name for row in rows for name in row))
     writer = csv.DictWriter(file, names, delimiter=separator, lineterminator="\n", quoting=quoting)
@@ -76,7 +76,7 @@ def _delimited(rows: list[dict[str, Any]], separator: str, quoting: Any = csv.QU
     return file.getvalue()
 
 
-def _for_spreadsheets(rows: list[dict[str, Any]], escape: bool) -> list[dict[str, Any]]:
+def _for_spreadsheets(rows: list[Json], escape: bool) -> list[Json]:
     """Puts an apostrophe before texts that a spreadsheet would compute, or prints a notice."""
     if escape:
         return [{name: _escaped(value) for name, value in row.items()} for row in rows]
@@ -93,7 +93,7 @@ def _escaped(value: Any) -> Any:
     return f"'{value}" if _is_formula(value) else value
 
 
-def _is_formula(value: Any) -> bool:
+def _is_formula(value: object) -> bool:
     if not isinstance(value, str) or not value.startswith(FORMULA):
         return False
     try:

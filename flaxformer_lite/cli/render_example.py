@@ -4,8 +4,7 @@ The text is styled for a terminal by rich.
 """
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from rich.text import Text
@@ -131,7 +130,7 @@ class Renderer:
         """Returns the text of a token, or the name of a special token."""
         return self._special.get(int(token)) or self.decode([token])
 
-    def decode(self, ids: Any) -> str:
+    def decode(self, ids: Iterable[int]) -> str:
         """Returns the text of ordinary tokens in one line, with control characters escaped."""
         pieces = b"".join(self._pieces[int(i)] for i in ids)
         text = pieces.decode(errors="replace").replace("\n", "↵")

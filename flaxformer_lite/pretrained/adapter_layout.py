@@ -8,8 +8,10 @@ share one A and d, and each has its own rows of the others.
 """
 
 import dataclasses
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import jax
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.config.parts import AdapterConfig
@@ -82,7 +84,9 @@ class Spot(NamedTuple):
         return 0 in self.kernel.groups[0]
 
 
-def spots(spelled: Published, cfg: ModelConfig, shapes: dict[str, Any]) -> dict[str, Spot]:
+def spots(
+    spelled: Published, cfg: ModelConfig, shapes: Mapping[str, jax.ShapeDtypeStruct]
+) -> dict[str, Spot]:
     """Maps the module of each kernel, in a model with layers side by side, to its place."""
     kernels = {path: leaf.shape for path, leaf in shapes.items() if path.endswith("/kernel")}
     by_module = {}

@@ -2,13 +2,13 @@
 
 import json
 import secrets
-from typing import Any
 
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.text import chat_template
 from flaxformer_lite.text.published_tokenizer import PublishedTokenizer
 
-Messages = list[dict[str, Any]]
+Messages = list[Json]
 
 
 def encode(tokenizer: PublishedTokenizer, messages: Messages) -> list[int]:

@@ -2,17 +2,18 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
+import flax.linen as nn
 import tokenizers
 from tokenizers import processors
 
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.text import conversations, special_tokens, tokenizer as plain
 
 
 def publish_tokenizer(
-    inner: plain.Tokenizer, model: Any, made: Path, template: str = ""
-) -> dict[str, Any]:
+    inner: plain.Tokenizer, model: nn.Module, made: Path, template: str = ""
+) -> Json:
     """Writes the tokenizer with the tokens that training puts around a text; returns its fields for
     config.json.
 
@@ -48,7 +49,7 @@ def publish_tokenizer(
     return {} if model.skeleton == "encoder" else generation
 
 
-def _publish_json(inner: plain.Tokenizer, model: Any, made: Path) -> None:
+def _publish_json(inner: plain.Tokenizer, model: nn.Module, made: Path) -> None:
     known = tokenizers.Tokenizer.from_str(inner.definition.decode())
     around = special_tokens.usual(inner, model.skeleton)
     if known.post_processor is None and (around.before or around.after):
@@ -66,9 +67,7 @@ def _publish_json(inner: plain.Tokenizer, model: Any, made: Path) -> None:
             # takes the space before it, like RoBERTa's <mask>
             token["lstrip"] |= token["content"] == "[MASK]"
         _write_json(made / inner.file, read)
-    config: dict[str, Any] = {
-        f"{role}_token": known.id_to_token(i) for role, i in inner.ids.items()
-    }
+    config: Json = {f"{role}_token": known.id_to_token(i) for role, i in inner.ids.items()}
     config |= {"tokenizer_class": "PreTrainedTokenizerFast"}
     config |= {"model_max_length": model.cfg.max_length} if model.cfg.has_position_table else {}
     types = (
@@ -81,5 +80,5 @@ def _publish_json(inner: plain.Tokenizer, model: Any, made: Path) -> None:
     _write_json(made / "tokenizer_config.json", config)
 
 
-def _write_json(path: Path, values: dict[str, Any]) -> None:
+def _write_json(path: Path, values: Json) -> None:
     path.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")

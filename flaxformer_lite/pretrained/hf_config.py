@@ -12,7 +12,7 @@ from typing import Any
 from flaxformer_lite import registry
 from flaxformer_lite.config import ConfigError, LayerKind, ModelConfig
 from flaxformer_lite.config.architecture import WEIGHTLESS_FIELDS
-from flaxformer_lite.files.read import brief, shown
+from flaxformer_lite.files.read import Json, brief, shown
 from flaxformer_lite.models.weight_map import ACTIVATION_NAMES, Fields, Head, activation_of
 from flaxformer_lite.pretrained.harmless_fields import HARMLESS
 from flaxformer_lite.pretrained.known_fields import KNOWN
@@ -52,7 +52,7 @@ MEANING = {
 }
 
 
-def family_of(published: dict[str, Any], folder: Path, family: str | None = None) -> ModuleType:
+def family_of(published: Json, folder: Path, family: str | None = None) -> ModuleType:
     """Imports the family file of a model_type, which has the same name with _ for -; or the one
     that `family` names.
 
@@ -82,7 +82,7 @@ def _published_families() -> list[str]:
     return [name for name in names if hasattr(registry.resolve("models", name), "PUBLISHED")]
 
 
-def _chosen(family: str, published: dict[str, Any], folder: Path) -> ModuleType:
+def _chosen(family: str, published: Json, folder: Path) -> ModuleType:
     try:
         chosen = registry.resolve("models", family)
     except ValueError as error:
@@ -99,7 +99,7 @@ def _chosen(family: str, published: dict[str, Any], folder: Path) -> ModuleType:
     return chosen
 
 
-def head_of(family: ModuleType, published: dict[str, Any], head: str | None) -> str:
+def head_of(family: ModuleType, published: Json, head: str | None) -> str:
     """Returns the requested head, or the one that `architectures` names."""
     heads = family.PUBLISHED.heads
     if head is not None:
@@ -119,7 +119,7 @@ def head_of(family: ModuleType, published: dict[str, Any], head: str | None) -> 
     )
 
 
-def _architecture(published: dict[str, Any]) -> str:
+def _architecture(published: Json) -> str:
     """Returns the transformers class that config.json names first; "None" if it names none."""
     named = published.get("architectures") or [None]
     first = named[0] if isinstance(named, list) else named
@@ -127,7 +127,7 @@ def _architecture(published: dict[str, Any]) -> str:
 
 
 def open_config(
-    published: dict[str, Any], folder: Path, head: str | None, family: str | None, **overrides: Any
+    published: Json, folder: Path, head: str | None, family: str | None, **overrides: Any
 ) -> tuple[ModuleType, ModelConfig]:
     """Returns the family file of a published config, and the ModelConfig; raises as `family_of` and
     `read_config`."""
@@ -138,9 +138,7 @@ def open_config(
     )
 
 
-def read_config(
-    family: ModuleType, published: dict[str, Any], head: str, /, **overrides: Any
-) -> ModelConfig:
+def read_config(family: ModuleType, published: Json, head: str, /, **overrides: Any) -> ModelConfig:
     """Converts a published config to a ModelConfig.
 
     Raises:
@@ -184,7 +182,7 @@ def read_config(
         raise ConfigError(f"config.json: {error}") from None
 
 
-def write_config(family: ModuleType, cfg: ModelConfig) -> dict[str, Any]:
+def write_config(family: ModuleType, cfg: ModelConfig) -> Json:
     """Converts a config to its published form, which reads back as the same model.
 
     Raises:
@@ -222,7 +220,7 @@ def write_config(family: ModuleType, cfg: ModelConfig) -> dict[str, Any]:
     return published
 
 
-def _check_fixed(fields: Fields, fixed: Mapping[str, Any], head: Head) -> None:
+def _check_fixed(fields: Fields, fixed: Mapping[str, object], head: Head) -> None:
     for name, allowed in fixed.items():
         if name not in head.fixed:
             fields.require(name, allowed)
@@ -234,7 +232,7 @@ def _check_fixed(fields: Fields, fixed: Mapping[str, Any], head: Head) -> None:
             )
 
 
-def _check_unread(family: ModuleType, unread: dict[str, Any]) -> None:
+def _check_unread(family: ModuleType, unread: Json) -> None:
     """Refuses unread fields that transformers uses; those that it does not know are only
     reported."""
     spelled = family.PUBLISHED
@@ -258,7 +256,7 @@ def _check_unread(family: ModuleType, unread: dict[str, Any]) -> None:
         )
 
 
-def write_labels(labels: Sequence[str], cfg: ModelConfig) -> dict[str, Any]:
+def write_labels(labels: Sequence[str], cfg: ModelConfig) -> Json:
     """Returns the fields of config.json that name a model's classes."""
     if len(set(labels)) != cfg.num_labels or len(labels) != cfg.num_labels:
         raise ConfigError(
@@ -271,7 +269,7 @@ def write_labels(labels: Sequence[str], cfg: ModelConfig) -> dict[str, Any]:
     }
 
 
-def read_labels(published: dict[str, Any]) -> list[str]:
+def read_labels(published: Json) -> list[str]:
     """Reads the names of the classes in order; [] if config.json has none."""
     named = published.get("id2label") or {}
     try:

@@ -1,11 +1,12 @@
 """Parameters that stay in their files until they are read."""
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
 
+import jax
 import numpy as np
 from flax.traverse_util import unflatten_dict
+from numpy.typing import DTypeLike
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.pretrained.layouts import Place, Slices
@@ -26,15 +27,17 @@ class Stored:
     def __getitem__(self, row: int) -> np.ndarray:
         return self.read((slice(row, row + 1), *(slice(None),) * (len(self.shape) - 1)))[0]
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         return self.read((slice(None),) * len(self.shape))
 
 
-def stored_tree(cfg: ModelConfig, shapes: dict[str, Any], reader: Callable[[str], Reader]) -> dict:
+def stored_tree(
+    cfg: ModelConfig, shapes: Mapping[str, jax.ShapeDtypeStruct], reader: Callable[[str], Reader]
+) -> dict:
     """Makes the tree of parameters from the readers of the layers' parameters by their unstacked
     paths."""
 
-    def one(path: str, leaf: Any) -> Stored:
+    def one(path: str, leaf: jax.ShapeDtypeStruct) -> Stored:
         layers = [reader(layer) for layer in layers_of(cfg, path, leaf.shape)]
 
         def read(index: Slices) -> np.ndarray:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
+import flax.linen as nn
 import jax
 from flax.traverse_util import flatten_dict, unflatten_dict
 
@@ -95,7 +96,7 @@ def open_published(
     labels: Sequence[str] | int | None = None,
     adapter: Path | None = None,
     **overrides: Any,
-) -> tuple[Any, dict]:
+) -> tuple[nn.Module, dict]:
     """Opens a directory of published weights, with each parameter a `Stored` that is read from its
     file on demand.
 
@@ -173,7 +174,7 @@ def with_labels(
     return dataclasses.replace(cfg, num_labels=count), others
 
 
-def per_class(model: Any) -> set[str]:
+def per_class(model: nn.Module) -> set[str]:
     """Returns the parameters whose shape depends on the number of classes."""
     larger = type(model)(dataclasses.replace(model.cfg, num_labels=model.cfg.num_labels + 1))
     shapes = parameter_shapes(model)
@@ -185,7 +186,7 @@ def _has(tensors: dict[str, Tensor], place: Place) -> bool:
     return place.name in tensors and tensors[place.name].shape == place.file_shape
 
 
-def with_new(model: Any, stored: dict, seed: int) -> dict:
+def with_new(model: nn.Module, stored: dict, seed: int) -> dict:
     """Adds the parameters that are missing, as a fresh model has them."""
     flat = flatten_dict(stored, sep="/")
     shapes = parameter_shapes(model)

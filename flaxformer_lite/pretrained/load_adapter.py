@@ -5,16 +5,17 @@ import dataclasses
 import logging
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.config.parts import AdapterConfig, matches
 from flaxformer_lite.config.rules import is_pattern
-from flaxformer_lite.files.read import brief, is_kind, read_object, shown
+from flaxformer_lite.files.read import Json, brief, is_kind, read_object, shown
 from flaxformer_lite.models.weight_map import Published
 from flaxformer_lite.nn.adapters import vera
 from flaxformer_lite.nn.adapters.dora import MAGNITUDE, DoraConfig
@@ -117,7 +118,7 @@ class PublishedAdapter:
     """An adapter in PEFT's form."""
 
     folder: Path  # where it is
-    fields: dict[str, Any]  # of adapter_config.json
+    fields: Json  # of adapter_config.json
     # published module -> its tensors by our names of the factors
     factors: dict[str, dict[str, Tensor]]
     shared: dict[str, Tensor]  # VeRA's A and B, by our names
@@ -194,7 +195,9 @@ class PublishedAdapter:
                 )
         return kept
 
-    def config(self, spelled: Published, cfg: ModelConfig, shapes: dict[str, Any]) -> AdapterConfig:
+    def config(
+        self, spelled: Published, cfg: ModelConfig, shapes: Mapping[str, jax.ShapeDtypeStruct]
+    ) -> AdapterConfig:
         """Returns our record of it, for a model with parameters of these shapes.
 
         Raises:
@@ -252,7 +255,9 @@ class PublishedAdapter:
             dropout=float(self.fields.get("lora_dropout") or 0.0),
         )
 
-    def _check_stacks(self, kernels: dict[str, Any], chosen: list[str], adapted: set[str]) -> None:
+    def _check_stacks(
+        self, kernels: Mapping[str, list[str]], chosen: list[str], adapted: set[str]
+    ) -> None:
         """Refuses DoRA in some layers of a stack: the others would need the norms of their
         matrices."""
         for path in chosen:
@@ -271,7 +276,9 @@ class PublishedAdapter:
             )
         return shape[0] == 1
 
-    def _saved(self, spelled: Published, cfg: ModelConfig, shapes: dict[str, Any]) -> list[str]:
+    def _saved(
+        self, spelled: Published, cfg: ModelConfig, shapes: Mapping[str, jax.ShapeDtypeStruct]
+    ) -> list[str]:
         """Returns patterns of the parameters that it replaces, so that they count as trained: by
         themselves, and in the stack that holds them."""
         unstacked = {one: leaf.shape for one, leaf in side_by_side(cfg, shapes).items()}
@@ -287,7 +294,7 @@ class PublishedAdapter:
         return [rf"^{re.escape(path)}$" for path in saved]
 
     def readers(
-        self, spelled: Published, cfg: ModelConfig, shapes: dict[str, Any]
+        self, spelled: Published, cfg: ModelConfig, shapes: Mapping[str, jax.ShapeDtypeStruct]
     ) -> dict[str, Reader]:
         """Maps the paths of the factors of all matrices to functions that read a slice of them.
 
@@ -436,7 +443,7 @@ def open_adapter(folder: Path) -> PublishedAdapter:
     return PublishedAdapter(folder, fields, dict(factors), shared, replaced)
 
 
-def method_of(fields: dict[str, Any]) -> type[AdapterConfig]:
+def method_of(fields: Json) -> type[AdapterConfig]:
     """Returns the class of our records for what adapter_config.json says."""
     if fields.get("peft_type") == "IA3":
         return Ia3Config
@@ -469,7 +476,7 @@ def _patterns(chosen: list[str], every: Iterable[str]) -> tuple[str, ...]:
     return tuple(rf"(^|/){re.escape(name)}/kernel$" for name in names)
 
 
-def _check(fields: dict[str, Any]) -> None:
+def _check(fields: Json) -> None:
     for name, allowed in FIXED.items():
         if (value := fields.get(name)) and value not in allowed:
             raise ConfigError(

@@ -16,7 +16,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from flaxformer_lite.files.read import brief, open_regular, parse_object, shown
+from flaxformer_lite.files.read import Json, brief, open_regular, parse_object, shown
 
 DTYPES = {
     "F64": np.float64,
@@ -108,7 +108,7 @@ def save_file(
       entries: name -> (shape, dtype), in the order of `arrays`.
       arrays: the tensors.
     """
-    header: dict[str, dict[str, Any]] = {"__metadata__": {"format": "pt"}}
+    header: dict[str, Json] = {"__metadata__": {"format": "pt"}}
     at = 0
     for name, (shape, dtype) in entries.items():
         end = at + math.prod(shape) * np.dtype(dtype).itemsize
@@ -126,7 +126,7 @@ def save_file(
             file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
 
-def _header(path: Path) -> tuple[dict[str, Any], np.ndarray]:
+def _header(path: Path) -> tuple[Json, np.ndarray]:
     """Reads the header; returns it with a memory map of the bytes behind it, the only one of the
     file."""
     with open_regular(path, error=WeightsError) as file:

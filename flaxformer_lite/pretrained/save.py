@@ -7,11 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import flax.linen as nn
+import jax
 import numpy as np
 from flax.traverse_util import flatten_dict
+from numpy.typing import DTypeLike
 
 from flaxformer_lite import registry
 from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.parameter_shapes import parameter_shapes
 from flaxformer_lite.models.weight_map import Fields, Published
 from flaxformer_lite.nn.adapters.merge import merge_adapter
@@ -24,6 +28,7 @@ from flaxformer_lite.pretrained.safetensors import WeightsError, save_file
 from flaxformer_lite.pretrained.sentences import copy_sentence_layers, write_sentence_layers
 from flaxformer_lite.pretrained.tensor_names import by_layer, side_by_side
 from flaxformer_lite.text import tokenizer as plain
+from flaxformer_lite.types import Array
 
 # Files copied along with the weights: tokenizers, special tokens, chat template, generation config.
 COMPANIONS = (
@@ -73,12 +78,12 @@ class TrainedInputs:
     labels: tuple[str, ...] = ()
     chat_template: str = ""
     pooling: str = ""
-    fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    fields: Mapping[str, object] = dataclasses.field(default_factory=dict)
 
 
 def write_pretrained(
     folder: Path,
-    model: Any,
+    model: nn.Module,
     params: dict,
     *,
     like: Path | TrainedInputs | None = None,
@@ -121,7 +126,7 @@ def write_pretrained(
     _write(folder, published_tensors(family.PUBLISHED, cfg, flat), shard_bytes)
 
 
-def _write_trained(folder: Path, model: Any, like: TrainedInputs) -> dict[str, Any]:
+def _write_trained(folder: Path, model: nn.Module, like: TrainedInputs) -> Json:
     """Writes the tokenizer of a run, and how its sentences are pooled; returns the fields for
     config.json."""
     cfg = model.cfg
@@ -134,7 +139,7 @@ def _write_trained(folder: Path, model: Any, like: TrainedInputs) -> dict[str, A
 
 
 def published_tensors(
-    spelled: Published, cfg: ModelConfig, flat: dict[str, Any]
+    spelled: Published, cfg: ModelConfig, flat: Mapping[str, Array]
 ) -> dict[str, "Pieces | np.ndarray"]:
     """Maps the full name of each published tensor to its pieces, or to an array that follows from
     the config."""
@@ -167,7 +172,7 @@ class Pieces(list):
     def dtype(self) -> np.dtype:
         return np.dtype(self[0][1].dtype)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         tensor = np.empty(self.shape, self.dtype)
         for place, leaf, row in self:
             place.write(np.asarray(leaf if row is None else leaf[row]), tensor)
@@ -195,7 +200,7 @@ def check_names(path: str, names: list[str]) -> None:
         )
 
 
-def check_params(flat: dict[str, Any], shapes: dict[str, Any]) -> None:
+def check_params(flat: Mapping[str, Array], shapes: Mapping[str, jax.ShapeDtypeStruct]) -> None:
     """Checks that these are the parameters of a model with these shapes; raises WeightsError."""
     for path in sorted(set(flat) ^ set(shapes)):
         what = "is not a parameter of this model" if path in flat else "is missing"
@@ -210,7 +215,7 @@ def check_params(flat: dict[str, Any], shapes: dict[str, Any]) -> None:
             )
 
 
-def _travel(like: Path, path: Path, config: dict[str, Any], written: set[str]) -> dict[str, Any]:
+def _travel(like: Path, path: Path, config: Json, written: set[str]) -> Json:
     """Copies companion files; returns the config with fields of the old one that are neither
     numeric nor in `ours`."""
     for name in COMPANIONS:
@@ -222,7 +227,7 @@ def _travel(like: Path, path: Path, config: dict[str, Any], written: set[str]) -
     return config | {key: value for key, value in old.items() if key in kept - written}
 
 
-def _write(path: Path, tensors: dict[str, Any], shard_bytes: int) -> None:
+def _write(path: Path, tensors: dict[str, Pieces | np.ndarray], shard_bytes: int) -> None:
     sizes = {
         name: int(np.prod(t.shape, dtype=np.int64)) * np.dtype(t.dtype).itemsize
         for name, t in tensors.items()

@@ -3,21 +3,24 @@
 import collections
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+import flax.linen as nn
+import jax
 import numpy as np
 from flax.traverse_util import flatten_dict
 
 from flaxformer_lite import registry
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.config.parts import matches
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.parameter_shapes import parameter_shapes
 from flaxformer_lite.models.weight_map import Published
 from flaxformer_lite.nn.adapters import vera
 from flaxformer_lite.nn.adapters.dora import MAGNITUDE, DoraConfig
 from flaxformer_lite.nn.adapters.ia3 import SCALE, Ia3Config
-from flaxformer_lite.nn.adapters.lora import A, B
+from flaxformer_lite.nn.adapters.lora import A, B, LoraConfig
 from flaxformer_lite.pretrained import tensor_names, vera_projections
 from flaxformer_lite.pretrained.adapter_layout import METHODS, NAMES, ROOT, Spot, shortest, spots
 from flaxformer_lite.pretrained.load_adapter import CONFIG, HEADS, WEIGHTS
@@ -25,12 +28,13 @@ from flaxformer_lite.pretrained.safetensors import save_file
 from flaxformer_lite.pretrained.save import check_params, published_tensors
 from flaxformer_lite.pretrained.tensor_names import by_layer, side_by_side
 from flaxformer_lite.sharding.parameter_rules import HEADS as HEAD_MODULES
+from flaxformer_lite.types import Array
 
 Factors = dict[str, np.ndarray]  # by our names
 Parts = list[tuple[Spot, Factors]]  # of the matrices that one published module holds
 
 
-def write_adapter(folder: Path, model: Any, params: dict, *, base: str | None) -> None:
+def write_adapter(folder: Path, model: nn.Module, params: dict, *, base: str | None) -> None:
     """Fills an empty directory as `save_adapter` does.
 
     Args:
@@ -106,7 +110,7 @@ def write_adapter(folder: Path, model: Any, params: dict, *, base: str | None) -
     )
 
 
-def _by_matrix(cfg: ModelConfig, flat: dict[str, Any]) -> dict[str, Factors]:
+def _by_matrix(cfg: ModelConfig, flat: Mapping[str, Array]) -> dict[str, Factors]:
     """Maps the module of each adapted matrix, with layers side by side, to its factors."""
     by_matrix = collections.defaultdict[str, Factors](dict)
     for path, (leaf, row) in by_layer(cfg, flat).items():
@@ -233,7 +237,7 @@ def _not_shared(module: str) -> ConfigError:
     )
 
 
-def _vera_config(adapter: vera.VeraConfig, adapted: list[str], every: list[str]) -> dict[str, Any]:
+def _vera_config(adapter: vera.VeraConfig, adapted: list[str], every: list[str]) -> Json:
     return {
         "peft_type": "VERA",
         "r": adapter.rank,
@@ -246,7 +250,7 @@ def _vera_config(adapter: vera.VeraConfig, adapted: list[str], every: list[str])
     }
 
 
-def _ia3_config(adapted: list[str], on_inputs: list[str], every: list[str]) -> dict[str, Any]:
+def _ia3_config(adapted: list[str], on_inputs: list[str], every: list[str]) -> Json:
     return {
         "peft_type": "IA3",
         "target_modules": shortest(adapted, every, "."),
@@ -255,7 +259,7 @@ def _ia3_config(adapted: list[str], on_inputs: list[str], every: list[str]) -> d
     }
 
 
-def _config(adapter: Any, ranks: dict[str, int], every: list[str]) -> dict[str, Any]:
+def _config(adapter: LoraConfig, ranks: dict[str, int], every: list[str]) -> Json:
     common = collections.Counter(ranks.values()).most_common(1)[0][0]
     others = {module: rank for module, rank in ranks.items() if rank != common}
 
@@ -278,7 +282,9 @@ def _config(adapter: Any, ranks: dict[str, int], every: list[str]) -> dict[str, 
     }
 
 
-def _whole(model: Any, spelled: Published, shapes: dict[str, Any]) -> set[str]:
+def _whole(
+    model: nn.Module, spelled: Published, shapes: Mapping[str, jax.ShapeDtypeStruct]
+) -> set[str]:
     """Returns the published modules to save whole: those that are trained, and with a head's all
     that PEFT counts to it."""
     cfg = model.cfg
@@ -304,7 +310,7 @@ def _module(name: str) -> str:
     return "classifier" if name.startswith("classifier.") else name.rpartition(".")[0]
 
 
-def _task(model: Any) -> str | None:
+def _task(model: nn.Module) -> str | None:
     if model.cfg.head == "lm" and model.skeleton == "encoder_decoder":
         return "SEQ_2_SEQ_LM"
     return next((task for task, heads in HEADS.items() if model.cfg.head in heads), None)

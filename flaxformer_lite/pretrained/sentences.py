@@ -3,13 +3,14 @@ it."""
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.files.read import brief, parse_object, read_bytes, read_object
+from flaxformer_lite.files.read import Json, Kind, brief, parse_object, read_bytes, read_object
 from flaxformer_lite.pretrained.safetensors import WeightsError, open_file
 
 FILES = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
@@ -238,10 +239,10 @@ def _dense(folder: Path) -> Dense:
     return Dense(kernel.T, bias[0] if bias else np.zeros(kernel.shape[0], np.float32), activation)
 
 
-def _optional(path: Path, kinds: dict[str, Any]) -> dict[str, Any]:
+def _optional(path: Path, kinds: Mapping[str, Kind]) -> Json:
     return read_object(path, kinds) if path.exists() else {}
 
 
-def _write(path: Path, values: Any) -> None:
+def _write(path: Path, values: object) -> None:
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")

@@ -5,7 +5,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 
@@ -13,6 +13,7 @@ from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.models.weight_map import Published, Row
 from flaxformer_lite.pretrained.layouts import Place, groups_of, input_axes
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError
+from flaxformer_lite.types import Shaped
 
 LAYER = re.compile(r"layer_(\d+)")
 STACKED = re.compile(r"layers/block_(\d+)")
@@ -80,7 +81,10 @@ def layers_of(cfg: ModelConfig, path: str, shape: tuple[int, ...]) -> list[str]:
     return [STACKED.sub(f"layer_{row * period + start}", path) for row in range(shape[0])]
 
 
-def by_layer(cfg: ModelConfig, flat: Mapping[str, Any]) -> dict[str, tuple[Any, int | None]]:
+Leaf = TypeVar("Leaf", bound=Shaped)
+
+
+def by_layer(cfg: ModelConfig, flat: Mapping[str, Leaf]) -> dict[str, tuple[Leaf, int | None]]:
     """Maps unstacked paths to the parameter that holds each, and its row there; None if it is not
     stacked."""
     return {
@@ -90,7 +94,7 @@ def by_layer(cfg: ModelConfig, flat: Mapping[str, Any]) -> dict[str, tuple[Any, 
     }
 
 
-def side_by_side(cfg: ModelConfig, shapes: Mapping[str, Any]) -> dict[str, jax.ShapeDtypeStruct]:
+def side_by_side(cfg: ModelConfig, shapes: Mapping[str, Shaped]) -> dict[str, jax.ShapeDtypeStruct]:
     """Returns shapes by path as they are without scan."""
     return {
         one: jax.ShapeDtypeStruct(leaf.shape if row is None else leaf.shape[1:], leaf.dtype)

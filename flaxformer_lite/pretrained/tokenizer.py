@@ -2,10 +2,9 @@
 the files that older checkpoints have, and its special tokens."""
 
 from pathlib import Path
-from typing import Any
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.files.read import brief, read_bytes, read_object, read_text
+from flaxformer_lite.files.read import Json, brief, read_bytes, read_object, read_text
 from flaxformer_lite.pretrained import hf_config
 from flaxformer_lite.pretrained.folder import check_exists
 from flaxformer_lite.pretrained.sentences import lowers_case
@@ -89,9 +88,7 @@ def read_tokenizer(folder: Path, *, family: str | None = None) -> PublishedToken
     )
 
 
-def _of_json(
-    definition: str, where: Path, config: dict[str, Any], template: str
-) -> PublishedTokenizer:
+def _of_json(definition: str, where: Path, config: Json, template: str) -> PublishedTokenizer:
     folder = where.parent if where.is_file() else where
     return JsonTokenizer(definition, config, template, where=where, lower=lowers_case(folder))
 
@@ -107,9 +104,7 @@ def framed(inner: plain.Tokenizer, skeleton: str, template: str = "") -> Publish
     return made
 
 
-def _sentencepiece(
-    path: Path, config: dict[str, Any], template: str, kind: str
-) -> PublishedTokenizer:
+def _sentencepiece(path: Path, config: Json, template: str, kind: str) -> PublishedTokenizer:
     try:
         inner = plain.SentencePiece(read_bytes(path))
     except Exception as error:  # sentencepiece raises plain RuntimeError, and more
@@ -132,11 +127,11 @@ def _sentencepiece(
     return made
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> Json:
     return read_object(path, KINDS) if path.exists() else {}
 
 
-def _chat_template(folder: Path, config: dict[str, Any]) -> str:
+def _chat_template(folder: Path, config: Json) -> str:
     if (folder / "chat_template.jinja").is_file():
         return read_text(folder / "chat_template.jinja", limit=LARGEST_TEMPLATE)
     template = config.get("chat_template") or ""

@@ -6,7 +6,7 @@ Batches are a function of the config, the data and the step, so that nothing is 
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ class BatchHistory:
     data: Dataset
 
     @functools.cached_property
-    def _find(self) -> Any:
+    def _find(self) -> Callable[[int], Row]:
         return self.data.finder(self.cfg.seed)
 
     @functools.cached_property

@@ -5,12 +5,14 @@ Its weights are kept in best/, and `train.patience` counts from it.
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from flaxformer_lite import registry
 from flaxformer_lite.checkpoints.manager import Checkpoints
 from flaxformer_lite.config import ConfigError, ExperimentConfig
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.objectives.base import Metric
+from flaxformer_lite.types import Params
 
 
 class Best(NamedTuple):
@@ -62,7 +64,7 @@ class Selection:
         self.best = Best(step, value) if is_best else best._replace(waited=best.waited + 1)
         return is_best
 
-    def save(self, step: int, params: Any, meta: dict[str, Any]) -> None:
+    def save(self, step: int, params: Params, meta: Json) -> None:
         """Saves the best weights in the background.
 
         A run that was killed between this and its next checkpoint repeats the step; the weights

@@ -1,10 +1,11 @@
 """Evaluates a trained model on a file: metrics, and predictions for each row."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+import flax.linen as nn
 import jax
 import numpy as np
 
@@ -20,6 +21,7 @@ from flaxformer_lite.config import (
 from flaxformer_lite.data import pipeline
 from flaxformer_lite.data.labelled import open_rows
 from flaxformer_lite.data.pipeline import Dataset
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.inference.writer import writer
 from flaxformer_lite.objectives.base import Objective
 from flaxformer_lite.objectives.of_head import of_head
@@ -32,18 +34,22 @@ from flaxformer_lite.runtime.progress import counting
 from flaxformer_lite.text import tokenizer
 from flaxformer_lite.training import evaluate, program
 from flaxformer_lite.training.bound_models import Models
+from flaxformer_lite.types import Params
 
 USUAL_LENGTH = 512  # tokens of an example, unless the published model specifies it
+
+
+Item = TypeVar("Item")
 
 
 class Trained(NamedTuple):
     """A model with the task that it was trained for."""
 
     cfg: ExperimentConfig
-    model: Any
-    params: Any
+    model: nn.Module
+    params: Params
     tokenizer: tokenizer.Tokenizer
-    fitted: dict[str, Any] | None = None  # what the baseline learned from the training examples
+    fitted: Json | None = None  # what the baseline learned from the training examples
 
     def baseline(self, data: Dataset) -> tuple[str, float] | None:
         """Returns the name and headline value of the objective's baseline on the examples.
@@ -157,7 +163,7 @@ def open_file(trained: Trained, path: str, *, predicts: bool = False) -> Dataset
     return pipeline.open_text(cfg, path)
 
 
-def _objective_of(path: Path, model: Any) -> Objective:
+def _objective_of(path: Path, model: nn.Module) -> Objective:
     head = model.cfg.head
     name = of_head(head, model.skeleton)
     if not name:
@@ -165,7 +171,7 @@ def _objective_of(path: Path, model: Any) -> Objective:
             f"{path}: the head {head!r} of a {model.cfg.family} has no task; fine-tune it first"
             " (train)."
         )
-    cls: Any = registry.resolve_class("objectives", name)
+    cls: type[Objective] = registry.resolve_class("objectives", name)
     if model.skeleton not in cls.skeletons:
         raise ConfigError(
             f"{path}: {plugin_name(cls())} has no {model.skeleton}s like this {model.cfg.family}."
@@ -183,7 +189,9 @@ def _objective_of(path: Path, model: Any) -> Objective:
     return cls.of_published(published, labels)
 
 
-def _counted(batches: Iterator[Any], size: int, advance: Any) -> Iterator[Any]:
+def _counted(
+    batches: Iterator[Item], size: int, advance: Callable[[int], object]
+) -> Iterator[Item]:
     for batch in batches:
         yield batch
         advance(size)

@@ -12,6 +12,7 @@ from flaxformer_lite.checkpoints.manager import Checkpoints, first_line
 from flaxformer_lite.checkpoints.mirror import Mirror, mirrored, place_of
 from flaxformer_lite.checkpoints.workdir import newest_first, write_inputs
 from flaxformer_lite.config import ExperimentConfig, from_config_dict
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.runs.batch_history import BatchHistory
 from flaxformer_lite.runs.best import Best, Selection
 from flaxformer_lite.runs.interrupt import Interrupt
@@ -184,7 +185,7 @@ def _guards(
     recorder: Recorder,
     terminal: Terminal,
     group: Processes,
-    record: dict[str, Any],
+    record: Json,
 ) -> list[Watcher]:
     """Returns the watchers that guard the loss, which come before all others."""
     rows = (
@@ -234,7 +235,7 @@ def _watchers(
 
 def _begin(
     experiment: Experiment, checkpoints: Checkpoints, make: Callable[[], TrainState]
-) -> tuple[TrainState, int, dict[str, Any], list[str]]:
+) -> tuple[TrainState, int, Json, list[str]]:
     """Restores the newest checkpoint, or creates a new state.
 
     Returns:

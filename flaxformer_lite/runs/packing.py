@@ -12,6 +12,7 @@ from flaxformer_lite.config import ExperimentConfig, ModelConfig, plugin_name
 from flaxformer_lite.data.packed_batches import Packer
 from flaxformer_lite.data.pipeline import Dataset
 from flaxformer_lite.objectives.rows import PACKING
+from flaxformer_lite.types import Batch
 
 MUCH = 0.5  # share of padding from which on a notice is given
 ROUNDED = 8  # the notice recommends a multiple of this length
@@ -86,27 +87,27 @@ def obstacle(cfg: ModelConfig, model: nn.Module, pad_id: int) -> str:
     return ""
 
 
-def packed_shapes(batch: Any, packer: Packer) -> tuple[Any, ...]:
+def packed_shapes(batch: Batch, packer: Packer) -> tuple[Batch, ...]:
     """Returns a batch's shapes in each packing, the most frequent first.
 
     Args:
       batch: shapes, dtypes and shardings of a whole batch, packed or not.
       packer: the packer.
     """
-    batches = []
+    batches: list[Any] = []
     for shape in packer.shapes:
         packing = jax.ShapeDtypeStruct(packer.array_shape(shape), "int32")
         batches.append({**batch, "inputs": {**batch["inputs"], PACKING: packing}})
     return tuple(batches)
 
 
-def unpacked(batch: Any) -> Any:
+def unpacked(batch: Batch) -> Batch:
     """Returns a batch, or its shapes, without its packing, to be computed with padding."""
     inputs = {name: x for name, x in batch["inputs"].items() if name != PACKING}
     return {**batch, "inputs": inputs}
 
 
-def shape_of(batch: Any) -> tuple[int, ...]:
+def shape_of(batch: Batch) -> tuple[int, ...]:
     """Returns the shape of a batch's packing, () without one."""
     packing = batch["inputs"].get(PACKING)
     return () if packing is None else tuple(packing.shape)

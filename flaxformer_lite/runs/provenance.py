@@ -5,7 +5,7 @@ import itertools
 import json
 import re
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,9 +84,9 @@ class TextOrigins:
             for file, at, document in self._training():
                 yield file, at, len("".join(document).encode())
 
-        def write(folder: Any) -> None:
+        def write(folder: Path) -> None:
             source = self._source
-            begins: Any = sizes()
+            begins: Iterable[tuple[int, int, int]] = sizes()
             if source.has_tokens:
                 begins = token_files.training_begins(
                     source.files, self._tokenizer, self._cfg.held_out, source.where
@@ -289,6 +289,6 @@ def _number(records: Any, row: int) -> int:
     return records.table.number(row)
 
 
-def _is(path: Any, name: str) -> bool:
+def _is(path: str | Path, name: str) -> bool:
     """Returns whether a name is that of a file, or the end of its path or address."""
     return Path(str(path)).parts[-len(Path(name).parts) :] == Path(name).parts

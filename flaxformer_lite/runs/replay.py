@@ -5,7 +5,7 @@ import functools
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -23,6 +23,7 @@ from flaxformer_lite.runs.start.initial_state import initial_state
 from flaxformer_lite.runs.start.setup import Experiment, prepare
 from flaxformer_lite.training import bound_models, program
 from flaxformer_lite.training.state import TrainState
+from flaxformer_lite.types import Batch
 
 Values = Mapping[str, float]
 
@@ -40,7 +41,7 @@ class ReplayPoint(NamedTuple):
 
     experiment: Experiment
     state: TrainState
-    batch: Any
+    batch: Batch
     step: int
     start: int
     values: dict[int, Values]
@@ -94,7 +95,7 @@ def row_losses(point: ReplayPoint) -> np.ndarray:
     cfg = point.experiment.cfg
     sums = program.eval_step(cfg, bound_models.build(cfg, point.experiment.program.companion))
 
-    def row_loss(row: Any) -> jax.Array:
+    def row_loss(row: Batch) -> jax.Array:
         return sums(point.state.params, jax.tree.map(lambda x: x[None], row))[0].mean()
 
     batch = packing.unpacked(point.batch)  # only whole batches have rows to pack

@@ -5,13 +5,14 @@ import contextlib
 import functools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 
 from flaxformer_lite.analysis import recompiles
 from flaxformer_lite.checkpoints.manager import Checkpoints, first_line
 from flaxformer_lite.checkpoints.workdir import write_baseline
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.runs import packing
 from flaxformer_lite.runs.best import Selection
 from flaxformer_lite.runs.interrupt import Interrupt
@@ -29,6 +30,7 @@ from flaxformer_lite.runtime.processes import ALONE, Processes
 from flaxformer_lite.training.average import evaluated_params
 from flaxformer_lite.training.evaluate import WRITTEN, evaluate, show
 from flaxformer_lite.training.state import TrainState, param_count
+from flaxformer_lite.types import Params
 
 AHEAD = 2  # steps dispatched before the host reads a result, so that neither waits for the other
 
@@ -80,7 +82,7 @@ class Trainer:
         self._group = group
         self._done = 0
         self._failed = set[str]()
-        self._in_flight: collections.deque[tuple[int, Any]] = collections.deque()
+        self._in_flight: collections.deque[tuple[int, dict[str, jax.Array]]] = collections.deque()
         self._compiles = recompiles.RecompileCounter()
         self._during = self._meter.clock.during
 
@@ -214,7 +216,7 @@ class Trainer:
             self._recorder, shown, self._baseline, self._compiles.count, self._workdir, best, used
         )
 
-    def _texts(self, params: Any, step: int) -> list[tuple[str, str]]:
+    def _texts(self, params: Params, step: int) -> list[tuple[str, str]]:
         """Returns texts to show when the evaluation generated none.
 
         These are a decoder's sample, or at the end the outputs of a task.
@@ -310,12 +312,12 @@ class Trainer:
             for watcher in self._watchers:
                 watcher.saved(step)
 
-    def _record(self, record: dict[str, Any]) -> None:
+    def _record(self, record: Json) -> None:
         self._recorder.add(record)
         for watcher in self._watchers:
             watcher.recorded(record)
 
-    def _meta(self, step: int) -> dict[str, Any]:
+    def _meta(self, step: int) -> Json:
         meta = resume.meta(self._experiment.cfg, self._experiment.fingerprint, step)
         kept = [watcher.remembered() for watcher in self._watchers]
         return {**meta, **collections.ChainMap(*kept), "best": self._selection.best._asdict()}

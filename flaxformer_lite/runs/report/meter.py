@@ -4,11 +4,13 @@ import collections
 import math
 import types
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TypeVar
 
 from flaxformer_lite.objectives.sums import BY_SOURCE
 from flaxformer_lite.runs.report.clock import STEPPING, Clock, goodput, parts
 from flaxformer_lite.runs.report.metrics import LATEST, SECONDS, Record
+
+Item = TypeVar("Item")
 
 
 class Meter:
@@ -40,7 +42,7 @@ class Meter:
         self._since: collections.Counter[str] | None = None
         self._ended: float | None = None  # seconds in steps at the end of the last step
 
-    def waiting(self, batches: Iterator[Any]) -> Iterator[Any]:
+    def waiting(self, batches: Iterator[Item]) -> Iterator[Item]:
         """Yields the batches, and charges the wait for each to "data"."""
         while True:
             with self.clock.during("data"):

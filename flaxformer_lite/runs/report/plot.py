@@ -2,10 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from flaxformer_lite.objectives.base import Metric
 from flaxformer_lite.runs.report.metrics import Record, middles
+
+if TYPE_CHECKING:  # loaded where a curve is drawn
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 TRAIN = "#8fa8c8"
 HELD_OUT = "#c44e52"
@@ -54,7 +60,7 @@ def loss_curve(
 
 
 def _draw(
-    axes: Any, history: list[Record], metric: Metric, baseline: tuple[str, float] | None
+    axes: "Axes", history: list[Record], metric: Metric, baseline: tuple[str, float] | None
 ) -> None:
     train = [r for r in history if r["split"] == "train" and metric.name in r]
     held_out = [(r["step"], r[metric.name]) for r in history if r["split"] == "eval"]
@@ -92,7 +98,7 @@ def compared(path: Path, runs: Mapping[str, Sequence[tuple[float, float]]], metr
     figure.savefig(path)
 
 
-def _panels(metrics: Sequence[Metric]) -> tuple[Any, Any]:
+def _panels(metrics: Sequence[Metric]) -> "tuple[Figure, np.ndarray]":
     """Returns a figure and its axes, one panel below the other for each metric."""
     # Imported here: it takes a second, for which no start should wait.
     from matplotlib.backends.backend_agg import FigureCanvasAgg

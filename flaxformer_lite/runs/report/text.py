@@ -3,9 +3,8 @@
 import math
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 
@@ -251,7 +250,7 @@ def _prompt(cfg: ExperimentConfig) -> list[str]:
     return ["--prompt", "The ", "--temperature", "0.8"]
 
 
-def _rerun(workdir: str, changes: dict[str, Any]) -> str:
+def _rerun(workdir: str, changes: Mapping[str, object]) -> str:
     """Returns this run's command line with other values and another workdir."""
     new = {f"--config.{name}": str(value) for name, value in changes.items()}
     new["--workdir"] = workdir

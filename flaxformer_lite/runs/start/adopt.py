@@ -27,6 +27,8 @@ from flaxformer_lite.config import (
 )
 from flaxformer_lite.config.architecture import INIT_FIELDS, TASK_FIELDS, WEIGHTLESS_FIELDS
 from flaxformer_lite.config.execution import EXECUTION_FIELDS
+from flaxformer_lite.files.read import Json
+from flaxformer_lite.objectives.base import Objective
 from flaxformer_lite.open_model import (
     load_sentence_layers,
     load_tokenizer,
@@ -118,14 +120,14 @@ def read_experiment(
     return dataclasses.replace(cfg, allow_plugins=allow_plugins)
 
 
-def _objective_of(config: ConfigDict) -> Any:
+def _objective_of(config: ConfigDict) -> Objective:
     return from_config_dict(_Section, {"objective": config.get("objective", {})}).objective
 
 
-def _facts(names: Collection[str], init_from: str, allowed: registry.Allowed) -> dict[str, Any]:
+def _facts(names: Collection[str], init_from: str, allowed: registry.Allowed) -> Json:
     """Reads what an objective adopts from a directory: its chat template, its pooling."""
     path = on_disk(init_from)
-    facts: dict[str, Any] = {}
+    facts: Json = {}
     if "template" in names:
         facts["template"] = template_of(path, allow_plugins=allowed)
     if "pooling" in names:
@@ -139,7 +141,7 @@ def _facts(names: Collection[str], init_from: str, allowed: registry.Allowed) ->
     return facts
 
 
-def mismatches(stored: ModelConfig, model: ModelConfig) -> dict[str, tuple[Any, Any]]:
+def mismatches(stored: ModelConfig, model: ModelConfig) -> dict[str, tuple[object, object]]:
     """Returns the fields in which two models' parameters differ, with the value of each."""
     names = [
         f.name
@@ -226,7 +228,7 @@ def _model_of(config: ConfigDict, init_from: str, allowed: registry.Allowed) -> 
 
 
 def _check(
-    init_from: str, model: ModelConfig, section: dict[str, Any], requested: Collection[str]
+    init_from: str, model: ModelConfig, section: Json, requested: Collection[str]
 ) -> None:
     """Checks that fields set on the command line agree with the weights."""
     fields = flatten_dict(resume.plain(model), sep=".")
@@ -258,7 +260,7 @@ def _check(
         )
 
 
-def _says(model: ModelConfig, fields: dict[str, Any], name: str, value: Any) -> bool:
+def _says(model: ModelConfig, fields: Json, name: str, value: Any) -> bool:
     if value == fields.get(name) or (name == "vocab_size" and value == 0):
         return True
     meaning = hf_config.MEANING.get(name)

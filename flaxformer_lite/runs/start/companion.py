@@ -86,7 +86,7 @@ def complete(program: Program, state: TrainState) -> TrainState:
     if companion is None or not companion.source:
         return state
 
-    def read(leaf: Any, target: Any) -> jax.Array:
+    def read(leaf: Any, target: jax.ShapeDtypeStruct) -> jax.Array:
         return jax.make_array_from_callback(target.shape, target.sharding, leaf.read)
 
     params = jax.tree.map(

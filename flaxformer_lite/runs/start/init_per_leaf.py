@@ -9,7 +9,7 @@ those numbers into other constants, so that a third of the leaves would begin wi
 
 import collections
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -70,7 +70,7 @@ def _parts(create: ClosedJaxpr) -> list[Part]:
         numbers = []
         arguments = []
 
-        def as_argument(var: Any) -> Any:
+        def as_argument(var: Var | Literal) -> Var:
             if not isinstance(var, Literal):
                 return var
             aval: Any = var.aval  # of an array, so it has a dtype
@@ -88,7 +88,7 @@ def _parts(create: ClosedJaxpr) -> list[Part]:
     return [part(leaves) for leaves in together.values()]
 
 
-def _needed(outs: list[Any], source: dict[Var, JaxprEqn]) -> list[JaxprEqn]:
+def _needed(outs: Sequence[Var | Literal], source: dict[Var, JaxprEqn]) -> list[JaxprEqn]:
     """Returns the equations that `outs` depend on, in topological order."""
     visited = {}
 

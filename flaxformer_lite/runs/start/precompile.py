@@ -11,11 +11,14 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from jax.stages import Compiled, Lowered
+
 from flaxformer_lite.analysis import hlo
 from flaxformer_lite.runs import packing
 from flaxformer_lite.runtime import environment
 from flaxformer_lite.runtime.processes import ALONE, Processes
 from flaxformer_lite.training.program import Program
+from flaxformer_lite.types import Batch
 
 AnyProgram = TypeVar("AnyProgram", bound=Program)
 Made = TypeVar("Made")
@@ -25,7 +28,9 @@ Waiting = Callable[[str], contextlib.AbstractContextManager]
 class BackgroundCompiled:
     """A jitted function that is compiled in the background; a call waits for the compilation."""
 
-    def __init__(self, compiling: Future[Any], waiting: Waiting, check: Callable[[Any], None]):
+    def __init__(
+        self, compiling: Future[Compiled], waiting: Waiting, check: Callable[[Compiled], None]
+    ):
         self._compiling = compiling
         self._waiting = waiting
         self._check = check
@@ -35,10 +40,10 @@ class BackgroundCompiled:
 
     def as_text(self) -> str:
         """Returns the compiled program."""
-        return self._compiled.as_text()
+        return self._compiled.as_text() or ""
 
     @functools.cached_property
-    def _compiled(self) -> Any:
+    def _compiled(self) -> Compiled:
         with self._waiting("compile"):
             compiled = self._compiling.result()
         self._check(compiled)
@@ -57,15 +62,15 @@ class CompiledByShape:
 
     def __init__(
         self,
-        begin: Callable[[Any], BackgroundCompiled],
-        batch: Any,
+        begin: Callable[[Batch], BackgroundCompiled],
+        batch: Batch,
         compiled: dict[tuple[int, ...], BackgroundCompiled],
     ):
         self._begin = begin
         self._unpacked = packing.unpacked(batch)
         self._compiled = compiled
 
-    def __call__(self, state: Any, batch: Any) -> Any:
+    def __call__(self, state: object, batch: Batch) -> Any:
         shape = packing.shape_of(batch)
         if shape not in self._compiled:  # rare: a batch that fits no shape is not packed
             self._compiled[shape] = self._begin(self._unpacked)
@@ -99,11 +104,11 @@ def precompile(
     first = {"eval_step": program.target.params, "train_step": program.target}
     with _thread() as background:  # one step at a time: XLA uses all cores for each
 
-        def begin(name: str, batch: Any, lowered: Any = None) -> BackgroundCompiled:
+        def begin(name: str, batch: Batch, lowered: Lowered | None = None) -> BackgroundCompiled:
             shape = packing.shape_of(batch)
             title = "-".join([name, *map(str, shape)])
 
-            def compiled() -> Any:
+            def compiled() -> Compiled:
                 made = lowered or getattr(program, name).lower(first[name], batch)
                 return made.compile()
 
@@ -127,14 +132,14 @@ def precompile(
         yield dataclasses.replace(program, **steps)
 
 
-def _check_same(group: Processes, name: str, compiled: Any) -> None:
+def _check_same(group: Processes, name: str, compiled: Compiled) -> None:
     """Checks that all processes compiled the same collectives in the same order.
 
     Otherwise they would hang, or mix up arrays.
     """
     if group.alone:
         return
-    collectives = hlo.collectives(hlo.parse(compiled.as_text()))
+    collectives = hlo.collectives(hlo.parse(compiled.as_text() or ""))
     compared = [each._replace(source="", beside=()) for each in collectives]
     digest = hashlib.sha256(repr(compared).encode()).hexdigest()[:12]
     fact = f"{name} as compiled (by jaxlib, XLA_FLAGS and drivers), its exchanges between devices"

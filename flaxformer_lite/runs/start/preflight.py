@@ -9,13 +9,13 @@ import secrets
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from flax.traverse_util import flatten_dict
 
 from flaxformer_lite.checkpoints.workdir import is_workdir
 from flaxformer_lite.config import ExperimentConfig
 from flaxformer_lite.config.mixture import is_source_path
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.runs.start import resume
 from flaxformer_lite.runs.start.setup import Experiment
 from flaxformer_lite.runtime.processes import Processes
@@ -60,7 +60,7 @@ def lock_workdir(workdir: Path, group: Processes) -> Iterator[Lock | None]:
         yield lock
 
 
-def program_facts(cfg: ExperimentConfig) -> dict[str, Any]:
+def program_facts(cfg: ExperimentConfig) -> Json:
     """Collects what must be the same on all processes: config, code, libraries."""
     facts = {}
     for name, value in flatten_dict(resume.plain(cfg), sep=".").items():
@@ -69,7 +69,7 @@ def program_facts(cfg: ExperimentConfig) -> dict[str, Any]:
     return facts | resume.versions()
 
 
-def data_facts(experiment: Experiment, steps: list[int]) -> dict[str, Any]:
+def data_facts(experiment: Experiment, steps: list[int]) -> Json:
     """Collects what a process reads: the fingerprint of its data, and the checkpoints it sees."""
     return {
         "the fingerprint of text and tokenizer": experiment.fingerprint,

@@ -27,6 +27,7 @@ from flaxformer_lite.config import (
 )
 from flaxformer_lite.config.mixture import is_source_path
 from flaxformer_lite.config.rules import MAY_CHANGE, REORDERS_SUMS, marked
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.training import optimizer
 
 # fields that may change between starts
@@ -35,7 +36,7 @@ FREE = (*marked(ExperimentConfig, MAY_CHANGE), *REORDERING)
 SHOWN = 6  # most differences that an error lists
 
 
-def meta(cfg: ExperimentConfig, data_fingerprint: str, step: int) -> dict[str, Any]:
+def meta(cfg: ExperimentConfig, data_fingerprint: str, step: int) -> Json:
     """Builds the record of a checkpoint, which with the state determines all later steps."""
     return {
         "step": step,
@@ -48,7 +49,7 @@ def meta(cfg: ExperimentConfig, data_fingerprint: str, step: int) -> dict[str, A
     }
 
 
-def plain(cfg: Any) -> dict[str, Any]:
+def plain(cfg: Any) -> Json:
     """Returns the resolved config as plain JSON values."""
     return json.loads(json.dumps(to_config_dict(cfg).to_dict()))
 
@@ -64,7 +65,7 @@ def versions() -> dict[str, str]:
     return by_library
 
 
-def check(stored: dict[str, Any], cfg: ExperimentConfig, data_fingerprint: str) -> None:
+def check(stored: Json, cfg: ExperimentConfig, data_fingerprint: str) -> None:
     """Refuses to continue a run with a different config.
 
     `train.steps` may change as long as every step already taken has the same learning rate with
@@ -99,7 +100,7 @@ def check(stored: dict[str, Any], cfg: ExperimentConfig, data_fingerprint: str) 
         )
 
 
-def _completed(config: dict[str, Any], allowed: registry.Allowed) -> dict[str, Any]:
+def _completed(config: Json, allowed: registry.Allowed) -> Json:
     """Adds to a stored config the defaults of newer fields, which keep what the run did.
 
     A checkpoint that names a plug-in that is not allowed is compared as it is.
@@ -109,7 +110,7 @@ def _completed(config: dict[str, Any], allowed: registry.Allowed) -> dict[str, A
     return config
 
 
-def notices(stored: dict[str, Any], cfg: ExperimentConfig) -> list[str]:
+def notices(stored: Json, cfg: ExperimentConfig) -> list[str]:
     """Lists changes that are allowed, but end bit-for-bit equality with the uninterrupted run."""
     then = flatten_dict(stored["config"], sep=".")
     now = flatten_dict(plain(cfg), sep=".")

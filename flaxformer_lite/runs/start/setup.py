@@ -14,10 +14,12 @@ from flaxformer_lite.config import ExperimentConfig
 from flaxformer_lite.data.packed_batches import Packer
 from flaxformer_lite.data.pipeline import Dataset, open_dataset
 from flaxformer_lite.inference.writer import writer
+from flaxformer_lite.objectives.base import Writer
 from flaxformer_lite.runs import packing
 from flaxformer_lite.runs.start import companion, warm_start
 from flaxformer_lite.training import evaluate, program
 from flaxformer_lite.training.program import Program
+from flaxformer_lite.types import Params
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Experiment:
             self.cfg.train.eval_batches or None,
         )
 
-    def predict(self, split: str, params: Any, name: str) -> np.ndarray:
+    def predict(self, split: str, params: Params, name: str) -> np.ndarray:
         """Returns a prediction of these parameters for all examples of a split, in their order.
 
         Its shape is [examples, ...].
@@ -75,7 +77,7 @@ class Experiment:
             eval_data=dataclasses.replace(self.eval_data, splits=splits),
         )
 
-    def writer(self, params: Any) -> Any:
+    def writer(self, params: Params) -> Writer:
         """Returns a function that continues prompts with these parameters."""
         return writer(
             self.program.model, self.program.saved_params(params), self.eval_data.tokenizer

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+
+from flaxformer_lite.files.read import Json
 
 
 class Tracker:
@@ -18,7 +19,7 @@ class Tracker:
 
     requires = ""  # the package that must be installed; for our own trackers, also the extra's name
 
-    def __init__(self, workdir: Path, config: Mapping[str, Any], last_step: int):
+    def __init__(self, workdir: Path, config: Json, last_step: int):
         pass
 
     def add(self, step: int, values: Mapping[str, float]) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.runs.trackers import base
 
 
@@ -14,7 +15,7 @@ class Tracker(base.Tracker):
     On a full disk, tensorboardX's own thread would die and the run wait for it forever.
     """
 
-    def __init__(self, workdir: Path, config: Mapping[str, Any], last_step: int):
+    def __init__(self, workdir: Path, config: Json, last_step: int):
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto.event_pb2 import Event, SessionLog
 

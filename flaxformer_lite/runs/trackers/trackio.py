@@ -6,15 +6,15 @@ It is configured by its own environment variables, such as TRACKIO_SPACE_ID.
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.runs.trackers import base
 
 
 class Tracker(base.Tracker):
     requires = "trackio"
 
-    def __init__(self, workdir: Path, config: Mapping[str, Any], last_step: int):
+    def __init__(self, workdir: Path, config: Json, last_step: int):
         import trackio
 
         self._run = trackio.init(

@@ -4,15 +4,15 @@ import os
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.runs.trackers import base
 
 
 class Tracker(base.Tracker):
     requires = "wandb"
 
-    def __init__(self, workdir: Path, config: Mapping[str, Any], last_step: int):
+    def __init__(self, workdir: Path, config: Json, last_step: int):
         import wandb
 
         known = workdir / "wandb-id.txt"

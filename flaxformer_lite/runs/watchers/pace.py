@@ -3,10 +3,10 @@
 import collections
 import statistics
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import jax
 
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.runs.report.clock import Clock
 from flaxformer_lite.runs.watchers.watcher import Watcher
 from flaxformer_lite.runtime.processes import Processes
@@ -64,7 +64,7 @@ class Pace(Watcher):
             )
         self._last.append(seconds)
 
-    def recorded(self, record: Mapping[str, Any]) -> None:
+    def recorded(self, record: Json) -> None:
         if self._group.alone or record["split"] != "train" or not self._steps:
             return
         self._published.append([record["step"], (self._host() - self._interval) / self._steps])

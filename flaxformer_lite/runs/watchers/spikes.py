@@ -4,10 +4,10 @@ import collections
 import math
 import shlex
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 import numpy as np
 
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.runs.report.metrics import Recorder
 from flaxformer_lite.runs.start.preflight import RunError
 from flaxformer_lite.runs.watchers.watcher import Watcher
@@ -64,7 +64,7 @@ class Spikes(Watcher):
 
     def _report(self, step: int, values: Mapping[str, float], is_skipped: bool) -> None:
         rows = self._rows(step)
-        record: dict[str, Any] = {"step": step, "split": "spike"}
+        record: Json = {"step": step, "split": "spike"}
         for name in ("loss", "grad_norm", "skipped"):
             if math.isfinite(values.get(name, math.nan)):
                 record[name] = values[name]
@@ -74,7 +74,7 @@ class Spikes(Watcher):
         suspects = suspect_rows(rows, self._workdir, step)
         self._note(f"notice: step {step} is a {what}: {figures}; {suspects}.")
 
-    def remembered(self) -> dict[str, Any]:
+    def remembered(self) -> Json:
         return {"losses": [*self._losses]}
 
 

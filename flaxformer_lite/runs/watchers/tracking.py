@@ -2,14 +2,14 @@
 
 import contextlib
 import importlib.util
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from flaxformer_lite import registry
 from flaxformer_lite.checkpoints.manager import first_line
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.rules import shown
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.runs.trackers.base import Tracker
 from flaxformer_lite.runs.watchers.watcher import Watcher
 
@@ -44,7 +44,7 @@ class Tracking(Watcher):
         names: Sequence[str],
         note: Callable[[str], None],
         workdir: Path,
-        config: Mapping[str, Any],
+        config: Json,
         last_step: int,
     ):
         self._open: dict[str, Tracker] = {}
@@ -55,7 +55,7 @@ class Tracking(Watcher):
                     workdir, config, last_step
                 )
 
-    def recorded(self, record: Mapping[str, Any]) -> None:
+    def recorded(self, record: Json) -> None:
         values = {}
         for key, value in record.items():
             if key not in ("step", "split"):

@@ -1,9 +1,9 @@
 """Uploads a run's files to an object store; ends the run if another has taken over its workdir."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
 from flaxformer_lite.checkpoints.mirror import Mirror
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.runs.report.terminal import Terminal
 from flaxformer_lite.runs.start.preflight import RunError
 from flaxformer_lite.runs.watchers.watcher import Watcher
@@ -23,10 +23,10 @@ class Upload(Watcher):
         if self._lock is not None:
             self._checked(self._lock.check)
 
-    def evaluated(self, step: int, record: Mapping[str, Any]) -> None:
+    def evaluated(self, step: int, record: Json) -> None:
         self._checked(self._mirror.send)
 
-    def _checked(self, act: Any) -> None:
+    def _checked(self, act: Callable[[], object]) -> None:
         try:
             act()
         except LockError as error:

@@ -1,7 +1,8 @@
 """The base class of callbacks that follow a run."""
 
 from collections.abc import Collection, Mapping
-from typing import Any
+
+from flaxformer_lite.files.read import Json
 
 
 class Watcher:
@@ -29,16 +30,16 @@ class Watcher:
             the first step, which waits for the compiler.
         """
 
-    def recorded(self, record: Mapping[str, Any]) -> None:
+    def recorded(self, record: Json) -> None:
         """Called with each record of metrics.jsonl: means over `log_every` steps, or an eval."""
 
-    def evaluated(self, step: int, record: Mapping[str, Any]) -> None:
+    def evaluated(self, step: int, record: Json) -> None:
         """Called after an evaluation has been recorded and shown in report.html."""
 
     def saved(self, step: int) -> None:
         """Called when a checkpoint was started, which is written in the background."""
 
-    def remembered(self) -> dict[str, Any]:
+    def remembered(self) -> Json:
         """Returns state for the next start; each checkpoint's record stores it."""
         return {}
 
