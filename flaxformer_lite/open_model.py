@@ -137,7 +137,7 @@ def load_labels(path: str | Path, *, allow_plugins: registry.Allowed = False) ->
     from flaxformer_lite.checkpoints import workdir
 
     run = workdir.read_config(folder, allow_plugins=allow_plugins)
-    labels = list(getattr(run.objective, "labels", ()))
+    labels = list(run.objective.class_names)
     return labels or [f"LABEL_{i}" for i in range(run.model.num_labels)]
 
 
@@ -486,16 +486,14 @@ def _open_run(
     """Opens the parameters of a run; `head` may be any head whose parameters the run has."""
     for line in run.notices:
         LOG.warning(line)
-    kind = type(run.model)
+    kind: Any = type(run.model)
     trained = run.model.cfg
     if head is not None and head not in kind.heads:
         raise ConfigError(
             f"head={head!r}: no such head; {trained.family} has {', '.join(kind.heads)}."
         )
     cfg = dataclasses.replace(trained, head=head or trained.head, **overrides)
-    cfg, others = load.with_labels(
-        cfg, labels if new_head else None, getattr(run.cfg.objective, "labels", ())
-    )
+    cfg, others = load.with_labels(cfg, labels if new_head else None, run.cfg.objective.class_names)
     model = kind(cfg, source=str(path))
     stored = {}  # by the paths of unstacked layers
     for name, (leaf, row) in by_layer(trained, flatten_dict(run.params, sep="/")).items():
