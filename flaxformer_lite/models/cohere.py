@@ -10,13 +10,13 @@ import dataclasses
 from functools import partial
 
 from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import llama, qwen3
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, within
 from flaxformer_lite.nn.positions.rope import Rope
-from flaxformer_lite.types import Json
 
 BASE = llama.BASE | dict(
     vocab_size=256000,

@@ -7,6 +7,7 @@ Reference: Cohere, "Command A: An Enterprise-Ready Large Language Model" (2025),
 from functools import partial
 
 from flaxformer_lite.config import LayerKind, ModelConfig
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import cohere, llama
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import (
@@ -19,7 +20,6 @@ from flaxformer_lite.models.weight_map import (
 )
 from flaxformer_lite.nn.positions.nope import Nope
 from flaxformer_lite.nn.positions.rope import Rope
-from flaxformer_lite.types import Json
 
 WINDOW = 4096
 EVERY = 4

@@ -7,12 +7,12 @@ import dataclasses
 from functools import partial
 
 from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import cohere, llama
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope
 from flaxformer_lite.models.weight_map import Fields, ModelFields, Published
 from flaxformer_lite.nn.positions.rope import Rope
-from flaxformer_lite.types import Json
 
 ALL = ("query", "key", "value", "out", "mlp")
 BASE = llama.BASE | dict(

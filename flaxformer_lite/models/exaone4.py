@@ -10,6 +10,7 @@ Reasoning Modes" (2025), section 2.
 from functools import partial
 
 from flaxformer_lite.config import LayerKind, ModelConfig
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import cohere2, llama, olmo2
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import (
@@ -20,7 +21,6 @@ from flaxformer_lite.models.weight_map import (
     read_windows,
 )
 from flaxformer_lite.nn.positions.rope import Rope
-from flaxformer_lite.types import Json
 
 WINDOW = 4096
 BASE = llama.BASE | dict(

@@ -6,6 +6,7 @@ Reference: Almazrouei et al., "The Falcon Series of Open Language Models" (2023)
 from functools import partial
 
 from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import gpt2
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
@@ -20,7 +21,6 @@ from flaxformer_lite.models.weight_map import (
     within,
 )
 from flaxformer_lite.nn.positions.rope import Rope
-from flaxformer_lite.types import Json
 
 ALL = ("query", "key", "value", "out", "mlp")
 BASE = dict(

@@ -8,9 +8,9 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import gemma3_text
 from flaxformer_lite.models.weight_map import Fields, Head, ModelFields
-from flaxformer_lite.types import Json
 
 LOG = logging.getLogger("flaxformer_lite")
 BASE = gemma3_text.BASE

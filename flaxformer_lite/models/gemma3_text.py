@@ -9,6 +9,7 @@ Reference: Gemma Team, "Gemma 3 Technical Report" (2025), section 2.
 from functools import partial
 
 from flaxformer_lite.config import LayerKind, ModelConfig
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import gemma, gemma2, llama, qwen3
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope_of, write_ropes
@@ -24,7 +25,6 @@ from flaxformer_lite.models.weight_map import (
     within,
 )
 from flaxformer_lite.nn.positions.rope import Rope
-from flaxformer_lite.types import Json
 
 LOCAL = Rope(base=10000.0)
 EVERY = 6

@@ -9,12 +9,12 @@ Programs V" (2022, arXiv:2203.03466).
 from functools import partial
 
 from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import llama
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, inverse
 from flaxformer_lite.nn.positions.rope import Rope
-from flaxformer_lite.types import Json
 
 BASE = llama.BASE | dict(
     vocab_size=49155,

@@ -8,6 +8,7 @@ Reference: OLMo Team, "Olmo 3" (2025), section 3.
 from functools import partial
 
 from flaxformer_lite.config import LayerKind, ModelConfig
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import llama, olmo2
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope_of, write_ropes
@@ -18,7 +19,6 @@ from flaxformer_lite.models.weight_map import (
     layer_types,
     read_windows,
 )
-from flaxformer_lite.types import Json
 
 WINDOW = 4096
 BASE = olmo2.BASE | dict(

@@ -9,11 +9,11 @@ Phone" (2024), section 2.
 from functools import partial
 
 from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import gemma, glm, llama
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
 from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, rows, within
-from flaxformer_lite.types import Json
 
 BASE = llama.BASE | dict(vocab_size=32064, max_length=4096, windows=(2047,), pad_token_id=32000)
 PRESETS = {

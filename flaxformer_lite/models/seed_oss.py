@@ -6,11 +6,11 @@ Reference: ByteDance Seed Team, "Seed-OSS Open-Source Models" (2025).
 from functools import partial
 
 from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import llama
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import Fields, ModelFields, Published
 from flaxformer_lite.nn.positions.rope import Rope
-from flaxformer_lite.types import Json
 
 BASE = llama.BASE | dict(
     vocab_size=155136,

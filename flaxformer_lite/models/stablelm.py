@@ -6,12 +6,12 @@ Reference: Bellagente et al., "Stable LM 2 1.6B Technical Report" (2024), sectio
 from functools import partial
 
 from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import cohere, gemma, llama
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
 from flaxformer_lite.models.weight_map import Fields, ModelFields, Published
 from flaxformer_lite.nn.positions.rope import Rope
-from flaxformer_lite.types import Json
 
 BASE = llama.BASE | dict(
     vocab_size=100352, max_length=4096, norm="layer", position=Rope(fraction=0.25)

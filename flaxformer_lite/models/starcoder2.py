@@ -6,12 +6,12 @@ Reference: Lozhkov et al., "StarCoder 2 and The Stack v2: The Next Generation" (
 from functools import partial
 
 from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import gemma, llama
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
 from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, rows, within
 from flaxformer_lite.nn.positions.rope import Rope
-from flaxformer_lite.types import Json
 
 ALL = ("query", "key", "value", "out", "mlp")
 BASE = llama.BASE | dict(
