@@ -227,9 +227,7 @@ def _model_of(config: ConfigDict, init_from: str, allowed: registry.Allowed) -> 
         ) from None
 
 
-def _check(
-    init_from: str, model: ModelConfig, section: Json, requested: Collection[str]
-) -> None:
+def _check(init_from: str, model: ModelConfig, section: Json, requested: Collection[str]) -> None:
     """Checks that fields set on the command line agree with the weights."""
     fields = flatten_dict(resume.plain(model), sep=".")
     # As a round trip through JSON gives them, tuples as lists.
