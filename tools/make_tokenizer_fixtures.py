@@ -28,6 +28,7 @@ TEXTS = [
     "😀 emoji 👩‍👧 \U0001d54f \ufffd",
     "price: 1,234.56 $ and 50%; don't DON'T ``quoted'' İstanbul",
     "[MASK] [CLS] <mask> </s> <pad><unk> a <mask> b [MASK] c",
+    ">>fra<< Hello >>fra<< </s> again",
     "<extra_id_0> en_XX hello ▁under▁ <unk_2> <mask_1>(x)",
 ]
 # From full width and a ligature to plain letters, plain spaces, and nothing for U+200B.
@@ -102,6 +103,11 @@ FOLDERS = {
     "deberta_v2": (DEBERTA, "deberta-v2", None),
     "deberta_v2_lower": (DEBERTA, "deberta-v2", {"do_lower_case": True, "split_by_punct": True}),
     "pegasus": ({"pegasus.model": "spiece.model"}, "pegasus", None),
+    "marian": (
+        {"plain.model": "source.spm", "pegasus.model": "target.spm", "marian.json": "vocab.json"},
+        "marian",
+        {"source_lang": "en", "target_lang": "fr"},
+    ),
     "byt5": ({}, "t5", {"tokenizer_class": "ByT5Tokenizer"}),
 }
 
@@ -123,6 +129,7 @@ def main() -> None:
         pairs = tokenizers.ByteLevelBPETokenizer()
         pairs.train_from_iterator(TEXTS * 9, 320, special_tokens=special, show_progress=False)
         write_vocabulary(pairs, f"{name}.json", f"{name}.txt")
+    write_marian("plain.model", "pegasus.model")
     expected = {name: ids_of(*folder) for name, folder in FOLDERS.items()}
     content = {"texts": TEXTS, "folders": expected}
     (OUT / "expected.json.gz").write_bytes(gzip.compress(json.dumps(content).encode(), mtime=0))
@@ -141,6 +148,16 @@ def write_sentencepiece(name: str, rules: Path, options: dict) -> None:
         **options,
     )
     (OUT / name).write_bytes(model.getvalue())
+
+
+def write_marian(*models: str) -> None:
+    """Writes the ids of the pieces of two sentencepiece models, and of a language."""
+    names = ["</s>", "<unk>", ">>fra<<"]
+    for model in models:
+        pieces = sentencepiece.SentencePieceProcessor(model_file=str(OUT / model))
+        names += [pieces.id_to_piece(i) for i in range(3, pieces.get_piece_size())]
+    ids = {name: i for i, name in enumerate(dict.fromkeys([*names, "<pad>"]))}
+    (OUT / "marian.json").write_text(json.dumps(ids))
 
 
 def write_vocabulary(trained: object, *names: str) -> None:

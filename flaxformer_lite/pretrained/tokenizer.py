@@ -9,6 +9,7 @@ from flaxformer_lite.pretrained import hf_config
 from flaxformer_lite.pretrained.folder import check_exists
 from flaxformer_lite.pretrained.sentences import lowers_case
 from flaxformer_lite.text import older_files, special_tokens, tokenizer as plain
+from flaxformer_lite.text.marian import SOURCE, VOCABULARY, Marian
 from flaxformer_lite.text.published_tokenizer import (
     JSON,
     FramedTokenizer,
@@ -76,6 +77,11 @@ def read_tokenizer(folder: Path, *, family: str | None = None) -> PublishedToken
     if made := older_files.make_tokenizer(folder):
         named = {f"{role}_token": token for role, token in made.tokens.items()}
         return _of_json(made.definition, folder, config | named, template)
+    if kind == "marian" and all((folder / name).is_file() for name in (SOURCE, VOCABULARY)):
+        inner = Marian(folder)
+        made_pair = FramedTokenizer(inner, config, template, inner.spelled)
+        made_pair.after = (inner.eos_id,)
+        return made_pair
     if found := [name for name in OTHERS if (folder / name).is_file()]:
         raise ConfigError(
             f"{folder}: {found[0]} of a {kind} is not read without a tokenizer.json. Make one where"

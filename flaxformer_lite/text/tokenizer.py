@@ -364,7 +364,12 @@ def load(path: str | Path, *, given: str | Path | None = None) -> Tokenizer:
             made = older_files.make_tokenizer(path)
             if made is not None:
                 return _with_end(HuggingFace(made.definition.encode()), where)
-        path = next((path / name for name in FILES if (path / name).exists()), path / FILES[0])
+        found = [path / name for name in FILES if (path / name).exists()]
+        if not found:
+            raise ConfigError(
+                f"{where}: has none of {', '.join(FILES)}, one of which training needs."
+            )
+        path = found[0]
     kinds = {".json": HuggingFace, ".model": SentencePiece, ".bytes": Bytes}
     if path.suffix not in kinds:
         raise ConfigError(f"{where}: must be a tokenizer.json or a sentencepiece .model.")

@@ -41,6 +41,7 @@ from flaxformer_lite.pretrained.safetensors import WeightsError
 from flaxformer_lite.pretrained.tokenizer import BYTES
 from flaxformer_lite.runs.start import resume
 from flaxformer_lite.storage.stores import StorageError, is_url
+from flaxformer_lite.text import tokenizer
 from flaxformer_lite.text.published_tokenizer import JSON
 
 # always taken from the config, not from the directory
@@ -283,6 +284,7 @@ def tokenizer_of(folder: str, field: str = "train.init_from") -> str:
     if not any((path / name).is_file() for name in (JSON, BYTES)):
         try:
             load_tokenizer(path)  # raises with what is there instead
+            tokenizer.load(path)  # raises where training does not read it, as Marian's two
         except ConfigError as error:
             raise ConfigError(
                 f"{field}: {error} Or name one: --config.data.tokenizer.path=FILE."
