@@ -96,9 +96,8 @@ def plugin_folders(source: str) -> list[str]:
 def ways_up(layer: str, source: str) -> list[str]:
     """Lists what a file of this layer takes from a higher one."""
     own = [name.split(".")[1] for name in imports(source) if name.startswith("flaxformer_lite.")]
-    if (
-        layer != NAMES_PLUGINS
-    ):  # a folder that is only known when the program runs may be any of them
+    # A folder that is only known when the program runs may be any of them.
+    if layer != NAMES_PLUGINS:
         own += [folder or max(LAYERS[:-2], key=LAYERS.index) for folder in plugin_folders(source)]
     return [name for name in own if LAYERS.index(name) > LAYERS.index(layer)]
 

@@ -15,8 +15,10 @@ PARTS = (
 
 
 def part(source: str) -> str:
-    """Names the part of a model, `jit(step)/transpose(jvp(Model.features))/.../mlp/up` ->
-    `feed-forward, backward`."""
+    """Names the part of a model that an operation belongs to, by its JAX name.
+
+    `jit(step)/transpose(jvp(Model.features))/.../mlp/up` is `feed-forward, backward`.
+    """
     phase = next((name for mark, name in PHASES if mark in source), "forward")
     name = next((name for pattern, name in PARTS if re.search(pattern, source)), "")
     if name == "vocabulary and loss" or not name:

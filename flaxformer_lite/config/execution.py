@@ -40,10 +40,8 @@ class Execution(Record):
     adapter: Any = field(default=None, metadata={"internal": True}, repr=False)
 
     def __post_init__(self) -> None:
-        for name in (
-            "dtype",
-            "param_dtype",
-        ):  # jnp.bfloat16 and np.dtype("float32") work as well as their names
+        # jnp.bfloat16 and np.dtype("float32") are accepted as well as their names.
+        for name in ("dtype", "param_dtype"):
             if not isinstance(getattr(self, name), str):
                 object.__setattr__(self, name, _name_of(name, getattr(self, name)))
         super().__post_init__()

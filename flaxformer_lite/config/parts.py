@@ -33,8 +33,10 @@ PartitionRules = tuple[tuple[str, tuple], ...]
 
 
 class WhereItDivides(NamedTuple):
-    """An entry of a partition rule: the mesh axis splits the dimension if its size divides it; else
-    the dimension stays whole on that axis."""
+    """An axis of a mesh that splits a dimension only if its size divides the dimension's.
+
+    Otherwise the dimension is not split over that axis.
+    """
 
     axis: str
 
@@ -206,8 +208,11 @@ class AdapterConfig(Record, abc.ABC):
         return not self.trains(path) and matches(self.targets, path)
 
     def adapts_table(self, path: str) -> bool:
-        """Returns whether the table of the logits at this path is adapted: only where a pattern
-        names it, as a pattern of all matrices leaves it out, like PEFT's `all-linear`."""
+        """Returns whether the table of the logits at this path is adapted.
+
+        A pattern must name it; one that matches all matrices does not adapt it, like PEFT's
+        `all-linear`.
+        """
         module = path.rpartition("/")[0].rpartition("/")[2]
         naming = tuple(pattern for pattern in self.targets if module in pattern)
         return not self.trains(path) and matches(naming, path)

@@ -90,8 +90,7 @@ class PluginName(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Mark:
-    """Says in a field's annotation what changing it does, as `marked` finds it; no rule about its
-    values."""
+    """Marks in the annotation of a field what changing the field affects."""
 
     about: str
 
@@ -291,8 +290,10 @@ def rules_of(hint: Any) -> list[Any]:
 
 
 def marked(cls: type, *marks: Mark) -> tuple[str, ...]:
-    """Lists the fields of a record that have one of the marks, those of its own records as
-    `data.cache`."""
+    """Lists the fields of a record that have one of the marks.
+
+    Those of nested records are named like `data.cache`.
+    """
     names: list[str] = []
     for name, hint in typing.get_type_hints(cls, include_extras=True).items():
         kind = plain(hint)

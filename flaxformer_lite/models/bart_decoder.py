@@ -87,8 +87,7 @@ def read(fields: Fields) -> ModelFields:
 
 
 def write(cfg: ModelConfig) -> Json:
-    """Writes sizes of an encoder too, as transformers' caches take their number of layers from
-    it."""
+    """Writes sizes of an encoder too, as transformers' caches take their number of layers."""
     return {
         "encoder_layers": cfg.decoder_layers,
         "encoder_attention_heads": cfg.num_heads,

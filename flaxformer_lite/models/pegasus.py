@@ -1,9 +1,9 @@
 """Pegasus: a pre-norm encoder-decoder with sinusoidal positions.
 
-It is trained to write the sentences left out of a text.
+Its pretraining task is to generate sentences that were removed from a document.
 
-Reference: Zhang et al., "PEGASUS: Pre-training with Extracted Gap-sentences for Abstractive
-Summarization" (2020).
+Reference: Zhang et al. 2020, "PEGASUS: Pre-training with Extracted Gap-sentences for Abstractive
+Summarization", sections 3 and 5 (arXiv:1912.08777).
 """
 
 import dataclasses
@@ -41,9 +41,12 @@ class Model(EncoderDecoderModel):
 
 
 def sinusoids(cfg: ModelConfig) -> dict[str, np.ndarray]:
-    """Computes the position tables of both stacks.
+    """Computes the fixed position tables of both stacks, which published files hold.
 
-    The file holds them although they follow from the sizes.
+    Row t of a table is [sin(t w_0), sin(t w_1), ..., cos(t w_0), ...], w_p = 10000^(-2p / D).
+
+    Returns:
+      Arrays [max_length, D] by their published names.
     """
     angles_TP = (
         np.arange(cfg.max_length)[:, None]

@@ -1,2 +1,1 @@
-"""Planning for machines that are not at hand: the memory, traffic and time that a training step
-needs."""
+"""Plans training runs for other machines: the memory, traffic and time of a train step."""

@@ -1,2 +1,4 @@
-"""Loading and saving published checkpoints: files, names, layouts and configs, by the tables in
-models/."""
+"""Loads and saves published checkpoints: files, names, layouts and configs.
+
+The tables that describe them are in models/.
+"""

@@ -1,10 +1,9 @@
-"""The places of an adapter's factors in its file, from those of the matrices beside which they
-stand.
+"""The places of an adapter's factors in a file of PEFT.
 
 PEFT names a factor after the module of its matrix, and stores A as [R, inputs], B as [outputs, R],
 DoRA's magnitude and VeRA's b as [outputs], VeRA's d as [R] and IA3's scale as [outputs, 1] or
-[1, inputs], whatever the layout of the matrix. Where a file fuses several of our matrices, they
-share one A and d, and each has its own rows of the others.
+[1, inputs], whatever the layout of the matrix. If a file fuses several of our matrices, they share
+one A and d, and each has its own rows of the others.
 """
 
 import dataclasses
@@ -37,8 +36,14 @@ METHODS: tuple[type[AdapterConfig], ...] = (LoraConfig, DoraConfig, Ia3Config, v
 
 
 class Spot(NamedTuple):
-    """The place of a matrix: the name of its published module, and where it is in the module's
-    weight."""
+    """The place of a matrix in a published file.
+
+    Attributes:
+      module: the published name of its module.
+      kernel: its place in the weight of the module.
+      inputs: the number of its input axes.
+      path: the path of our module, without scan.
+    """
 
     module: str
     kernel: Place
@@ -64,8 +69,7 @@ class Spot(NamedTuple):
         )
 
     def scale_place(self, *, on_inputs: bool) -> Place:
-        """Returns the place of IA3's scale, which has an axis of size one for each that it does not
-        scale."""
+        """Returns the place of IA3's scale, whose axis that is not scaled has size one."""
         shape = self.kernel.shape
         n = self.inputs
         ins, outs = sorted(self.kernel.groups, key=lambda group: 0 not in group)

@@ -30,8 +30,9 @@ def encode(tokenizer: PublishedTokenizer, messages: Messages) -> list[int]:
 
 
 def render(tokenizer: PublishedTokenizer, messages: Messages) -> str:
-    """Renders the prompt for the assistant's next turn, in a process that ends if the template does
-    not.
+    """Renders the prompt for the assistant's next turn.
+
+    Rendering runs in a process of its own, with a time limit.
 
     Args:
       tokenizer: a tokenizer with a chat template.
@@ -48,8 +49,7 @@ def render(tokenizer: PublishedTokenizer, messages: Messages) -> str:
 
 
 def standalone_template(tokenizer: PublishedTokenizer) -> str:
-    """Returns a tokenizer's chat template, with the special tokens that it names set in it; "" if
-    there is none."""
+    """Returns a chat template with its special tokens filled in; "" if there is none."""
     named = (
         f"{{% set {role}_token = {json.dumps(token)} %}}"
         for role, token in tokenizer.tokens.items()

@@ -1,5 +1,7 @@
-"""Compares the tensors of a file with those that its config implies: none may be missing, left over
-or misshapen."""
+"""Compares the tensors of a file with those that its config implies.
+
+None may be missing, left over or of another shape.
+"""
 
 import dataclasses
 import logging
@@ -21,8 +23,10 @@ LOG = logging.getLogger("flaxformer_lite")
 def untie_where_tables_differ(
     spelled: Published, cfg: ModelConfig, tensors: dict[str, Tensor]
 ) -> ModelConfig:
-    """Unties the logits if the file has its own output table, whatever its config says (T5 1.1 as
-    saved by transformers 5); they stay tied if it repeats the input table."""
+    """Unties the logits if the file has an output table that differs from the input table.
+
+    T5 1.1 as saved by transformers 5 has one, whatever its config says.
+    """
     out = tensor_names.vocab_kernel(spelled, cfg)
     if not cfg.tie_embeddings or out not in tensors:
         return cfg
@@ -34,19 +38,20 @@ def untie_where_tables_differ(
 def with_computed_biases(spelled: Published, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Returns the tensors with the bias of the logits that transformers computes with.
 
-    A masked language model has it under two names. They are usually one, but where a file has two,
-    the output layer's counts, whether or not its table is tied.
+    A masked language model has it under two names. Usually they are the same; if a file has both,
+    that of the output layer counts, whether or not its table is tied.
     """
-    pairs = {
-        original: name
-        for name, original in spelled.duplicates.items()
-        if name.endswith(DECODER_BIAS) and name in tensors
-    }
-    return tensors | {original: tensors[name] for original, name in pairs.items()}
+    used = dict(tensors)
+    for name, original in spelled.duplicates.items():
+        if name.endswith(DECODER_BIAS) and name in tensors:
+            used[original] = tensors[name]
+    return used
 
 
 def _first_of(problems: list[str]) -> str:
-    return problems[0] + (f" (and {len(problems) - 1} more)" if len(problems) > 1 else "")
+    if len(problems) == 1:
+        return problems[0]
+    return f"{problems[0]} (and {len(problems) - 1} more)"
 
 
 def check(
@@ -57,30 +62,42 @@ def check(
     found: dict[str, Place],
     new: set[str],
 ) -> None:
-    """Checks that every parameter but the new ones has a tensor of its shape, and every tensor a
-    parameter."""
+    """Checks that each parameter has a tensor of its shape, and each tensor a parameter.
+
+    Args:
+      spelled: the published names of the family.
+      cfg: the config of the model.
+      path: the directory, for messages.
+      tensors: the tensors of the file, without prefix.
+      found: the place of each parameter, by its path without scan.
+      new: paths of parameters that need no tensor.
+
+    Raises:
+      WeightsError: they do not match; names the first tensor.
+    """
     wanted = {
         place.name: (parameter, place) for parameter, place in found.items() if parameter not in new
     }
-    if missing := sorted(set(wanted) - set(tensors) - set(spelled.optional)):
+    missing = sorted(set(wanted) - set(tensors) - set(spelled.optional))
+    if missing:
         raise WeightsError(
             f"{path}: no tensor {_first_of(missing)}, which head={cfg.head!r} needs for"
             f" {wanted[missing[0]][0]}; nothing is initialized instead: choose a head that the file"
             " has, or let new_head=True make one."
         )
-    wrong = [
-        n
-        for n, (_, place) in wanted.items()
-        if n in tensors and tensors[n].shape != place.file_shape
-    ]
+    stored = {name: tensors[name] for name in wanted if name in tensors}
+    wrong = []
+    for name, tensor in stored.items():
+        if tensor.shape != wanted[name][1].file_shape:
+            wrong.append(name)
     if wrong:
-        shape = tensors[wrong[0]].shape
+        shape = stored[wrong[0]].shape
         implied = wanted[wrong[0]][1].file_shape
         raise WeightsError(
             f"{path}: {_first_of(wrong)} has shape {list(shape)}, but config.json implies"
             f" {list(implied)}; one of the two is from another model."
         )
-    integers = [n for n in wanted if n in tensors and tensors[n].array.dtype.kind in "iub"]
+    integers = [name for name, tensor in stored.items() if tensor.array.dtype.kind in "iub"]
     if integers:
         dtype = tensors[integers[0]].array.dtype
         raise WeightsError(
@@ -89,9 +106,8 @@ def check(
         )
     left = set(tensors) - set(wanted) - tensor_names.siblings(spelled, cfg, tensors, found)
     left -= {found[one].name for one in new}
-    left -= {
-        name for name in left if any(re.fullmatch(pattern, name) for pattern in spelled.ignored)
-    }
+    for pattern in spelled.ignored:
+        left = {name for name in left if not re.fullmatch(pattern, name)}
     left -= _repeated(spelled, cfg, path, tensors, left)
     if left:
         raise WeightsError(
@@ -103,8 +119,11 @@ def check(
 def _repeated(
     spelled: Published, cfg: ModelConfig, path: Path, tensors: dict[str, Tensor], left: set[str]
 ) -> set[str]:
-    """Returns the leftover tensors that follow from others or from the config, after checking that
-    they agree."""
+    """Returns the leftover tensors that repeat others, or that the config implies.
+
+    Raises:
+      WeightsError: one of them differs from what it should repeat.
+    """
     # A position table is built only if the file has one: config.json by itself might ask for any
     # size.
     tables = [name for name in left if tensors[name].shape[:1] == (cfg.max_length,)]

@@ -14,8 +14,7 @@ from flaxformer_lite.text import conversations, special_tokens, tokenizer as pla
 def publish_tokenizer(
     inner: plain.Tokenizer, model: nn.Module, made: Path, template: str = ""
 ) -> Json:
-    """Writes the tokenizer with the tokens that training puts around a text; returns its fields for
-    config.json.
+    """Writes a tokenizer with the special tokens of training; returns its fields for config.json.
 
     Without these ids in config.json, transformers assumes the family's usual ones. With a chat
     template, what it ends turns with also ends texts.

@@ -1,5 +1,7 @@
-"""Weight files in a published directory: one safetensors file, several with an index, or Flax's old
-msgpack."""
+"""Reads the weight files of a published directory.
+
+They are one safetensors file, several with an index, or Flax's old msgpack.
+"""
 
 import os
 import re
@@ -149,8 +151,7 @@ def _msgpack(path: Path) -> dict[str, np.ndarray]:
 
 
 def _named_as_torch(flat: dict[str, np.ndarray]) -> dict[str, Tensor]:
-    """Renames Flax's parameters as torch's; kernels are transposed, scales and embeddings only
-    renamed."""
+    """Renames Flax's parameters to torch's names, and transposes kernels."""
     tensors = {}
     for path, array in flat.items():
         name = re.sub(r"\.(kernel|scale|embedding)$", ".weight", path.replace("/", "."))

@@ -53,8 +53,9 @@ MEANING = {
 
 
 def family_of(published: Json, folder: Path, family: str | None = None) -> ModuleType:
-    """Imports the family file of a model_type, which has the same name with _ for -; or the one
-    that `family` names.
+    """Imports the family file of a model_type, or the family that `family` names.
+
+    The file has the name of the model_type, with _ for -.
 
     Raises:
       ConfigError: there is none, or `family` has another model_type.
@@ -129,8 +130,11 @@ def _architecture(published: Json) -> str:
 def open_config(
     published: Json, folder: Path, head: str | None, family: str | None, **overrides: Any
 ) -> tuple[ModuleType, ModelConfig]:
-    """Returns the family file of a published config, and the ModelConfig; raises as `family_of` and
-    `read_config`."""
+    """Returns the family file of a published config, and the ModelConfig.
+
+    Raises:
+      ConfigError, WeightsError: as `family_of` and `read_config`.
+    """
     plugin = family_of(published, folder, family)
     named = {} if family is None else {"family": family}
     return plugin, read_config(
@@ -159,12 +163,8 @@ def read_config(family: ModuleType, published: Json, head: str, /, **overrides: 
         values |= spelled.read(fields)
     except ConfigError:
         raise
-    except (
-        ArithmeticError,
-        LookupError,
-        TypeError,
-        ValueError,
-    ) as error:  # sizes that nobody computes with
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        # The sizes make no sense, such as a division by zero heads.
         raise ConfigError(f"config.json: {error}") from None
     if (pad := fields.get("pad_token_id", kind=int)) is not None:
         values["pad_token_id"] = pad
@@ -233,8 +233,7 @@ def _check_fixed(fields: Fields, fixed: Mapping[str, object], head: Head) -> Non
 
 
 def _check_unread(family: ModuleType, unread: Json) -> None:
-    """Refuses unread fields that transformers uses; those that it does not know are only
-    reported."""
+    """Rejects unread fields that transformers uses; reports those that it does not know."""
     spelled = family.PUBLISHED
     named = (
         {name for name, value in unread.items() if value is not None}
@@ -282,8 +281,7 @@ def read_labels(published: Json) -> list[str]:
 
 
 def _same(fields: Fields, name: str, ours: str) -> Any:
-    """Reads a published field that is one of ModelConfig's under another name; None if it is
-    absent."""
+    """Reads a published field that ModelConfig has under another name; None if it is absent."""
     kind = KINDS[ours]
     if (value := fields.get(name, kind=kind)) is None:
         return None

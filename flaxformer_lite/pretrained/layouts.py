@@ -1,5 +1,4 @@
-"""The place of a parameter within a published tensor: reshapes, transposes and slices, used in both
-directions.
+"""The place of a parameter in a published tensor: reshapes, transposes and slices, both ways.
 
 Each axis of a tensor is a group of our axes, merged; FUSED is the axis along which a file fuses
 several parameters of one shape, and JOINED marks an axis on which parameters of several sizes
@@ -68,10 +67,9 @@ class Place:
         )
 
     def read(self, read: Callable[[Slices], np.ndarray], index: Slices) -> np.ndarray:
-        """Reads the slice `index` of our parameter, touching only the rows and columns of the file
-        that contain it.
+        """Reads the slice `index` of our parameter, and only the parts of the file that contain it.
 
-        Where parts alternate, all of the tensor's rows are read.
+        If parts alternate on an axis, all rows of the tensor are read.
         """
         if self.sections:
             return self._alone().read(self._section(read), index)
@@ -148,8 +146,7 @@ class Place:
 
 
 def _span(ranges: list[range], sizes: list[int]) -> tuple[slice, list[range]]:
-    """Returns the contiguous span of a merged axis that covers `ranges`, and the range of each part
-    within it."""
+    """Returns the span of a merged axis that covers `ranges`, and each axis's range within it."""
     start = 0
     stride = math.prod(sizes)
     kept = []

@@ -34,8 +34,7 @@ class Stored:
 def stored_tree(
     cfg: ModelConfig, shapes: Mapping[str, jax.ShapeDtypeStruct], reader: Callable[[str], Reader]
 ) -> dict:
-    """Makes the tree of parameters from the readers of the layers' parameters by their unstacked
-    paths."""
+    """Builds the tree of parameters from functions that read those of single layers."""
 
     def one(path: str, leaf: jax.ShapeDtypeStruct) -> Stored:
         layers = [reader(layer) for layer in layers_of(cfg, path, leaf.shape)]

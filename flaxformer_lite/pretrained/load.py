@@ -1,5 +1,7 @@
-"""Loading of models and parameters from a directory of published weights, with nothing missing,
-left over or invented."""
+"""Loads models and parameters from a directory of published weights.
+
+Nothing may be missing, left over or invented.
+"""
 
 import dataclasses
 import logging
@@ -43,7 +45,11 @@ LOG = logging.getLogger("flaxformer_lite")
 def classes_of(
     labels: Sequence[str] | int | None, num_labels: int | None, new_head: bool
 ) -> Sequence[str] | int | None:
-    """Returns the classes of a new head, by name or number."""
+    """Returns the classes of a new head, by name or number.
+
+    Raises:
+      ConfigError: `num_labels` contradicts `labels`, or is not a positive integer.
+    """
     if num_labels is None:
         return labels
     if not new_head:
@@ -68,9 +74,10 @@ def read_labels(folder: Path) -> list[str]:
       ConfigError, WeightsError: there is no config.json, or its names are invalid.
     """
     published = read_config(folder)
-    return hf_config.read_labels(published) or [
-        f"LABEL_{i}" for i in range(Fields(published).size("num_labels", 2))
-    ]
+    labels = hf_config.read_labels(published)
+    if labels:
+        return labels
+    return [f"LABEL_{i}" for i in range(Fields(published).size("num_labels", 2))]
 
 
 def check_overrides(overrides: Collection[str]) -> None:
@@ -79,7 +86,8 @@ def check_overrides(overrides: Collection[str]) -> None:
     Raises:
       ConfigError: names the first of them.
     """
-    if unknown := sorted(set(overrides) - set(EXECUTION_FIELDS)):
+    unknown = sorted(set(overrides) - set(EXECUTION_FIELDS))
+    if unknown:
         raise ConfigError(
             f"{unknown[0]}: comes from config.json; only {', '.join(EXECUTION_FIELDS)} can be"
             " overridden."
@@ -97,14 +105,13 @@ def open_published(
     adapter: Path | None = None,
     **overrides: Any,
 ) -> tuple[nn.Module, dict]:
-    """Opens a directory of published weights, with each parameter a `Stored` that is read from its
-    file on demand.
+    """Opens published weights; each parameter is a `Stored`, which is read when it is used.
 
     Args:
-      folder: a directory on this machine.
-      source: the name of the directory for the model to remember; the default is its path.
-      new_head: whether parameters of the head that the directory lacks are left out.
-      adapter: a directory on this machine with a LoRA adapter of the model.
+      folder: a local directory.
+      source: the name of the directory that the model remembers; the default is its path.
+      new_head: whether the head may lack parameters, which are then left out.
+      adapter: a local directory with an adapter for the model.
       head, family, labels, **overrides: as in `load_pretrained`.
 
     Raises:
@@ -136,12 +143,13 @@ def open_published(
     places = tensor_names.places(
         plugin.PUBLISHED, cfg, {k: v.shape for k, v in side_by_side(cfg, shapes).items()}
     )
-    new = {
-        one
-        for one, place in places.items()
-        if new_head and is_of_head(one) and not _has(tensors, place)
-    }
-    new |= per_class(model) if others else set()
+    new = set()
+    if new_head:
+        for one, place in places.items():
+            if is_of_head(one) and not _has(tensors, place):
+                new.add(one)
+    if others:
+        new |= per_class(model)
     check_tensors.check(plugin.PUBLISHED, cfg, folder, tensors, places, new)
     kept = {one: leaf for one, leaf in shapes.items() if one not in new}
     readers = {one: reader_of(place, tensors) for one, place in places.items()}
@@ -161,17 +169,18 @@ def is_of_head(path: str) -> bool:
 def with_labels(
     cfg: ModelConfig, labels: Sequence[str] | int | None, own: Sequence[str]
 ) -> tuple[ModelConfig, bool]:
-    """Returns the config for these classes, and whether they are others than the weights' own."""
+    """Returns the config for these classes, and whether they differ from those of the weights."""
     if not labels or cfg.head not in NAMED_HEADS:
         return cfg, False
     count = labels if isinstance(labels, int) else len(labels)
-    unnamed = [f"LABEL_{i}" for i in range(count)]
-    numbers = [str(i) for i in range(count)]  # that is, classes without names
-    known = numbers if list(own or unnamed) == unnamed else list(own)
-    others = count != cfg.num_labels or (
-        not isinstance(labels, int) and list(labels) not in (list(own), known)
-    )
-    return dataclasses.replace(cfg, num_labels=count), others
+    differ = count != cfg.num_labels
+    if not isinstance(labels, int):
+        same = [list(own)]
+        unnamed = [f"LABEL_{i}" for i in range(count)]
+        if list(own or unnamed) == unnamed:  # the weights do not name their classes
+            same.append([str(i) for i in range(count)])
+        differ = differ or list(labels) not in same
+    return dataclasses.replace(cfg, num_labels=count), differ
 
 
 def per_class(model: nn.Module) -> set[str]:
@@ -187,7 +196,7 @@ def _has(tensors: dict[str, Tensor], place: Place) -> bool:
 
 
 def with_new(model: nn.Module, stored: dict, seed: int) -> dict:
-    """Adds the parameters that are missing, as a fresh model has them."""
+    """Adds the missing parameters, initialized with a seed, and logs their names."""
     flat = flatten_dict(stored, sep="/")
     shapes = parameter_shapes(model)
     missing = sorted(set(shapes) - set(flat))

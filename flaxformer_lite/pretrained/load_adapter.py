@@ -1,4 +1,4 @@
-"""Reading of adapters that PEFT has saved, over the published weights of their base."""
+"""Reads adapters that PEFT saved, for the published weights of their base."""
 
 import collections
 import dataclasses
@@ -125,14 +125,14 @@ class PublishedAdapter:
     replaced: dict[str, Tensor]  # the base's tensors that it replaces, by their full names
 
     def head(self, heads: Iterable[str]) -> str | None:
-        """Returns which of the family's heads its task needs, or None if it does not say."""
+        """Returns the head of the family that the adapter's task needs, or None if unknown."""
         return next(
             (head for head in HEADS.get(str(self.fields.get("task_type")), ()) if head in heads),
             None,
         )
 
     def labels(self, spelled: Published, cfg: ModelConfig) -> int:
-        """Returns the number of classes: that of its own classifier, or the config's."""
+        """Returns the number of classes of the adapter's classifier; without one, the config's."""
         if not cfg.head.endswith("classification"):
             return cfg.num_labels
         place = tensor_names.places(spelled, cfg, {"classifier/dense/kernel": (1, 1)})[
@@ -146,7 +146,7 @@ class PublishedAdapter:
         return method_of(self.fields)
 
     def unties(self, spelled: Published, cfg: ModelConfig) -> bool:
-        """Returns whether it adapts the table of tied logits, which the token table is not."""
+        """Returns whether it adapts the table of tied logits, and so unties it."""
         return cfg.tie_embeddings and self._table(spelled, cfg) in self.factors
 
     def _table(self, spelled: Published, cfg: ModelConfig) -> str:
@@ -156,10 +156,10 @@ class PublishedAdapter:
     def replace(
         self, spelled: Published, cfg: ModelConfig, tensors: dict[str, Tensor]
     ) -> dict[str, Tensor]:
-        """Returns the base's tensors with its own in place of some.
+        """Returns the base's tensors, with those that the adapter replaces.
 
-        PEFT replaces a token table for the input alone: the logits keep the base's, although they
-        are tied, unless `ensure_weight_tying`.
+        PEFT replaces a token table for the input only: the logits keep that of the base, even if
+        the two are tied, unless `ensure_weight_tying` is set.
         """
         replaced = tensor_names.without_prefix(spelled, self.replaced)
         out = tensor_names.vocab_kernel(spelled, cfg)
@@ -177,8 +177,11 @@ class PublishedAdapter:
     def _without_copies(
         self, replaced: dict[str, Tensor], tensors: dict[str, Tensor], tied: dict[str, str]
     ) -> dict[str, Tensor]:
-        """Leaves out the base's matrices that PEFT saves beside their factors, after checking that
-        they are the base's."""
+        """Drops copies of the base's matrices, which PEFT saves beside their factors.
+
+        Raises:
+          WeightsError: a copy differs from the base.
+        """
         kept = {}
         for name, tensor in replaced.items():
             if BASE_LAYER not in name:
@@ -258,8 +261,7 @@ class PublishedAdapter:
     def _check_stacks(
         self, kernels: Mapping[str, list[str]], chosen: list[str], adapted: set[str]
     ) -> None:
-        """Refuses DoRA in some layers of a stack: the others would need the norms of their
-        matrices."""
+        """Rejects DoRA in some layers of a stack; the others would need norms of their matrices."""
         for path in chosen:
             if any(one.removesuffix("/kernel") not in adapted for one in kernels[path]):
                 raise WeightsError(
@@ -279,8 +281,10 @@ class PublishedAdapter:
     def _saved(
         self, spelled: Published, cfg: ModelConfig, shapes: Mapping[str, jax.ShapeDtypeStruct]
     ) -> list[str]:
-        """Returns patterns of the parameters that it replaces, so that they count as trained: by
-        themselves, and in the stack that holds them."""
+        """Returns patterns of the parameters that the adapter replaces, to count them as trained.
+
+        Both the path of a layer's parameter and that of the stack that holds it are included.
+        """
         unstacked = {one: leaf.shape for one, leaf in side_by_side(cfg, shapes).items()}
         names = {
             one: place.name for one, place in tensor_names.places(spelled, cfg, unstacked).items()
@@ -338,8 +342,11 @@ class PublishedAdapter:
         return {name: tensor.read().astype(np.float32) for name, tensor in self.shared.items()}
 
     def _reader(self, factor: str, spot: Spot, cfg: Any) -> Reader:
-        """Reads a factor; one of smaller rank is filled with zeros, and a scale of its own goes
-        into B."""
+        """Builds a function that reads a factor.
+
+        A factor of smaller rank is padded with zeros. B takes in a scale that differs from the
+        common one.
+        """
 
         def read_vector(index: Slices) -> np.ndarray:
             if isinstance(cfg, vera.VeraConfig):

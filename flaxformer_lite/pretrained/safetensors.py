@@ -1,5 +1,6 @@
-"""safetensors files, read lazily and written as a stream; a damaged or manipulated file gives an
-error that says so.
+"""Reads safetensors files lazily, and writes them as a stream.
+
+A damaged or manipulated file gives an error that says so.
 
 The format: eight bytes of header length, a JSON header of dtype, shape and byte range for each
   name, then the bytes.
@@ -127,8 +128,7 @@ def save_file(
 
 
 def _header(path: Path) -> tuple[Json, np.ndarray]:
-    """Reads the header; returns it with a memory map of the bytes behind it, the only one of the
-    file."""
+    """Reads the header; returns it and a memory map of the data after it."""
     with open_regular(path, error=WeightsError) as file:
         size = os.fstat(file.fileno()).st_size
         head = file.read(8)

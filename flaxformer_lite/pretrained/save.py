@@ -127,8 +127,7 @@ def write_pretrained(
 
 
 def _write_trained(folder: Path, model: nn.Module, like: TrainedInputs) -> Json:
-    """Writes the tokenizer of a run, and how its sentences are pooled; returns the fields for
-    config.json."""
+    """Writes the tokenizer of a run and its pooling; returns the fields for config.json."""
     cfg = model.cfg
     if like.pooling:
         write_sentence_layers(folder, pooling=like.pooling, width=cfg.d_model, limit=like.length)
@@ -141,8 +140,10 @@ def _write_trained(folder: Path, model: nn.Module, like: TrainedInputs) -> Json:
 def published_tensors(
     spelled: Published, cfg: ModelConfig, flat: Mapping[str, Array]
 ) -> dict[str, "Pieces | np.ndarray"]:
-    """Maps the full name of each published tensor to its pieces, or to an array that follows from
-    the config."""
+    """Maps the full name of each published tensor to its pieces, or to an array.
+
+    Arrays are tensors that follow from the config, such as tables of sines.
+    """
     sources = by_layer(cfg, flat)
     shapes = {one: leaf.shape for one, leaf in side_by_side(cfg, flat).items()}
     tensors: dict[str, Any] = {}
@@ -180,8 +181,11 @@ class Pieces(list):
 
 
 def check_names(path: str, names: list[str]) -> None:
-    """Refuses to write a model to a directory that holds something else, by the names of its
-    files."""
+    """Rejects a directory that holds something other than a model, by the names of its files.
+
+    Raises:
+      ConfigError: it is a workdir, or holds other files.
+    """
     names = sorted({name.partition("/")[0] for name in names})
     if "checkpoints" in names:
         raise ConfigError(
@@ -201,7 +205,11 @@ def check_names(path: str, names: list[str]) -> None:
 
 
 def check_params(flat: Mapping[str, Array], shapes: Mapping[str, jax.ShapeDtypeStruct]) -> None:
-    """Checks that these are the parameters of a model with these shapes; raises WeightsError."""
+    """Checks that these are the parameters of a model with these shapes.
+
+    Raises:
+      WeightsError: one is missing, unknown or of another shape.
+    """
     for path in sorted(set(flat) ^ set(shapes)):
         what = "is not a parameter of this model" if path in flat else "is missing"
         raise WeightsError(
@@ -216,8 +224,10 @@ def check_params(flat: Mapping[str, Array], shapes: Mapping[str, jax.ShapeDtypeS
 
 
 def _travel(like: Path, path: Path, config: Json, written: set[str]) -> Json:
-    """Copies companion files; returns the config with fields of the old one that are neither
-    numeric nor in `ours`."""
+    """Copies companion files, and those fields of the old config that still apply.
+
+    They are fields without a number in them that are not in `ours`.
+    """
     for name in COMPANIONS:
         if (like / name).is_file():
             shutil.copyfile(like / name, path / name)

@@ -121,11 +121,12 @@ def _by_matrix(cfg: ModelConfig, flat: Mapping[str, Array]) -> dict[str, Factors
 
 
 def _joined(parts: Parts) -> Factors:
-    """Joins the factors of the matrices that one published module fuses: their As side by side,
-    each once, and each B in its own rows and the columns of its A.
+    """Joins the factors of the matrices that one published module fuses.
+
+    Distinct As stand side by side; each B goes into its own rows, and the columns of its A.
 
     Raises:
-      ConfigError: DoRA adapts some of the matrices only.
+      ConfigError: DoRA adapts only some of the matrices.
     """
     distinct: list[np.ndarray] = []
     columns = []
@@ -157,8 +158,7 @@ def _joined(parts: Parts) -> Factors:
 
 
 def _scale(parts: Parts, adapter: Ia3Config) -> Factors:
-    """Joins the scales of the matrices that one published module fuses; one where it is not
-    adapted."""
+    """Joins the scales of the matrices that one published module fuses; 1 for those not adapted."""
     spot, first = parts[0]
     on_inputs = matches(adapter.on_inputs, f"{spot.path}/kernel")
     if on_inputs and spot.kernel.parts > 1:
@@ -285,8 +285,10 @@ def _config(adapter: LoraConfig, ranks: dict[str, int], every: list[str]) -> Jso
 def _whole(
     model: nn.Module, spelled: Published, shapes: Mapping[str, jax.ShapeDtypeStruct]
 ) -> set[str]:
-    """Returns the published modules to save whole: those that are trained, and with a head's all
-    that PEFT counts to it."""
+    """Returns the published modules to save in full: those that are trained.
+
+    If a part of the head is trained, they include all modules that PEFT counts as the head.
+    """
     cfg = model.cfg
     heads = (*HEAD_MODULES, *model.head_modules)
     shapes_of_base = {
@@ -305,8 +307,7 @@ def _whole(
 
 
 def _module(name: str) -> str:
-    """Returns the module that PEFT saves whole for a tensor; it takes a classifier of several
-    layers as one."""
+    """Returns the module that PEFT saves for a tensor; a classifier of several layers is one."""
     return "classifier" if name.startswith("classifier.") else name.rpartition(".")[0]
 
 

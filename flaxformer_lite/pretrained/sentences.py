@@ -1,5 +1,4 @@
-"""The form of sentence-transformers: what a directory says about pooling, and about layers after
-it."""
+"""The format of sentence-transformers: pooling, and the layers after it."""
 
 import json
 import shutil
@@ -137,14 +136,15 @@ def _prompts(path: Path) -> tuple[tuple[tuple[str, str], ...], str]:
 
 
 def write_sentence_layers(folder: Path, *, pooling: str, width: int, limit: int) -> None:
-    """Writes what makes a directory of published weights one of sentence-transformers, with vectors
-    of length one.
+    """Writes the files that make published weights a sentence-transformers directory.
+
+    Its vectors are normalized.
 
     Args:
       folder: the directory.
-      pooling: a name of nn/functions/pooling.py.
-      width: of the encoder.
-      limit: longest text in tokens.
+      pooling: a name in nn/functions/pooling.py.
+      width: the width of the encoder.
+      limit: the maximum length of a text in tokens.
     """
     kinds = enumerate(
         {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}.items()
@@ -173,8 +173,10 @@ def copy_sentence_layers(source: Path, folder: Path) -> None:
 
 
 def _modules(folder: Path) -> list[tuple[str, str]]:
-    """Returns folder and kind of each layer; of a pooling alone if there is no modules.json; [] if
-    there is nothing."""
+    """Returns the folder and kind of each layer.
+
+    Without a modules.json, the pooling layer alone; [] if there is none either.
+    """
     path = folder / "modules.json"
     if not path.exists():
         return (

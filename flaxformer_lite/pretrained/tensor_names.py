@@ -1,5 +1,7 @@
-"""The place of each parameter in a published checkpoint, and the other tensors that a checkpoint
-may hold."""
+"""The name and place of each parameter in a published checkpoint.
+
+Also the names of other tensors that a checkpoint may hold.
+"""
 
 import dataclasses
 import math
@@ -72,8 +74,7 @@ def _joined(place: Place, row: Row, path: str, shapes: Mapping[str, tuple[int, .
 
 
 def layers_of(cfg: ModelConfig, path: str, shape: tuple[int, ...]) -> list[str]:
-    """Returns the unstacked paths of the layers that one parameter holds; its own path if it is not
-    stacked."""
+    """Returns the paths of a parameter's layers without scan; its own path if not stacked."""
     if not (block := STACKED.search(path)):
         return [path]
     period = len(cfg.kinds)
@@ -85,17 +86,17 @@ Leaf = TypeVar("Leaf", bound=Shaped)
 
 
 def by_layer(cfg: ModelConfig, flat: Mapping[str, Leaf]) -> dict[str, tuple[Leaf, int | None]]:
-    """Maps unstacked paths to the parameter that holds each, and its row there; None if it is not
-    stacked."""
-    return {
-        one: (leaf, row if STACKED.search(path) else None)
-        for path, leaf in flat.items()
-        for row, one in enumerate(layers_of(cfg, path, leaf.shape))
-    }
+    """Maps the paths without scan to (parameter, row in its stack), or (parameter, None)."""
+    layers: dict[str, tuple[Any, int | None]] = {}
+    for path, leaf in flat.items():
+        is_stacked = STACKED.search(path)
+        for row, one in enumerate(layers_of(cfg, path, leaf.shape)):
+            layers[one] = (leaf, row if is_stacked else None)
+    return layers
 
 
 def side_by_side(cfg: ModelConfig, shapes: Mapping[str, Shaped]) -> dict[str, jax.ShapeDtypeStruct]:
-    """Returns shapes by path as they are without scan."""
+    """Returns the shapes that the parameters have without scan, by path."""
     return {
         one: jax.ShapeDtypeStruct(leaf.shape if row is None else leaf.shape[1:], leaf.dtype)
         for one, (leaf, row) in by_layer(cfg, shapes).items()
@@ -103,8 +104,7 @@ def side_by_side(cfg: ModelConfig, shapes: Mapping[str, Shaped]) -> dict[str, ja
 
 
 def vocab_kernel(spelled: Published, cfg: ModelConfig) -> str:
-    """Returns the published name of the output table, which a tied model lacks; empty if the head
-    has none."""
+    """Returns the published name of the output table; "" if the head has no logits over tokens."""
     table = _table(spelled, cfg)
     for path in VOCAB_KERNELS:
         module = path.rpartition("/")[0]
@@ -122,8 +122,7 @@ def vocab_table(spelled: Published, cfg: ModelConfig) -> str:
 
 
 def full_name(spelled: Published, cfg: ModelConfig, name: str) -> str:
-    """Adds the family's prefix to a name, except in the bare model and for the head's own
-    tensors."""
+    """Adds the family's prefix to a name, except in the bare model and for tensors of the head."""
     head = spelled.heads[cfg.head]
     prefix = spelled.prefix if head.prefix is None else head.prefix
     return name if is_of_head(spelled, cfg, name) or cfg.head == "none" else prefix + name
@@ -139,9 +138,8 @@ def without_prefix(spelled: Published, tensors: Mapping[str, Tensor]) -> dict[st
     prefixes = {spelled.prefix, *(head.prefix or "" for head in spelled.heads.values())}
     stripped = {}
     for name, tensor in tensors.items():
-        short = name.removeprefix(
-            next((prefix for prefix in prefixes if prefix and name.startswith(prefix)), "")
-        )
+        used = next((prefix for prefix in prefixes if prefix and name.startswith(prefix)), "")
+        short = name.removeprefix(used)
         short = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", short)
         short = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", short)
         if short in stripped:
@@ -155,21 +153,26 @@ def without_prefix(spelled: Published, tensors: Mapping[str, Tensor]) -> dict[st
 def siblings(
     spelled: Published, cfg: ModelConfig, names: Iterable[str], paths: Iterable[str]
 ) -> set[str]:
-    """Returns the names in a file that belong to other heads of the family, or to parts that this
-    head leaves out."""
+    """Returns the names in a file of other heads, or of parts that this head omits."""
+    built = {path.split("/")[0] for path in paths}
+    omitted = {"pooler", "lm_head"}
+    if "decoder" not in built:
+        omitted |= {"decoder", "decoder_embed"}
+    omitted -= built
     active = {row for row, _, _ in _table(spelled, cfg).values()}
-    made = {path.split("/")[0] for path in paths}
-    left_out = (
-        {"pooler", "lm_head"} | (set() if "decoder" in made else {"decoder", "decoder_embed"})
-    ) - made
-    everywhere = {
-        *spelled.names(cfg),
-        *(row for head in spelled.heads.values() for row in head.rows),
-    }
-    absent = [_pattern(row) for row in everywhere if row not in active or _roots(row) <= left_out]
-    present = [_pattern(row) for row in active if not _roots(row) <= left_out]
-    known = {name for name in names if any(pattern.fullmatch(name) for pattern in absent)}
-    return {name for name in known if not any(pattern.fullmatch(name) for pattern in present)}
+    every = set(spelled.names(cfg))
+    for head in spelled.heads.values():
+        every |= set(head.rows)
+    absent = []  # patterns of names that this model does not read
+    for row in every:
+        if row not in active or _roots(row) <= omitted:
+            absent.append(_pattern(row))
+    present = [_pattern(row) for row in active if not _roots(row) <= omitted]
+
+    def is_in(name: str, patterns: list[re.Pattern]) -> bool:
+        return any(pattern.fullmatch(name) for pattern in patterns)
+
+    return {name for name in names if is_in(name, absent) and not is_in(name, present)}
 
 
 def _table(spelled: Published, cfg: ModelConfig) -> dict[str, tuple[Row, int, int]]:

@@ -1,5 +1,7 @@
-"""Reads the tokenizer that lies beside published weights: tokenizer.json, a sentencepiece model, or
-the files that older checkpoints have, and its special tokens."""
+"""Reads the tokenizer of published weights, with its special tokens.
+
+It is tokenizer.json, a sentencepiece model, or one of the older formats.
+"""
 
 from pathlib import Path
 
@@ -100,8 +102,7 @@ def _of_json(definition: str, where: Path, config: Json, template: str) -> Publi
 
 
 def framed(inner: plain.Tokenizer, skeleton: str, template: str = "") -> PublishedTokenizer:
-    """Wraps a tokenizer of our own training runs, to add the tokens that surround a text in
-    training."""
+    """Wraps the tokenizer of a training run, to add special tokens as training does."""
     roles = {plain.KNOWN[role][0]: i for role, i in inner.ids.items()}
     made = FramedTokenizer(inner, {}, template, inner.spelled | roles)
     around = special_tokens.usual(inner, skeleton)

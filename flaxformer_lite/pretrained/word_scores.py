@@ -1,5 +1,4 @@
-"""Scores of word vectors by people's judgements: analogies by section, and similarities of
-pairs."""
+"""Scores word vectors against human judgements: analogies, and similarities of pairs."""
 
 import re
 from collections.abc import Iterator
@@ -18,8 +17,7 @@ NUMBER = re.compile(r"[-+]?\d+(\.\d+)?")
 
 
 class Section(NamedTuple):
-    """The questions of a section: how many there are, how many have known words only, and how many
-    of these were right."""
+    """The counts of a section of questions: all, those of known words only, and the right ones."""
 
     name: str
     asked: int
@@ -28,8 +26,9 @@ class Section(NamedTuple):
 
 
 def score_analogies(vectors: WordVectors, path: Path) -> list[Section]:
-    """Answers questions "a is to b as c is to d" and counts the right ones; a line starting with a
-    colon names a section.
+    """Answers questions "a is to b as c is to d", and counts the right answers.
+
+    Each line has four words; a line that starts with a colon names a section.
 
     A question is known if its four words are one token each. The answer is the nearest to b - a + c
     but the three.
@@ -71,8 +70,9 @@ def _score(vectors: WordVectors, name: str, questions: list[list[str]]) -> Secti
 
 
 def score_pairs(vectors: WordVectors, path: Path) -> dict[str, float]:
-    """Correlates cosines with scores of pairs; lines are two words and a number, between tabs or
-    commas.
+    """Correlates cosines with human scores of word pairs.
+
+    Each line has two words and a number, separated by tabs or commas.
 
     Returns:
       `spearman` and `pearson` over the pairs whose words are one token each, `asked`, and `known`,

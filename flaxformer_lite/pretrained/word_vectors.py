@@ -17,8 +17,7 @@ from flaxformer_lite.text.published_tokenizer import PublishedTokenizer
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WordVectors:
-    """Vectors of the words that are one token each; of other words, the mean of their tokens'
-    vectors.
+    """Vectors of the words that are one token; a word of several tokens has the mean of theirs.
 
     A word is looked up as it is written, then in lower case, then with a capital. Spellings of a
     word in another case are never among its neighbors.
@@ -89,8 +88,9 @@ class WordVectors:
         return self.near(self.vector(word), k, without=(word,))
 
     def analogy(self, a: str, b: str, c: str, k: int = 10) -> list[tuple[str, float]]:
-        """Returns the k best words d for "a is to b as c is to d": the nearest to b - a + c, of
-        vectors of length one.
+        """Returns the k best words d for "a is to b as c is to d", with their cosines.
+
+        They are nearest to b - a + c, where all vectors have length one.
 
         Reference: Mikolov, Yih, Zweig 2013, "Linguistic Regularities in Continuous Space Word
           Representations", section 4.

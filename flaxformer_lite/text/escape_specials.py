@@ -64,9 +64,8 @@ def library_errors(message: str) -> Iterator[None]:
     """
     try:
         yield
-    except (
-        BaseException
-    ) as error:  # a pattern that takes too many steps is a PanicException, which cannot be imported
+    except BaseException as error:
+        # A pattern that takes too many steps raises PanicException, which cannot be imported.
         if type(error) is not Exception and type(error).__name__ != "PanicException":
             raise
         raise ConfigError(f"{message} ({error}).") from None

@@ -120,9 +120,8 @@ def test_a_large_text_is_packed_in_ranges_of_its_documents(
     monkeypatch.setattr(corpus, "PACKED", 3000)
     parts, more_rows = plan_of("parts")
     assert rows <= more_rows <= rows + 40
-    if (
-        objective == "causal_lm"
-    ):  # windows begin anew, and each token behind a document's first is still a label once
+    # Windows begin anew, and each token behind a document's first is still a label once.
+    if objective == "causal_lm":
         whole, parts = (
             sorted((d, at) for d, start, n in plan for at in range(start + 1, start + n))
             for plan in (whole, parts)

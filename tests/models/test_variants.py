@@ -92,9 +92,8 @@ def test_every_head_has_partition_rules_and_published_names(family, head):
     param_specs(
         shapes, parameter_rules.rules(cfg), build_mesh(MeshConfig(data=2, fsdp=4, tensor=1))
     )
-    if (
-        hasattr(plugin, "PUBLISHED") and head in plugin.PUBLISHED.heads
-    ):  # a family may have no published form
+    # A family may have no published form.
+    if hasattr(plugin, "PUBLISHED") and head in plugin.PUBLISHED.heads:
         named = tensor_names.places(
             plugin.PUBLISHED, cfg, {path: leaf.shape for path, leaf in shapes.items()}
         )

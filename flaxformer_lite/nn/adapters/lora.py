@@ -93,8 +93,7 @@ class LoraConfig(AdapterConfig):
     def beside_table(
         self, layer: LayerScope, x: jax.Array, kernel_VE: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Returns [x, dropout(x) A] and [W, scale * B^T], whose product is that of the adapted
-        table."""
+        """Returns [x, dropout(x) A] and [W, scale * B^T], which give the adapted logits."""
         if type(self).apply is not LoraConfig.apply:
             return super().beside_table(layer, x, kernel_VE)
         vocab, width = kernel_VE.shape

@@ -57,8 +57,7 @@ def merge_adapter(model: Module, params: dict) -> tuple[Module, dict]:
 
 
 def begun_factors(adapter: AdapterConfig, params: dict) -> dict[tuple[str, ...], jax.Array]:
-    """Returns the factors, by path, that a new adapter starts from the kernels in these parameters,
-    which are flat."""
+    """Returns the initial factors of a new adapter for these flat parameters, by path."""
     factors_by_path = {}
     for module in [path[:-1] for path in params if path[-1] == adapter.factors[0]]:
         begun = jax.vmap(adapter.begun) if STACKED in "/".join(module) else adapter.begun

@@ -16,15 +16,20 @@ def attend(
 ) -> jax.Array:
     """Computes `softmax(scale Q K^T + bias) V` over the visible columns, for each head.
 
-    See `dispatch.attention`.
-
         >>> from flaxformer_lite.nn.functions import masks
         >>> q = k = v = jnp.ones((2, 5, 4, 8))
         >>> attend(q, k, v, Arguments(mask=masks.causal())).shape
         (2, 5, 4, 8)
 
+    Args:
+      q_BTNH, k_BSKH, v_BSKH: queries, keys and values, as in `dispatch.attention`.
+      args: the other arguments of `dispatch.attention`.
+
+    Returns:
+      [B, T, N, H] in the dtype of the values.
+
     Raises:
-      ValueError: shapes that do not fit each other.
+      ValueError: the shapes do not fit each other.
 
     Reference: Vaswani et al. 2017, section 3.2.1 (arXiv:1706.03762); grouped queries, Ainslie et
     al. 2023 (arXiv:2305.13245); soft cap, Gemma 2 (arXiv:2408.00118), section 2.
@@ -37,17 +42,23 @@ def attend(
 def weights(
     q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: Arguments, /
 ) -> jax.Array:
-    """Computes the weights of `attend`, float32 [B, N, T, S], before dropout.
+    """Computes the weights of `attend` before dropout.
 
-    A row sums to one, or to zero if it sees nothing.
+    Args:
+      q_BTNH, k_BSKH, v_BSKH, args: as in `attend`.
 
-    Takes the arguments of `attend`.
+    Returns:
+      float32 [B, N, T, S]; a row sums to one, or to zero if it sees nothing.
     """
     return kernels.softmax(*logits(q_BTNH, k_BSKH, v_BSKH, args))
 
 
 def dropout_factor(args: Arguments, shape: tuple[int, ...]) -> jax.Array | None:
-    """Computes the factor on weights of this shape, 0 where they are dropped; None if none is."""
+    """Computes the factor that dropout applies to weights of this shape.
+
+    Returns:
+      float32, 0 for dropped weights and 1 / (1 - rate) for others; None if nothing is dropped.
+    """
     if not args.drops or args.dropout_key is None:
         return None
     keep_BNTS = jax.random.bernoulli(args.dropout_key, 1 - args.dropout_rate, shape)

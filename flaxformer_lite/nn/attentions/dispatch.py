@@ -16,7 +16,7 @@ from flaxformer_lite.nn.functions import masks
 from flaxformer_lite.nn.functions.sharding import UNSHARDED, ActivationSharding
 
 LOG = logging.getLogger("flaxformer_lite")
-# the first that supports the call is taken
+# The kernels of each platform; the first that supports the call is used.
 FUSED = {
     "tpu": ("flash_relative_bias", "splash"),
     "gpu": ("cudnn",),
@@ -25,7 +25,8 @@ SMALL = 128  # lengths up to which a kernel's padding costs more than the kernel
 # The largest T x S that `auto` holds; on CPU blockwise is twice as fast at 1024 x 1024, equal at
 # 512 x 512.
 WHOLE = 512 * 1024
-# rows; causal attention with its gradient on a CPU is 1.45 times as fast at 256, 1.3 times at 512
+# The number of rows from which causal attention is chunked on a CPU: with its gradient it is 1.45
+# times as fast at 256 rows, 1.3 times at 512.
 CHUNKED_FROM = 256
 
 
@@ -103,7 +104,8 @@ def attention(
 def attend(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, /, **options: Any) -> jax.Array:
     """Computes `attention` by the dense implementation, the reference for the others.
 
-    The options are the same.
+    Args:
+      q_BTNH, k_BSKH, v_BSKH, **options: as in `attention`.
     """
     return attention(q_BTNH, k_BSKH, v_BSKH, **options, implementation="dense")
 
@@ -113,15 +115,20 @@ def select_implementation(
 ) -> Callable:
     """Returns the attention function (q, k, v, args) of this name for the given sizes.
 
-    For `auto`, see `attention`.
+    Args:
+      name: a file of this folder, or `auto`, as in `attention`.
+      target: T, the number of queries; a symbolic length of jax.export gives dense attention.
+      source: S, the number of keys.
+      sharding: where the arrays live.
 
-    For `auto`, see `attention`.
+    Raises:
+      ConfigError: the implementation needs known lengths, or other devices.
+      ValueError: there is no such implementation.
     """
     shards = sharding.num_shards("T").count
     platform = sharding.platform
-    if not (
-        isinstance(target, int) and isinstance(source, int)
-    ):  # symbolic lengths of jax.export cannot be compared
+    # Symbolic lengths of jax.export cannot be compared.
+    if not isinstance(target, int) or not isinstance(source, int):
         if name not in ("auto", "dense"):
             raise ConfigError(
                 f"attention {name!r}: needs known lengths; to export with a symbolic one, {AUTO}."

@@ -167,9 +167,8 @@ def _sees(structure: Structure, mask: masks.Mask | None, T: int, S: int) -> jax.
 
     A few rows at a time are compared with all columns.
     """
-    if (
-        structure.keep_BS is None and structure.k_segments_BS is None and S >= T
-    ):  # each row sees itself
+    # Each row sees itself.
+    if structure.keep_BS is None and structure.k_segments_BS is None and S >= T:
         return None if structure.q_segments_BT is None else structure.q_segments_BT != 0
     seen = masks.full() if mask is None else mask
     columns_S = jnp.arange(S, dtype=jnp.int32)

@@ -40,9 +40,8 @@ class DeferredLogits:
         self, a: jax.Array, b: jax.Array, axes: tuple[int, int] | tuple[tuple[int, ...], ...]
     ) -> jax.Array:
         """Multiplies a and b, summed over `axes`, in float32."""
-        if (
-            self.sharding.platform == "cpu"
-        ):  # XLA:CPU lacks some bfloat16 products with a float32 result
+        # XLA:CPU lacks some bfloat16 products with a float32 result.
+        if self.sharding.platform == "cpu":
             a = a.astype(jnp.float32)
             b = b.astype(jnp.float32)
         return jnp.tensordot(a, b, axes, preferred_element_type=jnp.float32)

@@ -46,7 +46,15 @@ def epanechnikov(squared_distance: jax.Array) -> jax.Array:
 
 
 def squared_distances(q_BTNH: jax.Array, k_BSKH: jax.Array, /) -> jax.Array:
-    """Computes `|q - k|^2` as float32 [B, N, T, S]; N must be a multiple of K."""
+    """Computes `|q - k|^2` of all queries and keys.
+
+    Args:
+      q_BTNH: queries.
+      k_BSKH: keys; N must be a multiple of K.
+
+    Returns:
+      float32 [B, N, T, S].
+    """
     q_BTNH = q_BTNH.astype(jnp.float32)
     k_BSKH = k_BSKH.astype(jnp.float32)
     q_BNT1 = jnp.einsum("BTNH,BTNH->BNT", q_BTNH, q_BTNH)[..., None]
@@ -56,15 +64,19 @@ def squared_distances(q_BTNH: jax.Array, k_BSKH: jax.Array, /) -> jax.Array:
 
 
 def dot_products(q_BTNH: jax.Array, k_BSKH: jax.Array, /) -> jax.Array:
-    """Computes `q . k` as float32 [B, N, T, S].
+    """Computes `q . k` of all queries and keys.
 
-    Query head n uses key head n // (N / K), without repeating keys.
+    Args:
+      q_BTNH: queries.
+      k_BSKH: keys; query head n uses key head n // (N / K), without repeating keys.
+
+    Returns:
+      float32 [B, N, T, S].
     """
     B, T, N, H = q_BTNH.shape
     S, K = k_BSKH.shape[1:3]
-    if (
-        T == 1
-    ):  # heads first, as in the cache, which XLA:CPU would otherwise transpose for every token
+    # Heads first, as in the cache, which XLA:CPU would otherwise transpose for every token.
+    if T == 1:
         q_BKGH = q_BTNH.reshape(B, K, N // K, H)
         k_BKSH = jnp.swapaxes(k_BSKH, 1, 2)
         dots_BKGS = jnp.einsum(
@@ -281,8 +293,17 @@ def kernel_weights(
 def kernel_attention(
     q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, /, **options: Any
 ) -> jax.Array:
-    """Regresses the values on the keys by Nadaraya-Watson, [B, T, N, H].
+    """Regresses the values on the keys with a kernel, as Nadaraya and Watson do.
 
-    The options are those of `kernel_weights`.
+    Args:
+      q_BTNH: the points at which to predict.
+      k_BSKH: the points of the data.
+      v_BSKH: the values at these points.
+      **options: as in `kernel_weights`.
+
+    Returns:
+      The predictions, [B, T, N, H].
+
+    Reference: Nadaraya 1964, "On Estimating Regression"; Watson 1964, "Smooth Regression Analysis".
     """
     return pool(kernel_weights(q_BTNH, k_BSKH, **options), v_BSKH)

@@ -165,7 +165,11 @@ def token_log_probs(
 def pieces_of(tokens: int, width: int, chunks: int) -> int:
     """Returns the number of chunks that `cross_entropy` uses.
 
-    It is 1 if the logits are no larger than the kernel's gradient.
+    Args:
+      tokens: the number of tokens, B * T.
+      width: D of the hidden states.
+      chunks: the number that was asked for; a single chunk is used if the logits are no larger
+        than the gradient of the kernel.
     """
     return 1 if tokens <= width else chunks
 

@@ -119,6 +119,8 @@ class Columns(Mask):
 
 @_mask
 class Segments(Mask):
+    """The columns of a row's own document; see `segments`."""
+
     q_BT: jax.Array
     k_BS: jax.Array | None  # None: equal to the rows', so that a row is known to see itself
 
@@ -131,6 +133,8 @@ class Segments(Mask):
 
 @_mask
 class Dense(Mask):
+    """A mask of a boolean array; see `dense`."""
+
     mask_BTS: jax.Array
 
     def allows(self, q_index_T: jax.Array, k_index_S: jax.Array, /) -> jax.Array:
@@ -140,6 +144,8 @@ class Dense(Mask):
 
 @_mask
 class And(Mask):
+    """What both masks allow."""
+
     a: Mask
     b: Mask
 
@@ -156,6 +162,8 @@ class And(Mask):
 
 @_mask
 class Or(Mask):
+    """What either mask allows."""
+
     a: Mask
     b: Mask
 
@@ -171,6 +179,8 @@ class Or(Mask):
 
 @_mask
 class Not(Mask):
+    """What the mask does not allow."""
+
     a: Mask
 
     def allows(self, q_index_T: jax.Array, k_index_S: jax.Array, /) -> jax.Array:
@@ -193,6 +203,13 @@ def window(left: int, right: int = 0) -> Mask:
     A sliding window of W tokens, as published configurations count it (Mistral, Gemma), is
     `window(W - 1)`.
 
+    Args:
+      left: number of columns before the row's own.
+      right: number of columns after it.
+
+    Raises:
+      ValueError: one of them is negative.
+
     Reference: Beltagy et al. 2020, Longformer, section 3.1 (arXiv:2004.05150).
     """
     if left < 0 or right < 0:
@@ -208,7 +225,10 @@ def padding(keep_BS: jax.Array) -> Mask:
 
     Args:
       keep_BS: bool or integer, such as a tokenizer's attention mask; True or nonzero is kept. With
-        a cache: over all slots, not over this call's tokens.
+        a cache, it covers all slots, not only the tokens of the call.
+
+    Raises:
+      ValueError: the array has another dtype or rank.
     """
     return Columns(_boolean("padding(keep)", keep_BS, "[batch, source]"), "padding(keep)")
 
@@ -218,6 +238,9 @@ def prefix(in_prefix_BS: jax.Array) -> Mask:
 
     Args:
       in_prefix_BS: bool or integer, True or nonzero for the tokens of the prefix.
+
+    Raises:
+      ValueError: the array has another dtype or rank.
 
     Reference: Raffel et al. 2020, T5, section 3.2.1 (arXiv:1910.10683).
     """
@@ -232,8 +255,11 @@ def segments(q_BT: jax.Array, k_BS: jax.Array | None = None) -> Mask:
     Args:
       q_BT: integer document ids of the rows; 0 is padding, which attends to nothing and is attended
         to by nothing.
-      k_BS: document ids of the columns; defaults to `q_BT`. Cross-attention passes those of the
-        source.
+      k_BS: integer document ids of the columns; defaults to `q_BT`. Cross-attention passes those of
+        the source.
+
+    Raises:
+      ValueError: ids are not integers [batch, length].
     """
     q_BT = _array("segments(q)", q_BT)
     k_BS = None if k_BS is None else _array("segments(k)", k_BS)
@@ -247,9 +273,14 @@ def segments(q_BT: jax.Array, k_BS: jax.Array | None = None) -> Mask:
 
 
 def dense(mask_BTS: jax.Array) -> "Dense":
-    """Turns a boolean array into a mask that combines with others.
+    """Turns a boolean array into a mask that can be combined with others.
 
-    The array is [B or 1, T, S], [T, S] or [B or 1, 1, T, S].
+    Args:
+      mask_BTS: bool or integer [B or 1, T, S], [T, S] or [B or 1, 1, T, S]; True or nonzero = may
+        attend.
+
+    Raises:
+      ValueError: the array has another dtype or rank.
     """
     mask_BTS = _array("mask", mask_BTS)
     if mask_BTS.ndim == 4 and mask_BTS.shape[1] == 1:
@@ -266,7 +297,11 @@ def both(
 ) -> Mask | jax.Array | None:
     """Returns `a & b`, where None allows everything.
 
-    A mask combined with an array is evaluated at these indices.
+    Args:
+      a, b: masks, boolean arrays [B or 1, T, S], or None. A mask that is combined with an array is
+        evaluated at the indices.
+      q_index_T: int32, the numbers of the rows.
+      k_index_S: int32, the numbers of the columns.
     """
     if a is None or b is None:
         return b if a is None else a
@@ -279,7 +314,12 @@ def both(
 def materialize(mask: Mask, length: int) -> Mask:
     """Evaluates a mask over length x length once, for all layers.
 
-    The result keeps the static column bounds.
+    Args:
+      mask: the mask.
+      length: the number of rows and columns.
+
+    Returns:
+      A mask of an array [B or 1, T, T], which keeps the static bounds of the columns.
     """
     array = dense(mask.dense(length))
     reach = (

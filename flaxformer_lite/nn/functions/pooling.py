@@ -85,9 +85,16 @@ def mean_pool(x_BTD: jax.Array, keep_BT: jax.Array, *, unit: bool = True) -> jax
 
 
 def shortened(x: jax.Array, width: int) -> jax.Array:
-    """Returns unit vectors along the first `width` components, [..., width].
+    """Truncates vectors to their first components, and divides them by their length.
 
-    Reference: Kusupati et al. 2022 (arXiv:2205.13147).
+    Args:
+      x: [..., D], vectors trained for several widths (Matryoshka).
+      width: the number of components, at most D.
+
+    Returns:
+      Unit vectors [..., width].
+
+    Reference: Kusupati et al. 2022, section 3 (arXiv:2205.13147).
     """
     return to_unit_length(x[..., :width])
 

@@ -83,7 +83,15 @@ def gru_step(
 
 
 def recurrent(h_BU: jax.Array, kernel_UZU: jax.Array) -> jax.Array:
-    """Computes `h U` of all gates, [B, Z, U], as one matrix product."""
+    """Computes `h U` of all gates as one matrix product.
+
+    Args:
+      h_BU: the hidden state.
+      kernel_UZU: the recurrent matrix of each of the Z gates.
+
+    Returns:
+      [B, Z, U].
+    """
     units, *out = kernel_UZU.shape
     return (h_BU @ kernel_UZU.reshape(units, -1)).reshape(-1, *out)
 

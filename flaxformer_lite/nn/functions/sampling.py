@@ -1,9 +1,7 @@
-"""Logits processors: pure functions from logits to logits.
+"""Logits processors: pure functions that decide which token may come next, and how likely it is.
 
-They decide which token may come next, and how likely it is.
-
-A token that is ruled out has logit minus infinity. Each row is treated by itself; nothing here
-depends on models.
+Logits are float32 [B, V]. The logit of an excluded token is minus infinity. Rows are independent of
+each other, and nothing here depends on a model.
 """
 
 import jax
@@ -13,12 +11,21 @@ BLOCK = 256  # entries of a row that are summed or compared before the blocks ar
 
 
 def temperature(logits_BV: jax.Array, value: jax.Array | float) -> jax.Array:
-    """Divides logits by the temperature, which sharpens the distribution if below one."""
+    """Divides logits by the temperature; values below one sharpen the distribution.
+
+    Args:
+      logits_BV: float32.
+      value: the temperature, above zero.
+    """
     return logits_BV / value
 
 
 def top_k(logits_BV: jax.Array, k: jax.Array | int) -> jax.Array:
     """Keeps the k highest logits, and any equal to the k-th.
+
+    Args:
+      logits_BV: float32.
+      k: the number of tokens to keep, at least one.
 
     Reference: Fan et al. 2018, section 5.4 (arXiv:1805.04833).
     """
@@ -26,9 +33,13 @@ def top_k(logits_BV: jax.Array, k: jax.Array | int) -> jax.Array:
 
 
 def top_p(logits_BV: jax.Array, p: jax.Array | float) -> jax.Array:
-    """Keeps the nucleus: the fewest most likely tokens with total probability p or more.
+    """Keeps the nucleus: the fewest most probable tokens with total probability p or more.
 
-    Tokens as likely as its last one are kept too.
+    Tokens as probable as the last one of them are kept too.
+
+    Args:
+      logits_BV: float32.
+      p: the total probability, above zero and at most one.
 
     Reference: Holtzman et al. 2020, section 3.1 (arXiv:1904.09751).
     """
@@ -36,7 +47,11 @@ def top_p(logits_BV: jax.Array, p: jax.Array | float) -> jax.Array:
 
 
 def min_p(logits_BV: jax.Array, p: jax.Array | float) -> jax.Array:
-    """Keeps the tokens at least p times as likely as the likeliest.
+    """Keeps the tokens whose probability is at least p times that of the most probable one.
+
+    Args:
+      logits_BV: float32.
+      p: the fraction, above zero and at most one.
 
     Reference: Nguyen et al. 2024, section 3 (arXiv:2407.01082).
     """
@@ -51,7 +66,7 @@ def repetition_penalty(
     length: jax.Array | int,
     penalty: jax.Array | float,
 ) -> jax.Array:
-    """Makes tokens that were already written less likely.
+    """Makes tokens that were already generated less probable.
 
     Positive logits are divided by the penalty, negative ones multiplied.
 
@@ -74,7 +89,7 @@ def repetition_penalty(
 def no_repeat_ngram(
     logits_BV: jax.Array, tokens_BT: jax.Array, start_B: jax.Array, length: jax.Array | int, n: int
 ) -> jax.Array:
-    """Rules out every token that would repeat an n-gram of the row.
+    """Excludes every token that would repeat an n-gram of the row.
 
     Args:
       logits_BV: float32.
@@ -101,12 +116,22 @@ def no_repeat_ngram(
 
 
 def suppress(logits_BV: jax.Array, token_ids_U: jax.Array) -> jax.Array:
-    """Rules out the given tokens; ids outside the vocabulary are ignored."""
+    """Excludes the given tokens.
+
+    Args:
+      logits_BV: float32.
+      token_ids_U: int32; ids outside the vocabulary are ignored.
+    """
     return logits_BV.at[:, token_ids_U].set(-jnp.inf, mode="drop")
 
 
 def force(logits_BV: jax.Array, token_id: jax.Array | int) -> jax.Array:
-    """Rules out every token but one, and sets its logit to zero."""
+    """Excludes every token but one, and sets its logit to zero.
+
+    Args:
+      logits_BV: float32.
+      token_id: int32 scalar.
+    """
     is_it_V = jnp.arange(logits_BV.shape[-1], dtype=jnp.int32) == token_id
     return jnp.broadcast_to(
         jnp.where(is_it_V, 0.0, -jnp.inf)[None].astype(logits_BV.dtype), logits_BV.shape
@@ -124,11 +149,17 @@ def likeliest(logits_BV: jax.Array) -> jax.Array:
 
 
 def draw(logits_BV: jax.Array, keys_B: jax.Array) -> jax.Array:
-    """Draws one token per row, int32 [B], with its softmax probability in steps of 2^-23.
+    """Draws one token per row from the softmax of its logits, in steps of 2^-23.
 
-    Each row has its own key, so that no row's token depends on the others. One uniform number per
-    row selects first a block of tokens by the blocks' cumulative probabilities, then the token
-    within it; a token of probability zero is never drawn.
+    One uniform number per row selects first a block of tokens by the blocks' cumulative
+    probabilities, then the token within it; a token of probability zero is never drawn.
+
+    Args:
+      logits_BV: float32.
+      keys_B: a PRNG key per row, so that the token of a row does not depend on other rows.
+
+    Returns:
+      int32 [B].
     """
     weights_BV = jnp.exp(logits_BV - jnp.max(logits_BV, axis=-1, keepdims=True))
     blocks_BMW = _blocks(weights_BV, 0.0)
@@ -145,11 +176,17 @@ def draw(logits_BV: jax.Array, keys_B: jax.Array) -> jax.Array:
 
 
 def largest(x_BT: jax.Array, n: int) -> tuple[jax.Array, jax.Array]:
-    """Returns the n largest entries of each row and their indices, largest first.
+    """Returns the n largest entries of each row, and their indices, in descending order.
 
-    It is jax.lax.top_k for long rows.
+    It is jax.lax.top_k for long rows: the n largest entries lie in the n blocks with the largest
+    maxima, so only those blocks are sorted.
 
-    The n largest lie in the n blocks with the largest maxima, so only those blocks are sorted.
+    Args:
+      x_BT: any ordered dtype.
+      n: the number of entries, at most T.
+
+    Returns:
+      Values [B, n] in the dtype of x, and indices int32 [B, n].
     """
     blocks_BMW = _blocks(x_BT, -jnp.inf)
     _, block_Bn = jax.lax.top_k(blocks_BMW.max(axis=-1), min(n, blocks_BMW.shape[1]))

@@ -172,8 +172,10 @@ class Taps:
         v_BSKH: jax.Array,
         args: Arguments,
     ) -> Any:
-        """Computes logits and weights by the dense equation where they are asked for, and the
-        output from them only where they are replaced."""
+        """Computes attention, and its logits and weights densely where they are captured.
+
+        The output is computed from them only if they are replaced.
+        """
         frame = self._frames[-1]
         B, T, N, _ = q_BTNH.shape
         S = k_BSKH.shape[1]

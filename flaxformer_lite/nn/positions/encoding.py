@@ -150,7 +150,11 @@ class Bias:
 
 
 def relative(q_positions_BT: jax.Array, k_positions_BS: jax.Array) -> jax.Array:
-    """Computes how far ahead of its query each key is: int32 [B, T, S]."""
+    """Computes how far each key is ahead of each query.
+
+    Returns:
+      int32 [B, T, S], `k_pos - q_pos`.
+    """
     return k_positions_BS[:, None, :] - q_positions_BT[:, :, None]
 
 

@@ -1,7 +1,4 @@
-"""T5 buckets: one learned logit per head and bucket of relative distance.
-
-Buckets are finer nearby.
-"""
+"""T5 position buckets: a learned logit per head and bucket of relative distance, finer nearby."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -65,14 +62,15 @@ class T5Buckets(Encoding):
 def buckets(
     ahead: jax.Array, num_buckets: int, max_distance: int, *, bidirectional: bool
 ) -> jax.Array:
-    """Assigns `ahead = k_pos - q_pos` to buckets.
+    """Assigns relative distances to buckets.
 
-    They are exact nearby, logarithmic up to `max_distance`, and the last one beyond.
+    Short distances have a bucket each, longer ones up to `max_distance` share buckets on a
+    logarithmic scale, and all beyond are in the last bucket.
 
     Args:
-      ahead: int32, any shape; the result has the same.
-      num_buckets: R; if bidirectional, the upper half holds keys ahead of their query.
-      max_distance: distances from here on share the last bucket.
+      ahead: `k_pos - q_pos`, int32 of any shape; the result has the same shape.
+      num_buckets: R; if bidirectional, the upper half is for keys ahead of their query.
+      max_distance: the distance from which on all keys share the last bucket.
       bidirectional: whether keys may be ahead; otherwise keys ahead count as distance 0.
     """
     if bidirectional:
@@ -86,9 +84,9 @@ def buckets(
 
 
 def _bucket_of_distance(num_buckets: int, max_distance: int) -> jax.Array:
-    """Tabulates the buckets of distances 0..max_distance.
+    """Tabulates the buckets of distances 0..max_distance, int32 [max_distance + 1].
 
-    No compiler's rounding of the logarithm can then change them.
+    A table, computed by numpy, does not depend on how a compiler rounds logarithms.
     """
     exact = num_buckets // 2
     distance = np.arange(max_distance + 1)

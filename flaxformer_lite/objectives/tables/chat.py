@@ -16,7 +16,7 @@ from flaxformer_lite.objectives.tables.writing import Limits, ScoredBy, WritingT
 
 Messages = list[Json]  # with `role` and `content`
 ANSWERS = "assistant"  # the role whose turns are answers
-# For models without one: each turn under its role, answers ending with the end-of-text token.
+# For models without a template: each turn under its role; answers end with the end-of-text token.
 PLAIN = (
     "{% for m in messages %}{{ m.role ~ ':\n' ~ m.content }}{% if m.role == 'assistant' %}{{"
     " eos_token }}{% endif %}{{ '\n' }}{% endfor %}{% if add_generation_prompt %}{{ 'assistant:\n'"
@@ -25,9 +25,15 @@ PLAIN = (
 
 
 class Turns(NamedTuple):
-    """A conversation as tokens, [T] int32: ids, answer mask, and the ids before the last answer.
+    """A conversation as tokens.
 
-    `end` is the special token that ends a turn, or None.
+    Attributes:
+      ids: int32 [T].
+      answers: int32 [T], 1 for the tokens of answers, else 0.
+      prompt: int32, the ids before the last answer.
+      end: the special token that ends a turn, or None.
+      row: the number of the row of the table.
+      cut: the number of tokens that were truncated.
     """
 
     ids: np.ndarray
@@ -95,10 +101,10 @@ class ChatTask(WritingTask):
 
 
 def messages_of(value: Any, number: int, role: str) -> Messages:
-    """Parses the messages of a row: a list, its JSON, or the text of a user.
+    """Parses the messages of a row: a list, its JSON, or the text of a single user's message.
 
     Raises:
-      ConfigError: it is neither.
+      ConfigError: it is none of these.
     """
     if isinstance(value, str):
         if not value.lstrip().startswith("[{"):

@@ -18,7 +18,13 @@ from flaxformer_lite.objectives.tables.writing import WritingTask
 
 
 class Pair(NamedTuple):
-    """A source and its target, [T] int32 with the special tokens of the tokenizer's template."""
+    """A source and its target as tokens, and the row of the table that they come from.
+
+    Attributes:
+      source, target: int32 [T] and [U], with the special tokens of the tokenizer's template.
+      row: the number of the row.
+      cut: the number of tokens that were truncated.
+    """
 
     source: np.ndarray
     target: np.ndarray

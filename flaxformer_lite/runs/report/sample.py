@@ -15,8 +15,7 @@ TOP_P = 0.95
 
 
 def writes(cfg: ModelConfig) -> bool:
-    """Returns whether a model can continue a prompt: it has a decoder, no encoder, and logits over
-    the vocabulary."""
+    """Returns whether a model can continue a prompt: a decoder with logits over tokens."""
     return cfg.skeleton == "decoder" and cfg.head == "lm"
 
 

@@ -1,2 +1,1 @@
-"""Listeners to a run's steps, evaluations and checkpoints; runs/loop.py lists those of a
-run."""
+"""Callbacks on the steps, evaluations and checkpoints of a run; runs/loop.py lists them."""
