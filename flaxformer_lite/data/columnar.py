@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.data import parquet_pages, stored
+from flaxformer_lite.data import arrow_messages, parquet_pages, stored
 from flaxformer_lite.storage.compressed import INSTALL
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ KINDS = (".parquet", ".arrow")
 BATCH = 1024  # rows
 LONGEST = 1 << 24  # most bytes of a text and values of a list, the limit of a line of jsonl
 HELD = 1 << 26  # bytes of texts converted to Python objects at a time
-PAGES = 1 << 28  # bytes that the pages of a row group may take at a time, one of each column
+PAGES = 1 << 28  # bytes to which a batch, or a page of each column, may be unpacked at a time
 Content = Path | BinaryIO | bytes
 RATIO = 16  # and how much longer than their file they may be; texts compress to a third or a tenth
 # Encodings that pyarrow does not read as a dictionary. With the first, which stores a text as its
@@ -83,14 +83,18 @@ def _parquet_batches(
             widest = max(widest, chunk.num_values // max(1, group.num_rows))
             if chunk.path_in_schema in encoded:
                 widest = max(widest, page)
-        if unpacked > max(PAGES, RATIO * packed):
-            raise ConfigError(
-                f"{where}: {packed:,} bytes that are unpacked to {unpacked:,} at a time, where"
-                f" {PAGES >> 20} MiB are the most; write it anew with smaller pages, as by"
-                " pyarrow.parquet.write_table(..., write_batch_size=16)."
-            )
+        way_out = "with smaller pages, as by pyarrow.parquet.write_table(..., write_batch_size=16)"
+        _check_growth(packed, unpacked, where, way_out)
     size = max(1, min(BATCH, HELD // widest))
     yield from file.iter_batches(size, columns=wanted)
+
+
+def _check_growth(packed: int, unpacked: int, where: str, way_out: str) -> None:
+    if unpacked > max(PAGES, RATIO * packed):
+        raise ConfigError(
+            f"{where}: {packed:,} bytes that are unpacked to {unpacked:,} at a time, where"
+            f" {PAGES >> 20} MiB are the most; write it anew {way_out}."
+        )
 
 
 def _by_differences(metadata: "pyarrow.parquet.FileMetaData") -> set[str]:
@@ -107,10 +111,13 @@ def _by_differences(metadata: "pyarrow.parquet.FileMetaData") -> set[str]:
 def _arrow_batches(
     arrow: ModuleType, source: "pyarrow.NativeFile", columns: Sequence[str], where: str
 ) -> "Iterator[pyarrow.RecordBatch]":
+    count = getattr(_opened(arrow, source), "num_record_batches", None)
+    if not isinstance(source, arrow.PythonFile):  # of an object in a store, this reads all of it
+        _check_growth(*arrow_messages.largest(arrow, source, count), where, "as datasets writes it")
     reader = _opened(arrow, source)
     batches = reader
-    if hasattr(reader, "get_batch"):  # of a file, where a stream is iterated over
-        batches = map(reader.get_batch, range(reader.num_record_batches))
+    if count is not None:  # of a file, where a stream is iterated over
+        batches = map(reader.get_batch, range(count))
     wanted = _present(columns, reader.schema)
     for batch in batches:
         yield batch.select(wanted)

@@ -1,4 +1,4 @@
-"""The sizes of a parquet file's pages, which pyarrow unpacks whole and does not tell of.
+"""The unpacked sizes of the pages in a parquet file, which pyarrow does not tell.
 
 A page's header is a Thrift struct in the compact protocol.
 """

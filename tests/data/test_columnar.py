@@ -102,6 +102,29 @@ def test_pages_of_parquet_that_unpack_to_more_than_the_memory_are_refused(
     assert len(list(columnar.rows(path, "data.path", ".parquet"))) == 200
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("compression", ["lz4", "zstd", None])
+def test_batches_of_arrow_that_unpack_to_more_than_the_memory_are_refused(
+    compression, stream, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(columnar, "PAGES", 1 << 20)
+    batch = pyarrow.table({"text": ["x" * 20_000] * 100, "label": ["a", "b"] * 50})
+    coded = batch.set_column(1, "label", batch["label"].dictionary_encode())
+    path = tmp_path / "t.arrow"
+    new = pyarrow.ipc.new_stream if stream else pyarrow.ipc.new_file
+    options = pyarrow.ipc.IpcWriteOptions(compression=compression)
+    with new(str(path), coded.schema, options=options) as writer:
+        writer.write_table(coded.slice(0, 4))
+        writer.write_table(coded)
+    rows = columnar.rows(path, "data.path", ".arrow")
+    if compression:
+        with pytest.raises(ConfigError, match=r"data.path: .* unpacked to 2,.*write it anew"):
+            list(rows)
+        monkeypatch.setattr(columnar, "PAGES", 1 << 22)
+        rows = columnar.rows(path, "data.path", ".arrow")
+    assert list(rows) == batch.slice(0, 4).to_pylist() + batch.to_pylist()
+
+
 @pytest.mark.parametrize("encoding", columnar.DIFFERENCES)
 def test_texts_that_are_encoded_by_differences_are_read(encoding, tmp_path, monkeypatch):
     texts = ["x" * 100_000] * 300  # 30 MB in a page of 100 kB
