@@ -21,6 +21,7 @@ tests/pretrained/recipe.py. The exit status is 1 where a difference exceeds the 
 import argparse
 import datetime
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -87,11 +88,45 @@ HEADS = {
     "question": "MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES",
     "choice": "MODEL_FOR_MULTIPLE_CHOICE_MAPPING_NAMES",
 }
+# Draws of families that have no file, as their tests have fixtures; others have small defaults.
+DRAWS: dict[str, dict[str, Any]] = {
+    "albert": {"embedding_size": 12},
+    "electra": {"embedding_size": 12},
+    "gemma2": {"sliding_window": 3},
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]], "window_size": 3},
+    "gpt_neox": {"hidden_size": 32},
+    "gptj": {"rotary_dim": 4},
+    "mistral": {"sliding_window": 3},
+    "qwen3": {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1},
+    "roformer": {"embedding_size": 12},
+}
+# What a family of transformers that is not here needs, by what its source names first.
+LACKS = {
+    "images, audio or video": r"pixel_values|input_features|vision_config|audio_config",
+    "experts": r"[Ee]xperts?\b",
+    "latent attention": r"kv_lora_rank",
+    "gated delta rule": r"delta_rule",
+    "a state-space or recurrent mixer": r"selective_scan|[Mm]amba|rwkv|rg_lru|recurrent_gemma",
+    "attention sinks": r"\bsinks\b",
+    "disentangled attention": r"[Dd]isentangled",
+    "block-local or block-sparse attention": r"block_sparse|LocalAttention|global_attention_mask",
+    "hashed attention": r"LSHSelfAttention|lsh_",
+    "two-stream attention": r"two_stream|output_g",
+    "convolutions": r"Conv[12]d",
+}
+NONE = "none of these"
 Arrays = dict[str, np.ndarray]
 
 
-def families(only: str) -> list[Path]:
-    return [path for path in sorted(FAMILIES.glob("*.json")) if path.stem.startswith(only)]
+def families(only: str) -> dict[str, dict[str, Any]]:
+    """Returns the families by name: those that have a file, and the other published ones."""
+    found = {path.stem: json.loads(path.read_text()) for path in FAMILIES.glob("*.json")}
+    for path in (ROOT / "flaxformer_lite" / "models").glob("*.py"):
+        for name in re.findall(r'^    model_type="([\w-]+)",$', path.read_text(), re.MULTILINE):
+            stem = name.replace("-", "_")
+            if stem not in found and stem == path.stem and stem != "gemma3":
+                found[stem] = {"model_type": name, "draws": [DRAWS.get(stem, {})]}
+    return {name: found[name] for name in sorted(found) if name.startswith(only)}
 
 
 def theirs(out: Path, only: str, store: bool) -> None:
@@ -100,20 +135,21 @@ def theirs(out: Path, only: str, store: bool) -> None:
 
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    for path in families(only):
-        family = json.loads(path.read_text())
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "lacks.json").write_text(json.dumps(lacks(), indent=1))
+    for stem, family in families(only).items():
         heads: dict[str, str] = {}
         for number, draw in enumerate(family["draws"]):
-            for head, name in classes(family.get("model_type", path.stem)).items():
+            for head, name in classes(family.get("model_type", stem)).items():
                 if number and head != family.get("head", "lm"):
                     continue  # heads differ in what stands on top
                 if head not in family.get("only", [head]):
                     continue
-                folder = out / path.stem / f"{number}_{head}"
+                folder = out / stem / f"{number}_{head}"
                 try:
-                    outputs = make(name, path.stem, family, draw, head, folder)
+                    outputs = make(name, stem, family, draw, head, folder)
                 except Exception as error:
-                    print(f"{path.stem:24s} {number} {name}: {brief(error)}", flush=True)
+                    print(f"{stem:24s} {number} {name}: {brief(error)}", flush=True)
                     continue
                 if number:
                     continue
@@ -128,9 +164,28 @@ def theirs(out: Path, only: str, store: bool) -> None:
                     pairs = zip(outputs[field], lengths, strict=True)
                     kept = [row[length - 1] for row, length in pairs]
                     family["numbers"] = [[float(f"{x:.7g}") for x in row] for row in kept]
-        if store:
+        path = FAMILIES / f"{stem}.json"
+        if store and path.exists():
             family["heads"] = heads
             path.write_text(pretty(family))
+
+
+def lacks() -> dict[str, str]:
+    """Returns what each text model of transformers needs that is not here, by model_type."""
+    from transformers.models.auto import configuration_auto, modeling_auto
+
+    models = Path(modeling_auto.__file__).parents[1]
+    written = ("lm", "masked_lm", "seq2seq", "encoder")
+    names = {one for head in written for one in getattr(modeling_auto, HEADS[head])}
+    ours = {family.get("model_type", stem) for stem, family in families("").items()}
+    found = {}
+    for name in sorted(names - ours - {"gemma3"}):
+        folder = models / configuration_auto.model_type_to_module_name(name)
+        sources = sorted(folder.glob("modeling_*.py"))
+        text = "".join(path.read_text() for path in sources if "_flax" not in path.name)
+        parts = (part for part, pattern in LACKS.items() if re.search(pattern, text))
+        found[name] = next(parts, NONE)
+    return found
 
 
 def classes(model_type: str) -> dict[str, str]:
@@ -169,12 +224,16 @@ def make(
     model = read(cls, folder)
     seq2seq = bool(getattr(config, "is_encoder_decoder", False)) and head != "encoder"
     given = recipe.inputs(settings["vocab_size"], config.pad_token_id, seq2seq=seq2seq)
+    if seq2seq and head == "sequence":  # which reads the end of the sequence
+        for side in ("", "decoder_"):
+            ends = given[f"{side}attention_mask"].sum(axis=1) - 1
+            given[f"{side}input_ids"][np.arange(len(ends)), ends] = config.eos_token_id
     if head == "choice":
         given = {key: np.stack([x, x[::-1]], axis=1) for key, x in given.items()}
     outputs = forward(model, given)
     arrays = {f"in/{key}": x for key, x in given.items()}
     arrays |= {f"out/{key}": x for key, x in outputs.items()}
-    if head in ("lm", "seq2seq"):
+    if head in ("lm", "seq2seq") and folder.name.startswith("0_"):
         arrays["greedy"] = greedy(model, given)
     np.savez(folder / "expected.npz", **arrays)
     return outputs
@@ -348,7 +407,28 @@ def table(out: Path) -> None:
     ]
     for family, heads in sorted(cells.items()):
         lines.append(f"| {family} | " + " | ".join(map(cell, (heads.get(n) for n in names))) + " |")
+    lines += ["", *missing(json.loads((out / "lacks.json").read_text()), len(cells))]
     PAGE.write_text("\n".join(lines) + "\n")
+
+
+def missing(lacks: dict[str, str], ours: int) -> list[str]:
+    """Returns the lines on families of transformers that are not here, by what they need."""
+    lines = [
+        "## Not here",
+        "",
+        f"Of {len(lacks) + ours} model types with which transformers writes, fills in or encodes"
+        f" text, {len(lacks)} are not here. They are listed by the first part that their source names"
+        " and this package lacks; the source of the last names none of these parts, so that many"
+        " of them need a family file alone.",
+        "",
+        "| lacks | model types |",
+        "|---|---|",
+    ]
+    for part in (*LACKS, NONE):
+        names = [name for name, lacking in lacks.items() if lacking == part]
+        if names:
+            lines.append(f"| {part} ({len(names)}) | {', '.join(names)} |")
+    return lines
 
 
 def cell(rows: list[dict] | None) -> str:
