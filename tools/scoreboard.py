@@ -223,11 +223,13 @@ def make(
     save_file(drawn, folder / "model.safetensors", {"format": "pt"})
     model = read(cls, folder)
     seq2seq = bool(getattr(config, "is_encoder_decoder", False)) and head != "encoder"
-    given = recipe.inputs(settings["vocab_size"], config.pad_token_id, seq2seq=seq2seq)
+    shifts = head in ("sequence", "token", "question")  # the inputs are the decoder's, too
+    given = recipe.inputs(
+        settings["vocab_size"], config.pad_token_id, seq2seq=seq2seq and not shifts
+    )
     if seq2seq and head == "sequence":  # which reads the end of the sequence
-        for side in ("", "decoder_"):
-            ends = given[f"{side}attention_mask"].sum(axis=1) - 1
-            given[f"{side}input_ids"][np.arange(len(ends)), ends] = config.eos_token_id
+        ends = given["attention_mask"].sum(axis=1) - 1
+        given["input_ids"][np.arange(len(ends)), ends] = config.eos_token_id
     if head == "choice":
         given = {key: np.stack([x, x[::-1]], axis=1) for key, x in given.items()}
     outputs = forward(model, given)
@@ -275,7 +277,8 @@ def greedy(model: Any, given: Arrays) -> np.ndarray:
     import torch
 
     ids = torch.tensor(given["input_ids"][:1]).long()
-    model.generation_config.eos_token_id = None
+    for name in ("eos_token_id", "forced_eos_token_id", "forced_bos_token_id"):
+        setattr(model.generation_config, name, None)
     made = model.generate(ids, do_sample=False, max_new_tokens=NEW_TOKENS, num_beams=1)
     return made[0, -NEW_TOKENS:].numpy()
 
@@ -417,8 +420,8 @@ def missing(lacks: dict[str, str], ours: int) -> list[str]:
         "## Not here",
         "",
         f"Of {len(lacks) + ours} model types with which transformers writes, fills in or encodes"
-        f" text, {len(lacks)} are not here. They are listed by the first part that their source names"
-        " and this package lacks; the source of the last names none of these parts, so that many"
+        f" text, {len(lacks)} are not here. They are listed by the first part that their source"
+        " names and this package lacks. The source of the last names none of these parts, and many"
         " of them need a family file alone.",
         "",
         "| lacks | model types |",
