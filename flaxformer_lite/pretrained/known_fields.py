@@ -81,8 +81,6 @@ olmo3: attention_bias hidden_act intermediate_size layer_types num_hidden_layers
 opt: _remove_final_layer_norm activation_function do_layer_norm_before enable_bias ffn_dim
     layer_norm_elementwise_affine num_hidden_layers tie_word_embeddings vocab_size
     word_embed_proj_dim
-phi: hidden_act intermediate_size layer_norm_eps num_hidden_layers num_key_value_heads qk_layernorm
-    tie_word_embeddings vocab_size
 phi3: hidden_act intermediate_size num_hidden_layers num_key_value_heads
     original_max_position_embeddings rms_norm_eps tie_word_embeddings vocab_size
 qwen2: hidden_act intermediate_size layer_types max_window_layers num_hidden_layers

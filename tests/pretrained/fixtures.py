@@ -16,11 +16,7 @@ OUTSIDE = {"phi": "examples.phi:Model", "modernbert": "examples.modernbert:Model
 KNOWN = [
     n for n in registry.available("models") if hasattr(registry.resolve("models", n), "PUBLISHED")
 ]
-NAMES = [
-    name
-    for name, row in MANIFEST.items()
-    if row["model_type"].replace("-", "_") in KNOWN and row["model_type"] not in OUTSIDE
-]
+NAMES = [name for name, row in MANIFEST.items() if row["model_type"].replace("-", "_") in KNOWN]
 
 
 @functools.cache
