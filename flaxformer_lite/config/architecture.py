@@ -10,7 +10,14 @@ from typing import Annotated, Any, Self
 from flaxformer_lite import registry
 from flaxformer_lite.config import choices
 from flaxformer_lite.config.execution import EXECUTION_FIELDS, Execution
-from flaxformer_lite.config.parts import InitConfig, NormConfig, check_scan
+from flaxformer_lite.config.parts import (
+    AdapterConfig,
+    FeedForwardConfig,
+    InitConfig,
+    MixerConfig,
+    NormConfig,
+    check_scan,
+)
 from flaxformer_lite.config.rules import (
     OF_INIT,
     OF_TASK,
@@ -60,8 +67,8 @@ class LayerKind(Record):
 
     window: Count | None = None
     position: Any = optional_plugin("positions")
-    mixer: Any = optional_plugin("mixers")
-    feed_forward: Any = optional_plugin("feed_forwards")
+    mixer: MixerConfig | None = optional_plugin("mixers")
+    feed_forward: FeedForwardConfig | None = optional_plugin("feed_forwards")
     norm_at: tuple[str, ...] | None = None
     num_heads: Size | None = None
     num_kv_heads: Count | None = None
@@ -128,13 +135,13 @@ class Architecture(Record):
     windows: tuple[Count, ...] = (0,)
     # kinds of layer, repeated over the depth, if more than their windows differs
     pattern: tuple[LayerKind, ...] = ()
-    mixer: Any = optional_plugin(
+    mixer: MixerConfig | None = optional_plugin(
         "mixers"
     )  # a file in flaxformer_lite/nn/mixers, instead of attention
     # that of an encoder-decoder's decoder, where it differs
-    decoder_mixer: Any = optional_plugin("mixers")
+    decoder_mixer: MixerConfig | None = optional_plugin("mixers")
     # a file in flaxformer_lite/nn/feed_forwards, instead of `mlp`
-    feed_forward: Any = optional_plugin("feed_forwards")
+    feed_forward: FeedForwardConfig | None = optional_plugin("feed_forwards")
     # token vectors are scaled by d_model ** this: 0.5 in the original and Gemma
     embed_power: Power = 0.0
     # the same for logits: -0.5 in T5, where the tied table has unit variance
@@ -285,7 +292,7 @@ class ModelConfig(Execution, Architecture):
     """
 
     # a file in flaxformer_lite/nn/adapters; trained in place of the weights
-    adapter: Any = optional_plugin("adapters")
+    adapter: AdapterConfig | None = optional_plugin("adapters")
 
     def __post_init__(self) -> None:
         super().__post_init__()  # of both

@@ -86,7 +86,7 @@ def _with_path(message: str, path: str, fields: list[str]) -> str:
     return named if named != message else f"{path}: {message}"
 
 
-def to_config_dict(cfg: Any) -> ConfigDict:
+def to_config_dict(cfg: object) -> ConfigDict:
     """Converts a record back to a ConfigDict whose fields the command line can override."""
     out = ConfigDict()
     for name, hint in declared(type(cfg)).items():
@@ -214,7 +214,7 @@ def add_sections(values: ConfigDict, given: Iterable[str]) -> None:
                 sources[match[1]] = ConfigDict(_defaults(SourceConfig))
 
 
-def fingerprint(cfg: Any) -> str:
+def fingerprint(cfg: object) -> str:
     """Hashes a whole config, or the plain values of one.
 
     The hash is stored with the run and compared on resume.
@@ -226,7 +226,7 @@ def fingerprint(cfg: Any) -> str:
 
 
 def _build(
-    f: dataclasses.Field, hint: Any, value: Any, where: str, allowed: registry.Allowed
+    f: dataclasses.Field, hint: object, value: Any, where: str, allowed: registry.Allowed
 ) -> Any:
     """Turns sections into records, lists into tuples, and integers into floats, as declared."""
     kind = plain(hint)
@@ -278,7 +278,7 @@ def _build_plugin(f: dataclasses.Field, value: Any, where: str, allowed: registr
     return from_config_dict(cls, options, where, allow_plugins=allowed)
 
 
-def _check_allowed(value: Any, where: str, allowed: registry.Allowed) -> None:
+def _check_allowed(value: object, where: str, allowed: registry.Allowed) -> None:
     """Checks each text of a field that names plug-ins, before anything imports them."""
     if isinstance(value, list | tuple):
         for item in value:
@@ -290,7 +290,7 @@ def _check_allowed(value: Any, where: str, allowed: registry.Allowed) -> None:
             raise PluginError(f"{where}: {error}") from None
 
 
-def _plugin_class(folder: str, name: Any, where: str) -> type:
+def _plugin_class(folder: str, name: object, where: str) -> type:
     if not isinstance(name, str):
         raise ConfigError(
             f"{where}.name={shown(name)}: must be one of {', '.join(registry.available(folder))}."
@@ -315,6 +315,6 @@ def _defaults(cls: type) -> dict[str, Any]:
     return out
 
 
-def _placeholder(hint: Any) -> Any:
+def _placeholder(hint: object) -> Any:
     hint = plain(hint)
     return config_dict.placeholder(typing.get_origin(hint) or hint)

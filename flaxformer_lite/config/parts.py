@@ -7,7 +7,7 @@ import abc
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Protocol, Self
 
 from flaxformer_lite.config import choices
 from flaxformer_lite.config.execution import Execution
@@ -90,7 +90,7 @@ class Part(Record):
     name: ClassVar[str] = "part"
     added: ClassVar[tuple[str, ...]] = ()
 
-    def for_model(self, standard: "Part") -> "Part":
+    def for_model(self, standard: "Part") -> Self:
         """Returns the record to use inside a model, by default itself.
 
         Args:

@@ -40,7 +40,7 @@ class Range(NamedTuple):
     most: float
     words: str
 
-    def __call__(self, value: Any) -> str:
+    def __call__(self, value: float) -> str:
         # NaN is in no range
         return "" if self.least <= value <= self.most else f"must {self.words}."
 
@@ -67,7 +67,7 @@ class Plugin(NamedTuple):
     def names(self) -> tuple[str, ...]:
         return *self.others, *registry.available(self.folder)
 
-    def __call__(self, value: Any) -> str:
+    def __call__(self, value: str) -> str:
         try:
             if value not in self.others:
                 registry.resolve(self.folder, value)
@@ -84,7 +84,7 @@ class PluginName(NamedTuple):
 
     folder: str
 
-    def __call__(self, value: Any) -> str:
+    def __call__(self, value: object) -> str:
         return ""
 
 
@@ -181,7 +181,7 @@ Probability = Annotated[float, Range(0, 1 - 1e-9, "be a probability in [0, 1)")]
 Share = Annotated[float, Range(1e-9, 1 - 1e-9, "be strictly between 0 and 1")]
 Place = Annotated[str, is_place]  # a local path, or an address in a store
 # whatever else the field declares
-ALWAYS: dict[type, Any] = {
+ALWAYS: dict[type, object] = {
     int: Int,
     float: Float,
     str: Annotated[str, is_text],
@@ -205,7 +205,7 @@ class Sections(dict):
         return hash(tuple(self.items()))
 
 
-def check(cls: type, values: Mapping[str, Any]) -> None:
+def check(cls: type, values: Mapping[str, object]) -> None:
     """Checks the values of a record's fields.
 
     Raises:
@@ -216,7 +216,7 @@ def check(cls: type, values: Mapping[str, Any]) -> None:
             require(name, values[name], broken(hint, values[name]))
 
 
-def require(name: str, value: Any, problem: str) -> None:
+def require(name: str, value: object, problem: str) -> None:
     """Raises ConfigError about a field if there is a problem with its value."""
     if problem:
         raise ConfigError(f"{name}={shown(value)}: {problem}")
@@ -235,7 +235,7 @@ def optional_plugin(folder: str) -> Any:
     return dataclasses.field(default=None, metadata={"plugin": folder})
 
 
-def plugin_name(value: Any) -> str:
+def plugin_name(value: object) -> str:
     """Returns the name of a plug-in's record: its file name, or `module:Class` from outside."""
     return registry.name_of(type(value))
 
@@ -262,7 +262,7 @@ def _declared(cls: type) -> dict[str, Any]:
     return {f.name: hints[f.name] for f in fields} | plugins | optional
 
 
-def plain(hint: Any) -> Any:
+def plain(hint: object) -> Any:
     """Returns the type of an annotation without `Annotated` and `| None`.
 
     A union of several types is returned as it is.
@@ -273,15 +273,15 @@ def plain(hint: Any) -> Any:
     return plain(inner[0]) if _is_union(hint) and len(inner) == 1 else hint
 
 
-def is_optional(hint: Any) -> bool:
+def is_optional(hint: object) -> bool:
     return _is_union(hint) and types.NoneType in typing.get_args(hint)
 
 
-def _is_union(hint: Any) -> bool:
+def _is_union(hint: object) -> bool:
     return typing.get_origin(hint) in (types.UnionType, typing.Union)
 
 
-def rules_of(hint: Any) -> list[Any]:
+def rules_of(hint: object) -> list[Any]:
     """Lists the rules of an annotation, and of what it is a tuple of."""
     if typing.get_origin(hint) is Annotated:
         kind, *rules = typing.get_args(hint)
@@ -304,12 +304,12 @@ def marked(cls: type, *marks: Mark) -> tuple[str, ...]:
     return tuple(names)
 
 
-def names_plugin(hint: Any) -> bool:
+def names_plugin(hint: object) -> bool:
     """Returns whether the values of an annotation are names of plug-ins."""
     return any(isinstance(rule, Plugin | PluginName) for rule in rules_of(hint))
 
 
-def broken(hint: Any, value: Any) -> str:
+def broken(hint: object, value: object) -> str:
     """Returns the rule of an annotation that a value breaks, or an empty string."""
     kind = plain(hint)
     if value is None and is_optional(hint):
@@ -337,7 +337,7 @@ def broken(hint: Any, value: Any) -> str:
     return f"must be {wanted}, not {type(value).__name__}."
 
 
-def _broken_tuple(hint: Any, value: Any) -> str:
+def _broken_tuple(hint: object, value: object) -> str:
     kind = typing.get_args(hint)[0]
     if isinstance(value, tuple):
         problem = next(filter(None, (broken(kind, item) for item in value)), "")
@@ -353,14 +353,14 @@ def _broken_tuple(hint: Any, value: Any) -> str:
     return f"must be a tuple{such}, not {type(value).__name__}."
 
 
-def _is_instance(value: Any, kind: type) -> bool:
+def _is_instance(value: object, kind: type) -> bool:
     number = {int: numbers.Integral, float: numbers.Real}.get(kind)
     if number is None:
         return isinstance(value, kind)
     return isinstance(value, number) and not isinstance(value, bool)
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """Formats a value for a message.
 
     A class is its name, a record has no fields, an address no secrets, and a long value is

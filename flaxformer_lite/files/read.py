@@ -110,7 +110,7 @@ def parse_object(
     return values
 
 
-def is_kind(value: Any, kind: Kind) -> bool:
+def is_kind(value: object, kind: Kind) -> bool:
     """Returns whether a JSON value is of a type, or of one of several.
 
     An integer counts as a number, true does not.
@@ -143,14 +143,14 @@ def shown(name: str) -> str:
     return name if name.isprintable() and len(name) <= SHOWN else brief(name)
 
 
-def brief(value: Any) -> str:
+def brief(value: object) -> str:
     """Returns a value from a file for a message: escaped, and cut if it is long."""
     text = repr(value)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> Json:
-    entries: dict[str, Any] = {}
+def _unique(pairs: list[tuple[str, object]]) -> Json:
+    entries: Json = {}
     for key, value in pairs:
         if key in entries and entries[key] != value:
             raise ValueError(f"it names {shown(key)} twice, with different values")
@@ -164,7 +164,7 @@ def _integer(digits: str) -> int:
     return int(digits)
 
 
-def _check_depth(values: Any) -> None:
+def _check_depth(values: object) -> None:
     level = [values]
     depth = 0
     while level := [x for x in level if isinstance(x, (dict, list))]:

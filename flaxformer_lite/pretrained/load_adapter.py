@@ -305,19 +305,20 @@ class PublishedAdapter:
         A matrix that is not adapted, in a stack of others that are, has zeros.
         """
         known = spots(spelled, cfg, side_by_side(cfg, shapes)).items()
-        if isinstance(cfg.adapter, vera.VeraConfig):
-            projections = self._projections(cfg.adapter, [spot for _, spot in known])
-        else:
-            projections = {}
-        return {
-            f"{path}/{name}": (
-                _projection_reader(name, spot, cfg.adapter, projections[name])
-                if name in projections
-                else self._reader(name, spot, cfg.adapter)
-            )
-            for path, spot in known
-            for name in cfg.adapter.factors
-        }
+        adapter = cfg.adapter
+        assert adapter is not None, "`config` has set it"
+        projections = {}
+        if isinstance(adapter, vera.VeraConfig):
+            projections = self._projections(adapter, [spot for _, spot in known])
+        readers: dict[str, Reader] = {}
+        for path, spot in known:
+            for name in adapter.factors:
+                if isinstance(adapter, vera.VeraConfig) and name in projections:
+                    read = _projection_reader(name, spot, adapter, projections[name])
+                else:
+                    read = self._reader(name, spot, adapter)
+                readers[f"{path}/{name}"] = read
+        return readers
 
     def _projections(self, cfg: vera.VeraConfig, known: list[Spot]) -> dict[str, np.ndarray]:
         """Returns A [R, inputs] and B [outputs, R], of the file or drawn as PEFT draws them."""

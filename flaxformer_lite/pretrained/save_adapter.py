@@ -112,10 +112,11 @@ def write_adapter(folder: Path, model: nn.Module, params: dict, *, base: str | N
 
 def _by_matrix(cfg: ModelConfig, flat: Mapping[str, Array]) -> dict[str, Factors]:
     """Maps the module of each adapted matrix, with layers side by side, to its factors."""
+    factors = () if cfg.adapter is None else cfg.adapter.factors
     by_matrix = collections.defaultdict[str, Factors](dict)
     for path, (leaf, row) in by_layer(cfg, flat).items():
         module, _, name = path.rpartition("/")
-        if name in cfg.adapter.factors:
+        if name in factors:
             by_matrix[module][name] = np.asarray(leaf if row is None else leaf[row])
     return by_matrix
 

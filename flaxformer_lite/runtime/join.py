@@ -18,7 +18,7 @@ from flaxformer_lite.config.rules import ConfigError
 from flaxformer_lite.runtime.processes import ALONE, CONTINUES, ProcessError, Processes
 
 ABORTED = f"another process is gone, or JAX failed; see the lines above; {CONTINUES}"
-_HANDLERS: list[Any] = []  # handlers of SIGABRT, which must not be garbage-collected
+_HANDLERS: list[object] = []  # handlers of SIGABRT, which must not be garbage-collected
 
 
 def join(

@@ -13,8 +13,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn, TypeVar
 
 import jax
 
@@ -32,6 +32,10 @@ LOST = f"another process is gone; its own output says why; {CONTINUES}"
 
 class ProcessError(RuntimeError):
     """Processes that cannot start or continue together; the message is all a user needs."""
+
+
+Answer = TypeVar("Answer")
+Decided = TypeVar("Decided")
 
 
 class Processes:
@@ -62,7 +66,9 @@ class Processes:
     def alone(self) -> bool:
         return self.count == 1
 
-    def coordinate(self, topic: str, value: Any, decision: Callable[[list[Any]], Any]) -> Any:
+    def coordinate(
+        self, topic: str, value: Answer, decision: Callable[[list[Answer]], Decided]
+    ) -> Decided:
         """Lets process 0 decide from the values of all processes; all return its decision.
 
         Waits as long as the other processes are alive; if one fails or dies, this one ends too.
@@ -87,7 +93,7 @@ class Processes:
         self._client.key_value_set(f"{key}/decision", json.dumps(decided))
         return decided
 
-    def agree(self, topic: str, facts: dict[str, Any]) -> None:
+    def agree(self, topic: str, facts: Mapping[str, object]) -> None:
         """Checks that facts are the same on all processes.
 
         Raises:
@@ -108,7 +114,7 @@ class Processes:
         """Registers a function that is called with an announcement, from another thread."""
         self._listeners[topic] = then
 
-    def publish(self, topic: str, value: Any) -> None:
+    def publish(self, topic: str, value: object) -> None:
         """Replaces this process's published value, of JSON's types, without waiting."""
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # process 0 is gone
             if self._client:
@@ -191,7 +197,7 @@ def is_main_process() -> bool:
     return private_names.process_id() == 0
 
 
-def differences(answers: list[list[Any]]) -> str:
+def differences(answers: list[list]) -> str:
     """Describes which process differs from most others, and in what; "" if all agree.
 
     Args:

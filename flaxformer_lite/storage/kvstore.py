@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.storage import stores
 from flaxformer_lite.storage.stores import StorageError
 
@@ -75,13 +76,13 @@ class Versioned:
             return tensorstore.KvStore.open(spec(f"{self._url}/")).result()
 
 
-def spec(url: str) -> dict[str, Any]:
+def spec(url: str) -> Json:
     """Returns the tensorstore spec of an address, with its retries and credentials."""
     scheme, _, place = url.partition("://")
     bucket, _, path = place.partition("/")
     driver = {"gs": "gcs", "s3": "s3"}[scheme]
     anonymous = stores.is_anonymous(url)
-    known: dict[str, Any] = {"driver": driver, "bucket": bucket, "path": path}
+    known: Json = {"driver": driver, "bucket": bucket, "path": path}
     known[f"{driver}_request_retries"] = {
         "max_retries": 1 if anonymous else stores.TRIED,
         "initial_delay": "300ms",

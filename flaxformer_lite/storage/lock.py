@@ -15,8 +15,8 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.storage.kvstore import Version, Versioned
 from flaxformer_lite.storage.objects import Objects
 from flaxformer_lite.storage.stores import StorageError
@@ -70,7 +70,7 @@ class Lock(contextlib.AbstractContextManager):
         _held.add(self)
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
     def release(self) -> None:
@@ -108,7 +108,7 @@ class Lock(contextlib.AbstractContextManager):
                     self._lose(_parsed(self._object.read()))
                     return
 
-    def _lose(self, holder: dict[str, Any]) -> None:
+    def _lose(self, holder: Json) -> None:
         what = "It took the lock over while this run sent no heartbeat."
         self._lost = f"{_taken(self._objects, holder)} {what}"
 
@@ -158,7 +158,7 @@ def release_held() -> None:
         lock.release()
 
 
-def _parsed(seen: Version) -> dict[str, Any]:
+def _parsed(seen: Version) -> Json:
     try:
         content = json.loads(seen.content or b"")
     except ValueError:
@@ -166,14 +166,14 @@ def _parsed(seen: Version) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _taken(objects: Objects, holder: dict[str, Any]) -> str:
+def _taken(objects: Objects, holder: Json) -> str:
     return (
         f"another run is writing to {objects}: {holder.get('owner', 'unknown')}, since"
         f" {holder.get('since', 'unknown')}."
     )
 
 
-def _is_gone(holder: dict[str, Any]) -> bool:
+def _is_gone(holder: Json) -> bool:
     """Returns whether the owner was a process of this machine that no longer exists."""
     number = holder.get("process")
     if holder.get("machine") != _machine() or not isinstance(number, int):

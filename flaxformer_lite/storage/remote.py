@@ -9,9 +9,12 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from flaxformer_lite.storage.stores import StorageError, no_bucket, request
+
+if TYPE_CHECKING:  # imported with the first address
+    from obstore.store import ObjectStore
 
 BLOCK = 1 << 23  # bytes per request
 STREAMS = 8  # concurrent requests of a copy
@@ -74,7 +77,7 @@ def find(url: str) -> RemoteFile | None:
     """Returns the object of exactly this address, or None."""
     import obstore
 
-    def head(store: Any, name: str) -> RemoteFile | None:
+    def head(store: "ObjectStore", name: str) -> RemoteFile | None:
         if not name.strip("/"):  # the address of a bucket
             return None
         return _file(url, obstore.head(store, name))
@@ -97,7 +100,7 @@ def find_prefix(url: str) -> list[RemoteFile]:
     bucket, _, prefix = place.partition("/")
     folder = prefix.rpartition("/")[0]
 
-    def entries(store: Any, _: str) -> list[Any]:
+    def entries(store: "ObjectStore", _: str) -> list[Any]:
         # obstore lists whole folders, sorted by name: begin just before the prefix, and end after.
         offset = None if prefix in ("", f"{folder}/") else prefix[:-1]
         matching = []
@@ -150,7 +153,7 @@ def read(file: RemoteFile, begin: int = 0, end: int | None = None) -> bytes:
     if file.version:
         options["if_match"] = f'"{file.version.removeprefix("md5:")}"'
 
-    def get(store: Any, name: str) -> bytes:
+    def get(store: "ObjectStore", name: str) -> bytes:
         data = bytes(obstore.get(store, name, options=options).bytes())
         if len(data) != end - begin:
             raise ConnectionError(f"{len(data)} of {end - begin} bytes")
@@ -217,11 +220,11 @@ def _send(url: str, size: int, read: Callable[[], BinaryIO]) -> None:
     """Writes the content of a file in one request, or as a multipart upload if it is large."""
     import obstore
 
-    def put(store: Any, name: str) -> None:
+    def put(store: "ObjectStore", name: str) -> None:
         with read() as file:
             obstore.put(store, name, file.read(), use_multipart=False)
 
-    def put_parts(store: Any, name: str) -> None:
+    def put_parts(store: "ObjectStore", name: str) -> None:
         block = max(BLOCK, size // PARTS + 1)
         # Not a with statement, which would complete the object even after an error.
         out = obstore.open_writer(store, name, buffer_size=block, max_concurrency=STREAMS)

@@ -18,11 +18,15 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.choices import STORES
 from flaxformer_lite.config.rules import SECRET, is_place
+from flaxformer_lite.files.read import Json
+
+if TYPE_CHECKING:  # imported with the first address
+    from obstore.store import ObjectStore
 
 TRIED = 9  # maximum number of retries of a request
 PATIENCE = 80.0  # seconds from the first failure to the last retry
@@ -52,7 +56,7 @@ class StorageError(ConfigError):
     """A store or an object that cannot be used; the message says why, and what to do."""
 
 
-def is_url(path: Any) -> bool:
+def is_url(path: object) -> bool:
     """Returns whether a path is an address in an object store."""
     return str(path).startswith(tuple(f"{scheme}://" for scheme in STORES))
 
@@ -119,7 +123,9 @@ def retries() -> int:
     return _retries
 
 
-def request(url: str, act: Callable[[Any, str], Answer], *, retried_inside: bool = False) -> Answer:
+def request(
+    url: str, act: Callable[["ObjectStore", str], Answer], *, retried_inside: bool = False
+) -> Answer:
     """Returns `act(client, name)`, with obstore's client of the bucket and the name of the object.
 
     Args:
@@ -175,7 +181,7 @@ def request(url: str, act: Callable[[Any, str], Answer], *, retried_inside: bool
 @functools.cache
 def _client(
     scheme: str, bucket: str, endpoint: str, anonymous: bool, retried_inside: bool, process: int
-) -> Any:
+) -> "ObjectStore":
     """Builds obstore's client of a bucket, usually without its retries, which are not counted."""
     if process != _first_process():
         raise StorageError(
@@ -184,7 +190,7 @@ def _client(
         )
     from obstore.store import GCSStore, S3Store
 
-    options: dict[str, Any] = {
+    options: Json = {
         "client_options": {"allow_http": endpoint.startswith("http:"), **TIMEOUTS},
         "retry_config": {"max_retries": TRIED if retried_inside else 0},
     }
@@ -211,7 +217,7 @@ def _endpoint(scheme: str) -> str:
     return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", "")
 
 
-def _google_login() -> dict[str, Any]:
+def _google_login() -> Json:
     """Returns the credentials file of Google's tools, or their library if obstore needs it."""
     folder = os.environ.get("CLOUDSDK_CONFIG") or "~/.config/gcloud"
     file = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
@@ -231,7 +237,7 @@ def _google_login() -> dict[str, Any]:
     return {"credential_provider": GoogleCredentialProvider()}
 
 
-def _amazon_login() -> dict[str, Any]:
+def _amazon_login() -> Json:
     """Returns the keys that `aws configure` wrote, or boto3 if it is installed.
 
     Without either, obstore looks for credentials in the environment and on the machine.

@@ -29,7 +29,7 @@ from tokenizers import (
 )
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.files.read import brief, read_object, read_text
+from flaxformer_lite.files.read import Json, brief, read_object, read_text
 from flaxformer_lite.text import sentencepiece_file
 from flaxformer_lite.text.escape_specials import library_errors
 from flaxformer_lite.text.sentencepiece_file import SentencePieceFile, read_sentencepiece
@@ -94,7 +94,7 @@ class Folder:
       kind: how it is tokenized.
     """
 
-    def __init__(self, path: Path, config: dict[str, Any], kind: Kind):
+    def __init__(self, path: Path, config: Json, kind: Kind):
         self.path = path
         self.config = config
         self.kind = kind
@@ -143,7 +143,7 @@ class Folder:
         return tokens
 
     @functools.cached_property
-    def numbered(self) -> list[tuple[int, dict[str, Any]]]:
+    def numbered(self) -> list[tuple[int, Json]]:
         """The tokens for which the files state an id, by id."""
         decoder = self.config.get("added_tokens_decoder") or {}
         tokens = [(int(index), token) for index, token in decoder.items()]
@@ -199,7 +199,7 @@ def _made(folder: Folder) -> Tokenizer:
     return made
 
 
-def _kind_of(path: Path, config: dict[str, Any], published: dict[str, Any]) -> Kind | None:
+def _kind_of(path: Path, config: Json, published: Json) -> Kind | None:
     """Returns how a directory is tokenized, by its tokenizer's class or else its model."""
     named = config.get("tokenizer_class") or published.get("tokenizer_class")
     name = str(named).removesuffix("Fast").removesuffix("Tokenizer").lower()
@@ -284,7 +284,7 @@ def _pegasus(folder: Folder) -> list[Piece]:
 
 def _unigram(
     pieces: Callable[[Folder], Iterable[Piece]],
-    normalizer: Callable[[Folder, list[Any]], list[Any]],
+    normalizer: Callable[[Folder, list[normalizers.Normalizer]], list[normalizers.Normalizer]],
     *,
     words: bool,
 ) -> Callable[[Folder], Tokenizer]:
@@ -343,7 +343,7 @@ def _merges(names: list[str]) -> list[tuple[str, str]]:
 def _with_spaces(
     made: Tokenizer,
     folder: Folder,
-    normalizer: Callable[[Folder, list[Any]], list[Any]],
+    normalizer: Callable[[Folder, list[normalizers.Normalizer]], list[normalizers.Normalizer]],
     *,
     words: bool,
 ) -> Tokenizer:
@@ -352,7 +352,7 @@ def _with_spaces(
     if steps:
         made.normalizer = normalizers.Sequence(steps)
     spaces = pre_tokenizers.Metaspace(SPACE, prepend_scheme="always")
-    before: list[Any] = [pre_tokenizers.WhitespaceSplit()] if words else []
+    before: list[pre_tokenizers.PreTokenizer] = [pre_tokenizers.WhitespaceSplit()] if words else []
     if "split_by_punct" in folder.config and folder.flag("split_by_punct", False):
         before = [pre_tokenizers.Punctuation("isolated")]
     made.pre_tokenizer = pre_tokenizers.Sequence([*before, spaces])
@@ -372,31 +372,36 @@ def _add(made: Tokenizer, token: AddedToken) -> None:
         made.add_tokens([token])
 
 
-def _of_file(_: Folder, own: list[Any]) -> list[Any]:
+def _of_file(_: Folder, own: list[normalizers.Normalizer]) -> list[normalizers.Normalizer]:
     return own
 
 
-def _no_steps(_: Folder, __: list[Any]) -> list[Any]:
+def _no_steps(_: Folder, __: list[normalizers.Normalizer]) -> list[normalizers.Normalizer]:
     return []
 
 
-def _one_space(_: Folder, own: list[Any]) -> list[Any]:
+def _one_space(_: Folder, own: list[normalizers.Normalizer]) -> list[normalizers.Normalizer]:
     return [*own, normalizers.Replace(Regex(" {2,}"), " ")]
 
 
-def _pegasus_steps(_: Folder, own: list[Any]) -> list[Any]:
+def _pegasus_steps(_: Folder, own: list[normalizers.Normalizer]) -> list[normalizers.Normalizer]:
     return [
         *(own or [normalizers.Replace(Regex(r"\n"), " ")]),
         normalizers.Replace(Regex(" {2,}"), " "),
     ]
 
 
-def _big_bird_steps(_: Folder, __: list[Any]) -> list[Any]:
+def _big_bird_steps(_: Folder, __: list[normalizers.Normalizer]) -> list[normalizers.Normalizer]:
     return [normalizers.Replace(Regex(" {2,}"), SPACE)]
 
 
-def _albert_steps(folder: Folder, own: list[Any]) -> list[Any]:
-    steps: list[Any] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+def _albert_steps(
+    folder: Folder, own: list[normalizers.Normalizer]
+) -> list[normalizers.Normalizer]:
+    steps: list[normalizers.Normalizer] = [
+        normalizers.Replace("``", '"'),
+        normalizers.Replace("''", '"'),
+    ]
     if not folder.flag("keep_accents", False):
         steps += [normalizers.NFKD(), normalizers.StripAccents()]
     if folder.flag("do_lower_case", True):
@@ -404,7 +409,7 @@ def _albert_steps(folder: Folder, own: list[Any]) -> list[Any]:
     return [*steps, *own]
 
 
-def _deberta_steps(folder: Folder, _: list[Any]) -> list[Any]:
+def _deberta_steps(folder: Folder, _: list[normalizers.Normalizer]) -> list[normalizers.Normalizer]:
     lower = [normalizers.Lowercase()] if folder.flag("do_lower_case", False) else []
     spaces = normalizers.Replace(Regex(r"\s{2,}|[\n\r\t]"), " ")
     return [*lower, spaces, normalizers.NFC(), normalizers.Strip(left=False, right=True)]
@@ -451,19 +456,19 @@ def _check_ids(made: Tokenizer, folder: Folder) -> None:
             )
 
 
-def _listed(config: dict[str, Any]) -> list[str]:
+def _listed(config: Json) -> list[str]:
     listed = config.get("extra_special_tokens") or config.get("additional_special_tokens")
     tokens = map(_content, listed if isinstance(listed, list) else [])
     return [token for token in tokens if token]
 
 
-def _added(token: dict[str, Any], *, special: bool) -> AddedToken:
+def _added(token: Json, *, special: bool) -> AddedToken:
     flags = {name: bool(token.get(name)) for name in ("lstrip", "rstrip", "single_word")}
     normalized = bool(token.get("normalized", not special))
     return AddedToken(_content(token) or "", special=special, normalized=normalized, **flags)
 
 
-def _content(token: Any) -> str | None:
+def _content(token: object) -> str | None:
     content = token.get("content") if isinstance(token, dict) else token
     return content if isinstance(content, str) else None
 
@@ -485,7 +490,7 @@ def _files(path: Path, names: tuple[str, ...]) -> list[Path]:
     return [path / name for name in names if (path / name).is_file()]
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> Json:
     return read_object(path) if path.is_file() else {}
 
 
@@ -566,7 +571,7 @@ NAMES = (
     | {"xmod": "xlmroberta"}
 )
 # What each is made of; the others of one of MODELS.
-FILES: dict[Any, tuple[str, ...]] = {
+FILES: dict[Callable[..., Tokenizer], tuple[str, ...]] = {
     _word_pieces: ("vocab.txt",),
     _byte_pairs: ("vocab.json", "merges.txt"),
     _bytes: (),
