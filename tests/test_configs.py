@@ -22,6 +22,7 @@ from flaxformer_lite.data.pipeline import open_dataset
 from flaxformer_lite.objectives.tables.task import Task
 from flaxformer_lite.runs.start import initial_state, setup
 from flaxformer_lite.training import bound_models, program
+from tests.marks import daily
 
 PAGES = sorted(path.stem for path in Path(__file__).parents[1].joinpath("configs").glob("*.py"))
 SHRUNK = {
@@ -72,6 +73,24 @@ def build(config):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_the_page_of_a_text_objective_is_sound(name):
+    assert not isinstance(build(load(name)).objective, Task)
+
+
+# One of each family; the others differ in sizes.
+TRACED = (
+    "bert_base",
+    "electra_tiny",
+    "gpt2_xl",
+    "llama_7b",
+    "recurrent_tiny",
+    "t5_v1_1",
+    "transformer_base",
+    "word2vec",
+)
+
+
+@pytest.mark.parametrize("name", daily(NAMES, TRACED))
 def test_traces_at_full_size(name):
     cfg = build(load(name))
     inputs = jax.tree.map(
@@ -106,32 +125,11 @@ def look(name):
 
 
 ALIKE = {look(name): name for name in NAMES}.values()
-# as smaller pages, but for scan or a gated mlp
-LARGE = (
-    "bert_large",
-    "gpt2_xl",
-    "llama_7b",
-    "t5_large",
-    "t5_xxl",
-)
+# One of each skeleton, and pairs of words; decoders train in tests/runs.
+TRAINED = ("bert_tiny", "t5_tiny", "word2vec")
 
 
-# whose objective's own tests train as well
-TOLD = (
-    "electra_tiny",
-    "mixture_tiny",
-    "transformer_base",
-    "ul2_tiny",
-)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.nightly] if name in LARGE + TOLD else [])
-        for name in ALIKE
-    ],
-)
+@pytest.mark.parametrize("name", daily(ALIKE, TRAINED))
 def test_shrunk_copy_takes_real_steps(name, texts):
     config = load(name)
     for key, value in SHRUNK.items():

@@ -11,6 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from flaxformer_lite import generate, registry, score, stream
 from flaxformer_lite.analysis import recompiles
+from tests.marks import daily
 from tests.models.tiny import built, ids, is_encoder_decoder, logits_of, small
 from tests.pretrained.fixtures import loaded
 
@@ -53,7 +54,10 @@ def greedy(cfg, model, params, prompt):
     return written
 
 
-@pytest.mark.parametrize("case", CASES)
+DAILY = ("gpt2_window_scan", "llama_grouped", "t5")
+
+
+@pytest.mark.parametrize("case", daily(CASES, DAILY))
 def test_unequal_prompts_continue_as_the_full_forward_says(case):
     cfg, model, params = model_of(case)
     prompts = [

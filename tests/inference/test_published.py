@@ -5,29 +5,15 @@ import numpy as np
 import pytest
 
 from flaxformer_lite import generate
+from tests.marks import daily
 from tests.pretrained.fixtures import MANIFEST, loaded, part
 
 NAMES = [name for name, entry in MANIFEST.items() if entry.get("generate")]
 # One of each kind: the other families' prefill and steps are the same functions as in their beam
 # search.
 GREEDY = [name for name in NAMES if "penalties" in MANIFEST[name]["generate"]]
-# Variants of a family write by the same functions as it does.
-VARIANTS = (
-    "byt5",
-    "flan_t5",
-    "gpt_neox_sequential",
-    "llama3",
-    "marian_separate",
-    "mbart",
-    "mt5",
-    "opt_350m",
-    "qwen2",
-    "umt5",
-)
-WRITTEN = [
-    pytest.param(name, marks=[pytest.mark.nightly] if name.startswith(VARIANTS) else [])
-    for name in NAMES
-]
+# All families write by the same functions: a decoder, and encoder-decoders with two kinds of start.
+DAILY = ("gpt2_lm", "t5_conditional_generation", "bart_conditional_generation")
 
 
 def settings_of(way):
@@ -35,7 +21,7 @@ def settings_of(way):
     return {key: value for key, value in way.items() if key != "do_sample"}
 
 
-@pytest.mark.parametrize("name", WRITTEN)
+@pytest.mark.parametrize("name", daily(NAMES, DAILY))
 def test_every_way_of_writing(name):
     model, params = loaded(name)
     prompts = part(name, "generate/in/")

@@ -1,12 +1,13 @@
 """BART's ways of making a decoder's input, and its heads; their numbers are compared in
 tests/pretrained."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from flaxformer_lite import build_model, generate
-from tests.models.tiny import built, ids, small
+from tests.models.tiny import built, ids, logits_of, small
 
 PAD = 1
 END = 2
@@ -39,12 +40,11 @@ def test_without_decoder_input_ids_the_input_is_read_again():
 def test_classification_reads_the_last_end_token():
     """Not the first one, nothing behind it, and no other column where there is none."""
     model, params = built(small("bart", head="sequence_classification", num_labels=3))
-    logits = model.apply({"params": params}, TOKENS).logits
+    logits = logits_of(model, params, input_ids=TOKENS)
     assert logits.shape == (2, 3) and np.isfinite(logits).all()
-    assert not np.array_equal(
-        model.apply({"params": params}, TOKENS.at[1, 4].set(9)).logits[1], logits[1]
-    )
-    without = model.apply({"params": params}, TOKENS.at[0, 3].set(9)).logits
+    changed = logits_of(model, params, input_ids=TOKENS.at[1, 4].set(9))
+    assert not np.array_equal(changed[1], logits[1])
+    without = logits_of(model, params, input_ids=TOKENS.at[0, 3].set(9))
     assert np.isnan(without[0]).all() and np.isfinite(without[1]).all()
 
 
@@ -65,7 +65,6 @@ def test_t5_asks_for_decoder_input_ids():
 @pytest.mark.parametrize("family", ["bart", "t5", "marian"])
 def test_bare_model(family):
     model = build_model(family, "tiny", vocab_size=37, head="none", pad_token_id=PAD)
-    params = model.init({"params": np.array([0, 0], np.uint32)}, ids(), ids())["params"]
-    output = model.apply({"params": params}, ids(), ids())
-    assert output.logits is None and "lm_head" not in params
+    output, variables = jax.eval_shape(model.init_with_output, jax.random.key(0), ids(), ids())
+    assert output.logits is None and "lm_head" not in variables["params"]
     assert output.last_hidden_state.shape == output.encoder_last_hidden_state.shape == (2, 10, 128)

@@ -11,6 +11,7 @@ import pytest
 from flaxformer_lite import registry
 from flaxformer_lite.models.skeletons.build_layers import init_cache
 from flaxformer_lite.nn.modules.cache import length_of
+from tests.marks import daily
 from tests.models.tiny import T, built, close, ids, inputs_of, is_encoder_decoder, small
 
 
@@ -57,8 +58,17 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("family", "options", "batch", "cuts"), CASES.values(), ids=CASES)
-def test_chunks_equal_one_call(family, options, batch, cuts):
+DAILY = (
+    "a chunk longer than its window",
+    "rotary, grouped, one row, all windows",
+    "buckets of each layer, windows, scanned",
+    "shaw",
+)
+
+
+@pytest.mark.parametrize("case", daily(CASES, DAILY))
+def test_chunks_equal_one_call(case):
+    family, options, batch, cuts = CASES[case]
     model, params = built(small(family, **options))
     inputs = inputs_of(model.cfg, ids(batch=batch))
     encoded = None
@@ -71,7 +81,7 @@ def test_chunks_equal_one_call(family, options, batch, cuts):
     assert int(length_of(cache)) == T
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama", "mistral"])
+@pytest.mark.parametrize("family", daily(["gpt2", "llama", "mistral"], ("gpt2", "mistral")))
 def test_a_mask_over_slots_tells_padding_and_positions(family):
     model, params = built(small(family, windows=(4,) if family == "mistral" else (0,)))
     x = ids()

@@ -14,8 +14,8 @@ from flaxformer_lite.pretrained.tensor_names import side_by_side
 from flaxformer_lite.sharding import parameter_rules
 from flaxformer_lite.sharding.mesh import build_mesh
 from flaxformer_lite.sharding.parameters import param_specs
+from tests.marks import daily
 from tests.models.tiny import (
-    AVAILABLE,
     COMPOSED,
     VARIANTS,
     T,
@@ -28,9 +28,16 @@ from tests.models.tiny import (
 )
 
 HEADS = [
-    pytest.param(name, head, marks=pytest.mark.nightly if name in COMPOSED else [])
+    (name, head)
     for name in registry.available("models")
     for head in registry.resolve("models", name).Model.heads
+]
+# All heads of the families that others take theirs from, and one of each that has no numbers of its
+# own in tests/pretrained/test_families.py.
+WITH_ALL_HEADS = ("bert", "electra", "gpt2", "t5", "bart")
+DAILY_HEADS = [
+    *{name: (name, head) for name, head in reversed(HEADS) if name not in COMPOSED}.values(),
+    *(case for case in HEADS if case[0] in WITH_ALL_HEADS),
 ]
 
 
@@ -39,27 +46,12 @@ def run(model, params, x, **inputs):
     return np.asarray(model.apply({"params": params}, **pair, **inputs).logits)
 
 
-# Others are these in their functions, and differ in names, norms or what their layers share.
-ALIKE = (
-    *COMPOSED,
-    "distilbert",
-    "electra",
-    "gemma",
-    "marian",
-    "mbart",
-    "mistral",
-    "mt5",
-    "pegasus",
-    "qwen2",
-    "umt5",
-    "xlm_roberta",
-)
+# Layers that are shared, side by side, or without attention, and an encoder-decoder with positions
+# of its own; others are these in their functions.
+DAILY = ("albert", "gpt_neox", "bart", "recurrent")
 
 
-@pytest.mark.parametrize(
-    "family",
-    [pytest.param(name, marks=[pytest.mark.nightly] if name in ALIKE else []) for name in VARIANTS],
-)
+@pytest.mark.parametrize("family", daily(VARIANTS, DAILY))
 def test_documents_padding_and_future(family):
     cfg = small(family)
     model, params = built(cfg)
@@ -83,9 +75,9 @@ def test_documents_padding_and_future(family):
         assert not np.array_equal(plain[0, T // 2 :], plain[1, T // 2 :])
 
 
-@pytest.mark.parametrize(("family", "head"), HEADS)
+@pytest.mark.parametrize(("family", "head"), daily(HEADS, DAILY_HEADS))
 def test_every_head_has_partition_rules_and_published_names(family, head):
-    cfg = small(family, vocab_size=64, head=head)
+    cfg = small(family, number=1, vocab_size=64, head=head)
     plugin = registry.resolve("models", family)
     shapes = parameter_shapes(plugin.Model(cfg))
     # raises where none fits
@@ -100,7 +92,7 @@ def test_every_head_has_partition_rules_and_published_names(family, head):
         assert named.keys() == shapes.keys()
 
 
-@pytest.mark.parametrize("family", AVAILABLE)
+@pytest.mark.parametrize("family", daily(registry.available("models"), ("albert", "gpt2", "t5")))
 def test_scanned_layers_side_by_side_are_those_of_a_loop(family):
     model = registry.resolve("models", family).Model
     cfg = small(family, vocab_size=64)

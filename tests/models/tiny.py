@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite import registry
+from tests.marks import daily
 
 FAMILIES = ("bert", "gpt2", "llama", "t5", "transformer")  # one of each kind: the whole contract
 # One of each skeleton every day; a second of a skeleton nightly.
@@ -23,31 +24,27 @@ COMPOSED = {
     path.stem for path in (Path(__file__).parents[1] / "pretrained/families").glob("*.json")
 }
 COMPOSED |= {"gemma3"}  # gemma3_text under another config
-AVAILABLE = [
-    pytest.param(name, marks=pytest.mark.nightly if name in COMPOSED else [])
-    for name in registry.available("models")
-]
 # test_variants.py
 VARIANTS = tuple(name for name in registry.available("models") if name not in FAMILIES + OWN)
 POSITIONS = registry.available("positions")
-# Every encoding in a decoder, and one of each hook in an encoder-decoder (the others nightly);
-# other families in their own.
-DAILY = ("rope", "shaw", "t5_buckets")
+# One encoding of each hook in a decoder, one in an encoder-decoder and in an encoder; others are
+# nightly, as tests/nn/positions has a contract for each.
+DAILY = {
+    ("gpt2", "rope"),
+    ("gpt2", "shaw"),
+    ("t5", "t5_buckets"),
+    ("bert", "learned"),
+}
 OWNERS = [("llama", "rope"), ("transformer", "sinusoidal")]
-# Those that use the same hook as another, whose own tests cover them.
-ALIKE = ("binary", "index", "nope", "sinusoidal")
-DECODERS = (
-    [
-        pytest.param("gpt2", position, marks=pytest.mark.nightly if position in ALIKE else [])
-        for position in POSITIONS
-    ]
-    + OWNERS
-    + [
-        pytest.param("t5", position, marks=[] if position in DAILY else pytest.mark.nightly)
-        for position in POSITIONS
-    ]
-)
-PAIRS = [*DECODERS, ("bert", "learned"), ("bert", "shaw")]
+
+
+CASES = [
+    *(("gpt2", position) for position in POSITIONS),
+    *OWNERS,
+    *(("t5", position) for position in POSITIONS),
+]
+DECODERS = daily(CASES, DAILY)
+PAIRS = daily([*CASES, ("bert", "learned"), ("bert", "shaw")], DAILY)
 SMALL = {
     "vocab_size": 37,
     "d_model": 16,

@@ -26,7 +26,7 @@ from flaxformer_lite.nn.adapters.ia3 import Ia3Config
 from flaxformer_lite.nn.adapters.vera import VeraConfig
 from flaxformer_lite.pretrained.adapter_layout import shortest
 from flaxformer_lite.pretrained.safetensors import WeightsError
-from tests.pretrained.fixtures import ROOT, part
+from tests.pretrained.fixtures import ROOT, loaded, outputs, part
 
 FOLDERS = sorted(path for path in (ROOT / "adapters").iterdir())
 IDS = [path.name for path in FOLDERS]
@@ -39,7 +39,7 @@ def base_of(folder):
 
 
 def logits_of(model, params, name):
-    return np.asarray(model.apply({"params": params}, **part(name, "default/in/")).logits)
+    return np.asarray(outputs(model, params, part(name, "default/in/")).logits)
 
 
 SCAN = [pytest.param(False, id="loop"), pytest.param(True, id="scan", marks=pytest.mark.nightly)]
@@ -61,7 +61,7 @@ def test_logits_are_those_of_peft(folder, scan):
     model, params = load_pretrained(ROOT / name, adapter=folder, scan=scan)
     assert gap(logits_of(model, params, name), due, name) < 1e-5
     assert gap(logits_of(*merge_adapter(model, params), name), due, name) < 1e-5
-    assert gap(logits_of(*load_pretrained(ROOT / name), name), due, name) > 0.1
+    assert gap(logits_of(*loaded(name), name), due, name) > 0.1
 
 
 # The uneven one comes back with its ranks and scales made equal.

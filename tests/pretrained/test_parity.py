@@ -12,7 +12,9 @@ import pytest
 from flaxformer_lite import load_pretrained, registry, save_pretrained
 from flaxformer_lite.nn.modules.layout import unstack_layers
 from flaxformer_lite.pretrained.save import published_tensors
+from tests.marks import daily
 from tests.pretrained.fixtures import (
+    DAILY,
     MANIFEST,
     NAMES,
     ROOT,
@@ -38,17 +40,22 @@ SCANNED = [n for n in NAMES if (n.endswith("_lm") and "albert" not in n) or n.st
 FLAX = [name for name in NAMES if list((ROOT / name).glob("flax_model*.msgpack"))]
 
 
-@pytest.fixture(scope="module", params=NAMES)
-def name(request):
-    """Each fixture's tests stand together, so that its shapes are traced once."""
-    return request.param
-
-
+@pytest.mark.parametrize("name", daily(NAMES, DAILY))
 def test_float32(name):
-    for what, error in errors(*loaded(name), name):
+    for what, error in errors(*loaded(name), name, MANIFEST[name]["cases"][:1]):
         assert error < 1e-5, what
 
 
+@pytest.mark.parametrize(
+    "name",
+    daily([n for n in NAMES if len(MANIFEST[n]["cases"]) > 1], ("bert_masked_lm", "gpt2_lm")),
+)
+def test_float32_of_other_inputs(name):
+    for what, error in errors(*loaded(name), name, MANIFEST[name]["cases"][1:]):
+        assert error < 1e-5, what
+
+
+@pytest.mark.parametrize("name", daily(NAMES, DAILY))
 def test_saved_again_the_file_has_the_same_tensors_and_the_config_reads_back(name, tmp_path):
     model, params = loaded(name)
     save_pretrained(tmp_path, model, params)
@@ -60,7 +67,11 @@ def test_saved_again_the_file_has_the_same_tensors_and_the_config_reads_back(nam
     jax.tree.map(np.testing.assert_array_equal, params, same)
 
 
-@pytest.mark.parametrize("name", SCANNED, scope="module")
+# A fused one, one with a bias of each layer, one whose layers differ, and an encoder-decoder.
+@pytest.mark.parametrize(
+    "name",
+    daily(SCANNED, ("gpt2_lm", "bloom_lm", "gemma2_lm", "t5_conditional_generation")),
+)
 def test_scanned_parameters_are_the_same_numbers(name, tmp_path):
     model, params = loaded(name)
     if model.cfg.decoder_layers % len(model.cfg.kinds):
@@ -73,7 +84,9 @@ def test_scanned_parameters_are_the_same_numbers(name, tmp_path):
     same_tensors(tmp_path, ROOT / name)
 
 
-@pytest.mark.parametrize("name", BFLOAT16)
+@pytest.mark.parametrize(
+    "name", daily(BFLOAT16, ("bert_pretraining", "gpt2_lm", "t5_v1_1_conditional_generation"))
+)
 def test_bfloat16(name):
     for what, error in errors(*load_pretrained(ROOT / name, dtype="bfloat16"), name):
         assert error < 0.1, what
@@ -119,7 +132,9 @@ def test_old_flax_files_hold_the_same(name, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, params, loaded(name)[1])
 
 
-@pytest.mark.parametrize("dtype", [np.int64, np.int16, np.uint8])
+@pytest.mark.parametrize(
+    "dtype", [np.int64, *(pytest.param(x, marks=pytest.mark.nightly) for x in (np.int16, np.uint8))]
+)
 def test_integers_of_any_width(dtype):
     model, params = loaded("bert_masked_lm")
     inputs = part("bert_masked_lm", "default/in/")

@@ -16,13 +16,15 @@ from flaxformer_lite import (
     capture,
     init_cache,
     names_of,
+    registry,
     sharding,
 )
 from flaxformer_lite.config import ConfigError, LayerKind, MeshConfig
 from flaxformer_lite.models.skeletons import build_layers
 from flaxformer_lite.nn.modules.layout import stack_layers
 from flaxformer_lite.sharding.activations import MeshSharding
-from tests.models.tiny import AVAILABLE, built, close, ids, inputs_of, small
+from tests.marks import daily
+from tests.models.tiny import built, close, ids, inputs_of, small
 
 WAYS = {
     "scan": {"scan": True},
@@ -86,7 +88,9 @@ def run_as(name, way):
     return build_model(cfg), stack_layers(params, len(cfg.kinds)) if cfg.scan else params, inputs
 
 
-@pytest.mark.parametrize("family", AVAILABLE)
+@pytest.mark.parametrize(
+    "family", daily(registry.available("models"), ("albert", "bert", "gpt2", "recurrent", "t5"))
+)
 def test_every_family_has_the_usual_values(family):
     cfg = small(family)
     found = names_of(build_model(cfg), inputs_of(cfg, ids()))
