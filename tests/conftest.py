@@ -52,7 +52,7 @@ if not DEFAULT_XLA:
     programs.share_contexts()
     programs.share_executables()
 
-RUNS = ("cli", "examples", "plan", "tools", "training")  # folders of few tests that take long
+RUNS = ("runs", "examples", "plan", "cli", "training")  # folders of few tests that take long
 MEMORY = 1_800_000_000  # bytes of one process, of two on a machine that may have 4 GB for them
 LIBC = ctypes.CDLL(None)
 limit = MEMORY
@@ -65,8 +65,13 @@ def resident() -> int:
 
 
 def pytest_collection_modifyitems(items):
-    """Begins with the longest files, so that no worker is left with one of them at the end."""
+    """Begins with the longest files, so that no worker is left with one of them at the end.
+
+    What is imported by now stays: collections of garbage need not look at it again.
+    """
     items.sort(key=lambda item: item.path.parent.name not in RUNS)
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

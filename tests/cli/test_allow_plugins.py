@@ -257,9 +257,7 @@ def test_a_persons_own_plugins_need_the_flag_only_where_no_page_names_them(
     first = ["train", "--config=page.py", "--workdir=first"]
     door.main(first)
     door.main([*first, "--config.train.steps=2"])  # continues it
-    tuned = ["train", "--config=page.py", "--workdir=tuned", "--config.train.init_from=first"]
-    door.main(tuned)
-    door.main([*tuned, "--config.train.steps=2"])
+    door.main(["train", "--config=page.py", "--workdir=tuned", "--config.train.init_from=first"])
     capsys.readouterr()
     generate = ["generate", "--model=tuned", "--prompt=one", "--max_new_tokens=1"]
     with pytest.raises(SystemExit):

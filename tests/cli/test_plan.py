@@ -5,7 +5,8 @@ import json
 import pytest
 
 from flaxformer_lite import __main__
-from flaxformer_lite.plan import environment, planner, verify_mesh
+from flaxformer_lite.config import choices
+from flaxformer_lite.plan import environment, planner, search, verify_mesh
 
 # ml_collections', of a config file
 pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")
@@ -73,7 +74,11 @@ def test_bad_input_is_one_line_and_exit_code_2(plan, arguments, message):
     assert message in err and err.startswith("error: ") and err.count("\n") == 1
 
 
-def test_search_prints_command_lines(plan):
+def test_search_prints_command_lines(plan, monkeypatch):
+    monkeypatch.setattr(search, "TENSOR", (1,))
+    monkeypatch.setattr(search, "BATCH", (1,))
+    monkeypatch.setattr(search, "ACCUMULATE", (1,))
+    monkeypatch.setattr(choices, "REMATS", ("none", "full"))
     code, out, err = plan(*TINY, "--topology=v5e-4", "--search")
     assert code == 0 and "combinations" in err
     assert out.startswith("1") and "--config.mesh.fsdp=" in out and "--config.model.remat=" in out

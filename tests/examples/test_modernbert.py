@@ -26,6 +26,7 @@ from flaxformer_lite.pretrained.save import published_tensors
 from flaxformer_lite.runs import loop
 from flaxformer_lite.sharding import parameter_rules
 from tests.examples.saved import check_round_trip
+from tests.marks import daily
 from tests.pretrained.fixtures import MANIFEST, OUTSIDE, ROOT, errors, loaded, outputs, part
 
 # of ml_collections
@@ -142,9 +143,9 @@ def test_a_local_layer_sees_half_the_window_to_each_side_and_no_further():
     )
     model = build_model(cfg)
     ids = jnp.ones((1, 160), jnp.int32)
-    params = model.init(jax.random.key(0), ids)["params"]
+    params = jax.jit(model.init)(jax.random.key(0), ids)["params"]
     forward = jax.jit(lambda ids: model.apply({"params": params}, ids).last_hidden_state)
-    changed = jnp.any(forward(ids) != forward(ids.at[0, 80].set(2)), axis=-1)[0]
+    changed = np.any(np.asarray(forward(ids) != forward(ids.at[0, 80].set(2))), axis=-1)[0]
     assert np.flatnonzero(changed).tolist() == list(range(80 - 64, 80 + 64 + 1))
 
 
@@ -179,7 +180,10 @@ def test_the_published_config_is_the_preset_whose_classifier_takes_the_mean():
     assert cfg.position.base == 160_000 and cfg.kinds[0].norm_at == ("mlp_in",)
 
 
-@pytest.mark.parametrize(("preset", "parameters"), [("base", 149_655_232), ("large", 395_881_664)])
+@pytest.mark.parametrize(
+    ("preset", "parameters"),
+    daily([("base", 149_655_232), ("large", 395_881_664)], [("base", 149_655_232)]),
+)
 def test_presets_are_the_published_sizes(preset, parameters):
     shapes = parameter_shapes(build_model(FAMILY, preset))
     assert sum(np.prod(leaf.shape) for leaf in shapes.values()) == parameters

@@ -16,8 +16,10 @@ from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.models import gpt2
 from flaxformer_lite.nn.feed_forwards.mlp import FeedForward, MlpConfig
+from flaxformer_lite.runs.start import setup
 from flaxformer_lite.runs.start.adopt import read_experiment
 from tests.examples import trials
+from tests.training import tiny_runs
 
 # of ml_collections
 pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")
@@ -52,21 +54,18 @@ def test_an_encoding_with_two_hooks(tmp_path):
     assert slope.shape == (2,) and slope.any(), "the learned decay was trained"
     plain = dataclasses.replace(run.cfg.model, position=rope_with_decay.Rope())
     ids = IDS % 250
-    two = run.model.apply({"params": run.params}, ids).logits
-    params = {
-        **run.params,
-        "decoder": {k: v for k, v in run.params["decoder"].items() if k != "position"},
-    }
-    assert np.abs(two - build_model(plain).apply({"params": params}, ids).logits).max() > 1e-3, (
-        "the bias counts"
-    )
-    unturned = (
-        two
-        - run.model.apply(
-            {"params": run.params}, ids, position_ids=jnp.zeros((1, 8), jnp.int32)
-        ).logits
-    )
-    assert np.abs(unturned).max() > 1e-5, "and so does the phase"
+
+    @jax.jit
+    def compute(params):
+        fixed = jnp.zeros((1, 8), jnp.int32)
+        unturned = run.model.apply({"params": params}, ids, position_ids=fixed).logits
+        without = {k: v for k, v in params["decoder"].items() if k != "position"}
+        unbiased = build_model(plain).apply({"params": {**params, "decoder": without}}, ids).logits
+        return run.model.apply({"params": params}, ids).logits, unbiased, unturned
+
+    two, unbiased, unturned = compute(run.params)
+    assert np.abs(two - unbiased).max() > 1e-3, "the bias counts"
+    assert np.abs(two - unturned).max() > 1e-5, "and so does the phase"
 
 
 def test_experts_alike_are_one_feed_forward():
@@ -75,27 +74,47 @@ def test_experts_alike_are_one_feed_forward():
     )
     x = jax.random.normal(jax.random.key(1), (2, 5, 16))
     moe = cfg.module(Execution())
-    params = moe.init(jax.random.key(0), x)["params"]
-    alike = params | {
-        name: jnp.broadcast_to(params[name][:1], params[name].shape)
-        for name in ("up", "gate", "down")
-    }
-    one = {name: {"kernel": params[name][0]} for name in ("up", "gate", "down")}
-    plain = FeedForward(cfg.expert).apply({"params": one}, x)
-    np.testing.assert_allclose(moe.apply({"params": alike}, x), plain, rtol=1e-4, atol=1e-5)
+
+    @jax.jit
+    def compute():
+        params = moe.init(jax.random.key(0), x)["params"]
+        alike = params | {
+            name: jnp.broadcast_to(params[name][:1], params[name].shape)
+            for name in ("up", "gate", "down")
+        }
+        one = {name: {"kernel": params[name][0]} for name in ("up", "gate", "down")}
+        plain = FeedForward(cfg.expert).apply({"params": one}, x)
+        return moe.apply({"params": alike}, x), plain
+
+    np.testing.assert_allclose(*compute(), rtol=1e-4, atol=1e-5)
 
 
-SCANNED = {"train.accumulate": 2, "model.scan": True, "mesh.fsdp": 2, "mesh.tensor": 2}
+EXPERTS = {
+    "model.feed_forward.name": "examples.mixture_of_experts:MoeConfig",
+    "model.feed_forward.balance": 0.5,
+}
+SCANNED = {"train.accumulate": 2, "model.scan": True}
 
 
+def test_the_balance_of_experts_reaches_the_loss_of_a_step(tmp_path):
+    program = setup.prepare(
+        read_experiment(trials.experiment_dict(tmp_path, **EXPERTS, **SCANNED))
+    ).program
+    batch = jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), program.batch)
+    _, metrics = program.train_step(tiny_runs.any_state(program), batch)
+    assert 1.0 <= metrics["load_balancing"] < 2.0  # each of two layers adds at least balance * 1
+    due = metrics["nll"] + metrics["load_balancing"]
+    np.testing.assert_allclose(metrics["loss"], due, rtol=1e-5)
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "changes",
-    [pytest.param({}, marks=pytest.mark.nightly), SCANNED],
+    [{}, {**SCANNED, "mesh.fsdp": 2, "mesh.tensor": 2}],
     ids=["plain", "accumulated, scanned and sharded"],
 )
-def test_the_balance_of_experts_reaches_the_loss(tmp_path, changes):
-    name = "examples.mixture_of_experts:MoeConfig"
-    changes = {"model.feed_forward.name": name, "model.feed_forward.balance": 0.5, **changes}
+def test_experts_are_balanced_while_they_learn(tmp_path, changes):
+    changes = {**EXPERTS, **changes}
     _, records = trials.train(tmp_path, **changes)
     train = [record for record in records if record["split"] == "train"]
     for record in train:  # each of two layers adds at least balance * 1
@@ -115,7 +134,7 @@ def test_a_recurrent_language_model_trains_and_writes(tmp_path):
     assert records[-1]["loss"] < records[0]["loss"]
     run = workdir.read_run(tmp_path / "run", allow_plugins=True)
     written = generate(run.model, run.params, IDS, max_new_tokens=4)
-    whole = run.model.apply({"params": run.params}, jnp.asarray(written)).logits
+    whole = jax.jit(run.model.apply)({"params": run.params}, jnp.asarray(written)).logits
     np.testing.assert_array_equal(np.argmax(whole[:, 7:-1], axis=-1), written[:, 8:])
 
 
@@ -147,6 +166,7 @@ def test_min_gru_in_parts_is_min_gru_at_once():
     np.testing.assert_allclose(jnp.concatenate(parts, axis=1), whole, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.nightly  # as the built-in adapter, of which tests/training/test_adapter.py has more
 def test_lora_begins_as_its_base_and_leaves_it_alone(tmp_path):
     base = tmp_path / "base"
     adapted = tmp_path / "adapted"

@@ -24,6 +24,7 @@ from flaxformer_lite.runs import loop
 from flaxformer_lite.runs.start.adopt import read_experiment
 from flaxformer_lite.sharding import parameter_rules
 from tests.examples.saved import check_round_trip
+from tests.marks import daily
 from tests.pretrained.fixtures import MANIFEST, OUTSIDE, ROOT, errors, loaded
 from tests.training import tiny_runs
 
@@ -89,7 +90,9 @@ PHI_2 = dict(
 )
 
 
-@pytest.mark.parametrize(("preset", "millions"), [("1", 1418.270720), ("2", 2779.683840)])
+@pytest.mark.parametrize(
+    ("preset", "millions"), daily([("1", 1418.270720), ("2", 2779.683840)], [("1", 1418.270720)])
+)
 def test_presets_are_the_published_sizes(preset, millions):
     shapes = parameter_shapes(build_model(FAMILY, preset))
     assert sum(np.prod(leaf.shape) for leaf in shapes.values()) == pytest.approx(
@@ -134,6 +137,7 @@ def test_a_field_that_its_file_does_not_name_is_refused(tmp_path):
         read_config(phi, config | {"alibi_slope": 3}, "lm")
 
 
+@pytest.mark.nightly
 def test_train_convert_generate_and_fine_tune_by_the_command_line(tmp_path, capsys):
     (tmp_path / "page.py").write_text(PAGE)
     cfg = from_config_dict(ExperimentConfig, command_line.config([f"--config={tmp_path}/page.py"]))

@@ -1,5 +1,6 @@
 """Records of a small text as objectives see them."""
 
+import functools
 import json
 import random
 
@@ -39,6 +40,7 @@ def records_of(small_text):
     """records_of(objective, length=.., target_length=.., tokenizer=..) -> Records of the training
     split."""
 
+    @functools.cache
     def make(objective, length=48, target_length=0, tokenizer="bytes"):
         cfg = DataConfig(
             path=str(small_text / "text.jsonl"),

@@ -285,7 +285,15 @@ def test_a_head_without_names_comes_along_for_classes_that_are_numbers(
     assert np.array_equal(*kernels) == comes_along
 
 
-def test_published_weights_tell_transformers_whether_pairs_have_token_types(trained, tmp_path):
+PAIR_INPUTS = {
+    "bert": (bert, ["input_ids", "token_type_ids", "attention_mask"]),
+    "roberta": (roberta, ["input_ids", "attention_mask"]),
+}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", PAIR_INPUTS)
+def test_published_weights_tell_transformers_whether_pairs_have_token_types(tmp_path, name):
     texts = [f"{one} {two}" for one in GOOD for two in BAD]
     tokenizer_training.train(TokenizerConfig(name="byte_bpe", vocab_size=400), texts * 9).save(
         tmp_path
@@ -294,29 +302,22 @@ def test_published_weights_tell_transformers_whether_pairs_have_token_types(trai
         {"premise": text, "hypothesis": text, "label": str(i % 2)} for i, text in enumerate(texts)
     ]
     write(tmp_path / "train.csv", table)
-    for family, names in (
-        (bert, ["input_ids", "token_type_ids", "attention_mask"]),
-        (roberta, ["input_ids", "attention_mask"]),
-    ):
-        model = family.config(
-            "tiny",
-            d_model=32,
-            num_heads=2,
-            mlp_dim=48,
-            encoder_layers=1,
-            max_length=64,
-            vocab_size=0,
-            head="sequence_classification",
-        )
-        config = page(tmp_path, **{"data.tokenizer.path": str(tmp_path), "train.steps": 1})
-        cfg = dataclasses.replace(read_experiment(config), model=model)
-        run = tmp_path / model.family
-        loop.run(cfg, run)
-        command("convert", run, tmp_path / f"published_{model.family}")
-        told = json.loads(
-            (tmp_path / f"published_{model.family}" / "tokenizer_config.json").read_text()
-        )
-        assert told["model_input_names"] == names
+    family, names = PAIR_INPUTS[name]
+    model = family.config(
+        "tiny",
+        d_model=32,
+        num_heads=2,
+        mlp_dim=48,
+        encoder_layers=1,
+        max_length=64,
+        vocab_size=0,
+        head="sequence_classification",
+    )
+    config = page(tmp_path, **{"data.tokenizer.path": str(tmp_path), "train.steps": 1})
+    loop.run(dataclasses.replace(read_experiment(config), model=model), tmp_path / "run")
+    command("convert", tmp_path / "run", tmp_path / "published")
+    told = json.loads((tmp_path / "published" / "tokenizer_config.json").read_text())
+    assert told["model_input_names"] == names
 
 
 def test_errors_name_the_row_of_the_file_whichever_split_it_is_in(tmp_path):
@@ -351,26 +352,25 @@ def test_a_new_head_on_a_body_that_has_none(trained, tmp_path, caplog):
     assert np.any(others["classifier"]["dense"]["kernel"] != same["classifier"]["dense"]["kernel"])
 
 
-def test_a_run_continues_another_with_its_labels_or_with_new_ones(trained, tmp_path):
-    start = {
-        "train.init_from": str(trained / "run"),
-        "data.eval_path": str(trained / "test.csv"),
-        "train.steps": 1,
-        "train.eval_every": 1,
-    }
-    cfg = read_experiment(page(trained, **start))
-    loop.run(cfg, tmp_path / "same")
+START = {"train.steps": 1, "train.eval_every": 1}
+
+
+def test_a_run_continues_another_with_its_labels(trained, tmp_path):
+    start = {"train.init_from": str(trained / "run"), "data.eval_path": str(trained / "test.csv")}
+    loop.run(read_experiment(page(trained, **START, **start)), tmp_path / "same")
     first = json.loads((tmp_path / "same" / "metrics.jsonl").read_text().splitlines()[0])
     assert first["step"] == 0 and first["accuracy"] > 0.9, "the head came along"
+
+
+@pytest.mark.nightly
+def test_a_run_continues_another_with_new_labels(trained, tmp_path):
     write(tmp_path / "three.csv", [{"text": f"text {i}", "label": i % 3} for i in range(60)])
-    loop.run(
-        read_experiment(
-            page(
-                tmp_path, **start | {"data.path": str(tmp_path / "three.csv"), "data.eval_path": ""}
-            )
-        ),
-        tmp_path / "three",
-    )
+    start = {
+        "train.init_from": str(trained / "run"),
+        "data.path": str(tmp_path / "three.csv"),
+        "data.eval_path": "",
+    }
+    loop.run(read_experiment(page(tmp_path, **START, **start)), tmp_path / "three")
     assert read_config(tmp_path / "three").objective.labels == ("0", "1", "2")
     assert load_pretrained(tmp_path / "three")[0].cfg.num_labels == 3
 

@@ -159,13 +159,10 @@ def test_learns_which_choice_is_of_the_kind_asked_for(tmp_path):
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "mesh",
-    [
-        pytest.param({"data": 2, "context": 2}, marks=pytest.mark.nightly),
-        {"fsdp": 2, "tensor": 2},
-        pytest.param({"data": 2, "mode": "pmap"}, marks=pytest.mark.nightly),
-    ],
+    [{"data": 2, "context": 2}, {"fsdp": 2, "tensor": 2}, {"data": 2, "mode": "pmap"}],
 )
 def test_a_mesh_computes_the_same(tmp_path, mesh):
     losses = []

@@ -134,7 +134,13 @@ PADDED = {
 }
 
 
-@pytest.mark.parametrize("family", PADDED)
+DAILY = ("bert", "gpt2", "t5")
+
+
+@pytest.mark.parametrize(
+    "family",
+    [name if name in DAILY else pytest.param(name, marks=pytest.mark.nightly) for name in PADDED],
+)
 def test_padding_counts_as_in_transformers(family):
     """The softmax over columns reads logits at padding, whose row of the token table torch does
     not train."""

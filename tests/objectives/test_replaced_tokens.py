@@ -192,8 +192,8 @@ def test_a_workdir_is_the_discriminator_and_its_companion_the_generator(finished
             published.cfg.head == {"discriminator": "pretraining", "generator": "masked_lm"}[name]
         )
         np.testing.assert_array_equal(
-            published.apply({"params": stored}, ids).logits,
-            source.apply({"params": variables}, ids).logits,
+            jax.jit(published.apply)({"params": stored}, ids).logits,
+            jax.jit(source.apply)({"params": variables}, ids).logits,
         )
     with pytest.raises(
         ConfigError,

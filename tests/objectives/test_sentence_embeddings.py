@@ -134,6 +134,7 @@ def test_learns_which_texts_belong_together(tmp_path, family):
     assert np.mean(alike) > np.mean([one["similarity"] for one in told]) + 0.1
 
 
+@pytest.mark.nightly
 def test_learns_scores(tmp_path):
     cfg = learned.config(tmp_path, SCORES, synonyms(300, scored=True), length=4, steps=60)
     learned.loop.run(cfg, tmp_path / "run")
@@ -146,8 +147,8 @@ def test_learns_scores(tmp_path):
 @pytest.mark.parametrize(
     "mesh",
     [
-        pytest.param({"data": 2}, marks=pytest.mark.nightly),
-        {"fsdp": 2, "tensor": 2},
+        {"data": 2},
+        pytest.param({"fsdp": 2, "tensor": 2}, marks=pytest.mark.nightly),
         pytest.param({"data": 2, "context": 2}, marks=pytest.mark.nightly),
     ],
 )
@@ -158,8 +159,7 @@ def test_negatives_are_of_the_whole_batch_on_a_mesh(tmp_path, mesh):
         ready = setup.prepare(cfg)
         state = initial_state.initial_state(ready.program)
         batch = next(ready.train_batches(0))
-        state, metrics = ready.program.train_step(state, batch)
-        losses.append(float(metrics["loss"]))
+        losses.append(float(ready.program.eval_step(state.params, batch)[0].mean()))
     assert losses[0] == pytest.approx(losses[1], rel=1e-5) and losses[0] > 2
 
 

@@ -64,6 +64,8 @@ def test_only_as_many_compilations_as_asked_for_and_what_does_not_fit_is_left_ou
     )
 
 
-def test_a_machine_too_small_finds_nothing(cfg):
+def test_a_machine_too_small_finds_nothing(cfg, monkeypatch):
+    monkeypatch.setattr(search, "TENSOR", (1,))
+    monkeypatch.setattr(search, "BATCH", (1,))
     small = dataclasses.replace(MACHINE, chip=dataclasses.replace(MACHINE.chip, memory=1e6))
     assert search.search(cfg, small, compiles=1, compiler=False, say=lambda line: None) == []

@@ -102,15 +102,10 @@ def leaves_of(workdir, step):
     return {path: content for path, (_, _, content) in meta["leaves"].items()}
 
 
-def test_a_run_learns_and_leaves_its_files(folder, tmp_path, capsys):
+def test_a_run_learns_and_leaves_its_files(cfg, tmp_path, capsys):
     dispatch._say.cache_clear()
-    loop.run(
-        tiny_runs.config(
-            folder,
-            train={"steps": 30, "eval_every": 15, "checkpoint_every": 30, "sample_tokens": 9},
-        ),
-        tmp_path,
-    )
+    cfg = tiny_runs.steps(cfg, 30, eval_every=15, checkpoint_every=30, sample_tokens=9)
+    loop.run(cfg, tmp_path)
     said = capsys.readouterr().out
     for word in (
         "parameters",
@@ -184,13 +179,25 @@ def test_so_it_is_with_dropout_and_microbatches(folder, tmp_path):
     same_end(tmp_path / "twice", tmp_path / "straight")
 
 
-def test_another_mesh_and_mode_resume_to_rounding_and_say_so(cfg, finished, tmp_path, capsys):
+def test_another_mesh_resumes_to_rounding_and_says_so(cfg, finished, workdir, capsys):
+    shutil.rmtree(workdir / "checkpoints" / "8")
+    loop.run(dataclasses.replace(cfg, mesh=MeshConfig(data=1, fsdp=2, tensor=2)), workdir)
+    assert "mesh.fsdp, mesh.tensor; equal to rounding" in capsys.readouterr().out
+    same_to_rounding(workdir, finished)
+
+
+@pytest.mark.nightly
+def test_another_mode_resumes_to_rounding(cfg, finished, tmp_path, capsys):
     by_hand = MeshConfig(data=2, mode="pmap")
     loop.run(dataclasses.replace(tiny_runs.steps(cfg, 4), mesh=by_hand), tmp_path)
-    loop.run(dataclasses.replace(cfg, mesh=MeshConfig(data=2, fsdp=2, tensor=2)), tmp_path)
-    assert "mesh.fsdp, mesh.mode, mesh.tensor; equal to rounding" in capsys.readouterr().out
-    straight, moved = (metrics.read(one / "metrics.jsonl")[-1] for one in (finished, tmp_path))
-    np.testing.assert_allclose(moved["loss"], straight["loss"], rtol=1e-4)
+    loop.run(cfg, tmp_path)
+    assert "mesh.data, mesh.mode; equal to rounding" in capsys.readouterr().out
+    same_to_rounding(tmp_path, finished)
+
+
+def same_to_rounding(moved, straight):
+    ours, due = (metrics.read(one / "metrics.jsonl")[-1] for one in (moved, straight))
+    np.testing.assert_allclose(ours["loss"], due["loss"], rtol=1e-4)
 
 
 def test_a_damaged_newest_checkpoint_is_trained_again(cfg, finished, workdir, capsys, traced_once):

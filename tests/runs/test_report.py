@@ -119,10 +119,8 @@ def test_wider_is_not_offered_where_the_weights_have_their_width(monkeypatch):
     assert "wider" in commands(monkeypatch, cfg) and "wider" not in commands(monkeypatch, own)
 
 
-@pytest.mark.parametrize(
-    ("family", "uses"),
-    [pytest.param("bert", {"guess", "compare"}, marks=pytest.mark.nightly), ("t5", {"write"})],
-)
+@pytest.mark.nightly  # of a decoder, test_loop.py
+@pytest.mark.parametrize(("family", "uses"), [("bert", {"guess", "compare"}), ("t5", {"write"})])
 def test_what_is_offered_after_training_runs_as_printed(family, uses, tmp_path, capsys):
     cfg = tiny_runs.config(tmp_path, family, train={"steps": 1})
     loop.run(cfg, tmp_path / "a run")

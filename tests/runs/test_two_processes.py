@@ -117,7 +117,7 @@ def test_stopped_by_a_signal_and_by_the_loss_of_a_process_the_same_command_ends_
     assert launched.digests(again, STEPS) == launched.digests(uninterrupted[0], STEPS)
 
 
-@pytest.mark.parametrize("devices", [4, 1])
+@pytest.mark.parametrize("devices", [4, pytest.param(1, marks=pytest.mark.nightly)])
 def test_fewer_devices_go_on_to_rounding(folder, uninterrupted, devices, capsys):
     workdir = folder / f"on{devices}"
     shutil.copytree(uninterrupted[0], workdir)
@@ -134,6 +134,7 @@ def test_fewer_devices_go_on_to_rounding(folder, uninterrupted, devices, capsys)
     )
 
 
+@pytest.mark.nightly  # how they compare: tests/runtime/test_processes.py
 def test_a_process_that_differs_is_named_before_the_first_step(folder):
     each = {}, {"optimizer.learning_rate": 0.5}
     with launched.pair(

@@ -58,7 +58,7 @@ def test_a_cluster_that_cannot_be_made_out(monkeypatch):
         join.join()
 
 
-@pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.parametrize("index", [0, pytest.param(1, marks=pytest.mark.nightly)])
 def test_nobody_comes(index, tmp_path):
     joining = [
         f"--coordinator=127.0.0.1:{launched.free_port()}",

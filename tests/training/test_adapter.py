@@ -30,6 +30,15 @@ def base(tmp_path_factory):
     return folder / "run"
 
 
+@pytest.fixture(scope="module")
+def adapted(base, tmp_path_factory):
+    """A folder with the base's published weights, and a run that trains an adapter of them."""
+    folder = tmp_path_factory.mktemp("adapted")
+    main(["convert", str(base), str(folder / "published")])
+    targets = {"model.adapter.targets": "('query','up','down')"}
+    return folder, tuned(folder, folder / "published", **targets)
+
+
 def experiment(folder, base, adapter=LORA, **changes):
     changes = {**adapter, "train.init_from": base, **changes}
     return read_experiment(trials.experiment_dict(folder, **changes), given=list(changes))
@@ -50,14 +59,17 @@ SPLIT = {
 }
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [pytest.param({}, marks=pytest.mark.nightly), SPLIT],
-    ids=["plain", "accumulated, scanned and sharded"],
-)
-def test_a_run_begins_as_its_base_trains_the_adapter_and_keeps_the_rest(tmp_path, base, changes):
-    changes = {**changes, "model.adapter.targets": "('query','up','down')"}
-    new, records = tuned(tmp_path, base, **changes)
+def test_a_run_begins_as_its_base_trains_the_adapter_and_keeps_the_rest(base, adapted):
+    check_adapted(base, *adapted[1])
+
+
+@pytest.mark.nightly
+def test_the_same_accumulated_scanned_and_sharded(tmp_path, base):
+    targets = {"model.adapter.targets": "('query','up','down')"}
+    check_adapted(base, *tuned(tmp_path, base, **SPLIT, **targets))
+
+
+def check_adapted(base, new, records):
     old = workdir.read_run(base)
     before = trials.metrics.read(base / "metrics.jsonl")[-1]
     np.testing.assert_allclose(records[0]["loss"], before["loss"], rtol=1e-5)
@@ -73,7 +85,9 @@ def test_a_run_begins_as_its_base_trains_the_adapter_and_keeps_the_rest(tmp_path
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"model.scan": True, "mesh.fsdp": 2}], ids=["plain", "scanned and sharded"]
+    "changes",
+    [pytest.param({}, marks=pytest.mark.nightly), {"model.scan": True, "mesh.fsdp": 2}],
+    ids=["plain", "scanned and sharded"],
 )
 def test_dora_starts_from_the_weights_that_were_read(tmp_path, base, changes):
     dora = {"model.adapter.name": "dora", "model.adapter.targets": "('query','out','up','down')"}
@@ -82,22 +96,25 @@ def test_dora_starts_from_the_weights_that_were_read(tmp_path, base, changes):
     state = initial_state(program, cfg.train.init_from)
     ids = jax.numpy.arange(8)[None] + 70
     old = workdir.read_run(base)
-    due = old.model.apply({"params": old.params}, ids).logits
-    ours = program.model.apply({"params": jax.device_get(state.params)}, ids).logits
+    due = jax.jit(old.model.apply)({"params": old.params}, ids).logits
+    ours = jax.jit(program.model.apply)({"params": jax.device_get(state.params)}, ids).logits
     np.testing.assert_allclose(ours, due, rtol=1e-5, atol=1e-5)
     assert jax.tree.map(lambda x: x.sharding, state) == jax.tree.map(
         lambda x: x.sharding, program.target
     )
 
 
-def test_a_run_converts_to_merged_weights_and_to_an_adapter_of_its_base(tmp_path, base, capsys):
-    main(["convert", str(base), str(tmp_path / "published")])
-    tuned(tmp_path, tmp_path / "published", **{"model.adapter.targets": "('query','up','down')"})
-    model, params = load_pretrained(tmp_path / "run")
+def logits_of(model, params):
     ids = jax.numpy.arange(8)[None] + 70
-    due = model.apply({"params": params}, ids).logits
-    plain = load_pretrained(tmp_path / "published")
-    assert np.abs(plain[0].apply({"params": plain[1]}, ids).logits - due).max() > 1e-3
+    return jax.jit(model.apply)({"params": params}, ids).logits
+
+
+def test_a_run_converts_to_merged_weights_and_to_an_adapter_of_its_base(adapted, capsys):
+    tmp_path = adapted[0]
+    capsys.readouterr()
+    due = logits_of(*load_pretrained(tmp_path / "run"))
+    plain = logits_of(*load_pretrained(tmp_path / "published"))
+    assert np.abs(plain - due).max() > 1e-3
     main(["convert", str(tmp_path / "run"), str(tmp_path / "merged")])
     main(["convert", "--adapter", str(tmp_path / "run"), str(tmp_path / "adapter")])
     assert capsys.readouterr().out.endswith("adapter: the adapter of a gpt2, rank 4, in float32\n")
@@ -105,9 +122,7 @@ def test_a_run_converts_to_merged_weights_and_to_an_adapter_of_its_base(tmp_path
         load_pretrained(tmp_path / "merged"),
         load_pretrained(tmp_path / "published", adapter=tmp_path / "adapter"),
     ):
-        np.testing.assert_allclose(
-            loaded[0].apply({"params": loaded[1]}, ids).logits, due, rtol=1e-5, atol=1e-5
-        )
+        np.testing.assert_allclose(logits_of(*loaded), due, rtol=1e-5, atol=1e-5)
     fields = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
     assert fields["base_model_name_or_path"] == str(tmp_path / "published")
     texts = []

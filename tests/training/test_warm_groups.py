@@ -3,6 +3,7 @@ alike.
 
 XLA:CPU loses part of the order of collectives when it stores a program (runs/start/setup.py),
 and which programs show it is a matter of chance: hence many, of one device a process and of four.
+That such processes keep no programs is checked in tests/runs/test_two_processes.py.
 """
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from tests.runs import launched
 from tests.training import tiny_runs
 
+pytestmark = pytest.mark.nightly
 SPLIT = {"train.accumulate": 2}
 PROGRAMS = {
     "plain": (1, {}),
@@ -64,13 +66,11 @@ def test_of_microbatches(tmp_path):
     check(tmp_path, 1, SPLIT)
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_of_other_programs(tmp_path, name):
     check(tmp_path, *PROGRAMS[name])
 
 
-@pytest.mark.nightly
 def test_of_a_mixture(tmp_path):
     path = tiny_runs.text(tmp_path)
     sources = {f"data.mixture.{name}.path": path for name in ("a", "b")}

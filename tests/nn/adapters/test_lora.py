@@ -3,6 +3,7 @@ its patterns name."""
 
 import dataclasses
 import functools
+import itertools
 import re
 
 import jax
@@ -26,8 +27,21 @@ def factors(params):
     return {path: leaf for path, leaf in flatten_dict(params, sep="/").items() if "/lora_" in path}
 
 
-@pytest.mark.parametrize("family", tiny.DAILY_FAMILIES)
-@pytest.mark.parametrize("run", [{}, {"scan": True, "remat": "full"}], ids=["loop", "scan"])
+SCAN = {"scan": True, "remat": "full"}
+
+
+# In a loop of layers, as every adapter: test_contract.py.
+@pytest.mark.parametrize(
+    ("family", "run"),
+    [
+        ("t5", SCAN),
+        *(
+            pytest.param(family, run, marks=pytest.mark.nightly)
+            for family, run in itertools.product(tiny.FAMILIES, ({}, SCAN))
+            if (family, run) != ("t5", SCAN)
+        ),
+    ],
+)
 def test_its_merged_matrices_compute_the_same(family, run):
     model, params = adapted(family, **run)
     x = tiny.inputs_of(model.cfg, tiny.ids())
@@ -46,17 +60,16 @@ def test_its_merged_matrices_compute_the_same(family, run):
     }
 
 
-@pytest.mark.parametrize("family", ["gpt2", "t5"])
+@pytest.mark.parametrize("family", ["gpt2", pytest.param("t5", marks=pytest.mark.nightly)])
 def test_a_new_one_changes_nothing(family):
-    cfg = tiny.small(family)
+    cfg = tiny.small(family, number=1)
     base = build_model(cfg)
     adapted = build_model(dataclasses.replace(cfg, adapter=LoraConfig()))
     x = tiny.inputs_of(cfg, tiny.ids())
     params = jax.jit(adapted.init)(jax.random.key(0), **x)["params"]
     own = unflatten_dict({k: v for k, v in flatten_dict(params).items() if "lora_" not in k[-1]})
-    np.testing.assert_array_equal(
-        adapted.apply({"params": params}, **x).logits, base.apply({"params": own}, **x).logits
-    )
+    ours = tiny.logits_of(adapted, params, **x)
+    np.testing.assert_array_equal(ours, tiny.logits_of(base, own, **x))
     assert {path.split("/")[-2] for path in factors(params)} == {"query", "value"}
     drawn = [leaf for path, leaf in factors(params).items() if path.endswith("a")]
     assert all(0.2 < np.abs(a).max() <= 0.25 for a in drawn)  # uniform within 1 / sqrt(16)

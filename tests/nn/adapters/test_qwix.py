@@ -47,7 +47,10 @@ def found(params):
     return {"/".join(key.key for key in keys) for keys, leaf in leaves if is_quantized(leaf)}
 
 
-@pytest.mark.parametrize("family", tiny.DAILY_FAMILIES)
+@pytest.mark.parametrize(
+    "family",
+    ["t5", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("bert", "gpt2", "llama"))],
+)
 def test_every_matrix_of_a_layer_is_quantized_and_nothing_else(family):
     model, params, small, held = quantized(family, adapter=LoraConfig(rank=2))
     flat = flatten_dict(params, sep="/")
@@ -75,7 +78,7 @@ def test_heads_are_quantized_on_a_tpu_too(monkeypatch):
     assert 0 < np.abs(due - got).mean() < 0.1 * np.abs(due).mean()
 
 
-@pytest.mark.parametrize("qtype", [jnp.int4, "nf4"])
+@pytest.mark.parametrize("qtype", [jnp.int4, pytest.param("nf4", marks=pytest.mark.nightly)])
 def test_lora_is_trained_over_four_bits(qtype):
     _, _, small, held = quantized("llama", qtype, adapter=LoraConfig(rank=2))
     flat = flatten_dict(held)

@@ -180,7 +180,12 @@ def test_block_sizes_are_positive():
         BLOCKWISE(q, k, v, q_block=0, k_block=4)
 
 
-def test_forward_mode_and_hessian_vector_products():
+@pytest.mark.parametrize(
+    "run",
+    [jax.jit, pytest.param(lambda function, **_: function, marks=pytest.mark.nightly)],
+    ids=["jit", "eager"],
+)
+def test_forward_mode_and_hessian_vector_products(run):
     q, k, v, direction = (jnp.asarray(x, jnp.float32) for x in heads(N, jnp.float32))
     along = (direction, -direction, 0.5 * direction)
 
@@ -194,9 +199,6 @@ def test_forward_mode_and_hessian_vector_products():
         return slope, product, jacobian
 
     blocks = functools.partial(BLOCKWISE, q_block=8, k_block=8)
-    for run in (jax.jit, lambda f, **_: f):
-        ours, due = (
-            run(derivatives, static_argnums=0)(attend, q, k, v) for attend in (blocks, DENSE)
-        )
-        for x, y in zip(jax.tree.leaves(ours), jax.tree.leaves(due), strict=True):
-            np.testing.assert_allclose(x, y, rtol=2e-4, atol=2e-4)
+    ours, due = (run(derivatives, static_argnums=0)(attend, q, k, v) for attend in (blocks, DENSE))
+    for x, y in zip(jax.tree.leaves(ours), jax.tree.leaves(due), strict=True):
+        np.testing.assert_allclose(x, y, rtol=2e-4, atol=2e-4)

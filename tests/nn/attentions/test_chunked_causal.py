@@ -9,6 +9,7 @@ from flaxformer_lite import build_model
 from flaxformer_lite.analysis import flops
 from flaxformer_lite.nn.attentions import chunked_causal, dense
 from flaxformer_lite.nn.functions import masks
+from tests.marks import daily
 from tests.nn.attentions.cases import MASKS, N, T, by_keywords, heads
 
 CHUNKED = by_keywords(chunked_causal.attend)
@@ -23,7 +24,7 @@ def value_and_gradient(arrays, bias, mask, *, attend, **options):
     return jax.value_and_grad(function, (0, 1))(arrays, bias)
 
 
-@pytest.mark.parametrize("blocks", [2, 3, 4, 100])
+@pytest.mark.parametrize("blocks", daily((2, 3, 4, 100), (3, 100)))
 @pytest.mark.parametrize(
     "mask", [masks.causal(), masks.window(2), ~masks.causal(), MASKS["packed"]]
 )

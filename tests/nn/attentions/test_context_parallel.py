@@ -86,13 +86,23 @@ def of_one_device(case):
     return everything(dense.attend, None, case)
 
 
-@pytest.mark.parametrize("case", MASKS)
+SIZES = {"dense": {"context": 4, "data": 2}, "blockwise": {"context": 2, "data": 2, "tensor": 2}}
+DAILY = {
+    "dense": ("causal", "packed", "array"),
+    "blockwise": ("none", "window", "padding", "prefix"),
+}
+
+
 @pytest.mark.parametrize(
-    ("name", "sizes"),
-    [("dense", {"context": 4, "data": 2}), ("blockwise", {"context": 2, "data": 2, "tensor": 2})],
+    ("name", "case"),
+    [
+        pytest.param(name, case, marks=[] if case in DAILY[name] else pytest.mark.nightly)
+        for name in SIZES
+        for case in MASKS
+    ],
 )
-def test_equals_one_device_in_value_and_gradient(name, sizes, case):
-    got = everything(context_parallel.spread(BLOCKS[name]), mesh_of(**sizes), case)
+def test_equals_one_device_in_value_and_gradient(name, case):
+    got = everything(context_parallel.spread(BLOCKS[name]), mesh_of(**SIZES[name]), case)
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5, rtol=1e-5),
         got,

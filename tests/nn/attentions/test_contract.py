@@ -9,6 +9,7 @@ import pytest
 
 from flaxformer_lite import registry
 from flaxformer_lite.nn.functions import masks
+from tests.marks import daily
 from tests.nn.attentions.cases import MASKS, SEGMENTS, B, H, N, T, by_keywords, heads
 
 SMALL_BLOCKS = {"blockwise": {"q_block": 4, "k_block": 3}}
@@ -83,7 +84,9 @@ def test_cross_attention_and_a_value_width_of_its_own(attend):
     close(attend(q, k, v, mask=mask), oracle(q, k, v, mask.dense(5, T)))
 
 
-@pytest.mark.parametrize("name", [name for name in MASKS if name != "none"])
+@pytest.mark.parametrize(
+    "name", daily([name for name in MASKS if name != "none"], ("window", "packed", "prefix"))
+)
 def test_what_is_masked_changes_nothing_not_a_bit(attend, name):
     q, k, v, direction = heads(2)
     column = 6

@@ -16,6 +16,7 @@ from flaxformer_lite.nn.attentions.arguments import Arguments
 from flaxformer_lite.nn.functions import masks
 from flaxformer_lite.sharding.activations import MeshSharding
 from flaxformer_lite.sharding.mesh import build_mesh
+from tests.marks import daily
 from tests.nn.attentions.cases import On, by_keywords
 
 B = 3
@@ -73,7 +74,13 @@ def compare(q, k, v, direction, bias=None, **options):
 
 
 @pytest.mark.parametrize(
-    "mask", [None, masks.causal(), masks.causal() & masks.window(3), masks.full()]
+    "mask",
+    [
+        pytest.param(None, marks=pytest.mark.nightly),
+        pytest.param(masks.causal(), marks=pytest.mark.nightly),
+        masks.causal() & masks.window(3),
+        masks.full(),
+    ],
 )
 def test_windows(mask):
     compare(*inputs(), mask=mask, scale=0.3)
@@ -89,8 +96,13 @@ def test_a_bias_and_its_gradient(shape):
     compare(*inputs(S), bias=jax.random.normal(jax.random.key(5), shape))
 
 
-@pytest.mark.parametrize("position", ["t5_buckets", "alibi"])
-@pytest.mark.parametrize("source", [T, S])
+@pytest.mark.parametrize(
+    ("position", "source"),
+    daily(
+        [("t5_buckets", T), ("t5_buckets", S), ("alibi", T), ("alibi", S)],
+        [("t5_buckets", S), ("alibi", T)],
+    ),
+)
 def test_a_bias_of_distances_and_the_gradient_of_its_tables(position, source):
     q, k, v, direction = inputs(source)
     encoding = registry.resolve_class("positions", position)()

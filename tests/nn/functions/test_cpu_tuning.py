@@ -152,7 +152,7 @@ def built(folder, family, tuned, devices=1):
     return program.build(cfg, sharding.build_mesh(cfg.mesh), dummy.example(cfg)), dummy.batch(cfg)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "t5"])
+@pytest.mark.parametrize("family", ["gpt2", pytest.param("t5", marks=pytest.mark.nightly)])
 def test_plain_equals_tuned(tmp_path, family):
     """Loss, norm of the gradients and updated parameters of a step."""
     (plain, batch), (tuned, _) = (built(tmp_path, family, switch) for switch in (False, True))

@@ -1,6 +1,5 @@
 import dataclasses
 import functools
-import itertools
 import re
 
 import jax
@@ -79,10 +78,10 @@ def test_fused_equals_plain_in_value_and_gradient(case, options):
     (_, expected), expected_grads = jax.jit(jax.value_and_grad(reference, (0, 1, 2), has_aux=True))(
         x, kernel, bias
     )
-    every = itertools.product((UNSHARDED, TUNED), (1, 4, 100))
-    for placed, chunks in (
-        every if len(options) > 2 else ((UNSHARDED, 4), (TUNED, 4))
-    ):  # once all options together
+    chosen = ((UNSHARDED, 4), (TUNED, 4))
+    if len(options) > 2:  # once all options together
+        chosen = ((UNSHARDED, 1), (UNSHARDED, 4), (TUNED, 4), (TUNED, 100))
+    for placed, chunks in chosen:
 
         def fused(x, kernel, bias, placed=placed, chunks=chunks):
             projection = DeferredLogits(x, kernel, bias, **head, sharding=placed)
@@ -104,8 +103,7 @@ def test_fused_equals_plain_in_value_and_gradient(case, options):
             jax.tree.map(close, ours, wanted)
 
 
-@pytest.mark.parametrize("chunks", [1, 3])
-@pytest.mark.parametrize("weight", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize(("weight", "chunks"), [(0.0, 3), (0.3, 1), (0.3, 3), (1.0, 3)])
 def test_a_teacher_is_mixed_in_as_hinton_does(case, chunks, weight):
     """The teacher is wider, with logits of its own scale; D is 2 here, so that all tokens are cut
     into chunks."""

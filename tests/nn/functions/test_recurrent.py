@@ -83,6 +83,7 @@ def test_equals_torch_in_values_states_and_gradients_past_padding(name, suffix):
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
+@pytest.mark.nightly  # as torch, above
 @pytest.mark.parametrize("name", CELLS)
 def test_equals_flax_in_values_and_gradients(name):
     kind, parts = CELLS[name]

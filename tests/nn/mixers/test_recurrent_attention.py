@@ -95,6 +95,7 @@ def translator(request):
     return built(small(**MODELS[request.param]), seed=1)
 
 
+@pytest.mark.nightly
 def test_writes_what_the_whole_predicts_greedily_and_with_beams(translator):
     model, params = translator
     sources = np.asarray(ids(3))

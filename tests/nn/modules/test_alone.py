@@ -190,6 +190,13 @@ def test_tokens_beyond_the_cache_are_refused_or_nan(name, scan):
     assert np.isnan(call(X, held)).all() and np.isfinite(call(X[:, :2], held)).all()
 
 
+def test_heads_that_cannot_share_keys_are_refused():
+    with pytest.raises(
+        ConfigError, match=r"num_heads=4, num_kv_heads=3: .* a multiple of kv heads"
+    ):
+        AttentionConfig(num_heads=4, num_kv_heads=3)
+
+
 def test_a_window_always_has_room():
     cfg = config(windows=(4,))
     layer, variables, cache = fed("stack", cfg, 20)
