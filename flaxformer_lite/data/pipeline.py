@@ -18,6 +18,7 @@ from flaxformer_lite.config import ConfigError, ExperimentConfig, plugin_name
 from flaxformer_lite.data.corpus import Corpus, open_corpus, open_records
 from flaxformer_lite.data.epochs import endless
 from flaxformer_lite.data.labelled import fingerprint, open_labelled
+from flaxformer_lite.data.length_buckets import Buckets, columns_used, sides_of
 from flaxformer_lite.data.mixture import ConcatRecords, Mixture, open_mixture, tagged
 from flaxformer_lite.data.packed_batches import Batch, Packer, draws
 from flaxformer_lite.data.split import SPLITS
@@ -80,7 +81,7 @@ class Dataset:
         rows: Sequence[int] | np.ndarray | None = None,
         place: Callable[[Batch], Any] = lambda batch: batch,
         ahead: int = 0,
-        packer: Packer | None = None,
+        packer: Packer | Buckets | None = None,
     ) -> Iterator[Any]:
         """Yields batches of numpy arrays from `start_step` on.
 
@@ -98,7 +99,7 @@ class Dataset:
           rows: the rows of each batch to build; all by default.
           place: applied to each batch before it is yielded.
           ahead: number of batches that a thread places in advance, until the iterator's `close()`.
-          packer: packs the batches; None leaves them padded.
+          packer: packs the batches, or cuts them; None leaves them padded.
 
         Yields:
           {"inputs": {...}, "targets": {...}}, arrays of [rows, ...], placed; with a packer the
@@ -154,6 +155,30 @@ class Dataset:
         packer = Packer(self.token_counts, texts, self.records.length, batch_size, ways, accumulate)
         packer = packer.planned(draws(self.num_examples, batch_size, texts))
         return packer if packer.shapes else None
+
+    def buckets(self, batch_size: int, multiple: int = 1) -> Buckets | None:
+        """Returns what cuts the batches of this split behind their longest example, or None.
+
+        It is None where cutting is not worth it, or where it is not known what is padding.
+
+        Args:
+          batch_size: rows of a whole batch.
+          multiple: a divisor of the widths.
+        """
+        if not self.objective.reads_tables:
+            return None
+        sizes = np.asarray(self.records.sizes)
+        lengths = (self.records.length, self.records.target_length)[: sizes.shape[1]]
+        sides = sides_of(self.example(0, 0, 0), lengths)
+        if sides is None:
+            return None
+        for row in {*range(min(PROBED, len(sizes))), *sizes.argmax(axis=0).tolist()}:
+            used = columns_used(self.example(row, 0, 0))
+            if len(used) != len(lengths) or np.any(used > np.maximum(sizes[row], 1)):
+                return None
+        draw = draws(self.num_examples, batch_size, 1)
+        planned = Buckets(lengths, sizes, sides).planned(draw, multiple)
+        return planned if planned.buckets else None
 
     def token_counts(self, examples: np.ndarray) -> np.ndarray:
         """Returns the number of tokens in each text of the given examples, [examples, texts]."""

@@ -1,4 +1,4 @@
-"""Decides which batches of a run are computed in packed rows, and in which shapes."""
+"""Decides which batches of a run are packed or cut, and to which shapes."""
 
 import dataclasses
 import inspect
@@ -9,9 +9,11 @@ import flax.linen as nn
 import jax
 
 from flaxformer_lite.config import ExperimentConfig, ModelConfig, plugin_name
+from flaxformer_lite.data.length_buckets import MULTIPLE, Buckets
 from flaxformer_lite.data.packed_batches import Packer
 from flaxformer_lite.data.pipeline import Dataset
 from flaxformer_lite.objectives.rows import PACKING
+from flaxformer_lite.training.bound_models import EXAMPLE_IDS
 from flaxformer_lite.types import Batch
 
 MUCH = 0.5  # share of padding from which on a notice is given
@@ -20,8 +22,8 @@ ROUNDED = 8  # the notice recommends a multiple of this length
 
 def packers(
     cfg: ExperimentConfig, model: nn.Module, mesh: Mapping[str, int], data: Dataset
-) -> tuple[dict[str, Packer | None], list[tuple[str, str]]]:
-    """Plans the packing of training and evaluation.
+) -> tuple[dict[str, Packer | Buckets | None], list[tuple[str, str]]]:
+    """Plans how training and evaluation leave out padding: packed, or else cut to a few lengths.
 
     Args:
       cfg: the experiment.
@@ -33,29 +35,42 @@ def packers(
       The packers of `train_step` and `eval_step` ({} for none), and rows for the run's banner.
     """
     train = dataclasses.replace(data, split="train")
-    if not train.texts:
+    if not train.objective.reads_tables:
         return {}, []
-    why = "train.packing=False"
-    if cfg.train.packing:
-        why = obstacle(cfg.model, model, train.tokenizer.pad_id)
+    if not cfg.train.packing:
+        return {}, _padding(train, cfg.data.length, "train.packing=False")
+    held = dataclasses.replace(data, split="eval")
+    size = cfg.train.batch_size
+    made: dict[str, Packer | Buckets | None] = {}
+    why = obstacle(cfg.model, model, train.tokenizer.pad_id)
     if mesh["context"] > 1:
         why = f"mesh.context={mesh['context']} splits texts over devices"
-    if why:
-        return {}, _padding(train, cfg.data.length, why)
-    size = cfg.train.batch_size
-    ways = mesh["data"] * mesh["fsdp"]
-    made = {
-        "train_step": train.packer(size, ways, cfg.train.accumulate),
-        "eval_step": dataclasses.replace(data, split="eval").packer(size, ways),
+    if train.texts and not why:
+        ways = mesh["data"] * mesh["fsdp"]
+        packer = train.packer(size, ways, cfg.train.accumulate)
+        made = {"train_step": packer, "eval_step": held.packer(size, ways)}
+        if packer is None:
+            return made, []
+        words = (
+            f"texts of {packer.mean:.1f} tokens side by side: {packer.share:.0%} of the padded"
+            f" batch is computed, {1 - packer.filled:.0%} of it padding"
+        )
+        return made, [("packed", words)]
+    if padded := cutting_obstacle(cfg.model, model, cfg.data.length):
+        return {}, _padding(train, cfg.data.length, padded)
+    cut = {
+        "train_step": train.buckets(size, mesh["context"]),
+        "eval_step": held.buckets(size, mesh["context"]),
     }
-    packer = made["train_step"]
-    if packer is None:
-        return made, []
-    words = (
-        f"texts of {packer.mean:.1f} tokens side by side: {packer.share:.0%} of the padded"
-        f" batch is computed, {1 - packer.filled:.0%} of it padding"
-    )
-    return made, [("packed", words)]
+    said = []
+    for name, split in (("train_step", "training"), ("eval_step", "evaluation")):
+        if (buckets := cut[name]) is not None:
+            *few, last = (" + ".join(map(str, each)) for each in sorted(buckets.buckets))
+            widths = f"{', '.join(few)} or {last}" if few else last
+            said.append(f"{split} to {widths} tokens, {buckets.share:.0%} of all columns")
+    if not said:
+        return {}, _padding(train, cfg.data.length, why) if why else []
+    return {**cut}, [("padded", "; ".join(said))]
 
 
 def obstacle(cfg: ModelConfig, model: nn.Module, pad_id: int) -> str:
@@ -87,13 +102,46 @@ def obstacle(cfg: ModelConfig, model: nn.Module, pad_id: int) -> str:
     return ""
 
 
-def packed_shapes(batch: Batch, packer: Packer) -> tuple[Batch, ...]:
-    """Returns a batch's shapes in each packing, the most frequent first.
+def cutting_obstacle(cfg: ModelConfig, model: nn.Module, length: int) -> str:
+    """Returns why a model's result depends on the padding behind the rows; "" if it does not.
+
+    Args:
+      cfg: the model's record.
+      model: the model.
+      length: columns of a padded row.
+    """
+    if not getattr(model, "skeleton", ""):
+        return f"the class of model.family={cfg.family} may count padding"
+    if cfg.head in getattr(model, "padded_heads", ()):
+        return f"{cfg.head} of model.family={cfg.family} reads the last column"
+    for plugin in (cfg.feed_forward, *(kind.feed_forward for kind in cfg.kinds)):
+        if plugin is not None:
+            return f"model.feed_forward.name={plugin_name(plugin)} may count padding"
+    for name in cfg.mixer_names:
+        if ":" in name and _parameters(model, length) != _parameters(model, MULTIPLE):
+            return f"model.mixer.name={name} reads rows of one length only"
+    return ""
+
+
+def _parameters(model: nn.Module, length: int) -> Any:
+    """Returns the shapes of the parameters for rows of a length; None if it takes none of it."""
+    ids = jax.ShapeDtypeStruct((1, length), "int32")
+    try:
+        made = jax.eval_shape(model.init, jax.random.key(0), ids)
+    except (TypeError, ValueError):  # as where arrays of other shapes meet
+        return None
+    return jax.tree.map(lambda x: x.shape, made["params"])
+
+
+def packed_shapes(batch: Batch, packer: Packer | Buckets) -> tuple[Batch, ...]:
+    """Returns a batch's shapes in each packing, or cut to each width, the most frequent first.
 
     Args:
       batch: shapes, dtypes and shardings of a whole batch, packed or not.
-      packer: the packer.
+      packer: what packs or cuts batches.
     """
+    if isinstance(packer, Buckets):
+        return tuple(packer.cut(batch, widths) for widths in packer.buckets)
     batches: list[Any] = []
     for shape in packer.shapes:
         packing = jax.ShapeDtypeStruct(packer.array_shape(shape), "int32")
@@ -108,9 +156,12 @@ def unpacked(batch: Batch) -> Batch:
 
 
 def shape_of(batch: Batch) -> tuple[int, ...]:
-    """Returns the shape of a batch's packing, () without one."""
+    """Returns the shape of a batch's packing; without one, the lengths of its rows of tokens."""
     packing = batch["inputs"].get(PACKING)
-    return () if packing is None else tuple(packing.shape)
+    if packing is not None:
+        return tuple(packing.shape)
+    names = (name for name in EXAMPLE_IDS if name in batch["inputs"])
+    return tuple(batch["inputs"][name].shape[-1] for name in names)
 
 
 def _padding(train: Dataset, length: int, why: str) -> list[tuple[str, str]]:

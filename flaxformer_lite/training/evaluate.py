@@ -98,6 +98,17 @@ def run(
     assert total is not None, "no batches"
     joined = {}
     for name in kept[0]:
-        values = np.concatenate([part[name] for part in kept])
-        joined[name] = values[: data.num_examples]
+        joined[name] = _concatenated([part[name] for part in kept])[: data.num_examples]
     return total, joined
+
+
+def _concatenated(parts: list[np.ndarray]) -> np.ndarray:
+    """Concatenates the rows of batches; columns that were cut off some batches are zero."""
+    shape = np.max([part.shape[1:] for part in parts], axis=0)
+    widened = []
+    for part in parts:
+        missing = shape - part.shape[1:]
+        if missing.any():
+            part = np.pad(part, [(0, 0), *((0, int(count)) for count in missing)])
+        widened.append(part)
+    return np.concatenate(widened)

@@ -69,8 +69,9 @@ def test_every_task_that_counts_tokens_has_the_same_loss_and_gradient_packed(nam
     assert tiny.distance(gradient, due_gradient) < 1e-6
 
 
-def experiment(folder, dropout=0.0, mesh=None, **train):
-    model = tiny.small("bert", head="sequence_classification", **MODEL)
+def experiment(folder, dropout=0.0, mesh=None, family="bert", **train):
+    ends = {"eos_token_id": Bytes().eos_id} if family == "bart" else {}
+    model = tiny.small(family, head="sequence_classification", **MODEL, **ends)
     model = dataclasses.replace(model, dropout=dropout)
     cfg = tables.experiment(folder, model, Classification(), ROWS, steps=6, length=LENGTH)
     given = dict(batch_size=16, eval_every=3, checkpoint_every=3, log_every=1) | train
@@ -81,7 +82,8 @@ def experiment(folder, dropout=0.0, mesh=None, **train):
 def first_step(cfg):
     run = setup.prepare(cfg)
     batch = next(run.train_batches(0))
-    assert bool(packing.shape_of(batch)) == cfg.train.packing
+    columns = batch["inputs"]["input_ids"].shape[1]
+    assert ("packing" in batch["inputs"] or columns < LENGTH) == cfg.train.packing
     state = initial_state(run.program, "")
     _, predictions = evaluate.run(
         run.program.eval_step, state.params, run.eval_batches(), run.eval_data
@@ -92,6 +94,7 @@ def first_step(cfg):
 
 MESHES = [
     pytest.param(MeshConfig(data=1), 1, marks=pytest.mark.nightly),
+    pytest.param(MeshConfig(data=1, context=2), 1, marks=pytest.mark.nightly),
     (MeshConfig(data=1, fsdp=2), 2),
     pytest.param(MeshConfig(data=2, mode="shard_map"), 2, marks=pytest.mark.nightly),
     pytest.param(MeshConfig(data=2, mode="pmap"), 1, marks=pytest.mark.nightly),
@@ -104,6 +107,22 @@ def test_a_step_is_the_same_packed_on_any_mesh(tmp_path, mesh, accumulate):
     padded = dataclasses.replace(cfg, train=dataclasses.replace(cfg.train, packing=False))
     for due, found in zip(first_step(padded), first_step(cfg), strict=True):
         np.testing.assert_allclose(found, due, rtol=2e-6, atol=1e-6)
+
+
+def test_a_model_that_takes_no_packed_rows_computes_the_same_in_shorter_ones(tmp_path):
+    cfg = experiment(tmp_path, family="bart", dropout=0.1)
+    found = described(cfg)["padded"]
+    assert found.startswith("training to "), found
+    plain = experiment(tmp_path, family="bart")
+    padded = dataclasses.replace(plain, train=dataclasses.replace(plain.train, packing=False))
+    for due, found in zip(first_step(padded), first_step(plain), strict=True):
+        np.testing.assert_allclose(found, due, rtol=2e-6, atol=1e-6)
+    loop.run(cfg, tmp_path / "whole")
+    loop.run(cfg, tmp_path / "cut")
+    for path in (tmp_path / "cut" / "checkpoints").glob("6*"):
+        path.rename(tmp_path / "last")
+    loop.run(cfg, tmp_path / "cut")
+    assert records(tmp_path / "cut") == records(tmp_path / "whole")
 
 
 def records(folder):
@@ -170,7 +189,7 @@ def test_a_run_says_what_is_packed_or_which_length_would_do(tmp_path):
         "is padding, as train.packing=False; --config.data.length=24 cuts no row"
     )
     split = dataclasses.replace(cfg, mesh=MeshConfig(data=1, context=2))
-    assert "mesh.context=2" in described(split)["notice"]
+    assert described(split)["padded"].startswith("training to ")
 
 
 def test_models_that_read_padding_are_not_packed():

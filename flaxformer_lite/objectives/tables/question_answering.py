@@ -50,7 +50,8 @@ class Guess(NamedTuple):
 class QuestionAnswering(Task):
     """Minimizes -(log P(start) + log P(end)) / 2, with softmax over the columns of a window.
 
-    Padding behind a window counts, as in transformers, so rows are computed with their padding.
+    Padding behind a window counts, as in transformers, so windows are not packed, but batches are
+    cut behind their longest window.
 
     A context that is too long is read in windows that share `stride` tokens, at most half of them.
     A window without the answer, or with a part of it, has the answer "none": its first token

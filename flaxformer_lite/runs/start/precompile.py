@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
+import jax
 from jax.stages import Compiled, Lowered
 
 from flaxformer_lite.analysis import hlo
@@ -52,28 +53,26 @@ class BackgroundCompiled:
 
 
 class CompiledByShape:
-    """A step that is compiled in the background for packed batches of several shapes.
+    """A step that is compiled in the background for batches of several shapes.
 
     Args:
       begin: starts compiling the step for a batch of given shapes.
-      batch: the shapes of a batch, packed or not.
-      compiled: the steps that are being compiled, by the shape of the packing.
+      compiled: the steps that are being compiled, by `packing.shape_of` their batches.
     """
 
     def __init__(
         self,
         begin: Callable[[Batch], BackgroundCompiled],
-        batch: Batch,
         compiled: dict[tuple[int, ...], BackgroundCompiled],
     ):
         self._begin = begin
-        self._unpacked = packing.unpacked(batch)
         self._compiled = compiled
 
     def __call__(self, state: object, batch: Batch) -> Any:
         shape = packing.shape_of(batch)
-        if shape not in self._compiled:  # rare: a batch that fits no shape is not packed
-            self._compiled[shape] = self._begin(self._unpacked)
+        if shape not in self._compiled:  # rare: a batch that fits no shape is computed as it is
+            shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batch)
+            self._compiled[shape] = self._begin(shapes)
         return self._compiled[shape](state, batch)
 
     def as_text(self) -> str:
@@ -124,11 +123,11 @@ def precompile(
             steps[name] = begin(name, batch, lowered)
         for name in names:
             batches = program.shapes(name)
-            if packing.shape_of(batches[0]):
+            if name in program.packed:
                 compiled = {packing.shape_of(batches[0]): steps[name]}
                 compiled |= {packing.shape_of(batch): begin(name, batch) for batch in batches[1:]}
                 again = functools.partial(begin, name)
-                steps[name] = CompiledByShape(again, batches[0], compiled)
+                steps[name] = CompiledByShape(again, compiled)
         yield dataclasses.replace(program, **steps)
 
 

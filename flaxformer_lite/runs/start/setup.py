@@ -11,6 +11,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from flaxformer_lite import sharding
 from flaxformer_lite.config import ExperimentConfig
+from flaxformer_lite.data.length_buckets import Buckets
 from flaxformer_lite.data.packed_batches import Packer
 from flaxformer_lite.data.pipeline import Dataset, open_dataset
 from flaxformer_lite.inference.writer import writer
@@ -29,7 +30,8 @@ class Experiment:
     program: Program
     train_data: Dataset
     eval_data: Dataset
-    packers: Mapping[str, Packer | None] = dataclasses.field(default_factory=dict)  # by step
+    # by step
+    packers: Mapping[str, Packer | Buckets | None] = dataclasses.field(default_factory=dict)
     weights: str = ""  # digest of the weights that are read from a directory, and not saved
 
     @property
@@ -63,7 +65,11 @@ class Experiment:
         Its shape is [examples, ...].
         """
         data = dataclasses.replace(self.eval_data, splits={"eval": self.eval_data.splits[split]})
-        _, shuffled = evaluate.run(self.program.eval_step, params, self._placed(data, 0), data)
+        packer = self.packers.get("eval_step")
+        if isinstance(packer, Buckets):
+            packer = dataclasses.replace(packer, sizes=data.records.sizes)
+        batches = self._placed(data, 0, packer=packer if isinstance(packer, Buckets) else None)
+        _, shuffled = evaluate.run(self.program.eval_step, params, batches, data)
         return shuffled[name][np.argsort(data.order)]
 
     def with_reference(self, reference: dict[str, np.ndarray]) -> "Experiment":
@@ -84,7 +90,7 @@ class Experiment:
         )
 
     def _placed(
-        self, data: Dataset, start: int, ahead: int = 0, packer: Packer | None = None
+        self, data: Dataset, start: int, ahead: int = 0, packer: Packer | Buckets | None = None
     ) -> Any:
         size = self.cfg.train.batch_size
         mesh = self.program.mesh

@@ -1,0 +1,87 @@
+"""Batches are cut only where padding begins for all rows, to few widths known in advance."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxformer_lite.data.length_buckets import Buckets, columns_used, sides_of
+from flaxformer_lite.data.packed_batches import draws
+from flaxformer_lite.models import build_model
+from flaxformer_lite.registry import resolve_class
+from flaxformer_lite.text.tokenizer import Bytes
+from tests.models import tiny
+from tests.objectives import tables
+
+LENGTH = 128
+SIZES = np.random.default_rng(0).geometric(1 / 20, size=(800, 1)).clip(1, 100).astype(np.int32)
+ROWS = {
+    "dpo": [{"prompt": "a", "chosen": "good", "rejected": "bad"}] * 2,
+    "instruction": [{"prompt": "a", "response": "b" * n} for n in (3, 9)],
+    "text_to_text": [{"source": "a" * n, "target": "b" * (12 - n)} for n in (3, 9)],
+}
+
+
+def planned(sizes, lengths=(LENGTH,), **options):
+    buckets = Buckets(lengths, sizes, {("inputs", "input_ids"): 0})
+    return buckets.planned(draws(len(sizes), 8, 1), **options)
+
+
+def test_the_longest_text_has_its_bucket_and_none_is_needed_without_padding():
+    buckets = planned(SIZES)
+    assert 2 <= len(buckets.buckets) <= 4
+    assert max(buckets.buckets) == (112,)  # no batch is left for which there is no program
+    assert buckets.share < 0.6
+    assert all(width % 24 == 0 for (width,) in planned(SIZES, (144,), multiple=3).buckets)
+    assert not planned(np.full((50, 1), LENGTH - 4)).buckets
+
+
+def test_a_batch_keeps_every_token_and_has_the_same_width_in_every_process():
+    buckets = planned(SIZES)
+    examples = np.arange(8, 16)
+    ids = (np.arange(LENGTH) < SIZES[examples]).astype(np.int32)
+    whole = buckets.arrange({"inputs": {"input_ids": ids}}, examples, np.arange(8))
+    part = buckets.arrange({"inputs": {"input_ids": ids[:2]}}, examples, np.arange(2))
+    found = whole["inputs"]["input_ids"]
+    assert found.sum() == SIZES[examples].sum()
+    assert found.shape[1:] == part["inputs"]["input_ids"].shape[1:]
+    assert found.shape[1] < LENGTH
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_the_loss_and_gradient_of_a_task_are_the_same_without_the_padding(name):
+    task = resolve_class("objectives", name)()
+    rows = [{column.role: row.get(column.role) for column in task.columns} for row in ROWS[name]]
+    made = tables.records(task, rows, length=64, target_length=48)
+    lengths = task.lengths(64, 48)[: made.sizes.shape[1]]
+    example = task.make_example(made, 0, np.random.default_rng(0))
+    assert np.all(columns_used(example) <= made.sizes[0])
+    sides = sides_of(example, lengths)
+    batch = jax.tree.map(jnp.asarray, tables.stack(task, made))
+    widths = tuple(made.sizes.max(axis=0).tolist())
+    assert sum(widths) < 0.8 * sum(lengths)
+    cut = Buckets(lengths, made.sizes, sides).cut(batch, widths)
+    family = {"text_to_text": "t5"}.get(name, "gpt2")
+    cfg = tiny.small(family, number=1, max_length=64, vocab_size=512)
+    module = build_model(task.fit_model(cfg, Bytes()))
+    params = module.init(jax.random.key(0), cut["inputs"], method=task.outputs)["params"]
+
+    def loss(params, batch):
+        outputs = module.apply({"params": params}, batch["inputs"], method=task.outputs)
+        return task.loss(outputs, batch["targets"], chunks=1).mean()
+
+    step = jax.jit(jax.value_and_grad(loss))
+    due, due_gradient = step(params, batch)
+    found, gradient = step(params, cut)
+    assert float(found) == pytest.approx(float(due), rel=1e-6)
+    assert tiny.distance(gradient, due_gradient) < 1e-6
+
+
+def test_what_is_not_known_is_not_cut():
+    mask = np.ones(LENGTH, np.int32)
+    inputs = {"input_ids": mask, "attention_mask": mask}
+    targets = {"label": np.int32(1), "weights": np.float32(1)}
+    assert sides_of({"inputs": inputs, "targets": targets}, (LENGTH,))
+    by_class = {"label": np.zeros(LENGTH, np.int32)}  # as many classes as columns
+    assert sides_of({"inputs": inputs, "targets": by_class}, (LENGTH,)) is None
+    assert sides_of({"inputs": {"input_ids": mask}, "targets": targets}, (LENGTH,)) is None
