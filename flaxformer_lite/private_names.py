@@ -47,14 +47,16 @@ def detect_cluster(
     )
 
 
-def is_differentiated_forwards(x: Any) -> bool:
-    """Returns whether `jax.jvp` differentiates x, in which a `jax.custom_vjp` raises an error.
+def primitive_rules() -> tuple[ModuleType, ModuleType, ModuleType]:
+    """Returns the modules in which a primitive of JAX gets its rules: `ad`, `batching`, `mlir`.
 
-    jax.interpreters has no underscore, but JAX's documentation does not cover it.
+    `jax.custom_vjp` refuses forward mode, and `jax.custom_derivatives.linear_call` derivatives by
+    residuals. jax.interpreters has no underscore; JAX's tutorial on primitives uses it, and its
+    reference leaves it out.
     """
-    from jax.interpreters import ad
+    from jax.interpreters import ad, batching, mlir
 
-    return isinstance(x, ad.JVPTracer)
+    return ad, batching, mlir
 
 
 def flags(parser: argparse.ArgumentParser) -> list[argparse.Action]:

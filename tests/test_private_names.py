@@ -17,7 +17,7 @@ def test_jax_distributed_has_no_public_store_process_number_or_detection():
 
 
 def test_functions_with_a_rule_for_reverse_mode_have_none_for_forward_mode():
-    """Otherwise `is_differentiated_forwards` can go."""
+    """Otherwise `primitive_rules` can go."""
 
     @jax.custom_vjp
     def f(x):

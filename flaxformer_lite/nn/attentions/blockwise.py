@@ -20,10 +20,10 @@ import numpy as np
 from jax import lax
 from jax.extend.core import Jaxpr
 
-from flaxformer_lite import private_names
 from flaxformer_lite.nn.attentions import arguments
 from flaxformer_lite.nn.functions import kernels, masks
 from flaxformer_lite.nn.functions.checkpoint_names import ATTENTION, named
+from flaxformer_lite.nn.functions.linear_call import linear_call
 from flaxformer_lite.types import Array, Tree
 
 
@@ -49,10 +49,9 @@ def attend(
       q_block, k_block: rows and columns of a block; lengths need not be multiples.
 
     Returns:
-      Array [B, T, N, H] in the dtype of the values. It has gradients by reverse mode,
-      Hessian-vector products by forward over reverse, and jvp and jacfwd. Within a jit, scan or
-      remat that is itself differentiated forwards, JAX knows the rule of reverse mode only and
-      raises a TypeError: put jit around jvp, or use attention="dense".
+      Array [B, T, N, H] in the dtype of the values. It has gradients by reverse mode, tangents by
+      forward mode, and Hessian-vector products by forward over reverse. Reverse mode twice, or over
+      forward mode, needs attention="dense".
 
     Raises:
       ValueError: shapes that do not fit each other, or a block size below one.
@@ -86,9 +85,6 @@ def attend(
     )
     arrays = zip((q_BTNH, k_BSKH, v_BSKH), (q_extra, k_extra, k_extra), strict=True)
     q, k, v = (jnp.pad(x, ((0, 0), (0, extra), (0, 0), (0, 0))) for x, extra in arrays)
-    if any(map(private_names.is_differentiated_forwards, jax.tree.leaves((q, k, v, bias)))):
-        # jvp refuses custom_vjp, but differentiates the loops of the forward pass as they are.
-        return _attend_forward(plan, q, k, v, bias, given)[0][:, :T]
     return _attend(plan, q, k, v, bias, given)[:, :T]
 
 
@@ -136,7 +132,7 @@ def _spans(
     return jnp.asarray(spans, jnp.int32)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _attend(
     plan: _Plan,
     q_BTNH: jax.Array,
@@ -146,6 +142,22 @@ def _attend(
     given: _Given,
 ) -> jax.Array:
     return _attend_forward(plan, q_BTNH, k_BSKH, v_BSKH, bias, given)[0]
+
+
+@_attend.defjvp
+def _attend_jvp(
+    plan: _Plan, primals: tuple[Any, ...], tangents: tuple[Any, ...]
+) -> tuple[jax.Array, jax.Array]:
+    out_BTNH, saved = _attend_forward(plan, *primals)
+    d_q, d_k, d_v, d_bias, _ = tangents
+    d_out_BTNH = linear_call(
+        functools.partial(_attend_tangent, plan),
+        functools.partial(_attend_backward, plan),
+        saved,
+        (d_q, d_k, d_v, _floats(d_bias)),
+        like=out_BTNH,
+    )
+    return out_BTNH, d_out_BTNH
 
 
 def _attend_forward(
@@ -168,7 +180,10 @@ def _attend_forward(
             visible_B1TS = _visible(plan, given, i, j)
             if visible_B1TS is not None:
                 scores_BNTS = jnp.where(visible_B1TS, scores_BNTS, kernels.MASKED)
-            new_top_BNT1 = jnp.maximum(top_BNT1, scores_BNTS.max(axis=-1, keepdims=True))
+            # The result does not depend on the largest, up to rounding; its derivative would be NaN
+            # where XLA computes a score twice, with another last bit.
+            highest_BNT1 = lax.stop_gradient(scores_BNTS).max(axis=-1, keepdims=True)
+            new_top_BNT1 = jnp.maximum(top_BNT1, highest_BNT1)
             weights_BNTS = _weights(scores_BNTS, new_top_BNT1, visible_B1TS)
             shrink_BNT1 = jnp.exp(top_BNT1 - new_top_BNT1)
             dropped_BNTS = _drop(plan, given, weights_BNTS, i, j)
@@ -189,6 +204,47 @@ def _attend_forward(
     _, (out, lse) = lax.scan(rows, None, jnp.arange(len(given.spans)))
     out_BTNH, lse = named(ATTENTION, _joined(out), lse)
     return out_BTNH, (q_BTNH, k_BSKH, v_BSKH, bias, given, out_BTNH, lse)
+
+
+def _attend_tangent(plan: _Plan, saved: tuple[Any, ...], inputs: tuple[Any, ...]) -> jax.Array:
+    """Computes `w (d_scores - d_lse) v + w d_v`, with weights w and `d_lse = w d_scores`."""
+    q_BTNH, k_BSKH, v_BSKH, bias, given, out_BTNH, lse = saved
+    d_q, d_k, d_v, d_floats = inputs
+    d_bias = _with_floats(bias, d_floats)
+    pool = functools.partial(kernels.pool, dtype=jnp.float32)
+
+    def d_part(i: jax.Array, j: jax.Array) -> Any:
+        if callable(bias) or bias is None or d_floats:
+            return _part(plan, d_bias, i, j)
+        return np.zeros((*bias.shape[:2], plan.q_block, plan.k_block), jax.dtypes.float0)
+
+    def rows(_: object, i: jax.Array) -> tuple[None, jax.Array]:
+        q_i = _block(q_BTNH, i, plan.q_block)
+        d_q_i = _block(d_q, i, plan.q_block)
+        out_i = _block(out_BTNH, i, plan.q_block).astype(jnp.float32)
+
+        def columns(j: jax.Array, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+            d_lse_BNT1, d_out_BTNH = state
+            scores_BNTS, d_scores_BNTS = jax.jvp(
+                functools.partial(_scores, plan, i=i, j=j),
+                (q_i, _block(k_BSKH, j, plan.k_block), _part(plan, bias, i, j)),
+                (d_q_i, _block(d_k, j, plan.k_block), d_part(i, j)),
+            )
+            weights_BNTS = _weights(scores_BNTS, lse[i], _visible(plan, given, i, j))
+            d_weights_BNTS = weights_BNTS * d_scores_BNTS
+            d_lse_BNT1 += d_weights_BNTS.sum(axis=-1, keepdims=True)
+            v_j = _block(v_BSKH, j, plan.k_block)
+            d_v_j = _block(d_v, j, plan.k_block)
+            d_out_BTNH += pool(_drop(plan, given, d_weights_BNTS, i, j), v_j)
+            d_out_BTNH += pool(_drop(plan, given, weights_BNTS, i, j), d_v_j)
+            return d_lse_BNT1, d_out_BTNH
+
+        start = (jnp.zeros_like(lse[i]), jnp.zeros(out_i.shape))
+        d_lse_BNT1, d_out_i = _over_columns(given, i, columns, start)
+        return None, d_out_i - jnp.swapaxes(d_lse_BNT1, 1, 2) * out_i
+
+    _, d_out = lax.scan(rows, None, jnp.arange(len(given.spans)))
+    return _joined(d_out).astype(out_BTNH.dtype)
 
 
 def _attend_backward(plan: _Plan, saved: tuple[Any, ...], d_out_BTNH: jax.Array) -> tuple[Any, ...]:
@@ -240,12 +296,8 @@ def _attend_backward(plan: _Plan, saved: tuple[Any, ...], d_out_BTNH: jax.Array)
         _joined(d_q),
         d_k.astype(k_BSKH.dtype),
         d_v.astype(v_BSKH.dtype),
-        _cotangent(bias, d_bias),
-        None,
+        [d.astype(x.dtype) for x, d in zip(_floats(bias), d_bias, strict=True)],
     )
-
-
-_attend.defvjp(_attend_forward, _attend_backward)
 
 
 def _over_columns(given: _Given, i: jax.Array, columns: Callable, state: Tree) -> Tree:
@@ -310,15 +362,15 @@ def _floats(tree: object) -> list[jax.Array]:
     return [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]
 
 
-def _cotangent(bias: Tree, d_floats: list[jax.Array]) -> Tree:
-    """Builds a cotangent for the bias: gradients for floats, JAX's float0 for integers."""
-    floats = iter(d_floats)
+def _with_floats(bias: Tree, floats: list[jax.Array]) -> Tree:
+    """Builds a tangent for the bias: the arrays for floats, JAX's float0 for integers."""
+    remaining = iter(floats)
 
-    def gradient(x: jax.Array) -> Array:
+    def tangent(x: jax.Array) -> Array:
         is_float = jnp.issubdtype(x.dtype, jnp.floating)
-        return next(floats).astype(x.dtype) if is_float else np.zeros(x.shape, jax.dtypes.float0)
+        return next(remaining) if is_float else np.zeros(x.shape, jax.dtypes.float0)
 
-    return jax.tree.map(gradient, bias)
+    return jax.tree.map(tangent, bias)
 
 
 def _as_pytree(bias: arguments.Bias, q_i: jax.Array, k_block: int) -> arguments.Bias:

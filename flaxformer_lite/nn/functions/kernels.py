@@ -227,10 +227,10 @@ def _exponentials(
     if visible_BTS is not None:
         scores_BNTS = jnp.where(visible_BTS[:, None], scores_BNTS, MASKED)
     # The largest is at least half of MASKED, which leaves a row that sees nothing zero without a
-    # second mask.
-    kernel_BNTS = jnp.exp(
-        scores_BNTS - jnp.maximum(scores_BNTS.max(axis=-1, keepdims=True), MASKED / 2)
-    )
+    # second mask. Its derivative cancels, but would be NaN where XLA computes a score twice, with
+    # another last bit.
+    top_BNT1 = jax.lax.stop_gradient(scores_BNTS).max(axis=-1, keepdims=True)
+    kernel_BNTS = jnp.exp(scores_BNTS - jnp.maximum(top_BNT1, MASKED / 2))
     total_BTN1 = jnp.swapaxes(kernel_BNTS.sum(axis=-1, keepdims=True), 1, 2)
     return kernel_BNTS, jnp.where(total_BTN1 > 0, total_BTN1, 1)
 

@@ -1,0 +1,122 @@
+"""Calls of linear functions whose transpose is written by hand.
+
+`jax.custom_vjp` gives a function a backward pass of its own, but refuses forward mode. With a
+`jax.custom_jvp` whose rule ends in `linear_call`, a function has both: forward mode evaluates the
+linear function, and reverse mode its transpose. Both may be differentiated in turn, by their
+residuals too, as far as JAX differentiates what they are made of; `jax.custom_derivatives
+.linear_call` takes no derivative by residuals, which a Hessian-vector product needs.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Primitive
+
+from flaxformer_lite import private_names
+
+ad, batching, mlir = private_names.primitive_rules()
+
+
+class _Call(NamedTuple):
+    apply: Callable[[Any, Any], jax.Array]
+    transpose: Callable[[Any, jax.Array], Any]
+    residuals: Any  # tree structures
+    inputs: Any
+
+    def split(self, arrays: Any) -> tuple[list[Any], list[Any]]:
+        """Returns the residuals, where constants may be numpy's, and the inputs."""
+        count = self.residuals.num_leaves
+        residuals = [jnp.asarray(x) if isinstance(x, np.ndarray) else x for x in arrays[:count]]
+        return residuals, list(arrays[count:])
+
+
+def linear_call(
+    apply: Callable[[Any, Any], jax.Array],
+    transpose: Callable[[Any, jax.Array], Any],
+    residuals: Any,
+    inputs: Any,
+    like: jax.Array,
+) -> jax.Array:
+    """Computes `apply(residuals, inputs)`, an array with the shape and dtype of `like`.
+
+    Args:
+      apply: linear in the inputs.
+      transpose: maps residuals and a cotangent of the result to cotangents of the inputs, as a tree
+        of their structure.
+      residuals: a tree of arrays of any dtype.
+      inputs: a tree of arrays of floats.
+    """
+    flat_residuals, residuals_tree = jax.tree.flatten(residuals)
+    flat_inputs, inputs_tree = jax.tree.flatten(inputs)
+    call = _Call(apply, transpose, residuals_tree, inputs_tree)
+    return _linear_call.bind(
+        *flat_residuals, *flat_inputs, call=call, out=jax.typeof(like), mapped=0
+    )
+
+
+def _evaluate(*arrays: Any, call: _Call, out: Any, mapped: int) -> jax.Array:
+    def apply(*arrays: Any) -> jax.Array:
+        residuals, inputs = call.split(arrays)
+        return call.apply(call.residuals.unflatten(residuals), call.inputs.unflatten(inputs))
+
+    for _ in range(mapped):
+        apply = jax.vmap(apply)
+    return apply(*arrays)
+
+
+def _jvp(primals: Any, tangents: Any, **options: Any) -> tuple[jax.Array, jax.Array]:
+    residuals, _ = options["call"].split(primals)
+    d_residuals, d_inputs = options["call"].split(tangents)
+    if all(isinstance(d, ad.Zero) for d in d_residuals):
+        d_inputs = [ad.instantiate_zeros(d) for d in d_inputs]
+        out = _linear_call.bind(*primals, **options)
+        return out, _linear_call.bind(*residuals, *d_inputs, **options)
+    d_arrays = tuple(_tangent(x, d) for x, d in zip(primals, tangents, strict=True))
+    return jax.jvp(lambda *arrays: _evaluate(*arrays, **options), tuple(primals), d_arrays)
+
+
+def _tangent(x: Any, d: Any) -> Any:
+    if not isinstance(d, ad.Zero):
+        return d
+    if jnp.issubdtype(x.dtype, jnp.inexact):
+        return jnp.zeros_like(x)
+    return np.zeros(x.shape, jax.dtypes.float0)
+
+
+def _transpose(d_out: Any, *arrays: Any, call: _Call, out: Any, mapped: int) -> list[Any]:
+    residuals, inputs = call.split(arrays)
+    none = [None] * len(residuals)
+    if isinstance(d_out, ad.Zero):
+        return none + [None] * len(inputs)
+
+    def transpose(d_out: jax.Array, *residuals: Any) -> list[jax.Array]:
+        return jax.tree.leaves(call.transpose(call.residuals.unflatten(residuals), d_out))
+
+    for _ in range(mapped):
+        transpose = jax.vmap(transpose)
+    d_inputs = transpose(d_out, *residuals)
+    return none + [
+        d if ad.is_undefined_primal(x) else None for x, d in zip(inputs, d_inputs, strict=True)
+    ]
+
+
+def _batch(arrays: Any, axes: Any, *, out: Any, mapped: int, **options: Any) -> tuple[Any, int]:
+    size = next(x.shape[axis] for x, axis in zip(arrays, axes, strict=True) if axis is not None)
+    mapped_arrays = [
+        jnp.broadcast_to(x, (size, *x.shape)) if axis is None else jnp.moveaxis(x, axis, 0)
+        for x, axis in zip(arrays, axes, strict=True)
+    ]
+    out = out.update(shape=(size, *out.shape))
+    return _linear_call.bind(*mapped_arrays, out=out, mapped=mapped + 1, **options), 0
+
+
+_linear_call = Primitive("linear_call_with_residuals")
+_linear_call.def_impl(_evaluate)
+_linear_call.def_abstract_eval(lambda *_, out, **__: out)
+ad.primitive_jvps[_linear_call] = _jvp
+ad.primitive_transposes[_linear_call] = _transpose
+batching.primitive_batchers[_linear_call] = _batch
+mlir.register_lowering(_linear_call, mlir.lower_fun(_evaluate, multiple_results=False))
