@@ -111,6 +111,8 @@ class Architecture(Record):
     # a decoder's classifier reads the last token that differs; RoBERTa numbers those
     pad_token_id: Annotated[TokenId, OF_TASK] | None = None
     eos_token_id: TokenId | None = None  # BART's classification head reads the last such token
+    # how an encoder without a pooler makes one vector for its classifier (ModernBERT)
+    classifier_pooling: Annotated[str, OneOf(choices.POOLINGS), OF_TASK] = "first"
     # fed to the decoder first, unless the caller passes its own inputs
     decoder_start_token_id: TokenId | None = None
 

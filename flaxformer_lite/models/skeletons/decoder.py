@@ -172,6 +172,10 @@ class DecoderModel(Hinted):
         """Returns deferred logits [B, T, V] of the decoder's last hidden state."""
         return self.lm_head(x_BTD, self.token_embed.embedding)
 
+    def classify(self, x: jax.Array) -> jax.Array:
+        """Computes logits from vectors of sequences [B, D] or of tokens [B, T, D]."""
+        return self.classifier(x)
+
     def features(self, input_ids, **inputs) -> Features:
         """Returns hidden states with the vocabulary's weights, for losses without whole logits."""
         x_BTD, _ = self.decode(input_ids, **inputs)
@@ -202,4 +206,4 @@ class DecoderModel(Hinted):
         if self.cfg.head == "sequence_classification":
             last_B = last_token(jnp.asarray(input_ids), self.cfg.pad_token_id)
             x_BTD = jnp.take_along_axis(x_BTD, last_B[:, None, None], axis=1)[:, 0]
-        return {"logits": self.classifier(x_BTD)}
+        return {"logits": self.classify(x_BTD)}

@@ -1,0 +1,276 @@
+"""ModernBERT: layers of global attention alternate with layers of local attention.
+
+Every third layer is global, the others see 64 tokens to each side; the two kinds have different
+rotary bases.
+
+Reference: Warner et al., "Smarter, Better, Faster, Longer: A Modern Bidirectional Encoder" (2024),
+section 2.1.
+"""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from flaxformer_lite.config import LayerKind, ModelConfig
+from flaxformer_lite.models import bert
+from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.rope_fields import read_rope_of, write_ropes
+from flaxformer_lite.models.skeletons import build_layers
+from flaxformer_lite.models.skeletons.encoder import EncoderModel
+from flaxformer_lite.models.weight_map import (
+    Fields,
+    ModelFields,
+    Published,
+    heads,
+    layer_types,
+    read_windows,
+    rows,
+    within,
+)
+from flaxformer_lite.nn.functions.activations import ACTIVATIONS
+from flaxformer_lite.nn.functions.pooling import pool
+from flaxformer_lite.nn.modules.einsum import Einsum
+from flaxformer_lite.nn.modules.heads import LABELS, Classifier, VocabHead
+from flaxformer_lite.nn.modules.norms import Norm
+from flaxformer_lite.nn.positions.rope import Rope
+from flaxformer_lite.types import Json
+
+LOCAL = 128
+GLOBAL_EVERY = 3
+BASE = dict(
+    vocab_size=50368,
+    max_length=8192,
+    position=Rope(base=160_000.0),
+    norm="layer_no_bias",
+    norm_eps=1e-5,
+    norm_at=("embed", "in", "final"),
+    mlp="gated",
+    bias_at=("logits",),
+    head="masked_lm",
+)
+PRESETS = {
+    "tiny": dict(d_model=128, num_heads=4, mlp_dim=192, encoder_layers=4),
+    "base": dict(d_model=768, num_heads=12, mlp_dim=1152, encoder_layers=22),
+    "large": dict(d_model=1024, num_heads=16, mlp_dim=2624, encoder_layers=28),
+}
+
+
+class Transform(nn.Module):
+    """The dense layer, activation and norm before the last layer of every head."""
+
+    cfg: ModelConfig
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        cfg = self.cfg
+        sizes = {"D": x.shape[-1], "A": x.shape[-1]}
+        equation = "BTD,DA->BTA" if x.ndim == 3 else "BD,DA->BA"
+        bias = "head" in cfg.bias_at
+        dense = Einsum(equation, sizes, bias, cfg.initial, cfg.execution, name="dense")
+        return Norm(cfg.norm_config, cfg.execution, name="norm")(ACTIVATIONS["gelu"](dense(x)))
+
+
+class Model(EncoderModel):
+    """ModernBERT.
+
+    The classifier of sequences reads the first column, that of multiple choice the first token, or
+    both the mean of all tokens, as `classifier_pooling` says.
+    """
+
+    heads = ("none", "masked_lm", *bert.CLASSIFIERS)
+    vocab_heads = ("masked_lm",)
+    pooled = ()
+    head_modules = ("transform",)
+
+    def setup_head(self):
+        cfg = self.cfg
+        run = cfg.execution
+        labels = LABELS.get(cfg.head, cfg.num_labels)
+        self.transform = Transform(cfg)
+        self.lm_head = VocabHead(build_layers.vocab(cfg), run)
+        self.classifier = Classifier(labels, True, cfg.initial, run)
+
+    def project(self, x_BTD):
+        return self.lm_head(self.transform(x_BTD), self.token_embed.embedding)
+
+    def summarise(self, x_BTD, attention_mask_BT):
+        pooling = self.cfg.classifier_pooling
+        if pooling == "first" and self.cfg.head == "sequence_classification":
+            return x_BTD[:, 0]
+        if attention_mask_BT is None:
+            attention_mask_BT = jnp.ones(x_BTD.shape[:2], bool)
+        return pool(pooling, x_BTD, attention_mask_BT, unit=False).astype(x_BTD.dtype)
+
+    def classify(self, x):
+        return self.classifier(self.transform(x))
+
+
+def pattern(windows: list[int], local: Rope) -> tuple[LayerKind, ...]:
+    """Builds one kind per layer; the first has no norm before attention, as the embeddings end in
+    one."""
+    first = ("mlp_in",)
+    return tuple(
+        LayerKind(
+            window=window, position=local if window else None, norm_at=None if layer else first
+        )
+        for layer, window in enumerate(windows)
+    )
+
+
+def alternating(layers: int, window: int) -> tuple[LayerKind, ...]:
+    """Builds the published kinds of layer: every third is global."""
+    windows = [window if layer % GLOBAL_EVERY else 0 for layer in range(layers)]
+    return pattern(windows, Rope())
+
+
+def config(preset: str = "base", **overrides) -> ModelConfig:
+    """Builds a config with the published sizes (table 4).
+
+    Keyword arguments override it, and the number of layers gives their kinds.
+    """
+    layers = overrides.get("encoder_layers", PRESETS.get(preset, {}).get("encoder_layers", 0))
+    kinds = {"pattern": alternating(layers, LOCAL // 2 + 1)}
+    return build("modernbert", BASE, PRESETS, preset, **kinds | overrides)
+
+
+NORMS_AND_MLP = rows(
+    ("attn_norm", "attention_in_norm"),
+    ("mlp_norm", "mlp_in_norm"),
+    ("mlp.Wi", ("mlp/gate", "mlp/up"), "2OI"),
+    ("mlp.Wo", "mlp/down"),
+)
+LAYER = NORMS_AND_MLP + rows(
+    ("attn.Wqkv", ("attention/query", "attention/key", "attention/value"), "3OI"),
+    ("attn.Wo", "attention/out"),
+)
+EMBEDDINGS = rows(
+    ("embeddings.tok_embeddings", "token_embed"),
+    ("embeddings.norm", "embed/norm"),
+)
+BODY = (
+    *EMBEDDINGS,
+    *rows(("final_norm", "encoder/final_norm")),
+    *within("layers.{i}", "encoder/layer_{i}", LAYER),
+)
+TRANSFORM_PARTS = rows(("dense", "dense"), ("norm", "norm"))
+TRANSFORM = within("head", "transform", TRANSFORM_PARTS)
+VOCABULARY = rows(("decoder.weight", "lm_head/kernel"), ("decoder.bias", "lm_head/bias"))
+CLASSIFIER = TRANSFORM + bert.CLASSIFIER
+FIELDS = dict(
+    hidden_size="d_model",
+    num_attention_heads="num_heads",
+    intermediate_size="mlp_dim",
+    max_position_embeddings="max_length",
+    hidden_activation="activation",
+    norm_eps="norm_eps",
+)
+BIASES = {
+    "attention_bias": ("query", "key", "value", "out"),
+    "mlp_bias": ("mlp",),
+    "classifier_bias": ("head",),
+}
+HARMLESS = (
+    "cls_token_id",
+    "deterministic_flash_attn",
+    "embedding_dropout",
+    "initializer_cutoff_factor",
+    "layer_norm_eps",
+    "mlp_dropout",
+    "position_embedding_type",
+    "reference_compile",
+    "repad_logits_with_grad",
+    "sparse_pred_ignore_index",
+    "sparse_prediction",
+)
+
+
+def read_layers(fields: Fields, beyond: int) -> ModelFields:
+    """Reads windows, bases and biases.
+
+    Transformers 5 spells them by type of layer, older files by how often a layer is global.
+
+    Args:
+      fields: the fields of config.json.
+      beyond: what a window has more than half of `local_attention`.
+    """
+    layers = fields.get("num_hidden_layers", 22)
+    every = fields.size("global_attn_every_n_layers", GLOBAL_EVERY)
+    window = fields.size("local_attention", LOCAL) // 2 + beyond
+    windows = read_windows(fields, layers, lambda layer: layer % every > 0, window)
+    bias_at = ("logits",) if fields.get("decoder_bias", True) else ()
+    for name, slots in BIASES.items():
+        if fields.get(name, False):
+            bias_at += slots
+    base = fields.get("global_rope_theta", 160_000.0)
+    local_base = fields.get("local_rope_theta", 10_000.0)
+    local = read_rope_of(fields, "sliding_attention", local_base)
+    return {
+        "position": read_rope_of(fields, "full_attention", base),
+        "pattern": pattern([windows[layer % len(windows)] for layer in range(layers)], local),
+        "norm": "layer" if fields.get("norm_bias", False) else "layer_no_bias",
+        "bias_at": bias_at,
+    }
+
+
+def write_layers(cfg: ModelConfig, beyond: int) -> Json:
+    """Writes both spellings, if the older one can express the config."""
+    types = layer_types(cfg)
+    local = LayerKind(window=LOCAL // 2 + beyond, position=Rope())
+    for kind in cfg.kinds:
+        if kind.window:
+            local = kind
+    ropes = {"full_attention": cfg.position, "sliding_attention": local.position or cfg.position}
+    written = write_ropes(ropes) | {
+        "layer_types": types,
+        "global_rope_theta": ropes["full_attention"].base,
+        "local_rope_theta": ropes["sliding_attention"].base,
+        "local_attention": 2 * (local.window - beyond),
+        "norm_bias": cfg.norm == "layer",
+        "decoder_bias": "logits" in cfg.bias_at,
+        "pad_token_id": cfg.pad_token_id,  # null too, where transformers has a default
+    }
+    for name, slots in BIASES.items():
+        written[name] = slots[0] in cfg.bias_at
+    every = _global_every(types)
+    return written | ({"global_attn_every_n_layers": every} if every else {})
+
+
+def _global_every(types: list[str]) -> int:
+    """Returns n if every n-th layer is global, from the first on, and 0 for another order."""
+    for n in range(1, len(types) + 1):
+        expected = ["sliding_attention" if i % n else "full_attention" for i in range(len(types))]
+        if types == expected:
+            return n
+    return 0
+
+
+POOLINGS = {"cls": "first", "mean": "mean"}
+
+
+def read(fields: Fields) -> ModelFields:
+    pooling = fields.get("classifier_pooling", "cls")
+    fields.require("classifier_pooling", pooling if pooling in POOLINGS else "cls")
+    return read_layers(fields, 1) | {"classifier_pooling": POOLINGS[pooling]}
+
+
+def write(cfg: ModelConfig) -> Json:
+    names = {ours: name for name, ours in POOLINGS.items()}
+    return write_layers(cfg, 1) | {"classifier_pooling": names[cfg.classifier_pooling]}
+
+
+PUBLISHED = Published(
+    model_type="modernbert",
+    prefix="model.",
+    names=lambda cfg: BODY,
+    heads=heads(
+        "ModernBert",
+        none=(),
+        masked_lm=TRANSFORM + VOCABULARY,
+        **dict.fromkeys(bert.CLASSIFIERS, CLASSIFIER),
+    ),
+    fields=FIELDS | {"num_hidden_layers": "encoder_layers"},
+    fixed={"classifier_activation": "gelu"},
+    harmless=HARMLESS,
+    read=read,
+    write=write,
+)
