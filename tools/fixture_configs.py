@@ -79,35 +79,6 @@ NEOX = {
     "pad_token_id": 1,
 }
 PHI = NEOX | {"hidden_size": 16, "num_key_value_heads": 1}
-# Layers of both types, windows of 3 to each side.
-MODERNBERT = {
-    "vocab_size": 61,
-    "hidden_size": 12,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 2,
-    "intermediate_size": 10,
-    "max_position_embeddings": 24,
-    "norm_eps": 3e-3,
-    "local_attention": 6,
-    "global_rope_theta": 50.0,
-    "local_rope_theta": 7.0,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "cls_token_id": 1,
-    "sep_token_id": 2,
-}
-# As published, and with every bias that is off there.
-MODERNBERT_SPELLED = {
-    "rope_parameters": None,
-    "layer_types": None,
-    "global_attn_every_n_layers": 3,
-    "global_rope_theta": 50.0,
-    "local_rope_theta": 7.0,
-    "reference_compile": None,
-    "position_embedding_type": "absolute",
-}
-MODERNBERT_BIASED = {"attention_bias": True, "mlp_bias": True, "norm_bias": True}
 # model_type: (config, config.json as published, dtype of the file)
 DECODERS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "gpt2": (GPT, {}, "float32"),

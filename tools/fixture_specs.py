@@ -15,9 +15,6 @@ from fixture_configs import (
     LLAMA3,
     LLAMA3_ROPE,
     MARIAN,
-    MODERNBERT,
-    MODERNBERT_BIASED,
-    MODERNBERT_SPELLED,
     NEOX,
     OPT,
     PEGASUS,
@@ -175,7 +172,6 @@ def _encoders() -> list[Spec]:
             config=ALBERT | {"num_hidden_groups": 2},
             **HALF,
         ),
-        *_modernbert(),
         Spec(
             name="roformer_value_base",
             model_type="roformer",
@@ -184,38 +180,6 @@ def _encoders() -> list[Spec]:
         ),
     ]
     return rows
-
-
-def _modernbert() -> list[Spec]:
-    """Lists ModernBERT as transformers 5 writes it, as published, with biases, and with both kinds
-    of classifier."""
-    classes = MODERNBERT | {"num_labels": 3}
-    rows = [
-        ("base", "base", MODERNBERT | MODERNBERT_BIASED, HALF),
-        (
-            "masked_lm",
-            "masked_lm",
-            MODERNBERT,
-            {"published": MODERNBERT_SPELLED, "grads": True, **HALF},
-        ),
-        ("sequence_classification", "sequence_classification", classes, HALF),
-        (
-            "mean_sequence_classification",
-            "sequence_classification",
-            classes | {"classifier_pooling": "mean"},
-            {"cases": ("plain",), **HALF},
-        ),
-        (
-            "token_classification",
-            "token_classification",
-            classes,
-            {"published": MODERNBERT_SPELLED, **HALF},
-        ),
-    ]
-    return [
-        Spec(name=f"modernbert_{n}", model_type="modernbert", head=h, config=c, **more)
-        for n, h, c, more in rows
-    ]
 
 
 def _decoders() -> list[Spec]:

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 TOLERANCE = 1e-5
-OUTSIDE = {"phi": "examples.phi:Model", "modernbert": "examples.modernbert:Model"}  # of examples/
+OUTSIDE = {"phi": "examples.phi:Model"}  # of examples/
 Arrays = dict[str, np.ndarray]
 
 

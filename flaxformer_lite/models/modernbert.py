@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.config import LayerKind, ModelConfig
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import bert
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope_of, write_ropes
@@ -33,7 +34,6 @@ from flaxformer_lite.nn.modules.einsum import Einsum
 from flaxformer_lite.nn.modules.heads import LABELS, Classifier, VocabHead
 from flaxformer_lite.nn.modules.norms import Norm
 from flaxformer_lite.nn.positions.rope import Rope
-from flaxformer_lite.types import Json
 
 LOCAL = 128
 GLOBAL_EVERY = 3
@@ -98,7 +98,7 @@ class Model(EncoderModel):
         if pooling == "first" and self.cfg.head == "sequence_classification":
             return x_BTD[:, 0]
         if attention_mask_BT is None:
-            attention_mask_BT = jnp.ones(x_BTD.shape[:2], bool)
+            attention_mask_BT = jnp.ones(x_BTD.shape[:2], jnp.int32)
         return pool(pooling, x_BTD, attention_mask_BT, unit=False).astype(x_BTD.dtype)
 
     def classify(self, x):

@@ -7,6 +7,7 @@ section 3.
 """
 
 from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import modernbert
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
@@ -19,8 +20,6 @@ from flaxformer_lite.models.weight_map import (
     rows,
     within,
 )
-from flaxformer_lite.nn.modules.heads import Classifier
-from flaxformer_lite.types import Json
 
 BASE = modernbert.BASE | dict(head="lm")
 PRESETS = {
@@ -36,11 +35,7 @@ class Model(DecoderModel):
 
     def setup(self):
         super().setup()
-        cfg = self.cfg
-        self.transform = modernbert.Transform(cfg)
-        if cfg.head == "sequence_classification":
-            bias = "head" in cfg.bias_at
-            self.classifier = Classifier(cfg.num_labels, bias, cfg.initial, cfg.execution)
+        self.transform = modernbert.Transform(self.cfg)
 
     def project(self, x_BTD):
         return self.lm_head(self.transform(x_BTD), self.token_embed.embedding)

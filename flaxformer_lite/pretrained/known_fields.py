@@ -71,6 +71,15 @@ marian: activation_function d_model decoder_attention_heads decoder_ffn_dim deco
     vocab_size
 mistral: hidden_act intermediate_size num_hidden_layers num_key_value_heads rms_norm_eps
     tie_word_embeddings vocab_size
+modernbert: attention_bias classifier_activation classifier_bias classifier_pooling cls_token_id
+    decoder_bias deterministic_flash_attn embedding_dropout global_attn_every_n_layers
+    global_rope_theta hidden_activation initializer_cutoff_factor intermediate_size layer_types
+    local_attention local_rope_theta mlp_bias mlp_dropout norm_bias norm_eps num_hidden_layers
+    sparse_pred_ignore_index sparse_prediction tie_word_embeddings vocab_size
+modernbert-decoder: attention_bias classifier_activation classifier_bias cls_token_id decoder_bias
+    embedding_dropout global_attn_every_n_layers global_rope_theta hidden_activation
+    initializer_cutoff_factor intermediate_size layer_types local_attention local_rope_theta
+    mlp_bias mlp_dropout norm_bias norm_eps num_hidden_layers tie_word_embeddings vocab_size
 mt5 umt5: d_ff d_kv d_model dense_act_fn feed_forward_proj is_decoder is_gated_act
     layer_norm_epsilon num_decoder_layers num_heads num_hidden_layers num_layers
     relative_attention_max_distance relative_attention_num_buckets tie_word_embeddings vocab_size

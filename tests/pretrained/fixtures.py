@@ -12,7 +12,7 @@ from flaxformer_lite import load_pretrained, registry
 
 ROOT = Path(__file__).parents[1] / "fixtures"
 MANIFEST = json.loads((ROOT / "manifest.json").read_text())["fixtures"]
-OUTSIDE = {"phi": "examples.phi:Model", "modernbert": "examples.modernbert:Model"}  # of examples/
+OUTSIDE = {"phi": "examples.phi:Model"}  # of examples/
 KNOWN = [
     n for n in registry.available("models") if hasattr(registry.resolve("models", n), "PUBLISHED")
 ]

@@ -69,7 +69,7 @@ class DecoderModel(Hinted):
         if cfg.head == "lm":
             self.lm_head = VocabHead(build_layers.vocab(cfg), run)
         elif cfg.head != "none":
-            bias = cfg.head != "sequence_classification"
+            bias = cfg.head != "sequence_classification" or "head" in cfg.bias_at
             self.classifier = Classifier(
                 LABELS.get(cfg.head, cfg.num_labels), bias, cfg.initial, run
             )
