@@ -7,6 +7,8 @@ Reference: Warner et al., "Smarter, Better, Faster, Longer: A Modern Bidirection
 section 2.1.
 """
 
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -168,6 +170,7 @@ BIASES = {
     "attention_bias": ("query", "key", "value", "out"),
     "mlp_bias": ("mlp",),
     "classifier_bias": ("head",),
+    "decoder_bias": ("logits",),
 }
 HARMLESS = (
     "cls_token_id",
@@ -197,9 +200,9 @@ def read_layers(fields: Fields, beyond: int) -> ModelFields:
     every = fields.size("global_attn_every_n_layers", GLOBAL_EVERY)
     window = fields.size("local_attention", LOCAL) // 2 + beyond
     windows = read_windows(fields, layers, lambda layer: layer % every > 0, window)
-    bias_at = ("logits",) if fields.get("decoder_bias", True) else ()
+    bias_at = []
     for name, slots in BIASES.items():
-        if fields.get(name, False):
+        if fields.get(name, name == "decoder_bias"):
             bias_at += slots
     base = fields.get("global_rope_theta", 160_000.0)
     local_base = fields.get("local_rope_theta", 10_000.0)
@@ -208,25 +211,26 @@ def read_layers(fields: Fields, beyond: int) -> ModelFields:
         "position": read_rope_of(fields, "full_attention", base),
         "pattern": pattern([windows[layer % len(windows)] for layer in range(layers)], local),
         "norm": "layer" if fields.get("norm_bias", False) else "layer_no_bias",
-        "bias_at": bias_at,
+        "bias_at": tuple(bias_at),
     }
 
 
 def write_layers(cfg: ModelConfig, beyond: int) -> Json:
     """Writes both spellings, if the older one can express the config."""
     types = layer_types(cfg)
-    local = LayerKind(window=LOCAL // 2 + beyond, position=Rope())
+    window = LOCAL // 2 + beyond
+    local: Any = Rope()
     for kind in cfg.kinds:
         if kind.window:
-            local = kind
-    ropes = {"full_attention": cfg.position, "sliding_attention": local.position or cfg.position}
+            window = kind.window
+            local = kind.position or cfg.position
+    ropes = {"full_attention": cfg.position, "sliding_attention": local}
     written = write_ropes(ropes) | {
         "layer_types": types,
         "global_rope_theta": ropes["full_attention"].base,
         "local_rope_theta": ropes["sliding_attention"].base,
-        "local_attention": 2 * (local.window - beyond),
+        "local_attention": 2 * (window - beyond),
         "norm_bias": cfg.norm == "layer",
-        "decoder_bias": "logits" in cfg.bias_at,
         "pad_token_id": cfg.pad_token_id,  # null too, where transformers has a default
     }
     for name, slots in BIASES.items():
