@@ -200,7 +200,7 @@ def read_layers(fields: Fields, beyond: int) -> ModelFields:
     every = fields.size("global_attn_every_n_layers", GLOBAL_EVERY)
     window = fields.size("local_attention", LOCAL) // 2 + beyond
     windows = read_windows(fields, layers, lambda layer: layer % every > 0, window)
-    bias_at = []
+    bias_at: list[str] = []
     for name, slots in BIASES.items():
         if fields.get(name, name == "decoder_bias"):
             bias_at += slots
