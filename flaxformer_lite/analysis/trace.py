@@ -2,6 +2,9 @@
 
 A trace holds a plane for each device. Those of TPUs have a line of operations, those of GPUs a line
 for each stream; a CPU's operations are among the other events of the host's threads.
+
+JAX reads the file (`jax.profiler.ProfileData`). XProf makes tables of operations too, but not by
+parts of the model; version 2.24 has no row for a CPU, and installs 58 packages of 354 MB.
 """
 
 import dataclasses
