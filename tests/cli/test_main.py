@@ -12,6 +12,7 @@ import pytest
 import flaxformer_lite
 from flaxformer_lite import __main__ as door
 from flaxformer_lite.cli import command_line
+from flaxformer_lite.runtime import invocation
 from tests.cli import models
 
 ROOT = Path(__file__).parents[2]
@@ -50,6 +51,7 @@ def test_each_command_explains_itself_without_jax(name):
 @pytest.mark.parametrize("columns", ["80", "100"])
 def test_help_fits_the_terminal_but_for_examples(columns, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setattr(invocation, "program", lambda command: f"flaxformer_lite {command}")
     with pytest.raises(SystemExit):
         door.main(["plan", "--help"])
     before = capsys.readouterr().out.partition("examples:\n")[0]
