@@ -1,15 +1,12 @@
-"""Shards of a text, and the process that tokenizes them: `python -m` this file.
+"""Shards of a text.
 
-Where a shard begins depends on the text alone, so that any number of processes makes the same ones.
-Nothing here imports jax, so that a process starts in a fraction of a second and stays small.
+Where a shard begins depends on the text alone, so that any number of threads makes the same ones.
 """
 
 import contextlib
 import os
-import sys
 import zipfile
 from collections.abc import Iterable, Iterator
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
@@ -55,7 +52,7 @@ def grouped(pieces: Iterable[Piece], least: int) -> Iterator[list[Piece]]:
         yield group
 
 
-def encode(shard: list[Piece], chosen: Tokenizer, dtype: type) -> Arrays:
+def encode(shard: Iterable[Piece], chosen: Tokenizer, dtype: type) -> Arrays:
     """Encodes a shard; each text ends with the end-of-text id.
 
     Offsets count from the beginning of the shard.
@@ -109,28 +106,3 @@ def is_valid(path: Path) -> bool:
     with contextlib.suppress(OSError, zipfile.BadZipFile, EOFError), zipfile.ZipFile(path) as shard:
         return shard.testzip() is None
     return False
-
-
-def main() -> None:
-    """Tokenizes shards received over a pipe.
-
-    The first message is the tokenizer, each later one a shard and the path to save it to, answered
-    by None or an exception.
-    """
-    line: Connection = Connection(int(sys.argv[1]))
-    with contextlib.suppress(EOFError, OSError):  # the end, or that of the parent
-        kind, definition, dtype = line.recv()
-        chosen = kind(definition)
-        chosen.threads = 1
-        while True:
-            shard, path = line.recv()
-            failure: Exception | None = None
-            try:
-                save(path, encode(shard, chosen, dtype))
-            except Exception as error:
-                failure = error
-            line.send(failure)
-
-
-if __name__ == "__main__":
-    main()

@@ -6,14 +6,10 @@ that share data.cache wait for the one that tokenizes, or continue from its shar
 
 import collections
 import contextlib
-import multiprocessing
 import os
-import queue
-import signal
-import subprocess
-import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -27,8 +23,8 @@ from flaxformer_lite.runtime import progress
 from flaxformer_lite.storage import content_cache
 from flaxformer_lite.text.tokenizer import Tokenizer
 
-SMALL = 1 << 24  # characters of a text that is tokenized before other processes would have started
-MOST = 16  # processes that one reader can keep busy
+SMALL = 1 << 24  # characters of a text that is not worth shards
+MOST = 16  # threads that one reader can keep busy
 
 
 class Tokenizing:
@@ -50,9 +46,8 @@ class Tokenizing:
         """Writes train.bin and eval.bin (ids), train.offsets and eval.offsets.
 
         Raises:
-          ConfigError: the tokenizer fails on the text, or nothing is left for a split.
-          ChildProcessError: a process was killed. As after any other error, finished shards are
-            kept.
+          ConfigError: the tokenizer fails on the text, or nothing is left for a split. As after any
+            other error, finished shards are kept.
         """
         if self._split().characters >= SMALL:
             parts = content_cache.parts_of(folder)
@@ -73,19 +68,31 @@ class Tokenizing:
         )
 
     def _make(self, parts: Path) -> list[Path]:
-        """Makes the missing shards on all cores; returns the paths of all shards."""
+        """Makes the missing shards on all cores; returns the paths of all shards.
+
+        Threads are enough: the libraries that tokenize hold Python's lock for 4% of their time.
+        """
         characters = self._split().characters
         paths = []
         waiting: collections.deque[tuple[int, Future]] = collections.deque()
         count = min(len(os.sched_getaffinity(0)), MOST, -(-characters // shards.SHARD))
-        tokenizer = (type(self._chosen), self._chosen.definition, self._dtype)
-        with (
-            progress.reading("tokenizing", characters) as advance,
-            _processes(count, tokenizer) as submit,
-        ):
+        ended = threading.Event()
+
+        def make(shard: list[Piece], path: Path) -> None:
+            if not shards.is_valid(path):
+                pieces = _until(ended, shard)
+                shards.save(path, shards.encode(pieces, self._chosen, self._dtype))
+
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(_one_thread_each(self._chosen))
+            advance = stack.enter_context(progress.reading("tokenizing", characters))
+            threads = ThreadPoolExecutor(count)
+            stack.callback(threads.shutdown, cancel_futures=True)
+            stack.callback(ended.set)
             for number, shard in enumerate(self._shards()):
                 paths.append(parts / f"{number:06}-{shards.SHARD >> 10}k.npz")
-                waiting.append((sum(len(piece) for _, piece, _ in shard), submit(shard, paths[-1])))
+                size = sum(len(piece) for _, piece, _ in shard)
+                waiting.append((size, threads.submit(make, shard, paths[-1])))
                 while len(waiting) > 2 * count:
                     size, made = waiting.popleft()
                     made.result()
@@ -114,83 +121,21 @@ class Tokenizing:
                 )
 
 
+def _until(ended: threading.Event, shard: list[Piece]) -> Iterator[Piece]:
+    """Yields the pieces of a shard; raises CancelledError once the work has ended."""
+    for piece in shard:
+        if ended.is_set():
+            raise CancelledError
+        yield piece
+
+
 @contextlib.contextmanager
-def _processes(
-    count: int, tokenizer: tuple[type, bytes, type]
-) -> Iterator[Callable[[list[Piece], Path], Future]]:
-    """Starts processes that tokenize shards, and stops them at the end.
-
-    Yields a function that submits a shard with its path.
-    """
-    idle: queue.SimpleQueue[_Process] = queue.SimpleQueue()
-
-    def make(shard: list[Piece], path: Path) -> None:
-        if shards.is_valid(path):
-            return
-        process = idle.get()
-        try:
-            process.make(shard, path)
-        finally:
-            idle.put(process)
-
-    with contextlib.ExitStack() as stack:
-        threads = ThreadPoolExecutor(count)
-        stack.callback(threads.shutdown, cancel_futures=True)
-        for _ in range(count):
-            process = _Process(tokenizer)
-            stack.callback(process.end)
-            idle.put(process)
-        yield lambda shard, path: threads.submit(make, shard, path)
-
-
-class _Process:
-    """A single-threaded process that runs `shards.main`.
-
-    Setting TOKENIZERS_PARALLELISM to "false" instead takes a quarter longer.
-    """
-
-    def __init__(self, tokenizer: tuple[type, bytes, type]):
-        self._line, other = multiprocessing.Pipe()
-        single_thread = {
-            "TOKENIZERS_PARALLELISM": "true",
-            "RAYON_NUM_THREADS": "1",
-            "PYTHONPATH": os.pathsep.join(sys.path),
-        }
-        # -P: the current folder may be a stranger's, and is searched only where it is on our path.
-        command = [sys.executable, "-P", "-m", shards.__name__, str(other.fileno())]
-        with other:  # a group of its own, as ctrl-c is for its parent
-            self._run = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=2,  # of the parent; what libraries print is no result
-                env=os.environ | single_thread,
-                pass_fds=[other.fileno()],
-                process_group=0,
-            )
-        with contextlib.suppress(OSError):  # it has ended, as `make` will say
-            self._line.send(tokenizer)
-
-    def make(self, shard: list[Piece], path: Path) -> None:
-        """Tokenizes a shard into a file; raises what the process raised."""
-        try:
-            self._line.send((shard, path))
-            failure = self._line.recv()
-        except (EOFError, OSError):
-            code = self._run.wait()
-            how = f"ended with {code}"
-            if code < 0:
-                how = f"was killed by {signal.Signals(-code).name}"
-            if code == -signal.SIGKILL:
-                how += ", as the system does where memory runs out"
-            raise ChildProcessError(
-                f"a process that tokenizes {how}; finished shards are kept: run the same command"
-                " again."
-            ) from None
-        if failure:
-            raise failure
-
-    def end(self) -> None:
-        """Kills the process."""
-        self._run.kill()
-        self._run.wait()
-        self._line.close()
+def _one_thread_each(chosen: Tokenizer) -> Iterator[None]:
+    """Lets a tokenizer that several threads share start none of its own."""
+    usual = chosen.threads
+    chosen.encode("")  # makes what it keeps, before the threads do
+    chosen.threads = 1
+    try:
+        yield
+    finally:
+        chosen.threads = usual

@@ -87,8 +87,6 @@ def folder(root: str | Path, name: str, write: Callable[[Path], None]) -> Path:
                 (temporary / MANIFEST).write_text(json.dumps(files))
                 _publish(temporary, final)
             shutil.rmtree(parts_of(temporary), ignore_errors=True)
-    except ChildProcessError:
-        raise
     except OSError as error:
         # Without locks, another process may have finished, and removed the intermediate files.
         if _is_complete(final):

@@ -1,8 +1,6 @@
 import os
-import resource
-import subprocess
-import sys
 import threading
+from concurrent.futures import CancelledError
 
 import numpy as np
 import pytest
@@ -21,19 +19,18 @@ def _short_pieces(monkeypatch):
 
 @pytest.fixture
 def asked(monkeypatch):
-    """Makes every text a large one, of shards of 2,000 characters; lists those that are handed to a
-    process."""
-    handed = []
-    make = tokenizing._Process.make
+    """Makes every text a large one, of shards of 2,000 characters; lists those that are made."""
+    made = []
+    save = shards.save
     monkeypatch.setattr(tokenizing, "SMALL", 0)
     monkeypatch.setattr(shards, "SHARD", 2000)
 
-    def listed(process, shard, path):
-        handed.append(path.name)
-        make(process, shard, path)
+    def listed(path, arrays):
+        made.append(path.name)
+        save(path, arrays)
 
-    monkeypatch.setattr(tokenizing._Process, "make", listed)
-    return handed
+    monkeypatch.setattr(shards, "save", listed)
+    return made
 
 
 @pytest.fixture
@@ -50,7 +47,7 @@ def arrays(found):
 
 @pytest.fixture
 def whole(experiment, tmp_path):
-    """The tokens that one process makes of a text that is small to it."""
+    """The tokens of a text that is small, and not cut into shards."""
     return lambda **options: arrays(
         open_corpus(experiment(cache=str(tmp_path / "whole"), **options).data, TEXT)
     )
@@ -59,7 +56,7 @@ def whole(experiment, tmp_path):
 @pytest.mark.parametrize(
     ("name", "count"), [("bytes", 1), ("byte_bpe", 3), ("sentencepiece", 2), ("words", 2)]
 )
-def test_any_number_of_processes_writes_the_same(
+def test_any_number_of_threads_writes_the_same(
     experiment, tmp_path, whole, cores, request, name, count
 ):
     due = whole(tokenizer=name, tokens=430)
@@ -74,50 +71,46 @@ def test_any_number_of_processes_writes_the_same(
 
 @pytest.fixture
 def fails_at(monkeypatch):
-    """fails_at(n, how) ends the work at its shard n."""
+    """fails_at(n, error) ends the work at its shard n."""
 
-    def install(number, how):
-        make = tokenizing._Process.make
+    def install(number, error):
+        save = shards.save
         count = iter(range(1000))
 
-        def make_or_fail(process, shard, path):
+        def save_or_fail(path, arrays):
             if next(count) == number:
-                how(process)
-            make(process, shard, path)
+                raise error
+            save(path, arrays)
 
-        monkeypatch.setattr(tokenizing._Process, "make", make_or_fail)
-        return lambda: monkeypatch.setattr(tokenizing._Process, "make", make)
+        monkeypatch.setattr(shards, "save", save_or_fail)
+        return lambda: monkeypatch.setattr(shards, "save", save)
 
     return install
 
 
-def interrupt(_):
-    raise KeyboardInterrupt
-
-
 @pytest.mark.parametrize(
-    ("how", "error", "said"),
+    ("failure", "error", "said"),
     [
         (
-            lambda process: process._run.kill(),
-            ChildProcessError,
-            "killed by SIGKILL, as .* memory runs out; finished shards",
+            OSError(28, "No space left on device"),
+            ConfigError,
+            r"data.cache=.*: cannot write there \(No space left on device\); free some space",
         ),
-        (interrupt, KeyboardInterrupt, None),
+        (KeyboardInterrupt(), KeyboardInterrupt, None),
     ],
 )
-def test_what_was_done_before_a_kill_is_kept(
-    experiment, tmp_path, whole, cores, fails_at, request, how, error, said
+def test_what_was_done_before_a_failure_is_kept(
+    experiment, tmp_path, whole, cores, fails_at, request, failure, error, said
 ):
     due = whole()
     asked = request.getfixturevalue("asked")
     cores(1)
-    mend = fails_at(5, how)
+    mend = fails_at(5, failure)
     with pytest.raises(error, match=said):
         open_corpus(experiment().data, TEXT)
     (parts,) = (tmp_path / "cache").glob("*.parts")
     made = {path.name for path in parts.glob("*.npz")}
-    # the process may be quicker with the next than this one is with its end
+    # the thread may be quicker with the next than this one is with its end
     numbers = {int(name[:6]) for name in made}
     assert numbers >= {0, 1, 2, 3, 4} and 5 not in numbers and not list(parts.glob("*.tmp"))
     damaged = parts / sorted(made)[2]
@@ -131,9 +124,18 @@ def test_what_was_done_before_a_kill_is_kept(
     assert not list((tmp_path / "cache").glob("*.parts"))
 
 
+def test_an_interrupt_does_not_wait_for_the_rest_of_a_shard(monkeypatch):
+    ended = threading.Event()
+    pieces = tokenizing._until(ended, [("train", "a", False)] * 9)
+    next(pieces)
+    ended.set()
+    with pytest.raises(CancelledError):
+        next(pieces)
+
+
 def test_another_text_finds_nothing_of_the_old(experiment, jsonl, asked, fails_at, cores):
     cores(1)
-    mend = fails_at(5, interrupt)
+    mend = fails_at(5, KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         open_corpus(experiment().data, TEXT)
     mend()
@@ -167,38 +169,6 @@ def test_of_hosts_that_share_the_cache_one_tokenizes_and_the_others_wait(
         f"tokens-{found[0].fingerprint}"
     ], "and nothing else is left"
     assert "waiting for another process to write tokens-" in capsys.readouterr().err
-
-
-def test_a_full_disk_is_one_sentence(experiment, asked, monkeypatch):
-    start = subprocess.Popen
-
-    def started(*args, **options):
-        process = start(*args, **options)
-        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (100, 100))
-        return process
-
-    monkeypatch.setattr(tokenizing.subprocess, "Popen", started)
-    with pytest.raises(
-        ConfigError, match=r"data.cache=.*: cannot write there \(File too large\); free some space"
-    ):
-        open_corpus(experiment().data, TEXT)
-
-
-def test_a_process_does_not_import_jax():
-    code = "import flaxformer_lite.data.shards, sys; sys.exit('jax' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_a_process_imports_nothing_from_the_current_folder(experiment, tmp_path, cores, request):
-    request.getfixturevalue("asked")
-    cores(1)
-    data = experiment().data
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    (elsewhere / "numpy.py").write_text("open('ran', 'w').close()")
-    request.getfixturevalue("monkeypatch").chdir(elsewhere)
-    open_corpus(data, TEXT)
-    assert not (elsewhere / "ran").exists()
 
 
 def test_a_damaged_shard_is_deleted(tmp_path):
