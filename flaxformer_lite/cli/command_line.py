@@ -346,7 +346,7 @@ def print_stack() -> None:
         traceback.print_exc()
 
 
-def fail(message: Any, code: int, *, at_once: bool = False) -> NoReturn:
+def fail(message: object, code: int, *, at_once: bool = False) -> NoReturn:
     """Ends the program with one line on stderr, after the traceback if --debug was given.
 
     Args:

@@ -1,12 +1,12 @@
 """Generates text from prompts, to stdout."""
 
 import argparse
-from typing import Any
 
 from flaxformer_lite.cli import command_line
 from flaxformer_lite.cli.commands import SETTINGS
 from flaxformer_lite.cli.open_model import Opened, check_vocabulary, folder_of, notice, open_model
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.inference.engine import is_encoder_decoder
 from flaxformer_lite.inference.generate import generate, stream
 from flaxformer_lite.inference.published import DRAWS, read_settings
@@ -80,7 +80,7 @@ def encode(opened: Opened, text: str, args: argparse.Namespace) -> list[int]:
     return ids
 
 
-def with_published(path: str, opened: Opened, options: dict[str, Any]) -> dict[str, Any]:
+def with_published(path: str, opened: Opened, options: Json) -> Json:
     """Adds the settings of the model's directory to those of the user, which take precedence.
 
     Settings of the directory that contradict the user's are left out: those of sampling if the user
@@ -104,7 +104,7 @@ def with_published(path: str, opened: Opened, options: dict[str, Any]) -> dict[s
         notice(f"settings of this model: {', '.join(applied)}")
     tokenizer = opened.tokenizer
     vocab = opened.cfg.of_decoder.vocab_size
-    defaults: dict[str, Any] = {"pad_token_id": min(tokenizer.pad_id, vocab - 1)}
+    defaults: Json = {"pad_token_id": min(tokenizer.pad_id, vocab - 1)}
     if "eos" in tokenizer.ids:
         defaults["eos_token_id"] = tokenizer.ids["eos"]
     without_text = ids_without_text(opened.cfg, tokenizer)
@@ -112,7 +112,7 @@ def with_published(path: str, opened: Opened, options: dict[str, Any]) -> dict[s
     return defaults | published | {"suppress_tokens": suppressed} | options
 
 
-def _print(opened: Opened, prompts: list[list[int]], options: dict[str, Any]) -> None:
+def _print(opened: Opened, prompts: list[list[int]], options: Json) -> None:
     result = generate(opened.model, opened.params, prompts, return_scores=True, **options)
     new = result.lengths.max()
     for number, (row, length) in enumerate(zip(result.sequences, result.lengths, strict=True)):
@@ -121,7 +121,7 @@ def _print(opened: Opened, prompts: list[list[int]], options: dict[str, Any]) ->
         print(text if len(result.sequences) == 1 else f"[{number + 1}] {text}")
 
 
-def _stream(opened: Opened, prompts: list[list[int]], options: dict[str, Any]) -> None:
+def _stream(opened: Opened, prompts: list[list[int]], options: Json) -> None:
     ids = []
     shown = ""
     for new in stream(opened.model, opened.params, prompts, **options):

@@ -8,7 +8,6 @@ import textwrap
 import tokenize
 import typing
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -26,7 +25,7 @@ def describe(config: ConfigDict) -> str:
     return "\n".join(_section(from_config_dict(ExperimentConfig, config), "config", ""))
 
 
-def _section(cfg: Any, path: str, folder: str) -> Iterator[str]:
+def _section(cfg: object, path: str, folder: str) -> Iterator[str]:
     yield f"{path}:"
     if folder:
         yield _line(
@@ -104,7 +103,7 @@ def _one_of(names: Sequence[str]) -> str:
     return f"one of {', '.join(names)}"
 
 
-def _type(hint: Any) -> str:
+def _type(hint: object) -> str:
     kind = plain(hint)
     if typing.get_origin(kind) is tuple:
         name = f"tuple of {_type(typing.get_args(kind)[0])}"
@@ -113,7 +112,7 @@ def _type(hint: Any) -> str:
     return f"{name} or None" if is_optional(hint) else name
 
 
-def _line(path: str, value: Any, about: str) -> str:
+def _line(path: str, value: object, about: str) -> str:
     shown = value if isinstance(value, str) else repr(value)
     flag = f"  --{path}={shown}"
     body = textwrap.wrap(about, WIDTH - COLUMN)

@@ -89,7 +89,7 @@ def _for_spreadsheets(rows: list[Json], escape: bool) -> list[Json]:
     return rows
 
 
-def _escaped(value: Any) -> Any:
+def _escaped(value: object) -> object:
     return f"'{value}" if _is_formula(value) else value
 
 
@@ -103,7 +103,7 @@ def _is_formula(value: object) -> bool:
     return False
 
 
-def _cell(value: Any) -> Any:
+def _cell(value: object) -> object:
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, (list, dict)):

@@ -69,7 +69,7 @@ class Chunked(Sequence):
 
     chunk: int
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[TableRow]:
         for begin in range(0, len(self), self.chunk):
             yield from self[begin : begin + self.chunk]
 

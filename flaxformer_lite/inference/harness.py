@@ -14,7 +14,7 @@ The harness is not a dependency: callers combine this class with its base class 
 
 import functools
 import inspect
-from typing import Any
+from typing import Any, Protocol
 
 import flax.linen as nn
 
@@ -28,6 +28,13 @@ from flaxformer_lite.types import Params
 
 NEW_TOKENS = 256  # default of generate_until, if a task sets none
 IGNORED = {"until", "max_gen_toks", "do_sample", "temperature"}
+
+
+class Request(Protocol):
+    """A request of the harness; `args` depend on its kind."""
+
+    @property
+    def args(self) -> tuple: ...
 
 
 class HarnessModel:
@@ -78,11 +85,11 @@ class HarnessModel:
             else tokenizer.encode
         )
 
-    def loglikelihood(self, requests: list[Any]) -> list[tuple[float, bool]]:
+    def loglikelihood(self, requests: list[Request]) -> list[tuple[float, bool]]:
         """Returns (log-likelihood, whether greedy) of each (context, continuation)."""
         return self._score([self._split(*request.args) for request in requests])
 
-    def loglikelihood_rolling(self, requests: list[Any]) -> list[float]:
+    def loglikelihood_rolling(self, requests: list[Request]) -> list[float]:
         """Returns the log-likelihood of each whole text.
 
         Texts longer than max_length are read in pieces, with each token scored once, with the
@@ -98,7 +105,7 @@ class HarnessModel:
             totals.append(sum(total for total, _ in self._score(pairs)))
         return totals
 
-    def generate_until(self, requests: list[Any]) -> list[str]:
+    def generate_until(self, requests: list[Request]) -> list[str]:
         """Returns the continuation of each (context, settings).
 
         It is cut before the first of its `until` strings.

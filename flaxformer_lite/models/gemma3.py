@@ -5,8 +5,6 @@ Reference: Gemma Team, "Gemma 3 Technical Report" (2025), section 2.
 
 import dataclasses
 import logging
-from collections.abc import Mapping
-from typing import Any
 
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import gemma3_text
@@ -20,7 +18,7 @@ Model = gemma3_text.Model
 OUTER = ("architectures", "model_type", "tie_word_embeddings", "quantization_config")
 
 
-def flatten(published: Mapping[str, Any]) -> Json:
+def flatten(published: Json) -> Json:
     """Returns the fields of the text model."""
     text = published.get("text_config") or {}
     return {**text, **{name: published[name] for name in OUTER if name in published}}

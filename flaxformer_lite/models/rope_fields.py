@@ -1,7 +1,6 @@
 """Rotary positions in published configs, in the old spelling and the new."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Json
@@ -99,7 +98,7 @@ def read_rope(
         raise ConfigError(f"config.json: {where}: {error}") from None
 
 
-def _options(kind: str, inner: Fields, where: str) -> dict[str, Any]:
+def _options(kind: str, inner: Fields, where: str) -> ModelFields:
     """Reads the parameters of a scaling.
 
     Zero or null yarn betas mean their defaults, a null truncate means false.
@@ -149,7 +148,7 @@ def _lengths(kind: str, inner: Fields, fields: Fields) -> ModelFields:
     original = fields.get(
         "original_max_position_embeddings", inner.get("original_max_position_embeddings", longest)
     )
-    lengths: dict[str, Any] = {"original_max_position_embeddings": original}
+    lengths: ModelFields = {"original_max_position_embeddings": original}
     if kind in ("yarn", "longrope") and inner.values.get("factor") is None and original > 0:
         lengths["factor"] = (
             max(longest / original, 1.0) if kind == "longrope" else longest / original
@@ -198,7 +197,7 @@ def write_rope(rope: Rope, *, fraction: str = "") -> Json:
       rope: the encoding.
       fraction: the name of the rotated share of a head; empty if whole heads rotate.
     """
-    fields: dict[str, Any] = {"rope_theta": rope.base}
+    fields: Json = {"rope_theta": rope.base}
     if fraction:
         fields[fraction] = rope.fraction
     if rope.scaling != "none":

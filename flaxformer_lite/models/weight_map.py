@@ -253,7 +253,7 @@ def layer_types(cfg: ModelConfig) -> list[str]:
     return ["sliding_attention" if window else "full_attention" for window in windows]
 
 
-def nothing(_: object) -> dict[str, Any]:
+def nothing(_: object) -> Json:
     return {}
 
 
@@ -302,8 +302,8 @@ class Published:
     ignored: tuple[str, ...] = ()
     index: Callable[[ModelConfig, int], dict[str, int]] = lambda cfg, layer: {"i": layer}
     relatives: Mapping[str, str] = field(default_factory=dict)
-    flatten: Callable[[Mapping[str, Any]], dict[str, Any]] = dict
-    nest: Callable[[Mapping[str, Any]], dict[str, Any]] = dict
+    flatten: Callable[[Json], Json] = dict
+    nest: Callable[[Json], Json] = dict
 
     @property
     def all_fields(self) -> dict[str, str]:

@@ -2,14 +2,15 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from flaxformer_lite.config import Count, Positive, Size
-from flaxformer_lite.config.parts import AdapterConfig
+from flaxformer_lite.config.parts import AdaptedLayer, AdapterConfig
 from flaxformer_lite.config.rules import Probability
 from flaxformer_lite.nn.modules.einsum import Letters, expand
 
@@ -45,7 +46,14 @@ class VeraConfig(AdapterConfig):
     seed: Count = 0
     save_projection: bool = True
 
-    def apply(self, layer: Any, x: jax.Array, kernel: Any, y: jax.Array, bias: Any) -> jax.Array:
+    def apply(
+        self,
+        layer: AdaptedLayer,
+        x: jax.Array,
+        kernel: jax.Array,
+        y: jax.Array,
+        bias: jax.Array | None,
+    ) -> jax.Array:
         letters = Letters(layer.equation)
         ins = tuple(layer.sizes[c] for c in letters.ins)
         outs = tuple(layer.sizes[c] for c in letters.outs)
@@ -65,19 +73,19 @@ class VeraConfig(AdapterConfig):
         return y if bias is None else y + bias
 
     def merged(
-        self, kernel: jax.Array, bias: Any, factors: tuple[jax.Array, ...]
-    ) -> tuple[jax.Array, Any]:
+        self, kernel: jax.Array, bias: jax.Array | None, factors: tuple[jax.Array, ...]
+    ) -> tuple[jax.Array, jax.Array | None]:
         a, b, d, scale = (factor.astype(jnp.float32) for factor in factors)
         added = jnp.tensordot(a * expand(d, a), b, 1, precision="highest")
         added = added * expand(scale, added)
         return (kernel.astype(jnp.float32) + added).astype(kernel.dtype), bias
 
-    def _draw_a(self, _: Any, ins: tuple[int, ...], dtype: Any) -> jax.Array:
+    def _draw_a(self, _: jax.Array, ins: tuple[int, ...], dtype: np.dtype) -> jax.Array:
         bound = math.sqrt(6 / math.prod(ins))
         drawn = _uniform(jax.random.key(self.seed), math.prod(ins), self.rank, bound)
         return drawn.reshape(*ins, self.rank).astype(dtype)
 
-    def _draw_b(self, _: Any, outs: tuple[int, ...], dtype: Any) -> jax.Array:
+    def _draw_b(self, _: jax.Array, outs: tuple[int, ...], dtype: np.dtype) -> jax.Array:
         bound = math.sqrt(6 / self.rank)
         key = jax.random.fold_in(jax.random.key(self.seed), 1)
         drawn = _uniform(key, math.prod(outs), self.rank, bound)

@@ -108,6 +108,10 @@ class _Given(NamedTuple):
     spans: jax.Array
 
 
+# queries, keys, values, the bias, what is given, the output, and log-sums of exponentials
+_Saved = tuple[jax.Array, jax.Array, jax.Array, _BiasTree, _Given, jax.Array, jax.Array]
+
+
 def _spans(
     resolved: arguments.Resolved, q_index_T: jax.Array, T: int, S: int, q_block: int, k_block: int
 ) -> jax.Array:
@@ -167,7 +171,7 @@ def _attend_forward(
     v_BSKH: jax.Array,
     bias: _BiasTree,
     given: _Given,
-) -> tuple[jax.Array, tuple[Any, ...]]:
+) -> tuple[jax.Array, _Saved]:
     def rows(_: object, i: jax.Array) -> tuple[None, tuple[jax.Array, jax.Array]]:
         q_i = _block(q_BTNH, i, plan.q_block)
         B, t, N, _ = q_i.shape
@@ -206,7 +210,7 @@ def _attend_forward(
     return out_BTNH, (q_BTNH, k_BSKH, v_BSKH, bias, given, out_BTNH, lse)
 
 
-def _attend_tangent(plan: _Plan, saved: tuple[Any, ...], inputs: tuple[Any, ...]) -> jax.Array:
+def _attend_tangent(plan: _Plan, saved: _Saved, inputs: tuple[Any, ...]) -> jax.Array:
     """Computes `w (d_scores - d_lse) v + w d_v`, with weights w and `d_lse = w d_scores`."""
     q_BTNH, k_BSKH, v_BSKH, bias, given, out_BTNH, lse = saved
     d_q, d_k, d_v, d_floats = inputs
@@ -247,7 +251,7 @@ def _attend_tangent(plan: _Plan, saved: tuple[Any, ...], inputs: tuple[Any, ...]
     return _joined(d_out).astype(out_BTNH.dtype)
 
 
-def _attend_backward(plan: _Plan, saved: tuple[Any, ...], d_out_BTNH: jax.Array) -> tuple[Any, ...]:
+def _attend_backward(plan: _Plan, saved: _Saved, d_out_BTNH: jax.Array) -> tuple[Any, ...]:
     q_BTNH, k_BSKH, v_BSKH, bias, given, out_BTNH, lse = saved
 
     def rows(totals: list[Any], i: jax.Array) -> tuple[list[Any], jax.Array]:
