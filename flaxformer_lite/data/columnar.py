@@ -111,10 +111,11 @@ def _by_differences(metadata: "pyarrow.parquet.FileMetaData") -> set[str]:
 def _arrow_batches(
     arrow: ModuleType, source: "pyarrow.NativeFile", columns: Sequence[str], where: str
 ) -> "Iterator[pyarrow.RecordBatch]":
-    count = getattr(_opened(arrow, source), "num_record_batches", None)
+    reader = _opened(arrow, source)
+    count = getattr(reader, "num_record_batches", None)
     if not isinstance(source, arrow.PythonFile):  # of an object in a store, this reads all of it
         _check_growth(*arrow_messages.largest(arrow, source, count), where, "as datasets writes it")
-    reader = _opened(arrow, source)
+        reader = _opened(arrow, source)
     batches = reader
     if count is not None:  # of a file, where a stream is iterated over
         batches = map(reader.get_batch, range(count))
