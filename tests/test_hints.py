@@ -55,6 +55,18 @@ def test_an_argument_of_another_library(model_and_params, arguments, way):
     assert way in str(refused.value)
 
 
+def test_a_misspelled_argument(model_and_params):
+    for model, params in (model_and_params, built(small("bert"))):
+        with pytest.raises(ConfigError, match="no 'attention_maks'; did you mean 'attention_mask'"):
+            model.apply({"params": params}, IDS, attention_maks=IDS)
+
+
+def test_a_constructor_of_another_library(model_and_params):
+    for owner in (type(model_and_params[0]), model_and_params[0]):
+        with pytest.raises(AttributeError, match=r"write model, params = load_pretrained\(path\)"):
+            owner.from_pretrained  # noqa: B018
+
+
 def test_a_mask_by_position(model_and_params):
     model, params = model_and_params
     with pytest.raises(ConfigError, match=r"takes input_ids by position; .*attention_mask=mask"):

@@ -121,7 +121,13 @@ def _check_causal(model: OwnModel, params: Params, length: int) -> None:
     ids = np.arange(length, dtype=np.int32) % vocab
     other = np.where(np.arange(length) < seen, ids, (ids + 1) % vocab).astype(np.int32)
     first, second = np.asarray(_logits(model, params, np.stack([ids, other])))[:, :seen]
-    if not np.allclose(first, second, rtol=1e-3, atol=1e-3 * float(np.abs(first).max())):
+    if np.isnan(first).any():
+        raise ConfigError(
+            f"{model.cfg.family}: its logits for the ids {ids.tolist()} are NaN; check the"
+            " parameters."
+        )
+    largest = float(np.abs(first).max(initial=0.0, where=np.isfinite(first)))
+    if not np.allclose(first, second, rtol=1e-3, atol=1e-3 * largest):
         raise ConfigError(
             f"{model.cfg.family}: the logits of a token change with the tokens after it, so that it"
             " cannot write from left to right; make it causal, as by Stack(..., causal=True)."

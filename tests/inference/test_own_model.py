@@ -85,6 +85,8 @@ def test_what_cannot_write_is_refused_with_the_way_out(params):
 
     with pytest.raises(ConfigError, match=r"Lm: the logits .* change with .* after it.*causal"):
         writing(Lm(causal=False))
+    with pytest.raises(ConfigError, match=r"Lm: its logits .* are NaN; check the parameters"):
+        writing(Lm(), jax.tree.map(lambda x: x * jnp.nan, params))
     with pytest.raises(ConfigError, match=r"Stack: cannot be applied to ids.*logits \[B, T, V\]"):
         writing(Stack(LAYERS, causal=True))
     classifier = nn.Sequential([nn.Embed(VOCAB, 4), lambda x: x.mean(axis=1)])

@@ -1,6 +1,7 @@
 """Models that answer the calls of other libraries with what to write here."""
 
 import inspect
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,6 +9,7 @@ import flax.linen as nn
 
 from flaxformer_lite import hints
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.registry import nearest
 
 
 class Hinted(nn.Module):
@@ -45,4 +47,34 @@ class Hinted(nn.Module):
                     f"apply of {kind}: takes {' and '.join(named)} by position; name all others, as"
                     " in attention_mask=mask."
                 )
-        return super().apply(variables, *args, **options)
+        try:
+            return super().apply(variables, *args, **options)
+        except TypeError as error:
+            unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+            if unknown is None or unknown[1] not in options:
+                raise
+            close = nearest(unknown[1], self._argument_names())
+            raise ConfigError(f"apply of {kind} takes no {unknown[1]!r}{close}.") from None
+
+    def _argument_names(self) -> list[str]:
+        """Lists the arguments by name of a call, which hands some on to `encode` and `decode`."""
+        names: list[str] = []
+        for method in ("__call__", "encode", "decode"):
+            function = getattr(type(self), method, None)
+            if function is not None:
+                names += list(inspect.signature(function).parameters)[1:]
+        return names
+
+
+class _Elsewhere:
+    """A constructor that classes of other libraries have: an error that says what to write."""
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        raise AttributeError(hints.instead(owner.__name__, hints.MODEL, self.name))
+
+
+for _name in ("from_pretrained", "from_preset"):
+    setattr(Hinted, _name, _Elsewhere(_name))

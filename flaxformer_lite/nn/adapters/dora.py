@@ -15,10 +15,12 @@ MAGNITUDE = "dora_magnitude"
 
 @dataclass(frozen=True, kw_only=True)
 class DoraConfig(LoraConfig):
-    """y = m / ||W + scale * A B|| * (x W + scale * (dropout(x) A) B), with the norm of each column.
+    """y = x W + (s - 1) * dropout(x) W + s * scale * (dropout(x) A) B, as PEFT computes it.
 
-    The magnitude m starts as ||W||, so that the model starts equal to its base. The norm takes no
-    part in the gradient.
+    Here s = m / ||W + scale * A B||, with the norm of each column; without dropout, y is the
+    paper's s * x (W + scale * A B). The magnitude m starts as ||W||, so that the model starts equal
+    to its base. The norm takes no part in the gradient. Where it is zero, s is m; PEFT divides by
+    zero there, and computes NaN.
 
     Reference: Liu et al., "DoRA: Weight-Decomposed Low-Rank Adaptation" (2024), equation 5 and
     section 4.3.
@@ -39,11 +41,19 @@ class DoraConfig(LoraConfig):
         dtype = jnp.dtype(layer.execution.param_dtype)
         m = layer.param(MAGNITUDE, lambda _: lengths(kernel, inputs).astype(dtype))
         directions = kernel.astype(jnp.float32) + self.added((a, b))
-        norm = jax.lax.stop_gradient(lengths(directions, inputs))
-        scaled = m.astype(jnp.float32) / norm
+        scaled = _ratio(m, jax.lax.stop_gradient(lengths(directions, inputs)))
         # Multiplied in float32: near one, bfloat16 has steps of 0.4 to 0.8 percent.
-        total = (y + self.update(layer, x, a, b)).astype(jnp.float32)
-        y = (expand(scaled, y) * total).astype(x.dtype)
+        scaled = expand(scaled, y)
+        dropped = self._dropped(layer, x)
+        update = self.product(layer, dropped, a, b)
+        if dropped is x:
+            total = scaled * (y + update).astype(jnp.float32)
+        else:
+            letters = Letters(layer.equation)
+            equation = f"...{letters.ins},{letters.ins}{letters.outs}->...{letters.outs}"
+            of_dropped = jnp.einsum(equation, dropped, kernel.astype(dropped.dtype))
+            total = y + (scaled - 1) * of_dropped.astype(jnp.float32) + scaled * update
+        y = total.astype(x.dtype)
         return y if bias is None else y + bias
 
     def begun(self, kernel: jax.Array, factors: tuple[jax.Array, ...]) -> dict[str, jax.Array]:
@@ -55,8 +65,12 @@ class DoraConfig(LoraConfig):
     ) -> tuple[jax.Array, jax.Array | None]:
         *thin, m = factors
         directions = kernel.astype(jnp.float32) + self.added(tuple(thin))
-        scaled = m.astype(jnp.float32) / lengths(directions, kernel.ndim - m.ndim)
+        scaled = _ratio(m, lengths(directions, kernel.ndim - m.ndim))
         return (directions * expand(scaled, directions)).astype(kernel.dtype), bias
+
+
+def _ratio(m: jax.Array, norm: jax.Array) -> jax.Array:
+    return m.astype(jnp.float32) / jnp.where(norm > 0, norm, 1)
 
 
 def lengths(kernel: jax.Array, inputs: int) -> jax.Array:

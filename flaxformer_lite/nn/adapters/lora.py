@@ -81,8 +81,11 @@ class LoraConfig(AdapterConfig):
 
     def update(self, layer: AdaptedLayer, x: jax.Array, a: jax.Array, b: jax.Array) -> jax.Array:
         """Returns scale * (dropout(x) A) B, in the dtype of x."""
+        return self.product(layer, self._dropped(layer, x), a, b)
+
+    def product(self, layer: AdaptedLayer, x: jax.Array, a: jax.Array, b: jax.Array) -> jax.Array:
+        """Returns scale * (x A) B, in the dtype of x."""
         letters = Letters(layer.equation)
-        x = self._dropped(layer, x)
         # By einsum, where the base has a dot_general, so that a rule of qwix can quantize the base
         # alone. The ellipsis is what x has and the matrix has not.
         h = jnp.einsum(f"...{letters.ins},{letters.ins}r->...r", x, a.astype(x.dtype))

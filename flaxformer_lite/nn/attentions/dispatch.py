@@ -107,6 +107,11 @@ def attend(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, /, **options
     Args:
       q_BTNH, k_BSKH, v_BSKH, **options: as in `attention`.
     """
+    if "implementation" in options:
+        raise ValueError(
+            f"attend(implementation={options['implementation']!r}): attend is the dense one; call"
+            " attention, which takes an implementation."
+        )
     return attention(q_BTNH, k_BSKH, v_BSKH, **options, implementation="dense")
 
 

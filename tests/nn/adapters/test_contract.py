@@ -2,14 +2,17 @@
 product is computed twice."""
 
 import dataclasses
+from typing import ClassVar
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from flaxformer_lite import build_model, merge_adapter, registry
+from flaxformer_lite import Execution, build_model, merge_adapter, registry
+from flaxformer_lite.nn.adapters.dora import DoraConfig
 from tests.models import tiny
 
 NAMES = registry.available("adapters")
@@ -105,3 +108,35 @@ def test_no_matrix_is_multiplied_twice(name):
     )
     assert flops(dataclasses.replace(cfg, adapter=thin)) < flops(cfg) + 10 * entries
     assert 2 * 16 * entries > 10 * entries  # what a second product of 16 tokens would add
+
+
+class Matrix(nn.Module):
+    """A layer that DoRA adapts."""
+
+    equation: ClassVar[str] = "BTD,DF->BTF"
+    sizes: ClassVar[dict[str, int]] = {"D": 8, "F": 8}
+    execution: ClassVar[Execution] = Execution()
+
+    @nn.compact
+    def __call__(self, x, kernel):
+        return DoraConfig(rank=2, dropout=0.5).apply(self, x, kernel, x @ kernel, None)
+
+
+def test_dora_drops_what_peft_drops_and_a_column_of_zeros_is_no_nan():
+    """y = x W + (s - 1) * dropout(x) W with s = 2; W is the unit matrix but for a column."""
+    x = jnp.arange(1.0, 65).reshape(1, 8, 8)
+    kernel = jnp.eye(8).at[7, 7].set(0)
+    params = Matrix().init(jax.random.key(0), x, kernel)["params"]
+    params = {**params, "dora_magnitude": 2 * params["dora_magnitude"]}
+
+    y, grads = jax.jit(
+        lambda params: (
+            Matrix().apply({"params": params}, x, kernel, rngs={"dropout": jax.random.key(0)}),
+            jax.grad(lambda p: Matrix().apply({"params": p}, x, kernel).sum())(params),
+        )
+    )(params)
+    times = (y / x)[..., :7]
+    assert np.isclose(times, 1).sum() + np.isclose(times, 3).sum() == times.size
+    assert 0.3 < np.isclose(times, 3).mean() < 0.7
+    assert not y[..., 7].any()
+    assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(grads))
