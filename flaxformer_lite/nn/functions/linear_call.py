@@ -7,37 +7,43 @@ residuals too, as far as JAX differentiates what they are made of; `jax.custom_d
 .linear_call` takes no derivative by residuals, which a Hessian-vector product needs.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Primitive
+from jax.tree_util import PyTreeDef
 
 from flaxformer_lite import private_names
+from flaxformer_lite.types import Array
 
+Residuals = TypeVar("Residuals")
+Inputs = TypeVar("Inputs")
 ad, batching, mlir = private_names.primitive_rules()
 
 
 class _Call(NamedTuple):
     apply: Callable[[Any, Any], jax.Array]
     transpose: Callable[[Any, jax.Array], Any]
-    residuals: Any  # tree structures
-    inputs: Any
+    residuals: PyTreeDef
+    inputs: PyTreeDef
 
-    def split(self, arrays: Any) -> tuple[list[Any], list[Any]]:
+    def split(self, arrays: Sequence[Array]) -> tuple[list[Array], list[Array]]:
         """Returns the residuals, where constants may be numpy's, and the inputs."""
         count = self.residuals.num_leaves
-        residuals = [jnp.asarray(x) if isinstance(x, np.ndarray) else x for x in arrays[:count]]
+        residuals: list[Array] = [
+            jnp.asarray(x) if isinstance(x, np.ndarray) else x for x in arrays[:count]
+        ]
         return residuals, list(arrays[count:])
 
 
 def linear_call(
-    apply: Callable[[Any, Any], jax.Array],
-    transpose: Callable[[Any, jax.Array], Any],
-    residuals: Any,
-    inputs: Any,
+    apply: Callable[[Residuals, Inputs], jax.Array],
+    transpose: Callable[[Residuals, jax.Array], Inputs],
+    residuals: Residuals,
+    inputs: Inputs,
     like: jax.Array,
 ) -> jax.Array:
     """Computes `apply(residuals, inputs)`, an array with the shape and dtype of `like`.
@@ -57,8 +63,8 @@ def linear_call(
     )
 
 
-def _evaluate(*arrays: Any, call: _Call, out: Any, mapped: int) -> jax.Array:
-    def apply(*arrays: Any) -> jax.Array:
+def _evaluate(*arrays: Array, call: _Call, out: object, mapped: int) -> jax.Array:
+    def apply(*arrays: Array) -> jax.Array:
         residuals, inputs = call.split(arrays)
         return call.apply(call.residuals.unflatten(residuals), call.inputs.unflatten(inputs))
 
@@ -67,7 +73,9 @@ def _evaluate(*arrays: Any, call: _Call, out: Any, mapped: int) -> jax.Array:
     return apply(*arrays)
 
 
-def _jvp(primals: Any, tangents: Any, **options: Any) -> tuple[jax.Array, jax.Array]:
+def _jvp(
+    primals: Sequence[Array], tangents: Sequence[Array], **options: Any
+) -> tuple[jax.Array, jax.Array]:
     residuals, _ = options["call"].split(primals)
     d_residuals, d_inputs = options["call"].split(tangents)
     if all(isinstance(d, ad.Zero) for d in d_residuals):
@@ -78,7 +86,7 @@ def _jvp(primals: Any, tangents: Any, **options: Any) -> tuple[jax.Array, jax.Ar
     return jax.jvp(lambda *arrays: _evaluate(*arrays, **options), tuple(primals), d_arrays)
 
 
-def _tangent(x: Any, d: Any) -> Any:
+def _tangent(x: Array, d: Array) -> Array:
     if not isinstance(d, ad.Zero):
         return d
     if jnp.issubdtype(x.dtype, jnp.inexact):
@@ -86,13 +94,15 @@ def _tangent(x: Any, d: Any) -> Any:
     return np.zeros(x.shape, jax.dtypes.float0)
 
 
-def _transpose(d_out: Any, *arrays: Any, call: _Call, out: Any, mapped: int) -> list[Any]:
+def _transpose(
+    d_out: jax.Array, *arrays: Array, call: _Call, out: object, mapped: int
+) -> list[Array | None]:
     residuals, inputs = call.split(arrays)
-    none = [None] * len(residuals)
+    none: list[Array | None] = [None] * len(residuals)
     if isinstance(d_out, ad.Zero):
         return none + [None] * len(inputs)
 
-    def transpose(d_out: jax.Array, *residuals: Any) -> list[jax.Array]:
+    def transpose(d_out: jax.Array, *residuals: Array) -> list[jax.Array]:
         return jax.tree.leaves(call.transpose(call.residuals.unflatten(residuals), d_out))
 
     for _ in range(mapped):
@@ -103,7 +113,14 @@ def _transpose(d_out: Any, *arrays: Any, call: _Call, out: Any, mapped: int) -> 
     ]
 
 
-def _batch(arrays: Any, axes: Any, *, out: Any, mapped: int, **options: Any) -> tuple[Any, int]:
+def _batch(
+    arrays: Sequence[jax.Array],
+    axes: Sequence[int | None],
+    *,
+    out: Any,
+    mapped: int,
+    **options: Any,
+) -> tuple[jax.Array, int]:
     size = next(x.shape[axis] for x, axis in zip(arrays, axes, strict=True) if axis is not None)
     mapped_arrays = [
         jnp.broadcast_to(x, (size, *x.shape)) if axis is None else jnp.moveaxis(x, axis, 0)
