@@ -26,6 +26,7 @@ from flaxformer_lite.nn.adapters.ia3 import Ia3Config
 from flaxformer_lite.nn.adapters.vera import VeraConfig
 from flaxformer_lite.pretrained.adapter_layout import shortest
 from flaxformer_lite.pretrained.safetensors import WeightsError
+from tests.marks import daily
 from tests.pretrained.fixtures import ROOT, loaded, outputs, part
 
 FOLDERS = sorted(path for path in (ROOT / "adapters").iterdir())
@@ -52,9 +53,23 @@ def gap(got, due, name):
     return np.abs(got - due)[kept].max() / np.abs(due[kept]).max()
 
 
+# Of each kind one over fused matrices, and what only others have.
+DAILY = (
+    "gpt2_lm",
+    "gpt2_lm-dora",
+    "gpt2_lm-ia3",
+    "gpt2_lm-vera",
+    "llama_lm-head",
+    "llama_lm-saved",
+    "llama_lm-uneven",
+    "t5_conditional_generation",
+)
+
+
 @pytest.mark.parametrize("scan", SCAN)
-@pytest.mark.parametrize("folder", FOLDERS, ids=IDS)
-def test_logits_are_those_of_peft(folder, scan):
+@pytest.mark.parametrize("one", daily(IDS, DAILY))
+def test_logits_are_those_of_peft(one, scan):
+    folder = ROOT / "adapters" / one
     name = base_of(folder)
     with np.load(folder / "expected.npz") as file:
         due = file["logits"]
@@ -140,7 +155,12 @@ def noisy(name, adapter, **options):
     ("name", "targets", "ranks"),
     [
         ("gpt2_lm", ("query", "value", "down"), {"attn.c_attn": 4, "mlp.c_proj": 2}),
-        ("gpt_neox_lm", (".",), {"query_key_value": 6, "attention.dense": 2}),
+        pytest.param(
+            "gpt_neox_lm",
+            (".",),
+            {"query_key_value": 6, "attention.dense": 2},
+            marks=pytest.mark.nightly,
+        ),
         ("roberta_sequence_classification", ("query",), {"self.query": 2}),
         (
             "t5_conditional_generation",

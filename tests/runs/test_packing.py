@@ -143,7 +143,7 @@ def finished(tmp_path_factory):
     return cfg, folder / "run"
 
 
-def test_a_packed_run_with_dropout_continues_exactly_and_is_repeated(finished, tmp_path):
+def test_a_packed_run_with_dropout_continues_exactly(finished, tmp_path):
     cfg, whole = finished
     cut = shutil.copytree(whole, tmp_path / "cut")
     shutil.rmtree(cut / "checkpoints" / "6")
@@ -151,6 +151,11 @@ def test_a_packed_run_with_dropout_continues_exactly_and_is_repeated(finished, t
     assert records(cut) == records(whole)
     last = (json.loads((f / "checkpoints/6/meta/metadata").read_text()) for f in (cut, whole))
     assert len({json.dumps(record["leaves"]) for record in last}) == 1
+
+
+@pytest.mark.nightly  # of runs that are not packed, test_replay.py
+def test_its_steps_are_repeated(finished):
+    cfg, whole = finished
     point = replay.before_step(whole, 5)
     losses = replay.row_losses(point)
     assert len(losses) == cfg.train.batch_size and np.isfinite(losses).all()
