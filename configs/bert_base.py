@@ -1,11 +1,10 @@
-"""BERT base, 110M parameters, with masked tokens and next sentences: Devlin et al. (2019), section
-3.1 and A.2.
+"""BERT base, 110M parameters, with masked tokens and next sentences.
 
     flaxformer_lite train --config=bert_base --workdir=runs/bert_base --config.data.path=FOLDER
 
-The paper: 1M steps of 256 sequences, the first 90% of them 128 tokens long
-  (--config.data.length=128), Adam at 1e-4
-with 10k steps of warm-up and linear decay. Set train.accumulate to what fits the device.
+The recipe of Devlin et al. (2019), section 3.1 and A.2: 1M steps of 256 sequences, the first 90% of
+them 128 tokens long (--config.data.length=128), Adam at 1e-4 with 10k steps of warmup and linear
+decay. Set train.accumulate to what fits the device.
 """
 
 from flaxformer_lite.config import (

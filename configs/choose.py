@@ -1,4 +1,4 @@
-"""Multiple choice by a published encoder, fine-tuned on a table of yours.
+"""Multiple choice: fine-tunes a published encoder on your table.
 
     flaxformer_lite train --config=choose --workdir=runs/swag --config.train.init_from=DIR \
         --config.data.path=train.csv --config.data.eval_path=dev.csv

@@ -1,10 +1,9 @@
-"""Classification of texts by a published encoder, decoder or encoder-decoder, fine-tuned on a table
-of yours.
+"""Text classification: fine-tunes a published encoder, decoder or encoder-decoder on your table.
 
     flaxformer_lite train --config=classify --workdir=runs/spam --config.train.init_from=DIR \
         --config.data.path=train.csv --config.data.eval_path=dev.csv
 
-DIR is a directory as transformers leaves it, or another run's workdir; model, tokenizer and sizes
+DIR is a directory that transformers saved, or another run's workdir; model, tokenizer and sizes
 come from it. Without `init_from` a tiny BERT starts from random weights, or with
 `--config=classify:recurrent_encoder` a bidirectional LSTM. `--config.objective.kind=number`
 predicts a number, `multiple` several labels per row. Learning rate, warmup and batch size are those

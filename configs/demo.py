@@ -1,5 +1,4 @@
-"""A tiny GPT on the standard library's sources: what `make demo` runs, in about two minutes on two
-CPU cores.
+"""A tiny GPT on the sources of the standard library, in about two minutes on two CPU cores.
 
 make demo
 flaxformer_lite train --config=demo --workdir=runs/demo

@@ -1,10 +1,9 @@
-"""Direct preference optimization of a tuned decoder on a table of prompts with chosen and rejected
-answers.
+"""Direct preference optimization of a tuned decoder, on your table of preferred answers.
 
     flaxformer_lite train --config=dpo --workdir=runs/preferred --config.train.init_from=DIR \
         --config.data.path=pairs.jsonl
 
-DIR is a run of configs/instruct.py, or a Llama, Qwen, ... as transformers leaves it; model,
+DIR is a run of configs/instruct.py, or a Llama, Qwen, ... that transformers saved; model,
 tokenizer, chat template and sizes come from it, and its weights are the reference. Rows have
 prompt, chosen and rejected, each a text or messages. `data.length` holds both answers, each with
 the prompt. Learning rate and beta are those of Rafailov et al. (2023), appendix B.

@@ -5,8 +5,7 @@
     flaxformer_lite convert runs/electra_tiny published/generator --companion
 
 1000 steps on the docstrings of the installed packages take a few minutes on two CPU cores, and find
-one replaced token in
-twenty: as in the paper, detection is learned slowly at first.
+one replaced token in twenty: as in the paper, detection is learned slowly at first.
 """
 
 from flaxformer_lite.config import (

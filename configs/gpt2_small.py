@@ -1,11 +1,11 @@
-"""GPT-2 small, 124M parameters: Radford et al. (2019), table 2, with the recipe that later
-reproductions settled on.
+"""GPT-2 small, 124M parameters, with the recipe of later reproductions.
 
     flaxformer_lite train --config=gpt2_small --workdir=runs/gpt2_small --config.data.path=FOLDER
 
-0.5M tokens a step as 480 sequences of 1024; 600k steps are 300 billion tokens. Set train.accumulate
-to what fits the device. The vocabulary is padded to a multiple of 128, so that meshes divide it.
-Published: held-out loss 2.85 on OpenWebText at the end (GPT-2's own vocabulary).
+The sizes are those of Radford et al. (2019), table 2. A step has 0.5M tokens, 480 sequences of
+1024; 600k steps are 300 billion tokens. Set train.accumulate to what fits the device. The
+vocabulary is padded to a multiple of 128, so that meshes divide it. Published: held-out loss 2.85
+on OpenWebText at the end (GPT-2's own vocabulary).
 """
 
 from flaxformer_lite.config import (

@@ -1,11 +1,10 @@
-"""A four-layer GPT-2 that trains on a laptop, with any position encoding:
-`--config=gpt2_tiny:rope`.
+"""A four-layer GPT-2 that trains on a laptop, with any position encoding.
 
     flaxformer_lite train --config=gpt2_tiny --workdir=runs/gpt2_tiny
-    flaxformer_lite train --config=gpt2_tiny:alibi --workdir=runs/gpt2_alibi
-    --config.data.path=my_text.txt
+    flaxformer_lite train --config=gpt2_tiny:alibi --workdir=runs/gpt2_alibi \
+        --config.data.path=my_text.txt
 
-300 steps on the standard library's sources take about a minute on two CPU cores.
+300 steps on the sources of the standard library take about a minute on two CPU cores.
 """
 
 from flaxformer_lite.config import (

@@ -1,10 +1,9 @@
-"""Instruction tuning of a published decoder on a table of yours: conversations, or prompts and
-responses.
+"""Instruction tuning: fine-tunes a published decoder on conversations, or prompts and responses.
 
     flaxformer_lite train --config=instruct --workdir=runs/assistant --config.train.init_from=DIR \
         --config.data.path=train.jsonl
 
-DIR is a Llama, Qwen, GPT-2, ... as transformers leaves it, or another run's workdir; model,
+DIR is a Llama, Qwen, GPT-2, ... that transformers saved, or another run's workdir; model,
 tokenizer, chat template and sizes come from it. Without `init_from` the tiny Llama below starts
 from random weights, with a vocabulary of the table's texts. Rows have `messages`, or prompt and
 response, or Alpaca's instruction, input and output. `model.adapter.name=lora` trains a small part

@@ -1,11 +1,11 @@
-"""Llama 2 70B: Touvron et al. (2023), table 1 and section 2.2. The mesh is for v5p-512, a grid of
-4x8x8, 256 chips.
+"""Llama 2 70B, with a mesh for v5p-512: a grid of 4x8x8, 256 chips.
 
     flaxformer_lite plan --config=llama_70b --topology=v5p-512
-    flaxformer_lite train --config=llama_70b --workdir=/shared/runs/llama_70b
-    --config.data.path=FOLDER
+    flaxformer_lite train --config=llama_70b --workdir=/shared/runs/llama_70b \
+        --config.data.path=FOLDER
 
-The recipe is llama_7b's with the paper's length, 4096, and peak, 1.5e-4: 4M tokens a step.
+The sizes are those of Touvron et al. (2023), table 1 and section 2.2. The recipe is llama_7b's with
+the paper's length, 4096, and peak, 1.5e-4: 4M tokens per step.
 docs/plans/ says what it needs.
 """
 

@@ -1,5 +1,4 @@
-"""Extractive question answering by a published encoder, decoder or encoder-decoder, fine-tuned on a
-table of yours.
+"""Extractive question answering: fine-tunes a published model on your table.
 
     flaxformer_lite train --config=qa --workdir=runs/squad --config.train.init_from=DIR \
         --config.data.path=train-v2.0.json --config.data.eval_path=dev-v2.0.json

@@ -1,9 +1,8 @@
-"""A two-layer recurrent language model that trains on a laptop: `--config=recurrent_tiny:rnn`,
-`:lstm` or `:gru`.
+"""A two-layer recurrent language model that trains on a laptop, with `:rnn`, `:lstm` or `:gru`.
 
     flaxformer_lite train --config=recurrent_tiny:lstm --workdir=runs/lstm
-    flaxformer_lite train --config=recurrent_tiny:gru --workdir=runs/gru
-    --config.data.path=my_text.txt
+    flaxformer_lite train --config=recurrent_tiny:gru --workdir=runs/gru \
+        --config.data.path=my_text.txt
 
 Embeddings, recurrent layers and tied logits; `--config.model.residual=sequential` and
 `--config.model.mlp=plain` give it a transformer's layers. docs/recurrent.md compares the cells.

@@ -1,5 +1,4 @@
-"""Reranking by a cross-encoder: a published model reads each query with a passage, and says how
-well it answers.
+"""Reranking: fine-tunes a published model to score how well a passage answers a query.
 
     flaxformer_lite train --config=rerank --workdir=runs/rerank --config.train.init_from=DIR \
         --config.data.path=train.csv --config.data.eval_path=dev.csv

@@ -1,5 +1,6 @@
-"""Sentence embeddings by a published encoder, fine-tuned on pairs of yours; `convert` writes them
-for sentence-transformers.
+"""Sentence embeddings: fine-tunes a published encoder on your pairs of texts.
+
+`convert` writes the result for sentence-transformers.
 
     flaxformer_lite train --config=sentences --workdir=runs/search --config.train.init_from=DIR \
         --config.data.path=train.csv --config.data.eval_path=dev.csv

@@ -1,8 +1,7 @@
-"""A recurrent encoder-decoder with attention: `--config=seq2seq_recurrent_tiny:bahdanau` or
-`:luong`, on a table of yours.
+"""A recurrent encoder-decoder with attention, `:bahdanau` or `:luong`, on your table.
 
-    flaxformer_lite train --config=seq2seq_recurrent_tiny:luong --workdir=runs/luong
-    --config.data.path=train.csv
+    flaxformer_lite train --config=seq2seq_recurrent_tiny:luong --workdir=runs/luong \
+        --config.data.path=train.csv
 
 The table has the columns source and target, or others' names of them, as for the page `translate`.
 """

@@ -1,5 +1,4 @@
-"""T5 1.1: gated GELU, untied logits, no dropout in pretraining (Shazeer 2020). The size is the
-argument.
+"""T5 1.1 in all sizes: gated GELU, untied logits, no dropout in pretraining (Shazeer 2020).
 
     flaxformer_lite train --config=t5_v1_1:small --workdir=runs/t5_v1_1 --config.data.path=FOLDER
 

@@ -1,11 +1,10 @@
-"""T5 1.1 xxl, 11B parameters: Shazeer (2020); Raffel et al. (2020) for the recipe. The mesh is for
-v5p-128, 64 chips.
+"""T5 1.1 xxl, 11B parameters, with a mesh for v5p-128, 64 chips.
 
     flaxformer_lite plan --config=t5_xxl --topology=v5p-128
     flaxformer_lite train --config=t5_xxl --workdir=/shared/runs/t5_xxl --config.data.path=FOLDER
 
-The recipe is t5_small's with batches of 2048 sequences, as later T5s were trained. docs/plans/ says
-what it needs.
+The model of Shazeer (2020), and the recipe of Raffel et al. (2020) as in t5_small, with the batches
+of 2048 sequences of later T5s. docs/plans/ says what it needs.
 """
 
 from flaxformer_lite import pages

@@ -1,13 +1,12 @@
-"""Tagging of words by a published encoder or decoder, fine-tuned on a table of yours: named
-entities, parts of speech.
+"""Word tagging, such as named entities: fine-tunes a published encoder or decoder on your table.
 
     flaxformer_lite train --config=tag --workdir=runs/entities --config.train.init_from=DIR \
         --config.data.path=train.conll --config.data.eval_path=dev.conll
 
 Rows have `tokens` and `tags`: lists in jsonl and parquet, texts split at spaces in csv, sentences
-  in CoNLL files, of which
-.conllu has several columns of tags (`--config.data.columns=tags=xpos`). Without `init_from` a tiny
-BERT starts from random weights, or with `--config=tag:recurrent_encoder` a bidirectional LSTM.
+in CoNLL files, of which .conllu has several columns of tags (`--config.data.columns=tags=xpos`).
+Without `init_from` a tiny BERT starts from random weights, or with `--config=tag:recurrent_encoder`
+a bidirectional LSTM.
 """
 
 from flaxformer_lite.config import (

@@ -1,10 +1,9 @@
-"""Translation, summaries and the like by a published encoder-decoder, fine-tuned on a table of
-yours.
+"""Translation, summarization and the like: fine-tunes a published encoder-decoder on your table.
 
     flaxformer_lite train --config=translate --workdir=runs/translate --config.train.init_from=DIR \
         --config.data.path=train.csv --config.objective.prefix="translate English to French: "
 
-DIR is a T5, BART, Marian, ... as transformers leaves it, or another run's workdir; model, tokenizer
+DIR is a T5, BART, Marian, ... that transformers saved, or another run's workdir; model, tokenizer
 and sizes come from it. Without `init_from` the tiny T5 below starts from random weights, with a
 vocabulary of the table's texts. The table has the columns source and target, or others' names of
 them (document and summary, article and highlights, a translation per language). Summaries are

@@ -1,5 +1,4 @@
-"""Word vectors by skip-gram, or by continuous bag of words: `--config=word2vec:cbow` (Mikolov et
-al. 2013).
+"""Word vectors by skip-gram, or with `:cbow` by continuous bag of words (Mikolov et al. 2013).
 
     flaxformer_lite train --config=word2vec --workdir=runs/words --config.data.path=my_folder
     flaxformer_lite similar --model runs/words --word king --analogy "paris france london"

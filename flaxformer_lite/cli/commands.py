@@ -14,7 +14,7 @@ from flaxformer_lite.config.choices import DTYPES
 from flaxformer_lite.plan import environment
 from flaxformer_lite.runtime import invocation
 
-CONFIG_HELP = "a page (gpt2_tiny, gpt2_tiny:rope) or a file of yours; add --help to list its fields"
+CONFIG_HELP = "a page (gpt2_tiny, gpt2_tiny:rope) or your own file; add --help to list its fields"
 MOST_DEVICES = 512  # simulated devices; each starts its own threads
 # Flags of `generate` that are settings of the library's `generate`: name, type, help.
 SETTINGS = (

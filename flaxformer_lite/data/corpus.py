@@ -44,8 +44,9 @@ PLAN = np.int64, np.int32, np.int64, np.int64  # dtypes of the fields of a Packi
 class Tokens:
     """The documents of one split, one after another, memory-mapped."""
 
-    ids: np.ndarray  # [tokens] uint16 or uint32; each document ends with the end-of-text id
-    # [documents + 1] int64, the start of each document, and the end of the last
+    # uint16 or uint32 [tokens]; each document ends with the end-of-text id.
+    ids: np.ndarray
+    # int64 [documents + 1], the start of each document, and the end of the last one.
     offsets: np.ndarray
 
 
@@ -61,20 +62,32 @@ class Corpus:
 
 @dataclass(frozen=True, eq=False)
 class Records:
-    """The rows that an objective makes examples from; each row is a list of pieces of documents."""
+    """The rows that an objective makes examples from; each row is a list of pieces of documents.
 
-    tokenizer: Tokenizer  # gives the special ids
-    length: int  # T of the encoder or decoder-only model
-    target_length: int  # T of an encoder-decoder's decoder, else 0
-    ids: np.ndarray  # the tokens of a split
-    start: np.ndarray  # [pieces], where each piece begins
-    length_of: np.ndarray  # [pieces], tokens
-    document: np.ndarray  # [pieces]
-    first: np.ndarray  # [rows + 1]; row r holds the pieces first[r] .. first[r + 1] - 1
-    # the tokens of the training split
+    Attributes:
+      tokenizer: has the special ids.
+      length: T of the encoder or decoder-only model.
+      target_length: T of the decoder of an encoder-decoder, else 0.
+      ids: [tokens], the tokens of the split.
+      start: int64 [pieces], the index of the first token of each piece in `ids`.
+      length_of: int32 [pieces], the number of tokens of each piece.
+      document: int64 [pieces], the document that each piece is from.
+      first: int64 [rows + 1]; row r has the pieces first[r] .. first[r + 1] - 1.
+      trained_on: the tokens of the training split.
+      source: the name of the source in a mixture, else "".
+      whole: the training records of all sources of the mixture, or None.
+    """
+
+    tokenizer: Tokenizer
+    length: int
+    target_length: int
+    ids: np.ndarray
+    start: np.ndarray
+    length_of: np.ndarray
+    document: np.ndarray
+    first: np.ndarray
     trained_on: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint16))
-    source: str = ""  # its name in a mixture
-    # the training records of all sources of a mixture; None: these are not of one
+    source: str = ""
     whole: CountedRecords | None = None
 
     def __len__(self) -> int:
@@ -85,6 +98,7 @@ class Records:
         return [self.piece(p) for p in range(int(self.first[index]), int(self.first[index + 1]))]
 
     def piece(self, number: int) -> np.ndarray:
+        """Returns the tokens of a piece, int32."""
         start = int(self.start[number])
         return np.asarray(self.ids[start : start + int(self.length_of[number])], np.int32)
 
@@ -124,14 +138,16 @@ class Text(NamedTuple):
 
 
 def read_text(cfg: DataConfig, fields: tuple[str, ...], *, whole: bool = False) -> Text:
-    """Opens the text that a config names, as `open_corpus` does before it tokenizes.
+    """Opens the text that a config names, without tokenizing it.
+
+    Args:
+      cfg, fields, whole: as in `open_corpus`.
 
     Raises:
       ConfigError: the text cannot be used.
     """
-    source = open_source(
-        cfg, tuple(cfg.text_field if field == "text" else field for field in fields)
-    )
+    names = tuple(cfg.text_field if field == "text" else field for field in fields)
+    source = open_source(cfg, names)
     share = 1 if whole else cfg.held_out
     split = functools.cache(lambda: split_of(source.documents(), share, source.where))
     if source.has_tokens:
@@ -140,7 +156,7 @@ def read_text(cfg: DataConfig, fields: tuple[str, ...], *, whole: bool = False) 
 
 
 def shared_tokenizer(cfg: DataConfig, texts: Sequence[Text]) -> TokenizerConfig:
-    """Returns the config of one tokenizer for several texts: a given one, or one trained on all."""
+    """Returns the config of one tokenizer for all texts: the given one, or one trained on them."""
     if cfg.tokenizer.path or cfg.tokenizer.name == "bytes":
         return cfg.tokenizer
     return TokenizerConfig(path=str(_trained(cfg, texts)))
@@ -151,8 +167,8 @@ def open_corpus(cfg: DataConfig, fields: tuple[str, ...], *, whole: bool = False
 
     Args:
       cfg: the data section of the experiment.
-      fields: texts that the objective reads from a document.
-      whole: whether all of the text is held out.
+      fields: the texts that the objective reads from a document.
+      whole: whether to hold all of the text out.
 
     Raises:
       ConfigError: the text, the tokenizer or the cache cannot be used.
@@ -160,20 +176,19 @@ def open_corpus(cfg: DataConfig, fields: tuple[str, ...], *, whole: bool = False
     text = read_text(cfg, fields, whole=whole)
     if whole or not cfg.eval_path:
         return _tokenized(cfg, text, _tokenizer(cfg, [text]))
-    aside = dataclasses.replace(cfg, path=cfg.eval_path, eval_path="")
-    with _of_eval_path():  # before the other text is tokenized, which may take hours
-        held_text = read_text(aside, fields, whole=True)
+    eval_cfg = dataclasses.replace(cfg, path=cfg.eval_path, eval_path="")
+    with _naming_eval_path():  # before the training text is tokenized, which may take hours
+        eval_text = read_text(eval_cfg, fields, whole=True)
     corpus = _tokenized(cfg, text, _tokenizer(cfg, [text]))
-    with _of_eval_path():
-        held = _tokenized(aside, held_text, corpus.tokenizer)
+    with _naming_eval_path():
+        held = _tokenized(eval_cfg, eval_text, corpus.tokenizer)
     key = _hash(corpus.fingerprint, held.fingerprint)
-    return dataclasses.replace(
-        corpus, tokens={**corpus.tokens, "eval": held.tokens["eval"]}, fingerprint=key
-    )
+    tokens = {**corpus.tokens, "eval": held.tokens["eval"]}
+    return dataclasses.replace(corpus, tokens=tokens, fingerprint=key)
 
 
 @contextlib.contextmanager
-def _of_eval_path() -> Iterator[None]:
+def _naming_eval_path() -> Iterator[None]:
     """Makes errors about the held-out text name data.eval_path instead of data.path."""
     try:
         yield
@@ -307,6 +322,7 @@ def _trained(cfg: DataConfig, texts: Sequence[Text]) -> Path:
             trained = tokenizer_training.train(cfg.tokenizer, _training_text(texts, every, advance))
             trained.save(folder)
 
+    # The key of a single text is not a list, as in caches of older versions.
     key = texts[0].key if len(texts) == 1 else [text.key for text in texts]
     return content_cache.folder(
         cfg.cache, f"tokenizer-{_hash(key, *cfg.tokenizer.training)}", write

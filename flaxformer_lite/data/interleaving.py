@@ -78,10 +78,10 @@ class Interleaving:
     @property
     def largest_shares(self) -> list[float]:
         """The largest share that each source has at any row."""
-        return [
-            max(shares) / UNIT
-            for shares in zip(*(segment.shares for segment in self._segments), strict=True)
-        ]
+        largest = [0] * len(self._limits)
+        for segment in self._segments:
+            largest = [max(pair) for pair in zip(largest, segment.shares, strict=True)]
+        return [share / UNIT for share in largest]
 
     def counts(self, row: int) -> list[int]:
         """Returns the number of rows of each source before `row`, which must begin a block.
@@ -92,7 +92,8 @@ class Interleaving:
         whose present row could be given first: both follow from Hall's theorem.
         """
         amounts = self._due(row)
-        counts, parts = map(list, zip(*(divmod(amount, UNIT) for amount in amounts), strict=True))
+        counts = [amount // UNIT for amount in amounts]
+        parts = [amount % UNIT for amount in amounts]
         between = [i for i, part in enumerate(parts) if part]
         deadlines = sorted(between, key=lambda i: (self._reaches(i, (counts[i] + 1) * UNIT), i))
         releases = sorted(between, key=lambda i: (self._reaches(i, counts[i] * UNIT + 1), i))
@@ -110,9 +111,9 @@ class Interleaving:
                 left = [limit * UNIT - d for limit, d in zip(self._limits, amounts, strict=True)]
                 weights = _drop_small(stage.weights, left)
                 shares = _apportion(UNIT, weights, left)
-                begun = [
-                    -d % UNIT if not share else 0 for d, share in zip(amounts, shares, strict=True)
-                ]
+                begun = []  # what completes the last row of each source that ends here
+                for amount, share in zip(amounts, shares, strict=True):
+                    begun.append(0 if share else -amount % UNIT)
                 length = end - row
                 for share, rest in zip(shares, left, strict=True):
                     if share:
@@ -187,10 +188,9 @@ def _apportion(total: int, weights: Sequence[float], left: Sequence[int]) -> lis
 
     Returns zeros if there are none.
     """
-    exact = [
-        Fraction(weight) if rest else Fraction(0)
-        for weight, rest in zip(weights, left, strict=True)
-    ]
+    exact = []
+    for weight, rest in zip(weights, left, strict=True):
+        exact.append(Fraction(weight) if rest else Fraction(0))
     weight_sum = sum(exact)
     if not weight_sum:
         return [0] * len(exact)
@@ -234,20 +234,20 @@ def _rounded_up(parts: Sequence[int], *orders: Sequence[int]) -> list[int]:
     # by order and source: the whole rows that its fraction lies in
     covers: list[dict[int, range]] = []
     for order in orders:
-        ends = list(itertools.accumulate(parts[i] for i in order))
-        covers.append(
-            {
-                i: range((end - parts[i]) // UNIT, -(-end // UNIT))
-                for i, end in zip(order, ends, strict=True)
-            }
-        )
-    reaches: dict[_Node, list[_Node]] = {
-        ("out", i): [("in", i), *(("second", row) for row in covers[1][i])] for i in covers[1]
-    }
+        cover = {}
+        end = 0
+        for i in order:
+            begin = end
+            end = begin + parts[i]
+            cover[i] = range(begin // UNIT, -(-end // UNIT))
+        covers.append(cover)
+    reaches: dict[_Node, list[_Node]] = {}
+    for i, rows in covers[1].items():
+        reaches["out", i] = [("in", i), *(("second", row) for row in rows)]
     for i, rows in covers[0].items():
         for row in rows:
             reaches.setdefault(("first", row), []).append(("in", i))
-    # at first none is rounded up
+    # At first, none is rounded up.
     taken: dict[_Node, _Node] = {("in", i): ("out", i) for i in covers[0]}
 
     def match(node: _Node, seen: set[_Node]) -> bool:

@@ -1,4 +1,4 @@
-"""The tokenizer that `data.tokenizer.path` names."""
+"""Opens the tokenizer that `data.tokenizer.path` names."""
 
 from pathlib import Path
 
@@ -8,13 +8,17 @@ from flaxformer_lite.text.tokenizer import Tokenizer
 
 
 def open_tokenizer(path: str | Path) -> Tokenizer:
-    """Loads a tokenizer as `text.tokenizer.load` does, also from an address in a store.
+    """Loads a tokenizer from a local file or folder, or from an address in a store.
+
+    Args:
+      path: as in `text.tokenizer.load`, or a gs:// or s3:// address.
 
     Raises:
       ConfigError: there is no such file, or it cannot be read as a tokenizer.
     """
 
     def choose(names: list[str]) -> list[str]:
+        """Selects the files of a folder to download."""
         return [name for name in (*tokenizer.FILES, *older_files.READ) if name in names]
 
     return tokenizer.load(fetch.on_disk(path, choose), given=path)

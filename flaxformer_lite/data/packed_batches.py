@@ -137,25 +137,24 @@ class Packer:
         while widths[-1] % 2 == 0 and widths[-1] // 2 >= NARROWEST:
             widths.append(widths[-1] // 2)
         texts = [self._by_group(batch) for batch in batches]
-        need = np.asarray(
-            [[max(rows_needed(sizes, w) for sizes in batch) for w in widths] for batch in texts]
-        )
+        need = np.zeros((len(texts), len(widths)))
+        for number, batch in enumerate(texts):
+            for column, width in enumerate(widths):
+                need[number, column] = max(rows_needed(sizes, width) for sizes in batch)
         padded = Shape(self._rows_of_groups.shape[1] * self.texts, self.length)
         most = int(np.ceil(need[:, 0].max() * (1 + spare)))
         largest = Shape(min(most, padded.rows), self.length)
-        candidates = {
-            Shape(int(rows), width)
-            for width, column in zip(widths, need.T, strict=True)
-            for rows in column
-            if np.isfinite(rows)
-        }
+        candidates = set()
+        for width, needs in zip(widths, need.T, strict=True):
+            for rows in needs[np.isfinite(needs)]:
+                candidates.add(Shape(int(rows), width))
 
         def costs(shapes: list[Shape]) -> np.ndarray:
             """Returns the cost of each batch in each shape; infinite where it does not fit."""
-            columns = [
-                np.where(need[:, widths.index(shape.width)] <= shape.rows, shape.cost, np.inf)
-                for shape in shapes
-            ]
+            columns = []
+            for shape in shapes:
+                fits = need[:, widths.index(shape.width)] <= shape.rows
+                columns.append(np.where(fits, shape.cost, np.inf))
             return np.stack(columns, axis=1)
 
         ranked = sorted(candidates)

@@ -1,4 +1,4 @@
-"""Beam search: the J likeliest continuations of each prompt, and a pool of the J best that ended.
+"""Beam search over J continuations of each prompt, with a pool of the J best that have ended.
 
 Reference: Graves 2012, section 3.2 (arXiv:1211.3711); the length penalty of Wu et al. 2016, section
 7 (arXiv:1609.08144), in transformers' form, sum of log-probabilities / length ** penalty.
@@ -17,7 +17,7 @@ from flaxformer_lite.inference.engine import Caches, Params, PromptRows
 from flaxformer_lite.inference.rules import GenerationRules, constrain, ends
 from flaxformer_lite.nn.functions import sampling
 
-# score of forbidden choices; finite, as in transformers, so that ties are broken alike
+# The score of forbidden choices. It is finite, as in transformers, so that ties break the same way.
 NEVER = -1e9
 
 
@@ -43,7 +43,7 @@ class BeamState(flax.struct.PyTreeNode):
 
 
 class Search(NamedTuple):
-    """The options of beam search beyond the rules.
+    """The options of beam search itself.
 
     They are numpy scalars, so that changing them does not recompile.
     """
@@ -89,7 +89,14 @@ def proceed(
 ) -> BeamState:
     """Runs the search to its end.
 
-    `rows` are those of the beams, and `prompt` columns precede the first new token.
+    Args:
+      model: the linen module.
+      params: its parameters.
+      state: the state that `start` returned, with a cache of the prompts.
+      rows: the rows of the beams, [B * J].
+      rules: which tokens may come next, and which end a continuation.
+      search: the other options.
+      prompt: the number of columns before the first new token.
     """
     B, J, S = state.tokens_BJS.shape
 
@@ -114,9 +121,14 @@ def _write(
 ) -> tuple[BeamState, jax.Array]:
     """Extends each beam by one token, chosen among the candidates of all beams of a row.
 
-    `logits` are [B * J, V].
+    Args:
+      state: the state before the token.
+      logits: float32 [B * J, V].
+      starts: int32 [B * J], the first column of each row that is not padding.
+      prompt, rules, search: as in `proceed`.
 
-    Also returns, for each beam [B * J], the beam that it continues.
+    Returns:
+      The new state, and the beam that each beam continues, [B * J].
     """
     B, J, S = state.tokens_BJS.shape
     column = prompt + state.new
@@ -151,7 +163,7 @@ def _write(
 
 
 def _collect(state: BeamState, tokens, scores, ended, new: jax.Array, search: Search) -> Pool:
-    """Adds ended candidates to the pool: those among a row's first J, unless the row is closed."""
+    """Adds ended candidates among a row's best J to its pool, unless the row is closed."""
     J = state.scores_BJ.shape[1]
     enters = ended & (jnp.arange(scores.shape[1]) < J)[None]
     full_B1 = search.until_full & jnp.all(state.pool.filled_BJ, axis=1, keepdims=True)
@@ -167,12 +179,10 @@ def _collect(state: BeamState, tokens, scores, ended, new: jax.Array, search: Se
 def _may_improve(
     running_BJ, pool: Pool, new: jax.Array, rules: GenerationRules, search: Search
 ) -> jax.Array:
-    """Returns whether the best beam can still beat the worst of a full pool.
+    """Returns whether the best beam of each row can still beat the worst of a full pool, bool [B].
 
-    It is judged at the length where it would score best.
-
-    With `early_stopping=False` that length is the current one, a guess if the penalty favors long
-    continuations.
+    With `early_stopping="never"` it is scored at the length at which its score would be best; else
+    at the current length, which is a heuristic if the penalty favors long continuations.
     """
     length = jnp.where(search.never & (search.length_penalty > 0), rules.max_new, new)
     best_B = running_BJ[:, 0] / length.astype(jnp.float32) ** search.length_penalty

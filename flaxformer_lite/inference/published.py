@@ -82,11 +82,11 @@ def read_settings(folder: Path) -> Json:
         return {}
     values = {key: value for key, value in read_object(file, KINDS).items() if value is not None}
     _refuse_others(file, values)
-    settings = {
-        key: tuple(value) if isinstance(value := values[key], list) else value
-        for key in SAME
-        if key in values
-    }
+    settings = {}
+    for key in SAME:
+        if key in values:
+            value = values[key]
+            settings[key] = tuple(value) if isinstance(value, list) else value
     words = _single_tokens(file, values.get("bad_words_ids", []))
     if words:
         settings["suppress_tokens"] = (*settings.get("suppress_tokens", ()), *words)

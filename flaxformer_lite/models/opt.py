@@ -119,11 +119,12 @@ def read(fields: Fields) -> ModelFields:
     width = fields.get("word_embed_proj_dim", 0)
     hidden = fields.get("hidden_size", 768)
     before = fields.get("do_layer_norm_before", True)
-    endless = fields.get("_remove_final_layer_norm", False)
-    return {
-        "embedding_size": width if width != hidden else 0,
-        "norm_at": ("out",) if not before else ("in",) if endless else ("in", "final"),
-    }
+    norm_at: tuple[str, ...] = ("in", "final")
+    if not before:
+        norm_at = ("out",)
+    elif fields.get("_remove_final_layer_norm", False):
+        norm_at = ("in",)
+    return {"embedding_size": width if width != hidden else 0, "norm_at": norm_at}
 
 
 def write(cfg: ModelConfig) -> Json:

@@ -209,31 +209,28 @@ class PublishedAdapter:
         """
         known = spots(spelled, cfg, side_by_side(cfg, shapes))
         adapted = {path for path, spot in known.items() if spot.module in self.factors}
-        if unknown := sorted(set(self.factors) - {known[path].module for path in adapted}):
+        unknown = sorted(set(self.factors) - {known[path].module for path in adapted})
+        if unknown:
             raise WeightsError(
                 f"{self.folder}: adapts {unknown[0]}, which is no matrix of this {cfg.family} with"
                 f" head={cfg.head!r}; pass the model that it was trained for, and head=."
             )
-        layers = {
-            p.removesuffix("/kernel"): layers_of(cfg, p, leaf.shape) for p, leaf in shapes.items()
-        }
-        kernels = {path: ones for path, ones in layers.items() if f"{path}/kernel" in shapes}
-        chosen = [
-            path
-            for path, ones in kernels.items()
-            if any(one.removesuffix("/kernel") in adapted for one in ones)
-        ]
+        kernels = {}  # the paths of the layers of each kernel, without scan
+        for path, leaf in shapes.items():
+            if path.endswith("/kernel"):
+                kernels[path.removesuffix("/kernel")] = layers_of(cfg, path, leaf.shape)
+
+        def has_layer_in(modules: set[str], path: str) -> bool:
+            return any(one.removesuffix("/kernel") in modules for one in kernels[path])
+
+        chosen = [path for path in kernels if has_layer_in(adapted, path)]
         common: dict[str, Any] = {
             "targets": _patterns(chosen, kernels),
             "trained": (*LoraConfig.trained, *self._saved(spelled, cfg, shapes)),
         }
         if self.method is Ia3Config:
             scaled = {path for path in adapted if self._scales_inputs(known[path])}
-            on_inputs = [
-                path
-                for path in chosen
-                if any(one.removesuffix("/kernel") in scaled for one in kernels[path])
-            ]
+            on_inputs = [path for path in chosen if has_layer_in(scaled, path)]
             return Ia3Config(**common, on_inputs=_patterns(on_inputs, kernels))
         if self.method is vera.VeraConfig:
             return vera.VeraConfig(

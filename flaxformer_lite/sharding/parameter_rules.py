@@ -46,6 +46,7 @@ def rules(cfg: ModelConfig) -> PartitionRules:
         layers += build_layers.stack(cfg, side).partition_rules()
     layers = tuple(dict.fromkeys(layers))
     always_projects = getattr(model, "projects_embeddings", False)
+    has_masked_head = vocab_head and cfg.skeleton == "encoder"
     adapter = cfg.adapter
     parts = (
         (adapter.partition_rules() if adapter else (), True),
@@ -54,7 +55,7 @@ def rules(cfg: ModelConfig) -> PartitionRules:
         (FACTORISED, cfg.embedding_width != cfg.d_model or always_projects),
         (POSITIONS, _has_tables(cfg)),
         (layers, True),
-        (NORMS, _has_norms(cfg) or (vocab_head and cfg.skeleton == "encoder")),
+        (NORMS, _has_norms(cfg) or has_masked_head),
         (UNTIED, vocab_head and not cfg.tie_embeddings),
         (LOGITS_BIAS, vocab_head and "logits" in cfg.bias_at),
         (((rf"({'|'.join(HEADS + model.head_modules)})/\w+/(kernel|bias)$", ()),), other_head),

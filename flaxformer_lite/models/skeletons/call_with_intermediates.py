@@ -66,19 +66,19 @@ def _fields(output: Output, values: dict[str, jax.Array]) -> dict[str, tuple]:
             side = state[1] or state[2]
             layer = state[3] or "-1"
         field = "attentions" if weights else "hidden_states"
-        by_field["cross_attentions" if cross else f"{side}_{field}" if both else field].append(
-            (int(layer), value)
-        )
-    in_order = {field: sorted(rows, key=lambda row: row[0]) for field, rows in by_field.items()}
-    fields: dict[str, tuple] = {
-        field: tuple(value for _, value in rows) for field, rows in in_order.items()
-    }
+        if cross:
+            field = "cross_attentions"
+        elif both:
+            field = f"{side}_{field}"
+        by_field[field].append((int(layer), value))
+    fields: dict[str, tuple] = {}
+    for field, rows in by_field.items():
+        rows.sort(key=lambda row: row[0])
+        fields[field] = tuple(value for _, value in rows)
     for field in fields:
         if field.endswith("hidden_states"):
-            last = (
-                output.encoder_last_hidden_state
-                if field.startswith("encoder")
-                else output.last_hidden_state
-            )
+            last = output.last_hidden_state
+            if field.startswith("encoder"):
+                last = output.encoder_last_hidden_state
             fields[field] = (*fields[field][:-1], last)
     return fields

@@ -58,7 +58,16 @@ def unsupported_arguments(args: Arguments) -> str:
 
 
 def check_supported(name: str, reason: str, args: Arguments) -> Structure:
-    """Returns the structure of the mask, or refuses the call for a reason that is not empty."""
+    """Returns the structure of a mask that a kernel supports.
+
+    Args:
+      name: the name of the kernel.
+      reason: why the kernel cannot take the call, or "".
+      args: the arguments of the call.
+
+    Raises:
+      ConfigError: there is a reason, or the mask has no such structure.
+    """
     structure = structure_of(args.mask)
     if reason or structure is None:
         raise ConfigError(f"attention {name!r}: {reason}; {AUTO}.")
@@ -68,16 +77,19 @@ def check_supported(name: str, reason: str, args: Arguments) -> Structure:
 def _both(a: Structure, b: Structure) -> Structure | None:
     if a.q_segments_BT is not None and b.q_segments_BT is not None:
         return None
-    keep = (
-        a.keep_BS
-        if b.keep_BS is None
-        else b.keep_BS
-        if a.keep_BS is None
-        else a.keep_BS & b.keep_BS
-    )
+    keep = a.keep_BS
+    if keep is None:
+        keep = b.keep_BS
+    elif b.keep_BS is not None:
+        keep = keep & b.keep_BS
     segmented = a if a.q_segments_BT is not None else b
-    left, right = (
-        min((n for n in pair if n is not None), default=None)
-        for pair in zip(a[:2], b[:2], strict=True)
-    )
+    left = _smaller(a.left, b.left)
+    right = _smaller(a.right, b.right)
     return Structure(left, right, segmented.q_segments_BT, segmented.k_segments_BS, keep)
+
+
+def _smaller(a: int | None, b: int | None) -> int | None:
+    """Returns the smaller bound, where None is no bound."""
+    if a is None or b is None:
+        return b if a is None else a
+    return min(a, b)

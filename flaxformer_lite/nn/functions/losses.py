@@ -21,20 +21,25 @@ from flaxformer_lite.types import Tree
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class CrossEntropy:
-    """Sums over tokens, so that microbatches, devices and hosts add up exactly.
+    """Sums over tokens, so that those of microbatches, devices and hosts add up exactly.
 
-    Divide once, by the global weight.
+    Divide once, by the global weight. All are float32 scalars but `nll_B`.
+
+    Attributes:
+      loss_sum: the loss to minimize, with smoothing and z-loss; the only one with a gradient.
+      nll_sum: the negative log-likelihood in nats, for perplexity and bits per byte.
+      weight_sum: the total weight of the tokens.
+      correct_sum: the total weight of the tokens whose label has the highest logit.
+      soft_sum: with a teacher, t^2 times the KL divergence from its distribution.
+      nll_B: with `by_row`, the negative log-likelihood of each row, float32 [B].
     """
 
-    # the minimized loss, with smoothing and z-loss; the only sum with a gradient
     loss_sum: jax.Array
-    # the plain negative log-likelihood in nats, for perplexity and bits per byte
     nll_sum: jax.Array
-    weight_sum: jax.Array  # total weight of the tokens
-    correct_sum: jax.Array  # total weight of the tokens where the label has the highest logit
-    # t^2 KL from the teacher's distribution, if there is a teacher
+    weight_sum: jax.Array
+    correct_sum: jax.Array
     soft_sum: jax.Array | None = None
-    nll_B: jax.Array | None = None  # of each row, if they are asked for
+    nll_B: jax.Array | None = None
 
 
 class _Options(NamedTuple):
@@ -75,22 +80,22 @@ def cross_entropy(
     Args:
       projection: features and vocabulary; or the logits themselves, [..., V], which are then held
         whole.
-      labels: int32 [...]; any value is allowed where the weight is zero. -100 is not special: pass
-        its place as a weight of 0.
+      labels: int32 [...]; any value is allowed where the weight is zero. -100 is not special: give
+        such tokens weight 0.
       weights: [...], None for all ones; no gradient reaches them.
       z_loss: strength of the pull of lse towards zero, which keeps logits from drifting.
       label_smoothing: e, the share of the target spread evenly over the vocabulary.
-      soft: a teacher's logits; `projection` must be a DeferredLogits then. Theirs too exist for one
-        chunk at a time.
-      chunks: number of chunks; 1 holds all logits. Up to D tokens are never split: each chunk adds
-        a gradient of the kernel, [V, D], which is then as large as all their logits.
+      soft: the logits of a teacher, which also exist for one chunk at a time; needs a
+        `projection` that is a DeferredLogits.
+      chunks: number of chunks; 1 holds all logits. D or fewer tokens are never split, as each chunk
+        adds a gradient of the kernel, [V, D], which is as large as all their logits.
       by_row: whether to return `nll_B` as well, sums over all axes of tokens but the first.
 
     Returns:
-      Sums over all tokens. Reverse-mode gradients only, and only of `loss_sum`.
+      Sums over all tokens. Only `loss_sum` has a gradient, in reverse mode.
 
     Raises:
-      ValueError: shapes that do not fit, or an option out of range.
+      ValueError: shapes do not fit each other, or an option is out of range.
 
     Reference: z-loss, Chowdhery et al. 2022, PaLM, section 5 (arXiv:2204.02311); smoothing, Szegedy
     et al. 2016, section 7 (arXiv:1512.00567).
@@ -131,17 +136,18 @@ def cross_entropy(
 def token_log_probs(
     projection: DeferredLogits, labels: jax.Array, /, *, chunks: int = 4
 ) -> jax.Array:
-    """Computes log P(label) of each token, `z_y - log sum_v exp z_v`, float32 [..., T].
+    """Computes log P(label) of each token, `z_y - log sum_v exp z_v`, with gradients.
 
-    Each has gradients.
-
-    As in `cross_entropy` the logits of one chunk exist at a time; the backward pass computes them
+    As in `cross_entropy`, the logits of one chunk exist at a time; the backward pass computes them
     again.
 
     Args:
       projection: features [..., T, D] and the vocabulary.
-      labels: int32 [..., T] of the vocabulary.
+      labels: int32 [..., T], ids of the vocabulary.
       chunks: number of chunks.
+
+    Returns:
+      float32 [..., T], in nats.
     """
 
     @jax.checkpoint

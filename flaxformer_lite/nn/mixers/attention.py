@@ -354,7 +354,9 @@ class Attention(nn.Module):
         window = self.cfg.window
         if self.causal and not context.structured:
             mask = masks.both(masks.causal(), mask, q_index_T, k_index_S)
-        near = masks.window(window - 1, 0 if self.causal else window - 1) if window else None
+        if not window:
+            return mask
+        near = masks.window(window - 1, 0 if self.causal else window - 1)
         return masks.both(mask, near, q_index_T, k_index_S)
 
     def _bias(

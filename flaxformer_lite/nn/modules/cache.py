@@ -247,9 +247,14 @@ def nan_where(faults: tuple[jax.Array, ...], x_BTD: jax.Array) -> jax.Array:
 def start_of(cache: LayerCache | StateCache, index: Slot | None, *, first: bool) -> Slot:
     """Returns the slot of the first new position.
 
-    `index` None is the cache's length, `first` an empty cache's 0.
+    Args:
+      cache: the cache of a layer.
+      index: the slot; None is the length of the cache.
+      first: whether the cache is known to be empty, so that the slot is 0.
     """
-    return 0 if first else cache.length if index is None else index
+    if first:
+        return 0
+    return cache.length if index is None else index
 
 
 def repeat_rows(cache: Tree, times: int, axis: int) -> Tree:

@@ -322,10 +322,10 @@ class Classification(Labelled):
             return [{"prediction": float(value)} for value in logits_NC[:, 0]]
         if self.kind == "multiple":
             shares_NC = expit(logits_NC)
-            chosen = [
-                ";".join(name for name, p in zip(self.labels, row, strict=True) if p > 0.5)
-                for row in shares_NC
-            ]
+            chosen = []
+            for row in shares_NC:
+                names = [name for name, p in zip(self.labels, row, strict=True) if p > 0.5]
+                chosen.append(";".join(names))
         else:
             shares_NC = softmax(logits_NC, axis=-1)
             chosen = [self.labels[i] for i in logits_NC.argmax(axis=-1)]

@@ -77,17 +77,16 @@ class Dpo(ChatTask):
 
     def encode(self, rows: Sequence[Row], reader: TableRecords) -> list[list[tuple[Turns, ...]]]:
         known = all(row[side] is not None for row in rows for side in SIDES)
-        messages = [
-            [_messages(row, side, number) for number, row in enumerate(rows)] for side in SIDES
-        ]
-        sides = [
-            self.turns(conversations, reader.length // 2, reader) for conversations in messages
-        ]
-        made = []
+        sides = []
+        for side in SIDES:
+            messages = [_messages(row, side, number) for number, row in enumerate(rows)]
+            sides.append(self.turns(messages, reader.length // 2, reader))
+        features = []
         for pair in zip(*sides, strict=True):
-            last = tuple(side._replace(answers=_last(side)) for side in pair)
-            made.append([last] if not known or all(side.answers.any() for side in last) else [])
-        return made
+            last = tuple(turns._replace(answers=_last(turns)) for turns in pair)
+            is_usable = not known or all(turns.answers.any() for turns in last)
+            features.append([last] if is_usable else [])
+        return features
 
     def make_example(self, records: TableRecords, index: int, rng: np.random.Generator) -> Example:
         """Returns inputs input_ids, segment_ids, labels, answers, [T] int32, reference, [2].

@@ -179,10 +179,10 @@ class SentenceEmbeddings(Task):
         """
         feature = records.features[index]
         rows = [framed(feature.rows[0] if row is None else row, records) for row in feature.rows]
-        inputs = {
-            name: np.stack([row[name] for row in rows]) for name in ("input_ids", "attention_mask")
-        }
-        # softmax over no token has no value, where a text has none
+        inputs = {}
+        for name in ("input_ids", "attention_mask"):
+            inputs[name] = np.stack([row[name] for row in rows])
+        # An empty text sees its first padding token, as a softmax over nothing has no value.
         inputs["attention_mask"][:, 0] = 1
         targets = {"texts": feature.numbers, "weights": np.float32(1)}
         targets |= {"score": np.nan_to_num(feature.score)} if self.kind == "scores" else {}

@@ -224,10 +224,10 @@ class Tagging(Labelled):
             return None
         words = fitted["words"]
         held = data.splits["eval"].features
-        guess = [
-            np.asarray([words.get(word, fitted["overall"]) for word in tagged.words])
-            for tagged in held
-        ]
+        guess = []
+        for tagged in held:
+            tags = [words.get(word, fitted["overall"]) for word in tagged.words]
+            guess.append(np.asarray(tags))
         return "most frequent tag of each word", self._scored(held, guess)[self.headline.name]
 
     def show(self, records: TableRecords, index: int) -> str:

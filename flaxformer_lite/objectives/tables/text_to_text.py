@@ -67,15 +67,13 @@ class TextToText(WritingTask):
         read = [_texts(row, number) for number, row in enumerate(rows)]
         sources = reader.spans([self.prefix + source for source, _ in read])
         targets = reader.spans([target or "" for _, target in read])
-        made = []
-        for number, pair in enumerate(zip(sources, targets, strict=True)):
-            limits = (reader.length, reader.target_length)
-            source, target = (
-                reader.frame.join(side, limit=n) for side, n in zip(pair, limits, strict=True)
-            )
+        features = []
+        for number, (source_spans, target_spans) in enumerate(zip(sources, targets, strict=True)):
+            source = reader.frame.join(source_spans, limit=reader.length)
+            target = reader.frame.join(target_spans, limit=reader.target_length)
             cut = source.cut + target.cut
-            made.append([(Pair(source.ids, target.ids, reader.first + number, cut),)])
-        return made
+            features.append([(Pair(source.ids, target.ids, reader.first + number, cut),)])
+        return features
 
     def costs(self, piece: Pair) -> tuple[int, ...]:
         return len(piece.source), len(piece.target)

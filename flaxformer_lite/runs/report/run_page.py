@@ -151,15 +151,15 @@ def scores(recorded: Record) -> str:
 
 def evaluations(held: list[Record]) -> str:
     """Tabulates the figures of evaluations."""
-    names = [
-        name
-        for name in dict.fromkeys(name for record in held for name in record)
-        if not UNDRAWN.fullmatch(name)
-    ]
-    rows = [
-        [str(r["step"]), *(number(r[n]) if n in r else "" for n in names)]
-        for r in spread(held, EVALUATIONS)
-    ]
+    names: list[str] = []
+    for record in held:
+        for name in record:
+            if name not in names and not UNDRAWN.fullmatch(name):
+                names.append(name)
+    rows = []
+    for record in spread(held, EVALUATIONS):
+        figures = [number(record[name]) if name in record else "" for name in names]
+        rows.append([str(record["step"]), *figures])
     return table(rows, ["step", *(name.replace("_", " ") for name in names)])
 
 

@@ -144,21 +144,21 @@ def _facts(names: Collection[str], init_from: str, allowed: registry.Allowed) ->
 
 def mismatches(stored: ModelConfig, model: ModelConfig) -> dict[str, tuple[object, object]]:
     """Returns the fields in which two models' parameters differ, with the value of each."""
-    names = [
-        f.name
-        for f in dataclasses.fields(ModelConfig)
-        if f.name not in {*hf_config.OURS_ONLY, "pad_token_id"}
-    ]
-    # it wraps the standard part
-    names = [name for name in names if not getattr(getattr(model, name), "added", ())]
-    names = ["family", *names, *["max_length"] * stored.has_position_table]
-    meanings = {name: hf_config.MEANING.get(name, operator.attrgetter(name)) for name in names}
-    return {
-        name: (meaning(stored), meaning(model))
-        for name, meaning in meanings.items()
-        if meaning(stored) != meaning(model)
-        and getattr(stored, name) != getattr(model, name)  # else it follows from another
-    }
+    names = ["family"]
+    for field in dataclasses.fields(ModelConfig):
+        wraps_standard_part = getattr(getattr(model, field.name), "added", ())
+        if field.name not in {*hf_config.OURS_ONLY, "pad_token_id"} and not wraps_standard_part:
+            names.append(field.name)
+    if stored.has_position_table:
+        names.append("max_length")
+    different = {}
+    for name in names:
+        meaning = hf_config.MEANING.get(name, operator.attrgetter(name))
+        values = (meaning(stored), meaning(model))
+        follows_from_another = getattr(stored, name) == getattr(model, name)
+        if values[0] != values[1] and not follows_from_another:
+            different[name] = values
+    return different
 
 
 def flags(model: ModelConfig, names: Collection[str]) -> str:
@@ -232,27 +232,22 @@ def _check(init_from: str, model: ModelConfig, section: Json, requested: Collect
     """Checks that fields set on the command line agree with the weights."""
     fields = flatten_dict(resume.plain(model), sep=".")
     # As a round trip through JSON gives them, tuples as lists.
-    adopted = flatten_dict(
-        json.loads(json.dumps(ConfigDict(section).to_dict(), default=str)), sep="."
-    )
+    plain = json.loads(json.dumps(ConfigDict(section).to_dict(), default=str))
+    adopted = flatten_dict(plain, sep=".")
     free = WEIGHTLESS_FIELDS if model.has_position_table else (*WEIGHTLESS_FIELDS, "max_length")
-    # plug-ins in place of the model's own parts, or beside them
-    wraps = (
-        "mixer.",
-        "feed_forward.",
-        "adapter.",
-    )
-    wrong = {
-        name: adopted[name]
-        for name in requested
-        if name not in free and name in adopted and not name.startswith(wraps)
-    }
-    wrong = {name: value for name, value in wrong.items() if not _says(model, fields, name, value)}
+    # Sections of plug-ins that replace parts of the model, or are added to them.
+    wraps = ("mixer.", "feed_forward.", "adapter.")
+    wrong = {}
+    for name in requested:
+        if name in free or name not in adopted or name.startswith(wraps):
+            continue
+        if not _says(model, fields, name, adopted[name]):
+            wrong[name] = adopted[name]
     if wrong:
-        listed = "; ".join(
-            f"model.{n}={value}, where its weights have {fields.get(n)}"
-            for n, value in wrong.items()
-        )
+        clauses = []
+        for name, value in wrong.items():
+            clauses.append(f"model.{name}={value}, where its weights have {fields.get(name)}")
+        listed = "; ".join(clauses)
         raise ConfigError(
             f"train.init_from={init_from}: the command line asks for another model: {listed}. The"
             f" model comes from the directory: leave these flags out, or set {flags(model, wrong)}."
