@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 
+from flaxformer_lite import registry
 from flaxformer_lite.cli.open_model import folder_of, notices
 from flaxformer_lite.cli.predict import options_of, predicted, write_rows
 from flaxformer_lite.cli.tables import print_table
@@ -54,7 +55,11 @@ def run(args: argparse.Namespace) -> None:
     if baseline and rows:
         rows[0][2] = known_metrics[0].show(baseline[1])
     print(f"{args.data}: {data.num_examples:,} examples")
-    print_table([plugin_name(objective), "model", baseline[0] if baseline else ""], rows, right=[1])
+    print_table(
+        [name_of_objective(type(objective)), "model", baseline[0] if baseline else ""],
+        rows,
+        right=[1],
+    )
     is_fitted = type(objective).fit_baseline is not Objective.fit_baseline
     if baseline is None and trained.fitted is None and is_fitted:
         print(
@@ -75,3 +80,9 @@ def show(table: Breakdown) -> None:
     print_table(table.head, rows, right=numbers)
     if len(table.rows) > ROWS:
         print(f"... {len(table.rows) - ROWS} more; --json has all")
+
+
+def name_of_objective(kind: type[Objective]) -> str:
+    """Returns the name of an objective's file, also for a second class that the file defines."""
+    inside = kind.__module__.startswith("flaxformer_lite.objectives.")
+    return kind.__module__.rpartition(".")[2] if inside else registry.name_of(kind)
