@@ -325,7 +325,7 @@ def projections(query: str, key: str, value: str, out: str) -> tuple[Row, ...]:
 def within(name: str, ours: str, inner: tuple[Row, ...]) -> tuple[Row, ...]:
     """Returns the rows of a part named `name` in the file and `ours` in our tree ("": its root)."""
 
-    def place(path: str | tuple[str, ...]):
+    def place(path: str | tuple) -> str | tuple:
         return (
             f"{ours}/{path}".lstrip("/") if isinstance(path, str) else tuple(place(p) for p in path)
         )

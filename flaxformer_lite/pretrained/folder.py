@@ -6,6 +6,7 @@ They are one safetensors file, several with an index, or Flax's old msgpack.
 import os
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -100,7 +101,7 @@ def _follow(path: Path) -> None:
         )
 
 
-def _open_shards(folder: Path, index_name: str, open_one) -> dict:
+def _open_shards(folder: Path, index_name: str, open_one: Callable[[Path], dict]) -> dict:
     path = folder / index_name
     weight_map = read_object(path, {"weight_map": dict}, error=WeightsError).get("weight_map")
     if weight_map is None or not all(isinstance(file, str) for file in weight_map.values()):

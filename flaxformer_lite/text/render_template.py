@@ -11,7 +11,7 @@ import datetime
 import json
 import resource
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 MEMORY = 1 << 30  # bytes
 LONGEST = 1 << 22  # characters of a prompt
@@ -50,7 +50,7 @@ def render(template: str, batch: list[dict[str, Any]]) -> list[str]:
     from jinja2 import TemplateError
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    def refuse(message: str):
+    def refuse(message: str) -> NoReturn:
         raise TemplateError(message)
 
     loops = ["jinja2.ext.loopcontrols"]
