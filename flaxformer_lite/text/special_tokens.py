@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-if TYPE_CHECKING:  # processes that tokenize do without jax
+if TYPE_CHECKING:  # it imports jax, which tokenizers do without
     from flaxformer_lite.objectives.rows import Tokenizer
 
 Columns = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # ids, part, start, end
