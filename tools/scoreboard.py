@@ -96,9 +96,11 @@ DRAWS: dict[str, dict[str, Any]] = {
     "gpt_neo": {"attention_types": [[["global", "local"], 1]], "window_size": 3},
     "gpt_neox": {"hidden_size": 32},
     "gptj": {"rotary_dim": 4},
+    "marian": {"decoder_start_token_id": 1},
     "mistral": {"sliding_window": 3},
     "qwen3": {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1},
     "roformer": {"embedding_size": 12},
+    "t5": {"decoder_start_token_id": 0},
 }
 # What a family of transformers that is not here needs, by what its source names first.
 LACKS = {
@@ -126,7 +128,11 @@ def families(only: str) -> dict[str, dict[str, Any]]:
             stem = name.replace("-", "_")
             if stem not in found and stem == path.stem and stem != "gemma3":
                 found[stem] = {"model_type": name, "draws": [DRAWS.get(stem, {})]}
-    return {name: found[name] for name in sorted(found) if name.startswith(only)}
+    return {name: found[name] for name in sorted(found) if is_chosen(name, only)}
+
+
+def is_chosen(name: str, only: str) -> bool:
+    return name.startswith(tuple(only.split(",")))
 
 
 def theirs(out: Path, only: str, store: bool) -> None:
@@ -215,6 +221,8 @@ def make(
     settings = small | draw
     if head in ("sequence", "token"):
         settings |= {"num_labels": 3}
+    if head == "lm" and "masked_lm" in classes(family.get("model_type", model_type)):
+        settings |= {"is_decoder": True}
     config = transformers.AutoConfig.for_model(family.get("model_type", model_type), **settings)
     torch.manual_seed(0)
     cls(config).save_pretrained(folder)
@@ -235,7 +243,8 @@ def make(
     outputs = forward(model, given)
     arrays = {f"in/{key}": x for key, x in given.items()}
     arrays |= {f"out/{key}": x for key, x in outputs.items()}
-    if head in ("lm", "seq2seq") and folder.name.startswith("0_"):
+    writes = head in ("lm", "seq2seq") and "is_decoder" not in settings
+    if writes and folder.name.startswith("0_"):
         arrays["greedy"] = greedy(model, given)
     np.savez(folder / "expected.npz", **arrays)
     return outputs
@@ -277,8 +286,9 @@ def greedy(model: Any, given: Arrays) -> np.ndarray:
     import torch
 
     ids = torch.tensor(given["input_ids"][:1]).long()
-    for name in ("eos_token_id", "forced_eos_token_id", "forced_bos_token_id"):
+    for name in ("forced_eos_token_id", "forced_bos_token_id"):
         setattr(model.generation_config, name, None)
+    model.generation_config.eos_token_id = model.config.vocab_size  # an id that nothing has
     made = model.generate(ids, do_sample=False, max_new_tokens=NEW_TOKENS, num_beams=1)
     return made[0, -NEW_TOKENS:].numpy()
 
@@ -376,7 +386,8 @@ def is_green(row: dict[str, Any]) -> bool:
 
 
 def folders(out: Path, only: str) -> list[Path]:
-    return [path.parent for path in sorted(out.glob(f"{only}*/*/expected.npz"))]
+    paths = sorted(out.glob("*/*/expected.npz"))
+    return [path.parent for path in paths if is_chosen(path.parts[-3], only)]
 
 
 def table(out: Path) -> None:
@@ -460,7 +471,7 @@ def main() -> None:
     )
     parser.add_argument("step", choices=("theirs", "ours", "back", "table"))
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--only", default="", help="families whose name begins so")
+    parser.add_argument("--only", default="", help="families whose name begins so; A,B for several")
     parser.add_argument(
         "--store", action="store_true", help="write the numbers of the first draw for the tests"
     )

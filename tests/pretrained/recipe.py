@@ -19,7 +19,7 @@ def tensor(name: str, shape: tuple[int, ...]) -> np.ndarray:
     # the bare model has no prefix
     short = name.removeprefix("model.").removeprefix("transformer.")
     draw = np.random.default_rng([zlib.crc32(short.encode())]).standard_normal(shape)
-    if len(shape) < 2 or "norm" in name.rsplit(".", 2)[-2]:
+    if len(shape) < 2 or "norm" in f".{name}".rsplit(".", 2)[-2]:
         values = 0.2 * draw + (0.0 if name.endswith("bias") else 1.0)
     elif any(table in name for table in TABLES):
         values = 0.5 * draw
