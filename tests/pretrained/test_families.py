@@ -86,3 +86,20 @@ def test_the_numbers_are_those_of_torch(name, tmp_path):
     assert again.keys() == shapes.keys()
     for one, array in stored(source).items():
         np.testing.assert_array_equal(again[one], array, err_msg=one)
+
+
+def test_the_text_model_of_a_config_with_images_is_read():
+    """A nested `text_config`, as of Gemma 3 from 4B on, is the model of its fields alone."""
+    text = FAMILIES["gemma3_text"]["config"]
+    nested = {
+        "model_type": "gemma3",
+        "architectures": ["Gemma3ForConditionalGeneration"],
+        "text_config": text,
+        "vision_config": {"hidden_size": 9},
+        "mm_tokens_per_image": 4,
+    }
+    family = family_of(nested, Path())
+    cfg = read_config(family, nested, "lm")
+    assert cfg == config_of(text, "Gemma3ForCausalLM")
+    written = write_config(registry.resolve("models", cfg.family), cfg)
+    assert written["architectures"] == ["Gemma3ForCausalLM"]
