@@ -1,0 +1,79 @@
+"""CWM: Llama 3 with sliding windows in three of four layers.
+
+Reference: FAIR CodeGen Team, "CWM: An Open-Weights LLM for Research on Code Generation with World
+Models" (2025), section 2.
+"""
+
+from functools import partial
+
+from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.files.read import Json
+from flaxformer_lite.models import llama, ministral
+from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, read_windows
+from flaxformer_lite.nn.positions.rope import Rope
+
+WINDOW = 8192
+SCALED = Rope(
+    base=1000000.0,
+    scaling="llama3",
+    factor=16.0,
+    low_freq_factor=1.0,
+    high_freq_factor=4.0,
+    original_max_position_embeddings=8192,
+)
+BASE = llama.BASE | dict(
+    vocab_size=128256,
+    max_length=131072,
+    head_dim=128,
+    position=SCALED,
+    windows=(0, WINDOW, WINDOW, WINDOW),
+)
+PRESETS = {
+    "tiny": dict(
+        d_model=128,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=32,
+        mlp_dim=344,
+        decoder_layers=4,
+        windows=(0, 64),
+    ),
+    "32b": dict(d_model=6144, num_heads=48, num_kv_heads=8, mlp_dim=21504, decoder_layers=64),
+}
+config = partial(build, "cwm", BASE, PRESETS, "32b")
+
+
+class Model(llama.Model):
+    heads = ("lm", "none")
+
+
+def read(fields: Fields) -> ModelFields:
+    layers = fields.get("num_hidden_layers", 64)
+    window = fields.nullable("sliding_window", WINDOW)
+    windows = read_windows(fields, layers, lambda i: i % 4 != 0 and window > 0, window)
+    options = llama.read_heads(fields, kv_heads=8, head_dim=128)
+    if not (fields.get("rope_scaling", {}) or fields.get("rope_parameters", {})):
+        options["position"] = SCALED
+    return options | {"windows": windows, "norm_eps": fields.get("rms_norm_eps", 1e-5)}
+
+
+def write(cfg: ModelConfig) -> Json:
+    """Writes positions without scaling too, which an absent field would scale."""
+    unscaled = {"rope_type": "default", "rope_theta": cfg.position.base}
+    spelled = {"rope_parameters": unscaled} if cfg.position.scaling == "none" else {}
+    return ministral.write(cfg) | spelled
+
+
+PUBLISHED = Published(
+    model_type="cwm",
+    defaults=dict(rope_theta=1000000.0),
+    prefix="model.",
+    names=lambda cfg: llama.BODY,
+    heads=llama.heads("Cwm", only=Model.heads),
+    fields=llama.FIELDS,
+    fixed={"mlp_bias": False},
+    read=read,
+    write=write,
+    ignored=llama.BUFFERS,
+)

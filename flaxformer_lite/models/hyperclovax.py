@@ -1,0 +1,65 @@
+"""HyperCLOVA X: Granite with norms on both sides of attention and feed-forward.
+
+Reference: NAVER Cloud HyperCLOVA X Team, "HyperCLOVA X THINK Technical Report" (2025), section 2.
+"""
+
+import dataclasses
+from functools import partial
+
+from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.files.read import Json
+from flaxformer_lite.models import granite, llama
+from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.skeletons.decoder import DecoderModel
+from flaxformer_lite.models.weight_map import Fields, ModelFields, rows, within
+
+BASE = llama.BASE | dict(vocab_size=128256, max_length=131072, norm_at=("in", "branch", "final"))
+PRESETS = {
+    "tiny": dict(d_model=128, num_heads=4, num_kv_heads=2, mlp_dim=344, decoder_layers=4),
+    "14b": dict(d_model=6144, num_heads=48, num_kv_heads=8, mlp_dim=14336, decoder_layers=38),
+}
+config = partial(build, "hyperclovax", BASE, PRESETS, "14b")
+
+
+class Model(DecoderModel):
+    heads = ("lm", "none")
+
+
+NORMS = rows(("post_norm1", "attention_branch_norm"), ("post_norm2", "mlp_branch_norm"))
+BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", llama.LAYER + NORMS)
+BOTH = ("in", "branch", "final")
+
+
+def read(fields: Fields) -> ModelFields:
+    """Reads the numbers; logits are multiplied by theirs, which Granite divides by."""
+    options = granite.read(fields)
+    return options | {
+        "attention_scale": fields.get("attention_multiplier", kind=float),
+        "logit_multiplier": fields.get("logits_scaling", 1.0),
+        "norm_at": BOTH if fields.get("use_post_norm", True) else ("in", "final"),
+    }
+
+
+def write(cfg: ModelConfig) -> Json:
+    return granite.write(cfg) | {
+        "logits_scaling": cfg.logit_multiplier,
+        "use_post_norm": "branch" in cfg.norm_at,
+    }
+
+
+PUBLISHED = dataclasses.replace(
+    granite.PUBLISHED,
+    model_type="hyperclovax",
+    defaults=dict(
+        vocab_size=32000,
+        hidden_size=4096,
+        intermediate_size=11008,
+        num_hidden_layers=32,
+        num_attention_heads=32,
+        max_position_embeddings=2048,
+    ),
+    names=lambda cfg: BODY,
+    heads=llama.heads("HyperCLOVAX", only=Model.heads),
+    read=read,
+    write=write,
+)
