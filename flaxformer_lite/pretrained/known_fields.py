@@ -23,6 +23,8 @@ cohere: attention_bias hidden_act intermediate_size layer_norm_eps logit_scale n
     num_key_value_heads tie_word_embeddings use_qk_norm vocab_size
 cohere2: attention_bias hidden_act intermediate_size layer_norm_eps layer_types logit_scale
     num_hidden_layers num_key_value_heads sliding_window_pattern tie_word_embeddings vocab_size
+cwm: hidden_act intermediate_size layer_types mlp_bias num_hidden_layers num_key_value_heads
+    rms_norm_eps tie_word_embeddings vocab_size
 distilbert: activation dim hidden_dim n_heads n_layers num_hidden_layers sinusoidal_pos_embds
     tie_word_embeddings vocab_size
 electra: add_cross_attention embedding_size hidden_act intermediate_size is_decoder layer_norm_eps
@@ -65,10 +67,15 @@ gptj: activation_function layer_norm_epsilon n_embd n_head n_inner n_layer n_pos
 granite: attention_bias attention_multiplier embedding_multiplier hidden_act intermediate_size
     logits_scaling mlp_bias num_hidden_layers num_key_value_heads residual_multiplier rms_norm_eps
     tie_word_embeddings vocab_size
+hyperclovax: attention_bias attention_multiplier embedding_multiplier hidden_act intermediate_size
+    logits_scaling mlp_bias num_hidden_layers num_key_value_heads residual_multiplier rms_norm_eps
+    tie_word_embeddings use_post_norm vocab_size
 marian: activation_function d_model decoder_attention_heads decoder_ffn_dim decoder_layers
     decoder_vocab_size encoder_attention_heads encoder_ffn_dim encoder_layers is_decoder
     num_hidden_layers scale_embedding share_encoder_decoder_embeddings tie_word_embeddings
     vocab_size
+ministral: hidden_act intermediate_size layer_types num_hidden_layers num_key_value_heads
+    rms_norm_eps tie_word_embeddings vocab_size
 mistral: hidden_act intermediate_size num_hidden_layers num_key_value_heads rms_norm_eps
     tie_word_embeddings vocab_size
 modernbert: attention_bias classifier_activation classifier_bias classifier_pooling cls_token_id
@@ -111,6 +118,9 @@ starcoder2: embedding_dropout hidden_act intermediate_size norm_epsilon num_hidd
 t5: d_ff d_kv d_model dense_act_fn feed_forward_proj is_decoder is_gated_act layer_norm_epsilon
     num_decoder_layers num_heads num_hidden_layers num_layers relative_attention_max_distance
     relative_attention_num_buckets scale_decoder_outputs tie_word_embeddings vocab_size
+vaultgemma: attention_bias attn_logit_softcapping final_logit_softcapping hidden_activation
+    intermediate_size layer_types num_hidden_layers num_key_value_heads query_pre_attn_scalar
+    rms_norm_eps tie_word_embeddings vocab_size
 """
 
 
