@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from flaxformer_lite import registry
 from flaxformer_lite.config.rules import ConfigError
@@ -86,6 +87,11 @@ def attention(
         why.
       ValueError: there is no such implementation, or shapes do not fit each other.
     """
+    for name, array in (("q", q_BTNH), ("k", k_BSKH), ("v", v_BSKH)):
+        if not jnp.issubdtype(array.dtype, jnp.floating):
+            raise ValueError(f"{name} is {array.dtype}: attention is of floats; use astype.")
+    if not 0 <= dropout_rate < 1:
+        raise ValueError(f"dropout_rate={dropout_rate}: must be at least 0 and less than 1.")
     args = Arguments(
         mask=mask,
         bias=bias,

@@ -73,6 +73,11 @@ def mean_pool(x_BTD: jax.Array, keep_BT: jax.Array, *, unit: bool = True) -> jax
 
     Reference: Reimers and Gurevych 2019, "Sentence-BERT", section 3 (arXiv:1908.10084).
     """
+    if x_BTD.ndim != 3 or keep_BT.shape != x_BTD.shape[:2]:
+        raise ValueError(
+            f"x {x_BTD.shape}, keep {keep_BT.shape}: must be [batch, length, width] and [batch,"
+            " length]."
+        )
     keep_BT = (keep_BT != 0).astype(jnp.float32)
     sum_BD = jnp.einsum(
         "BTD,BT->BD", x_BTD.astype(jnp.float32), keep_BT, precision=jax.lax.Precision.HIGHEST

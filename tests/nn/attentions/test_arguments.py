@@ -82,3 +82,16 @@ def test_a_mask_over_slots_may_be_longer_than_the_keys():
     slots = jnp.arange(3, 9)
     out = attention(Q, K, K, mask=mask, q_index=jnp.arange(5, 9), k_index=slots)
     np.testing.assert_allclose(out, jnp.ones_like(Q), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "options", "says"),
+    [
+        (jnp.int32, {}, "q is int32: attention is of floats"),
+        (jnp.float32, {"dropout_rate": 1.5}, r"dropout_rate=1\.5: must be"),
+    ],
+)
+def test_what_would_be_wrong_numbers_is_refused(dtype, options, says):
+    x = jnp.ones((1, 2, 1, 4), dtype)
+    with pytest.raises(ValueError, match=says):
+        attention(x, x, x, **options)

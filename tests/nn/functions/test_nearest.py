@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from flaxformer_lite.nn.functions.nearest import nearest
 
@@ -28,3 +29,9 @@ def test_one_vector_and_half_precision():
     table = jnp.eye(4, dtype=jnp.bfloat16)
     cosines, rows = nearest(table, table[2], 1)
     assert (cosines.dtype, rows.tolist(), cosines.tolist()) == (jnp.float32, [2], [1.0])
+
+
+@pytest.mark.parametrize(("width", "k", "says"), [(5, 1, "same width"), (4, 5, "k=5.*the 4 rows")])
+def test_misfits_are_refused(width, k, says):
+    with pytest.raises(ValueError, match=says):
+        nearest(jnp.eye(4), jnp.ones(width), k)
