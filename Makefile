@@ -36,12 +36,15 @@ FAST := tests/nn/functions tests/nn/positions tests/nn/modules tests/config test
 test-fast: $(STAMP)  ## run the tests of the functions, modules, config and command line, in under two minutes
 	$(BIN)/python -m pytest $(WORKERS) $(FAST)
 
-# A Python that is not installed is an error. OLDEST as in pyproject.toml.
+# A Python that is not installed is an error. OLDEST as in pyproject.toml; newer jax has no Python 3.11.
 PYTHONS ?= python3.11 python3.12 python3.13
-OLDEST := jax==0.10.0 jaxlib==0.10.0 flax==0.12.8
+OLDEST := jax==0.11.1 jaxlib==0.11.1 flax==0.12.10
+OLDEST_3_11 := jax==0.10.0 jaxlib==0.10.0 flax==0.12.8
 NEWEST := jax jaxlib flax
 matrix:  ## run the tests on each of PYTHONS with the oldest and the newest jax and flax; PYTHONS=python3.12
-	@set -e; for python in $(PYTHONS); do for jax in "$(OLDEST)" "$(NEWEST)"; do \
+	@set -e; for python in $(PYTHONS); do \
+	  case $$python in *3.11) oldest="$(OLDEST_3_11)";; *) oldest="$(OLDEST)";; esac; \
+	  for jax in "$$oldest" "$(NEWEST)"; do \
 	  echo "$$python, $$jax"; rm -rf .venv-matrix; $$python -m venv .venv-matrix; \
 	  .venv-matrix/bin/python -m pip install --quiet --disable-pip-version-check --upgrade -e '.[dev]' $$jax; \
 	  .venv-matrix/bin/python -m pytest $(WORKERS) $(TESTS); done; done

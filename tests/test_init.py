@@ -22,5 +22,6 @@ def test_one_version_and_no_cap_on_jax_and_flax():
         *project["dependencies"],
         *(line for name in ("cuda", "tpu", "tpu-plan") for line in extras[name]),
     ]
+    needs = [line.partition(";")[0] for line in needs]  # without the marker of Python
     capped = [line for line in needs if line.startswith(("jax", "flax")) and "<" in line]
     assert not capped
