@@ -233,7 +233,8 @@ def make(
     }
     save_file(drawn, folder / "model.safetensors", {"format": "pt"})
     model = read(cls, folder)
-    seq2seq = bool(getattr(config, "is_encoder_decoder", False)) and head != "encoder"
+    two_sided = bool(getattr(config, "is_encoder_decoder", False))
+    seq2seq = two_sided and head not in ("encoder", "lm")
     shifts = head in ("sequence", "token", "question")  # the inputs are the decoder's, too
     given = recipe.inputs(
         settings["vocab_size"], config.pad_token_id, seq2seq=seq2seq and not shifts
