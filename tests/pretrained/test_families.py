@@ -32,6 +32,8 @@ def config_of(published, architecture):
     """The config of a class that transformers has for a published config."""
     family = family_of(published, Path())
     published = published | {"architectures": [architecture]}
+    if published.get("is_decoder") is False and architecture.endswith("ForCausalLM"):
+        published["is_decoder"] = True  # an encoder read causally
     head = head_of(family, published, None)
     return read_config(family, published | LABELS if head in NAMED_HEADS else published, head)
 

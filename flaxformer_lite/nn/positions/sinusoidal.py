@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer_lite.config import OneOf, Positive
+from flaxformer_lite.config import Count, OneOf, Positive
 from flaxformer_lite.nn.positions.encoding import Encoding, Table, Tables, add
 
 Layout = Annotated[str, OneOf(("interleaved", "halves"))]
@@ -25,7 +25,8 @@ class Sinusoidal(Encoding):
     layout: Layout = "interleaved"
     # whether the slowest frequency is 1 / base itself, base^(-i / (D/2 - 1)), as in fairseq
     inclusive: bool = False
-    zero_at: int | None = None  # a position that adds nothing: fairseq's padding
+    offset: Count = 0  # added to positions; fairseq's begin at 2
+    zero_at: int | None = None  # a position, with the offset, that adds nothing: fairseq's padding
 
     def tables(
         self, *, d_model: int, num_heads: int, head_dim: int, max_length: int
@@ -37,6 +38,7 @@ class Sinusoidal(Encoding):
         return {}
 
     def embed(self, tables: Tables, x_BTD: jax.Array, positions_BT: jax.Array) -> jax.Array:
+        positions_BT = positions_BT + self.offset
         width = x_BTD.shape[-1]
         pairs = width // 2
         exponents = np.arange(pairs) / (max(1, pairs - 1) if self.inclusive else pairs)
