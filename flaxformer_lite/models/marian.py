@@ -9,7 +9,7 @@ from functools import partial
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.models import bart
+from flaxformer_lite.models import bart, pegasus
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel
 from flaxformer_lite.models.weight_map import Fields, Head, ModelFields
@@ -78,6 +78,8 @@ PUBLISHED = dataclasses.replace(
     fields=bart.FIELDS,
     read=read,
     write=write,
+    # transformers asks for the tables in a file of the bare model alone
+    derived=lambda cfg: pegasus.sinusoids(cfg) if cfg.head == "none" else {},
     ignored=(r"(encoder|decoder)\.(version|embed_positions\.weight)",),
     relatives={"MarianForCausalLM": "marian_decoder"},
 )
