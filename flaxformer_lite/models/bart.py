@@ -137,16 +137,25 @@ def heads(name: str, **classifiers: tuple[Row, ...]) -> dict[str, Head]:
     )
 
 
-def read(fields: Fields) -> ModelFields:
-    """Reads the sizes of the decoder that differ from the encoder's."""
-    heads = fields.get("encoder_attention_heads", 16)
-    mlp_dim = fields.get("encoder_ffn_dim", 4096)
-    own_heads = fields.get("decoder_attention_heads", 16)
-    own_mlp_dim = fields.get("decoder_ffn_dim", 4096)
+def read(
+    fields: Fields, *, heads: int = 16, mlp_dim: int = 4096, scaled: bool = False
+) -> ModelFields:
+    """Reads the sizes of the decoder that differ from the encoder's.
+
+    Args:
+      fields: the fields of config.json.
+      heads: the number of heads of either side that names none.
+      mlp_dim: the same for the feed-forward's width.
+      scaled: whether token vectors are scaled if the config does not say.
+    """
+    of_encoder = fields.get("encoder_attention_heads", heads)
+    encoder_mlp_dim = fields.get("encoder_ffn_dim", mlp_dim)
+    of_decoder = fields.get("decoder_attention_heads", heads)
+    decoder_mlp_dim = fields.get("decoder_ffn_dim", mlp_dim)
     return {
-        "decoder_num_heads": own_heads if own_heads != heads else 0,
-        "decoder_mlp_dim": own_mlp_dim if own_mlp_dim != mlp_dim else 0,
-        "embed_power": 0.5 if fields.get("scale_embedding", False) else 0.0,
+        "decoder_num_heads": of_decoder if of_decoder != of_encoder else 0,
+        "decoder_mlp_dim": decoder_mlp_dim if decoder_mlp_dim != encoder_mlp_dim else 0,
+        "embed_power": 0.5 if fields.get("scale_embedding", scaled) else 0.0,
         "num_labels": 3,  # if the config names none
     }
 

@@ -82,8 +82,8 @@ FIELDS = dict(
 ENCODER = ("encoder_layers", "encoder_attention_heads", "encoder_ffn_dim")
 
 
-def read(fields: Fields) -> ModelFields:
-    return {"embed_power": 0.5 if fields.get("scale_embedding", False) else 0.0}
+def read(fields: Fields, *, scaled: bool = False) -> ModelFields:
+    return {"embed_power": 0.5 if fields.get("scale_embedding", scaled) else 0.0}
 
 
 def write(cfg: ModelConfig) -> Json:

@@ -1,0 +1,33 @@
+"""Blenderbot: a pre-norm BART for dialogue, without a norm after the embeddings.
+
+Reference: Roller et al., "Recipes for building an open-domain chatbot" (2021), section 2.
+"""
+
+import dataclasses
+from functools import partial
+
+from flaxformer_lite.models import bart
+from flaxformer_lite.models.presets import build
+from flaxformer_lite.nn.positions.learned import Learned
+
+BASE = bart.BASE | dict(
+    vocab_size=8008,
+    max_length=128,
+    position=Learned(),
+    norm_at=("in", "final"),
+    pad_token_id=0,
+    decoder_start_token_id=1,
+)
+PRESETS = {
+    "tiny": bart.PRESETS["tiny"],
+    "3b": dict(d_model=2560, num_heads=32, mlp_dim=10240, encoder_layers=2, decoder_layers=24),
+}
+config = partial(build, "blenderbot", BASE, PRESETS, "3b")
+Model = bart.Model
+PUBLISHED = dataclasses.replace(
+    bart.PUBLISHED,
+    model_type="blenderbot",
+    heads=bart.heads("Blenderbot"),
+    read=lambda fields: bart.read(fields, heads=32, mlp_dim=10240),
+    relatives={"BlenderbotForCausalLM": "blenderbot_decoder"},
+)
