@@ -30,10 +30,10 @@ LABELS = {"id2label": {"0": "A", "1": "B", "2": "C"}}
 
 def config_of(published, architecture):
     """The config of a class that transformers has for a published config."""
-    family = family_of(published, Path())
     published = published | {"architectures": [architecture]}
     if published.get("is_decoder") is False and architecture.endswith("ForCausalLM"):
         published["is_decoder"] = True  # an encoder read causally
+    family = family_of(published, Path())
     head = head_of(family, published, None)
     return read_config(family, published | LABELS if head in NAMED_HEADS else published, head)
 
