@@ -112,7 +112,7 @@ class Architecture(Record):
     pad_token_id: Annotated[TokenId, OF_TASK] | None = None
     eos_token_id: TokenId | None = None  # BART's classification head reads the last such token
     # how an encoder without a pooler makes one vector for its classifier (ModernBERT)
-    classifier_pooling: Annotated[str, OneOf(choices.POOLINGS), OF_TASK] = "first"
+    classifier_pooling: Annotated[str, OneOf(choices.CLASSIFIER_POOLINGS), OF_TASK] = "first"
     # fed to the decoder first, unless the caller passes its own inputs
     decoder_start_token_id: TokenId | None = None
 

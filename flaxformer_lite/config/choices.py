@@ -42,6 +42,8 @@ POOLINGS = (  # nn/functions/pooling.py
     "mean_sqrt",
     "weighted_mean",
 )
+# models/eurobert.py: late is the mean of what the classifier's dense layer makes of each token
+CLASSIFIER_POOLINGS = (*POOLINGS, "late")
 QK_NORM_OVER = ("head", "each_head", "all_heads")  # nn/mixers/attention.py
 RESIDUALS = ("sequential", "none", "parallel", "parallel_shared")  # nn/modules/block.py
 SCHEDULES = ("cosine", "linear", "rsqrt", "constant", "wsd")  # training/optimizer.py

@@ -119,10 +119,11 @@ def read(fields: Fields) -> ModelFields:
     width = fields.get("word_embed_proj_dim", 0)
     hidden = fields.get("hidden_size", 768)
     before = fields.get("do_layer_norm_before", True)
+    endless = fields.get("_remove_final_layer_norm", False)  # read even where it changes nothing
     norm_at: tuple[str, ...] = ("in", "final")
     if not before:
         norm_at = ("out",)
-    elif fields.get("_remove_final_layer_norm", False):
+    elif endless:
         norm_at = ("in",)
     return {"embedding_size": width if width != hidden else 0, "norm_at": norm_at}
 

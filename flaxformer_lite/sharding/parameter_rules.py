@@ -38,6 +38,8 @@ def rules(cfg: ModelConfig) -> PartitionRules:
     other_head = (
         cfg.head in model.pooled if cfg.head == "none" else cfg.head not in ("lm", "encoder")
     )
+    if cfg.head in getattr(model, "bare_heads", ()):
+        other_head = False
     if cfg.head == "lm" and model.head_modules:  # between the last layer and the vocabulary
         other_head = True
     sides = [side for side in ("encoder", "decoder") if getattr(cfg, f"{side}_layers")]

@@ -26,7 +26,7 @@ def test_libraries_may_log_again_after_a_run(handlers, monkeypatch, tmp_path):
     during = []
     before = root.level
     monkeypatch.setattr(launch, "main", lambda *_, **__: during.append(root.level))
-    joining = dict.fromkeys(train.GIVEN)
+    joining = dict.fromkeys(train.FLAGS)
     train.run(
         argparse.Namespace(workdir=str(tmp_path), overrides=["--config=gpt2_tiny"], **joining)
     )

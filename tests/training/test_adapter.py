@@ -147,7 +147,7 @@ def test_a_run_converts_to_merged_weights_and_to_an_adapter_of_its_base(adapted,
     assert texts[0] == texts[1] != ""
     with pytest.raises(SystemExit):
         main(["convert", "--adapter", str(tmp_path / "published"), str(tmp_path / "none")])
-    assert "is no training workdir" in capsys.readouterr().err
+    assert "not a training workdir" in capsys.readouterr().err
 
 
 def test_frozen_weights_take_no_optimizer_state(tmp_path, base):

@@ -56,6 +56,7 @@ class EncoderModel(Hinted):
         "multiple_choice",
     )
     padded_heads: ClassVar[tuple[str, ...]] = ()  # those that read the vectors of padding
+    bare_heads: ClassVar[tuple[str, ...]] = ()  # those with nothing but the vocabulary's weights
     pooler_activation: ClassVar[str] = "tanh"  # empty: that of the config
     masked_lm_activation: ClassVar[str] = ""  # empty: that of the config
     # of the family's own, for heads; whole on every device

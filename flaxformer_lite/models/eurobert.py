@@ -1,0 +1,140 @@
+"""EuroBERT: Llama's layers without a causal mask, as an encoder.
+
+Reference: Boizard et al., "EuroBERT: Scaling Multilingual Encoders for European Languages" (2025),
+section 2.
+"""
+
+from functools import partial
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.files.read import Json
+from flaxformer_lite.models import bert, llama
+from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.skeletons import build_layers
+from flaxformer_lite.models.skeletons.encoder import EncoderModel
+from flaxformer_lite.models.weight_map import (
+    Fields,
+    ModelFields,
+    Published,
+    heads,
+    rows,
+    within,
+)
+from flaxformer_lite.nn.functions.activations import ACTIVATIONS
+from flaxformer_lite.nn.functions.pooling import pool
+from flaxformer_lite.nn.modules.einsum import Einsum
+from flaxformer_lite.nn.modules.heads import Classifier, VocabHead
+from flaxformer_lite.nn.positions.rope import Rope
+
+BASE = llama.BASE | dict(
+    vocab_size=128256,
+    max_length=8192,
+    position=Rope(base=250_000.0),
+    classifier_pooling="late",
+    head="masked_lm",
+)
+PRESETS = {  # table 1
+    "tiny": dict(d_model=128, num_heads=4, mlp_dim=344, encoder_layers=4),
+    "210m": dict(d_model=768, num_heads=12, mlp_dim=3072, encoder_layers=12),
+    "610m": dict(d_model=1152, num_heads=18, num_kv_heads=6, mlp_dim=4096, encoder_layers=26),
+    "2.1b": dict(d_model=2304, num_heads=18, num_kv_heads=6, mlp_dim=6144, encoder_layers=32),
+}
+config = partial(build, "eurobert", BASE, PRESETS, "210m")
+
+
+class Transform(nn.Module):
+    """The dense layer and GELU before the classifier of sequences."""
+
+    cfg: ModelConfig
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        cfg = self.cfg
+        sizes = {"D": x.shape[-1], "A": x.shape[-1]}
+        equation = "BTD,DA->BTA" if x.ndim == 3 else "BD,DA->BA"
+        dense = Einsum(equation, sizes, True, cfg.initial, cfg.execution, name="dense")
+        return ACTIVATIONS["gelu"](dense(x))
+
+
+class Model(EncoderModel):
+    """EuroBERT.
+
+    With `classifier_pooling="late"` each token passes the dense layer of the classifier before the
+    mean is taken, with the other poolings the pooled vector does.
+    """
+
+    heads = ("none", "masked_lm", "sequence_classification", "token_classification")
+    vocab_heads = ("masked_lm",)
+    pooled = ()
+    bare_heads = ("masked_lm",)
+    head_modules = ("transform",)
+
+    def setup_head(self):
+        cfg = self.cfg
+        run = cfg.execution
+        self.transform = Transform(cfg)
+        self.lm_head = VocabHead(build_layers.vocab(cfg), run)
+        self.classifier = Classifier(cfg.num_labels, True, cfg.initial, run)
+
+    def project(self, x_BTD):
+        return self.lm_head(x_BTD, self.token_embed.embedding)
+
+    def summarise(self, x_BTD, attention_mask_BT):
+        pooling = self.cfg.classifier_pooling
+        if pooling == "first":
+            return self.transform(x_BTD[:, 0])
+        if attention_mask_BT is None:
+            attention_mask_BT = jnp.ones(x_BTD.shape[:2], jnp.int32)
+        if pooling == "late":
+            transformed_BTD = self.transform(x_BTD)
+            return pool("mean", transformed_BTD, attention_mask_BT, unit=False).astype(x_BTD.dtype)
+        pooled_BD = pool(pooling, x_BTD, attention_mask_BT, unit=False).astype(x_BTD.dtype)
+        return self.transform(pooled_BD)
+
+
+BODY = rows(
+    ("embed_tokens", "token_embed"),
+    ("norm", "encoder/final_norm"),
+) + within("layers.{i}", "encoder/layer_{i}", llama.LAYER)
+VOCABULARY = rows(("lm_head.weight", "lm_head/kernel"), ("lm_head.bias", "lm_head/bias"))
+POOLINGS = {"bos": "first", "mean": "mean", "late": "late"}
+
+
+def read(fields: Fields) -> ModelFields:
+    pooling = fields.get("classifier_pooling", "late")
+    fields.require("classifier_pooling", pooling if pooling in POOLINGS else "late")
+    read = llama.read(fields)
+    if fields.get("mlp_bias", False):
+        read["bias_at"] += ("logits",)
+    return read | {
+        "norm_eps": fields.get("rms_norm_eps", 1e-5),
+        "classifier_pooling": POOLINGS[pooling],
+    }
+
+
+def write(cfg: ModelConfig) -> Json:
+    names = {ours: name for name, ours in POOLINGS.items()}
+    return llama.write(cfg) | {"classifier_pooling": names[cfg.classifier_pooling]}
+
+
+PUBLISHED = Published(
+    model_type="eurobert",
+    prefix="model.",
+    names=lambda cfg: BODY,
+    heads=heads(
+        "EuroBert",
+        none=(),
+        masked_lm=VOCABULARY,
+        sequence_classification=rows(("dense", "transform/dense")) + bert.CLASSIFIER,
+        token_classification=bert.CLASSIFIER,
+    ),
+    fields=llama.FIELDS | {"num_hidden_layers": "encoder_layers"},
+    harmless=("mask_token_id",),
+    read=read,
+    write=write,
+    ignored=llama.BUFFERS,
+)
