@@ -109,7 +109,8 @@ def _parse(argv: list[str]) -> tuple[Any, list[str]]:
     holder = config_flags.DEFINE_config_file(
         "config", None, "The experiment.", flag_values=values, sys_argv=line
     )
-    values["config"].parser = _Pages(values["config"].parser, argv)  # type: ignore[assignment]  # of the same form
+    pages = _Pages(values["config"].parser, argv)
+    values["config"].parser = pages  # type: ignore[assignment]  # of the same form
     rest = values(line)
     return holder.value, rest[1:]
 

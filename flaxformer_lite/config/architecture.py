@@ -341,6 +341,10 @@ def check_family(cfg: ModelConfig, where: str = "") -> type[Any]:
                 f" {cfg.family} has {sides} layers; set those and no others."
             )
         require("head", cfg.head, OneOf(model.heads)(cfg.head))
+        poolings = getattr(model, "classifier_poolings", ("first",))
+        require(
+            "classifier_pooling", cfg.classifier_pooling, OneOf(poolings)(cfg.classifier_pooling)
+        )
     except ConfigError as error:
         raise ConfigError(f"{where}{error}") from None
     return model

@@ -6,8 +6,6 @@ section 2.
 
 from functools import partial
 
-import flax.linen as nn
-import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.config import ModelConfig
@@ -24,10 +22,8 @@ from flaxformer_lite.models.weight_map import (
     rows,
     within,
 )
-from flaxformer_lite.nn.functions.activations import ACTIVATIONS
 from flaxformer_lite.nn.functions.pooling import pool
-from flaxformer_lite.nn.modules.einsum import Einsum
-from flaxformer_lite.nn.modules.heads import Classifier, VocabHead
+from flaxformer_lite.nn.modules.heads import Classifier, Transform, VocabHead
 from flaxformer_lite.nn.positions.rope import Rope
 
 BASE = llama.BASE | dict(
@@ -46,20 +42,6 @@ PRESETS = {  # table 1
 config = partial(build, "eurobert", BASE, PRESETS, "210m")
 
 
-class Transform(nn.Module):
-    """The dense layer and GELU before the classifier of sequences."""
-
-    cfg: ModelConfig
-
-    @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        cfg = self.cfg
-        sizes = {"D": x.shape[-1], "A": x.shape[-1]}
-        equation = "BTD,DA->BTA" if x.ndim == 3 else "BD,DA->BA"
-        dense = Einsum(equation, sizes, True, cfg.initial, cfg.execution, name="dense")
-        return ACTIVATIONS["gelu"](dense(x))
-
-
 class Model(EncoderModel):
     """EuroBERT.
 
@@ -72,11 +54,12 @@ class Model(EncoderModel):
     pooled = ()
     bare_heads = ("masked_lm",)
     head_modules = ("transform",)
+    classifier_poolings = ("first", "mean", "late")
 
     def setup_head(self):
         cfg = self.cfg
         run = cfg.execution
-        self.transform = Transform(cfg)
+        self.transform = Transform("gelu", initial=cfg.initial, execution=run)
         self.lm_head = VocabHead(build_layers.vocab(cfg), run)
         self.classifier = Classifier(cfg.num_labels, True, cfg.initial, run)
 

@@ -9,8 +9,6 @@ section 2.1.
 
 from typing import Any
 
-import flax.linen as nn
-import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.config import LayerKind, ModelConfig
@@ -30,11 +28,8 @@ from flaxformer_lite.models.weight_map import (
     rows,
     within,
 )
-from flaxformer_lite.nn.functions.activations import ACTIVATIONS
 from flaxformer_lite.nn.functions.pooling import pool
-from flaxformer_lite.nn.modules.einsum import Einsum
-from flaxformer_lite.nn.modules.heads import LABELS, Classifier, VocabHead
-from flaxformer_lite.nn.modules.norms import Norm
+from flaxformer_lite.nn.modules.heads import LABELS, Classifier, Transform, VocabHead
 from flaxformer_lite.nn.positions.rope import Rope
 
 LOCAL = 128
@@ -57,19 +52,10 @@ PRESETS = {
 }
 
 
-class Transform(nn.Module):
-    """The dense layer, activation and norm before the last layer of every head."""
-
-    cfg: ModelConfig
-
-    @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        cfg = self.cfg
-        sizes = {"D": x.shape[-1], "A": x.shape[-1]}
-        equation = "BTD,DA->BTA" if x.ndim == 3 else "BD,DA->BA"
-        bias = "head" in cfg.bias_at
-        dense = Einsum(equation, sizes, bias, cfg.initial, cfg.execution, name="dense")
-        return Norm(cfg.norm_config, cfg.execution, name="norm")(ACTIVATIONS["gelu"](dense(x)))
+def transform(cfg: ModelConfig) -> Transform:
+    """Builds the layer before the last one of every head."""
+    bias = "head" in cfg.bias_at
+    return Transform("gelu", cfg.norm_config, bias, cfg.initial, cfg.execution)
 
 
 class Model(EncoderModel):
@@ -83,12 +69,13 @@ class Model(EncoderModel):
     vocab_heads = ("masked_lm",)
     pooled = ()
     head_modules = ("transform",)
+    classifier_poolings = ("first", "mean")
 
     def setup_head(self):
         cfg = self.cfg
         run = cfg.execution
         labels = LABELS.get(cfg.head, cfg.num_labels)
-        self.transform = Transform(cfg)
+        self.transform = transform(cfg)
         self.lm_head = VocabHead(build_layers.vocab(cfg), run)
         self.classifier = Classifier(labels, True, cfg.initial, run)
 

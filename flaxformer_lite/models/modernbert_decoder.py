@@ -35,7 +35,7 @@ class Model(DecoderModel):
 
     def setup(self):
         super().setup()
-        self.transform = modernbert.Transform(self.cfg)
+        self.transform = modernbert.transform(self.cfg)
 
     def project(self, x_BTD):
         return self.lm_head(self.transform(x_BTD), self.token_embed.embedding)

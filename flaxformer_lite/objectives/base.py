@@ -158,7 +158,7 @@ class Objective(Record, abc.ABC):
 
     @property
     def head_hint(self) -> str:
-        """What to do if the initial weights lack the head; the end of an error message."""
+        """Way out, at the end of an error message, if the initial weights lack the head."""
         return ""
 
     @property

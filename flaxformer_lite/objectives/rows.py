@@ -12,7 +12,7 @@ Example = dict[str, dict[str, np.ndarray]]
 
 
 class Tokenizer(Protocol):
-    """What objectives ask a tokenizer (text/tokenizer.py) for."""
+    """Protocol of the tokenizers (text/tokenizer.py) that objectives use."""
 
     vocab_size: int
     pad_id: int
@@ -33,7 +33,7 @@ class Tokenizer(Protocol):
 
 
 class Records(Protocol):
-    """What examples are made from: the rows of a text (data/corpus.py) or of a table."""
+    """Protocol of the rows, of a text (data/corpus.py) or a table, that examples are made from."""
 
     @property
     def tokenizer(self) -> Tokenizer: ...

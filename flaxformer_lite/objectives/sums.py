@@ -120,14 +120,14 @@ class Regularized(Protocol):
 
 
 class Projected(Protocol):
-    """What a model returns for a loss over the vocabulary: the logits, which are not yet made."""
+    """Output of a model for a loss over the vocabulary: logits that are not yet computed."""
 
     @property
     def projection(self) -> DeferredLogits: ...
 
 
 class Loss(Protocol):
-    """What a step asks an objective (objectives/base.py) for."""
+    """Protocol of the objective (objectives/base.py) of a training step."""
 
     def loss(self, outputs: Any, targets: Mapping[str, jax.Array], *, chunks: int) -> LossSums: ...
 

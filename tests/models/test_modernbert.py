@@ -89,6 +89,14 @@ def test_what_it_does_not_compute_is_refused(change, message):
         read_config(modernbert, BASE | change, "masked_lm")
 
 
+@pytest.mark.parametrize(
+    ("family", "pooling"), [("modernbert", "late"), ("modernbert", "max"), ("bert", "mean")]
+)
+def test_a_pooling_that_the_family_does_not_compute_is_refused(family, pooling):
+    with pytest.raises(ConfigError, match=f"classifier_pooling='{pooling}'"):
+        build_model(family, "tiny", classifier_pooling=pooling)
+
+
 def test_a_local_layer_sees_half_the_window_to_each_side_and_padding_changes_nothing():
     """Where torch's eager attention gives NaN: padding that sees no token at all."""
     kinds = modernbert.pattern([3], Rope())

@@ -56,6 +56,8 @@ class EncoderModel(Hinted):
         "multiple_choice",
     )
     padded_heads: ClassVar[tuple[str, ...]] = ()  # those that read the vectors of padding
+    # values of `classifier_pooling` that the family computes
+    classifier_poolings: ClassVar[tuple[str, ...]] = ("first",)
     bare_heads: ClassVar[tuple[str, ...]] = ()  # those with nothing but the vocabulary's weights
     pooler_activation: ClassVar[str] = "tanh"  # empty: that of the config
     masked_lm_activation: ClassVar[str] = ""  # empty: that of the config

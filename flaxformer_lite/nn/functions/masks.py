@@ -144,7 +144,7 @@ class Dense(Mask):
 
 @_mask
 class And(Mask):
-    """What both masks allow."""
+    """Mask that allows what both of two masks allow."""
 
     a: Mask
     b: Mask
@@ -162,7 +162,7 @@ class And(Mask):
 
 @_mask
 class Or(Mask):
-    """What either mask allows."""
+    """Mask that allows what either of two masks allows."""
 
     a: Mask
     b: Mask
@@ -179,7 +179,7 @@ class Or(Mask):
 
 @_mask
 class Not(Mask):
-    """What the mask does not allow."""
+    """Mask that allows what another mask does not."""
 
     a: Mask
 

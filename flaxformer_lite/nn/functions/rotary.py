@@ -81,10 +81,11 @@ def rotate(x_BTNH: jax.Array, phase: Phase, /) -> jax.Array:
         if phase.interleaved
         else jnp.split(turned, 2, axis=-1)
     )
-    a, b = a * cos_BT1P - b * sin_BT1P, b * cos_BT1P + a * sin_BT1P
+    first = a * cos_BT1P - b * sin_BT1P
+    second = b * cos_BT1P + a * sin_BT1P
     turned = (
-        jnp.stack([a, b], axis=-1).reshape(turned.shape)
+        jnp.stack([first, second], axis=-1).reshape(turned.shape)
         if phase.interleaved
-        else jnp.concatenate([a, b], axis=-1)
+        else jnp.concatenate([first, second], axis=-1)
     )
     return jnp.concatenate([turned.astype(x_BTNH.dtype), rest], axis=-1)

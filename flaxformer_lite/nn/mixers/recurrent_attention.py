@@ -179,7 +179,8 @@ class RecurrentAttention(nn.Module):
             }
         mask = context.cross_mask
         visible_BTS = None
-        B, T, S = (*x_BTD.shape[:2], keys_BSU.shape[1])
+        B, T = x_BTD.shape[:2]
+        S = keys_BSU.shape[1]
         if mask is not None:
             check_mask(mask, B, T, S)
             seen = mask if isinstance(mask, Mask) else masks.dense(mask)

@@ -63,7 +63,7 @@ class StateCache(flax.struct.PyTreeNode):
 
 
 class MixerCache(Protocol):
-    """What the caches of all mixers have in common; each is a pytree, LayerCache or another."""
+    """Protocol of the caches of all mixers; each is a pytree, LayerCache or another."""
 
     @property
     def length(self) -> jax.Array: ...

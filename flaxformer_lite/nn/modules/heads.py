@@ -97,6 +97,28 @@ class MaskedLmHead(nn.Module):
         return VocabHead(self.cfg, self.execution, name="vocab")(x_BTE, embedding_VE)
 
 
+class Transform(nn.Module):
+    """A dense layer of the same width, an activation and a norm, before the last layer of a head.
+
+    Takes and returns vectors of sequences [B, D] or of tokens [B, T, D]; `norm` None leaves the
+    norm out.
+    """
+
+    activation: str
+    norm: NormConfig | None = None
+    bias: bool = True
+    initial: InitConfig = InitConfig()
+    execution: Execution = Execution()
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        sizes = {"D": x.shape[-1], "A": x.shape[-1]}
+        equation = "BTD,DA->BTA" if x.ndim == 3 else "BD,DA->BA"
+        dense = Einsum(equation, sizes, self.bias, self.initial, self.execution, name="dense")
+        x = ACTIVATIONS[self.activation](dense(x))
+        return x if self.norm is None else Norm(self.norm, self.execution, name="norm")(x)
+
+
 class Pooler(nn.Module):
     """The sentence vector: a dense layer and an activation on the first token.
 

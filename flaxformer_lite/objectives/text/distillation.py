@@ -75,7 +75,7 @@ class Distillation(TextObjective):
     )
 
     @property
-    def needs(self) -> tuple[str, ...]:  # type: ignore[override]  # by `task`, where others have one
+    def needs(self) -> tuple[str, ...]:  # type: ignore[override]  # others have a constant
         return TASKS[self.task].needs
 
     @property

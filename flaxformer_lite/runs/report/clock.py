@@ -73,7 +73,8 @@ class Clock:
 
     def _charge(self) -> None:
         now = time.perf_counter()
-        self.seconds[self.doing] += now - self._since  # type: ignore[assignment]  # typeshed counts in whole numbers
+        # typeshed counts in whole numbers
+        self.seconds[self.doing] += now - self._since  # type: ignore[assignment]
         self._since = now
 
 
