@@ -1,0 +1,49 @@
+"""MPNet: RoBERTa with T5's bucketed relative positions in attention, beside learned ones.
+
+Reference: Song, Tan, Qin, Lu, Liu, "MPNet: Masked and Permuted Pre-training for Language
+Understanding" (2020), section 2 and appendix A.
+"""
+
+import dataclasses
+from functools import partial
+
+from flaxformer_lite.models import bert, roberta
+from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.weight_map import heads, projections, rows, within
+from flaxformer_lite.nn.positions.learned_t5_buckets import LearnedT5Buckets
+
+BASE = roberta.BASE | dict(
+    vocab_size=30527, type_vocab_size=0, position=LearnedT5Buckets(), norm_eps=1e-12
+)
+PRESETS = {"tiny": bert.PRESETS["tiny"], "base": bert.PRESETS["base"]}
+config = partial(build, "mpnet", BASE, PRESETS, "base")
+
+
+class Model(roberta.Model):
+    heads = ("none", "masked_lm", *bert.CLASSIFIERS)
+    pooled = ("none", "sequence_classification", "multiple_choice")
+
+
+LAYER = within("attention.attn", "attention", projections("q", "k", "v", "o")) + rows(
+    ("attention.LayerNorm", "attention_out_norm"),
+    ("intermediate.dense", "mlp/up"),
+    ("output.dense", "mlp/down"),
+    ("output.LayerNorm", "mlp_out_norm"),
+)
+BODY = (
+    *[row for row in bert.BODY if "{i}" not in row.name and "token_type" not in row.name],
+    *rows(("encoder.relative_attention_bias.weight", "encoder/position/relative")),
+    *within("encoder.layer.{i}", "encoder/layer_{i}", LAYER),
+)
+HEADS = {head: names for head, names in roberta.HEADS.items() if head != "causal_lm"}
+PUBLISHED = dataclasses.replace(
+    roberta.PUBLISHED,
+    model_type="mpnet",
+    prefix="mpnet.",
+    defaults=dict(max_position_embeddings=512),
+    names=lambda cfg: BODY,
+    heads=heads("MPNet", **HEADS),
+    fields={name: ours for name, ours in bert.FIELDS.items() if name != "type_vocab_size"},
+    # transformers uses these values whatever the config says
+    fixed={"pad_token_id": 1, "relative_attention_num_buckets": 32},
+)
