@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from flaxformer_lite.storage import fetch
-from flaxformer_lite.text import older_files, tokenizer
+from flaxformer_lite.text import lower_case, older_files, tokenizer
 from flaxformer_lite.text.tokenizer import Tokenizer
 
 
@@ -19,6 +19,7 @@ def open_tokenizer(path: str | Path) -> Tokenizer:
 
     def choose(names: list[str]) -> list[str]:
         """Selects the files of a folder to download."""
-        return [name for name in (*tokenizer.FILES, *older_files.READ) if name in names]
+        read = (*tokenizer.FILES, *older_files.READ, lower_case.FILE)
+        return [name for name in read if name in names]
 
     return tokenizer.load(fetch.on_disk(path, choose), given=path)

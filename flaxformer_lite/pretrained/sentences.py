@@ -115,12 +115,6 @@ def read_sentence_layers(folder: Path) -> SentenceLayers:
     )
 
 
-def lowers_case(folder: Path) -> bool:
-    """Returns whether sentence_bert_config.json asks for texts in lower case."""
-    config = _optional(folder / "sentence_bert_config.json", {"do_lower_case": bool})
-    return bool(config.get("do_lower_case"))
-
-
 def _prompts(path: Path) -> tuple[tuple[tuple[str, str], ...], str]:
     config = _optional(path, {"prompts": dict, "default_prompt_name": str})
     prompts = config.get("prompts") or {}

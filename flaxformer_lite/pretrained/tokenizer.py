@@ -9,8 +9,7 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Json, brief, read_bytes, read_object, read_text
 from flaxformer_lite.pretrained import hf_config
 from flaxformer_lite.pretrained.folder import check_exists
-from flaxformer_lite.pretrained.sentences import lowers_case
-from flaxformer_lite.text import older_files, special_tokens, tokenizer as plain
+from flaxformer_lite.text import lower_case, older_files, special_tokens, tokenizer as plain
 from flaxformer_lite.text.marian import SOURCE, VOCABULARY, Marian
 from flaxformer_lite.text.published_tokenizer import (
     JSON,
@@ -75,6 +74,7 @@ def read_tokenizer(folder: Path, *, family: str | None = None) -> PublishedToken
     kind = _read(folder / "config.json").get("model_type")
     for name in SENTENCEPIECE:
         if (folder / name).is_file() and kind in (*STARTS_WITH_BOS, *ENDS_WITH_EOS):
+            lower_case.check_not_asked(folder / name)
             return _sentencepiece(folder / name, config, template, kind)
     if made := older_files.make_tokenizer(folder):
         named = {f"{role}_token": token for role, token in made.tokens.items()}
@@ -98,7 +98,8 @@ def read_tokenizer(folder: Path, *, family: str | None = None) -> PublishedToken
 
 def _of_json(definition: str, where: Path, config: Json, template: str) -> PublishedTokenizer:
     folder = where.parent if where.is_file() else where
-    return JsonTokenizer(definition, config, template, where=where, lower=lowers_case(folder))
+    lower = lower_case.is_asked(folder)
+    return JsonTokenizer(definition, config, template, where=where, lower=lower)
 
 
 def framed(inner: plain.Tokenizer, skeleton: str, template: str = "") -> PublishedTokenizer:

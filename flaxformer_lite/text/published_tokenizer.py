@@ -14,12 +14,11 @@ from typing import Any
 
 import numpy as np
 import tokenizers
-from tokenizers import normalizers
 
 from flaxformer_lite import hints
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Json, brief
-from flaxformer_lite.text import tokenizer as plain
+from flaxformer_lite.text import lower_case, tokenizer as plain
 from flaxformer_lite.text.escape_specials import FAILS, any_of, library_errors
 
 LOG = logging.getLogger("flaxformer_lite")
@@ -225,7 +224,8 @@ class JsonTokenizer(PublishedTokenizer):
         lower: bool = False,
     ):
         try:
-            inner = plain.HuggingFace((_lowering(definition) if lower else definition).encode())
+            used = lower_case.lowering(definition) if lower else definition
+            inner = plain.HuggingFace(used.encode())
         except ConfigError as error:
             raise ConfigError(f"{where}: cannot be read as a tokenizer: {error}") from None
         self._tokenizer = inner.library
@@ -336,14 +336,6 @@ class FramedTokenizer(PublishedTokenizer):
     @functools.cached_property
     def _pieces(self) -> list[bytes]:
         return self._inner.pieces()
-
-
-def _lowering(definition: str) -> str:
-    """Returns a tokenizer.json that first turns texts into lower case."""
-    tokenizer = plain.HuggingFace(definition.encode()).library
-    usual = [] if tokenizer.normalizer is None else [tokenizer.normalizer]
-    tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *usual])
-    return tokenizer.to_str()
 
 
 def _width(longest: int, pad_to: int | None, multiple: int | None) -> int:

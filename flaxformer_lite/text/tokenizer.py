@@ -19,7 +19,7 @@ import tokenizers
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import read_bytes
-from flaxformer_lite.text import older_files, special_tokens, token_text
+from flaxformer_lite.text import lower_case, older_files, special_tokens, token_text
 from flaxformer_lite.text.escape_specials import FAILS, any_of, library_errors, literal
 
 LARGEST = 1 << 28  # bytes of a tokenizer's file; the largest published ones have a seventh
@@ -359,11 +359,13 @@ def load(path: str | Path, *, given: str | Path | None = None) -> Tokenizer:
     """
     where = f"data.tokenizer.path={str(path if given is None else given)!r}"
     path = Path(path).expanduser()
+    lower = path.is_dir() and lower_case.is_asked(path)
     if path.is_dir():
         if not any((path / name).is_file() for name in (HuggingFace.file, Bytes.file)):
             made = older_files.make_tokenizer(path)
             if made is not None:
-                return _with_end(HuggingFace(made.definition.encode()), where)
+                definition = lower_case.lowering(made.definition) if lower else made.definition
+                return _with_end(HuggingFace(definition.encode()), where)
         found = [path / name for name in FILES if (path / name).exists()]
         if not found:
             raise ConfigError(
@@ -373,8 +375,13 @@ def load(path: str | Path, *, given: str | Path | None = None) -> Tokenizer:
     kinds = {".json": HuggingFace, ".model": SentencePiece, ".bytes": Bytes}
     if path.suffix not in kinds:
         raise ConfigError(f"{where}: must be a tokenizer.json or a sentencepiece .model.")
+    if lower and path.suffix != ".json":
+        lower_case.check_not_asked(path)
     try:
-        loaded = kinds[path.suffix](read_bytes(path, limit=LARGEST))
+        content = read_bytes(path, limit=LARGEST)
+        if lower:
+            content = lower_case.lowering(content.decode()).encode()
+        loaded = kinds[path.suffix](content)
     except Exception as error:  # tokenizers raises plain Exception
         raise ConfigError(f"{where}: cannot be read as a tokenizer ({error}).") from error
     return _with_end(loaded, where)

@@ -6,11 +6,12 @@ import jax
 import numpy as np
 import pytest
 
-from flaxformer_lite import load_pretrained, save_pretrained
+from flaxformer_lite import load_pretrained, load_tokenizer, save_pretrained
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.cli.embed import embed, prompt_length
 from flaxformer_lite.cli.open_model import open_model
 from flaxformer_lite.config import ConfigError, to_config_dict
+from flaxformer_lite.data.open_tokenizer import open_tokenizer
 from flaxformer_lite.nn.functions.pooling import pool
 from flaxformer_lite.objectives.tables.sentence_embeddings import SentenceEmbeddings
 from flaxformer_lite.open_model import load_sentence_layers
@@ -176,8 +177,9 @@ def test_a_dense_layer_needs_its_weights(folder):
         read_sentence_layers(folder)
 
 
-def test_a_run_takes_its_pooling_from_the_weights_and_publishes_it(tmp_path, capsys):
+def test_a_run_takes_pooling_and_lower_case_from_the_weights_and_publishes_them(tmp_path, capsys):
     source = Path(shutil.copytree(ROOT / "cls_dense", tmp_path / "source"))
+    edit(source / "sentence_bert_config.json", do_lower_case=True)
     modules = json.loads((source / "modules.json").read_text())
     rows = [
         {"anchor": "zero one", "positive": "two"},
@@ -201,3 +203,10 @@ def test_a_run_takes_its_pooling_from_the_weights_and_publishes_it(tmp_path, cap
     ]
     np.testing.assert_allclose(*found, atol=1e-6)
     assert open_trained(tmp_path / "published").cfg.objective.pooling == "first"
+    due = load_tokenizer(source).encode("zero one", special_tokens=False)
+    for path in (source, tmp_path / "run", tmp_path / "published"):
+        assert load_tokenizer(path).encode("Zero ONE", special_tokens=False) == due
+        assert open_trained(path).tokenizer.encode("Zero ONE") == due
+    with pytest.raises(ConfigError, match=r"do_lower_case: cannot be done with tokenizer\.bytes"):
+        (source / "tokenizer.json").rename(source / "tokenizer.bytes")
+        open_tokenizer(source)
