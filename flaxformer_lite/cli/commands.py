@@ -199,15 +199,27 @@ def generate(parser: argparse.ArgumentParser) -> None:
     "--model runs/spam --data test.csv",
     "--model path/to/sst2 --data dev.tsv --columns text=sentence --json",
     "--model path/to/gpt2 --data book.txt --length 1024",
+    "--model path/to/minilm --data beir/scifact",
+    "--model path/to/minilm --data pairs.jsonl --retrieval",
 )
 def evaluate(parser: argparse.ArgumentParser) -> None:
     """Evaluates a model on held-out data, and compares it with a trivial baseline.
 
     The task is that of the run, or of the published model's head. Tasks read a table (csv, tsv,
     json, jsonl, parquet, or a `datasets` folder), language models read text.
+
+    Sentence models also search: a folder with corpus.jsonl, queries.jsonl and qrels/test.tsv, as
+    BEIR has them, or with --retrieval all answers and negatives of a table's rows. nDCG, MAP, MRR
+    and recall are those of sentence-transformers.
     """
     _add_task(parser, "also write the rows with their predictions: .csv, .tsv or .jsonl")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "--retrieval",
+        action="store_true",
+        help="search the answer of each row among those of all rows and their negatives",
+    )
+    _add_prompts(parser)
 
 
 @command(
@@ -675,6 +687,17 @@ def _add_task(parser: argparse.ArgumentParser, output: str) -> None:
         metavar="INT",
         help="examples per batch (default: that of the run)",
     )
+
+
+def _add_prompts(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of commands that search documents for queries."""
+    for what in ("query", "document"):
+        parser.add_argument(
+            f"--{what}_prompt",
+            type=command_line.text,
+            metavar="TEXT",
+            help=f"prompt to put before each {what} (default: the model's prompt named {what})",
+        )
 
 
 def _add_model(parser: argparse.ArgumentParser, what: str) -> None:

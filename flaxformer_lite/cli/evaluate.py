@@ -6,10 +6,12 @@ import json
 import numpy as np
 
 from flaxformer_lite import registry
+from flaxformer_lite.cli import retrieve
 from flaxformer_lite.cli.open_model import folder_of, notices
 from flaxformer_lite.cli.predict import options_of, predicted, write_rows
 from flaxformer_lite.cli.tables import print_table
 from flaxformer_lite.config import ConfigError, plugin_name
+from flaxformer_lite.data.retrieval import is_beir
 from flaxformer_lite.files.read import Json, shown
 from flaxformer_lite.objectives.base import Objective
 from flaxformer_lite.objectives.tables.breakdown import Breakdown, cell_text
@@ -20,6 +22,14 @@ ROWS = 30  # most of a table on the terminal
 
 def run(args: argparse.Namespace) -> None:
     """Prints a table or a JSON object."""
+    if args.retrieval or is_beir(args.data):
+        retrieve.evaluate(args)
+        return
+    if args.query_prompt is not None or args.document_prompt is not None:
+        raise ConfigError(
+            "--query_prompt, --document_prompt: are for retrieval; add --retrieval, or leave them"
+            " out."
+        )
     with notices():
         trained = open_trained(
             folder_of(args.model),

@@ -57,6 +57,7 @@ class SentenceLayers(NamedTuple):
     prompts: tuple[tuple[str, str], ...] = ()  # names of what is put before a text, and the texts
     default_prompt: str = ""  # the name of the prompt of a text for which none is chosen
     include_prompt: bool = True  # whether the prompt's tokens are pooled too
+    similarity: str = "cosine"  # of two vectors, as the directory's authors compare them
 
     def prompt(self, name: str | None = None) -> str:
         """Returns the prompt of this name, or the default one; "" for none.
@@ -71,6 +72,13 @@ class SentenceLayers(NamedTuple):
             way = f"choose from {', '.join(known)}" if known else "this model has none"
             raise ConfigError(f"prompt_name={name!r}: no such prompt; {way}.")
         return known[name]
+
+    def prompt_of(self, task: str) -> str:
+        """Returns the prompt of a task, `query` or `document`; for "" the default prompt.
+
+        As in sentence-transformers, a task without a prompt of its name has none, not the default.
+        """
+        return dict(self.prompts).get(task, "") if task else self.prompt()
 
     def finish(self, pooled_ND: np.ndarray) -> np.ndarray:
         """Applies what comes after pooling, in float32."""
@@ -109,9 +117,18 @@ def read_sentence_layers(folder: Path) -> SentenceLayers:
                 " Transformer, in the directory itself, Pooling, Dense and Normalize, in this"
                 " order."
             )
-    prompts, default = _prompts(folder / "config_sentence_transformers.json")
+    described = folder / "config_sentence_transformers.json"
+    prompts, default = _prompts(described)
     return SentenceLayers(
-        pooling, limit, normalize or not modules, tuple(dense), prompts, default, include_prompt
+        pooling,
+        limit,
+        normalize or not modules,
+        tuple(dense),
+        prompts,
+        default,
+        include_prompt,
+        similarity=_optional(described, {"similarity_fn_name": str}).get("similarity_fn_name")
+        or "cosine",
     )
 
 

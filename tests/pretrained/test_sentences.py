@@ -8,10 +8,10 @@ import pytest
 
 from flaxformer_lite import load_pretrained, load_tokenizer, save_pretrained
 from flaxformer_lite.__main__ import main
-from flaxformer_lite.cli.embed import embed, prompt_length
 from flaxformer_lite.cli.open_model import open_model
 from flaxformer_lite.config import ConfigError, to_config_dict
 from flaxformer_lite.data.open_tokenizer import open_tokenizer
+from flaxformer_lite.inference.embed import embed, prompt_length
 from flaxformer_lite.nn.functions.pooling import pool
 from flaxformer_lite.objectives.tables.sentence_embeddings import SentenceEmbeddings
 from flaxformer_lite.open_model import load_sentence_layers

@@ -141,11 +141,7 @@ class SentenceEmbeddings(Task):
         return ""
 
     def encode(self, rows: Sequence[Row], reader: TableRecords) -> list[list[Texts]]:
-        texts_of_rows = [
-            [text_of(row, "anchor", i), text_of(row, "positive", i), *_negatives(row, i)]
-            for i, row in enumerate(rows)
-        ]
-        texts_of_rows = [texts[: 2 + self.negatives] for texts in texts_of_rows]
+        texts_of_rows = [texts_of_row(row, i)[: 2 + self.negatives] for i, row in enumerate(rows)]
         distinct = list(dict.fromkeys(itertools.chain.from_iterable(texts_of_rows)))
         number = dict(zip(distinct, reader.number(distinct), strict=True))
         all_spans = reader.spans([self.before + text for text in distinct])
@@ -326,6 +322,15 @@ def _given(chosen: Sequence[Texts]) -> np.ndarray | None:
 
 def _known(given: np.ndarray) -> np.ndarray | None:
     return None if np.isnan(given).any() else given
+
+
+def texts_of_row(row: Row, number: int) -> list[str]:
+    """Returns the anchor of a row, its positive, and its negatives."""
+    return [
+        text_of(row, "anchor", number),
+        text_of(row, "positive", number),
+        *_negatives(row, number),
+    ]
 
 
 def _negatives(row: Row, number: int) -> list[str]:

@@ -1,0 +1,130 @@
+"""Searches documents for queries, for the commands that compare, measure or mine."""
+
+import argparse
+import json
+from typing import Any
+
+from flaxformer_lite.cli.open_model import Opened, folder_of, notices, open_model
+from flaxformer_lite.cli.predict import write_rows
+from flaxformer_lite.cli.tables import print_table
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.data.retrieval import is_beir, read_beir, read_pairs
+from flaxformer_lite.files.read import Json
+from flaxformer_lite.inference.embed import embed, similarity
+from flaxformer_lite.inference.retrieval import DEEPEST, Collected, Hits, metrics, search
+from flaxformer_lite.objectives.tables import retrieval
+from flaxformer_lite.open_model import load_sentence_layers
+from flaxformer_lite.pretrained.sentences import SentenceLayers
+from flaxformer_lite.runtime.progress import counting
+
+NAMES = {"ndcg": "nDCG", "mrr": "MRR", "map": "MAP"}
+PRINTED = ("ndcg_10", "mrr_10", "map_100", "recall_1", "recall_5", "recall_10", "recall_100")
+
+
+def evaluate(args: argparse.Namespace) -> None:
+    """Prints how well a model's vectors find the right documents."""
+    where = f"--data={args.data}"
+    if args.length is not None:
+        raise ConfigError(
+            "--length: retrieval cuts texts where the model's sentence_bert_config.json says; leave"
+            " it out."
+        )
+    data = read_beir(args.data, where) if is_beir(args.data) else None
+    if data is not None and args.columns:
+        raise ConfigError("--columns: is for tables; the names in a folder of BEIR are fixed.")
+    if data is None:
+        data = read_pairs(args.data, where, args.columns or "")
+    with notices():
+        layers, opened = open_sentence_model(args)
+        hits = found(opened, layers, data, DEEPEST, prompts_of(args))
+        baseline = _words(data)
+    values = measured(data, hits)
+    if args.output:
+        write_rows(args.output, _ranking(data, hits), escape_formulas=args.escape_formulas)
+    if args.json:
+        result: Json = {"queries": len(data.queries), "documents": len(data.corpus), **values}
+        if baseline:
+            result["baseline"] = {"tf-idf": baseline["ndcg_10"]}
+        print(json.dumps(result))
+        return
+    print(f"{args.data}: {len(data.queries):,} queries, {len(data.corpus):,} documents")
+    rows = []
+    for name in PRINTED:
+        kind, _, k = name.partition("_")
+        row = [f"{NAMES.get(kind, kind)}@{k}", f"{values[name]:.4f}"]
+        rows.append([*row, f"{baseline[name]:.4f}" if baseline else ""])
+    print_table(["retrieval", "model", "tf-idf" if baseline else ""], rows, right=[1, 2])
+
+
+def open_sentence_model(args: argparse.Namespace) -> tuple[SentenceLayers, Opened]:
+    """Opens the model that a command names, and its layers after the encoder."""
+    allowed = args.allow_plugins
+    layers = load_sentence_layers(folder_of(args.model), allow_plugins=allowed)
+    similarity(layers)  # refuses a way to compare before the weights are read
+    opened = open_model(args.model, dtype=args.dtype, family=args.family, allow_plugins=allowed)
+    return layers, opened
+
+
+def prompts_of(args: argparse.Namespace) -> dict[str, str | None]:
+    """Returns the prompts that the command line sets, by task."""
+    return {"query": args.query_prompt, "document": args.document_prompt}
+
+
+def found(
+    opened: Opened,
+    layers: SentenceLayers,
+    data: Collected,
+    k: int,
+    prompts: dict[str, str | None],
+) -> Hits:
+    """Returns the k nearest documents of each query; of equals those of lower id come first.
+
+    The numbers of documents are those of their sorted ids.
+    """
+    documents = [data.corpus[name] for name in sorted(data.corpus)]
+    queries = embed(
+        opened, list(data.queries.values()), layers, task="query", prompt=prompts["query"]
+    )
+    with counting("documents", len(documents)) as advance:
+
+        def vectors_of(start: int, end: int) -> Any:
+            texts = documents[start:end]
+            vectors = embed(opened, texts, layers, task="document", prompt=prompts["document"])
+            advance(end - start)
+            return vectors
+
+        return search(queries, len(documents), vectors_of, similarity(layers), k)
+
+
+def measured(data: Collected, hits: Hits) -> dict[str, float]:
+    """Computes the metrics of a search."""
+    names = sorted(data.corpus)
+    listed = [[names[row] for row in rows if row >= 0] for rows in hits.rows_QK.tolist()]
+    return metrics(listed, [data.relevant[query] for query in data.queries])
+
+
+def _words(data: Collected) -> dict[str, float] | None:
+    """Returns the metrics of tf-idf; None without scikit-learn, or without words."""
+    documents = [data.corpus[name] for name in sorted(data.corpus)]
+    vectors = retrieval.same_words(list(data.queries.values()), documents)
+    if vectors is None:
+        return None
+    queries_QW, documents_MW = vectors
+
+    def score(a: Any, b: Any) -> Any:
+        return (a @ b.T).toarray()
+
+    def vectors_of(start: int, end: int) -> Any:
+        return documents_MW[start:end]
+
+    return measured(data, search(queries_QW, len(documents), vectors_of, score, DEEPEST))
+
+
+def _ranking(data: Collected, hits: Hits) -> list[dict[str, Any]]:
+    names = sorted(data.corpus)
+    rows = []
+    for query, scores, places in zip(data.queries, hits.scores_QK, hits.rows_QK, strict=True):
+        for rank, (score, place) in enumerate(zip(scores, places, strict=True), start=1):
+            row = {"query-id": query, "corpus-id": names[place], "rank": rank}
+            rows.append({**row, "score": float(score)})
+    return rows
