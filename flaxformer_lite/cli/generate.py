@@ -12,6 +12,7 @@ from flaxformer_lite.inference.generate import generate, stream
 from flaxformer_lite.inference.published import DRAWS, read_settings
 from flaxformer_lite.inference.settings import settings
 from flaxformer_lite.inference.task import ids_without_text, longest
+from flaxformer_lite.open_model import is_workdir
 from flaxformer_lite.pretrained import chat
 
 NEW_TOKENS = 64  # the default number of tokens to generate
@@ -105,6 +106,9 @@ def with_published(path: str, opened: Opened, options: Json) -> Json:
     tokenizer = opened.tokenizer
     vocab = opened.cfg.of_decoder.vocab_size
     defaults: Json = {"pad_token_id": min(tokenizer.pad_id, vocab - 1)}
+    starts = opened.cfg.decoder_start_token_id is not None
+    if is_encoder_decoder(opened.cfg) and not starts and is_workdir(folder_of(path)):
+        defaults["decoder_start_token_id"] = defaults["pad_token_id"]  # as in training
     if "eos" in tokenizer.ids:
         defaults["eos_token_id"] = tokenizer.ids["eos"]
     without_text = ids_without_text(opened.cfg, tokenizer)

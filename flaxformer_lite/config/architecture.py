@@ -114,7 +114,7 @@ class Architecture(Record):
     # how an encoder without a pooler makes one vector for its classifier (ModernBERT)
     classifier_pooling: Annotated[str, OneOf(choices.CLASSIFIER_POOLINGS), OF_TASK] = "first"
     # fed to the decoder first, unless the caller passes its own inputs
-    decoder_start_token_id: TokenId | None = None
+    decoder_start_token_id: Annotated[TokenId, OF_TASK] | None = None
 
     norm: Annotated[str, OneOf(choices.NORMS)] = "layer"
     norm_eps: NotNegative = 1e-6

@@ -107,7 +107,7 @@ def generate(
     """
     model = writable(model, params)
     task = prepare(
-        model.cfg, input_ids, attention_mask, decoder_input_ids, tokenizer, settings(**options)
+        model, input_ids, attention_mask, decoder_input_ids, tokenizer, settings(**options)
     )
     result = (
         _search(model, params, task)
@@ -141,7 +141,7 @@ def stream(
     """
     model = writable(model, params)
     task = prepare(
-        model.cfg, input_ids, attention_mask, decoder_input_ids, tokenizer, settings(**options)
+        model, input_ids, attention_mask, decoder_input_ids, tokenizer, settings(**options)
     )
     if task.settings.num_beams > 1:
         raise ConfigError(

@@ -52,6 +52,7 @@ class OwnModel:
 
     module: nn.Module
     cfg: OwnConfig
+    starts_with_language = False
 
     def logits(self, params: Params, ids_BT: Array) -> jax.Array:
         output: Any = self.module.apply({"params": params}, ids_BT)

@@ -13,7 +13,7 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.inference.engine import is_encoder_decoder
 from flaxformer_lite.inference.own_model import OwnModel, writable
 from flaxformer_lite.inference.prompts import bucket, check_length, pad_source, read_ids
-from flaxformer_lite.inference.task import check_writes, longest
+from flaxformer_lite.inference.task import check_writes, decoder_start, longest
 from flaxformer_lite.nn.functions.losses import gather_positions
 from flaxformer_lite.types import Params
 
@@ -83,10 +83,8 @@ def score(
         check_length(limit, "a prompt", max(map(len, prompts)))
         ids_BS, mask_BS = read_ids(cfg.vocab_size, prompts, None, 0, "prompts", left=False)
         sources = pad_source(ids_BS, mask_BS, 0, limit)
-        start = (
-            cfg.decoder_start_token_id if decoder_start_token_id is None else decoder_start_token_id
-        )
-        prompts = [[start or 0]] * len(prompts)
+        start = decoder_start(model, decoder_start_token_id, 0)
+        prompts = [[start]] * len(prompts)
     rows = [
         [*prompt, *continuation]
         for prompt, continuation in zip(prompts, continuations, strict=True)

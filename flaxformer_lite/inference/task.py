@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any, NamedTuple, Protocol
 
+import flax.linen as nn
 import numpy as np
 
 from flaxformer_lite.config import ConfigError, ModelConfig
@@ -68,8 +69,30 @@ def ids_without_text(cfg: ModelConfig, tokenizer: HasVocabulary) -> tuple[int, .
     return tuple(range(tokenizer.vocab_size, cfg.of_decoder.vocab_size))
 
 
+def decoder_start(model: nn.Module, given: int | None, default: int) -> int:
+    """Returns the first token of an encoder-decoder's decoder.
+
+    Args:
+      model: the model.
+      given: the token that the caller asks for.
+      default: the token of a model without decoder_start_token_id.
+
+    Raises:
+      ConfigError: the model starts with the token of a language, and none is named.
+    """
+    for token in (given, model.cfg.decoder_start_token_id):
+        if token is not None:
+            return token
+    if model.starts_with_language:
+        raise ConfigError(
+            f"decoder_start_token_id=None: the decoder of {model.cfg.family} starts with the token"
+            " of the target's language; pass decoder_start_token_id=, or set it in config.json."
+        )
+    return default
+
+
 def prepare(
-    cfg: ModelConfig,
+    model: nn.Module,
     input_ids: prompts.Ids,
     attention_mask: prompts.Ids | None,
     decoder_input_ids: prompts.Ids | None,
@@ -77,6 +100,7 @@ def prepare(
     s: Settings,
 ) -> Task:
     """Checks and converts the arguments of `generate`, without using a device."""
+    cfg = model.cfg
     check_writes(cfg)
     if s.stop_strings and not hasattr(tokenizer, "decode"):
         raise ConfigError("stop_strings needs tokenizer=, an object with decode(ids) -> text.")
@@ -105,12 +129,16 @@ def prepare(
     if two:
         prompts.check_length(limit, "input_ids", ids_BT.shape[1])
         source = prompts.pad_source(ids_BT, mask_BT, pad, limit)
-        starts = (s.decoder_start_token_id, cfg.decoder_start_token_id, pad)
-        start = next(token for token in starts if token is not None)
         rows = len(ids_BT)
-        begun = [[start]] * rows if decoder_input_ids is None else decoder_input_ids
+        begun = decoder_input_ids
+        start = s.decoder_start_token_id
+        if begun is None:
+            start = decoder_start(model, start, pad)
+            begun = [[start]] * rows
+        elif start is None:
+            start = cfg.decoder_start_token_id
         ids_BT, mask_BT = prompts.read_ids(vocab, begun, None, pad, "decoder_input_ids")
-        bare = ids_BT.shape[1] == 1 and bool(np.any(ids_BT == start))
+        bare = ids_BT.shape[1] == 1 and bool(np.any(ids_BT == (pad if start is None else start)))
         if len(ids_BT) != rows:
             raise ConfigError(
                 f"decoder_input_ids has {len(ids_BT)} rows, input_ids {rows}: must be equal."

@@ -38,10 +38,13 @@ def writer(
       tokenizer: gives the padding id, and the size of the vocabulary that has texts.
     """
     vocab = model.cfg.of_decoder.vocab_size
-    usual = {
+    usual: dict[str, Any] = {
         "pad_token_id": min(tokenizer.pad_id, vocab - 1),
         "suppress_tokens": ids_without_text(model.cfg, tokenizer),
     }
+
+    if is_encoder_decoder(model.cfg) and model.cfg.decoder_start_token_id is None:
+        usual["decoder_start_token_id"] = usual["pad_token_id"]  # as in training
 
     def write(
         prompts: Sequence[Ids], *, width: int, max_new_tokens: int, **settings: Any

@@ -26,7 +26,13 @@ config = partial(build, "mbart", BASE, PRESETS, "large")
 
 
 class Model(bart.Model):
-    """mBART, where shifting right moves the last token of the text, its language, to the front."""
+    """mBART, where shifting right moves the last token of the text, its language, to the front.
+
+    A language model needs decoder_start_token_id instead: it writes a text whose last token is not
+    known yet, and the targets of our objectives end without their language.
+    """
+
+    starts_with_language = True
 
     def shift_right(self, input_ids) -> jax.Array:
         last_B1 = last_token(input_ids, self.cfg.pad_token_id)[:, None]

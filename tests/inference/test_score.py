@@ -9,10 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from configs import t5_tiny
 from flaxformer_lite import generate, load_pretrained, score
 from flaxformer_lite.analysis import recompiles
+from flaxformer_lite.config import ConfigError
 from flaxformer_lite.inference.harness import HarnessModel
 from flaxformer_lite.open_model import load_tokenizer
+from flaxformer_lite.runs.start.adopt import read_experiment
 from flaxformer_lite.text.tokenizer import Bytes
 from tests.models.tiny import built, is_encoder_decoder, logits_of, small
 from tests.pretrained.test_refusals import copied, edit_config
@@ -148,6 +151,31 @@ def test_the_decoder_starts_as_config_json_says(name, tmp_path):
         np.testing.assert_allclose(got, [want], atol=2e-4)
     written = generate(model, params, [[5, 7]], max_new_tokens=1)
     assert written[0, 0] == OTHER_START["decoder_start_token_id"]
+
+
+def test_a_decoder_that_starts_with_a_language_is_told_which(tmp_path):
+    """transformers starts mBART's with the last token of the target, which none of ours ends with,
+    and writes from bos."""
+    folder = copied("mbart_conditional_generation", tmp_path)
+    edit_config(folder, decoder_start_token_id=None)
+    model, params = load_pretrained(folder)
+    refused = "decoder_start_token_id=None: .* mbart starts with .* pass decoder_start_token_id="
+    with pytest.raises(ConfigError, match=refused):
+        score(model, params, [[5, 7]], [[8]])
+    with pytest.raises(ConfigError, match=refused):
+        generate(model, params, [[5, 7]], max_new_tokens=1)
+    given = score(model, params, [[5, 7, 9, 11]], [[8, 9, 10]], decoder_start_token_id=7)
+    np.testing.assert_allclose(given.log_likelihood, [-15.2088], atol=2e-4)
+    generate(model, params, [[5, 7]], decoder_input_ids=[[3]], max_new_tokens=1)
+    config = t5_tiny.get_config()
+    config.train.init_from = str(folder)
+    config.data.tokenizer.path = str(tmp_path / "tokenizer.bytes")
+    with pytest.raises(ConfigError, match=r"train\.init_from.* --config\.model\.decoder_start"):
+        read_experiment(config)
+    config.model.decoder_start_token_id = 7
+    config.data.length = 16
+    given = read_experiment(config, given=["model.decoder_start_token_id"])
+    assert given.model.decoder_start_token_id == 7
 
 
 def test_the_harness_gives_the_context_to_an_encoder():

@@ -57,6 +57,8 @@ class EncoderDecoderModel(Hinted):
     # of the family's own, for heads; whole on every device
     head_modules: ClassVar[tuple[str, ...]] = ()
     frozen_padding: ClassVar[tuple[str, ...]] = ()  # tables with padding_idx in torch
+    # the decoder of a model without decoder_start_token_id starts with the token of a language
+    starts_with_language: ClassVar[bool] = False
     # of the logits; False for BART's `final_logits_bias`, a buffer in torch
     trained_bias: ClassVar[bool] = True
 

@@ -101,6 +101,8 @@ def read_experiment(
         )
     requested = [name.removeprefix("model.") for name in given if name.startswith("model.")]
     _check(train.init_from, model, section, requested)
+    if not begun and "decoder_start_token_id" not in requested:
+        _check_start(train.init_from, model)
     kept = (*OWN, *(name for name in requested if name in TASK_FIELDS or name == "max_length"))
     # they wrap its parts
     kept += tuple(name for name in ("mixer", "feed_forward") if section.get(name, {}).get("name"))
@@ -147,7 +149,8 @@ def mismatches(stored: ModelConfig, model: ModelConfig) -> dict[str, tuple[objec
     names = ["family"]
     for field in dataclasses.fields(ModelConfig):
         wraps_standard_part = getattr(getattr(model, field.name), "added", ())
-        if field.name not in {*hf_config.OURS_ONLY, "pad_token_id"} and not wraps_standard_part:
+        no_weights = {*hf_config.OURS_ONLY, *hf_config.PUBLISHED_IDS}
+        if field.name not in no_weights and not wraps_standard_part:
             names.append(field.name)
     if stored.has_position_table:
         names.append("max_length")
@@ -251,6 +254,22 @@ def _check(init_from: str, model: ModelConfig, section: Json, requested: Collect
         raise ConfigError(
             f"train.init_from={init_from}: the command line asks for another model: {listed}. The"
             f" model comes from the directory: leave these flags out, or set {flags(model, wrong)}."
+        )
+
+
+def _check_start(init_from: str, model: ModelConfig) -> None:
+    """Refuses a model whose decoder starts with a language, where none is named.
+
+    transformers starts it with the last token of the target. Ours end with the end of the text.
+    """
+    named = model.decoder_start_token_id is not None
+    if named or model.head != "lm" or model.skeleton != "encoder_decoder":
+        return
+    if registry.resolve("models", model.family).Model.starts_with_language:
+        raise ConfigError(
+            f"train.init_from={init_from}: its model has no decoder_start_token_id, as the"
+            f" decoder of {model.family} starts with the token of the target's language; name it:"
+            " --config.model.decoder_start_token_id=ID."
         )
 
 
