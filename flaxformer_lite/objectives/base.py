@@ -290,6 +290,15 @@ class Objective(Record, abc.ABC):
           chunks: number of parts of the batch whose logits are computed one after another.
         """
 
+    @property
+    def compares_rows(self) -> bool:
+        """Whether the loss is one of all rows of a batch together, also of its microbatches.
+
+        A train step then computes the outputs of all microbatches before the loss; `outputs` must
+        return floating-point arrays [B, ...].
+        """
+        return False
+
     def metrics(self, sums: LossSums) -> dict[str, jax.Array]:
         """Computes the loss and the mean of each metric from sums over a whole batch.
 

@@ -271,6 +271,7 @@ def train_step(
         chunks=cfg.train.loss_chunks,
         over=over,
         concat_small=placed.is_single_cpu,
+        compares_rows=cfg.objective.compares_rows,
     )
 
 

@@ -34,6 +34,7 @@ def train_step(
     chunks: int,
     over: str | None = None,
     concat_small: bool = False,
+    compares_rows: bool = False,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]]]:
     """Builds the training step.
 
@@ -52,6 +53,8 @@ def train_step(
       over: name of a mapped axis (shard_map, pmap) over which the batch is split, with independent
         dropout; None if the step sees the whole batch, as under jit.
       concat_small: for the norms; see `optimizer.norm`.
+      compares_rows: whether the loss is that of all rows of the batch together, not a sum over
+        microbatches or over the devices of `over`; see `_whole_batch`.
 
     Returns:
       A function of (state, batch); metrics are float32 scalars on the device: loss, the objective's
@@ -62,16 +65,20 @@ def train_step(
     def sum_over_axis(sums: Tree) -> Tree:
         return jax.lax.psum(sums, axis_name=over) if over else sums
 
-    gradient = functools.partial(
-        _gradient, outputs, functools.partial(objective.loss, chunks=chunks)
-    )
+    loss_sums: Callable = functools.partial(objective.loss, chunks=chunks)
+    if compares_rows and over:
+        loss_sums = _of_all_devices(loss_sums, over)
+    if compares_rows and accumulate > 1:
+        gradients = functools.partial(_whole_batch, outputs, loss_sums)
+    else:
+        gradients = functools.partial(_accumulate, functools.partial(_gradient, outputs, loss_sums))
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
         key = None if dropout_key is None else jax.random.fold_in(dropout_key, state.step)
         if key is not None and over:
             key = jax.random.fold_in(key, jax.lax.axis_index(over))
         totals = sum_over_axis(weight_sums(batch["targets"]))
-        partial = _accumulate(gradient, state.params, batch, totals, key, accumulate)
+        partial = gradients(state.params, batch, totals, key, accumulate)
         grads, sums = sum_over_axis(partial)
         scale = 1 / tokens(totals)
         grads = jax.tree.map(lambda g: g * scale, grads)
@@ -111,22 +118,94 @@ def _gradient(
 ) -> tuple[Params, LossSums]:
     """Computes float32 gradients of a microbatch's share of the batch's loss, and its sums."""
 
-    def loss(params):
+    def loss(params: Params) -> tuple[jax.Array, LossSums]:
         out, auxiliary = outputs(params, microbatch["inputs"], key)
-        sums = loss_sums(out, microbatch["targets"])
-        if not isinstance(sums, LossSums):
-            raise ConfigError(
-                f"the objective's loss returned {type(sums).__name__}: must return LossSums, as"
-                " objectives/sums.py's token_loss makes them."
-            )
-        weights = totals
-        if auxiliary:
-            weights = {**totals, **dict.fromkeys(auxiliary, totals[sums.anchor])}
-            sums = sums.with_auxiliary(auxiliary)
-        return sums.times_tokens(weights), sums
+        return _minimized(loss_sums(out, microbatch["targets"]), auxiliary, totals)
 
     (_, sums), grads = jax.value_and_grad(loss, has_aux=True)(params)
     return jax.tree.map(lambda g: g.astype(jnp.float32), grads), sums
+
+
+def _minimized(
+    sums: LossSums, auxiliary: dict[str, jax.Array], totals: dict[str, jax.Array]
+) -> tuple[jax.Array, LossSums]:
+    """Returns the scalar to differentiate, and the sums with the auxiliary losses."""
+    if not isinstance(sums, LossSums):
+        raise ConfigError(
+            f"the objective's loss returned {type(sums).__name__}: must return LossSums, as"
+            " objectives/sums.py's token_loss makes them."
+        )
+    weights = totals
+    if auxiliary:
+        weights = {**totals, **dict.fromkeys(auxiliary, totals[sums.anchor])}
+        sums = sums.with_auxiliary(auxiliary)
+    return sums.times_tokens(weights), sums
+
+
+def _of_all_devices(loss_sums: Callable, over: str) -> Callable:
+    """Returns a device's share of the loss of all devices' rows: each computes it, and divides."""
+
+    def gathered(tree: Tree) -> Tree:
+        return jax.tree.map(lambda x: jax.lax.all_gather(x, over, tiled=True), tree)
+
+    def share(out: Any, targets: Mapping[str, jax.Array]) -> LossSums:
+        devices = jax.lax.axis_size(over)
+        sums = loss_sums(gathered(out), gathered(targets))
+        return jax.tree.map(lambda x: x / devices, sums)
+
+    return share
+
+
+def _whole_batch(
+    outputs: Outputs,
+    loss_sums: Callable,
+    params: Params,
+    batch: Batch,
+    totals: dict[str, jax.Array],
+    key: jax.Array | None,
+    accumulate: int,
+) -> tuple[Params, LossSums]:
+    """Computes the gradient of a loss that compares all rows, and its sums.
+
+    The activations of one microbatch exist at a time. The outputs of all microbatches are computed
+    first, then the gradient of the loss with respect to them, then each microbatch again, with the
+    same dropout, to carry it to the parameters.
+
+    Reference: Gao et al. 2021, "Scaling deep contrastive learning batch size under memory limited
+    setup" (arXiv:2101.06983).
+    """
+
+    def cut(x: jax.Array) -> jax.Array:
+        return _microbatches(x, accumulate)
+
+    def forward(params: Params, index: jax.Array, inputs: Any) -> tuple[Any, dict[str, jax.Array]]:
+        folded = None if key is None else jax.random.fold_in(key, index)
+        return outputs(params, inputs, folded)
+
+    def loss(cached: Any) -> tuple[jax.Array, LossSums]:
+        out, auxiliary = cached
+        joined = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1).reshape(-1, *x.shape[2:]), out)
+        sums = loss_sums(joined, batch["targets"])
+        means = {}
+        if auxiliary:
+            weight_BK = cut(batch["targets"][sums.anchor]).reshape(accumulate, -1)
+            weight_K = weight_BK.sum(axis=1) / jnp.maximum(weight_BK.sum(), 1e-30)
+            means = {name: jnp.sum(value * weight_K) for name, value in auxiliary.items()}
+        return _minimized(sums, means, totals)
+
+    indices = jnp.arange(accumulate, dtype=jnp.int32)
+    inputs = jax.tree.map(cut, batch["inputs"])
+    cached = jax.lax.map(lambda item: forward(params, *item), (indices, inputs))
+    (_, sums), cotangents = jax.value_and_grad(loss, has_aux=True)(cached)
+
+    def body(so_far: Params, item: Any) -> tuple[Params, None]:
+        index, inputs, cotangent = item
+        _, pullback = jax.vjp(lambda params: forward(params, index, inputs), params)
+        (grads,) = pullback(cotangent)
+        return jax.tree.map(lambda total, g: total + g.astype(jnp.float32), so_far, grads), None
+
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), params)
+    return jax.lax.scan(body, zeros, (indices, inputs, cotangents))[0], sums
 
 
 def eval_step(
@@ -158,15 +237,17 @@ def _accumulate(
     if accumulate == 1:
         return gradient(params, batch, totals, key)
 
-    def cut(x):
-        return jnp.swapaxes(x.reshape(x.shape[0] // accumulate, accumulate, *x.shape[1:]), 0, 1)
-
     def body(so_far, item):
         index, microbatch = item
         folded = None if key is None else jax.random.fold_in(key, index)
         return jax.tree.map(jnp.add, so_far, gradient(params, microbatch, totals, folded)), None
 
-    microbatches = jax.tree.map(cut, batch)
+    microbatches = jax.tree.map(lambda x: _microbatches(x, accumulate), batch)
     first = jax.tree.map(lambda x: x[0], microbatches)
     zeros = jax.tree.map(jnp.zeros_like, jax.eval_shape(gradient, params, first, totals, key))
     return jax.lax.scan(body, zeros, (jnp.arange(accumulate, dtype=jnp.int32), microbatches))[0]
+
+
+def _microbatches(x: jax.Array, accumulate: int) -> jax.Array:
+    """Splits the rows [B, ...] into microbatches [accumulate, B / accumulate, ...]."""
+    return jnp.swapaxes(x.reshape(x.shape[0] // accumulate, accumulate, *x.shape[1:]), 0, 1)

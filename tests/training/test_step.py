@@ -12,6 +12,7 @@ from flaxformer_lite import sharding
 from flaxformer_lite.config import ConfigError, MeshConfig, OptimizerConfig
 from flaxformer_lite.data import dummy
 from flaxformer_lite.objectives.sums import LossSums
+from flaxformer_lite.objectives.tables.sentence_embeddings import SentenceEmbeddings
 from flaxformer_lite.runs.start.initial_state import initial_state
 from flaxformer_lite.training import optimizer, program, state, step
 from tests.training import tiny_runs, toy
@@ -280,3 +281,88 @@ def test_an_example_of_another_form_is_refused(example, tmp_path):
     cfg = tiny_runs.config(tmp_path, "gpt2")
     with pytest.raises(ConfigError, match=r"make_example returned .*: must return"):
         program.build(cfg, sharding.build_mesh(cfg.mesh), example)
+
+
+def sentences(dropout):
+    """A model of a table and a layer with dropout; vectors of pairs, [B, 2, D], and an auxiliary
+    loss that differs by microbatch."""
+
+    def outputs(params, inputs, key):
+        h_BCD = jnp.tanh(params["table"][inputs["input_ids"]].mean(axis=2) @ params["kernel"])
+        if key is not None:
+            h_BCD = jnp.where(jax.random.bernoulli(key, dropout, h_BCD.shape), 0, h_BCD)
+        unit_BCD = h_BCD / jnp.linalg.norm(h_BCD, axis=-1, keepdims=True)
+        return unit_BCD, {"balance": jnp.mean(h_BCD**2)}
+
+    rng = np.random.default_rng(0)
+    params = {
+        "table": jnp.asarray(rng.normal(size=(40, 16)), jnp.float32),
+        "kernel": jnp.asarray(rng.normal(size=(16, 16)) / 4, jnp.float32),
+    }
+    texts = jnp.arange(64, dtype=jnp.int32).reshape(32, 2)
+    targets = {"texts": texts, "weights": jnp.ones(32)}
+    ids = jnp.asarray(rng.integers(0, 40, (32, 2, 6)), jnp.int32)
+    return outputs, params, {"inputs": {"input_ids": ids}, "targets": targets}
+
+
+@pytest.mark.parametrize(
+    ("devices", "dropout", "counts"), [(1, 0.0, (1, 2, 4, 8, 16)), (1, 0.3, (4,)), (2, 0.3, (1, 2))]
+)
+def test_cached_gradients_are_those_of_the_whole_batch(devices, dropout, counts):
+    """For any number of microbatches; with dropout, of the same draws without a cache."""
+    task = SentenceEmbeddings(whole_batch=True)
+    outputs, params, batch = sentences(dropout)
+
+    def updated(accumulate):
+        fn = step.train_step(
+            outputs,
+            task,
+            optax.sgd(1.0),
+            lambda count: count,
+            dropout_key=jax.random.key(1) if dropout else None,
+            accumulate=accumulate,
+            chunks=1,
+            over="d" if devices > 1 else None,
+            compares_rows=task.compares_rows,
+        )
+        if devices > 1:
+            mesh = jax.sharding.Mesh(np.asarray(jax.devices()[:devices]), ("d",))
+            fn = jax.shard_map(
+                fn, mesh=mesh, in_specs=(P(), P("d")), out_specs=P(), check_vma=False
+            )
+        after, metrics = fn(state.create(lambda: params, optax.sgd(1.0)), batch)
+        return jax.tree.map(jnp.subtract, params, after.params), metrics["loss"]
+
+    def due(accumulate):
+        """The loss of the concatenated outputs of all parts, differentiated at once."""
+
+        def loss(params):
+            parts = []
+            balances = []
+            for device in range(devices):
+                key = jax.random.fold_in(jax.random.key(1), 0)
+                if devices > 1:
+                    key = jax.random.fold_in(key, device)
+                own = batch["inputs"]["input_ids"].reshape(devices, -1, 2, 6)[device]
+                for index in range(accumulate):
+                    folded = jax.random.fold_in(key, index) if accumulate > 1 else key
+                    inputs = {"input_ids": own[index::accumulate]}
+                    vectors, auxiliary = outputs(params, inputs, folded if dropout else None)
+                    parts.append(vectors)
+                    balances.append(auxiliary["balance"])
+            rows = np.arange(32).reshape(devices, -1)
+            order = [own[index::accumulate] for own in rows for index in range(accumulate)]
+            targets = {
+                name: value[np.concatenate(order)] for name, value in batch["targets"].items()
+            }
+            sums = task.loss(jnp.concatenate(parts), targets, chunks=1)
+            return sums.mean() + sum(balances) / len(balances)
+
+        value, grads = jax.value_and_grad(loss)(params)
+        return grads, value
+
+    # without dropout all are one
+    dues = counts if dropout else counts[:1]
+    got, expected = jax.jit(lambda: (list(map(updated, counts)), list(map(due, dues))))()
+    for one, other in zip(got, expected * (len(counts) // len(dues)), strict=True):
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), one, other)

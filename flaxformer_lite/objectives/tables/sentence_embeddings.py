@@ -58,10 +58,11 @@ class SentenceEmbeddings(Task):
     """Learns sentence vectors from pairs of an anchor and a positive, or of two texts and a score.
 
     `kind="pairs"` maximizes log P(positive | anchor), a softmax over cosine / temperature of the
-    positives and negatives of all rows of the batch (of the microbatch with `train.accumulate`; of
-    one device in the modes shard_map and pmap). The same text, and other positives of the same
-    anchor, are no negatives. `kind="scores"` wants pairs of higher score to be more alike: log(1 +
-    sum exp((cosine_j - cosine_i) / temperature)) over score_i > score_j.
+    positives and negatives of all rows of the batch (of the microbatch with `train.accumulate`, and
+    of one device in the modes shard_map and pmap, unless `whole_batch` is set). The same text, and
+    other positives of the same anchor, are no negatives. `kind="scores"` wants pairs of higher
+    score to be more alike: log(1 + sum exp((cosine_j - cosine_i) / temperature)) over score_i >
+    score_j.
     """
 
     kind: Kind = "pairs"
@@ -71,6 +72,9 @@ class SentenceEmbeddings(Task):
     negatives: Count = 0  # of a row; 0: the most that a training row has
     # widths that vectors may be cut to; the loss is the sum over these and the whole
     sizes: tuple[Size, ...] = ()
+    # whether rows of all microbatches and devices are compared, at the price of a second forward
+    # pass (GradCache)
+    whole_batch: bool = False
 
     skeletons: ClassVar[tuple[str, ...]] = ("encoder", "encoder_decoder", "decoder")
     chunked: ClassVar[bool] = True
@@ -95,6 +99,10 @@ class SentenceEmbeddings(Task):
         if self.kind == "scores":
             return (*alike, loss)
         return (*retrieval.SHOWN, *cut, *alike, ACCURACY, loss)
+
+    @property
+    def compares_rows(self) -> bool:
+        return self.whole_batch
 
     def head_for(self, skeleton: str) -> str:
         return "encoder" if skeleton == "encoder_decoder" else "none"
