@@ -58,7 +58,7 @@ def read_tokenizer(folder: Path, *, family: str | None = None) -> PublishedToken
     Raises:
       ConfigError: no tokenizer that we read, or a damaged one.
     """
-    config = _read(folder / "special_tokens_map.json") | _read(folder / "tokenizer_config.json")
+    config = older_files.with_tokens_map(folder, _read(folder / "tokenizer_config.json"))
     template = _chat_template(folder, config)
     try:
         if (folder / JSON).is_file():

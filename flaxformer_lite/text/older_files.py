@@ -2,7 +2,8 @@
 
     vocab.txt                    BERT, DistilBERT, ELECTRA, MPNet
     vocab.json and merges.txt    GPT-2, OPT, RoBERTa, BART, DeBERTa
-    a sentencepiece model        ALBERT, XLM-R, CamemBERT, DeBERTa-v2, mBART, NLLB, Pegasus, BigBird
+    a sentencepiece model        ALBERT, XLM-R, CamemBERT, DeBERTa-v2, mBART, NLLB, PLBART, Pegasus,
+                                 BigBird
     none                         ByT5
 
 What is made is what transformers makes of the same files: a model of the `tokenizers` library, a
@@ -61,6 +62,9 @@ MBART50 = re.findall(
     "af_ZA az_AZ bn_IN fa_IR he_IL hr_HR id_ID ka_GE km_KH mk_MK ml_IN mn_MN mr_IN pl_PL ps_AF"
     " pt_XX sv_SE sw_KE ta_IN te_IN th_TH tl_XX uk_UA ur_PK xh_ZA gl_ES sl_SI",
 )
+
+PLBART = {"base": ("java", "python", "en_XX")}
+PLBART["multi"] = (*PLBART["base"], "javascript", "php", "ruby", "go")
 
 
 @dataclass(frozen=True)
@@ -170,10 +174,12 @@ def make_tokenizer(path: Path) -> Made | None:
       ConfigError: a file is damaged, or says what cannot be.
     """
     published = _read(path / "config.json")
-    config = _read(path / "special_tokens_map.json") | _read(path / "tokenizer_config.json")
+    config = with_tokens_map(path, _read(path / "tokenizer_config.json"))
     kind = _kind_of(path, config, published)
     if kind is None:
         return None
+    if kind.make is _plbart_tokens and len(_plbart_languages_of(config)) > len(PLBART["base"]):
+        config["mask_token"] = None  # the vocabulary has none
     names = " and ".join(FILES.get(kind.make, ("the sentencepiece model",)))
     message = f"{path}: no tokenizer can be made of {names}"
     try:
@@ -185,6 +191,16 @@ def make_tokenizer(path: Path) -> Made | None:
         raise
     except Exception as error:  # of damaged files
         raise ConfigError(f"{message} ({type(error).__name__}: {error}).") from None
+
+
+def with_tokens_map(path: Path, config: Json) -> Json:
+    """Returns tokenizer_config.json with special_tokens_map.json, which precedes it.
+
+    As in transformers, a tokenizer_config.json with `added_tokens_decoder` is complete without it.
+    """
+    if "added_tokens_decoder" in config:
+        return config
+    return config | _read(path / "special_tokens_map.json")
 
 
 def _made(folder: Folder) -> Tokenizer:
@@ -274,6 +290,28 @@ def _camembert(folder: Folder) -> list[Piece]:
     first = ["<s>NOTUSED", folder.spelled("pad"), "</s>NOTUSED", folder.spelled("unk")]
     rest = list(_scored(folder.sentencepiece))[1:]
     return [*_zeros(first), ("<unk>NOTUSED", -100.0), *rest, *_zeros([folder.spelled("mask")])]
+
+
+def _plbart_languages(folder: Folder) -> list[str]:
+    return _plbart_languages_of(folder.config)
+
+
+def _plbart_languages_of(config: Json) -> list[str]:
+    codes = config.get("language_codes", "base")
+    if codes not in PLBART:
+        raise ConfigError(
+            f"tokenizer_config.json: language_codes={brief(codes)}: must be {' or '.join(PLBART)}."
+        )
+    return [f"__{language}__" for language in PLBART[codes]]
+
+
+def _plbart(folder: Folder) -> list[Piece]:
+    """Returns the pieces of PLBART; only the three languages of `base` are followed by a mask."""
+    ends = _plbart_languages(folder)
+    if len(ends) == len(PLBART["base"]):
+        ends.append(folder.spelled("mask"))
+    first = [folder.spelled(role) for role in ("bos", "pad", "eos", "unk")]
+    return [*_zeros(first), *list(_scored(folder.sentencepiece))[3:], *_zeros(ends)]
 
 
 def _pegasus(folder: Folder) -> list[Piece]:
@@ -417,9 +455,14 @@ def _deberta_steps(folder: Folder, _: list[normalizers.Normalizer]) -> list[norm
 
 def _template(made: Tokenizer, folder: Folder) -> Any:
     """Returns the post-processor that puts special tokens around texts."""
-    language = folder.config.get("src_lang") or LANGUAGES.get(folder.kind.make, "")
     kind = folder.kind
+    language = folder.config.get("src_lang") or LANGUAGES.get(kind.make, "")
+    if kind.make is _plbart_tokens:
+        language = _plbart_language(folder)
     single, pair = kind.around
+    if not language:
+        single = single.removesuffix(" lang")
+        pair = pair.removesuffix(" lang")
     if kind.make is _byte_pairs and single == "A":
         first = "bos " * bool(folder.flag("add_bos_token", False))
         last = " eos" * bool(folder.flag("add_eos_token", False))
@@ -444,6 +487,13 @@ def _template(made: Tokenizer, folder: Folder) -> Any:
         pair=spelled(pair),
         special_tokens=[(name, made.token_to_id(name)) for name in sorted(names)],
     )
+
+
+def _plbart_language(folder: Folder) -> str:
+    """Returns the token of the source language; "" for none."""
+    is_base = folder.config.get("language_codes", "base") == "base"
+    language = folder.config.get("src_lang") or ("" if is_base else "en_XX")
+    return f"__{language}__" if language in PLBART["multi"] else language
 
 
 def _check_ids(made: Tokenizer, folder: Folder) -> None:
@@ -502,6 +552,7 @@ NO_MASK = {role: token for role, token in FAIRSEQ.items() if role != "mask"}
 SENTENCES = {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"}
 
 _mbart = _unigram(_after_fairseq(*MBART), _no_steps, words=True)
+_plbart_tokens = _unigram(_plbart, _of_file, words=True)
 _mbart50 = _unigram(_after_fairseq(*MBART, *MBART50), _one_space, words=False)
 KINDS = {
     "bert": Kind(_word_pieces, BERT, AROUND, types=True),
@@ -532,6 +583,13 @@ KINDS = {
         ("lang A eos", "lang A B eos"),
         strips=MASK,
         others=lambda _: (*MBART, *MBART50),
+    ),
+    "plbart": Kind(
+        _plbart_tokens,
+        FAIRSEQ,
+        ("A eos lang", "A B eos lang"),
+        strips=MASK,
+        others=_plbart_languages,
     ),
     "nllb": Kind(_merged, FAIRSEQ, ("lang A eos", "lang A B eos"), strips=MASK),
     "albert": Kind(

@@ -60,10 +60,12 @@ def test_ids_are_those_of_transformers(name, tmp_path):
                 "additional_special_tokens": ["eng_Latn", "fra_Latn"],
             },
         ),
+        ("plain.model", {"tokenizer_class": "PLBartTokenizer", "src_lang": "python"}),
+        ("plain.model", {"tokenizer_class": "PLBartTokenizer", "language_codes": "multi"}),
     ],
 )
 def test_ids_are_those_of_sentencepiece(model, written, tmp_path):
-    """transformers does not read these two without a tokenizer.json."""
+    """transformers does not read the first two without a tokenizer.json."""
     shutil.copy(FILES / model, tmp_path / "sentencepiece.bpe.model")
     (tmp_path / "config.json").write_text(json.dumps(written))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(written))
@@ -75,6 +77,21 @@ def test_ids_are_those_of_sentencepiece(model, written, tmp_path):
     if model == "pairs.model":
         english = pieces.get_piece_size() + 1
         assert ours.encode("a")[0] == english and ours.spelling(english + 1) == "fra_Latn"
+    if written.get("tokenizer_class") == "PLBartTokenizer":
+        language = 2 if "language_codes" in written else 1  # en_XX is the usual one of `multi`
+        first = pieces.get_piece_size() + 1
+        assert ours.encode("a")[-2:] == [2, first + language]
+        assert ours.ids.get("mask") == (None if "language_codes" in written else first + 3)
+
+
+@pytest.mark.parametrize("is_complete", [True, False])
+def test_special_tokens_map_precedes_an_incomplete_tokenizer_config(is_complete, tmp_path):
+    folder_of("bert", tmp_path)
+    config = {"pad_token": "[PAD]"} | ({"added_tokens_decoder": {}} if is_complete else {})
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps({"pad_token": "[UNK]"}))
+    ours = load_tokenizer(tmp_path)
+    assert ours.spelling(ours.ids["pad"]) == ("[PAD]" if is_complete else "[UNK]")
 
 
 @pytest.mark.parametrize("name", ["albert", "roberta", "bert", "marian"])
