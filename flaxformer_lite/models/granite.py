@@ -83,7 +83,14 @@ def write(cfg: ModelConfig) -> Json:
 
 PUBLISHED = Published(
     model_type="granite",
-    defaults=dict(vocab_size=32000, max_position_embeddings=2048, tie_word_embeddings=False),
+    defaults=dict(
+        vocab_size=32000,
+        hidden_size=4096,
+        intermediate_size=11008,
+        num_hidden_layers=32,
+        max_position_embeddings=2048,
+        tie_word_embeddings=False,
+    ),
     prefix="model.",
     names=lambda cfg: llama.BODY,
     heads=llama.heads("Granite", only=Model.heads),

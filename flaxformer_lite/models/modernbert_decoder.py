@@ -76,6 +76,7 @@ def write(cfg: ModelConfig) -> Json:
 
 PUBLISHED = Published(
     model_type="modernbert-decoder",
+    defaults=dict(pad_token_id=50283),
     prefix="model.",
     names=lambda cfg: BODY,
     heads=heads(

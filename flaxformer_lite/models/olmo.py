@@ -46,6 +46,7 @@ def write(cfg: ModelConfig) -> Json:
 
 PUBLISHED = Published(
     model_type="olmo",
+    defaults=dict(pad_token_id=1),
     prefix="model.",
     names=lambda cfg: llama.BODY,
     heads=llama.heads("Olmo", only=Model.heads),

@@ -58,7 +58,7 @@ def write(cfg: ModelConfig) -> Json:
 
 PUBLISHED = Published(
     model_type="olmo2",
-    defaults=dict(vocab_size=50304, max_position_embeddings=2048),
+    defaults=dict(vocab_size=50304, max_position_embeddings=2048, pad_token_id=1),
     prefix="model.",
     names=lambda cfg: BODY,
     heads=llama.heads("Olmo2", only=Model.heads),

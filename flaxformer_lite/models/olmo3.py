@@ -71,7 +71,7 @@ def write(cfg: ModelConfig) -> Json:
 
 PUBLISHED = Published(
     model_type="olmo3",
-    defaults=dict(vocab_size=50304, max_position_embeddings=2048),
+    defaults=dict(vocab_size=50304, max_position_embeddings=2048, pad_token_id=1),
     prefix="model.",
     names=lambda cfg: olmo2.BODY,
     heads=llama.heads("Olmo3", only=Model.heads),

@@ -2,8 +2,10 @@
 
 import pytest
 
+from flaxformer_lite import registry
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.open_model import open_pretrained
+from flaxformer_lite.pretrained import hf_config
 from flaxformer_lite.pretrained.safetensors import WeightsError
 from tests.pretrained.fixtures import ROOT
 from tests.pretrained.test_refusals import copied, edit_config
@@ -111,3 +113,18 @@ def test_how_it_runs_may_differ_from_what_the_file_says():
     """The file has a dropout of its own."""
     assert open_pretrained(ROOT / "bert_masked_lm", dropout=0.3)[0].cfg.dropout == 0.3
     assert open_pretrained(ROOT / "bert_masked_lm")[0].cfg.dropout == 0.1
+
+
+@pytest.mark.parametrize(
+    ("family", "field", "default"),
+    [
+        ("granite", "d_model", 4096),
+        ("granite", "decoder_layers", 32),
+        ("olmo2", "pad_token_id", 1),
+        ("modernbert_decoder", "pad_token_id", 50283),
+    ],
+)
+def test_absent_fields_have_the_defaults_of_transformers(family, field, default):
+    file = registry.resolve("models", family)
+    published = {"model_type": file.PUBLISHED.model_type}
+    assert getattr(hf_config.read_config(file, published, "lm"), field) == default
