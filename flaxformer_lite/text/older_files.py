@@ -63,7 +63,7 @@ MBART50 = re.findall(
     " pt_XX sv_SE sw_KE ta_IN te_IN th_TH tl_XX uk_UA ur_PK xh_ZA gl_ES sl_SI",
 )
 
-PLBART = {"base": ("java", "python", "en_XX")}
+PLBART: dict[str, tuple[str, ...]] = {"base": ("java", "python", "en_XX")}
 PLBART["multi"] = (*PLBART["base"], "javascript", "php", "ruby", "go")
 
 
