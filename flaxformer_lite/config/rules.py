@@ -113,11 +113,15 @@ def is_local(value: str) -> str:
 
 def is_place(value: str) -> str:
     """Rejects misspelled addresses, and those of stores that are not supported."""
-    if SECRET.search(value):
-        return (
-            "an address must hold no keys or tokens, as addresses are stored and printed; set the"
-            " store's own variables or files, such as AWS_ACCESS_KEY_ID, and leave them out."
-        )
+    for part in value.split(","):
+        if "://" in part and (match := SECRET.search(part)):
+            # the `?` of a local pattern such as part-?x=1 is one letter
+            pattern = "" if match[0].endswith("@") else " In a pattern, write * for ?."
+            return (
+                "an address must hold no keys or tokens, as addresses are stored and printed; set"
+                " the store's own variables or files, such as AWS_ACCESS_KEY_ID, and leave them"
+                f" out.{pattern}"
+            )
     for scheme in re.findall(r"(?:^|,)\s*(\w[\w+.-]*)://", value):
         if scheme not in choices.STORES:
             known = " and ".join(f"{name}://" for name in choices.STORES)

@@ -110,6 +110,10 @@ def test_several_files_and_patterns(tmp_path):
     assert read(f"{at}/**/e.txt") == [("e.txt",)]
     assert len(read(f"{at}/*")) == 4, "files, not the folder"
     assert read(f"{at}/c, d.txt") == [("c, d.txt",)], "a name with a comma"
+    (tmp_path / "day-1x=1.txt").write_text("f")
+    assert read(f"{at}/day-?x=1.txt") == [("f",)], "a pattern, and no query of an address"
+    with pytest.raises(ConfigError, match=r"no keys or tokens.* In a pattern, write \* for \?"):
+        read("gs://bucket/day-?x=1.txt")
     with pytest.raises(ConfigError, match=r"data\.path='.*x\*': no file matches '.*x\*'"):
         read(f"{at}/a.txt,{at}/x*")
     for path in (f"{at}/a.txt,{at}/x.txt", ",", " , ", "a" * 300):
