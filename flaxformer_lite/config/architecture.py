@@ -110,7 +110,8 @@ class Architecture(Record):
     num_labels: Annotated[Size, OF_TASK] = 2  # C, the number of classes of a classification head
     # a decoder's classifier reads the last token that differs; RoBERTa numbers those
     pad_token_id: Annotated[TokenId, OF_TASK] | None = None
-    eos_token_id: TokenId | None = None  # BART's classification head reads the last such token
+    # BART's classification head reads the last such token
+    eos_token_id: Annotated[TokenId, OF_TASK] | None = None
     # how an encoder without a pooler makes one vector for its classifier (ModernBERT)
     classifier_pooling: Annotated[str, OneOf(choices.CLASSIFIER_POOLINGS), OF_TASK] = "first"
     # fed to the decoder first, unless the caller passes its own inputs

@@ -31,6 +31,8 @@ class Tokenizer(Protocol):
 
     def starts_word(self, ids: np.ndarray) -> np.ndarray: ...
 
+    def frame(self, skeleton: str, /) -> Any: ...
+
 
 class Records(Protocol):
     """Protocol of the rows, of a text (data/corpus.py) or a table, that examples are made from."""

@@ -22,7 +22,7 @@ LOG = logging.getLogger("flaxformer_lite")
 # Fields without a counterpart in config.json, besides Execution's. Families that limit max_length
 # do have one for it.
 # of the task, and in config.json all the same
-PUBLISHED_IDS = {"pad_token_id", "decoder_start_token_id"}
+PUBLISHED_IDS = {"pad_token_id", "eos_token_id", "decoder_start_token_id"}
 OURS_ONLY = {*WEIGHTLESS_FIELDS, "family", "max_length", "sharding", "adapter"} - PUBLISHED_IDS
 
 

@@ -4,6 +4,7 @@ the doors of users."""
 import csv
 import dataclasses
 import json
+import types
 
 import jax
 import numpy as np
@@ -15,7 +16,7 @@ from flaxformer_lite.__main__ import main
 from flaxformer_lite.checkpoints.workdir import read_config
 from flaxformer_lite.config import ConfigError, TokenizerConfig
 from flaxformer_lite.data.pipeline import open_dataset
-from flaxformer_lite.models import bert, gpt2, roberta
+from flaxformer_lite.models import bart, bert, gpt2, roberta
 from flaxformer_lite.objectives.sums import weight_sums
 from flaxformer_lite.objectives.tables.classification import Classification
 from flaxformer_lite.open_model import load_labels
@@ -23,6 +24,7 @@ from flaxformer_lite.runs import loop
 from flaxformer_lite.runs.evaluate_file import open_file, open_trained
 from flaxformer_lite.runs.start.adopt import read_experiment
 from flaxformer_lite.text import tokenizer_training
+from flaxformer_lite.text.special_tokens import Frame
 
 GOOD = ("lovely", "bright", "warm")
 BAD = ("awful", "grey", "cold")
@@ -490,3 +492,9 @@ def test_balanced_weights_pairs_and_the_end_of_decoders(tmp_path):
     )
     assert data.objective.fit_model(encoder, data.tokenizer).pad_token_id is None
     assert data.objective.fit_model(decoder, data.tokenizer).pad_token_id == data.tokenizer.pad_id
+    both = bart.config("tiny", vocab_size=448, head="sequence_classification")
+    assert both.eos_token_id != data.tokenizer.eos_id
+    assert data.objective.fit_model(both, data.tokenizer).eos_token_id == data.tokenizer.eos_id
+    no_end = types.SimpleNamespace(frame=lambda skeleton: Frame())
+    with pytest.raises(ConfigError, match=r"data\.tokenizer: puts no token after a text, where"):
+        data.objective.fit_model(both, no_end)

@@ -70,8 +70,7 @@ def test_every_task_that_counts_tokens_has_the_same_loss_and_gradient_packed(nam
 
 
 def experiment(folder, dropout=0.0, mesh=None, family="bert", **train):
-    ends = {"eos_token_id": Bytes().eos_id} if family == "bart" else {}
-    model = tiny.small(family, head="sequence_classification", **MODEL, **ends)
+    model = tiny.small(family, head="sequence_classification", **MODEL)
     model = dataclasses.replace(model, dropout=dropout)
     cfg = tables.experiment(folder, model, Classification(), ROWS, steps=6, length=LENGTH)
     given = dict(batch_size=16, eval_every=3, checkpoint_every=3, log_every=1) | train

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.config import ConfigError, ModelConfig, check_family
 from flaxformer_lite.config.rules import FLOAT32
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.objectives.base import Objective
@@ -82,14 +82,23 @@ class Task(Objective):
     def fit_model(self, model: ModelConfig, tokenizer: Tokenizer) -> ModelConfig:
         """Returns the model with the fields that its head takes from the task.
 
-        A decoder's classifier skips padding, so it needs the padding id.
+        A decoder's classifier skips padding, so it needs the padding id. That of an encoder-decoder
+        reads the end token, which must be one that the tokenizer puts after a text.
         """
-        if model.pad_token_id is None and (model.skeleton, model.head) == (
-            "decoder",
-            "sequence_classification",
-        ):
+        if model.head != "sequence_classification":
+            return model
+        if model.skeleton == "decoder" and model.pad_token_id is None:
             return dataclasses.replace(model, pad_token_id=tokenizer.pad_id)
-        return model
+        if model.skeleton != "encoder_decoder":
+            return model
+        after = tokenizer.frame(model.skeleton).after
+        if not after:
+            raise ConfigError(
+                "data.tokenizer: puts no token after a text, where the classifier of a"
+                f" {model.family} reads; add its end token to the template of tokenizer.json."
+            )
+        end = check_family(model)(model).end_token
+        return model if end in after else dataclasses.replace(model, eos_token_id=after[-1])
 
     @abc.abstractmethod
     def encode(self, rows: Sequence[Row], reader: TableRecords) -> list[list[Any]]:
