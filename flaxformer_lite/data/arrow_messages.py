@@ -3,7 +3,9 @@
 A message's header is a flatbuffer (Message.fbs of Apache Arrow).
 """
 
+import io
 import struct
+from collections.abc import Callable, Iterator
 from typing import Any
 
 MAGIC = b"ARROW1"
@@ -12,20 +14,55 @@ BATCH = 3
 UNCOMPRESSED = -1  # in place of a buffer's length: it is stored as it is
 
 
-def largest(arrow: Any, source: Any, batches: int | None) -> tuple[int, int]:
-    """Returns the stored and the unpacked bytes of the batch that grows most.
+Check = Callable[[int, int], None]  # of the bytes stored, and what they unpack to
+
+
+def check_all(arrow: Any, source: Any, batches: int | None, check: Check) -> None:
+    """Checks each message of a file, and goes back to its beginning.
 
     Args:
       arrow: pyarrow.
       source: the file, as a pyarrow.NativeFile.
       batches: how many the file has; None for a stream.
+      check: raises for a batch that grows too much.
 
     Raises:
       ValueError: a header is damaged.
     """
+    for _ in _messages(arrow, source, batches, check):
+        pass
+    source.seek(0)
+
+
+class CheckedStream(io.RawIOBase):
+    """The messages of a file as a stream, each checked before anybody sees it.
+
+    So what is read once, such as an object in a store, is read once.
+    """
+
+    def __init__(self, arrow: Any, source: Any, batches: int | None, check: Check):
+        self._messages = _messages(arrow, source, batches, check)
+        self._rest = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._rest:
+            message = next(self._messages, None)
+            if message is None:
+                return 0
+            self._rest = memoryview(message.serialize()).cast("B")
+        count = min(len(buffer), len(self._rest))
+        buffer[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
+        return count
+
+
+def _messages(arrow: Any, source: Any, batches: int | None, check: Check) -> Iterator[Any]:
+    """Yields the messages that `check` passes."""
     source.seek(0)
     source.seek(8 if source.read(len(MAGIC)) == MAGIC else 0)
-    most = (0, 0)
     seen = 0
     for message in arrow.ipc.MessageReader.open_stream(source):
         if message.body is not None:
@@ -33,17 +70,11 @@ def largest(arrow: Any, source: Any, batches: int | None) -> tuple[int, int]:
                 unpacked = _unpacked(message.metadata.to_pybytes(), message.body)
             except struct.error:
                 raise ValueError("the header of a batch is damaged") from None
-            most = max(most, (message.body.size, unpacked), key=_growth)
+            check(message.body.size, unpacked)
+        yield message
         seen += message.type == "record batch"
         if seen == batches:
-            break
-    source.seek(0)
-    return most
-
-
-def _growth(sizes: tuple[int, int]) -> int:
-    stored, unpacked = sizes
-    return unpacked - stored
+            return
 
 
 def _unpacked(header: bytes, body: Any) -> int:

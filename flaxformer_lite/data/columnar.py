@@ -1,6 +1,7 @@
 """Parquet and arrow files, read in batches by pyarrow."""
 
 import contextlib
+import io
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -111,10 +112,17 @@ def _by_differences(metadata: "pyarrow.parquet.FileMetaData") -> set[str]:
 def _arrow_batches(
     arrow: ModuleType, source: "pyarrow.NativeFile", columns: Sequence[str], where: str
 ) -> "Iterator[pyarrow.RecordBatch]":
+    def check(packed: int, unpacked: int) -> None:
+        _check_growth(packed, unpacked, where, "as datasets writes it")
+
     reader = _opened(arrow, source)
     count = getattr(reader, "num_record_batches", None)
-    if not isinstance(source, arrow.PythonFile):  # of an object in a store, this reads all of it
-        _check_growth(*arrow_messages.largest(arrow, source, count), where, "as datasets writes it")
+    if isinstance(source, arrow.PythonFile):  # an object in a store, which is read once
+        stream = arrow_messages.CheckedStream(arrow, source, count, check)
+        reader = arrow.ipc.open_stream(arrow.PythonFile(io.BufferedReader(stream), "r"))
+        count = None
+    else:
+        arrow_messages.check_all(arrow, source, count, check)
         reader = _opened(arrow, source)
     batches = reader
     if count is not None:  # of a file, where a stream is iterated over

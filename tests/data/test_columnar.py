@@ -1,6 +1,8 @@
 """Parquet and arrow files that are damaged, or made to exhaust memory."""
 
 import gzip
+import io
+from pathlib import Path
 
 import pytest
 
@@ -32,6 +34,11 @@ def written(path, table):
     return path
 
 
+def in_memory(path):
+    """A stream, as of an object in a store."""
+    return io.BytesIO(path.read_bytes())
+
+
 @pytest.mark.parametrize("kind", columnar.KINDS)
 def test_rows_are_those_of_the_table(kind, tmp_path, monkeypatch):
     table = pyarrow.table(KINDS)
@@ -51,6 +58,10 @@ def test_each_flipped_bit_of_an_arrow_file_is_an_error_or_other_values(tmp_path)
         damaged[at] ^= 1 << (at % 8)
         try:
             list(columnar.rows(bytes(damaged), "data.path", ".arrow"))
+        except ConfigError as error:
+            assert "data.path: cannot be read" in str(error)
+        try:  # as from a store
+            list(columnar.rows(io.BytesIO(damaged), "data.path", ".arrow"))
         except ConfigError as error:
             assert "data.path: cannot be read" in str(error)
 
@@ -102,10 +113,11 @@ def test_pages_of_parquet_that_unpack_to_more_than_the_memory_are_refused(
     assert len(list(columnar.rows(path, "data.path", ".parquet"))) == 200
 
 
+@pytest.mark.parametrize("content", [Path, in_memory])
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("compression", ["lz4", "zstd", None])
 def test_batches_of_arrow_that_unpack_to_more_than_the_memory_are_refused(
-    compression, stream, tmp_path, monkeypatch
+    compression, stream, content, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(columnar, "PAGES", 1 << 20)
     batch = pyarrow.table({"text": ["x" * 20_000] * 100, "label": ["a", "b"] * 50})
@@ -116,12 +128,12 @@ def test_batches_of_arrow_that_unpack_to_more_than_the_memory_are_refused(
     with new(str(path), coded.schema, options=options) as writer:
         writer.write_table(coded.slice(0, 4))
         writer.write_table(coded)
-    rows = columnar.rows(path, "data.path", ".arrow")
+    rows = columnar.rows(content(path), "data.path", ".arrow")
     if compression:
         with pytest.raises(ConfigError, match=r"data.path: .* unpacked to 2,.*write it anew"):
             list(rows)
         monkeypatch.setattr(columnar, "PAGES", 1 << 22)
-        rows = columnar.rows(path, "data.path", ".arrow")
+        rows = columnar.rows(content(path), "data.path", ".arrow")
     assert list(rows) == batch.slice(0, 4).to_pylist() + batch.to_pylist()
 
 
