@@ -57,6 +57,8 @@ class LayerKind(Record):
       mixer: a file of flaxformer_lite/nn/mixers, used in place of attention.
       feed_forward: a file of flaxformer_lite/nn/feed_forwards, used in place of the plain or gated
         layer.
+      beside: a file of flaxformer_lite/nn/mixers that reads the layer's input and is added to its
+        output (the convolution of DeBERTa-v2).
       norm_at: slots that hold a norm; `attention_in`, `mlp_in` and so on name a slot of one part
         only.
       num_heads, num_kv_heads, head_dim: sizes of attention; 0 derives the last two, as in the
@@ -69,6 +71,7 @@ class LayerKind(Record):
     position: Any = optional_plugin("positions")
     mixer: MixerConfig | None = optional_plugin("mixers")
     feed_forward: FeedForwardConfig | None = optional_plugin("feed_forwards")
+    beside: MixerConfig | None = optional_plugin("mixers")
     norm_at: tuple[str, ...] | None = None
     num_heads: Size | None = None
     num_kv_heads: Count | None = None

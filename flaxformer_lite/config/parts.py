@@ -110,10 +110,12 @@ class MixerConfig(Part, abc.ABC):
     Attributes:
       reads_source: whether it attends to an encoder's output itself, so that no cross-attention
         follows it.
+      both_ways: whether each token sees later ones too, so that no decoder can have it.
     """
 
     name: ClassVar[str] = "mixer"
     reads_source: ClassVar[bool] = False
+    both_ways: ClassVar[bool] = False
 
     @abc.abstractmethod
     def module(self, execution: Execution, *, causal: bool, name: str | None = None) -> "nn.Module":
@@ -331,6 +333,8 @@ class LayerConfig(Record):
       mixer: attention, or another plug-in of flaxformer_lite/nn/mixers; None leaves it out.
       cross: attention to an encoder's output, between the two; None if there is no encoder.
       feed_forward: a plug-in of flaxformer_lite/nn/feed_forwards; None leaves it out.
+      beside: a mixer that reads the input of the layer, x, and is added to its output, as the
+        convolution of DeBERTa-v2; None leaves it out.
       norm: the norm in the slots of `norm_at`.
       norm_at: `in` before each part, `branch` on its output before the residual is added, `out`
         after it is added; with the part's name in front (`attention_in`, `mlp_in`), the slot of
@@ -344,6 +348,7 @@ class LayerConfig(Record):
     mixer: Annotated[MixerConfig, ", such as AttentionConfig"] | None
     cross: Annotated[MixerConfig, ", such as AttentionConfig"] | None = None
     feed_forward: Annotated[FeedForwardConfig, ", such as MlpConfig"] | None = None
+    beside: Annotated[MixerConfig, ", such as ConvolutionConfig"] | None = None
     norm: NormConfig = field(default_factory=NormConfig)
     norm_at: tuple[str, ...] = ("in",)
     residual: Annotated[str, OneOf(choices.RESIDUALS)] = "sequential"
@@ -357,11 +362,11 @@ class LayerConfig(Record):
         for slot in self.norm_at:
             require("norm_at", self.norm_at, known(slot))
         if self.residual.startswith("parallel") and (
-            self.mixer is None or self.feed_forward is None or self.cross
+            self.mixer is None or self.feed_forward is None or self.cross or self.beside
         ):
             raise ConfigError(
                 f"residual={self.residual!r}: needs a mixer and a feed-forward, and no"
-                " cross-attention; set residual=sequential."
+                " cross-attention and nothing beside them; set residual=sequential."
             )
 
     @property
@@ -372,6 +377,8 @@ class LayerConfig(Record):
             named = {self.mixer.name: self.mixer, **named}
         if self.feed_forward is not None:
             named |= {self.feed_forward.name: self.feed_forward}
+        if self.beside is not None:
+            named |= {self.beside.name: self.beside}
         return {name: part for name, part in named.items() if part is not None}
 
     def has_norm(self, part: str, slot: str) -> bool:

@@ -7,7 +7,7 @@ Generators" (2020), section 2.
 """
 
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
@@ -55,21 +55,22 @@ class Model(EncoderModel):
     """
 
     heads = ("none", "masked_lm", "causal_lm", "pretraining", *bert.CLASSIFIERS)
-    vocab_heads = ("masked_lm", "causal_lm")
+    vocab_heads: ClassVar[tuple[str, ...]] = ("masked_lm", "causal_lm")
     pooled = ("sequence_classification", "multiple_choice")
     pooler_activation = "gelu"
     masked_lm_activation = "gelu"
     head_modules = ("discriminator",)
+    detector: ClassVar[type[nn.Module]] = Discriminator
 
     def setup_head(self) -> None:
         super().setup_head()
-        self.discriminator = Discriminator(self.cfg)
+        self.discriminator = self.detector(self.cfg)
 
     def features(self, input_ids, **inputs) -> Features:
         if self.cfg.head == "pretraining":
             raise ValueError(
-                "electra's head='pretraining' judges tokens and predicts none: call the model for"
-                " logits [B, T], or train a generator, head='masked_lm'."
+                f"{self.cfg.family}'s head='pretraining' judges tokens and predicts none: call the"
+                " model for logits [B, T], or train a generator, head='masked_lm'."
             )
         return super().features(input_ids, **inputs)
 

@@ -279,6 +279,7 @@ class Published:
         saving.
       optional: names that old files lack; zeros are used.
       ignored: patterns of names that hold no weights (buffers of old versions).
+      spellings: pattern (re.sub) of another name that files have for a tensor -> that of the rows.
       index: numbers in the published name of a layer.
       relatives: classes of this model_type that another family file computes -> its name.
       flatten: turns a config.json with nested configs (`text_config`) into one of plain fields,
@@ -300,6 +301,7 @@ class Published:
     derived: Callable[[ModelConfig], dict[str, np.ndarray]] = nothing
     optional: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
+    spellings: Mapping[str, str] = field(default_factory=dict)
     index: Callable[[ModelConfig, int], dict[str, int]] = lambda cfg, layer: {"i": layer}
     relatives: Mapping[str, str] = field(default_factory=dict)
     flatten: Callable[[Json], Json] = dict

@@ -134,7 +134,7 @@ def is_of_head(spelled: Published, cfg: ModelConfig, name: str) -> bool:
 
 
 def without_prefix(spelled: Published, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Renames tensors as in our tables: without prefix, and without the old spelling of norms."""
+    """Renames tensors as in our tables: without prefix, old spelling of norms, or other names."""
     prefixes = {spelled.prefix, *(head.prefix or "" for head in spelled.heads.values())}
     stripped = {}
     for name, tensor in tensors.items():
@@ -142,9 +142,13 @@ def without_prefix(spelled: Published, tensors: Mapping[str, Tensor]) -> dict[st
         short = name.removeprefix(used)
         short = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", short)
         short = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", short)
+        for pattern, name_here in spelled.spellings.items():
+            short = re.sub(pattern, name_here, short)
         if short in stripped:
+            spelling = " or in two spellings" if spelled.spellings else ""
             raise WeightsError(
-                f"the file holds {short} twice, with and without {spelled.prefix!r}; remove one."
+                f"the file holds {short} twice, with and without {spelled.prefix!r}{spelling};"
+                " remove one."
             )
         stripped[short] = tensor
     return stripped

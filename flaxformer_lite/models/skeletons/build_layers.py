@@ -77,6 +77,7 @@ def layer(cfg: ModelConfig, kind: LayerKind, *, cross: bool = False) -> LayerCon
             else None
         ),
         feed_forward=fed.for_model(feed_forward(cfg)) if fed else standard,
+        beside=kind.beside.for_model(attention(cfg, kind)) if kind.beside else None,
         norm=cfg.norm_config,
         norm_at=norm_at,
         residual=cfg.residual,

@@ -272,26 +272,30 @@ class Attention(nn.Module):
 
         Subclasses may add to it. `width` is the model's, where x has another.
         """
+        return self.projection(name, equation, width or x.shape[-1])(x)
+
+    def projection(self, name: str, equation: str, d_model: int) -> Einsum:
+        """Builds a projection; one called `position_key` is like that of `key`."""
         cfg = self.cfg
-        d_model = width or x.shape[-1]
+        slot = name.removeprefix("position_")
         sizes = {"D": d_model, "N": cfg.num_heads, "K": cfg.kv_heads, "H": cfg.head_width(d_model)}
         # Mesh TensorFlow folds the missing 1 / sqrt(H) of the logits' scale (T5's is 1) into the
         # initial queries.
-        gain = sizes["H"] ** -0.5 / cfg.scale if name == "query" and cfg.scale else 1.0
+        gain = sizes["H"] ** -0.5 / cfg.scale if slot == "query" and cfg.scale else 1.0
         # Side by side is how flash_relative_bias takes them; splash, for causal attention without a
         # bias, takes heads apart.
         together = cfg.cross or not self.causal or "bias" in hooks(cfg.position)
         return Einsum(
             equation,
             sizes,
-            name in cfg.bias,
+            slot in cfg.bias,
             cfg.initial,
             self.execution,
-            name == "out",
+            slot == "out",
             gain,
             together,
             name=name,
-        )(x)
+        )
 
     def _norm(self, name: str, x_BTNH: jax.Array) -> jax.Array:
         """Normalizes queries or keys, as `qk_norm` and `qk_norm_over` say."""

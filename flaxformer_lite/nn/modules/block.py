@@ -29,6 +29,7 @@ class Block(nn.Module):
     y = x + mixer(in(x)) + feed_forward(in'(x))  if cfg.residual is parallel
 
     With parallel_shared, in' is in. Mixer and feed-forward are times cfg.residual_multiplier.
+    A part cfg.beside is the last one, and reads the x that the first one reads.
     """
 
     cfg: LayerConfig
@@ -65,8 +66,12 @@ class Block(nn.Module):
         for name, part in cfg.parts.items():
             if isinstance(part, FeedForwardConfig):
                 apply[name] = part.module(self.execution, name=name)
-            elif isinstance(part, MixerConfig):
+            elif isinstance(part, MixerConfig) and part is not cfg.beside:
                 apply[name] = mixed(name, part)
+        if cfg.beside is not None:
+            beside = cfg.beside.module(self.execution, causal=self.causal, name=cfg.beside.name)
+            first_BTD = x_BTD
+            apply[cfg.beside.name] = lambda _: beside(first_BTD, context)
         if not cfg.residual.startswith("parallel"):
             for name, layer in apply.items():
                 x_BTD = self._residual(name, x_BTD, layer)

@@ -31,9 +31,9 @@ def with_documents(context: Context, x_BTD: jax.Array, *, causal: bool) -> Conte
         or structure.k_segments_BS is not None
     ):
         raise ConfigError(
-            "mask, prefix_mask, windows: a recurrent layer reads token by token, so it follows"
-            " padding and segments, and causal in a decoder, but no prefix, window or array; leave"
-            " those out, or use attention."
+            "mask, prefix_mask, windows: a recurrent layer reads token by token, and a convolution"
+            " neighbours, so they follow padding and segments, and causal in a decoder, but no"
+            " prefix, window or array; leave those out, or use attention."
         )
     if context.index is None:
         check_mask(context.mask, batch, length, length)

@@ -33,7 +33,7 @@ class PositionTables(nn.Module):
             name: getattr(self, name) for name in ("d_model", "num_heads", "head_dim", "max_length")
         }
         dtype = jnp.dtype(self.execution.param_dtype)
-        first = hooks(self.encoding)[0]
+        first = next(iter(hooks(self.encoding)), "")
         tables = {
             name: t
             for name, t in self.encoding.tables(**sizes).items()
@@ -47,4 +47,6 @@ class PositionTables(nn.Module):
     def _initializer(self, table: Table) -> Callable[..., jax.Array]:
         if table.init == "zeros":
             return nn.initializers.zeros
+        if table.init == "ones":
+            return nn.initializers.ones
         return nn.initializers.normal(self.initial.stddev if table.init == "normal" else table.init)

@@ -139,14 +139,19 @@ class Stack(nn.Module):
             return declared[name]
 
         declared: dict[str, dict[str, jax.Array]] = {}
-        made: dict[MixerConfig | None, Context] = {None: context.replace(prepared=True)}
+        made: dict[tuple[MixerConfig | None, ...], Context] = {}
         for layer in self.cfg.pattern:
-            if layer.mixer is not None and layer.mixer not in made:
-                prepared = layer.mixer.prepare(
-                    context, x_BTD, self.execution, causal=self.causal, tables=tables
-                )
-                made[layer.mixer] = prepared.replace(prepared=True)
-        return tuple(made[layer.mixer] for layer in self.cfg.pattern)
+            mixers = (layer.beside, layer.mixer)
+            if mixers in made:
+                continue
+            prepared = context
+            for mixer in mixers:
+                if mixer is not None:
+                    prepared = mixer.prepare(
+                        prepared, x_BTD, self.execution, causal=self.causal, tables=tables
+                    )
+            made[mixers] = prepared.replace(prepared=True)
+        return tuple(made[layer.beside, layer.mixer] for layer in self.cfg.pattern)
 
     def _loop(
         self, x_BTD: jax.Array, contexts: tuple[Context, ...], cache: Cache | None

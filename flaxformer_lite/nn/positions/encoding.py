@@ -25,7 +25,8 @@ class Table(NamedTuple):
 
     shape: tuple[int, ...]
     axes: str  # letters of flaxformer_lite.axes
-    init: str | float = "normal"  # the model's own `normal`, `zeros`, or a standard deviation
+    # the model's own `normal`, `zeros`, `ones`, or a standard deviation
+    init: str | float = "normal"
     hook: str = ""  # the hook that reads it; empty: the first one that the encoding overrides
 
 

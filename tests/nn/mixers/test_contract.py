@@ -9,24 +9,28 @@ import pytest
 from flax.traverse_util import flatten_dict
 
 from flaxformer_lite import registry
-from flaxformer_lite.config import LayerConfig, StackConfig
+from flaxformer_lite.config import LayerConfig, StackConfig, plugin_name
 from flaxformer_lite.nn.feed_forwards.mlp import MlpConfig
+from flaxformer_lite.nn.mixers.attention import AttentionConfig
 from flaxformer_lite.nn.modules.cache import init_stack_cache
 from flaxformer_lite.nn.modules.stack import Stack
 
-OPTIONS = {"attention": {"num_heads": 4, "num_kv_heads": 2}}  # of mixers that need some
+OPTIONS = {  # of mixers that need some
+    "attention": {"num_heads": 4, "num_kv_heads": 2},
+    "disentangled": {"attention": AttentionConfig(num_heads=4), "max_distance": 3},
+}
 RECORDS = [
     registry.resolve_class("mixers", name)(**OPTIONS.get(name, {}))
     for name in registry.available("mixers")
 ]
-# tests/nn/mixers/test_recurrent_attention.py
-RECORDS = [record for record in RECORDS if not record.reads_source]
+# test_recurrent_attention.py and test_disentangled.py have the others
+RECORDS = [record for record in RECORDS if not (record.reads_source or record.both_ways)]
 B = 2
 T = 6
 D = 32
 
 
-@pytest.fixture(params=RECORDS, ids=lambda record: record.name)
+@pytest.fixture(params=RECORDS, ids=plugin_name)
 def stack(request):
     record = StackConfig(
         num_layers=2, pattern=(LayerConfig(mixer=request.param, feed_forward=MlpConfig()),)

@@ -1,0 +1,187 @@
+"""DeBERTa-v2 and v3: disentangled attention with logarithmic buckets of distance.
+
+The layers share a table of positions, normalized, and project it by their own query and key; the
+largest models have a convolution beside the first layer.
+
+Reference: He, Liu, Gao, Chen, "DeBERTa" (2021), section 3 (arXiv:2006.03654), and the published
+code of version 2; He, Gao, Chen, "DeBERTaV3" (2021), section 3 (arXiv:2111.09543).
+"""
+
+import flax.linen as nn
+import jax
+
+from flaxformer_lite.config import ConfigError, LayerKind, ModelConfig
+from flaxformer_lite.files.read import Json
+from flaxformer_lite.models import bert, deberta, electra
+from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.skeletons.hinted import Hinted
+from flaxformer_lite.models.weight_map import (
+    ACTIVATION_NAMES,
+    Fields,
+    Head,
+    ModelFields,
+    Published,
+    activation_of,
+    heads,
+    projections,
+    rows,
+    within,
+)
+from flaxformer_lite.nn.functions.activations import ACTIVATIONS
+from flaxformer_lite.nn.mixers.convolution import ConvolutionConfig
+from flaxformer_lite.nn.mixers.disentangled import DisentangledConfig
+from flaxformer_lite.nn.modules.einsum import Einsum
+from flaxformer_lite.nn.modules.norms import Norm
+
+BASE: ModelFields = deberta.BASE | dict(
+    vocab_size=128100,
+    mixer=DisentangledConfig(buckets=256, share_key=True, norm_table=True, norm_eps=1e-7),
+    bias_at=("query", "key", "value", "out", "mlp", "logits"),
+)
+CONVOLUTION = ConvolutionConfig(width=3, activation="gelu")
+PRESETS = {  # v3: He et al. 2021b, table 2, and the published configs
+    "tiny": bert.PRESETS["tiny"],
+    "xlarge": dict(d_model=1536, num_heads=24, mlp_dim=6144, encoder_layers=24),
+    "xxlarge": dict(d_model=1536, num_heads=24, mlp_dim=6144, encoder_layers=48),
+    "v3_xsmall": dict(d_model=384, num_heads=6, mlp_dim=1536, encoder_layers=12),
+    "v3_small": dict(d_model=768, num_heads=12, mlp_dim=3072, encoder_layers=6),
+    "v3_base": bert.PRESETS["base"],
+    "v3_large": bert.PRESETS["large"],
+    "mdeberta_v3_base": bert.PRESETS["base"] | dict(vocab_size=251000),
+}
+
+
+def first_layer(layers: int, beside: ConvolutionConfig) -> tuple[LayerKind, ...]:
+    """Builds the kinds of layer of which the first has a convolution beside it."""
+    return (LayerKind(beside=beside), *(LayerKind() for _ in range(layers - 1)))
+
+
+def config(preset: str = "v3_base", **overrides) -> ModelConfig:
+    """Builds a config with the published sizes; keyword arguments override it."""
+    if preset in ("xlarge", "xxlarge"):
+        layers = overrides.get("encoder_layers", PRESETS[preset]["encoder_layers"])
+        overrides = {"pattern": first_layer(layers, CONVOLUTION)} | overrides
+    return build("deberta_v2", BASE, PRESETS, preset, **overrides)
+
+
+class Discriminator(Hinted):
+    """One logit per token, positive if the token was replaced; it reads the first token too.
+
+    Reference: He et al. 2021b, section 3.1, and the published code (`LMMaskPredictionHead`).
+    """
+
+    cfg: ModelConfig
+
+    @nn.compact
+    def __call__(self, x_BTD: jax.Array) -> jax.Array:
+        cfg = self.cfg
+        run = cfg.execution
+        sizes = {"D": cfg.d_model, "A": cfg.d_model, "C": 1}
+        x_BTD = Norm(cfg.norm_config, run, name="norm")(x_BTD[:, :1] + x_BTD)
+        dense = Einsum("BTD,DA->BTA", sizes, True, cfg.initial, run, name="dense")
+        h_BTA = ACTIVATIONS[cfg.activation](dense(x_BTD))
+        return Einsum("BTA,AC->BTC", sizes, True, cfg.initial, run, name="output")(h_BTA)[..., 0]
+
+
+class Model(electra.Model):
+    """DeBERTa-v2 with ELECTRA's heads, of which `pretraining` detects replaced tokens.
+
+    Transformers has no class for that head; it reads such a file as one of its others.
+    """
+
+    heads = ("none", "masked_lm", "pretraining", *bert.CLASSIFIERS)
+    vocab_heads = ("masked_lm",)
+    masked_lm_activation = ""
+    detector = Discriminator
+
+
+NAMES = projections("self.query_proj", "self.key_proj", "self.value_proj", "output.dense") + rows(
+    ("self.pos_key_proj", "position_key"), ("self.pos_query_proj", "position_query")
+)
+BODY = (
+    *deberta.EMBEDDINGS,
+    *rows(
+        ("encoder.LayerNorm.weight", "encoder/position/norm_scale"),
+        ("encoder.LayerNorm.bias", "encoder/position/norm_bias"),
+        ("encoder.conv.conv.weight", "encoder/layer_{i}/conv/filters"),
+        ("encoder.conv.conv.bias", "encoder/layer_{i}/conv/bias"),
+        ("encoder.conv.LayerNorm", "encoder/layer_{i}/conv_out_norm"),
+    ),
+    *within("encoder.layer.{i}", "encoder/layer_{i}", deberta.LAYER),
+    *within("encoder.layer.{i}.attention", "encoder/layer_{i}/attention", NAMES),
+)
+DETECTION = rows(
+    ("mask_predictions.LayerNorm", "discriminator/norm"),
+    ("mask_predictions.dense", "discriminator/dense"),
+    ("mask_predictions.classifier", "discriminator/output"),
+)
+
+
+def read(fields: Fields) -> ModelFields:
+    fields.require("conv_groups", 1)
+    width = fields.get("hidden_size", 1536)
+    heads = fields.get("num_attention_heads", 24)
+    fields.require("attention_head_size", width // heads)
+    values = deberta.read_input(fields)
+    filters = fields.get("conv_kernel_size", 0)
+    if filters > 0:
+        activation = activation_of("conv_act", fields.get("conv_act", "tanh"))
+        convolution = ConvolutionConfig(width=filters, activation=activation)
+        values["pattern"] = first_layer(fields.get("num_hidden_layers", 24), convolution)
+    terms = deberta.read_terms(fields)
+    normed = "layer_norm" in fields.get("norm_rel_ebd", "none").lower().replace(" ", "").split("|")
+    if normed and not terms:
+        raise ConfigError(
+            "config.json: norm_rel_ebd='layer_norm' is of relative attention, which the file does"
+            " not have; set it to 'none'."
+        )
+    of_mixer = dict(
+        terms=terms,
+        buckets=max(0, fields.get("position_buckets", -1)),
+        max_distance=max(0, fields.get("max_relative_positions", -1)),
+        share_key=fields.get("share_att_key", False),
+        norm_table=normed,
+        norm_eps=fields.get("layer_norm_eps", 1e-7),
+    )
+    return values | {"mixer": DisentangledConfig(**of_mixer) if terms else None}
+
+
+def write(cfg: ModelConfig) -> Json:
+    written = deberta.write_input(cfg)
+    mixer = cfg.mixer
+    if isinstance(mixer, DisentangledConfig):
+        written["position_buckets"] = mixer.buckets or -1
+        written["share_att_key"] = mixer.share_key
+        written["norm_rel_ebd"] = "layer_norm" if mixer.norm_table else "none"
+    beside = cfg.kinds[0].beside
+    if isinstance(beside, ConvolutionConfig):
+        written["conv_kernel_size"] = beside.width
+        written["conv_act"] = ACTIVATION_NAMES[beside.activation][0]
+    return written
+
+
+PUBLISHED = Published(
+    model_type="deberta-v2",
+    prefix="deberta.",
+    names=lambda cfg: BODY,
+    heads=heads(
+        "DebertaV2",
+        **deberta.HEADS,
+        multiple_choice=deberta.POOLER + bert.CLASSIFIER,
+        pretraining=Head("DebertaV2ForPreTraining", DETECTION),
+    ),
+    fields=bert.FIELDS,
+    defaults=dict(
+        hidden_size=1536,
+        num_hidden_layers=24,
+        num_attention_heads=24,
+        intermediate_size=6144,
+    ),
+    fixed=deberta.FIXED,
+    harmless=deberta.HARMLESS,
+    read=read,
+    write=write,
+    duplicates={"cls.predictions.decoder.bias": "cls.predictions.bias"},
+    ignored=deberta.PUBLISHED.ignored,
+    spellings=deberta.SPELLINGS,
+)

@@ -1,0 +1,418 @@
+"""Disentangled attention (DeBERTa): content and relative position have vectors of their own.
+
+Reference: He, Liu, Gao, Chen, "DeBERTa: Decoding-enhanced BERT with Disentangled Attention" (2021),
+section 3.1 (arXiv:2006.03654).
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Self
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
+
+from flaxformer_lite.config import ConfigError, Execution, parts, rules
+from flaxformer_lite.nn.attentions.arguments import Arguments, check_mask
+from flaxformer_lite.nn.attentions.dispatch import WHOLE
+from flaxformer_lite.nn.functions.checkpoint_names import OUT, QKV, named
+from flaxformer_lite.nn.functions.norms import layer_norm
+from flaxformer_lite.nn.functions.sharding import sharding_of
+from flaxformer_lite.nn.functions.tpu_tuning import materialize
+from flaxformer_lite.nn.mixers.attention import Attention, AttentionConfig
+from flaxformer_lite.nn.modules import cache as caches
+from flaxformer_lite.nn.modules.cache import LayerCache
+from flaxformer_lite.nn.modules.context import Context, with_options
+from flaxformer_lite.nn.modules.dropout import Dropout
+from flaxformer_lite.nn.modules.einsum import Einsum
+from flaxformer_lite.nn.modules.position_tables import PositionTables
+from flaxformer_lite.nn.positions.encoding import Encoding, Table, Tables, hooks
+
+TERMS = ("c2p", "p2c")
+DENSE = ("dense", "chunked_causal")  # implementations that hold all T x S weights
+FEWEST = 4  # buckets; with fewer, logarithms give none to far distances
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelativeTable(Encoding):
+    """The table P of relative positions that all layers share, with the norm of its rows.
+
+    It has no hook: a mixer projects its rows.
+    """
+
+    rows: rules.Size
+    norm: bool = False
+
+    def tables(
+        self, *, d_model: int, num_heads: int, head_dim: int, max_length: int
+    ) -> dict[str, Table]:
+        tables = {"relative": Table((self.rows, d_model), "RD", hook="bias")}
+        if self.norm:
+            tables["norm_scale"] = Table((d_model,), "D", "ones", "bias")
+            tables["norm_bias"] = Table((d_model,), "D", "zeros", "bias")
+        return tables
+
+
+@dataclass(frozen=True, kw_only=True)
+class DisentangledConfig(parts.MixerConfig):
+    """The record of Disentangled.
+
+    Attributes:
+      terms: what is added to the content's scores: `c2p`, queries of the content with keys of the
+        position, and `p2c`, queries of the position with keys of the content.
+      buckets: k; distances below k / 2 have a row of the table each, those up to `max_distance`
+        share the rest by their logarithm (DeBERTa-v2). 0: each distance has its own row.
+      max_distance: distances beyond it count as it; 0 is the model's max_length.
+      share_key: whether rows of the table are projected by the content's query and key, as in
+        DeBERTa-v2, instead of by matrices of their own.
+      norm_table: whether the rows of the table are normalized.
+      norm_eps: of that norm.
+    """
+
+    name: ClassVar[str] = "attention"
+
+    terms: tuple[Annotated[str, rules.OneOf(TERMS)], ...] = TERMS
+    buckets: rules.Count = 0
+    max_distance: rules.Count = 0
+    share_key: bool = False
+    norm_table: bool = False
+    norm_eps: rules.NotNegative = 1e-7
+    # heads, width and biases; in a model, the model's
+    attention: AttentionConfig = field(
+        default_factory=lambda: AttentionConfig(num_heads=1), metadata={"internal": True}
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.terms or len(set(self.terms)) < len(self.terms):
+            raise ConfigError(
+                f"mixer.terms={self.terms}: needs c2p, p2c or both, each once; without either,"
+                " leave out mixer.name."
+            )
+        fits = self.buckets >= FEWEST and self.farthest > self.buckets // 2 + 1
+        if self.buckets and not fits:
+            raise ConfigError(
+                f"mixer.buckets={self.buckets}, mixer.max_distance={self.farthest}: needs at least"
+                f" {FEWEST} buckets, and a distance that exceeds half of them by two or more, as"
+                " farther ones share the other half; 0 buckets give each distance its own row."
+            )
+
+    def for_model(self, standard: parts.Part) -> Self:
+        assert isinstance(standard, AttentionConfig)
+        without = {
+            "num_kv_heads": standard.kv_heads != standard.num_heads,
+            "attention_softcap": standard.softcap,
+            "windows": standard.window,
+            "qk_norm": standard.qk_norm,
+            "qkv_clip": standard.clip,
+            "position": set(hooks(standard.position)) - {"embed"},
+        }
+        for name, value in without.items():
+            if value:
+                raise ConfigError(
+                    f"model.{name}: disentangled attention has none besides its own positions;"
+                    f" leave out {name}, or mixer.name."
+                )
+        return dataclasses.replace(self, attention=standard)
+
+    @property
+    def farthest(self) -> int:
+        return self.max_distance or self.attention.max_length
+
+    @property
+    def span(self) -> int:
+        """k: the table has 2 k rows, for distances from -k to k - 1."""
+        return self.buckets or self.farthest
+
+    @property
+    def table(self) -> RelativeTable:
+        return RelativeTable(rows=2 * self.span, norm=self.norm_table)
+
+    def table_sizes(self, d_model: int) -> dict[str, Any]:
+        return self.attention.table_sizes(d_model)
+
+    def module(
+        self, execution: Execution, *, causal: bool, name: str | None = None
+    ) -> "Disentangled":
+        return Disentangled(self.attention, execution, causal, self, name=name)
+
+    def partition_rules(self) -> parts.PartitionRules:
+        own: parts.PartitionRules = ((r"position(_\d+)?/(relative|norm_scale|norm_bias)$", ()),)
+        attention = self.attention.partition_rules()
+        if self.share_key:
+            return own + attention
+        projections = tuple(name for name, term in PROJECTIONS.items() if term in self.terms)
+        kernels = rf"({'|'.join(projections)})/kernel$"
+        own += ((kernels, ("fsdp", "tensor", None)),)
+        biased = [name for name in projections if name.removeprefix("position_") in self.biases]
+        if biased:
+            own += ((rf"({'|'.join(biased)})/bias$", ("tensor", None)),)
+        return own + attention
+
+    @property
+    def biases(self) -> tuple[str, ...]:
+        return self.attention.bias
+
+    def init_cache(self, batch: int, length: int, d_model: int, dtype: DTypeLike) -> LayerCache:
+        return self.attention.init_cache(batch, length, d_model, dtype)
+
+    def prepare(
+        self,
+        context: Context,
+        x_BTD: jax.Array,
+        execution: Execution,
+        *,
+        causal: bool,
+        tables: Callable[..., Tables],
+    ) -> Context:
+        context = self.attention.prepare(context, x_BTD, execution, causal=causal, tables=tables)
+        return context.replace(tables=tables(self.table, **self.table_sizes(x_BTD.shape[-1])))
+
+
+PROJECTIONS = {"position_key": "c2p", "position_query": "p2c"}
+
+
+class Disentangled(Attention):
+    """Attention whose scores also compare content with relative positions.
+
+        A_ij = (Q_i . K_j + Q_i . K^r_d(i,j) + K_j . Q^r_d(i,j)) / sqrt(H (1 + terms))
+
+    d(i, j) is the row of the table for the distance i - j, and K^r = P W_k,r and Q^r = P W_q,r are
+    its projections. The last term of the paper has d(j, i) (equation 4); the published models have
+    d(i, j) in both, and so do we.
+
+    Reference: He et al. 2021, section 3.1, equations 2 to 4, and algorithm 1.
+    """
+
+    record: DisentangledConfig = DisentangledConfig()
+
+    @nn.compact
+    def __call__(
+        self,
+        x_BTD: jax.Array,
+        context: Context | None = None,
+        cache: LayerCache | None = None,
+        *,
+        mask: Any = None,
+        position_ids: jax.Array | None = None,
+    ) -> Any:
+        """Returns y [B, T, D], or (y, cache) if a cache was passed."""
+        context = with_options(context, x_BTD, cache, mask=mask, position_ids_BT=position_ids)
+        has_cache = cache is not None
+        sharding = sharding_of(self.execution)
+        if context.columns_BS is not None:
+            raise ConfigError(
+                "attention_mask: disentangled attention counts distances in tokens of the row, and"
+                " the mask may leave out some between others; put padding at one end."
+            )
+        if cache is not None and not (context.prepared and isinstance(cache, LayerCache)):
+            x_BTD = caches.check_layer(x_BTD, cache, context.index, first=context.first)
+        query = self.projection("query", "BTD,DNH->BTNH", x_BTD.shape[-1])
+        key = self.projection("key", "BSD,DKH->BSKH", x_BTD.shape[-1])
+        q_BTNH = query(x_BTD)
+        k_BSNH = key(x_BTD)
+        v_BSNH = self.project("value", "BSD,DKH->BSKH", x_BTD)
+        q_index = None
+        k_index = None
+        if cache is not None:
+            grown = caches.extend(cache, k_BSNH, v_BSNH, context.index, first=context.first)
+            cache, k_BSNH, v_BSNH, q_index, k_index = grown
+        T = q_BTNH.shape[1]
+        S = k_BSNH.shape[1]
+        check_mask(context.mask, x_BTD.shape[0], T, S, q_index, k_index)
+        q_slots_T = jnp.arange(T, dtype=jnp.int32) if q_index is None else q_index
+        k_slots_S = jnp.arange(S, dtype=jnp.int32) if k_index is None else k_index
+        q_BTNH, k_BSNH, v_BSNH = (sharding.constrain(x, "BTNH") for x in (q_BTNH, k_BSNH, v_BSNH))
+        q_BTNH, k_BSNH, v_BSNH = named(QKV, q_BTNH, k_BSNH, v_BSNH)
+        keys_RNH, queries_RNH = self._project_table(context, x_BTD, query, key)
+        scale = self.scale_of(x_BTD.shape[-1])
+        scores = PositionScores(
+            k_BSNH, keys_RNH, queries_RNH, q_slots_T, k_slots_S, self.record, scale
+        )
+        whole = not has_cache and holds_weights(self.execution.attention, T, S, sharding)
+        dropout: dict[str, Any] = {}
+        run = self.execution
+        if "attention" in run.dropout_at and run.dropout and self.has_rng("dropout"):
+            dropout = {"dropout_rate": run.dropout, "dropout_key": self.make_rng("dropout")}
+        args = Arguments(
+            mask=self._mask(context, q_slots_T, k_slots_S),
+            bias=scores.whole(q_BTNH) if whole else scores,
+            scale=scale,
+            q_index=q_index,
+            k_index=k_index,
+            sharding=sharding,
+            **dropout,
+        )
+        out_BTNH = sharding.constrain(self.attend(q_BTNH, k_BSNH, v_BSNH, args), "BTNH")
+        out_BTNH = materialize(out_BTNH, sharding)
+        y_BTD = named(OUT, self.project("out", "BTNH,NHD->BTD", out_BTNH, width=x_BTD.shape[-1]))
+        return (y_BTD, cache) if has_cache else y_BTD
+
+    def scale_of(self, d_model: int) -> float:
+        """Returns 1 / sqrt(H (1 + terms)), or the factor that the config sets."""
+        if self.cfg.scale is not None:
+            return self.cfg.scale
+        return (self.cfg.head_width(d_model) * (1 + len(self.record.terms))) ** -0.5
+
+    def _project_table(
+        self, context: Context, x_BTD: jax.Array, query: Einsum, key: Einsum
+    ) -> tuple[jax.Array | None, jax.Array | None]:
+        """Returns K^r and Q^r, [R, N, H] each, or None for a term that is left out."""
+        record = self.record
+        tables = context.tables
+        d_model = x_BTD.shape[-1]
+        if tables is None:
+            sizes = record.table_sizes(d_model)
+            tables = PositionTables(
+                record.table, "bias", **sizes, execution=self.execution, name="position"
+            )()
+        table_RD = tables["relative"].astype(x_BTD.dtype)
+        if record.norm_table:
+            table_RD = layer_norm(
+                table_RD, tables["norm_scale"], tables["norm_bias"], eps=record.norm_eps
+            )
+        table_1RD = Dropout("branch", self.execution)(table_RD)[None]
+        keys_RNH = None
+        queries_RNH = None
+        if "c2p" in record.terms:
+            if not record.share_key:
+                key = self.projection("position_key", "BSD,DKH->BSKH", d_model)
+            keys_RNH = key(table_1RD)[0]
+        if "p2c" in record.terms:
+            if not record.share_key:
+                query = self.projection("position_query", "BTD,DNH->BTNH", d_model)
+            queries_RNH = query(table_1RD)[0]
+        return keys_RNH, queries_RNH
+
+
+def holds_weights(attention: str, T: int, S: int, sharding: Any) -> bool:
+    """Returns whether this attention holds all T x S weights, so that position scores may as well.
+
+    Otherwise they are computed block by block.
+    """
+    if not isinstance(T, int) or not isinstance(S, int):  # symbolic lengths of jax.export
+        return False
+    shards = sharding.num_shards("T").count
+    return attention in DENSE or (attention == "auto" and T // shards * S <= WHOLE)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False)
+class PositionScores:
+    """Scores of content with positions: the `bias` of `attend`, a function of (q, rows, columns).
+
+    Attributes:
+      k_BSNH: keys of the content.
+      keys_RNH, queries_RNH: projections of the table; None leaves the term out.
+      q_slots_T, k_slots_S: slots of rows and columns; distances are between them.
+      record: gives the row of a distance.
+      scale: factor on the scores.
+    """
+
+    k_BSNH: jax.Array
+    keys_RNH: jax.Array | None
+    queries_RNH: jax.Array | None
+    q_slots_T: jax.Array
+    k_slots_S: jax.Array
+    record: DisentangledConfig = field(metadata={"static": True})
+    scale: float = field(metadata={"static": True})
+
+    def __call__(self, q_BTNH: jax.Array, rows_T: jax.Array, columns_S: jax.Array, /) -> jax.Array:
+        """Returns float32 scores [B, N, T, S] of some rows and columns, by a gather."""
+        q_slots_T = jnp.take(self.q_slots_T, rows_T, mode="clip")
+        k_slots_S = jnp.take(self.k_slots_S, columns_S, mode="clip")
+        row_TS = self._row(q_slots_T[:, None] - k_slots_S[None, :])[None, None]
+        scores_BNTS = jnp.zeros((), jnp.float32)
+        if self.keys_RNH is not None:
+            dots_BNTR = _dots("BTNH,RNH->BNTR", q_BTNH, self.keys_RNH)
+            scores_BNTS += jnp.take_along_axis(dots_BNTR, row_TS, axis=-1)
+        if self.queries_RNH is not None:
+            k_BSNH = jnp.take(self.k_BSNH, columns_S, axis=1, mode="clip")
+            dots_BNRS = _dots("RNH,BSNH->BNRS", self.queries_RNH, k_BSNH)
+            scores_BNTS += jnp.take_along_axis(dots_BNRS, row_TS, axis=-2)
+        return scores_BNTS * self.scale
+
+    def whole(self, q_BTNH: jax.Array) -> jax.Array:
+        """Returns float32 scores [B, N, T, S] of all rows and columns, slots 0, 1, 2 and so on.
+
+        Rows of scores over all distances are shifted into place (Dai et al. 2019, appendix B),
+        which, unlike a gather, costs a copy forward and backward.
+        """
+        T = q_BTNH.shape[1]
+        S = self.k_BSNH.shape[1]
+        ahead = np.arange(1 - T, S)  # of a key, from its query
+        scores_BNTS = jnp.zeros((), jnp.float32)
+        if self.keys_RNH is not None:
+            keys_LNH = self.keys_RNH[rows_of_distance(-ahead, self.record.span, *self._log)]
+            scores_BNTS += shifted(_dots("BTNH,LNH->BNTL", q_BTNH, keys_LNH), S)
+        if self.queries_RNH is not None:
+            behind = -ahead[::-1]
+            queries_LNH = self.queries_RNH[rows_of_distance(behind, self.record.span, *self._log)]
+            scores_BNST = shifted(_dots("BSNH,LNH->BNSL", self.k_BSNH, queries_LNH), T)
+            scores_BNTS += scores_BNST.swapaxes(-1, -2)
+        return scores_BNTS * self.scale
+
+    @property
+    def _log(self) -> tuple[int, int]:
+        return self.record.buckets, self.record.farthest
+
+    def _row(self, distance: jax.Array) -> jax.Array:
+        reach = last_distance(self.record.span, *self._log)
+        rows_L = rows_of_distance(np.arange(-reach, reach + 1), self.record.span, *self._log)
+        return jnp.asarray(rows_L)[jnp.clip(distance, -reach, reach) + reach]
+
+
+def _dots(equation: str, a: jax.Array, b: jax.Array) -> jax.Array:
+    return jnp.einsum(equation, a, b.astype(a.dtype), preferred_element_type=jnp.float32)
+
+
+def shifted(x_BNTL: jax.Array, S: int) -> jax.Array:
+    """Returns y[..., t, s] = x[..., t, T - 1 + s - t], [B, N, T, S], where L = T + S - 1.
+
+    Rows that are one longer begin one later when they are read in rows of L.
+    """
+    *batch, T, L = x_BNTL.shape
+    longer = jnp.pad(x_BNTL, ((0, 0), (0, 0), (0, 0), (0, 1)))
+    flat = longer.reshape(*batch, T * (L + 1))[..., T - 1 : T - 1 + T * L]
+    return flat.reshape(*batch, T, L)[..., :S]
+
+
+def log_buckets(distance: np.ndarray, buckets: int, max_distance: int) -> np.ndarray:
+    """Returns the bucket of each distance, of the same sign; not bounded.
+
+    With m = buckets / 2, distances up to m are buckets of their own, and a farther d is in bucket
+    m + ceil((m - 1) log(d / m) / log((max_distance - 1) / m)), in float32 as published models have
+    it.
+    """
+    middle = buckets // 2
+    near = np.abs(distance) <= middle
+    size = np.where(near, middle, np.abs(distance)).astype(np.float32)
+    whole = np.log(np.float32((max_distance - 1) / middle))
+    steps = np.ceil(np.log(size / np.float32(middle)) / whole * np.float32(middle - 1))
+    far = (steps.astype(np.int64) + middle) * np.sign(distance)
+    return np.where(near, distance, far)
+
+
+def rows_of_distance(
+    distance: np.ndarray, span: int, buckets: int, max_distance: int
+) -> np.ndarray:
+    """Returns the row of the table for each distance i - j, within 0 .. 2 span - 1.
+
+    Reference: He et al. 2021, equation 3; buckets, the published code of DeBERTa-v2.
+    """
+    if buckets:
+        distance = log_buckets(distance, buckets, max_distance)
+    return np.clip(distance + span, 0, 2 * span - 1).astype(np.int32)
+
+
+@functools.cache
+def last_distance(span: int, buckets: int, max_distance: int) -> int:
+    """Returns a distance from which on all have the same row, in either direction."""
+    reach = max(span, max_distance)
+    while buckets and log_buckets(np.asarray([reach]), buckets, max_distance)[0] < span:
+        reach *= 2
+    return reach
