@@ -145,7 +145,7 @@ class MixerConfig(Part, abc.ABC):
           execution: how the stack runs.
           causal: whether each token sees only itself and earlier ones.
           tables: declares a position encoding's learned arrays in the stack: `tables(encoding,
-            **sizes)`.
+            **sizes)`; a `role` names a second set of them, such as `global_position`.
         """
         return context
 

@@ -8,6 +8,7 @@ Shazeer, "GLU Variants" (2020).
 """
 
 from functools import partial
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -74,7 +75,7 @@ END = 1
 class Model(EncoderDecoderModel):
     """T5; classifiers shift the input right for the decoder if decoder_input_ids are not given."""
 
-    heads = (
+    heads: ClassVar[tuple[str, ...]] = (
         "lm",
         "none",
         "encoder",
@@ -113,22 +114,25 @@ FIELDS = dict(
 )
 
 
-def names(cfg: ModelConfig) -> tuple[Row, ...]:
+def names(cfg: ModelConfig, encoder_attention: str = "SelfAttention") -> tuple[Row, ...]:
     """Returns the weight rows of both stacks.
 
     layer.0 is self-attention, a decoder's layer.1 cross-attention, and the last one the
     feed-forward.
     """
     ups = (("wi_0", "gate"), ("wi_1", "up")) if cfg.mlp == "gated" else (("wi", "up"),)
-    table = "SelfAttention.relative_attention_bias.weight"
     listed = rows(("shared", "token_embed"), ("lm_head.weight", "lm_head/kernel"))
-    for side, mlp in (("encoder", "layer.1"), ("decoder", "layer.2")):
+    for side, mlp, attention in (
+        ("encoder", "layer.1", encoder_attention),
+        ("decoder", "layer.2", "SelfAttention"),
+    ):
+        table = f"{attention}.relative_attention_bias.weight"
         layer = rows(
             ("layer.0.layer_norm", "attention_in_norm"),
             (f"layer.0.{table}", "attention/position/relative"),
             (f"{mlp}.layer_norm", "mlp_in_norm"),
         )
-        layer += within("layer.0.SelfAttention", "attention", ATTENTION)
+        layer += within(f"layer.0.{attention}", "attention", ATTENTION)
         layer += within(f"{mlp}.DenseReluDense", "mlp", rows(*ups, ("wo", "down")))
         if side == "decoder":
             layer += rows(("layer.1.layer_norm", "cross_attention_in_norm"))

@@ -208,17 +208,8 @@ class Attention(nn.Module):
             q_index = None
             k_index = None
         else:
-            k_BSKH, v_BSKH = self._keys(x_BTD)
-            if cfg.clip:
-                q_BTNH, k_BSKH, v_BSKH = (
-                    jnp.clip(x, -cfg.clip, cfg.clip) for x in (q_BTNH, k_BSKH, v_BSKH)
-                )
-            q_BTNH = self._norm("query_norm", q_BTNH)
-            k_BSKH = self._norm("key_norm", k_BSKH)
-            if (phase := self._phase(context, cache, x_BTD)) is not None:
-                q_BTNH = rotate(q_BTNH, phase)
-                k_BSKH = rotate(k_BSKH, phase)
-                v_BSKH = rotate(v_BSKH, phase) if phase.values else v_BSKH
+            phase = self._phase(context, cache, x_BTD)
+            q_BTNH, k_BSKH, v_BSKH = self._turned(q_BTNH, *self._keys(x_BTD), phase)
             q_index = k_index = None
             if cache is not None:
                 caches.check_window(cache, cfg.window)
@@ -296,6 +287,20 @@ class Attention(nn.Module):
             together,
             name=name,
         )
+
+    def _turned(
+        self, q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, phase: Phase | None
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Clips, normalizes and rotates projected heads, as the record says."""
+        if self.cfg.clip:
+            clip = self.cfg.clip
+            q_BTNH, k_BSKH, v_BSKH = (jnp.clip(x, -clip, clip) for x in (q_BTNH, k_BSKH, v_BSKH))
+        q_BTNH = self._norm("query_norm", q_BTNH)
+        k_BSKH = self._norm("key_norm", k_BSKH)
+        if phase is None:
+            return q_BTNH, k_BSKH, v_BSKH
+        v_BSKH = rotate(v_BSKH, phase) if phase.values else v_BSKH
+        return rotate(q_BTNH, phase), rotate(k_BSKH, phase), v_BSKH
 
     def _norm(self, name: str, x_BTNH: jax.Array) -> jax.Array:
         """Normalizes queries or keys, as `qk_norm` and `qk_norm_over` say."""

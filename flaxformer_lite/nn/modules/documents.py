@@ -1,4 +1,6 @@
-"""Document starts and padding, derived from a mask for layers that go token by token."""
+"""Documents and padding, derived from a mask for layers that do not evaluate masks."""
+
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -56,3 +58,46 @@ def with_documents(context: Context, x_BTD: jax.Array, *, causal: bool) -> Conte
     return context.replace(
         starts_BT=starts_BT, keep_BT=real_BT if keep_BT is None else keep_BT & real_BT
     )
+
+
+class Documents(NamedTuple):
+    """Which tokens of a batch belong together.
+
+    Attributes:
+      ids_BT: int32, the document of each token; 0 is padding behind packed documents.
+      kept_BT: bool, False for padding.
+    """
+
+    ids_BT: jax.Array
+    kept_BT: jax.Array
+
+
+def documents_of(context: Context, x_BTD: jax.Array, *, mixer: str) -> Documents:
+    """Returns the document of each token; without segments a row is one document.
+
+    Raises:
+      ConfigError: the mask has more than padding and segments.
+    """
+    batch, length = x_BTD.shape[:2]
+    check_mask(context.mask, batch, length, length)
+    structure = None
+    if context.mask is None or isinstance(context.mask, Mask):
+        structure = structure_of(context.mask)
+    if (
+        structure is None
+        or structure.left is not None
+        or structure.right is not None
+        or structure.k_segments_BS is not None
+    ):
+        raise ConfigError(
+            f"mask, prefix_mask: mixer.name={mixer!r} follows padding and segments, but no causal"
+            " mask, window, prefix or array; leave those out, or use attention."
+        )
+    ids_BT = jnp.ones((1, length), jnp.int32)
+    if structure.q_segments_BT is not None:
+        ids_BT = structure.q_segments_BT.astype(jnp.int32)
+    kept_BT = ids_BT != 0
+    if structure.keep_BS is not None:
+        kept_BT = kept_BT & structure.keep_BS
+    shape = (batch, length)
+    return Documents(jnp.broadcast_to(ids_BT, shape), jnp.broadcast_to(kept_BT, shape))

@@ -130,8 +130,9 @@ class Stack(nn.Module):
         """Prepares the context for each kind of layer, once for all layers of that kind."""
         names: dict[Encoding, str] = {}
 
-        def tables(encoding: Encoding, **sizes: Any) -> dict[str, jax.Array]:
-            name = names.setdefault(encoding, "position" if not names else f"position_{len(names)}")
+        def tables(encoding: Encoding, role: str = "", **sizes: Any) -> dict[str, jax.Array]:
+            number = f"_{len(names)}" if names else ""
+            name = role or names.setdefault(encoding, f"position{number}")
             if name not in declared:
                 declared[name] = PositionTables(
                     encoding, "bias", **sizes, execution=self.execution, name=name

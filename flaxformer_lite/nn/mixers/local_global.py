@@ -1,0 +1,295 @@
+"""Attention to nearby tokens and to sums of tokens everywhere, in encoders (LongT5)."""
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple, Self
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from flaxformer_lite.config import ConfigError, Execution, NormConfig, parts, rules
+from flaxformer_lite.nn.functions import block_local
+from flaxformer_lite.nn.functions.masks import Mask
+from flaxformer_lite.nn.functions.segments import positions_in_segments
+from flaxformer_lite.nn.functions.sharding import sharding_of
+from flaxformer_lite.nn.mixers.attention import Attention, AttentionConfig
+from flaxformer_lite.nn.modules.cache import LayerCache
+from flaxformer_lite.nn.modules.context import Context, with_options
+from flaxformer_lite.nn.modules.documents import Documents, documents_of
+from flaxformer_lite.nn.modules.norms import Norm
+from flaxformer_lite.nn.modules.position_tables import PositionTables
+from flaxformer_lite.nn.positions.encoding import Encoding, Tables, hooks
+
+GLOBAL = "global_position"  # the tables of positions of the sums, and their prefix in a Context
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalGlobalConfig(parts.MixerConfig):
+    """The record of attention to `radius` tokens on each side and to transient global tokens.
+
+    In a decoder it is plain attention.
+
+    Attributes:
+      radius: how many tokens before and after itself a token sees.
+      global_block: every so many tokens of a document are summed, and all its tokens see the sums;
+        0 for none.
+      norm_eps: added to the mean square of a sum, which is normalized.
+      attention: sizes and options of the attention that this one replaces; in a model, the model's.
+
+    Reference: Guo et al. 2022, "LongT5: Efficient Text-To-Text Transformer for Long Sequences"
+    (arXiv:2112.07916), section 3.
+    """
+
+    name: ClassVar[str] = "attention"
+
+    radius: rules.Size = 127
+    global_block: rules.Count = 16
+    norm_eps: rules.NotNegative = 1e-6
+    attention: AttentionConfig = field(
+        default_factory=lambda: AttentionConfig(num_heads=1), metadata={"internal": True}
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        encoding = self.attention.position
+        if self.attention.window:
+            raise ConfigError(
+                f"windows, {self.attention.window} in a layer with mixer.name='local_global': its"
+                " mixer.radius says how far a token sees; give it window=0."
+            )
+        if "bias" in hooks(encoding) and not encoding.by_distance:
+            raise ConfigError(
+                f"position={type(encoding).__name__}: mixer.name='local_global' takes a bias that"
+                " depends on the distance alone; set position=T5Buckets() or Alibi()."
+            )
+        if "phase" in hooks(encoding) and self.global_block:
+            raise ConfigError(
+                f"position={type(encoding).__name__}: turns keys by their position, and a sum of"
+                " tokens has none; set mixer.global_block=0, or another position."
+            )
+
+    @property
+    def position(self) -> Encoding:
+        return self.attention.position
+
+    def table_sizes(self, d_model: int) -> dict[str, Any]:
+        return self.attention.table_sizes(d_model)
+
+    def for_model(self, standard: parts.Part) -> Self:
+        assert isinstance(standard, AttentionConfig), "what a model's mixer replaces"
+        return dataclasses.replace(self, attention=standard)
+
+    def module(self, execution: Execution, *, causal: bool, name: str | None = None) -> nn.Module:
+        if causal:
+            return self.attention.module(execution, causal=True, name=name)
+        return LocalGlobal(
+            self.attention,
+            execution,
+            radius=self.radius,
+            global_block=self.global_block,
+            norm=NormConfig(kind="rms", eps=self.norm_eps),
+            name=name,
+        )
+
+    def partition_rules(self) -> parts.PartitionRules:
+        return self.attention.partition_rules()
+
+    def init_cache(self, batch: int, length: int, d_model: int, dtype: DTypeLike) -> LayerCache:
+        return self.attention.init_cache(batch, length, d_model, dtype)
+
+    def prepare(
+        self,
+        context: Context,
+        x_BTD: jax.Array,
+        execution: Execution,
+        *,
+        causal: bool,
+        tables: Callable[..., Tables],
+    ) -> Context:
+        """Declares the bias tables that all layers of a stack share."""
+        if causal:
+            return self.attention.prepare(context, x_BTD, execution, causal=True, tables=tables)
+        encoding = self.position
+        sizes = self.table_sizes(x_BTD.shape[-1])
+        if "phase" in hooks(encoding):
+            assert context.position_ids_BT is not None, "a stack numbers its tokens"
+            phase = encoding.phase(context.position_ids_BT, sizes["head_dim"])
+            context = context.replace(phase=phase)
+        if "bias" not in hooks(encoding) or encoding.per_layer:
+            return context
+        declared = dict(tables(encoding, **sizes))
+        if self.global_block:
+            more = tables(encoding, role=GLOBAL, **sizes)
+            declared |= {f"{GLOBAL}/{name}": table for name, table in more.items()}
+        return context.replace(tables=declared)
+
+
+class Sums(NamedTuple):
+    """Which sums the tokens of a batch belong to and see.
+
+    Attributes:
+      own_BT: int32, the sum that a token is added to; -1 for none.
+      first_BT, stop_BT: int32, it sees sums first .. stop - 1, those of its document.
+    """
+
+    own_BT: jax.Array
+    first_BT: jax.Array
+    stop_BT: jax.Array
+
+
+def sums_of(documents: Documents, size: int) -> Sums:
+    """Assigns tokens to sums of `size` neighbors.
+
+    The tokens behind the last full sum of a document belong to it; a document shorter than `size`
+    has none. Padding is counted, but not added.
+
+        >>> ids = jnp.array([[7, 7, 7, 7, 7, 8, 8, 8, 0]])
+        >>> sums_of(Documents(ids, ids != 0), 2).own_BT.tolist()
+        [[0, 0, 1, 1, 1, 2, 2, 2, -1]]
+
+    Args:
+      documents: the document of each token.
+      size: tokens in a sum, at least one.
+    """
+    ids_BT, kept_BT = documents
+    length = ids_BT.shape[1]
+    position_BT = positions_in_segments(ids_BT)
+    ends_BT = (kept_BT & (position_BT % size == size - 1)).astype(jnp.int32)
+    after_BT = jnp.cumsum(ends_BT, axis=1)  # full sums up to each token
+    last_BT = jnp.diff(ids_BT, axis=1, append=ids_BT[:, -1:] + 1) != 0
+    before_BT = jnp.where(position_BT == 0, after_BT - ends_BT, 0)
+    first_BT = jax.lax.cummax(before_BT, axis=1)
+    stop_BT = jax.lax.cummin(jnp.where(last_BT, after_BT, length), axis=1, reverse=True)
+    own_BT = jnp.minimum(first_BT + position_BT // size, stop_BT - 1)
+    own_BT = jnp.where(kept_BT & (stop_BT > first_BT), own_BT, -1)
+    return Sums(own_BT, first_BT, jnp.where(kept_BT, stop_BT, first_BT))
+
+
+class LocalGlobal(Attention):
+    """Attends to near tokens and, unless `global_block` is 0, to normed sums of tokens.
+
+    The sums are keys and values, projected like tokens; they are made anew in each layer and are no
+    queries. Scores take memory that does not grow with the length (nn/functions/block_local.py).
+    """
+
+    radius: int = 127
+    global_block: int = 16
+    norm: NormConfig = NormConfig(kind="rms")
+
+    @nn.compact
+    def __call__(
+        self,
+        x_BTD: jax.Array,
+        context: Context | None = None,
+        cache: LayerCache | None = None,
+        *,
+        mask: Mask | jax.Array | None = None,
+        position_ids: jax.Array | None = None,
+    ) -> jax.Array:
+        """Returns y [B, T, D]."""
+        context = with_options(context, x_BTD, cache, mask=mask, position_ids_BT=position_ids)
+        cfg = self.cfg
+        run = self.execution
+        if cache is not None:
+            raise ConfigError("cache: an encoder's layer looks both ways; leave it out.")
+        if (count := sharding_of(run).num_shards("T").count) > 1:
+            raise ConfigError(
+                f"mesh.context={count}: splits the sequence, which mixer.name='local_global' reads"
+                " in blocks; set mesh.context=1 and a larger mesh.data."
+            )
+        documents = documents_of(context, x_BTD, mixer="local_global")
+        ids_BT = jnp.where(documents.kept_BT, documents.ids_BT, 0)
+        length = x_BTD.shape[1]
+        keys_BSD = x_BTD
+        if self.global_block:
+            sums = sums_of(documents, self.global_block)
+            keys_BSD = jnp.concatenate([x_BTD, self._summed(x_BTD, sums)], axis=1)
+        q_BTNH = self.project("query", "BTD,DNH->BTNH", x_BTD)
+        q_BTNH, k_BSKH, v_BSKH = self._turned(
+            q_BTNH, *self._keys(keys_BSD), self._phase(context, None, x_BTD)
+        )
+        shared = None
+        if self.global_block:
+            tables = self._tables(GLOBAL, context, x_BTD)
+            more = k_BSKH[:, length:], v_BSKH[:, length:]
+            shared = block_local.Shared(*more, sums, self._logits(tables, more[0].shape[1]))
+        tables = self._tables("position", context, x_BTD)
+        dropout = None
+        if "attention" in run.dropout_at and run.dropout and self.has_rng("dropout"):
+            dropout = block_local.Dropout(self.make_rng("dropout"), run.dropout)
+        out_BTNH = block_local.attend_blocks(
+            q_BTNH,
+            k_BSKH[:, :length],
+            v_BSKH[:, :length],
+            ids_BT,
+            ids_BT,
+            block=self.radius + 1,
+            radius=self.radius,
+            bias_NTS=self._block_bias(tables),
+            scale=q_BTNH.shape[-1] ** -0.5 if cfg.scale is None else cfg.scale,
+            softcap=cfg.softcap,
+            shared=shared,
+            dropout=dropout,
+        )
+        return self.project("out", "BTNH,NHD->BTD", out_BTNH, width=x_BTD.shape[-1])
+
+    def _tables(self, role: str, context: Context, x_BTD: jax.Array) -> Tables | None:
+        """Returns the tables of positions of tokens or of sums; None without a bias."""
+        encoding = self.cfg.position
+        if "bias" not in hooks(encoding):
+            return None
+        if encoding.per_layer or context.tables is None:
+            sizes = self.cfg.table_sizes(x_BTD.shape[-1])
+            return PositionTables(encoding, "bias", **sizes, execution=self.execution, name=role)()
+        prefix = f"{GLOBAL}/"
+        if role == GLOBAL:
+            mine = {k: table for k, table in context.tables.items() if k.startswith(prefix)}
+            return {name.removeprefix(prefix): table for name, table in mine.items()}
+        return {k: table for k, table in context.tables.items() if not k.startswith(prefix)}
+
+    def _block_bias(self, tables: Tables | None) -> jax.Array | None:
+        """Returns the bias of a block [N, L, 3 L], which is that of all blocks."""
+        if tables is None:
+            return None
+        block = self.radius + 1
+        heads = jnp.zeros((1, 1, self.cfg.num_heads, 1))  # only their number is read
+        rows_1T = jnp.arange(block, 2 * block, dtype=jnp.int32)[None]
+        columns_1S = jnp.arange(3 * block, dtype=jnp.int32)[None]
+        bias = self.cfg.position.bias(tables, heads, rows_1T, columns_1S, bidirectional=True)
+        assert bias is not None, "the encoding has the hook"
+        return bias[0]
+
+    def _summed(self, x_BTD: jax.Array, sums: Sums) -> jax.Array:
+        """Returns the normed sums [B, S, D]; a row too short for any has one that nothing sees."""
+        batch, length, width = x_BTD.shape
+        count = max(1, length // self.global_block)
+        target_BT = jnp.where(sums.own_BT < 0, count, sums.own_BT)
+        rows_B1 = jnp.arange(batch)[:, None]
+        zeros_BSD = jnp.zeros((batch, count, width), jnp.float32)
+        sums_BSD = zeros_BSD.at[rows_B1, target_BT].add(x_BTD.astype(jnp.float32), mode="drop")
+        norm = Norm(self.norm, self.execution, name="global_norm")
+        return norm(sums_BSD.astype(x_BTD.dtype))
+
+    def _logits(
+        self, tables: Tables | None, count: int
+    ) -> Callable[[Sums], tuple[jax.Array, jax.Array]]:
+        """Returns the bias of the sums for some tokens, and which of them they see."""
+        heads = jnp.zeros((1, 1, self.cfg.num_heads, 1))
+        columns_1S = jnp.arange(count, dtype=jnp.int32)[None]
+
+        def logits(rows: Sums) -> tuple[jax.Array, jax.Array]:
+            columns_11S = columns_1S[None]
+            from_BTS = rows.first_BT[..., None] <= columns_11S
+            seen_BTS = from_BTS & (columns_11S < rows.stop_BT[..., None])
+            if tables is None:
+                return jnp.zeros((1, 1, 1, count)), seen_BTS
+            bias_BNTS = self.cfg.position.bias(
+                tables, heads, rows.own_BT, columns_1S, bidirectional=True
+            )
+            assert bias_BNTS is not None, "the encoding has the hook"
+            return bias_BNTS, seen_BTS
+
+        return logits
