@@ -95,9 +95,8 @@ def main() -> None:
 def known(model_type: str) -> set[str]:
     """Returns the names that one family declares or reads."""
     config = AutoConfig.for_model(model_type)
-    folder = Path(inspect.getfile(type(config))).parent
     models = importlib.import_module(
-        f"{type(config).__module__.rpartition('.')[0]}.modeling_{folder.name}"
+        type(config).__module__.replace(".configuration_", ".modeling_")
     )
     return declared(type(config)) | read_in(models) | read_in(type(config))
 

@@ -31,6 +31,8 @@ TEXTS = [
     ">>fra<< Hello >>fra<< </s> again",
     "<extra_id_0> en_XX hello ▁under▁ <unk_2> <mask_1>(x)",
 ]
+# on which none is trained
+PROTEINS = ["MKTVRQERLKSIVR ILERSKEPVSGAQLA mkt <mask>L<null_1>-X.ZJ<cls>MK"]
 # From full width and a ligature to plain letters, plain spaces, and nothing for U+200B.
 NORMALIZED = (
     "A0\t20\n2003\t20\n9\t20\nA\t20\nD\t20\n200B\t\nFF26\t46\nFF35\t55\nFF2C\t4C\nFB01\t66 69\n"
@@ -58,6 +60,10 @@ SENTENCEPIECE = {
     },
     "pegasus.model": {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1},
 }
+# ESM's vocabulary
+PROTEIN = (
+    "<cls> <pad> <eos> <unk> L A G V S E R T I D P K Q N F Y M H W C X B U Z O . - <null_1> <mask>"
+)
 WORDS = {"words.txt": "vocab.txt"}
 GPT2 = {"gpt2.json": "vocab.json", "gpt2.txt": "merges.txt"}
 ROBERTA = {"roberta.json": "vocab.json", "roberta.txt": "merges.txt"}
@@ -69,6 +75,7 @@ FOLDERS = {
     "bert_cased": (WORDS, "bert", {"do_lower_case": False, "tokenize_chinese_chars": False}),
     "electra": (WORDS, "electra", {"tokenizer_class": "ElectraTokenizer", "strip_accents": False}),
     "mpnet": (WORDS, "mpnet", None),
+    "esm": ({"protein.txt": "vocab.txt"}, "esm", {"tokenizer_class": "EsmTokenizer"}),
     "gpt2": (GPT2, "gpt2", None),
     "gpt_neo": (GPT2, "gpt_neo", {"add_prefix_space": True, "pad_token": "[PAD]"}),
     "opt": (
@@ -129,9 +136,10 @@ def main() -> None:
         pairs = tokenizers.ByteLevelBPETokenizer()
         pairs.train_from_iterator(TEXTS * 9, 320, special_tokens=special, show_progress=False)
         write_vocabulary(pairs, f"{name}.json", f"{name}.txt")
+    (OUT / "protein.txt").write_text("\n".join(PROTEIN.split()))
     write_marian("plain.model", "pegasus.model")
     expected = {name: ids_of(*folder) for name, folder in FOLDERS.items()}
-    content = {"texts": TEXTS, "folders": expected}
+    content = {"texts": [*TEXTS, *PROTEINS], "folders": expected}
     (OUT / "expected.json.gz").write_bytes(gzip.compress(json.dumps(content).encode(), mtime=0))
 
 
@@ -177,9 +185,9 @@ def ids_of(files: dict[str, str], model_type: str, config: dict | None) -> dict:
         for name, content in written.items():
             (Path(folder) / name).write_text(json.dumps(content))
         theirs = AutoTokenizer.from_pretrained(folder)
-    ids = [theirs(text)["input_ids"] for text in TEXTS]
-    bare = [theirs(text, add_special_tokens=False)["input_ids"] for text in TEXTS]
-    pair = theirs(TEXTS[0], TEXTS[-1])
+    ids = [theirs(text)["input_ids"] for text in [*TEXTS, *PROTEINS]]
+    bare = [theirs(text, add_special_tokens=False)["input_ids"] for text in [*TEXTS, *PROTEINS]]
+    pair = theirs(TEXTS[0], PROTEINS[-1])
     roles = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
     tokens = {role: getattr(theirs, f"{role}_token_id", None) for role in roles}
     return {

@@ -116,6 +116,11 @@ LACKS = {
     "two-stream attention": r"two_stream|output_g",
     "convolutions": r"Conv[12]d",
 }
+WRITTEN_NAMES = {
+    "LayerNorm.gamma": "LayerNorm.weight",
+    "LayerNorm.beta": "LayerNorm.bias",
+    "encoder.layer.*.attention.self.rotary_embeddings": "rotary_embeddings",
+}
 NONE = "none of these"
 Arrays = dict[str, np.ndarray]
 
@@ -226,7 +231,7 @@ def make(
     config = transformers.AutoConfig.for_model(family.get("model_type", model_type), **settings)
     torch.manual_seed(0)
     cls(config).save_pretrained(folder)
-    stored = load_file(folder / "model.safetensors")
+    stored = {as_published(one): x for one, x in load_file(folder / "model.safetensors").items()}
     drawn = {
         one: x if "embed_positions" in one and is_sinusoidal(x) else recipe.tensor(one, x.shape)
         for one, x in stored.items()
@@ -252,6 +257,16 @@ def make(
         arrays["greedy"] = greedy(model, given)
     np.savez(folder / "expected.npz", **arrays)
     return outputs
+
+
+def as_published(name: str) -> str:
+    """Returns the name of a tensor in published files, where transformers 5.23 writes another.
+
+    It undoes the renamings of its loader, which are older than the files (ESM).
+    """
+    for written, published in WRITTEN_NAMES.items():
+        name = name.replace(written, published)
+    return name
 
 
 def is_sinusoidal(table: np.ndarray) -> bool:

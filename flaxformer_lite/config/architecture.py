@@ -117,6 +117,8 @@ class Architecture(Record):
     eos_token_id: Annotated[TokenId, OF_TASK] | None = None
     # how an encoder without a pooler makes one vector for its classifier (ModernBERT)
     classifier_pooling: Annotated[str, OneOf(choices.CLASSIFIER_POOLINGS), OF_TASK] = "first"
+    # the mask token, where its vectors are zero and the others are scaled up for it (ESM-2)
+    dropped_token_id: TokenId | None = None
     # fed to the decoder first, unless the caller passes its own inputs
     decoder_start_token_id: Annotated[TokenId, OF_TASK] | None = None
 

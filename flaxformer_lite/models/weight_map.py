@@ -257,6 +257,10 @@ def nothing(_: object) -> Json:
     return {}
 
 
+def unchanged(cfg: ModelConfig, _: Mapping[str, np.ndarray]) -> ModelConfig:
+    return cfg
+
+
 @dataclass(frozen=True, kw_only=True)
 class Published:
     """A family's published form: its names, fields and heads.
@@ -274,6 +278,8 @@ class Published:
       fixed: fields of which we support only one value.
       read: returns overrides of ModelConfig that `fields` cannot express.
       write: inverse of `read`.
+      settle: corrects the config by tensors of the file, by name, that decide what config.json does
+        not say.
       duplicates: names that repeat another tensor; checked when loading, left out when saving.
       derived: names of tensors that follow from the config; checked when loading, written when
         saving.
@@ -297,6 +303,7 @@ class Published:
     fixed: Mapping[str, object] = field(default_factory=dict)
     read: Callable[[Fields], ModelFields] = nothing
     write: Callable[[ModelConfig], Json] = nothing
+    settle: Callable[[ModelConfig, Mapping[str, np.ndarray]], ModelConfig] = unchanged
     duplicates: Mapping[str, str] = field(default_factory=dict)
     derived: Callable[[ModelConfig], dict[str, np.ndarray]] = nothing
     optional: tuple[str, ...] = ()

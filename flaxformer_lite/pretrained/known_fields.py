@@ -12,11 +12,12 @@ albert: embedding_size hidden_act inner_group_num intermediate_size layer_norm_e
     num_hidden_layers tie_word_embeddings type_vocab_size vocab_size
 arcee helium llama: attention_bias hidden_act intermediate_size mlp_bias num_hidden_layers
     num_key_value_heads rms_norm_eps tie_word_embeddings vocab_size
-bart mbart pegasus: activation_function d_model decoder_attention_heads decoder_ffn_dim
-    decoder_layers encoder_attention_heads encoder_ffn_dim encoder_layers is_decoder
+bart blenderbot mbart pegasus plbart: activation_function d_model decoder_attention_heads
+    decoder_ffn_dim decoder_layers encoder_attention_heads encoder_ffn_dim encoder_layers is_decoder
     num_hidden_layers scale_embedding tie_word_embeddings vocab_size
-bert roberta xlm-roberta: add_cross_attention hidden_act intermediate_size is_decoder layer_norm_eps
-    num_hidden_layers tie_word_embeddings type_vocab_size vocab_size
+bert camembert data2vec-text roberta roberta-prelayernorm xlm-roberta: add_cross_attention
+    hidden_act intermediate_size is_decoder layer_norm_eps num_hidden_layers tie_word_embeddings
+    type_vocab_size vocab_size
 bloom: apply_residual_connection_post_layernorm layer_norm_epsilon n_embed n_head n_layer
     num_hidden_layers tie_word_embeddings vocab_size
 cohere: attention_bias hidden_act intermediate_size layer_norm_eps logit_scale num_hidden_layers
@@ -32,6 +33,11 @@ electra: add_cross_attention embedding_size hidden_act intermediate_size is_deco
     tie_word_embeddings type_vocab_size vocab_size
 ernie4_5: hidden_act intermediate_size num_hidden_layers num_key_value_heads rms_norm_eps
     tie_word_embeddings use_bias vocab_size
+esm: add_cross_attention emb_layer_norm_before esmfold_config intermediate_size is_decoder
+    is_folding_model layer_norm_eps mask_token_id num_hidden_layers position_embedding_type
+    tie_word_embeddings token_dropout use_esm_attn_map vocab_list vocab_size
+eurobert: attention_bias classifier_pooling hidden_act intermediate_size mask_token_id mlp_bias
+    num_hidden_layers num_key_value_heads rms_norm_eps tie_word_embeddings vocab_size
 exaone4: hidden_act intermediate_size layer_types num_hidden_layers num_key_value_heads rms_norm_eps
     sliding_window_pattern tie_word_embeddings vocab_size
 falcon: activation alibi bias ffn_hidden_size layer_norm_epsilon multi_query n_embed
@@ -87,9 +93,12 @@ modernbert-decoder: attention_bias classifier_activation classifier_bias cls_tok
     embedding_dropout global_attn_every_n_layers global_rope_theta hidden_activation
     initializer_cutoff_factor intermediate_size layer_types local_attention local_rope_theta
     mlp_bias mlp_dropout norm_bias norm_eps num_hidden_layers tie_word_embeddings vocab_size
+mpnet: hidden_act intermediate_size layer_norm_eps num_hidden_layers relative_attention_num_buckets
+    tie_word_embeddings vocab_size
 mt5 umt5: d_ff d_kv d_model dense_act_fn feed_forward_proj is_decoder is_gated_act
     layer_norm_epsilon num_decoder_layers num_heads num_hidden_layers num_layers
     relative_attention_max_distance relative_attention_num_buckets tie_word_embeddings vocab_size
+nomic_bert: hidden_act intermediate_size layer_norm_eps num_hidden_layers type_vocab_size vocab_size
 olmo: attention_bias clip_qkv hidden_act intermediate_size num_hidden_layers num_key_value_heads
     tie_word_embeddings vocab_size
 olmo3: attention_bias hidden_act intermediate_size layer_types num_hidden_layers num_key_value_heads
@@ -121,6 +130,8 @@ t5: d_ff d_kv d_model dense_act_fn feed_forward_proj is_decoder is_gated_act lay
 vaultgemma: attention_bias attn_logit_softcapping final_logit_softcapping hidden_activation
     intermediate_size layer_types num_hidden_layers num_key_value_heads query_pre_attn_scalar
     rms_norm_eps tie_word_embeddings vocab_size
+xglm: activation_function add_cross_attention attention_heads d_model ffn_dim num_hidden_layers
+    num_layers scale_embedding tie_word_embeddings vocab_size
 """
 
 

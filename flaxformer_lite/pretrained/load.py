@@ -138,6 +138,7 @@ def open_published(
             " tensors; one of the two is from another model."
         )
     cfg = check_tensors.untie_where_tables_differ(plugin.PUBLISHED, cfg, tensors)
+    cfg = plugin.PUBLISHED.settle(cfg, {name: tensor.array for name, tensor in tensors.items()})
     model = check_family(cfg)(cfg, source=source or str(folder))
     shapes = parameter_shapes(model)
     places = tensor_names.places(

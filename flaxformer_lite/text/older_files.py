@@ -1,6 +1,6 @@
 """Tokenizers of checkpoints that are older than tokenizer.json, made of the files that they have.
 
-    vocab.txt                    BERT, DistilBERT, ELECTRA, MPNet
+    vocab.txt                    BERT, DistilBERT, ELECTRA, MPNet, ESM
     vocab.json and merges.txt    GPT-2, OPT, RoBERTa, BART, DeBERTa
     a sentencepiece model        ALBERT, XLM-R, CamemBERT, DeBERTa-v2, mBART, NLLB, PLBART, Pegasus,
                                  BigBird
@@ -43,6 +43,7 @@ LARGEST = 1 << 28  # bytes of a vocabulary
 Piece = tuple[str, float]
 
 BERT = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"}
+PROTEIN = {"eos": "<eos>", "unk": "<unk>", "pad": "<pad>", "cls": "<cls>", "mask": "<mask>"}
 FAIRSEQ = {
     "bos": "<s>",
     "eos": "</s>",
@@ -246,6 +247,19 @@ def _word_pieces(folder: Folder) -> Tokenizer:
     )
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     made.decoder = decoders.WordPiece(prefix="##")
+    return made
+
+
+def _whole_words(folder: Folder) -> Tokenizer:
+    """Makes ESM's: the longest token of the vocabulary at each place, and unknown text between."""
+    lines = read_text(folder.path / "vocab.txt", limit=LARGEST).splitlines()
+    vocab = {line.strip(): index for index, line in enumerate(lines)}
+    longest_first = sorted(filter(None, vocab), key=len, reverse=True)
+    known = Regex("|".join(map(re.escape, longest_first)))
+    made = Tokenizer(models.WordLevel(vocab, unk_token=folder.spelled("unk")))
+    made.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Split(known, "isolated")]
+    )
     return made
 
 
@@ -557,6 +571,7 @@ _mbart50 = _unigram(_after_fairseq(*MBART, *MBART50), _one_space, words=False)
 KINDS = {
     "bert": Kind(_word_pieces, BERT, AROUND, types=True),
     "mpnet": Kind(_word_pieces, FAIRSEQ | {"unk": "[UNK]"}, DOUBLED, strips=MASK),
+    "esm": Kind(_whole_words, PROTEIN, ("cls A eos", "cls A eos B eos")),
     "gpt2": Kind(_byte_pairs, dict.fromkeys(("bos", "eos", "unk"), "<|endoftext|>")),
     "roberta": Kind(_byte_pairs, FAIRSEQ, DOUBLED),
     "deberta": Kind(_byte_pairs, BERT | {"bos": "[CLS]", "eos": "[SEP]"}, DOUBLED),
@@ -631,6 +646,7 @@ NAMES = (
 # What each is made of; the others of one of MODELS.
 FILES: dict[Callable[..., Tokenizer], tuple[str, ...]] = {
     _word_pieces: ("vocab.txt",),
+    _whole_words: ("vocab.txt",),
     _byte_pairs: ("vocab.json", "merges.txt"),
     _bytes: (),
 }

@@ -16,6 +16,9 @@ TABLES = ("embed", "wte", "wpe", "shared")
 
 def tensor(name: str, shape: tuple[int, ...]) -> np.ndarray:
     """Draws a tensor: scales around one, biases around zero, matrices that keep the variance."""
+    if name.endswith("inv_freq"):  # of rotary positions, in half precision as in ESM-2
+        exponents = np.arange(shape[0]) / shape[0]
+        return (10000.0**-exponents).astype(np.float16).astype(np.float32)
     # the bare model has no prefix
     short = name.removeprefix("model.").removeprefix("transformer.")
     draw = np.random.default_rng([zlib.crc32(short.encode())]).standard_normal(shape)

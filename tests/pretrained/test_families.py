@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from flaxformer_lite import load_pretrained, registry, save_pretrained
-from flaxformer_lite.config import MeshConfig, check_family
+from flaxformer_lite.config import ConfigError, MeshConfig, check_family
 from flaxformer_lite.models.parameter_shapes import parameter_shapes
 from flaxformer_lite.pretrained.hf_config import family_of, head_of, read_config, write_config
 from flaxformer_lite.pretrained.save import published_tensors
@@ -59,21 +59,24 @@ def test_every_class_of_transformers_has_the_same_tensors(name):
         assert recipe.digest(tensors_of(cfg)) == digest, architecture
 
 
+def write_files(config, folder):
+    """Writes the files of a published config with the recipe's tensors; returns their shapes."""
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    shapes = tensors_of(config_of(config, config["architectures"][0]))
+    tensors = {one: recipe.tensor(one, shape) for one, shape in shapes.items()}
+    save_file(tensors, folder / "model.safetensors")
+    return shapes
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_numbers_are_those_of_torch(name, tmp_path):
     """The last token of two rows, one of them padded; `make scoreboard` compares all."""
     family = FAMILIES[name]
-    config = family["config"]
     source = tmp_path / "source"
-    source.mkdir()
-    (source / "config.json").write_text(json.dumps(config))
-    cfg = config_of(config, config["architectures"][0])
-    shapes = tensors_of(cfg)
-    save_file(
-        {one: recipe.tensor(one, shape) for one, shape in shapes.items()},
-        source / "model.safetensors",
-    )
+    shapes = write_files(family["config"], source)
     model, params = load_pretrained(source)
+    cfg = model.cfg
     given = recipe.inputs(
         cfg.vocab_size, cfg.pad_token_id, seq2seq=cfg.skeleton == "encoder_decoder"
     )
@@ -105,3 +108,28 @@ def test_the_text_model_of_a_config_with_images_is_read():
     assert cfg == config_of(text, "Gemma3ForCausalLM")
     written = write_config(registry.resolve("models", cfg.family), cfg)
     assert written["architectures"] == ["Gemma3ForCausalLM"]
+
+
+def test_an_esm_predicts_contacts_and_rounds_frequencies_as_its_file(tmp_path):
+    """Torch's `predict_contacts` of the same weights; all of Meta's ESM-2 are rounded."""
+    source = tmp_path / "source"
+    write_files(FAMILIES["esm"]["config"], source)
+    model, params = load_pretrained(source)
+    assert model.cfg.position.float16_frequencies
+    ids = np.array([[0, 14, 50, 41, 56, 2, 1, 1]], np.int32)
+    keep = (ids != 1).astype(np.int32)
+    contacts = jax.jit(lambda params: model.apply({"params": params}, ids, keep, method="contacts"))
+    got = np.asarray(contacts(params)[0])
+    np.testing.assert_allclose(got[0, :4], [0.435021, 0.5363784, 0.3290336, 0.6129213], rtol=1e-5)
+    np.testing.assert_allclose(got[2, 2:], [0.6600507, 0.4771947, *[0.4769805] * 2], rtol=1e-5)
+    tensors = stored(source)
+    name = "esm.rotary_embeddings.inv_freq"
+    for factor, rounded in ((1.0, False), (1.5, None)):
+        exponents = np.arange(3) / 3
+        exact = factor * 10000.0**-exponents
+        save_file(tensors | {name: exact.astype(np.float32)}, source / "model.safetensors")
+        if rounded is None:
+            with pytest.raises(ConfigError, match="frequencies of rope_theta=10000.0"):
+                load_pretrained(source)
+        else:
+            assert load_pretrained(source)[0].cfg.position.float16_frequencies == rounded

@@ -101,6 +101,10 @@ class EncoderModel(Hinted):
         """Returns position ids [B, T] or [1, T]."""
         return position_ids_of(self.cfg, input_ids, position_ids, attention_mask, segment_ids)
 
+    def embed_tokens(self, input_ids, attention_mask, segment_ids) -> jax.Array:
+        """Returns the vectors of tokens, [B, T, E]."""
+        return self.token_embed(input_ids)
+
     def summarise(self, x_BTD: jax.Array, attention_mask_BT: jax.Array | None) -> jax.Array:
         """Returns one vector per sequence, [B, D]."""
         return self.pooler(x_BTD)
@@ -143,7 +147,8 @@ class EncoderModel(Hinted):
             positions_BT = packed.pack(positions_BT)
             if token_type_ids is not None:
                 token_type_ids = packed.pack(jnp.asarray(token_type_ids))
-        x_BTD = self.embed(self.token_embed(input_ids), positions_BT, token_type_ids)
+        x_BTE = self.embed_tokens(input_ids, attention_mask, segment_ids)
+        x_BTD = self.embed(x_BTE, positions_BT, token_type_ids)
         context = Context(mask=visibility(attention_mask, segment_ids, None))
         x_BTD = self.encoder(x_BTD, positions_BT, context)
         return x_BTD if packed is None else packed.unpack(x_BTD)

@@ -47,6 +47,8 @@ class Rope(Encoding):
     # pairs (p, p + d/2), as Llama's published weights; or interleaved: (2p, 2p + 1), as GPT-J's
     layout: Layout = "halves"
     values: bool = False  # whether values rotate too (RoFormer's `rotary_value`)
+    # whether unscaled frequencies are rounded to float16, as ESM-2 was trained
+    float16_frequencies: bool = False
 
     scaling: Scaling = "none"
     factor: Factor = 1.0  # longer length / original length
@@ -73,6 +75,11 @@ class Rope(Encoding):
             raise ValueError(
                 f"low_freq_factor={self.low_freq_factor}, high_freq_factor={self.high_freq_factor}:"
                 " low must be below high."
+            )
+        if self.float16_frequencies and self.scaling != "none":
+            raise ValueError(
+                f"scaling={self.scaling!r}, float16_frequencies=True: only unscaled frequencies are"
+                " rounded; set one of the two."
             )
         if self.scaling in ("yarn", "llama3", *BY_LENGTH):
             self._check_original()
@@ -163,6 +170,8 @@ class Rope(Encoding):
             kept = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
         elif self.scaling == "yarn":
             kept = 1 - self._yarn_ramp(d)
+        elif self.float16_frequencies:
+            return plain.astype(np.float16).astype(np.float64)
         else:
             return plain
         kept = np.clip(kept, 0, 1)
