@@ -129,7 +129,7 @@ def test_an_esm_predicts_contacts_and_rounds_frequencies_as_its_file(tmp_path):
         exact = factor * 10000.0**-exponents
         save_file(tensors | {name: exact.astype(np.float32)}, source / "model.safetensors")
         if rounded is None:
-            with pytest.raises(ConfigError, match="frequencies of rope_theta=10000.0"):
+            with pytest.raises(ConfigError, match=r"frequencies of rope_theta=10000\.0"):
                 load_pretrained(source)
         else:
             assert load_pretrained(source)[0].cfg.position.float16_frequencies == rounded

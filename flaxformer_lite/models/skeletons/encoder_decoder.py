@@ -89,6 +89,10 @@ class EncoderDecoderModel(Hinted):
         """Returns the decoder's token table: the encoder's, unless their vocabularies differ."""
         return self.decoder_token_embed if self.cfg.decoder_vocab_size else self.token_embed
 
+    def positions(self, input_ids, position_ids, attention_mask, segment_ids) -> jax.Array:
+        """Returns position ids of the encoder, [B, S] or [1, S]."""
+        return position_ids_of(self.cfg, input_ids, position_ids, attention_mask, segment_ids)
+
     def encode(
         self,
         input_ids,
@@ -105,9 +109,7 @@ class EncoderDecoderModel(Hinted):
         input_ids = ids_of("input_ids", input_ids, self.cfg.vocab_size)
         attention_mask = rows_of("attention_mask", attention_mask, input_ids)
         segment_ids = rows_of("segment_ids", segment_ids, input_ids)
-        positions_BS = position_ids_of(
-            self.cfg, input_ids, position_ids, attention_mask, segment_ids
-        )
+        positions_BS = self.positions(input_ids, position_ids, attention_mask, segment_ids)
         packed = None
         if packing is not None:
             packed = PackedRows(packing, input_ids.shape)
