@@ -113,6 +113,7 @@ class Model(roberta.Model):
           attention_mask: [B, T], nonzero for tokens to keep.
         """
         output = call_inside(self, True, False, input_ids, attention_mask=attention_mask)
+        assert output.attentions is not None, "asked for"
         maps_BLNTS = jnp.stack(output.attentions, axis=1)
         batch, layers, heads, length, _ = maps_BLNTS.shape
         maps_BATS = maps_BLNTS.reshape(batch, layers * heads, length, length)

@@ -110,6 +110,7 @@ def embed(
     width: int = 0,
     frozen: tuple[str, ...] = (),
     always_projects: bool = False,
+    norm_first: bool = False,
 ) -> EmbedConfig:
     """Builds the record of the embeddings; `width` overrides that of the tables.
 
@@ -127,6 +128,7 @@ def embed(
         max_length=cfg.max_length,
         scale=cfg.embed_scale,
         norm=cfg.norm_config if "embed" in cfg.norm_at else None,
+        norm_first=norm_first,
         always_projects=always_projects,
         project_bias="embed" in cfg.bias_at,
         stddev=stddev,

@@ -58,13 +58,16 @@ class DecoderModel(Hinted):
     # of the family's own, for heads; whole on every device
     head_modules: ClassVar[tuple[str, ...]] = ()
     frozen_padding: ClassVar[tuple[str, ...]] = ()  # tables with padding_idx in torch
+    # whether tokens are normalized before positions are added
+    norms_tokens_first: ClassVar[bool] = False
     types_are_tokens: ClassVar[bool] = False  # whether token types are looked up in the token table
 
     def setup(self) -> None:
         cfg = self.cfg
         run = self.cfg.execution
         self.token_embed = TokenEmbed(build_layers.embed(cfg, frozen=self.frozen_padding), run)
-        self.embed = EmbedInputs(build_layers.embed(cfg, self.inner_width), run)
+        inputs = build_layers.embed(cfg, self.inner_width, norm_first=self.norms_tokens_first)
+        self.embed = EmbedInputs(inputs, run)
         self.decoder = Stack(build_layers.stack(cfg, "decoder"), run, causal=True, embedded=True)
         if cfg.head == "lm":
             self.lm_head = VocabHead(build_layers.vocab(cfg), run)

@@ -59,6 +59,8 @@ class EncoderDecoderModel(Hinted):
     frozen_padding: ClassVar[tuple[str, ...]] = ()  # tables with padding_idx in torch
     # the decoder of a model without decoder_start_token_id starts with the token of a language
     starts_with_language: ClassVar[bool] = False
+    # whether the decoder's tokens are normalized before positions are added, and not scaled
+    norms_tokens_first: ClassVar[bool] = False
     # of the logits; False for BART's `final_logits_bias`, a buffer in torch
     trained_bias: ClassVar[bool] = True
 
@@ -79,7 +81,8 @@ class EncoderDecoderModel(Hinted):
             self.pooler = Pooler("tanh", cfg.initial, run)
         if cfg.decoder_vocab_size:
             self.decoder_token_embed = TokenEmbed(build_layers.embed(decoder_cfg), run)
-        self.decoder_embed = EmbedInputs(build_layers.embed(decoder_cfg), run)
+        decoder_embed = build_layers.embed(decoder_cfg, norm_first=self.norms_tokens_first)
+        self.decoder_embed = EmbedInputs(decoder_embed, run)
         self.decoder = Stack(build_layers.stack(cfg, "decoder"), run, causal=True, embedded=True)
         if cfg.head in self.vocab_heads:
             self.lm_head = VocabHead(build_layers.vocab(decoder_cfg), run, self.trained_bias)
@@ -172,9 +175,8 @@ class EncoderDecoderModel(Hinted):
             encoder_output_BSD=encoder_output,
             structured=True,
         )
-        x_BTD = slots.check(
-            self.decoder_embed(self.decoder_tokens(decoder_input_ids), positions_BT, None)
-        )
+        x_BTD = self.decoder_tokens(decoder_input_ids, scaled=not self.norms_tokens_first)
+        x_BTD = slots.check(self.decoder_embed(x_BTD, positions_BT, None))
         out = self.decoder(x_BTD, positions_BT, slots.in_context(context), cache)
         return (out, None) if cache is None else out
 

@@ -31,6 +31,7 @@ class EmbedConfig:
       max_length: rows of a learned position table.
       scale: factor on token vectors.
       norm: the norm after positions and types are added; None for none.
+      norm_first: whether it comes before they are added instead (Blenderbot-small's decoder).
       always_projects: whether there is a layer from E to D where they are equal, as in ALBERT.
       project_bias: whether the layer from E to D has a bias.
       stddev: standard deviation of the tables' normal distribution; None is that of `initial`.
@@ -48,6 +49,7 @@ class EmbedConfig:
     max_length: int = 512
     scale: float = 1.0
     norm: NormConfig | None = None
+    norm_first: bool = False
     always_projects: bool = False
     project_bias: bool = False
     stddev: float | None = None
@@ -70,14 +72,14 @@ class TokenEmbed(nn.Module):
         dtype = jnp.dtype(self.execution.param_dtype)
         self.embedding = self.param("embedding", self.cfg.table_initializer(), shape, dtype)
 
-    def __call__(self, input_ids_BT: jax.Array) -> jax.Array:
+    def __call__(self, input_ids_BT: jax.Array, *, scaled: bool = True) -> jax.Array:
         # A gather, never a one-hot matmul: its gradient is 27 times cheaper on CPU, and as cheap
         # elsewhere.
         x_BTE = take_rows(self.embedding, input_ids_BT).astype(self.execution.dtype)
         if self.cfg.frozen_token is not None:
             frozen_BT1 = (input_ids_BT == self.cfg.frozen_token)[..., None]
             x_BTE = jnp.where(frozen_BT1, jax.lax.stop_gradient(x_BTE), x_BTE)
-        return x_BTE * jnp.asarray(self.cfg.scale, x_BTE.dtype)
+        return x_BTE * jnp.asarray(self.cfg.scale, x_BTE.dtype) if scaled else x_BTE
 
 
 class EmbedInputs(nn.Module):
@@ -95,6 +97,8 @@ class EmbedInputs(nn.Module):
     ) -> jax.Array:
         cfg = self.cfg
         run = self.execution
+        if cfg.norm is not None and cfg.norm_first:
+            x_BTE = Norm(cfg.norm, run, name="norm")(x_BTE)
         if cfg.type_vocab_size:
             shape = (cfg.type_vocab_size, cfg.width)
             types_UE = self.param(
@@ -115,7 +119,7 @@ class EmbedInputs(nn.Module):
                 still_BTE = cfg.position.embed(jax.lax.stop_gradient(known), x_BTE, position_ids_BT)
                 placed_BTE = jnp.where(frozen_BT1, still_BTE, placed_BTE)
             x_BTE = placed_BTE
-        if cfg.norm is not None:
+        if cfg.norm is not None and not cfg.norm_first:
             x_BTE = Norm(cfg.norm, run, name="norm")(x_BTE)
         x_BTE = Dropout("embed", run)(x_BTE)
         if cfg.width != cfg.d_model or cfg.always_projects:
