@@ -176,7 +176,7 @@ def read_run(
                 line += f"; the newest checkpoint is step {every[0].name}"
             notices.append(f"{line}.")
         if second is not None and second.cfg is not None:
-            params = second.of(params) if companion else second.without(params)
+            params = second.of(params) if companion else second.trained(params)
         model = second.cfg if companion and second is not None else cfg.model
         return Run(cfg, step, build_model(model), params, notices)
     if damaged:

@@ -7,6 +7,8 @@ Reference: He, Liu, Gao, Chen, "DeBERTa" (2021), section 3 (arXiv:2006.03654), a
 code of version 2; He, Gao, Chen, "DeBERTaV3" (2021), section 3 (arXiv:2111.09543).
 """
 
+import dataclasses
+
 import flax.linen as nn
 import jax
 
@@ -38,9 +40,10 @@ BASE: ModelFields = deberta.BASE | dict(
     mixer=DisentangledConfig(buckets=256, share_key=True, norm_table=True, norm_eps=1e-7),
     bias_at=("query", "key", "value", "out", "mlp", "logits"),
 )
+TINY_MIXER = dataclasses.replace(BASE["mixer"], buckets=32, max_distance=128)
 CONVOLUTION = ConvolutionConfig(width=3, activation="gelu")
 PRESETS = {  # v3: He et al. 2021b, table 2, and the published configs
-    "tiny": bert.PRESETS["tiny"],
+    "tiny": bert.PRESETS["tiny"] | dict(mixer=TINY_MIXER),
     "xlarge": dict(d_model=1536, num_heads=24, mlp_dim=6144, encoder_layers=24),
     "xxlarge": dict(d_model=1536, num_heads=24, mlp_dim=6144, encoder_layers=48),
     "v3_xsmall": dict(d_model=384, num_heads=6, mlp_dim=1536, encoder_layers=12),

@@ -1,8 +1,11 @@
 """A second model that an objective runs beside the one it trains: a generator, a teacher."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+import jax
+import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from flaxformer_lite.config import ModelConfig
@@ -21,12 +24,16 @@ class Companion:
       cfg: its config; None until it is read from `source`.
       shared: a pattern (re.search) for the paths of the parameters that it shares with the trained
         model; "" for none.
+      offset: a pattern for the paths of those that the trained model has as an offset to the
+        companion's: it computes with their sum, and its gradients reach the offset only; "" for
+        none.
       source: the directory of its weights, which stay as they are; "" if it is trained too.
     """
 
     name: str
     cfg: ModelConfig | None = None
     shared: str = ""
+    offset: str = ""
     source: str = ""
 
     def is_shared(self, path: str) -> bool:
@@ -34,8 +41,35 @@ class Companion:
         return bool(self.shared and re.search(self.shared, path))
 
     def without(self, params: Params) -> Params:
-        """Returns the parameters of the trained model, from those of the run."""
+        """Returns the parameters of a run without those of the companion."""
         return {key: value for key, value in params.items() if key != self.name}
+
+    def trained(self, params: Params) -> Params:
+        """Returns the parameters that the trained model computes with, from those of the run."""
+        flat = flatten_dict(self.without(params), sep="/")
+        of_companion = flatten_dict(params.get(self.name, {}), sep="/")
+        for path in self.offsets(flat):
+            flat[path] = jax.lax.stop_gradient(of_companion[path]) + flat[path]
+        return unflatten_dict(flat, sep="/")
+
+    def begun(self, params: Params) -> Params:
+        """Returns the parameters to start a run with, from a tree that holds whole ones.
+
+        Where the trained model has an offset, the companion starts with its parameter, and the
+        offset with zero.
+
+        Args:
+          params: those of the run, with the trained model's as they were initialized or read.
+        """
+        flat = flatten_dict(params, sep="/")
+        for path in self.offsets(flatten_dict(self.without(params), sep="/")):
+            flat[f"{self.name}/{path}"] = flat[path]
+            flat[path] = jnp.zeros_like(flat[path])
+        return unflatten_dict(flat, sep="/")
+
+    def offsets(self, paths: Iterable[str]) -> list[str]:
+        """Returns those of the trained model's paths at which it has an offset."""
+        return [path for path in paths if self.offset and re.search(self.offset, path)]
 
     def of(self, params: Params) -> Params:
         """Returns the parameters of the companion, with the shared ones, from those of the run."""

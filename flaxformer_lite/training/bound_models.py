@@ -59,7 +59,8 @@ class Models:
         unshared = companion.unshared(second_params)
         if companion.source:
             unshared = jax.tree.map(jnp.zeros_like, unshared)
-        return params | {companion.name: unshared}
+        made = params | {companion.name: unshared}
+        return companion.begun(made) if companion.offset else made
 
     def apply(
         self, params: Params, inputs: dict[str, jax.Array], key: jax.Array | None
@@ -83,7 +84,7 @@ class Models:
             if key is not None and not companion.source:
                 second_rngs = {"dropout": jax.random.fold_in(key, 1)}
             bound = [module.bind({"params": companion.of(params)}, rngs=second_rngs)]
-            params = companion.without(params)
+            params = companion.trained(params)
         return self.model.apply(
             {"params": params}, inputs, *bound, rngs=rngs, method=self.outputs, mutable=[AUXILIARY]
         )

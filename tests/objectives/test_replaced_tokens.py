@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
-from flaxformer_lite import load_pretrained
+from flaxformer_lite import load_pretrained, save_pretrained
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.cli import convert
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.models import bert, electra
+from flaxformer_lite.models import bert, deberta_v2, electra
 from flaxformer_lite.models.skeletons.outputs import Features, Output
 from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
 from flaxformer_lite.objectives.text.replaced_tokens import Detection, ReplacedTokens, draw
@@ -225,3 +225,65 @@ def test_a_family_without_a_discriminator_is_refused(tmp_path):
         ConfigError, match=r"model.family='bert': its head 'pretraining' does not judge tokens"
     ):
         loop.run(cfg, tmp_path / "run")
+
+
+DISENTANGLED = ReplacedTokens(
+    generator_size=1.0, generator_layers=0.5, detection_weight=10.0, embeddings="disentangled"
+)
+DEBERTA = {name: size for name, size in SIZES.items() if name != "embedding_size"}
+DEBERTA |= {"encoder_layers": 2, "mixer": deberta_v2.TINY_MIXER}
+
+
+def test_disentangled_embeddings_are_the_generators_without_gradient_plus_an_offset(tmp_path):
+    """Each loss moves what equation 5 says, and a run starts and is read accordingly."""
+    cfg = tiny_runs.config(
+        tmp_path, model=deberta_v2.config("tiny", **DEBERTA), objective=DISENTANGLED
+    )
+    loop.run(cfg, tmp_path / "run")
+    run = workdir.read_run(tmp_path / "run")
+    both = bound_models.build(run.cfg)
+    companion, _ = both.second
+    assert (companion.cfg.d_model, companion.cfg.encoder_layers) == (DEBERTA["d_model"], 1)
+    ids = np.random.default_rng(0).integers(6, 60, (2, 16)).astype(np.int32)
+    inputs = {
+        "input_ids": ids,
+        "masked_ids": ids,
+        "segment_ids": np.ones_like(ids),
+        "uniforms": np.float32([[0.3], [0.9]]),
+        "masked_positions": np.int32([[4], [7]]),
+    }
+    params = jax.jit(both.init)(jax.random.key(0), inputs)
+    assert not params["token_embed"]["embedding"].any()
+    assert params["generator"]["token_embed"]["embedding"].any()
+
+    @jax.jit
+    def gradients(params):
+        def detection(params):
+            return both.apply(params, inputs, None)[0].logits.sum()
+
+        def prediction(params):
+            return both.apply(params, inputs, None)[0].projection.logits().var()
+
+        return jax.grad(detection)(params), jax.grad(prediction)(params)
+
+    of_detection, of_prediction = gradients(params)
+    assert np.any(of_detection["token_embed"]["embedding"])
+    assert not any(np.any(g) for g in jax.tree.leaves(of_detection["generator"]))
+    assert np.any(of_prediction["generator"]["token_embed"]["embedding"])
+    del of_prediction["generator"]
+    assert not any(np.any(g) for g in jax.tree.leaves(of_prediction))
+
+    raw, _ = workdir._params(tmp_path / "run/checkpoints" / str(run.step))
+    offset = raw["token_embed"]["embedding"]
+    table = raw["generator"]["token_embed"]["embedding"]
+    assert np.any(offset)
+    np.testing.assert_array_equal(run.params["token_embed"]["embedding"], table + offset)
+    other = workdir.read_run(tmp_path / "run", companion=True)
+    np.testing.assert_array_equal(other.params["token_embed"]["embedding"], table)
+    save_pretrained(tmp_path / "published", run.model, run.params)
+    model, params = load_pretrained(tmp_path / "published")
+    assert model.cfg.head == "pretraining"
+    apply = jax.jit(lambda params: model.apply({"params": params}, ids).logits)
+    np.testing.assert_array_equal(apply(params), apply(run.params))
+    begun = companion.begun(raw)  # as of weights that were read
+    np.testing.assert_array_equal(begun["generator"]["token_embed"]["embedding"], offset)

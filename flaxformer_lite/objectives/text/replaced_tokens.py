@@ -3,13 +3,15 @@
 A small generator fills in masked tokens, and the model detects which tokens are not original.
 
 Reference: Clark et al. 2020, "ELECTRA: Pre-training Text Encoders as Discriminators Rather Than
-Generators", sections 2 and 3.2 (arXiv:2003.10555).
+Generators", sections 2 and 3.2 (arXiv:2003.10555); He, Gao, Chen 2021, "DeBERTaV3: Improving
+DeBERTa using ELECTRA-Style Pre-Training with Gradient-Disentangled Embedding Sharing", section 3
+(arXiv:2111.09543).
 """
 
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import flax
 import flax.linen as nn
@@ -18,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flaxformer_lite.config import ModelConfig, check_family
-from flaxformer_lite.config.rules import ConfigError, NotNegative, Probability, Share
+from flaxformer_lite.config.rules import ConfigError, NotNegative, OneOf, Probability, Range, Share
 from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
 from flaxformer_lite.objectives.base import Metric, Objective, score
 from flaxformer_lite.objectives.companion import Companion
@@ -33,6 +35,9 @@ CHUNKS = 4  # of the masked tokens; the generator's logits of one exist at a tim
 EMBEDDINGS = (  # section 3.2: shared, all but the layer to d_model
     r"^(token_embed|embed/(position|token_types|norm))"
 )
+TABLES = r"^(token_embed|embed/(position|token_types))/"  # of DeBERTaV3, section 3.3: no norms
+SHARINGS = ("joint", "disentangled")
+Scale = Annotated[float, Range(1e-9, 1, "be above 0 and at most 1")]
 
 
 class Detection(flax.struct.PyTreeNode):
@@ -56,13 +61,20 @@ class ReplacedTokens(Objective):
     step; held-out examples have the same each time. The accuracy of always answering "original"
     depends on the generator, so it is a metric, not a baseline.
 
-    The generator has as many layers; its width, heads and feed-forward are `generator_size` times
-    the model's, and it shares the embeddings. A workdir is read as the discriminator; `convert
+    The generator has `generator_layers` times the layers; its width, heads and feed-forward are
+    `generator_size` times the model's. A workdir is read as the discriminator; `convert
     --companion` writes the generator.
+
+    With `embeddings=joint` (ELECTRA) the two share their embeddings, which both losses pull. With
+    `disentangled` (DeBERTaV3) the discriminator's tables are E_D = sg(E_G) + E_delta: those of the
+    generator without gradient, plus an offset of its own that starts at zero (equation 5). What is
+    written has the sum.
     """
 
     rate: Share = 0.15  # share of the tokens that the generator may replace
-    generator_size: Share = 0.25  # section 3.2 finds 1/4 to 1/2 best
+    generator_size: Scale = 0.25  # section 3.2 finds 1/4 to 1/2 best
+    generator_layers: Scale = 1.0  # DeBERTaV3: half as many layers, of full size
+    embeddings: Annotated[str, OneOf(SHARINGS)] = "joint"
     detection_weight: NotNegative = 50.0
     z_loss: NotNegative = 0.0  # of the generator, as is label_smoothing
     label_smoothing: Probability = 0.0
@@ -94,14 +106,17 @@ class ReplacedTokens(Objective):
             d_model=heads * max(1, round(model.d_model * self.generator_size / heads)),
             mlp_dim=max(1, round(model.mlp_dim * self.generator_size)),
             embedding_size=model.embedding_width,
+            encoder_layers=max(1, round(model.encoder_layers * self.generator_layers)),
         )
+        if self.embeddings == "disentangled":
+            return Companion("generator", generator, offset=TABLES)
         return Companion("generator", generator, shared=EMBEDDINGS)
 
     def check(self, model: ModelConfig, records: TextRecords) -> None:
         if "discriminator" not in check_family(model).head_modules:
             raise ConfigError(
                 f"model.family={model.family!r}: its head 'pretraining' does not judge tokens;"
-                " replaced_tokens trains electra."
+                " replaced_tokens trains electra and deberta_v2."
             )
 
     def pack(

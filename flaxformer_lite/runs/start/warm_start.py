@@ -86,7 +86,11 @@ def init_from_pretrained(program: Program, folder: str) -> Callable[[TrainState]
             shardings = {path: target[path].sharding for path in jax.eval_shape(begin, params)}
             if shardings:
                 params |= jax.jit(begin, out_shardings=shardings)(params)
-        return state.replace(params=unflatten_dict(params))
+        started = unflatten_dict(params)
+        if program.companion is not None and program.companion.offset:
+            shardings = jax.tree.map(lambda x: x.sharding, program.target.params)
+            started = jax.jit(program.companion.begun, out_shardings=shardings)(started)
+        return state.replace(params=started)
 
     return begun
 
