@@ -15,7 +15,7 @@ from flaxformer_lite import registry
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.cli.open_model import folder_of, notice
 from flaxformer_lite.cli.tables import print_table
-from flaxformer_lite.config import ConfigError, ModelConfig, plugin_name
+from flaxformer_lite.config import ConfigError, LayerKind, ModelConfig, plugin_name
 from flaxformer_lite.pretrained import folder, hf_config, tensor_names
 from flaxformer_lite.pretrained.save import published_tensors
 
@@ -43,7 +43,7 @@ class Contents(NamedTuple):
 def run(args: argparse.Namespace) -> None:
     """Prints the contents; reads each tensor once, for the checksum."""
     contents = read(folder_of(args.directory), args.family, allow_plugins=args.allow_plugins)
-    facts = {"directory": args.directory, "form": contents.form, **_about(contents.cfg)}
+    facts = {"directory": args.directory, "form": contents.form, **about(contents.cfg)}
     if contents.why:
         facts["model"] = f"not supported: {contents.why}"
     for name, value in facts.items():
@@ -119,15 +119,13 @@ def checksum(tensors: Mapping[str, Any]) -> str:
     return digest.hexdigest()
 
 
-def _about(cfg: ModelConfig | None) -> dict[str, str]:
+def about(cfg: ModelConfig | None) -> dict[str, str]:
+    """Describes a model by its family, head and sizes."""
     if cfg is None:
         return {}
     layers = {"encoder": cfg.encoder_layers, "decoder": cfg.decoder_layers}
     depth = ", ".join(f"{n} {side} layers" for side, n in layers.items() if n)
-    heads = f"{cfg.num_heads} heads of {cfg.head_width}"
-    if cfg.kv_heads != cfg.num_heads:
-        heads += f" ({cfg.kv_heads} for keys and values)"
-    mixers = [heads if name == "attention" else name for name in cfg.mixer_names]
+    mixers = list(dict.fromkeys(_mixer(*layer) for layer in cfg.layers))
     sizes = [f"width {cfg.d_model}"]
     if depth:
         sizes = [depth, *sizes, *mixers]
@@ -142,6 +140,17 @@ def _about(cfg: ModelConfig | None) -> dict[str, str]:
         "sizes": ", ".join([*sizes, f"vocabulary {cfg.vocab_size}"]),
         "positions": positions,
     }
+
+
+def _mixer(cfg: ModelConfig, kind: LayerKind) -> str:
+    mixer = kind.mixer or cfg.mixer
+    if mixer is not None:
+        return plugin_name(mixer)
+    several = "s" if cfg.num_heads > 1 else ""
+    heads = f"{cfg.num_heads} head{several} of {cfg.head_width}"
+    if cfg.kv_heads != cfg.num_heads:
+        heads += f" ({cfg.kv_heads} for keys and values)"
+    return heads
 
 
 class _Kind(NamedTuple):

@@ -234,6 +234,26 @@ class Architecture(Record):
         """The kinds of layer that repeat over the depth."""
         return self.pattern or tuple(LayerKind(window=window) for window in self.windows)
 
+    def of_kind(self, kind: LayerKind) -> Self:
+        """Returns the config as layers of this kind see it, with their heads."""
+        sizes = ("num_heads", "num_kv_heads", "head_dim")
+        changes: dict[str, Any] = {}
+        for name in sizes:
+            if getattr(kind, name) is not None:
+                changes[name] = getattr(kind, name)
+        if not changes:
+            return self
+        return dataclasses.replace(self, pattern=(), **changes)
+
+    @property
+    def layers(self) -> list[tuple[Self, LayerKind]]:
+        """The layers of the encoder, then of the decoder: each with the config as it sees it."""
+        layers = []
+        for side, count in ((self, self.encoder_layers), (self.of_decoder, self.decoder_layers)):
+            kinds = [(side.of_kind(kind), kind) for kind in side.kinds[:count]]
+            layers += [kinds[i % len(kinds)] for i in range(count)]
+        return layers
+
     @property
     def mixer_names(self) -> tuple[str, ...]:
         """The mixers of the layers, each named once."""

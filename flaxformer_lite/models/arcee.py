@@ -30,6 +30,7 @@ BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
 PUBLISHED = dataclasses.replace(
     llama.PUBLISHED,
     model_type="arcee",
+    sentencepiece="",
     defaults=dict(
         vocab_size=32000,
         num_hidden_layers=32,

@@ -62,6 +62,7 @@ def heads(name: str) -> dict[str, Head]:
 FIXED = {"use_bidirectional_attention": False, "attention_bias": False}
 PUBLISHED = Published(
     model_type="gemma",
+    sentencepiece="bos",
     prefix="model.",
     names=lambda cfg: llama.BODY,
     heads=heads("Gemma"),

@@ -99,6 +99,7 @@ def write(cfg: ModelConfig) -> Json:
 CAPS = {"attn_logit_softcapping": "attention_softcap", "final_logit_softcapping": "logit_softcap"}
 PUBLISHED = Published(
     model_type="gemma2",
+    sentencepiece="bos",
     defaults=dict(
         hidden_size=2304, intermediate_size=9216, num_hidden_layers=26, num_attention_heads=8
     ),

@@ -148,6 +148,7 @@ def write(cfg: ModelConfig) -> Json:
 
 PUBLISHED = Published(
     model_type="llama",
+    sentencepiece="bos",
     prefix="model.",
     names=lambda cfg: BODY,
     heads=heads("Llama"),

@@ -34,6 +34,7 @@ def write(cfg: ModelConfig) -> Json:
 
 PUBLISHED = Published(
     model_type="mistral",
+    sentencepiece="bos",
     defaults=dict(max_position_embeddings=131072),
     prefix="model.",
     names=lambda cfg: llama.BODY,

@@ -231,6 +231,7 @@ def heads(name: str) -> dict[str, Head]:
 
 PUBLISHED = Published(
     model_type="t5",
+    sentencepiece="eos",
     names=names,
     heads=heads("T5"),
     fields=FIELDS,

@@ -30,6 +30,7 @@ BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
 PUBLISHED = dataclasses.replace(
     gemma2.PUBLISHED,
     model_type="vaultgemma",
+    sentencepiece="",
     defaults={**gemma2.PUBLISHED.defaults, "max_position_embeddings": 8192},
     names=lambda cfg: BODY,
     heads=llama.heads("VaultGemma", only=Model.heads),

@@ -24,7 +24,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -291,6 +291,8 @@ class Published:
       flatten: turns a config.json with nested configs (`text_config`) into one of plain fields,
         which `fields` and `read` see.
       nest: inverse of `flatten`.
+      sentencepiece: what a bare sentencepiece model adds to a text, `bos` before it or `eos` after
+        it; "": it is not read without a tokenizer.json.
     """
 
     model_type: str
@@ -313,6 +315,7 @@ class Published:
     relatives: Mapping[str, str] = field(default_factory=dict)
     flatten: Callable[[Json], Json] = dict
     nest: Callable[[Json], Json] = dict
+    sentencepiece: Literal["", "bos", "eos"] = ""
 
     @property
     def all_fields(self) -> dict[str, str]:

@@ -3,6 +3,7 @@
 Sizes are exact; activations and traffic follow from the shapes, time from data sheets.
 """
 
+import collections
 import dataclasses
 import math
 
@@ -52,17 +53,22 @@ def _collectives(program: Program, chip: Chip) -> list[hlo.Collective]:
         if name.endswith("input_ids"):
             tokens += memory.rows(program) * math.prod(x.shape[1:])
     stream = tokens * model.d_model * itemsize
-    keys_values = 2 * tokens * model.kv_heads * model.head_width * itemsize
+    heads = collections.Counter(seen.kv_heads * seen.head_width for seen, _ in model.layers)
     gradients = "all-reduce"
     if not chip.clock or (mesh["data"] > 1 and model.d_model >= COLUMNS * mesh["fsdp"]):
         gradients = "reduce-scatter"
     replicas = weights * memory.FLOAT32 // mesh["fsdp"]
+    keys_values = []
+    for width, count in heads.items():
+        size = 2 * tokens * width * itemsize
+        times = passes * count * turns
+        keys_values.append(_collective("all-gather", "context", size, times, program))
     return [
         _collective("all-gather", "fsdp", weights * itemsize, 2 * turns, program),
         _collective(gradients, "fsdp", weights * itemsize, turns, program),
         _collective("all-reduce", "data", replicas, turns, program),
         _collective("all-reduce", "tensor", stream, 2 * passes * layers * turns, program),
-        _collective("all-gather", "context", keys_values, passes * layers * turns, program),
+        *keys_values,
     ]
 
 

@@ -20,14 +20,6 @@ from flaxformer_lite.text.published_tokenizer import (
 
 BYTES = "tokenizer.bytes"
 SENTENCEPIECE = ("spiece.model", "tokenizer.model")
-# their sentencepiece tokenizers start every text with bos
-STARTS_WITH_BOS = (
-    "llama",
-    "mistral",
-    "gemma",
-    "gemma2",
-)
-ENDS_WITH_EOS = ("t5", "mt5", "umt5")
 # Files of tokenizers that are not read for every model; only a tokenizer.json is complete.
 OTHERS = (
     "sentencepiece.bpe.model",
@@ -71,11 +63,12 @@ def read_tokenizer(folder: Path, *, family: str | None = None) -> PublishedToken
         raise
     except Exception as error:  # tokenizers raises plain Exception
         raise ConfigError(f"{folder / JSON}: cannot be read as a tokenizer ({error}).") from None
-    kind = _read(folder / "config.json").get("model_type")
-    for name in SENTENCEPIECE:
-        if (folder / name).is_file() and kind in (*STARTS_WITH_BOS, *ENDS_WITH_EOS):
-            lower_case.check_not_asked(folder / name)
-            return _sentencepiece(folder / name, config, template, kind)
+    published = _read(folder / "config.json")
+    kind = published.get("model_type")
+    path = next((folder / name for name in SENTENCEPIECE if (folder / name).is_file()), None)
+    if path and (adds := _added(published, folder, family)):
+        lower_case.check_not_asked(path)
+        return _sentencepiece(path, config, template, adds)
     if made := older_files.make_tokenizer(folder):
         named = {f"{role}_token": token for role, token in made.tokens.items()}
         return _of_json(made.definition, folder, config | named, template)
@@ -112,7 +105,15 @@ def framed(inner: plain.Tokenizer, skeleton: str, template: str = "") -> Publish
     return made
 
 
-def _sentencepiece(path: Path, config: Json, template: str, kind: str) -> PublishedTokenizer:
+def _added(published: Json, folder: Path, family: str | None) -> str:
+    """Returns what the family's sentencepiece model adds to a text; "" if it is not read alone."""
+    try:
+        return hf_config.family_of(published, folder, family).PUBLISHED.sentencepiece
+    except ConfigError:  # of a family that is not here
+        return ""
+
+
+def _sentencepiece(path: Path, config: Json, template: str, adds: str) -> PublishedTokenizer:
     try:
         inner = plain.SentencePiece(read_bytes(path))
     except Exception as error:  # sentencepiece raises plain RuntimeError, and more
@@ -120,10 +121,10 @@ def _sentencepiece(path: Path, config: Json, template: str, kind: str) -> Publis
     spelled = {
         plain.KNOWN[role][1]: inner.ids[role] for role in ("pad", "eos", "bos") if role in inner.ids
     }
-    if kind in ENDS_WITH_EOS:
+    if adds == "eos":
         spelled |= {f"<extra_id_{k}>": i for k, i in enumerate(inner.sentinel_ids)}
     made = FramedTokenizer(inner, config, template, spelled)
-    if kind in ENDS_WITH_EOS:
+    if adds == "eos":
         made.after = (inner.eos_id,)
     else:
         made.before = (

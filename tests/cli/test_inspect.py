@@ -9,9 +9,12 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from flaxformer_lite.__main__ import main
+from flaxformer_lite.cli.inspect import about
+from flaxformer_lite.config import LayerKind
 from flaxformer_lite.nn.adapters.lora import LoraConfig
 from flaxformer_lite.runs import loop
 from tests.cli import models
+from tests.models.tiny import small
 from tests.training import tiny_runs
 
 
@@ -42,6 +45,15 @@ def test_what_a_directory_holds(gpt2, capsys):
             f"{name} float32 {list(tensors[name].shape)}\n".encode() + tensors[name].tobytes()
         )
     assert f"sha256       {digest.hexdigest()}\n" in said
+
+
+def test_heads_of_each_kind_of_layer():
+    wide = LayerKind(window=4, num_heads=4, num_kv_heads=2, head_dim=16)
+    cfg = small("gpt2", decoder_layers=3, pattern=(wide, LayerKind()))
+    sizes = f"4 heads of 16 (2 for keys and values), {cfg.num_heads} heads of {cfg.head_width}"
+    assert f"3 decoder layers, width {cfg.d_model}, {sizes}, mlp" in about(cfg)["sizes"]
+    t5 = small("t5", encoder_layers=1, decoder_layers=1, head_dim=8, decoder_num_heads=1)
+    assert f"{t5.num_heads} heads of 8, 1 head of 8, " in about(t5)["sizes"]
 
 
 def test_every_tensor_has_its_line(gpt2, capsys):

@@ -12,6 +12,7 @@ from flaxformer_lite.analysis import hlo
 from flaxformer_lite.config import (
     ConfigError,
     ExperimentConfig,
+    LayerKind,
     MeshConfig,
     TrainConfig,
     from_config_dict,
@@ -71,6 +72,18 @@ def test_data_sheets_know_what_wide_meshes_and_recomputation_cost(seven):
     (compute,) = (seconds for name, seconds in seven.largest if name.startswith("computation"))
     ideal = seven.model_flops / 256 / 197e12
     assert ideal / 0.55 < compute < seven.executed_flops / 256 / 197e12 / 0.55
+
+
+def test_keys_and_values_are_those_of_each_kind_of_layer():
+    def exchanged(**model):
+        page = config("gpt2_tiny")
+        model = dataclasses.replace(page.model, decoder_layers=3, **model)
+        cfg = dataclasses.replace(page, model=model, mesh=MeshConfig(data=1, context=4))
+        plan = planner.make(cfg, topology.parse("v5e:2x2"), compiler=False)
+        return sum(one.bytes for one in plan.exchanges if one.axes == ("context",))
+
+    half = LayerKind(num_kv_heads=1, num_heads=2)
+    assert exchanged(num_heads=2, pattern=(half, LayerKind())) * 3 == 2 * exchanged(num_heads=2)
 
 
 def test_activations_grow_with_the_rows_and_shrink_with_remat(seven):

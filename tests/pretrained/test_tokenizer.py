@@ -1,6 +1,7 @@
 """Tokenizers as they lie beside published weights."""
 
 import concurrent.futures
+import dataclasses
 import json
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from flaxformer_lite.config import ConfigError, TokenizerConfig
+from flaxformer_lite.models import ernie4_5
 from flaxformer_lite.open_model import load_tokenizer
 from flaxformer_lite.pretrained import chat
 from flaxformer_lite.text.tokenizer_training import train
@@ -90,6 +92,16 @@ def test_sentencepiece_of_llama_begins_with_bos(pieces, tmp_path, config, bos, e
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     ids = load_tokenizer(tmp_path).encode("two")
     assert ids == [pieces.bos_id] * bos + pieces.encode("two") + [pieces.eos_id] * eos
+
+
+def test_each_family_says_what_its_sentencepiece_model_adds(pieces, tmp_path, monkeypatch):
+    (tmp_path / "tokenizer.model").write_bytes(pieces.definition)
+    (tmp_path / "config.json").write_text('{"model_type": "ernie4_5"}')
+    with pytest.raises(ConfigError, match="is not read without a tokenizer"):
+        load_tokenizer(tmp_path)
+    adds = dataclasses.replace(ernie4_5.PUBLISHED, sentencepiece="bos")
+    monkeypatch.setattr(ernie4_5, "PUBLISHED", adds)
+    assert load_tokenizer(tmp_path).encode("two")[0] == pieces.bos_id
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,8 @@ def _tables(model: nn.Module, params: Params, side: str, length: int) -> Iterato
             continue
         shared[encoding] = f"position_{len(shared)}" if shared else "position"
         name = f"{side}: {type(encoding).__name__}"
-        if (phase := encoding.phase(positions_1T, cfg.head_width)) is not None:
+        sizes = cfg.of_kind(cfg.kinds[layer])
+        if (phase := encoding.phase(positions_1T, sizes.head_width)) is not None:
             cos_TP = np.asarray(phase.cos_BTP)[0]
             yield PositionTable(
                 name, TURNED, numbers, [str(i) for i in range(cos_TP.shape[1])], cos_TP
@@ -85,11 +86,11 @@ def _tables(model: nn.Module, params: Params, side: str, length: int) -> Iterato
             )
             tables = home.get("position" if encoding.per_layer else shared[encoding], {})
             ahead_S = np.arange(1 - count, count if side == "encoder" else 1)
-            heads = jnp.zeros((1, 1, cfg.num_heads, 1))  # only their number is read
+            heads = jnp.zeros((1, 1, sizes.num_heads, 1))  # only their number is read
             columns_1S = jnp.asarray(ahead_S, jnp.int32)[None]
             row_11 = jnp.zeros((1, 1), jnp.int32)
             bias = encoding.bias(tables, heads, row_11, columns_1S, bidirectional=side == "encoder")
-            values_NS = np.broadcast_to(np.asarray(bias)[0, :, 0], (cfg.num_heads, len(ahead_S)))
-            rows = [f"head {i}" for i in range(cfg.num_heads)]
+            values_NS = np.broadcast_to(np.asarray(bias)[0, :, 0], (sizes.num_heads, len(ahead_S)))
+            rows = [f"head {i}" for i in range(sizes.num_heads)]
             name = name + f", layer {layer}" * encoding.per_layer
             yield PositionTable(name, BIAS, rows, [str(i) for i in ahead_S], values_NS)

@@ -34,10 +34,12 @@ def banner(experiment: Experiment, workdir: Path, start: int) -> Rows:
     """Describes the run that is about to start: model, data, devices."""
     cfg = experiment.cfg
     mesh = experiment.program.mesh
-    mixers = [
-        f"{cfg.model.num_heads} heads" if name == "attention" else name
-        for name in cfg.model.mixer_names
-    ]
+    mixers = []
+    for seen, kind in cfg.model.layers:
+        mixer = kind.mixer or seen.mixer
+        name = f"{seen.num_heads} heads" if mixer is None else plugin_name(mixer)
+        if name not in mixers:
+            mixers.append(name)
     layers = " + ".join(str(n) for n in (cfg.model.encoder_layers, cfg.model.decoder_layers) if n)
     sizes = f"width {cfg.model.d_model}"
     if layers:
