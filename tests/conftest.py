@@ -1,16 +1,38 @@
 """Strictness for every test: eight CPU devices, no silent rank or dtype promotion, warnings are
-errors (pyproject.toml)."""
+errors (pyproject.toml); and the same surroundings on every machine: an empty home, no settings."""
 
+import atexit
 import ctypes
 import gc
 import importlib.metadata
 import os
+import shutil
+import site
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from flaxformer_lite.runtime import environment
-from tests.object_stores import bucket, gcs, s3  # noqa: F401, fixtures
+# Beginnings of the variables by which a shell could change what a test sees.
+SETTINGS = (
+    ("AWS_", "GOOGLE_", "CLOUDSDK_", "STORAGE_EMULATOR", "TENSORSTORE_")
+    + ("SLURM_", "OMPI_", "PMIX_", "KUBERNETES_", "WANDB_", "TRACKIO_")
+    + ("FLAXFORMER_LITE_", "JAX_", "LIBTPU_", "GLIBC_TUNABLES", "PYTHONWARNINGS", "MPL")
+    + ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_", "XDG_")
+    + ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+)
+KEPT = ("FLAXFORMER_LITE_DEFAULT_XLA", "JAX_PLATFORMS")
+
+if "PYTEST_XDIST_WORKER" not in os.environ:  # workers inherit this
+    for variable in [name for name in os.environ if name.startswith(SETTINGS)]:
+        if variable not in KEPT:
+            del os.environ[variable]
+    os.environ.setdefault("PYTHONUSERBASE", site.getuserbase())  # packages may lie there
+    os.environ["HOME"] = tempfile.mkdtemp(prefix="flaxformer_lite-home-")
+    atexit.register(shutil.rmtree, os.environ["HOME"], ignore_errors=True)
+
+from flaxformer_lite.runtime import environment  # noqa: E402
+from tests.object_stores import bucket, gcs, s3  # noqa: E402, F401, fixtures
 
 # Tests compile thousands of tiny programs and run each once: optimising them costs three times what
 # it saves. Each fusion through MLIR, and a module of LLVM for each part of a program, would make a

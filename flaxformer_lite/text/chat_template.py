@@ -12,9 +12,9 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.text import render_template
 
-SECONDS = 2  # of processor time; a usual template takes a twentieth, most of it to import jinja2
+SECONDS = 2  # of processor time after the import of jinja2; a usual template takes milliseconds
 EACH = 0.02  # seconds more for each conversation
-PATIENCE = 60  # seconds, on a machine that gives the process no time
+PATIENCE = 600  # seconds, on a machine that gives the process no time
 BATCH = 2048  # conversations rendered by one process
 FAILS = "chat: the model's template fails on this conversation"
 

@@ -1,5 +1,7 @@
 """Renders a chat template; run as a script with a number of seconds, in a process of its own.
 
+The seconds are of processor time, and begin once jinja2 is imported.
+
 A template is a program that came with the weights. Jinja's sandbox keeps it from files and Python's
 internals, but not from computing for ever: `10 ** 10 ** 10` is one step of the interpreter, which
 no limit on loops or ranges and no thread can end. The limits of a process can, for whatever the
@@ -9,8 +11,10 @@ template does.
 import contextlib
 import datetime
 import json
+import math
 import resource
 import sys
+import time
 from typing import Any, NoReturn
 
 MEMORY = 1 << 30  # bytes
@@ -23,15 +27,18 @@ def main() -> None:
 
     Writes {"texts": [text]} or {"error": text} to stdout.
     """
+    import jinja2.sandbox  # noqa: F401, which takes longer than a usual template
+
+    request = json.load(sys.stdin.buffer)
     for limit, most in (
-        (resource.RLIMIT_CPU, int(sys.argv[1])),
+        (resource.RLIMIT_CPU, math.ceil(time.process_time()) + int(sys.argv[1])),
         (resource.RLIMIT_DATA, MEMORY),
         (resource.RLIMIT_CORE, 0),
     ):
         with contextlib.suppress(ValueError, OSError):  # a lower limit stays
             resource.setrlimit(limit, (most, most))
     try:
-        answer: dict[str, Any] = {"texts": render(**json.load(sys.stdin.buffer))}
+        answer: dict[str, Any] = {"texts": render(**request)}
     except MemoryError:
         answer = {"error": f"it needs more than {MEMORY >> 20} MiB"}
     except Exception as error:  # a template may raise anything

@@ -11,12 +11,24 @@ ROOT = Path(__file__).parents[2]
 START = """
 import os
 import signal
+import threading
 import time
+import types
 
 from flaxformer_lite.cli import interruption
 
+went_on = threading.Event()
+
+
+class Grace(threading.Event):
+    def wait(self, timeout):
+        # until the block has gone on, on a slow machine too
+        assert timeout == interruption.GRACE and went_on.wait(600)
+        return self.is_set()
+
+
 signal.signal(signal.SIGINT, signal.default_int_handler)
-interruption.GRACE = 0.2
+interruption.threading = types.SimpleNamespace(**{{**vars(threading), "Event": Grace}})
 
 
 def ask():
@@ -37,7 +49,8 @@ with interruption.interruptible():
     except ImportError:
         pass
     print("went on", flush=True)
-    time.sleep(60)
+    went_on.set()
+    time.sleep(600)
 """
 CASES = {
     "ask()": "heard\nwent on\n",
@@ -56,7 +69,7 @@ def test_a_lost_interrupt_ends_the_process(code, tmp_path):
         env={"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=600,
     )
     assert (done.returncode, done.stdout) == (128 + signal.SIGINT, CASES[code])
     assert done.stderr.endswith("error: interrupted.\n")

@@ -1,3 +1,4 @@
+import contextlib
 import os
 import threading
 from concurrent.futures import CancelledError
@@ -8,6 +9,7 @@ import pytest
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data import shards, tokenizing
 from flaxformer_lite.data.corpus import open_corpus
+from flaxformer_lite.storage import content_cache
 
 TEXT = ("text",)
 
@@ -146,16 +148,30 @@ def test_another_text_finds_nothing_of_the_old(experiment, jsonl, asked, fails_a
 
 
 def test_of_hosts_that_share_the_cache_one_tokenizes_and_the_others_wait(
-    experiment, tmp_path, whole, cores, request, capsys
+    experiment, tmp_path, whole, cores, request, monkeypatch
 ):
     due = whole()
     asked = request.getfixturevalue("asked")
     cores(1)
     found = {}
-    both = threading.Barrier(2)
+    messages = []
+    waits = threading.Event()
+    save = shards.save
+
+    @contextlib.contextmanager
+    def working(message):
+        messages.append(message)
+        waits.set()
+        yield
+
+    def save_once_the_other_waits(path, arrays):
+        assert waits.wait(600)
+        save(path, arrays)
+
+    monkeypatch.setattr(content_cache.progress, "working", working)
+    monkeypatch.setattr(shards, "save", save_once_the_other_waits)
 
     def host(number):
-        both.wait()
         found[number] = open_corpus(experiment().data, TEXT)
 
     hosts = [threading.Thread(target=host, args=(number,)) for number in range(2)]
@@ -168,7 +184,7 @@ def test_of_hosts_that_share_the_cache_one_tokenizes_and_the_others_wait(
     assert [path.name for path in (tmp_path / "cache").iterdir()] == [
         f"tokens-{found[0].fingerprint}"
     ], "and nothing else is left"
-    assert "waiting for another process to write tokens-" in capsys.readouterr().err
+    assert messages == [f"waiting for another process to write tokens-{found[0].fingerprint}"]
 
 
 def test_a_damaged_shard_is_deleted(tmp_path):

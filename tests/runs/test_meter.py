@@ -1,9 +1,19 @@
-import time
-
 import pytest
 
 from flaxformer_lite.runs.report.clock import Clock
 from flaxformer_lite.runs.report.meter import Meter
+
+
+@pytest.fixture
+def wait(monkeypatch):
+    """wait(seconds): lets time pass, which stands still otherwise."""
+    now = [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+
+    def passes(seconds):
+        now[0] += seconds
+
+    return passes
 
 
 def stepping():
@@ -12,69 +22,74 @@ def stepping():
     return clock
 
 
-def test_meter_averages_the_interval_and_times_it():
+def test_meter_averages_the_interval_and_times_it(wait):
     meter = Meter(tokens_per_step=100, flops_per_step=2_000, peak=1e6, clock=stepping())
     for loss in (4.0, 2.0, 3.0):
         meter.add({"loss": loss, "learning_rate": loss})
-        time.sleep(0.02)
+        wait(0.02)
     record = meter.record(3)
     assert record["loss"] == 3.0 and record["learning_rate"] == 3.0  # the mean, and the last
     assert record["step"] == 3 and record["split"] == "train"
-    assert record["step_seconds"] >= 0.02
-    assert record["tokens_per_second"] == pytest.approx(100 / record["step_seconds"])
-    assert record["mfu"] == pytest.approx(2_000 / record["step_seconds"] / 1e6)
+    assert record["step_seconds"] == pytest.approx(0.03)  # of two steps that are timed
+    assert record["tokens_per_second"] == pytest.approx(100 / 0.03)
+    assert record["mfu"] == pytest.approx(2_000 / 0.03 / 1e6)
+    wait(0.02)
     meter.add({"loss": 1.0, "learning_rate": 0.5})
     assert meter.record(4)["loss"] == 1.0
 
 
-def test_the_first_step_waits_for_the_compiler_and_is_not_timed():
+def test_the_first_step_waits_for_the_compiler_and_is_not_timed(wait):
     meter = Meter(100, 1, None, stepping())
     meter.add({"loss": 1.0})
     record = meter.record(1)
     assert "tokens_per_second" not in record and "mfu" not in record
 
 
-def test_the_wait_for_data_is_a_share_of_the_time():
+def test_the_wait_for_data_is_a_share_of_the_time(wait):
     def slow():
         for number in range(5):
-            time.sleep(0.02)
+            wait(0.01)
             yield number
 
     meter = Meter(100, 1, None, stepping())
     for number in meter.waiting(slow()):
         meter.add({"loss": float(number)})
-        time.sleep(0.02)
-    assert 0.3 < meter.record(5)["data_wait"] < 0.7
+        wait(0.03)
+    assert meter.record(5)["data_wait"] == pytest.approx(4 * 0.01 / (4 * 0.01 + 5 * 0.03))
     meter.add({"loss": 1.0})
-    time.sleep(0.02)
+    wait(0.02)
     assert meter.record(6)["data_wait"] == 0.0
 
 
-def test_pauses_are_not_training_time():
+def test_pauses_are_not_training_time(wait):
     meter = Meter(100, 1, None, stepping())
     meter.add({"loss": 1.0})
     with meter.clock.during("evaluation"):
-        time.sleep(0.2)
-    assert meter.add({"loss": 1.0}) < 0.1
+        wait(0.2)
+    wait(0.1)
+    assert meter.add({"loss": 1.0}) == pytest.approx(0.1)
     record = meter.record(2)
-    assert record["step_seconds"] < 0.1 and record["seconds_evaluation"] >= 0.2
+    assert record["step_seconds"] == pytest.approx(0.1)
+    assert record["seconds_evaluation"] == pytest.approx(0.2)
     assert record["goodput"] == pytest.approx(
         record["seconds_steps"] / sum(meter.clock.seconds.values())
     )
 
 
-def test_seconds_are_of_the_interval_and_goodput_of_all_starts():
+def test_seconds_are_of_the_interval_and_goodput_of_all_starts(wait):
     meter = Meter(
         100, 1, None, stepping(), earlier={"steps": 3600.0, "repeated": 1200.0, "data": 1200.0}
     )
     meter.clock.seconds["repeated"] += 1200.0  # what the last start had done after its checkpoint
+    wait(1.0)
     meter.add({"loss": 1.0})
     record = meter.record(1)
     assert record["goodput"] == pytest.approx(0.5, abs=0.01)
     assert (
         record["seconds_repeated"] == 1200.0
-        and record["seconds_steps"] < 10
+        and record["seconds_steps"] == 1.0
         and "seconds_data" not in record
     )
+    wait(1.0)
     meter.add({"loss": 1.0})
     assert "seconds_repeated" not in meter.record(2)

@@ -54,7 +54,7 @@ class Slow:
     def compile(self):
         assert threading.current_thread() is not threading.main_thread()
         self.begun.set()
-        assert self.may_end.wait(60)
+        assert self.may_end.wait(600)
         if isinstance(self.outcome, Exception):
             raise self.outcome
         return lambda *_: self.outcome
@@ -65,7 +65,7 @@ def test_it_compiles_before_it_is_called_and_the_unneeded_never(plain):
     second = Slow("trained")
     toy = dataclasses.replace(plain, eval_step=first, train_step=second)
     with precompile.precompile(toy, "eval_step", "train_step") as ready:
-        assert first.begun.wait(60)
+        assert first.begun.wait(600)
     first.may_end.set()
     assert ready.eval_step(None, None) == "evaluated"
     assert not second.begun.is_set()
@@ -91,7 +91,7 @@ def test_what_is_made_beside_begins_before_it_is_asked_for_and_is_not_held():
         return next(states)
 
     with precompile.making(make) as state:
-        assert begun.wait(60)
+        assert begun.wait(600)
         assert state() == "state"
         with pytest.raises(IndexError):
             state()

@@ -3,16 +3,19 @@
 import re
 import sys
 import time
+import types
 from pathlib import Path
 
 import pytest
 
 from flaxformer_lite.runs.report.clock import Clock
+from flaxformer_lite.runs.watchers import watchdog
 from flaxformer_lite.runs.watchers.watchdog import Watchdog
 from tests.runs import launched
 
 STALLED = Path(__file__).with_name("stalled.py")
 SECONDS = 0.1
+PARTS = ["start", "compile", "evaluation", "checkpoint", "other"]
 
 
 @pytest.fixture
@@ -27,28 +30,56 @@ def dog(clock):
     watcher.close()
 
 
-def waits_in_a_function_of_this_name():
-    time.sleep(5 * SECONDS)
+@pytest.fixture
+def timer(monkeypatch):
+    """Stands for faulthandler's timer and for the time: `set` lists when each one that still runs,
+    or ran, was set."""
+    now = types.SimpleNamespace(seconds=100.0, set=[], limit=None)
+
+    def begin(limit, file):
+        now.limit = limit
+        now.set.append(now.seconds)
+
+    def cancel():
+        now.limit = None
+
+    fake = types.SimpleNamespace(dump_traceback_later=begin, cancel_dump_traceback_later=cancel)
+    monkeypatch.setattr(watchdog, "faulthandler", fake)
+    monkeypatch.setattr(watchdog, "time", types.SimpleNamespace(monotonic=lambda: now.seconds))
+    return now
 
 
-def dumps(capfd):
-    return capfd.readouterr().err.count("in waits_in_a_function_of_this_name")
+def hangs_in_a_function_of_this_name(begin, is_reported):
+    begin()
+    while not is_reported():
+        time.sleep(0.01)
 
 
 def test_a_step_that_does_not_end_is_reported_once(dog, clock, capfd):
     for part in ("data", "steps", "devices"):
-        clock.turn_to(part)
-        dog.step_done(7, {}, 0.1)
-        waits_in_a_function_of_this_name()
-        assert dumps(capfd) == 1
+        reports = []
+
+        def begin(part=part):
+            clock.turn_to(part)
+            dog.step_done(7, {}, 0.1)
+
+        def is_reported(reports=reports):
+            reports.append(capfd.readouterr().err)
+            return "most recent call first" in "".join(reports)
+
+        hangs_in_a_function_of_this_name(begin, is_reported)
+        time.sleep(2 * SECONDS)
+        reports.append(capfd.readouterr().err)
+        assert "".join(reports).count("in hangs_in_a_function_of_this_name") == 1
 
 
-def test_steps_that_end_in_time_are_not_reported(dog, clock, capfd):
+def test_each_step_that_ends_in_time_sets_the_timer_anew(timer, dog, clock):
     clock.turn_to("steps")
     for step in range(10):
-        time.sleep(SECONDS / 5)
+        timer.seconds += SECONDS / 5
         dog.step_done(step, {}, SECONDS / 5)
-    assert "most recent call first" not in capfd.readouterr().err
+    assert timer.set == pytest.approx([100 + SECONDS / 5 * step for step in range(11)])
+    assert timer.limit == pytest.approx(SECONDS)
 
 
 def test_a_limit_beyond_what_timers_count_is_never_reached(clock, capfd):
@@ -59,24 +90,23 @@ def test_a_limit_beyond_what_timers_count_is_never_reached(clock, capfd):
     assert not capfd.readouterr().err
 
 
-@pytest.mark.parametrize("part", ["start", "compile", "evaluation", "checkpoint", "other"])
-def test_all_but_a_step_may_take_its_time(dog, clock, part, capfd):
+@pytest.mark.parametrize("part", PARTS)
+def test_all_but_a_step_may_take_its_time(timer, dog, clock, part):
     clock.turn_to("steps")
     with clock.during(part):
         dog.step_done(7, {}, 0.1)
-        waits_in_a_function_of_this_name()
-        assert not dumps(capfd)
-    waits_in_a_function_of_this_name()
-    assert dumps(capfd) == 1
+        assert timer.limit is None
+    assert timer.limit == pytest.approx(SECONDS)
 
 
-def test_a_watchdog_that_is_closed_reports_nothing(clock, capfd):
+def test_a_watchdog_that_is_closed_reports_nothing(timer, clock):
     dog = Watchdog(SECONDS / 60, clock)
     clock.turn_to("steps")
+    assert timer.limit == pytest.approx(SECONDS)
     dog.close()
+    assert timer.limit is None
     clock.turn_to("data")
-    waits_in_a_function_of_this_name()
-    assert not dumps(capfd)
+    assert timer.limit is None
 
 
 @pytest.mark.parametrize("state", ["absent", "closed"])

@@ -73,7 +73,7 @@ def test_nobody_comes(index, tmp_path):
         f"--workdir={tmp_path}",
         *joining,
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     why = ["not all 2 processes have joined", "process 1 cannot reach process 0 at"][index]
     assert done.returncode == 1 and done.stderr.count("\n") == 1
     assert done.stderr.startswith(f"error: after 1 s, {why}"), done.stderr
@@ -83,11 +83,11 @@ PEER = """
 import os, signal, sys, time
 from flaxformer_lite.runtime.join import join
 index = int(sys.argv[2])
-group = join(sys.argv[1], 2, index, start_timeout=60)
+group = join(sys.argv[1], 2, index, start_timeout=600)
 group.coordinate("both are here", None, lambda _: None)
 if index == 0:
     os.kill(os.getpid(), signal.SIGKILL)
-time.sleep(60)
+time.sleep(600)
 """
 
 

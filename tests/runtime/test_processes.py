@@ -1,7 +1,9 @@
 """Messages between processes, with threads as processes and a dictionary as the store of
 jax.distributed."""
 
+import io
 import re
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -114,12 +116,25 @@ def test_what_one_announces_all_hear_once(together):
     assert sorted(heard) == [(0, "first"), (1, "first"), (2, "first")]
 
 
-def test_process_0_says_for_whom_it_waits(together, monkeypatch, capsys):
+def test_process_0_says_for_whom_it_waits(together, monkeypatch):
     monkeypatch.setattr(processes, "PATIENCE", 0.1)
+    printed = []
+    has_printed = threading.Event()
+
+    class Stderr(io.StringIO):
+        def write(self, text):
+            printed.append(text)
+            has_printed.set()
+
+    monkeypatch.setattr(sys, "stderr", Stderr())
 
     def late(group):
-        time.sleep(0.5 * (group.index == 2))
+        if group.index == 0:
+            while 1 not in group.published("data/0"):
+                time.sleep(0.01)
+        if group.index == 2:
+            assert has_printed.wait(600)
         return group.coordinate("data", group.index, sum)
 
     assert together(late) == [3] * 3
-    assert capsys.readouterr().err == "waiting for process 2: data\n"
+    assert "".join(printed) == "waiting for process 2: data\n"

@@ -1,5 +1,5 @@
+import contextlib
 import threading
-import time
 
 import pytest
 
@@ -81,16 +81,25 @@ def use_four_times(tmp_path):
     return use
 
 
-def test_of_four_at_once_one_writes_and_the_others_wait(use_four_times, capsys):
+def test_of_four_at_once_one_writes_and_the_others_wait(use_four_times, monkeypatch):
     calls = []
+    messages = []
+    together = threading.Barrier(4)
+
+    @contextlib.contextmanager
+    def working(message):
+        messages.append(message)
+        together.wait(600)
+        yield
 
     def write(folder):
-        time.sleep(0.4)
+        together.wait(600)
         writer(calls)(folder)
 
+    monkeypatch.setattr(content_cache.progress, "working", working)
     assert use_four_times(write) == ["content"] * 4
     assert len(calls) == 1
-    assert "waiting for another process to write name" in capsys.readouterr().err
+    assert messages == ["waiting for another process to write name"] * 3
 
 
 def test_without_locks_all_write_and_one_stays(use_four_times, monkeypatch):

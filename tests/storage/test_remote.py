@@ -2,7 +2,6 @@ import gzip
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import boto3
@@ -201,20 +200,19 @@ def test_a_store_that_is_not_there_is_one_sentence(monkeypatch):
 
 
 @pytest.mark.parametrize("look", [remote.find, lambda url: Versioned(url, "a").read()])
-def test_without_credentials_a_store_is_not_tried_for_long(look, monkeypatch, tmp_path):
+def test_without_credentials_a_store_is_not_tried_for_long(look, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(stores, "PATIENCE", 999)
     monkeypatch.setattr(stores, "VENDOR", tmp_path / "none")
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9/other")
-    begun = time.monotonic()
     with pytest.raises(
         StorageError,
         match=r"s3://b/a: there are no credentials, and .*reached.*; log in: aws configure",
     ):
         look("s3://b/a")
-    assert time.monotonic() - begun < 30
+    assert capsys.readouterr().err.count("trying again") <= 1
 
 
 @pytest.mark.parametrize(
