@@ -285,17 +285,19 @@ def origin_of(
     if not is_workdir(folder):
         return folder
     from flaxformer_lite.checkpoints import workdir
+    from flaxformer_lite.pretrained import sentences
     from flaxformer_lite.pretrained.save import TrainedInputs
     from flaxformer_lite.text import tokenizer as plain
 
     run = workdir.read_config(folder, allow_plugins=allow_plugins or like is None)
     fields = run.objective.published_fields()
+    sentence_layers = sentences.trained_layers(fields, run.data.length)
     return TrainedInputs(
         tokenizer=plain.load(workdir.tokenizer_folder(folder)),
         length=run.data.length,
         labels=tuple(fields.pop("labels", ())),
         chat_template=fields.pop("chat_template", ""),
-        pooling=fields.pop("pooling", ""),
+        sentence_layers=sentence_layers,
         fields=fields,
     )
 
@@ -430,8 +432,8 @@ def load_sentence_layers(
     from flaxformer_lite.checkpoints import workdir
 
     run = workdir.read_config(folder, allow_plugins=allow_plugins)
-    pooling = run.objective.published_fields().get("pooling", "")
-    return sentences.SentenceLayers(pooling, run.data.length if pooling else None)
+    layers = sentences.trained_layers(run.objective.published_fields(), run.data.length)
+    return layers or sentences.SentenceLayers()
 
 
 def template_of(path: str | Path, *, allow_plugins: registry.Allowed = False) -> str:

@@ -306,8 +306,10 @@ def inspect(parser: argparse.ArgumentParser) -> None:
 def embed(parser: argparse.ArgumentParser) -> None:
     """Computes a vector for each text, as sentence-transformers does for the same directory.
 
-    By default it is the normalized mean of the encoder's last hidden states. Prints the cosine
-    similarities of the texts, or with --out writes the vectors to a .npy file.
+    By default it is the normalized mean of the encoder's last hidden states. Prints the
+    similarities of the texts, or with --out writes the vectors: those of dense models to a .npy
+    file, sparse ones (SPLADE, scipy's save_npz) and those of each token (ColBERT: `vectors` of all
+    texts, and `lengths`) to a .npz file.
     """
     add = parser.add_argument
     _add_model(parser, "directory of an encoder's published weights, or its --workdir")
@@ -334,9 +336,16 @@ def embed(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--out",
-        metavar="FILE.npy",
-        type=command_line.new_file(".npy"),
-        help="file for the vectors, float32 [texts, width]",
+        metavar="FILE",
+        type=command_line.new_file(".npy", ".npz"),
+        help="file for the vectors, float32",
+    )
+    add(
+        "--task",
+        choices=("query", "document"),
+        default="",
+        help="what the texts are, for models that treat the two differently; its prompt is put"
+        " before each text",
     )
 
 
@@ -362,9 +371,10 @@ def fill_mask(parser: argparse.ArgumentParser) -> None:
 
 
 @command(
-    "find the nearest neighbors of words, and score word vectors",
+    "find the nearest neighbors of words or texts, and score word vectors",
     '--model runs/words --word king --analogy "paris france london"',
     "--model path/to/t5 --questions questions-words.txt --pairs wordsim353.tsv",
+    '--model path/to/minilm --text "what falls from the sky?" --file sentences.txt',
 )
 def similar(parser: argparse.ArgumentParser) -> None:
     """Finds the nearest neighbors of words in a model's token table, and scores the table.
@@ -373,6 +383,8 @@ def similar(parser: argparse.ArgumentParser) -> None:
     france london" asks for the country of London. Neighbors are words of one token; a given word of
     several tokens is the mean of their vectors. --questions and --pairs compare the table with
     human judgements.
+
+    --text finds the lines of --file that a sentence model, of whatever kind, finds most similar.
     """
     add = parser.add_argument
     add(
@@ -397,6 +409,15 @@ def similar(parser: argparse.ArgumentParser) -> None:
         help="three words of an analogy; may be repeated",
     )
     add(
+        "--text",
+        action="append",
+        type=command_line.text,
+        default=[],
+        help="text whose neighbors among the lines of --file to show; may be repeated",
+    )
+    add("--file", type=command_line.path, help="file with one text per line, or - for stdin")
+    _add_prompts(parser)
+    add(
         "--questions",
         type=command_line.path,
         help="file of analogies: four words per line, in sections that begin with ': name'",
@@ -410,9 +431,15 @@ def similar(parser: argparse.ArgumentParser) -> None:
         "--top_k",
         type=command_line.integer(1),
         default=10,
-        help="number of words to show (default: %(default)s)",
+        help="number of words or texts to show (default: %(default)s)",
     )
     command_line.add_family(parser)
+    add(
+        "--dtype",
+        choices=DTYPES,
+        default="float32",
+        help="dtype of weights and arithmetic, with --text (default: %(default)s)",
+    )
 
 
 @command(

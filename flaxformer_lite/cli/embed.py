@@ -1,6 +1,8 @@
 """Prints or writes the vectors of texts."""
 
 import argparse
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -8,11 +10,13 @@ from flaxformer_lite.cli import command_line
 from flaxformer_lite.cli.open_model import folder_of, notice, notices, open_model
 from flaxformer_lite.cli.tables import print_table
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.inference.embed import embed
+from flaxformer_lite.inference.embed import Vectors, embed, similarity
 from flaxformer_lite.open_model import load_sentence_layers
-from flaxformer_lite.pretrained.sentences import SentenceLayers
+from flaxformer_lite.text.published_tokenizer import PublishedTokenizer
 
 MOST = 12  # most texts with similarities that fit on a screen
+TOKENS = 10  # of a sparse vector that are printed
+SUFFIX = {"dense": ".npy", "sparse": ".npz", "multi_vector": ".npz"}
 
 
 def run(args: argparse.Namespace) -> None:
@@ -23,27 +27,72 @@ def run(args: argparse.Namespace) -> None:
         raise ConfigError("no text: pass --text TEXT, several times to compare, or --file FILE.")
     allowed = args.allow_plugins
     layers = load_sentence_layers(folder_of(args.model), allow_plugins=allowed)
-    prompt = layers.prompt(args.prompt_name) if args.prompt is None else args.prompt
-    if prompt and args.prompt is None and args.prompt_name is None:
-        notice(f"before each text, as this model asks: {prompt!r}; --prompt '' for none.")
+    _check_out(args.out, layers.kind)
+    if args.prompt is not None:
+        prompt = args.prompt
+    elif args.prompt_name is not None:
+        prompt = layers.prompt(args.prompt_name)
+    else:
+        prompt = layers.prompt_of(args.task)
+        if prompt:
+            notice(f"before each text, as this model asks: {prompt!r}; --prompt '' for none.")
     opened = open_model(args.model, dtype=args.dtype, family=args.family, allow_plugins=allowed)
     with notices():
-        vectors = embed(opened, texts, layers, prompt=prompt)
+        vectors = embed(opened, texts, layers, prompt=prompt, task=args.task)
     if args.out:
-        np.save(args.out, vectors)
-        print(f"{args.out}: {vectors.shape[0]} vectors of {vectors.shape[1]}, float32")
-    else:
-        _print(texts, vectors)
-
-
-def _print(texts: list[str], vectors: np.ndarray) -> None:
+        print(f"{args.out}: {_saved(args.out, vectors, layers.kind)}, float32")
+        return
     if len(texts) > MOST:
         raise ConfigError(
-            f"{len(texts)} texts: a screen has room for {MOST}; --out FILE.npy saves the vectors."
+            f"{len(texts)} texts: a screen has room for {MOST}; --out FILE{SUFFIX[layers.kind]}"
+            " saves the vectors."
         )
-    units = SentenceLayers().finish(vectors)
+    if layers.kind == "sparse":
+        _print_tokens(texts, vectors, opened.tokenizer)
+    if layers.kind == "dense":  # by cosine, also where the authors compare by dot product
+        layers = layers._replace(similarity="cosine")
+    _print(texts, np.asarray(similarity(layers)(vectors, vectors)))
+
+
+def _check_out(out: Path | None, kind: str) -> None:
+    if out is not None and out.suffix != SUFFIX[kind]:
+        raise ConfigError(
+            f"--out={out}: {kind.replace('_', '-')} vectors are written to a file that ends in"
+            f" {SUFFIX[kind]}."
+        )
+
+
+def _saved(out: Path, vectors: Vectors, kind: str) -> str:
+    """Writes vectors; returns what they are in words."""
+    if kind == "dense":
+        np.save(out, vectors)
+        return f"{vectors.shape[0]} vectors of {vectors.shape[1]}"
+    if kind == "sparse":
+        from scipy import sparse
+
+        sparse.save_npz(out, vectors)
+        weights = vectors.nnz / max(1, vectors.shape[0])
+        count, width = vectors.shape
+        return f"{count} sparse vectors of {width}, on average {weights:.0f} weights"
+    lengths = np.asarray([len(one) for one in vectors])
+    np.savez(out, vectors=np.concatenate(vectors), lengths=lengths)
+    return f"{lengths.sum()} vectors of {vectors[0].shape[1]} for {len(vectors)} texts"
+
+
+def _print_tokens(texts: list[str], vectors: Any, tokenizer: PublishedTokenizer) -> None:
+    """Prints the tokens of largest weight of each text."""
+    for number, text in enumerate(texts):
+        weights_V = vectors[[number]].toarray()[0]
+        largest = np.argsort(-weights_V, kind="stable")[:TOKENS]
+        shown = [
+            f"{tokenizer.token(i).strip()} {weights_V[i]:.2f}" for i in largest if weights_V[i] > 0
+        ]
+        print(f"{number + 1}: {text}\n   {', '.join(shown) or 'no token has a weight'}")
+
+
+def _print(texts: list[str], similar_NN: np.ndarray) -> None:
     numbers = [str(i + 1) for i in range(len(texts))]
     rows = []
-    for number, cosines, text in zip(numbers, units @ units.T, texts, strict=True):
-        rows.append([number, *(f"{cosine:.4f}" for cosine in cosines), text])
+    for number, values, text in zip(numbers, similar_NN, texts, strict=True):
+        rows.append([number, *(f"{value:.4f}" for value in values), text])
     print_table(["", *numbers, ""], rows, right=range(1, len(texts) + 1))

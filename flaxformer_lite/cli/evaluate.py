@@ -22,7 +22,7 @@ ROWS = 30  # most of a table on the terminal
 
 def run(args: argparse.Namespace) -> None:
     """Prints a table or a JSON object."""
-    if args.retrieval or is_beir(args.data):
+    if args.retrieval or is_beir(args.data) or retrieve.searches_only(args.model):
         retrieve.evaluate(args)
         return
     if args.query_prompt is not None or args.document_prompt is not None:

@@ -56,6 +56,14 @@ def evaluate(args: argparse.Namespace) -> None:
     print_table(["retrieval", "model", "tf-idf" if baseline else ""], rows, right=[1, 2])
 
 
+def searches_only(path: str) -> bool:
+    """Returns whether a directory of published weights makes sparse or multi-vector vectors."""
+    folder = folder_of(path)
+    if not (folder / "modules.json").is_file():
+        return False
+    return load_sentence_layers(folder).kind != "dense"
+
+
 def open_sentence_model(args: argparse.Namespace) -> tuple[SentenceLayers, Opened]:
     """Opens the model that a command names, and its layers after the encoder."""
     allowed = args.allow_plugins

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
+from flaxformer_lite.cli import command_line, retrieve
 from flaxformer_lite.cli.open_model import folder_of, notice, notices
 from flaxformer_lite.cli.tables import print_table
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.inference.retrieval import Collected
 from flaxformer_lite.open_model import load_word_vectors
 from flaxformer_lite.pretrained.word_scores import Section, score_analogies, score_pairs
 from flaxformer_lite.pretrained.word_vectors import WordVectors
@@ -17,10 +19,13 @@ from flaxformer_lite.pretrained.word_vectors import WordVectors
 
 def run(args: argparse.Namespace) -> None:
     """Prints a table for each question."""
+    if args.text or args.file is not None:
+        _print_texts(args)
+        return
     if not (args.word or args.analogy or args.questions or args.pairs):
         raise ConfigError(
-            'nothing to look for: pass --word WORD, --analogy "A B C", --questions FILE or --pairs'
-            " FILE."
+            'nothing to look for: pass --word WORD, --analogy "A B C", --questions FILE, --pairs'
+            " FILE, or --text TEXT with --file FILE."
         )
     analogies = []
     for text in args.analogy:
@@ -53,6 +58,30 @@ def run(args: argparse.Namespace) -> None:
             _print_questions(vectors, Path(args.questions))
         if args.pairs:
             _print_pairs(vectors, Path(args.pairs))
+
+
+def _print_texts(args: argparse.Namespace) -> None:
+    """Prints the lines of a file that are most similar to each text."""
+    if args.word or args.analogy or args.questions or args.pairs:
+        raise ConfigError(
+            "--text: looks for texts, and --word, --analogy, --questions and --pairs for words; run"
+            " the command once for each."
+        )
+    if not args.text or args.file is None:
+        raise ConfigError("--text, --file: must be given together.")
+    read = command_line.read_text(args.file, f"--file={args.file}")
+    lines = [line for line in read.splitlines() if line.strip()]
+    if not lines:
+        raise ConfigError(f"--file={args.file}: has no text.")
+    queries = {f"{number:09d}": text for number, text in enumerate(args.text)}
+    corpus = {f"{number:09d}": text for number, text in enumerate(lines)}
+    with notices():
+        layers, opened = retrieve.open_sentence_model(args)
+        data = Collected(queries, corpus, {})
+        hits = retrieve.found(opened, layers, data, args.top_k, retrieve.prompts_of(args))
+    for text, scores, rows in zip(args.text, hits.scores_QK, hits.rows_QK, strict=True):
+        nearest = [(lines[row], f"{score:.3f}") for row, score in zip(rows, scores, strict=True)]
+        _print(text, (layers.similarity,), nearest)
 
 
 def _print_questions(vectors: WordVectors, path: Path) -> None:

@@ -12,8 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.nn.functions.maxsim import maxsim
 from flaxformer_lite.nn.functions.pooling import pool, to_unit_length
-from flaxformer_lite.pretrained.sentences import SentenceLayers
+from flaxformer_lite.nn.functions.splade import splade
+from flaxformer_lite.pretrained.sentences import LateInteraction, SentenceLayers
 from flaxformer_lite.text.published_tokenizer import PublishedTokenizer
 from flaxformer_lite.types import Params
 
@@ -22,6 +24,7 @@ LOG = logging.getLogger("flaxformer_lite")
 BATCH = 32  # texts at a time
 STEP = 16  # lengths are rounded up to a multiple of this, so that few shapes are compiled
 TASKS = ("query", "document")
+Vectors = Any  # an array [texts, D], a scipy.sparse.csr_array, or a list of arrays [tokens, D]
 
 
 class Opened(Protocol):
@@ -47,8 +50,8 @@ def embed(
     *,
     prompt: str | None = None,
     task: str = "",
-) -> np.ndarray:
-    """Computes vectors of texts, float32 [texts, D].
+) -> Vectors:
+    """Computes vectors of texts, as the kind of `layers` says.
 
     Args:
       opened: an encoder, a decoder, or an encoder-decoder to use the encoder of.
@@ -57,7 +60,13 @@ def embed(
       prompt: a prefix of each text; None is that of the task, or the model's default prompt.
       task: `query` or `document`, as `encode_query` and `encode_document` of sentence-transformers;
         "" is neither.
+
+    Returns:
+      Dense vectors, float32 [texts, D]; sparse ones, a scipy.sparse.csr_array of float32 [texts,
+      vocabulary]; or for each text the vectors of its tokens, float32 [tokens, D].
     """
+    if task not in ("", *TASKS):
+        raise ConfigError(f"task={task!r}: must be query or document.")
     prefix = layers.prompt_of(task) if prompt is None else prompt
     texts = [prefix + text for text in texts]
     if opened.cfg.skeleton == "embedding":
@@ -65,6 +74,10 @@ def embed(
             f"family={opened.cfg.family!r}: has vectors of words, not of sentences; see the command"
             " similar."
         )
+    if layers.kind == "sparse":
+        return _sparse(opened, texts, layers)
+    if layers.kind == "multi_vector":
+        return _multi_vector(opened, texts, layers, task)
     pooling = layers.pooling or ("last" if opened.cfg.skeleton == "decoder" else "mean")
     skip = 0 if layers.include_prompt or not prefix else prompt_length(opened, prefix)
     rows = token_rows(opened, texts, limit_of(layers, opened))
@@ -74,6 +87,94 @@ def embed(
         pooled = _pooled(opened.model, pooling, skip, opened.params, ids_BT, mask_BT)
         vectors[chosen] = np.asarray(pooled)[: len(chosen)]
     return layers.finish(vectors)
+
+
+def _sparse(opened: Opened, texts: Sequence[str], layers: SentenceLayers) -> Any:
+    """Computes the weights of all tokens of the vocabulary for each text."""
+    from scipy import sparse
+
+    if opened.cfg.head != "masked_lm":
+        raise ConfigError(
+            f"head={opened.cfg.head!r}: sparse vectors need a masked_lm head, which this model's"
+            " files lack."
+        )
+    rows = token_rows(opened, texts, limit_of(layers, opened))
+    if not rows:
+        return sparse.csr_array((0, opened.cfg.vocab_size), dtype=np.float32)
+    parts = []
+    order: list[int] = []
+    for chosen, ids_BT, mask_BT in batches(opened, rows):
+        way = layers.pooling, layers.activation
+        weights_BV = _splade(opened.model, *way, opened.params, ids_BT, mask_BT)
+        parts.append(sparse.csr_array(np.asarray(weights_BV)[: len(chosen)]))
+        order += chosen
+    return sparse.csr_array(sparse.vstack(parts))[np.argsort(order)]
+
+
+def _multi_vector(
+    opened: Opened, texts: Sequence[str], layers: SentenceLayers, task: str
+) -> list[np.ndarray]:
+    """Computes the vectors of the tokens of each text that count."""
+    late = layers.late
+    limit = {"query": late.query_limit, "document": late.document_limit}.get(task)
+    limits = layers._replace(limit=layers.limit if limit is None else limit)
+    expands = task == "query" and late.expansion != ""
+    if expands and late.expansion == "fixed":
+        limits = layers._replace(limit=late.expansion_length)
+    rows = token_rows(opened, texts, limit_of(limits, opened))
+    lengths = [len(row) for row in rows]
+    if expands:
+        filling = _expansion_id(opened, late)
+        rows = [row + [filling] * (late.expansion_length - len(row)) for row in rows]
+    skipped = [opened.tokenizer.id_of(word) for word in late.skipped]
+    if (task or "document") not in late.skipped_tasks:
+        skipped = []
+    vectors: list[Any] = [None] * len(rows)
+    for chosen, ids_BT, mask_BT in batches(opened, rows):
+        if expands and not late.attends:
+            for row, i in enumerate(chosen):
+                mask_BT[row, lengths[i] :] = 0
+        hidden_BTD = np.asarray(_hidden(opened.model, opened.params, ids_BT, mask_BT))
+        for row, i in enumerate(chosen):
+            ids_T = np.asarray(rows[i], np.int32)
+            counts_T = ~np.isin(ids_T, [index for index in skipped if index is not None])
+            if late.kept and task != "query":
+                counts_T &= np.isin(ids_T, late.kept)
+            vectors[i] = layers.finish(hidden_BTD[row, : len(ids_T)][counts_T])
+    return vectors
+
+
+def _expansion_id(opened: Opened, late: LateInteraction) -> int:
+    """Returns the token that fills queries."""
+    named = opened.tokenizer.id_of(late.expansion_token) if late.expansion_token else None
+    special = opened.tokenizer.ids
+    index = named if late.expansion_token else special.get("mask", special.get("eos"))
+    if index is None:
+        raise ConfigError(
+            f"query_expansion: token={late.expansion_token!r} is not in the vocabulary; name one"
+            " that is."
+        )
+    return index
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _splade(
+    model: nn.Module,
+    strategy: str,
+    activation: str,
+    params: Params,
+    ids_BT: jax.Array,
+    mask_BT: jax.Array,
+) -> jax.Array:
+    inputs: Any = {"input_ids": ids_BT, "attention_mask": mask_BT}
+    features: Any = model.apply({"params": params}, **inputs, method="features")
+    return splade(features.projection, mask_BT, strategy=strategy, activation=activation)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _hidden(model: nn.Module, params: Params, ids_BT: jax.Array, mask_BT: jax.Array) -> jax.Array:
+    x_BTD: Any = model.apply({"params": params}, ids_BT, attention_mask=mask_BT, method="encode")
+    return x_BTD.astype(jnp.float32)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
@@ -135,16 +236,65 @@ def similarity(layers: SentenceLayers) -> Callable[[Any, Any], Any]:
     """Returns the function (vectors a, vectors b) -> similarities [a, b] of a model's vectors.
 
     Raises:
-      ConfigError: the model compares its vectors in another way than by cosine or dot product.
+      ConfigError: the model compares its vectors in a way that is not supported.
     """
-    if layers.similarity == "cosine":
-        return _cosines
-    if layers.similarity == "dot":
-        return _dots
-    raise ConfigError(
-        f"config_sentence_transformers.json: similarity_fn_name={layers.similarity!r}: not"
-        " supported; must be cosine or dot."
-    )
+    ways: dict[str, dict[str, Callable[[Any, Any], Any]]] = {
+        "dense": {"cosine": _cosines, "dot": _dots},
+        "sparse": {"dot": _sparse_dots, "cosine": _sparse_cosines},
+        "multi_vector": {"maxsim": _maxsim, "meanmaxsim": _mean_maxsim},
+    }
+    known = ways[layers.kind]
+    if layers.similarity not in known:
+        raise ConfigError(
+            f"config_sentence_transformers.json: similarity_fn_name={layers.similarity!r}: not"
+            f" supported; must be {' or '.join(known)}."
+        )
+    return known[layers.similarity]
+
+
+def _sparse_dots(a_AV: Any, b_BV: Any) -> np.ndarray:
+    return (a_AV @ b_BV.T).toarray()
+
+
+def _sparse_cosines(a_AV: Any, b_BV: Any) -> np.ndarray:
+    lengths = []
+    for vectors in (a_AV, b_BV):
+        squares = vectors.multiply(vectors).sum(axis=1)
+        lengths.append(np.maximum(np.sqrt(squares), np.finfo(np.float32).tiny))
+    return _sparse_dots(a_AV, b_BV) / lengths[0][:, None] / lengths[1][None]
+
+
+def _maxsim(queries: Sequence[np.ndarray], documents: Sequence[np.ndarray]) -> np.ndarray:
+    """Computes MaxSim of all pairs, of documents of similar length at a time."""
+    scores_QM = np.zeros((len(queries), len(documents)), np.float32)
+    query_QTD, counts_QT = _padded(queries, len(queries))
+    order = sorted(range(len(documents)), key=lambda i: len(documents[i]))
+    for start in range(0, len(order), BATCH):
+        chosen = order[start : start + BATCH]
+        document_MSD, counts_MS = _padded([documents[i] for i in chosen], BATCH)
+        scores = _compiled_maxsim(query_QTD, counts_QT, document_MSD, counts_MS)
+        scores_QM[:, chosen] = np.asarray(scores)[:, : len(chosen)]
+    return scores_QM
+
+
+def _mean_maxsim(queries: Sequence[np.ndarray], documents: Sequence[np.ndarray]) -> np.ndarray:
+    counts_Q = np.asarray([max(1, len(query)) for query in queries], np.float32)
+    return _maxsim(queries, documents) / counts_Q[:, None]
+
+
+_compiled_maxsim = jax.jit(maxsim)
+
+
+def _padded(texts: Sequence[np.ndarray], rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Pads the vectors of texts to [rows, tokens, D], with a mask of those that are there."""
+    longest = max(1, *(len(vectors) for vectors in texts))
+    length = math.ceil(longest / STEP) * STEP
+    padded = np.zeros((rows, length, texts[0].shape[1]), np.float32)
+    there = np.zeros((rows, length), np.int32)
+    for row, vectors in enumerate(texts):
+        padded[row, : len(vectors)] = vectors
+        there[row, : len(vectors)] = 1
+    return padded, there
 
 
 @jax.jit

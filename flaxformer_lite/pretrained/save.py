@@ -25,7 +25,11 @@ from flaxformer_lite.pretrained.companions import publish_tokenizer
 from flaxformer_lite.pretrained.folder import read_config
 from flaxformer_lite.pretrained.harmless_fields import HARMLESS
 from flaxformer_lite.pretrained.safetensors import WeightsError, save_file
-from flaxformer_lite.pretrained.sentences import copy_sentence_layers, write_sentence_layers
+from flaxformer_lite.pretrained.sentences import (
+    SentenceLayers,
+    copy_sentence_layers,
+    write_sentence_layers,
+)
 from flaxformer_lite.pretrained.tensor_names import by_layer, side_by_side
 from flaxformer_lite.text import tokenizer as plain
 from flaxformer_lite.types import Array
@@ -69,7 +73,7 @@ class TrainedInputs:
       length: the longest text in tokens.
       labels: names of the classes that it trained; () if it trained none.
       chat_template: of conversations; "" for none.
-      pooling: of a sentence model, a name of nn/functions/pooling.py; "" for other models.
+      sentence_layers: those of a sentence model; None for other models.
       fields: further fields of config.json.
     """
 
@@ -77,7 +81,7 @@ class TrainedInputs:
     length: int
     labels: tuple[str, ...] = ()
     chat_template: str = ""
-    pooling: str = ""
+    sentence_layers: SentenceLayers | None = None
     fields: Mapping[str, object] = dataclasses.field(default_factory=dict)
 
 
@@ -118,7 +122,7 @@ def write_pretrained(
         labels = like.labels if labels is None and is_classifier_of_run else labels
     elif like is not None:
         config = _travel(like, folder, config, {"pad_token_id", *family.PUBLISHED.all_fields})
-        if cfg.head in ("none", "encoder"):
+        if cfg.head in ("none", "encoder", "masked_lm"):
             copy_sentence_layers(like, folder)
     named = hf_config.write_labels(labels, cfg) if labels is not None else {}
     config_text = json.dumps(config | named, indent=2, sort_keys=True) + "\n"
@@ -129,8 +133,8 @@ def write_pretrained(
 def _write_trained(folder: Path, model: nn.Module, like: TrainedInputs) -> Json:
     """Writes the tokenizer of a run and its pooling; returns the fields for config.json."""
     cfg = model.cfg
-    if like.pooling:
-        write_sentence_layers(folder, pooling=like.pooling, width=cfg.d_model, limit=like.length)
+    if like.sentence_layers:
+        write_sentence_layers(folder, like.sentence_layers, width=cfg.d_model)
     fields = publish_tokenizer(like.tokenizer, model, folder, like.chat_template)
     if cfg.num_labels == max(1, len(like.labels)):
         fields = fields | dict(like.fields)

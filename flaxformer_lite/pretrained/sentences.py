@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import string
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,7 +10,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.files.read import Json, Kind, brief, parse_object, read_bytes, read_object
+from flaxformer_lite.files.read import (
+    Json,
+    Kind,
+    brief,
+    is_kind,
+    parse_object,
+    read_bytes,
+    read_object,
+)
+from flaxformer_lite.nn.functions import splade
 from flaxformer_lite.pretrained.safetensors import WeightsError, open_file
 
 FILES = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
@@ -46,10 +56,36 @@ class Dense(NamedTuple):
     activation: str
 
 
+class LateInteraction(NamedTuple):
+    """How a multi-vector model (ColBERT) reads queries and documents.
+
+    Attributes:
+      query_limit, document_limit: the longest of each, in tokens; None is that of all texts.
+      expansion: `fixed`, queries are exactly `expansion_length` tokens, filled with
+        `expansion_token`, `min`, they have at least so many, or "", they are not filled.
+      expansion_token: its spelling; "" is the mask token, or without one the end of text.
+      attends: whether other tokens attend to those that fill a query.
+      skipped: spellings of tokens that have no vector, such as punctuation.
+      skipped_tasks: of which texts, `query` and `document`.
+      kept: ids of the only tokens of documents that have vectors; () is all.
+    """
+
+    query_limit: int | None = None
+    document_limit: int | None = None
+    expansion: str = ""
+    expansion_length: int = 0
+    expansion_token: str = ""
+    attends: bool = False
+    skipped: tuple[str, ...] = ()
+    skipped_tasks: tuple[str, ...] = ("document",)
+    kept: tuple[int, ...] = ()
+
+
 class SentenceLayers(NamedTuple):
     """The layers after the encoder of a sentence model."""
 
-    # a name of nn/functions/pooling.py, or several joined by +; empty where there is none
+    # a name of nn/functions/pooling.py, or several joined by +; empty where there is none; of
+    # sparse vectors, a strategy of nn/functions/splade.py
     pooling: str = ""
     limit: int | None = None  # longest text in tokens; None is no limit
     normalize: bool = True  # whether vectors have length one
@@ -58,6 +94,11 @@ class SentenceLayers(NamedTuple):
     default_prompt: str = ""  # the name of the prompt of a text for which none is chosen
     include_prompt: bool = True  # whether the prompt's tokens are pooled too
     similarity: str = "cosine"  # of two vectors, as the directory's authors compare them
+    # `dense`, `sparse`: one weight for each token of the vocabulary, or `multi_vector`: one vector
+    # for each token of the text
+    kind: str = "dense"
+    activation: str = "relu"  # of sparse vectors, as nn/functions/splade.py has it
+    late: LateInteraction = LateInteraction()  # of multi-vector models
 
     def prompt(self, name: str | None = None) -> str:
         """Returns the prompt of this name, or the default one; "" for none.
@@ -96,39 +137,165 @@ def read_sentence_layers(folder: Path) -> SentenceLayers:
     Raises:
       ConfigError, WeightsError: it pools in another way, or has other layers.
     """
-    limit = _optional(folder / "sentence_bert_config.json", {"max_seq_length": int}).get(
-        "max_seq_length"
+    described = _optional(
+        folder / "config_sentence_transformers.json",
+        {"similarity_fn_name": str, "model_type": str},
     )
+    prompts, default = _prompts(folder / "config_sentence_transformers.json")
     modules = _modules(folder)
-    pooling = ""
-    include_prompt = True
-    normalize = False
-    dense = []
+    layers = SentenceLayers(
+        limit=_transformer(folder).get("max_seq_length"),
+        normalize=not modules,
+        prompts=prompts,
+        default_prompt=default,
+        similarity=described.get("similarity_fn_name") or "",
+    )
+    kind = described.get("model_type")
+    kinds = [kind for _, kind in modules]
+    if kind == "SparseEncoder" or "SpladePooling" in kinds:
+        return _sparse(folder, modules, layers)
+    if kind in ("MultiVectorEncoder", "ColBERT") or "MultiVectorMask" in kinds:
+        return _multi_vector(folder, modules, layers, described)
+    layers = layers._replace(similarity=layers.similarity or "cosine")
     for place, kind in modules:
         if kind == "Pooling":
             pooling, include_prompt = _pooling(folder / place / "config.json")
-        elif kind == "Dense" and pooling and not normalize:
-            dense.append(_dense(folder / place))
-        elif kind == "Normalize" and pooling:
-            normalize = True
-        elif kind != "Transformer" or pooling or place:
+            layers = layers._replace(pooling=pooling, include_prompt=include_prompt)
+        elif kind == "Dense" and layers.pooling and not layers.normalize:
+            layers = layers._replace(dense=(*layers.dense, _dense(folder / place)))
+        elif kind == "Normalize" and layers.pooling:
+            layers = layers._replace(normalize=True)
+        elif kind != "Transformer" or layers.pooling or place:
             raise ConfigError(
                 f"{folder}/modules.json: a layer {brief(kind)} in {brief(place)}: read are"
                 " Transformer, in the directory itself, Pooling, Dense and Normalize, in this"
                 " order."
             )
-    described = folder / "config_sentence_transformers.json"
-    prompts, default = _prompts(described)
-    return SentenceLayers(
-        pooling,
-        limit,
-        normalize or not modules,
-        tuple(dense),
-        prompts,
-        default,
-        include_prompt,
-        similarity=_optional(described, {"similarity_fn_name": str}).get("similarity_fn_name")
-        or "cosine",
+    return layers
+
+
+def _transformer(folder: Path) -> Json:
+    """Reads the settings of the Transformer layer."""
+    kinds: dict[str, Kind] = dict.fromkeys(
+        ("max_seq_length", "query_length", "document_length"), int
+    )
+    return _optional(folder / "sentence_bert_config.json", {**kinds, "query_expansion": dict})
+
+
+def _sparse(folder: Path, modules: list[tuple[str, str]], layers: SentenceLayers) -> SentenceLayers:
+    """Reads the layers of a sparse model: an encoder with its masked-LM head, and SpladePooling."""
+    kinds = [kind for _, kind in modules]
+    if kinds not in (["Transformer", "SpladePooling"], ["MLMTransformer", "SpladePooling"]):
+        raise ConfigError(
+            f"{folder}/modules.json: layers {brief(kinds)}: of sparse models, read are Transformer"
+            " (or MLMTransformer) and SpladePooling."
+        )
+    path = folder / modules[1][0] / "config.json"
+    config = read_object(path, {"pooling_strategy": str, "activation_function": str})
+    strategy = config.get("pooling_strategy") or "max"
+    activation = config.get("activation_function") or "relu"
+    for name, value, known in (
+        ("pooling_strategy", strategy, splade.STRATEGIES),
+        ("activation_function", activation, splade.ACTIVATIONS),
+    ):
+        if value not in known:
+            raise ConfigError(f"{path}: {name}={brief(value)}: must be one of {', '.join(known)}.")
+    similarity = layers.similarity or "dot"
+    return layers._replace(
+        kind="sparse", pooling=strategy, activation=activation, similarity=similarity
+    )
+
+
+def _multi_vector(
+    folder: Path, modules: list[tuple[str, str]], layers: SentenceLayers, described: Json
+) -> SentenceLayers:
+    """Reads the layers of a multi-vector model, as sentence-transformers or PyLate writes it."""
+    settings = _transformer(folder)
+    late = LateInteraction(
+        query_limit=settings.get("query_length"), document_limit=settings.get("document_length")
+    )
+    expansion = settings.get("query_expansion")
+    if described.get("model_type") == "ColBERT":  # PyLate masks and normalizes without layers
+        layers = layers._replace(prompts=_prefixed(layers.prompts, described))
+        listed = described.get("skiplist_words")
+        late = late._replace(
+            skipped=tuple(string.punctuation if listed is None else listed),
+            document_limit=described.get("document_length"),
+        )
+        expansion = None
+        if described.get("do_query_expansion") is not False:
+            attends = bool(described.get("attend_to_expansion_tokens"))
+            length = described.get("query_length") or 32
+            expansion = {"strategy": "fixed", "attend": attends, "length": length}
+        else:
+            late = late._replace(query_limit=described.get("query_length"))
+        layers = layers._replace(normalize=True)
+    dense: list[Dense] = []
+    for number, (place, kind) in enumerate(modules):
+        if kind == "Dense" and number:
+            dense.append(_dense(folder / place, of="token_embeddings"))
+        elif kind == "MultiVectorMask" and number:
+            late = _mask(folder / place / "config.json", late)
+        elif kind == "Normalize" and number:
+            layers = layers._replace(normalize=True)
+        elif kind != "Transformer" or number or place:
+            raise ConfigError(
+                f"{folder}/modules.json: a layer {brief(kind)} in {brief(place)}: of multi-vector"
+                " models, read are Transformer, in the directory itself, Dense, MultiVectorMask and"
+                " Normalize, in this order."
+            )
+    if expansion is not None:
+        late = _expanded(folder / "sentence_bert_config.json", late, expansion)
+    similarity = layers.similarity
+    return layers._replace(
+        kind="multi_vector",
+        dense=tuple(dense),
+        late=late,
+        similarity=similarity if similarity == "meanmaxsim" else "maxsim",
+    )
+
+
+def _prefixed(prompts: tuple[tuple[str, str], ...], described: Json) -> tuple[tuple[str, str], ...]:
+    """Puts PyLate's markers of queries and documents, such as [Q], before their prompts."""
+    texts = dict(prompts)
+    for task in ("query", "document"):
+        prefix = described.get(f"{task}_prefix") or ""
+        if not isinstance(prefix, str):
+            raise ConfigError(
+                f"config_sentence_transformers.json: {task}_prefix={brief(prefix)}: must be a text."
+            )
+        texts[task] = prefix + (texts.get(task) or "").removeprefix(prefix)
+    return tuple(texts.items())
+
+
+def _mask(path: Path, late: LateInteraction) -> LateInteraction:
+    config = read_object(
+        path, {"skiplist_words": list, "skiplist_tasks": list, "keep_only_token_ids": list}
+    )
+    tasks = config.get("skiplist_tasks")
+    words = config.get("skiplist_words") or []
+    if not all(isinstance(word, str) for word in words):
+        raise ConfigError(f"{path}: skiplist_words={brief(words)}: must be texts.")
+    return late._replace(
+        skipped=tuple(words),
+        skipped_tasks=("document",) if tasks is None else tuple(tasks),
+        kept=tuple(config.get("keep_only_token_ids") or ()),
+    )
+
+
+def _expanded(path: Path, late: LateInteraction, expansion: Json) -> LateInteraction:
+    length: Any = expansion.get("length")
+    strategy = expansion.get("strategy")
+    if strategy not in ("fixed", "min") or not is_kind(length, int) or length < 1:
+        raise ConfigError(
+            f"{path}: query_expansion={brief(expansion)}: must have a strategy, fixed or min, and a"
+            " positive length."
+        )
+    return late._replace(
+        expansion=strategy,
+        expansion_length=length,
+        expansion_token=expansion.get("token") or "",
+        attends=bool(expansion.get("attend")),
     )
 
 
@@ -146,31 +313,55 @@ def _prompts(path: Path) -> tuple[tuple[tuple[str, str], ...], str]:
     return tuple(prompts.items()), default
 
 
-def write_sentence_layers(folder: Path, *, pooling: str, width: int, limit: int) -> None:
+def write_sentence_layers(folder: Path, layers: SentenceLayers, *, width: int) -> None:
     """Writes the files that make published weights a sentence-transformers directory.
-
-    Its vectors are normalized.
 
     Args:
       folder: the directory.
-      pooling: a name in nn/functions/pooling.py.
+      layers: those of a model trained here, without dense layers; `limit` is the maximum length of
+        a text in tokens.
       width: the width of the encoder.
-      limit: the maximum length of a text in tokens.
     """
-    kinds = enumerate(
-        {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}.items()
-    )
     package = "sentence_transformers.models"
-    modules = [
-        {"idx": i, "name": str(i), "path": path, "type": f"{package}.{kind}"}
-        for i, (path, kind) in kinds
-    ]
-    modes = {theirs: mode == pooling for theirs, mode in MODES.items()}
+    config: Json = {"similarity_fn_name": layers.similarity}
+    described: Json = {"max_seq_length": layers.limit, "do_lower_case": False}
+    files: dict[str, tuple[str, Json]] = {"": ("Transformer", {})}
+    if layers.kind == "sparse":
+        package = "sentence_transformers.sparse_encoder.models"
+        config["model_type"] = "SparseEncoder"
+        pooled = {"pooling_strategy": layers.pooling, "activation_function": layers.activation}
+        files = {"": ("MLMTransformer", {}), "1_SpladePooling": ("SpladePooling", pooled)}
+    else:
+        modes = {theirs: mode == layers.pooling for theirs, mode in MODES.items()}
+        files["1_Pooling"] = "Pooling", {"word_embedding_dimension": width, **modes}
+        files["2_Normalize"] = "Normalize", {}
+    modules = []
+    for i, (path, (kind, values)) in enumerate(files.items()):
+        modules.append({"idx": i, "name": str(i), "path": path, "type": f"{package}.{kind}"})
+        if path:
+            _write(folder / path / "config.json", values)
     _write(folder / "modules.json", modules)
-    _write(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width, **modes})
-    _write(folder / "2_Normalize" / "config.json", {})
-    _write(folder / "sentence_bert_config.json", {"max_seq_length": limit, "do_lower_case": False})
-    _write(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"})
+    _write(folder / "sentence_bert_config.json", described)
+    _write(folder / "config_sentence_transformers.json", config)
+
+
+def trained_layers(fields: Json, limit: int) -> SentenceLayers | None:
+    """Returns the layers of a model trained here; None if it is no sentence model.
+
+    Args:
+      fields: the `published_fields` of its objective; those that describe layers are removed.
+      limit: its longest text in tokens.
+    """
+    pooling = fields.pop("pooling", "")
+    kind = fields.pop("kind", "dense")
+    activation = fields.pop("activation", "relu")
+    if not pooling:
+        return None
+    if kind == "sparse":
+        return SentenceLayers(
+            pooling, limit, normalize=False, similarity="dot", kind=kind, activation=activation
+        )
+    return SentenceLayers(pooling, limit)
 
 
 def copy_sentence_layers(source: Path, folder: Path) -> None:
@@ -226,15 +417,17 @@ def _pooling(path: Path) -> tuple[str, bool]:
     return "+".join(known[mode] for mode in modes), include_prompt
 
 
-def _dense(folder: Path) -> Dense:
+def _dense(folder: Path, of: str = "sentence_embedding") -> Dense:
+    """Reads a dense layer of the vector of a sentence, or of those of its tokens."""
     path = folder / "config.json"
     config = read_object(folder / "config.json", DENSE)
     activation = str(config.get("activation_function", "Tanh")).rpartition(".")[2]
-    name = config.get("module_input_name", "sentence_embedding")
-    if activation not in ACTIVATIONS or config.get("use_residual") or name != "sentence_embedding":
+    name = config.get("module_input_name", of)
+    if activation not in ACTIVATIONS or config.get("use_residual") or name != of:
+        what = "the sentence's vector" if of == "sentence_embedding" else "the tokens' vectors"
         raise ConfigError(
             f"{path}: activation_function={brief(activation)}: read are {', '.join(ACTIVATIONS)},"
-            " of the sentence's vector and without a residual."
+            f" of {what} and without a residual."
         )
     if not (folder / "model.safetensors").is_file():
         raise WeightsError(

@@ -47,6 +47,7 @@ class PublishedTokenizer:
         token_to_id: Callable[[str], int | None],
     ):
         self._inner = inner
+        self._token_to_id = token_to_id
         self.vocab_size = inner.vocab_size
         self.padding_side = config.get("padding_side", "right")
         self.truncation_side = config.get("truncation_side", "right")
@@ -127,6 +128,14 @@ class PublishedTokenizer:
         named = {i: self.tokens[role] for role, i in self.ids.items()}
         index = int(index)
         return named.get(index) or self.decode([index]) or self.spelling(index) or f"<{index}>"
+
+    def id_of(self, token: str) -> int | None:
+        """Returns the id of a token by its spelling in the vocabulary; None if it has none."""
+        index = self._token_to_id(token)
+        if index is None:
+            pieces = self._inner.pieces()
+            index = pieces.index(token.encode()) if token.encode() in pieces else None
+        return index
 
     def spelling(self, index: int) -> str:
         """Returns the spelling of an id that `decode` leaves out, such as a sentinel.

@@ -79,6 +79,7 @@ class SentenceEmbeddings(Task):
     skeletons: ClassVar[tuple[str, ...]] = ("encoder", "encoder_decoder", "decoder")
     chunked: ClassVar[bool] = True
     adopts: ClassVar[tuple[str, ...]] = ("pooling",)
+    usual_pooling: ClassVar[str] = "mean"
     columns: ClassVar[tuple[Column, ...]] = (
         Column("anchor", ("query", "question", "sentence1", "text1", "premise")),
         Column("positive", ("answer", "passage", "document", "sentence2", "text2", "hypothesis")),
@@ -123,7 +124,7 @@ class SentenceEmbeddings(Task):
             )
         most = max(len(_negatives(row, i)) for i, row in enumerate(rows))
         return dataclasses.replace(
-            self, negatives=self.negatives or most, pooling=self.pooling or "mean"
+            self, negatives=self.negatives or most, pooling=self.pooling or self.usual_pooling
         )
 
     def fit_model(self, model: ModelConfig, tokenizer: Tokenizer) -> ModelConfig:

@@ -1,0 +1,132 @@
+"""Sparse embeddings (SPLADE): texts that belong together get weights on the same tokens.
+
+References: Formal et al. 2021, "SPLADE v2" (arXiv:2109.10086); Paria et al. 2020 (arXiv:2004.05665)
+for the regularizer.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Self
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.config.rules import NotNegative, OneOf, Positive
+from flaxformer_lite.files.read import Json
+from flaxformer_lite.nn.functions.splade import ACTIVATIONS, STRATEGIES, flops, splade
+from flaxformer_lite.objectives.base import Dataset, Metric, score
+from flaxformer_lite.objectives.rows import PACKING, TableRecords, Tokenizer
+from flaxformer_lite.objectives.sums import LossSums, weighted
+from flaxformer_lite.objectives.tables.sentence_embeddings import SentenceEmbeddings, batch_logits
+
+Strategy = Annotated[str, OneOf(("", *STRATEGIES))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseEmbeddings(SentenceEmbeddings):
+    """Learns sparse vectors from pairs of an anchor and a positive, and negatives if there are any.
+
+    Maximizes log P(positive | anchor), a softmax over dot products / temperature as in
+    `sentence_embeddings`, with the FLOPS regularizers of anchors and of all other texts added.
+    """
+
+    pooling: Strategy = ""  # over tokens; empty: that of train.init_from, else max
+    activation: Annotated[str, OneOf(ACTIVATIONS)] = "relu"
+    temperature: Positive = 1.0
+    query_flops: NotNegative = 5e-5  # weight of the regularizer of anchors
+    document_flops: NotNegative = 3e-5  # of positives and negatives
+
+    skeletons: ClassVar[tuple[str, ...]] = ("encoder",)
+    usual_pooling: ClassVar[str] = "max"
+
+    @property
+    def shown(self) -> tuple[Metric, ...]:  # type: ignore[override]
+        return (
+            score("accuracy", "accuracy in the batch", form=".1%", live=True),
+            Metric("query_tokens", "tokens with a weight, of a query", form=".1f", live=True),
+            Metric("document_tokens", "tokens with a weight, of a document", form=".1f"),
+            Metric("loss", unit="nats per text"),
+        )
+
+    def head_for(self, skeleton: str) -> str:
+        return "masked_lm"
+
+    def fit_model(self, model: ModelConfig, tokenizer: Tokenizer) -> ModelConfig:
+        if self.kind != "pairs" or self.sizes:
+            raise ConfigError(
+                "objective.kind, objective.sizes: sparse_embeddings learns from pairs, and its"
+                " vectors are as wide as the vocabulary; leave both out."
+            )
+        return super().fit_model(model, tokenizer)
+
+    def adopt(self, facts: Mapping[str, object]) -> Self:
+        """Adopts the strategy of a sparse model; other models pool in ways that are none."""
+        return super().adopt(facts) if facts.get("pooling") in STRATEGIES else self
+
+    @classmethod
+    def of_published(cls, published: Json, labels: tuple[str, ...]) -> Self:
+        return cls(pooling=published.get("pooling", "max"))
+
+    def published_fields(self) -> Json:
+        return {"kind": "sparse", "pooling": self.pooling, "activation": self.activation}
+
+    def outputs(self, model: nn.Module, inputs: Mapping[str, jax.Array]) -> jax.Array:
+        """Returns sparse vectors, float32 [B, C, V]."""
+        flat = {
+            name: x if name == PACKING else x.reshape(-1, x.shape[-1]) for name, x in inputs.items()
+        }
+        projection = model.features(**flat).projection
+        vectors_BV = splade(
+            projection,
+            jnp.asarray(flat["attention_mask"]),
+            strategy=self.pooling or "max",
+            activation=self.activation,
+        )
+        return vectors_BV.reshape(*inputs["input_ids"].shape[:2], -1)
+
+    def loss(
+        self, outputs: jax.Array, targets: Mapping[str, jax.Array], *, chunks: int
+    ) -> LossSums:
+        weight_B = targets["weights"]
+        own_B = jnp.arange(len(weight_B))
+        logits_BK = batch_logits(outputs, targets["texts"], weight_B) / self.temperature
+        losses_B = optax.softmax_cross_entropy_with_integer_labels(logits_BK, own_B)
+        documents_NV = outputs[:, 1:].reshape(-1, outputs.shape[-1])
+        is_text_BC = targets["texts"][:, 1:] >= 0
+        there_N = jnp.where(is_text_BC, weight_B[:, None], 0.0).reshape(-1)
+        sparse = self.query_flops * flops(outputs[:, 0], weight_B)
+        sparse += self.document_flops * flops(documents_NV, there_N)
+        sums = weighted(
+            losses_B + sparse, weight_B, accuracy=jnp.argmax(logits_BK, axis=-1) == own_B
+        )
+        sizes = {
+            "query_tokens": (outputs[:, 0], weight_B),
+            "document_tokens": (documents_NV, there_N),
+        }
+        for name, (vectors_NV, weight_N) in sizes.items():
+            tokens_N = jnp.sum(vectors_NV > 0, axis=-1, dtype=jnp.float32)
+            sums.metrics[name] = (jnp.sum(tokens_N * weight_N), weight_N.sum())
+        return sums
+
+    def predictions(self, outputs: jax.Array) -> dict[str, jax.Array]:
+        """Returns the dot product of the first two texts; whole vectors would be too large."""
+        dots_B = jnp.einsum(
+            "BV,BV->B", outputs[:, 0], outputs[:, 1], precision=jax.lax.Precision.HIGHEST
+        )
+        return {"dots": dots_B}
+
+    def scores(
+        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Dataset
+    ) -> dict[str, float]:
+        return {}
+
+    def decode(self, predictions: Mapping[str, np.ndarray], records: TableRecords) -> list[Json]:
+        """Returns for each row the dot product of its first two texts, `similarity`."""
+        return [{"similarity": float(value)} for value in predictions["dots"]]
+
+    def baseline(self, data: Any, fitted: Json | None) -> tuple[str, float] | None:
+        return None

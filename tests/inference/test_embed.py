@@ -1,0 +1,134 @@
+"""Sparse and multi-vector models: their vectors, folders and similarities are those of
+sentence-transformers."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flaxformer_lite import load_pretrained, save_pretrained
+from flaxformer_lite.cli.open_model import open_model
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.inference.embed import embed, similarity
+from flaxformer_lite.pretrained.sentences import read_sentence_layers
+
+ROOT = Path(__file__).parents[1] / "fixtures" / "sentences"
+EXPECTED = json.loads((ROOT / "kinds.json").read_text())
+TEXTS = EXPECTED["texts"]
+
+
+@pytest.fixture(scope="module")
+def opened():
+    return {name: open_model(str(ROOT / name)) for name in ("sparse", "late")}
+
+
+def edit(path, **changes):
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.fixture
+def late(tmp_path):
+    return Path(shutil.copytree(ROOT / "late", tmp_path / "late"))
+
+
+def close(got, due):
+    for one, other in zip(got, due, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def test_sparse_vectors_are_those_of_sentence_transformers(opened, tmp_path):
+    folder = Path(shutil.copytree(ROOT / "sparse", tmp_path / "sparse"))
+    layers = read_sentence_layers(folder)
+    assert (layers.kind, layers.pooling, layers.similarity) == ("sparse", "max", "dot")
+    due = EXPECTED["sparse"]
+    vectors = embed(opened["sparse"], TEXTS, layers)
+    assert vectors.shape == (3, 12) and vectors.nnz < 36
+    close(vectors.toarray(), due["max relu"])
+    close(similarity(layers)(vectors, vectors), due["similarity"])
+    config = folder / "1_SpladePooling" / "config.json"
+    edit(config, pooling_strategy="sum", activation_function="log1p_relu")
+    other = embed(opened["sparse"], TEXTS, read_sentence_layers(folder))
+    close(other.toarray(), due["sum log1p_relu"])
+    edit(config, pooling_strategy="mean")
+    with pytest.raises(ConfigError, match="pooling_strategy='mean': must be one of max, sum"):
+        read_sentence_layers(folder)
+    (folder / "modules.json").write_text('[{"path": "", "type": "a.SpladePooling"}]')
+    with pytest.raises(ConfigError, match="of sparse models, read are Transformer"):
+        read_sentence_layers(folder)
+    with pytest.raises(ConfigError, match="sparse vectors need a masked_lm head"):
+        embed(opened["late"], TEXTS, layers)
+
+
+def test_multi_vectors_are_those_of_sentence_transformers(opened, late):
+    layers = read_sentence_layers(late)
+    assert (layers.kind, layers.late.expansion, len(layers.dense)) == ("multi_vector", "fixed", 1)
+    due = EXPECTED["late"]
+    queries = embed(opened["late"], TEXTS, layers, task="query")
+    documents = embed(opened["late"], TEXTS, layers, task="document")
+    close(queries, due["queries attend=False"])
+    close(documents, due["documents"])
+    close(similarity(layers)(queries, documents), due["maxsim"])
+    mean = similarity(layers._replace(similarity="meanmaxsim"))(queries, documents)
+    close(mean, np.asarray(due["maxsim"]) / 6)
+    close(embed(opened["late"], TEXTS, layers), due["neither"])
+    expansion = {"strategy": "fixed", "length": 6, "token": "[UNK]", "attend": True}
+    edit(late / "sentence_bert_config.json", query_expansion=expansion)
+    attending = embed(opened["late"], TEXTS, read_sentence_layers(late), task="query")
+    close(attending, due["queries attend=True"])
+    expansion = {"strategy": "min", "length": 5, "token": "[UNK]"}
+    edit(late / "sentence_bert_config.json", query_expansion=expansion)
+    short = embed(opened["late"], TEXTS, read_sentence_layers(late), task="query")
+    close(short, due["queries min"])
+
+
+def test_folders_of_pylate_are_read_as_sentence_transformers_reads_them(opened, late):
+    """Marks, lengths and expansion lie in one file, and neither mask nor norm is a layer."""
+    modules = json.loads((late / "modules.json").read_text())
+    (late / "modules.json").write_text(json.dumps(modules[:2]))
+    fields = json.loads((late / "1_Dense" / "config.json").read_text())
+    kept = {name: fields[name] for name in fields if not name.startswith("module_")}
+    (late / "1_Dense" / "config.json").write_text(json.dumps(kept))
+    (late / "sentence_bert_config.json").write_text('{"max_seq_length": 8}')
+    described = {
+        "model_type": "ColBERT",
+        "query_prefix": "seven ",
+        "document_prefix": "six ",
+        "query_length": 6,
+        "document_length": 7,
+        "attend_to_expansion_tokens": False,
+        "skiplist_words": ["three"],
+        "similarity_fn_name": "cosine",
+    }
+    (late / "config_sentence_transformers.json").write_text(json.dumps(described))
+    layers = read_sentence_layers(late)
+    layers = layers._replace(late=layers.late._replace(expansion_token="[UNK]"))
+    queries = embed(opened["late"], TEXTS, layers, task="query")
+    close(queries, EXPECTED["late"]["queries attend=False"])
+    close(embed(opened["late"], TEXTS, layers, task="document"), EXPECTED["late"]["documents"])
+    assert layers.similarity == "maxsim"
+
+
+@pytest.mark.parametrize(
+    ("file", "values", "message"),
+    [
+        ("sentence_bert_config.json", {"query_expansion": {"strategy": "fixed"}}, "a positive len"),
+        ("2_MultiVectorMask/config.json", {"skiplist_words": [1]}, "must be texts"),
+        ("1_Dense/config.json", {"activation_function": "torch.GELU"}, "of the tokens' vectors"),
+        ("1_Dense/config.json", {"module_input_name": "sentence_embedding"}, "the tokens' vec"),
+    ],
+)
+def test_other_multi_vector_layers_are_refused(late, file, values, message):
+    edit(late / file, **values)
+    with pytest.raises(ConfigError, match=message):
+        read_sentence_layers(late)
+
+
+@pytest.mark.parametrize("name", ["sparse", "late"])
+def test_what_lies_beside_the_weights_is_saved_again(tmp_path, name):
+    save_pretrained(tmp_path / "again", *load_pretrained(ROOT / name))
+    again = read_sentence_layers(tmp_path / "again")
+    due = read_sentence_layers(ROOT / name)
+    assert again._replace(dense=()) == due._replace(dense=())
+    assert len(again.dense) == len(due.dense)
