@@ -6,7 +6,8 @@ A family has a file in tests/pretrained/families, named after its model_type, wi
 fields of config.json in which each of its tiny models differs from small defaults. For the first
 draw and each class that transformers has for the family, and the other draws of one class (`head`
 of the file, else the language model), in three steps; `only` lists the heads of a family that has
-not all of its model_type's:
+not all of its model_type's, `lengths` are those of two rows longer than usual, and `with_head`
+the fields that a head needs besides those of a draw:
 
     python tools/scoreboard.py theirs /tmp/board       # torch: makes files and outputs
     python tools/scoreboard.py ours /tmp/board         # JAX: loads, compares, generates, saves
@@ -169,7 +170,7 @@ def theirs(out: Path, only: str, store: bool) -> None:
                     config = json.loads((folder / "config.json").read_text())
                     family["config"] = config
                     field = "logits" if "logits" in outputs else "last_hidden_state"
-                    lengths = recipe.LENGTHS
+                    lengths = family.get("lengths", recipe.LENGTHS)
                     if "encoder_last_hidden_state" in outputs:
                         lengths = recipe.TARGET_LENGTHS
                     pairs = zip(outputs[field], lengths, strict=True)
@@ -223,7 +224,7 @@ def make(
     cls = getattr(transformers, name)
     known = transformers.AutoConfig.for_model(family.get("model_type", model_type)).to_dict()
     small = {field: value for field, value in SMALL.items() if field in known}
-    settings = small | draw
+    settings = small | draw | family.get("with_head", {}).get(head, {})
     if head in ("sequence", "token"):
         settings |= {"num_labels": 3}
     if head == "lm" and "masked_lm" in classes(family.get("model_type", model_type)):
@@ -242,7 +243,10 @@ def make(
     seq2seq = two_sided and head not in ("encoder", "lm")
     shifts = head in ("sequence", "token", "question")  # the inputs are the decoder's, too
     given = recipe.inputs(
-        settings["vocab_size"], config.pad_token_id, seq2seq=seq2seq and not shifts
+        settings["vocab_size"],
+        config.pad_token_id,
+        seq2seq=seq2seq and not shifts,
+        lengths=tuple(family.get("lengths", recipe.LENGTHS)),
     )
     if seq2seq and head == "sequence":  # which reads the end of the sequence
         ends = given["attention_mask"].sum(axis=1) - 1

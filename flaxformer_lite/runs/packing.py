@@ -8,6 +8,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 
+from flaxformer_lite import registry
 from flaxformer_lite.config import ExperimentConfig, ModelConfig, plugin_name
 from flaxformer_lite.data.length_buckets import MULTIPLE, Buckets
 from flaxformer_lite.data.packed_batches import Packer
@@ -97,6 +98,8 @@ def obstacle(cfg: ModelConfig, model: nn.Module, pad_id: int) -> str:
         if plugin is not None:
             return f"model.feed_forward.name={plugin_name(plugin)} may count padding"
     for name in cfg.mixer_names:
+        if getattr(registry.resolve_class("mixers", name), "whole_rows", False):
+            return f"model.mixer.name={name} depends on the length of a row"
         if ":" in name:
             return f"model.mixer.name={name} may not tell texts of a row apart"
     return ""
@@ -118,6 +121,8 @@ def cutting_obstacle(cfg: ModelConfig, model: nn.Module, length: int) -> str:
         if plugin is not None:
             return f"model.feed_forward.name={plugin_name(plugin)} may count padding"
     for name in cfg.mixer_names:
+        if getattr(registry.resolve_class("mixers", name), "whole_rows", False):
+            return f"model.mixer.name={name} depends on the length of a row"
         if ":" in name and _parameters(model, length) != _parameters(model, MULTIPLE):
             return f"model.mixer.name={name} reads rows of one length only"
     return ""

@@ -37,9 +37,15 @@ def digest(shapes: dict[str, tuple[int, ...]]) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 
-def inputs(vocab_size: int, pad: int | None, *, seq2seq: bool = False) -> dict[str, np.ndarray]:
+def inputs(
+    vocab_size: int,
+    pad: int | None,
+    *,
+    seq2seq: bool = False,
+    lengths: tuple[int, ...] = LENGTHS,
+) -> dict[str, np.ndarray]:
     """Draws two rows of unequal length, padded on the right."""
-    made = _rows("", LENGTHS, vocab_size, pad)
+    made = _rows("", lengths, vocab_size, pad)
     if seq2seq:
         made |= _rows("decoder_", TARGET_LENGTHS, vocab_size, pad)
     return made

@@ -77,12 +77,16 @@ def test_the_numbers_are_those_of_torch(name, tmp_path):
     shapes = write_files(family["config"], source)
     model, params = load_pretrained(source)
     cfg = model.cfg
+    lengths = tuple(family.get("lengths", recipe.LENGTHS))
     given = recipe.inputs(
-        cfg.vocab_size, cfg.pad_token_id, seq2seq=cfg.skeleton == "encoder_decoder"
+        cfg.vocab_size,
+        cfg.pad_token_id,
+        seq2seq=cfg.skeleton == "encoder_decoder",
+        lengths=lengths,
     )
     output = jax.jit(lambda params: model.apply({"params": params}, **given))(params)
     got = output.last_hidden_state if output.logits is None else output.logits
-    lengths = recipe.TARGET_LENGTHS if "decoder_input_ids" in given else recipe.LENGTHS
+    lengths = recipe.TARGET_LENGTHS if "decoder_input_ids" in given else lengths
     rows = [np.asarray(row[length - 1]) for row, length in zip(got, lengths, strict=True)]
     due = np.asarray(family["numbers"])
     np.testing.assert_allclose(rows, due, rtol=0, atol=1e-5 * np.abs(due).max())

@@ -204,6 +204,9 @@ def test_models_that_read_padding_are_not_packed():
     bloom = tiny.small("bloom", head="sequence_classification", pad_token_id=3)
     assert not packing.obstacle(bloom, build_model(bloom), 3)
     assert "pad_token_id=3 is not" in packing.obstacle(bloom, build_model(bloom), 0)
+    bird = tiny.small("big_bird")
+    assert "block_sparse depends on the length" in packing.obstacle(bird, build_model(bird), 0)
+    assert "block_sparse" in packing.cutting_obstacle(bird, build_model(bird), 8)
 
 
 def test_a_batch_is_placed_with_the_packing_of_each_device():

@@ -141,9 +141,7 @@ def attend_blocks(
             visible_XTS = jnp.concatenate([visible_XTS, seen_XTS], axis=-1)
         weights_XNTS = kernels.softmax(scores_XNTS, visible_XTS)
         if dropout is not None:
-            key = jax.random.fold_in(dropout.key, number)
-            keep_XNTS = jax.random.bernoulli(key, 1 - dropout.rate, weights_XNTS.shape)
-            weights_XNTS *= keep_XNTS.astype(jnp.float32) / (1 - dropout.rate)
+            weights_XNTS = drop(weights_XNTS, dropout, number)
         local_XNTS = weights_XNTS[..., : 3 * block]
         out_XTNH = kernels.pool(local_XNTS, _merge(_neighbors(v_BQTKH)))
         out_BTNH = out_XTNH.reshape(batch, -1, *out_XTNH.shape[2:])
@@ -165,6 +163,13 @@ def attend_blocks(
         return attend(jax.tree.map(lambda x: x[0], given))[:, :length]
     out = jax.lax.map(jax.checkpoint(attend), given)
     return jnp.swapaxes(out, 0, 1).reshape(batch, -1, *out.shape[3:])[:, :length]
+
+
+def drop(weights: jax.Array, dropout: Dropout, number: jax.Array | int) -> jax.Array:
+    """Drops weights, differently for each number."""
+    key = jax.random.fold_in(dropout.key, number)
+    keep = jax.random.bernoulli(key, 1 - dropout.rate, weights.shape)
+    return weights * keep.astype(jnp.float32) / (1 - dropout.rate)
 
 
 def _neighbors(x: jax.Array) -> jax.Array:

@@ -72,11 +72,20 @@ class Documents(NamedTuple):
     kept_BT: jax.Array
 
 
-def documents_of(context: Context, x_BTD: jax.Array, *, mixer: str) -> Documents:
+def documents_of(
+    context: Context, x_BTD: jax.Array, *, mixer: str, packs: bool = True
+) -> Documents:
     """Returns the document of each token; without segments a row is one document.
 
+    Args:
+      context: has the mask.
+      x_BTD: the input of the layer.
+      mixer: its name, for errors.
+      packs: whether the layer tells the documents of a row apart.
+
     Raises:
-      ConfigError: the mask has more than padding and segments.
+      ConfigError: the mask has more than padding and segments, or segments where they are not told
+        apart.
     """
     batch, length = x_BTD.shape[:2]
     check_mask(context.mask, batch, length, length)
@@ -92,6 +101,11 @@ def documents_of(context: Context, x_BTD: jax.Array, *, mixer: str) -> Documents
         raise ConfigError(
             f"mask, prefix_mask: mixer.name={mixer!r} follows padding and segments, but no causal"
             " mask, window, prefix or array; leave those out, or use attention."
+        )
+    if structure.q_segments_BT is not None and not packs:
+        raise ConfigError(
+            f"segment_ids, packing: mixer.name={mixer!r} depends on where a row of {length} tokens"
+            " begins and ends, so it packs no documents; give each its own row."
         )
     ids_BT = jnp.ones((1, length), jnp.int32)
     if structure.q_segments_BT is not None:

@@ -25,7 +25,7 @@ def test_packed_documents_are_as_alone():
     parts = [jax.random.normal(jax.random.key(n), (1, n, D)) for n in LENGTHS]
     row = jnp.pad(jnp.concatenate(parts, axis=1), ((0, 0), (0, 2), (0, 0)))
     ids = np.repeat([1, 2, 1, 0], [*LENGTHS, 2])[None]
-    variables = module.init(jax.random.key(0), row)
+    variables = jax.jit(module.init)(jax.random.key(0), row)
     norm = variables["params"]["global_norm"]
     norm["scale"] = norm["scale"] * 0.7
     apply = jax.jit(lambda row, ids: module.apply(variables, row, mask=masks.segments(ids)))

@@ -1,0 +1,162 @@
+"""BigBird: BERT for long rows, with block-sparse attention.
+
+Reference: Zaheer et al., "Big Bird: Transformers for Longer Sequences" (2020).
+"""
+
+from functools import partial
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.files.read import Json
+from flaxformer_lite.models import bert
+from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.skeletons import build_layers
+from flaxformer_lite.models.skeletons.encoder import EncoderModel
+from flaxformer_lite.models.skeletons.outputs import Output
+from flaxformer_lite.models.weight_map import Fields, Head, ModelFields, Published, heads, rows
+from flaxformer_lite.nn.mixers.block_sparse import BlockSparseConfig
+from flaxformer_lite.nn.modules.heads import Transform
+from flaxformer_lite.nn.modules.norms import Norm
+
+BASE = bert.BASE | dict(
+    vocab_size=50358, max_length=4096, activation="gelu_tanh", mixer=BlockSparseConfig()
+)
+PRESETS = {name: bert.PRESETS[name] for name in ("tiny", "base", "large")}
+config = partial(build, "big_bird", BASE, PRESETS, "base")
+SEPARATOR = 66  # the id that ends a question
+FAR = 1e6  # subtracted from logits of the question's tokens
+
+
+class SpanLayer(nn.Module):
+    """A feed-forward with a residual and a norm, before the logits of answers."""
+
+    cfg: ModelConfig
+
+    @nn.compact
+    def __call__(self, x_BTD: jax.Array) -> jax.Array:
+        cfg = self.cfg
+        mlp = build_layers.feed_forward(cfg).module(cfg.execution, name="mlp")
+        return Norm(cfg.norm_config, cfg.execution, name="norm")(mlp(x_BTD) + x_BTD)
+
+
+class Model(EncoderModel):
+    """BigBird; files of all heads but question answering hold a pooler, also where none reads it.
+
+    Question answering takes what stands up to the first separator as the question: its tokens have
+    another type, and are no answers.
+    """
+
+    heads = ("none", "masked_lm", "causal_lm", "pretraining", *bert.CLASSIFIERS)
+    pooled = tuple(head for head in heads if head != "question_answering")
+    head_modules = ("transform",)
+
+    def setup_head(self) -> None:
+        super().setup_head()
+        cfg = self.cfg
+        if cfg.head == "question_answering":
+            self.spans = SpanLayer(cfg)
+        if cfg.head == "sequence_classification":
+            self.transform = Transform(cfg.activation, initial=cfg.initial, execution=cfg.execution)
+
+    def encode(self, input_ids, **inputs) -> jax.Array:
+        x_BTD = super().encode(input_ids, **inputs)
+        if self.is_initializing() and self.cfg.head in self.pooled:
+            self.pooler(x_BTD)
+        return x_BTD
+
+    def summarise(self, x_BTD, attention_mask_BT) -> jax.Array:
+        if self.cfg.head == "sequence_classification":
+            return self.transform(x_BTD[:, 0])
+        return super().summarise(x_BTD, attention_mask_BT)
+
+    def classify(self, x: jax.Array) -> jax.Array:
+        return super().classify(self.spans(x) if self.cfg.head == "question_answering" else x)
+
+    def forward(self, input_ids, *, token_type_ids=None, **inputs) -> Output:
+        if self.cfg.head != "question_answering":
+            return super().forward(input_ids, token_type_ids=token_type_ids, **inputs)
+        ids_BT = jnp.asarray(input_ids)
+        column_1T = jnp.arange(ids_BT.shape[1])[None]
+        question_BT = column_1T <= jnp.argmax(ids_BT == SEPARATOR, axis=1)[:, None]
+        if token_type_ids is None:
+            token_type_ids = 1 - question_BT.astype(jnp.int32)
+        output = super().forward(input_ids, token_type_ids=token_type_ids, **inputs)
+        far_BT = jnp.where(question_BT & (column_1T > 0), FAR, 0.0)
+        start_BT = output.start_logits
+        end_BT = output.end_logits
+        assert start_BT is not None and end_BT is not None, "the head's logits"
+        return output.replace(start_logits=start_BT - far_BT, end_logits=end_BT - far_BT)
+
+
+POOLER = rows(("pooler", "pooler/dense"))
+BODY = tuple(row for row in bert.BODY if row.name != "pooler.dense") + POOLER
+SEQUENCE = rows(
+    ("classifier.dense", "transform/dense"), ("classifier.out_proj", "classifier/dense")
+)
+SPANS = rows(
+    ("qa_classifier.intermediate.dense", "spans/mlp/up"),
+    ("qa_classifier.output.dense", "spans/mlp/down"),
+    ("qa_classifier.output.LayerNorm", "spans/norm"),
+    ("qa_classifier.qa_outputs", "classifier/dense"),
+)
+SPAN_HEAD = Head("BigBirdForQuestionAnswering", SPANS, fixed={"sep_token_id": SEPARATOR})
+BIASES = ("query", "key", "value")
+
+
+def read(fields: Fields) -> ModelFields:
+    """Reads the kind of attention, its biases, and the scale of the embeddings."""
+    kind = fields.get("attention_type", "block_sparse")
+    if kind not in ("block_sparse", "original_full"):
+        raise ConfigError(
+            f"config.json: attention_type={kind!r}: must be block_sparse or original_full."
+        )
+    sparse = BlockSparseConfig(
+        block=fields.size("block_size", 64), random_blocks=fields.get("num_random_blocks", 3)
+    )
+    left_out = () if fields.get("use_bias", True) else BIASES
+    return {
+        "mixer": sparse if kind == "block_sparse" else None,
+        "bias_at": tuple(slot for slot in BASE["bias_at"] if slot not in left_out),
+        "embed_power": 0.5 if fields.get("rescale_embeddings", False) else 0.0,
+    }
+
+
+def write(cfg: ModelConfig) -> Json:
+    mixer = cfg.mixer
+    sparse: Json = {"attention_type": "original_full"}
+    if isinstance(mixer, BlockSparseConfig):
+        sparse = {
+            "attention_type": "block_sparse",
+            "block_size": mixer.block,
+            "num_random_blocks": mixer.random_blocks,
+        }
+    return sparse | {
+        "use_bias": "query" in cfg.bias_at,
+        "rescale_embeddings": bool(cfg.embed_power),
+    }
+
+
+CLASSIFIERS = bert.CLASSIFIERS | dict(sequence_classification=SEQUENCE)
+PUBLISHED = Published(
+    model_type="big_bird",
+    prefix="bert.",
+    names=lambda cfg: BODY,
+    heads=heads(
+        "BigBird",
+        none=(),
+        masked_lm=bert.PREDICTIONS,
+        causal_lm=bert.PREDICTIONS,
+        pretraining=bert.PREDICTIONS + bert.PAIRS,
+        **CLASSIFIERS | dict(question_answering=SPAN_HEAD),
+    ),
+    fields=bert.FIELDS,
+    fixed=bert.FIXED,
+    defaults=dict(sep_token_id=SEPARATOR),
+    duplicates=bert.PUBLISHED.duplicates,
+    read=read,
+    write=write,
+    ignored=bert.BUFFERS,
+)

@@ -1,0 +1,234 @@
+"""Attention of blocks of tokens to their neighbors and to both ends of the row (BigBird)."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from flaxformer_lite.config import ConfigError, Execution, parts, rules
+from flaxformer_lite.nn.functions import block_local, kernels
+from flaxformer_lite.nn.functions.masks import Mask
+from flaxformer_lite.nn.functions.sharding import sharding_of
+from flaxformer_lite.nn.mixers.attention import Attention, AttentionConfig
+from flaxformer_lite.nn.modules.cache import LayerCache
+from flaxformer_lite.nn.modules.context import Context, with_options
+from flaxformer_lite.nn.modules.documents import documents_of
+from flaxformer_lite.nn.positions.encoding import Encoding, Tables, hooks
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockSparseConfig(parts.MixerConfig):
+    """The record of block-sparse attention.
+
+    Rows of at most `full_length` tokens, and decoders, have plain attention.
+
+    Attributes:
+      block: tokens in a block; a block sees itself, its two neighbors, and the first and last block
+        of the row, which see everything.
+      random_blocks: R. Blocks in between see R more; as in transformers outside of training, each
+        of them is the first block again, so it weighs 1 + R times as much.
+      attention: sizes and options of the attention that this one replaces; in a model, the model's.
+
+    Reference: Zaheer et al. 2020, "Big Bird: Transformers for Longer Sequences" (arXiv:2007.14062),
+    section 2 and appendix D.
+    """
+
+    name: ClassVar[str] = "attention"
+    whole_rows: ClassVar[bool] = True
+
+    block: rules.Size = 64
+    random_blocks: rules.Count = 3
+    attention: AttentionConfig = field(
+        default_factory=lambda: AttentionConfig(num_heads=1), metadata={"internal": True}
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.attention.window:
+            raise ConfigError(
+                f"windows, {self.attention.window} in a layer with mixer.name='block_sparse': its"
+                " mixer.block says how far a token sees; give it window=0."
+            )
+        if "bias" in hooks(self.position):
+            raise ConfigError(
+                f"position={type(self.position).__name__}: adds to the logits of all pairs of"
+                " tokens, and mixer.name='block_sparse' computes few of them; set"
+                " position=Learned() or Rope()."
+            )
+
+    @property
+    def full_length(self) -> int:
+        """The longest row that has plain attention."""
+        return (5 + 2 * self.random_blocks) * self.block
+
+    @property
+    def position(self) -> Encoding:
+        return self.attention.position
+
+    def table_sizes(self, d_model: int) -> dict[str, Any]:
+        return self.attention.table_sizes(d_model)
+
+    def for_model(self, standard: parts.Part) -> Self:
+        assert isinstance(standard, AttentionConfig), "what a model's mixer replaces"
+        return dataclasses.replace(self, attention=standard)
+
+    def module(self, execution: Execution, *, causal: bool, name: str | None = None) -> nn.Module:
+        return BlockSparse(self.attention, execution, causal, record=self, name=name)
+
+    def partition_rules(self) -> parts.PartitionRules:
+        return self.attention.partition_rules()
+
+    def init_cache(self, batch: int, length: int, d_model: int, dtype: DTypeLike) -> LayerCache:
+        return self.attention.init_cache(batch, length, d_model, dtype)
+
+    def prepare(
+        self,
+        context: Context,
+        x_BTD: jax.Array,
+        execution: Execution,
+        *,
+        causal: bool,
+        tables: Callable[..., Tables],
+    ) -> Context:
+        """Computes phases and, for short rows, what plain attention shares."""
+        if x_BTD.shape[1] <= self.full_length:
+            return self.attention.prepare(context, x_BTD, execution, causal=causal, tables=tables)
+        if "phase" not in hooks(self.position):
+            return context
+        width = self.attention.head_width(x_BTD.shape[-1])
+        assert context.position_ids_BT is not None, "a stack numbers its tokens"
+        return context.replace(phase=self.position.phase(context.position_ids_BT, width))
+
+
+class BlockSparse(Attention):
+    """Attends as BlockSparseConfig says; time and memory grow with the length, not its square.
+
+    Rows are padded to whole blocks, and the last of them is the last block, also where it holds
+    padding: a token depends on the length of its row.
+    """
+
+    record: BlockSparseConfig = BlockSparseConfig()
+
+    @nn.compact
+    def __call__(
+        self,
+        x_BTD: jax.Array,
+        context: Context | None = None,
+        cache: LayerCache | None = None,
+        *,
+        mask: Mask | jax.Array | None = None,
+        position_ids: jax.Array | None = None,
+    ) -> Any:
+        """Returns y [B, T, D], or (y, cache) if a cache was passed."""
+        record = self.record
+        run = self.execution
+        length = x_BTD.shape[1]
+        if length <= record.full_length:
+            return super().__call__(x_BTD, context, cache, mask=mask, position_ids=position_ids)
+        if self.causal:
+            raise ConfigError(
+                f"{length} tokens: mixer.name='block_sparse' looks both ways beyond"
+                f" {record.full_length}; shorten the rows, or use plain attention in a causal"
+                " model (mixer=None, in files attention_type=original_full)."
+            )
+        if (count := sharding_of(run).num_shards("T").count) > 1:
+            raise ConfigError(
+                f"mesh.context={count}: splits the sequence, which mixer.name='block_sparse' reads"
+                " in blocks; set mesh.context=1 and a larger mesh.data."
+            )
+        context = with_options(context, x_BTD, cache, mask=mask, position_ids_BT=position_ids)
+        documents = documents_of(context, x_BTD, mixer="block_sparse", packs=False)
+        q_BTNH = self.project("query", "BTD,DNH->BTNH", x_BTD)
+        q_BTNH, k_BTKH, v_BTKH = self._turned(
+            q_BTNH, *self._keys(x_BTD), self._phase(context, None, x_BTD)
+        )
+        dropout = None
+        if "attention" in run.dropout_at and run.dropout and self.has_rng("dropout"):
+            dropout = block_local.Dropout(self.make_rng("dropout"), run.dropout)
+        out_BTNH = block_sparse(
+            q_BTNH,
+            k_BTKH,
+            v_BTKH,
+            documents.kept_BT,
+            block=record.block,
+            random_blocks=record.random_blocks,
+            scale=q_BTNH.shape[-1] ** -0.5 if self.cfg.scale is None else self.cfg.scale,
+            softcap=self.cfg.softcap,
+            dropout=dropout,
+        )
+        return self.project("out", "BTNH,NHD->BTD", out_BTNH, width=x_BTD.shape[-1])
+
+
+def block_sparse(
+    q_BTNH: jax.Array,
+    k_BTKH: jax.Array,
+    v_BTKH: jax.Array,
+    kept_BT: jax.Array,
+    /,
+    *,
+    block: int,
+    random_blocks: int,
+    scale: float,
+    softcap: float = 0.0,
+    dropout: block_local.Dropout | None = None,
+) -> jax.Array:
+    """Computes block-sparse attention of rows of at least three blocks, [B, T, N, H].
+
+    Args:
+      q_BTNH: queries.
+      k_BTKH, v_BTKH: keys and values; N is a multiple of K.
+      kept_BT: bool, False for padding.
+      block: tokens in a block.
+      random_blocks: how often blocks in between see the first block again.
+      scale: factor on the dot products.
+      softcap: turns logits into cap * tanh(logits / cap); 0 for none.
+      dropout: None drops nothing.
+    """
+    length = q_BTNH.shape[1]
+    behind = -length % block
+
+    def padded(x: jax.Array) -> jax.Array:
+        return jnp.pad(x, ((0, 0), (0, behind), *((0, 0),) * (x.ndim - 2)))
+
+    def ends(x: jax.Array) -> jax.Array:
+        return jnp.concatenate([x[:, :block], x[:, -block:]], axis=1)
+
+    q_BTNH, k_BTKH, v_BTKH, kept_BT = map(padded, (q_BTNH, k_BTKH, v_BTKH, kept_BT))
+    again_S = jnp.where(jnp.arange(2 * block) < block, math.log1p(random_blocks), 0.0)
+    kept_B1S = ends(kept_BT)[:, None]
+
+    def logits(rows_BT: jax.Array) -> tuple[jax.Array, jax.Array]:
+        shape = (*rows_BT.shape, 2 * block)
+        return again_S[None, None, None], jnp.broadcast_to(kept_B1S, shape)
+
+    ids_BT = kept_BT.astype(jnp.int32)
+    column_1T = jnp.arange(kept_BT.shape[1])[None]
+    inner_1T = (column_1T >= block) & (column_1T < kept_BT.shape[1] - block)
+    out_BTNH = block_local.attend_blocks(
+        q_BTNH,
+        k_BTKH,
+        v_BTKH,
+        ids_BT,
+        jnp.where(inner_1T, ids_BT, 0),
+        block=block,
+        scale=scale,
+        softcap=softcap,
+        shared=block_local.Shared(ends(k_BTKH), ends(v_BTKH), ids_BT, logits),
+        dropout=dropout,
+    )
+    scores_BNTS = kernels.dot_products(ends(q_BTNH), k_BTKH) * scale
+    if softcap:
+        scores_BNTS = softcap * jnp.tanh(scores_BNTS / softcap)
+    weights_BNTS = kernels.softmax(scores_BNTS, kept_BT[:, None])
+    if dropout is not None:
+        weights_BNTS = block_local.drop(weights_BNTS, dropout, -1)
+    ends_BTNH = kernels.pool(weights_BNTS, v_BTKH)
+    inner_BTNH = out_BTNH[:, block:-block]
+    joined = [ends_BTNH[:, :block], inner_BTNH, ends_BTNH[:, block:]]
+    return jnp.concatenate(joined, axis=1)[:, :length]
