@@ -61,12 +61,6 @@ class Model(EncoderModel):
         if cfg.head == "sequence_classification":
             self.transform = Transform(cfg.activation, initial=cfg.initial, execution=cfg.execution)
 
-    def encode(self, input_ids, **inputs) -> jax.Array:
-        x_BTD = super().encode(input_ids, **inputs)
-        if self.is_initializing() and self.cfg.head in self.pooled:
-            self.pooler(x_BTD)
-        return x_BTD
-
     def summarise(self, x_BTD, attention_mask_BT) -> jax.Array:
         if self.cfg.head == "sequence_classification":
             return self.transform(x_BTD[:, 0])
@@ -76,6 +70,8 @@ class Model(EncoderModel):
         return super().classify(self.spans(x) if self.cfg.head == "question_answering" else x)
 
     def forward(self, input_ids, *, token_type_ids=None, **inputs) -> Output:
+        if self.is_initializing() and self.cfg.head in self.pooled:
+            self.pooler(jnp.zeros((1, 1, self.cfg.d_model)))
         if self.cfg.head != "question_answering":
             return super().forward(input_ids, token_type_ids=token_type_ids, **inputs)
         ids_BT = jnp.asarray(input_ids)
