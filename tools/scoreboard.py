@@ -7,7 +7,8 @@ fields of config.json in which each of its tiny models differs from small defaul
 draw and each class that transformers has for the family, and the other draws of one class (`head`
 of the file, else the language model), in three steps; `only` lists the heads of a family that has
 not all of its model_type's, `lengths` are those of two rows longer than usual, and `with_head`
-the fields that a head needs besides those of a draw:
+the fields that a head needs besides those of a draw. Of the first draw, the loss of labels and its
+gradient are compared too:
 
     python tools/scoreboard.py theirs /tmp/board       # torch: makes files and outputs
     python tools/scoreboard.py ours /tmp/board         # JAX: loads, compares, generates, saves
@@ -21,9 +22,11 @@ tests/pretrained/recipe.py. The exit status is 1 where a difference exceeds the 
 
 import argparse
 import datetime
+import inspect
 import json
 import re
 import sys
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +40,11 @@ from tests.pretrained import recipe  # noqa: E402
 FAMILIES = ROOT / "tests" / "pretrained" / "families"
 PAGE = ROOT / "docs" / "families.md"
 TOLERANCE = 1e-5
+GRADIENT_TOLERANCE = 1e-4  # sums of many terms in another order
+# A tensor's gradient is compared with its largest value, or with this share of the largest of all
+# tensors: where all keys are shifted alike no output changes, so biases of keys have only noise.
+SHARE_OF_LARGEST = 1e-2
+IGNORED = -100  # the label that torch leaves out of a loss
 NEW_TOKENS = 4
 # Small values of the fields that a config class may have, by their names in any family.
 SMALL: dict[str, Any] = {
@@ -257,10 +265,67 @@ def make(
     arrays = {f"in/{key}": x for key, x in given.items()}
     arrays |= {f"out/{key}": x for key, x in outputs.items()}
     writes = head in ("lm", "seq2seq") and "is_decoder" not in settings
-    if writes and folder.name.startswith("0_"):
+    is_first = folder.name.startswith("0_")
+    if writes and is_first:
         arrays["greedy"] = greedy(model, given)
+    labels = labels_of(head, name, given, settings["vocab_size"]) if is_first else {}
+    if labels:
+        arrays |= {f"label/{key}": x for key, x in labels.items()}
+        if head == "lm" and not shifts_labels(cls):
+            shifted = np.full_like(labels["labels"], IGNORED)
+            shifted[:, :-1] = labels["labels"][:, 1:]
+            labels = {"labels": shifted}
+        arrays["loss"] = write_gradient(model, given | labels, folder / "gradient")
     np.savez(folder / "expected.npz", **arrays)
     return outputs
+
+
+def labels_of(head: str, name: str, given: Arrays, vocab_size: int) -> Arrays:
+    """Draws the labels of a class, by their names in transformers; none where it has no loss."""
+    rng = np.random.default_rng([zlib.crc32(name.encode())])
+    kind = head.split(f"_{name}")[0]
+    ids = given["decoder_input_ids" if "decoder_input_ids" in given else "input_ids"]
+    mask = given.get("decoder_attention_mask", given["attention_mask"])
+    rows = len(ids)
+    texts = rng.integers(5, vocab_size, ids.shape)
+    match kind:
+        case "lm":
+            return {"labels": np.where(mask, ids, IGNORED)}
+        case "masked_lm" | "seq2seq":
+            return {"labels": np.where(mask, texts, IGNORED)}
+        case "pretraining" if "Electra" in name:
+            return {"labels": texts % 2}
+        case "pretraining":
+            pair = "sentence_order_label" if "Albert" in name else "next_sentence_label"
+            return {"labels": np.where(mask, texts, IGNORED), pair: np.arange(rows) % 2}
+        case "sequence" | "next_sentence" | "choice":
+            return {"labels": np.arange(rows) % 2}
+        case "token":
+            return {"labels": np.where(mask, texts % 3, IGNORED)}
+        case "question":
+            return {"start_positions": np.arange(rows), "end_positions": np.arange(rows) + 2}
+    return {}
+
+
+def shifts_labels(cls: Any) -> bool:
+    """Returns whether a causal language model's loss is of the next token; BART's leaves it out."""
+    return "CrossEntropyLoss" not in inspect.getsource(cls.forward)
+
+
+def write_gradient(model: Any, given: Arrays, folder: Path) -> np.ndarray:
+    """Writes the gradient of the loss in the place of the weights; returns the loss."""
+    import torch
+
+    loss = model(**{key: torch.tensor(x).long() for key, x in given.items()}).loss
+    loss.backward()
+    for one in model.parameters():
+        if one.requires_grad:  # tables of sines stay as they are
+            one.data = torch.zeros_like(one) if one.grad is None else one.grad
+    for name, buffer in model.named_buffers():
+        if name.endswith("final_logits_bias"):
+            buffer.zero_()
+    model.save_pretrained(folder)
+    return loss.detach().numpy()
 
 
 def as_published(name: str) -> str:
@@ -343,12 +408,21 @@ def ours(out: Path, only: str) -> None:
             stored = dict(file)
         given = parity.part(stored, "in/")
         due = parity.part(stored, "out/")
+        labels = parity.part(stored, "label/")
         case = str(folder.relative_to(out))
         row: dict[str, Any] = {}
         try:
             model, params = load_pretrained(folder)
-            output = jax.jit(functools.partial(model.apply, **given))({"params": params})
-            got = {key: np.asarray(getattr(output, key), np.float32) for key in due}
+            if labels:
+                step = functools.partial(loss_of, model, given, labels, tuple(due))
+                (loss, got), gradient = jax.jit(jax.value_and_grad(step, has_aux=True))(params)
+                row["loss"] = float(abs(loss / stored["loss"] - 1))
+                _, theirs = load_pretrained(folder / "gradient")
+                row["gradient"] = gradient_error(gradient, theirs)
+            else:
+                output = jax.jit(functools.partial(model.apply, **given))({"params": params})
+                got = {key: getattr(output, key) for key in due}
+            got = {key: np.asarray(x, np.float32) for key, x in got.items()}
             row["read"] = parity.error(got, due, given)
             if "greedy" in stored:
                 row["greedy"] = bool(
@@ -361,6 +435,53 @@ def ours(out: Path, only: str) -> None:
         rows[case] = row
         print(f"{case:40s} {row}", flush=True)
     (out / "ours.json").write_text(json.dumps(rows, indent=1))
+
+
+def loss_of(
+    model: Any, given: Arrays, labels: Arrays, fields: tuple[str, ...], params: Any
+) -> tuple[Any, dict[str, Any]]:
+    """Returns the cross-entropy of labels as transformers has it, and fields of the output."""
+    import jax.numpy as jnp
+    import optax
+
+    def mean(logits: Any, labels: np.ndarray) -> Any:
+        kept = labels != IGNORED
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, np.where(kept, labels, 0))
+        return jnp.where(kept, losses, 0.0).sum() / kept.sum()
+
+    output = model.apply({"params": params}, **given)
+    computed = {key: getattr(output, key) for key in fields}
+    if "start_positions" in labels:
+        start = mean(output.start_logits, labels["start_positions"])
+        loss = (start + mean(output.end_logits, labels["end_positions"])) / 2
+    elif output.prediction_logits is not None:
+        pairs = output.sop_logits
+        if pairs is None:
+            pairs = output.seq_relationship_logits
+        (pair,) = (labels[key] for key in labels if key != "labels")
+        loss = mean(output.prediction_logits, labels["labels"]) + mean(pairs, pair)
+    elif output.logits.shape == labels["labels"].shape:  # ELECTRA: one logit a token
+        losses = optax.sigmoid_binary_cross_entropy(output.logits, labels["labels"])
+        kept = given["attention_mask"] == 1
+        loss = jnp.where(kept, losses, 0.0).sum() / kept.sum()
+    elif model.cfg.head in ("lm", "causal_lm") and "decoder_input_ids" not in given:
+        loss = mean(output.logits[:, :-1], labels["labels"][:, 1:])
+    else:
+        loss = mean(output.logits, labels["labels"])
+    return loss, computed
+
+
+def gradient_error(got: Any, due: Any) -> float:
+    """Returns the largest difference of any tensor, relative to its largest value."""
+    import jax
+
+    ours = [np.asarray(leaf) for leaf in jax.tree.leaves(got)]
+    theirs = [np.asarray(leaf) for leaf in jax.tree.leaves(due)]
+    least = SHARE_OF_LARGEST * max(np.abs(x).max() for x in theirs)
+    errors = [
+        np.abs(x - y).max() / max(np.abs(y).max(), least) for x, y in zip(ours, theirs, strict=True)
+    ]
+    return float(max(errors))
 
 
 def continuation(model: Any, params: Any, given: Arrays) -> np.ndarray:
@@ -409,8 +530,9 @@ def back(out: Path, only: str) -> None:
 
 
 def is_green(row: dict[str, Any]) -> bool:
-    numbers = [row.get("read", np.inf), row.get("written", np.inf)]
-    return max(numbers) <= TOLERANCE and row.get("greedy", True)
+    numbers = [row.get("read", np.inf), row.get("written", np.inf), row.get("loss", 0.0)]
+    is_near = max(numbers) <= TOLERANCE and row.get("gradient", 0.0) <= GRADIENT_TOLERANCE
+    return is_near and row.get("greedy", True)
 
 
 def folders(out: Path, only: str) -> list[Path]:
@@ -441,14 +563,18 @@ def table(out: Path) -> None:
         f"{len(cells)} families in both directions, against {versions}, {today};"
         f" {len(green)} with every head within {TOLERANCE:.0e}. Each cell is the largest difference"
         " of the outputs, relative to their largest value: read here / written here and read by"
-        " torch, over all draws; greedy ids are equal where a model writes. Made by `make"
+        " torch, over all draws; greedy ids are equal where a model writes. The last columns are"
+        " those of one training step, over all heads with labels: the difference of the loss, and"
+        " of the gradient of any tensor, relative to the tensor's largest value. Made by `make"
         " scoreboard TORCH=PYTHON`.",
         "",
-        "| family | " + " | ".join(names) + " |",
-        "|---|" + "---|" * len(names),
+        "| family | " + " | ".join([*names, "loss", "gradient"]) + " |",
+        "|---|" + "---|" * (len(names) + 2),
     ]
     for family, heads in sorted(cells.items()):
-        lines.append(f"| {family} | " + " | ".join(map(cell, (heads.get(n) for n in names))) + " |")
+        filled = [cell(heads.get(name)) for name in names]
+        filled += [largest(heads, "loss"), largest(heads, "gradient")]
+        lines.append(f"| {family} | " + " | ".join(filled) + " |")
     lines += ["", *missing(json.loads((out / "lacks.json").read_text()), len(cells))]
     PAGE.write_text("\n".join(lines) + "\n")
 
@@ -471,6 +597,11 @@ def missing(lacks: dict[str, str], ours: int) -> list[str]:
         if names:
             lines.append(f"| {part} ({len(names)}) | {', '.join(names)} |")
     return lines
+
+
+def largest(heads: dict[str, list[dict]], key: str) -> str:
+    values = [row[key] for rows in heads.values() for row in rows if key in row]
+    return f"{max(values):.0e}" if values else ""
 
 
 def cell(rows: list[dict] | None) -> str:
