@@ -32,6 +32,10 @@ AXES = {
     "P": Axis("pair", "pairs of dimensions that rotary positions turn, at most H / 2"),
     "M": Axis("masked", "masked positions gathered from one example"),
     "C": Axis("labels", "classes of a classification head"),
+    "X": Axis("experts", "experts of a layer"),
+    "A": Axis("active", "experts that one token uses"),
+    "L": Axis("list", "tokens of all examples in one list"),
+    "W": Axis("blocks", "blocks of rows"),
     "J": Axis("beams", "continuations that beam search keeps side by side"),
     "Y": Axis("layers", "layers stacked by scan"),
 }

@@ -498,8 +498,8 @@ def _open_run(
     cfg, others = load.with_labels(cfg, labels if new_head else None, run.cfg.objective.class_names)
     model = kind(cfg, source=str(path))
     stored = {}  # by the paths of unstacked layers
-    for name, (leaf, row) in by_layer(trained, flatten_dict(run.params, sep="/")).items():
-        stored[name] = leaf if row is None else leaf[row]
+    for name, (leaf, index) in by_layer(trained, flatten_dict(run.params, sep="/")).items():
+        stored[name] = leaf[index] if index else leaf
     shapes = parameter_shapes(model)
     missing = set()
     for name, leaf in side_by_side(model.cfg, shapes).items():

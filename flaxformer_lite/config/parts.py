@@ -180,13 +180,25 @@ class AdaptedLayer(LayerScope, Protocol):
 
 
 class FeedForwardConfig(Part, abc.ABC):
-    """Base class of records for layers that treat each token by itself."""
+    """Base class of records for layers that treat each token by itself.
+
+    Attributes:
+      reads_context: whether its module takes the stack's context as a second argument, such as to
+        leave padding out of an auxiliary loss.
+      reads_one_token: whether the result of a token depends on no other token of the batch, so that
+        rows may be packed or cut. A class from outside has to say so.
+    """
 
     name: ClassVar[str] = "mlp"
+    reads_context: ClassVar[bool] = False
+    reads_one_token: ClassVar[bool] = False
 
     @abc.abstractmethod
     def module(self, execution: Execution, *, name: str | None = None) -> "nn.Module":
-        """Builds the linen module: x [B, T, D] -> [B, T, D]."""
+        """Builds the linen module: x [B, T, D] -> [B, T, D].
+
+        With `reads_context` it is (x, context) -> y.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)

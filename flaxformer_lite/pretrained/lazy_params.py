@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.pretrained.layouts import Place, Slices
 from flaxformer_lite.pretrained.safetensors import Tensor
-from flaxformer_lite.pretrained.tensor_names import STACKED, layers_of
+from flaxformer_lite.pretrained.tensor_names import Index, layers_of, stack_sizes
 
 Reader = Callable[[Slices], np.ndarray]
 
@@ -24,8 +24,11 @@ class Stored:
     dtype: np.dtype  # dtype that `read` returns
     read: Reader  # reads the part given by one slice per axis, and nothing else
 
-    def __getitem__(self, row: int) -> np.ndarray:
-        return self.read((slice(row, row + 1), *(slice(None),) * (len(self.shape) - 1)))[0]
+    def __getitem__(self, index: Index) -> np.ndarray:
+        """Reads what stands at an index of the leading axes."""
+        rest = (slice(None),) * (len(self.shape) - len(index))
+        block = self.read((*(slice(i, i + 1) for i in index), *rest))
+        return block[(0,) * len(index)]
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         return self.read((slice(None),) * len(self.shape))
@@ -37,12 +40,17 @@ def stored_tree(
     """Builds the tree of parameters from functions that read those of single layers."""
 
     def one(path: str, leaf: jax.ShapeDtypeStruct) -> Stored:
-        layers = [reader(layer) for layer in layers_of(cfg, path, leaf.shape)]
+        readers = [reader(layer) for layer in layers_of(cfg, path, leaf.shape)]
+        sizes = stack_sizes(path, leaf.shape)
+        numbers = np.arange(len(readers)).reshape(sizes)
 
         def read(index: Slices) -> np.ndarray:
-            if not STACKED.search(path):
-                return layers[0](index).astype(leaf.dtype)
-            return np.stack([layer(index[1:]).astype(leaf.dtype) for layer in layers[index[0]]])
+            chosen = numbers[index[: len(sizes)]]
+            inner = index[len(sizes) :]
+            read = [readers[i](inner).astype(leaf.dtype) for i in chosen.reshape(-1)]
+            if not sizes:
+                return read[0]
+            return np.stack(read).reshape(*chosen.shape, *read[0].shape)
 
         return Stored(leaf.shape, np.dtype(leaf.dtype), read)
 

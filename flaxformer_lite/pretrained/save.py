@@ -167,7 +167,7 @@ def published_tensors(
 
 
 class Pieces(list):
-    """The parameters in one published tensor, as (place, parameter, row in its stack or None)."""
+    """The parameters in one published tensor, as (place, parameter, index in its stack)."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -179,8 +179,8 @@ class Pieces(list):
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         tensor = np.empty(self.shape, self.dtype)
-        for place, leaf, row in self:
-            place.write(np.asarray(leaf if row is None else leaf[row]), tensor)
+        for place, leaf, index in self:
+            place.write(np.asarray(leaf[index] if index else leaf), tensor)
         return tensor
 
 

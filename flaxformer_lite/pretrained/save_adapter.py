@@ -114,10 +114,10 @@ def _by_matrix(cfg: ModelConfig, flat: Mapping[str, Array]) -> dict[str, Factors
     """Maps the module of each adapted matrix, with layers side by side, to its factors."""
     factors = () if cfg.adapter is None else cfg.adapter.factors
     by_matrix = collections.defaultdict[str, Factors](dict)
-    for path, (leaf, row) in by_layer(cfg, flat).items():
+    for path, (leaf, index) in by_layer(cfg, flat).items():
         module, _, name = path.rpartition("/")
         if name in factors:
-            by_matrix[module][name] = np.asarray(leaf if row is None else leaf[row])
+            by_matrix[module][name] = np.asarray(leaf[index] if index else leaf)
     return by_matrix
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 import jax
+import numpy as np
 
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.models.weight_map import Published, Row
@@ -19,6 +20,8 @@ from flaxformer_lite.types import Shaped
 
 LAYER = re.compile(r"layer_(\d+)")
 STACKED = re.compile(r"layers/block_(\d+)")
+EXPERT = re.compile(r"/expert_(\d+)/")
+EXPERTS = "/experts/"  # in the paths of parameters with an X axis, after that of scan
 LEAVES = {"kernel": "weight", "scale": "weight", "embedding": "weight", "bias": "bias"}
 VOCAB_KERNELS = ("lm_head/kernel", "masked_lm/vocab/kernel")
 
@@ -35,7 +38,8 @@ def places(
     by_path = {}
     for path, shape in shapes.items():
         layer = LAYER.search(path)
-        pattern = LAYER.sub("layer_{i}", path)
+        expert = EXPERT.search(path)
+        pattern = EXPERT.sub("/expert_{e}/", LAYER.sub("layer_{i}", path))
         module, _, leaf = pattern.rpartition("/")
         if pattern in table:
             row, part, parts = table[pattern]
@@ -48,8 +52,13 @@ def places(
                 f"{path}: no published {cfg.family} has such a parameter; keep checkpoints of this"
                 " model in our own format."
             )
+        numbers: dict[str, int] = {}
         if layer:
-            name = name.format(**spelled.index(cfg, int(layer[1])))
+            numbers |= spelled.index(cfg, int(layer[1]))
+        if expert:
+            numbers["e"] = int(expert[1])
+        if numbers:
+            name = name.format(**numbers)
         place = Place(name, shape, groups_of(row.layout, path, len(shape)), part, parts)
         if "+" in row.layout:
             place = _joined(place, row, path, shapes)
@@ -74,32 +83,49 @@ def _joined(place: Place, row: Row, path: str, shapes: Mapping[str, tuple[int, .
 
 
 def layers_of(cfg: ModelConfig, path: str, shape: tuple[int, ...]) -> list[str]:
-    """Returns the paths of a parameter's layers without scan; its own path if not stacked."""
-    if not (block := STACKED.search(path)):
-        return [path]
-    period = len(cfg.kinds)
-    start = int(block[1])
-    return [STACKED.sub(f"layer_{row * period + start}", path) for row in range(shape[0])]
+    """Returns the paths of what a parameter stacks, in order; its own path if it stacks nothing.
+
+    Scan stacks layers, and a mixture of experts stacks experts.
+    """
+    paths = [path]
+    if block := STACKED.search(path):
+        period = len(cfg.kinds)
+        start = int(block[1])
+        paths = [STACKED.sub(f"layer_{row * period + start}", path) for row in range(shape[0])]
+    if EXPERTS not in path:
+        return paths
+    experts = []
+    for one in paths:
+        for expert in range(shape[len(stack_sizes(path, shape)) - 1]):
+            experts.append(one.replace(EXPERTS, f"/expert_{expert}/"))
+    return experts
+
+
+def stack_sizes(path: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns the sizes of the leading axes along which a parameter stacks others."""
+    axes = bool(STACKED.search(path)) + (EXPERTS in path)
+    return shape[:axes]
 
 
 Leaf = TypeVar("Leaf", bound=Shaped)
+Index = tuple[int, ...]  # in the leading axes of a stack; () for a parameter that is none
 
 
-def by_layer(cfg: ModelConfig, flat: Mapping[str, Leaf]) -> dict[str, tuple[Leaf, int | None]]:
-    """Maps the paths without scan to (parameter, row in its stack), or (parameter, None)."""
-    layers: dict[str, tuple[Any, int | None]] = {}
+def by_layer(cfg: ModelConfig, flat: Mapping[str, Leaf]) -> dict[str, tuple[Leaf, Index]]:
+    """Maps the paths of unstacked parameters to the parameter that holds them, and their index."""
+    layers: dict[str, tuple[Any, Index]] = {}
     for path, leaf in flat.items():
-        is_stacked = STACKED.search(path)
-        for row, one in enumerate(layers_of(cfg, path, leaf.shape)):
-            layers[one] = (leaf, row if is_stacked else None)
+        indices = np.ndindex(stack_sizes(path, leaf.shape))
+        for index, one in zip(indices, layers_of(cfg, path, leaf.shape), strict=True):
+            layers[one] = (leaf, index)
     return layers
 
 
 def side_by_side(cfg: ModelConfig, shapes: Mapping[str, Shaped]) -> dict[str, jax.ShapeDtypeStruct]:
-    """Returns the shapes that the parameters have without scan, by path."""
+    """Returns the shapes that the parameters have when nothing is stacked, by path."""
     return {
-        one: jax.ShapeDtypeStruct(leaf.shape if row is None else leaf.shape[1:], leaf.dtype)
-        for one, (leaf, row) in by_layer(cfg, shapes).items()
+        one: jax.ShapeDtypeStruct(leaf.shape[len(index) :], leaf.dtype)
+        for one, (leaf, index) in by_layer(cfg, shapes).items()
     }
 
 

@@ -95,7 +95,7 @@ def obstacle(cfg: ModelConfig, model: nn.Module, pad_id: int) -> str:
     if cfg.head in getattr(model, "padded_heads", ()):
         return f"{cfg.head} of model.family={cfg.family} reads the last column"
     for plugin in (cfg.feed_forward, *(kind.feed_forward for kind in cfg.kinds)):
-        if plugin is not None:
+        if plugin is not None and not plugin.reads_one_token:
             return f"model.feed_forward.name={plugin_name(plugin)} may count padding"
     for name in cfg.mixer_names:
         if getattr(registry.resolve_class("mixers", name), "whole_rows", False):
@@ -118,7 +118,7 @@ def cutting_obstacle(cfg: ModelConfig, model: nn.Module, length: int) -> str:
     if cfg.head in getattr(model, "padded_heads", ()):
         return f"{cfg.head} of model.family={cfg.family} reads the last column"
     for plugin in (cfg.feed_forward, *(kind.feed_forward for kind in cfg.kinds)):
-        if plugin is not None:
+        if plugin is not None and not plugin.reads_one_token:
             return f"model.feed_forward.name={plugin_name(plugin)} may count padding"
     for name in cfg.mixer_names:
         if getattr(registry.resolve_class("mixers", name), "whole_rows", False):

@@ -10,16 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from examples import lora, min_gru, mixture_of_experts, rope_with_decay
-from flaxformer_lite import Execution, build_model, generate, init_cache
+from examples import lora, min_gru, rope_with_decay
+from flaxformer_lite import build_model, generate, init_cache
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.models import gpt2
-from flaxformer_lite.nn.feed_forwards.mlp import FeedForward, MlpConfig
-from flaxformer_lite.runs.start import setup
 from flaxformer_lite.runs.start.adopt import read_experiment
 from tests.examples import trials
-from tests.training import tiny_runs
 
 # of ml_collections
 pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")
@@ -66,65 +63,6 @@ def test_an_encoding_with_two_hooks(tmp_path):
     two, unbiased, unturned = compute(run.params)
     assert np.abs(two - unbiased).max() > 1e-3, "the bias counts"
     assert np.abs(two - unturned).max() > 1e-5, "and so does the phase"
-
-
-def test_experts_alike_are_one_feed_forward():
-    cfg = mixture_of_experts.MoeConfig(
-        num_experts=3, top_k=2, expert=MlpConfig(mlp_dim=24, gated=True)
-    )
-    x = jax.random.normal(jax.random.key(1), (2, 5, 16))
-    moe = cfg.module(Execution())
-
-    @jax.jit
-    def compute():
-        params = moe.init(jax.random.key(0), x)["params"]
-        alike = params | {
-            name: jnp.broadcast_to(params[name][:1], params[name].shape)
-            for name in ("up", "gate", "down")
-        }
-        one = {name: {"kernel": params[name][0]} for name in ("up", "gate", "down")}
-        plain = FeedForward(cfg.expert).apply({"params": one}, x)
-        return moe.apply({"params": alike}, x), plain
-
-    np.testing.assert_allclose(*compute(), rtol=1e-4, atol=1e-5)
-
-
-EXPERTS = {
-    "model.feed_forward.name": "examples.mixture_of_experts:MoeConfig",
-    "model.feed_forward.balance": 0.5,
-}
-SCANNED = {"train.accumulate": 2, "model.scan": True}
-
-
-def test_the_balance_of_experts_reaches_the_loss_of_a_step(tmp_path):
-    program = setup.prepare(
-        read_experiment(trials.experiment_dict(tmp_path, **EXPERTS, **SCANNED))
-    ).program
-    batch = jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), program.batch)
-    _, metrics = program.train_step(tiny_runs.any_state(program), batch)
-    assert 1.0 <= metrics["load_balancing"] < 2.0  # each of two layers adds at least balance * 1
-    due = metrics["nll"] + metrics["load_balancing"]
-    np.testing.assert_allclose(metrics["loss"], due, rtol=1e-5)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    "changes",
-    [{}, {**SCANNED, "mesh.fsdp": 2, "mesh.tensor": 2}],
-    ids=["plain", "accumulated, scanned and sharded"],
-)
-def test_experts_are_balanced_while_they_learn(tmp_path, changes):
-    changes = {**EXPERTS, **changes}
-    _, records = trials.train(tmp_path, **changes)
-    train = [record for record in records if record["split"] == "train"]
-    for record in train:  # each of two layers adds at least balance * 1
-        assert 1.0 <= record["load_balancing"] < 2.0
-        np.testing.assert_allclose(
-            record["loss"], record["nll"] + record["load_balancing"], rtol=1e-5
-        )
-    assert train[-1]["nll"] < train[0]["nll"]
-    assert "load_balancing" not in records[-1], "held-out loss is the objective's own"
-    assert trials.resolved(tmp_path)["model"]["feed_forward"]["balance"] == 0.5
 
 
 def test_a_recurrent_language_model_trains_and_writes(tmp_path):

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from examples.mixture_of_experts import MoeConfig
 from flaxformer_lite import init_cache
+from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 from tests.models.tiny import built, close, ids, small
 from tests.pretrained.fixtures import ROOT, loaded, part
 

@@ -67,7 +67,8 @@ class AttentionConfig(parts.MixerConfig):
       qk_norm: the norm on each head's queries and keys (Qwen3); None for none.
       qk_norm_over: `head` has the same weights for every head (Qwen3), `each_head` others for each
         (Cohere), `all_heads` is one norm over all heads together (OLMo 2).
-      clip: queries, keys and values are clipped to [-clip, clip] (OLMo); 0 for none.
+      clip: queries, keys and values are clipped to [-clip, clip] after their norms (OLMo,
+        OLMoE); 0 for none.
       position: an encoding; its `phase` rotates queries and keys, its `bias` adds to logits.
       max_length: rows of a learned position table.
       initial: initialization of the weights.
@@ -291,12 +292,12 @@ class Attention(nn.Module):
     def _turned(
         self, q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, phase: Phase | None
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Clips, normalizes and rotates projected heads, as the record says."""
+        """Normalizes, clips and rotates projected heads, as the record says."""
+        q_BTNH = self._norm("query_norm", q_BTNH)
+        k_BSKH = self._norm("key_norm", k_BSKH)
         if self.cfg.clip:
             clip = self.cfg.clip
             q_BTNH, k_BSKH, v_BSKH = (jnp.clip(x, -clip, clip) for x in (q_BTNH, k_BSKH, v_BSKH))
-        q_BTNH = self._norm("query_norm", q_BTNH)
-        k_BSKH = self._norm("key_norm", k_BSKH)
         if phase is None:
             return q_BTNH, k_BSKH, v_BSKH
         v_BSKH = rotate(v_BSKH, phase) if phase.values else v_BSKH

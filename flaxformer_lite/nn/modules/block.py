@@ -62,10 +62,16 @@ class Block(nn.Module):
 
             return apply
 
+        def fed(name: str, feed_forward: FeedForwardConfig) -> Callable[[jax.Array], jax.Array]:
+            module = feed_forward.module(self.execution, name=name)
+            if not feed_forward.reads_context:
+                return module
+            return lambda h_BTD: module(h_BTD, context)
+
         apply: dict[str, Callable[[jax.Array], jax.Array]] = {}
         for name, part in cfg.parts.items():
             if isinstance(part, FeedForwardConfig):
-                apply[name] = part.module(self.execution, name=name)
+                apply[name] = fed(name, part)
             elif isinstance(part, MixerConfig) and part is not cfg.beside:
                 apply[name] = mixed(name, part)
         if cfg.beside is not None:

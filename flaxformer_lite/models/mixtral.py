@@ -1,0 +1,95 @@
+"""Mixtral: Mistral with a mixture of experts in place of every feed-forward.
+
+Reference: Jiang et al., "Mixtral of Experts" (2024), section 2.
+"""
+
+from functools import partial
+
+from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.files.read import Json
+from flaxformer_lite.models import llama
+from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, rows, within
+from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
+from flaxformer_lite.nn.positions.rope import Rope
+
+BASE = llama.BASE | dict(
+    max_length=32768, position=Rope(base=1e6), feed_forward=MoeConfig(balance=0.02)
+)
+PRESETS = {  # table 1
+    "tiny": dict(
+        d_model=128,
+        num_heads=4,
+        num_kv_heads=2,
+        mlp_dim=172,
+        decoder_layers=4,
+        feed_forward=MoeConfig(num_experts=4),
+    ),
+    "8x7b": dict(d_model=4096, num_heads=32, num_kv_heads=8, mlp_dim=14336, decoder_layers=32),
+    "8x22b": dict(
+        d_model=6144,
+        num_heads=48,
+        num_kv_heads=8,
+        mlp_dim=16384,
+        decoder_layers=56,
+        max_length=65536,
+    ),
+}
+config = partial(build, "mixtral", BASE, PRESETS, "8x7b")
+Model = llama.Model
+EXPERTS = rows(
+    ("block_sparse_moe.gate", "mlp/router"),
+    ("block_sparse_moe.experts.{e}.w1", "mlp/expert_{e}/gate"),
+    ("block_sparse_moe.experts.{e}.w3", "mlp/expert_{e}/up"),
+    ("block_sparse_moe.experts.{e}.w2", "mlp/expert_{e}/down"),
+)
+LAYER = tuple(row for row in llama.LAYER if not row.name.startswith("mlp.")) + EXPERTS
+BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
+
+
+def moe_of(cfg: ModelConfig) -> MoeConfig:
+    """Returns the record of the experts of a model's layers."""
+    fed = [cfg.feed_forward, *(kind.feed_forward for kind in cfg.kinds)]
+    experts = [part for part in fed if isinstance(part, MoeConfig)]
+    if experts:
+        return experts[0]
+    raise ConfigError(
+        f"feed_forward={cfg.feed_forward}: published files of family={cfg.family!r} have experts;"
+        " set model.feed_forward.name=moe."
+    )
+
+
+def read(fields: Fields) -> ModelFields:
+    return llama.read_heads(fields, kv_heads=8) | {
+        "norm_eps": fields.get("rms_norm_eps", 1e-5),
+        "windows": (fields.nullable("sliding_window", 0),),
+        "feed_forward": MoeConfig(
+            num_experts=fields.size("num_local_experts", 8),
+            experts_per_token=fields.size("num_experts_per_tok", 2),
+            balance=fields.get("router_aux_loss_coef", 0.001),
+        ),
+    }
+
+
+def write(cfg: ModelConfig) -> Json:
+    moe = moe_of(cfg)
+    return llama.write_heads(cfg) | {
+        "sliding_window": cfg.windows[0] or None,
+        "num_local_experts": moe.num_experts,
+        "num_experts_per_tok": moe.experts_per_token,
+        "router_aux_loss_coef": moe.balance,
+    }
+
+
+PUBLISHED = Published(
+    model_type="mixtral",
+    defaults=dict(max_position_embeddings=131072, rope_theta=1e6),
+    prefix="model.",
+    names=lambda cfg: BODY,
+    heads=llama.heads("Mixtral", "model."),
+    fields=llama.FIELDS,
+    harmless=("output_router_logits", "router_jitter_noise"),
+    read=read,
+    write=write,
+    ignored=llama.BUFFERS,
+)

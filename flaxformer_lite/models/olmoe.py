@@ -1,0 +1,80 @@
+"""OLMoE: Llama with many small experts, and a norm over the queries of all heads together.
+
+Reference: Muennighoff et al., "OLMoE: Open Mixture-of-Experts Language Models" (2024), section 2.
+"""
+
+from functools import partial
+
+from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.files.read import Json
+from flaxformer_lite.models import llama, olmo, qwen3, qwen3_moe
+from flaxformer_lite.models.mixtral import moe_of
+from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, within
+from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
+
+BASE = llama.BASE | dict(vocab_size=50304, max_length=4096, qk_norm="rms", qk_norm_over="all_heads")
+PRESETS = {  # table 1
+    "tiny": dict(
+        d_model=128,
+        num_heads=4,
+        mlp_dim=86,
+        decoder_layers=4,
+        feed_forward=MoeConfig(normalize=False),
+    ),
+    "1b_7b": dict(
+        d_model=2048,
+        num_heads=16,
+        mlp_dim=1024,
+        decoder_layers=16,
+        feed_forward=MoeConfig(num_experts=64, experts_per_token=8, normalize=False, z_loss=0.001),
+    ),
+}
+config = partial(build, "olmoe", BASE, PRESETS, "1b_7b")
+Model = olmo.Model
+BODY = llama.ENDS + within(
+    "layers.{i}",
+    "decoder/layer_{i}",
+    llama.LAYER + qwen3.QK_NORMS + qwen3_moe.EXPERTS,
+)
+
+
+def read(fields: Fields) -> ModelFields:
+    biased = ("query", "key", "value", "out") if fields.get("attention_bias", False) else ()
+    return llama.read_heads(fields) | {
+        "norm_eps": fields.get("rms_norm_eps", 1e-5),
+        "qkv_clip": fields.get("clip_qkv", 0.0),
+        "bias_at": biased,
+        "feed_forward": MoeConfig(
+            num_experts=fields.size("num_experts", 64),
+            experts_per_token=fields.size("num_experts_per_tok", 8),
+            normalize=fields.get("norm_topk_prob", False),
+            balance=fields.get("router_aux_loss_coef", 0.01),
+        ),
+    }
+
+
+def write(cfg: ModelConfig) -> Json:
+    moe = moe_of(cfg)
+    return llama.write_heads(cfg) | {
+        "clip_qkv": cfg.qkv_clip or None,
+        "attention_bias": "query" in cfg.bias_at,
+        "num_experts": moe.num_experts,
+        "num_experts_per_tok": moe.experts_per_token,
+        "norm_topk_prob": moe.normalize,
+        "router_aux_loss_coef": moe.balance,
+    }
+
+
+PUBLISHED = Published(
+    model_type="olmoe",
+    defaults=dict(intermediate_size=2048, pad_token_id=1),
+    prefix="model.",
+    names=lambda cfg: BODY,
+    heads=llama.heads("Olmoe", only=("lm", "none")),
+    fields=llama.FIELDS,
+    harmless=("output_router_logits",),
+    read=read,
+    write=write,
+    ignored=llama.BUFFERS,
+)

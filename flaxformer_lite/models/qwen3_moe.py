@@ -1,0 +1,86 @@
+"""Qwen3-MoE: Qwen3 with many small experts in place of the feed-forward.
+
+Reference: Yang et al., "Qwen3 Technical Report" (2025), section 2.
+"""
+
+from functools import partial
+
+from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.files.read import Json
+from flaxformer_lite.models import llama, qwen2_moe, qwen3
+from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, within
+from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
+
+BASE = qwen3.BASE
+PRESETS = {  # table 2
+    "tiny": dict(
+        d_model=128,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=48,
+        mlp_dim=344,
+        decoder_layers=4,
+        feed_forward=MoeConfig(mlp_dim=86),
+    ),
+    "30b_a3b": dict(
+        d_model=2048,
+        num_heads=32,
+        num_kv_heads=4,
+        mlp_dim=6144,
+        decoder_layers=48,
+        feed_forward=MoeConfig(num_experts=128, experts_per_token=8, mlp_dim=768, balance=0.001),
+    ),
+    "235b_a22b": dict(
+        d_model=4096,
+        num_heads=64,
+        num_kv_heads=4,
+        mlp_dim=12288,
+        decoder_layers=94,
+        feed_forward=MoeConfig(num_experts=128, experts_per_token=8, mlp_dim=1536, balance=0.001),
+    ),
+}
+config = partial(build, "qwen3_moe", BASE, PRESETS, "30b_a3b")
+Model = llama.Model
+EXPERTS = tuple(row for row in qwen2_moe.EXPERTS if "shared" not in row.name)
+LAYER = llama.LAYER + qwen3.QK_NORMS + EXPERTS
+BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
+
+
+def read(fields: Fields) -> ModelFields:
+    biased = ("query", "key", "value", "out") if fields.get("attention_bias", False) else ()
+    experts = qwen2_moe.read_experts(
+        fields,
+        (qwen2_moe.read_window(fields),),
+        num_experts=128,
+        experts_per_token=8,
+        mlp_dim=fields.size("moe_intermediate_size", 768),
+    )
+    return llama.read_heads(fields, kv_heads=4) | experts | {"bias_at": biased}
+
+
+def write(cfg: ModelConfig) -> Json:
+    window = max(kind.window or 0 for kind in cfg.kinds)
+    return (
+        llama.write_heads(cfg)
+        | qwen2_moe.write_experts(cfg)
+        | {
+            "attention_bias": "query" in cfg.bias_at,
+            "use_sliding_window": window > 0,
+            "sliding_window": window or None,
+        }
+    )
+
+
+PUBLISHED = Published(
+    model_type="qwen3_moe",
+    defaults=dict(num_hidden_layers=24, max_position_embeddings=32768),
+    prefix="model.",
+    names=lambda cfg: BODY,
+    heads=llama.heads("Qwen3Moe"),
+    fields=llama.FIELDS,
+    harmless=("output_router_logits", "max_window_layers"),
+    read=read,
+    write=write,
+    ignored=llama.BUFFERS,
+)

@@ -1,0 +1,301 @@
+"""A mixture of experts: feed-forward layers of which each token uses a few."""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from flaxformer_lite.config import ConfigError, Count, Execution, OneOf, choices, parts
+from flaxformer_lite.config.rules import NotNegative, Size
+from flaxformer_lite.nn.attentions.mask_structure import structure_of
+from flaxformer_lite.nn.feed_forwards.mlp import FeedForward, MlpConfig
+from flaxformer_lite.nn.functions.activations import ACTIVATIONS
+from flaxformer_lite.nn.functions.grouped_matmul import grouped_matmul
+from flaxformer_lite.nn.functions.routing import balance_loss, route, z_loss
+from flaxformer_lite.nn.functions.sharding import sharding_of
+from flaxformer_lite.nn.modules.context import Context
+from flaxformer_lite.nn.modules.einsum import Einsum, initializer
+
+LOSSES = "losses"  # the collection of auxiliary losses
+Matrices = dict[str, dict[str, jax.Array]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoeConfig(parts.FeedForwardConfig):
+    """The record of a Moe.
+
+    Attributes:
+      num_experts: X.
+      experts_per_token: A; the likeliest of them are used, and no token is dropped.
+      mlp_dim: F of each expert; 0 is that of the layer which this one replaces.
+      shared_dim: F of an expert that all tokens use; 0 leaves it out.
+      shared_gate: whether a sigmoid of a product with the token scales the shared expert
+        (Qwen2-MoE).
+      score: how the router's logits become scores, see nn/functions/routing.py.
+      normalize: whether the weights of a token's experts sum to one.
+      balance: factor on the loss that evens out the load, summed over the layers.
+      z_loss: factor on the square of the router's normalizer, summed over the layers.
+      expert: the layer that the experts have the shape of; in a model, the one that its config
+        describes.
+    """
+
+    reads_context: ClassVar[bool] = True
+    reads_one_token: ClassVar[bool] = True
+
+    num_experts: Size = 8
+    experts_per_token: Size = 2
+    mlp_dim: Count = 0
+    shared_dim: Count = 0
+    shared_gate: bool = False
+    score: Annotated[str, OneOf(choices.ROUTER_SCORES)] = "softmax"
+    normalize: bool = True
+    balance: NotNegative = 0.01
+    z_loss: NotNegative = 0.0
+    expert: MlpConfig = field(default_factory=MlpConfig, metadata={"internal": True})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.experts_per_token > self.num_experts:
+            raise ConfigError(
+                f"experts_per_token={self.experts_per_token}: must be at most"
+                f" num_experts={self.num_experts}."
+            )
+        if self.shared_gate and not self.shared_dim:
+            raise ConfigError("shared_gate=True: needs a shared expert; set shared_dim.")
+
+    def for_model(self, standard: parts.Part) -> "MoeConfig":
+        assert isinstance(standard, MlpConfig)
+        return dataclasses.replace(self, expert=standard)
+
+    def module(self, execution: Execution, *, name: str | None = None) -> "Moe":
+        return Moe(self, execution, name=name)
+
+    def partition_rules(self) -> parts.PartitionRules:
+        rules: tuple = (
+            (r"mlp/router/kernel$", ()),
+            (r"mlp/experts/(up|gate)/kernel$", (None, "fsdp", "tensor")),
+            (r"mlp/experts/down/kernel$", (None, "tensor", "fsdp")),
+        )
+        if self.expert.bias:
+            rules += (
+                (r"mlp/experts/(up|gate)/bias$", (None, "tensor")),
+                (r"mlp/experts/down/bias$", ()),
+            )
+        if self.shared_dim:
+            rules += tuple(
+                (pattern.replace("mlp/", "mlp/shared/"), axes)
+                for pattern, axes in self.shared.partition_rules()
+            )
+        if self.shared_gate:
+            rules += ((r"mlp/shared_gate/kernel$", ()),)
+        return rules
+
+    @property
+    def shared(self) -> MlpConfig:
+        """The record of the shared expert."""
+        return dataclasses.replace(self.expert, mlp_dim=self.shared_dim)
+
+
+class Moe(nn.Module):
+    """y = sum over a token's experts of weight * expert(x), plus the shared expert.
+
+    In training, the losses of the router are sown into the collection `losses`.
+
+    Reference: Shazeer et al. 2017 (arXiv:1701.06538), section 2; Jiang et al. 2024, "Mixtral of
+    Experts" (arXiv:2401.04088), section 2.1.
+    """
+
+    cfg: MoeConfig = MoeConfig()
+    execution: Execution = Execution()
+
+    @nn.compact
+    def __call__(self, x_BTD: jax.Array, context: Context | None = None) -> jax.Array:
+        cfg = self.cfg
+        run = self.execution
+        if "mlp" in run.dropout_at and run.dropout > 0 and self.has_rng("dropout"):
+            raise ConfigError(
+                "dropout_at: has 'mlp', and experts drop nothing between their two matrices; leave"
+                " it out, 'branch' drops of their output."
+            )
+        width = x_BTD.shape[-1]
+        sizes = {"D": width, "X": cfg.num_experts}
+        router = Einsum("BTD,DX->BTX", sizes, False, cfg.expert.initial, run, name="router")
+        logits_BTX = router(x_BTD)
+        weights_BTA, chosen_BTA = route(
+            logits_BTX, cfg.experts_per_token, score=cfg.score, normalize=cfg.normalize
+        )
+        self._sow_losses(logits_BTX, chosen_BTA, context)
+        y_BTD = Experts(cfg, run, name="experts")(x_BTD, weights_BTA, chosen_BTA)
+        if not cfg.shared_dim:
+            return y_BTD
+        shared_BTD = FeedForward(cfg.shared, run, name="shared")(x_BTD)
+        if cfg.shared_gate:
+            gate = Einsum(
+                "BTD,DC->BTC",
+                {"D": width, "C": 1},
+                False,
+                cfg.expert.initial,
+                run,
+                name="shared_gate",
+            )
+            shared_BTD = jax.nn.sigmoid(gate(x_BTD)) * shared_BTD
+        return y_BTD + shared_BTD
+
+    def _sow_losses(
+        self, logits_BTX: jax.Array, chosen_BTA: jax.Array, context: Context | None
+    ) -> None:
+        cfg = self.cfg
+        if not self.is_mutable_collection(LOSSES) or self.is_initializing():
+            return
+        keep_L = _kept(context, logits_BTX)
+        logits_LX = logits_BTX.reshape(-1, cfg.num_experts)
+        if cfg.balance:
+            chosen_LA = chosen_BTA.reshape(-1, cfg.experts_per_token)
+            loss = balance_loss(logits_LX, chosen_LA, keep_L)
+            self.sow(LOSSES, "load_balancing", cfg.balance * loss)
+        if cfg.z_loss:
+            self.sow(LOSSES, "router_z", cfg.z_loss * z_loss(logits_LX, keep_L))
+
+
+class Experts(nn.Module):
+    """The weighted sum of each token's experts."""
+
+    cfg: MoeConfig
+    execution: Execution = Execution()
+
+    @nn.compact
+    def __call__(
+        self, x_BTD: jax.Array, weights_BTA: jax.Array, chosen_BTA: jax.Array
+    ) -> jax.Array:
+        """Returns the sum [B, T, D].
+
+        Args:
+          x_BTD: the tokens.
+          weights_BTA: weights of the experts of each token.
+          chosen_BTA: int32, their numbers.
+        """
+        cfg = self.cfg
+        run = self.execution
+        width = x_BTD.shape[-1]
+        hidden = cfg.mlp_dim or cfg.expert.mlp_dim or 4 * width
+        shapes = {"up": (width, hidden), "down": (hidden, width)}
+        if cfg.expert.gated:
+            shapes["gate"] = (width, hidden)
+        matrices = {}
+        for name, (fan_in, fan_out) in shapes.items():
+            matrix = ExpertMatrices(cfg, run, fan_in, fan_out, name=name)
+            matrices[name] = matrix(x_BTD.dtype)
+        sharding = sharding_of(run)
+        split = sharding.num_shards("F")
+
+        def mix(
+            x_BTD: jax.Array, weights_BTA: jax.Array, chosen_BTA: jax.Array, matrices: Matrices
+        ) -> jax.Array:
+            y_LD = _mix(
+                cfg,
+                x_BTD.reshape(-1, width),
+                weights_BTA.reshape(-1, cfg.experts_per_token),
+                chosen_BTA.reshape(-1, cfg.experts_per_token),
+                matrices,
+                sharding.inside_shard().platform,
+            )
+            if hidden_is_split(matrices):
+                y_LD = jax.lax.psum(y_LD, split.mesh_axis)
+            return y_LD.reshape(x_BTD.shape)
+
+        def hidden_is_split(matrices: Matrices) -> bool:
+            return matrices["down"]["kernel"].shape[1] < hidden
+
+        letters = {"up": {"kernel": "XDF", "bias": "XF"}, "down": {"kernel": "XFD", "bias": "XD"}}
+        letters["gate"] = letters["up"]
+        placed = {
+            name: {leaf: letters[name][leaf] for leaf in matrix}
+            for name, matrix in matrices.items()
+        }
+        on_shards = sharding.per_shard(mix, ("BTD", "BTA", "BTA", placed), "BTD")
+        y_BTD = on_shards(x_BTD, weights_BTA, chosen_BTA, matrices)
+        if not cfg.expert.bias:
+            return y_BTD
+        bias_XD = matrices["down"]["bias"]
+        weights_BTA = weights_BTA.astype(x_BTD.dtype)
+        return y_BTD + jnp.einsum("BTAD,BTA->BTD", bias_XD[chosen_BTA], weights_BTA)
+
+
+class ExpertMatrices(nn.Module):
+    """One matrix of every expert, and its bias."""
+
+    cfg: MoeConfig
+    execution: Execution
+    fan_in: int
+    fan_out: int
+
+    @nn.compact
+    def __call__(self, dtype: jnp.dtype) -> dict[str, jax.Array]:
+        """Returns the kernel [X, I, O], and the bias [X, O] if the experts have one."""
+        cfg = self.cfg
+        adapter = self.execution.adapter
+        if adapter is not None and adapter.adapts("/".join((*self.path, "kernel"))):
+            raise ConfigError(
+                f"adapter.targets: match {'/'.join(self.path)}, and experts cannot be adapted; name"
+                " the matrices of attention only."
+            )
+        is_residual = self.name == "down"
+        init = initializer(cfg.expert.initial, self.fan_in, self.fan_out, residual=is_residual)
+        stored = jnp.dtype(self.execution.param_dtype)
+        shape = (cfg.num_experts, self.fan_in, self.fan_out)
+        made = {"kernel": self.param("kernel", init, shape, stored).astype(dtype)}
+        if cfg.expert.bias:
+            bias = self.param("bias", nn.initializers.zeros, (shape[0], shape[2]), stored)
+            made["bias"] = bias.astype(dtype)
+        return made
+
+
+def _mix(
+    cfg: MoeConfig,
+    x_LD: jax.Array,
+    weights_LA: jax.Array,
+    chosen_LA: jax.Array,
+    matrices: Matrices,
+    platform: str,
+) -> jax.Array:
+    """Sorts the tokens' copies by expert, multiplies each group, and sums the weighted results.
+
+    The sum lacks the bias of `down`, which must be added once where devices share a hidden layer.
+    """
+    tokens, copies = chosen_LA.shape
+    expert_S = chosen_LA.reshape(-1)
+    order_S = jnp.argsort(expert_S, stable=True)
+    sizes_X = jnp.bincount(expert_S, length=cfg.num_experts)
+
+    def times(x_SI: jax.Array, matrix: dict[str, jax.Array]) -> jax.Array:
+        y_SO = grouped_matmul(x_SI, matrix["kernel"], sizes_X, platform=platform)
+        return y_SO + matrix["bias"][expert_S[order_S]] if "bias" in matrix else y_SO
+
+    x_SD = x_LD[order_S // copies]
+    act = ACTIVATIONS[cfg.expert.activation]
+    up_SF = times(x_SD, matrices["up"])
+    h_SF = act(times(x_SD, matrices["gate"])) * up_SF if cfg.expert.gated else act(up_SF)
+    y_SD = grouped_matmul(h_SF, matrices["down"]["kernel"], sizes_X, platform=platform)
+    place_S = jnp.argsort(order_S)
+    y_LAD = y_SD[place_S].reshape(tokens, copies, -1)
+    return jnp.einsum("LAD,LA->LD", y_LAD, weights_LA.astype(y_LAD.dtype))
+
+
+def _kept(context: Context | None, x_BTD: jax.Array) -> jax.Array | None:
+    """Returns which tokens are no padding, [L]; None for all, or if the mask does not say it."""
+    if context is None or isinstance(context.mask, jax.Array):
+        return None
+    structure = structure_of(context.mask)
+    if structure is None:
+        return None
+    batch, length = x_BTD.shape[:2]
+    keep_BT = structure.keep_BS
+    if structure.q_segments_BT is not None:
+        real_BT = structure.q_segments_BT != 0
+        keep_BT = real_BT if keep_BT is None else keep_BT & real_BT
+    if keep_BT is None or keep_BT.shape[1] != length:
+        return None
+    return jnp.broadcast_to(keep_BT, (batch, length)).reshape(-1)

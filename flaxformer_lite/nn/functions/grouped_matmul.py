@@ -1,0 +1,109 @@
+"""Products of groups of rows, each with a matrix of its own."""
+
+import jax
+import jax.numpy as jnp
+
+from flaxformer_lite.nn.functions.linear_call import linear_call
+
+LARGEST_BLOCK = 128
+Factors = tuple[jax.Array, jax.Array]  # rows and matrices
+Operands = tuple[jax.Array, jax.Array, jax.Array]  # and the sizes of the groups
+
+
+def grouped_matmul(
+    x_LI: jax.Array, kernel_XIO: jax.Array, sizes_X: jax.Array, *, platform: str
+) -> jax.Array:
+    """Multiplies the rows of each group with the group's matrix, [L, O].
+
+    Args:
+      x_LI: rows, those of group 0 first, then those of group 1, and so on.
+      kernel_XIO: a matrix for each group.
+      sizes_X: int32, the number of rows of each group. Rows beyond their sum belong to none, and
+        their results have no meaning.
+      platform: what the program is for, such as "tpu".
+
+    On a CPU rows are multiplied in blocks, as `jax.lax.ragged_dot` multiplies every row with every
+    matrix there: 8 groups of 256 rows take a fifth of the time forwards and a third with gradients
+    (2,048 x 256 x 512, 2-core AMD EPYC).
+    """
+    if platform == "cpu":
+        return _in_blocks(x_LI, kernel_XIO, sizes_X)
+    return jax.lax.ragged_dot(x_LI, kernel_XIO, sizes_X)
+
+
+@jax.custom_jvp
+def _in_blocks(x_LI: jax.Array, kernel_XIO: jax.Array, sizes_X: jax.Array) -> jax.Array:
+    return _blocks_times_kernel(x_LI, kernel_XIO, sizes_X)
+
+
+@_in_blocks.defjvp
+def _in_blocks_jvp(primals: Operands, tangents: Operands) -> tuple[jax.Array, jax.Array]:
+    x_LI, kernel_XIO, sizes_X = primals
+    d_x_LI, d_kernel_XIO, _ = tangents
+    y_LO = _in_blocks(x_LI, kernel_XIO, sizes_X)
+    return y_LO, linear_call(_push, _pull, primals, (d_x_LI, d_kernel_XIO), y_LO)
+
+
+def _push(primals: Operands, tangents: Factors) -> jax.Array:
+    x_LI, kernel_XIO, sizes_X = primals
+    d_x_LI, d_kernel_XIO = tangents
+    through_x = _in_blocks(d_x_LI, kernel_XIO, sizes_X)
+    return through_x + _in_blocks(x_LI, d_kernel_XIO, sizes_X)
+
+
+def _pull(primals: Operands, d_y_LO: jax.Array) -> Factors:
+    x_LI, kernel_XIO, sizes_X = primals
+    d_x_LI = _in_blocks(d_y_LO, kernel_XIO.swapaxes(1, 2), sizes_X)
+    return d_x_LI, _outer_products(x_LI, d_y_LO, sizes_X)
+
+
+def _blocks_times_kernel(x_LI: jax.Array, kernel_XIO: jax.Array, sizes_X: jax.Array) -> jax.Array:
+    slots_L, owner_W, block = _blocks(len(x_LI), sizes_X)
+    padded_WLI = _scatter(x_LI, slots_L, len(owner_W), block)
+    y_WLO = jax.lax.map(lambda one: one[0] @ kernel_XIO[one[1]], (padded_WLI, owner_W))
+    return y_WLO.reshape(-1, kernel_XIO.shape[-1])[slots_L]
+
+
+def _outer_products(x_LI: jax.Array, y_LO: jax.Array, sizes_X: jax.Array) -> jax.Array:
+    """Returns the sum over the rows of each group of the products x y, [X, I, O]."""
+    slots_L, owner_W, block = _blocks(len(x_LI), sizes_X)
+    x_WLI = _scatter(x_LI, slots_L, len(owner_W), block)
+    y_WLO = _scatter(y_LO, slots_L, len(owner_W), block)
+
+    def add(total_XIO: jax.Array, one: tuple[jax.Array, ...]) -> tuple[jax.Array, None]:
+        x_BI, y_BO, owner = one
+        return total_XIO.at[owner].add(x_BI.T @ y_BO), None
+
+    zeros = jnp.zeros((len(sizes_X), x_LI.shape[1], y_LO.shape[1]), x_LI.dtype)
+    return jax.lax.scan(add, zeros, (x_WLI, y_WLO, owner_W))[0]
+
+
+def _blocks(rows: int, sizes_X: jax.Array) -> tuple[jax.Array, jax.Array, int]:
+    """Divides the groups into blocks of equal size, each of one group, padded at its end.
+
+    Returns:
+      The slot of each row, the group of each block, and the size of a block. A row beyond all
+      groups has a slot beyond all blocks.
+    """
+    groups = len(sizes_X)
+    block = 8
+    while block < LARGEST_BLOCK and block * groups < rows:
+        block *= 2
+    count = rows // block + min(groups, rows)
+    padded_X = -(-sizes_X // block) * block
+    first_row_X = jnp.cumsum(sizes_X) - sizes_X
+    first_slot_X = jnp.cumsum(padded_X) - padded_X
+    row_L = jnp.arange(rows)
+    group_L = jnp.searchsorted(jnp.cumsum(sizes_X), row_L, side="right")
+    slot_L = (first_slot_X - first_row_X).at[group_L].get(mode="clip") + row_L
+    slot_L = jnp.where(group_L < groups, slot_L, count * block)
+    start_W = jnp.arange(count) * block
+    owner_W = jnp.searchsorted(jnp.cumsum(padded_X), start_W, side="right")
+    return slot_L, jnp.minimum(owner_W, groups - 1), block
+
+
+def _scatter(x_LI: jax.Array, slots_L: jax.Array, count: int, block: int) -> jax.Array:
+    """Places rows in their slots, zero elsewhere: [blocks, rows of a block, I]."""
+    zeros = jnp.zeros((count * block, x_LI.shape[1]), x_LI.dtype)
+    placed = zeros.at[slots_L].set(x_LI, mode="drop")
+    return placed.reshape(count, block, -1)

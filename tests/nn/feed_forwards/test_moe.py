@@ -1,0 +1,145 @@
+"""A mixture of experts: against every expert on every token, on meshes, and in a step."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxformer_lite.config import ConfigError, Execution, MeshConfig
+from flaxformer_lite.nn.feed_forwards.mlp import FeedForward, MlpConfig
+from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
+from flaxformer_lite.nn.functions import masks
+from flaxformer_lite.nn.modules.context import Context
+from flaxformer_lite.runs.start import setup
+from flaxformer_lite.runs.start.adopt import read_experiment
+from flaxformer_lite.sharding.activations import MeshSharding
+from flaxformer_lite.sharding.mesh import build_mesh
+from tests.examples import trials
+from tests.training import tiny_runs
+
+# of ml_collections
+pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")
+CFG = MoeConfig(
+    num_experts=4,
+    mlp_dim=24,
+    shared_dim=8,
+    shared_gate=True,
+    expert=MlpConfig(gated=True, bias=True),
+)
+X = jnp.asarray(np.random.default_rng(0).standard_normal((4, 8, 16)), jnp.float32)
+KEEP = jnp.arange(8)[None] < jnp.asarray([8, 5, 2, 7])[:, None]
+PADDED = Context(mask=masks.padding(KEEP))
+
+
+def made(cfg=CFG, execution=Execution()):
+    module = cfg.module(execution)
+    params = jax.jit(module.init)(jax.random.key(0), X)["params"]
+    leaves, tree = jax.tree.flatten(params)
+    keys = jax.random.split(jax.random.key(1), len(leaves))
+    drawn = [0.3 * jax.random.normal(key, x.shape) for key, x in zip(keys, leaves, strict=True)]
+    return module, jax.tree.unflatten(tree, drawn)
+
+
+def every_expert(params):
+    """Computes the layer with each expert on each token, and zero weights elsewhere."""
+    shared = FeedForward(CFG.shared).apply({"params": params["shared"]}, X)
+    y = jax.nn.sigmoid(X @ params["shared_gate"]["kernel"]) * shared
+    probability = jax.nn.softmax(X @ params["router"]["kernel"])
+    largest, chosen = jax.lax.top_k(probability, 2)
+    for expert in range(4):
+        weight = jnp.where(chosen == expert, largest, 0.0).sum(-1) / largest.sum(-1)
+        one = jax.tree.map(lambda x, expert=expert: x[expert], params["experts"])
+        plain = FeedForward(dataclasses.replace(CFG.expert, mlp_dim=24))
+        y += weight[..., None] * plain.apply({"params": one}, X)
+    return y
+
+
+def test_it_is_the_weighted_sum_of_its_experts():
+    module, params = made()
+    y = jax.jit(module.apply)({"params": params}, X)
+    np.testing.assert_allclose(y, jax.jit(every_expert)(params), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "sizes", [{"data": 2, "tensor": 2}, {"data": 2, "fsdp": 2, "context": 2}], ids=str
+)
+def test_a_mesh_computes_the_same(sizes):
+    module, params = made()
+    sharding = MeshSharding(build_mesh(MeshConfig(**sizes)))
+    on_mesh = CFG.module(Execution(sharding=sharding))
+
+    def values(module, params):
+        def loss(params):
+            y, sown = module.apply({"params": params}, X, PADDED, mutable=["losses"])
+            return jnp.sum(jnp.sin(y)) + sum(jax.tree.leaves(sown)), (y, sown)
+
+        (_, outputs), gradients = jax.value_and_grad(loss, has_aux=True)(params)
+        return outputs, gradients
+
+    one = jax.jit(lambda params: values(module, params))(params)
+    many = jax.jit(lambda params: values(on_mesh, params))(params)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), many, one)
+
+
+def test_padding_has_no_part_in_the_balance():
+    module, params = made()
+
+    @jax.jit
+    def balance(x):
+        return module.apply({"params": params}, x, PADDED, mutable=["losses"])[1]["losses"]
+
+    loss = balance(X)["load_balancing"][0]
+    np.testing.assert_array_equal(
+        loss, balance(jnp.where(KEEP[..., None], X, 7.0))["load_balancing"][0]
+    )
+    assert 0 < loss < 4 * CFG.balance
+
+
+def test_what_experts_cannot_do_is_refused():
+    with pytest.raises(ConfigError, match=r"experts_per_token=3.*num_experts=2"):
+        MoeConfig(num_experts=2, experts_per_token=3)
+    with pytest.raises(ConfigError, match=r"shared_gate.*set shared_dim"):
+        MoeConfig(shared_gate=True)
+    module = CFG.module(Execution(dropout=0.1, dropout_at=("mlp",)))
+    with pytest.raises(ConfigError, match=r"dropout_at.*'mlp'"):
+        module.init({"params": jax.random.key(0), "dropout": jax.random.key(1)}, X)
+
+
+EXPERTS = {
+    "model.feed_forward.name": "moe",
+    "model.feed_forward.balance": 0.5,
+}
+SCANNED = {"train.accumulate": 2, "model.scan": True}
+
+
+def test_the_balance_of_experts_reaches_the_loss_of_a_step(tmp_path):
+    program = setup.prepare(
+        read_experiment(trials.experiment_dict(tmp_path, **EXPERTS, **SCANNED))
+    ).program
+    batch = jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), program.batch)
+    _, metrics = program.train_step(tiny_runs.any_state(program), batch)
+    assert 1.0 <= metrics["load_balancing"] < 2.0  # each of two layers adds at least balance * 1
+    due = metrics["nll"] + metrics["load_balancing"]
+    np.testing.assert_allclose(metrics["loss"], due, rtol=1e-5)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {**SCANNED, "mesh.fsdp": 2, "mesh.tensor": 2}],
+    ids=["plain", "accumulated, scanned and sharded"],
+)
+def test_experts_are_balanced_while_they_learn(tmp_path, changes):
+    changes = {**EXPERTS, **changes}
+    _, records = trials.train(tmp_path, **changes)
+    train = [record for record in records if record["split"] == "train"]
+    for record in train:  # each of two layers adds at least balance * 1
+        assert 1.0 <= record["load_balancing"] < 2.0
+        np.testing.assert_allclose(
+            record["loss"], record["nll"] + record["load_balancing"], rtol=1e-5
+        )
+    assert train[-1]["nll"] < train[0]["nll"]
+    assert "load_balancing" not in records[-1], "held-out loss is the objective's own"
+    assert trials.resolved(tmp_path)["model"]["feed_forward"]["balance"] == 0.5

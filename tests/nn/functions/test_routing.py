@@ -1,0 +1,54 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxformer_lite.nn.functions.routing import balance_loss, expert_load, route, z_loss
+
+LOGITS = jnp.asarray(np.random.default_rng(0).standard_normal((7, 5)), jnp.float32)
+
+
+def test_normalized_weights_are_a_softmax_over_the_chosen():
+    weights, chosen = route(LOGITS, 2)
+    due = jax.nn.softmax(jnp.take_along_axis(LOGITS, chosen, axis=-1), axis=-1)
+    np.testing.assert_allclose(weights, due, rtol=1e-6)
+    raw, same = route(LOGITS, 2, normalize=False, scale=2.0)
+    np.testing.assert_array_equal(same, chosen)
+    np.testing.assert_allclose(raw / raw.sum(-1, keepdims=True), weights, rtol=1e-6)
+    assert (raw.sum(-1) < 2).all()
+
+
+def test_a_bias_changes_the_choice_and_not_the_weights():
+    bias = jnp.zeros(5).at[3].set(10.0)
+    weights, chosen = route(LOGITS, 2, score="sigmoid", normalize=False, bias_X=bias)
+    assert (chosen == 3).any(axis=-1).all()
+    np.testing.assert_allclose(
+        weights, jnp.take_along_axis(jax.nn.sigmoid(LOGITS), chosen, axis=-1), rtol=1e-6
+    )
+    slope = jax.grad(lambda b: route(LOGITS, 2, score="sigmoid", bias_X=b)[0].sum())(bias)
+    assert not slope.any()
+
+
+@pytest.mark.parametrize("options", [{"count": 0}, {"count": 6}, {"count": 2, "score": "relu"}])
+def test_what_cannot_be_routed_is_refused(options):
+    with pytest.raises(ValueError, match=r"count=|score="):
+        route(LOGITS, **options)
+
+
+def test_losses_leave_padding_out():
+    _, chosen = route(LOGITS, 2)
+    keep = jnp.arange(7) < 4
+    for loss in (
+        lambda n, keep: balance_loss(LOGITS[:n], chosen[:n], keep),
+        lambda n, keep: z_loss(LOGITS[:n], keep),
+    ):
+        np.testing.assert_allclose(loss(7, keep), loss(4, None), rtol=1e-6)
+        assert not np.allclose(loss(7, None), loss(4, None))
+
+
+def test_an_even_load_has_the_least_loss():
+    even = jnp.asarray([[0, 1], [2, 3]])
+    np.testing.assert_allclose(balance_loss(jnp.zeros((2, 4)), even), 1.0)
+    np.testing.assert_allclose(expert_load(even, 4), [0.25] * 4)
+    one = jnp.zeros((2, 4)).at[:, 0].set(50.0)
+    np.testing.assert_allclose(balance_loss(one, jnp.zeros((2, 1), int)), 4.0, rtol=1e-5)
