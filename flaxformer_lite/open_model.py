@@ -17,8 +17,10 @@ from jax.sharding import Mesh
 
 from flaxformer_lite import registry, versions
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.config.parts import AdapterConfig
 from flaxformer_lite.files.read import Json, read_object
 from flaxformer_lite.models.parameter_shapes import parameter_shapes
+from flaxformer_lite.nn.adapters.merge import with_begun_factors
 from flaxformer_lite.pretrained import load
 from flaxformer_lite.pretrained.lazy_params import stored_tree
 from flaxformer_lite.pretrained.place_params import place
@@ -48,7 +50,7 @@ def load_pretrained(
     labels: Sequence[str] | int | None = None,
     num_labels: int | None = None,
     seed: int = 0,
-    adapter: str | Path | None = None,
+    adapter: str | Path | AdapterConfig | None = None,
     allow_plugins: registry.Allowed = False,
     **overrides: Any,
 ) -> tuple[nn.Module, dict]:
@@ -78,8 +80,9 @@ def load_pretrained(
         that has other classes is initialized anew.
       num_labels: with `new_head`, the number of classes; the same as a number in `labels`.
       seed: random seed for new parameters.
-      adapter: a directory with a LoRA adapter for the model, as PEFT or `save_adapter` writes it.
-        Its factors are parameters of their own, which `merge_adapter` adds to the weights.
+      adapter: a directory with an adapter for the model, as PEFT or `save_adapter` writes it, or the
+        record of a new one, such as `LoraConfig(rank=8)`, which is initialized with `seed`. Its
+        factors are parameters of their own, which `merge_adapter` adds to the weights.
       allow_plugins: whether the config of a workdir may name plug-ins outside this package;
         importing them runs the code of whoever wrote them. True for all, or a collection of names.
       **overrides: fields of ModelConfig that change no weight: dropout, dropout_at, scan, remat,
@@ -97,13 +100,14 @@ def load_pretrained(
     versions.notice_untested()
     overrides |= {"dtype": dtype, "param_dtype": param_dtype or dtype}
     labels = load.classes_of(labels, num_labels, new_head)
+    new_adapter = adapter if isinstance(adapter, AdapterConfig) else None
     model, stored = open_pretrained(
         path,
         head,
         family=family,
         new_head=new_head,
         labels=labels,
-        adapter=adapter,
+        adapter=None if isinstance(adapter, AdapterConfig) else adapter,
         allow_plugins=allow_plugins,
         **overrides,
     )
@@ -114,7 +118,11 @@ def load_pretrained(
         )
     if new_head:
         stored = load.with_new(model, stored, seed)
-    return model, place(model.cfg, stored, mesh)
+    if new_adapter is None:
+        return model, place(model.cfg, stored, mesh)
+    model, stored = load.with_adapter(model, stored, new_adapter, seed)
+    params = place(model.cfg, stored, mesh)
+    return model, with_begun_factors(new_adapter, params)
 
 
 def load_labels(path: str | Path, *, allow_plugins: registry.Allowed = False) -> list[str]:

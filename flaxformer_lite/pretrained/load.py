@@ -15,6 +15,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from flaxformer_lite.config import ConfigError, ModelConfig, check_family
 from flaxformer_lite.config.execution import EXECUTION_FIELDS
+from flaxformer_lite.config.parts import AdapterConfig
 from flaxformer_lite.models.parameter_shapes import dummy_inputs, flat_init, parameter_shapes
 from flaxformer_lite.models.weight_map import Fields
 from flaxformer_lite.pretrained import (
@@ -204,6 +205,30 @@ def with_new(model: nn.Module, stored: dict, seed: int) -> dict:
     if not missing:
         return stored
     LOG.warning("new parameters: %s; train them before use.", ", ".join(missing))
+    return _initialized(model, flat, missing, seed)
+
+
+def with_adapter(
+    model: nn.Module, stored: dict, adapter: AdapterConfig, seed: int
+) -> tuple[nn.Module, dict]:
+    """Adds a new adapter to a model, and its factors, initialized with a seed, to its parameters.
+
+    Raises:
+      ConfigError: the model has an adapter, or one of the targets matches no matrix.
+    """
+    if model.cfg.adapter is not None:
+        raise ConfigError(
+            f"adapter={adapter!r}: the model was trained with an adapter; convert it first, which"
+            " merges that one (flaxformer_lite convert)."
+        )
+    model = model.clone(cfg=dataclasses.replace(model.cfg, adapter=adapter))
+    shapes = parameter_shapes(model)
+    adapter.check(shapes)
+    flat = flatten_dict(stored, sep="/")
+    return model, _initialized(model, flat, sorted(set(shapes) - set(flat)), seed)
+
+
+def _initialized(model: nn.Module, flat: dict, missing: list[str], seed: int) -> dict:
     inputs = dummy_inputs(type(model), model.cfg)
     initial = jax.jit(
         lambda key: {p: x for p, x in flat_init(model, key, inputs).items() if p in missing}

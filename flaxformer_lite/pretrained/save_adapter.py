@@ -252,10 +252,12 @@ def _vera_config(adapter: vera.VeraConfig, adapted: list[str], every: list[str])
 
 
 def _ia3_config(adapted: list[str], on_inputs: list[str], every: list[str]) -> Json:
+    feed_forwards = shortest(on_inputs, every, ".")
+    others = shortest([module for module in adapted if module not in on_inputs], every, ".")
     return {
         "peft_type": "IA3",
-        "target_modules": shortest(adapted, every, "."),
-        "feedforward_modules": shortest(on_inputs, every, "."),
+        "target_modules": sorted({*others, *feed_forwards}),  # PEFT asks for all of them here
+        "feedforward_modules": feed_forwards,
         "inference_mode": True,
     }
 

@@ -420,3 +420,27 @@ def test_a_family_without_a_published_form(tmp_path):
     model = build_model("transformer", "tiny", vocab_size=32, adapter=LoraConfig())
     with pytest.raises(ConfigError, match="has no published form"):
         save_adapter(tmp_path / "new", model, {})
+
+
+@pytest.mark.parametrize("scan", SCAN)
+def test_a_new_adapter_starts_as_its_base(scan):
+    adapter = DoraConfig(rank=2, targets=("query",))
+    model, params = load_pretrained(ROOT / "bert_base", adapter=adapter, scan=scan)
+    base = flatten_dict(load_pretrained(ROOT / "bert_base", scan=scan)[1], sep="/")
+    flat = flatten_dict(params, sep="/")
+    assert model.cfg.adapter == adapter and set(base) < set(flat)
+    for name, magnitude in flat.items():
+        if name.endswith("dora_magnitude"):
+            kernel = np.asarray(flat[name.replace("dora_magnitude", "kernel")])
+            lengths = np.sqrt(np.square(kernel).sum(axis=-3))
+            np.testing.assert_allclose(magnitude, lengths, rtol=1e-6)
+    with pytest.raises(ConfigError, match=r"targets='quary'.*called .*query"):
+        load_pretrained(ROOT / "bert_base", adapter=LoraConfig(targets=("quary",)))
+
+
+def test_modules_that_scale_their_inputs_are_among_the_targets(tmp_path):
+    """PEFT refuses others, though both patterns match the same modules."""
+    adapter = Ia3Config(targets=("layer.*kernel",))
+    save_adapter(tmp_path / "new", *load_pretrained(ROOT / "bert_base", adapter=adapter))
+    written = json.loads((tmp_path / "new" / CONFIG).read_text())
+    assert set(written["feedforward_modules"]) < set(written["target_modules"])

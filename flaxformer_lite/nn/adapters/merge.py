@@ -1,6 +1,7 @@
 """Initial values of adapters that depend on a matrix, and merging of adapters into matrices."""
 
 import dataclasses
+import functools
 from typing import TypeVar
 
 import flax.linen as nn
@@ -65,6 +66,16 @@ def begun_factors(adapter: AdapterConfig, params: dict) -> dict[tuple[str, ...],
         for name, factor in begun(params[*module, "kernel"], factors).items():
             factors_by_path[*module, name] = factor
     return factors_by_path
+
+
+def with_begun_factors(adapter: AdapterConfig, params: dict) -> dict:
+    """Returns the parameters of a new adapter with the factors that depend on a matrix."""
+    flat = flatten_dict(params)
+    begin = functools.partial(begun_factors, adapter)
+    shardings = {path: flat[path].sharding for path in jax.eval_shape(begin, flat)}
+    if not shardings:
+        return params
+    return unflatten_dict(flat | jax.jit(begin, out_shardings=shardings)(flat))
 
 
 def _array(leaf: Array) -> jax.Array:
