@@ -80,8 +80,8 @@ def load_pretrained(
         that has other classes is initialized anew.
       num_labels: with `new_head`, the number of classes; the same as a number in `labels`.
       seed: random seed for new parameters.
-      adapter: a directory with an adapter for the model, as PEFT or `save_adapter` writes it, or the
-        record of a new one, such as `LoraConfig(rank=8)`, which is initialized with `seed`. Its
+      adapter: a directory with an adapter for the model, as PEFT or `save_adapter` writes it, or
+        the record of a new one, such as `LoraConfig(rank=8)`, which is initialized with `seed`. Its
         factors are parameters of their own, which `merge_adapter` adds to the weights.
       allow_plugins: whether the config of a workdir may name plug-ins outside this package;
         importing them runs the code of whoever wrote them. True for all, or a collection of names.

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data.packed_batches import COSTLY_WIDTH, GAIN, SHAPES, WORTH, Batch
 
 MULTIPLE = 16  # widths are multiples of this
@@ -51,12 +52,17 @@ class Buckets:
           batch: the given rows of the batch.
           examples: the numbers of all examples of the batch.
           rows: the rows of the batch that this process reads.
+
+        Raises:
+          ConfigError: a row has more tokens than `sizes` says, so that some would be lost.
         """
         longest = self.sizes[examples].max(axis=0)
         fitting = [widths for widths in self.buckets if np.all(longest <= widths)]
         if not fitting:
             return batch
-        return self.cut(batch, min(fitting, key=_cost))
+        widths = min(fitting, key=_cost)
+        check_counts(columns_used(batch), widths)
+        return self.cut(batch, widths)
 
     def cut(self, batch: Any, widths: Widths) -> Any:
         """Cuts a batch, or its shapes, to the given widths."""
@@ -116,6 +122,20 @@ class Buckets:
             buckets=tuple(chosen[i] for i in np.argsort(-uses, kind="stable")),
             share=float(columns.mean() / sum(self.lengths)),
         )
+
+
+def check_counts(used: Widths, limits: Widths) -> None:
+    """Checks that no row of a batch has more tokens than its task has counted.
+
+    Raises:
+      ConfigError: one has.
+    """
+    for count, limit in zip(used, limits, strict=False):
+        if count > limit:
+            raise ConfigError(
+                f"objective: a row has {count} tokens, and the task's `tokens` counts at most"
+                f" {limit}; count all that `make_example` returns, or set train.packing=False."
+            )
 
 
 def _cost(widths: Widths) -> float:

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data.length_buckets import Buckets, columns_used, sides_of
 from flaxformer_lite.data.packed_batches import draws
 from flaxformer_lite.models import build_model
@@ -46,6 +47,13 @@ def test_a_batch_keeps_every_token_and_has_the_same_width_in_every_process():
     assert found.sum() == SIZES[examples].sum()
     assert found.shape[1:] == part["inputs"]["input_ids"].shape[1:]
     assert found.shape[1] < LENGTH
+
+
+def test_a_row_with_more_tokens_than_were_counted_is_refused():
+    buckets = planned(SIZES)
+    mask = np.ones((8, LENGTH), np.int32)
+    with pytest.raises(ConfigError, match=r"row has 128 tokens.*`tokens`.*train\.packing=False"):
+        buckets.arrange({"inputs": {"attention_mask": mask}}, np.arange(8, 16), np.arange(8))
 
 
 @pytest.mark.parametrize("name", ROWS)
