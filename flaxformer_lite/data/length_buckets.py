@@ -19,7 +19,7 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data.packed_batches import COSTLY_WIDTH, GAIN, SHAPES, WORTH, Batch
 
 MULTIPLE = 16  # widths are multiples of this
-ENCODED = ("input_ids", "attention_mask", "token_type_ids", "segment_ids")
+ENCODED = ("input_ids", "attention_mask", "token_type_ids", "segment_ids", "counts")
 DECODED = ("decoder_input_ids", "decoder_segment_ids")
 LABELS = ("labels", "answers")  # of each token of the decoder side, or else of the only one
 MASKS = (("attention_mask", "segment_ids"), ("decoder_segment_ids",))

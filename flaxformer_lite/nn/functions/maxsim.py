@@ -32,10 +32,10 @@ def maxsim(
     count = -(-documents // size)
     missing = count * size - documents
     padded_MSD = jnp.pad(document_MSD, ((0, missing), (0, 0), (0, 0)))
-    real_MS = jnp.pad(document_mask_MS != 0, ((0, missing), (0, 0)))
+    real_MS = jnp.pad(document_mask_MS.astype(bool), ((0, missing), (0, 0)))
     chunks_NCSD = padded_MSD.reshape(count, size, length, width)
     real_NCS = real_MS.reshape(count, size, length)
-    counts_QT = query_mask_QT != 0
+    counts_QT = query_mask_QT.astype(bool)
 
     @jax.checkpoint
     def score(item: tuple[jax.Array, jax.Array]) -> jax.Array:

@@ -44,7 +44,7 @@ def splade(
     count = -(-length // size)
     missing = count * size - length
     x_BTD = jnp.pad(projection.x, ((0, 0), (0, missing), (0, 0)))
-    real_BT = jnp.pad(mask_BT != 0, ((0, 0), (0, missing)))
+    real_BT = jnp.pad(mask_BT.astype(bool), ((0, 0), (0, missing)))
     x_NBCD = jnp.swapaxes(x_BTD.reshape(batch, count, size, width), 0, 1)
     real_NBC = jnp.swapaxes(real_BT.reshape(batch, count, size), 0, 1)
 

@@ -80,6 +80,7 @@ class SentenceEmbeddings(Task):
     chunked: ClassVar[bool] = True
     adopts: ClassVar[tuple[str, ...]] = ("pooling",)
     usual_pooling: ClassVar[str] = "mean"
+    tasks: ClassVar[tuple[str, str]] = ("", "")  # that of anchors, and that of all other texts
     columns: ClassVar[tuple[Column, ...]] = (
         Column("anchor", ("query", "question", "sentence1", "text1", "premise")),
         Column("positive", ("answer", "passage", "document", "sentence2", "text2", "hypothesis")),
@@ -144,25 +145,34 @@ class SentenceEmbeddings(Task):
     def published_fields(self) -> Json:
         return {"pooling": self.pooling or "mean"}
 
-    @property
-    def before(self) -> str:
-        """The prompt before each text."""
+    def prompt_of(self, task: str) -> str:
+        """Returns the prompt before each text of a task; the tasks are those of `tasks`."""
         return ""
+
+    def limit_of(self, task: str, length: int) -> int:
+        """Returns the most tokens of a text of a task; `length` is that of an example."""
+        return length
 
     def encode(self, rows: Sequence[Row], reader: TableRecords) -> list[list[Texts]]:
         texts_of_rows = [texts_of_row(row, i)[: 2 + self.negatives] for i, row in enumerate(rows)]
         distinct = list(dict.fromkeys(itertools.chain.from_iterable(texts_of_rows)))
         number = dict(zip(distinct, reader.number(distinct), strict=True))
-        all_spans = reader.spans([self.before + text for text in distinct])
-        framed_of = {
-            text: reader.frame.join(spans, limit=reader.length)
-            for text, spans in zip(distinct, all_spans, strict=True)
-        }
+        query, document = self.tasks
+        keys: dict[tuple[str, str], None] = {}  # in the order of the texts
+        for texts in texts_of_rows:
+            for position, text in enumerate(texts):
+                keys[query if position == 0 else document, text] = None
+        all_spans = reader.spans([self.prompt_of(task) + text for task, text in keys])
+        framed_of = {}
+        for (task, text), spans in zip(keys, all_spans, strict=True):
+            limit = self.limit_of(task, reader.length)
+            framed_of[task, text] = reader.frame.join(spans, limit=limit)
         made = []
         for i, (row, texts) in enumerate(zip(rows, texts_of_rows, strict=True)):
             absent = 2 + self.negatives - len(texts)
             numbers = [number[text] for text in texts] + [-1] * absent
-            framed_rows = [framed_of[text] for text in texts]
+            framed_rows = [framed_of[query, texts[0]]]
+            framed_rows += [framed_of[document, text] for text in texts[1:]]
             cut = sum(framed_row.cut for framed_row in framed_rows)
             texts_feature = Texts(
                 (*framed_rows, *[None] * absent),
@@ -280,12 +290,19 @@ def batch_logits(z_BCD: jax.Array, texts_BC: jax.Array, weight_B: jax.Array) -> 
 
     The row's own positive is column b of row b.
 
-    Texts that are no negatives have a logit without probability: padding, the anchor's own text,
-    and the positives of all rows with the same anchor.
+    Texts that are no negatives have a logit without probability; see `without_positives`.
     """
-    rows, choices = texts_BC.shape
     text_KD = jnp.swapaxes(z_BCD[:, 1:], 0, 1).reshape(-1, z_BCD.shape[-1])
     logits_BK = jnp.einsum("BD,KD->BK", z_BCD[:, 0], text_KD, precision=jax.lax.Precision.HIGHEST)
+    return without_positives(logits_BK, texts_BC, weight_B)
+
+
+def without_positives(logits_BK: jax.Array, texts_BC: jax.Array, weight_B: jax.Array) -> jax.Array:
+    """Excludes the logits of texts that are no negatives, [B, (C - 1) B].
+
+    These are padding, the anchor's own text, and the positives of all rows with the same anchor.
+    """
+    rows, choices = texts_BC.shape
     text_1K = texts_BC[:, 1:].T.reshape(1, -1)
     column_1K = jnp.arange(rows * (choices - 1))[None]
     of_1K = column_1K % rows  # the row of each text
@@ -304,8 +321,7 @@ class Prompted(SentenceEmbeddings):
 
     prompt: str = ""
 
-    @property
-    def before(self) -> str:
+    def prompt_of(self, task: str) -> str:
         return self.prompt
 
 

@@ -1,0 +1,178 @@
+"""Late interaction (ColBERT): each token of a text has a vector; texts are compared by MaxSim.
+
+References: Khattab and Zaharia 2020, "ColBERT" (arXiv:2004.12832); Santhanam et al. 2022,
+"ColBERTv2" (arXiv:2112.01488).
+"""
+
+import string
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.config.rules import Positive, Size
+from flaxformer_lite.files.read import Json
+from flaxformer_lite.nn.functions.maxsim import maxsim
+from flaxformer_lite.nn.functions.pooling import to_unit_length
+from flaxformer_lite.objectives.base import Dataset, Metric, score
+from flaxformer_lite.objectives.rows import Example, TableRecords, Tokenizer
+from flaxformer_lite.objectives.sums import LossSums, weighted
+from flaxformer_lite.objectives.tables.sentence_embeddings import (
+    SentenceEmbeddings,
+    Texts,
+    without_positives,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LateInteraction(SentenceEmbeddings):
+    """Learns vectors of tokens from pairs of an anchor and a positive, and negatives if any.
+
+    Maximizes log P(positive | anchor), a softmax over MaxSim / temperature as in
+    `sentence_embeddings`. The vectors are the encoder's last hidden states, of length one.
+    """
+
+    temperature: Positive = 1.0
+    query_length: Size = 32  # tokens of an anchor; longer ones are cut
+    expand: bool = True  # whether anchors are filled to query_length with the mask token
+    attend: bool = False  # whether other tokens attend to these
+    skip_punctuation: bool = False  # whether punctuation in other texts has no vectors
+    query_prompt: str = ""  # before each anchor, such as "[Q] "
+    document_prompt: str = ""  # before all other texts
+
+    skeletons: ClassVar[tuple[str, ...]] = ("encoder",)
+    adopts: ClassVar[tuple[str, ...]] = ()
+    tasks: ClassVar[tuple[str, str]] = ("query", "document")
+
+    @property
+    def needs(self) -> tuple[str, ...]:  # type: ignore[override]
+        return ("mask_id",) if self.expand else ()
+
+    @property
+    def shown(self) -> tuple[Metric, ...]:  # type: ignore[override]
+        return (
+            score("accuracy", "accuracy in the batch", form=".1%", live=True),
+            Metric("loss", unit="nats per text"),
+        )
+
+    def fit_model(self, model: ModelConfig, tokenizer: Tokenizer) -> ModelConfig:
+        if self.kind != "pairs" or self.sizes or self.pooling not in ("", "mean"):
+            raise ConfigError(
+                "objective.kind, objective.sizes, objective.pooling: late_interaction learns from"
+                " pairs, and neither pools nor truncates vectors; leave them out."
+            )
+        return super().fit_model(model, tokenizer)
+
+    @classmethod
+    def of_published(cls, published: Json, labels: tuple[str, ...]) -> Self:
+        return cls()
+
+    def published_fields(self) -> Json:
+        late: Json = {"skipped": tuple(string.punctuation) if self.skip_punctuation else ()}
+        if self.expand:
+            late |= {"expansion": "fixed", "expansion_length": self.query_length}
+            late["attends"] = self.attend
+        else:
+            late["query_limit"] = self.query_length
+        prompts = {"query": self.query_prompt, "document": self.document_prompt}
+        return {"kind": "multi_vector", "prompts": prompts, "late": late}
+
+    def prompt_of(self, task: str) -> str:
+        return self.query_prompt if task == "query" else self.document_prompt
+
+    def limit_of(self, task: str, length: int) -> int:
+        if self.query_length > length:
+            raise ConfigError(
+                f"objective.query_length={self.query_length}: must be at most the length of an"
+                f" example; set data.length={self.query_length} or more."
+            )
+        return self.query_length if task == "query" else length
+
+    def token_counts(self, feature: Texts) -> tuple[int, ...]:
+        """Returns (): tokens that fill an anchor are masked, and yet have vectors."""
+        return ()
+
+    def tokens(self, feature: Texts) -> tuple[int, ...]:
+        (longest,) = super().tokens(feature)
+        return (max(longest, self.query_length) if self.expand else longest,)
+
+    def make_example(self, records: TableRecords, index: int, rng: np.random.Generator) -> Example:
+        """Returns inputs input_ids, attention_mask and counts, [C, T] int32.
+
+        `counts` is 1 for tokens whose vectors count. Targets are texts, [C] int32, and weights, []
+        float32.
+        """
+        example = super().make_example(records, index, rng)
+        inputs = example["inputs"]
+        counts = inputs["attention_mask"].copy()
+        if self.skip_punctuation:
+            skipped = np.isin(inputs["input_ids"][1:], _punctuation(records.tokenizer))
+            counts[1:] *= ~skipped
+        if self.expand:
+            filled = slice(len(records.features[index].rows[0].ids), self.query_length)
+            assert records.tokenizer.mask_id is not None
+            inputs["input_ids"][0, filled] = records.tokenizer.mask_id
+            inputs["attention_mask"][0, filled] = int(self.attend)
+            inputs["attention_mask"][:, 0] = 1
+            counts[0, filled] = 1
+        return {"inputs": {**inputs, "counts": counts}, "targets": example["targets"]}
+
+    def outputs(self, model: nn.Module, inputs: Mapping[str, jax.Array]) -> jax.Array:
+        """Returns vectors of length one, float32 [B, C, T, D]; those that do not count are zero."""
+        shape = inputs["input_ids"].shape
+        flat = {name: x.reshape(-1, shape[-1]) for name, x in inputs.items() if name != "counts"}
+        hidden_BTD = model(**flat).last_hidden_state.astype(jnp.float32)
+        unit_BTD = to_unit_length(hidden_BTD).reshape(*shape, -1)
+        return jnp.where(inputs["counts"][..., None] != 0, unit_BTD, 0.0)
+
+    def loss(
+        self, outputs: jax.Array, targets: Mapping[str, jax.Array], *, chunks: int
+    ) -> LossSums:
+        weight_B = targets["weights"]
+        own_B = jnp.arange(len(weight_B))
+        document_KTD = jnp.swapaxes(outputs[:, 1:], 0, 1).reshape(-1, *outputs.shape[2:])
+        scores_BK = maxsim(
+            outputs[:, 0], _counting(outputs[:, 0]), document_KTD, _counting(document_KTD)
+        )
+        logits_BK = without_positives(scores_BK / self.temperature, targets["texts"], weight_B)
+        losses_B = optax.softmax_cross_entropy_with_integer_labels(logits_BK, own_B)
+        return weighted(losses_B, weight_B, accuracy=jnp.argmax(logits_BK, axis=-1) == own_B)
+
+    def predictions(self, outputs: jax.Array) -> dict[str, jax.Array]:
+        """Returns MaxSim of the first two texts."""
+
+        def score(pair: tuple[jax.Array, jax.Array]) -> jax.Array:
+            query_1TD, document_1TD = (x_TD[None] for x_TD in pair)
+            counts = _counting(query_1TD), _counting(document_1TD)
+            return maxsim(query_1TD, counts[0], document_1TD, counts[1])[0, 0]
+
+        return {"maxsim": jax.lax.map(score, (outputs[:, 0], outputs[:, 1]))}
+
+    def scores(
+        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Dataset
+    ) -> dict[str, float]:
+        return {}
+
+    def decode(self, predictions: Mapping[str, np.ndarray], records: TableRecords) -> list[Json]:
+        """Returns for each row MaxSim of its first two texts, `similarity`."""
+        return [{"similarity": float(value)} for value in predictions["maxsim"]]
+
+    def baseline(self, data: Dataset, fitted: Json | None) -> tuple[str, float] | None:
+        return None
+
+
+def _counting(vectors: jax.Array) -> jax.Array:
+    """Returns a mask of the vectors that count, which are those that are not zero."""
+    return jnp.any(vectors != 0, axis=-1)
+
+
+def _punctuation(tokenizer: Tokenizer) -> list[int]:
+    """Returns the ids of the tokens that are one punctuation mark."""
+    marks = {mark.encode() for mark in string.punctuation}
+    return [index for index, piece in enumerate(tokenizer.pieces()) if piece in marks]
