@@ -41,6 +41,17 @@ from flaxformer_lite.config.rules import (
 MOST_LAYERS = 4096  # more would take hours to trace
 Depth = Annotated[int, Range(0, MOST_LAYERS, f"not be negative, and be at most {MOST_LAYERS}")]
 Power = Annotated[float, Range(-4, 4, "be between -4 and 4")]
+# Fields that a decoder may have of its own, as `decoder_NAME`, and their value where it has not.
+OF_DECODER: dict[str, Any] = {
+    "d_model": 0,
+    "num_heads": 0,
+    "num_kv_heads": 0,
+    "head_dim": 0,
+    "mlp_dim": 0,
+    "vocab_size": 0,
+    "windows": (),
+    "mixer": None,
+}
 NormSlots = tuple[Annotated[str, OneOf(choices.NORM_SLOTS)], ...]
 BiasSlots = tuple[Annotated[str, OneOf(choices.BIAS_SLOTS)], ...]
 
@@ -108,6 +119,11 @@ class Architecture(Record):
     head: Annotated[str, OF_TASK] = "lm"  # the output head; the family's file lists its heads
     decoder_num_heads: Count = 0  # N of the decoder where it differs; 0: num_heads
     decoder_mlp_dim: Count = 0  # F of the decoder where it differs; 0: mlp_dim
+    # the same for D, K, H and the sliding windows; (): windows
+    decoder_d_model: Count = 0
+    decoder_num_kv_heads: Count = 0
+    decoder_head_dim: Count = 0
+    decoder_windows: tuple[Count, ...] = ()
     # V of the decoder if it has its own table; 0: one table serves both
     decoder_vocab_size: Count = 0
     num_labels: Annotated[Size, OF_TASK] = 2  # C, the number of classes of a classification head
@@ -188,21 +204,14 @@ class Architecture(Record):
     @property
     def of_decoder(self) -> Self:
         """The config as the decoder sees it."""
-        if not (
-            self.decoder_num_heads
-            or self.decoder_mlp_dim
-            or self.decoder_vocab_size
-            or self.decoder_mixer
-        ):
+        values = {name: getattr(self, f"decoder_{name}") for name in OF_DECODER}
+        if not any(values.values()):
             return self
-        values = {
-            name: getattr(self, f"decoder_{name}")
-            for name in ("num_heads", "mlp_dim", "vocab_size", "mixer")
-        }
         changes: dict[str, Any] = {name: value for name, value in values.items() if value}
-        changes |= {f"decoder_{name}": 0 for name in values}
-        changes["decoder_mixer"] = None
-        return dataclasses.replace(self, **changes)
+        changes |= {f"decoder_{name}": none for name, none in OF_DECODER.items()}
+        side = dataclasses.replace(self, **changes)
+        # cross-attention would derive it from the encoder's width
+        return dataclasses.replace(side, head_dim=side.head_width) if self.decoder_d_model else side
 
     @property
     def embedding_width(self) -> int:
@@ -332,12 +341,12 @@ class ModelConfig(Execution, Architecture):
                 raise ConfigError(
                     f"decoder_num_heads={self.decoder_num_heads}, d_model={self.d_model}: {error}"
                 ) from None
-        for layers in (self.encoder_layers, self.decoder_layers):
+        for layers, side in ((self.encoder_layers, self), (self.decoder_layers, self.of_decoder)):
             if self.scan:
                 check_scan(
                     layers,
-                    len(self.kinds),
-                    "pattern" if self.pattern else f"windows={self.windows}",
+                    len(side.kinds),
+                    "pattern" if side.pattern else f"windows={side.windows}",
                 )
 
     @property

@@ -48,6 +48,10 @@ MEANING = {
     "pattern": _every_layer,
     "decoder_num_heads": lambda cfg: cfg.of_decoder.num_heads,
     "decoder_mlp_dim": lambda cfg: cfg.of_decoder.mlp_dim,
+    "decoder_d_model": lambda cfg: cfg.of_decoder.d_model,
+    "decoder_num_kv_heads": lambda cfg: cfg.of_decoder.kv_heads,
+    "decoder_head_dim": lambda cfg: cfg.of_decoder.head_width,
+    "decoder_windows": lambda cfg: _every_layer(cfg.of_decoder),
     "decoder_start_token_id": lambda cfg: (
         cfg.pad_token_id if cfg.decoder_start_token_id is None else cfg.decoder_start_token_id
     ),

@@ -31,10 +31,9 @@ LABELS = {"id2label": {"0": "A", "1": "B", "2": "C"}}
 def config_of(published, architecture):
     """The config of a class that transformers has for a published config."""
     published = published | {"architectures": [architecture]}
-    if published.get("is_decoder") is False and architecture.endswith("ForCausalLM"):
-        published["is_decoder"] = True  # an encoder read causally
     family = family_of(published, Path())
     head = head_of(family, published, None)
+    published |= family.PUBLISHED.heads[head].fixed  # such as is_decoder of a causal encoder
     return read_config(family, published | LABELS if head in NAMED_HEADS else published, head)
 
 

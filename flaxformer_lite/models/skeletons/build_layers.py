@@ -89,7 +89,7 @@ def stack(cfg: ModelConfig, side: str) -> StackConfig:
     """Builds the record of the `encoder` or the `decoder`."""
     cross = side == "decoder" and bool(cfg.encoder_layers)
     sizes = cfg.of_decoder if side == "decoder" else cfg
-    pattern = tuple(layer(sizes, kind, cross=cross) for kind in cfg.kinds)
+    pattern = tuple(layer(sizes, kind, cross=cross) for kind in sizes.kinds)
     unread = set(hooks(cfg.position)) - {"embed"}
     if unread and all(isinstance(kind.mixer, RecurrentConfig) for kind in pattern):
         raise ConfigError(
@@ -165,4 +165,5 @@ def init_cache(cfg: ModelConfig, batch: int, length: int) -> list[MixerCache | N
             f"init_cache of {type(cfg).__name__}: needs a model's config, so pass model.cfg; for a"
             " Stack of your own use init_stack_cache."
         )
-    return init_stack_cache(stack(cfg, "decoder"), batch, length, cfg.d_model, cfg.execution)
+    width = cfg.of_decoder.d_model
+    return init_stack_cache(stack(cfg, "decoder"), batch, length, width, cfg.execution)
