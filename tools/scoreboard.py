@@ -6,9 +6,9 @@ A family has a file in tests/pretrained/families, named after its model_type, wi
 fields of config.json in which each of its tiny models differs from small defaults. For the first
 draw and each class that transformers has for the family, and the other draws of one class (`head`
 of the file, else the language model), in three steps; `only` lists the heads of a family that has
-not all of its model_type's, `lengths` are those of two rows longer than usual, and `with_head`
-the fields that a head needs besides those of a draw. Of the first draw, the loss of labels and its
-gradient are compared too:
+not all of its model_type's, `lengths` are those of two rows longer than usual, `with_head` the
+fields that a head needs besides those of a draw, and `classes` those that no auto class has. Of the
+first draw, the loss of labels and its gradient are compared too:
 
     python tools/scoreboard.py theirs /tmp/board       # torch: makes files and outputs
     python tools/scoreboard.py ours /tmp/board         # JAX: loads, compares, generates, saves
@@ -97,6 +97,7 @@ HEADS = {
     "question": "MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES",
     "choice": "MODEL_FOR_MULTIPLE_CHOICE_MAPPING_NAMES",
 }
+COLUMNS = (*HEADS, "projection")  # the last by `classes` of a family's file
 # Draws of families that have no file, as their tests have fixtures; others have small defaults.
 DRAWS: dict[str, dict[str, Any]] = {
     "albert": {"embedding_size": 12},
@@ -160,7 +161,8 @@ def theirs(out: Path, only: str, store: bool) -> None:
     for stem, family in families(only).items():
         heads: dict[str, str] = {}
         for number, draw in enumerate(family["draws"]):
-            for head, name in classes(family.get("model_type", stem)).items():
+            named = classes(family.get("model_type", stem)) | family.get("classes", {})
+            for head, name in named.items():
                 if number and head != family.get("head", "lm"):
                     continue  # heads differ in what stands on top
                 if head not in family.get("only", [head]):
@@ -364,6 +366,7 @@ def forward(model: Any, given: Arrays) -> Arrays:
         "logits",
         "last_hidden_state",
         "pooler_output",
+        "text_embeds",
         "prediction_logits",
         "seq_relationship_logits",
         "sop_logits",
@@ -548,9 +551,9 @@ def table(out: Path) -> None:
     for case, row in rows.items():
         family, _, rest = case.partition("/")
         head = rest.split("_", 1)[1]
-        head = head if head in HEADS else next(name for name in HEADS if head.startswith(name))
+        head = head if head in COLUMNS else next(name for name in HEADS if head.startswith(name))
         cells.setdefault(family, {}).setdefault(head, []).append(row)
-    names = [name for name in HEADS if any(name in heads for heads in cells.values())]
+    names = [name for name in COLUMNS if any(name in heads for heads in cells.values())]
     today = datetime.date.today().isoformat()
     green = [
         family

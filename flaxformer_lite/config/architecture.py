@@ -116,6 +116,8 @@ class Architecture(Record):
     max_length: Size = 512  # tokens; binds only where an encoding has a table of positions
     type_vocab_size: Count = 0  # token types (BERT's segments A and B)
     embedding_size: Count = 0  # E; 0: d_model. Smaller factorises the embedding (ALBERT, ELECTRA)
+    # the width of a text's vector, where a head projects it (CLIP); 0: d_model
+    projection_size: Count = 0
     head: Annotated[str, OF_TASK] = "lm"  # the output head; the family's file lists its heads
     decoder_num_heads: Count = 0  # N of the decoder where it differs; 0: num_heads
     decoder_mlp_dim: Count = 0  # F of the decoder where it differs; 0: mlp_dim

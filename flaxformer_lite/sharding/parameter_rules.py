@@ -60,7 +60,7 @@ def rules(cfg: ModelConfig) -> PartitionRules:
         (NORMS, _has_norms(cfg) or has_masked_head),
         (UNTIED, vocab_head and not cfg.tie_embeddings),
         (LOGITS_BIAS, vocab_head and "logits" in cfg.bias_at),
-        (((rf"({'|'.join(HEADS + model.head_modules)})/\w+/(kernel|bias)$", ()),), other_head),
+        (((rf"({'|'.join(HEADS + model.head_modules)})(/\w+)?/(kernel|bias)$", ()),), other_head),
     )
     return tuple(rule for part, present in parts if present for rule in part)
 

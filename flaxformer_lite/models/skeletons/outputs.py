@@ -14,6 +14,7 @@ class Output(flax.struct.PyTreeNode):
     # [B, T, V] of a language model, [B, C] or [B, T, C] of a classifier
     logits: jax.Array | None = None
     pooler_output: jax.Array | None = None  # [B, D]
+    text_embeds: jax.Array | None = None  # [B, P], CLIP's projection of a text
     prediction_logits: jax.Array | None = None  # [B, T, V], pretraining head
     seq_relationship_logits: jax.Array | None = None  # [B, 2], pretraining head
     sop_logits: jax.Array | None = None  # [B, 2], ALBERT's pretraining head (sentence order)
