@@ -29,8 +29,18 @@ def _derived(
     return function
 
 
+def _gelu(x: jax.Array) -> jax.Array:
+    """Computes x Phi(x), the normal distribution by erf where jax.nn.gelu uses erfc.
+
+    XLA computes erfc by two formulas, of which it selects one. Narrow numbers need it.
+    """
+    if x.dtype != jnp.float32:
+        return jax.nn.gelu(x, approximate=False)
+    return 0.5 * x * (1 + jax.lax.erf(x * 0.5**0.5))
+
+
 def _gelu_slope(x: jax.Array) -> jax.Array:
-    """Computes Phi(x) + x phi(x), the normal distribution by erf where jax.nn.gelu uses erfc."""
+    """Computes Phi(x) + x phi(x)."""
     density = jnp.exp(-0.5 * jnp.square(x)) * (2 * math.pi) ** -0.5
     return 0.5 * (1 + jax.lax.erf(x * 0.5**0.5)) + x * density
 
@@ -44,9 +54,7 @@ def _gelu_tanh_slope(x: jax.Array) -> jax.Array:
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "relu": jax.nn.relu,
-    "gelu": _derived(
-        functools.partial(jax.nn.gelu, approximate=False), _gelu_slope
-    ),  # x * Phi(x), BERT's
+    "gelu": _derived(_gelu, _gelu_slope),  # x * Phi(x), BERT's
     # GPT-2's; "gelu_new" elsewhere.
     "gelu_tanh": _derived(functools.partial(jax.nn.gelu, approximate=True), _gelu_tanh_slope),
     "quick_gelu": lambda x: x * jax.nn.sigmoid(1.702 * x),  # CLIP's

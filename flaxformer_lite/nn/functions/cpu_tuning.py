@@ -21,6 +21,8 @@ from flaxformer_lite.types import Tree
 
 SLICES = 4  # slices of a sum of products
 SMALL = 2**14  # size of a small array
+THREEFRY_PARITY = np.uint32(0x1BD11BDA)
+ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))  # bits, in alternating groups of four rounds
 
 
 def schedule_after(done: Sequence[jax.Array], x: jax.Array) -> jax.Array:
@@ -76,19 +78,62 @@ def _backward(
     # Delayed, or XLA would compute it while it has the inputs at hand, and keep it.
     inputs = jax.tree.map(lambda x: schedule_after([d_out[(0,) * (d_out.ndim - 1)]], x), inputs)
     made, pull = jax.vjp(make, inputs)
-    rows = tuple(range(made.ndim - 1))
-    return *pull(d_out @ kernel_IO.T), jnp.tensordot(made, d_out, (rows, rows))
+    flat_RI = made.reshape(-1, made.shape[-1])
+    flat_RO = d_out.reshape(-1, d_out.shape[-1])
+    return *pull(d_out @ kernel_IO.T), kernel_gradient(flat_RI, flat_RO)
 
 
 recompute_matmul.defvjp(_forward, _backward)
 
 
+def kernel_gradient(x_RI: jax.Array, d_RO: jax.Array) -> jax.Array:
+    """Computes `x.T @ d`, after a transposition of the narrower of the two.
+
+    XLA:CPU has no fast product that sums over the first axes of both matrices: it leaves it to
+    Eigen, which copies one of them number by number. The barrier keeps XLA from merging the
+    transposition into the product again.
+
+    Gain: 0.39 instead of 0.68 CPU ms for 480 rows, 512 x 128, and 45 instead of 55 for 2,048 rows,
+    3,072 x 768.
+    """
+    if x_RI.shape[1] <= d_RO.shape[1]:
+        return jax.lax.optimization_barrier(x_RI.T) @ d_RO
+    return jax.lax.optimization_barrier(jax.lax.optimization_barrier(d_RO.T) @ x_RI).T
+
+
+@jax.custom_vjp
+def matmul(x_RI: jax.Array, kernel_IO: jax.Array) -> jax.Array:
+    """Computes `x @ kernel`, with the gradient of `kernel_gradient`. Reverse mode only."""
+    return x_RI @ kernel_IO
+
+
+def _matmul_forward(
+    x_RI: jax.Array, kernel_IO: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return x_RI @ kernel_IO, (x_RI, kernel_IO)
+
+
+def _matmul_backward(
+    residuals: tuple[jax.Array, jax.Array], d_RO: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    x_RI, kernel_IO = residuals
+    return d_RO @ kernel_IO.T, kernel_gradient(x_RI, d_RO)
+
+
+matmul.defvjp(_matmul_forward, _matmul_backward)
+
+
 def matmul_of_matrices(
-    inputs: Any, kernel: jax.Array, summed: int, make: Callable[[Any], jax.Array] | None = None
+    inputs: Any,
+    kernel: jax.Array,
+    summed: int,
+    make: Callable[[Any], jax.Array] | None = None,
+    *,
+    product: Callable[[jax.Array, jax.Array], jax.Array] = jnp.matmul,
 ) -> jax.Array:
     """Computes `tensordot(make(inputs), kernel, summed)` of two matrices.
 
-    With `make`, see `recompute_matmul`.
+    With `make`, see `recompute_matmul`; otherwise `product` multiplies, such as `matmul`.
 
     XLA:CPU multiplies a transposed matrix as it is, but copies arrays with more axes to transpose
     them: weights before the forward pass, gradients in strides of a row, which takes as long as the
@@ -109,7 +154,7 @@ def matmul_of_matrices(
     y = (
         recompute_matmul(lambda x: flat(make(x)), inputs, kernel_IO)
         if make
-        else flat(inputs) @ kernel_IO
+        else product(flat(inputs), kernel_IO)
     )
     return y.reshape(*rows, *kernel.shape[summed:])
 
@@ -200,3 +245,43 @@ def run_once_options(sharding: ActivationSharding) -> dict[str, int] | None:
         if sharding.tuned and sharding.platform == "cpu"
         else None
     )
+
+
+def bernoulli(
+    key: jax.Array, p: float, shape: tuple[int, ...], sharding: ActivationSharding
+) -> jax.Array:
+    """Draws `jax.random.bernoulli(key, p, shape)`, the same numbers in one kernel.
+
+    On a CPU, JAX computes the rounds of Threefry in a loop that writes all numbers to memory and
+    copies them in each pass, to compile sooner.
+
+    Gain: 0.06 instead of 0.28 CPU ms for 61,440 numbers; the step of a BERT of two layers of width
+    128 takes 8% less.
+
+    Reference: Salmon et al. 2011, Parallel Random Numbers: As Easy as 1, 2, 3, section 4.
+    """
+    is_jax_default = (
+        str(jax.random.key_impl(key)) == "threefry2x32"
+        and jax.config.jax_threefry_partitionable
+        and not jax.config.jax_enable_x64
+        and math.prod(shape) < 2**32
+    )
+    if not (sharding.is_single_cpu and is_jax_default):
+        return jax.random.bernoulli(key, p, shape)
+    words = jax.random.key_data(key)
+    keys = words[0], words[1], words[0] ^ words[1] ^ THREEFRY_PARITY
+    low = jax.lax.iota(jnp.uint32, math.prod(shape)).reshape(shape) + keys[1]
+    high = jnp.broadcast_to(keys[0], shape)
+    for group in range(5):
+        for distance in ROTATIONS[group % 2]:
+            high = high + low
+            low = high ^ _rotate(low, distance)
+        high = high + keys[(group + 1) % 3]
+        low = low + keys[(group + 2) % 3] + np.uint32(group + 1)
+    # jax.random.uniform keeps the first 23 bits and multiplies by 2 ** -23, which is exact.
+    bound = math.ceil(float(np.float32(p)) * 2**23)
+    return ((high ^ low) >> np.uint32(9)) < np.uint32(bound)
+
+
+def _rotate(x: jax.Array, distance: int) -> jax.Array:
+    return (x << np.uint32(distance)) | (x >> np.uint32(32 - distance))

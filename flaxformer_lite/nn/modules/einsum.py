@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from flaxformer_lite.config import Execution, InitConfig
-from flaxformer_lite.nn.functions.cpu_tuning import matmul_of_matrices
+from flaxformer_lite.nn.functions import cpu_tuning
 from flaxformer_lite.nn.functions.sharding import sharding_of
 from flaxformer_lite.nn.functions.tpu_tuning import has_narrow_heads, matmul_of_heads
 
@@ -104,7 +104,8 @@ class Einsum(nn.Module):
         if self.heads_together and on_tpu and has_narrow_heads(kernel, summed):
             y = matmul_of_heads(x, kernel, summed)
         elif prepare or (sharding.tuned and sharding.is_one_device):
-            y = matmul_of_matrices(x, kernel, summed, prepare)
+            product = cpu_tuning.matmul if sharding.is_single_cpu else jnp.matmul
+            y = cpu_tuning.matmul_of_matrices(x, kernel, summed, prepare, product=product)
         else:
             axes = tuple(range(x.ndim - summed, x.ndim)), tuple(range(summed))
             y = jax.lax.dot_general(x, kernel, (axes, ((), ())), preferred_element_type=x.dtype)
