@@ -61,9 +61,7 @@ def dropout_factor(args: Arguments, shape: tuple[int, ...]) -> jax.Array | None:
     """
     if not args.drops or args.dropout_key is None:
         return None
-    keep_BNTS = cpu_tuning.bernoulli(
-        args.dropout_key, 1 - args.dropout_rate, shape, args.sharding
-    )
+    keep_BNTS = cpu_tuning.bernoulli(args.dropout_key, 1 - args.dropout_rate, shape, args.sharding)
     return keep_BNTS.astype(jnp.float32) / (1 - args.dropout_rate)
 
 
