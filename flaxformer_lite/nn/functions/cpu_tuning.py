@@ -262,8 +262,8 @@ def bernoulli(
     """
     is_jax_default = (
         str(jax.random.key_impl(key)) == "threefry2x32"
-        and jax.config.jax_threefry_partitionable
-        and not jax.config.jax_enable_x64
+        and jax.threefry_partitionable.value
+        and jnp.result_type(float) == jnp.float32
         and math.prod(shape) < 2**32
     )
     if not (sharding.is_single_cpu and is_jax_default):

@@ -33,18 +33,18 @@ class Dropout(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         if not self.on:
             return x
-        # Named as before it was a class of its own, so that the masks of a seed stay the same.
-        return _TunedDropout(self.execution.dropout, name="Dropout_0", execution=self.execution)(x)
+        # Named like linen's module, so that the masks of a seed stay what they were.
+        return DropoutMask(self.execution, name="Dropout_0")(x)
 
 
-class _TunedDropout(nn.Dropout):
-    """`nn.Dropout` with the same mask, drawn faster on a CPU."""
+class DropoutMask(nn.Module):
+    """Drops elements as `nn.Dropout` does, by the same mask, which a CPU draws faster here."""
 
-    execution: Execution = Execution()
+    execution: Execution
 
     @nn.compact
-    def __call__(self, inputs: jax.Array) -> jax.Array:
-        kept = 1.0 - self.rate
+    def __call__(self, x: jax.Array) -> jax.Array:
+        kept = 1.0 - self.execution.dropout
         sharding = sharding_of(self.execution)
-        mask = cpu_tuning.bernoulli(self.make_rng("dropout"), kept, inputs.shape, sharding)
-        return jax.lax.select(mask, inputs / kept, jnp.zeros_like(inputs))
+        mask = cpu_tuning.bernoulli(self.make_rng("dropout"), kept, x.shape, sharding)
+        return jax.lax.select(mask, x / kept, jnp.zeros_like(x))

@@ -24,14 +24,14 @@ from flaxformer_lite.nn.attentions import dense
 from flaxformer_lite.nn.attentions.arguments import Arguments
 from flaxformer_lite.nn.functions import kernels
 from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
-from flaxformer_lite.nn.modules.dropout import Dropout
+from flaxformer_lite.nn.modules.dropout import Dropout, DropoutMask
 from flaxformer_lite.nn.modules.stack import Group, Stack
 from flaxformer_lite.types import Params
 
 VALUES = "tap_values"  # collections: what is read, and the number of each row of a scan
 ROWS = "tap_rows"
 LAYERS = re.compile(r"\{([\d,]+)\}")
-UNNAMED = (Dropout, nn.Dropout, Group)
+UNNAMED = (Dropout, DropoutMask, nn.Dropout, Group)
 
 
 # in place of a value: an array, a number, or a function of the value that returns either
