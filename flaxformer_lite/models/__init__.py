@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from flaxformer_lite import registry, versions
 from flaxformer_lite.config import ConfigError, ModelConfig, check_family
+from flaxformer_lite.models.presets import check_names
 
 if TYPE_CHECKING:  # a family's tables are read without JAX
     import flax.linen as nn
@@ -27,7 +28,7 @@ def build_model(
 
     Raises:
       ValueError: there is no such family.
-      ConfigError: there is no such preset, or none may be named, or the sizes do not fit each
+      ConfigError: there is no such preset or field, or none may be named, or the sizes do not fit each
         other.
     """
     versions.notice_untested()
@@ -37,6 +38,7 @@ def build_model(
                 f"preset={preset!r}: is of a family by name, and a ModelConfig has its sizes"
                 f" already; leave it out, or pass {family.family!r}."
             )
+        check_names(overrides)
         cfg = dataclasses.replace(family, **overrides)
     else:
         plugin = registry.resolve("models", family)

@@ -1,6 +1,7 @@
 """Building a config from a family's table of presets."""
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from flaxformer_lite.config import ConfigError, ModelConfig, check_family
@@ -21,7 +22,7 @@ def build(
     A family binds the first four: `config = partial(build, "gpt2", BASE, PRESETS, "small")`.
 
     Raises:
-      ConfigError: there is no such preset, or a rule of ModelConfig is broken.
+      ConfigError: there is no such preset or field, or a rule of ModelConfig is broken.
     """
     preset = preset or default
     if preset not in presets:
@@ -29,6 +30,21 @@ def build(
         raise ConfigError(
             f"{family}: no preset {preset!r}{near}; choose from {', '.join(presets)}."
         )
+    check_names(overrides)
     cfg = ModelConfig(**{"family": family, **base, **presets[preset], **overrides})
     check_family(cfg)
     return cfg
+
+
+def check_names(fields: Iterable[str]) -> None:
+    """Checks that these are fields of ModelConfig.
+
+    Raises:
+      ConfigError: one is not.
+    """
+    known = [field.name for field in dataclasses.fields(ModelConfig)]
+    for name in fields:
+        if name not in known:
+            raise ConfigError(
+                f"{name}: no field of ModelConfig{nearest(name, known)}; leave it out."
+            )

@@ -19,8 +19,10 @@ def place(cfg: ModelConfig, stored: dict, mesh: Mesh | None = None) -> dict:
         )
     specs = flatten_dict(param_specs(stored, parameter_rules.rules(cfg), mesh), sep="/")
     shardings = {path: NamedSharding(mesh, spec) for path, spec in specs.items()}
-    made = {
-        p: jax.make_array_from_callback(leaf.shape, shardings[p], leaf.read)
-        for p, leaf in flat.items()
-    }
-    return unflatten_dict(made, sep="/")
+    placed = {}
+    for path, leaf in flat.items():
+        if isinstance(leaf, jax.Array):  # of a new head or adapter
+            placed[path] = jax.device_put(leaf, shardings[path])
+        else:
+            placed[path] = jax.make_array_from_callback(leaf.shape, shardings[path], leaf.read)
+    return unflatten_dict(placed, sep="/")

@@ -182,3 +182,9 @@ def test_a_symbolic_length_needs_dense_attention():
 def test_masks_of_any_common_shape_mean_the_same(shape):
     mask = masks.dense(np.tri(5, dtype=np.int32).reshape(shape))
     np.testing.assert_array_equal(mask.dense(5), masks.causal().dense(5))
+
+
+def test_a_misspelled_field_of_a_model_names_the_nearest():
+    for build in (build_model("gpt2", "tiny").cfg, "gpt2"):
+        with pytest.raises(ConfigError, match="^num_head: .*did you mean 'num_heads'"):
+            build_model(build, num_head=3)

@@ -3,13 +3,15 @@
 import json
 import struct
 
+import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
 from flaxformer_lite import load_labels, load_pretrained, load_tokenizer, save_pretrained
-from flaxformer_lite.config import ConfigError
+from flaxformer_lite.config import ConfigError, MeshConfig
 from flaxformer_lite.pretrained.safetensors import WeightsError
+from flaxformer_lite.sharding.mesh import build_mesh
 from tests.pretrained.fixtures import ROOT
 
 
@@ -377,7 +379,10 @@ def test_a_head_that_is_made_has_as_many_classes_as_asked_for(folder):
     made = dict(head="sequence_classification", new_head=True)
     model, params = load_pretrained(folder, **made, num_labels=3)
     assert model.cfg.num_labels == params["classifier"]["dense"]["kernel"].shape[-1] == 3
-    assert load_pretrained(folder, **made, labels=["a", "b", "c"])[0].cfg == model.cfg
+    mesh = build_mesh(MeshConfig(data=4, fsdp=2))
+    spread, placed = load_pretrained(folder, **made, labels=["a", "b", "c"], mesh=mesh)
+    assert spread.cfg == model.cfg
+    jax.tree.map(np.testing.assert_array_equal, placed, params)
     with pytest.raises(ConfigError, match=r"num_labels=3: .*new_head=True"):
         load_pretrained(folder, num_labels=3)
     with pytest.raises(ConfigError, match=r"num_labels=2: .* are 3; leave one"):
