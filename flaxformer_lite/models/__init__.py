@@ -28,8 +28,8 @@ def build_model(
 
     Raises:
       ValueError: there is no such family.
-      ConfigError: there is no such preset or field, or none may be named, or the sizes do not fit each
-        other.
+      ConfigError: there is no such preset or field, or none may be named, or the sizes do not fit
+        each other.
     """
     versions.notice_untested()
     if isinstance(family, ModelConfig):

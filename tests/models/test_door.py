@@ -186,5 +186,5 @@ def test_masks_of_any_common_shape_mean_the_same(shape):
 
 def test_a_misspelled_field_of_a_model_names_the_nearest():
     for build in (build_model("gpt2", "tiny").cfg, "gpt2"):
-        with pytest.raises(ConfigError, match="^num_head: .*did you mean 'num_heads'"):
+        with pytest.raises(ConfigError, match=r"^num_head: .*did you mean 'num_heads'"):
             build_model(build, num_head=3)

@@ -379,7 +379,7 @@ def test_a_head_that_is_made_has_as_many_classes_as_asked_for(folder):
     made = dict(head="sequence_classification", new_head=True)
     model, params = load_pretrained(folder, **made, num_labels=3)
     assert model.cfg.num_labels == params["classifier"]["dense"]["kernel"].shape[-1] == 3
-    mesh = build_mesh(MeshConfig(data=4, fsdp=2))
+    mesh = build_mesh(MeshConfig(data=8))
     spread, placed = load_pretrained(folder, **made, labels=["a", "b", "c"], mesh=mesh)
     assert spread.cfg == model.cfg
     jax.tree.map(np.testing.assert_array_equal, placed, params)
