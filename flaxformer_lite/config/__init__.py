@@ -3,7 +3,13 @@
 A ConfigDict is checked and turned into them in one place.
 """
 
-from flaxformer_lite.config.architecture import Architecture, LayerKind, ModelConfig, check_family
+from flaxformer_lite.config.architecture import (
+    Architecture,
+    LayerKind,
+    ModelConfig,
+    check_family,
+    check_names,
+)
 from flaxformer_lite.config.execution import Execution
 from flaxformer_lite.config.experiment import (
     DataConfig,
@@ -62,6 +68,7 @@ __all__ = [
     "add_sections",
     "allowed_plugins",
     "check_family",
+    "check_names",
     "choose_plugins",
     "fingerprint",
     "from_config_dict",

@@ -4,6 +4,7 @@ They give its weights their meaning.
 """
 
 import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
@@ -355,6 +356,19 @@ class ModelConfig(Execution, Architecture):
     def execution(self) -> Execution:
         """The execution fields as a record of their own."""
         return Execution(**{f.name: getattr(self, f.name) for f in dataclasses.fields(Execution)})
+
+
+def check_names(fields: Iterable[str]) -> None:
+    """Checks that these are fields of ModelConfig.
+
+    Raises:
+      ConfigError: one is not; names the nearest.
+    """
+    known = [field.name for field in dataclasses.fields(ModelConfig)]
+    for name in fields:
+        if name not in known:
+            near = registry.nearest(name, known)
+            raise ConfigError(f"{name}: no field of ModelConfig{near}; leave it out.")
 
 
 def check_family(cfg: ModelConfig, where: str = "") -> type[Any]:

@@ -4,8 +4,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from flaxformer_lite import registry, versions
-from flaxformer_lite.config import ConfigError, ModelConfig, check_family
-from flaxformer_lite.models.presets import check_names
+from flaxformer_lite.config import ConfigError, ModelConfig, check_family, check_names
 
 if TYPE_CHECKING:  # a family's tables are read without JAX
     import flax.linen as nn

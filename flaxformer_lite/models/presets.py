@@ -1,10 +1,9 @@
 """Building a config from a family's table of presets."""
 
-import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from flaxformer_lite.config import ConfigError, ModelConfig, check_family
+from flaxformer_lite.config import ConfigError, ModelConfig, check_family, check_names
 from flaxformer_lite.registry import nearest
 
 
@@ -34,17 +33,3 @@ def build(
     cfg = ModelConfig(**{"family": family, **base, **presets[preset], **overrides})
     check_family(cfg)
     return cfg
-
-
-def check_names(fields: Iterable[str]) -> None:
-    """Checks that these are fields of ModelConfig.
-
-    Raises:
-      ConfigError: one is not.
-    """
-    known = [field.name for field in dataclasses.fields(ModelConfig)]
-    for name in fields:
-        if name not in known:
-            raise ConfigError(
-                f"{name}: no field of ModelConfig{nearest(name, known)}; leave it out."
-            )
