@@ -204,11 +204,6 @@ class Disentangled(Attention):
         context = with_options(context, x_BTD, cache, mask=mask, position_ids_BT=position_ids)
         has_cache = cache is not None
         sharding = sharding_of(self.execution)
-        if context.columns_BS is not None:
-            raise ConfigError(
-                "attention_mask: disentangled attention counts distances in tokens of the row, and"
-                " the mask may leave out some between others; put padding at one end."
-            )
         if cache is not None and not (context.prepared and isinstance(cache, LayerCache)):
             x_BTD = caches.check_layer(x_BTD, cache, context.index, first=context.first)
         query = self.projection("query", "BTD,DNH->BTNH", x_BTD.shape[-1])
@@ -230,10 +225,16 @@ class Disentangled(Attention):
         q_BTNH, k_BSNH, v_BSNH = named(QKV, q_BTNH, k_BSNH, v_BSNH)
         keys_RNH, queries_RNH = self._project_table(context, x_BTD, query, key)
         scale = self.scale_of(x_BTD.shape[-1])
+        q_places_BT = q_slots_T[None]
+        k_places_BS = k_slots_S[None]
+        if context.columns_BS is not None:  # padding may stand between tokens
+            q_places_BT = jnp.take(context.columns_BS, q_slots_T, axis=1, mode="clip")
+            k_places_BS = jnp.take(context.columns_BS, k_slots_S, axis=1, mode="clip")
         scores = PositionScores(
-            k_BSNH, keys_RNH, queries_RNH, q_slots_T, k_slots_S, self.record, scale
+            k_BSNH, keys_RNH, queries_RNH, q_places_BT, k_places_BS, self.record, scale
         )
-        whole = not has_cache and holds_weights(self.execution.attention, T, S, sharding)
+        whole = not has_cache and context.columns_BS is None
+        whole = whole and holds_weights(self.execution.attention, T, S, sharding)
         dropout: dict[str, Any] = {}
         run = self.execution
         if "attention" in run.dropout_at and run.dropout and self.has_rng("dropout"):
@@ -308,7 +309,8 @@ class PositionScores:
     Attributes:
       k_BSNH: keys of the content.
       keys_RNH, queries_RNH: projections of the table; None leaves the term out.
-      q_slots_T, k_slots_S: slots of rows and columns; distances are between them.
+      q_places_BT, k_places_BS: positions of rows and columns, for distances; one row for all
+        examples, or one each.
       record: gives the row of a distance.
       scale: factor on the scores.
     """
@@ -316,28 +318,28 @@ class PositionScores:
     k_BSNH: jax.Array
     keys_RNH: jax.Array | None
     queries_RNH: jax.Array | None
-    q_slots_T: jax.Array
-    k_slots_S: jax.Array
+    q_places_BT: jax.Array
+    k_places_BS: jax.Array
     record: DisentangledConfig = field(metadata={"static": True})
     scale: float = field(metadata={"static": True})
 
     def __call__(self, q_BTNH: jax.Array, rows_T: jax.Array, columns_S: jax.Array, /) -> jax.Array:
         """Returns float32 scores [B, N, T, S] of some rows and columns, by a gather."""
-        q_slots_T = jnp.take(self.q_slots_T, rows_T, mode="clip")
-        k_slots_S = jnp.take(self.k_slots_S, columns_S, mode="clip")
-        row_TS = self._row(q_slots_T[:, None] - k_slots_S[None, :])[None, None]
+        q_places_BT = jnp.take(self.q_places_BT, rows_T, axis=1, mode="clip")
+        k_places_BS = jnp.take(self.k_places_BS, columns_S, axis=1, mode="clip")
+        row_BNTS = self._row(q_places_BT[:, :, None] - k_places_BS[:, None, :])[:, None]
         scores_BNTS = jnp.zeros((), jnp.float32)
         if self.keys_RNH is not None:
             dots_BNTR = _dots("BTNH,RNH->BNTR", q_BTNH, self.keys_RNH)
-            scores_BNTS += jnp.take_along_axis(dots_BNTR, row_TS, axis=-1)
+            scores_BNTS += jnp.take_along_axis(dots_BNTR, row_BNTS, axis=-1)
         if self.queries_RNH is not None:
             k_BSNH = jnp.take(self.k_BSNH, columns_S, axis=1, mode="clip")
             dots_BNRS = _dots("RNH,BSNH->BNRS", self.queries_RNH, k_BSNH)
-            scores_BNTS += jnp.take_along_axis(dots_BNRS, row_TS, axis=-2)
+            scores_BNTS += jnp.take_along_axis(dots_BNRS, row_BNTS, axis=-2)
         return scores_BNTS * self.scale
 
     def whole(self, q_BTNH: jax.Array) -> jax.Array:
-        """Returns float32 scores [B, N, T, S] of all rows and columns, slots 0, 1, 2 and so on.
+        """Returns float32 scores [B, N, T, S] of all rows and columns, at positions 0, 1, 2 ...
 
         Rows of scores over all distances are shifted into place (Dai et al. 2019, appendix B),
         which, unlike a gather, costs a copy forward and backward.

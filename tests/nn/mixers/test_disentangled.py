@@ -63,8 +63,8 @@ def test_scores_are_those_of_the_paper_one_pair_at_a_time(terms):
         jnp.asarray(k),
         table.get("c2p"),
         table.get("p2c"),
-        jnp.arange(5, dtype=jnp.int32),
-        jnp.arange(7, dtype=jnp.int32),
+        jnp.arange(5, dtype=jnp.int32)[None],
+        jnp.arange(7, dtype=jnp.int32)[None],
         record,
         0.5,
     )
@@ -80,6 +80,10 @@ def test_scores_are_those_of_the_paper_one_pair_at_a_time(terms):
     np.testing.assert_allclose(scores.whole(jnp.asarray(q)), due, rtol=1e-5, atol=1e-5)
     gathered = scores(jnp.asarray(q), jnp.arange(5), jnp.arange(7))
     np.testing.assert_allclose(gathered, due, rtol=1e-5, atol=1e-5)
+    behind = dataclasses.replace(scores, k_places_BS=scores.k_places_BS - 1)  # each distance grows
+    gathered = behind(jnp.asarray(q), jnp.arange(5), jnp.arange(7))
+    same_keys = scores(jnp.asarray(np.roll(q, 1, axis=1)), jnp.arange(5), jnp.arange(7))
+    np.testing.assert_allclose(gathered[:, :, :-1], same_keys[:, :, 1:], rtol=1e-5, atol=1e-5)
 
 
 def test_rows_of_the_published_buckets():
