@@ -78,7 +78,6 @@ NEOX = {
     "layer_norm_eps": 3e-3,
     "pad_token_id": 1,
 }
-PHI = NEOX | {"hidden_size": 16, "num_key_value_heads": 1}
 # model_type: (config, config.json as published, dtype of the file)
 DECODERS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "gpt2": (GPT, {}, "float32"),
@@ -104,11 +103,6 @@ DECODERS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "gpt_neox": (
         NEOX,
         {"rope_parameters": None, "rotary_pct": 0.25, "rotary_emb_base": 50},
-        "float16",
-    ),
-    "phi": (
-        PHI,
-        {"rope_parameters": None, "rope_theta": 50.0, "partial_rotary_factor": 0.5},
         "float16",
     ),
     "opt": (OPT, {}, "float16"),
@@ -169,7 +163,6 @@ DECODERS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 }
 # Heads that transformers has for other decoders.
 WITHOUT = {
-    "phi": ("question_answering",),
     "gptj": ("token_classification",),
     "opt": ("token_classification",),
     "gemma": ("question_answering",),

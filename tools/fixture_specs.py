@@ -18,7 +18,6 @@ from fixture_configs import (
     NEOX,
     OPT,
     PEGASUS,
-    PHI,
     T5,
     UNTIED,
     WITH_CAUSAL_LM,
@@ -218,13 +217,6 @@ def _decoders() -> list[Spec]:
     }
     sequential = NEOX | {"use_parallel_residual": False, "attention_bias": False}
     rows += [
-        Spec(
-            name="phi_base",
-            model_type="phi",
-            head="base",
-            config=PHI | {"qk_layernorm": True},
-            **HALF,
-        ),
         Spec(
             name="gpt2_base", model_type="gpt2", head="base", config=GPT, token_types=True, **HALF
         ),

@@ -100,7 +100,6 @@ def ours(out: Path, only: str) -> None:
     from flaxformer_lite import load_pretrained
     from flaxformer_lite.config import ConfigError
 
-    sys.path.append(str(Path(__file__).parents[1]))
     worst = 0.0
     for name, row in json.loads((out / "hunt.json").read_text()).items():
         if not name.startswith(only):
@@ -110,8 +109,7 @@ def ours(out: Path, only: str) -> None:
         inputs = parity.part(stored, "in/")
         due = parity.part(stored, "out/")
         try:
-            family = parity.OUTSIDE.get(row["model_type"])
-            model, params = load_pretrained(out / name, family=family)
+            model, params = load_pretrained(out / name)
             output = jax.jit(functools.partial(model.apply, **inputs))({"params": params})
         except (ConfigError, ValueError) as error:
             print(f"{name:42s} refused: {brief(error)}   {row['drawn']}", flush=True)

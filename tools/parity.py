@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 
 TOLERANCE = 1e-5
-OUTSIDE = {"phi": "examples.phi:Model"}  # of examples/
 Arrays = dict[str, np.ndarray]
 
 
@@ -66,8 +65,6 @@ def ours(fixture: Path, row: dict[str, Any], out: Path) -> tuple[float, float]:
 
     from flaxformer_lite import load_pretrained, save_pretrained
 
-    sys.path.append(str(Path(__file__).parents[1]))
-    family = OUTSIDE.get(row["model_type"])
     with np.load(fixture / "expected.npz") as file:
         stored = dict(file)
 
@@ -79,13 +76,13 @@ def ours(fixture: Path, row: dict[str, Any], out: Path) -> tuple[float, float]:
 
     errors = []
     for dtype in ("float32", "bfloat16"):
-        model, params = load_pretrained(fixture, dtype=dtype, family=family)
+        model, params = load_pretrained(fixture, dtype=dtype)
         cases = {case: run(model, params, case) for case in row["cases"]}
         errors.append(
             max(error(cases[c], part(stored, f"{c}/out/"), part(stored, f"{c}/in/")) for c in cases)
         )
 
-    model, params = load_pretrained(fixture, family=family)
+    model, params = load_pretrained(fixture)
     case = row["cases"][0]
     loss = lambda p: sum(jnp.mean(jnp.square(x - 1)) for x in run(model, p, case).values())  # noqa: E731
     grads = jax.jit(jax.grad(loss))(params)

@@ -12,20 +12,34 @@ albert: embedding_size hidden_act inner_group_num intermediate_size layer_norm_e
     num_hidden_layers tie_word_embeddings type_vocab_size vocab_size
 arcee helium llama: attention_bias hidden_act intermediate_size mlp_bias num_hidden_layers
     num_key_value_heads rms_norm_eps tie_word_embeddings vocab_size
-bart blenderbot mbart pegasus plbart: activation_function d_model decoder_attention_heads
-    decoder_ffn_dim decoder_layers encoder_attention_heads encoder_ffn_dim encoder_layers is_decoder
-    num_hidden_layers scale_embedding tie_word_embeddings vocab_size
+bart blenderbot blenderbot-small mbart pegasus plbart: activation_function d_model
+    decoder_attention_heads decoder_ffn_dim decoder_layers encoder_attention_heads encoder_ffn_dim
+    encoder_layers is_decoder num_hidden_layers scale_embedding tie_word_embeddings vocab_size
 bert camembert data2vec-text roberta roberta-prelayernorm xlm-roberta: add_cross_attention
     hidden_act intermediate_size is_decoder layer_norm_eps num_hidden_layers tie_word_embeddings
     type_vocab_size vocab_size
+big_bird: add_cross_attention attention_type block_size hidden_act intermediate_size is_decoder
+    layer_norm_eps num_hidden_layers num_random_blocks rescale_embeddings tie_word_embeddings
+    type_vocab_size use_bias vocab_size
 bloom: apply_residual_connection_post_layernorm layer_norm_epsilon n_embed n_head n_layer
     num_hidden_layers tie_word_embeddings vocab_size
+clip_text_model: hidden_act image_size intermediate_size layer_norm_eps logit_scale_init_value
+    num_channels num_hidden_layers patch_size projection_dim text_config vision_config vocab_size
 cohere: attention_bias hidden_act intermediate_size layer_norm_eps logit_scale num_hidden_layers
     num_key_value_heads tie_word_embeddings use_qk_norm vocab_size
 cohere2: attention_bias hidden_act intermediate_size layer_norm_eps layer_types logit_scale
     num_hidden_layers num_key_value_heads sliding_window_pattern tie_word_embeddings vocab_size
 cwm: hidden_act intermediate_size layer_types mlp_bias num_hidden_layers num_key_value_heads
     rms_norm_eps tie_word_embeddings vocab_size
+deberta: cls_dropout embedding_size hidden_act intermediate_size layer_norm_eps legacy
+    max_relative_positions num_hidden_layers pooler_dropout pooler_hidden_act pooler_hidden_size
+    pos_att_type position_biased_input relative_attention talking_head tie_word_embeddings
+    type_vocab_size vocab_size
+deberta-v2: attention_head_size cls_dropout conv_act conv_groups conv_kernel_size embedding_size
+    hidden_act intermediate_size layer_norm_eps legacy max_relative_positions norm_rel_ebd
+    num_hidden_layers pooler_dropout pooler_hidden_act pooler_hidden_size pos_att_type
+    position_biased_input position_buckets relative_attention share_att_key tie_word_embeddings
+    type_vocab_size vocab_size
 distilbert: activation dim hidden_dim n_heads n_layers num_hidden_layers sinusoidal_pos_embds
     tie_word_embeddings vocab_size
 electra: add_cross_attention embedding_size hidden_act intermediate_size is_decoder layer_norm_eps
@@ -76,6 +90,13 @@ granite: attention_bias attention_multiplier embedding_multiplier hidden_act int
 hyperclovax: attention_bias attention_multiplier embedding_multiplier hidden_act intermediate_size
     logits_scaling mlp_bias num_hidden_layers num_key_value_heads residual_multiplier rms_norm_eps
     tie_word_embeddings use_post_norm vocab_size
+longt5: d_ff d_kv d_model dense_act_fn encoder_attention_type feed_forward_proj global_block_size
+    is_decoder is_gated_act layer_norm_epsilon local_radius num_decoder_layers num_heads
+    num_hidden_layers num_layers relative_attention_max_distance relative_attention_num_buckets
+    scale_decoder_outputs tie_word_embeddings vocab_size
+m2m_100: activation_function d_model decoder_attention_heads decoder_ffn_dim decoder_layers
+    encoder_attention_heads encoder_ffn_dim encoder_layers num_hidden_layers scale_embedding
+    tie_word_embeddings vocab_size
 marian: activation_function d_model decoder_attention_heads decoder_ffn_dim decoder_layers
     decoder_vocab_size encoder_attention_heads encoder_ffn_dim encoder_layers is_decoder
     num_hidden_layers scale_embedding share_encoder_decoder_embeddings tie_word_embeddings
@@ -84,6 +105,9 @@ ministral: hidden_act intermediate_size layer_types num_hidden_layers num_key_va
     rms_norm_eps tie_word_embeddings vocab_size
 mistral: hidden_act intermediate_size num_hidden_layers num_key_value_heads rms_norm_eps
     tie_word_embeddings vocab_size
+mixtral: hidden_act intermediate_size num_experts num_experts_per_tok num_hidden_layers
+    num_key_value_heads num_local_experts output_router_logits rms_norm_eps router_aux_loss_coef
+    router_jitter_noise tie_word_embeddings vocab_size
 modernbert: attention_bias classifier_activation classifier_bias classifier_pooling cls_token_id
     decoder_bias deterministic_flash_attn embedding_dropout global_attn_every_n_layers
     global_rope_theta hidden_activation initializer_cutoff_factor intermediate_size layer_types
@@ -103,15 +127,29 @@ olmo: attention_bias clip_qkv hidden_act intermediate_size num_hidden_layers num
     tie_word_embeddings vocab_size
 olmo3: attention_bias hidden_act intermediate_size layer_types num_hidden_layers num_key_value_heads
     rms_norm_eps tie_word_embeddings vocab_size
+olmoe: attention_bias clip_qkv hidden_act intermediate_size norm_topk_prob num_experts
+    num_experts_per_tok num_hidden_layers num_key_value_heads num_local_experts output_router_logits
+    rms_norm_eps router_aux_loss_coef tie_word_embeddings vocab_size
 opt: _remove_final_layer_norm activation_function do_layer_norm_before enable_bias ffn_dim
     layer_norm_elementwise_affine num_hidden_layers tie_word_embeddings vocab_size
     word_embed_proj_dim
+phi: hidden_act intermediate_size layer_norm_eps num_hidden_layers num_key_value_heads qk_layernorm
+    tie_word_embeddings vocab_size
 phi3: hidden_act intermediate_size num_hidden_layers num_key_value_heads
     original_max_position_embeddings rms_norm_eps tie_word_embeddings vocab_size
 qwen2: hidden_act intermediate_size layer_types max_window_layers num_hidden_layers
     num_key_value_heads rms_norm_eps tie_word_embeddings use_sliding_window vocab_size
+qwen2_moe: decoder_sparse_step hidden_act intermediate_size layer_types max_window_layers
+    mlp_only_layers moe_intermediate_size norm_topk_prob num_experts num_experts_per_tok
+    num_hidden_layers num_key_value_heads output_router_logits qkv_bias rms_norm_eps
+    router_aux_loss_coef shared_expert_intermediate_size tie_word_embeddings use_sliding_window
+    vocab_size
 qwen3: attention_bias hidden_act intermediate_size layer_types max_window_layers num_hidden_layers
     num_key_value_heads rms_norm_eps tie_word_embeddings use_sliding_window vocab_size
+qwen3_moe: attention_bias decoder_sparse_step hidden_act intermediate_size mlp_only_layers
+    moe_intermediate_size norm_topk_prob num_experts num_experts_per_tok num_hidden_layers
+    num_key_value_heads output_router_logits rms_norm_eps router_aux_loss_coef tie_word_embeddings
+    use_sliding_window vocab_size
 roformer: add_cross_attention embedding_size hidden_act intermediate_size is_decoder layer_norm_eps
     num_hidden_layers rotary_value summary_activation summary_proj_to_labels summary_type
     summary_use_proj tie_word_embeddings type_vocab_size vocab_size
@@ -127,6 +165,10 @@ starcoder2: embedding_dropout hidden_act intermediate_size norm_epsilon num_hidd
 t5: d_ff d_kv d_model dense_act_fn feed_forward_proj is_decoder is_gated_act layer_norm_epsilon
     num_decoder_layers num_heads num_hidden_layers num_layers relative_attention_max_distance
     relative_attention_num_buckets scale_decoder_outputs tie_word_embeddings vocab_size
+t5gemma: attention_bias attn_logit_softcapping classifier_dropout_rate cross_attention_hidden_size
+    decoder encoder hidden_activation intermediate_size is_decoder layer_types num_hidden_layers
+    num_key_value_heads past_key_values query_pre_attn_scalar rms_norm_eps tie_word_embeddings
+    vocab_size
 vaultgemma: attention_bias attn_logit_softcapping final_logit_softcapping hidden_activation
     intermediate_size layer_types num_hidden_layers num_key_value_heads query_pre_attn_scalar
     rms_norm_eps tie_word_embeddings vocab_size

@@ -12,7 +12,6 @@ from flaxformer_lite import load_pretrained, registry
 
 ROOT = Path(__file__).parents[1] / "fixtures"
 MANIFEST = json.loads((ROOT / "manifest.json").read_text())["fixtures"]
-OUTSIDE = {"phi": "examples.phi:Model"}  # of examples/
 KNOWN = [
     n for n in registry.available("models") if hasattr(registry.resolve("models", n), "PUBLISHED")
 ]
@@ -94,7 +93,7 @@ def part(name, prefix):
 
 @functools.cache
 def loaded(name):
-    return load_pretrained(ROOT / name, family=OUTSIDE.get(MANIFEST[name]["model_type"]))
+    return load_pretrained(ROOT / name)
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -97,6 +97,10 @@ SIZES = {
     "facebook/mbart-large-50-many-to-many-mmt": ("lm", 250054, 1024, 16, 4096, 12, 12),
     "Helsinki-NLP/opus-mt-en-de": ("lm", 58101, 512, 8, 2048, 6, 6),
     "google/pegasus-xsum": ("lm", 96103, 1024, 16, 4096, 16, 16),
+    "microsoft/phi-2": ("lm", 51200, 2560, 32, 10240, 0, 32),
+    "sentence-transformers/all-mpnet-base-v2": ("masked_lm", 30527, 768, 12, 3072, 12, 0),
+    "facebook/esm2_t6_8M_UR50D": ("masked_lm", 33, 320, 20, 1280, 6, 0),
+    "facebook/nllb-200-distilled-600M": ("lm", 256206, 1024, 16, 4096, 12, 12),
 }
 # Attributes that transformers sets and nothing reads.
 NOTICED = {

@@ -1,28 +1,27 @@
-"""Phi, written outside the package: a family of your own that loads, saves, generates and trains
-like the built-in ones.
+"""Phi: a decoder whose attention and feed-forward run in parallel after one norm, as in GPT-J.
 
-    model, params = load_pretrained("path/to/phi-2", family="examples.phi:Model")
-    flaxformer_lite generate --model path/to/phi-2 --family examples.phi:Model --prompt "def
-    primes(n):" flaxformer_lite train --config=gpt2_tiny --workdir=runs/phi
-    --config.train.init_from=path/to/phi-2 \
-        --config.model.family=examples.phi:Model
-
-Attention and feed-forward run in parallel after one norm, as in GPT-J; rotary positions cover part
-of each head.
+Rotary positions cover part of each head.
 
 Reference: Gunasekar et al., "Textbooks Are All You Need" (2023), section 2.3; Li et al., "phi-1.5"
-  (2023), section 2.1.
+(2023), section 2.1.
 """
 
 from functools import partial
-from typing import Any
 
 from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import gpt2, llama
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
-from flaxformer_lite.models.weight_map import Fields, Head, Published, rows, within
+from flaxformer_lite.models.weight_map import (
+    Fields,
+    ModelFields,
+    Published,
+    heads,
+    rows,
+    within,
+)
 from flaxformer_lite.nn.positions.rope import Rope
 
 BASE = dict(
@@ -42,7 +41,7 @@ PRESETS = {
         d_model=2560, num_heads=32, mlp_dim=10240, decoder_layers=32, position=Rope(fraction=0.4)
     ),
 }
-config = partial(build, f"{__name__}:Model", BASE, PRESETS, "1")
+config = partial(build, "phi", BASE, PRESETS, "1")
 
 
 class Model(DecoderModel):
@@ -66,7 +65,7 @@ BODY = (
 )
 
 
-def read(fields: Fields) -> dict[str, Any]:
+def read(fields: Fields) -> ModelFields:
     return {
         "num_kv_heads": fields.get("num_key_value_heads", 0),
         "qk_norm": "layer" if fields.get("qk_layernorm", False) else "none",
@@ -74,27 +73,26 @@ def read(fields: Fields) -> dict[str, Any]:
     }
 
 
-def write(cfg: ModelConfig) -> dict[str, Any]:
-    return write_rope(cfg.position) | {
+def write(cfg: ModelConfig) -> Json:
+    return {
         "num_key_value_heads": cfg.kv_heads,
         "qk_layernorm": cfg.qk_norm == "layer",
-        "partial_rotary_factor": cfg.position.fraction,
+        **write_rope(cfg.position, fraction="partial_rotary_factor"),
     }
 
 
+LM_HEAD = rows(("lm_head.weight", "lm_head/kernel"), ("lm_head.bias", "lm_head/bias"))
 PUBLISHED = Published(
     model_type="phi",
     prefix="model.",
     names=lambda cfg: BODY,
-    heads={
-        "lm": Head(
-            "PhiForCausalLM",
-            rows(("lm_head.weight", "lm_head/kernel"), ("lm_head.bias", "lm_head/bias")),
-        ),
-        "sequence_classification": Head("PhiForSequenceClassification", gpt2.SCORE),
-        "token_classification": Head("PhiForTokenClassification", gpt2.SCORE),
-        "none": Head("PhiModel"),
-    },
+    heads=heads(
+        "Phi",
+        lm=LM_HEAD,
+        sequence_classification=gpt2.SCORE,
+        token_classification=gpt2.SCORE,
+        none=(),
+    ),
     fields={k: v for k, v in llama.FIELDS.items() if k != "rms_norm_eps"}
     | {"layer_norm_eps": "norm_eps"},
     read=read,

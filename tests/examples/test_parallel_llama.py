@@ -1,15 +1,17 @@
-"""Phi, a family that no file of the package knows: loaded, saved, generated with, trained and
+"""A family that no file of the package knows: loaded, saved, generated with, trained and
 fine-tuned by its name."""
 
+import dataclasses
 import json
+import re
 
 import jax
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
-from examples import phi
+from examples import parallel_llama as own
 from flaxformer_lite import (
-    build_model,
     load_pretrained,
     load_tokenizer,
     save_pretrained,
@@ -23,118 +25,92 @@ from flaxformer_lite.pretrained.hf_config import read_config
 from flaxformer_lite.runs import loop
 from flaxformer_lite.runs.start.adopt import read_experiment
 from flaxformer_lite.sharding import parameter_rules
-from tests.examples.saved import check_round_trip
-from tests.marks import daily
-from tests.pretrained.fixtures import MANIFEST, OUTSIDE, ROOT, errors, loaded
+from tests.pretrained.fixtures import ROOT
 from tests.training import tiny_runs
 
 # of ml_collections
 pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")
 
-FAMILY = OUTSIDE["phi"]
-NAMES = [name for name in MANIFEST if name.startswith("phi")]
+FAMILY = "examples.parallel_llama:Model"
 PAGE = """
 from tests.training import tiny_runs
-from examples import phi
+from examples import parallel_llama as own
 from flaxformer_lite.config import to_config_dict
 from pathlib import Path
 
 def get_config():
     sizes = dict(vocab_size=0, d_model=16, num_heads=2, mlp_dim=32, decoder_layers=1, max_length=32)
     train = dict(steps=2, checkpoint_every=2)
-    model = phi.config("tiny", **sizes)
+    model = own.config("tiny", **sizes)
     return to_config_dict(tiny_runs.config(Path(__file__).parent, model=model, train=train))
 """
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_numbers_are_torch_transformers(name):
-    assert loaded(name)[0].cfg.family == FAMILY
-    for what, error in errors(*loaded(name), name):
-        assert error < 1e-5, what
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_round_trip(name, tmp_path):
-    check_round_trip(name, tmp_path)
-
-
-def test_scanned_and_side_by_side_are_the_same_numbers():
-    stacked = load_pretrained(ROOT / "phi_lm", family=FAMILY, scan=True)[1]
-    jax.tree.map(np.testing.assert_array_equal, unstack_layers(stacked), loaded("phi_lm")[1])
-
-
-# The fields of microsoft/phi-2's config.json that say what is computed; parameters counted by torch
-# on its meta device.
-PHI_2 = dict(
-    model_type="phi",
-    architectures=["PhiForCausalLM"],
-    hidden_size=2560,
-    intermediate_size=10240,
-    num_hidden_layers=32,
-    num_attention_heads=32,
-    num_key_value_heads=32,
-    partial_rotary_factor=0.4,
-    rope_theta=10000.0,
-    rope_scaling=None,
-    qk_layernorm=False,
-    hidden_act="gelu_new",
-    layer_norm_eps=1e-5,
-    max_position_embeddings=2048,
-    vocab_size=51200,
-    tie_word_embeddings=False,
-    resid_pdrop=0.1,
-    embd_pdrop=0.0,
-    attention_dropout=0.0,
-    use_cache=True,
-)
-
-
-@pytest.mark.parametrize(
-    ("preset", "millions"), daily([("1", 1418.270720), ("2", 2779.683840)], [("1", 1418.270720)])
-)
-def test_presets_are_the_published_sizes(preset, millions):
-    shapes = parameter_shapes(build_model(FAMILY, preset))
-    assert sum(np.prod(leaf.shape) for leaf in shapes.values()) == pytest.approx(
-        millions * 1e6, abs=0.5
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    """A folder of its weights."""
+    cfg = own.config(
+        "tiny",
+        vocab_size=31,
+        d_model=16,
+        num_heads=2,
+        num_kv_heads=1,
+        head_dim=8,
+        mlp_dim=24,
+        decoder_layers=2,
     )
+    model = own.Model(dataclasses.replace(cfg, logit_multiplier=0.5))
+    params = jax.jit(model.init)(jax.random.key(0), np.zeros((1, 1), np.int32))["params"]
+    folder = tmp_path_factory.mktemp("own") / "published"
+    save_pretrained(folder, model, params)
+    return folder, model, params
 
 
-def test_the_published_config_is_the_preset():
-    assert read_config(phi, PHI_2, "lm") == phi.config("2", num_kv_heads=32)
+def test_what_is_saved_is_loaded_and_its_layers_can_be_stacked(published):
+    folder, model, params = published
+    again, same = load_pretrained(folder, family=FAMILY)
+    assert again.cfg == model.cfg
+    jax.tree.map(np.testing.assert_array_equal, params, same)
+    stacked = load_pretrained(folder, family=FAMILY, scan=True)[1]
+    jax.tree.map(np.testing.assert_array_equal, unstack_layers(stacked), params)
+    names = load_file(folder / "model.safetensors")
+    assert "model.layers.1.shared_norm.weight" in names
 
 
 def test_rules_cover_every_parameter():
-    cfg = phi.config("tiny")
-    for path in parameter_shapes(phi.Model(cfg)):
-        assert any(__import__("re").search(rule, path) for rule, _ in parameter_rules.rules(cfg)), (
-            path
-        )
+    cfg = own.config("tiny")
+    for path in parameter_shapes(own.Model(cfg)):
+        assert any(re.search(rule, path) for rule, _ in parameter_rules.rules(cfg)), path
 
 
-def test_what_reads_it_must_be_named_and_must_fit():
+def test_what_reads_it_must_be_named_and_must_fit(published):
+    folder = published[0]
     with pytest.raises(
-        ConfigError, match=r"model_type='phi'.*family=module:Model reads by your own"
+        ConfigError, match=r"model_type='parallel_llama'.*family=module:Model reads by your own"
     ):
-        load_pretrained(ROOT / "phi_lm")
+        load_pretrained(folder)
     with pytest.raises(
-        ConfigError, match=r"model_type='gpt2', where family='examples.phi:Model' reads 'phi'"
+        ConfigError,
+        match=r"model_type='gpt2', where family='examples.parallel_llama:Model' reads"
+        r" 'parallel_llama'",
     ):
         load_pretrained(ROOT / "gpt2_lm", family=FAMILY)
     with pytest.raises(
-        ConfigError, match=r"^family='examples.phi:Modell': .*has no 'Modell'; did you mean 'Model'"
+        ConfigError,
+        match=r"^family='examples.parallel_llama:Modell': .*has no 'Modell'; did you mean 'Model'",
     ):
-        load_pretrained(ROOT / "phi_lm", family="examples.phi:Modell")
+        load_pretrained(folder, family="examples.parallel_llama:Modell")
     with pytest.raises(ConfigError, match="its file needs PUBLISHED"):
-        load_pretrained(ROOT / "phi_lm", family="examples.ordinal:Ordinal")
+        load_pretrained(folder, family="examples.ordinal:Ordinal")
 
 
-def test_a_field_that_its_file_does_not_name_is_refused(tmp_path):
-    config = json.loads((ROOT / "phi_lm" / "config.json").read_text())
+def test_a_field_that_its_file_does_not_name_is_refused(published):
+    config = json.loads((published[0] / "config.json").read_text())
     with pytest.raises(
-        ConfigError, match="alibi_slope=3 is not supported for phi and might change the numbers"
+        ConfigError,
+        match="alibi_slope=3 is not supported for parallel_llama and might change the numbers",
     ):
-        read_config(phi, config | {"alibi_slope": 3}, "lm")
+        read_config(own, config | {"alibi_slope": 3}, "lm")
 
 
 @pytest.mark.nightly
@@ -172,4 +148,6 @@ def test_train_convert_generate_and_fine_tune_by_the_command_line(tmp_path, caps
     assert tuned.model.family == FAMILY and tuned.model.residual == "parallel_shared"
     loop.run(tuned, tmp_path / "tuned")
     save_pretrained(tmp_path / "out", *load_pretrained(tmp_path / "tuned", allow_plugins=True))
-    assert json.loads((tmp_path / "out" / "config.json").read_text())["model_type"] == "phi"
+    assert (
+        json.loads((tmp_path / "out" / "config.json").read_text())["model_type"] == "parallel_llama"
+    )
