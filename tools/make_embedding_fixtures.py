@@ -10,17 +10,25 @@ import tempfile
 from pathlib import Path
 
 import torch
+from datasets import Dataset
 from sentence_transformers import MultiVectorEncoder, SentenceTransformer, SparseEncoder
 from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
 from sentence_transformers.sparse_encoder import losses
 from sentence_transformers.sparse_encoder.modules import SpladePooling
+from sentence_transformers.util import mine_hard_negatives
 from transformers import AutoTokenizer, BertConfig, BertForMaskedLM
 
 OUT = Path("tests/fixtures/sentences")
 WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven"]
 TEXTS = ["zero one two", "four", "three two one zero four five six seven"]
+MINING = (
+    {},
+    {"num_negatives": 2, "range_min": 1, "range_max": 45, "relative_margin": 0.1},
+    {"num_negatives": 4, "range_max": 45, "absolute_margin": 0.05},
+    {"num_negatives": 2, "range_max": 45, "max_score": 0.6, "min_score": 0.0},
+)
 CUTOFFS = [1, 3, 5, 10, 100]
 
 
@@ -51,6 +59,27 @@ def evaluated(model: SentenceTransformer, data: dict[str, dict]) -> dict[str, fl
         kind, _, k = name.partition("_")[2].partition("@")
         values[f"{kind}_{k}"] = float(value)
     return values
+
+
+def mined(model: SentenceTransformer, data: dict[str, dict]) -> dict[str, list]:
+    """Returns the negatives that sentence-transformers mines, by the options."""
+    rows: dict[str, list[str]] = {"anchor": [], "positive": []}
+    for query, documents in data["relevant"].items():
+        for document in documents:
+            rows["anchor"].append(data["queries"][query])
+            rows["positive"].append(data["corpus"][document])
+    found = {}
+    for options in MINING:
+        made = mine_hard_negatives(
+            Dataset.from_dict(rows),
+            model,
+            corpus=list(data["corpus"].values()),
+            output_format="labeled-list",
+            verbose=False,
+            **options,
+        )
+        found[json.dumps(options)] = [[row["anchor"], *row["positive"]] for row in made]
+    return found
 
 
 def masked_lm(folder: Path) -> None:
@@ -131,7 +160,7 @@ def main() -> None:
     (OUT / "kinds.json").write_text(json.dumps(kinds) + "\n")
     data = collection()
     dense = SentenceTransformer(str(OUT / "mean_normalize"), device="cpu")
-    expected = {"metrics": evaluated(dense, data)}
+    expected = {"metrics": evaluated(dense, data), "mined": mined(dense, data)}
     (OUT / "retrieval.json").write_text(json.dumps({**data, **expected}, indent=1) + "\n")
 
 

@@ -2,7 +2,10 @@
 
 import argparse
 import json
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from flaxformer_lite.cli.open_model import Opened, folder_of, notices, open_model
 from flaxformer_lite.cli.predict import write_rows
@@ -85,10 +88,31 @@ def found(
     k: int,
     prompts: dict[str, str | None],
 ) -> Hits:
-    """Returns the k nearest documents of each query; of equals those of lower id come first.
+    """Returns the k nearest documents of each query; see `found_with`."""
+    return found_with(opened, layers, data, k, prompts, [[]] * len(data.queries))[0]
 
-    The numbers of documents are those of their sorted ids.
+
+def found_with(
+    opened: Opened,
+    layers: SentenceLayers,
+    data: Collected,
+    k: int,
+    prompts: dict[str, str | None],
+    asked: Sequence[Sequence[int]],
+) -> tuple[Hits, list[dict[int, float]]]:
+    """Returns the k nearest documents of each query, and its similarities to those in `asked`.
+
+    Of equals those of lower id come first. The numbers of documents are those of their sorted ids.
     """
+    similar: list[dict[int, float]] = [{} for _ in asked]
+
+    def scored(start: int, first: int, similar_QM: Any) -> None:
+        values_QM = np.asarray(similar_QM)
+        for place, values_M in enumerate(values_QM):
+            for row in asked[start + place]:
+                if first <= row < first + len(values_M):
+                    similar[start + place][row] = float(values_M[row - first])
+
     documents = [data.corpus[name] for name in sorted(data.corpus)]
     queries = embed(
         opened, list(data.queries.values()), layers, task="query", prompt=prompts["query"]
@@ -101,7 +125,9 @@ def found(
             advance(end - start)
             return vectors
 
-        return search(queries, len(documents), vectors_of, similarity(layers), k)
+        score = similarity(layers)
+        hits = search(queries, len(documents), vectors_of, score, k, scored=scored)
+    return hits, similar
 
 
 def measured(data: Collected, hits: Hits) -> dict[str, float]:

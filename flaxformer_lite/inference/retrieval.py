@@ -49,6 +49,8 @@ def search(
     vectors_of: Callable[[int, int], Any],
     score: Callable[[Any, Any], Any],
     k: int,
+    *,
+    scored: Callable[[int, int, Any], None] | None = None,
 ) -> Hits:
     """Finds the k documents that are most similar to each query.
 
@@ -61,6 +63,8 @@ def search(
       vectors_of: (start, end) -> the vectors of these documents.
       score: (vectors of queries, vectors of documents) -> similarities [queries, documents].
       k: how many; more than there are documents is all of them.
+      scored: called with the first query, the first document and their similarities [queries,
+        documents] of each chunk.
     """
     k = min(k, documents)
     count = queries.shape[0] if hasattr(queries, "shape") else len(queries)
@@ -71,6 +75,8 @@ def search(
         for start in range(0, count, BLOCK):
             block = slice(start, start + BLOCK)
             similar_QM = jnp.asarray(score(queries[block], chunk), jnp.float32)
+            if scored:
+                scored(start, first, similar_QM)
             merged = _merge(scores_QK[block], rows_QK[block], similar_QM, first, k)
             scores_QK[block] = merged[0]
             rows_QK[block] = merged[1]
