@@ -154,6 +154,8 @@ class Architecture(Record):
     # norm over all heads together (OLMo 2)
     qk_norm_over: Annotated[str, OneOf(choices.QK_NORM_OVER)] = "head"
     qkv_clip: NotNegative = 0.0  # queries, keys and values are clipped to this; 0: off (OLMo)
+    # a sigmoid of the input multiplies the heads' outputs (Qwen3-Next)
+    attention_gate: bool = False
     position: Any = plugin("positions", "nope")
     attention_scale: NotNegative | None = None  # None: 1 / sqrt(head_dim)
     attention_softcap: NotNegative = 0.0  # 0: off; else logits become cap * tanh(logits / cap)

@@ -49,6 +49,8 @@ IN_WEIGHTS = (
 OUT_WEIGHT = ((r"attention/out/kernel$", ("tensor", None, "fsdp")),)
 QUERY_BIAS = ((r"query/bias$", ("tensor", None)),)
 SHARED_BIASES = ((r"(key|value)/bias$", (SHARED_HEADS, None)),)
+GATE_WEIGHT = ((r"attention/gate/kernel$", ("fsdp", "tensor", None)),)
+GATE_BIAS = ((r"attention/gate/bias$", ("tensor", None)),)
 OUT_BIAS = ((r"attention/out/bias$", ()),)
 
 
@@ -72,6 +74,8 @@ class AttentionConfig(parts.MixerConfig):
       position: an encoding; its `phase` rotates queries and keys, its `bias` adds to logits.
       max_length: rows of a learned position table.
       initial: initialization of the weights.
+      gate: whether a sigmoid of another projection of the input multiplies the output of each head
+        (Qwen3-Next).
       cross: whether keys and values come from the encoder's output instead of the layer's own
         input.
     """
@@ -91,6 +95,7 @@ class AttentionConfig(parts.MixerConfig):
     position: Annotated[Encoding, ", such as Rope()"] = field(default_factory=Encoding)
     max_length: rules.Size = 512
     initial: InitConfig = field(default_factory=InitConfig)
+    gate: bool = False
     cross: bool = False
 
     def __post_init__(self) -> None:
@@ -129,8 +134,10 @@ class AttentionConfig(parts.MixerConfig):
 
     def partition_rules(self) -> parts.PartitionRules:
         rules: parts.PartitionRules = IN_WEIGHTS + OUT_WEIGHT
+        if self.gate:
+            rules += GATE_WEIGHT
         if "query" in self.bias:
-            rules += QUERY_BIAS
+            rules += QUERY_BIAS + (GATE_BIAS if self.gate else ())
         if {"key", "value"} & set(self.bias):
             rules += SHARED_BIASES
         return rules + OUT_BIAS if "out" in self.bias else rules
@@ -243,6 +250,9 @@ class Attention(nn.Module):
         q_BTNH, k_BSKH, v_BSKH = (sharding.constrain(x, "BTNH") for x in (q_BTNH, k_BSKH, v_BSKH))
         q_BTNH, k_BSKH, v_BSKH = named(QKV, q_BTNH, k_BSKH, v_BSKH)
         out_BTNH = sharding.constrain(self.attend(q_BTNH, k_BSKH, v_BSKH, args), "BTNH")
+        if cfg.gate:
+            gate_BTNH = self.project("gate", "BTD,DNH->BTNH", x_BTD)
+            out_BTNH = out_BTNH * jax.nn.sigmoid(sharding.constrain(gate_BTNH, "BTNH"))
         out_BTNH = materialize(out_BTNH, sharding)
         y_BTD = named(OUT, self.project("out", "BTNH,NHD->BTD", out_BTNH, width=x_BTD.shape[-1]))
         return (y_BTD, cache) if has_cache else y_BTD
@@ -260,7 +270,7 @@ class Attention(nn.Module):
         )
 
     def project(self, name: str, equation: str, x: jax.Array, width: int = 0) -> jax.Array:
-        """Applies the projection `query`, `key`, `value` or `out` to `x`.
+        """Applies the projection `query`, `key`, `value`, `gate` or `out` to `x`.
 
         Subclasses may add to it. `width` is the model's, where x has another.
         """
@@ -270,6 +280,7 @@ class Attention(nn.Module):
         """Builds a projection; one called `position_key` is like that of `key`."""
         cfg = self.cfg
         slot = name.removeprefix("position_")
+        has_bias = ("query" if name == "gate" else slot) in cfg.bias
         sizes = {"D": d_model, "N": cfg.num_heads, "K": cfg.kv_heads, "H": cfg.head_width(d_model)}
         # Mesh TensorFlow folds the missing 1 / sqrt(H) of the logits' scale (T5's is 1) into the
         # initial queries.
@@ -280,7 +291,7 @@ class Attention(nn.Module):
         return Einsum(
             equation,
             sizes,
-            slot in cfg.bias,
+            has_bias,
             cfg.initial,
             self.execution,
             slot == "out",

@@ -194,7 +194,7 @@ def read_tokens(
 
 
 def begin(
-    cfg: RecurrentConfig,
+    cfg: parts.MixerConfig,
     execution: Execution,
     x_BTD: jax.Array,
     context: Context,

@@ -4,6 +4,7 @@ rules for its paths."""
 import re
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
@@ -16,7 +17,8 @@ from flaxformer_lite.nn.modules.cache import init_stack_cache
 from flaxformer_lite.nn.modules.stack import Stack
 
 OPTIONS = {  # of mixers that need some
-    "attention": {"num_heads": 4, "num_kv_heads": 2},
+    "attention": {"num_heads": 4, "num_kv_heads": 2, "gate": True},
+    "gated_delta": {"key_heads": 2, "value_heads": 4, "key_dim": 6, "value_dim": 8},
     "disentangled": {"attention": AttentionConfig(num_heads=4), "max_distance": 3},
 }
 RECORDS = [
@@ -37,7 +39,7 @@ def stack(request):
     )
     module = Stack(record, causal=True)
     x = jax.random.normal(jax.random.key(0), (B, T, D))
-    return record, module, module.init(jax.random.key(1), x), x
+    return record, module, jax.jit(module.init)(jax.random.key(1), x), x
 
 
 def test_the_width_stays_and_jit_computes_the_same(stack):
@@ -49,19 +51,24 @@ def test_the_width_stays_and_jit_computes_the_same(stack):
 
 def test_the_past_does_not_see_the_future(stack):
     _, module, variables, x = stack
-    y = module.apply(variables, x)
-    changed = module.apply(variables, x.at[:, 4:].add(1.0))
+    apply = jax.jit(module.apply)
+    y = apply(variables, x)
+    changed = apply(variables, x.at[:, 4:].add(1.0))
     np.testing.assert_allclose(changed[:, :4], y[:, :4], rtol=0, atol=1e-6)
     assert not np.allclose(changed[:, 4:], y[:, 4:])
 
 
 def test_chunks_with_a_cache_equal_the_whole(stack):
     record, module, variables, x = stack
-    cache = init_stack_cache(record, B, T, D)
-    first, cache = module.apply(variables, x[:, :4], cache=cache)
-    rest, _ = module.apply(variables, x[:, 4:], cache=cache)
-    whole = module.apply(variables, x)
-    np.testing.assert_allclose(np.concatenate([first, rest], axis=1), whole, rtol=1e-5, atol=1e-5)
+
+    @jax.jit
+    def both_ways(x):
+        cache = init_stack_cache(record, B, T, D)
+        first, cache = module.apply(variables, x[:, :4], cache=cache)
+        rest, _ = module.apply(variables, x[:, 4:], cache=cache)
+        return jnp.concatenate([first, rest], axis=1), module.apply(variables, x)
+
+    np.testing.assert_allclose(*both_ways(x), rtol=1e-5, atol=1e-5)
 
 
 def test_rules_match_the_paths(stack):
