@@ -17,12 +17,13 @@ from flaxformer_lite.checkpoints.digest import digest
 from flaxformer_lite.config import TokenizerConfig
 from flaxformer_lite.runs import loop
 from tests.cli import models
+from tests.marks import daily
 from tests.training import tiny_runs
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 
 
-@pytest.fixture(scope="module", params=["bert", "t5"])
+@pytest.fixture(scope="module", params=daily(["bert", "t5"], ["t5"]))
 def run(request, tmp_path_factory):
     """A workdir after four steps."""
     folder = tmp_path_factory.mktemp(request.param)

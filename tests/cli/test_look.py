@@ -53,6 +53,7 @@ def test_a_decoder(folders, tmp_path, capsys):
     assert dict(data["facts"])["family"] == "gpt2" and len(data["attentions"]) == 1
 
 
+@pytest.mark.nightly
 def test_a_t5_with_more_logits_than_pieces(folders, tmp_path):
     """As training makes them: the table is padded to a round size."""
     folder = tmp_path / "t5"

@@ -17,6 +17,7 @@ from flaxformer_lite.inference.harness import HarnessModel
 from flaxformer_lite.open_model import load_tokenizer
 from flaxformer_lite.runs.start.adopt import read_experiment
 from flaxformer_lite.text.tokenizer import Bytes
+from tests.marks import daily
 from tests.models.tiny import built, is_encoder_decoder, logits_of, small
 from tests.pretrained.test_refusals import copied, edit_config
 
@@ -140,7 +141,11 @@ STARTS = {
 }
 
 
-@pytest.mark.parametrize("name", STARTS)
+# Two kinds of start: the padding, and a token that config.json names.
+DAILY = ("t5_conditional_generation", "marian_conditional_generation")
+
+
+@pytest.mark.parametrize("name", daily(STARTS, DAILY))
 def test_the_decoder_starts_as_config_json_says(name, tmp_path):
     folder = copied(name, tmp_path)
     usual, other = STARTS[name]

@@ -81,7 +81,7 @@ def test_chunks_equal_one_call(case):
     assert int(length_of(cache)) == T
 
 
-@pytest.mark.parametrize("family", daily(["gpt2", "llama", "mistral"], ("gpt2", "mistral")))
+@pytest.mark.parametrize("family", daily(["gpt2", "llama", "mistral"], ("gpt2",)))
 def test_a_mask_over_slots_tells_padding_and_positions(family):
     model, params = built(small(family, windows=(4,) if family == "mistral" else (0,)))
     x = ids()

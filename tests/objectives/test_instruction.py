@@ -209,6 +209,7 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     task = Instruction(answer_length=16)
     cfg = tables.experiment(folder, LLAMA, task, ROWS * 8, held=ROWS, steps=150, length=64)
+    cfg = dataclasses.replace(cfg, train=dataclasses.replace(cfg.train, eval_every=150))
     with pytest.MonkeyPatch.context() as patch:
         lines = []
         patch.setattr(

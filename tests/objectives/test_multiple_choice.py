@@ -96,10 +96,11 @@ def test_loss_is_that_of_transformers_and_an_absent_choice_has_no_part_in_it():
     ids = np.arange(5, 29).reshape(2, 3, 4)
     targets = {"label": jnp.asarray([2, 0]), "weights": jnp.ones(2)}
 
+    @jax.jit
     def loss(ids, mask):
-        inputs = {"input_ids": jnp.asarray(ids), "attention_mask": jnp.asarray(mask)}
+        inputs = {"input_ids": ids, "attention_mask": mask}
         outputs = model.apply({"params": params}, inputs, method=MultipleChoice().outputs)
-        return float(MultipleChoice().loss(outputs, targets, chunks=1).mean())
+        return MultipleChoice().loss(outputs, targets, chunks=1).mean()
 
     mask = np.ones_like(ids)
     assert loss(ids, mask) == pytest.approx(1.2933769226074219, rel=1e-5)

@@ -122,6 +122,7 @@ def run(tmp_path_factory):
         length=8,
         target_length=32,
     )
+    cfg = dataclasses.replace(cfg, train=dataclasses.replace(cfg.train, eval_every=320))
     with pytest.MonkeyPatch.context() as patch:
         lines = []
         patch.setattr(

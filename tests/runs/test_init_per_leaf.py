@@ -28,8 +28,12 @@ def build(folder, family, mesh=None, **model):
     ("family", "model"),
     [
         ("gpt2", {"decoder_layers": 2, "init": "normal_residual"}),
-        ("bert", {"encoder_layers": 2, "scan": True, "init": "xavier"}),
-        ("t5", {"encoder_layers": 2, "decoder_layers": 2}),
+        pytest.param(
+            "bert",
+            {"encoder_layers": 2, "scan": True, "init": "xavier"},
+            marks=pytest.mark.nightly,
+        ),
+        pytest.param("t5", {"encoder_layers": 2, "decoder_layers": 2}, marks=pytest.mark.nightly),
     ],
 )
 def test_the_leaves_are_those_of_one_program(tmp_path, family, model):
@@ -51,7 +55,7 @@ def test_the_leaves_are_those_of_one_program(tmp_path, family, model):
     assert all(not leaf.any() for leaf in jax.tree.leaves((state.step, state.opt_state)))
 
 
-@pytest.mark.parametrize("scan", [False, True])
+@pytest.mark.parametrize("scan", [pytest.param(False, marks=pytest.mark.nightly), True])
 def test_a_deeper_model_compiles_no_more_programs(tmp_path, scan):
     made = []
     for layers in (2, 4):

@@ -186,6 +186,7 @@ def test_misuse_is_one_sentence(run, tmp_path, capsys):
     )
 
 
+@pytest.mark.nightly
 def test_a_bad_line_is_found_end_to_end(tmp_path, capsys):
     with pytest.raises(
         RunError,

@@ -15,6 +15,7 @@ from flaxformer_lite.objectives.text.causal_lm import CausalLm
 from flaxformer_lite.objectives.text.seq2seq import Seq2seq
 from flaxformer_lite.training import optimizer, program, state
 from flaxformer_lite.training.bound_models import Models
+from tests.marks import daily
 
 TESTS = Path(__file__).parents[1]
 OPTIMIZER = OptimizerConfig(
@@ -63,7 +64,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", daily(CASES, ("gpt2_lm", "t5_conditional_generation")))
 def test_a_step_is_torchs(name):
     model, params = load_pretrained(TESTS / "fixtures" / name, dropout=0.0)
     with np.load(TESTS / "updates" / name / "step.npz") as file:

@@ -10,12 +10,13 @@ from flaxformer_lite import load_pretrained, save_pretrained, unstack_layers
 from flaxformer_lite.config import ConfigError, MeshConfig
 from flaxformer_lite.runs.start.initial_state import initial_state
 from flaxformer_lite.runs.start.setup import prepare
+from tests.marks import daily
 from tests.training import tiny_runs
 
 ORDER = ("vocab_size", "d_model", "norm_eps", "max_length")
 
 
-@pytest.fixture(scope="module", params=["gpt2", "bert", "t5"])
+@pytest.fixture(scope="module", params=daily(["gpt2", "bert", "t5"], ["t5"]))
 def run(request, tmp_path_factory):
     """A config, and a directory of weights that fit it."""
     folder = tmp_path_factory.mktemp(request.param)

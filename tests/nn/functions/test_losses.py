@@ -17,6 +17,7 @@ from flaxformer_lite.nn.functions.sharding import UNSHARDED, ActivationSharding
 from flaxformer_lite.nn.functions.soft_targets import SoftTargets
 from flaxformer_lite.sharding.activations import LocalSharding, MeshSharding
 from flaxformer_lite.sharding.mesh import build_mesh
+from tests.marks import daily
 
 B = 3
 T = 7
@@ -55,10 +56,15 @@ def plain(
     "options",
     [
         {},
-        {"bias": True},
-        {"scale": 0.3, "softcap": 2.0, "bias": True},
-        {"z_loss": 1e-2},
-        {"label_smoothing": 0.1},
+        *(
+            pytest.param(alone, marks=pytest.mark.nightly)  # the last case has all of them
+            for alone in (
+                {"bias": True},
+                {"scale": 0.3, "softcap": 2.0, "bias": True},
+                {"z_loss": 1e-2},
+                {"label_smoothing": 0.1},
+            )
+        ),
         {"bias": True, "scale": 0.3, "softcap": 2.0, "z_loss": 1e-2, "label_smoothing": 0.1},
     ],
 )
@@ -103,7 +109,9 @@ def test_fused_equals_plain_in_value_and_gradient(case, options):
             jax.tree.map(close, ours, wanted)
 
 
-@pytest.mark.parametrize(("weight", "chunks"), [(0.0, 3), (0.3, 1), (0.3, 3), (1.0, 3)])
+@pytest.mark.parametrize(
+    ("weight", "chunks"), daily([(0.0, 3), (0.3, 1), (0.3, 3), (1.0, 3)], [(0.3, 3)])
+)
 def test_a_teacher_is_mixed_in_as_hinton_does(case, chunks, weight):
     """The teacher is wider, with logits of its own scale; D is 2 here, so that all tokens are cut
     into chunks."""
@@ -231,7 +239,7 @@ def test_logits_instead_of_a_projection(case):
     )
 
 
-@pytest.mark.parametrize("chunks", [1, 3])
+@pytest.mark.parametrize("chunks", daily([1, 3], [3]))
 def test_bfloat16_features_have_float32_sums_and_gradients_of_their_own_dtype(case, chunks):
     x, kernel, bias, labels, weights = case
     x = x.astype(jnp.bfloat16)
@@ -422,7 +430,7 @@ def test_a_sequence_that_is_split_over_devices_is_cut_into_chunks_of_every_devic
     assert exchanged == {"all-reduce"}
 
 
-@pytest.mark.parametrize("chunks", [1, 3])
+@pytest.mark.parametrize("chunks", daily([1, 3], [3]))
 def test_log_probs_of_tokens_and_their_gradients_are_those_of_whole_logits(chunks):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(2, 7, 4)).astype(np.float32)
@@ -444,7 +452,7 @@ def test_log_probs_of_tokens_and_their_gradients_are_those_of_whole_logits(chunk
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("chunks", [1, 3])
+@pytest.mark.parametrize("chunks", daily([1, 3], [3]))
 def test_losses_of_rows_beside_their_sum(case, chunks):
     x, kernel, bias, labels, weights = case
     whole, by_row = (
