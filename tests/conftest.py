@@ -3,6 +3,7 @@ errors (pyproject.toml); and the same surroundings on every machine: an empty ho
 
 import atexit
 import ctypes
+import functools
 import gc
 import importlib.metadata
 import os
@@ -66,6 +67,7 @@ gc.set_threshold(environment.GC_THRESHOLD)
 import jax  # noqa: E402, after the flags it reads
 from jax.experimental.compilation_cache import compilation_cache  # noqa: E402
 
+from flaxformer_lite.models import parameter_shapes  # noqa: E402
 from tests import programs  # noqa: E402
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -73,6 +75,9 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 if not DEFAULT_XLA:
     programs.share_contexts()
     programs.share_executables()
+
+# Many tests read the same files: shapes are traced once for each config.
+parameter_shapes._shapes = functools.cache(parameter_shapes._shapes.__wrapped__)
 
 RUNS = ("runs", "examples", "plan", "cli", "training")  # folders of few tests that take long
 MEMORY = 1_800_000_000  # bytes of one process, of two on a machine that may have 4 GB for them

@@ -113,6 +113,7 @@ def test_what_a_step_holds_at_once_is_a_few_chunks_of_logits(long_step):
     assert compiled.memory_analysis().temp_size_in_bytes < 5 * 4 * chunk_of_logits(built.cfg)
 
 
+@pytest.mark.nightly  # daily in runs/test_best.py
 def test_nothing_compiles_after_the_second_step(tmp_path, capsys):
     loop.run(tiny_runs.config(tmp_path), tmp_path / "run")
     assert re.search(r"compilations\s+0 after step two", capsys.readouterr().out)

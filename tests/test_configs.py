@@ -1,6 +1,7 @@
 """Every shipped experiment: its config builds, its model traces at full size, and a shrunken copy
 lowers its loss."""
 
+import functools
 import importlib
 import json
 from pathlib import Path
@@ -55,8 +56,11 @@ def load(name):
     return importlib.import_module(f"configs.{page}").get_config(*filter(None, [argument]))
 
 
+shipped = functools.cache(load)  # to be read only
+
+
 def is_task(name):
-    return issubclass(registry.resolve_class("objectives", load(name).objective.name), Task)
+    return issubclass(registry.resolve_class("objectives", shipped(name).objective.name), Task)
 
 
 NAMES = [name for name in PAGES if not is_task(name)]
@@ -120,7 +124,7 @@ def texts(tmp_path):
 def look(name):
     """What tells shrunken pages apart: the others differ in sizes alone, or in dtype and remat,
     which change no wiring."""
-    config = load(name)
+    config = shipped(name)
     return config.model.family, config.objective.name, config.model.mlp, config.model.scan
 
 

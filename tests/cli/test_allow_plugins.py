@@ -245,6 +245,7 @@ class Mine(CausalLm):
 """
 
 
+@pytest.mark.nightly  # runs with plug-ins: tests/test_plugins.py
 def test_a_persons_own_plugins_need_the_flag_only_where_no_page_names_them(
     tmp_path, monkeypatch, capsys
 ):

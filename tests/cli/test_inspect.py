@@ -92,6 +92,7 @@ def test_numbers_at_the_end_of_names_are_folded(tmp_path, capsys):
     assert re.search(r"a\.b\.\{0-29\} +0 +float32 +30 times +0\n", shown(capsys, tmp_path))
 
 
+@pytest.mark.nightly
 def test_a_run_with_an_adapter(tmp_path, capsys):
     cfg = tiny_runs.config(tmp_path, train={"steps": 1})
     model = dataclasses.replace(cfg.model, adapter=LoraConfig(rank=2))

@@ -96,6 +96,7 @@ def test_scores_beside_random_vectors(run, capsys, tmp_path):
     )
 
 
+@pytest.mark.nightly
 def test_a_run_that_is_stopped_and_continued_ends_the_same(tmp_path):
     cfg = config(tmp_path, "skip_gram")
     assert tiny_runs.resumes_exactly(

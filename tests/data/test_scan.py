@@ -124,7 +124,7 @@ def test_columns_of_usual_names_in_any_case_and_all_that_are_missing_at_once(tmp
 
 
 def test_the_length_at_which_a_row_fits_is_named(tmp_path):
-    rows = [{"prompt": f"p{i}", "chosen": "good", "rejected": "bad"} for i in range(20)]
+    rows = [{"prompt": f"p{i}", "chosen": "good", "rejected": "bad"} for i in range(6)]
     with pytest.raises(ConfigError, match=r"raise data.length=8 to (\d+) or more") as caught:
         opened(tmp_path, rows, Dpo(), skeleton="decoder", length=8)
     enough = int(str(caught.value).split(" to ")[1].split()[0])

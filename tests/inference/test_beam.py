@@ -48,8 +48,7 @@ def stepper(model, params):
 
 ROWS = [("gpt2", way, 2) for way in WAYS] + [("llama", "plain", 2), ("llama", "plain", 1)]
 ROWS += [
-    ("lstm and attention", "plain", 2),
-    pytest.param("lstm and attention", "plain", 1, marks=pytest.mark.nightly),
+    pytest.param("lstm and attention", "plain", rows, marks=pytest.mark.nightly) for rows in (2, 1)
 ]
 
 

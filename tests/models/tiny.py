@@ -31,7 +31,6 @@ POSITIONS = registry.available("positions")
 # nightly, as tests/nn/positions has a contract for each.
 DAILY = {
     ("gpt2", "rope"),
-    ("gpt2", "shaw"),
     ("t5", "t5_buckets"),
     ("bert", "learned"),
 }
@@ -98,11 +97,17 @@ def segments_of(cfg, segments):
     )
 
 
+@functools.cache
+def shapes_of(model):
+    inputs = inputs_of(model.cfg, ids())
+    return jax.eval_shape(model.init, jax.random.key(0), **inputs)["params"]
+
+
 def built(cfg, seed=0):
     """A model with noise on every weight: fresh norms and biases are ones and zeros, which hide a
     swapped or missing one."""
     model = registry.resolve("models", cfg.family).Model(cfg)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), **inputs_of(cfg, ids()))["params"]
+    shapes = shapes_of(model)
     rng = np.random.default_rng(seed)
 
     def fill(path, leaf):

@@ -126,6 +126,7 @@ def test_masked_lm_from_published_weights(folder, tmp_path):
     assert "divergence" in metrics.read(tmp_path / "student" / "metrics.jsonl")[-1]
 
 
+@pytest.mark.nightly
 def test_other_weights_than_at_the_start_are_refused(folder, teacher, tmp_path):
     mine = shutil.copytree(teacher, tmp_path / "teacher")
     cfg = student(folder, mine)

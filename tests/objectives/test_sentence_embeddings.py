@@ -111,7 +111,8 @@ def synonyms(count, scored=False):
     return rows
 
 
-@pytest.mark.parametrize("family", ["bert", pytest.param("t5", marks=pytest.mark.nightly)])
+@pytest.mark.nightly  # one step of a run: tests/pretrained/test_sentences.py
+@pytest.mark.parametrize("family", ["bert", "t5"])
 def test_learns_which_texts_belong_together(tmp_path, family):
     task = SentenceEmbeddings(sizes=(8,))
     cfg = learned.config(tmp_path, task, synonyms(300), family, length=6, steps=60)

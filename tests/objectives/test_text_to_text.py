@@ -132,6 +132,7 @@ def run(tmp_path_factory):
     return folder / "run", dict(lines)
 
 
+@pytest.mark.nightly
 def test_a_run_learns_to_write_better_than_copying(run):
     workdir, said = run
     before, *_, after = (r for r in metrics.read(workdir / "metrics.jsonl") if r["split"] == "eval")
@@ -141,6 +142,7 @@ def test_a_run_learns_to_write_better_than_copying(run):
     assert result["compilations"] == "0 after step two"
 
 
+@pytest.mark.nightly
 def test_what_it_wrote_is_shown_beside_the_reference(run):
     titles = [title for title, _ in run[1]["written"]]
     texts = [text for _, text in run[1]["written"]]
@@ -148,6 +150,7 @@ def test_what_it_wrote_is_shown_beside_the_reference(run):
     assert texts[1] == WORDS[texts[0]] and texts[2] == texts[1]
 
 
+@pytest.mark.nightly
 def test_new_rows_are_written_for_without_targets(run, tmp_path):
     path = tables.write_rows(tmp_path / "new.jsonl", [{"source": "c"}, {"source": "a"}])
     trained = open_trained(run[0])

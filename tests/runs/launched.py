@@ -100,7 +100,7 @@ def start(arguments, devices, **variables):
 
 
 @contextlib.contextmanager
-def pair(folder, workdir, settings, port, *flags, each=({}, {}), ids=(None, None), devices=4):
+def pair(folder, workdir, settings, port, *flags, each=({}, {}), ids=(None, None), devices=2):
     """Two processes of some devices each; they are gone at the end of the block. What they compile
     they may keep in the folder."""
     joining = f"--coordinator=127.0.0.1:{port}", "--num_processes=2"

@@ -153,6 +153,7 @@ def test_what_is_loaded_has_the_recorded_value(cfg, finished, tmp_path, caplog):
     assert "opt_state/ema/decoder/final_norm/bias" not in record, "frozen"
 
 
+@pytest.mark.nightly
 def test_a_run_that_stopped_says_so_and_more_patience_continues_it(folder, tmp_path, capsys):
     cfg = tiny_runs.config(
         folder, train={**TRAIN, "steps": 8, "best": "perplexity", "patience": 2}, optimizer=STILL

@@ -56,6 +56,7 @@ def test_the_steps_leave_a_trace_and_a_table_of_their_operations_alone(run):
     )
 
 
+@pytest.mark.nightly
 def test_a_run_that_goes_on_within_the_steps_traces_what_is_left(run, tmp_path, capsys):
     workdir, cfg = run
     workdir = shutil.copytree(workdir, tmp_path / "run")

@@ -243,6 +243,7 @@ def test_weights_of_bfloat16_stay_so_and_the_optimizer_is_float32(tmp_path, name
     assert {x.dtype.name for x in jax.tree.leaves(ready.target.opt_state)} <= {"float32", "int32"}
 
 
+@pytest.mark.nightly
 def test_training_in_bfloat16_alone_learns(tmp_path):
     cfg = tiny_runs.config(tmp_path, mesh=MeshConfig(data=1))
     model = dataclasses.replace(

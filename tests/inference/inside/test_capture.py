@@ -105,9 +105,7 @@ def test_every_family_has_the_usual_values(family):
             assert weights.shape == (2, 4, 10, 10) if attends else weights is None
 
 
-@pytest.mark.parametrize(
-    "name", ["bert", "gpt2", "t5", pytest.param("grouped", marks=pytest.mark.nightly)]
-)
+@pytest.mark.parametrize("name", daily(["bert", "gpt2", "t5", "grouped"], ["bert", "gpt2"]))
 def test_values_are_those_of_the_equations(name):
     """Each block's parts add up to its output, and the weights are the softmax of the queries and
     keys."""

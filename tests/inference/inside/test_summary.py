@@ -42,7 +42,7 @@ class AverageConfig(MixerConfig):
 @pytest.mark.parametrize(
     ("family", "overrides", "prefix"),
     [
-        ("gpt2", {"windows": (3, 0)}, True),
+        pytest.param("gpt2", {"windows": (3, 0)}, True, marks=pytest.mark.nightly),
         pytest.param("bert", {"head": "causal_lm"}, False, marks=pytest.mark.nightly),
         ("bert", {"pattern": (LayerKind(window=3), LayerKind())}, False),
         ("t5", {}, False),

@@ -34,12 +34,8 @@ SCAN = {"scan": True, "remat": "full"}
 @pytest.mark.parametrize(
     ("family", "run"),
     [
-        ("t5", SCAN),
-        *(
-            pytest.param(family, run, marks=pytest.mark.nightly)
-            for family, run in itertools.product(tiny.FAMILIES, ({}, SCAN))
-            if (family, run) != ("t5", SCAN)
-        ),
+        pytest.param(family, run, marks=pytest.mark.nightly)  # daily in test_contract.py
+        for family, run in itertools.product(tiny.FAMILIES, ({}, SCAN))
     ],
 )
 def test_its_merged_matrices_compute_the_same(family, run):

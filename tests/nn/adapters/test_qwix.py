@@ -11,6 +11,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from flaxformer_lite import LoraConfig, generate
 from flaxformer_lite.nn.functions.sharding import ActivationSharding
+from tests.marks import daily
 from tests.models import tiny
 
 pytestmark = pytest.mark.filterwarnings("ignore:'VariableState' was removed")  # of qwix 0.1.8
@@ -49,7 +50,7 @@ def found(params):
 
 @pytest.mark.parametrize(
     "family",
-    ["t5", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("bert", "gpt2", "llama"))],
+    daily(["t5", "bert", "gpt2", "llama"], ["gpt2"]),
 )
 def test_every_matrix_of_a_layer_is_quantized_and_nothing_else(family):
     model, params, small, held = quantized(family, adapter=LoraConfig(rank=2))
@@ -105,6 +106,7 @@ def test_lora_is_trained_over_four_bits(qtype):
     assert losses[-1] < 0.9 * losses[0]
 
 
+@pytest.mark.nightly
 def test_a_quantized_model_generates():
     _, _, small, held = quantized("gpt2")
     prompt = tiny.ids(length=4)

@@ -88,8 +88,8 @@ def of_one_device(case):
 
 SIZES = {"dense": {"context": 4, "data": 2}, "blockwise": {"context": 2, "data": 2, "tensor": 2}}
 DAILY = {
-    "dense": ("causal", "packed", "array"),
-    "blockwise": ("none", "window", "padding", "prefix"),
+    "dense": ("packed", "array"),
+    "blockwise": ("none", "window", "prefix"),
 }
 
 

@@ -85,7 +85,7 @@ def test_cross_attention_and_a_value_width_of_its_own(attend):
 
 
 @pytest.mark.parametrize(
-    "name", daily([name for name in MASKS if name != "none"], ("window", "packed", "prefix"))
+    "name", daily([name for name in MASKS if name != "none"], ("window", "packed"))
 )
 def test_what_is_masked_changes_nothing_not_a_bit(attend, name):
     q, k, v, direction = heads(2)

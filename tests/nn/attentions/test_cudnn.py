@@ -79,14 +79,18 @@ def compare(q, k, v, direction, bias=None, **options):
         pytest.param(None, marks=pytest.mark.nightly),
         pytest.param(masks.causal(), marks=pytest.mark.nightly),
         masks.causal() & masks.window(3),
-        masks.full(),
+        pytest.param(masks.full(), marks=pytest.mark.nightly),
     ],
 )
 def test_windows(mask):
     compare(*inputs(), mask=mask, scale=0.3)
 
 
-@pytest.mark.parametrize("keep", [SCATTERED, SCATTERED[:1]], ids=["of each example", "of all"])
+@pytest.mark.parametrize(
+    "keep",
+    [SCATTERED, pytest.param(SCATTERED[:1], marks=pytest.mark.nightly)],
+    ids=["of each example", "of all"],
+)
 def test_padding_anywhere_becomes_lengths(keep):
     compare(*inputs(S), mask=masks.padding(keep))
 

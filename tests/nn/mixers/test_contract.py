@@ -15,6 +15,7 @@ from flaxformer_lite.nn.feed_forwards.mlp import MlpConfig
 from flaxformer_lite.nn.mixers.attention import AttentionConfig
 from flaxformer_lite.nn.modules.cache import init_stack_cache
 from flaxformer_lite.nn.modules.stack import Stack
+from tests.marks import daily
 
 OPTIONS = {  # of mixers that need some
     "attention": {"num_heads": 4, "num_kv_heads": 2, "gate": True},
@@ -32,7 +33,11 @@ T = 6
 D = 32
 
 
-@pytest.fixture(params=RECORDS, ids=plugin_name)
+# Attention has its tests in other files.
+DAILY = [record for record in RECORDS if not isinstance(record, AttentionConfig)]
+
+
+@pytest.fixture(params=daily(RECORDS, DAILY), ids=plugin_name)
 def stack(request):
     record = StackConfig(
         num_layers=2, pattern=(LayerConfig(mixer=request.param, feed_forward=MlpConfig()),)

@@ -17,6 +17,7 @@ from flaxformer_lite.nn.mixers.attention import Attention, AttentionConfig
 from flaxformer_lite.nn.modules.block import Block
 from flaxformer_lite.nn.modules.context import Context
 from flaxformer_lite.nn.modules.stack import Stack
+from tests.marks import daily
 
 B = 2
 T = 6
@@ -85,7 +86,9 @@ def test_a_structured_mask_shows_a_prefix(name):
     assert np.abs(before[:, 0] - after[:, 0]).max() > 1e-3
 
 
-@pytest.mark.parametrize("position", ["rope", "alibi", "t5_buckets", "shaw"])
+@pytest.mark.parametrize(
+    "position", daily(["rope", "alibi", "t5_buckets", "shaw"], ["rope", "t5_buckets"])
+)
 def test_attention_alone_heeds_its_encoding(position):
     """Two equal tokens in another order: without positions a row that sees both cannot tell."""
     swapped = X[:, jnp.array([1, 0, 2, 3, 4, 5])]
@@ -104,7 +107,7 @@ def test_rope_in_attention_alone_is_that_of_a_stack():
     )
 
 
-@pytest.mark.parametrize("position", ["learned", "sinusoidal"])
+@pytest.mark.parametrize("position", daily(["learned", "sinusoidal"], ["learned"]))
 def test_a_stack_alone_adds_positions(position):
     swapped = X[:, jnp.array([1, 0, 2, 3, 4, 5])]
     outs = [applied("stack", config(position), Context(), x)[:, -1] for x in (X, swapped)]
@@ -117,15 +120,11 @@ def test_scan_keeps_what_layers_sow():
     for scan in (False, True):
         cfg = config(scan=scan)
         stack = LAYERS["stack"](cfg, True)
-        variables = stack.init(jax.random.key(0), X, POSITIONS, Context())
-        y, sown = stack.apply(
-            variables,
-            X,
-            POSITIONS,
-            Context(),
-            capture_intermediates=True,
-            mutable=["intermediates"],
+        variables = jax.jit(stack.init)(jax.random.key(0), X, POSITIONS, Context())
+        keeping = functools.partial(
+            stack.apply, capture_intermediates=True, mutable=["intermediates"]
         )
+        y, sown = jax.jit(keeping)(variables, X, POSITIONS, Context())
         found[scan] = y, sown["intermediates"]
     y, sown = found[True]
     (block_out,) = sown["layers"]["block_0"]["mlp"]["__call__"]
@@ -157,11 +156,12 @@ def test_a_layer_without_a_mixer_keeps_no_cache():
     )
     layer = Stack(stack, cfg.execution, causal=True)
     cache = init_stack_cache(stack, B, T, D, cfg.execution)
-    variables = layer.init(jax.random.key(0), X)
-    whole = layer.apply(variables, X)
+    variables = jax.jit(layer.init)(jax.random.key(0), X)
+    apply = jax.jit(layer.apply)
+    whole = apply(variables, X)
     y = []
     for t in range(T):
-        one, cache = layer.apply(variables, X[:, t : t + 1], POSITIONS[:, t : t + 1], cache=cache)
+        one, cache = apply(variables, X[:, t : t + 1], POSITIONS[:, t : t + 1], cache=cache)
         y.append(one)
     assert cache[1] is None
     np.testing.assert_allclose(jnp.concatenate(y, axis=1), whole, atol=1e-5)
@@ -172,7 +172,8 @@ def fed(name, cfg, capacity, causal=True):
     layer = LAYERS[name](cfg, causal)
     stack = build_layers.stack(cfg, "decoder")
     cache = init_stack_cache(stack, B, capacity, D, cfg.execution)
-    return layer, layer.init(jax.random.key(0), X), cache if name == "stack" else cache[0]
+    variables = jax.jit(layer.init)(jax.random.key(0), X)
+    return layer, variables, cache if name == "stack" else cache[0]
 
 
 @pytest.mark.parametrize("scan", [False, True])
@@ -201,10 +202,11 @@ def test_a_window_always_has_room():
     cfg = config(windows=(4,))
     layer, variables, cache = fed("stack", cfg, 20)
     twice = jnp.concatenate([X, X], axis=1)
-    whole = layer.apply(variables, twice)
+    apply = jax.jit(layer.apply)
+    whole = apply(variables, twice)
     y = []
     for _ in range(2):
-        part, cache = layer.apply(variables, X, cache=cache)
+        part, cache = apply(variables, X, cache=cache)
         y.append(part)
     np.testing.assert_allclose(jnp.concatenate(y, axis=1), whole, atol=1e-5)
 
@@ -335,8 +337,9 @@ def test_with_a_cache_a_mask_is_over_all_slots():
                         jax.random.key(0), X, mask=mask, **options
                     )
                 )
-    variables = stack.init(jax.random.key(0), X)
-    whole = stack.apply(variables, X, mask=masks.padding(keep[:, :T]))
-    _, filled = stack.apply(variables, X[:, :4], cache=caches, mask=masks.padding(keep))
-    last, _ = stack.apply(variables, X[:, 4:], cache=filled, mask=masks.padding(keep))
+    variables = jax.jit(stack.init)(jax.random.key(0), X)
+    apply = jax.jit(stack.apply)
+    whole = apply(variables, X, mask=masks.padding(keep[:, :T]))
+    _, filled = apply(variables, X[:, :4], cache=caches, mask=masks.padding(keep))
+    last, _ = apply(variables, X[:, 4:], cache=filled, mask=masks.padding(keep))
     np.testing.assert_allclose(last, whole[:, 4:], atol=1e-5)

@@ -51,6 +51,7 @@ def test_policies_change_no_gradient(llama, remat):
     chex.assert_trees_all_close(llama[remat][0], llama["none"][0], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.nightly
 def test_cross_attention_is_kept_too():
     done = steps("t5", "dense", ("full", KEPT[-1], "none"), max_length=64)
     chex.assert_trees_all_close(

@@ -19,6 +19,7 @@ from flaxformer_lite.nn.functions.sharding import sharding_of
 from flaxformer_lite.nn.modules.context import Context
 from flaxformer_lite.nn.modules.stack import Stack
 from flaxformer_lite.sharding.activations import MeshSharding
+from tests.marks import daily
 
 INPUTS = jnp.zeros((2, 4, 64)), jnp.zeros((2, 4), jnp.int32), Context()
 
@@ -37,7 +38,8 @@ def trained(model):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"scan": True}, {"remat": "full"}, {"share_layers": (0, 0)}]
+    "options",
+    daily([{}, {"scan": True}, {"remat": "full"}, {"share_layers": (0, 0)}], [{"scan": True}]),
 )
 def test_every_layer_drops_at_random_for_itself(options):
     model, variables = build(2, dropout=0.5, dropout_at=("branch",), **options)
