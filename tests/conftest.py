@@ -40,9 +40,14 @@ from tests.object_stores import bucket, gcs, s3  # noqa: E402, F401, fixtures
 # compilation six times as long.
 # FLAXFORMER_LITE_DEFAULT_XLA=1 tests the programs that a user runs (`make nightly-default`).
 DEFAULT_XLA = bool(os.environ.get("FLAXFORMER_LITE_DEFAULT_XLA"))
-DEVICES = "--xla_force_host_platform_device_count=8"
+# Eight devices meet late on a busy machine: XLA by itself ends a process after 40 seconds.
+DEVICES = (
+    "--xla_force_host_platform_device_count=8",
+    "--xla_cpu_collective_call_warn_stuck_timeout_seconds=1800",
+    "--xla_cpu_collective_call_terminate_timeout_seconds=3600",
+)
 FLAGS = (
-    DEVICES,
+    *DEVICES,
     "--xla_backend_optimization_level=0",
     "--xla_llvm_disable_expensive_passes=true",
     "--xla_cpu_use_fusion_emitters=false",
@@ -58,7 +63,7 @@ if tuple(map(int, importlib.metadata.version("jaxlib").split(".")[:3])) > (
     FLAGS = tuple(flag for flag in FLAGS if "fusion_emitters" not in flag)
 
 if DEFAULT_XLA:
-    FLAGS = (DEVICES,)
+    FLAGS = DEVICES
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["XLA_FLAGS"] = " ".join((os.environ.get("XLA_FLAGS", ""), *FLAGS))

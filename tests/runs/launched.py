@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -89,9 +90,14 @@ def environment(devices):
 
 
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Returns a port that no process listens on, below those that outgoing connections get."""
+    known = Path("/proc/sys/net/ipv4/ip_local_port_range")
+    first = int(known.read_text().split()[0]) if known.exists() else 32768
+    while True:
+        port = 10_000 + secrets.randbelow(max(1, first - 10_000))
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("", port))
+            return port
 
 
 def start(arguments, devices, **variables):
