@@ -85,6 +85,7 @@ if not DEFAULT_XLA:
 parameter_shapes._shapes = functools.cache(parameter_shapes._shapes.__wrapped__)
 
 RUNS = ("runs", "examples", "plan", "cli", "training")  # folders of few tests that take long
+LONG = ("docs", "configs", "budgets", "readme", "plugins", "families", "parity")  # and files
 MEMORY = 1_800_000_000  # bytes of one process, of two on a machine that may have 4 GB for them
 LIBC = ctypes.CDLL(None)
 limit = MEMORY
@@ -101,7 +102,12 @@ def pytest_collection_modifyitems(items):
 
     What is imported by now stays: collections of garbage need not look at it again.
     """
-    items.sort(key=lambda item: item.path.parent.name not in RUNS)
+
+    def is_short(item):
+        is_long = item.path.stem.removeprefix("test_") in LONG
+        return item.path.parent.name not in RUNS and not is_long
+
+    items.sort(key=is_short)
     gc.collect()
     gc.freeze()
 

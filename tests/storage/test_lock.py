@@ -13,7 +13,7 @@ from flaxformer_lite.storage.stores import StorageError
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
     monkeypatch.setattr(lock, "BEAT", 0.05)
-    monkeypatch.setattr(lock, "SILENCE", 600)
+    monkeypatch.setattr(lock, "SILENCE", 60)
 
 
 @pytest.fixture
