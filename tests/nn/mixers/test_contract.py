@@ -33,8 +33,8 @@ T = 6
 D = 32
 
 
-# Attention has its tests in other files.
-DAILY = [record for record in RECORDS if not isinstance(record, AttentionConfig)]
+# Kinds of attention have tests in other files.
+DAILY = [record for record in RECORDS if plugin_name(record) not in ("attention", "disentangled")]
 
 
 @pytest.fixture(params=daily(RECORDS, DAILY), ids=plugin_name)
