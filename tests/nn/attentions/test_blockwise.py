@@ -10,7 +10,6 @@ import pytest
 from flaxformer_lite.nn.attentions import blockwise, dense
 from flaxformer_lite.nn.functions import masks
 from flaxformer_lite.nn.positions.t5_buckets import T5Buckets
-from tests.marks import daily
 from tests.nn.attentions.cases import MASKS, POSITIONS, N, T, by_keywords, encode, heads
 
 BLOCKWISE = by_keywords(blockwise.attend)
@@ -84,7 +83,12 @@ def test_equals_dense_in_bfloat16(mask, position):
 
 
 @pytest.mark.parametrize(
-    "blocks", daily([(1, 1), (3, 5), (11, 4), (100, 100)], [(3, 5), (100, 100)])
+    "blocks",
+    [
+        (3, 5),
+        (100, 100),
+        *(pytest.param(size, marks=pytest.mark.nightly) for size in ((1, 1), (11, 4))),
+    ],
 )
 def test_any_block_size(blocks):
     compare(MASKS["packed"], "t5_buckets", 2, jnp.float32, blocks, softcap=2.0)
