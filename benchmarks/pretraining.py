@@ -59,11 +59,19 @@ DEBERTA = ReplacedTokens(
 
 @dataclasses.dataclass(frozen=True)
 class Effort:
-    """How much is trained: FLOPs of pretraining, or a number of steps, and steps of fine-tuning."""
+    """How much is trained, and how fast.
+
+    Attributes:
+      teraflops: of pretraining.
+      steps: of pretraining, instead; 0 for none.
+      tuning: steps of fine-tuning.
+      rate: learning rate of pretraining.
+    """
 
     teraflops: float
     steps: int
     tuning: int
+    rate: float
 
 
 def subjects() -> dict[str, tuple[ModelConfig, Any]]:
@@ -116,7 +124,9 @@ def pretraining(name: str, seed: int, effort: Effort) -> ExperimentConfig:
         model=model,
         objective=objective,
         data=DataConfig(corpus="docstrings", tokenizer=TokenizerConfig(vocab_size=4096), length=64),
-        optimizer=OptimizerConfig(learning_rate=2e-3, warmup_steps=50, b2=0.999, weight_decay=0.01),
+        optimizer=OptimizerConfig(
+            learning_rate=effort.rate, warmup_steps=50, b2=0.999, weight_decay=0.01
+        ),
         train=TrainConfig(
             steps=effort.steps or 1, batch_size=32, log_every=50, eval_every=0, checkpoint_every=0
         ),
@@ -191,11 +201,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--teraflops", type=float, default=30.0, help="of each pretraining; 30 by default"
     )
+    parser.add_argument("--rate", type=float, default=2e-3, help="learning rate of pretraining")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="one seed and a few steps")
     parser.add_argument("--runs", type=Path, default=Path("runs/pretraining"))
     args = parser.parse_args(arguments)
-    effort = Effort(args.teraflops, 2, 2) if args.quick else Effort(args.teraflops, 0, TUNING)
+    steps = (2, 2) if args.quick else (0, TUNING)
+    effort = Effort(args.teraflops, *steps, args.rate)
     results = []
     for result in measure(args.runs, 1 if args.quick else args.seeds, effort):
         results.append(result)

@@ -77,7 +77,9 @@ def test_scores_are_those_of_the_paper_one_pair_at_a_time(terms):
                     due[0, head, i, j] += 0.5 * q[0, i, head] @ table["c2p"][row, head]
                 if "p2c" in table:
                     due[0, head, i, j] += 0.5 * k[0, j, head] @ table["p2c"][row, head]
-    np.testing.assert_allclose(scores.whole(jnp.asarray(q)), due, rtol=1e-5, atol=1e-5)
+    for gathers in (True, False):
+        whole = scores.whole(jnp.asarray(q), gathers=gathers)
+        np.testing.assert_allclose(whole, due, rtol=1e-5, atol=1e-5)
     gathered = scores(jnp.asarray(q), jnp.arange(5), jnp.arange(7))
     np.testing.assert_allclose(gathered, due, rtol=1e-5, atol=1e-5)
     behind = dataclasses.replace(scores, k_places_BS=scores.k_places_BS - 1)  # each distance grows
