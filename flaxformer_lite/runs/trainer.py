@@ -213,7 +213,14 @@ class Trainer:
             return []
         used = [("time", clock.words(self._meter.clock.read())), usage.peak()]
         return text.closing(
-            self._recorder, shown, self._baseline, self._compiles.count, self._workdir, best, used
+            self._recorder,
+            shown,
+            self._baseline,
+            self._compiles.count,
+            self._workdir,
+            best,
+            used,
+            trackers=self._experiment.cfg.train.trackers,
         )
 
     def _texts(self, params: Params, step: int) -> list[tuple[str, str]]:

@@ -61,6 +61,9 @@ def test_a_headline_that_is_better_when_higher_and_an_objective_without_a_baseli
         rows[None]["held-out accuracy"] == "75.0% after 20 steps" and rows[None]["loss"] == "1.000"
     )
     assert "majority" not in rows[None]
+    assert rows[None]["metrics"] == "x/metrics.jsonl"  # without trackers
+    named = dict(text.closing(history, metrics, None, 0, Path("x"), trackers=("tensorboard",)))
+    assert named["metrics"] == "x/metrics.jsonl, x/tensorboard"
     assert rows[0.5]["majority"] == "50.0%; the model is 25.0 points better"
     assert (
         rows[0.75]["majority"]

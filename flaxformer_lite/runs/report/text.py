@@ -27,6 +27,7 @@ from flaxformer_lite.training.state import param_count
 
 Rows = list[tuple[str, str]]
 ADAPTER_RATE = 1e-4  # the least of the usual ones; the examples of PEFT and TRL take up to 2e-4
+TENSORBOARD = "tensorboard"  # the tracker, and its folder in a workdir
 NAMED = 8  # most steps in a row
 
 
@@ -140,6 +141,7 @@ def closing(
     workdir: Path,
     best: str = "",
     used: Sequence[tuple[str, str]] = (),
+    trackers: Sequence[str] = (),
 ) -> Rows:
     """Summarizes a finished run.
 
@@ -148,6 +150,7 @@ def closing(
       compiles: number of compilations after step two.
       best: a description of the best evaluation, or an empty string.
       used: rows about the resources that the run used.
+      trackers: those of the config.
     """
     headline, *others = metrics
     evals = recorder.of("eval")
@@ -178,6 +181,9 @@ def closing(
         more = ", ..." if len(skipped) > NAMED else ""
         steps = ", ".join(skipped[:NAMED])
         rows.append(("skipped updates", f"{len(skipped)}, at step {steps}{more}"))
+    logs = [str(workdir / "metrics.jsonl")]
+    if TENSORBOARD in trackers:
+        logs.append(str(workdir / TENSORBOARD))
     warning = ": WARNING, a shape changes between steps" if compiles else ""
     return [
         *rows,
@@ -185,7 +191,7 @@ def closing(
         ("compilations", f"{compiles} after step two{warning}"),
         ("loss curve", str(workdir / "loss.png")),
         ("report", str(workdir / "report.html")),
-        ("metrics", f"{workdir / 'metrics.jsonl'}, {workdir / 'tensorboard'}"),
+        ("metrics", ", ".join(logs)),
         ("checkpoints", str(workdir / "checkpoints")),
     ]
 
@@ -234,8 +240,10 @@ def next_commands(cfg: ExperimentConfig, workdir: Path) -> Rows:
     if not cfg.train.init_from:  # the weights have their width
         twice = {f"model.{name}": 2 * getattr(model, name) for name in ("d_model", "mlp_dim")}
         rows.append(("wider", _rerun(f"{beside}_wide", twice)))
-    logdir = shlex.quote(str(logs))
-    return [*rows, ("watch", f"pip install tensorboard && tensorboard --logdir {logdir}")]
+    if TENSORBOARD in cfg.train.trackers:
+        logdir = shlex.quote(str(logs))
+        rows.append(("watch", f"pip install tensorboard && tensorboard --logdir {logdir}"))
+    return rows
 
 
 def _prompt(cfg: ExperimentConfig) -> list[str]:
