@@ -55,6 +55,6 @@ TOKENIZERS = ("byte_bpe", "sentencepiece", "words", "bytes")  # text/tokenizer_t
 # inside one layer.
 NORM_SLOTS = ("embed", "in", "branch", "out", "final")
 LAYER_NORM_SLOTS = ("in", "branch", "out")
-BIAS_SLOTS = ("embed", "query", "key", "value", "out", "mlp", "head", "logits")
+BIAS_SLOTS = ("embed", "query", "key", "value", "out", "mlp", "mlp_down", "head", "logits")
 ATTENTION_BIAS_SLOTS = ("query", "key", "value", "out")
 DROPOUT_SLOTS = ("embed", "attention", "mlp", "branch", "final")

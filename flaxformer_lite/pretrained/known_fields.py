@@ -87,6 +87,8 @@ gptj: activation_function layer_norm_epsilon n_embd n_head n_inner n_layer n_pos
 granite: attention_bias attention_multiplier embedding_multiplier hidden_act intermediate_size
     logits_scaling mlp_bias num_hidden_layers num_key_value_heads residual_multiplier rms_norm_eps
     tie_word_embeddings vocab_size
+gte jina_embeddings_v3: hidden_act intermediate_size layer_norm_eps num_hidden_layers
+    tie_word_embeddings type_vocab_size vocab_size
 hyperclovax: attention_bias attention_multiplier embedding_multiplier hidden_act intermediate_size
     logits_scaling mlp_bias num_hidden_layers num_key_value_heads residual_multiplier rms_norm_eps
     tie_word_embeddings use_post_norm vocab_size

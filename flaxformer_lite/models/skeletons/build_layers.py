@@ -58,6 +58,7 @@ def feed_forward(cfg: ModelConfig) -> MlpConfig:
         activation=cfg.activation,
         gated=cfg.mlp == "gated",
         bias="mlp" in cfg.bias_at,
+        down_bias="mlp_down" in cfg.bias_at,
         initial=cfg.initial,
     )
 

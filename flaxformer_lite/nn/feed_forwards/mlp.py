@@ -18,7 +18,8 @@ WEIGHTS = (
     (r"mlp/(up|gate)/kernel$", ("fsdp", "tensor")),
     (r"mlp/down/kernel$", ("tensor", "fsdp")),
 )
-BIASES = ((r"mlp/(up|gate)/bias$", ("tensor",)), (r"mlp/down/bias$", ()))
+BIASES = ((r"mlp/(up|gate)/bias$", ("tensor",)),)
+DOWN_BIAS = ((r"mlp/down/bias$", ()),)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +31,7 @@ class MlpConfig(parts.FeedForwardConfig):
       activation: a name of nn/functions/activations.py.
       gated: whether a second projection gates the first.
       bias: whether the projections have biases.
+      down_bias: whether the last one has, where the others have none (GTE).
       initial: initialization of the weights.
     """
 
@@ -39,13 +41,15 @@ class MlpConfig(parts.FeedForwardConfig):
     activation: Annotated[str, OneOf(choices.ACTIVATIONS)] = "gelu"
     gated: bool = False
     bias: bool = False
+    down_bias: bool = False
     initial: InitConfig = field(default_factory=InitConfig)
 
     def module(self, execution: Execution, *, name: str | None = None) -> "FeedForward":
         return FeedForward(self, execution, name=name)
 
     def partition_rules(self) -> parts.PartitionRules:
-        return WEIGHTS + (BIASES if self.bias else ())
+        of_down = DOWN_BIAS if self.bias or self.down_bias else ()
+        return WEIGHTS + (BIASES if self.bias else ()) + of_down
 
 
 class FeedForward(nn.Module):
@@ -78,7 +82,8 @@ class FeedForward(nn.Module):
             *up, last = inputs
             return sharding.constrain(act(last) * up[0] if up else act(last), "BTF")
 
-        down = Einsum("BTF,FD->BTD", sizes, cfg.bias, cfg.initial, run, residual=True, name="down")
+        biased = cfg.bias or cfg.down_bias
+        down = Einsum("BTF,FD->BTD", sizes, biased, cfg.initial, run, residual=True, name="down")
         dropout = Dropout("mlp", run)
         if sharding.is_single_cpu and not dropout.on:
             return down(inputs, hidden)  # recomputed in the backward pass

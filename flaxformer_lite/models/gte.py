@@ -1,0 +1,68 @@
+"""GTE of 2024: BERT with rotary positions and gated GELU.
+
+Reference: Zhang et al., "mGTE: Generalized Long-Context Text Representation and Reranking Models
+for Multilingual Text Retrieval" (2024), section 2.
+"""
+
+from functools import partial
+
+from flaxformer_lite.models import bert, jina_embeddings_v3
+from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.skeletons.encoder import EncoderModel
+from flaxformer_lite.models.weight_map import Published, heads, rows, within
+from flaxformer_lite.nn.positions.rope import Rope
+
+BASE = bert.BASE | dict(
+    vocab_size=250048,
+    max_length=8192,
+    type_vocab_size=1,
+    position=Rope(base=160000.0),
+    mlp="gated",
+    bias_at=("query", "key", "value", "out", "mlp_down", "logits"),
+    pad_token_id=1,
+    head="masked_lm",
+)
+PRESETS = {"tiny": bert.PRESETS["tiny"], "base": bert.PRESETS["base"]}
+config = partial(build, "gte", BASE, PRESETS, "base")
+
+
+class Model(EncoderModel):
+    heads = ("none", "masked_lm", "sequence_classification", "token_classification")
+    pooled = ("sequence_classification",)
+    masked_lm_activation = "gelu"
+
+
+LAYER = rows(
+    ("attention.qkv_proj", ("attention/query", "attention/key", "attention/value"), "3OI"),
+    ("attention.o_proj", "attention/out"),
+    ("attn_ln", "attention_out_norm"),
+    ("mlp.up_gate_proj", ("mlp/up", "mlp/gate"), "2OI"),
+    ("mlp.down_proj", "mlp/down"),
+    ("mlp_ln", "mlp_out_norm"),
+)
+ENDS = tuple(row for row in bert.BODY if "{i}" not in row.name)
+BODY = ENDS + within("encoder.layer.{i}", "encoder/layer_{i}", LAYER)
+LM_HEAD = rows(
+    ("lm_head.dense", "masked_lm/dense"),
+    ("lm_head.norm", "masked_lm/norm"),
+    ("lm_head.decoder.weight", "masked_lm/vocab/kernel"),
+    ("lm_head.decoder.bias", "masked_lm/vocab/bias"),
+)
+PUBLISHED = Published(
+    model_type="gte",
+    defaults=dict(rope_theta=160000.0),
+    prefix="gte.",
+    spellings={r"^new\.": ""},  # of the authors' files
+    names=lambda cfg: BODY,
+    heads=heads(
+        "Gte",
+        none=(),
+        masked_lm=LM_HEAD,
+        sequence_classification=bert.CLASSIFIER,
+        token_classification=bert.CLASSIFIER,
+    ),
+    fields=bert.FIELDS,
+    read=jina_embeddings_v3.read,
+    write=jina_embeddings_v3.write,
+    ignored=bert.BUFFERS,
+)

@@ -1,0 +1,74 @@
+"""Jina embeddings v3: XLM-RoBERTa with rotary positions.
+
+The adapters for its tasks are files of their own, which `load_pretrained` takes as `adapter`.
+
+Reference: Sturua et al., "jina-embeddings-v3: Multilingual Embeddings With Task LoRA" (2024),
+section 4.
+"""
+
+from functools import partial
+
+from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.files.read import Json
+from flaxformer_lite.models import bert, nomic_bert, roberta
+from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.rope_fields import read_rope, write_rope
+from flaxformer_lite.models.skeletons.encoder import EncoderModel
+from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, heads, rows, within
+from flaxformer_lite.nn.positions.rope import Rope
+
+BASE = bert.BASE | dict(
+    vocab_size=250002,
+    max_length=8194,
+    type_vocab_size=1,
+    position=Rope(base=20000.0),
+    norm_eps=1e-5,
+    pad_token_id=1,
+    head="masked_lm",
+)
+PRESETS = {"tiny": bert.PRESETS["tiny"], "large": bert.PRESETS["large"]}
+config = partial(build, "jina_embeddings_v3", BASE, PRESETS, "large")
+HEADS = {
+    head: names
+    for head, names in roberta.HEADS.items()
+    if head not in ("causal_lm", "multiple_choice")
+}
+
+
+class Model(EncoderModel):
+    heads = tuple(HEADS)
+    masked_lm_activation = "gelu"
+
+
+LAYER = rows(
+    ("mixer.Wqkv", ("attention/query", "attention/key", "attention/value"), "3OI"),
+    ("mixer.out_proj", "attention/out"),
+    ("norm1", "attention_out_norm"),
+    ("mlp.fc1", "mlp/up"),
+    ("mlp.fc2", "mlp/down"),
+    ("norm2", "mlp_out_norm"),
+)
+ENDS = tuple(row for row in nomic_bert.BODY if "{i}" not in row.name)
+BODY = ENDS + within("encoder.layers.{i}", "encoder/layer_{i}", LAYER)
+
+
+def read(fields: Fields) -> ModelFields:
+    return {"position": read_rope(fields)}
+
+
+def write(cfg: ModelConfig) -> Json:
+    return write_rope(cfg.position)
+
+
+PUBLISHED = Published(
+    model_type="jina_embeddings_v3",
+    defaults=dict(rope_theta=20000.0),
+    prefix="roberta.",
+    names=lambda cfg: BODY,
+    heads=heads("JinaEmbeddingsV3", **HEADS),
+    fields=bert.FIELDS,
+    read=read,
+    write=write,
+    duplicates=roberta.PUBLISHED.duplicates,
+    ignored=bert.BUFFERS,
+)
