@@ -111,7 +111,8 @@ class LabelledRecords:
     def has(self, role: str) -> bool:
         """Returns whether any row has a value for this role."""
         if role not in self.known:
-            self.known[role] = any(row[role] is not None for row in self.rows)
+            has_column = not isinstance(self.rows, RoleRows) or self.rows.names[role] is not None
+            self.known[role] = has_column and any(row[role] is not None for row in self.rows)
         return self.known[role]
 
     def number(self, texts: Sequence[str]) -> list[int]:

@@ -43,7 +43,10 @@ class RoleRows(stored.Chunked):
     def _by_role(self, row: stored.TableRow) -> RoleRow:
         values: RoleRow = {}
         for role, name in self.names.items():
-            values[role] = None if name is None else value_of(row, name)
+            if name is None:
+                values[role] = None
+            else:
+                values[role] = row[name] if name in row else value_of(row, name)
         return values
 
 
@@ -164,6 +167,7 @@ def _pass(read: Table, rows: Sequence[RoleRow], task: Task, fraction: float, dro
     complete = np.ones(len(rows), np.bool_)
     lacking: dict[str, list[int]] = {}
     blank: dict[str, list[int]] = {}
+    as_text = json.JSONEncoder(default=str).encode
     inputs = [column.role for column in task.columns if not column.predicted]
     needed = [column for column in task.columns if not column.optional]
 
@@ -179,7 +183,7 @@ def _pass(read: Table, rows: Sequence[RoleRow], task: Task, fraction: float, dro
                     continue
                 complete[index] = False
                 _count(problems, column.role, index)
-            document = (json.dumps([row[role] for role in inputs], default=str),)
+            document = (as_text([row[role] for role in inputs]),)
             hashes[index] = hash_of(document)
             if complete[index] or not drops:
                 yield document

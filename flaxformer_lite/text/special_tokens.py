@@ -12,7 +12,6 @@ import numpy as np
 if TYPE_CHECKING:  # it imports jax, which tokenizers do without
     from flaxformer_lite.objectives.rows import Tokenizer
 
-Columns = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # ids, part, start, end
 SPECIAL = -1  # the part that special tokens belong to
 
 
@@ -71,17 +70,26 @@ class Frame:
                 )
             kept.append(min(len(second.ids), room - kept[0]))
         lost = sum(len(text.ids) for text in texts) - sum(kept)
-        cut = [text.cut(0, n) for text, n in zip(texts, kept, strict=True)]
-        pieces = [_special(self.before), _of(cut[0], 0)]
-        if second is not None:
-            pieces += [_special(self.between), _of(cut[1], 1)]
-        pieces.append(_special(self.after))
-        ids, part, start, end = (
-            np.concatenate(column).astype(np.int32) for column in zip(*pieces, strict=True)
-        )
-        types = np.zeros_like(ids)
-        if second is not None:
-            types[len(self.before) + kept[0] + len(self.between) :] = self.second_type
+        size = sum(kept) + self.specials(len(texts))
+        ids = np.zeros(size, np.int32)
+        types = np.zeros(size, np.int32)
+        part = np.full(size, SPECIAL, np.int32)
+        start = np.zeros(size, np.int32)
+        end = np.zeros(size, np.int32)
+        at = len(self.before)
+        ids[:at] = self.before
+        for number, (text, count) in enumerate(zip(texts, kept, strict=True)):
+            if number:
+                ids[at : at + len(self.between)] = self.between
+                at += len(self.between)
+                types[at:] = self.second_type
+            stop = at + count
+            ids[at:stop] = text.ids[:count]
+            part[at:stop] = number
+            start[at:stop] = text.start[:count]
+            end[at:stop] = text.end[:count]
+            at = stop
+        ids[at:] = self.after
         return Framed(ids, types, part, start, end, lost)
 
 
@@ -112,12 +120,3 @@ def of_template(
     return Frame(
         tuple(before), tuple(between), tuple(after), types[to[0]] if skeleton == "encoder" else 0
     )
-
-
-def _special(ids: tuple[int, ...]) -> Columns:
-    zeros = np.zeros(len(ids), np.int32)
-    return np.asarray(ids, np.int32), zeros + SPECIAL, zeros, zeros
-
-
-def _of(text: Spans, part: int) -> Columns:
-    return text.ids, np.full(len(text.ids), part, np.int32), text.start, text.end

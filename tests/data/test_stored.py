@@ -45,6 +45,9 @@ def test_long_rows_are_read_a_few_at_a_time(tmp_path, monkeypatch):
     rows = stored.TakenRows(stored.StoredRows(tmp_path), np.arange(9))
     assert rows.chunk == 3
     assert list(rows) == written
+    some = stored.TakenRows(rows, np.array([0, 1, 4, 6, 7]))
+    want = [written[number] for number in (0, 1, 4, 6, 7)]
+    assert list(some) == want and some[::-2] == want[::-2] and some[2:2] == []
 
 
 def test_features_come_back_with_their_types_in_whatever_order_they_need_wider_numbers(tmp_path):

@@ -208,7 +208,8 @@ class Labelled(Task):
 
 def is_blank(text: str) -> bool:
     """Returns whether a text is empty, or one of the words that stand for a missing value."""
-    return not text.strip() or text.strip() in NULLS
+    stripped = text.strip()
+    return not stripped or stripped in NULLS
 
 
 def _longest(feature: object) -> int:
@@ -269,7 +270,7 @@ def text_of(row: Row, role: str, number: int) -> str:
             f"row {number + 1}: {role}={str(value)[:80]!r} is not a text; correct or remove the"
             " row."
         )
-    if any("\ud800" <= c <= "\udfff" for c in value):
+    if not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value):
         raise ConfigError(f"row {number + 1}: {role} is not valid Unicode (a lone surrogate).")
     return value
 
