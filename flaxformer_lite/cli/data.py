@@ -27,6 +27,7 @@ from flaxformer_lite.runs import packing
 from flaxformer_lite.runs.start import warm_start
 from flaxformer_lite.runs.start.adopt import read_experiment
 from flaxformer_lite.runtime import invocation
+from flaxformer_lite.sharding.activations import MESH_AXES
 from flaxformer_lite.training.program import with_steps
 
 SAMPLE = 512  # examples whose padding is counted
@@ -184,7 +185,7 @@ def _rows(data: Dataset, cfg: ExperimentConfig, examples: list[Any]) -> Rows:
 
 def _packed(data: Dataset, cfg: ExperimentConfig) -> Rows:
     """Describes the packing of labelled rows in a run on one device."""
-    single = {"data": 1, "fsdp": 1, "context": 1}
+    single = dict.fromkeys(MESH_AXES, 1)
     _, described = packing.packers(cfg, build_model(cfg.model), single, data)
     return described
 

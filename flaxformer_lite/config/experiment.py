@@ -217,6 +217,7 @@ class MeshConfig(Record):
 
     data: Axis = -1  # copies of the weights, over all slices
     fsdp: Axis = 1  # splits the batch and the weights
+    expert: Axis = 1  # splits the batch and the experts of a mixture
     context: Axis = 1  # splits the sequence
     tensor: Axis = 1  # splits heads, feed-forward width and vocabulary
     # parts of `data` joined by a data-center network, such as TPU slices
@@ -226,7 +227,8 @@ class MeshConfig(Record):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        sizes = {axis: getattr(self, axis) for axis in ("data", "fsdp", "context", "tensor")}
+        axes = ("data", "fsdp", "expert", "context", "tensor")
+        sizes = {axis: getattr(self, axis) for axis in axes}
         if 0 in sizes.values() or list(sizes.values()).count(-1) > 1:
             raise ConfigError(f"mesh={sizes}: sizes must be positive, except that one may be -1.")
         if self.data > 0 and self.data % self.slices:
@@ -234,11 +236,12 @@ class MeshConfig(Record):
                 f"mesh.data={self.data}, mesh.slices={self.slices}: data must be a multiple of the"
                 f" slices; try mesh.data={-(-self.data // self.slices) * self.slices}."
             )
-        if self.mode != "jit" and not self.fsdp == self.context == self.tensor == 1:
+        split = [axis for axis in axes[1:] if sizes[axis] != 1]
+        if self.mode != "jit" and split:
+            named = ", ".join(f"mesh.{axis}={sizes[axis]}" for axis in split)
             raise ConfigError(
-                f"mesh.mode={self.mode!r}, mesh.fsdp={self.fsdp}, mesh.context={self.context},"
-                f" mesh.tensor={self.tensor}: this mode splits the batch only; set the three to 1,"
-                " or mesh.mode=jit."
+                f"mesh.mode={self.mode!r}, {named}: this mode splits the batch only, by mesh.data; set"
+                " the others to 1, or mesh.mode=jit."
             )
 
 

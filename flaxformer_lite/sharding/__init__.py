@@ -2,7 +2,13 @@
 
 # ruff: noqa: F401
 
-from flaxformer_lite.sharding.activations import MESH_AXES, LocalSharding, MeshSharding, axis_size
+from flaxformer_lite.sharding.activations import (
+    MESH_AXES,
+    LocalSharding,
+    MeshSharding,
+    axis_size,
+    batch_ways,
+)
 from flaxformer_lite.sharding.batches import BATCH, batch_rows, check_batch, place_batch
 from flaxformer_lite.sharding.jit import DATA, Jitted, jit_eval, jit_step
 from flaxformer_lite.sharding.mesh import build_mesh, mesh_sizes

@@ -1,7 +1,7 @@
 """Where activations live on a mesh."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,16 +11,18 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec as P
 from flaxformer_lite.nn.functions.sharding import ActivationSharding, Shards, check_letters
 
 MeshAxes = str | tuple[str, ...] | None  # that split one axis of an array
-MESH_AXES = ("data", "fsdp", "context", "tensor")
+MESH_AXES = ("data", "fsdp", "expert", "context", "tensor")
+BATCH_AXES = ("data", "fsdp", "expert")
 # The mesh axes that split each logical axis of activations; modules and functions only use the
 # names of axes.py.
 ACTIVATIONS: dict[str, MeshAxes] = {
-    "batch": ("data", "fsdp"),
+    "batch": BATCH_AXES,
     "length": "context",
     "source": "context",
     "part": "context",
     "heads": "tensor",
     "kv_heads": "tensor",
+    "experts": "expert",
     "mlp": "tensor",
     "vocab": "tensor",
 }
@@ -132,7 +134,13 @@ def _once(entries: Sequence[MeshAxes]) -> P:
 
     It splits the rows of T x S logits, but not their columns as well.
     """
-    return P(*(entry if entry not in entries[:i] else None for i, entry in enumerate(entries)))
+    used = set[str]()
+    once: list[MeshAxes] = []
+    for entry in entries:
+        names = set(mesh_names(entry))
+        once.append(None if names & used else entry)
+        used |= names
+    return P(*once)
 
 
 def mesh_names(entry: MeshAxes) -> tuple[str, ...]:
@@ -141,3 +149,8 @@ def mesh_names(entry: MeshAxes) -> tuple[str, ...]:
 
 def axis_size(entry: MeshAxes, mesh: Mesh | AbstractMesh) -> int:
     return math.prod(mesh.shape[name] for name in mesh_names(entry))
+
+
+def batch_ways(sizes: Mapping[str, int]) -> int:
+    """Returns into how many parts a mesh of these sizes splits a batch."""
+    return math.prod(sizes[name] for name in BATCH_AXES)

@@ -5,19 +5,20 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.sharding.activations import BATCH_AXES, batch_ways
 from flaxformer_lite.types import Tree
 
-BATCH = P(("data", "fsdp"))
+BATCH = P(BATCH_AXES)
 
 
 def check_batch(batch_size: int, accumulate: int, mesh: Mesh) -> None:
-    """Checks that a microbatch splits evenly over the devices along `data` and `fsdp`."""
-    ways = mesh.shape["data"] * mesh.shape["fsdp"]
+    """Checks that a microbatch splits evenly over the devices along BATCH_AXES."""
+    ways = batch_ways(mesh.shape)
     unit = ways * accumulate
     if batch_size % unit:
         raise ConfigError(
             f"train.batch_size={batch_size}: {accumulate} microbatch(es) over {ways} devices"
-            f" (mesh.data x mesh.fsdp) need a multiple of {unit}; try"
+            f" (mesh.data x mesh.fsdp x mesh.expert) need a multiple of {unit}; try"
             f" train.batch_size={-(-batch_size // unit) * unit}."
         )
 
@@ -33,7 +34,7 @@ def batch_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
 
 
 def place_batch(batch: Tree, mesh: Mesh, batch_size: int | None = None) -> Tree:
-    """Places this process's rows of a batch (numpy) as global arrays split over `data` and `fsdp`.
+    """Places this process's rows of a batch (numpy) as global arrays split over BATCH_AXES.
 
     Args:
       batch: tree of arrays with the rows of `batch_rows`; other arrays, such as a packing, have a

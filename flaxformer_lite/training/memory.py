@@ -8,6 +8,7 @@ import jax
 
 from flaxformer_lite.config import ExperimentConfig, MeshConfig, TrainConfig
 from flaxformer_lite.objectives.companion import Companion
+from flaxformer_lite.sharding.activations import batch_ways
 from flaxformer_lite.training import program as programs
 from flaxformer_lite.training.program import Program
 
@@ -52,7 +53,7 @@ def rows(program: Program) -> int:
     """Returns the sequences of a microbatch on one chip."""
     mesh = program.mesh.shape
     train = program.cfg.train
-    return max(1, train.batch_size // (train.accumulate * mesh["data"] * mesh["fsdp"]))
+    return max(1, train.batch_size // (train.accumulate * batch_ways(mesh)))
 
 
 def _saved(program: Program) -> int:

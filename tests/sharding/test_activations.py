@@ -88,7 +88,7 @@ def test_a_mesh_is_a_value_and_says_how_it_splits():
         and hash(one) == hash(same)
         and one != other != MeshSharding(mesh_of(1, 1, 1), tuned=False)
     )
-    assert one.num_shards("B") == (4, ("data", "fsdp")) and one.num_shards("D") == (1, ())
+    assert one.num_shards("B") == (4, ("data", "fsdp", "expert")) and one.num_shards("D") == (1, ())
     assert (
         one.inside_shard() == LocalSharding("cpu") and one.inside_shard().num_shards("B").count == 1
     )
@@ -100,7 +100,7 @@ def test_a_mesh_is_a_value_and_says_how_it_splits():
 
 
 @pytest.mark.parametrize(
-    ("letters", "message"), [("BTX", "no axis 'X'"), ("BT", "2 letters for an array of shape")]
+    ("letters", "message"), [("BTI", "no axis 'I'"), ("BT", "2 letters for an array of shape")]
 )
 def test_letters_are_checked(letters, message):
     with pytest.raises(ValueError, match=message):
@@ -108,5 +108,5 @@ def test_letters_are_checked(letters, message):
 
 
 def test_letters_of_shards_are_checked():
-    with pytest.raises(ValueError, match="per_shard letters='BTX': no axis 'X'"):
-        MeshSharding(mesh_of(1, 1, 1)).per_shard(jnp.sin, ("BTX",), "BTD")(jnp.ones((2, 3, 4)))
+    with pytest.raises(ValueError, match="per_shard letters='BTI': no axis 'I'"):
+        MeshSharding(mesh_of(1, 1, 1)).per_shard(jnp.sin, ("BTI",), "BTD")(jnp.ones((2, 3, 4)))

@@ -26,10 +26,17 @@ def spec(**shapes):
 
 
 def test_rest_of_the_devices_goes_to_minus_one():
-    assert dict(mesh_of(-1, 2, 2).shape) == {"data": 2, "fsdp": 2, "context": 1, "tensor": 2}
+    assert dict(mesh_of(-1, 2, 2).shape) == {
+        "data": 2,
+        "fsdp": 2,
+        "expert": 1,
+        "context": 1,
+        "tensor": 2,
+    }
     assert dict(mesh_of(2, -1, 1, context=2).shape) == {
         "data": 2,
         "fsdp": 2,
+        "expert": 1,
         "context": 2,
         "tensor": 1,
     }
@@ -66,7 +73,13 @@ CHIPS = [
 
 def test_slices_are_the_outer_part_of_data():
     mesh = sharding.build_mesh(MeshConfig(slices=2, fsdp=2), CHIPS)
-    assert dict(mesh.shape) == {"data": 4, "fsdp": 2, "context": 1, "tensor": 1}
+    assert dict(mesh.shape) == {
+        "data": 4,
+        "fsdp": 2,
+        "expert": 1,
+        "context": 1,
+        "tensor": 1,
+    }
     assert [{chip.slice_index for chip in row.flat} for row in mesh.devices] == [{0}, {0}, {1}, {1}]
     # devices that know of no slices
     groups = sharding.build_mesh(MeshConfig(slices=2, fsdp=2)).devices

@@ -1,6 +1,7 @@
 """A mixture of experts: feed-forward layers of which each token uses a few."""
 
 import dataclasses
+import functools
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
@@ -15,7 +16,7 @@ from flaxformer_lite.nn.feed_forwards.mlp import FeedForward, MlpConfig
 from flaxformer_lite.nn.functions.activations import ACTIVATIONS
 from flaxformer_lite.nn.functions.grouped_matmul import grouped_matmul
 from flaxformer_lite.nn.functions.routing import balance_loss, route, z_loss
-from flaxformer_lite.nn.functions.sharding import sharding_of
+from flaxformer_lite.nn.functions.sharding import ActivationSharding, sharding_of
 from flaxformer_lite.nn.modules.context import Context
 from flaxformer_lite.nn.modules.einsum import Einsum, initializer
 
@@ -76,13 +77,13 @@ class MoeConfig(parts.FeedForwardConfig):
     def partition_rules(self) -> parts.PartitionRules:
         rules: tuple = (
             (r"mlp/router/kernel$", ()),
-            (r"mlp/experts/(up|gate)/kernel$", (None, "fsdp", "tensor")),
-            (r"mlp/experts/down/kernel$", (None, "tensor", "fsdp")),
+            (r"mlp/experts/(up|gate)/kernel$", ("expert", "fsdp", "tensor")),
+            (r"mlp/experts/down/kernel$", ("expert", "tensor", "fsdp")),
         )
         if self.expert.bias:
             rules += (
-                (r"mlp/experts/(up|gate)/bias$", (None, "tensor")),
-                (r"mlp/experts/down/bias$", ()),
+                (r"mlp/experts/(up|gate)/bias$", ("expert", "tensor")),
+                (r"mlp/experts/down/bias$", ("expert", None)),
             )
         if self.shared_dim:
             rules += tuple(
@@ -188,33 +189,14 @@ class Experts(nn.Module):
         for name, (fan_in, fan_out) in shapes.items():
             matrix = ExpertMatrices(cfg, run, fan_in, fan_out, name=name)
             matrices[name] = matrix(x_BTD.dtype)
-        sharding = sharding_of(run)
-        split = sharding.num_shards("F")
-
-        def mix(
-            x_BTD: jax.Array, weights_BTA: jax.Array, chosen_BTA: jax.Array, matrices: Matrices
-        ) -> jax.Array:
-            y_LD = _mix(
-                cfg,
-                x_BTD.reshape(-1, width),
-                weights_BTA.reshape(-1, cfg.experts_per_token),
-                chosen_BTA.reshape(-1, cfg.experts_per_token),
-                matrices,
-                sharding.inside_shard().platform,
-            )
-            if hidden_is_split(matrices):
-                y_LD = jax.lax.psum(y_LD, split.mesh_axis)
-            return y_LD.reshape(x_BTD.shape)
-
-        def hidden_is_split(matrices: Matrices) -> bool:
-            return matrices["down"]["kernel"].shape[1] < hidden
-
         letters = {"up": {"kernel": "XDF", "bias": "XF"}, "down": {"kernel": "XFD", "bias": "XD"}}
         letters["gate"] = letters["up"]
         placed = {
             name: {leaf: letters[name][leaf] for leaf in matrix}
             for name, matrix in matrices.items()
         }
+        sharding = sharding_of(run)
+        mix = functools.partial(_mix_on_shard, cfg, sharding, len(x_BTD), hidden)
         on_shards = sharding.per_shard(mix, ("BTD", "BTA", "BTA", placed), "BTD")
         y_BTD = on_shards(x_BTD, weights_BTA, chosen_BTA, matrices)
         if not cfg.expert.bias:
@@ -253,6 +235,55 @@ class ExpertMatrices(nn.Module):
         return made
 
 
+def _mix_on_shard(
+    cfg: MoeConfig,
+    sharding: ActivationSharding,
+    batch: int,
+    hidden: int,
+    x_BTD: jax.Array,
+    weights_BTA: jax.Array,
+    chosen_BTA: jax.Array,
+    matrices: Matrices,
+) -> jax.Array:
+    """Computes the weighted sums of experts for the tokens of one device of a mesh.
+
+    Devices along the axis of experts have tokens and experts of their own: each gathers the tokens
+    of all of them, computes those of its experts, and the sums are scattered back. Devices along
+    the axis of the hidden layer have a part of each expert.
+
+    Args:
+      cfg: the record.
+      sharding: of the mesh.
+      batch: B over all devices.
+      hidden: F over all devices.
+      x_BTD, weights_BTA, chosen_BTA: the device's tokens.
+      matrices: the device's experts.
+    """
+    local, part = matrices["down"]["kernel"].shape[:2]
+    axis = sharding.num_shards("X").mesh_axis
+    has_other_experts = local < cfg.num_experts
+    has_other_tokens = has_other_experts and len(x_BTD) < batch
+    if has_other_tokens:
+        x_BTD, weights_BTA, chosen_BTA = (
+            jax.lax.all_gather(x, axis, tiled=True) for x in (x_BTD, weights_BTA, chosen_BTA)
+        )
+    first = jax.lax.axis_index(axis) * local if has_other_experts else 0
+    y_LD = _mix(
+        cfg,
+        x_BTD.reshape(-1, x_BTD.shape[-1]),
+        weights_BTA.reshape(-1, cfg.experts_per_token),
+        chosen_BTA.reshape(-1, cfg.experts_per_token) - first,
+        matrices,
+        sharding.platform,
+    )
+    y_BTD = y_LD.reshape(x_BTD.shape)
+    if part < hidden:
+        y_BTD = jax.lax.psum(y_BTD, sharding.num_shards("F").mesh_axis)
+    if has_other_tokens:
+        return jax.lax.psum_scatter(y_BTD, axis, tiled=True)
+    return jax.lax.psum(y_BTD, axis) if has_other_experts else y_BTD
+
+
 def _mix(
     cfg: MoeConfig,
     x_LD: jax.Array,
@@ -263,22 +294,31 @@ def _mix(
 ) -> jax.Array:
     """Sorts the tokens' copies by expert, multiplies each group, and sums the weighted results.
 
-    The sum lacks the bias of `down`, which must be added once where devices share a hidden layer.
+    Experts outside the range of the matrices count as zero. The sum lacks the bias of `down`, which
+    must be added once where devices share a hidden layer.
     """
     tokens, copies = chosen_LA.shape
+    experts = len(matrices["down"]["kernel"])
     expert_S = chosen_LA.reshape(-1)
+    is_here_S = (expert_S >= 0) & (expert_S < experts)
+    expert_S = jnp.where(is_here_S, expert_S, experts)
     order_S = jnp.argsort(expert_S, stable=True)
-    sizes_X = jnp.bincount(expert_S, length=cfg.num_experts)
+    sizes_X = jnp.bincount(expert_S, length=experts + 1)[:experts]
+    is_row_S1 = is_here_S[order_S][:, None]
 
     def times(x_SI: jax.Array, matrix: dict[str, jax.Array]) -> jax.Array:
         y_SO = grouped_matmul(x_SI, matrix["kernel"], sizes_X, platform=platform)
-        return y_SO + matrix["bias"][expert_S[order_S]] if "bias" in matrix else y_SO
+        if "bias" not in matrix:
+            return y_SO
+        return y_SO + matrix["bias"].at[expert_S[order_S]].get(mode="clip")
 
-    x_SD = x_LD[order_S // copies]
+    # Rows beyond the last group have no meaning, and their gradients have none: both are cut off.
+    x_SD = jnp.where(is_row_S1, x_LD[order_S // copies], 0)
     act = ACTIVATIONS[cfg.expert.activation]
     up_SF = times(x_SD, matrices["up"])
     h_SF = act(times(x_SD, matrices["gate"])) * up_SF if cfg.expert.gated else act(up_SF)
     y_SD = grouped_matmul(h_SF, matrices["down"]["kernel"], sizes_X, platform=platform)
+    y_SD = jnp.where(is_row_S1, y_SD, 0)
     place_S = jnp.argsort(order_S)
     y_LAD = y_SD[place_S].reshape(tokens, copies, -1)
     return jnp.einsum("LAD,LA->LD", y_LAD, weights_LA.astype(y_LAD.dtype))

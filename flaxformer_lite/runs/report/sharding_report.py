@@ -26,12 +26,13 @@ def sharding_report(program: Program) -> list[tuple[str, str]]:
 def _batch(program: Program) -> str:
     mesh = program.mesh.shape
     train = program.cfg.train
-    ways = mesh["data"] * mesh["fsdp"]
+    ways = sharding.batch_ways(mesh)
     rows = memory.rows(program)
     microbatches = f" in {train.accumulate} microbatches of {rows}" if train.accumulate > 1 else ""
+    split = "data x fsdp" if mesh["expert"] == 1 else "data x fsdp x expert"
     text = (
-        f"{train.batch_size} sequences, {train.batch_size // ways} a device{microbatches} (data x"
-        f" fsdp = {ways})"
+        f"{train.batch_size} sequences, {train.batch_size // ways} a device{microbatches} ({split}"
+        f" = {ways})"
     )
     if mesh["context"] > 1:
         text += f", each cut in {mesh['context']} along its length"

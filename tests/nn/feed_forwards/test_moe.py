@@ -63,7 +63,13 @@ def test_it_is_the_weighted_sum_of_its_experts():
 
 
 @pytest.mark.parametrize(
-    "sizes", [{"data": 2, "tensor": 2}, {"data": 2, "fsdp": 2, "context": 2}], ids=str
+    "sizes",
+    [
+        {"data": 2, "expert": 2, "tensor": 2},
+        {"data": 2, "fsdp": 2, "context": 2},
+        {"data": 2, "expert": 4},  # eight devices and four rows: the batch stays whole
+    ],
+    ids=str,
 )
 def test_a_mesh_computes_the_same(sizes):
     module, params = made()

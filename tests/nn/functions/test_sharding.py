@@ -32,7 +32,7 @@ def test_one_cpu_is_tuned_on_request():
 
 
 @pytest.mark.parametrize(
-    ("letters", "message"), [("BTX", "no axis 'X'"), ("BT", "2 letters for an array of shape")]
+    ("letters", "message"), [("BTI", "no axis 'I'"), ("BT", "2 letters for an array of shape")]
 )
 def test_letters_are_checked(letters, message):
     with pytest.raises(ValueError, match=message):
