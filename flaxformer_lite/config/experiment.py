@@ -240,8 +240,8 @@ class MeshConfig(Record):
         if self.mode != "jit" and split:
             named = ", ".join(f"mesh.{axis}={sizes[axis]}" for axis in split)
             raise ConfigError(
-                f"mesh.mode={self.mode!r}, {named}: this mode splits the batch only, by mesh.data; set"
-                " the others to 1, or mesh.mode=jit."
+                f"mesh.mode={self.mode!r}, {named}: this mode splits the batch only; set the other"
+                " axes to 1, or mesh.mode=jit."
             )
 
 

@@ -99,6 +99,14 @@ class Part(Record):
         """
         return self
 
+    def copied_from(self, path: str) -> str:
+        """Names the parameter of the standard part that this one starts from.
+
+        It is one that lacks the leading axis of the parameter at `path`, along which it is
+        repeated; "" or `path` itself if there is none.
+        """
+        return ""
+
     def partition_rules(self) -> PartitionRules:
         """Returns the mesh axes of the parameters; by default each stays whole on every device."""
         return ((rf"/{self.name}/", ()),)

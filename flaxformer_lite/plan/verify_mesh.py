@@ -187,7 +187,8 @@ def _exchanges(program: Program, module: hlo.Module) -> list[Exchange]:
 def _strange(program: Program, module: hlo.Module) -> Iterator[str]:
     """Finds exchanged activations.
 
-    The design has only sums, gathered weights and the ring of context parallelism.
+    The design has only sums, gathered weights, the ring of context parallelism and
+    the tokens that experts gather.
     """
     cfg = program.cfg
     mesh = program.mesh.shape
@@ -199,6 +200,8 @@ def _strange(program: Program, module: hlo.Module) -> Iterator[str]:
         summed = collective.kind in ("all-reduce", "reduce-scatter")
         if summed or not axes or collective.bytes < tokens * cfg.model.d_model * FLOAT32:
             continue
+        # Tokens meet the experts of other devices, and their sums go back.
+        experts = collective.kind == "all-gather" and axes == ("expert",)
         ring = collective.kind == "collective-permute" and axes == ("context",)
         gathered = collective.kind == "all-gather" and all(
             math.prod(array.shape) in weights for array in collective.arrays
@@ -210,7 +213,7 @@ def _strange(program: Program, module: hlo.Module) -> Iterator[str]:
             and "data" not in axes
             and EMBEDDED.search(collective.source)
         )
-        if not ring and not gathered and not table:
+        if not (experts or ring or gathered or table):
             shapes = ", ".join(f"{array.dtype}{list(array.shape)}" for array in collective.arrays)
             yield (
                 f"{collective.kind} of {shapes} over {', '.join(axes)}, {collective.times} times"

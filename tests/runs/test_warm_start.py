@@ -6,8 +6,9 @@ import jax
 import numpy as np
 import pytest
 
-from flaxformer_lite import load_pretrained, save_pretrained, unstack_layers
+from flaxformer_lite import build_model, load_pretrained, save_pretrained, unstack_layers
 from flaxformer_lite.config import ConfigError, MeshConfig
+from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 from flaxformer_lite.runs.start.initial_state import initial_state
 from flaxformer_lite.runs.start.setup import prepare
 from tests.marks import daily
@@ -50,6 +51,30 @@ def test_a_run_begins_with_the_weights_of_its_directory(run, mesh, scan):
         state,
         experiment.program.target,
     )
+
+
+@pytest.mark.parametrize(
+    ("mesh", "scan"),
+    [(MeshConfig(data=1), False), (MeshConfig(data=2, expert=2), True)],
+    ids=["one", "split"],
+)
+def test_experts_begin_as_copies_of_the_dense_layer(tmp_path, mesh, scan):
+    """Upcycling: at first the model computes what the dense one does."""
+    dense = tiny_runs.config(tmp_path, "gpt2")
+    built = prepare(dense).program
+    draw = np.random.default_rng(0)
+    params = jax.tree.map(lambda x: draw.normal(0, 0.3, x.shape), built.target.params)
+    params = jax.tree.map(lambda x: x.astype("float32"), params)
+    save_pretrained(tmp_path / "published", built.model, params)
+    train = dataclasses.replace(dense.train, init_from=str(tmp_path / "published"))
+    moe = dataclasses.replace(dense.model, feed_forward=MoeConfig(num_experts=4), scan=scan)
+    experiment = prepare(dataclasses.replace(dense, train=train, model=moe, mesh=mesh))
+    state = initial_state(experiment.program, train.init_from)
+    ids = np.arange(16, dtype=np.int32).reshape(2, 8)
+    due = jax.jit(built.model.apply)({"params": params}, ids).logits
+    model = build_model(dataclasses.replace(experiment.program.model.cfg, sharding=None))
+    ours = jax.jit(model.apply)({"params": jax.device_get(state.params)}, ids).logits
+    np.testing.assert_allclose(ours, due, rtol=1e-4, atol=1e-4)
 
 
 def test_weights_of_another_model_are_refused_with_all_that_differs(run):

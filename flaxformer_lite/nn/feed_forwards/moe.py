@@ -45,6 +45,7 @@ class MoeConfig(parts.FeedForwardConfig):
 
     reads_context: ClassVar[bool] = True
     reads_one_token: ClassVar[bool] = True
+    added: ClassVar[tuple[str, ...]] = (r"/mlp/router/kernel$",)
 
     num_experts: Size = 8
     experts_per_token: Size = 2
@@ -94,6 +95,14 @@ class MoeConfig(parts.FeedForwardConfig):
             rules += ((r"mlp/shared_gate/kernel$", ()),)
         return rules
 
+    def copied_from(self, path: str) -> str:
+        """Names the dense layer's matrix of which each expert is a copy at first.
+
+        With normalized weights the model then computes what the dense model did (Komatsuzaki et al.
+        2022, "Sparse Upcycling", arXiv:2212.05055).
+        """
+        return path.replace("/mlp/experts/", "/mlp/") if self.normalize else ""
+
     @property
     def shared(self) -> MlpConfig:
         """The record of the shared expert."""
@@ -125,9 +134,12 @@ class Moe(nn.Module):
         sizes = {"D": width, "X": cfg.num_experts}
         router = Einsum("BTD,DX->BTX", sizes, False, cfg.expert.initial, run, name="router")
         logits_BTX = router(x_BTD)
-        weights_BTA, chosen_BTA = route(
-            logits_BTX, cfg.experts_per_token, score=cfg.score, normalize=cfg.normalize
+        choose = functools.partial(
+            route, count=cfg.experts_per_token, score=cfg.score, normalize=cfg.normalize
         )
+        # By hand, as the partitioner gathers all logits for a top_k.
+        on_shards = sharding_of(run).per_shard(choose, ("BT",), ("BT", "BT"))
+        weights_BTA, chosen_BTA = on_shards(logits_BTX)
         self._sow_losses(logits_BTX, chosen_BTA, context)
         y_BTD = Experts(cfg, run, name="experts")(x_BTD, weights_BTA, chosen_BTA)
         if not cfg.shared_dim:

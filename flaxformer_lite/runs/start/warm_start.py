@@ -3,21 +3,27 @@
 import functools
 import logging
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import jax
+import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from flaxformer_lite.config import ConfigError, ExperimentConfig, ModelConfig, allowed_plugins
+from flaxformer_lite.config.parts import Part
 from flaxformer_lite.models.skeletons import build_layers
 from flaxformer_lite.nn.adapters.merge import begun_factors
 from flaxformer_lite.open_model import load_labels, on_disk, open_pretrained
+from flaxformer_lite.pretrained.layouts import Slices
+from flaxformer_lite.pretrained.lazy_params import Stored
 from flaxformer_lite.pretrained.load import is_of_head
 from flaxformer_lite.pretrained.safetensors import WeightsError
+from flaxformer_lite.pretrained.tensor_names import stack_sizes
 from flaxformer_lite.runs.start.adopt import flags, mismatches
 from flaxformer_lite.storage.stores import StorageError
 from flaxformer_lite.training.program import Program
 from flaxformer_lite.training.state import TrainState
+from flaxformer_lite.types import Shaped
 
 LOG = logging.getLogger("flaxformer_lite")
 
@@ -60,6 +66,7 @@ def init_from_pretrained(program: Program, folder: str) -> Callable[[TrainState]
             f" merge it first (flaxformer_lite convert), or set {flags(model.cfg, ['adapter'])}."
         )
     needed = program.trained_params(program.target.params)
+    stored = _with_copies(cfg, stored, flatten_dict(needed, sep="/"))
     missing = set(flatten_dict(needed, sep="/")) - set(flatten_dict(stored, sep="/"))
     fresh = {path for path in missing if program.cfg.objective.new_head and is_of_head(path)}
     _check_added(folder, cfg, missing - fresh)
@@ -117,11 +124,43 @@ def known_labels(cfg: ExperimentConfig) -> tuple[str, ...]:
     return () if all(name == f"LABEL_{i}" for i, name in enumerate(named)) else named
 
 
-def _check_added(folder: str, cfg: ModelConfig, missing: set[str]) -> None:
-    """Checks that only parameters of the config's plug-ins are missing from the weights."""
+def _parts(cfg: ModelConfig) -> list[Part]:
+    """Returns the parts of all kinds of layer."""
     sides = [side for side in ("encoder", "decoder") if getattr(cfg, f"{side}_layers")]
     layers = [layer for side in sides for layer in build_layers.stack(cfg, side).pattern]
-    added = [pattern for layer in layers for part in layer.parts.values() for pattern in part.added]
+    return [part for layer in layers for part in layer.parts.values()]
+
+
+def _with_copies(cfg: ModelConfig, stored: dict, needed: Mapping[str, Shaped]) -> dict:
+    """Adds the parameters that repeat others along an axis, such as those of experts."""
+    flat = flatten_dict(stored, sep="/")
+    copies = {}
+    for path in set(needed) - set(flat):
+        sources = {part.copied_from(path) for part in _parts(cfg)}
+        for source in sources & set(flat):
+            shape = needed[path].shape
+            axis = len(stack_sizes(path, shape)) - 1
+            if shape[:axis] + shape[axis + 1 :] == flat[source].shape:
+                copies[path] = _repeated(flat[source], axis, shape)
+    used = {part.copied_from(path) for path in copies for part in _parts(cfg)}
+    kept = {path: leaf for path, leaf in flat.items() if path not in used}
+    return unflatten_dict(kept | copies, sep="/")
+
+
+def _repeated(leaf: Stored, axis: int, shape: tuple[int, ...]) -> Stored:
+    """Repeats a stored parameter along a new axis."""
+
+    def read(index: Slices) -> np.ndarray:
+        part = leaf.read(index[:axis] + index[axis + 1 :])
+        count = len(range(shape[axis])[index[axis]])
+        return np.repeat(np.expand_dims(part, axis), count, axis=axis)
+
+    return Stored(shape, leaf.dtype, read)
+
+
+def _check_added(folder: str, cfg: ModelConfig, missing: set[str]) -> None:
+    """Checks that only parameters of the config's plug-ins are missing from the weights."""
+    added = [pattern for part in _parts(cfg) for pattern in part.added]
     added += [rf"/{name}$" for name in cfg.adapter.factors] if cfg.adapter else []
     lacking = sorted(path for path in missing if not _matches(path, added))
     if lacking:
