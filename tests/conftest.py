@@ -6,6 +6,7 @@ import ctypes
 import functools
 import gc
 import importlib.metadata
+import json
 import os
 import shutil
 import site
@@ -110,6 +111,23 @@ def pytest_collection_modifyitems(items):
     items.sort(key=is_short)
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def spare_what_has_its_own_tests():
+    """Draws no loss curves (tests/runs/test_plot.py, test_loop.py), and starts no process for a
+    chat template (tests/pretrained/test_tokenizer.py): each takes a tenth of a second, often."""
+    from flaxformer_lite.runs.report import plot
+    from flaxformer_lite.text import chat_template, render_template
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plot, "loss_curve", lambda path, *_, **__: path.write_bytes(b""))
+        patch.setattr(
+            chat_template,
+            "_in_process",
+            lambda request: render_template.answer(json.loads(json.dumps(request))),
+        )
+        yield
 
 
 @pytest.fixture(autouse=True)

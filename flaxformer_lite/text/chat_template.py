@@ -32,7 +32,10 @@ def render(template: str, batch: list[Json]) -> list[str]:
         )
     texts = []
     for start in range(0, len(batch), BATCH):
-        texts += _in_process(template, batch[start : start + BATCH])
+        answer = _in_process({"template": template, "batch": batch[start : start + BATCH]})
+        if "error" in answer:
+            raise ConfigError(f"{FAILS} ({answer['error']}).")
+        texts += answer["texts"]
     return [_checked(text) for text in texts]
 
 
@@ -48,14 +51,15 @@ def guarded(value: Any, special: re.Pattern[str], guard: str) -> Any:
     return [guarded(item, special, guard) for item in value] if isinstance(value, list) else value
 
 
-def _in_process(template: str, batch: list[Json]) -> list[str]:
-    request = json.dumps({"template": template, "batch": batch}).encode()
-    seconds = SECONDS + math.floor(EACH * len(batch))
+def _in_process(request: dict[str, Any]) -> dict[str, Any]:
+    """Returns render_template.answer of a request, made in a process with limits."""
+    sent = json.dumps(request).encode()
+    seconds = SECONDS + math.floor(EACH * len(request["batch"]))
     try:
         command = [sys.executable, "-P", render_template.__file__, str(seconds)]
         patience = PATIENCE + 10 * (seconds - SECONDS)
         done = subprocess.run(
-            command, input=request, capture_output=True, timeout=patience, check=True
+            command, input=sent, capture_output=True, timeout=patience, check=True
         )
     except subprocess.TimeoutExpired:
         raise ConfigError(f"{FAILS} (it does not end within {patience} s).") from None
@@ -66,10 +70,7 @@ def _in_process(template: str, batch: list[Json]) -> list[str]:
         if error.returncode < 0:
             reason = f"it does not end within {limits}"
         raise ConfigError(f"{FAILS} ({reason}).") from None
-    answer = json.loads(done.stdout)
-    if "error" in answer:
-        raise ConfigError(f"{FAILS} ({answer['error']}).")
-    return answer["texts"]
+    return json.loads(done.stdout)
 
 
 def _checked(text: str) -> str:

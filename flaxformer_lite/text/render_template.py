@@ -23,10 +23,7 @@ SHOWN = 300  # characters of an error
 
 
 def main() -> None:
-    """Reads {"template": text, "batch": [object]} from stdin.
-
-    Writes {"texts": [text]} or {"error": text} to stdout.
-    """
+    """Reads a request from stdin, sets the limits, and writes its answer to stdout."""
     import jinja2.sandbox  # noqa: F401, which takes longer than a usual template
 
     request = json.load(sys.stdin.buffer)
@@ -37,16 +34,23 @@ def main() -> None:
     ):
         with contextlib.suppress(ValueError, OSError):  # a lower limit stays
             resource.setrlimit(limit, (most, most))
+    sys.stdout.buffer.write(json.dumps(answer(request)).encode())
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """Renders {"template": text, "batch": [object]}.
+
+    Returns {"texts": [text]} or {"error": text}.
+    """
     try:
-        answer: dict[str, Any] = {"texts": render(**request)}
+        return {"texts": render(**request)}
     except MemoryError:
-        answer = {"error": f"it needs more than {MEMORY >> 20} MiB"}
+        return {"error": f"it needs more than {MEMORY >> 20} MiB"}
     except Exception as error:  # a template may raise anything
         text = str(error)
         if not type(error).__module__.startswith("jinja2"):
             text = f"{type(error).__name__}: {text}"
-        answer = {"error": "".join(c if c.isprintable() else " " for c in text[:SHOWN])}
-    sys.stdout.buffer.write(json.dumps(answer).encode())
+        return {"error": "".join(c if c.isprintable() else " " for c in text[:SHOWN])}
 
 
 def render(template: str, batch: list[dict[str, Any]]) -> list[str]:

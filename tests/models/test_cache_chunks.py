@@ -61,7 +61,6 @@ CASES = {
 DAILY = (
     "a chunk longer than its window",
     "rotary, grouped, one row, all windows",
-    "buckets of each layer, windows, scanned",
     "shaw",
 )
 

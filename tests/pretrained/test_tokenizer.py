@@ -16,6 +16,7 @@ from flaxformer_lite.text import chat_template
 from flaxformer_lite.text.tokenizer_training import train
 from tests.marks import daily
 
+IN_PROCESS = chat_template._in_process  # before tests/conftest.py replaces it
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "d"]
 
 
@@ -134,7 +135,8 @@ def test_what_cannot_be_read_is_said(tmp_path, files, message):
         load_tokenizer(tmp_path)
 
 
-def test_a_chat_is_rendered_by_the_template(words):
+def test_a_chat_is_rendered_by_the_template(words, monkeypatch):
+    monkeypatch.setattr(chat_template, "_in_process", IN_PROCESS)
     template = (
         "{%- for m in messages %}\n{% if loop.index > 9 %}{% break %}{% endif %}{{ m.role }}: {{"
         " m.content | tojson }}\n{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
@@ -179,6 +181,7 @@ TEMPLATES = {
 
 @pytest.mark.parametrize("template", daily(TEMPLATES, TEMPLATES.keys() - {LOOPS}))
 def test_a_bad_template_is_an_error_and_a_harmful_one_powerless(words, template, monkeypatch):
+    monkeypatch.setattr(chat_template, "_in_process", IN_PROCESS)
     monkeypatch.setattr(chat_template, "SECONDS", 1)
     (words / "chat_template.jinja").write_text(template)
     with pytest.raises(

@@ -18,13 +18,15 @@ from flaxformer_lite.config import ConfigError, MeshConfig, to_config_dict
 from flaxformer_lite.nn.attentions import dispatch
 from flaxformer_lite.runs import loop, trainer
 from flaxformer_lite.runs.interrupt import Interrupt
-from flaxformer_lite.runs.report import metrics
+from flaxformer_lite.runs.report import metrics, plot
 from flaxformer_lite.runs.start import setup
 from flaxformer_lite.runs.start.preflight import RunError, lock_workdir
 from flaxformer_lite.runs.watchers.watcher import Watcher
 from flaxformer_lite.runtime.processes import ALONE
 from tests.runs.test_report import run_as_printed
 from tests.training import tiny_runs
+
+LOSS_CURVE = plot.loss_curve  # before tests/conftest.py replaces it
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +104,8 @@ def leaves_of(workdir, step):
     return {path: content for path, (_, _, content) in meta["leaves"].items()}
 
 
-def test_a_run_learns_and_leaves_its_files(cfg, tmp_path, capsys):
+def test_a_run_learns_and_leaves_its_files(cfg, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(plot, "loss_curve", LOSS_CURVE)
     dispatch._say.cache_clear()
     cfg = tiny_runs.steps(cfg, 30, eval_every=15, checkpoint_every=30, sample_tokens=9)
     loop.run(cfg, tmp_path)
