@@ -1,12 +1,14 @@
 """The format of sentence-transformers: pooling, and the layers after it."""
 
+import functools
 import json
 import shutil
 import string
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from flaxformer_lite.config import ConfigError
@@ -40,10 +42,26 @@ NEWER = {  # as newer versions write it
     "weightedmean": "weighted_mean",
     "lasttoken": "last",
 }
-ACTIVATIONS: dict[str, Any] = {
+ACTIVATIONS: dict[str, Callable[[Any], Any]] = {  # of torch.nn, with its defaults
+    "CELU": jax.nn.celu,
+    "ELU": jax.nn.elu,
+    "GELU": functools.partial(jax.nn.gelu, approximate=False),
+    "Hardsigmoid": jax.nn.hard_sigmoid,
+    "Hardswish": jax.nn.hard_swish,
+    "Hardtanh": jax.nn.hard_tanh,
     "Identity": np.asarray,
-    "Tanh": np.tanh,
+    "LeakyReLU": jax.nn.leaky_relu,
+    "LogSigmoid": jax.nn.log_sigmoid,
+    "Mish": jax.nn.mish,
     "ReLU": lambda x: np.maximum(x, 0),
+    "ReLU6": jax.nn.relu6,
+    "SELU": jax.nn.selu,
+    "SiLU": jax.nn.silu,
+    "Sigmoid": jax.nn.sigmoid,
+    "Softplus": jax.nn.softplus,
+    "Softsign": jax.nn.soft_sign,
+    "Tanh": np.tanh,
+    "Tanhshrink": lambda x: x - np.tanh(x),
 }
 LATE_CLASSES = {  # the classes of a multi-vector model's layers
     "Transformer": "sentence_transformers.base.modules.transformer.Transformer",
@@ -131,7 +149,8 @@ class SentenceLayers(NamedTuple):
     def finish(self, pooled_ND: np.ndarray) -> np.ndarray:
         """Applies what comes after pooling, in float32."""
         for layer in self.dense:
-            pooled_ND = ACTIVATIONS[layer.activation](pooled_ND @ layer.kernel_DO + layer.bias_O)
+            dense_NO = pooled_ND @ layer.kernel_DO + layer.bias_O
+            pooled_ND = np.asarray(ACTIVATIONS[layer.activation](dense_NO))
         lengths_N1 = (
             np.linalg.norm(pooled_ND, axis=-1, keepdims=True) if self.normalize else np.float32(1)
         )

@@ -16,7 +16,7 @@ from flaxformer_lite.nn.functions.pooling import pool
 from flaxformer_lite.objectives.tables.sentence_embeddings import SentenceEmbeddings
 from flaxformer_lite.open_model import load_sentence_layers
 from flaxformer_lite.pretrained.safetensors import WeightsError
-from flaxformer_lite.pretrained.sentences import SentenceLayers, read_sentence_layers
+from flaxformer_lite.pretrained.sentences import ACTIVATIONS, SentenceLayers, read_sentence_layers
 from flaxformer_lite.runs import loop
 from flaxformer_lite.runs.evaluate_file import open_trained
 from flaxformer_lite.runs.start.adopt import read_experiment
@@ -70,6 +70,37 @@ def test_poolings_and_prompts_are_those_of_sentence_transformers(folder):
         np.testing.assert_allclose(got, due, atol=5e-6, err_msg=config)
     vectors = embed(opened, EXPECTED["texts"], layers[-1], prompt=prompt)
     np.testing.assert_allclose(vectors, due, atol=5e-6)
+
+
+# Of torch 2.13 at -1.5, -0.3, 0.4, 2 and 7.
+OF_TORCH = {
+    "CELU": [-0.77687, -0.259182, 0.4, 2.0, 7.0],
+    "ELU": [-0.77687, -0.259182, 0.4, 2.0, 7.0],
+    "GELU": [-0.100211, -0.114627, 0.262169, 1.9545, 7.0],
+    "Hardsigmoid": [0.25, 0.45, 0.566667, 0.833333, 1.0],
+    "Hardswish": [-0.375, -0.135, 0.226667, 1.666667, 7.0],
+    "Hardtanh": [-1.0, -0.3, 0.4, 1.0, 1.0],
+    "Identity": [-1.5, -0.3, 0.4, 2.0, 7.0],
+    "LeakyReLU": [-0.015, -0.003, 0.4, 2.0, 7.0],
+    "LogSigmoid": [-1.701413, -0.854355, -0.513015, -0.126928, -0.000911],
+    "Mish": [-0.2981, -0.151133, 0.289031, 1.943959, 6.999989],
+    "ReLU": [0.0, 0.0, 0.4, 2.0, 7.0],
+    "ReLU6": [0.0, 0.0, 0.4, 2.0, 6.0],
+    "SELU": [-1.365814, -0.455667, 0.42028, 2.101402, 7.354907],
+    "SiLU": [-0.273638, -0.127667, 0.239475, 1.761594, 6.993623],
+    "Sigmoid": [0.182426, 0.425557, 0.598688, 0.880797, 0.999089],
+    "Softplus": [0.201413, 0.554355, 0.913015, 2.126928, 7.000912],
+    "Softsign": [-0.6, -0.230769, 0.285714, 0.666667, 0.875],
+    "Tanh": [-0.905148, -0.291313, 0.379949, 0.964028, 0.999998],
+    "Tanhshrink": [-0.594852, -0.008687, 0.020051, 1.035972, 6.000002],
+}
+
+
+def test_activations_of_dense_layers_are_those_of_torch():
+    assert set(OF_TORCH) == set(ACTIVATIONS)
+    x = np.asarray([-1.5, -0.3, 0.4, 2.0, 7.0], np.float32)
+    for name, due in OF_TORCH.items():
+        np.testing.assert_allclose(ACTIVATIONS[name](x), due, atol=2e-6, err_msg=name)
 
 
 def edit(path, **changes):
@@ -133,8 +164,8 @@ def test_without_modules_vectors_are_of_length_one(tmp_path):
         ("1_Pooling/config.json", {"include_prompt": "no"}, "must be true or false"),
         (
             "2_Dense/config.json",
-            {"activation_function": "torch.nn.GELU"},
-            "read are Identity, Tanh, ReLU",
+            {"activation_function": "torch.nn.PReLU"},
+            "read are CELU, ELU, GELU, .*of the sentence's vector",
         ),
         ("2_Dense/config.json", {"use_residual": True}, "without a residual"),
         ("2_Dense/config.json", {"in_features": "16"}, "in_features='16': must be a whole number"),
