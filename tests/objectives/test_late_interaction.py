@@ -91,3 +91,10 @@ def test_what_cannot_be_is_refused(tmp_path, fields, message):
     cfg = learned.config(tmp_path, LateInteraction(**fields), synonyms(20), length=6)
     with pytest.raises(ConfigError, match=message):
         learned.setup.prepare(cfg)
+
+
+def test_queries_are_filled_only_where_there_is_a_mask_token(tmp_path, monkeypatch):
+    monkeypatch.setattr(learned, "SPECIALS", learned.SPECIALS[:-1])
+    cfg = learned.config(tmp_path, LateInteraction(query_length=6), synonyms(20), length=6)
+    with pytest.raises(ConfigError, match=r"objective.expand=True: .* set it to False"):
+        learned.setup.prepare(cfg)

@@ -51,10 +51,6 @@ class LateInteraction(SentenceEmbeddings):
     tasks: ClassVar[tuple[str, str]] = ("query", "document")
 
     @property
-    def needs(self) -> tuple[str, ...]:  # type: ignore[override]
-        return ("mask_id",) if self.expand else ()
-
-    @property
     def shown(self) -> tuple[Metric, ...]:  # type: ignore[override]
         return (
             score("accuracy", "accuracy in the batch", form=".1%", live=True),
@@ -66,6 +62,11 @@ class LateInteraction(SentenceEmbeddings):
             raise ConfigError(
                 "objective.kind, objective.sizes, objective.pooling: late_interaction learns from"
                 " pairs, and neither pools nor truncates vectors; leave them out."
+            )
+        if self.expand and tokenizer.mask_id is None:
+            raise ConfigError(
+                "objective.expand=True: fills queries with the mask token, which this tokenizer"
+                " lacks; set it to False."
             )
         return super().fit_model(model, tokenizer)
 
