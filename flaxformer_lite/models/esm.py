@@ -235,5 +235,10 @@ PUBLISHED = Published(
     harmless=("hidden_act",),  # always gelu
     settle=settle,
     derived=frequencies,
-    ignored=(*bert.BUFFERS, rf"(.*\.)?{re.escape(FREQUENCIES)}"),
+    # files with rotary positions hold a table that nothing reads, too
+    ignored=(
+        *bert.BUFFERS,
+        rf"(.*\.)?{re.escape(FREQUENCIES)}",
+        r"embeddings\.position_embeddings\.weight",
+    ),
 )
