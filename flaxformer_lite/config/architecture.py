@@ -127,8 +127,9 @@ class Architecture(Record):
     decoder_num_kv_heads: Count = 0
     decoder_head_dim: Count = 0
     decoder_windows: tuple[Count, ...] = ()
-    # V of the decoder if it has its own table; 0: one table serves both
+    # V of the decoder if it has its own table; 0: one table serves both, unless `decoder_table`
     decoder_vocab_size: Count = 0
+    decoder_table: bool = False  # whether the decoder has its own table, also of the same size
     num_labels: Annotated[Size, OF_TASK] = 2  # C, the number of classes of a classification head
     # a decoder's classifier reads the last token that differs; RoBERTa numbers those
     pad_token_id: Annotated[TokenId, OF_TASK] | None = None
@@ -217,6 +218,11 @@ class Architecture(Record):
         side = dataclasses.replace(self, **changes)
         # cross-attention would derive it from the encoder's width
         return dataclasses.replace(side, head_dim=side.head_width) if self.decoder_d_model else side
+
+    @property
+    def has_decoder_table(self) -> bool:
+        """Whether the decoder looks tokens up in a table of its own."""
+        return self.decoder_table or bool(self.decoder_vocab_size)
 
     @property
     def embedding_width(self) -> int:

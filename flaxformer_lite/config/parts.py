@@ -468,7 +468,8 @@ class StackConfig(Record):
 
     def partition_rules(self) -> PartitionRules:
         """Returns the rules of all parts, without duplicates."""
-        parts = [part for layer in self.pattern for part in layer.parts.values()]
+        kinds = self.pattern[: self.num_layers]
+        parts = [part for layer in kinds for part in layer.parts.values()]
         return tuple(dict.fromkeys(rule for part in parts for rule in part.partition_rules()))
 
 

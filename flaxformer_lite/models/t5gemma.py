@@ -33,7 +33,7 @@ START = 2  # the beginning of a text, which starts the decoder
 BASE = gemma2.BASE | dict(
     windows=(4097, 0),
     decoder_windows=(4096, 0),
-    decoder_vocab_size=gemma2.BASE["vocab_size"],
+    decoder_table=True,
     decoder_start_token_id=START,
     dropout_at=("embed", "attention", "mlp", "branch", "final"),
 )
@@ -207,6 +207,8 @@ def read(fields: Fields) -> ModelFields:
             windows = tuple(w + 1 if w else 0 for w in windows)
         options |= {f"{prefix}{ours}": size for ours, size in sizes.items()}
         options |= {f"{side}_layers": layers, f"{prefix}windows": windows}
+    if options["decoder_vocab_size"] == options["vocab_size"]:
+        options["decoder_vocab_size"] = 0
     caps = {ours: fields.nullable(name, BASE[ours]) for name, ours in gemma2.CAPS.items()}
     return (
         options

@@ -47,6 +47,8 @@ MEANING = {
     "windows": _every_layer,
     "pattern": _every_layer,
     "decoder_num_heads": lambda cfg: cfg.of_decoder.num_heads,
+    "decoder_vocab_size": lambda cfg: (cfg.has_decoder_table, cfg.of_decoder.vocab_size),
+    "decoder_table": lambda cfg: cfg.has_decoder_table,
     "decoder_mlp_dim": lambda cfg: cfg.of_decoder.mlp_dim,
     "decoder_d_model": lambda cfg: cfg.of_decoder.d_model,
     "decoder_num_kv_heads": lambda cfg: cfg.of_decoder.kv_heads,

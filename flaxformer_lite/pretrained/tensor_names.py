@@ -143,7 +143,7 @@ def vocab_kernel(spelled: Published, cfg: ModelConfig) -> str:
 
 def vocab_table(spelled: Published, cfg: ModelConfig) -> str:
     """Returns the published name of the table that tied logits share."""
-    path = f"{'decoder_token_embed' if cfg.decoder_vocab_size else 'token_embed'}/embedding"
+    path = f"{'decoder_token_embed' if cfg.has_decoder_table else 'token_embed'}/embedding"
     return places(spelled, cfg, {path: ()})[path].name
 
 

@@ -63,7 +63,7 @@ def small(family, number=2, **overrides):
     }
     head = {"head": "masked_lm"} if "masked_lm" in plugin.Model.heads else {}
     # A quarter of each head turns in these, and a quarter of four dimensions is no pair.
-    turning = {"head_dim": 8} if family in ("gpt_neox", "gptj", "stablelm") else {}
+    turning = {"head_dim": 8} if family in ("gpt_neox", "gptj", "stablelm", "qwen3_next") else {}
     return plugin.config("tiny", **{**SMALL, **turning, **layers, **head, **overrides})
 
 

@@ -79,7 +79,7 @@ class EncoderDecoderModel(Hinted):
             return
         if cfg.head == "sequence_classification":
             self.pooler = Pooler("tanh", cfg.initial, run)
-        if cfg.decoder_vocab_size:
+        if cfg.has_decoder_table:
             self.decoder_token_embed = TokenEmbed(build_layers.embed(decoder_cfg), run)
         decoder_embed = build_layers.embed(decoder_cfg, norm_first=self.norms_tokens_first)
         self.decoder_embed = EmbedInputs(decoder_embed, run)
@@ -89,8 +89,8 @@ class EncoderDecoderModel(Hinted):
 
     @property
     def decoder_tokens(self) -> TokenEmbed:
-        """Returns the decoder's token table: the encoder's, unless their vocabularies differ."""
-        return self.decoder_token_embed if self.cfg.decoder_vocab_size else self.token_embed
+        """Returns the decoder's token table: the encoder's, unless it has its own."""
+        return self.decoder_token_embed if self.cfg.has_decoder_table else self.token_embed
 
     def positions(self, input_ids, position_ids, attention_mask, segment_ids) -> jax.Array:
         """Returns position ids of the encoder, [B, S] or [1, S]."""
