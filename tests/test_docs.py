@@ -125,7 +125,7 @@ ROWS = re.findall(
 
 def test_flax_classes_have_the_heads_that_the_table_names():
     renamed = {"BertForCausalLM": "BertLMHeadModel"}
-    assert len(ROWS) == len(set(ROWS)) == 85
+    assert len(ROWS) == len(set(ROWS)) == 110
     for name, family, head in ROWS:
         heads = registry.resolve("models", family).PUBLISHED.heads
         assert heads[head].architecture == renamed.get(name, name), name
