@@ -17,6 +17,7 @@ from flaxformer_lite.data.labelled import encode
 from flaxformer_lite.data.packed_batches import Packer, Shape
 from flaxformer_lite.data.table import Table
 from flaxformer_lite.models import build_model
+from flaxformer_lite.nn.feed_forwards.mlp import MlpConfig
 from flaxformer_lite.objectives.tables.classification import Classification
 from flaxformer_lite.registry import resolve_class
 from flaxformer_lite.runs import evaluate_file, loop, packing, replay
@@ -213,6 +214,17 @@ def test_models_that_read_padding_are_not_packed():
     bird = tiny.small("big_bird")
     assert "block_sparse depends on the length" in packing.obstacle(bird, build_model(bird), 0)
     assert "block_sparse" in packing.cutting_obstacle(bird, build_model(bird), 8)
+    for record, why in ((MlpConfig, ""), (Counting, "Counting may count padding")):
+        bert = tiny.small("bert", feed_forward=record())
+        model = build_model(bert)
+        for said in (packing.obstacle(bert, model, 0), packing.cutting_obstacle(bert, model, 8)):
+            assert said.endswith(why) and bool(said) is bool(why)
+
+
+class Counting(MlpConfig):
+    """A record from outside, whose layer may count padding."""
+
+    reads_one_token = False
 
 
 def test_a_batch_is_placed_with_the_packing_of_each_device():

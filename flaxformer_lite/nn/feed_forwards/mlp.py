@@ -36,6 +36,7 @@ class MlpConfig(parts.FeedForwardConfig):
     """
 
     name: ClassVar[str] = "mlp"
+    reads_one_token: ClassVar[bool] = True
 
     mlp_dim: Count = 0
     activation: Annotated[str, OneOf(choices.ACTIVATIONS)] = "gelu"
