@@ -131,6 +131,7 @@ WRITTEN_NAMES = {
     "LayerNorm.beta": "LayerNorm.bias",
     "encoder.layer.*.attention.self.rotary_embeddings": "rotary_embeddings",
 }
+WITH_IMAGES = ("gemma3", "clip")  # configs of which only the text model is here
 NONE = "none of these"
 Arrays = dict[str, np.ndarray]
 
@@ -141,7 +142,7 @@ def families(only: str) -> dict[str, dict[str, Any]]:
     for path in (ROOT / "flaxformer_lite" / "models").glob("*.py"):
         for name in re.findall(r'^    model_type="([\w-]+)",$', path.read_text(), re.MULTILINE):
             stem = name.replace("-", "_")
-            if stem not in found and stem == path.stem and stem != "gemma3":
+            if stem not in found and stem == path.stem and stem not in WITH_IMAGES:
                 found[stem] = {"model_type": name, "draws": [DRAWS.get(stem, {})]}
     return {name: found[name] for name in sorted(found) if is_chosen(name, only)}
 
@@ -201,7 +202,7 @@ def lacks() -> dict[str, str]:
     names = {one for head in written for one in getattr(modeling_auto, HEADS[head])}
     ours = {family.get("model_type", stem) for stem, family in families("").items()}
     found = {}
-    for name in sorted(names - ours - {"gemma3"}):
+    for name in sorted(names - ours - {*WITH_IMAGES}):
         folder = models / configuration_auto.model_type_to_module_name(name)
         sources = sorted(folder.glob("modeling_*.py"))
         text = "".join(path.read_text() for path in sources if "_flax" not in path.name)

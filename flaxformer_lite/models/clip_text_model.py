@@ -95,15 +95,14 @@ def write(cfg: ModelConfig) -> Json:
     return {"eos_token_id": end, "projection_dim": cfg.projection_size or cfg.d_model}
 
 
+PROJECTION = rows(("text_projection", "text_projection"))
 PUBLISHED = Published(
     model_type="clip_text_model",
     prefix="text_model.",
     names=lambda cfg: BODY,
     heads={
         "none": Head("CLIPTextModel"),
-        "projection": Head(
-            "CLIPTextModelWithProjection", rows(("text_projection", "text_projection"))
-        ),
+        "projection": Head("CLIPTextModelWithProjection", PROJECTION),
     },
     fields=dict(
         hidden_size="d_model",

@@ -113,6 +113,26 @@ def test_the_text_model_of_a_config_with_images_is_read():
     assert written["architectures"] == ["Gemma3ForCausalLM"]
 
 
+def test_the_text_model_of_a_clip_is_read(tmp_path):
+    """Its files hold an image model as well."""
+    source = tmp_path / "source"
+    source.mkdir()
+    text = FAMILIES["clip_text_model"]["config"]
+    shapes = tensors_of(config_of(text, "CLIPTextModelWithProjection"))
+    due = {name: recipe.tensor(name, shape) for name, shape in shapes.items()}
+    nested = {"model_type": "clip", "architectures": ["CLIPModel"], "projection_dim": 20}
+    nested |= {"text_config": text | {"projection_dim": 9}, "vision_config": {"hidden_size": 9}}
+    (source / "config.json").write_text(json.dumps(nested))
+    images = {"logit_scale": np.full((), 2.7), "visual_projection.weight": np.ones((20, 9))}
+    save_file(due | {"vision_model.x": np.ones(3)} | images, source / "model.safetensors")
+    save_pretrained(tmp_path / "again", *load_pretrained(source))
+    again = stored(tmp_path / "again")
+    assert again.keys() == due.keys()
+    np.testing.assert_array_equal(again["text_projection.weight"], due["text_projection.weight"])
+    written = json.loads((tmp_path / "again" / "config.json").read_text())
+    assert written["architectures"] == ["CLIPTextModelWithProjection"]
+
+
 def test_an_esm_predicts_contacts_and_rounds_frequencies_as_its_file(tmp_path):
     """Torch's `predict_contacts` of the same weights; all of Meta's ESM-2 are rounded."""
     source = tmp_path / "source"
