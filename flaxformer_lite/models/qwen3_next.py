@@ -24,7 +24,7 @@ from flaxformer_lite.nn.mixers.gated_delta import GatedDeltaConfig
 from flaxformer_lite.nn.positions.rope import Rope
 
 EVERY = 4
-DELTA = GatedDeltaConfig(key_heads=16, value_heads=32, key_dim=128, value_dim=128)
+DELTA = GatedDeltaConfig()
 
 
 def pattern(delta: GatedDeltaConfig, every: int = EVERY) -> tuple[LayerKind, ...]:

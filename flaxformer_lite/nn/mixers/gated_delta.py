@@ -37,7 +37,7 @@ SLOWEST = 0.01
 
 @dataclass(frozen=True, kw_only=True)
 class GatedDeltaConfig(parts.MixerConfig):
-    """The record of a GatedDelta layer.
+    """The record of a GatedDelta layer; its defaults are those of Qwen3-Next.
 
     Attributes:
       key_heads: heads of queries and keys.
@@ -54,10 +54,10 @@ class GatedDeltaConfig(parts.MixerConfig):
 
     name: ClassVar[str] = "delta"
 
-    key_heads: rules.Size
-    value_heads: rules.Size
-    key_dim: rules.Size
-    value_dim: rules.Size
+    key_heads: rules.Size = 16
+    value_heads: rules.Size = 32
+    key_dim: rules.Size = 128
+    value_dim: rules.Size = 128
     taps: rules.Size = 4
     activation: Annotated[str, OneOf(choices.ACTIVATIONS)] = "silu"
     norm_eps: rules.NotNegative = 1e-6

@@ -107,7 +107,8 @@ def documents_of(
             f"segment_ids, packing: mixer.name={mixer!r} depends on where a row of {length} tokens"
             " begins and ends, so it packs no documents; give each its own row."
         )
-    ids_BT = jnp.ones((1, length), jnp.int32)
+    # Not a constant, from which XLA would compute sums over all tokens while it compiles.
+    ids_BT = jax.lax.optimization_barrier(jnp.ones((1, length), jnp.int32))
     if structure.q_segments_BT is not None:
         ids_BT = structure.q_segments_BT.astype(jnp.int32)
     kept_BT = ids_BT != 0
