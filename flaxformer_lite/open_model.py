@@ -6,6 +6,7 @@ for stores and workdirs is imported only when it is needed.
 
 import dataclasses
 import logging
+import os
 from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
@@ -254,6 +255,7 @@ def save_pretrained(
     from flaxformer_lite.checkpoints.resolve_path import new_place
     from flaxformer_lite.pretrained import save
 
+    check_path(path)
     if not is_url(path):
         _check_kind(Path(path).expanduser())
 
@@ -335,6 +337,7 @@ def save_adapter(
         directory exists or cannot be written.
       WeightsError: the parameters do not belong to the model.
     """
+    check_path(path)
     from flaxformer_lite.checkpoints.resolve_path import new_place
     from flaxformer_lite.pretrained.save_adapter import write_adapter
 
@@ -367,6 +370,7 @@ def open_pretrained(
     Raises:
       ConfigError, WeightsError, CheckpointError: as `load_pretrained`.
     """
+    check_path(path)
     source = str(path if is_url(path) else Path(path).expanduser())
     load.check_overrides(overrides)
     folder = on_disk(path)
@@ -451,8 +455,18 @@ def template_of(path: str | Path, *, allow_plugins: registry.Allowed = False) ->
     return chat.standalone_template(load_tokenizer(path, allow_plugins=allow_plugins))
 
 
+def check_path(path: object) -> None:
+    """Refuses what names no directory."""
+    if not isinstance(path, str | os.PathLike):
+        raise ConfigError(
+            f"path is {type(path).__name__}: must be the name of a directory, or an address in a"
+            " store, such as 'path/to/gpt2'."
+        )
+
+
 def on_disk(path: str | Path, *, weights: bool = True) -> Path:
     """Returns a model's directory on this machine; see `checkpoints.resolve_path.on_disk`."""
+    check_path(path)
     if not is_url(path):
         return Path(path).expanduser()
     from flaxformer_lite.checkpoints import resolve_path

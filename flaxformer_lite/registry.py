@@ -70,6 +70,10 @@ def resolve(folder: str, name: str) -> Any:
       ValueError: there is no such file, module or attribute; the message suggests the nearest name
         and lists all.
     """
+    if not isinstance(name, str):
+        raise ValueError(
+            f"{folder}: {name!r} is no name; choose from {', '.join(_modules(folder))}."
+        )
     if ":" in name:
         module, attribute = _outside(name)
         return types.SimpleNamespace(**vars(module) | {TAKEN[folder]: attribute})

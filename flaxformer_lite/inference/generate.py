@@ -139,6 +139,8 @@ def stream(
       ValueError: as in `generate`; also for num_beams, as beam search may change tokens that it has
         written.
     """
+    if every < 1:
+        raise ConfigError(f"stream: every={every}: must be at least 1 token.")
     model = writable(model, params)
     task = prepare(
         model, input_ids, attention_mask, decoder_input_ids, tokenizer, settings(**options)

@@ -69,6 +69,8 @@ def score(
     model = writable(model, params)
     cfg = model.cfg
     check_writes(cfg)
+    prompts = _rows("prompts", prompts)
+    continuations = _rows("continuations", continuations)
     if len(prompts) != len(continuations):
         raise ConfigError(
             f"{len(prompts)} prompts and {len(continuations)} continuations: must be equally many."
@@ -109,6 +111,17 @@ def score(
     return Scores(
         logprobs_BU.sum(axis=1), logprobs_BU, np.asarray(np.all(best_BU | ~kept_BU, axis=1))
     )
+
+
+def _rows(name: str, ids: Any) -> list[list[int]]:
+    """Converts lists or an array of ids to lists."""
+    rows = [] if ids is None else [np.asarray(row).tolist() for row in ids]
+    if not rows or not all(isinstance(row, list) for row in rows):
+        raise ConfigError(
+            f"{name}: must be lists of token ids, one list for each pair and at least one, such as"
+            " [[5, 7]]."
+        )
+    return rows
 
 
 @functools.partial(jax.jit, static_argnames=("model",))

@@ -39,6 +39,11 @@ def build_model(
             )
         check_names(overrides)
         cfg = dataclasses.replace(family, **overrides)
+    elif not isinstance(family, str):
+        raise ConfigError(
+            f"family is a {type(family).__name__}: must be a name, such as 'gpt2', or a"
+            " ModelConfig."
+        )
     else:
         plugin = registry.resolve("models", family)
         cfg = plugin.config(preset, **overrides) if preset else plugin.config(**overrides)

@@ -89,7 +89,7 @@ def capture(
     tap = interceptors.Taps(
         lambda name: any(_matches(name, pattern) for pattern in patterns), patch or {}
     )
-    positional, arguments = _arguments(inputs)
+    positional, arguments = call_arguments(inputs)
     if flags := sorted({"output_attentions", "output_hidden_states"} & set(arguments)):
         raise ConfigError(
             f"{flags[0]}: capture returns values by name; leave it out, and name 'layer_*' or"
@@ -126,12 +126,14 @@ def names_of(
                 " to take one token. Pass what you would call the module with."
             )
         inputs = dummy_inputs(type(model), model.cfg)
-    positional, arguments = _arguments(inputs)
+    positional, arguments = call_arguments(inputs)
     return interceptors.found_by(model, *positional, method=method, **arguments)
 
 
-def _arguments(inputs: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+def call_arguments(inputs: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
     """Returns the positional and named arguments of a call."""
+    if isinstance(inputs, str):
+        raise ConfigError(f"inputs={inputs[:40]!r}: is text; encode it with the model's tokenizer.")
     return ((), inputs) if isinstance(inputs, Mapping) else ((inputs,), {})
 
 

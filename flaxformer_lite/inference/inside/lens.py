@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.inference.inside.capture import capture
+from flaxformer_lite.inference.inside.capture import call_arguments, capture
 from flaxformer_lite.types import Params
 
 
@@ -52,6 +52,7 @@ def logit_lens(
         )
     names = hidden_names(model, running_stacks(model)[-1])
     check_lens(model, top_k, vocab_size)
+    call_arguments(inputs)
     _, states = jax.jit(
         lambda params, inputs: capture(model, params, inputs, tuple(names.values()))
     )(params, inputs)

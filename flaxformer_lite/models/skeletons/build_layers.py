@@ -2,6 +2,9 @@
 
 from typing import Any
 
+import numpy as np
+from jax import export
+
 from flaxformer_lite.config import (
     ConfigError,
     LayerConfig,
@@ -161,11 +164,20 @@ def init_cache(cfg: ModelConfig, batch: int, length: int) -> list[MixerCache | N
       cfg: the model's config.
       batch: B; caches for a single example have no batch axis, see nn/modules/cache.py.
       length: S, prompt and continuation together.
+
+    Raises:
+      ConfigError: a size is not a positive integer, or the model has no decoder.
     """
     if not isinstance(cfg, ModelConfig):
         raise ConfigError(
             f"init_cache of {type(cfg).__name__}: needs a model's config, so pass model.cfg; for a"
             " Stack of your own use init_stack_cache."
         )
+    if not cfg.decoder_layers:
+        raise ConfigError(f"init_cache of {cfg.family}: has no decoder, and needs no cache.")
+    for name, size in (("batch", batch), ("length", length)):
+        is_whole = isinstance(size, int | np.integer) or export.is_symbolic_dim(size)
+        if not is_whole or size < 1:
+            raise ConfigError(f"init_cache: {name}={size!r}: must be a positive integer.")
     width = cfg.of_decoder.d_model
     return init_stack_cache(stack(cfg, "decoder"), batch, length, width, cfg.execution)

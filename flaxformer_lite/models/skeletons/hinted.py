@@ -6,6 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import flax.linen as nn
+from flax.errors import (
+    ApplyScopeInvalidVariablesStructureError,
+    ApplyScopeInvalidVariablesTypeError,
+    ScopeParamNotFoundError,
+    ScopeParamShapeError,
+)
 
 from flaxformer_lite import hints
 from flaxformer_lite.config import ConfigError
@@ -49,6 +55,22 @@ class Hinted(nn.Module):
                 )
         try:
             return super().apply(variables, *args, **options)
+        except (ScopeParamNotFoundError, ScopeParamShapeError) as error:
+            what = str(error).partition(" (https://")[0].rstrip(".")
+            raise ConfigError(
+                f"apply of {kind}: params are not those of this model ({what}); pass the ones that"
+                " init or load_pretrained made for it."
+            ) from None
+        except ApplyScopeInvalidVariablesStructureError:
+            raise ConfigError(
+                f"apply of {kind}: {{'params': {{'params': ...}}}} is one level too deep; pass the"
+                " parameters themselves, variables['params']."
+            ) from None
+        except ApplyScopeInvalidVariablesTypeError:
+            raise ConfigError(
+                f"apply of {kind}: params is a {type(variables['params']).__name__}: must be a dict"
+                " of arrays, as init or load_pretrained makes it."
+            ) from None
         except TypeError as error:
             unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
             if unknown is None or unknown[1] not in options:

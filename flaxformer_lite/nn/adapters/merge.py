@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.parts import AdapterConfig
 from flaxformer_lite.types import Array
 
@@ -27,6 +28,11 @@ def merge_adapter(model: Module, params: dict) -> tuple[Module, dict]:
       model: a linen module of a family; one without an adapter is returned as it is.
       params: its parameters, scanned or not.
     """
+    if not hasattr(model, "cfg"):
+        raise ConfigError(
+            f"merge_adapter of {type(model).__name__}: is not a model of a family; pass the model,"
+            " then its parameters."
+        )
     adapter = model.cfg.adapter
     if adapter is None:
         return model, params

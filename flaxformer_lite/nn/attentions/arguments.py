@@ -74,7 +74,7 @@ class Arguments:
           ValueError: shapes that do not fit each other, naming the argument, the rule and the way
             out.
         """
-        _check_heads(q_BTNH, k_BSKH, v_BSKH)
+        kernels.check_shapes(q_BTNH, k_BSKH, v_BSKH)
         B, T, N, H = q_BTNH.shape
         S = k_BSKH.shape[1]
         for name, index, length in (("q_index", self.q_index, T), ("k_index", self.k_index, S)):
@@ -153,27 +153,6 @@ def scores(
     if bias_BNTS is not None:
         scores_BNTS += bias_BNTS.astype(jnp.float32)
     return scores_BNTS
-
-
-def _check_heads(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array) -> None:
-    shapes = f"q {q_BTNH.shape}, k {k_BSKH.shape}, v {v_BSKH.shape}"
-    if not q_BTNH.ndim == k_BSKH.ndim == v_BSKH.ndim == 4:
-        raise ValueError(
-            f"{shapes}: each must be [batch, length, heads, head_dim]; one head is an axis of size"
-            " one."
-        )
-    B, _, N, H = q_BTNH.shape
-    S, K = k_BSKH.shape[1:3]
-    if k_BSKH.shape != (B, S, K, H) or v_BSKH.shape[:3] != (B, S, K):
-        raise ValueError(
-            f"{shapes}: batch and head_dim of q and k, and batch, length, heads of k and v must"
-            " agree."
-        )
-    if N % K:
-        raise ValueError(
-            f"q has {N} heads, k and v have {K}: query heads must be a multiple of key and value"
-            " heads."
-        )
 
 
 def _sizes(

@@ -23,8 +23,14 @@ from jax.extend.core import Jaxpr
 from flaxformer_lite.nn.attentions import arguments
 from flaxformer_lite.nn.functions import kernels, masks
 from flaxformer_lite.nn.functions.checkpoint_names import ATTENTION, named
-from flaxformer_lite.nn.functions.linear_call import linear_call
+from flaxformer_lite.nn.functions.linear_call import linear_call, only_forwards
 from flaxformer_lite.types import Array, Tree
+
+TWICE = (
+    "attention 'blockwise': has no reverse mode over another derivative (jax.grad of jax.grad or of"
+    ' jax.jvp); take attention="dense" (implementation="dense" of a direct call), or jax.jvp of'
+    " jax.grad."
+)
 
 
 def attend(
@@ -155,8 +161,8 @@ def _attend_jvp(
     out_BTNH, saved = _attend_forward(plan, *primals)
     d_q, d_k, d_v, d_bias, _ = tangents
     d_out_BTNH = linear_call(
-        functools.partial(_attend_tangent, plan),
-        functools.partial(_attend_backward, plan),
+        functools.partial(_tangent_once, plan),
+        functools.partial(_backward_once, plan),
         saved,
         (d_q, d_k, d_v, _floats(d_bias)),
         like=out_BTNH,
@@ -208,6 +214,15 @@ def _attend_forward(
     _, (out, lse) = lax.scan(rows, None, jnp.arange(len(given.spans)))
     out_BTNH, lse = named(ATTENTION, _joined(out), lse)
     return out_BTNH, (q_BTNH, k_BSKH, v_BSKH, bias, given, out_BTNH, lse)
+
+
+def _tangent_once(plan: _Plan, saved: _Saved, inputs: tuple[Any, ...]) -> jax.Array:
+    return only_forwards(_attend_tangent(plan, saved, inputs), TWICE)
+
+
+def _backward_once(plan: _Plan, saved: _Saved, d_out_BTNH: jax.Array) -> tuple[Any, ...]:
+    gradients = _attend_backward(plan, saved, d_out_BTNH)
+    return jax.tree.map(lambda gradient: only_forwards(gradient, TWICE), gradients)
 
 
 def _attend_tangent(plan: _Plan, saved: _Saved, inputs: tuple[Any, ...]) -> jax.Array:

@@ -69,8 +69,8 @@ def attention(
         (not slots).
       scale: factor on the dot products; None is 1 / sqrt(H).
       softcap: c of `c tanh(logits / c)`; 0 for none.
-      dropout_rate: fraction of the weights to drop; without `dropout_key` nothing is dropped.
-      dropout_key: PRNG key.
+      dropout_rate: fraction of the weights to drop.
+      dropout_key: PRNG key, needed to drop any.
       q_index: int32 [T], the slot of each row, for masks; None is 0, 1, 2 ...
       k_index: int32 [S], the slot of each column; a negative column is empty, and no row sees it.
       sharding: where the arrays live; `MeshSharding(mesh)` inside a program over a mesh.
@@ -88,10 +88,24 @@ def attention(
       ValueError: there is no such implementation, or shapes do not fit each other.
     """
     for name, array in (("q", q_BTNH), ("k", k_BSKH), ("v", v_BSKH)):
+        if not hasattr(array, "dtype"):
+            raise TypeError(f"{name} is {type(array).__name__}: must be an array.")
         if not jnp.issubdtype(array.dtype, jnp.floating):
             raise ValueError(f"{name} is {array.dtype}: attention is of floats; use astype.")
+    for name, number in (("scale", scale), ("softcap", softcap), ("dropout_rate", dropout_rate)):
+        if not _is_number(number) and not (number is None and name == "scale"):
+            raise TypeError(f"{name}={number!r}: must be one number.")
+    if not isinstance(softcap, jax.core.Tracer) and softcap < 0:
+        raise ValueError(f"softcap={softcap}: must be positive, or 0 for none.")
     if not 0 <= dropout_rate < 1:
         raise ValueError(f"dropout_rate={dropout_rate}: must be at least 0 and less than 1.")
+    if dropout_rate and not hasattr(dropout_key, "dtype"):
+        raise ValueError(
+            f"dropout_rate={dropout_rate}, dropout_key={dropout_key}: weights are dropped by a key;"
+            " pass dropout_key=jax.random.key(...), or dropout_rate=0 to drop none."
+        )
+    if bias is not None and not callable(bias) and not hasattr(bias, "ndim"):
+        raise TypeError(f"bias is {type(bias).__name__}: must be an array or a function.")
     args = Arguments(
         mask=mask,
         bias=bias,
@@ -99,12 +113,16 @@ def attention(
         softcap=softcap,
         dropout_rate=dropout_rate,
         dropout_key=dropout_key,
-        q_index=q_index,
-        k_index=k_index,
+        q_index=None if q_index is None else jnp.asarray(q_index, jnp.int32),
+        k_index=None if k_index is None else jnp.asarray(k_index, jnp.int32),
         sharding=sharding,
     )
     implemented = select_implementation(implementation, q_BTNH.shape[1], k_BSKH.shape[1], sharding)
     return implemented(q_BTNH, k_BSKH, v_BSKH, args)
+
+
+def _is_number(x: Any) -> bool:
+    return isinstance(x, int | float) or (hasattr(x, "dtype") and jnp.ndim(x) == 0)
 
 
 def attend(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, /, **options: Any) -> jax.Array:

@@ -21,10 +21,33 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import DTypeLike
 
 # a logit that softmax turns into zero next to any real one; finite, so that no gradient is NaN
 MASKED = -1e30
+
+
+def check_shapes(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array) -> None:
+    """Refuses queries, keys and values that do not belong to each other."""
+    shapes = f"q {q_BTNH.shape}, k {k_BSKH.shape}, v {v_BSKH.shape}"
+    if not q_BTNH.ndim == k_BSKH.ndim == v_BSKH.ndim == 4:
+        raise ValueError(
+            f"{shapes}: each must be [batch, length, heads, head_dim]; one head is an axis of size"
+            " one."
+        )
+    B, _, N, H = q_BTNH.shape
+    S, K = k_BSKH.shape[1:3]
+    if k_BSKH.shape != (B, S, K, H) or v_BSKH.shape[:3] != (B, S, K):
+        raise ValueError(
+            f"{shapes}: batch and head_dim of q and k, and batch, length, heads of k and v must"
+            " agree."
+        )
+    if N % K:
+        raise ValueError(
+            f"q has {N} heads, k and v have {K}: query heads must be a multiple of key and value"
+            " heads."
+        )
 
 
 def gaussian(squared_distance: jax.Array) -> jax.Array:
@@ -153,9 +176,22 @@ def pool(
       weights_BNTS: weights; rounded to the dtype of the values before the product.
       v_BSKH: values.
       dtype: dtype of the result; None is that of the values.
+
+    Raises:
+      ValueError: the shapes do not fit each other.
     """
+    shapes = f"weights {jnp.shape(weights_BNTS)}, v {jnp.shape(v_BSKH)}"
+    if len(jnp.shape(weights_BNTS)) != 4 or len(jnp.shape(v_BSKH)) != 4:
+        raise ValueError(
+            f"{shapes}: must be [batch, heads, target, source] and [batch, source, heads, width]."
+        )
     B, N, T, S = weights_BNTS.shape
     K, H = v_BSKH.shape[2:]
+    if v_BSKH.shape[:2] != (B, S) or N % K:
+        raise ValueError(
+            f"{shapes}: batch and source must agree, and the heads of the weights be a multiple of"
+            " those of v."
+        )
     weights_BNTS = weights_BNTS.astype(v_BSKH.dtype)
     if T == 1:  # as in dot_products
         weights_BKGS = weights_BNTS.reshape(B, K, N // K, S)
@@ -281,11 +317,23 @@ def kernel_weights(
       float32 [B, N, T, S]; rows sum to one, or are zero where no key counts.
 
     Raises:
-      ValueError: the bandwidth is not positive.
+      ValueError: the bandwidth is not positive, or shapes do not fit each other.
     """
+    for name, array in (("q", q_BTNH), ("k", k_BSKH)):
+        if not hasattr(array, "shape"):
+            raise TypeError(f"{name} is {type(array).__name__}: must be an array.")
+    check_shapes(q_BTNH, k_BSKH, k_BSKH)
+    seen = None if visible_BTS is None else jnp.shape(visible_BTS)
+    B, T = q_BTNH.shape[:2]
+    if seen is not None and seen not in ((B, T, k_BSKH.shape[1]), (1, T, k_BSKH.shape[1])):
+        raise ValueError(
+            f"visible has shape {seen}: must be [1 or {B}, {T}, {k_BSKH.shape[1]}], batch, target"
+            " and source."
+        )
     if score is not None:
         return softmax(score(q_BTNH, k_BSKH), visible_BTS)
-    if not isinstance(bandwidth, jax.core.Tracer) and bandwidth <= 0:
+    is_known = not isinstance(bandwidth, jax.core.Tracer)
+    if bandwidth is None or (is_known and np.any(np.asarray(bandwidth) <= 0)):
         raise ValueError(f"bandwidth={bandwidth}: a distance, must be positive.")
     return normalize(kernel(squared_distances(q_BTNH, k_BSKH) / bandwidth**2), visible_BTS)
 

@@ -7,6 +7,7 @@ residuals too, as far as JAX differentiates what they are made of; `jax.custom_d
 .linear_call` takes no derivative by residuals, which a Hessian-vector product needs.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -17,6 +18,7 @@ from jax.extend.core import Primitive
 from jax.tree_util import PyTreeDef
 
 from flaxformer_lite import private_names
+from flaxformer_lite.config.rules import ConfigError
 from flaxformer_lite.types import Array
 
 Residuals = TypeVar("Residuals")
@@ -61,6 +63,31 @@ def linear_call(
     return _linear_call.bind(
         *flat_residuals, *flat_inputs, call=call, out=jax.typeof(like), mapped=0
     )
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+def only_forwards(x: jax.Array, refusal: str) -> jax.Array:
+    """Returns x, whose derivative can be taken forwards, and not backwards.
+
+    Loops with traced bounds have no reverse mode, which JAX says in words of its own.
+
+    Args:
+      x: a result of such loops.
+      refusal: the sentence of the ConfigError if x is differentiated backwards.
+    """
+    return x
+
+
+@only_forwards.defjvp
+def _only_forwards_jvp(
+    refusal: str, primals: tuple[jax.Array], tangents: tuple[jax.Array]
+) -> tuple[jax.Array, jax.Array]:
+    def refuse(residuals: tuple[()], d_x: jax.Array) -> jax.Array:
+        raise ConfigError(refusal)
+
+    (x,) = primals
+    (d_x,) = tangents
+    return x, linear_call(lambda residuals, d_x: d_x, refuse, (), d_x, like=x)
 
 
 def _evaluate(*arrays: Array, call: _Call, out: object, mapped: int) -> jax.Array:

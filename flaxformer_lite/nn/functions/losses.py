@@ -42,6 +42,19 @@ class CrossEntropy:
     nll_B: jax.Array | None = None
 
 
+def _check_labels(labels: jax.Array, weights: jax.Array, size: int) -> None:
+    """Refuses labels that count and have no logit, where they are known."""
+    if isinstance(labels, jax.core.Tracer) or isinstance(weights, jax.core.Tracer):
+        return
+    wrong = (labels < 0) | (labels >= size)
+    if bool(jnp.any(wrong & (weights != 0))):
+        bad = int(np.asarray(labels)[np.asarray(wrong & (weights != 0))][0])
+        raise ValueError(
+            f"labels hold {bad}: must be in 0..{size - 1}, or have weight 0; for -100 as padding"
+            " pass weights, labels != -100."
+        )
+
+
 class _Options(NamedTuple):
     z_loss: float
     label_smoothing: float
@@ -100,7 +113,13 @@ def cross_entropy(
     Reference: z-loss, Chowdhery et al. 2022, PaLM, section 5 (arXiv:2204.02311); smoothing, Szegedy
     et al. 2016, section 7 (arXiv:1512.00567).
     """
-    tokens = (projection.x if isinstance(projection, DeferredLogits) else projection).shape[:-1]
+    logits = projection.x if isinstance(projection, DeferredLogits) else projection
+    for name, array in (("projection", logits), ("labels", labels)):
+        if not hasattr(array, "dtype"):
+            raise TypeError(f"{name} is {type(array).__name__}: must be an array.")
+    if not jnp.issubdtype(labels.dtype, jnp.integer):
+        raise ValueError(f"labels are {labels.dtype}: must be integers, the number of each class.")
+    tokens = logits.shape[:-1]
     weights = jnp.ones(tokens, jnp.float32) if weights is None else weights.astype(jnp.float32)
     if not tokens or labels.shape != tokens or weights.shape != tokens:
         raise ValueError(
@@ -112,6 +131,10 @@ def cross_entropy(
             f"label_smoothing={label_smoothing}, z_loss={z_loss}, chunks={chunks}: need 0 <="
             " label_smoothing < 1, z_loss >= 0, chunks >= 1."
         )
+    vocab = logits.shape[-1]
+    if isinstance(projection, DeferredLogits):
+        vocab = projection.kernel_VD.shape[0]
+    _check_labels(labels, weights, vocab)
     weights = jax.lax.stop_gradient(weights)
     labels = labels.astype(jnp.int32)  # int8 could not index the columns of a vocabulary
     if isinstance(projection, DeferredLogits):

@@ -212,6 +212,8 @@ def window(left: int, right: int = 0) -> Mask:
 
     Reference: Beltagy et al. 2020, Longformer, section 3.1 (arXiv:2004.05150).
     """
+    if not isinstance(left, int | np.integer) or not isinstance(right, int | np.integer):
+        raise TypeError(f"window(left={left!r}, right={right!r}): both must be whole numbers.")
     if left < 0 or right < 0:
         raise ValueError(
             f"window(left={left}, right={right}): neither may be negative; window(0) sees only"

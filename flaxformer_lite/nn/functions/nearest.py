@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from flaxformer_lite.nn.functions.pooling import to_unit_length
 
@@ -30,7 +31,7 @@ def nearest(
     shapes = f"table {jnp.shape(table_VD)}, vector {jnp.shape(vector_D)}"
     if len(jnp.shape(table_VD)) != 2 or jnp.shape(vector_D)[-1:] != jnp.shape(table_VD)[-1:]:
         raise ValueError(f"{shapes}: must be [V, D] and [..., D], of the same width D.")
-    if not 0 <= k <= len(table_VD):
+    if not isinstance(k, int | np.integer) or not 0 <= k <= len(table_VD):
         raise ValueError(f"k={k}: must be from 0 to the {len(table_VD)} rows of the table.")
     query, table_VD = (to_unit_length(jnp.asarray(x, jnp.float32)) for x in (vector_D, table_VD))
     return jax.lax.top_k(jnp.matmul(query, table_VD.T, precision=jax.lax.Precision.HIGHEST), k)

@@ -23,6 +23,7 @@ def pool(
 
     Reference: Muennighoff 2022, "SGPT" (arXiv:2202.08904), for the weighted mean.
     """
+    _check_shapes("mask", x_BTD, mask_BT)
     x_BTD = x_BTD.astype(jnp.float32)
     real_BT = mask_BT != 0
     place_BT = jnp.cumsum(real_BT, axis=1, dtype=jnp.int32) - 1  # among the tokens of the text
@@ -73,12 +74,8 @@ def mean_pool(x_BTD: jax.Array, keep_BT: jax.Array, *, unit: bool = True) -> jax
 
     Reference: Reimers and Gurevych 2019, "Sentence-BERT", section 3 (arXiv:1908.10084).
     """
-    if x_BTD.ndim != 3 or keep_BT.shape != x_BTD.shape[:2]:
-        raise ValueError(
-            f"x {x_BTD.shape}, keep {keep_BT.shape}: must be [batch, length, width] and [batch,"
-            " length]."
-        )
-    keep_BT = (keep_BT != 0).astype(jnp.float32)
+    _check_shapes("keep", x_BTD, keep_BT)
+    keep_BT = (jnp.asarray(keep_BT) != 0).astype(jnp.float32)
     sum_BD = jnp.einsum(
         "BTD,BT->BD", x_BTD.astype(jnp.float32), keep_BT, precision=jax.lax.Precision.HIGHEST
     )
@@ -87,6 +84,15 @@ def mean_pool(x_BTD: jax.Array, keep_BT: jax.Array, *, unit: bool = True) -> jax
         if unit
         else sum_BD / jnp.maximum(keep_BT.sum(axis=-1, keepdims=True), 1.0)
     )
+
+
+def _check_shapes(name: str, x_BTD: jax.Array, mask_BT: jax.Array) -> None:
+    shape = jnp.shape(mask_BT) if mask_BT is not None else None
+    if jnp.ndim(x_BTD) != 3 or shape != jnp.shape(x_BTD)[:2]:
+        raise ValueError(
+            f"x {jnp.shape(x_BTD)}, {name} {shape}: must be [batch, length, width] and [batch,"
+            " length]."
+        )
 
 
 def shortened(x: jax.Array, width: int) -> jax.Array:

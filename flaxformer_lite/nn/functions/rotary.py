@@ -42,6 +42,11 @@ def phase(
       amplitude: factor on both sine and cosine; logits of two rotated vectors grow by its square.
       interleaved: the layout of pairs, see `Phase`.
     """
+    if jnp.ndim(positions_BT) != 2 or jnp.ndim(frequencies_P) != 1:
+        raise ValueError(
+            f"positions {jnp.shape(positions_BT)}, frequencies {jnp.shape(frequencies_P)}: must be"
+            " [batch or 1, length] and [pairs]."
+        )
     angles_BTP = (
         positions_BT[:, :, None].astype(jnp.float32)
         * jnp.asarray(frequencies_P, jnp.float32)[None, None, :]
@@ -61,11 +66,22 @@ def rotate(x_BTNH: jax.Array, phase: Phase, /) -> jax.Array:
       phase: the phase of the same T positions.
 
     Raises:
-      ValueError: the phase rotates more dimensions than a head has.
+      ValueError: the phase rotates more dimensions than a head has, or is of other positions.
+      TypeError: `phase` is no Phase.
 
     Reference: Su et al. 2021, RoFormer, section 3.2.2 (arXiv:2104.09864).
     """
-    pairs = phase.sin_BTP.shape[-1]
+    if not isinstance(phase, Phase):
+        raise TypeError(
+            f"phase is {type(phase).__name__}: must be a Phase, as a position encoding makes it"
+            " (Rope().phase(positions, head_dim))."
+        )
+    batch, length, pairs = phase.sin_BTP.shape
+    if x_BTNH.ndim != 4 or length != x_BTNH.shape[1] or batch not in (1, x_BTNH.shape[0]):
+        raise ValueError(
+            f"x has shape {x_BTNH.shape}, the phase {phase.sin_BTP.shape}: x must be [batch,"
+            " length, heads, head_dim], the phase [batch or 1, length, pairs]."
+        )
     head_dim = x_BTNH.shape[-1]
     if 2 * pairs > head_dim:
         raise ValueError(

@@ -205,6 +205,8 @@ def _from_the_top(
     limit. Bisecting the 32 bits of a float finds it exactly, without a sort, which takes a CPU a
     hundred times longer.
     """
+    if logits_BV.ndim != 2:
+        raise ValueError(f"logits have shape {logits_BV.shape}: must be [batch, vocabulary].")
     least_B = jnp.full(len(logits_BV), _ordinal(jnp.float32(-jnp.inf)))
 
     def halve(_: int, bounds: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:

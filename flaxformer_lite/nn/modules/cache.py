@@ -375,6 +375,13 @@ def append(
     """
     capacity = cache_BKSH.shape[-2]
     length = new_BTKH.shape[1]
+    kept = (cache_BKSH.shape[-3], cache_BKSH.shape[-1])
+    if new_BTKH.shape[2:] != kept:
+        heads, width = new_BTKH.shape[2:]
+        raise ConfigError(
+            f"cache has {kept[0]} heads of {kept[1]}, where this layer's keys have {heads} of"
+            f" {width}: it is another model's; make one with init_cache(model.cfg, ...)."
+        )
     new_BKTH = heads_first(new_BTKH.astype(cache_BKSH.dtype))
     if cache_BKSH.ndim == 3:
         new_BKTH = jnp.squeeze(new_BKTH, 0)
