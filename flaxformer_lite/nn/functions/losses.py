@@ -42,19 +42,6 @@ class CrossEntropy:
     nll_B: jax.Array | None = None
 
 
-def _check_labels(labels: jax.Array, weights: jax.Array, size: int) -> None:
-    """Refuses labels that count and have no logit, where they are known."""
-    if isinstance(labels, jax.core.Tracer) or isinstance(weights, jax.core.Tracer):
-        return
-    wrong = (labels < 0) | (labels >= size)
-    if bool(jnp.any(wrong & (weights != 0))):
-        bad = int(np.asarray(labels)[np.asarray(wrong & (weights != 0))][0])
-        raise ValueError(
-            f"labels hold {bad}: must be in 0..{size - 1}, or have weight 0; for -100 as padding"
-            " pass weights, labels != -100."
-        )
-
-
 class _Options(NamedTuple):
     z_loss: float
     label_smoothing: float
@@ -131,10 +118,6 @@ def cross_entropy(
             f"label_smoothing={label_smoothing}, z_loss={z_loss}, chunks={chunks}: need 0 <="
             " label_smoothing < 1, z_loss >= 0, chunks >= 1."
         )
-    vocab = logits.shape[-1]
-    if isinstance(projection, DeferredLogits):
-        vocab = projection.kernel_VD.shape[0]
-    _check_labels(labels, weights, vocab)
     weights = jax.lax.stop_gradient(weights)
     labels = labels.astype(jnp.int32)  # int8 could not index the columns of a vocabulary
     if isinstance(projection, DeferredLogits):
