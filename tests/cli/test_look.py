@@ -75,6 +75,7 @@ def test_a_continuation(folders, tmp_path):
     ] == " three"
 
 
+@pytest.mark.nightly
 def test_an_encoder_decoder_answers_by_itself(folders, tmp_path, capsys):
     look(folders["t5"], tmp_path / "own.html", "--max_tokens", "6")
     own = data_of(tmp_path / "own.html")

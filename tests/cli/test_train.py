@@ -33,6 +33,7 @@ def test_libraries_may_log_again_after_a_run(handlers, monkeypatch, tmp_path):
     assert during == [logging.CRITICAL] and root.level == before <= logging.WARNING
 
 
+@pytest.mark.nightly
 def test_every_path_may_lead_through_the_folder_above(tmp_path, monkeypatch, capsys):
     (tmp_path / "here").mkdir()
     (tmp_path / "data").mkdir()

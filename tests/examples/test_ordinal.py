@@ -38,6 +38,7 @@ SMALL = {
 }
 
 
+@pytest.mark.nightly
 def test_it_learns_is_measured_and_survives_the_round_trip(tmp_path, capsys):
     ordinal.main(tmp_path / "stars.csv")
     values = SMALL | {"data.path": tmp_path / "stars.csv", "data.cache": tmp_path / "cache"}

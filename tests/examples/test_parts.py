@@ -37,6 +37,7 @@ def built(**options):
     return model, model.init(jax.random.key(0), IDS)["params"]
 
 
+@pytest.mark.nightly  # of one hook, tests/test_plugins.py
 def test_an_encoding_with_two_hooks(tmp_path):
     _, records = trials.train(
         tmp_path,

@@ -173,6 +173,7 @@ def test_embeddings_are_shared_and_draws_pass_no_gradient(tmp_path):
     )
 
 
+@pytest.mark.nightly
 def test_a_workdir_is_the_discriminator_and_its_companion_the_generator(finished, tmp_path):
     model, params = load_pretrained(finished)
     assert model.cfg.head == "pretraining" and "generator" not in params

@@ -97,7 +97,7 @@ def first_step(cfg):
 MESHES = [
     pytest.param(MeshConfig(data=1), 1, marks=pytest.mark.nightly),
     pytest.param(MeshConfig(data=1, context=2), 1, marks=pytest.mark.nightly),
-    (MeshConfig(data=1, fsdp=2), 2),
+    pytest.param(MeshConfig(data=1, fsdp=2), 2, marks=pytest.mark.nightly),
     pytest.param(MeshConfig(data=2, mode="shard_map"), 2, marks=pytest.mark.nightly),
     pytest.param(MeshConfig(data=2, mode="pmap"), 1, marks=pytest.mark.nightly),
 ]
