@@ -173,7 +173,6 @@ def test_embeddings_are_shared_and_draws_pass_no_gradient(tmp_path):
     )
 
 
-@pytest.mark.nightly
 def test_a_workdir_is_the_discriminator_and_its_companion_the_generator(finished, tmp_path):
     model, params = load_pretrained(finished)
     assert model.cfg.head == "pretraining" and "generator" not in params
@@ -235,14 +234,17 @@ DEBERTA = {name: size for name, size in SIZES.items() if name != "embedding_size
 DEBERTA |= {"encoder_layers": 2, "mixer": deberta_v2.TINY_MIXER}
 
 
+def disentangled(folder):
+    model = deberta_v2.config("tiny", **DEBERTA)
+    return tiny_runs.config(folder, model=model, objective=DISENTANGLED)
+
+
 def test_disentangled_embeddings_are_the_generators_without_gradient_plus_an_offset(tmp_path):
-    """Each loss moves what equation 5 says, and a run starts and is read accordingly."""
-    cfg = tiny_runs.config(
-        tmp_path, model=deberta_v2.config("tiny", **DEBERTA), objective=DISENTANGLED
+    """Each loss moves what equation 5 says."""
+    cfg = disentangled(tmp_path)
+    both = bound_models.build(
+        dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, vocab_size=362))
     )
-    loop.run(cfg, tmp_path / "run")
-    run = workdir.read_run(tmp_path / "run")
-    both = bound_models.build(run.cfg)
     companion, _ = both.second
     assert (companion.cfg.d_model, companion.cfg.encoder_layers) == (DEBERTA["d_model"], 1)
     ids = np.random.default_rng(0).integers(6, 60, (2, 16)).astype(np.int32)
@@ -274,6 +276,13 @@ def test_disentangled_embeddings_are_the_generators_without_gradient_plus_an_off
     del of_prediction["generator"]
     assert not any(np.any(g) for g in jax.tree.leaves(of_prediction))
 
+
+@pytest.mark.nightly
+def test_a_run_with_disentangled_embeddings_is_read_as_one_model_and_its_generator(tmp_path):
+    loop.run(disentangled(tmp_path), tmp_path / "run")
+    run = workdir.read_run(tmp_path / "run")
+    companion, _ = bound_models.build(run.cfg).second
+    ids = np.random.default_rng(0).integers(6, 60, (2, 16)).astype(np.int32)
     raw, _ = workdir._params(tmp_path / "run/checkpoints" / str(run.step))
     offset = raw["token_embed"]["embedding"]
     table = raw["generator"]["token_embed"]["embedding"]
