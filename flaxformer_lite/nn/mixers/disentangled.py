@@ -93,6 +93,21 @@ class DisentangledConfig(parts.MixerConfig):
                 f"mixer.terms={self.terms}: needs c2p, p2c or both, each once; without either,"
                 " leave out mixer.name."
             )
+        plain = self.attention
+        without = {
+            "num_kv_heads": plain.kv_heads != plain.num_heads,
+            "attention_softcap": plain.softcap,
+            "windows": plain.window,
+            "qk_norm": plain.qk_norm,
+            "qkv_clip": plain.clip,
+            "position": set(hooks(plain.position)) - {"embed"},
+        }
+        for name, value in without.items():
+            if value:
+                raise ConfigError(
+                    f"model.{name}: disentangled attention has none besides its own positions;"
+                    f" leave out {name}, or mixer.name."
+                )
         fits = self.buckets >= FEWEST and self.farthest > self.buckets // 2 + 1
         if self.buckets and not fits:
             raise ConfigError(
@@ -103,21 +118,12 @@ class DisentangledConfig(parts.MixerConfig):
 
     def for_model(self, standard: parts.Part) -> Self:
         assert isinstance(standard, AttentionConfig)
-        without = {
-            "num_kv_heads": standard.kv_heads != standard.num_heads,
-            "attention_softcap": standard.softcap,
-            "windows": standard.window,
-            "qk_norm": standard.qk_norm,
-            "qkv_clip": standard.clip,
-            "position": set(hooks(standard.position)) - {"embed"},
-        }
-        for name, value in without.items():
-            if value:
-                raise ConfigError(
-                    f"model.{name}: disentangled attention has none besides its own positions;"
-                    f" leave out {name}, or mixer.name."
-                )
         return dataclasses.replace(self, attention=standard)
+
+    @property
+    def position(self) -> Encoding:
+        """The encoding that adds to the embeddings, if any."""
+        return self.attention.position
 
     @property
     def farthest(self) -> int:
