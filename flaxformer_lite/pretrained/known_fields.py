@@ -23,6 +23,9 @@ big_bird: add_cross_attention attention_type block_size hidden_act intermediate_
     type_vocab_size use_bias vocab_size
 bloom: apply_residual_connection_post_layernorm layer_norm_epsilon n_embed n_head n_layer
     num_hidden_layers tie_word_embeddings vocab_size
+clip: hidden_act image_size intermediate_size layer_norm_eps logit_scale_init_value num_channels
+    num_hidden_layers patch_size projection_dim text_config text_config_dict vision_config
+    vision_config_dict vocab_size
 clip_text_model: hidden_act image_size intermediate_size layer_norm_eps logit_scale_init_value
     num_channels num_hidden_layers patch_size projection_dim text_config vision_config vocab_size
 cohere: attention_bias hidden_act intermediate_size layer_norm_eps logit_scale num_hidden_layers
@@ -152,6 +155,12 @@ qwen3_moe: attention_bias decoder_sparse_step hidden_act intermediate_size mlp_o
     moe_intermediate_size norm_topk_prob num_experts num_experts_per_tok num_hidden_layers
     num_key_value_heads output_router_logits rms_norm_eps router_aux_loss_coef tie_word_embeddings
     use_sliding_window vocab_size
+qwen3_next: attention_bias cu_seq_lens_q decoder_sparse_step full_attention_interval hidden_act
+    intermediate_size layer_types linear_conv_kernel_dim linear_key_head_dim linear_num_key_heads
+    linear_num_value_heads linear_value_head_dim mlp_only_layers moe_intermediate_size
+    norm_topk_prob num_experts num_experts_per_tok num_hidden_layers num_key_value_heads
+    output_router_logits rms_norm_eps router_aux_loss_coef shared_expert_intermediate_size
+    tie_word_embeddings vocab_size
 roformer: add_cross_attention embedding_size hidden_act intermediate_size is_decoder layer_norm_eps
     num_hidden_layers rotary_value summary_activation summary_proj_to_labels summary_type
     summary_use_proj tie_word_embeddings type_vocab_size vocab_size
