@@ -27,10 +27,10 @@ PRINTED = ("ndcg_10", "mrr_10", "map_100", "recall_1", "recall_5", "recall_10", 
 def evaluate(args: argparse.Namespace) -> None:
     """Prints how well a model's vectors find the right documents."""
     where = f"--data={args.data}"
-    if args.length is not None:
+    if args.length is not None or args.batch_size is not None:
         raise ConfigError(
-            "--length: retrieval cuts texts where the model's sentence_bert_config.json says; leave"
-            " it out."
+            "--length, --batch_size: retrieval cuts texts where the model's"
+            " sentence_bert_config.json says, and batches them by their length; leave both out."
         )
     data = read_beir(args.data, where) if is_beir(args.data) else None
     if data is not None and args.columns:

@@ -1,15 +1,18 @@
 import functools
 import json
 import shutil
+from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+import scipy.sparse
 
 from flaxformer_lite import load_pretrained, load_tokenizer
 from flaxformer_lite.__main__ import main
 from tests.cli import models
 
+ROOT = Path(__file__).parents[1] / "fixtures" / "sentences"
 TEXTS = ["zero one two", "four", "eight nine ten eleven zero one two three four five"]
 
 
@@ -91,3 +94,38 @@ def test_an_encoder_decoder_gives_its_encoders(tmp_path, capsys):
     folder = models.directory(tmp_path, "t5")
     main(["embed", "--model", str(folder), "--text", "one", "--text", "two"])
     assert capsys.readouterr().out.count("1.0000") == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "similarity", "weights"), [("sparse", "dot", 7), ("late", "maxsim", 4 * 6)]
+)
+def test_vectors_of_other_kinds_are_saved_and_searched(tmp_path, capsys, name, similarity, weights):
+    model = ["--model", str(ROOT / name)]
+    out = tmp_path / "vectors.npz"
+    main(["embed", *model, "--text", "zero one", "--out", str(out), "--prompt", ""])
+    if name == "sparse":
+        assert scipy.sparse.load_npz(out).nnz == weights
+    else:
+        saved = np.load(out)
+        assert saved["vectors"].size == weights and saved["lengths"].tolist() == [4]
+    with pytest.raises(SystemExit):
+        main(["embed", *model, "--text", "zero", "--out", str(tmp_path / "vectors.npy")])
+    assert "are written to a file that ends in .npz" in capsys.readouterr().err
+    (tmp_path / "texts.txt").write_text("zero\none two\n\nthree one zero\n")
+    lines = ["--file", str(tmp_path / "texts.txt"), "--top_k", "2"]
+    main(["similar", *model, "--text", "zero one", *lines])
+    table = capsys.readouterr().out.splitlines()
+    assert table[0].split() == ["zero", "one", similarity] and len(table) == 3
+
+
+def test_texts_and_words_are_not_looked_for_together(tmp_path, capsys):
+    (tmp_path / "texts.txt").write_text("\n")
+    file = ["--file", str(tmp_path / "texts.txt")]
+    for flags, message in (
+        (["--text", "zero"], "must be given together"),
+        (["--text", "zero", *file, "--word", "one"], "run the command once for each"),
+        (["--text", "zero", *file], "has no text"),
+    ):
+        with pytest.raises(SystemExit):
+            main(["similar", "--model", str(ROOT / "sparse"), *flags])
+        assert message in capsys.readouterr().err
