@@ -17,11 +17,12 @@ import optax
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.config.rules import NotNegative, OneOf, Positive
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.nn.functions.splade import ACTIVATIONS, STRATEGIES, flops, splade
+from flaxformer_lite.nn.functions.splade import ACTIVATIONS, LOGITS, STRATEGIES, flops, splade
 from flaxformer_lite.objectives.base import Dataset, Metric, score
 from flaxformer_lite.objectives.rows import PACKING, TableRecords, Tokenizer
 from flaxformer_lite.objectives.sums import LossSums, weighted
 from flaxformer_lite.objectives.tables.sentence_embeddings import SentenceEmbeddings, batch_logits
+from flaxformer_lite.types import Batch
 
 Strategy = Annotated[str, OneOf(("", *STRATEGIES))]
 
@@ -111,6 +112,15 @@ class SparseEmbeddings(SentenceEmbeddings):
             tokens_N = jnp.sum(vectors_NV > 0, axis=-1, dtype=jnp.float32)
             sums.metrics[name] = (jnp.sum(tokens_N * weight_N), weight_N.sum())
         return sums
+
+    def transient_logits(
+        self, batch: Batch, model: ModelConfig, rows: int, accumulate: int, chunks: int
+    ) -> int:
+        """Returns the logits of the tokens that are computed at a time."""
+        texts = rows * batch["inputs"]["input_ids"].shape[1]
+        length = batch["inputs"]["input_ids"].shape[2]
+        at_once = max(LOGITS, texts * model.vocab_size)
+        return min(at_once, texts * length * model.vocab_size)
 
     def predictions(self, outputs: jax.Array) -> dict[str, jax.Array]:
         """Returns the dot product of the first two texts; whole vectors would be too large."""
