@@ -245,7 +245,9 @@ def open_records(
             offset = tokens.offsets[begin]
             ends = tokens.offsets[begin : end + 1] - offset
             plan = objective.pack(ends, length, target_length, corpus.tokenizer, **shifted)
-            first = plan.first[bool(begin) :] + pieces
+            first = plan.first + pieces
+            if begin:
+                first = first[1:]  # the end of the rows before, which is written already
             part = Packing(plan.start + offset, plan.length, plan.document + begin, first)
             pieces += len(plan.start)
             for name, array, dtype in zip(Packing._fields, part, PLAN, strict=True):

@@ -503,18 +503,18 @@ def _split(cfg: DataConfig, objective: Task) -> tuple[dict[str, Table], list[str
     """
     where = f"data.path={cfg.path!r}"
     read = table.read_table(cfg.path, where, root=cfg.cache)
-    aside = None
+    held_out = None
     if cfg.eval_path:
         eval_where = f"data.eval_path={cfg.eval_path!r}"
-        aside = table.read_table(cfg.eval_path, eval_where, "eval", root=cfg.cache)
+        held_out = table.read_table(cfg.eval_path, eval_where, "eval", root=cfg.cache)
     elif any(name in table.splits_of(cfg.path) for name in table.SPLITS["eval"]):
-        aside = table.read_table(cfg.path, where, "eval", root=cfg.cache)
-    if aside is None:
+        held_out = table.read_table(cfg.path, where, "eval", root=cfg.cache)
+    if held_out is None:
         result = _scanned(cfg, objective, read, cfg.eval_fraction)
         tables = {name: read.take(rows) for name, rows in result.split().items()}
         return tables, result.remarks(read, drops=cfg.drop_incomplete)
     train, train_scan, remarks = _usable_rows(cfg, objective, read)
-    held, held_scan, more = _usable_rows(cfg, objective, aside)
+    held, held_scan, more = _usable_rows(cfg, objective, held_out)
     if same := shared(train_scan, held_scan):
         remarks.append(
             f"{same:,} of {len(held):,} held-out rows ({same / len(held):.0%}) are also training"

@@ -121,12 +121,12 @@ class Dataset:
             # only a packer needs the examples of other processes
             needed = own_rows if packer is None else np.arange(batch_size)
             if trains:
-                found = {int(row): find(first + int(row)) for row in needed}
+                places = {int(row): find(first + int(row)) for row in needed}
                 examples = [
-                    self.example(found[row][1], seed, first + row, found[row][0])
+                    self.example(places[row][1], seed, first + row, places[row][0])
                     for row in own_rows.tolist()
                 ]
-                chosen = [number for _, number in found.values()]
+                chosen = [number for _, number in places.values()]
             else:
                 examples = [self._held_out(first + int(row)) for row in own_rows]
                 chosen = [int(self.order[(first + row) % len(self.order)]) for row in needed]

@@ -64,15 +64,15 @@ def packers(
         "train_step": train.buckets(size, mesh["context"]),
         "eval_step": held.buckets(size, mesh["context"]),
     }
-    said = []
+    described = []
     for name, split in (("train_step", "training"), ("eval_step", "evaluation")):
         if (buckets := cut[name]) is not None:
             *few, last = (" + ".join(map(str, each)) for each in sorted(buckets.buckets))
             widths = f"{', '.join(few)} or {last}" if few else last
-            said.append(f"{split} to {widths} tokens, {buckets.share:.0%} of all columns")
-    if not said:
+            described.append(f"{split} to {widths} tokens, {buckets.share:.0%} of all columns")
+    if not described:
         return {}, _padding(train, cfg.data.length, why) if why else []
-    return {**cut}, [("padded", "; ".join(said))]
+    return {**cut}, [("padded", "; ".join(described))]
 
 
 def obstacle(cfg: ModelConfig, model: nn.Module, pad_id: int) -> str:

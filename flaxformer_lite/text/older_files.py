@@ -424,21 +424,23 @@ def _add(made: Tokenizer, token: AddedToken) -> None:
         made.add_tokens([token])
 
 
-def _of_file(_: Folder, own: list[normalizers.Normalizer]) -> list[normalizers.Normalizer]:
-    return own
+def _of_file(_: Folder, of_file: list[normalizers.Normalizer]) -> list[normalizers.Normalizer]:
+    return of_file
 
 
 def _no_steps(_: Folder, __: list[normalizers.Normalizer]) -> list[normalizers.Normalizer]:
     return []
 
 
-def _one_space(_: Folder, own: list[normalizers.Normalizer]) -> list[normalizers.Normalizer]:
-    return [*own, normalizers.Replace(Regex(" {2,}"), " ")]
+def _one_space(_: Folder, of_file: list[normalizers.Normalizer]) -> list[normalizers.Normalizer]:
+    return [*of_file, normalizers.Replace(Regex(" {2,}"), " ")]
 
 
-def _pegasus_steps(_: Folder, own: list[normalizers.Normalizer]) -> list[normalizers.Normalizer]:
+def _pegasus_steps(
+    _: Folder, of_file: list[normalizers.Normalizer]
+) -> list[normalizers.Normalizer]:
     return [
-        *(own or [normalizers.Replace(Regex(r"\n"), " ")]),
+        *(of_file or [normalizers.Replace(Regex(r"\n"), " ")]),
         normalizers.Replace(Regex(" {2,}"), " "),
     ]
 
@@ -448,7 +450,7 @@ def _big_bird_steps(_: Folder, __: list[normalizers.Normalizer]) -> list[normali
 
 
 def _albert_steps(
-    folder: Folder, own: list[normalizers.Normalizer]
+    folder: Folder, of_file: list[normalizers.Normalizer]
 ) -> list[normalizers.Normalizer]:
     steps: list[normalizers.Normalizer] = [
         normalizers.Replace("``", '"'),
@@ -458,7 +460,7 @@ def _albert_steps(
         steps += [normalizers.NFKD(), normalizers.StripAccents()]
     if folder.flag("do_lower_case", True):
         steps.append(normalizers.Lowercase())
-    return [*steps, *own]
+    return [*steps, *of_file]
 
 
 def _deberta_steps(folder: Folder, _: list[normalizers.Normalizer]) -> list[normalizers.Normalizer]:
