@@ -7,7 +7,8 @@ by the families whose models do.
 _HARMLESS = """
 _attn_implementation_autoset _commit_hash _model_name_or_path _name_or_path _num_labels
 activation_dropout allow_is_causal_skip architectures attention_dropout
-attention_probs_dropout_prob attn_implementation attn_pdrop bad_words_ids begin_suppress_tokens
+attention_probs_dropout_prob attn_implementation attn_pdrop auto_map bad_words_ids
+begin_suppress_tokens
 bos_token_id cache_implementation chunk_size_feed_forward classif_dropout classifier_dropout
 classifier_dropout_prob decoder_layerdrop decoder_start_token_id directionality diversity_penalty
 do_sample dropout dropout_rate dtype early_stopping embd_pdrop embed_dropout encoder_layerdrop

@@ -27,6 +27,7 @@ from flaxformer_lite.nn.adapters.vera import VeraConfig
 from flaxformer_lite.pretrained.adapter_layout import shortest
 from flaxformer_lite.pretrained.safetensors import WeightsError
 from tests.marks import daily
+from tests.models.tiny import built, small
 from tests.pretrained.fixtures import ROOT, loaded, outputs, part
 
 FOLDERS = sorted(path for path in (ROOT / "adapters").iterdir())
@@ -41,6 +42,50 @@ def base_of(folder):
 
 def logits_of(model, params, name):
     return np.asarray(outputs(model, params, part(name, "default/in/")).logits)
+
+
+# the fused matrices of two families, and sizes that make theirs unequal
+FUSED = {
+    "phi3": ({"num_kv_heads": 1}, ("self_attn.qkv_proj", "mlp.gate_up_proj")),
+    "falcon": ({"num_kv_heads": 2}, ("self_attention.query_key_value",)),
+}
+
+
+@pytest.mark.parametrize("family", FUSED)
+def test_an_adapter_of_joined_matrices_adds_to_their_tensor(family, tmp_path):
+    """As in PEFT, which knows nothing of what the rows of a fused tensor are."""
+    sizes, modules = FUSED[family]
+    model, params = built(small(family, head="lm", num_heads=4, head_dim=4, **sizes))
+    save_pretrained(tmp_path / "base", model, params)
+    before = load_file(tmp_path / "base" / "model.safetensors")
+    draw = np.random.default_rng(0)
+    factors = {}
+    for name, tensor in before.items():
+        module = name.removesuffix(".weight")
+        if module.endswith(modules):
+            outs, ins = tensor.shape
+            for letter, shape in (("A", (3, ins)), ("B", (outs, 3))):
+                values = draw.standard_normal(shape).astype(np.float32)
+                factors[f"base_model.model.{module}.lora_{letter}.weight"] = values
+    folder = tmp_path / "adapter"
+    folder.mkdir()
+    save_file(factors, folder / WEIGHTS)
+    last = [module.rpartition(".")[2] for module in modules]
+    written = {"peft_type": "LORA", "r": 3, "lora_alpha": 6, "target_modules": last}
+    (folder / CONFIG).write_text(json.dumps(written))
+    tuned = load_pretrained(tmp_path / "base", adapter=folder)
+    save_pretrained(tmp_path / "merged", *merge_adapter(*tuned))
+    merged = load_file(tmp_path / "merged" / "model.safetensors")
+    for name, tensor in before.items():
+        key = f"base_model.model.{name.removesuffix('.weight')}.lora_"
+        if f"{key}A.weight" in factors:
+            tensor = tensor + 2 * factors[f"{key}B.weight"] @ factors[f"{key}A.weight"]
+        np.testing.assert_allclose(merged[name], tensor, atol=1e-5, err_msg=name)
+    save_adapter(tmp_path / "again", *tuned)
+    again = load_file(tmp_path / "again" / WEIGHTS)
+    assert again.keys() == factors.keys()
+    for name, factor in factors.items():
+        np.testing.assert_array_equal(again[name], factor, err_msg=name)
 
 
 SCAN = [pytest.param(False, id="loop"), pytest.param(True, id="scan", marks=pytest.mark.nightly)]

@@ -101,9 +101,23 @@ SIZES = {
     "sentence-transformers/all-mpnet-base-v2": ("masked_lm", 30527, 768, 12, 3072, 12, 0),
     "facebook/esm2_t6_8M_UR50D": ("masked_lm", 33, 320, 20, 1280, 6, 0),
     "facebook/nllb-200-distilled-600M": ("lm", 256206, 1024, 16, 4096, 12, 12),
+    "camembert-base": ("masked_lm", 32005, 768, 12, 3072, 12, 0),
+    "answerdotai/ModernBERT-base": ("masked_lm", 50368, 768, 12, 1152, 22, 0),
+    "facebook/xglm-564M": ("lm", 256008, 1024, 16, 4096, 0, 24),
+    "microsoft/Phi-3-mini-4k-instruct": ("lm", 32064, 3072, 32, 8192, 0, 32),
+    "tiiuae/falcon-7b": ("lm", 65024, 4544, 71, 18176, 0, 32),
+    "google/gemma-3-1b-it": ("lm", 262144, 1152, 4, 6912, 0, 26),
+    "allenai/OLMo-1B-hf": ("lm", 50304, 2048, 16, 8192, 0, 16),
+    "allenai/OLMo-2-1124-7B": ("lm", 100352, 4096, 32, 11008, 0, 32),
+    "bigcode/starcoder2-3b": ("lm", 49152, 3072, 24, 12288, 0, 30),
+    "stabilityai/stablelm-2-1_6b": ("lm", 100352, 2048, 32, 5632, 0, 24),
+    "CohereForAI/c4ai-command-r-v01": ("lm", 256000, 8192, 64, 22528, 0, 40),
+    "HuggingFaceTB/SmolLM3-3B": ("lm", 128256, 2048, 16, 11008, 0, 36),
 }
 # Attributes that transformers sets and nothing reads.
 NOTICED = {
+    "bigcode/starcoder2-3b": "activation_function, attention_softmax_in_fp32, layer_norm_epsilon,"
+    " scale_attention_softmax_in_fp32, scale_attn_weights",
     "deepset/roberta-base-squad2": "name",
     "distilbert-base-uncased": "tie_weights_",
     "distilbert-base-uncased-finetuned-sst-2-english": "tie_weights_",
