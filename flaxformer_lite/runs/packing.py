@@ -75,6 +75,26 @@ def packers(
     return {**cut}, [("padded", "; ".join(described))]
 
 
+def beyond_window(cfg: ModelConfig, length: int) -> list[tuple[str, str]]:
+    """Says that padding may be longer than a window, where the loss is a softmax over all columns.
+
+    The last columns then see nothing in a local layer of a decoder. transformers' eager attention
+    averages values there that window and mask rule out.
+    """
+    windows = [kind.window for kind in cfg.kinds if kind.window]
+    if (cfg.skeleton, cfg.head) != ("decoder", "question_answering") or not windows:
+        return []
+    least = min(windows)
+    if length <= least:
+        return []
+    words = (
+        f"behind more than {least} tokens of padding, the window of model.family={cfg.family}, the"
+        " loss is not that of transformers' eager attention;"
+        f" --config.data.length={least} avoids it"
+    )
+    return [("notice", words)]
+
+
 def obstacle(cfg: ModelConfig, model: nn.Module, pad_id: int) -> str:
     """Returns why packed rows would change a model's result; "" if they would not.
 

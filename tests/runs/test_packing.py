@@ -221,6 +221,15 @@ def test_models_that_read_padding_are_not_packed():
             assert said.endswith(why) and bool(said) is bool(why)
 
 
+def test_padding_beyond_a_window_of_question_answering_is_told_once():
+    neo = tiny.small("gpt_neo", head="question_answering", windows=(0, 8))
+    assert packing.beyond_window(neo, 8) == []
+    ((title, said),) = packing.beyond_window(neo, 9)
+    assert title == "notice" and "more than 8 tokens of padding" in said
+    assert said.endswith("--config.data.length=8 avoids it")
+    assert packing.beyond_window(dataclasses.replace(neo, head="lm"), 9) == []
+
+
 class Counting(MlpConfig):
     """A record from outside, whose layer may count padding."""
 

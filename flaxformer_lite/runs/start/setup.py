@@ -124,6 +124,7 @@ def prepare(cfg: ExperimentConfig) -> Experiment:
     built = program.build(cfg, mesh, train_data.example(0, 0, 0), companion.resolve(cfg))
     companion.check_tokenizer(built, train_data.tokenizer)
     packers, notices = packing.packers(cfg, built.model, mesh.shape, train_data)
+    notices = [*notices, *packing.beyond_window(cfg.model, cfg.data.length)]
     described = (*train_data.described, *notices)
     packed = {
         name: packing.packed_shapes(built.batch, packer) if packer else (built.batch,)
