@@ -151,6 +151,12 @@ qwen2_moe: decoder_sparse_step hidden_act intermediate_size layer_types max_wind
     vocab_size
 qwen3: attention_bias hidden_act intermediate_size layer_types max_window_layers num_hidden_layers
     num_key_value_heads rms_norm_eps tie_word_embeddings use_sliding_window vocab_size
+qwen3_5_text: attention_bias cu_seq_lens_q depth full_attention_interval hidden_act image_grid_thw
+    image_token_id in_channels intermediate_size layer_types linear_conv_kernel_dim
+    linear_key_head_dim linear_num_key_heads linear_num_value_heads linear_value_head_dim
+    mm_token_type_ids num_heads num_hidden_layers num_key_value_heads num_position_embeddings
+    out_hidden_size past_key_values patch_size rms_norm_eps spatial_merge_size temporal_patch_size
+    text_config tie_word_embeddings video_grid_thw video_token_id vision_config vocab_size
 qwen3_moe: attention_bias decoder_sparse_step hidden_act intermediate_size mlp_only_layers
     moe_intermediate_size norm_topk_prob num_experts num_experts_per_tok num_hidden_layers
     num_key_value_heads output_router_logits rms_norm_eps router_aux_loss_coef tie_word_embeddings

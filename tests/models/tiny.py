@@ -44,6 +44,7 @@ CASES = [
 ]
 DECODERS = daily(CASES, DAILY)
 PAIRS = daily([*CASES, ("bert", "learned"), ("bert", "shaw")], DAILY)
+TURNING = ("gpt_neox", "gptj", "stablelm", "qwen3_next", "qwen3_5_text")  # a quarter of a head
 SMALL = {
     "vocab_size": 37,
     "d_model": 16,
@@ -63,7 +64,7 @@ def small(family, number=2, **overrides):
     }
     head = {"head": "masked_lm"} if "masked_lm" in plugin.Model.heads else {}
     # A quarter of each head turns in these, and a quarter of four dimensions is no pair.
-    turning = {"head_dim": 8} if family in ("gpt_neox", "gptj", "stablelm", "qwen3_next") else {}
+    turning = {"head_dim": 8} if family in TURNING else {}
     return plugin.config("tiny", **{**SMALL, **turning, **layers, **head, **overrides})
 
 

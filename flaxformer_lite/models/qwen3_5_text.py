@@ -1,0 +1,68 @@
+"""The text model of Qwen3.5: dense layers of Qwen3-Next with separate projections.
+
+Positions of text are the same on all axes of its rotary positions.
+
+Reference: Qwen Team, "Qwen3.5" (2026).
+"""
+
+import dataclasses
+from functools import partial
+
+from flaxformer_lite.models import llama, qwen3_next
+from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.weight_map import Fields, Head, ModelFields, rows, within
+
+BASE = qwen3_next.BASE | dict(vocab_size=248320)
+PRESETS = {
+    "tiny": qwen3_next.PRESETS["tiny"],
+    # transformers' defaults
+    "9b": dict(
+        d_model=4096, num_heads=16, num_kv_heads=4, head_dim=256, mlp_dim=12288, decoder_layers=32
+    ),
+}
+config = partial(build, "qwen3_5_text", BASE, PRESETS, "9b")
+
+
+class Model(llama.Model):
+    heads = ("lm", "sequence_classification", "none")
+
+
+PROJECTIONS = rows(
+    ("in_proj_qkv", ("query", "key", "value"), "+OI"),
+    ("in_proj_z", "gate"),
+    ("in_proj_b", "rate"),
+    ("in_proj_a", "decay"),
+)
+BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", qwen3_next.layer(PROJECTIONS))
+SPELLED = llama.heads("Qwen3_5Text", only=("sequence_classification", "none"))
+
+
+def read(fields: Fields) -> ModelFields:
+    rope = dict(fields.get("rope_parameters", {}))
+    for name in ("mrope_section", "mrope_interleaved"):  # of images, whose axes differ
+        rope.pop(name, None)
+    if rope:
+        fields.values["rope_parameters"] = rope
+    layers = fields.get("num_hidden_layers", 32)
+    return qwen3_next.read_layers(fields, layers) | {
+        "num_kv_heads": fields.get("num_key_value_heads", 4)
+    }
+
+
+PUBLISHED = dataclasses.replace(
+    qwen3_next.PUBLISHED,
+    model_type="qwen3_5_text",
+    defaults=dict(
+        hidden_size=4096,
+        intermediate_size=12288,
+        num_hidden_layers=32,
+        num_attention_heads=16,
+        max_position_embeddings=32768,
+    ),
+    names=lambda cfg: BODY,
+    heads={"lm": Head("Qwen3_5ForCausalLM", rows(("lm_head.weight", "lm_head/kernel"))), **SPELLED},
+    harmless=(),
+    read=read,
+    write=qwen3_next.write_layers,
+    ignored=(*qwen3_next.PUBLISHED.ignored, r"model\.visual\..*"),
+)
