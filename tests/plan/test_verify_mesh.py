@@ -86,7 +86,7 @@ def test_a_step_on_a_mesh_is_the_step_on_one_device(name, mesh):
     ("kv_heads", "mesh"),
     [
         pytest.param(1, {"data": 2, "tensor": 4}, marks=pytest.mark.nightly),
-        (2, {"data": 1, "fsdp": 2, "tensor": 4}),
+        pytest.param(2, {"data": 1, "fsdp": 2, "tensor": 4}, marks=pytest.mark.nightly),
         pytest.param(2, {"data": 1, "context": 2, "tensor": 4}, marks=pytest.mark.nightly),
     ],
 )
