@@ -41,7 +41,7 @@ def alone(cfg, model, params, prompt, continuation):
     ], logits.argmax(-1)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "t5"])
+@pytest.mark.parametrize("family", daily(["gpt2", "t5"], ["t5"]))
 def test_each_pair_as_if_alone(family):
     cfg = small(family)
     model, params = built(cfg)

@@ -25,6 +25,7 @@ def run(tmp_path_factory):
     return folder / "run", cfg
 
 
+@pytest.mark.nightly
 def test_the_steps_leave_a_trace_and_a_table_of_their_operations_alone(run):
     workdir, _ = run
     assert len(list((workdir / "profile" / "plugins" / "profile").rglob("*.xplane.pb"))) == 1

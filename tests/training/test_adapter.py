@@ -86,9 +86,10 @@ def check_adapted(base, new, records):
 
 @pytest.mark.parametrize(
     "changes",
-    [pytest.param({}, marks=pytest.mark.nightly), {"model.scan": True, "mesh.fsdp": 2}],
+    [{}, {"model.scan": True, "mesh.fsdp": 2}],
     ids=["plain", "scanned and sharded"],
 )
+@pytest.mark.nightly
 def test_dora_starts_from_the_weights_that_were_read(tmp_path, base, changes):
     dora = {"model.adapter.name": "dora", "model.adapter.targets": "('query','out','up','down')"}
     cfg = experiment(tmp_path, base, dora, **changes)

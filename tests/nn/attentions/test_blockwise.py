@@ -189,9 +189,10 @@ def test_block_sizes_are_positive():
 
 @pytest.mark.parametrize(
     "run",
-    [jax.jit, pytest.param(lambda function, **_: function, marks=pytest.mark.nightly)],
+    [jax.jit, lambda function, **_: function],
     ids=["jit", "eager"],
 )
+@pytest.mark.nightly
 def test_forward_mode_and_hessian_vector_products(run):
     q, k, v, direction = (jnp.asarray(x, jnp.float32) for x in heads(N, jnp.float32))
     bias = jax.random.normal(jax.random.key(0), (1, N, T, T))

@@ -39,6 +39,7 @@ def llama():
     return steps("llama", "blockwise", ORDER, num_kv_heads=2, decoder_layers=6, max_length=64)
 
 
+@pytest.mark.nightly
 def test_policies_keep_more_memory_and_compute_less_in_their_order(llama):
     sizes, work = ([llama[remat][i] for remat in ORDER] for i in (1, 2))
     assert sizes == sorted(sizes) and sizes[0] < sizes[1] < sizes[-2] <= sizes[-1]
@@ -46,6 +47,7 @@ def test_policies_keep_more_memory_and_compute_less_in_their_order(llama):
     assert work[-2] == work[-1], "with everything named kept, no matrix product runs twice"
 
 
+@pytest.mark.nightly  # of one policy, tests/models/test_contract.py
 @pytest.mark.parametrize("remat", KEPT)
 def test_policies_change_no_gradient(llama, remat):
     chex.assert_trees_all_close(llama[remat][0], llama["none"][0], rtol=1e-5, atol=1e-5)
