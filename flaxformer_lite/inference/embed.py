@@ -116,6 +116,7 @@ def _multi_vector(
 ) -> list[np.ndarray]:
     """Computes the vectors of the tokens of each text that count."""
     late = layers.late
+    _check_markers(opened.tokenizer, late)
     limit = {"query": late.query_limit, "document": late.document_limit}.get(task)
     limits = layers._replace(limit=layers.limit if limit is None else limit)
     expands = task == "query" and late.expansion != ""
@@ -142,6 +143,26 @@ def _multi_vector(
                 counts_T &= np.isin(ids_T, late.kept)
             vectors[i] = layers.finish(hidden_BTD[row, : len(ids_T)][counts_T])
     return vectors
+
+
+def _check_markers(tokenizer: PublishedTokenizer, late: LateInteraction) -> None:
+    """Checks that the tokenizer keeps PyLate's markers whole.
+
+    Raises:
+      ConfigError: one is in the vocabulary, and its spelling in a text becomes other tokens.
+    """
+    for marker in late.markers:
+        for spelled in (marker, *marker.split()[:1]):
+            index = tokenizer.id_of(spelled)
+            if index is None:
+                continue
+            if tokenizer.encode(spelled, special_tokens=False) != [index]:
+                raise ConfigError(
+                    f"tokenizer.json: {spelled!r}, which marks queries or documents, is in the"
+                    " vocabulary but is cut in texts; add it to added_tokens, or save the folder"
+                    " again with sentence-transformers 6."
+                )
+            break
 
 
 def _expansion_id(opened: Opened, late: LateInteraction) -> int:

@@ -93,6 +93,7 @@ class LateInteraction(NamedTuple):
       skipped: spellings of tokens that have no vector, such as punctuation.
       skipped_tasks: of which texts, `query` and `document`.
       kept: ids of the only tokens of documents that have vectors; () is all.
+      markers: prompts of PyLate's that are one token, if the vocabulary has it, such as `[Q] `.
     """
 
     query_limit: int | None = None
@@ -104,6 +105,7 @@ class LateInteraction(NamedTuple):
     skipped: tuple[str, ...] = ()
     skipped_tasks: tuple[str, ...] = ("document",)
     kept: tuple[int, ...] = ()
+    markers: tuple[str, ...] = ()
 
 
 class SentenceLayers(NamedTuple):
@@ -246,6 +248,11 @@ def _multi_vector(
         listed = described.get("skiplist_words")
         late = late._replace(
             skipped=tuple(string.punctuation if listed is None else listed),
+            markers=tuple(
+                described[f"{task}_prefix"]
+                for task in ("query", "document")
+                if described.get(f"{task}_prefix")
+            ),
             document_limit=described.get("document_length"),
         )
         expansion = None

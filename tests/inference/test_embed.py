@@ -83,7 +83,7 @@ def test_multi_vectors_are_those_of_sentence_transformers(opened, late):
     close(short, due["queries min"])
 
 
-def test_folders_of_pylate_are_read_as_sentence_transformers_reads_them(opened, late):
+def test_folders_of_pylate_are_read_as_sentence_transformers_reads_them(opened, late, monkeypatch):
     """Marks, lengths and expansion lie in one file, and neither mask nor norm is a layer."""
     modules = json.loads((late / "modules.json").read_text())
     (late / "modules.json").write_text(json.dumps(modules[:2]))
@@ -107,7 +107,12 @@ def test_folders_of_pylate_are_read_as_sentence_transformers_reads_them(opened, 
     queries = embed(opened["late"], TEXTS, layers, task="query")
     close(queries, EXPECTED["late"]["queries attend=False"])
     close(embed(opened["late"], TEXTS, layers, task="document"), EXPECTED["late"]["documents"])
-    assert layers.similarity == "maxsim"
+    assert layers.similarity == "maxsim" and layers.late.markers == ("seven ", "six ")
+    cut = layers._replace(late=layers.late._replace(markers=("[unused0] ",)))
+    tokenizer = opened["late"].tokenizer
+    monkeypatch.setattr(tokenizer, "id_of", {"[unused0]": 5}.get)
+    with pytest.raises(ConfigError, match=r"'\[unused0\]', which marks queries or documents"):
+        embed(opened["late"], TEXTS, cut, task="query")
 
 
 @pytest.mark.parametrize(
@@ -115,7 +120,11 @@ def test_folders_of_pylate_are_read_as_sentence_transformers_reads_them(opened, 
     [
         ("sentence_bert_config.json", {"query_expansion": {"strategy": "fixed"}}, "a positive len"),
         ("2_MultiVectorMask/config.json", {"skiplist_words": [1]}, "must be texts"),
-        ("1_Dense/config.json", {"activation_function": "torch.GELU"}, "of the tokens' vectors"),
+        (
+            "1_Dense/config.json",
+            {"activation_function": "torch.nn.PReLU"},
+            "of the tokens' vectors",
+        ),
         ("1_Dense/config.json", {"module_input_name": "sentence_embedding"}, "the tokens' vec"),
     ],
 )

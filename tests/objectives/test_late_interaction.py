@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.__main__ import main
-from flaxformer_lite.config import ConfigError
+from flaxformer_lite.config import ConfigError, to_config_dict
 from flaxformer_lite.objectives.tables.late_interaction import LateInteraction
 from flaxformer_lite.pretrained.sentences import read_sentence_layers
+from flaxformer_lite.runs.start.adopt import read_experiment
 from tests.objectives import learned
 from tests.objectives.test_sentence_embeddings import synonyms
 
@@ -91,6 +92,14 @@ def test_what_cannot_be_is_refused(tmp_path, fields, message):
     cfg = learned.config(tmp_path, LateInteraction(**fields), synonyms(20), length=6)
     with pytest.raises(ConfigError, match=message):
         learned.setup.prepare(cfg)
+
+
+def test_a_projection_is_not_dropped_without_a_word(tmp_path):
+    values = to_config_dict(learned.config(tmp_path, LateInteraction(), synonyms(20), length=32))
+    values.train.init_from = str(ROOT / "late")
+    values.data.tokenizer.path = ""
+    with pytest.raises(ConfigError, match="has a dense layer after pooling, which is not trained"):
+        read_experiment(values)
 
 
 def test_queries_are_filled_only_where_there_is_a_mask_token(tmp_path, monkeypatch):

@@ -47,7 +47,6 @@ class LateInteraction(SentenceEmbeddings):
     document_prompt: str = ""  # before all other texts
 
     skeletons: ClassVar[tuple[str, ...]] = ("encoder",)
-    adopts: ClassVar[tuple[str, ...]] = ()
     tasks: ClassVar[tuple[str, str]] = ("query", "document")
 
     @property
@@ -69,6 +68,10 @@ class LateInteraction(SentenceEmbeddings):
                 " lacks; set it to False."
             )
         return super().fit_model(model, tokenizer)
+
+    def adopt(self, facts: Mapping[str, object]) -> Self:
+        """Adopts nothing: a folder's pooling makes one vector of a text."""
+        return self
 
     @classmethod
     def of_published(cls, published: Json, labels: tuple[str, ...]) -> Self:
