@@ -160,3 +160,25 @@ def test_an_esm_predicts_contacts_and_rounds_frequencies_as_its_file(tmp_path):
                 load_pretrained(source)
         else:
             assert load_pretrained(source)[0].cfg.position.float16_frequencies == rounded
+
+
+REFUSED = {
+    "qwen3_next": ({"num_experts": 4}, "num_experts=4.*num_experts=0, or mlp_only_layers"),
+    "t5gemma": (
+        {"decoder": {"rms_norm_eps": 0.1}},
+        r"encoder.rms_norm_eps=1e-06, decoder.rms_norm_eps=0.1: must be the same",
+    ),
+    "big_bird": ({"attention_type": "sparse"}, "block_sparse or original_full"),
+    "longt5": ({"encoder_attention_type": "full"}, "local or transient-global"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_a_family_does_not_compute_is_refused(name):
+    config = FAMILIES[name]["config"]
+    changes, message = REFUSED[name]
+    changed = {**config, **changes}
+    if isinstance(config.get("decoder"), dict):
+        changed["decoder"] = {**config["decoder"], **changes["decoder"]}
+    with pytest.raises(ConfigError, match=message):
+        config_of(changed, config["architectures"][0])
