@@ -321,8 +321,9 @@ def write_gradient(model: Any, given: Arrays, folder: Path) -> np.ndarray:
 
     loss = model(**{key: torch.tensor(x).long() for key, x in given.items()}).loss
     loss.backward()
-    for one in model.parameters():
-        if one.requires_grad:  # tables of sines stay as they are
+    for name, one in model.named_parameters():
+        table = "embed_positions" in name and is_sinusoidal(one.detach().numpy())
+        if one.requires_grad and not table:  # tables of sines stay as they are
             one.data = torch.zeros_like(one) if one.grad is None else one.grad
     for name, buffer in model.named_buffers():
         if name.endswith("final_logits_bias"):
@@ -569,7 +570,8 @@ def table(out: Path) -> None:
         " of the outputs, relative to their largest value: read here / written here and read by"
         " torch, over all draws; greedy ids are equal where a model writes. The last columns are"
         " those of one training step, over all heads with labels: the difference of the loss, and"
-        " of the gradient of any tensor, relative to the tensor's largest value. Made by `make"
+        " of the gradient of any tensor, relative to the tensor's largest value (green up to"
+        f" {GRADIENT_TOLERANCE:.0e}); they are blank where no such step was run. Made by `make"
         " scoreboard TORCH=PYTHON`.",
         "",
         "| family | " + " | ".join([*names, "loss", "gradient"]) + " |",
