@@ -175,12 +175,15 @@ def load_tokenizer(
     if not is_workdir(folder):
         return tokenizer.read_tokenizer(folder, family=family)
     from flaxformer_lite.checkpoints import workdir
+    from flaxformer_lite.pretrained import sentences
     from flaxformer_lite.text import tokenizer as plain
 
     cfg = workdir.read_config(folder, allow_plugins=allow_plugins)
-    template = cfg.objective.published_fields().get("chat_template", "")
+    fields = cfg.objective.published_fields()
+    template = fields.get("chat_template", "")
     inner = plain.load(workdir.tokenizer_folder(folder))
-    return tokenizer.framed(inner, cfg.model.skeleton, template)
+    is_sentence_model = sentences.trained_layers(fields, cfg.data.length) is not None
+    return tokenizer.framed(inner, cfg.model.skeleton, template, as_published=is_sentence_model)
 
 
 def load_word_vectors(

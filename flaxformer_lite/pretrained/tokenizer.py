@@ -95,11 +95,21 @@ def _of_json(definition: str, where: Path, config: Json, template: str) -> Publi
     return JsonTokenizer(definition, config, template, where=where, lower=lower)
 
 
-def framed(inner: plain.Tokenizer, skeleton: str, template: str = "") -> PublishedTokenizer:
-    """Wraps the tokenizer of a training run, to add special tokens as training does."""
+def framed(
+    inner: plain.Tokenizer, skeleton: str, template: str = "", *, as_published: bool = False
+) -> PublishedTokenizer:
+    """Wraps the tokenizer of a training run, to add special tokens as training does.
+
+    Args:
+      inner: the tokenizer.
+      skeleton: the model's.
+      template: of conversations.
+      as_published: whether texts have the special tokens of tokenizer.json, as the rows of a table
+        do; a decoder that continues a prompt would take those at its end for the end of the text.
+    """
     roles = {plain.KNOWN[role][0]: i for role, i in inner.ids.items()}
     made = FramedTokenizer(inner, {}, template, inner.spelled | roles)
-    around = special_tokens.usual(inner, skeleton)
+    around = inner.frame(skeleton) if as_published else special_tokens.usual(inner, skeleton)
     made.before = around.before
     made.after = around.after
     return made

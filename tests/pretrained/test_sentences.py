@@ -17,6 +17,7 @@ from flaxformer_lite.objectives.tables.sentence_embeddings import SentenceEmbedd
 from flaxformer_lite.open_model import load_sentence_layers
 from flaxformer_lite.pretrained.safetensors import WeightsError
 from flaxformer_lite.pretrained.sentences import ACTIVATIONS, SentenceLayers, read_sentence_layers
+from flaxformer_lite.pretrained.tokenizer import framed
 from flaxformer_lite.runs import loop
 from flaxformer_lite.runs.evaluate_file import open_trained
 from flaxformer_lite.runs.start.adopt import read_experiment
@@ -70,6 +71,13 @@ def test_poolings_and_prompts_are_those_of_sentence_transformers(folder):
         np.testing.assert_allclose(got, due, atol=5e-6, err_msg=config)
     vectors = embed(opened, EXPECTED["texts"], layers[-1], prompt=prompt)
     np.testing.assert_allclose(vectors, due, atol=5e-6)
+
+
+def test_a_trained_decoder_reads_texts_with_the_special_tokens_that_it_was_trained_with():
+    inner = open_tokenizer(ROOT / "mean_normalize")
+    published = load_tokenizer(ROOT / "mean_normalize").encode("four one")
+    assert framed(inner, "decoder", as_published=True).encode("four one") == published
+    assert framed(inner, "decoder").encode("four one") == published[1:-1]
 
 
 # Of torch 2.13 at -1.5, -0.3, 0.4, 2 and 7.
