@@ -5,6 +5,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+import tokenizers
 
 from flaxformer_lite import load_pretrained, load_tokenizer, save_pretrained
 from flaxformer_lite.__main__ import main
@@ -73,9 +74,15 @@ def test_poolings_and_prompts_are_those_of_sentence_transformers(folder):
     np.testing.assert_allclose(vectors, due, atol=5e-6)
 
 
-def test_a_trained_decoder_reads_texts_with_the_special_tokens_that_it_was_trained_with():
-    inner = open_tokenizer(ROOT / "mean_normalize")
-    published = load_tokenizer(ROOT / "mean_normalize").encode("four one")
+def test_a_trained_decoder_reads_texts_with_the_special_tokens_that_it_was_trained_with(folder):
+    made = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    specials = [("[CLS]", 1), ("[SEP]", 2)]
+    made.post_processor = tokenizers.processors.TemplateProcessing(
+        "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1", specials
+    )
+    made.save(str(folder / "tokenizer.json"))
+    inner = open_tokenizer(folder)
+    published = load_tokenizer(folder).encode("four one")
     assert framed(inner, "decoder", as_published=True).encode("four one") == published
     assert framed(inner, "decoder").encode("four one") == published[1:-1]
 
