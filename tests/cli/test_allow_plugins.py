@@ -71,6 +71,7 @@ def here(run, tmp_path, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))  # verify-mesh sets these two
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     (tmp_path / "page.py").write_text(PAGE.format(folder=str(tmp_path), parts=""))
+    (tmp_path / "pairs.jsonl").write_text('{"query": "a", "answer": "b"}\n')
     yield tmp_path / "run"
     sys.modules.pop("evil", None)
 
@@ -120,6 +121,7 @@ COMMANDS = {
     "embed": ["embed", "--model=.", "--text=a"],
     "fill-mask": ["fill-mask", "--model=.", "a [MASK]"],
     "similar": ["similar", "--model=.", "--word=a"],
+    "mine": ["mine", "--model=.", "--data=../pairs.jsonl", "--output=../mined.jsonl"],
     "look": ["look", "--model=.", "--text=a", "--output=../a.html"],
     "convert": ["convert", ".", "../out"],
     "convert --adapter": ["convert", "--adapter", ".", "../out"],
