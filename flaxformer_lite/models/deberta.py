@@ -61,6 +61,7 @@ class Model(EncoderModel):
     vocab_heads = ("masked_lm",)
     pooled = ("sequence_classification",)
     pooler_activation = "gelu"
+    zero_padding = True
 
 
 LAYER = rows(

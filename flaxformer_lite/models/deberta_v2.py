@@ -95,6 +95,7 @@ class Model(electra.Model):
     heads = ("none", "masked_lm", "pretraining", *bert.CLASSIFIERS)
     vocab_heads = ("masked_lm",)
     masked_lm_activation = ""
+    zero_padding = True
     detector = Discriminator
 
 

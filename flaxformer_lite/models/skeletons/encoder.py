@@ -56,6 +56,7 @@ class EncoderModel(Hinted):
         "multiple_choice",
     )
     padded_heads: ClassVar[tuple[str, ...]] = ()  # those that read the vectors of padding
+    zero_padding: ClassVar[bool] = False  # whether embeddings are zero where attention_mask is
     # values of `classifier_pooling` that the family computes
     classifier_poolings: ClassVar[tuple[str, ...]] = ("first",)
     bare_heads: ClassVar[tuple[str, ...]] = ()  # those with nothing but the vocabulary's weights
@@ -149,6 +150,8 @@ class EncoderModel(Hinted):
                 token_type_ids = packed.pack(jnp.asarray(token_type_ids))
         x_BTE = self.embed_tokens(input_ids, attention_mask, segment_ids)
         x_BTD = self.embed(x_BTE, positions_BT, token_type_ids)
+        if self.zero_padding and attention_mask is not None:
+            x_BTD = jnp.where((attention_mask != 0)[..., None], x_BTD, 0)
         context = Context(mask=visibility(attention_mask, segment_ids, None))
         x_BTD = self.encoder(x_BTD, positions_BT, context)
         return x_BTD if packed is None else packed.unpack(x_BTD)

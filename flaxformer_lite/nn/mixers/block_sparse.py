@@ -180,6 +180,8 @@ def block_sparse(
 ) -> jax.Array:
     """Computes block-sparse attention of rows of at least three blocks, [B, T, N, H].
 
+    Rows of padding are zero, as in transformers.
+
     Args:
       q_BTNH: queries.
       k_BTKH, v_BTKH: keys and values; N is a multiple of K.
@@ -231,4 +233,5 @@ def block_sparse(
     ends_BTNH = kernels.pool(weights_BNTS, v_BTKH)
     inner_BTNH = out_BTNH[:, block:-block]
     joined = [ends_BTNH[:, :block], inner_BTNH, ends_BTNH[:, block:]]
-    return jnp.concatenate(joined, axis=1)[:, :length]
+    out_BTNH = jnp.where(kept_BT[..., None, None], jnp.concatenate(joined, axis=1), 0)
+    return out_BTNH[:, :length]

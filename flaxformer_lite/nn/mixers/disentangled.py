@@ -19,7 +19,9 @@ from jax.typing import DTypeLike
 from flaxformer_lite.config import ConfigError, Execution, parts, rules
 from flaxformer_lite.nn.attentions.arguments import Arguments, check_mask
 from flaxformer_lite.nn.attentions.dispatch import WHOLE
+from flaxformer_lite.nn.attentions.mask_structure import structure_of
 from flaxformer_lite.nn.functions.checkpoint_names import OUT, QKV, named
+from flaxformer_lite.nn.functions.masks import Mask
 from flaxformer_lite.nn.functions.norms import layer_norm
 from flaxformer_lite.nn.functions.sharding import sharding_of
 from flaxformer_lite.nn.functions.tpu_tuning import materialize
@@ -175,6 +177,7 @@ class DisentangledConfig(parts.MixerConfig):
         causal: bool,
         tables: Callable[..., Tables],
     ) -> Context:
+        context = with_padding(context)
         context = self.attention.prepare(context, x_BTD, execution, causal=causal, tables=tables)
         return context.replace(tables=tables(self.table, **self.table_sizes(x_BTD.shape[-1])))
 
@@ -190,6 +193,9 @@ class Disentangled(Attention):
     d(i, j) is the row of the table for the distance i - j, and K^r = P W_k,r and Q^r = P W_q,r are
     its projections. The last term of the paper has d(j, i) (equation 4); the published models have
     d(i, j) in both, and so do we.
+
+    As in transformers, a row of padding attends to all columns alike, padding included; its output
+    is read by heads whose softmax is over all tokens. Packed rows and decoders leave it out.
 
     Reference: He et al. 2021, section 3.1, equations 2 to 4, and algorithm 1.
     """
@@ -208,6 +214,8 @@ class Disentangled(Attention):
     ) -> Any:
         """Returns y [B, T, D], or (y, cache) if a cache was passed."""
         context = with_options(context, x_BTD, cache, mask=mask, position_ids_BT=position_ids)
+        if not context.prepared:
+            context = with_padding(context)
         has_cache = cache is not None
         sharding = sharding_of(self.execution)
         if cache is not None and not (context.prepared and isinstance(cache, LayerCache)):
@@ -254,7 +262,12 @@ class Disentangled(Attention):
             sharding=sharding,
             **dropout,
         )
-        out_BTNH = sharding.constrain(self.attend(q_BTNH, k_BSNH, v_BSNH, args), "BTNH")
+        out_BTNH = self.attend(q_BTNH, k_BSNH, v_BSNH, args)
+        packed = context.starts_BT is not None
+        if context.keep_BT is not None and not (packed or has_cache or self.causal):
+            mean_B1NH = v_BSNH.mean(axis=1, keepdims=True)
+            out_BTNH = jnp.where(context.keep_BT[:, :, None, None], out_BTNH, mean_B1NH)
+        out_BTNH = sharding.constrain(out_BTNH, "BTNH")
         out_BTNH = materialize(out_BTNH, sharding)
         y_BTD = named(OUT, self.project("out", "BTNH,NHD->BTD", out_BTNH, width=x_BTD.shape[-1]))
         return (y_BTD, cache) if has_cache else y_BTD
@@ -294,6 +307,14 @@ class Disentangled(Attention):
                 query = self.projection("position_query", "BTD,DNH->BTNH", d_model)
             queries_RNH = query(table_1RD)[0]
         return keys_RNH, queries_RNH
+
+
+def with_padding(context: Context) -> Context:
+    """Sets `keep_BT` where the mask says which tokens are padding, and the rows are not packed."""
+    structure = structure_of(context.mask) if isinstance(context.mask, Mask) else None
+    if structure is None or structure.keep_BS is None or structure.q_segments_BT is not None:
+        return context
+    return context.replace(keep_BT=structure.keep_BS)
 
 
 def holds_weights(attention: str, T: int, S: int, sharding: Any) -> bool:

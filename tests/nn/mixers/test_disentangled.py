@@ -96,6 +96,23 @@ def test_rows_of_the_published_buckets():
     assert rows_of_distance(np.array([512, 3000]), 256, 256, 512).tolist() == [511, 511]
 
 
+@pytest.mark.parametrize("attention", ["dense", "blockwise"])
+def test_a_row_of_padding_attends_to_all_columns_alike(attention):
+    """As in transformers: its output is the projected mean of the values."""
+    mixer = MIXER.module(Execution(attention=attention, dropout=0.0), causal=False)
+    x = jax.random.normal(jax.random.key(0), (1, T, D))
+    params = mixer.init(jax.random.key(1), x)
+    keep = jnp.arange(T)[None] < 9
+    out = mixer.apply(params, x, mask=masks.padding(keep))
+    packed = mixer.apply(params, x, mask=masks.segments(keep.astype(jnp.int32)))
+    np.testing.assert_allclose(out[:, :9], packed[:, :9], rtol=0, atol=1e-5)
+    weights = jax.tree.map(np.asarray, params["params"])
+    values = np.einsum("BTD,DNH->BTNH", x, weights["value"]["kernel"]) + weights["value"]["bias"]
+    due = np.einsum("NH,NHD->D", values.mean(axis=(0, 1)), weights["out"]["kernel"])
+    due += weights["out"]["bias"]
+    np.testing.assert_allclose(out[0, 9:], [due] * 3, rtol=0, atol=1e-5)
+
+
 def test_documents_of_a_row_do_not_see_each_other_with_a_convolution_beside():
     """What precedes a document changes nothing in it, and padding neither."""
     stack = stack_of(MIXER, beside=ConvolutionConfig())
