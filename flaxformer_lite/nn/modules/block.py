@@ -29,7 +29,8 @@ class Block(nn.Module):
     y = x + mixer(in(x)) + feed_forward(in'(x))  if cfg.residual is parallel
 
     With parallel_shared, in' is in. Mixer and feed-forward are times cfg.residual_multiplier.
-    A part cfg.beside is the last one, and reads the x that the first one reads.
+    A part cfg.beside is the last one, and reads the x that the first one reads; y is then zero at
+    padding, as in the published code of DeBERTa-v2.
     """
 
     cfg: LayerConfig
@@ -83,6 +84,8 @@ class Block(nn.Module):
                 x_BTD = self._residual(name, x_BTD, layer)
         else:
             x_BTD = self._parallel(apply, x_BTD)
+        if cfg.beside is not None and context.keep_BT is not None:
+            x_BTD = jnp.where(context.keep_BT[..., None], x_BTD, 0)
         return (x_BTD, cache) if has_cache else x_BTD
 
     def _residual(

@@ -123,6 +123,7 @@ def test_documents_of_a_row_do_not_see_each_other_with_a_convolution_beside():
     packed = apply(x, ids)
     alone = apply(jnp.roll(x, -5, axis=1).at[:, 4:].set(7.0), jnp.asarray([[1] * 4 + [0] * 8]))
     np.testing.assert_allclose(packed[:, 5:9], alone[:, :4], rtol=0, atol=1e-5)
+    assert not packed[:, 9:].any(), "padding behind a convolution is zero"
     assert not np.allclose(stack.apply(params, x)[:, 5:9], packed[:, 5:9], atol=1e-3)
 
 
