@@ -8,10 +8,13 @@ import dataclasses
 import math
 
 import jax
+from flax.traverse_util import flatten_dict
 
 from flaxformer_lite.analysis import hlo
+from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 from flaxformer_lite.plan import costs
 from flaxformer_lite.plan.topology import Chip
+from flaxformer_lite.pretrained.tensor_names import EXPERTS
 from flaxformer_lite.training import memory
 from flaxformer_lite.training.program import Program, executed_flops
 
@@ -45,7 +48,10 @@ def _collectives(program: Program, chip: Chip) -> list[hlo.Collective]:
     model = cfg.model
     turns = cfg.train.accumulate
     itemsize = jax.numpy.dtype(model.dtype).itemsize
-    weights = sum(leaf.size for leaf in jax.tree.leaves(program.target.params)) // mesh["tensor"]
+    flat = flatten_dict(program.target.params, sep="/")
+    experts = sum(leaf.size for path, leaf in flat.items() if EXPERTS in path)
+    dense = sum(leaf.size for leaf in flat.values()) - experts
+    weights = (dense + experts // mesh["expert"]) // mesh["tensor"]
     layers = model.encoder_layers + model.decoder_layers
     passes = 3 if model.remat != "none" else 2
     tokens = 0
@@ -63,7 +69,15 @@ def _collectives(program: Program, chip: Chip) -> list[hlo.Collective]:
         size = 2 * tokens * width * itemsize
         times = passes * count * turns
         keys_values.append(_collective("all-gather", "context", size, times, program))
+    shared = dense // mesh["tensor"] * memory.FLOAT32 // mesh["fsdp"]
+    gathered = stream * mesh["expert"]
+    mixtures = 0
+    for seen, kind in model.layers:
+        mixtures += isinstance(kind.feed_forward or seen.feed_forward, MoeConfig)
     return [
+        _collective("all-gather", "expert", gathered, passes * mixtures * turns, program),
+        _collective("reduce-scatter", "expert", gathered, passes * mixtures * turns, program),
+        _collective("all-reduce", "expert", shared, turns, program),
         _collective("all-gather", "fsdp", weights * itemsize, 2 * turns, program),
         _collective(gradients, "fsdp", weights * itemsize, turns, program),
         _collective("all-reduce", "data", replicas, turns, program),
