@@ -157,6 +157,8 @@ class Architecture(Record):
     qkv_clip: NotNegative = 0.0  # queries, keys and values are clipped to this; 0: off (OLMo)
     # a sigmoid of the input multiplies the heads' outputs (Qwen3-Next)
     attention_gate: bool = False
+    # each head learns the logit of one more column, which has no value (gpt-oss)
+    attention_sinks: bool = False
     position: Any = plugin("positions", "nope")
     attention_scale: NotNegative | None = None  # None: 1 / sqrt(head_dim)
     attention_softcap: NotNegative = 0.0  # 0: off; else logits become cap * tanh(logits / cap)

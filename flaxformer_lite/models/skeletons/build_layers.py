@@ -41,6 +41,7 @@ def attention(cfg: ModelConfig, kind: LayerKind, *, cross: bool = False) -> Atte
         qk_norm_over=cfg.qk_norm_over,
         clip=cfg.qkv_clip,
         gate=cfg.attention_gate and not cross,
+        sinks=cfg.attention_sinks and not cross,
         position=cfg.position if kind.position is None else kind.position,
         max_length=cfg.max_length,
         initial=cfg.initial,

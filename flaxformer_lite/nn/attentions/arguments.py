@@ -55,6 +55,7 @@ class Arguments:
     dropout_key: jax.Array | None = None
     q_index: jax.Array | None = None
     k_index: jax.Array | None = None
+    sinks_N: jax.Array | None = None
     sharding: ActivationSharding = UNSHARDED
 
     @property
@@ -99,6 +100,10 @@ class Arguments:
             mask = masks.full()
         if self.bias is not None and not callable(self.bias):
             _check("bias", self.bias, ((1, B), (1, N), (T,), (S,)))
+        if self.sinks_N is not None and self.sinks_N.shape != (N,):
+            raise ValueError(
+                f"sinks has shape {self.sinks_N.shape}: needs one logit per query head, ({N},)."
+            )
         scale = H**-0.5 if self.scale is None else self.scale
         return Resolved(mask, q_index_T, k_index_S, scale, rows_ordered, columns_ordered)
 

@@ -82,6 +82,7 @@ def attend(
         bias = _as_pytree(bias, q_BTNH[:, :q_block], k_block)
     elif bias is not None:
         bias = jnp.pad(bias, ((0, 0), (0, 0), (0, q_extra), (0, k_extra)))
+    sinks_N = None if args.sinks_N is None else args.sinks_N.astype(jnp.float32)
     given = _Given(
         mask=masks.full() if resolved.mask is None and k_extra else resolved.mask,
         q_index_T=q_index_T,
@@ -91,7 +92,7 @@ def attend(
     )
     arrays = zip((q_BTNH, k_BSKH, v_BSKH), (q_extra, k_extra, k_extra), strict=True)
     q, k, v = (jnp.pad(x, ((0, 0), (0, extra), (0, 0), (0, 0))) for x, extra in arrays)
-    return _attend(plan, q, k, v, bias, given)[:, :T]
+    return _attend(plan, q, k, v, bias, sinks_N, given)[:, :T]
 
 
 class _Plan(NamedTuple):
@@ -114,8 +115,10 @@ class _Given(NamedTuple):
     spans: jax.Array
 
 
-# queries, keys, values, the bias, what is given, the output, and log-sums of exponentials
-_Saved = tuple[jax.Array, jax.Array, jax.Array, _BiasTree, _Given, jax.Array, jax.Array]
+# queries, keys, values, the bias, the sinks, what is given, the output, log-sums of exponentials
+_Saved = tuple[
+    jax.Array, jax.Array, jax.Array, _BiasTree, jax.Array | None, _Given, jax.Array, jax.Array
+]
 
 
 def _spans(
@@ -149,9 +152,10 @@ def _attend(
     k_BSKH: jax.Array,
     v_BSKH: jax.Array,
     bias: _BiasTree,
+    sinks_N: jax.Array | None,
     given: _Given,
 ) -> jax.Array:
-    return _attend_forward(plan, q_BTNH, k_BSKH, v_BSKH, bias, given)[0]
+    return _attend_forward(plan, q_BTNH, k_BSKH, v_BSKH, bias, sinks_N, given)[0]
 
 
 @_attend.defjvp
@@ -159,12 +163,12 @@ def _attend_jvp(
     plan: _Plan, primals: tuple[Any, ...], tangents: tuple[Any, ...]
 ) -> tuple[jax.Array, jax.Array]:
     out_BTNH, saved = _attend_forward(plan, *primals)
-    d_q, d_k, d_v, d_bias, _ = tangents
+    d_q, d_k, d_v, d_bias, d_sinks_N, _ = tangents
     d_out_BTNH = linear_call(
         functools.partial(_tangent_once, plan),
         functools.partial(_backward_once, plan),
         saved,
-        (d_q, d_k, d_v, _floats(d_bias)),
+        (d_q, d_k, d_v, _floats(d_bias), d_sinks_N),
         like=out_BTNH,
     )
     return out_BTNH, d_out_BTNH
@@ -176,6 +180,7 @@ def _attend_forward(
     k_BSKH: jax.Array,
     v_BSKH: jax.Array,
     bias: _BiasTree,
+    sinks_N: jax.Array | None,
     given: _Given,
 ) -> tuple[jax.Array, _Saved]:
     def rows(_: object, i: jax.Array) -> tuple[None, tuple[jax.Array, jax.Array]]:
@@ -204,7 +209,11 @@ def _attend_forward(
             return new_top_BNT1, total_BNT1, out_BTNH * jnp.swapaxes(shrink_BNT1, 1, 2) + more_BTNH
 
         top_BNT1 = jnp.full((B, N, t, 1), kernels.MASKED, jnp.float32)
-        start = (top_BNT1, jnp.zeros((B, N, t, 1)), jnp.zeros((B, t, N, v_BSKH.shape[-1])))
+        total_BNT1 = jnp.zeros((B, N, t, 1))
+        if sinks_N is not None:
+            top_BNT1 = jnp.broadcast_to(sinks_N[None, :, None, None], (B, N, t, 1))
+            total_BNT1 += 1
+        start = (top_BNT1, total_BNT1, jnp.zeros((B, t, N, v_BSKH.shape[-1])))
         top_BNT1, total_BNT1, out_BTNH = _over_columns(given, i, columns, start)
         seen_BNT1 = total_BNT1 > 0
         total_BNT1 = jnp.where(seen_BNT1, total_BNT1, 1)
@@ -213,7 +222,7 @@ def _attend_forward(
 
     _, (out, lse) = lax.scan(rows, None, jnp.arange(len(given.spans)))
     out_BTNH, lse = named(ATTENTION, _joined(out), lse)
-    return out_BTNH, (q_BTNH, k_BSKH, v_BSKH, bias, given, out_BTNH, lse)
+    return out_BTNH, (q_BTNH, k_BSKH, v_BSKH, bias, sinks_N, given, out_BTNH, lse)
 
 
 def _tangent_once(plan: _Plan, saved: _Saved, inputs: tuple[Any, ...]) -> jax.Array:
@@ -227,8 +236,8 @@ def _backward_once(plan: _Plan, saved: _Saved, d_out_BTNH: jax.Array) -> tuple[A
 
 def _attend_tangent(plan: _Plan, saved: _Saved, inputs: tuple[Any, ...]) -> jax.Array:
     """Computes `w (d_scores - d_lse) v + w d_v`, with weights w and `d_lse = w d_scores`."""
-    q_BTNH, k_BSKH, v_BSKH, bias, given, out_BTNH, lse = saved
-    d_q, d_k, d_v, d_floats = inputs
+    q_BTNH, k_BSKH, v_BSKH, bias, sinks_N, given, out_BTNH, lse = saved
+    d_q, d_k, d_v, d_floats, d_sinks_N = inputs
     d_bias = _with_floats(bias, d_floats)
     pool = functools.partial(kernels.pool, dtype=jnp.float32)
 
@@ -258,7 +267,10 @@ def _attend_tangent(plan: _Plan, saved: _Saved, inputs: tuple[Any, ...]) -> jax.
             d_out_BTNH += pool(_drop(plan, given, weights_BNTS, i, j), d_v_j)
             return d_lse_BNT1, d_out_BTNH
 
-        start = (jnp.zeros_like(lse[i]), jnp.zeros(out_i.shape))
+        d_lse_BNT1 = jnp.zeros_like(lse[i])
+        if sinks_N is not None:
+            d_lse_BNT1 += _of_sinks(sinks_N, lse[i]) * d_sinks_N[None, :, None, None]
+        start = (d_lse_BNT1, jnp.zeros(out_i.shape))
         d_lse_BNT1, d_out_i = _over_columns(given, i, columns, start)
         return None, d_out_i - jnp.swapaxes(d_lse_BNT1, 1, 2) * out_i
 
@@ -267,9 +279,9 @@ def _attend_tangent(plan: _Plan, saved: _Saved, inputs: tuple[Any, ...]) -> jax.
 
 
 def _attend_backward(plan: _Plan, saved: _Saved, d_out_BTNH: jax.Array) -> tuple[Any, ...]:
-    q_BTNH, k_BSKH, v_BSKH, bias, given, out_BTNH, lse = saved
+    q_BTNH, k_BSKH, v_BSKH, bias, sinks_N, given, out_BTNH, lse = saved
 
-    def rows(totals: list[Any], i: jax.Array) -> tuple[list[Any], jax.Array]:
+    def rows(totals: list[Any], i: jax.Array) -> tuple[list[Any], tuple[jax.Array, ...]]:
         q_i = _block(q_BTNH, i, plan.q_block)
         d_out_i = _block(d_out_BTNH, i, plan.q_block).astype(jnp.float32)
         out_i = _block(out_BTNH, i, plan.q_block).astype(jnp.float32)
@@ -303,20 +315,29 @@ def _attend_backward(plan: _Plan, saved: _Saved, d_out_BTNH: jax.Array) -> tuple
             )
 
         d_q_i, *totals = _over_columns(given, i, columns, (jnp.zeros(q_i.shape), *totals))
-        return totals, d_q_i.astype(q_i.dtype)
+        d_sinks_N = None
+        if sinks_N is not None:
+            d_sinks_N = -(_of_sinks(sinks_N, lse[i]) * delta_BNT1).sum(axis=(0, 2, 3))
+        return totals, (d_q_i.astype(q_i.dtype), d_sinks_N)
 
     zeros: list[Any] = [
         jnp.zeros(k_BSKH.shape),
         jnp.zeros(v_BSKH.shape),
         [jnp.zeros(x.shape) for x in _floats(bias)],
     ]
-    (d_k, d_v, d_bias), d_q = lax.scan(rows, zeros, jnp.arange(len(given.spans)))
+    (d_k, d_v, d_bias), (d_q, d_sinks_XN) = lax.scan(rows, zeros, jnp.arange(len(given.spans)))
     return (
         _joined(d_q),
         d_k.astype(k_BSKH.dtype),
         d_v.astype(v_BSKH.dtype),
         [d.astype(x.dtype) for x, d in zip(_floats(bias), d_bias, strict=True)],
+        None if sinks_N is None else d_sinks_XN.sum(axis=0),
     )
+
+
+def _of_sinks(sinks_N: jax.Array, lse_BNT1: jax.Array) -> jax.Array:
+    """Returns the weights of the sinks."""
+    return jnp.exp(sinks_N[None, :, None, None] - lse_BNT1)
 
 
 def _over_columns(given: _Given, i: jax.Array, columns: Callable, state: Tree) -> Tree:

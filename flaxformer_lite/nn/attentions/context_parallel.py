@@ -63,6 +63,7 @@ def spread(attend: Callable) -> Callable:
             mask: masks.Mask | None,
             bias: Bias | jax.Array | None,
             dropout_key: jax.Array | None,
+            sinks_N: jax.Array | None,
         ) -> jax.Array:
             k_BSKH, v_BSKH = (_gather(x, rows_T, ring) for x in (k_BSKH, v_BSKH))
             parts = _exchange(jnp.split(q_BTNH, halves, axis=1), ring)
@@ -75,13 +76,14 @@ def spread(attend: Callable) -> Callable:
                     bias=_of_rows(bias, rows),
                     dropout_key=key,
                     q_index=rows,
+                    sinks_N=sinks_N,
                     sharding=inside,
                 )
                 outs.append(attend(q_part, k_BSKH, v_BSKH, local_args))
             return jnp.concatenate(_exchange(outs, ring), axis=1)
 
         on_devices = args.sharding.per_shard(
-            on_one_device, ("BTNH", "BSKH", "BSKH", "T", "", "", ""), "BTNH", over="T"
+            on_one_device, ("BTNH", "BSKH", "BSKH", "T", "", "", "", "N"), "BTNH", over="T"
         )
         return on_devices(
             q_BTNH,
@@ -91,6 +93,7 @@ def spread(attend: Callable) -> Callable:
             mask,
             args.bias,
             args.dropout_key,
+            args.sinks_N,
         )
 
     return attend_spread

@@ -79,6 +79,8 @@ def unsupported_reason(
         return f"lengths {T} and {S}; cuDNN's gradient takes even ones"
     if args.softcap:
         return "the kernel has no soft cap"
+    if args.sinks_N is not None:
+        return "the kernel has no sinks"
     return (
         unsupported_arguments(args) or _bias_unfit(q_BTNH, S, args.bias) or _mask_unfit(T, S, args)
     )

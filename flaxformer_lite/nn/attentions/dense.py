@@ -36,7 +36,9 @@ def attend(
     """
     scores_BNTS, visible_BTS = logits(q_BTNH, k_BSKH, v_BSKH, args)
     factor = dropout_factor(args, scores_BNTS.shape)
-    return named(ATTENTION, kernels.softmax_pool(scores_BNTS, v_BSKH, visible_BTS, factor))
+    return named(
+        ATTENTION, kernels.softmax_pool(scores_BNTS, v_BSKH, visible_BTS, factor, sinks_of(args))
+    )
 
 
 def weights(
@@ -48,9 +50,15 @@ def weights(
       q_BTNH, k_BSKH, v_BSKH, args: as in `attend`.
 
     Returns:
-      float32 [B, N, T, S]; a row sums to one, or to zero if it sees nothing.
+      float32 [B, N, T, S]; a row sums to one, or to zero if it sees nothing; to less than one with
+      sinks.
     """
-    return kernels.softmax(*logits(q_BTNH, k_BSKH, v_BSKH, args))
+    return kernels.softmax(*logits(q_BTNH, k_BSKH, v_BSKH, args), sinks_of(args))
+
+
+def sinks_of(args: Arguments) -> jax.Array | None:
+    """Returns the logits of the sinks as float32, or None."""
+    return None if args.sinks_N is None else args.sinks_N.astype(jnp.float32)
 
 
 def dropout_factor(args: Arguments, shape: tuple[int, ...]) -> jax.Array | None:

@@ -45,6 +45,7 @@ def attention(
     dropout_key: jax.Array | None = None,
     q_index: jax.Array | None = None,
     k_index: jax.Array | None = None,
+    sinks: jax.Array | None = None,
     sharding: ActivationSharding = UNSHARDED,
     implementation: str = "auto",
 ) -> jax.Array:
@@ -73,6 +74,8 @@ def attention(
       dropout_key: PRNG key, needed to drop any.
       q_index: int32 [T], the slot of each row, for masks; None is 0, 1, 2 ...
       k_index: int32 [S], the slot of each column; a negative column is empty, and no row sees it.
+      sinks: float [N], for each query head the logit of one more column, which every row sees and
+        which has no value (gpt-oss); a row's weights then sum to less than one.
       sharding: where the arrays live; `MeshSharding(mesh)` inside a program over a mesh.
       implementation: a file of this folder, or `auto`, which takes a kernel of the platform that
         supports the call (cuDNN on GPUs, flash_relative_bias or splash on TPUs), else XLA:
@@ -106,6 +109,8 @@ def attention(
         )
     if bias is not None and not callable(bias) and not hasattr(bias, "ndim"):
         raise TypeError(f"bias is {type(bias).__name__}: must be an array or a function.")
+    if sinks is not None and not hasattr(sinks, "dtype"):
+        raise TypeError(f"sinks is {type(sinks).__name__}: must be an array of one logit per head.")
     args = Arguments(
         mask=mask,
         bias=bias,
@@ -115,6 +120,7 @@ def attention(
         dropout_key=dropout_key,
         q_index=None if q_index is None else jnp.asarray(q_index, jnp.int32),
         k_index=None if k_index is None else jnp.asarray(k_index, jnp.int32),
+        sinks_N=sinks,
         sharding=sharding,
     )
     implemented = select_implementation(implementation, q_BTNH.shape[1], k_BSKH.shape[1], sharding)

@@ -72,6 +72,8 @@ def unsupported_reason(
         return "chips before v5 cannot roll each row of a bias by another number of places"
     if args.softcap:
         return "the kernel has no soft cap"
+    if args.sinks_N is not None:
+        return "the kernel has no sinks"
     if q_BTNH.shape[2] != k_BSKH.shape[2] or k_BSKH.shape != v_BSKH.shape:
         return "the kernel has no grouped heads, and needs values as wide as keys"
     if k_BSKH.shape[1] > LONGEST:

@@ -53,8 +53,8 @@ def attend(
         _attend, (structure.left, structure.right), args.softcap, args.sharding.platform != "tpu"
     )
     q_BTNH = (q_BTNH * resolved.scale).astype(q_BTNH.dtype)
-    out_BTNH = args.sharding.per_shard(kernel, ("BTNH", "BSKH", "BSKH", "BT", "BS"), "BTNH")(
-        q_BTNH, k_BSKH, v_BSKH, *ids_of(structure)
+    out_BTNH = args.sharding.per_shard(kernel, ("BTNH", "BSKH", "BSKH", "BT", "BS", "N"), "BTNH")(
+        q_BTNH, k_BSKH, v_BSKH, *ids_of(structure), args.sinks_N
     )
     sees_BT = _sees(structure, resolved.mask, q_BTNH.shape[1], k_BSKH.shape[1])
     # For a row that sees nothing the kernel returns the mean of hidden values; multiplying by zero
@@ -112,6 +112,7 @@ def _attend(
     v_BSKH: jax.Array,
     q_ids: jax.Array | None,
     k_ids: jax.Array | None,
+    sinks_N: jax.Array | None,
 ) -> jax.Array:
     """Pads to whole blocks and runs the kernel on each example, on one device."""
     B, T, N, _ = q_BTNH.shape
@@ -125,7 +126,7 @@ def _attend(
         k_ids = jnp.broadcast_to(k_ids, (B, S))
         ids = splash_attention_kernel.SegmentIds(pad(q_ids, 1), pad(k_ids, 1, -1))
     kernel = _kernel(window, N, q.shape[2], k.shape[2], softcap, interpret)
-    out = jax.vmap(kernel)(q, k, v, ids)
+    out = jax.vmap(kernel, in_axes=(0, 0, 0, 0, None))(q, k, v, ids, sinks_N)
     return jnp.swapaxes(out[:, :, :T], 1, 2).astype(v_BSKH.dtype)
 
 

@@ -148,7 +148,11 @@ def normalize(kernel_BNTS: jax.Array, visible_BTS: jax.Array | None = None) -> j
     return kernel_BNTS / jnp.where(total_BNT1 > 0, total_BNT1, 1)
 
 
-def softmax(scores_BNTS: jax.Array, visible_BTS: jax.Array | None = None) -> jax.Array:
+def softmax(
+    scores_BNTS: jax.Array,
+    visible_BTS: jax.Array | None = None,
+    sinks_N: jax.Array | None = None,
+) -> jax.Array:
     """Computes `normalize(exp(scores), visible)` without overflow.
 
     These are the weights of the exponential kernel.
@@ -156,7 +160,11 @@ def softmax(scores_BNTS: jax.Array, visible_BTS: jax.Array | None = None) -> jax
     Args:
       scores_BNTS: float32, finite.
       visible_BTS: bool [B or 1, T, S], True = counts.
+      sinks_N: logit of one more column of each head, whose weight is left out.
     """
+    if sinks_N is not None:
+        kernel_BNTS, total_BTN1 = _exponentials(scores_BNTS, visible_BTS, sinks_N)
+        return kernel_BNTS / jnp.swapaxes(total_BTN1, 1, 2)
     if visible_BTS is None:
         return jax.nn.softmax(scores_BNTS, axis=-1)
     visible_B1TS = visible_BTS[:, None]
@@ -212,6 +220,7 @@ def softmax_pool(
     v_BSKH: jax.Array,
     visible_BTS: jax.Array | None = None,
     factor_BNTS: jax.Array | None = None,
+    sinks_N: jax.Array | None = None,
     /,
 ) -> jax.Array:
     """Computes `pool(factor softmax(scores), v)`, keeping one T x S array.
@@ -228,11 +237,13 @@ def softmax_pool(
       v_BSKH: values.
       visible_BTS: bool [B or 1, T, S], True = counts; a row that sees nothing has output zero.
       factor_BNTS: multiplies the weights after the softmax (dropout); no gradient reaches it.
+      sinks_N: float32, logit of one more column of each head, which has no value; every row sees
+        it.
 
     Returns:
       [B, T, N, H] in the dtype of the values.
     """
-    kernel_BNTS, total_BTN1 = _exponentials(scores_BNTS, visible_BTS)
+    kernel_BNTS, total_BTN1 = _exponentials(scores_BNTS, visible_BTS, sinks_N)
     return _mean(kernel_BNTS, total_BTN1, factor_BNTS, v_BSKH)
 
 
@@ -240,12 +251,15 @@ def softmax_pool(
 def _softmax_pool_jvp(
     primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
 ) -> tuple[jax.Array, jax.Array]:
-    scores_BNTS, v_BSKH, visible_BTS, factor_BNTS = primals
+    scores_BNTS, v_BSKH, visible_BTS, factor_BNTS, sinks_N = primals
     d_scores_BNTS, d_v_BSKH = tangents[:2]
-    kernel_BNTS, total_BTN1 = _exponentials(scores_BNTS, visible_BTS)
+    kernel_BNTS, total_BTN1 = _exponentials(scores_BNTS, visible_BTS, sinks_N)
     mean_BNT1 = (kernel_BNTS * d_scores_BNTS).sum(axis=-1, keepdims=True) / jnp.swapaxes(
         total_BTN1, 1, 2
     )
+    if sinks_N is not None:
+        sink_BNT1 = 1 - (kernel_BNTS / jnp.swapaxes(total_BTN1, 1, 2)).sum(axis=-1, keepdims=True)
+        mean_BNT1 += sink_BNT1 * tangents[4][None, :, None, None]
     d_kernel_BNTS = kernel_BNTS * (d_scores_BNTS - mean_BNT1)
     d_out = _mean(d_kernel_BNTS, total_BTN1, factor_BNTS, v_BSKH) + _mean(
         kernel_BNTS, total_BTN1, factor_BNTS, d_v_BSKH
@@ -254,9 +268,11 @@ def _softmax_pool_jvp(
 
 
 def _exponentials(
-    scores_BNTS: jax.Array, visible_BTS: jax.Array | None
+    scores_BNTS: jax.Array, visible_BTS: jax.Array | None, sinks_N: jax.Array | None
 ) -> tuple[jax.Array, jax.Array]:
     """Computes exp(scores - each row's largest) and the row sums [B, T, N, 1].
+
+    The largest and the sum include the sink.
 
     A sum is 1 if nothing is visible.
     """
@@ -266,6 +282,12 @@ def _exponentials(
     # second mask. Its derivative cancels, but would be NaN where XLA computes a score twice, with
     # another last bit.
     top_BNT1 = jax.lax.stop_gradient(scores_BNTS).max(axis=-1, keepdims=True)
+    if sinks_N is not None:
+        sinks_1N11 = sinks_N[None, :, None, None]
+        top_BNT1 = jnp.maximum(top_BNT1, jax.lax.stop_gradient(sinks_1N11))
+        kernel_BNTS = jnp.exp(scores_BNTS - top_BNT1)
+        total_BNT1 = kernel_BNTS.sum(axis=-1, keepdims=True) + jnp.exp(sinks_1N11 - top_BNT1)
+        return kernel_BNTS, jnp.swapaxes(total_BNT1, 1, 2)
     kernel_BNTS = jnp.exp(scores_BNTS - jnp.maximum(top_BNT1, MASKED / 2))
     total_BTN1 = jnp.swapaxes(kernel_BNTS.sum(axis=-1, keepdims=True), 1, 2)
     return kernel_BNTS, jnp.where(total_BTN1 > 0, total_BTN1, 1)

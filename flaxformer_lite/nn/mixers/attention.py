@@ -52,6 +52,7 @@ SHARED_BIASES = ((r"(key|value)/bias$", (SHARED_HEADS, None)),)
 GATE_WEIGHT = ((r"attention/gate/kernel$", ("fsdp", "tensor", None)),)
 GATE_BIAS = ((r"attention/gate/bias$", ("tensor", None)),)
 OUT_BIAS = ((r"attention/out/bias$", ()),)
+SINKS = ((r"attention/sinks$", ("tensor",)),)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +77,8 @@ class AttentionConfig(parts.MixerConfig):
       initial: initialization of the weights.
       gate: whether a sigmoid of another projection of the input multiplies the output of each head
         (Qwen3-Next).
+      sinks: whether each head learns the logit of one more column, which has no value and which
+        every row sees (gpt-oss).
       cross: whether keys and values come from the encoder's output instead of the layer's own
         input.
     """
@@ -96,6 +99,7 @@ class AttentionConfig(parts.MixerConfig):
     max_length: rules.Size = 512
     initial: InitConfig = field(default_factory=InitConfig)
     gate: bool = False
+    sinks: bool = False
     cross: bool = False
 
     def __post_init__(self) -> None:
@@ -140,6 +144,8 @@ class AttentionConfig(parts.MixerConfig):
             rules += QUERY_BIAS + (GATE_BIAS if self.gate else ())
         if {"key", "value"} & set(self.bias):
             rules += SHARED_BIASES
+        if self.sinks:
+            rules += SINKS
         return rules + OUT_BIAS if "out" in self.bias else rules
 
     def init_cache(self, batch: int, length: int, d_model: int, dtype: DTypeLike) -> LayerCache:
@@ -233,6 +239,10 @@ class Attention(nn.Module):
         dropout: dict[str, Any] = {}
         if "attention" in run.dropout_at and run.dropout and self.has_rng("dropout"):
             dropout = {"dropout_rate": run.dropout, "dropout_key": self.make_rng("dropout")}
+        sinks_N = None
+        if cfg.sinks:
+            stored = jnp.dtype(run.param_dtype)
+            sinks_N = self.param("sinks", nn.initializers.zeros, (cfg.num_heads,), stored)
         args = Arguments(
             mask=mask,
             bias=bias,
@@ -240,6 +250,7 @@ class Attention(nn.Module):
             softcap=cfg.softcap,
             q_index=q_index,
             k_index=k_index,
+            sinks_N=sinks_N,
             sharding=sharding,
             **dropout,
         )

@@ -186,7 +186,10 @@ class Taps:
             logits_BNTS, visible_BTS = dense.logits(q_BTNH, k_BSKH, v_BSKH, args)
             logits_BNTS = self._tap(module, frame, "logits", logits_BNTS)
             weights_BNTS = self._tap(
-                module, frame, "weights", kernels.softmax(logits_BNTS, visible_BTS)
+                module,
+                frame,
+                "weights",
+                kernels.softmax(logits_BNTS, visible_BTS, dense.sinks_of(args)),
             )
         if patched:
             factor_BNTS = dense.dropout_factor(args, weights_BNTS.shape)

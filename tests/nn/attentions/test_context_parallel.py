@@ -119,6 +119,19 @@ def test_crosses_from_one_split_sequence_to_another():
     np.testing.assert_allclose(got, DENSE(q[:, :8], k, v, mask=mask), atol=1e-5)
 
 
+def test_sinks_equal_those_of_one_device():
+    q, k, v, direction = cases.heads(2, length=T)
+    sinks = jnp.asarray([-1.0, 0.0, 1.0, 4.0])
+
+    def gradient(attend, sinks):
+        out, pull = jax.vjp(lambda x: attend(q, k, v, mask=masks.causal(), sinks_N=x), sinks)
+        return out, pull(direction)
+
+    split = on(mesh_of(context=2, data=2, tensor=2), context_parallel.spread(BLOCKS["blockwise"]))
+    got, due = (jax.jit(functools.partial(gradient, run))(sinks) for run in (split, DENSE))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5, rtol=1e-5), got, due)
+
+
 def text_of(attend, mesh, mask, length):
     shape = jax.ShapeDtypeStruct((2, length, 4, 8), jnp.float32)
     run = functools.partial(on(mesh, attend), mask=mask)

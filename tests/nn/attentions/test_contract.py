@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from flaxformer_lite import registry
+from flaxformer_lite.nn.attentions import dense
+from flaxformer_lite.nn.attentions.arguments import Arguments
 from flaxformer_lite.nn.functions import masks
 from tests.marks import daily
 from tests.nn.attentions.cases import MASKS, SEGMENTS, B, H, N, T, by_keywords, heads
@@ -248,3 +250,33 @@ def test_what_is_refused(attend, change, message):
     inputs.update({name: alter(inputs[name]) for name, alter in change.items() if name in inputs})
     with pytest.raises(ValueError, match=message):
         attend(*inputs.values(), **options)
+
+
+def test_sinks_are_one_more_column_without_a_value(attend):
+    q, k, v, direction = heads(2)
+    sinks = jnp.asarray([-1.0, 0.0, 2.0, 30.0])
+
+    def with_column(q, k, v, sinks):
+        k = jnp.pad(k, ((0, 0), (0, 1), (0, 0), (0, 0)))
+        v = jnp.pad(v, ((0, 0), (0, 1), (0, 0), (0, 0)))
+        bias = jnp.zeros((1, N, T, T + 1)).at[..., -1].set(sinks[None, :, None])
+        seen = jnp.broadcast_to(MASKS["packed"].dense(T), (B, T, T))
+        mask = jnp.pad(seen, ((0, 0), (0, 0), (0, 1)), constant_values=True)
+        return dense.attend(q, k, v, Arguments(mask=mask, bias=bias))
+
+    def with_sinks(q, k, v, sinks):
+        return attend(q, k, v, mask=MASKS["packed"], sinks_N=sinks)
+
+    arrays = (q, k, v, sinks)
+    tangents = jax.tree.map(jnp.ones_like, arrays)
+    for run, wanted in zip(
+        *(both(f, arrays, tangents, direction) for f in (with_sinks, with_column)), strict=True
+    ):
+        jax.tree.map(close, run, wanted)
+
+
+def both(function, arrays, tangents, direction):
+    """The output, its tangents, and the gradients."""
+    out, pull = jax.vjp(function, *arrays)
+    _, moved = jax.jvp(function, arrays, tangents)
+    return out, moved, pull(direction)

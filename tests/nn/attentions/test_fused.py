@@ -10,7 +10,7 @@ import pytest
 
 from flaxformer_lite import attention, build_model, registry
 from flaxformer_lite.config.rules import ConfigError
-from flaxformer_lite.nn.attentions import dense, dispatch, flash_relative_bias, splash
+from flaxformer_lite.nn.attentions import cudnn, dense, dispatch, flash_relative_bias, splash
 from flaxformer_lite.nn.attentions.arguments import Arguments
 from flaxformer_lite.nn.functions import masks
 from flaxformer_lite.nn.functions.sharding import Shards
@@ -64,6 +64,25 @@ def test_splash_equals_dense_in_value_and_gradient(name):
     compare(
         SPLASH, *inputs(), mask=MASKS[name], scale=0.2, softcap=5.0 if name == "packed" else 0.0
     )
+
+
+def test_splash_takes_sinks_and_the_other_kernels_refuse_them():
+    q, k, v, direction = inputs()
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def gradient(attend, q, sinks):
+        run = functools.partial(attend, mask=MASKS["packed"])
+        out, pull = jax.vjp(lambda q, sinks: run(q, k, v, sinks_N=sinks), q, sinks)
+        return out, pull(direction)
+
+    sinks = jnp.asarray([-1.0, 0.0, 1.0, 4.0])
+    got, due = (gradient(attend, q, sinks) for attend in (SPLASH, DENSE))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), got, due)
+    with pytest.raises(ConfigError, match=r"flash_relative_bias.*has no sinks"):
+        RELATIVE(q[:, :, :2], k, v, sinks_N=sinks[:2])
+    args = Arguments(sinks_N=sinks, sharding=On(platform="gpu"))
+    short = [x.astype(jnp.bfloat16) for x in (q, k, v)]
+    assert cudnn.unsupported_reason(*short, args) == "the kernel has no sinks"
 
 
 def test_splash_crosses_and_computes_in_bfloat16():
