@@ -281,7 +281,9 @@ def _attend_tangent(plan: _Plan, saved: _Saved, inputs: tuple[Any, ...]) -> jax.
 def _attend_backward(plan: _Plan, saved: _Saved, d_out_BTNH: jax.Array) -> tuple[Any, ...]:
     q_BTNH, k_BSKH, v_BSKH, bias, sinks_N, given, out_BTNH, lse = saved
 
-    def rows(totals: list[Any], i: jax.Array) -> tuple[list[Any], tuple[jax.Array, ...]]:
+    def rows(
+        totals: list[Any], i: jax.Array
+    ) -> tuple[list[Any], tuple[jax.Array, jax.Array | None]]:
         q_i = _block(q_BTNH, i, plan.q_block)
         d_out_i = _block(d_out_BTNH, i, plan.q_block).astype(jnp.float32)
         out_i = _block(out_BTNH, i, plan.q_block).astype(jnp.float32)
