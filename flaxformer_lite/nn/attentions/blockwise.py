@@ -333,7 +333,7 @@ def _attend_backward(plan: _Plan, saved: _Saved, d_out_BTNH: jax.Array) -> tuple
         d_k.astype(k_BSKH.dtype),
         d_v.astype(v_BSKH.dtype),
         [d.astype(x.dtype) for x, d in zip(_floats(bias), d_bias, strict=True)],
-        None if sinks_N is None else d_sinks_XN.sum(axis=0),
+        None if d_sinks_XN is None else d_sinks_XN.sum(axis=0),
     )
 
 
