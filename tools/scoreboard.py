@@ -351,8 +351,11 @@ def read(cls: Any, folder: Path) -> Any:
     """Loads a model in float32; every tensor must find its place."""
     import torch
 
+    config = json.loads((folder / "config.json").read_text())
+    # Falcon's eager attention adds its ALiBi twice, as the mask holds it already.
+    attention = "sdpa" if config.get("alibi") else "eager"
     model, info = cls.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
+        folder, dtype=torch.float32, attn_implementation=attention, output_loading_info=True
     )
     if faults := {what: names for what, names in info.items() if names}:
         raise ValueError(f"transformers reports {faults}")

@@ -21,13 +21,16 @@ from flaxformer_lite.models.weight_map import (
     within,
 )
 from flaxformer_lite.nn.positions.rope import Rope
+from flaxformer_lite.nn.positions.rounded_alibi import RoundedAlibi
 
 ALL = ("query", "key", "value", "out", "mlp")
 BASE = dict(
     vocab_size=65024, max_length=2048, position=Rope(), norm_eps=1e-5, residual="parallel_shared"
 )
-PRESETS = {  # table 10
+RW = dict(vocab_size=50304, residual="sequential", position=RoundedAlibi(), bias_at=ALL)
+PRESETS = {  # table 10, and the models of RefinedWeb alone
     "tiny": dict(d_model=128, num_heads=4, num_kv_heads=1, mlp_dim=512, decoder_layers=4),
+    "rw_1b": RW | dict(d_model=2048, num_heads=32, mlp_dim=8192, decoder_layers=24),
     "7b": dict(d_model=4544, num_heads=71, num_kv_heads=1, mlp_dim=18176, decoder_layers=32),
     "40b": dict(
         d_model=8192,
@@ -82,18 +85,21 @@ def read(fields: Fields) -> ModelFields:
         residual = "parallel" if norms == 2 else "parallel_shared"
         kv_heads = fields.get("num_kv_heads", count)
     fields.get("num_kv_heads")
+    rope = read_rope(fields)  # transformers writes its fields with ALiBi, too
     return {
         "num_kv_heads": kv_heads,
         "mlp_dim": fields.get("ffn_hidden_size", 4 * width),
         "residual": residual,
-        "position": read_rope(fields),
+        "position": RoundedAlibi() if fields.get("alibi", False) else rope,
         "bias_at": ALL if fields.get("bias", False) else (),
     }
 
 
 def write(cfg: ModelConfig) -> Json:
     grouped = cfg.residual == "parallel" or 1 < cfg.kv_heads < cfg.num_heads
+    alibi = isinstance(cfg.position, RoundedAlibi)
     return {
+        "alibi": alibi,
         "num_kv_heads": cfg.kv_heads,
         "ffn_hidden_size": cfg.mlp_dim,
         "new_decoder_architecture": grouped,
@@ -101,7 +107,7 @@ def write(cfg: ModelConfig) -> Json:
         "parallel_attn": cfg.residual != "sequential",
         "multi_query": cfg.kv_heads == 1,
         "bias": "mlp" in cfg.bias_at,
-        **write_rope(cfg.position),
+        **({} if alibi else write_rope(cfg.position)),
     }
 
 
@@ -118,7 +124,6 @@ PUBLISHED = Published(
         activation="activation",
         layer_norm_epsilon="norm_eps",
     ),
-    fixed={"alibi": False},
     harmless=("apply_residual_connection_post_layernorm",),
     read=read,
     write=write,

@@ -10,11 +10,15 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import cohere, gemma, llama
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
-from flaxformer_lite.models.weight_map import Fields, ModelFields, Published
+from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, rows, within
 from flaxformer_lite.nn.positions.rope import Rope
 
 BASE = llama.BASE | dict(
-    vocab_size=100352, max_length=4096, norm="layer", position=Rope(fraction=0.25)
+    vocab_size=100352,
+    max_length=4096,
+    norm="layer",
+    position=Rope(fraction=0.25),
+    qk_norm_over="each_head",
 )
 PRESETS = {
     "tiny": dict(d_model=128, num_heads=4, mlp_dim=344, decoder_layers=4),
@@ -25,10 +29,27 @@ PRESETS = {
         decoder_layers=24,
         bias_at=("query", "key", "value"),
     ),
+    "2_12b": dict(
+        d_model=5120,
+        num_heads=32,
+        num_kv_heads=8,
+        mlp_dim=13824,
+        decoder_layers=40,
+        residual="parallel_shared",
+        qk_norm="layer_no_bias",
+    ),
     "3b": dict(d_model=2560, num_heads=32, mlp_dim=6912, decoder_layers=32, vocab_size=50304),
 }
 config = partial(build, "stablelm", BASE, PRESETS, "3b")
 Model = gemma.Model
+HEAD_NORMS = within(
+    "layers.{i}.self_attn",
+    "decoder/layer_{i}/attention",
+    rows(
+        ("q_layernorm.norms.{h}", "query_norm/head_{h}"),
+        ("k_layernorm.norms.{h}", "key_norm/head_{h}"),
+    ),
+)
 FIELDS = {k: v for k, v in cohere.FIELDS.items() if k != "logit_scale"}
 
 
@@ -39,6 +60,7 @@ def read(fields: Fields) -> ModelFields:
         "position": read_rope(fields, fraction="partial_rotary_factor", default_fraction=0.25),
         "residual": "parallel_shared" if shared else "sequential",
         "bias_at": ("query", "key", "value") if fields.get("use_qkv_bias", False) else (),
+        "qk_norm": "layer_no_bias" if fields.get("qk_layernorm", False) else "none",
     }
 
 
@@ -47,6 +69,7 @@ def write(cfg: ModelConfig) -> Json:
         "num_key_value_heads": cfg.kv_heads,
         "use_parallel_residual": cfg.residual == "parallel_shared",
         "use_qkv_bias": "query" in cfg.bias_at,
+        "qk_layernorm": cfg.qk_norm != "none",
         **write_rope(cfg.position, fraction="partial_rotary_factor"),
     }
 
@@ -54,12 +77,11 @@ def write(cfg: ModelConfig) -> Json:
 PUBLISHED = Published(
     model_type="stablelm",
     prefix="model.",
-    names=lambda cfg: llama.BODY,
+    names=lambda cfg: llama.BODY + (HEAD_NORMS if cfg.qk_norm != "none" else ()),
     heads=llama.heads("StableLm", only=Model.heads),
     fields=FIELDS,
-    # the 12B model has a tensor per head for its norms
-    fixed={"qk_layernorm": False},
     read=read,
     write=write,
     ignored=llama.BUFFERS,
+    heads_apart=("query_norm", "key_norm"),
 )

@@ -287,6 +287,8 @@ class Published:
       ignored: patterns of names that hold no weights (buffers of old versions).
       spellings: pattern (re.sub) of another name that files have for a tensor -> that of the rows.
       index: numbers in the published name of a layer.
+      heads_apart: norms with weights for each head, of which the file has a tensor per head; `{h}`
+        in their rows is its number.
       relatives: classes of this model_type that another family file computes -> its name.
       flatten: turns a config.json with nested configs (`text_config`) into one of plain fields,
         which `fields` and `read` see.
@@ -312,6 +314,7 @@ class Published:
     ignored: tuple[str, ...] = ()
     spellings: Mapping[str, str] = field(default_factory=dict)
     index: Callable[[ModelConfig, int], dict[str, int]] = lambda cfg, layer: {"i": layer}
+    heads_apart: tuple[str, ...] = ()
     relatives: Mapping[str, str] = field(default_factory=dict)
     flatten: Callable[[Json], Json] = dict
     nest: Callable[[Json], Json] = dict

@@ -41,7 +41,7 @@ def stored_tree(
 
     def one(path: str, leaf: jax.ShapeDtypeStruct) -> Stored:
         readers = [reader(layer) for layer in layers_of(cfg, path, leaf.shape)]
-        sizes = stack_sizes(path, leaf.shape)
+        sizes = stack_sizes(cfg, path, leaf.shape)
         numbers = np.arange(len(readers)).reshape(sizes)
 
         def read(index: Slices) -> np.ndarray:

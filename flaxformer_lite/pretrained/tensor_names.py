@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
+from flaxformer_lite import registry
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.models.weight_map import Published, Row
 from flaxformer_lite.pretrained.layouts import Place, groups_of, input_axes
@@ -21,6 +22,7 @@ from flaxformer_lite.types import Shaped
 LAYER = re.compile(r"layer_(\d+)")
 STACKED = re.compile(r"layers/block_(\d+)")
 EXPERT = re.compile(r"/expert_(\d+)/")
+HEAD = re.compile(r"/head_(\d+)/")
 EXPERTS = "/experts/"  # in the paths of parameters with an X axis, after that of scan
 LEAVES = {"kernel": "weight", "scale": "weight", "embedding": "weight", "bias": "bias"}
 VOCAB_KERNELS = ("lm_head/kernel", "masked_lm/vocab/kernel")
@@ -39,7 +41,9 @@ def places(
     for path, shape in shapes.items():
         layer = LAYER.search(path)
         expert = EXPERT.search(path)
+        head = HEAD.search(path)
         pattern = EXPERT.sub("/expert_{e}/", LAYER.sub("layer_{i}", path))
+        pattern = HEAD.sub("/head_{h}/", pattern)
         module, _, leaf = pattern.rpartition("/")
         if pattern in table:
             row, part, parts = table[pattern]
@@ -57,6 +61,8 @@ def places(
             numbers |= spelled.index(cfg, int(layer[1]))
         if expert:
             numbers["e"] = int(expert[1])
+        if head:
+            numbers["h"] = int(head[1])
         if numbers:
             name = name.format(**numbers)
         place = Place(name, shape, groups_of(row.layout, path, len(shape)), part, parts)
@@ -85,26 +91,39 @@ def _joined(place: Place, row: Row, path: str, shapes: Mapping[str, tuple[int, .
 def layers_of(cfg: ModelConfig, path: str, shape: tuple[int, ...]) -> list[str]:
     """Returns the paths of what a parameter stacks, in order; its own path if it stacks nothing.
 
-    Scan stacks layers, and a mixture of experts stacks experts.
+    Scan stacks layers, a mixture of experts stacks experts, and a norm may stack those of heads.
     """
     paths = [path]
     if block := STACKED.search(path):
         period = len(cfg.kinds)
         start = int(block[1])
         paths = [STACKED.sub(f"layer_{row * period + start}", path) for row in range(shape[0])]
-    if EXPERTS not in path:
+    heads_apart = _has_heads_apart(cfg, path)
+    if EXPERTS not in path and not heads_apart:
         return paths
-    experts = []
+    numbered = []
     for one in paths:
-        for expert in range(shape[len(stack_sizes(path, shape)) - 1]):
-            experts.append(one.replace(EXPERTS, f"/expert_{expert}/"))
-    return experts
+        module, _, leaf = one.rpartition("/")
+        for number in range(stack_sizes(cfg, path, shape)[-1]):
+            if heads_apart:
+                numbered.append(f"{module}/head_{number}/{leaf}")
+            else:
+                numbered.append(one.replace(EXPERTS, f"/expert_{number}/"))
+    return numbered
 
 
-def stack_sizes(path: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+def stack_sizes(cfg: ModelConfig, path: str, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Returns the sizes of the leading axes along which a parameter stacks others."""
-    axes = bool(STACKED.search(path)) + (EXPERTS in path)
+    axes = bool(STACKED.search(path)) + (EXPERTS in path) + _has_heads_apart(cfg, path)
     return shape[:axes]
+
+
+def _has_heads_apart(cfg: ModelConfig, path: str) -> bool:
+    """Returns whether published files of the family have a tensor per head for a parameter."""
+    published = getattr(registry.resolve("models", cfg.family), "PUBLISHED", None)
+    return published is not None and any(
+        path.endswith(f"/{module}/scale") for module in published.heads_apart
+    )
 
 
 Leaf = TypeVar("Leaf", bound=Shaped)
@@ -115,7 +134,7 @@ def by_layer(cfg: ModelConfig, flat: Mapping[str, Leaf]) -> dict[str, tuple[Leaf
     """Maps the paths of unstacked parameters to the parameter that holds them, and their index."""
     layers: dict[str, tuple[Any, Index]] = {}
     for path, leaf in flat.items():
-        indices = np.ndindex(stack_sizes(path, leaf.shape))
+        indices = np.ndindex(stack_sizes(cfg, path, leaf.shape))
         for index, one in zip(indices, layers_of(cfg, path, leaf.shape), strict=True):
             layers[one] = (leaf, index)
     return layers

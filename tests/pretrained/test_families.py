@@ -7,7 +7,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from flaxformer_lite import load_pretrained, registry, save_pretrained
 from flaxformer_lite.config import ConfigError, MeshConfig, check_family
@@ -182,3 +182,19 @@ def test_what_a_family_does_not_compute_is_refused(name):
         changed["decoder"] = {**config["decoder"], **changes["decoder"]}
     with pytest.raises(ConfigError, match=message):
         config_of(changed, config["architectures"][0])
+
+
+def test_norms_of_single_heads_are_read_into_a_stack_and_written_from_it(tmp_path):
+    source = tmp_path / "source"
+    config = FAMILIES["stablelm"]["config"]
+    shapes = write_files(config, source)
+    model, params = load_pretrained(source, scan=True)
+    assert params["decoder"]["layers"]["block_0"]["attention"]["key_norm"]["scale"].shape[:2] == (
+        config["num_hidden_layers"],
+        config["num_key_value_heads"],
+    )
+    save_pretrained(tmp_path / "again", model, params)
+    again = load_file(tmp_path / "again" / "model.safetensors")
+    name = "model.layers.1.self_attn.k_layernorm.norms.1.weight"
+    np.testing.assert_array_equal(again[name], recipe.tensor(name, shapes[name]))
+    assert {one: x.shape for one, x in again.items()} == shapes

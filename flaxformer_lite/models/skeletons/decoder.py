@@ -21,7 +21,7 @@ from flaxformer_lite.models.skeletons.outputs import Features, Output, spans
 from flaxformer_lite.models.skeletons.packed_rows import PackedRows
 from flaxformer_lite.nn.functions import masks
 from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
-from flaxformer_lite.nn.functions.segments import positions_from_mask
+from flaxformer_lite.nn.functions.segments import positions_from_mask, positions_in_segments
 from flaxformer_lite.nn.modules.context import Context
 from flaxformer_lite.nn.modules.embed import EmbedInputs, TokenEmbed
 from flaxformer_lite.nn.modules.heads import LABELS, Classifier, VocabHead
@@ -144,6 +144,8 @@ class DecoderModel(Hinted):
         context = Context(mask=mask, structured=True)
         if attention_mask is not None and segment_ids is None:
             context = context.replace(columns_BS=positions_from_mask(attention_mask))
+        if segment_ids is not None and cache is not None and not self.cfg.position.by_difference:
+            context = context.replace(columns_BS=positions_in_segments(segment_ids))
         x_BTD = self.tokens(input_ids)
         if token_type_ids is not None:
             if not self.types_are_tokens:

@@ -170,6 +170,8 @@ class AttentionConfig(parts.MixerConfig):
             width = self.head_width(x_BTD.shape[-1])
             assert context.position_ids_BT is not None, "a stack numbers its tokens"
             context = context.replace(phase=self.position.phase(context.position_ids_BT, width))
+        if not self.position.by_difference and context.columns_BS is None and context.index is None:
+            context = context.replace(columns_BS=context.position_ids_BT)
         if "bias" in hooks(self.position) and not self.position.per_layer:
             context = context.replace(
                 tables=tables(self.position, **self.table_sizes(x_BTD.shape[-1]))
@@ -420,8 +422,8 @@ def bias_over_slots(
     """Returns the encoding's bias as a function of slots, or None.
 
     Distances between slots equal those between positions, both for packed documents and for prompts
-    padded on the left, so no batch axis is needed; if an attention mask may have gaps, `columns_BS`
-    gives the positions of the slots.
+    padded on the left, so no batch axis is needed; if an attention mask may have gaps, or a bias
+    reads the positions themselves, `columns_BS` gives the positions of the slots.
     """
     if columns_BS is None:
         return encoding.attention_bias(
@@ -480,6 +482,7 @@ def materialize_mask_and_bias(
         bias = bias_over_slots(
             cfg.position, context.tables, index_T, index_T, context.columns_BS, causal=causal
         )
-        heads = jnp.zeros((1, 1, cfg.num_heads, 1))  # a shared bias reads only their number
+        # a shared bias reads only their number and width
+        heads = jnp.zeros((1, 1, cfg.num_heads, cfg.head_width(x_BTD.shape[-1])))
         context = context.replace(bias=bias and bias(heads, index_T, index_T))
     return context

@@ -34,8 +34,8 @@ class Context(flax.struct.PyTreeNode):
       bias: added to the logits of self-attention, [1, N, T, S], if it is the same in all layers and
         held whole.
       tables: the learned arrays of a bias that layers evaluate block by block.
-      columns_BS: positions of the slots, for biases, if padding between tokens makes them differ
-        from the slot numbers.
+      columns_BS: positions of the slots, for biases, if padding between tokens, or packing, makes
+        them differ from the slot numbers.
       phase: rotation of queries and keys.
       index: the first row's slot in the cache, int32 scalar; None is the cache's length.
       encoder_output_BSD: input of cross-attention; None once the cache holds its keys and values.

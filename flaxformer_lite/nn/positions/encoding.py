@@ -36,6 +36,8 @@ class Encoding(Record):
 
     per_layer: ClassVar[bool] = False  # whether every layer has its own tables, and so its own bias
     by_distance: ClassVar[bool] = False  # whether the bias depends only on how far ahead a key is
+    # whether positions enter the bias only as differences, which slots have as well
+    by_difference: ClassVar[bool] = True
 
     def tables(
         self, *, d_model: int, num_heads: int, head_dim: int, max_length: int

@@ -139,7 +139,7 @@ def _with_copies(cfg: ModelConfig, stored: dict, needed: Mapping[str, Shaped]) -
         sources = {part.copied_from(path) for part in _parts(cfg)}
         for source in sources & set(flat):
             shape = needed[path].shape
-            axis = len(stack_sizes(path, shape)) - 1
+            axis = len(stack_sizes(cfg, path, shape)) - 1
             if shape[:axis] + shape[axis + 1 :] == flat[source].shape:
                 copies[path] = _repeated(flat[source], axis, shape)
     used = {part.copied_from(path) for path in copies for part in _parts(cfg)}
