@@ -1,4 +1,4 @@
-"""ALiBi as Falcon computes it: of each key's own position, rounded to bfloat16, before the scale."""
+"""ALiBi as Falcon computes it: of each key's position, rounded to bfloat16, before the scale."""
 
 from dataclasses import dataclass
 from typing import ClassVar
