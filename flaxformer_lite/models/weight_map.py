@@ -11,6 +11,7 @@ file unless the row says otherwise:
     I3O    [inputs, (query | key | value) outputs] (GPT-2)
     N3HI   [(heads, query | key | value, head_dim), inputs] (GPT-NeoX, BLOOM)
     1O     a vector with a leading axis of one
+    XIO2   [experts, inputs, (outputs, gate | up)]: gate and up alternate, all experts in one tensor
 
 A layout is spelled with I for all input axes and O for all output axes, or N for the first output
 axis and H for the rest. A digit means that the file stacks that many parameters of the same shape:
@@ -63,13 +64,13 @@ class Row(NamedTuple):
         """Ours, as a tuple; as many as the layout stacks."""
         paths = (self.ours,) if isinstance(self.ours, str) else self.ours
         stacked = math.prod(map(int, re.findall(r"\d", self.layout)))
-        known = re.fullmatch(r"1?[INOH2-9]+|G?\+OI|IG?\+O", self.layout)
+        known = re.fullmatch(r"[1X]?[INOH2-9]+|G?\+OI|IG?\+O", self.layout)
         if not known or (stacked != len(paths) and "+" not in self.layout):
             example = f"{len(paths) if len(paths) > 1 else ''}OI"
             raise ConfigError(
-                f"{self.name}: layout={self.layout!r} of {len(paths)} parameters: letters I, O, N"
-                f" and H, and a digit that says how many are stacked, like {example}; or +OI where"
-                " they differ in size."
+                f"{self.name}: layout={self.layout!r} of {len(paths)} parameters: letters I, O, N,"
+                f" H and X, and a digit that says how many are stacked, like {example}; or +OI"
+                " where they differ in size."
             )
         return paths
 

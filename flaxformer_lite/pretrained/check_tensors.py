@@ -97,9 +97,9 @@ def check(
             f"{path}: {_first_of(wrong)} has shape {list(shape)}, but config.json implies"
             f" {list(implied)}; one of the two is from another model."
         )
-    integers = [name for name, tensor in stored.items() if tensor.array.dtype.kind in "iub"]
+    integers = [name for name, tensor in stored.items() if tensor.dtype.kind in "iub"]
     if integers:
-        dtype = tensors[integers[0]].array.dtype
+        dtype = tensors[integers[0]].dtype
         raise WeightsError(
             f"{path}: {integers[0]} has dtype {dtype}: quantized weights are not supported; fetch"
             " the model in float32, float16 or bfloat16."
@@ -138,7 +138,7 @@ def _repeated(
     rounded = {}
     for name in sorted(left & set(derived)):
         stored = tensors[name].read()
-        rounding = 1e-5 if tensors[name].array.dtype == np.float32 else 1e-2
+        rounding = 1e-5 if tensors[name].dtype == np.float32 else 1e-2
         if stored.shape != derived[name].shape or not np.allclose(
             np.float32(stored), derived[name], atol=rounding
         ):
@@ -154,7 +154,7 @@ def _repeated(
             " by up to %.0e; here they are exact.",
             path,
             " and ".join(rounded),
-            tensors[next(iter(rounded))].array.dtype,
+            tensors[next(iter(rounded))].dtype,
             max(rounded.values()),
         )
     return left & {*compared, *originals, *derived}

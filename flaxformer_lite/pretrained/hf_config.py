@@ -157,13 +157,11 @@ def read_config(family: ModuleType, published: Json, head: str, /, **overrides: 
       ConfigError: an unknown field, an unsupported value, or sizes that do not fit each other.
     """
     spelled = family.PUBLISHED
-    published = spelled.flatten(published)
+    published = dict(spelled.flatten(published))
     fields = Fields({**spelled.defaults, **published})
     if "quantization_config" in published:
-        raise ConfigError(
-            "config.json: quantization_config: quantized weights are not supported; fetch the model"
-            " in float32, float16 or bfloat16."
-        )
+        _check_quantization(Fields(published).get("quantization_config", {}))
+        del published["quantization_config"]
     read = {field: _same(fields, name, field) for name, field in spelled.all_fields.items()}
     values = {name: value for name, value in read.items() if value is not None}
     _check_fixed(fields, spelled.fixed, spelled.heads[head])
@@ -226,6 +224,16 @@ def write_config(family: ModuleType, cfg: ModelConfig) -> Json:
                 f" back as {now!r}; keep checkpoints of this model in our own format."
             )
     return published
+
+
+def _check_quantization(quantization: Json) -> None:
+    """Refuses weights that are quantized in another way than those of gpt-oss."""
+    method = quantization.get("quant_method")
+    if method != "mxfp4":
+        raise ConfigError(
+            f"config.json: quantization_config: weights quantized by {brief(method)} are not"
+            " supported, only by mxfp4; fetch the model in float32, float16 or bfloat16."
+        )
 
 
 def _check_fixed(fields: Fields, fixed: Mapping[str, object], head: Head) -> None:

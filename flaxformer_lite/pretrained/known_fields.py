@@ -85,6 +85,9 @@ gpt_neo: activation_function attention_layers attention_types intermediate_size 
     num_heads num_hidden_layers num_layers tie_word_embeddings vocab_size window_size
 gpt_neox: attention_bias hidden_act intermediate_size is_decoder layer_norm_eps num_hidden_layers
     rotary_emb_base rotary_pct tie_word_embeddings use_parallel_residual vocab_size
+gpt_oss: attention_bias hidden_act intermediate_size layer_types num_experts num_experts_per_tok
+    num_hidden_layers num_key_value_heads num_local_experts output_router_logits rms_norm_eps
+    router_aux_loss_coef swiglu_alpha swiglu_limit tie_word_embeddings vocab_size
 gptj: activation_function layer_norm_epsilon n_embd n_head n_inner n_layer n_positions
     num_hidden_layers rotary_dim tie_word_embeddings vocab_size
 granite: attention_bias attention_multiplier embedding_multiplier hidden_act intermediate_size

@@ -1,8 +1,8 @@
 """The place of a parameter in a published tensor: reshapes, transposes and slices, both ways.
 
 Each axis of a tensor is a group of our axes, merged; FUSED is the axis along which a file fuses
-several parameters of one shape, and JOINED marks an axis on which parameters of several sizes
-follow one another.
+several parameters of one shape, JOINED marks an axis on which parameters of several sizes follow
+one another, and EXPERT is the axis along which a file stacks the experts of a layer.
 """
 
 import dataclasses
@@ -15,6 +15,7 @@ import numpy as np
 
 FUSED = -1
 JOINED = -2
+EXPERT = -3
 Groups = tuple[tuple[int, ...], ...]
 Slices = tuple[slice, ...]
 
@@ -24,7 +25,8 @@ def groups_of(layout: str, path: str, rank: int) -> Groups:
 
     Args:
       layout: a layout of models/weight_map.py: "I" is one axis of the tensor, the letters beside it
-        another, "1" one of size 1, "+" (or "G+") an axis on which several parameters stand.
+        another, "1" one of size 1, "X" one of experts, "+" (or "G+") an axis on which several
+        parameters stand.
       path: path of our parameter; a `kernel` has input axes first, then output axes; a `bias` has
         only output axes.
       rank: rank of our parameter.
@@ -36,8 +38,9 @@ def groups_of(layout: str, path: str, rank: int) -> Groups:
     ins = axes[:inputs]
     outs = axes[inputs:]
     layout = layout.replace("G", "")
-    merged = {"I": ins, "O": outs, "N": outs[:1], "H": outs[1:], "1": (), "+": (JOINED,)}
-    spelled = re.findall("[I1]|[^I1]+", layout if inputs else layout.replace("I", ""))
+    merged = {"I": ins, "O": outs, "N": outs[:1], "H": outs[1:], "1": ()}
+    merged |= {"+": (JOINED,), "X": (EXPERT,)}
+    spelled = re.findall("[IX1]|[^IX1]+", layout if inputs else layout.replace("I", ""))
     return tuple(sum((merged.get(letter, (FUSED,)) for letter in axis), ()) for axis in spelled)
 
 
@@ -55,6 +58,8 @@ class Place:
     groups: Groups  # see `groups_of`
     part: int = 0  # index of this parameter among the fused ones
     parts: int = 1  # number of fused parameters
+    expert: int = 0  # number of this parameter's expert where the file stacks them
+    experts: int = 1  # how many it stacks
     # sizes of all parts on the axis that joins them, and in how many groups they alternate there
     sections: tuple[int, ...] = ()
     repeats: int = 1
@@ -78,9 +83,7 @@ class Place:
         shape = []
         inner = []
         for group in self.groups:
-            ranges = [
-                range(self.part, self.part + 1) if axis == FUSED else wanted[axis] for axis in group
-            ]
+            ranges = [self._chosen.get(axis) or wanted[axis] for axis in group]
             span, kept = _span(ranges, [self._size(axis) for axis in group])
             spans.append(span)
             shape += [len(k) for k in kept]
@@ -90,10 +93,8 @@ class Place:
             ]
         block = read(tuple(spans)).reshape(shape)[tuple(inner)]
         order = [axis for group in self.groups for axis in group]
-        block = block.reshape(
-            [n for n, axis in zip(block.shape, order, strict=True) if axis != FUSED]
-        )
-        return block.transpose(np.argsort([axis for axis in order if axis != FUSED]))
+        block = block.reshape([n for n, axis in zip(block.shape, order, strict=True) if axis >= 0])
+        return block.transpose(np.argsort([axis for axis in order if axis >= 0]))
 
     def write(self, parameter: np.ndarray, tensor: np.ndarray) -> None:
         """Writes our parameter to its place in `tensor`, which has `file_shape`."""
@@ -109,8 +110,9 @@ class Place:
             return
         order = [axis for group in self.groups for axis in group]
         view = tensor.reshape([self._size(axis) for axis in order])
-        target = tuple(self.part if axis == FUSED else slice(None) for axis in order)
-        view[target] = parameter.transpose([axis for axis in order if axis != FUSED])
+        chosen = self._chosen
+        target = tuple(chosen[axis].start if axis in chosen else slice(None) for axis in order)
+        view[target] = parameter.transpose([axis for axis in order if axis >= 0])
 
     @property
     def _joined_axis(self) -> int:
@@ -141,8 +143,17 @@ class Place:
 
         return read_section
 
+    @property
+    def _chosen(self) -> dict[int, range]:
+        """Where this parameter stands on the axes that are not its own."""
+        return {
+            FUSED: range(self.part, self.part + 1),
+            EXPERT: range(self.expert, self.expert + 1),
+        }
+
     def _size(self, axis: int) -> int:
-        return self.parts if axis == FUSED else self.shape[axis]
+        sizes = {FUSED: self.parts, EXPERT: self.experts}
+        return sizes.get(axis) or self.shape[axis]
 
 
 def _span(ranges: list[range], sizes: list[int]) -> tuple[slice, list[range]]:

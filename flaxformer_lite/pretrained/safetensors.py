@@ -52,6 +52,10 @@ class Tensor:
     def shape(self) -> tuple[int, ...]:
         return self.array.shape
 
+    @property
+    def dtype(self) -> np.dtype:
+        return self.array.dtype
+
     def read(self, slices: tuple[slice, ...] = ()) -> np.ndarray:
         return np.ascontiguousarray(self.array[slices])
 

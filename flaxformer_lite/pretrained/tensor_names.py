@@ -3,6 +3,7 @@
 Also the names of other tensors that a checkpoint may hold.
 """
 
+import collections
 import dataclasses
 import math
 import re
@@ -37,6 +38,7 @@ def places(
       ConfigError: a parameter has no published name.
     """
     table = _table(spelled, cfg)
+    experts = collections.Counter(EXPERT.sub("/expert_{e}/", path) for path in shapes)
     by_path = {}
     for path, shape in shapes.items():
         layer = LAYER.search(path)
@@ -66,6 +68,9 @@ def places(
         if numbers:
             name = name.format(**numbers)
         place = Place(name, shape, groups_of(row.layout, path, len(shape)), part, parts)
+        if "X" in row.layout:
+            count = experts[EXPERT.sub("/expert_{e}/", path)]
+            place = dataclasses.replace(place, expert=numbers["e"], experts=count)
         if "+" in row.layout:
             place = _joined(place, row, path, shapes)
         by_path[path] = place

@@ -102,6 +102,6 @@ def test_parameters_of_several_sizes_on_one_axis():
 )
 def test_a_layout_that_does_not_fit_what_it_stacks_is_refused(ours, layout):
     with pytest.raises(
-        ConfigError, match=rf"^Wi: layout='{layout}' of \d parameters: letters I, O, N and H"
+        ConfigError, match=rf"^Wi: layout='{layout}' of \d parameters: letters I, O, N, H and X"
     ):
         Row("Wi", ours, layout).paths  # noqa: B018

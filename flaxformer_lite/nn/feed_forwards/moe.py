@@ -37,6 +37,10 @@ class MoeConfig(parts.FeedForwardConfig):
         (Qwen2-MoE).
       score: how the router's logits become scores, see nn/functions/routing.py.
       normalize: whether the weights of a token's experts sum to one.
+      router_bias: whether the router has a bias.
+      limit: the gate is clipped to at most this, and what it multiplies to [-limit, limit]
+        (gpt-oss); 0 for none.
+      up_offset: added to what the gate multiplies (1 in gpt-oss).
       balance: factor on the loss that evens out the load, summed over the layers.
       z_loss: factor on the square of the router's normalizer, summed over the layers.
       expert: the layer that the experts have the shape of; in a model, the one that its config
@@ -45,7 +49,7 @@ class MoeConfig(parts.FeedForwardConfig):
 
     reads_context: ClassVar[bool] = True
     reads_one_token: ClassVar[bool] = True
-    added: ClassVar[tuple[str, ...]] = (r"/mlp/router/kernel$",)
+    added: ClassVar[tuple[str, ...]] = (r"/mlp/router/(kernel|bias)$",)
 
     num_experts: Size = 8
     experts_per_token: Size = 2
@@ -54,6 +58,9 @@ class MoeConfig(parts.FeedForwardConfig):
     shared_gate: bool = False
     score: Annotated[str, OneOf(choices.ROUTER_SCORES)] = "softmax"
     normalize: bool = True
+    router_bias: bool = False
+    limit: NotNegative = 0.0
+    up_offset: float = 0.0
     balance: NotNegative = 0.01
     z_loss: NotNegative = 0.0
     expert: MlpConfig = field(default_factory=MlpConfig, metadata={"internal": True})
@@ -70,6 +77,11 @@ class MoeConfig(parts.FeedForwardConfig):
 
     def for_model(self, standard: parts.Part) -> "MoeConfig":
         assert isinstance(standard, MlpConfig)
+        if (self.limit or self.up_offset) and not standard.gated:
+            raise ConfigError(
+                f"limit={self.limit}, up_offset={self.up_offset}: are of gated experts; set"
+                " model.mlp=gated."
+            )
         return dataclasses.replace(self, expert=standard)
 
     def module(self, execution: Execution, *, name: str | None = None) -> "Moe":
@@ -81,6 +93,8 @@ class MoeConfig(parts.FeedForwardConfig):
             (r"mlp/experts/(up|gate)/kernel$", ("expert", "fsdp", "tensor")),
             (r"mlp/experts/down/kernel$", ("expert", "tensor", "fsdp")),
         )
+        if self.router_bias:
+            rules += ((r"mlp/router/bias$", ()),)
         if self.expert.bias:
             rules += (
                 (r"mlp/experts/(up|gate)/bias$", ("expert", "tensor")),
@@ -132,7 +146,9 @@ class Moe(nn.Module):
             )
         width = x_BTD.shape[-1]
         sizes = {"D": width, "X": cfg.num_experts}
-        router = Einsum("BTD,DX->BTX", sizes, False, cfg.expert.initial, run, name="router")
+        router = Einsum(
+            "BTD,DX->BTX", sizes, cfg.router_bias, cfg.expert.initial, run, name="router"
+        )
         logits_BTX = router(x_BTD)
         choose = functools.partial(
             route, count=cfg.experts_per_token, score=cfg.score, normalize=cfg.normalize
@@ -326,14 +342,25 @@ def _mix(
 
     # Rows beyond the last group have no meaning, and their gradients have none: both are cut off.
     x_SD = jnp.where(is_row_S1, x_LD[order_S // copies], 0)
-    act = ACTIVATIONS[cfg.expert.activation]
     up_SF = times(x_SD, matrices["up"])
-    h_SF = act(times(x_SD, matrices["gate"])) * up_SF if cfg.expert.gated else act(up_SF)
+    h_SF = _hidden(cfg, up_SF, times(x_SD, matrices["gate"]) if cfg.expert.gated else None)
     y_SD = grouped_matmul(h_SF, matrices["down"]["kernel"], sizes_X, platform=platform)
     y_SD = jnp.where(is_row_S1, y_SD, 0)
     place_S = jnp.argsort(order_S)
     y_LAD = y_SD[place_S].reshape(tokens, copies, -1)
     return jnp.einsum("LAD,LA->LD", y_LAD, weights_LA.astype(y_LAD.dtype))
+
+
+def _hidden(cfg: MoeConfig, up_SF: jax.Array, gate_SF: jax.Array | None) -> jax.Array:
+    act = ACTIVATIONS[cfg.expert.activation]
+    if gate_SF is None:
+        return act(up_SF)
+    if cfg.limit:
+        gate_SF = jnp.minimum(gate_SF, cfg.limit)
+        up_SF = jnp.clip(up_SF, -cfg.limit, cfg.limit)
+    if cfg.up_offset:
+        up_SF += cfg.up_offset
+    return act(gate_SF) * up_SF
 
 
 def _kept(context: Context | None, x_BTD: jax.Array) -> jax.Array | None:

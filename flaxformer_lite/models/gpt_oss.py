@@ -1,0 +1,167 @@
+"""gpt-oss: a decoder of experts, with sinks in its attention and every other layer local.
+
+Its experts clip the gate and what it multiplies, and have biases, as the router has. Published
+files hold the experts' matrices in MXFP4 (pretrained/mxfp4.py).
+
+Reference: OpenAI, "gpt-oss-120b & gpt-oss-20b Model Card" (2025), section 2.
+"""
+
+import dataclasses
+from functools import partial
+
+from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.files.read import Json
+from flaxformer_lite.models import llama
+from flaxformer_lite.models.mixtral import moe_of
+from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.rope_fields import read_rope
+from flaxformer_lite.models.weight_map import (
+    Fields,
+    ModelFields,
+    Published,
+    layer_types,
+    read_windows,
+    rows,
+    within,
+)
+from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
+from flaxformer_lite.nn.positions.rope import Rope
+
+WINDOW = 128
+ATTENTION_BIASES = ("query", "key", "value", "out")
+ALPHA = 1.702  # of the gate, x * sigmoid(alpha x), which is quick_gelu
+YARN = Rope(
+    base=150000.0,
+    scaling="yarn",
+    factor=32.0,
+    original_max_position_embeddings=4096,
+    truncate=False,
+)
+EXPERTS_20B = MoeConfig(
+    num_experts=32,
+    experts_per_token=4,
+    router_bias=True,
+    limit=7.0,
+    up_offset=1.0,
+    balance=0.001,
+)
+BASE = llama.BASE | dict(
+    vocab_size=201088,
+    max_length=131072,
+    position=YARN,
+    activation="quick_gelu",
+    bias_at=(*ATTENTION_BIASES, "mlp"),
+    windows=(WINDOW, 0),
+    attention_sinks=True,
+    feed_forward=EXPERTS_20B,
+)
+LARGE = dict(d_model=2880, num_heads=64, num_kv_heads=8, head_dim=64, mlp_dim=2880)
+PRESETS = {  # table 1
+    "tiny": dict(
+        d_model=128,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=32,
+        mlp_dim=128,
+        decoder_layers=4,
+        windows=(32, 0),
+        position=Rope(base=150000.0),
+        feed_forward=MoeConfig(
+            num_experts=8, router_bias=True, limit=7.0, up_offset=1.0, balance=0.01
+        ),
+    ),
+    "20b": LARGE | dict(decoder_layers=24),
+    "120b": LARGE
+    | dict(
+        decoder_layers=36,
+        feed_forward=MoeConfig(
+            num_experts=128,
+            experts_per_token=4,
+            router_bias=True,
+            limit=7.0,
+            up_offset=1.0,
+            balance=0.001,
+        ),
+    ),
+}
+config = partial(build, "gpt_oss", BASE, PRESETS, "20b")
+Model = llama.Model
+EXPERTS = rows(
+    ("mlp.router", "mlp/router"),
+    (
+        "mlp.experts.gate_up_proj",
+        ("mlp/expert_{e}/gate/kernel", "mlp/expert_{e}/up/kernel"),
+        "XIO2",
+    ),
+    (
+        "mlp.experts.gate_up_proj_bias",
+        ("mlp/expert_{e}/gate/bias", "mlp/expert_{e}/up/bias"),
+        "XIO2",
+    ),
+    ("mlp.experts.down_proj", "mlp/expert_{e}/down/kernel", "XIO"),
+    ("mlp.experts.down_proj_bias", "mlp/expert_{e}/down/bias", "XIO"),
+)
+LAYER = tuple(row for row in llama.LAYER if not row.name.startswith("mlp.")) + EXPERTS
+LAYER += rows(("self_attn.sinks", "attention/sinks"))
+BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
+
+
+def read(fields: Fields) -> ModelFields:
+    layers = fields.get("num_hidden_layers", 36)
+    window = fields.nullable("sliding_window", WINDOW)
+    windows = read_windows(fields, layers, lambda i: i % 2 == 0, window)
+    fields.require("swiglu_alpha", ALPHA)
+    is_scaled = bool(fields.get("rope_scaling", {}) or fields.get("rope_parameters", {}))
+    base = fields.get("rope_theta", YARN.base)
+    biased = ATTENTION_BIASES if fields.get("attention_bias", True) else ()
+    return llama.read_sizes(fields, kv_heads=8, head_dim=64) | {
+        "norm_eps": fields.get("rms_norm_eps", 1e-5),
+        "position": read_rope(fields) if is_scaled else dataclasses.replace(YARN, base=base),
+        "windows": windows,
+        "activation": "quick_gelu",
+        "bias_at": (*biased, "mlp"),
+        "feed_forward": MoeConfig(
+            num_experts=fields.size("num_local_experts", 128),
+            experts_per_token=fields.size("num_experts_per_tok", 4),
+            router_bias=True,
+            limit=fields.get("swiglu_limit", 7.0),
+            up_offset=1.0,
+            balance=fields.get("router_aux_loss_coef", 0.001),
+        ),
+    }
+
+
+def write(cfg: ModelConfig) -> Json:
+    moe = moe_of(cfg)
+    window = max(kind.window or 0 for kind in cfg.kinds)
+    fields = llama.write_heads(cfg)
+    if cfg.position.scaling == "none":  # without the field transformers scales
+        fields["rope_parameters"] = {"rope_type": "default", "rope_theta": fields["rope_theta"]}
+    return fields | {
+        "sliding_window": window or WINDOW,
+        "layer_types": layer_types(cfg),
+        "attention_bias": "query" in cfg.bias_at,
+        "num_local_experts": moe.num_experts,
+        "num_experts_per_tok": moe.experts_per_token,
+        "swiglu_alpha": ALPHA,
+        "swiglu_limit": moe.limit,
+        "router_aux_loss_coef": moe.balance,
+    }
+
+
+FIELDS = {name: ours for name, ours in llama.FIELDS.items() if name != "hidden_act"}
+PUBLISHED = Published(
+    model_type="gpt_oss",
+    defaults=dict(num_hidden_layers=36, rope_theta=150000.0),
+    prefix="model.",
+    names=lambda cfg: BODY,
+    heads=llama.heads(
+        "GptOss", only=("lm", "none", "sequence_classification", "token_classification")
+    ),
+    fields=FIELDS,
+    # hidden_act is not read by transformers; two are the reference implementation's names
+    harmless=("output_router_logits", "experts_per_token", "initial_context_length", "hidden_act"),
+    read=read,
+    write=write,
+    ignored=llama.BUFFERS,
+)
