@@ -32,7 +32,10 @@ TEXTS = [
     "<extra_id_0> en_XX hello ▁under▁ <unk_2> <mask_1>(x)",
 ]
 # on which none is trained
-PROTEINS = ["MKTVRQERLKSIVR ILERSKEPVSGAQLA mkt <mask>L<null_1>-X.ZJ<cls>MK"]
+UNTRAINED = [
+    "__en__ a__ja__ __start__B__null__ (it's,  ok?!)\n@@ x\x1fy __newln__",
+    "MKTVRQERLKSIVR ILERSKEPVSGAQLA mkt <mask>L<null_1>-X.ZJ<cls>MK",
+]
 # From full width and a ligature to plain letters, plain spaces, and nothing for U+200B.
 NORMALIZED = (
     "A0\t20\n2003\t20\n9\t20\nA\t20\nD\t20\n200B\t\nFF26\t46\nFF35\t55\nFF2C\t4C\nFB01\t66 69\n"
@@ -68,6 +71,7 @@ WORDS = {"words.txt": "vocab.txt"}
 GPT2 = {"gpt2.json": "vocab.json", "gpt2.txt": "merges.txt"}
 ROBERTA = {"roberta.json": "vocab.json", "roberta.txt": "merges.txt"}
 PLAIN = {"plain.model": "sentencepiece.bpe.model"}
+M2M100 = {"pairs.model": "sentencepiece.bpe.model", "m2m_100.json": "vocab.json"}
 DEBERTA = {"deberta.model": "spm.model"}
 # Name -> the files of a folder, its model_type, and its tokenizer_config.json if it has one.
 FOLDERS = {
@@ -116,6 +120,22 @@ FOLDERS = {
         {"source_lang": "en", "target_lang": "fr"},
     ),
     "byt5": ({}, "t5", {"tokenizer_class": "ByT5Tokenizer"}),
+    "m2m_100": (M2M100, "m2m_100", {"tokenizer_class": "M2M100Tokenizer", "src_lang": "fr"}),
+    "wmt21": (
+        M2M100,
+        "m2m_100",
+        {
+            "tokenizer_class": "M2M100Tokenizer",
+            "language_codes": "wmt21",
+            "additional_special_tokens": ["__en__", "__ha__", "__is__", "__ja__"],
+        },
+    ),
+    "blenderbot": (ROBERTA, "blenderbot", None),
+    "blenderbot_small": (
+        {"small.json": "vocab.json", "small.txt": "merges.txt"},
+        "blenderbot-small",
+        None,
+    ),
 }
 
 
@@ -138,8 +158,10 @@ def main() -> None:
         write_vocabulary(pairs, f"{name}.json", f"{name}.txt")
     (OUT / "protein.txt").write_text("\n".join(PROTEIN.split()))
     write_marian("plain.model", "pegasus.model")
+    write_m2m_100("pairs.model")
+    write_blenderbot_small()
     expected = {name: ids_of(*folder) for name, folder in FOLDERS.items()}
-    content = {"texts": [*TEXTS, *PROTEINS], "folders": expected}
+    content = {"texts": [*TEXTS, *UNTRAINED], "folders": expected}
     (OUT / "expected.json.gz").write_bytes(gzip.compress(json.dumps(content).encode(), mtime=0))
 
 
@@ -168,6 +190,33 @@ def write_marian(*models: str) -> None:
     (OUT / "marian.json").write_text(json.dumps(ids))
 
 
+def write_m2m_100(model: str) -> None:
+    """Writes the ids of most pieces of a sentencepiece model; a 17th of them has none."""
+    pieces = sentencepiece.SentencePieceProcessor(model_file=str(OUT / model))
+    numbered = [pieces.id_to_piece(i) for i in range(3, pieces.get_piece_size()) if i % 17]
+    names = ["<s>", "<pad>", "</s>", "<unk>", *numbered]
+    (OUT / "m2m_100.json").write_text(json.dumps({name: i for i, name in enumerate(names)}))
+
+
+def write_blenderbot_small() -> None:
+    """Writes merges of the letters of words, of which the last is marked, and their pieces."""
+    words = sorted({word.lower() for text in TEXTS for word in text.split()})
+    trained = tokenizers.Tokenizer(tokenizers.models.BPE(end_of_word_suffix="</w>"))
+    trained.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=200, show_progress=False, end_of_word_suffix="</w>"
+    )
+    trained.train_from_iterator(words * 2, trainer)
+    model = json.loads(trained.to_str())["model"]
+    names = ["__null__", "__start__", "__end__", "__unk__", "__newln__"]
+    for piece in model["vocab"]:
+        names.append(piece.removesuffix("</w>") if piece.endswith("</w>") else f"{piece}@@")
+    ids = {name: i for i, name in enumerate(dict.fromkeys(names))}
+    (OUT / "small.json").write_text(json.dumps(ids))
+    merges = [" ".join(pair) for pair in model["merges"]]
+    (OUT / "small.txt").write_text("\n".join(["#version: 0.2", *merges, ""]))
+
+
 def write_vocabulary(trained: object, *names: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for path, name in zip(sorted(trained.save_model(folder), reverse=True), names, strict=True):
@@ -185,9 +234,9 @@ def ids_of(files: dict[str, str], model_type: str, config: dict | None) -> dict:
         for name, content in written.items():
             (Path(folder) / name).write_text(json.dumps(content))
         theirs = AutoTokenizer.from_pretrained(folder)
-    ids = [theirs(text)["input_ids"] for text in [*TEXTS, *PROTEINS]]
-    bare = [theirs(text, add_special_tokens=False)["input_ids"] for text in [*TEXTS, *PROTEINS]]
-    pair = theirs(TEXTS[0], PROTEINS[-1])
+    ids = [theirs(text)["input_ids"] for text in [*TEXTS, *UNTRAINED]]
+    bare = [theirs(text, add_special_tokens=False)["input_ids"] for text in [*TEXTS, *UNTRAINED]]
+    pair = theirs(TEXTS[0], UNTRAINED[-1])
     roles = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
     tokens = {role: getattr(theirs, f"{role}_token_id", None) for role in roles}
     return {

@@ -9,8 +9,17 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Json, brief, read_bytes, read_object, read_text
 from flaxformer_lite.pretrained import hf_config
 from flaxformer_lite.pretrained.folder import check_exists
-from flaxformer_lite.text import lower_case, older_files, special_tokens, tokenizer as plain
-from flaxformer_lite.text.marian import SOURCE, VOCABULARY, Marian
+from flaxformer_lite.text import (
+    blenderbot_small,
+    lower_case,
+    older_files,
+    special_tokens,
+    tokenizer as plain,
+)
+from flaxformer_lite.text.blenderbot_small import MERGES, BlenderbotSmall
+from flaxformer_lite.text.m2m_100 import M2M100
+from flaxformer_lite.text.marian import Marian
+from flaxformer_lite.text.numbered_pieces import VOCABULARY
 from flaxformer_lite.text.published_tokenizer import (
     JSON,
     FramedTokenizer,
@@ -30,6 +39,20 @@ OTHERS = (
     "vocab.json",
     "tokenizer_config.json",
 )
+# Spellings of special tokens where tokenizer_config.json leaves them out.
+M2M100_TOKENS = {
+    "bos_token": "<s>",
+    "eos_token": "</s>",
+    "sep_token": "</s>",
+    "pad_token": "<pad>",
+    "unk_token": "<unk>",
+}
+SMALL_TOKENS = {
+    "bos_token": blenderbot_small.START,
+    "eos_token": blenderbot_small.END,
+    "pad_token": blenderbot_small.PADDING,
+    "unk_token": blenderbot_small.UNKNOWN,
+}
 KINDS = {
     "padding_side": str,
     "truncation_side": str,
@@ -72,11 +95,8 @@ def read_tokenizer(folder: Path, *, family: str | None = None) -> PublishedToken
     if made := older_files.make_tokenizer(folder):
         named = {f"{role}_token": token for role, token in made.tokens.items()}
         return _of_json(made.definition, folder, config | named, template)
-    if kind == "marian" and all((folder / name).is_file() for name in (SOURCE, VOCABULARY)):
-        inner = Marian(folder)
-        made_pair = FramedTokenizer(inner, config, template, inner.spelled)
-        made_pair.after = (inner.eos_id,)
-        return made_pair
+    if numbered := _numbered(folder, kind, config, template):
+        return numbered
     if found := [name for name in OTHERS if (folder / name).is_file()]:
         raise ConfigError(
             f"{folder}: {found[0]} of a {kind} is not read without a tokenizer.json. Make one where"
@@ -87,6 +107,31 @@ def read_tokenizer(folder: Path, *, family: str | None = None) -> PublishedToken
     raise ConfigError(
         f"{folder}: no tokenizer; put the model's tokenizer.json or sentencepiece model there."
     )
+
+
+def _numbered(
+    folder: Path, kind: str | None, config: Json, template: str
+) -> PublishedTokenizer | None:
+    """Reads a tokenizer with a vocab.json that no tokenizer.json is made of; None if it is none."""
+
+    def has(*names: str) -> bool:
+        return all((folder / name).is_file() for name in names)
+
+    if kind == "marian" and has(Marian.model_file, VOCABULARY):
+        marian = Marian(folder)
+        made = FramedTokenizer(marian, config, template, marian.spelled)
+        made.after = (marian.eos_id,)
+        return made
+    if kind == "m2m_100" and has(M2M100.model_file, VOCABULARY):
+        m2m_100 = M2M100(folder, config)
+        made = FramedTokenizer(m2m_100, M2M100_TOKENS | config, template, m2m_100.spelled)
+        made.before = (m2m_100.language_id,)
+        made.after = (m2m_100.eos_id,)
+        return made
+    if kind == "blenderbot-small" and has(MERGES, VOCABULARY):
+        small = BlenderbotSmall(folder)
+        return FramedTokenizer(small, SMALL_TOKENS | config, template, small.spelled)
+    return None
 
 
 def _of_json(definition: str, where: Path, config: Json, template: str) -> PublishedTokenizer:

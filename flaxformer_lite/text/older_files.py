@@ -258,20 +258,29 @@ def _whole_words(folder: Folder) -> Tokenizer:
     known = Regex("|".join(map(re.escape, longest_first)))
     made = Tokenizer(models.WordLevel(vocab, unk_token=folder.spelled("unk")))
     made.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Split(known, "isolated")]
+        [
+            pre_tokenizers.Split(Regex("[\x1c-\x1f]+"), "removed"),  # spaces of Python's split
+            pre_tokenizers.WhitespaceSplit(),
+            pre_tokenizers.Split(known, "isolated"),
+        ]
     )
     return made
 
 
-def _byte_pairs(folder: Folder) -> Tokenizer:
+def _byte_pairs(folder: Folder, *, space: bool = False) -> Tokenizer:
     vocab = read_object(folder.path / "vocab.json")
     lines = read_text(folder.path / "merges.txt", limit=LARGEST).split("\n")
     merges = [_pair(line) for line in lines if line.strip() and not line.startswith("#version")]
     made = Tokenizer(models.BPE(vocab, merges, continuing_subword_prefix="", end_of_word_suffix=""))
-    space = folder.flag("add_prefix_space", False)
+    space = folder.flag("add_prefix_space", space)
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=space)
     made.decoder = decoders.ByteLevel()
     return made
+
+
+def _spaced_byte_pairs(folder: Folder) -> Tokenizer:
+    """Makes Blenderbot's, which puts a space before a text."""
+    return _byte_pairs(folder, space=True)
 
 
 def _bytes(folder: Folder) -> Tokenizer:
@@ -576,6 +585,7 @@ KINDS = {
     "esm": Kind(_whole_words, PROTEIN, ("cls A eos", "cls A eos B eos")),
     "gpt2": Kind(_byte_pairs, dict.fromkeys(("bos", "eos", "unk"), "<|endoftext|>")),
     "roberta": Kind(_byte_pairs, FAIRSEQ, DOUBLED),
+    "blenderbot": Kind(_spaced_byte_pairs, FAIRSEQ, ("A", "A B"), strips=MASK),
     "deberta": Kind(_byte_pairs, BERT | {"bos": "[CLS]", "eos": "[SEP]"}, DOUBLED),
     "byt5": Kind(
         _bytes,
@@ -650,6 +660,7 @@ FILES: dict[Callable[..., Tokenizer], tuple[str, ...]] = {
     _word_pieces: ("vocab.txt",),
     _whole_words: ("vocab.txt",),
     _byte_pairs: ("vocab.json", "merges.txt"),
+    _spaced_byte_pairs: ("vocab.json", "merges.txt"),
     _bytes: (),
 }
 # All that is read of a directory.

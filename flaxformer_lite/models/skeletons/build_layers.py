@@ -115,15 +115,18 @@ def embed(
     cfg: ModelConfig,
     width: int = 0,
     frozen: tuple[str, ...] = (),
+    padded_heads: tuple[str, ...] = (),
     always_projects: bool = False,
     norm_first: bool = False,
 ) -> EmbedConfig:
     """Builds the record of the embeddings; `width` overrides that of the tables.
 
     `frozen` names the tables whose row of the padding token transformers does not train. Only the
-    loss of question answering reads logits at padding, so only there it makes a difference.
+    losses of question answering and of `padded_heads` read vectors of padding, so only there it
+    makes a difference.
     """
-    padding = cfg.pad_token_id if cfg.head == "question_answering" else None
+    reads_padding = cfg.head in ("question_answering", *padded_heads)
+    padding = cfg.pad_token_id if reads_padding else None
     stddev = {"fan_in": 1.0, "xavier": cfg.d_model**-0.5}.get(cfg.init)  # embeddings have no fans
     return EmbedConfig(
         vocab_size=cfg.vocab_size,

@@ -73,7 +73,10 @@ class EncoderModel(Hinted):
         cfg = self.cfg
         run = self.cfg.execution
         embed = build_layers.embed(
-            cfg, frozen=self.frozen_padding, always_projects=self.projects_embeddings
+            cfg,
+            frozen=self.frozen_padding,
+            padded_heads=self.padded_heads,
+            always_projects=self.projects_embeddings,
         )
         self.token_embed = TokenEmbed(embed, run)
         self.embed = EmbedInputs(embed, run)
