@@ -139,6 +139,7 @@ def open_trained(
         )
         data = DataConfig(tokenizer=TokenizerConfig(path=str(path)), length=longest)
         cfg = ExperimentConfig(model=model.cfg, objective=_objective_of(path, model), data=data)
+        _check_end(path, cfg, words)
     given = {name: value for name, value in options.items() if value is not None}
     size = given.pop("batch_size", cfg.train.batch_size)
     train = dataclasses.replace(cfg.train, batch_size=size, accumulate=1)
@@ -193,6 +194,24 @@ def _objective_of(path: Path, model: nn.Module) -> Objective:
         published |= {"pooling": layers.pooling, "prompt": layers.prompt()}
     labels = tuple(read_labels(path)) if "labels" in cls.adopts else ()
     return cls.of_published(published, labels)
+
+
+def _check_end(path: Path, cfg: ExperimentConfig, words: tokenizer.Tokenizer) -> None:
+    """Checks that texts have the end token at which the model's classifier reads.
+
+    Raises:
+      ConfigError: they end with another, so that no logit would be a number.
+    """
+    if cfg.model.head != "sequence_classification" or cfg.model.skeleton != "encoder_decoder":
+        return
+    fitted = cfg.objective.fit_model(cfg.model, words)
+    if fitted.eos_token_id != cfg.model.eos_token_id:
+        raise ConfigError(
+            f"{path}: config.json has eos_token_id={cfg.model.eos_token_id}, where the classifier"
+            f" of a {cfg.model.family} reads, and the tokenizer ends a text with"
+            f" {fitted.eos_token_id}; set eos_token_id={fitted.eos_token_id}, or mend the template"
+            " of tokenizer.json."
+        )
 
 
 def _counted(

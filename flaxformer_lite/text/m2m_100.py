@@ -42,7 +42,7 @@ class M2M100(NumberedPieces):
                 f"tokenizer_config.json: language_codes={brief(codes)}: must be"
                 f" {' or '.join(LANGUAGES)}."
             )
-        numbers = {}
+        numbers: dict[str, int] = {}
         for language in LANGUAGES[codes]:
             numbers[f"__{language}__"] = len(self._ids) + len(numbers)
         source = config.get("src_lang") or "en"

@@ -1,6 +1,8 @@
 """Runs on text, applied to another text."""
 
 import dataclasses
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from flaxformer_lite.objectives.text.text_objective import unigram_loss
 from flaxformer_lite.runs import loop
 from flaxformer_lite.runs.evaluate_file import open_file, open_trained
 from flaxformer_lite.text import tokenizer
+from tests.pretrained.fixtures import ROOT
 from tests.training import tiny_runs
 
 
@@ -52,3 +55,20 @@ def test_another_text_is_read_by_the_tokenizer_of_the_run(tmp_path):
     ):
         again = open_file(trained._replace(cfg=found), str(tmp_path / "body.jsonl"))
         assert again.num_examples == data.num_examples
+
+
+@pytest.mark.parametrize("end", [2, 3])
+def test_a_published_classifier_that_reads_an_end_token_which_no_text_has_is_refused(tmp_path, end):
+    """Its logits would not be numbers."""
+    model = tmp_path / "model"
+    shutil.copytree(ROOT / "bart_sequence_classification", model)
+    config = json.loads((model / "config.json").read_text()) | {"eos_token_id": end}
+    (model / "config.json").write_text(json.dumps(config))
+    for source, name in {"roberta.json": "vocab.json", "roberta.txt": "merges.txt"}.items():
+        shutil.copy(ROOT / "older_tokenizers" / source, model / name)
+    if end == 2:
+        assert open_trained(model).model.cfg.eos_token_id == 2
+        return
+    message = r"eos_token_id=3, where .* a bart reads, .* with 2; set eos_token_id=2, or mend"
+    with pytest.raises(ConfigError, match=message):
+        open_trained(model)
