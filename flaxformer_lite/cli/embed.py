@@ -2,7 +2,7 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.inference.embed import Vectors, embed, similarity
 from flaxformer_lite.open_model import load_sentence_layers
 from flaxformer_lite.text.published_tokenizer import PublishedTokenizer
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 MOST = 12  # most texts with similarities that fit on a screen
 TOKENS = 10  # of a sparse vector that are printed
@@ -40,7 +43,7 @@ def run(args: argparse.Namespace) -> None:
     with notices():
         vectors = embed(opened, texts, layers, prompt=prompt, task=args.task)
     if args.out:
-        print(f"{args.out}: {_saved(args.out, vectors, layers.kind)}, float32")
+        print(f"{args.out}: {_saved(args.out, vectors)}, float32")
         return
     if len(texts) > MOST:
         raise ConfigError(
@@ -62,24 +65,24 @@ def _check_out(out: Path | None, kind: str) -> None:
         )
 
 
-def _saved(out: Path, vectors: Vectors, kind: str) -> str:
+def _saved(out: Path, vectors: Vectors) -> str:
     """Writes vectors; returns what they are in words."""
-    if kind == "dense":
+    if isinstance(vectors, np.ndarray):
         np.save(out, vectors)
         return f"{vectors.shape[0]} vectors of {vectors.shape[1]}"
-    if kind == "sparse":
-        from scipy import sparse
+    if isinstance(vectors, list):  # of the tokens of each text
+        lengths = np.asarray([len(one) for one in vectors])
+        np.savez(out, vectors=np.concatenate(vectors), lengths=lengths)
+        return f"{lengths.sum()} vectors of {vectors[0].shape[1]} for {len(vectors)} texts"
+    from scipy import sparse
 
-        sparse.save_npz(out, vectors)
-        weights = vectors.nnz / max(1, vectors.shape[0])
-        count, width = vectors.shape
-        return f"{count} sparse vectors of {width}, on average {weights:.0f} weights"
-    lengths = np.asarray([len(one) for one in vectors])
-    np.savez(out, vectors=np.concatenate(vectors), lengths=lengths)
-    return f"{lengths.sum()} vectors of {vectors[0].shape[1]} for {len(vectors)} texts"
+    sparse.save_npz(out, vectors)
+    weights = vectors.nnz / max(1, vectors.shape[0])
+    count, width = vectors.shape
+    return f"{count} sparse vectors of {width}, on average {weights:.0f} weights"
 
 
-def _print_tokens(texts: list[str], vectors: Any, tokenizer: PublishedTokenizer) -> None:
+def _print_tokens(texts: list[str], vectors: "csr_array", tokenizer: PublishedTokenizer) -> None:
     """Prints the tokens of largest weight of each text."""
     for number, text in enumerate(texts):
         weights_V = vectors[[number]].toarray()[0]

@@ -3,8 +3,9 @@
 import argparse
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
+import jax
 import numpy as np
 
 from flaxformer_lite.cli.open_model import Opened, folder_of, notices, open_model
@@ -13,12 +14,15 @@ from flaxformer_lite.cli.tables import print_table
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data.retrieval import is_beir, read_beir, read_pairs
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.inference.embed import embed, similarity
+from flaxformer_lite.inference.embed import Vectors, embed, similarity
 from flaxformer_lite.inference.retrieval import DEEPEST, Collected, Hits, metrics, search
 from flaxformer_lite.objectives.tables import retrieval
 from flaxformer_lite.open_model import load_sentence_layers
 from flaxformer_lite.pretrained.sentences import SentenceLayers
 from flaxformer_lite.runtime.progress import counting
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 NAMES = {"ndcg": "nDCG", "mrr": "MRR", "map": "MAP"}
 PRINTED = ("ndcg_10", "mrr_10", "map_100", "recall_1", "recall_5", "recall_10", "recall_100")
@@ -106,7 +110,7 @@ def found_with(
     """
     similar: list[dict[int, float]] = [{} for _ in asked]
 
-    def scored(start: int, first: int, similar_QM: Any) -> None:
+    def scored(start: int, first: int, similar_QM: jax.Array) -> None:
         values_QM = np.asarray(similar_QM)
         for place, values_M in enumerate(values_QM):
             for row in asked[start + place]:
@@ -119,7 +123,7 @@ def found_with(
     )
     with counting("documents", len(documents)) as advance:
 
-        def vectors_of(start: int, end: int) -> Any:
+        def vectors_of(start: int, end: int) -> Vectors:
             texts = documents[start:end]
             vectors = embed(opened, texts, layers, task="document", prompt=prompts["document"])
             advance(end - start)
@@ -145,16 +149,16 @@ def _words(data: Collected) -> dict[str, float] | None:
         return None
     queries_QW, documents_MW = vectors
 
-    def score(a: Any, b: Any) -> Any:
-        return (a @ b.T).toarray()
+    def score(a_QW: "csr_array", b_MW: "csr_array") -> np.ndarray:
+        return (a_QW @ b_MW.T).toarray()
 
-    def vectors_of(start: int, end: int) -> Any:
+    def vectors_of(start: int, end: int) -> "csr_array":
         return documents_MW[start:end]
 
     return measured(data, search(queries_QW, len(documents), vectors_of, score, DEEPEST))
 
 
-def _ranking(data: Collected, hits: Hits) -> list[dict[str, Any]]:
+def _ranking(data: Collected, hits: Hits) -> list[Json]:
     names = sorted(data.corpus)
     rows = []
     for query, scores, places in zip(data.queries, hits.scores_QK, hits.rows_QK, strict=True):

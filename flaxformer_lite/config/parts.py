@@ -7,7 +7,7 @@ import abc
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Protocol, Self, TypedDict
 
 from flaxformer_lite.config import choices
 from flaxformer_lite.config.execution import Execution
@@ -112,6 +112,16 @@ class Part(Record):
         return ((rf"/{self.name}/", ()),)
 
 
+class TableSizes(TypedDict, total=False):
+    """The sizes that the tables of a position encoding depend on, and how they are drawn."""
+
+    d_model: int
+    num_heads: int
+    head_dim: int
+    max_length: int
+    initial: InitConfig
+
+
 class MixerConfig(Part, abc.ABC):
     """Base class of records for layers that mix tokens, such as attention or a recurrent cell.
 
@@ -135,7 +145,7 @@ class MixerConfig(Part, abc.ABC):
         With a cache, the module returns (y, cache).
         """
 
-    def table_sizes(self, d_model: int) -> dict[str, Any]:
+    def table_sizes(self, d_model: int) -> TableSizes:
         """Returns the sizes of a position encoding's tables, for mixers with a field `position`."""
         return {"d_model": d_model}
 

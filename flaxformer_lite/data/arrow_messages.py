@@ -6,7 +6,12 @@ A message's header is a flatbuffer (Message.fbs of Apache Arrow).
 import io
 import struct
 from collections.abc import Callable, Iterator
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pyarrow
+    from _typeshed import WriteableBuffer
 
 MAGIC = b"ARROW1"
 DICTIONARY = 2  # kinds of header of a Message
@@ -17,12 +22,14 @@ UNCOMPRESSED = -1  # in place of a buffer's length: it is stored as it is
 Check = Callable[[int, int], None]  # of the bytes stored, and what they unpack to
 
 
-def check_all(arrow: Any, source: Any, batches: int | None, check: Check) -> None:
+def check_all(
+    arrow: ModuleType, source: "pyarrow.NativeFile", batches: int | None, check: Check
+) -> None:
     """Checks each message of a file, and goes back to its beginning.
 
     Args:
       arrow: pyarrow.
-      source: the file, as a pyarrow.NativeFile.
+      source: the file.
       batches: how many the file has; None for a stream.
       check: raises for a batch that grows too much.
 
@@ -40,26 +47,31 @@ class CheckedStream(io.RawIOBase):
     So what is read once, such as an object in a store, is read once.
     """
 
-    def __init__(self, arrow: Any, source: Any, batches: int | None, check: Check):
+    def __init__(
+        self, arrow: ModuleType, source: "pyarrow.NativeFile", batches: int | None, check: Check
+    ):
         self._messages = _messages(arrow, source, batches, check)
         self._rest = memoryview(b"")
 
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: Any) -> int:
+    def readinto(self, buffer: "WriteableBuffer") -> int:
         if not self._rest:
             message = next(self._messages, None)
             if message is None:
                 return 0
             self._rest = memoryview(message.serialize()).cast("B")
-        count = min(len(buffer), len(self._rest))
-        buffer[:count] = self._rest[:count]
+        room = memoryview(buffer)
+        count = min(len(room), len(self._rest))
+        room[:count] = self._rest[:count]
         self._rest = self._rest[count:]
         return count
 
 
-def _messages(arrow: Any, source: Any, batches: int | None, check: Check) -> Iterator[Any]:
+def _messages(
+    arrow: ModuleType, source: "pyarrow.NativeFile", batches: int | None, check: Check
+) -> Iterator["pyarrow.ipc.Message"]:
     """Yields the messages that `check` passes."""
     source.seek(0)
     source.seek(8 if source.read(len(MAGIC)) == MAGIC else 0)
@@ -77,7 +89,7 @@ def _messages(arrow: Any, source: Any, batches: int | None, check: Check) -> Ite
             return
 
 
-def _unpacked(header: bytes, body: Any) -> int:
+def _unpacked(header: bytes, body: "pyarrow.Buffer") -> int:
     """Returns the bytes that the buffers of a message have unpacked."""
     (root,) = struct.unpack_from("<I", header)
     kind_at = _field(header, root, 1)

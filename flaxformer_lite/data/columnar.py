@@ -3,14 +3,15 @@
 import contextlib
 import io
 import json
+import mmap
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data import arrow_messages, parquet_pages, stored
-from flaxformer_lite.storage.compressed import INSTALL
+from flaxformer_lite.storage.compressed import INSTALL, Stream
 
 if TYPE_CHECKING:
     import pyarrow.parquet
@@ -20,7 +21,7 @@ BATCH = 1024  # rows
 LONGEST = 1 << 24  # most bytes of a text and values of a list, the limit of a line of jsonl
 HELD = 1 << 26  # bytes of texts converted to Python objects at a time
 PAGES = 1 << 28  # bytes to which a batch, or a page of each column, may be unpacked at a time
-Content = Path | BinaryIO | bytes
+Content = Path | Stream | bytes
 RATIO = 16  # and how much longer than their file they may be; texts compress to a third or a tenth
 # Encodings that pyarrow does not read as a dictionary. With the first, which stores a text as its
 # difference to the one before, a text may be as long as a page and take a few bytes of it.
@@ -190,7 +191,7 @@ def _present(columns: Sequence[str], schema: "pyarrow.Schema") -> list[str]:
     return schema.names
 
 
-def class_names(content: bytes) -> dict[str, tuple[str, ...]]:
+def class_names(content: bytes | mmap.mmap) -> dict[str, tuple[str, ...]]:
     """Reads the names of classes that `datasets` keeps in the schema of parquet and arrow files."""
     import pyarrow.parquet
 
@@ -234,7 +235,9 @@ def _arrow(where: str) -> Iterator[ModuleType]:
         raise ConfigError(f"{where}: cannot be read ({str(error).splitlines()[0]}).") from None
 
 
-def _opened(pyarrow: ModuleType, source: "pyarrow.NativeFile") -> Any:
+def _opened(
+    pyarrow: ModuleType, source: "pyarrow.NativeFile"
+) -> "pyarrow.ipc.RecordBatchFileReader | pyarrow.ipc.RecordBatchStreamReader":
     """Opens either of Arrow's file formats; `datasets` writes the streaming one."""
     is_file = source.read(6) == b"ARROW1"
     source.seek(0)

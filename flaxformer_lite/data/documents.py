@@ -10,7 +10,6 @@ import functools
 import io
 import reprlib
 from collections.abc import Iterator
-from io import BufferedReader
 from pathlib import Path
 
 from flaxformer_lite.config import ConfigError
@@ -101,7 +100,7 @@ def _parts(path: File, where: str) -> Iterator[tuple[int, Document]]:
         line += text.count("\n")
 
 
-def _part(file: BufferedReader) -> bytes:
+def _part(file: compressed.Stream) -> bytes:
     """Reads half of LONGEST, and then to the end of the line.
 
     If that line is too long, reads to the end of the character instead.
@@ -128,7 +127,7 @@ def _rows(path: File, where: str, fields: tuple[str, ...]) -> Iterator[Document]
             elif isinstance(path, Path):
                 content = path
             else:
-                content = stack.enter_context(compressed.unpacked(path, where))
+                content = stack.enter_context(path.open("rb"))
             rows = columnar.rows(content, at, kind, fields)
         else:
             text = io.TextIOWrapper(compressed.unpacked(path, where), "utf-8-sig", newline="")

@@ -200,7 +200,7 @@ def _class_names(file: Path, where: str) -> Mapping[str, tuple[str, ...]]:
         with open_regular(file) as stream:
             if not file.stat().st_size:
                 return {}
-            content: Any = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+            content = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
             return columnar.class_names(content)
 
 

@@ -3,8 +3,8 @@
 import functools
 import logging
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import flax.linen as nn
 import jax
@@ -17,14 +17,20 @@ from flaxformer_lite.nn.functions.pooling import pool, to_unit_length
 from flaxformer_lite.nn.functions.splade import splade
 from flaxformer_lite.pretrained.sentences import LateInteraction, SentenceLayers
 from flaxformer_lite.text.published_tokenizer import PublishedTokenizer
-from flaxformer_lite.types import Params
+from flaxformer_lite.types import Array, Params
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 LOG = logging.getLogger("flaxformer_lite")
 
 BATCH = 32  # texts at a time
 STEP = 16  # lengths are rounded up to a multiple of this, so that few shapes are compiled
 TASKS = ("query", "document")
-Vectors = Any  # an array [texts, D], a scipy.sparse.csr_array, or a list of arrays [tokens, D]
+# [texts, D], dense or sparse, or for each text the vectors of its tokens [tokens, D]
+Vectors: TypeAlias = "np.ndarray | csr_array | list[np.ndarray]"
+# (vectors a, vectors b) -> similarities [a, b], of the kind of vectors that the model makes
+Similarity = Callable[..., Array]
 
 
 class Opened(Protocol):
@@ -89,7 +95,7 @@ def embed(
     return layers.finish(vectors)
 
 
-def _sparse(opened: Opened, texts: Sequence[str], layers: SentenceLayers) -> Any:
+def _sparse(opened: Opened, texts: Sequence[str], layers: SentenceLayers) -> "csr_array":
     """Computes the weights of all tokens of the vocabulary for each text."""
     from scipy import sparse
 
@@ -130,7 +136,7 @@ def _multi_vector(
     skipped = [opened.tokenizer.id_of(word) for word in late.skipped]
     if (task or "document") not in late.skipped_tasks:
         skipped = []
-    vectors: list[Any] = [None] * len(rows)
+    vectors = [np.zeros((0, 0), np.float32)] * len(rows)
     for chosen, ids_BT, mask_BT in batches(opened, rows):
         if expands and not late.attends:
             for row, i in enumerate(chosen):
@@ -187,15 +193,20 @@ def _splade(
     ids_BT: jax.Array,
     mask_BT: jax.Array,
 ) -> jax.Array:
-    inputs: Any = {"input_ids": ids_BT, "attention_mask": mask_BT}
-    features: Any = model.apply({"params": params}, **inputs, method="features")
+    features: Any = model.apply(
+        {"params": params}, input_ids=ids_BT, attention_mask=mask_BT, method="features"
+    )
     return splade(features.projection, mask_BT, strategy=strategy, activation=activation)
+
+
+def _encoded(model: nn.Module, params: Params, ids_BT: jax.Array, mask_BT: jax.Array) -> jax.Array:
+    x_BTD: Any = model.apply({"params": params}, ids_BT, attention_mask=mask_BT, method="encode")
+    return x_BTD
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _hidden(model: nn.Module, params: Params, ids_BT: jax.Array, mask_BT: jax.Array) -> jax.Array:
-    x_BTD: Any = model.apply({"params": params}, ids_BT, attention_mask=mask_BT, method="encode")
-    return x_BTD.astype(jnp.float32)
+    return _encoded(model, params, ids_BT, mask_BT).astype(jnp.float32)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
@@ -207,7 +218,7 @@ def _pooled(
     ids_BT: jax.Array,
     mask_BT: jax.Array,
 ) -> jax.Array:
-    x_BTD: Any = model.apply({"params": params}, ids_BT, attention_mask=mask_BT, method="encode")
+    x_BTD = _encoded(model, params, ids_BT, mask_BT)
     return pool(pooling, x_BTD, mask_BT, skip=skip, unit=False)
 
 
@@ -236,7 +247,9 @@ def token_rows(opened: Opened, texts: Sequence[str], limit: int | None) -> list[
     return rows
 
 
-def batches(opened: Opened, rows: Sequence[Sequence[int]]) -> Any:
+def batches(
+    opened: Opened, rows: Sequence[Sequence[int]]
+) -> Iterator[tuple[list[int], np.ndarray, np.ndarray]]:
     """Yields the numbers of texts of similar length, with their ids and attention mask [B, T]."""
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
     for start in range(0, len(order), BATCH):
@@ -253,13 +266,13 @@ def batches(opened: Opened, rows: Sequence[Sequence[int]]) -> Any:
         yield chosen, ids_BT, mask_BT
 
 
-def similarity(layers: SentenceLayers) -> Callable[[Any, Any], Any]:
+def similarity(layers: SentenceLayers) -> Similarity:
     """Returns the function (vectors a, vectors b) -> similarities [a, b] of a model's vectors.
 
     Raises:
       ConfigError: the model compares its vectors in a way that is not supported.
     """
-    ways: dict[str, dict[str, Callable[[Any, Any], Any]]] = {
+    ways: dict[str, dict[str, Similarity]] = {
         "dense": {"cosine": _cosines, "dot": _dots},
         "sparse": {"dot": _sparse_dots, "cosine": _sparse_cosines},
         "multi_vector": {"maxsim": _maxsim, "meanmaxsim": _mean_maxsim},
@@ -273,11 +286,11 @@ def similarity(layers: SentenceLayers) -> Callable[[Any, Any], Any]:
     return known[layers.similarity]
 
 
-def _sparse_dots(a_AV: Any, b_BV: Any) -> np.ndarray:
+def _sparse_dots(a_AV: "csr_array", b_BV: "csr_array") -> np.ndarray:
     return (a_AV @ b_BV.T).toarray()
 
 
-def _sparse_cosines(a_AV: Any, b_BV: Any) -> np.ndarray:
+def _sparse_cosines(a_AV: "csr_array", b_BV: "csr_array") -> np.ndarray:
     lengths = []
     for vectors in (a_AV, b_BV):
         squares = vectors.multiply(vectors).sum(axis=1)

@@ -5,12 +5,14 @@ The metrics are those of sentence-transformers' InformationRetrievalEvaluator.
 
 import functools
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from flaxformer_lite.inference.embed import Similarity, Vectors
 
 CHUNK = 4096  # documents embedded and compared at a time
 BLOCK = 256  # queries compared with them at a time
@@ -44,13 +46,13 @@ class Hits(NamedTuple):
 
 
 def search(
-    queries: Any,
+    queries: Vectors,
     documents: int,
-    vectors_of: Callable[[int, int], Any],
-    score: Callable[[Any, Any], Any],
+    vectors_of: Callable[[int, int], Vectors],
+    score: Similarity,
     k: int,
     *,
-    scored: Callable[[int, int, Any], None] | None = None,
+    scored: Callable[[int, int, jax.Array], None] | None = None,
 ) -> Hits:
     """Finds the k documents that are most similar to each query.
 
@@ -58,7 +60,7 @@ def search(
     similarities exist at a time.
 
     Args:
-      queries: the vectors of all queries, a sequence that slices.
+      queries: the vectors of all queries.
       documents: the number of documents.
       vectors_of: (start, end) -> the vectors of these documents.
       score: (vectors of queries, vectors of documents) -> similarities [queries, documents].
@@ -67,7 +69,7 @@ def search(
         documents] of each chunk.
     """
     k = min(k, documents)
-    count = queries.shape[0] if hasattr(queries, "shape") else len(queries)
+    count = len(queries) if isinstance(queries, list) else queries.shape[0]
     scores_QK = np.full((count, k), -np.inf, np.float32)
     rows_QK = np.full((count, k), -1, np.int32)
     for first in range(0, documents, CHUNK):
@@ -134,6 +136,6 @@ def _metrics(hits: Sequence[str], relevant: Collection[str]) -> dict[str, float]
     return values
 
 
-def _gain(ranks: Any) -> float:
+def _gain(ranks: Iterable[int]) -> float:
     """Computes the discounted gain of right documents at these ranks."""
     return math.fsum(1 / math.log2(rank + 1) for rank in ranks)

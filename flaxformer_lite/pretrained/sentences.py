@@ -6,10 +6,11 @@ import shutil
 import string
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
+from jax.typing import ArrayLike
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import (
@@ -42,7 +43,7 @@ NEWER = {  # as newer versions write it
     "weightedmean": "weighted_mean",
     "lasttoken": "last",
 }
-ACTIVATIONS: dict[str, Callable[[Any], Any]] = {  # of torch.nn, with its defaults
+ACTIVATIONS: dict[str, Callable[[np.ndarray], ArrayLike]] = {  # of torch.nn, with its defaults
     "CELU": jax.nn.celu,
     "ELU": jax.nn.elu,
     "GELU": functools.partial(jax.nn.gelu, approximate=False),
@@ -317,7 +318,7 @@ def _mask(path: Path, late: LateInteraction) -> LateInteraction:
 
 
 def _expanded(path: Path, late: LateInteraction, expansion: Json) -> LateInteraction:
-    length: Any = expansion.get("length")
+    length: int = expansion.get("length", 0)
     strategy = expansion.get("strategy")
     if strategy not in ("fixed", "min") or not is_kind(length, int) or length < 1:
         raise ConfigError(

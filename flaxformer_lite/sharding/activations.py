@@ -3,12 +3,17 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec as P
 
-from flaxformer_lite.nn.functions.sharding import ActivationSharding, Shards, check_letters
+from flaxformer_lite.nn.functions.sharding import (
+    ActivationSharding,
+    Letters,
+    Result,
+    Shards,
+    check_letters,
+)
 
 MeshAxes = str | tuple[str, ...] | None  # that split one axis of an array
 MESH_AXES = ("data", "fsdp", "expert", "context", "tensor")
@@ -79,12 +84,12 @@ class MeshSharding(ActivationSharding):
 
     def per_shard(
         self,
-        function: Callable[..., Any],
-        inputs: Sequence[Any],
-        output: Any,
+        function: Callable[..., Result],
+        inputs: Sequence[Letters],
+        output: Letters,
         *,
         over: str | None = None,
-    ) -> Callable[..., Any]:
+    ) -> Callable[..., Result]:
         by_hand: Sequence[str] = self.mesh.axis_names
         if over is not None:
             by_hand = [

@@ -6,14 +6,18 @@ import io
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.storage.remote import RemoteFile
 
+if TYPE_CHECKING:
+    import pyarrow
+
 SUFFIXES = (".gz", ".zst")
 LARGEST = 1 << 28  # bytes that a file unpacks to, where all of it must be in memory
 File = Path | RemoteFile
+Stream = io.BufferedReader | gzip.GzipFile
 INSTALL = "reading it needs pyarrow: pip install 'flaxformer_lite[tables]'"
 
 
@@ -37,19 +41,19 @@ def reading(path: File, where: str) -> Iterator[None]:
         raise ConfigError(f"{where}: {path.name} cannot be read ({error}).") from error
 
 
-def unpacked(path: File, where: str, content: bytes | None = None) -> Any:
-    """Opens a file, or what was read of it, and decompresses it by its name.
+def unpacked(path: File, where: str) -> Stream:
+    """Opens a file and decompresses it by its name.
 
     Raises:
       ConfigError: pyarrow is needed and not installed. Reading a damaged stream raises what
         `reading` turns into a sentence.
     """
-    packed: Any = path if isinstance(path, Path) and content is None else _stream(path, content)
+    packed = path if isinstance(path, Path) else path.open("rb")
     if compression(path) == ".zst":
         return io.BufferedReader(_zstd(path, where, packed))
     if compression(path) == ".gz":
         return gzip.open(packed)
-    return packed.open("rb") if packed is path else packed
+    return packed.open("rb") if isinstance(packed, Path) else packed
 
 
 def read_unpacked(path: File, where: str) -> bytes:
@@ -68,11 +72,7 @@ def read_unpacked(path: File, where: str) -> bytes:
     return content
 
 
-def _stream(path: File, content: bytes | None) -> BinaryIO:
-    return path.open("rb") if content is None else io.BytesIO(content)
-
-
-def _zstd(path: File, where: str, packed: Any) -> Any:
+def _zstd(path: File, where: str, packed: Path | Stream) -> "pyarrow.CompressedInputStream":
     try:
         import pyarrow
     except ImportError:

@@ -11,11 +11,14 @@ import re
 import sys
 import threading
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.storage import stores
 from flaxformer_lite.storage.stores import StorageError
+
+if TYPE_CHECKING:
+    import tensorstore
 
 SILENT = 15  # seconds without an answer until a notice is printed
 REFUSED = re.compile(r"PERMISSION_DENIED|UNAUTHENTICATED|http_response_code='(401|403)'")
@@ -69,7 +72,7 @@ class Versioned:
             return self._store.write(self._name, content, if_equal=seen).result().generation or None
 
     @functools.cached_property
-    def _store(self) -> Any:
+    def _store(self) -> "tensorstore.KvStore":
         import tensorstore
 
         with explained(self._url):

@@ -9,11 +9,13 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from flaxformer_lite.storage.stores import StorageError, no_bucket, request
 
 if TYPE_CHECKING:  # imported with the first address
+    from _typeshed import WriteableBuffer
+    from obstore import GetOptions, ObjectMeta
     from obstore.store import ObjectStore
 
 BLOCK = 1 << 23  # bytes per request
@@ -66,9 +68,10 @@ class _Ranges(io.RawIOBase):
         self._at = offset + (0, self._at, self._file.size)[whence]
         return self._at
 
-    def readinto(self, buffer: Any) -> int:
-        data = read(self._file, self._at, self._at + len(buffer))
-        buffer[: len(data)] = data
+    def readinto(self, buffer: "WriteableBuffer") -> int:
+        room = memoryview(buffer)
+        data = read(self._file, self._at, self._at + len(room))
+        room[: len(data)] = data
         self._at += len(data)
         return len(data)
 
@@ -100,7 +103,7 @@ def find_prefix(url: str) -> list[RemoteFile]:
     bucket, _, prefix = place.partition("/")
     folder = prefix.rpartition("/")[0]
 
-    def entries(store: "ObjectStore", _: str) -> list[Any]:
+    def entries(store: "ObjectStore", _: str) -> list["ObjectMeta"]:
         # obstore lists whole folders, sorted by name: begin just before the prefix, and end after.
         offset = None if prefix in ("", f"{folder}/") else prefix[:-1]
         matching = []
@@ -149,7 +152,7 @@ def read(file: RemoteFile, begin: int = 0, end: int | None = None) -> bytes:
     end = file.size if end is None else min(end, file.size)
     if begin >= end:
         return b""
-    options: Any = {"range": (begin, end)}
+    options: GetOptions = {"range": (begin, end)}
     if file.version:
         options["if_match"] = f'"{file.version.removeprefix("md5:")}"'
 
@@ -250,7 +253,7 @@ def _is_like(parts: list[str], pattern: list[str]) -> bool:
     return _is_like(parts[1:], pattern[1:])
 
 
-def _file(url: str, entry: Any) -> RemoteFile:
+def _file(url: str, entry: "ObjectMeta") -> RemoteFile:
     tag = (entry["e_tag"] or "").strip('"')
     is_digest = url.startswith("s3") and len(tag) == 32  # the name in fingerprints of older runs
     return RemoteFile(url, entry["size"], f"md5:{tag}" if is_digest else tag)

@@ -1,11 +1,15 @@
 """Skips updates whose loss or gradient norm is a spike or not finite."""
 
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.typing import ArrayLike
+
+from flaxformer_lite.types import Array
 
 WINDOW = 128  # updates that a value is compared with; half as many are needed
 SIGMAS = 6.0  # standard deviations above their mean from which on a loss is reported as a spike
@@ -27,7 +31,7 @@ class SpikeSkipState(NamedTuple):
     left_out: jax.Array
 
 
-def is_spike(past: Any, now: Any, sigmas: float, xp: Any = np) -> Any:
+def is_spike(past: Array, now: ArrayLike, sigmas: float, xp: ModuleType = np) -> Array:
     """Returns whether a value is a spike: not finite, or above mean + sigmas * standard deviation.
 
     Args:

@@ -18,9 +18,9 @@ from flaxformer_lite.training.optimizer import norm
 from flaxformer_lite.training.state import TrainState
 from flaxformer_lite.types import Batch, Params, Tree
 
-Outputs = Callable[
-    [Params, Mapping[str, jax.Array], jax.Array | None], tuple[Any, dict[str, jax.Array]]
-]
+# what an objective's loss reads, and auxiliary losses by name
+Computed = tuple[Any, dict[str, jax.Array]]
+Outputs = Callable[[Params, Mapping[str, jax.Array], jax.Array | None], Computed]
 
 
 def train_step(
@@ -148,7 +148,7 @@ def _of_all_devices(loss_sums: Callable, over: str) -> Callable:
     def gathered(tree: Tree) -> Tree:
         return jax.tree.map(lambda x: jax.lax.all_gather(x, over, tiled=True), tree)
 
-    def share(out: Any, targets: Mapping[str, jax.Array]) -> LossSums:
+    def share(out: Tree, targets: Mapping[str, jax.Array]) -> LossSums:
         devices = jax.lax.axis_size(over)
         sums = loss_sums(gathered(out), gathered(targets))
         return jax.tree.map(lambda x: x / devices, sums)
@@ -178,11 +178,11 @@ def _whole_batch(
     def cut(x: jax.Array) -> jax.Array:
         return _microbatches(x, accumulate)
 
-    def forward(params: Params, index: jax.Array, inputs: Any) -> tuple[Any, dict[str, jax.Array]]:
+    def forward(params: Params, index: jax.Array, inputs: Mapping[str, jax.Array]) -> Computed:
         folded = None if key is None else jax.random.fold_in(key, index)
         return outputs(params, inputs, folded)
 
-    def loss(cached: Any) -> tuple[jax.Array, LossSums]:
+    def loss(cached: Computed) -> tuple[jax.Array, LossSums]:
         out, auxiliary = cached
         joined = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1).reshape(-1, *x.shape[2:]), out)
         sums = loss_sums(joined, batch["targets"])
@@ -198,7 +198,9 @@ def _whole_batch(
     cached = jax.lax.map(lambda item: forward(params, *item), (indices, inputs))
     (_, sums), cotangents = jax.value_and_grad(loss, has_aux=True)(cached)
 
-    def body(so_far: Params, item: Any) -> tuple[Params, None]:
+    def body(
+        so_far: Params, item: tuple[jax.Array, Mapping[str, jax.Array], Computed]
+    ) -> tuple[Params, None]:
         index, inputs, cotangent = item
         _, pullback = jax.vjp(lambda params: forward(params, index, inputs), params)
         (grads,) = pullback(cotangent)

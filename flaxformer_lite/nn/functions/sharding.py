@@ -3,15 +3,18 @@
 The default keeps everything whole on one device.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 import jax
 
 from flaxformer_lite import axes
 
 Names = tuple[str, ...]
+# the letters of an array's leading axes, or those of each array in a container
+Letters: TypeAlias = "str | tuple[Letters, ...] | Mapping[str, Letters]"
+Result = TypeVar("Result")
 
 
 class Shards(NamedTuple):
@@ -76,12 +79,12 @@ class ActivationSharding:
 
     def per_shard(
         self,
-        function: Callable[..., Any],
-        inputs: Sequence[Any],
-        output: Any,
+        function: Callable[..., Result],
+        inputs: Sequence[Letters],
+        output: Letters,
         *,
         over: str | None = None,
-    ) -> Callable[..., Any]:
+    ) -> Callable[..., Result]:
         """Wraps a pure function to run on each device's own shards (`jax.shard_map`).
 
         Fused kernels require this.

@@ -7,7 +7,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import flax.linen as nn
 import jax
@@ -33,8 +33,9 @@ from flaxformer_lite.nn.functions.rotary import Phase, rotate
 from flaxformer_lite.nn.functions.sharding import ActivationSharding, sharding_of
 from flaxformer_lite.nn.functions.tpu_tuning import materialize
 from flaxformer_lite.nn.modules import cache as caches
-from flaxformer_lite.nn.modules.cache import LayerCache
+from flaxformer_lite.nn.modules.cache import LayerCache, LayerOutput
 from flaxformer_lite.nn.modules.context import Context, with_options
+from flaxformer_lite.nn.modules.dropout import dropout_of_weights
 from flaxformer_lite.nn.modules.einsum import Einsum
 from flaxformer_lite.nn.modules.norms import Norm
 from flaxformer_lite.nn.modules.position_tables import PositionTables
@@ -123,9 +124,9 @@ class AttentionConfig(parts.MixerConfig):
             )
         return self.head_dim or d_model // self.num_heads
 
-    def table_sizes(self, d_model: int) -> dict[str, Any]:
+    def table_sizes(self, d_model: int) -> parts.TableSizes:
         """Returns the sizes that the tables of a position encoding depend on."""
-        return dict(
+        return parts.TableSizes(
             d_model=d_model,
             num_heads=self.num_heads,
             head_dim=self.head_width(d_model),
@@ -203,7 +204,7 @@ class Attention(nn.Module):
         *,
         mask: Mask | jax.Array | None = None,
         position_ids: jax.Array | None = None,
-    ) -> Any:
+    ) -> LayerOutput:
         """Returns y [B, T, D], or (y, cache) if a cache was passed."""
         context = with_options(context, x_BTD, cache, mask=mask, position_ids_BT=position_ids)
         has_cache = cache is not None
@@ -238,9 +239,7 @@ class Attention(nn.Module):
             k_index_S = _or_arange(k_index, k_BSKH)
             mask = self._mask(context, q_index_T, k_index_S)
             bias = self._bias(context, x_BTD, q_index_T, k_index_S)
-        dropout: dict[str, Any] = {}
-        if "attention" in run.dropout_at and run.dropout and self.has_rng("dropout"):
-            dropout = {"dropout_rate": run.dropout, "dropout_key": self.make_rng("dropout")}
+        dropout_rate, dropout_key = dropout_of_weights(self, run)
         sinks_N = None
         if cfg.sinks:
             stored = jnp.dtype(run.param_dtype)
@@ -254,7 +253,8 @@ class Attention(nn.Module):
             k_index=k_index,
             sinks_N=sinks_N,
             sharding=sharding,
-            **dropout,
+            dropout_rate=dropout_rate,
+            dropout_key=dropout_key,
         )
         times = copies_of_heads(q_BTNH, k_BSKH, sharding)
         if times > 1:

@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import flax.linen as nn
 import jax
@@ -16,7 +16,7 @@ from flaxformer_lite.nn.functions import block_local, kernels
 from flaxformer_lite.nn.functions.masks import Mask
 from flaxformer_lite.nn.functions.sharding import sharding_of
 from flaxformer_lite.nn.mixers.attention import Attention, AttentionConfig
-from flaxformer_lite.nn.modules.cache import LayerCache
+from flaxformer_lite.nn.modules.cache import LayerCache, LayerOutput
 from flaxformer_lite.nn.modules.context import Context, with_options
 from flaxformer_lite.nn.modules.documents import documents_of
 from flaxformer_lite.nn.positions.encoding import Encoding, Tables, hooks
@@ -71,7 +71,7 @@ class BlockSparseConfig(parts.MixerConfig):
     def position(self) -> Encoding:
         return self.attention.position
 
-    def table_sizes(self, d_model: int) -> dict[str, Any]:
+    def table_sizes(self, d_model: int) -> parts.TableSizes:
         return self.attention.table_sizes(d_model)
 
     def for_model(self, standard: parts.Part) -> Self:
@@ -124,7 +124,7 @@ class BlockSparse(Attention):
         *,
         mask: Mask | jax.Array | None = None,
         position_ids: jax.Array | None = None,
-    ) -> Any:
+    ) -> LayerOutput:
         """Returns y [B, T, D], or (y, cache) if a cache was passed."""
         record = self.record
         run = self.execution

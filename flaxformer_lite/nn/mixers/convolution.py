@@ -1,8 +1,9 @@
 """A convolution over the tokens of a row, with an activation: local context (DeBERTa-v2)."""
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 import flax.linen as nn
 import jax
@@ -10,6 +11,8 @@ import jax.numpy as jnp
 
 from flaxformer_lite.config import ConfigError, Execution, InitConfig, choices, parts, rules
 from flaxformer_lite.nn.functions.activations import ACTIVATIONS
+from flaxformer_lite.nn.functions.masks import Mask
+from flaxformer_lite.nn.modules.cache import MixerCache
 from flaxformer_lite.nn.modules.context import Context, with_options
 from flaxformer_lite.nn.modules.documents import with_documents
 from flaxformer_lite.nn.modules.dropout import Dropout
@@ -55,7 +58,13 @@ class ConvolutionConfig(parts.MixerConfig):
         return Convolution(self, execution, name=name)
 
     def prepare(
-        self, context: Context, x_BTD: jax.Array, execution: Execution, *, causal: bool, tables: Any
+        self,
+        context: Context,
+        x_BTD: jax.Array,
+        execution: Execution,
+        *,
+        causal: bool,
+        tables: Callable[..., object],
     ) -> Context:
         return with_documents(context, x_BTD, causal=causal)
 
@@ -71,10 +80,15 @@ class Convolution(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x_BTD: jax.Array, context: Context | None = None, cache: Any = None, **options: Any
+        self,
+        x_BTD: jax.Array,
+        context: Context | None = None,
+        cache: MixerCache | None = None,
+        *,
+        mask: Mask | jax.Array | None = None,
     ) -> jax.Array:
         """Returns y [B, T, D]."""
-        context = with_options(context, x_BTD, cache, **options)
+        context = with_options(context, x_BTD, cache, mask=mask)
         if not context.prepared:
             context = with_documents(context, x_BTD, causal=False)
         cfg = self.cfg

@@ -8,7 +8,7 @@ import dataclasses
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 import flax.linen as nn
 import jax
@@ -23,13 +23,13 @@ from flaxformer_lite.nn.attentions.mask_structure import structure_of
 from flaxformer_lite.nn.functions.checkpoint_names import OUT, QKV, named
 from flaxformer_lite.nn.functions.masks import Mask
 from flaxformer_lite.nn.functions.norms import layer_norm
-from flaxformer_lite.nn.functions.sharding import sharding_of
+from flaxformer_lite.nn.functions.sharding import ActivationSharding, sharding_of
 from flaxformer_lite.nn.functions.tpu_tuning import materialize
 from flaxformer_lite.nn.mixers.attention import Attention, AttentionConfig
 from flaxformer_lite.nn.modules import cache as caches
-from flaxformer_lite.nn.modules.cache import LayerCache
+from flaxformer_lite.nn.modules.cache import LayerCache, LayerOutput
 from flaxformer_lite.nn.modules.context import Context, with_options
-from flaxformer_lite.nn.modules.dropout import Dropout
+from flaxformer_lite.nn.modules.dropout import Dropout, dropout_of_weights
 from flaxformer_lite.nn.modules.einsum import Einsum
 from flaxformer_lite.nn.modules.position_tables import PositionTables
 from flaxformer_lite.nn.positions.encoding import Encoding, Table, Tables, hooks
@@ -140,7 +140,7 @@ class DisentangledConfig(parts.MixerConfig):
     def table(self) -> RelativeTable:
         return RelativeTable(rows=2 * self.span, norm=self.norm_table)
 
-    def table_sizes(self, d_model: int) -> dict[str, Any]:
+    def table_sizes(self, d_model: int) -> parts.TableSizes:
         return self.attention.table_sizes(d_model)
 
     def module(
@@ -209,9 +209,9 @@ class Disentangled(Attention):
         context: Context | None = None,
         cache: LayerCache | None = None,
         *,
-        mask: Any = None,
+        mask: Mask | jax.Array | None = None,
         position_ids: jax.Array | None = None,
-    ) -> Any:
+    ) -> LayerOutput:
         """Returns y [B, T, D], or (y, cache) if a cache was passed."""
         context = with_options(context, x_BTD, cache, mask=mask, position_ids_BT=position_ids)
         if not context.prepared:
@@ -249,10 +249,7 @@ class Disentangled(Attention):
         )
         whole = not has_cache and context.columns_BS is None
         whole = whole and holds_weights(self.execution.attention, T, S, sharding)
-        dropout: dict[str, Any] = {}
-        run = self.execution
-        if "attention" in run.dropout_at and run.dropout and self.has_rng("dropout"):
-            dropout = {"dropout_rate": run.dropout, "dropout_key": self.make_rng("dropout")}
+        dropout_rate, dropout_key = dropout_of_weights(self, self.execution)
         args = Arguments(
             mask=self._mask(context, q_slots_T, k_slots_S),
             bias=scores.whole(q_BTNH, gathers=sharding.platform == "cpu") if whole else scores,
@@ -260,7 +257,8 @@ class Disentangled(Attention):
             q_index=q_index,
             k_index=k_index,
             sharding=sharding,
-            **dropout,
+            dropout_rate=dropout_rate,
+            dropout_key=dropout_key,
         )
         out_BTNH = self.attend(q_BTNH, k_BSNH, v_BSNH, args)
         packed = context.starts_BT is not None
@@ -317,7 +315,7 @@ def with_padding(context: Context) -> Context:
     return context.replace(keep_BT=structure.keep_BS)
 
 
-def holds_weights(attention: str, T: int, S: int, sharding: Any) -> bool:
+def holds_weights(attention: str, T: int, S: int, sharding: ActivationSharding) -> bool:
     """Returns whether this attention holds all T x S weights, so that position scores may as well.
 
     Otherwise they are computed block by block.

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 import flax.linen as nn
 import jax
@@ -24,7 +24,7 @@ from flaxformer_lite.nn.functions.delta_rule import causal_convolution, gated_de
 from flaxformer_lite.nn.functions.masks import Mask
 from flaxformer_lite.nn.mixers.recurrent import begin, finish
 from flaxformer_lite.nn.modules import cache as caches
-from flaxformer_lite.nn.modules.cache import StateCache
+from flaxformer_lite.nn.modules.cache import LayerOutput, StateCache
 from flaxformer_lite.nn.modules.context import Context, with_options
 from flaxformer_lite.nn.modules.documents import with_documents
 from flaxformer_lite.nn.modules.einsum import Einsum
@@ -145,7 +145,7 @@ class GatedDelta(nn.Module):
         cache: StateCache | None = None,
         *,
         mask: Mask | jax.Array | None = None,
-    ) -> Any:
+    ) -> LayerOutput:
         """Returns y [B, T, D], or (y, cache) if a cache was passed."""
         cfg = self.cfg
         context = with_options(context, x_BTD, cache, mask=mask)

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 import flax.linen as nn
 import jax
@@ -75,7 +75,7 @@ class LocalGlobalConfig(parts.MixerConfig):
     def position(self) -> Encoding:
         return self.attention.position
 
-    def table_sizes(self, d_model: int) -> dict[str, Any]:
+    def table_sizes(self, d_model: int) -> parts.TableSizes:
         return self.attention.table_sizes(d_model)
 
     def for_model(self, standard: parts.Part) -> Self:

@@ -6,7 +6,7 @@ In encoders it reads in both directions.
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import flax.linen as nn
 import jax
@@ -19,7 +19,7 @@ from flaxformer_lite.nn.functions.masks import Mask
 from flaxformer_lite.nn.functions.recurrent import RecurrentState, scan_cell
 from flaxformer_lite.nn.functions.sharding import sharding_of
 from flaxformer_lite.nn.modules import cache as caches
-from flaxformer_lite.nn.modules.cache import StateCache
+from flaxformer_lite.nn.modules.cache import LayerOutput, StateCache
 from flaxformer_lite.nn.modules.context import Context, with_options
 from flaxformer_lite.nn.modules.documents import with_documents
 from flaxformer_lite.nn.modules.einsum import Einsum
@@ -114,7 +114,7 @@ class Recurrent(nn.Module):
         cache: StateCache | None = None,
         *,
         mask: Mask | jax.Array | None = None,
-    ) -> Any:
+    ) -> LayerOutput:
         """Returns y [B, T, D], or (y, cache) if a cache was passed."""
         cfg = self.cfg
         run = self.execution
@@ -244,7 +244,7 @@ def begin(
 
 def finish(
     y_BTD: jax.Array, context: Context, cache: StateCache | None, state: RecurrentState
-) -> Any:
+) -> LayerOutput:
     """Returns the output or, with a cache, also the cache after it."""
     if cache is None:
         return y_BTD

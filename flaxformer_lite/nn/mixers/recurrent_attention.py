@@ -6,7 +6,7 @@ Scores are additive or multiplicative.
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import flax.linen as nn
 import jax
@@ -23,7 +23,7 @@ from flaxformer_lite.nn.mixers.lstm import LstmConfig
 from flaxformer_lite.nn.mixers.recurrent import RecurrentConfig, begin, declare, finish, read_tokens
 from flaxformer_lite.nn.mixers.rnn import RnnConfig
 from flaxformer_lite.nn.modules import cache as caches
-from flaxformer_lite.nn.modules.cache import StateCache
+from flaxformer_lite.nn.modules.cache import LayerOutput, StateCache
 from flaxformer_lite.nn.modules.context import Context, with_options
 from flaxformer_lite.nn.modules.einsum import Einsum, initializer
 
@@ -103,7 +103,7 @@ class RecurrentAttention(nn.Module):
         cache: StateCache | None = None,
         *,
         mask: Mask | jax.Array | None = None,
-    ) -> Any:
+    ) -> LayerOutput:
         """Returns y [B, T, D], or (y, cache) if a cache was passed."""
         cfg = self.cfg
         run = self.execution
@@ -169,14 +169,12 @@ class RecurrentAttention(nn.Module):
             values_BSD = cache.cross_v_BKSH[:, 0]
         if cache is not None:
             cache = cache.replace(cross_k_BKSH=keys_BSU[:, None], cross_v_BKSH=values_BSD[:, None])
-        options: dict[str, Any] = {"score": kernels.dot_products, "query_UU": None}
+        score: Callable[..., jax.Array] = kernels.dot_products
+        query_UU = None
         if cfg.score == "additive":
             weights_1U = Kernel("1U", (1, units), cfg, run, name="score")(keys_BSU)
             query_UU = Kernel("UU", (units, units), cfg, run, name="query")(keys_BSU)
-            options = {
-                "score": functools.partial(kernels.additive_scores, weights_NH=weights_1U),
-                "query_UU": query_UU,
-            }
+            score = functools.partial(kernels.additive_scores, weights_NH=weights_1U)
         mask = context.cross_mask
         visible_BTS = None
         B, T = x_BTD.shape[:2]
@@ -185,7 +183,8 @@ class RecurrentAttention(nn.Module):
             check_mask(mask, B, T, S)
             seen = mask if isinstance(mask, Mask) else masks.dense(mask)
             visible_BTS = jnp.broadcast_to(seen.dense(T, S), (B, T, S))
-        return functools.partial(_attend, keys_BSU, values_BSD, **options), visible_BTS, cache
+        attend = functools.partial(_attend, keys_BSU, values_BSD, score=score, query_UU=query_UU)
+        return attend, visible_BTS, cache
 
 
 def _attend(

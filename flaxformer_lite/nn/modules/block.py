@@ -4,7 +4,6 @@ Norm slots that are not named do nothing.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -15,7 +14,7 @@ from flaxformer_lite.config.parts import FeedForwardConfig, MixerConfig
 from flaxformer_lite.nn.functions.masks import Mask
 from flaxformer_lite.nn.functions.sharding import sharding_of
 from flaxformer_lite.nn.functions.tpu_tuning import materialize
-from flaxformer_lite.nn.modules.cache import MixerCache
+from flaxformer_lite.nn.modules.cache import LayerOutput, MixerCache
 from flaxformer_lite.nn.modules.context import Context, with_options
 from flaxformer_lite.nn.modules.dropout import Dropout
 from flaxformer_lite.nn.modules.norms import Norm
@@ -45,7 +44,7 @@ class Block(nn.Module):
         cache: MixerCache | None = None,
         *,
         mask: Mask | jax.Array | None = None,
-    ) -> Any:
+    ) -> LayerOutput:
         """Returns y [B, T, D], or (y, cache) if a cache was passed."""
         cfg = self.cfg
         context = with_options(context, x_BTD, cache, mask=mask)

@@ -62,7 +62,10 @@ class Context(flax.struct.PyTreeNode):
 
 
 def with_options(
-    context: Context | None, x_BTD: jax.Array, cache: Cache | MixerCache | None, **options: Any
+    context: Context | None,
+    x_BTD: jax.Array,
+    cache: Cache | MixerCache | None,
+    **options: Mask | jax.Array | None,
 ) -> Context:
     """Returns the context, or a new one, with the options that are not None set.
 

@@ -37,6 +37,13 @@ class Dropout(nn.Module):
         return DropoutMask(self.execution, name="Dropout_0")(x)
 
 
+def dropout_of_weights(module: nn.Module, execution: Execution) -> tuple[float, jax.Array | None]:
+    """Returns the rate and the key of dropout of attention's weights; 0 and None: it is off."""
+    if "attention" in execution.dropout_at and execution.dropout and module.has_rng("dropout"):
+        return execution.dropout, module.make_rng("dropout")
+    return 0.0, None
+
+
 class DropoutMask(nn.Module):
     """Drops elements as `nn.Dropout` does, by the same mask, which a CPU draws faster here."""
 

@@ -1,13 +1,13 @@
 """A stack of blocks, run by a Python loop or a scan, with optional rematerialization."""
 
-from typing import Any
+from typing import Any, Unpack
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.config import Execution, StackConfig, choices
-from flaxformer_lite.config.parts import MixerConfig
+from flaxformer_lite.config.parts import MixerConfig, TableSizes
 from flaxformer_lite.nn.functions import checkpoint_names, masks
 from flaxformer_lite.nn.functions.masks import Mask
 from flaxformer_lite.nn.functions.sharding import sharding_of
@@ -130,7 +130,9 @@ class Stack(nn.Module):
         """Prepares the context for each kind of layer, once for all layers of that kind."""
         names: dict[Encoding, str] = {}
 
-        def tables(encoding: Encoding, role: str = "", **sizes: Any) -> dict[str, jax.Array]:
+        def tables(
+            encoding: Encoding, role: str = "", **sizes: Unpack[TableSizes]
+        ) -> dict[str, jax.Array]:
             number = f"_{len(names)}" if names else ""
             name = role or names.setdefault(encoding, f"position{number}")
             if name not in declared:
@@ -200,4 +202,5 @@ class Stack(nn.Module):
 def _run(
     block: Block, x_BTD: jax.Array, context: Context, cache: MixerCache | None
 ) -> tuple[jax.Array, MixerCache | None]:
-    return (block(x_BTD, context), None) if cache is None else block(x_BTD, context, cache)
+    out = block(x_BTD, context) if cache is None else block(x_BTD, context, cache)
+    return out if isinstance(out, tuple) else (out, None)

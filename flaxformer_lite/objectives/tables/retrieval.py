@@ -1,14 +1,18 @@
 """Retrieval: the rank of each question's answer among all answers, and a tf-idf baseline."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from flaxformer_lite.objectives.base import score
 from flaxformer_lite.objectives.tables.scores import library
 
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
 BLOCK = 512  # questions compared with all answers at a time
+Vectors: TypeAlias = "np.ndarray | csr_array"
 SHOWN = (
     score("mrr", "mean reciprocal rank"),
     score("recall_1", "recall at 1", form=".1%", live=True),
@@ -16,7 +20,7 @@ SHOWN = (
 )
 
 
-def ranks(question_ND: Any, answer_ND: Any, pairs_N2: np.ndarray) -> np.ndarray:
+def ranks(question_ND: Vectors, answer_ND: Vectors, pairs_N2: np.ndarray) -> np.ndarray:
     """Computes the rank of each row's answer by dot product, [N] int, from 1.
 
     It is the rank among the distinct answers of all rows.
@@ -51,7 +55,7 @@ def scores(rank_N: np.ndarray) -> dict[str, float]:
     return {"mrr": float((1 / rank_N).mean()), **recall}
 
 
-def same_words(first: Sequence[str], second: Sequence[str]) -> tuple[Any, Any] | None:
+def same_words(first: Sequence[str], second: Sequence[str]) -> "tuple[csr_array, csr_array] | None":
     """Returns tf-idf vectors of unit length, sparse [N, words] each.
 
     Returns None without scikit-learn, or without words.
@@ -65,6 +69,6 @@ def same_words(first: Sequence[str], second: Sequence[str]) -> tuple[Any, Any] |
     return words.transform(first), words.transform(second)
 
 
-def cosines(first_NW: Any, second_NW: Any) -> np.ndarray:
+def cosines(first_NW: "csr_array", second_NW: "csr_array") -> np.ndarray:
     """Computes the cosine of each row's two tf-idf vectors, [N]."""
     return np.asarray(first_NW.multiply(second_NW).sum(axis=1)).ravel()

@@ -49,7 +49,7 @@ class Spikes(Watcher):
         # With train.skip_spikes the optimizer decides what a spike is.
         is_noted = is_skipped
         if "skipped" not in values:
-            is_noted = is_spike(np.asarray(self._losses), values["loss"], SIGMAS)
+            is_noted = bool(is_spike(np.asarray(self._losses), values["loss"], SIGMAS))
         if is_noted:
             self._report(step, values, is_skipped)
         if not is_skipped:
