@@ -6,8 +6,12 @@ without JAX.
 """
 
 import argparse
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
+
+# coordinator, number of processes, process id and local devices, each None where unknown
+Cluster = tuple[str | None, int | None, int | None, int | Sequence[int] | None]
 
 
 def coordination_service() -> Any:
@@ -32,9 +36,7 @@ def process_id() -> int:
     return distributed.global_state.process_id
 
 
-def detect_cluster(
-    coordinator: str | None, timeout: int
-) -> tuple[str | None, int | None, int | None, Any]:
+def detect_cluster(coordinator: str | None, timeout: int) -> Cluster:
     """Returns the coordinator, number of processes, process id and local devices of a cluster.
 
     `jax.distributed.initialize` detects them too, but starts at once: then a single process of

@@ -7,7 +7,8 @@ changed word is always detected; several are missed with a probability of 2^-64.
 """
 
 import hashlib
-from typing import Any
+from collections.abc import Iterable
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +16,10 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from flaxformer_lite.sharding.parameters import path_of
-from flaxformer_lite.types import Tree
+from flaxformer_lite.types import Array
 
 Leaves = dict[str, list]
+Words = TypeVar("Words", np.ndarray, jax.Array)
 SEEDS = (0x9E3779B9, 0x85EBCA77)  # one per sum
 SMALL = 1 << 20  # bytes; a smaller array that is here as a whole is not worth a compilation
 
@@ -42,6 +44,7 @@ def digest(tree: object) -> str:
 
 
 def _digest(leaf: jax.Array | np.ndarray) -> str:
+    sums: Iterable[Array]
     if leaf.nbytes < SMALL and getattr(leaf, "is_fully_addressable", True):
         words = (
             np.ascontiguousarray(leaf)
@@ -49,7 +52,7 @@ def _digest(leaf: jax.Array | np.ndarray) -> str:
             .view(f"uint{_bits(leaf.dtype)}")
             .astype(np.uint32)
         )
-        sums: Any = _sums(words, np.arange(words.size, dtype=np.uint32))
+        sums = _sums(words, np.arange(words.size, dtype=np.uint32))
     else:
         # np.asarray waits, so that the next program starts after this one, as in evaluate.py.
         sums = np.asarray(_on_devices(leaf))
@@ -70,7 +73,7 @@ def _on_devices(x: jax.Array) -> jax.Array:
     return jnp.stack(_sums(words, position))
 
 
-def _sums(words: Tree, position: Any) -> list[Tree]:
+def _sums(words: Words, position: Words) -> list[Words]:
     """Computes one uint32 per seed; `position` is the index of each word modulo 2^32."""
     sums = []
     for seed in SEEDS:
@@ -79,7 +82,7 @@ def _sums(words: Tree, position: Any) -> list[Tree]:
     return sums
 
 
-def _scramble(h: Any) -> Any:
+def _scramble(h: Words) -> Words:
     """Applies the finalizer of MurmurHash3: one-to-one, and each input bit affects all output bits.
 
     Reference: Appleby, "MurmurHash3" (2011), fmix32.

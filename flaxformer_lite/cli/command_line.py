@@ -286,7 +286,7 @@ def read_text(file: str, flag: str) -> str:
     return text
 
 
-def path(value: str, rule: Callable[[Any], str] = is_local) -> str:
+def path(value: str, rule: Callable[[str], str] = is_local) -> str:
     """Parses a local file or folder; an argparse type."""
     problem = is_text(value) or rule(value)
     if problem:

@@ -6,7 +6,7 @@ import io
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import numpy as np
 
@@ -66,7 +66,9 @@ def write_rows(path: Path, rows: list[Json], *, escape_formulas: bool = False) -
     write_file(path, text.encode())
 
 
-def _delimited(rows: list[Json], separator: str, quoting: Any = csv.QUOTE_MINIMAL) -> str:
+def _delimited(
+    rows: list[Json], separator: str, quoting: Literal[0, 1, 2, 3] = csv.QUOTE_MINIMAL
+) -> str:
     file = io.StringIO()
     names = list(dict.fromkeys(name for row in rows for name in row))
     writer = csv.DictWriter(file, names, delimiter=separator, lineterminator="\n", quoting=quoting)

@@ -43,7 +43,7 @@ MOST_LAYERS = 4096  # more would take hours to trace
 Depth = Annotated[int, Range(0, MOST_LAYERS, f"not be negative, and be at most {MOST_LAYERS}")]
 Power = Annotated[float, Range(-4, 4, "be between -4 and 4")]
 # Fields that a decoder may have of its own, as `decoder_NAME`, and their value where it has not.
-OF_DECODER: dict[str, Any] = {
+OF_DECODER: dict[str, int | tuple[int, ...] | None] = {
     "d_model": 0,
     "num_heads": 0,
     "num_kv_heads": 0,

@@ -50,7 +50,7 @@ class OneOf(NamedTuple):
 
     names: tuple[str, ...]
 
-    def __call__(self, value: Any) -> str:
+    def __call__(self, value: str) -> str:
         if value in self.names:
             return ""
         near = registry.nearest(value, list(self.names))

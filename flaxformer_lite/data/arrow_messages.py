@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import pyarrow
-    from _typeshed import WriteableBuffer
+    from typing_extensions import Buffer
 
 MAGIC = b"ARROW1"
 DICTIONARY = 2  # kinds of header of a Message
@@ -56,7 +56,7 @@ class CheckedStream(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: "WriteableBuffer") -> int:
+    def readinto(self, buffer: "Buffer") -> int:
         if not self._rest:
             message = next(self._messages, None)
             if message is None:

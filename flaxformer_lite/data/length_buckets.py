@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import jax
 import numpy as np
@@ -25,6 +25,7 @@ LABELS = ("labels", "answers")  # of each token of the decoder side, or else of 
 MASKS = (("attention_mask", "segment_ids"), ("decoder_segment_ids",))
 
 Widths = tuple[int, ...]
+X = TypeVar("X", np.ndarray, jax.Array, jax.ShapeDtypeStruct)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,15 +65,15 @@ class Buckets:
         check_counts(columns_used(batch), widths)
         return self.cut(batch, widths)
 
-    def cut(self, batch: Any, widths: Widths) -> Any:
+    def cut(self, batch: Mapping[str, Mapping[str, X]], widths: Widths) -> dict[str, dict[str, X]]:
         """Cuts a batch, or its shapes, to the given widths."""
 
-        def narrow(part: str, name: str, x: Any) -> Any:
+        def narrow(part: str, name: str, x: X) -> X:
             side = self.sides.get((part, name))
             if side is None:
                 return x
             if isinstance(x, jax.ShapeDtypeStruct):
-                return jax.ShapeDtypeStruct((*x.shape[:-1], widths[side]), x.dtype)
+                return x.update(shape=(*x.shape[:-1], widths[side]))
             return x[..., : widths[side]]
 
         return {

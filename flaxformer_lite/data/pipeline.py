@@ -345,12 +345,7 @@ def open_text(cfg: ExperimentConfig, path: str) -> Dataset:
     Raises:
       ConfigError: it cannot be read, or is too short.
     """
-    alone: dict[str, Any] = {
-        "eval_path": "",
-        "mixture": {},
-        "mixture_temperature": 0.0,
-        "mixture_schedule": "",
-    }
+
     named = dict(pair.split("=", 1) for pair in cfg.data.columns.split(",") if pair)
     fields = {
         source.text_field or cfg.data.text_field
@@ -360,7 +355,15 @@ def open_text(cfg: ExperimentConfig, path: str) -> Dataset:
     field = cfg.data.text_field
     if len(fields) == 1:
         field = fields.pop()
-    data = dataclasses.replace(cfg.data, path=path, text_field=named.get("text") or field, **alone)
+    data = dataclasses.replace(
+        cfg.data,
+        path=path,
+        text_field=named.get("text") or field,
+        eval_path="",
+        mixture={},
+        mixture_temperature=0.0,
+        mixture_schedule="",
+    )
     objective = cfg.objective
     try:
         corpus = open_corpus(data, objective.fields, whole=True)

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data.labelled import by_role
@@ -158,7 +157,7 @@ def _texts(path: Path, where: str) -> dict[str, str]:
     return texts
 
 
-def _score(row: Mapping[str, Any], where: str) -> float:
+def _score(row: Mapping[str, str], where: str) -> float:
     try:
         return float(row[COLUMNS["score"]])
     except (TypeError, ValueError):

@@ -35,9 +35,10 @@ class RoleRows(stored.Chunked):
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __getitem__(self, index: int | slice) -> Any:
-        if isinstance(index, slice):
-            return [self._by_role(row) for row in self._rows[index]]
+    def _slice(self, rows: slice) -> list[RoleRow]:
+        return [self._by_role(row) for row in self._rows[rows]]
+
+    def _row(self, index: int) -> RoleRow:
         return self._by_role(self._rows[index])
 
     def _by_role(self, row: stored.TableRow) -> RoleRow:

@@ -5,6 +5,7 @@ are made once. A row is a JSON text and a comma, between two offsets. The featur
 tuples of arrays and plain values; each position in the tuple has one file for all rows.
 """
 
+import abc
 import base64
 import datetime
 import decimal
@@ -14,7 +15,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, overload
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -60,14 +61,33 @@ def mapped(path: Path, dtype: DTypeLike) -> np.ndarray:
     return values
 
 
-class Chunked(Sequence):
-    """A sequence whose iterator reads slices, which is faster than reading single items.
+class Chunked(Sequence[TableRow]):
+    """Rows of a table, whose iterator reads slices, which is faster than reading single rows.
 
     Attributes:
-      chunk: items of a slice that memory has room for.
+      chunk: rows of a slice that memory has room for.
     """
 
     chunk: int
+
+    @overload
+    def __getitem__(self, index: int) -> TableRow: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[TableRow]: ...
+
+    def __getitem__(self, index: int | slice) -> TableRow | list[TableRow]:
+        if isinstance(index, slice):
+            return self._slice(index)
+        return self._row(_checked(index, len(self)))
+
+    @abc.abstractmethod
+    def _row(self, index: int) -> TableRow:
+        """Returns the row at an index from 0."""
+
+    @abc.abstractmethod
+    def _slice(self, rows: slice) -> list[TableRow]:
+        """Returns the rows of a slice."""
 
     def __iter__(self) -> Iterator[TableRow]:
         for begin in range(0, len(self), self.chunk):
@@ -87,11 +107,11 @@ class StoredRows(Chunked):
     def __len__(self) -> int:
         return len(self._offsets) - 1
 
-    def __getitem__(self, index: int | slice) -> Any:
-        if isinstance(index, slice):
-            begin, stop, step = index.indices(len(self))
-            return self._read(begin, max(begin, stop)) if step == 1 else list(self)[index]
-        index = _checked(index, len(self))
+    def _slice(self, rows: slice) -> list[TableRow]:
+        begin, stop, step = rows.indices(len(self))
+        return self._read(begin, max(begin, stop)) if step == 1 else list(self)[rows]
+
+    def _row(self, index: int) -> TableRow:
         return self._read(index, index + 1)[0]
 
     def take(self, numbers: np.ndarray) -> list[TableRow]:
@@ -152,10 +172,11 @@ class TakenRows(Chunked):
     def __len__(self) -> int:
         return len(self._numbers)
 
-    def __getitem__(self, index: int | slice) -> Any:
-        if not isinstance(index, slice):
-            return self._rows[int(self._numbers[_checked(index, len(self))])]
-        return self.take(np.arange(len(self))[index])
+    def _slice(self, rows: slice) -> list[TableRow]:
+        return self.take(np.arange(len(self))[rows])
+
+    def _row(self, index: int) -> TableRow:
+        return self._rows[int(self._numbers[index])]
 
     def take(self, numbers: np.ndarray) -> list[TableRow]:
         """Returns the rows with these numbers, as counted here."""

@@ -104,9 +104,9 @@ def writable(model: object, params: Params) -> Any:
             f" {NEEDED}."
         ) from error
     logits = getattr(output, "logits", output)
-    shape: Any = getattr(logits, "shape", None)
+    shape = getattr(logits, "shape", None)
     floats = shape is not None and jnp.issubdtype(logits.dtype, jnp.floating)
-    if not floats or len(shape) != 3 or shape[:2] != (1, length):
+    if shape is None or not floats or len(shape) != 3 or shape[:2] != (1, length):
         given = f"shape {shape}" if shape is not None else f"a {type(logits).__name__}"
         raise ConfigError(f"{name}: returns {given} for ids [1, {length}]; {NEEDED}.")
     wrapped = OwnModel(model, OwnConfig(name, shape[2], most))

@@ -1,6 +1,7 @@
 """Log-likelihoods of given continuations, for multiple choice and evaluation harnesses."""
 
 import functools
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import flax
@@ -8,6 +9,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.inference.engine import is_encoder_decoder
@@ -113,7 +115,7 @@ def score(
     )
 
 
-def _rows(name: str, ids: Any) -> list[list[int]]:
+def _rows(name: str, ids: Iterable[ArrayLike | Sequence[int]] | None) -> list[list[int]]:
     """Converts lists or an array of ids to lists."""
     rows = [] if ids is None else [np.asarray(row).tolist() for row in ids]
     if not rows or not all(isinstance(row, list) for row in rows):

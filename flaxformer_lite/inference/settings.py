@@ -5,7 +5,7 @@ import difflib
 import math
 import operator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, SupportsIndex
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import brief
@@ -207,7 +207,7 @@ def _read(name: str, value: Any, kind: Any) -> Any:
         ) from None
 
 
-def _integer(value: Any) -> int:
+def _integer(value: SupportsIndex) -> int:
     if isinstance(value, bool):
         raise TypeError
     return operator.index(value)

@@ -39,7 +39,7 @@ BASE = gemma2.BASE | dict(
 )
 
 
-def _sizes(encoder: dict[str, Any], decoder: dict[str, Any]) -> dict[str, Any]:
+def _sizes(encoder: ModelFields, decoder: ModelFields) -> ModelFields:
     sizes = dict(encoder) | {"encoder_layers": encoder["decoder_layers"]}
     different = {f"decoder_{name}": x for name, x in decoder.items() if encoder[name] != x}
     return sizes | different | {"decoder_layers": decoder["decoder_layers"]}

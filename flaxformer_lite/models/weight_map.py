@@ -124,6 +124,7 @@ CLASSES = 10**6
 
 
 Number = TypeVar("Number", int, float)
+Layer = TypeVar("Layer")
 ModelFields = dict[str, Any]  # fields of a ModelConfig, by name
 
 
@@ -232,7 +233,7 @@ def read_windows(
     return shortest_pattern([window if kind == "sliding_attention" else 0 for kind in kinds])
 
 
-def shortest_pattern(layers: Sequence[Any]) -> tuple[Any, ...]:
+def shortest_pattern(layers: Sequence[Layer]) -> tuple[Layer, ...]:
     """Returns the shortest beginning of a list that, repeated, gives the whole list."""
     for period in range(1, len(layers) + 1):
         if all(layers[i] == layers[i % period] for i in range(len(layers))):

@@ -11,6 +11,7 @@ from flaxformer_lite import sharding
 from flaxformer_lite.analysis import hlo
 from flaxformer_lite.config import ExperimentConfig
 from flaxformer_lite.data import dummy
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.plan import analytic, aot, costs, lints
 from flaxformer_lite.plan.topology import Topology
 from flaxformer_lite.runs.start import companion
@@ -65,7 +66,7 @@ class Plan:
     warnings: tuple[str, ...]
     compile_seconds: float | None
 
-    def json(self) -> dict[str, Any]:
+    def json(self) -> Json:
         return dataclasses.asdict(self)
 
 

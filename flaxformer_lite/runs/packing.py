@@ -16,7 +16,7 @@ from flaxformer_lite.data.pipeline import Dataset
 from flaxformer_lite.objectives.rows import PACKING
 from flaxformer_lite.sharding.activations import batch_ways
 from flaxformer_lite.training.bound_models import EXAMPLE_IDS
-from flaxformer_lite.types import Batch
+from flaxformer_lite.types import Batch, Params
 
 MUCH = 0.5  # share of padding from which on a notice is given
 ROUNDED = 8  # the notice recommends a multiple of this length
@@ -149,7 +149,7 @@ def cutting_obstacle(cfg: ModelConfig, model: nn.Module, length: int) -> str:
     return ""
 
 
-def _parameters(model: nn.Module, length: int) -> Any:
+def _parameters(model: nn.Module, length: int) -> Params | None:
     """Returns the shapes of the parameters for rows of a length; None if it takes none of it."""
     ids = jax.ShapeDtypeStruct((1, length), "int32")
     try:

@@ -13,7 +13,8 @@ import numpy as np
 
 from flaxformer_lite.config import ConfigError, DataConfig
 from flaxformer_lite.data import documents, token_files
-from flaxformer_lite.data.corpus import Corpus
+from flaxformer_lite.data.corpus import Corpus, Records
+from flaxformer_lite.data.labelled import LabelledRecords
 from flaxformer_lite.data.split import Document, split_of
 from flaxformer_lite.storage import compressed, content_cache
 
@@ -57,7 +58,7 @@ class TextOrigins:
             places.append(list(unique))
         return places
 
-    def rows(self, records: Any, wanted: str) -> np.ndarray:
+    def rows(self, records: Records, wanted: str) -> np.ndarray:
         """Returns the rows of a packing that hold a document, ascending.
 
         The document is `FILE:LINE`, `FILE:ROW`, a number or a text. Of a plain text, these are the
@@ -248,7 +249,7 @@ class TableOrigins:
             places.append([f"{self._cfg.path}, row {number}" for number in numbers])
         return places
 
-    def rows(self, records: Any, wanted: str) -> np.ndarray:
+    def rows(self, records: LabelledRecords, wanted: str) -> np.ndarray:
         """Returns the examples of a table row, by its number or place, or of all rows with a text.
 
         They are ascending.
@@ -278,14 +279,14 @@ class TableOrigins:
         return np.asarray(examples)
 
 
-def _rows_of(records: Any, example: int) -> list[int]:
+def _rows_of(records: LabelledRecords, example: int) -> list[int]:
     """Returns the rows that an example is made from; a packed one has several."""
     if len(records.row_of):
         return [int(records.row_of[example])]
     return sorted({piece.row for piece in records.features[example]})
 
 
-def _number(records: Any, row: int) -> int:
+def _number(records: LabelledRecords, row: int) -> int:
     return records.table.number(row)
 
 

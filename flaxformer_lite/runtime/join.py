@@ -9,7 +9,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import jax
 
@@ -110,7 +110,7 @@ def _check(coordinator: str | None, count: int | None, index: int | None) -> Non
         )
 
 
-def _detect(timeout: int) -> tuple[str | None, int | None, int | None, Any]:
+def _detect(timeout: int) -> private_names.Cluster:
     try:
         with warnings.catch_warnings():
             # in a pod without the kubernetes package, JAX detects nothing: train alone

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, BinaryIO
 from flaxformer_lite.storage.stores import StorageError, no_bucket, request
 
 if TYPE_CHECKING:  # imported with the first address
-    from _typeshed import WriteableBuffer
     from obstore import GetOptions, ObjectMeta
     from obstore.store import ObjectStore
+    from typing_extensions import Buffer
 
 BLOCK = 1 << 23  # bytes per request
 STREAMS = 8  # concurrent requests of a copy
@@ -68,7 +68,7 @@ class _Ranges(io.RawIOBase):
         self._at = offset + (0, self._at, self._file.size)[whence]
         return self._at
 
-    def readinto(self, buffer: "WriteableBuffer") -> int:
+    def readinto(self, buffer: "Buffer") -> int:
         room = memoryview(buffer)
         data = read(self._file, self._at, self._at + len(room))
         room[: len(data)] = data

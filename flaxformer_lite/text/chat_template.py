@@ -51,7 +51,7 @@ def guarded(value: Any, special: re.Pattern[str], guard: str) -> Any:
     return [guarded(item, special, guard) for item in value] if isinstance(value, list) else value
 
 
-def _in_process(request: dict[str, Any]) -> dict[str, Any]:
+def _in_process(request: Json) -> Json:
     """Returns render_template.answer of a request, made in a process with limits."""
     sent = json.dumps(request).encode()
     seconds = SECONDS + math.floor(EACH * len(request["batch"]))

@@ -64,7 +64,7 @@ class Models:
 
     def apply(
         self, params: Params, inputs: dict[str, jax.Array], key: jax.Array | None
-    ) -> tuple[Any, Any]:
+    ) -> tuple[Any, Params]:
         """Runs the models on a batch.
 
         Args:

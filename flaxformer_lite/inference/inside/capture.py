@@ -7,6 +7,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+from jax.typing import ArrayLike
 
 from flaxformer_lite import registry
 from flaxformer_lite.config import ConfigError
@@ -15,6 +16,8 @@ from flaxformer_lite.nn.modules import interceptors
 from flaxformer_lite.nn.modules.interceptors import Patch
 from flaxformer_lite.types import Params
 
+# token ids, or the arguments of the call by name
+Inputs = ArrayLike | Mapping[str, object]
 # hidden states and attention weights
 USUAL = (
     "embed",
@@ -28,7 +31,7 @@ USUAL = (
 def capture(
     model: nn.Module,
     params: Params,
-    inputs: Any,
+    inputs: Inputs,
     names: str | Sequence[str] | None = None,
     *,
     patch: Mapping[str, Patch] | None = None,
@@ -110,7 +113,7 @@ def capture(
 
 
 def names_of(
-    model: nn.Module, inputs: Any = None, *, method: str | None = None
+    model: nn.Module, inputs: Inputs | None = None, *, method: str | None = None
 ) -> dict[str, jax.ShapeDtypeStruct]:
     """Lists the names that `capture` knows, with shapes and dtypes, without computing anything.
 
@@ -130,7 +133,7 @@ def names_of(
     return interceptors.found_by(model, *positional, method=method, **arguments)
 
 
-def call_arguments(inputs: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+def call_arguments(inputs: Inputs) -> tuple[tuple[ArrayLike, ...], Mapping[str, Any]]:
     """Returns the positional and named arguments of a call."""
     if isinstance(inputs, str):
         raise ConfigError(f"inputs={inputs[:40]!r}: is text; encode it with the model's tokenizer.")

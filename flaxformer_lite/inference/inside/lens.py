@@ -1,14 +1,15 @@
 """The logit lens: what a model would predict if each of its layers were the last."""
 
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.inference.inside.capture import call_arguments, capture
+from flaxformer_lite.inference.inside.capture import Inputs, call_arguments, capture
+from flaxformer_lite.models.skeletons.outputs import Output
 from flaxformer_lite.types import Params
 
 
@@ -24,7 +25,12 @@ class Lens(NamedTuple):
 
 
 def logit_lens(
-    model: nn.Module, params: Params, inputs: Any, *, top_k: int = 5, vocab_size: int | None = None
+    model: nn.Module,
+    params: Params,
+    inputs: Inputs,
+    *,
+    top_k: int = 5,
+    vocab_size: int | None = None,
 ) -> Lens:
     """Reads the hidden state after each layer by the model's final norm, if any, and its head.
 
@@ -77,7 +83,7 @@ def check_lens(model: nn.Module, top_k: int, vocab_size: int | None = None) -> N
 def read_states(
     model: nn.Module,
     params: Params,
-    inputs: Any,
+    inputs: Inputs,
     values: dict[str, jax.Array],
     top_k: int,
     vocab_size: int | None = None,
@@ -99,7 +105,7 @@ def _read(
     top_k: int,
     vocab_size: int | None,
     params: Params,
-    inputs: Any,
+    inputs: Inputs,
     x_BTD: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
     # All that leads to the replaced state is dead code, which the compiler removes.
@@ -109,11 +115,11 @@ def _read(
     return ids_BTK, probabilities_BTK
 
 
-def vocabulary_logits(output: Any) -> jax.Array:
+def vocabulary_logits(output: Output) -> jax.Array:
     """Returns the float32 logits over the vocabulary, by whichever name the head gives them."""
-    return (output.logits if output.prediction_logits is None else output.prediction_logits).astype(
-        "float32"
-    )
+    logits = output.logits if output.prediction_logits is None else output.prediction_logits
+    assert logits is not None, "of a model with a head over the vocabulary"
+    return logits.astype("float32")
 
 
 def running_stacks(model: nn.Module) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """The loss of each token of one text."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -60,7 +60,7 @@ def masked_losses(
     ids_MT[np.arange(len(places_M)), places_M] = mask_id
 
     def logprobs(params: Params, ids_MT: jax.Array) -> jax.Array:
-        output = model.apply({"params": params}, ids_MT, masked_positions=places_M[:, None])
+        output: Any = model.apply({"params": params}, ids_MT, masked_positions=places_M[:, None])
         logprobs_MV = jax.nn.log_softmax(vocabulary_logits(output)[:, 0])
         return jnp.take_along_axis(logprobs_MV, ids_T[places_M][:, None], axis=-1)
 

@@ -12,7 +12,7 @@ Reference: Rabe and Staats 2021 (arXiv:2112.05682); Dao et al. 2022, sections 3.
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -104,6 +104,11 @@ class _Plan(NamedTuple):
 
 
 _BiasTree = arguments.Bias | jax.Array | None
+# Tangents or gradients: of queries, keys, values, the arrays of the bias that hold floats, and sinks
+_Inputs = tuple[jax.Array, jax.Array, jax.Array, list[jax.Array], jax.Array | None]
+# what a block of rows adds up: the same, without the sinks and, over all blocks, the queries
+_Sums = tuple[jax.Array, jax.Array, jax.Array, list[jax.Array]]
+_Totals = tuple[jax.Array, jax.Array, list[jax.Array]]
 
 
 class _Given(NamedTuple):
@@ -115,7 +120,9 @@ class _Given(NamedTuple):
     spans: jax.Array
 
 
-# queries, keys, values, the bias, the sinks, what is given, the output, log-sums of exponentials
+# queries, keys, values, the bias, the sinks, what is given
+_Primals = tuple[jax.Array, jax.Array, jax.Array, _BiasTree, jax.Array | None, _Given]
+# the same, the output, log-sums of exponentials
 _Saved = tuple[
     jax.Array, jax.Array, jax.Array, _BiasTree, jax.Array | None, _Given, jax.Array, jax.Array
 ]
@@ -160,7 +167,9 @@ def _attend(
 
 @_attend.defjvp
 def _attend_jvp(
-    plan: _Plan, primals: tuple[Any, ...], tangents: tuple[Any, ...]
+    plan: _Plan,
+    primals: _Primals,
+    tangents: _Primals,
 ) -> tuple[jax.Array, jax.Array]:
     out_BTNH, saved = _attend_forward(plan, *primals)
     d_q, d_k, d_v, d_bias, d_sinks_N, _ = tangents
@@ -225,23 +234,23 @@ def _attend_forward(
     return out_BTNH, (q_BTNH, k_BSKH, v_BSKH, bias, sinks_N, given, out_BTNH, lse)
 
 
-def _tangent_once(plan: _Plan, saved: _Saved, inputs: tuple[Any, ...]) -> jax.Array:
+def _tangent_once(plan: _Plan, saved: _Saved, inputs: _Inputs) -> jax.Array:
     return only_forwards(_attend_tangent(plan, saved, inputs), TWICE)
 
 
-def _backward_once(plan: _Plan, saved: _Saved, d_out_BTNH: jax.Array) -> tuple[Any, ...]:
+def _backward_once(plan: _Plan, saved: _Saved, d_out_BTNH: jax.Array) -> _Inputs:
     gradients = _attend_backward(plan, saved, d_out_BTNH)
     return jax.tree.map(lambda gradient: only_forwards(gradient, TWICE), gradients)
 
 
-def _attend_tangent(plan: _Plan, saved: _Saved, inputs: tuple[Any, ...]) -> jax.Array:
+def _attend_tangent(plan: _Plan, saved: _Saved, inputs: _Inputs) -> jax.Array:
     """Computes `w (d_scores - d_lse) v + w d_v`, with weights w and `d_lse = w d_scores`."""
     q_BTNH, k_BSKH, v_BSKH, bias, sinks_N, given, out_BTNH, lse = saved
     d_q, d_k, d_v, d_floats, d_sinks_N = inputs
     d_bias = _with_floats(bias, d_floats)
     pool = functools.partial(kernels.pool, dtype=jnp.float32)
 
-    def d_part(i: jax.Array, j: jax.Array) -> Any:
+    def d_part(i: jax.Array, j: jax.Array) -> _BiasTree | np.ndarray:
         if callable(bias) or bias is None or d_floats:
             return _part(plan, d_bias, i, j)
         return np.zeros((*bias.shape[:2], plan.q_block, plan.k_block), jax.dtypes.float0)
@@ -278,18 +287,16 @@ def _attend_tangent(plan: _Plan, saved: _Saved, inputs: tuple[Any, ...]) -> jax.
     return _joined(d_out).astype(out_BTNH.dtype)
 
 
-def _attend_backward(plan: _Plan, saved: _Saved, d_out_BTNH: jax.Array) -> tuple[Any, ...]:
+def _attend_backward(plan: _Plan, saved: _Saved, d_out_BTNH: jax.Array) -> _Inputs:
     q_BTNH, k_BSKH, v_BSKH, bias, sinks_N, given, out_BTNH, lse = saved
 
-    def rows(
-        totals: list[Any], i: jax.Array
-    ) -> tuple[list[Any], tuple[jax.Array, jax.Array | None]]:
+    def rows(totals: _Totals, i: jax.Array) -> tuple[_Totals, tuple[jax.Array, jax.Array | None]]:
         q_i = _block(q_BTNH, i, plan.q_block)
         d_out_i = _block(d_out_BTNH, i, plan.q_block).astype(jnp.float32)
         out_i = _block(out_BTNH, i, plan.q_block).astype(jnp.float32)
         delta_BNT1 = jnp.swapaxes((d_out_i * out_i).sum(axis=-1, keepdims=True), 1, 2)
 
-        def columns(j: jax.Array, state: tuple[Any, ...]) -> tuple[Any, ...]:
+        def columns(j: jax.Array, state: _Sums) -> _Sums:
             d_q_i, d_k, d_v, d_bias = state
             k_j = _block(k_BSKH, j, plan.k_block)
             v_j = _block(v_BSKH, j, plan.k_block)
@@ -316,17 +323,18 @@ def _attend_backward(plan: _Plan, saved: _Saved, d_out_BTNH: jax.Array) -> tuple
                 d_bias,
             )
 
-        d_q_i, *totals = _over_columns(given, i, columns, (jnp.zeros(q_i.shape), *totals))
+        start = (jnp.zeros(q_i.shape), *totals)
+        d_q_i, d_k, d_v, d_bias = _over_columns(given, i, columns, start)
         d_sinks_N = None
         if sinks_N is not None:
             d_sinks_N = -(_of_sinks(sinks_N, lse[i]) * delta_BNT1).sum(axis=(0, 2, 3))
-        return totals, (d_q_i.astype(q_i.dtype), d_sinks_N)
+        return (d_k, d_v, d_bias), (d_q_i.astype(q_i.dtype), d_sinks_N)
 
-    zeros: list[Any] = [
+    zeros = (
         jnp.zeros(k_BSKH.shape),
         jnp.zeros(v_BSKH.shape),
         [jnp.zeros(x.shape) for x in _floats(bias)],
-    ]
+    )
     (d_k, d_v, d_bias), (d_q, d_sinks_XN) = lax.scan(rows, zeros, jnp.arange(len(given.spans)))
     return (
         _joined(d_q),

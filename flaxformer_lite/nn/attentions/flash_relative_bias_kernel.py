@@ -81,7 +81,9 @@ def _forward(plan: Plan, *arrays: jax.Array) -> tuple[jax.Array, tuple[jax.Array
     return out_BTW, arrays
 
 
-def _backward(plan: Plan, arrays: tuple[jax.Array, ...], d_out_BTW: jax.Array) -> tuple[Any, ...]:
+def _backward(
+    plan: Plan, arrays: tuple[jax.Array, ...], d_out_BTW: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, None, None]:
     grid, rows, columns, diagonals, ids = _blocks(plan, arrays)
     q_BTW, k_BSW, v_BSW, diagonals_NL = arrays[:4]
     sums = pltpu.VMEM(columns.block_shape[1:], jnp.float32)

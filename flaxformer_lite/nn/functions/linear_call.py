@@ -9,7 +9,7 @@ residuals too, as far as JAX differentiates what they are made of; `jax.custom_d
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -26,9 +26,9 @@ Inputs = TypeVar("Inputs")
 ad, batching, mlir = private_names.primitive_rules()
 
 
-class _Call(NamedTuple):
-    apply: Callable[[Any, Any], jax.Array]
-    transpose: Callable[[Any, jax.Array], Any]
+class _Call(NamedTuple, Generic[Residuals, Inputs]):
+    apply: Callable[[Residuals, Inputs], jax.Array]
+    transpose: Callable[[Residuals, jax.Array], Inputs]
     residuals: PyTreeDef
     inputs: PyTreeDef
 
@@ -101,16 +101,17 @@ def _evaluate(*arrays: Array, call: _Call, out: object, mapped: int) -> jax.Arra
 
 
 def _jvp(
-    primals: Sequence[Array], tangents: Sequence[Array], **options: Any
+    primals: Sequence[Array], tangents: Sequence[Array], *, call: _Call, out: object, mapped: int
 ) -> tuple[jax.Array, jax.Array]:
-    residuals, _ = options["call"].split(primals)
-    d_residuals, d_inputs = options["call"].split(tangents)
+    bind = functools.partial(_linear_call.bind, call=call, out=out, mapped=mapped)
+    evaluate = functools.partial(_evaluate, call=call, out=out, mapped=mapped)
+    residuals, _ = call.split(primals)
+    d_residuals, d_inputs = call.split(tangents)
     if all(isinstance(d, ad.Zero) for d in d_residuals):
         d_inputs = [ad.instantiate_zeros(d) for d in d_inputs]
-        out = _linear_call.bind(*primals, **options)
-        return out, _linear_call.bind(*residuals, *d_inputs, **options)
+        return bind(*primals), bind(*residuals, *d_inputs)
     d_arrays = tuple(_tangent(x, d) for x, d in zip(primals, tangents, strict=True))
-    return jax.jvp(lambda *arrays: _evaluate(*arrays, **options), tuple(primals), d_arrays)
+    return jax.jvp(evaluate, tuple(primals), d_arrays)
 
 
 def _tangent(x: Array, d: Array) -> Array:
@@ -144,9 +145,9 @@ def _batch(
     arrays: Sequence[jax.Array],
     axes: Sequence[int | None],
     *,
-    out: Any,
+    call: _Call,
+    out: jax.core.ShapedArray,
     mapped: int,
-    **options: Any,
 ) -> tuple[jax.Array, int]:
     size = next(x.shape[axis] for x, axis in zip(arrays, axes, strict=True) if axis is not None)
     mapped_arrays = [
@@ -154,7 +155,7 @@ def _batch(
         for x, axis in zip(arrays, axes, strict=True)
     ]
     out = out.update(shape=(size, *out.shape))
-    return _linear_call.bind(*mapped_arrays, out=out, mapped=mapped + 1, **options), 0
+    return _linear_call.bind(*mapped_arrays, call=call, out=out, mapped=mapped + 1), 0
 
 
 _linear_call = Primitive("linear_call_with_residuals")

@@ -24,6 +24,7 @@ from flaxformer_lite.nn.attentions import dense
 from flaxformer_lite.nn.attentions.arguments import Arguments
 from flaxformer_lite.nn.functions import kernels
 from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
+from flaxformer_lite.nn.functions.sharding import ActivationSharding
 from flaxformer_lite.nn.modules.dropout import Dropout, DropoutMask
 from flaxformer_lite.nn.modules.stack import Group, Stack
 from flaxformer_lite.types import Params
@@ -166,12 +167,12 @@ class Taps:
     def _attend(
         self,
         module: nn.Module,
-        next_function: Callable[..., Any],
+        next_function: Callable[..., jax.Array],
         q_BTNH: jax.Array,
         k_BSKH: jax.Array,
         v_BSKH: jax.Array,
         args: Arguments,
-    ) -> Any:
+    ) -> jax.Array:
         """Computes attention, and its logits and weights densely where they are captured.
 
         The output is computed from them only if they are replaced.
@@ -303,9 +304,9 @@ def _untuned(module: nn.Module) -> nn.Module:
     A trainer would trace identical layers once.
     """
     record = "cfg" if hasattr(getattr(module, "cfg", None), "sharding") else "execution"
-    run: Any = getattr(module, record, None)
-    sharding: Any = getattr(run, "sharding", None)
-    if not getattr(sharding, "tuned", False):
+    run = getattr(module, record, None)
+    sharding = getattr(run, "sharding", None)
+    if run is None or not (isinstance(sharding, ActivationSharding) and sharding.tuned):
         return module
     return module.clone(
         **{record: dataclasses.replace(run, sharding=dataclasses.replace(sharding, tuned=False))}

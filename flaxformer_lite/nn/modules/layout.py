@@ -1,15 +1,16 @@
 """Conversion of layer weights between side by side and stacked, without loss."""
 
 import re
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from flaxformer_lite.types import Params
+
 LAYER = re.compile(r"layer_(\d+)$")
 
 
-def stack_layers(params: Any, period: int = 1) -> Any:
+def stack_layers(params: Params, period: int = 1) -> Params:
     """Stacks `layer_0 .. layer_n` anywhere in the tree into `layers/block_<i>`, with a Y axis.
 
     Args:
@@ -29,7 +30,7 @@ def stack_layers(params: Any, period: int = 1) -> Any:
     return out
 
 
-def unstack_layers(params: Any) -> Any:
+def unstack_layers(params: Params) -> Params:
     """Inverts `stack_layers`."""
     if not isinstance(params, dict):
         return params

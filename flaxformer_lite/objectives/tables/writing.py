@@ -168,7 +168,7 @@ class JoinedFeatures(Sequence):
     def __len__(self) -> int:
         return len(self.first) - 1
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         index = range(len(self))[index]

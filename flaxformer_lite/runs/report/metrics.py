@@ -4,16 +4,15 @@ import collections
 import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.publish import write_file
-from flaxformer_lite.files.read import is_kind, parse_object, read_bytes
+from flaxformer_lite.files.read import Json, is_kind, parse_object, read_bytes
 from flaxformer_lite.objectives.tables.breakdown import Breakdown
 
 LARGEST = 1 << 30  # most bytes of metrics.jsonl
 NAMED = 5  # most damaged lines in a notice
-Record = dict[str, Any]
+Record = Json  # a line of metrics.jsonl
 BREAKDOWN = "breakdown.json"  # tables of the last evaluation
 SECONDS = "seconds_"  # prefix of the time that each part took since the last record
 # Recorded at the end of an interval; all other metrics are its mean.
