@@ -7,7 +7,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Self
 
 import flax.linen as nn
 import jax
@@ -178,6 +178,38 @@ class AttentionConfig(parts.MixerConfig):
                 tables=tables(self.position, **self.table_sizes(x_BTD.shape[-1]))
             )
         return materialize_mask_and_bias(self, context, x_BTD, execution, causal=causal)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionVariantConfig(parts.MixerConfig):
+    """Base class of the records of mixers that take the place of attention, with its projections.
+
+    Attributes:
+      attention: sizes and options of the attention that this one replaces; in a model, the model's.
+    """
+
+    name: ClassVar[str] = "attention"
+
+    attention: AttentionConfig = field(
+        default_factory=lambda: AttentionConfig(num_heads=1), metadata={"internal": True}
+    )
+
+    @property
+    def position(self) -> Encoding:
+        return self.attention.position
+
+    def for_model(self, standard: parts.Part) -> Self:
+        assert isinstance(standard, AttentionConfig), "what a model's mixer replaces"
+        return dataclasses.replace(self, attention=standard)
+
+    def table_sizes(self, d_model: int) -> parts.TableSizes:
+        return self.attention.table_sizes(d_model)
+
+    def partition_rules(self) -> parts.PartitionRules:
+        return self.attention.partition_rules()
+
+    def init_cache(self, batch: int, length: int, d_model: int, dtype: DTypeLike) -> LayerCache:
+        return self.attention.init_cache(batch, length, d_model, dtype)
 
 
 class Attention(nn.Module):

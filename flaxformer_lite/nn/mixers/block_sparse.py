@@ -1,29 +1,27 @@
 """Attention of blocks of tokens to their neighbors and to both ends of the row (BigBird)."""
 
-import dataclasses
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import ClassVar, Self
+from dataclasses import dataclass
+from typing import ClassVar
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jax.typing import DTypeLike
 
-from flaxformer_lite.config import ConfigError, Execution, parts, rules
+from flaxformer_lite.config import ConfigError, Execution, rules
 from flaxformer_lite.nn.functions import block_local, kernels
 from flaxformer_lite.nn.functions.masks import Mask
 from flaxformer_lite.nn.functions.sharding import sharding_of
-from flaxformer_lite.nn.mixers.attention import Attention, AttentionConfig
+from flaxformer_lite.nn.mixers.attention import Attention, AttentionVariantConfig
 from flaxformer_lite.nn.modules.cache import LayerCache, LayerOutput
 from flaxformer_lite.nn.modules.context import Context, with_options
 from flaxformer_lite.nn.modules.documents import documents_of
-from flaxformer_lite.nn.positions.encoding import Encoding, Tables, hooks
+from flaxformer_lite.nn.positions.encoding import Tables, hooks
 
 
 @dataclass(frozen=True, kw_only=True)
-class BlockSparseConfig(parts.MixerConfig):
+class BlockSparseConfig(AttentionVariantConfig):
     """The record of block-sparse attention.
 
     Rows of at most `full_length` tokens, and decoders, have plain attention.
@@ -33,20 +31,15 @@ class BlockSparseConfig(parts.MixerConfig):
         of the row, which see everything.
       random_blocks: R. Blocks in between see R more; as in transformers outside of training, each
         of them is the first block again, so it weighs 1 + R times as much.
-      attention: sizes and options of the attention that this one replaces; in a model, the model's.
 
     Reference: Zaheer et al. 2020, "Big Bird: Transformers for Longer Sequences" (arXiv:2007.14062),
     section 2 and appendix D.
     """
 
-    name: ClassVar[str] = "attention"
     whole_rows: ClassVar[bool] = True
 
     block: rules.Size = 64
     random_blocks: rules.Count = 3
-    attention: AttentionConfig = field(
-        default_factory=lambda: AttentionConfig(num_heads=1), metadata={"internal": True}
-    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -67,25 +60,8 @@ class BlockSparseConfig(parts.MixerConfig):
         """The longest row that has plain attention."""
         return (5 + 2 * self.random_blocks) * self.block
 
-    @property
-    def position(self) -> Encoding:
-        return self.attention.position
-
-    def table_sizes(self, d_model: int) -> parts.TableSizes:
-        return self.attention.table_sizes(d_model)
-
-    def for_model(self, standard: parts.Part) -> Self:
-        assert isinstance(standard, AttentionConfig), "what a model's mixer replaces"
-        return dataclasses.replace(self, attention=standard)
-
     def module(self, execution: Execution, *, causal: bool, name: str | None = None) -> nn.Module:
         return BlockSparse(self.attention, execution, causal, record=self, name=name)
-
-    def partition_rules(self) -> parts.PartitionRules:
-        return self.attention.partition_rules()
-
-    def init_cache(self, batch: int, length: int, d_model: int, dtype: DTypeLike) -> LayerCache:
-        return self.attention.init_cache(batch, length, d_model, dtype)
 
     def prepare(
         self,

@@ -1,7 +1,6 @@
 """A convolution over the tokens of a row, with an activation: local context (DeBERTa-v2)."""
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Self
 
@@ -14,13 +13,13 @@ from flaxformer_lite.nn.functions.activations import ACTIVATIONS
 from flaxformer_lite.nn.functions.masks import Mask
 from flaxformer_lite.nn.modules.cache import MixerCache
 from flaxformer_lite.nn.modules.context import Context, with_options
-from flaxformer_lite.nn.modules.documents import with_documents
+from flaxformer_lite.nn.modules.documents import DocumentReader, with_documents
 from flaxformer_lite.nn.modules.dropout import Dropout
 from flaxformer_lite.nn.modules.einsum import initializer
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConvolutionConfig(parts.MixerConfig):
+class ConvolutionConfig(DocumentReader):
     """The record of a Convolution.
 
     Attributes:
@@ -56,17 +55,6 @@ class ConvolutionConfig(parts.MixerConfig):
                 " it in an encoder."
             )
         return Convolution(self, execution, name=name)
-
-    def prepare(
-        self,
-        context: Context,
-        x_BTD: jax.Array,
-        execution: Execution,
-        *,
-        causal: bool,
-        tables: Callable[..., object],
-    ) -> Context:
-        return with_documents(context, x_BTD, causal=causal)
 
 
 class Convolution(nn.Module):

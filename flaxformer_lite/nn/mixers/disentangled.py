@@ -4,17 +4,15 @@ Reference: He, Liu, Gao, Chen, "DeBERTa: Decoding-enhanced BERT with Disentangle
 section 3.1 (arXiv:2006.03654).
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Self
+from typing import Annotated
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import DTypeLike
 
 from flaxformer_lite.config import ConfigError, Execution, parts, rules
 from flaxformer_lite.nn.attentions.arguments import Arguments, check_mask
@@ -25,7 +23,7 @@ from flaxformer_lite.nn.functions.masks import Mask
 from flaxformer_lite.nn.functions.norms import layer_norm
 from flaxformer_lite.nn.functions.sharding import ActivationSharding, sharding_of
 from flaxformer_lite.nn.functions.tpu_tuning import materialize
-from flaxformer_lite.nn.mixers.attention import Attention, AttentionConfig
+from flaxformer_lite.nn.mixers.attention import Attention, AttentionVariantConfig
 from flaxformer_lite.nn.modules import cache as caches
 from flaxformer_lite.nn.modules.cache import LayerCache, LayerOutput
 from flaxformer_lite.nn.modules.context import Context, with_options
@@ -60,7 +58,7 @@ class RelativeTable(Encoding):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DisentangledConfig(parts.MixerConfig):
+class DisentangledConfig(AttentionVariantConfig):
     """The record of Disentangled.
 
     Attributes:
@@ -75,18 +73,12 @@ class DisentangledConfig(parts.MixerConfig):
       norm_eps: of that norm.
     """
 
-    name: ClassVar[str] = "attention"
-
     terms: tuple[Annotated[str, rules.OneOf(TERMS)], ...] = TERMS
     buckets: rules.Count = 0
     max_distance: rules.Count = 0
     share_key: bool = False
     norm_table: bool = False
     norm_eps: rules.NotNegative = 1e-7
-    # heads, width and biases; in a model, the model's
-    attention: AttentionConfig = field(
-        default_factory=lambda: AttentionConfig(num_heads=1), metadata={"internal": True}
-    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -118,15 +110,6 @@ class DisentangledConfig(parts.MixerConfig):
                 " farther ones share the other half; 0 buckets give each distance its own row."
             )
 
-    def for_model(self, standard: parts.Part) -> Self:
-        assert isinstance(standard, AttentionConfig)
-        return dataclasses.replace(self, attention=standard)
-
-    @property
-    def position(self) -> Encoding:
-        """The encoding that adds to the embeddings, if any."""
-        return self.attention.position
-
     @property
     def farthest(self) -> int:
         return self.max_distance or self.attention.max_length
@@ -140,9 +123,6 @@ class DisentangledConfig(parts.MixerConfig):
     def table(self) -> RelativeTable:
         return RelativeTable(rows=2 * self.span, norm=self.norm_table)
 
-    def table_sizes(self, d_model: int) -> parts.TableSizes:
-        return self.attention.table_sizes(d_model)
-
     def module(
         self, execution: Execution, *, causal: bool, name: str | None = None
     ) -> "Disentangled":
@@ -150,7 +130,7 @@ class DisentangledConfig(parts.MixerConfig):
 
     def partition_rules(self) -> parts.PartitionRules:
         own: parts.PartitionRules = ((r"position(_\d+)?/(relative|norm_scale|norm_bias)$", ()),)
-        attention = self.attention.partition_rules()
+        attention = super().partition_rules()
         if self.share_key:
             return own + attention
         projections = tuple(name for name, term in PROJECTIONS.items() if term in self.terms)
@@ -164,9 +144,6 @@ class DisentangledConfig(parts.MixerConfig):
     @property
     def biases(self) -> tuple[str, ...]:
         return self.attention.bias
-
-    def init_cache(self, batch: int, length: int, d_model: int, dtype: DTypeLike) -> LayerCache:
-        return self.attention.init_cache(batch, length, d_model, dtype)
 
     def prepare(
         self,

@@ -1,6 +1,5 @@
 """Gated DeltaNet: a recurrent layer whose state is a matrix of keys and values."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Self
 
@@ -26,7 +25,7 @@ from flaxformer_lite.nn.mixers.recurrent import begin, finish
 from flaxformer_lite.nn.modules import cache as caches
 from flaxformer_lite.nn.modules.cache import LayerOutput, StateCache
 from flaxformer_lite.nn.modules.context import Context, with_options
-from flaxformer_lite.nn.modules.documents import with_documents
+from flaxformer_lite.nn.modules.documents import DocumentReader
 from flaxformer_lite.nn.modules.einsum import Einsum
 from flaxformer_lite.nn.modules.norms import Norm
 
@@ -36,7 +35,7 @@ SLOWEST = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
-class GatedDeltaConfig(parts.MixerConfig):
+class GatedDeltaConfig(DocumentReader):
     """The record of a GatedDelta layer; its defaults are those of Qwen3-Next.
 
     Attributes:
@@ -108,18 +107,6 @@ class GatedDeltaConfig(parts.MixerConfig):
     def init_cache(self, batch: int, length: int, d_model: int, dtype: DTypeLike) -> StateCache:
         """Builds an empty cache, in float32 for any dtype: its errors would add up."""
         return caches.empty_state(self.states, batch, length, jnp.float32)
-
-    def prepare(
-        self,
-        context: Context,
-        x_BTD: jax.Array,
-        execution: Execution,
-        *,
-        causal: bool,
-        tables: Callable[..., object],
-    ) -> Context:
-        """Reads documents and padding off the mask, once for all layers."""
-        return with_documents(context, x_BTD, causal=causal)
 
 
 class GatedDelta(nn.Module):

@@ -1,33 +1,31 @@
 """Attention to nearby tokens and to sums of tokens everywhere, in encoders (LongT5)."""
 
-import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple, Self
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jax.typing import DTypeLike
 
-from flaxformer_lite.config import ConfigError, Execution, NormConfig, parts, rules
+from flaxformer_lite.config import ConfigError, Execution, NormConfig, rules
 from flaxformer_lite.nn.functions import block_local
 from flaxformer_lite.nn.functions.masks import Mask
 from flaxformer_lite.nn.functions.segments import positions_in_segments
 from flaxformer_lite.nn.functions.sharding import sharding_of
-from flaxformer_lite.nn.mixers.attention import Attention, AttentionConfig
+from flaxformer_lite.nn.mixers.attention import Attention, AttentionVariantConfig
 from flaxformer_lite.nn.modules.cache import LayerCache
 from flaxformer_lite.nn.modules.context import Context, with_options
 from flaxformer_lite.nn.modules.documents import Documents, documents_of
 from flaxformer_lite.nn.modules.norms import Norm
 from flaxformer_lite.nn.modules.position_tables import PositionTables
-from flaxformer_lite.nn.positions.encoding import Encoding, Tables, hooks
+from flaxformer_lite.nn.positions.encoding import Tables, hooks
 
 GLOBAL = "global_position"  # the tables of positions of the sums, and their prefix in a Context
 
 
 @dataclass(frozen=True, kw_only=True)
-class LocalGlobalConfig(parts.MixerConfig):
+class LocalGlobalConfig(AttentionVariantConfig):
     """The record of attention to `radius` tokens on each side and to transient global tokens.
 
     In a decoder it is plain attention.
@@ -37,20 +35,14 @@ class LocalGlobalConfig(parts.MixerConfig):
       global_block: every so many tokens of a document are summed, and all its tokens see the sums;
         0 for none.
       norm_eps: added to the mean square of a sum, which is normalized.
-      attention: sizes and options of the attention that this one replaces; in a model, the model's.
 
     Reference: Guo et al. 2022, "LongT5: Efficient Text-To-Text Transformer for Long Sequences"
     (arXiv:2112.07916), section 3.
     """
 
-    name: ClassVar[str] = "attention"
-
     radius: rules.Size = 127
     global_block: rules.Count = 16
     norm_eps: rules.NotNegative = 1e-6
-    attention: AttentionConfig = field(
-        default_factory=lambda: AttentionConfig(num_heads=1), metadata={"internal": True}
-    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,17 +63,6 @@ class LocalGlobalConfig(parts.MixerConfig):
                 " tokens has none; set mixer.global_block=0, or another position."
             )
 
-    @property
-    def position(self) -> Encoding:
-        return self.attention.position
-
-    def table_sizes(self, d_model: int) -> parts.TableSizes:
-        return self.attention.table_sizes(d_model)
-
-    def for_model(self, standard: parts.Part) -> Self:
-        assert isinstance(standard, AttentionConfig), "what a model's mixer replaces"
-        return dataclasses.replace(self, attention=standard)
-
     def module(self, execution: Execution, *, causal: bool, name: str | None = None) -> nn.Module:
         if causal:
             return self.attention.module(execution, causal=True, name=name)
@@ -93,12 +74,6 @@ class LocalGlobalConfig(parts.MixerConfig):
             norm=NormConfig(kind="rms", eps=self.norm_eps),
             name=name,
         )
-
-    def partition_rules(self) -> parts.PartitionRules:
-        return self.attention.partition_rules()
-
-    def init_cache(self, batch: int, length: int, d_model: int, dtype: DTypeLike) -> LayerCache:
-        return self.attention.init_cache(batch, length, d_model, dtype)
 
     def prepare(
         self,

@@ -21,12 +21,12 @@ from flaxformer_lite.nn.functions.sharding import sharding_of
 from flaxformer_lite.nn.modules import cache as caches
 from flaxformer_lite.nn.modules.cache import LayerOutput, StateCache
 from flaxformer_lite.nn.modules.context import Context, with_options
-from flaxformer_lite.nn.modules.documents import with_documents
+from flaxformer_lite.nn.modules.documents import DocumentReader, with_documents
 from flaxformer_lite.nn.modules.einsum import Einsum
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecurrentConfig(parts.MixerConfig):
+class RecurrentConfig(DocumentReader):
     """The record of a recurrent layer; a cell adds its class variables.
 
     Attributes:
@@ -77,18 +77,6 @@ class RecurrentConfig(parts.MixerConfig):
         return caches.empty_state(
             [self.width(d_model, causal=True)] * self.states, batch, length, dtype
         )
-
-    def prepare(
-        self,
-        context: Context,
-        x_BTD: jax.Array,
-        execution: Execution,
-        *,
-        causal: bool,
-        tables: Callable[..., object],
-    ) -> Context:
-        """Reads documents and padding off the mask, once for all layers."""
-        return with_documents(context, x_BTD, causal=causal)
 
 
 class Recurrent(nn.Module):

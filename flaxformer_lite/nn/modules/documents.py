@@ -1,15 +1,32 @@
 """Documents and padding, derived from a mask for layers that do not evaluate masks."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from flaxformer_lite.config import ConfigError
+from flaxformer_lite.config import ConfigError, Execution, parts
 from flaxformer_lite.nn.attentions.arguments import check_mask, check_slots
 from flaxformer_lite.nn.attentions.mask_structure import structure_of
 from flaxformer_lite.nn.functions.masks import Mask
 from flaxformer_lite.nn.modules.context import Context
+
+
+class DocumentReader(parts.MixerConfig):
+    """Base class of the records of mixers that read documents and padding off the mask."""
+
+    def prepare(
+        self,
+        context: Context,
+        x_BTD: jax.Array,
+        execution: Execution,
+        *,
+        causal: bool,
+        tables: Callable[..., object],
+    ) -> Context:
+        """Reads documents and padding off the mask, once for all layers."""
+        return with_documents(context, x_BTD, causal=causal)
 
 
 def with_documents(context: Context, x_BTD: jax.Array, *, causal: bool) -> Context:
