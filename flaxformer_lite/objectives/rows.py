@@ -7,8 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer_lite.files.read import Json
-
 # {"inputs": ..., "targets": ...}; those of a batch are stacked
 Example = dict[str, dict[str, np.ndarray]]
 
@@ -131,7 +129,7 @@ class TableRecords(Records, Protocol):
     def spans(self, texts: Sequence[str]) -> Sequence[Any]: ...
 
     def conversations(
-        self, template: str, chats: Sequence[list[Json]], known: Sequence[bool]
+        self, template: str, chats: Sequence[list[dict[str, Any]]], known: Sequence[bool]
     ) -> Sequence[tuple[np.ndarray, np.ndarray, int, int | None]]: ...
 
     def has(self, role: str) -> bool: ...
