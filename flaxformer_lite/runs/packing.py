@@ -113,14 +113,9 @@ def obstacle(cfg: ModelConfig, model: nn.Module, pad_id: int) -> str:
         return f"the class of model.family={cfg.family} takes no packed rows"
     if skeleton == "encoder_decoder" and cfg.head not in model.encoder_heads:
         return f"the decoder of model.family={cfg.family} reads padded rows"
-    if cfg.head in getattr(model, "padded_heads", ()):
-        return f"{cfg.head} of model.family={cfg.family} reads the last column"
-    for plugin in (cfg.feed_forward, *(kind.feed_forward for kind in cfg.kinds)):
-        if plugin is not None and not plugin.reads_one_token:
-            return f"model.feed_forward.name={plugin_name(plugin)} may count padding"
+    if obstacle := _padding_obstacle(cfg, model):
+        return obstacle
     for name in cfg.mixer_names:
-        if getattr(registry.resolve_class("mixers", name), "whole_rows", False):
-            return f"model.mixer.name={name} depends on the length of a row"
         if ":" in name:
             return f"model.mixer.name={name} may not tell texts of a row apart"
     return ""
@@ -136,6 +131,16 @@ def cutting_obstacle(cfg: ModelConfig, model: nn.Module, length: int) -> str:
     """
     if not getattr(model, "skeleton", ""):
         return f"the class of model.family={cfg.family} may count padding"
+    if obstacle := _padding_obstacle(cfg, model):
+        return obstacle
+    for name in cfg.mixer_names:
+        if ":" in name and _parameters(model, length) != _parameters(model, MULTIPLE):
+            return f"model.mixer.name={name} reads rows of one length only"
+    return ""
+
+
+def _padding_obstacle(cfg: ModelConfig, model: nn.Module) -> str:
+    """Returns which part of a model reads the padding behind a row; "" if none is known to."""
     if cfg.head in getattr(model, "padded_heads", ()):
         return f"{cfg.head} of model.family={cfg.family} reads the last column"
     for plugin in (cfg.feed_forward, *(kind.feed_forward for kind in cfg.kinds)):
@@ -144,8 +149,6 @@ def cutting_obstacle(cfg: ModelConfig, model: nn.Module, length: int) -> str:
     for name in cfg.mixer_names:
         if getattr(registry.resolve_class("mixers", name), "whole_rows", False):
             return f"model.mixer.name={name} depends on the length of a row"
-        if ":" in name and _parameters(model, length) != _parameters(model, MULTIPLE):
-            return f"model.mixer.name={name} reads rows of one length only"
     return ""
 
 
