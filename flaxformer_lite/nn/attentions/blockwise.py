@@ -104,7 +104,7 @@ class _Plan(NamedTuple):
 
 
 _BiasTree = arguments.Bias | jax.Array | None
-# Tangents or gradients: of queries, keys, values, the arrays of the bias that hold floats, and sinks
+# Tangents or gradients: of queries, keys, values, the floats of the bias, and the sinks
 _Inputs = tuple[jax.Array, jax.Array, jax.Array, list[jax.Array], jax.Array | None]
 # what a block of rows adds up: the same, without the sinks and, over all blocks, the queries
 _Sums = tuple[jax.Array, jax.Array, jax.Array, list[jax.Array]]
@@ -277,7 +277,7 @@ def _attend_tangent(plan: _Plan, saved: _Saved, inputs: _Inputs) -> jax.Array:
             return d_lse_BNT1, d_out_BTNH
 
         d_lse_BNT1 = jnp.zeros_like(lse[i])
-        if sinks_N is not None:
+        if sinks_N is not None and d_sinks_N is not None:
             d_lse_BNT1 += _of_sinks(sinks_N, lse[i]) * d_sinks_N[None, :, None, None]
         start = (d_lse_BNT1, jnp.zeros(out_i.shape))
         d_lse_BNT1, d_out_i = _over_columns(given, i, columns, start)
