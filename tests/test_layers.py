@@ -56,6 +56,7 @@ MOST_FILES = {
     "inference/inside/capture": 33,
     "training/program": 64,
 }
+MOST_ANY = 330  # annotations `Any` in the package
 REGISTRY = ("registry.resolve", "registry.resolve_class", "registry.available")
 # A config's plug-in fields name files of the folders above it; what they hold is imported when a
 # config is read.
@@ -190,3 +191,15 @@ def test_the_pure_layer_knows_no_flax(folder):
     for path in sorted((PACKAGE / folder).glob("*.py")):
         found = {name.split(".")[0] for name in imports(path.read_text())}
         assert not found & {"flax", "optax", "orbax"}, path
+
+
+def untyped(source):
+    """Counts the names `Any` outside of imports."""
+    names = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name))
+    return sum(node.id == "Any" for node in names)
+
+
+def test_few_annotations_are_any():
+    assert untyped("from typing import Any\n\ndef f(x: Any) -> list[Any]: ...") == 2
+    counts = {str(path): untyped(path.read_text()) for path in FILES}
+    assert sum(counts.values()) <= MOST_ANY, sorted(counts, key=counts.get)[-5:]

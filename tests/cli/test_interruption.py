@@ -75,11 +75,19 @@ def test_a_lost_interrupt_ends_the_process(code, tmp_path):
     assert done.stderr.endswith("error: interrupted.\n")
 
 
+@pytest.fixture
+def python_hears_sigint():
+    """Puts Python's own handler in place; what a shell runs in the background ignores SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("python_hears_sigint")
 def test_handlers_are_put_back():
     from flaxformer_lite.cli import interruption
 
-    before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt), interruption.interruptible():
         signal.raise_signal(signal.SIGINT)
-    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert signal.set_wakeup_fd(-1) == -1
