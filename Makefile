@@ -3,7 +3,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test nightly nightly-default test-fast matrix examples mails sentiment positions menus words compare browser parity scoreboard meshes bench faults faults-two faults-remote opponent canary lint clean
+.PHONY: help install demo test nightly nightly-default test-fast matrix examples mails sentiment positions menus words compare browser parity scoreboard exports meshes bench faults faults-two faults-remote opponent canary lint clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -120,6 +120,12 @@ scoreboard: $(STAMP)  ## compare every family and head with torch, both ways, an
 	$(TORCH) tools/scoreboard.py back runs/scoreboard --only "$(FAMILY)"
 	$(if $(FAMILY),,$(BIN)/python tools/scoreboard.py table runs/scoreboard)
 
+EXPORTS := .venv-exports
+exports:  ## export a tiny model of every family to ONNX, run the files beside it, and write docs/exports.md; FAMILY=beginning of a name
+	$(PYTHON) -m venv $(EXPORTS)
+	$(EXPORTS)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev,export]'
+	$(EXPORTS)/bin/python -W ignore -m tools.exports --only "$(FAMILY)" $(if $(FAMILY),,--write)
+
 # Each takes a minute or more: the step is compiled for the chips by their compiler. Needs .[tpu-plan] and .[cuda].
 PLANS := gpt2_xl-v5e-16x16 gpt2_xl-v5p-4x4x4 llama_7b-v5e-16x16 llama_7b-v5p-4x4x4 llama_70b-v5p-4x8x8 \
 	t5_xl-v5e-16x16 t5_xxl-v5p-4x4x4 gpt2_small-h100-1 gpt2_xl-h100-8 bert_base-h100-1 t5_base-h100-1
@@ -208,4 +214,4 @@ lint: $(STAMP)  ## check style, imports, format and types
 	$(BIN)/mypy
 
 clean:  ## remove the environment and what tests and runs left
-	rm -rf .venv .venv-canary .venv-matrix runs build site *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-canary .venv-exports .venv-matrix runs build site *.egg-info .mypy_cache .pytest_cache .ruff_cache

@@ -27,6 +27,7 @@ LAYERS = (
     "sharding",
     "pretrained",
     "inference",
+    "export",
     "training",
     "storage",
     "data",
@@ -46,6 +47,7 @@ LIBRARY = (
     "sharding",
     "pretrained",
     "inference",
+    "export",
     "training",
 )
 # What knows addresses in stores, workdirs and the training command.

@@ -301,8 +301,8 @@ def place(value: str) -> str:
     return path(value, is_place)
 
 
-def new_file(*suffixes: str) -> Callable[[str], Path]:
-    """Builds an argparse type for a file to write, whose suffix selects its format."""
+def file_of(*suffixes: str) -> Callable[[str], Path]:
+    """Builds an argparse type for a file whose suffix selects its format."""
 
     def read(value: str) -> Path:
         file = Path(path(value)).expanduser()
@@ -310,6 +310,17 @@ def new_file(*suffixes: str) -> Callable[[str], Path]:
             raise argparse.ArgumentTypeError(f"{value}: must end in {' or '.join(suffixes)}")
         if file.is_dir():
             raise argparse.ArgumentTypeError(f"{value}: is a folder; name a file")
+        return file
+
+    return read
+
+
+def new_file(*suffixes: str) -> Callable[[str], Path]:
+    """Builds an argparse type for a file to write, in a folder that exists."""
+    named = file_of(*suffixes)
+
+    def read(value: str) -> Path:
+        file = named(value)
         if not file.parent.is_dir():
             raise argparse.ArgumentTypeError(f"{value}: its folder does not exist; make it first")
         return file

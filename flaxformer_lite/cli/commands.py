@@ -275,6 +275,47 @@ def convert(parser: argparse.ArgumentParser) -> None:
 
 
 @command(
+    "write a model as files that run without this package",
+    "--model path/to/minilm --output exported/model.onnx",
+    "--model runs/gpt2 --output exported/model.stablehlo",
+    "--check --output exported/model.onnx",
+)
+def export(parser: argparse.ArgumentParser) -> None:
+    """Exports a model to ONNX or StableHLO, for batches and lengths of any size.
+
+    A sentence model becomes its encoder with pooling and normalization, a decoder one program that
+    reads and writes a cache of keys and values, and a model that reads and then writes two files.
+    Beside them are the tokenizer, config.json, README.md with lines that run the files, and test
+    cases, on which the files have just been run.
+    """
+    add = parser.add_argument
+    add("--model", type=command_line.place, help="published weights, or the --workdir of train")
+    add(
+        "--output",
+        required=True,
+        metavar="FILE",
+        type=command_line.file_of(".onnx", ".stablehlo"),
+        help="file in a folder of its own: .onnx, or .stablehlo for jax alone",
+    )
+    add(
+        "--task",
+        choices=("auto", "encode", "embed"),
+        default="auto",
+        help="what an encoder's file computes: hidden states or what its head does (encode), or the"
+        " vector of a text (embed); auto embeds if the model has modules.json",
+    )
+    add(
+        "--weights",
+        choices=("float32", "float16", "int8"),
+        default="float32",
+        help="what the file stores; arithmetic is in float32 (default: %(default)s)",
+    )
+    add("--head", help="head of the model, if not the one that config.json names")
+    add("--check", action="store_true", help="only run the test cases beside files that are there")
+    command_line.add_family(parser)
+
+
+@command(
     "describe a directory of weights",
     "path/to/bert",
     "runs/gpt2 --all",

@@ -105,29 +105,55 @@ def write_pretrained(
     Raises:
       ConfigError, WeightsError: as `save_pretrained`.
     """
+    check_params(flatten_dict(params, sep="/"), parameter_shapes(model))
+    model, params = merge_adapter(model, params)
+    write_companions(folder, model, like=like, labels=labels)
+    published = _published(model)
+    tensors = published_tensors(published, model.cfg, flatten_dict(params, sep="/"))
+    _write(folder, tensors, shard_bytes)
+
+
+def write_companions(
+    folder: Path,
+    model: nn.Module,
+    *,
+    like: Path | TrainedInputs | None = None,
+    labels: Sequence[str] | None = None,
+) -> None:
+    """Writes everything of a published directory but the weights: config.json and the tokenizer.
+
+    Args:
+      folder: the directory.
+      model: a linen module without an adapter.
+      like, labels: as in `write_pretrained`.
+
+    Raises:
+      ConfigError: as `save_pretrained`.
+    """
+    cfg = model.cfg
+    published = _published(model)
+    config = hf_config.write_config(registry.resolve("models", cfg.family), cfg)
+    if isinstance(like, TrainedInputs):
+        config |= _write_trained(folder, model, like)
+        is_classifier_of_run = cfg.num_labels == len(like.labels)
+        labels = like.labels if labels is None and is_classifier_of_run else labels
+    elif like is not None:
+        config = _travel(like, folder, config, {"pad_token_id", *published.all_fields})
+        if cfg.head in ("none", "encoder", "masked_lm"):
+            copy_sentence_layers(like, folder)
+    named = hf_config.write_labels(labels, cfg) if labels is not None else {}
+    config_text = json.dumps(config | named, indent=2, sort_keys=True) + "\n"
+    (folder / "config.json").write_text(config_text)
+
+
+def _published(model: nn.Module) -> Published:
     family = registry.resolve("models", model.cfg.family)
     if not hasattr(family, "PUBLISHED"):
         raise ConfigError(
             f"family={model.cfg.family!r}: has no published form; keep checkpoints in our own"
             " format."
         )
-    check_params(flatten_dict(params, sep="/"), parameter_shapes(model))
-    model, params = merge_adapter(model, params)
-    cfg = model.cfg
-    flat = flatten_dict(params, sep="/")
-    config = hf_config.write_config(family, cfg)
-    if isinstance(like, TrainedInputs):
-        config |= _write_trained(folder, model, like)
-        is_classifier_of_run = cfg.num_labels == len(like.labels)
-        labels = like.labels if labels is None and is_classifier_of_run else labels
-    elif like is not None:
-        config = _travel(like, folder, config, {"pad_token_id", *family.PUBLISHED.all_fields})
-        if cfg.head in ("none", "encoder", "masked_lm"):
-            copy_sentence_layers(like, folder)
-    named = hf_config.write_labels(labels, cfg) if labels is not None else {}
-    config_text = json.dumps(config | named, indent=2, sort_keys=True) + "\n"
-    (folder / "config.json").write_text(config_text)
-    _write(folder, published_tensors(family.PUBLISHED, cfg, flat), shard_bytes)
+    return family.PUBLISHED
 
 
 def _write_trained(folder: Path, model: nn.Module, like: TrainedInputs) -> Json:

@@ -341,6 +341,8 @@ def extend(
     if first:
         return written, k_BTKH, v_BTKH, None, None
     rows_T = start + jnp.arange(length, dtype=jnp.int32)
+    if not isinstance(capacity, int):  # symbolic: a caller's cache that this call fills
+        return written, read(k_BKSH), read(v_BKSH), rows_T, None
     if length == 1 or not rolls:
         return written, read(k_BKSH), read(v_BKSH), rows_T, slots(capacity, start + length - 1)
     # The first new positions still see slots that the later ones overwrite.
@@ -388,6 +390,10 @@ def append(
     new_BKTH = heads_first(new_BTKH.astype(cache_BKSH.dtype))
     if cache_BKSH.ndim == 3:
         new_BKTH = jnp.squeeze(new_BKTH, 0)
+    if not isinstance(capacity, int):  # symbolic lengths of jax.export cannot be compared
+        return jax.lax.dynamic_update_slice_in_dim(
+            cache_BKSH, new_BKTH, index, axis=cache_BKSH.ndim - 2
+        )
     if length > 1 and length >= capacity:
         first = index + length - capacity
         return jnp.roll(new_BKTH[..., length - capacity :, :], shift=first % capacity, axis=-2)

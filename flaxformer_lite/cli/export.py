@@ -1,0 +1,87 @@
+"""Writes a model as files that run without this package."""
+
+import argparse
+import json
+from pathlib import Path
+
+from flaxformer_lite.cli.open_model import Opened, folder_of, notices, open_model
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.export.folder import CASES, check_files, export_model
+from flaxformer_lite.files.publish import new_directory
+from flaxformer_lite.inference.embed import limit_of, token_rows
+from flaxformer_lite.open_model import load_labels, load_sentence_layers, origin_of
+from flaxformer_lite.pretrained.save import write_companions
+from flaxformer_lite.pretrained.sentences import SentenceLayers
+
+TEXTS = (  # of the test cases
+    "The quick brown fox jumps over the lazy dog.",
+    "How fast does light travel?",
+    "Light travels about 300,000 kilometers in a second, which is seven times around the Earth.",
+)
+LABELLED = ("sequence_classification", "token_classification")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Writes the files, or checks those that are there, and prints a line for each."""
+    if args.check:
+        for program, difference in check_files(args.output).items():
+            print(f"{program}: largest difference {difference:.1e}")
+        return
+    if args.model is None:
+        raise ConfigError("--model is missing: pass the model to export, or --check.")
+    _check_folder(args.output)
+    opened = open_model(
+        args.model, head=args.head, family=args.family, allow_plugins=args.allow_plugins
+    )
+    layers = _layers(args, opened)
+    with notices(), new_directory(args.output.parent, carry=lambda name: True) as made:
+        write_companions(made, opened.model, like=origin_of(opened.model))
+        exported = export_model(
+            made / args.output.name,
+            opened.model,
+            opened.params,
+            layers=layers,
+            weights=args.weights,
+            rows=token_rows(opened, TEXTS, limit_of(layers or SentenceLayers(), opened)),
+            metadata=_metadata(opened, args),
+        )
+        sizes = {program: file.stat().st_size / 1e6 for program, file in exported.files.items()}
+    for program, file in exported.files.items():
+        print(
+            f"{args.output.with_name(file.name)}: {program}, {sizes[program]:,.1f} MB, largest"
+            f" difference {exported.differences[program]:.1e}"
+        )
+
+
+def _check_folder(output: Path) -> None:
+    """Refuses a folder with other files, some of which could be replaced.
+
+    Raises:
+      ConfigError: it holds something, and no earlier export.
+    """
+    folder = output.parent
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    if names and CASES not in names:
+        raise ConfigError(
+            f"--output={output}: {folder} has other files ({names[0]}, ...), and README.md,"
+            " config.json and a tokenizer are written beside the model; name a new folder, such as"
+            f" exported/{output.name}."
+        )
+
+
+def _layers(args: argparse.Namespace, opened: Opened) -> SentenceLayers | None:
+    """Returns the layers of a sentence model, if the file is to have them."""
+    if args.task == "encode":
+        return None
+    layers = load_sentence_layers(folder_of(args.model), allow_plugins=args.allow_plugins)
+    is_sentence_model = layers != SentenceLayers()
+    return layers if is_sentence_model or args.task == "embed" else None
+
+
+def _metadata(opened: Opened, args: argparse.Namespace) -> dict[str, str]:
+    cfg = opened.cfg
+    described = {"family": cfg.family, "head": cfg.head, "weights": args.weights}
+    if cfg.head in LABELLED:
+        labels = load_labels(folder_of(args.model), allow_plugins=args.allow_plugins)
+        described["labels"] = json.dumps(labels)
+    return described

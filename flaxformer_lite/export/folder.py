@@ -1,0 +1,128 @@
+"""The files of an export: the programs, their test cases, and a page that says how to run them."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import flax.linen as nn
+import numpy as np
+
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.export.cases import (
+    TOLERANCE,
+    Inputs,
+    largest_difference,
+    load_cases,
+    make_cases,
+    save_cases,
+)
+from flaxformer_lite.export.onnx import run_onnx, write_onnx
+from flaxformer_lite.export.programs import Program, programs_of
+from flaxformer_lite.export.readme import readme
+from flaxformer_lite.export.stablehlo import run_stablehlo, write_stablehlo
+from flaxformer_lite.export.weights import stored_as, widened
+from flaxformer_lite.pretrained.sentences import SentenceLayers
+from flaxformer_lite.types import Params
+
+SUFFIXES = (".onnx", ".stablehlo")
+CASES = "test_cases.npz"
+
+
+class Exported(NamedTuple):
+    """What an export consists of.
+
+    Attributes:
+      files: the file of each program, by its name.
+      differences: the largest difference of each program's outputs from ours.
+    """
+
+    files: dict[str, Path]
+    differences: dict[str, float]
+
+
+def export_model(
+    path: str | Path,
+    model: nn.Module,
+    params: Params,
+    *,
+    layers: SentenceLayers | None = None,
+    weights: str = "float32",
+    rows: Sequence[Sequence[int]] | None = None,
+    metadata: Mapping[str, str] | None = None,
+) -> Exported:
+    """Writes a model as files that run without this package, for batches and lengths of any size.
+
+    A model that reads and then writes becomes two files, such as `model.encode.onnx` and
+    `model.decode.onnx`; see `programs_of`. Beside them are README.md and the test cases that the
+    files have just been run on.
+
+        >>> model, params = load_pretrained("path/to/bert")  # doctest: +SKIP
+        >>> export_model("exported/model.onnx", model, params)  # doctest: +SKIP
+
+    Args:
+      path: a file in an existing folder, whose suffix is the format: .onnx, or .stablehlo.
+      model, params: a model of a family, without an adapter (`merge_adapter`).
+      layers: the layers of a sentence model, from `load_sentence_layers`.
+      weights: what the file stores: `float32`, `float16` or `int8`; arithmetic is in float32.
+      rows: ids of texts for the test cases; None makes some up.
+      metadata: texts by name, for .onnx files.
+
+    Raises:
+      ConfigError: the model cannot be exported, or what the files compute is not what it computes.
+    """
+    path = Path(path)
+    if path.suffix not in SUFFIXES:
+        raise ConfigError(f"{path}: must end in {' or '.join(SUFFIXES)}.")
+    programs = programs_of(model, layers)
+    stored = stored_as(weights, params)
+    made = {program.name: _file_of(path, program, programs) for program in programs}
+    for program in programs:
+        if path.suffix == ".onnx":
+            write_onnx(made[program.name], program, stored, metadata=metadata)
+        else:
+            write_stablehlo(made[program.name], program, stored)
+    start = model.cfg.decoder_start_token_id or 0
+    texts = rows or _made_up(model.cfg.vocab_size)
+    save_cases(path.parent / CASES, make_cases(programs, widened(stored), texts, start=start))
+    (path.parent / "README.md").write_text(readme(made, programs, weights, start))
+    return Exported(made, check_files(path))
+
+
+def check_files(path: str | Path) -> dict[str, float]:
+    """Runs exported files on the test cases beside them; returns the largest differences.
+
+    Raises:
+      ConfigError: files are missing, or a difference is above 1e-4.
+    """
+    path = Path(path)
+    cases = load_cases(path.parent / CASES)
+    names = {case.program for case in cases}
+    run_file = run_onnx if path.suffix == ".onnx" else run_stablehlo
+
+    def run(program: str, inputs: Inputs) -> dict[str, np.ndarray]:
+        file = path if len(names) == 1 else _several(path, program)
+        if not file.is_file():
+            raise ConfigError(f"{file}: is missing; export the model again.")
+        return run_file(file, inputs)
+
+    differences = largest_difference(cases, run)
+    for program, difference in differences.items():
+        if not difference <= TOLERANCE:
+            raise ConfigError(
+                f"{path}: {program} differs by {difference:.1e} from what the model computed, more"
+                f" than {TOLERANCE:.0e}; do not use the file."
+            )
+    return differences
+
+
+def _file_of(path: Path, program: Program, programs: Sequence[Program]) -> Path:
+    return path if len(programs) == 1 else _several(path, program.name)
+
+
+def _several(path: Path, program: str) -> Path:
+    return path.with_name(f"{path.stem}.{program}{path.suffix}")
+
+
+def _made_up(vocab_size: int) -> list[list[int]]:
+    rng = np.random.default_rng(0)
+    return [rng.integers(1, vocab_size, length).tolist() for length in (7, 3, 5)]

@@ -1,0 +1,114 @@
+"""The page beside an exported model: its inputs and outputs, and lines that run it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from flaxformer_lite.export.programs import Program
+
+TEXTS = """\
+import numpy as np
+import onnxruntime
+from tokenizers import Tokenizer
+
+tokenizer = Tokenizer.from_file("tokenizer.json")
+text = tokenizer.encode("How fast does light travel?")
+session = onnxruntime.InferenceSession("{file}")
+arrays = {{
+    "input_ids": np.array([text.ids]),
+    "attention_mask": np.array([text.attention_mask]),
+    "token_type_ids": np.array([text.type_ids]),
+}}
+inputs = {{x.name: arrays[x.name] for x in session.get_inputs()}}
+for spec, output in zip(session.get_outputs(), session.run(None, inputs)):
+    print(spec.name, output.shape, output.ravel()[:8])
+"""
+DECODE = """\
+import numpy as np
+import onnxruntime
+from tokenizers import Tokenizer
+
+tokenizer = Tokenizer.from_file("tokenizer.json")
+session = onnxruntime.InferenceSession("{file}")
+tokens = tokenizer.encode("Once upon a time").ids
+inputs = {{"input_ids": np.array([tokens])}}
+for x in session.get_inputs()[2:]:
+    inputs[x.name] = np.zeros((1, x.shape[1], 0, x.shape[3]), np.float32)
+for _ in range(20):
+    inputs["attention_mask"] = np.ones((1, len(tokens)), np.int64)
+    logits, *present = session.run(None, inputs)
+    tokens.append(int(logits[0, -1].argmax()))
+    inputs = {{x.name: y for x, y in zip(session.get_inputs()[2:], present)}}
+    inputs["input_ids"] = np.array([tokens[-1:]])
+print(tokenizer.decode(tokens))
+"""
+TWO = """\
+import numpy as np
+import onnxruntime
+from tokenizers import Tokenizer
+
+tokenizer = Tokenizer.from_file("tokenizer.json")
+encode, decode = (onnxruntime.InferenceSession(f) for f in ("{encode}", "{decode}"))
+ids = np.array([tokenizer.encode("translate English to German: It is late.").ids])
+mask = np.ones_like(ids)
+_, *source = encode.run(None, {{"input_ids": ids, "attention_mask": mask}})
+names = [x.name for x in decode.get_inputs()]
+inputs = dict(zip([name for name in names if name.startswith("source")], source))
+past = [x for x in decode.get_inputs() if x.name.startswith("past")]
+inputs |= {{x.name: np.zeros((1, x.shape[1], 0, x.shape[3]), np.float32) for x in past}}
+tokens = [{start}]
+for _ in range(20):
+    inputs |= {{"input_ids": np.array([tokens[-1:]]), "encoder_attention_mask": mask}}
+    logits, *present = decode.run(None, inputs)
+    tokens.append(int(logits[0, -1].argmax()))
+    inputs |= {{x.name: y for x, y in zip(past, present)}}
+print(tokenizer.decode(tokens))
+"""
+STABLEHLO = """\
+import jax
+import numpy as np
+
+program = jax.export.deserialize(bytearray(open("{file}", "rb").read()))
+inputs = {{name: ...}}  # arrays of the shapes above; ids are int32
+print(program.call(**inputs))
+"""
+
+
+def readme(files: dict[str, Path], programs: Sequence[Program], weights: str, start: int) -> str:
+    """Returns the text of README.md.
+
+    Args:
+      files: the file of each program, by its name.
+      programs: the programs.
+      weights: what the weights are stored as.
+      start: the first token of an encoder-decoder's target.
+    """
+    lines = ["# An exported model", ""]
+    lines.append(f"Written by flaxformer_lite; weights in {weights}, arithmetic in float32.")
+    for program in programs:
+        lines += [
+            "",
+            f"## {files[program.name].name}",
+            "",
+            "| input | shape | dtype |",
+            "|---|---|---|",
+        ]
+        for name, spec in program.inputs.items():
+            shape = ", ".join(str(size) for size in spec.shape)
+            lines.append(f"| `{name}` | [{shape}] | {spec.dtype} |")
+        lines += ["", f"Outputs: {', '.join(f'`{name}`' for name in program.outputs)}."]
+    lines += ["", "## Run it", "", "```python", *_example(files, start).splitlines(), "```", ""]
+    lines.append(
+        "`test_cases.npz` has inputs and what the model computed for them, with keys such as"
+        " `0/encode/input/input_ids`; `flaxformer_lite export --check --output FILE` runs them."
+    )
+    return "\n".join(lines) + "\n"
+
+
+def _example(files: dict[str, Path], start: int) -> str:
+    names = {name: file.name for name, file in files.items()}
+    first = next(iter(files.values()))
+    if first.suffix == ".stablehlo":
+        return STABLEHLO.format(file=first.name)
+    if len(files) > 1:
+        return TWO.format(start=start, **names)
+    return (DECODE if "decode" in files else TEXTS).format(file=first.name)

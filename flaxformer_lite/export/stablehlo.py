@@ -1,0 +1,46 @@
+"""StableHLO files, by jax.export: one for CPUs, GPUs and TPUs, which jax alone reads."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import jax
+import numpy as np
+from jax import export
+
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.export.programs import Arrays, Program
+from flaxformer_lite.export.weights import Stored, widened
+
+PLATFORMS = ("cpu", "cuda", "tpu")
+
+
+def write_stablehlo(path: Path, program: Program, stored: Stored, *, vjp: bool = False) -> None:
+    """Writes a program with its weights; `jax.export.deserialize(bytes).call(**inputs)` runs it.
+
+    Args:
+      path: the file.
+      program: the program; sizes that are symbols stay free.
+      stored: the weights, from `stored_as`; arithmetic is in float32.
+      vjp: whether gradients can be computed through the file.
+
+    Raises:
+      ConfigError: flatbuffers is missing.
+    """
+
+    def run(**arrays: jax.Array) -> dict[str, jax.Array]:
+        return program.function(widened(stored), arrays)
+
+    exported = export.export(jax.jit(run), platforms=PLATFORMS)(**program.inputs)
+    try:
+        path.write_bytes(exported.serialize(vjp_order=int(vjp)))
+    except ImportError as error:
+        raise ConfigError(
+            "flatbuffers is not installed: .stablehlo files need it; install it with pip install"
+            " 'flaxformer_lite[export]'."
+        ) from error
+
+
+def run_stablehlo(path: Path, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Runs a file by jax."""
+    outputs: Arrays = export.deserialize(bytearray(path.read_bytes())).call(**inputs)
+    return {name: np.asarray(x) for name, x in outputs.items()}

@@ -1,0 +1,61 @@
+"""What the weights of an exported file are stored as."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from flaxformer_lite.types import Params
+
+WEIGHTS = ("float32", "float16", "int8")
+SMALLEST = 1024  # elements; smaller arrays, such as biases, stay float32
+LARGEST_HALF = float(np.finfo(np.float16).max)
+
+
+class Quantized(NamedTuple):
+    """A matrix of integers, and the factors that they are multiplied by."""
+
+    integers: np.ndarray  # int8
+    scale: np.ndarray  # float32, broadcasts against the integers
+
+
+Stored = dict[str, np.ndarray | Quantized]  # by path
+
+
+def stored_as(weights: str, params: Params) -> Stored:
+    """Returns the parameters in the form of a file.
+
+    Args:
+      weights: `float32`, `float16`, or `int8`: matrices are integers times max|w| / 127, the
+        maximum over a row of a token table, and over a column of other matrices.
+      params: the model's parameters.
+    """
+    flat: dict[str, jax.Array] = flatten_dict(params, sep="/")
+    return {path: _stored(weights, path, np.asarray(x, np.float32)) for path, x in flat.items()}
+
+
+def _stored(weights: str, path: str, x: np.ndarray) -> np.ndarray | Quantized:
+    if weights == "float32" or x.size < SMALLEST or x.ndim < 2:
+        return x
+    if weights == "float16":
+        return np.clip(x, -LARGEST_HALF, LARGEST_HALF).astype(np.float16)
+    axes = tuple(range(x.ndim - 1))
+    if path.endswith("embedding"):
+        axes = (x.ndim - 1,)
+    largest = np.abs(x).max(axis=axes, keepdims=True)
+    scale = np.maximum(largest / 127, np.finfo(np.float32).tiny)
+    return Quantized(np.rint(x / scale).astype(np.int8), scale)
+
+
+def widened(stored: Stored) -> Params:
+    """Returns float32 parameters; in a traced function the file does this."""
+    flat = {path: _widened(x) for path, x in stored.items()}
+    return unflatten_dict(flat, sep="/")
+
+
+def _widened(x: np.ndarray | Quantized) -> jax.Array | np.ndarray:
+    if isinstance(x, Quantized):
+        return jnp.asarray(x.integers).astype(jnp.float32) * x.scale
+    return x if x.dtype == np.float32 else jnp.asarray(x).astype(jnp.float32)

@@ -1,0 +1,69 @@
+import importlib
+
+import jax
+import numpy as np
+import pytest
+
+from flaxformer_lite import load_pretrained, load_tokenizer
+from flaxformer_lite.__main__ import main
+from tests.cli import models
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    head = "sequence_classification"
+    return models.directory(tmp_path_factory.mktemp("bert"), "bert", head)
+
+
+def test_a_file_is_written_beside_what_it_needs(bert, tmp_path, capsys):
+    file = tmp_path / "exported" / "model.stablehlo"
+    main(["export", "--model", str(bert), "--output", str(file)])
+    said = capsys.readouterr().out
+    assert f"{file}: encode, " in said and "largest difference" in said
+    names = {path.name for path in file.parent.iterdir()}
+    assert {"README.md", "config.json", "test_cases.npz", "tokenizer.json"} <= names
+    program = jax.export.deserialize(bytearray(file.read_bytes()))
+    assert program.platforms == ("cpu", "cuda", "tpu")
+    ids = np.asarray([load_tokenizer(bert).encode("one two three")], np.int32)
+    inputs = {"input_ids": ids, "attention_mask": ids * 0 + 1, "token_type_ids": ids * 0}
+    model, params = load_pretrained(bert)
+    due = model.apply({"params": params}, **inputs).logits
+    np.testing.assert_allclose(program.call(**inputs)["logits"], due, atol=1e-5)
+    main(["export", "--check", "--output", str(file)])
+    assert capsys.readouterr().out.startswith("encode: largest difference")
+    with np.load(file.parent / "test_cases.npz") as arrays:
+        cases = dict(arrays)
+    cases["0/encode/output/logits"] += 1
+    np.savez(file.parent / "test_cases.npz", **cases)
+    with pytest.raises(SystemExit) as stopped:
+        main(["export", "--check", "--output", str(file)])
+    assert stopped.value.code == 2
+    assert "encode differs by" in capsys.readouterr().err
+
+
+def refused(capsys, *args):
+    with pytest.raises(SystemExit) as stopped:
+        main(["export", *map(str, args)])
+    assert stopped.value.code == 2
+    return capsys.readouterr().err
+
+
+def test_wrong_calls_are_refused(bert, tmp_path, capsys, monkeypatch):
+    (tmp_path / "README.md").write_text("mine")
+    told = refused(capsys, "--model", bert, "--output", tmp_path / "model.onnx")
+    assert "README.md" in told and "exported/model.onnx" in told
+    assert (tmp_path / "README.md").read_text() == "mine"
+    assert "must end in .onnx or .stablehlo" in refused(capsys, "--output", tmp_path / "x.tflite")
+    assert "--model is missing" in refused(capsys, "--output", tmp_path / "new/model.onnx")
+
+    there = importlib.import_module
+
+    def without_onnx(name, *args):
+        if name in ("onnx", "jax2onnx"):
+            raise ImportError(name)
+        return there(name, *args)
+
+    monkeypatch.setattr(importlib, "import_module", without_onnx)
+    told = refused(capsys, "--model", bert, "--output", tmp_path / "new/model.onnx")
+    assert "flaxformer_lite[export]" in told
+    assert not (tmp_path / "new").exists()

@@ -1,0 +1,149 @@
+"""Exported programs, traced once with symbolic sizes, compute what the model does."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import export
+
+from flaxformer_lite import ConfigError, generate
+from flaxformer_lite.export.cases import (
+    Case,
+    largest_difference,
+    load_cases,
+    make_cases,
+    padded,
+    save_cases,
+)
+from flaxformer_lite.export.programs import programs_of
+from flaxformer_lite.export.weights import stored_as, widened
+from flaxformer_lite.nn.functions.pooling import pool
+from flaxformer_lite.nn.functions.splade import splade
+from flaxformer_lite.pretrained.sentences import Dense, SentenceLayers
+from tests.export.greedy import greedy
+from tests.models.tiny import built, small
+
+ROWS = [[3, 4, 5, 6, 7], [8, 9], [10, 11, 12]]
+NEW = 5
+
+
+def files_of(programs, params):
+    """The programs as a file has them, as (name, inputs) -> outputs."""
+    calls = {}
+    for program in programs:
+
+        def run(program=program, **arrays):
+            return program.function(params, arrays)
+
+        calls[program.name] = export.export(jax.jit(run))(**program.inputs)
+
+    def call(name, inputs):
+        return {key: np.asarray(x) for key, x in calls[name].call(**inputs).items()}
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("family", "overrides"),
+    [
+        ("gpt2", {"windows": (3, 0)}),
+        pytest.param("llama", {"num_kv_heads": 2}, marks=pytest.mark.nightly),
+        ("t5", {}),
+        pytest.param("bart", {}, marks=pytest.mark.nightly),
+    ],
+)
+def test_a_file_writes_what_generate_writes(family, overrides):
+    model, params = built(small(family, **overrides))
+    programs = programs_of(model)
+    run = files_of(programs, params)
+    start = model.cfg.decoder_start_token_id or 0
+    is_pair = len(programs) == 2
+    width = max(map(len, ROWS))
+    rows = np.zeros((len(ROWS), width), np.int32)
+    for number, row in enumerate(ROWS):
+        at = slice(0, len(row)) if is_pair else slice(width - len(row), width)
+        rows[number, at] = row
+    options = {"decoder_start_token_id": start} if is_pair else {}
+    due = generate(model, params, rows, rows > 0, max_new_tokens=NEW, eos_token_id=None, **options)
+    assert greedy(programs, run, ROWS, NEW, start).tolist() == due[:, -NEW:].tolist()
+    cases = make_cases(programs, params, ROWS, start=start)
+    assert max(largest_difference(cases, run).values()) < 1e-5
+
+
+def test_an_encoder_computes_its_head_and_ignores_padding():
+    model, params = built(small("bert", head="sequence_classification", num_labels=3))
+    (program,) = programs_of(model)
+    assert list(program.inputs) == ["input_ids", "attention_mask", "token_type_ids"]
+    assert program.outputs == ("logits",)
+    inputs = padded(program, ROWS)
+    logits = files_of([program], params)("encode", inputs)["logits"]
+    alone = model.apply({"params": params}, jnp.asarray([ROWS[1]])).logits
+    np.testing.assert_allclose(logits[1], alone[0], atol=1e-5)
+
+
+def test_a_sentence_model_pools_and_normalizes():
+    cfg = small("bert", head="none")
+    model, params = built(cfg)
+    rng = np.random.default_rng(0)
+    kernel_DO = rng.normal(size=(cfg.d_model, 6)).astype(np.float32)
+    dense = Dense(kernel_DO, rng.normal(size=6).astype(np.float32), "Tanh")
+    layers = SentenceLayers(pooling="mean+first", normalize=True)
+    (program,) = programs_of(model, layers)
+    inputs = padded(program, ROWS)
+    vectors = files_of([program], params)("embed", inputs)["sentence_embedding"]
+    hidden = model.apply({"params": params}, **inputs).last_hidden_state
+    pooled = pool("mean+first", hidden, inputs["attention_mask"], unit=False)
+    np.testing.assert_allclose(vectors, layers.finish(np.asarray(pooled)), atol=1e-6)
+    layers = SentenceLayers(pooling="max", dense=(dense,), normalize=False)
+    (program,) = programs_of(model, layers)
+    vectors = program.function(params, inputs)["sentence_embedding"]
+    pooled = pool("max", hidden, inputs["attention_mask"], unit=False)
+    np.testing.assert_allclose(vectors, layers.finish(np.asarray(pooled)), atol=1e-6)
+
+
+def test_a_sparse_model_weighs_the_vocabulary():
+    model, params = built(small("bert"))
+    (program,) = programs_of(model, SentenceLayers(kind="sparse", pooling="max"))
+    inputs = padded(program, ROWS)
+    weights = files_of([program], params)("embed", inputs)["sparse_embedding"]
+    features = model.apply({"params": params}, **inputs, method="features")
+    due = splade(features.projection, inputs["attention_mask"])
+    np.testing.assert_allclose(weights, due, atol=1e-5)
+
+
+def test_what_a_file_cannot_know_is_refused():
+    model, _ = built(small("bert", head="none"))
+    layers = SentenceLayers(pooling="mean", include_prompt=False)
+    with pytest.raises(ConfigError, match=r"include_prompt=false.*--task encode"):
+        programs_of(model, layers)
+    model, _ = built(small("recurrent"))
+    with pytest.raises(ConfigError, match=r"family='recurrent'.*convert"):
+        programs_of(model)
+
+
+def test_weights_are_stored_smaller():
+    rng = np.random.default_rng(0)
+    params = {
+        "embed": {"embedding": rng.normal(size=(64, 32)).astype(np.float32)},
+        "up": {"kernel": rng.normal(size=(32, 64)).astype(np.float32), "bias": np.ones(64)},
+    }
+    for weights, limit in (("float32", 0), ("float16", 2e-3), ("int8", 0.02)):
+        stored = stored_as(weights, params)
+        apart = jax.tree.map(lambda a, b: np.abs(a - b).max(), widened(stored), params)
+        assert max(jax.tree.leaves(apart)) <= limit
+        assert apart["up"]["bias"] == 0
+    assert stored["up/kernel"].integers.dtype == np.int8
+    assert stored["up/kernel"].scale.shape == (1, 64)
+    assert stored["embed/embedding"].scale.shape == (64, 1)
+
+
+def test_cases_are_read_as_they_were_written(tmp_path):
+    case = Case("encode", {"input_ids": np.ones((1, 2), np.int32)}, {"logits": np.ones(3)})
+    save_cases(tmp_path / "cases.npz", [case])
+    (read,) = load_cases(tmp_path / "cases.npz")
+    assert read.program == "encode"
+    assert read.inputs["input_ids"].tolist() == [[1, 1]]
+    off = {"logits": np.array([1, 1, np.nan])}
+    assert largest_difference([read], lambda name, inputs: off) == {"encode": np.inf}
+    with pytest.raises(ConfigError, match="missing"):
+        load_cases(tmp_path / "none.npz")
