@@ -184,6 +184,11 @@ class Architecture(Record):
     residual_multiplier: float = 1.0
     logit_multiplier: float = 1.0
     tie_embeddings: bool = True
+    # mup: initial weights, logits, attention's scale and learning rates follow the width, so that
+    # one learning rate serves all widths; the same as standard at the width `base_width`
+    width_rule: Annotated[str, OneOf(choices.WIDTH_RULES)] = "standard"
+    base_width: Count = 0
+    base_head_dim: Count = 0  # where heads grow wider with the model; 0: their number grows
     # number of each layer's weights: (0, 0, 0) shares one set; (): no sharing
     share_layers: tuple[Count, ...] = ()
     # GPT-2: normal_residual, T5: fan_in, the original: xavier
@@ -241,15 +246,23 @@ class Architecture(Record):
 
     @property
     def scale(self) -> float:
-        return self.head_width**-0.5 if self.attention_scale is None else self.attention_scale
+        base = self.base_head_dim or self.head_width
+        scale = base**-0.5 if self.attention_scale is None else self.attention_scale
+        return scale * (base / self.head_width)
+
+    @property
+    def width_ratio(self) -> float:
+        """The width by that of the base, whose learning rate is to serve this model."""
+        return self.d_model / self.base_width if self.base_width else 1.0
 
     @property
     def embed_scale(self) -> float:
-        return self.embed_multiplier * self.d_model**self.embed_power
+        return self.embed_multiplier * (self.base_width or self.d_model) ** self.embed_power
 
     @property
     def logit_scale(self) -> float:
-        return self.logit_multiplier * self.d_model**self.logit_power
+        power = (self.base_width or self.d_model) ** self.logit_power
+        return self.logit_multiplier * power / self.width_ratio
 
     @property
     def kinds(self) -> tuple[LayerKind, ...]:
@@ -290,7 +303,19 @@ class Architecture(Record):
     def initial(self) -> InitConfig:
         """The distribution that weights start from."""
         layers = max(1, self.encoder_layers + self.decoder_layers)
-        return InitConfig(kind=self.init, stddev=self.init_stddev, layers=layers)
+        return InitConfig(
+            kind=self.init, stddev=self.init_stddev, layers=layers, width_ratio=self.width_ratio
+        )
+
+    @property
+    def initial_head(self) -> InitConfig:
+        """The distribution that the kernel of a head over the vocabulary starts from.
+
+        Its size does not follow the width, as the logits are divided by it.
+        """
+        if self.width_rule == "mup" and self.init == "fan_in":
+            return InitConfig(stddev=self.base_width**-0.5)
+        return dataclasses.replace(self.initial, width_ratio=1.0)
 
     @property
     def norm_config(self) -> NormConfig:
@@ -313,6 +338,7 @@ class Architecture(Record):
                 f"d_model={self.d_model}, num_heads={self.num_heads}: the width must be a multiple"
                 f" of the heads; try d_model={near} or name a head_dim."
             )
+        self._check_width_rule()
         for layers in (self.encoder_layers, self.decoder_layers):
             if self.share_layers and layers not in (0, len(self.share_layers)):
                 raise ConfigError(
@@ -326,6 +352,61 @@ class Architecture(Record):
                 f"windows={self.windows}, pattern of {len(self.pattern)}: each kind in a pattern"
                 " has its own window; set windows=(0,)."
             )
+
+    def _check_width_rule(self) -> None:
+        """Rejects what the rule of widths does not cover."""
+        if self.width_rule == "standard":
+            for name in ("base_width", "base_head_dim"):
+                if getattr(self, name):
+                    raise ConfigError(
+                        f"{name}={getattr(self, name)}, width_rule='standard': belongs to"
+                        " width_rule=mup; set that, or 0."
+                    )
+            return
+        if not self.base_width:
+            raise ConfigError(
+                "base_width=0, width_rule='mup': name the width whose learning rate is to serve"
+                " this model, such as base_width=128."
+            )
+        mixers = [self.mixer, self.decoder_mixer, *(kind.mixer for kind in self.pattern)]
+        uncovered = {
+            f"head={self.head!r}": self.head != "lm",
+            "mixer": any(mixers),
+            f"embedding_size={self.embedding_size}": self.embedding_width != self.d_model,
+            f"decoder_d_model={self.decoder_d_model}": self.decoder_d_model,
+            f"init={self.init!r}": self.init == "xavier",
+            f"base_head_dim={self.base_head_dim} with init={self.init!r}": (
+                self.base_head_dim and self.init == "fan_in"
+            ),
+            f"base_head_dim={self.base_head_dim} with a pattern or decoder_head_dim": (
+                self.base_head_dim and (self.pattern or self.decoder_head_dim)
+            ),
+        }
+        for shown, broken in uncovered.items():
+            if broken:
+                raise ConfigError(
+                    f"{shown}, width_rule='mup': the rule covers models with the head lm, of"
+                    " attention and feed-forwards, initialized by normal or fan_in; set"
+                    " width_rule=standard."
+                )
+
+    @property
+    def without_width_rule(self) -> Self:
+        """The same function of the same weights, with scales in place of the rule.
+
+        New weights and learning rates differ.
+        """
+        if self.width_rule == "standard":
+            return self
+        return dataclasses.replace(
+            self,
+            width_rule="standard",
+            base_width=0,
+            base_head_dim=0,
+            attention_scale=self.scale if self.base_head_dim else self.attention_scale,
+            embed_multiplier=self.embed_scale / self.d_model**self.embed_power,
+            logit_multiplier=self.logit_scale / self.d_model**self.logit_power,
+        )
 
 
 # Fields that do not affect the weights of a checkpoint.

@@ -22,7 +22,6 @@ INITS = ("normal", "normal_residual", "fan_in", "xavier")  # nn/modules/einsum.p
 MESH_MODES = ("jit", "shard_map", "pmap")  # sharding/jit.py
 MLPS = ("plain", "gated", "none")
 NORMS = ("layer", "layer_no_bias", "layer_no_affine", "rms", "rms_offset")  # nn/modules/norms.py
-OPTIMIZERS = ("adamw", "adafactor", "lion", "sgd", "muon")  # training/optimizer.py
 # nn/modules/stack.py; a joined name lists what is kept, each more than the one before it
 # (nn/functions/checkpoint_names.py)
 REMATS = (
@@ -50,6 +49,7 @@ ROUTER_SCORES = ("softmax", "sigmoid")  # nn/functions/routing.py
 SCHEDULES = ("cosine", "linear", "rsqrt", "constant", "wsd")  # training/optimizer.py
 STORES = ("gs", "s3")  # storage/remote.py
 TOKENIZERS = ("byte_bpe", "sentencepiece", "words", "bytes")  # text/tokenizer_training.py
+WIDTH_RULES = ("standard", "mup")  # config/architecture.py
 
 # Slots of a model where a norm, a bias or dropout may stand, and of these the norms and biases
 # inside one layer.

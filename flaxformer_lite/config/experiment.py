@@ -122,7 +122,8 @@ class DataConfig(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig(Record):
-    name: Annotated[str, OneOf(choices.OPTIMIZERS)] = "adamw"  # the rule of the updates
+    # a file in flaxformer_lite/training/optimizers, or module:make
+    name: Annotated[str, Plugin("optimizers", later=True)] = "adamw"
     learning_rate: Positive = 3e-4  # the peak
     schedule: Annotated[str, OneOf(choices.SCHEDULES)] = "cosine"  # of the learning rate
     warmup_steps: Count = 100  # linear, from 0 to the peak

@@ -16,6 +16,7 @@ from flaxformer_lite.config.rules import (
     Count,
     NotNegative,
     OneOf,
+    Positive,
     Record,
     Size,
     is_pattern,
@@ -52,11 +53,14 @@ class InitConfig(Record):
         Bengio 2010).
       stddev: standard deviation of the two normal kinds.
       layers: number of layers in the whole model, for `normal_residual`.
+      width_ratio: the model's width by that of its base, by whose root the two normal kinds shrink
+        (`model.width_rule`); tables and heads over the vocabulary do not.
     """
 
     kind: Annotated[str, OneOf(choices.INITS)] = "normal"
     stddev: NotNegative = 0.02
     layers: Size = 1
+    width_ratio: Positive = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -58,16 +58,23 @@ class OneOf(NamedTuple):
 
 
 class Plugin(NamedTuple):
-    """The rule that a value names a file in a folder of the package, or module:attribute."""
+    """The rule that a value names a file in a folder of the package, or module:attribute.
+
+    Files of the package are not imported if they are `later`, so that who reads a config does not
+    wait for them.
+    """
 
     folder: str
     others: tuple[str, ...] = ()
+    later: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
         return *self.others, *registry.available(self.folder)
 
     def __call__(self, value: str) -> str:
+        if self.later and value in self.names:
+            return ""
         try:
             if value not in self.others:
                 registry.resolve(self.folder, value)

@@ -95,7 +95,8 @@ class Reference(NamedTuple):
 def reference(cfg: ExperimentConfig) -> Reference:
     """Runs one step of the config on the first device."""
     cfg = programs.with_vocabulary(cfg, dummy.vocab_size(cfg))
-    plain = dataclasses.replace(cfg.model, dropout=0.0, dtype="float32", param_dtype="float32")
+    model = cfg.model.without_width_rule  # the same function; DESCENT follows no width
+    plain = dataclasses.replace(model, dropout=0.0, dtype="float32", param_dtype="float32")
     cfg = dataclasses.replace(cfg, model=plain, optimizer=DESCENT, mesh=MeshConfig(data=1))
     batch = dummy.batch(cfg)
     program = _program(cfg, jax.devices()[:1], batch)

@@ -195,6 +195,7 @@ def write_config(family: ModuleType, cfg: ModelConfig) -> Json:
       ConfigError: the family's published form cannot express this config.
     """
     spelled = family.PUBLISHED
+    cfg = cfg.without_width_rule
     if (head := spelled.heads.get(cfg.head)) is None:
         raise ConfigError(
             f"head={cfg.head!r}: a published {_name(family)} has no class for it; choose from"

@@ -4,15 +4,14 @@ The order is always clip, direction, decay, learning rate.
 """
 
 import functools
-import math
 import re
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import optax
-from optax import contrib
 
+from flaxformer_lite import registry
 from flaxformer_lite.config import ConfigError, OptimizerConfig
 from flaxformer_lite.nn.functions import cpu_tuning
 from flaxformer_lite.sharding.parameters import path_of
@@ -22,14 +21,6 @@ from flaxformer_lite.types import Tree
 
 # not by rank: scanned biases are matrices too
 DECAYED = re.compile(r"(^|/)(kernel|embedding|token_types|lora_[ab])$")
-# The input and output axes of the projections that muon updates; a leading scan axis is neither.
-# Adam takes the rest.
-MUON_AXES = {
-    **dict.fromkeys(("query", "key", "value"), ((-3,), (-2, -1))),
-    "out": ((-3, -2), (-1,)),
-    **dict.fromkeys(("up", "gate", "down"), ((-2,), (-1,))),
-}
-PROJECTION = re.compile(rf"(^|/)({'|'.join(MUON_AXES)})/kernel$")
 
 
 def schedule(cfg: OptimizerConfig, steps: int) -> Callable[[jax.Array], jax.Array]:
@@ -75,7 +66,12 @@ def decay_mask(params: optax.Params) -> optax.Params:
 
 
 def build(
-    cfg: OptimizerConfig, steps: int, *, skip_spikes: float = 0.0, concat_small: bool = False
+    cfg: OptimizerConfig,
+    steps: int,
+    *,
+    width: float | None = None,
+    skip_spikes: float = 0.0,
+    concat_small: bool = False,
 ) -> optax.GradientTransformation:
     """Builds the update rule p <- p - rate(step) * (direction(clip(g)) + weight_decay * p).
 
@@ -83,16 +79,17 @@ def build(
     of the weights may be kept (average.py).
 
     Args:
-      cfg: names the optimizer. `b1` is also the momentum of sgd and muon; adafactor uses no b1, b2
-        or eps.
+      cfg: names the optimizer, a file of training/optimizers or `module:make`.
       steps: number of steps in the whole run, for the schedule.
+      width: the model's width by that of its base, where rates follow the width
+        (`model.width_rule`): the optimizer's powers of it multiply the directions, and not the
+        decay. None: rates do not follow it.
       skip_spikes: skips updates that are spikes by this many standard deviations (spikes.py); 0:
         none.
       concat_small: see `norm`.
 
-    Reference: AdamW, Loshchilov and Hutter (2019), algorithm 2; Adafactor, Shazeer and Stern
-      (2018), algorithm 4; Lion, Chen et al. (2023), algorithm 2; Muon, Jordan et al. (2024), scaled
-      to Adam's update size as in Liu et al. (2025), section 2.2.
+    Raises:
+      ConfigError: the optimizer does not fit the other fields.
     """
     clip = optax.identity()
     if cfg.clip_norm:
@@ -100,9 +97,13 @@ def build(
     decay = optax.identity()
     if cfg.weight_decay:
         decay = optax.add_decayed_weights(cfg.weight_decay, decay_mask)
-    direction = DIRECTIONS[cfg.name](cfg)
-    rate = optax.scale_by_learning_rate(schedule(cfg, steps))
-    chain = optax.chain(clip, direction, decay, rate)
+    plugin = registry.resolve("optimizers", cfg.name)
+    direction = plugin.make(cfg)
+    if width is not None:
+        powers = getattr(plugin, "WIDTH_POWERS", ())
+        direction = optax.chain(direction, per_param_lr.scale_by_width(cfg.name, powers, width))
+    rate = schedule(cfg, steps)
+    chain = optax.chain(clip, direction, decay, optax.scale_by_learning_rate(rate))
     if cfg.freeze:
 
         def label(tree):
@@ -111,6 +112,13 @@ def build(
         chain = optax.partition({"trained": chain, "frozen": optax.set_to_zero()}, label)
     if cfg.rates or cfg.layer_decay < 1:
         chain = optax.chain(chain, per_param_lr.scale_by_path(cfg))
+    if hasattr(plugin, "wrap"):
+        if skip_spikes:
+            raise ConfigError(
+                f"train.skip_spikes={skip_spikes:g}, optimizer.name={cfg.name!r}: it would average"
+                " the steps that are skipped; set train.skip_spikes=0."
+            )
+        chain = plugin.wrap(cfg, chain, rate, functools.partial(_frozen, cfg))
 
     def wide(tree):
         # The state is float32, like gradients: in bfloat16 0.999 is 1, so that a second moment
@@ -183,52 +191,3 @@ def norm(tree: object, *, concat_small: bool = False) -> jax.Array:
     if concat_small:
         leaves = cpu_tuning.concat_small(leaves)
     return jnp.sqrt(sum(jnp.sum(jnp.square(x)) for x in leaves))
-
-
-def _to_adam_size(updates: optax.Updates, _: object) -> optax.Updates:
-    """Scales orthogonal matrices to the root mean square of Adam's updates, 0.2.
-
-    That of an orthogonal A x B matrix is 1 / sqrt(max(A, B)).
-    """
-
-    def scale(update, numbers):
-        fan_in = math.prod(update.shape[axis] for axis in numbers.reduction_axis)
-        fan_out = math.prod(update.shape[axis] for axis in numbers.output_axis)
-        return update * (0.2 * math.sqrt(max(fan_in, fan_out)))
-
-    return jax.tree.map(scale, updates, _dimension_numbers(updates))
-
-
-def _dimension_numbers(params: optax.Params) -> optax.Params:
-    def numbers(keys, _):
-        return contrib.MuonDimensionNumbers(*MUON_AXES[path_of(keys).split("/")[-2]])
-
-    return jax.tree_util.tree_map_with_path(numbers, params)
-
-
-def _adam(cfg: OptimizerConfig) -> optax.GradientTransformation:
-    return optax.scale_by_adam(cfg.b1, cfg.b2, cfg.eps)
-
-
-def _muon(cfg: OptimizerConfig) -> optax.GradientTransformation:
-    muon = contrib.scale_by_muon(beta=cfg.b1, weight_dimension_numbers=_dimension_numbers)
-    sized = optax.chain(muon, optax.stateless(_to_adam_size))
-
-    def label(keys, _):
-        return "muon" if PROJECTION.search(path_of(keys)) else "adam"
-
-    labels = functools.partial(jax.tree_util.tree_map_with_path, label)
-    return optax.partition({"muon": sized, "adam": _adam(cfg)}, labels)
-
-
-DIRECTIONS: dict[str, Callable[[OptimizerConfig], optax.GradientTransformation]] = {
-    "adamw": _adam,
-    "adafactor": lambda _: optax.chain(
-        optax.scale_by_factored_rms(),
-        optax.clip_by_block_rms(1.0),
-        optax.scale_by_param_block_rms(),
-    ),
-    "lion": lambda cfg: optax.scale_by_lion(cfg.b1, cfg.b2),
-    "sgd": lambda cfg: optax.trace(cfg.b1),
-    "muon": _muon,
-}

@@ -1,7 +1,7 @@
 """Factors of the learning rate, by patterns of paths and by the depth of layers."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,8 @@ from flaxformer_lite.sharding.parameters import path_of
 
 # groups: the stack, and the number of the layer or of its kind
 LAYER = re.compile(r"^(.*?)(?:layer_(\d+)|layers/block_(\d+))/")
+# the kernel of a vocabulary head, which logits divide by the width
+READOUT = re.compile(r"(^|/)(lm_head|vocab)/kernel$")
 EMBEDDING = re.compile(r"(^|/)(\w*embed\w*|position\w*)/")
 
 
@@ -35,6 +37,43 @@ def scale_by_path(cfg: OptimizerConfig) -> optax.GradientTransformation:
         return jax.tree.map(scale, updates, factors(cfg, shapes)), state
 
     return optax.GradientTransformation(init, update)
+
+
+def scale_by_width(
+    optimizer: str, powers: Sequence[tuple[str, float]], width: float
+) -> optax.GradientTransformation:
+    """Builds the transformation that multiplies directions by powers of the model's width.
+
+    Args:
+      optimizer: its name, for errors.
+      powers: pairs of a pattern of paths and a power; the first that matches counts, and weights
+        that match none keep their rate, as input weights, norms and biases do.
+      width: the width of the model by that of its base.
+
+    Raises:
+      ConfigError: the optimizer has no powers.
+
+    Reference: Yang et al. 2022, "Tensor Programs V" (arXiv:2203.03466), table 8.
+    """
+    if not powers:
+        raise ConfigError(
+            f"optimizer.name={optimizer!r}, model.width_rule='mup': it does not say how its rates"
+            " follow the width (WIDTH_POWERS); choose adamw, lion, muon, muon_spectral or"
+            " schedule_free, or width_rule=standard."
+        )
+
+    def factor(path: str) -> float:
+        if READOUT.search(path):
+            return 1.0
+        return next((width**power for pattern, power in powers if re.search(pattern, path)), 1.0)
+
+    def scale(keys: tuple, update: jax.Array) -> jax.Array:
+        return update * factor(path_of(keys))
+
+    def update(updates: optax.Updates, _: optax.Params | None) -> optax.Updates:
+        return jax.tree_util.tree_map_with_path(scale, updates)
+
+    return optax.stateless(update)
 
 
 def factors(cfg: OptimizerConfig, params: optax.Params) -> optax.Params:

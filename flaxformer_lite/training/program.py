@@ -277,9 +277,11 @@ def train_step(
 
 def update_rule(cfg: ExperimentConfig, **options: Any) -> optax.GradientTransformation:
     """Builds the optimizer of an experiment, with the options of `optimizer.build`."""
+    model = cfg.model
     return optimizer.build(
         bound_models.optimizer_config(cfg),
         cfg.train.steps,
+        width=model.width_ratio if model.width_rule == "mup" else None,
         skip_spikes=cfg.train.skip_spikes,
         **options,
     )

@@ -34,7 +34,6 @@ from flaxformer_lite.training import optimizer
         (choices.ACTIVATIONS, ACTIVATIONS),
         (choices.ACTIVATIONS, ACTIVATION_NAMES),
         (choices.CORPORA, corpora.CORPORA),
-        (choices.OPTIMIZERS, optimizer.DIRECTIONS),
         (choices.REMATS, {"none", *stack.POLICIES}),
         (choices.TOKENIZERS, {"bytes", *tokenizer_training.SMALLEST}),
     ],

@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
+from flaxformer_lite.checkpoints.digest import describe
 from flaxformer_lite.checkpoints.manager import CheckpointError, Checkpoints
-from flaxformer_lite.config import ConfigError, MeshConfig, to_config_dict
+from flaxformer_lite.checkpoints.workdir import read_run
+from flaxformer_lite.config import ConfigError, MeshConfig, OptimizerConfig, to_config_dict
 from flaxformer_lite.nn.attentions import dispatch
 from flaxformer_lite.runs import loop, trainer
 from flaxformer_lite.runs.interrupt import Interrupt
@@ -169,6 +171,30 @@ def test_stopping_and_resuming_is_bit_for_bit_the_uninterrupted_run(
     said = capsys.readouterr().out
     assert "resuming" in said and "0 after step two" in said
     same_end(tmp_path, finished)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ["muon", "schedule_free"])
+def test_so_it_is_with_the_state_of_other_optimizers(name, cfg, tmp_path):
+    chosen = OptimizerConfig(name=name, learning_rate=1e-2, schedule="constant", warmup_steps=2)
+    cfg = dataclasses.replace(cfg, optimizer=chosen)
+    loop.run(cfg, tmp_path / "straight")
+    loop.run(tiny_runs.steps(cfg, 3), tmp_path / "twice")
+    other = dataclasses.replace(cfg, optimizer=dataclasses.replace(chosen, name="adamw"))
+    with pytest.raises(ConfigError, match=rf"optimizer.name: {name} -> adamw.*--workdir"):
+        loop.run(other, tmp_path / "twice")
+    loop.run(cfg, tmp_path / "twice")
+    same_end(tmp_path / "twice", tmp_path / "straight")
+
+
+def test_what_schedule_free_averages_is_evaluated_and_read(cfg, tmp_path):
+    chosen = OptimizerConfig(name="schedule_free", learning_rate=1e-2, schedule="constant")
+    cfg = dataclasses.replace(cfg, optimizer=chosen)
+    loop.run(tiny_runs.steps(cfg, 2), tmp_path)
+    read = describe({"params": read_run(tmp_path).params})
+    stored = leaves_of(tmp_path, 2)
+    path = "decoder/layer_0/mlp/up/kernel"
+    assert read[f"params/{path}"][-1] == stored[f"opt_state/ema/{path}"] != stored[f"params/{path}"]
 
 
 @pytest.mark.nightly

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from flaxformer_lite import sharding
+from flaxformer_lite import registry, sharding
 from flaxformer_lite.analysis import hlo
 from flaxformer_lite.config import ConfigError, MeshConfig, OptimizerConfig
 from flaxformer_lite.sharding.parameters import path_of
@@ -163,9 +163,9 @@ def test_batch_must_split_evenly():
         sharding.check_batch(8, 2, mesh_of(4, 2, 1))
 
 
-@pytest.mark.parametrize("name", ["adamw", "adafactor", "lion", "sgd", "muon"])
+@pytest.mark.parametrize("name", registry.available("optimizers"))
 def test_optimizer_state_lies_where_its_parameter_lies(name):
-    tx = optimizer.build(OptimizerConfig(name=name), 10)
+    tx = optimizer.build(OptimizerConfig(name=name, schedule="constant"), 10)
     mesh = mesh_of(2, 2, 2)
     shapes = jax.eval_shape(lambda: state.create(toy.init, tx))
     shardings = sharding.state_shardings(shapes, toy.RULES, mesh)
@@ -178,8 +178,8 @@ def test_optimizer_state_lies_where_its_parameter_lies(name):
     assert momenta and all(s == P("fsdp", "tensor") for _, s in momenta)
 
 
-def run(mesh, steps=2, accumulate=1, mode="jit"):
-    cfg = OptimizerConfig(learning_rate=1e-2, warmup_steps=1, schedule="constant")
+def run(mesh, steps=2, accumulate=1, mode="jit", name="adamw"):
+    cfg = OptimizerConfig(name=name, learning_rate=1e-2, warmup_steps=1, schedule="constant")
     tx = optimizer.build(cfg, 10)
     init = functools.partial(state.create, toy.init, tx)
     shardings = sharding.state_shardings(jax.eval_shape(init), toy.RULES, mesh)
@@ -219,6 +219,15 @@ def test_any_mesh_equals_one_device(sizes, accumulate):
     np.testing.assert_allclose(metrics["loss"], reference_metrics["loss"], rtol=1e-5)
     kernel = spread.params["up"]["kernel"]
     assert kernel.addressable_shards[0].data.size * sizes[1] * sizes[2] == kernel.size
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ["muon", "muon_spectral", "schedule_free"])
+def test_so_it_does_with_other_optimizers(name):
+    _, reference, _ = run(mesh_of(1, 1, 1), name=name)
+    _, spread, _ = run(mesh_of(2, 2, 2), name=name)
+    close = functools.partial(np.testing.assert_allclose, atol=1e-5)
+    jax.tree.map(close, reference, spread)
 
 
 def trees_equal(a, b):

@@ -32,7 +32,7 @@ def attention(cfg: ModelConfig, kind: LayerKind, *, cross: bool = False) -> Atte
         num_kv_heads=_of(kind, cfg, "num_kv_heads"),
         head_dim=_of(kind, cfg, "head_dim"),
         bias=tuple(slot for slot in choices.ATTENTION_BIAS_SLOTS if slot in cfg.bias_at),
-        scale=_of(kind, cfg, "attention_scale"),
+        scale=cfg.scale if cfg.base_head_dim else _of(kind, cfg, "attention_scale"),
         softcap=cfg.attention_softcap,
         window=0 if cross else kind.window or 0,
         qk_norm=(
@@ -155,7 +155,7 @@ def vocab(cfg: ModelConfig) -> VocabConfig:
         scale=cfg.logit_scale,
         softcap=cfg.logit_softcap,
         bias="logits" in cfg.bias_at,
-        initial=cfg.initial,
+        initial=cfg.initial_head,
     )
 
 

@@ -32,7 +32,7 @@ def initializer(
     if cfg.kind == "fan_in":
         return nn.initializers.normal(gain * fan_in**-0.5)
     shrink = (2 * cfg.layers) ** -0.5 if residual and cfg.kind == "normal_residual" else 1.0
-    return nn.initializers.normal(cfg.stddev * shrink)
+    return nn.initializers.normal(cfg.stddev * shrink * cfg.width_ratio**-0.5)
 
 
 class Letters:

@@ -112,6 +112,7 @@ def prepare(cfg: ExperimentConfig) -> Experiment:
       ConfigError: data, model, mesh and batch do not fit; names the field to change.
     """
     compile_anew_on_cpu_groups()
+    program.update_rule(cfg)  # refuses what does not fit before texts are tokenized
     mesh = sharding.build_mesh(cfg.mesh)
     sharding.check_batch(cfg.train.batch_size, cfg.train.accumulate, mesh)
     train_data = open_dataset(cfg, "train", labels=warm_start.known_labels(cfg))
