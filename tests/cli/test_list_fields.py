@@ -56,7 +56,9 @@ def test_every_field_is_listed_in_its_section(command, listed):
 
 def test_types_choices_and_values(listed):
     _, fields = listed("train", "--config=gpt2_tiny:rope")
-    assert fields["config.optimizer.name"][1].endswith("one of adamw, adafactor, lion, sgd, muon")
+    assert fields["config.optimizer.name"][1].endswith(
+        "one of adafactor, adamw, lion, muon, muon_spectral, schedule_free, sgd"
+    )
     assert (
         fields["config.model.attention"][1].count("auto") == 2
         and "dense" in fields["config.model.attention"][1]

@@ -82,20 +82,25 @@ def slopes(family, rule, widths=WIDTHS, **fields):
     return found
 
 
+def are_flat(found):
+    """Attention's logits fall by the root of the width at first, until queries and keys align."""
+    least = {name: -0.5 if name.endswith("attention/logits") else -0.2 for name in found}
+    return all(least[name] < slope < 0.1 for name, slope in found.items())
+
+
 def test_activations_of_all_widths_have_one_size():
     """The coordinate check of Tensor Programs V, appendix D.1."""
     found = slopes(gpt2, "mup", ENDS)
     assert len(found) == 5
-    assert all(-0.2 < slope < 0.1 for slope in found.values()), found
+    assert are_flat(found), found
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", ["adamw", "lion", "muon", "muon_spectral", "schedule_free"])
 @pytest.mark.parametrize("family", [gpt2, llama])
 def test_so_they_have_with_each_optimizer_that_names_powers(family, name):
-    """At first attention's logits fall by the root of the width, until queries and keys align."""
     found = slopes(family, "mup", name=name)
-    assert all(-0.4 < slope < 0.1 for slope in found.values()), found
+    assert are_flat(found), found
 
 
 @pytest.mark.nightly
