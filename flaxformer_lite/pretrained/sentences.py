@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
@@ -43,14 +44,14 @@ NEWER = {  # as newer versions write it
     "weightedmean": "weighted_mean",
     "lasttoken": "last",
 }
-ACTIVATIONS: dict[str, Callable[[np.ndarray], ArrayLike]] = {  # of torch.nn, with its defaults
+ACTIVATIONS: dict[str, Callable[[ArrayLike], jax.Array]] = {  # of torch.nn, with its defaults
     "CELU": jax.nn.celu,
     "ELU": jax.nn.elu,
     "GELU": functools.partial(jax.nn.gelu, approximate=False),
     "Hardsigmoid": jax.nn.hard_sigmoid,
     "Hardswish": jax.nn.hard_swish,
     "Hardtanh": jax.nn.hard_tanh,
-    "Identity": lambda x: x,
+    "Identity": jnp.asarray,
     "LeakyReLU": jax.nn.leaky_relu,
     "LogSigmoid": jax.nn.log_sigmoid,
     "Mish": jax.nn.mish,
@@ -62,7 +63,7 @@ ACTIVATIONS: dict[str, Callable[[np.ndarray], ArrayLike]] = {  # of torch.nn, wi
     "Softplus": jax.nn.softplus,
     "Softsign": jax.nn.soft_sign,
     "Tanh": jax.nn.tanh,
-    "Tanhshrink": lambda x: x - jax.nn.tanh(x),
+    "Tanhshrink": lambda x: jnp.asarray(x) - jax.nn.tanh(x),
 }
 LATE_CLASSES = {  # the classes of a multi-vector model's layers
     "Transformer": "sentence_transformers.base.modules.transformer.Transformer",
