@@ -6,12 +6,13 @@ anywhere else, as `package.module:Class`.
 """
 
 import difflib
+import functools
 import hashlib
 import importlib
 import inspect
 import pkgutil
 import types
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +49,10 @@ def available(folder: str) -> list[str]:
     return sorted(_modules(folder))
 
 
-def _modules(folder: str) -> dict[str, str]:
+@functools.cache  # every config that is read asks, and each folder has up to a hundred files
+def _modules(folder: str) -> Mapping[str, str]:
     """Maps each plug-in of a kind to its module, without importing it."""
-    modules = {}
+    modules: dict[str, str] = {}
     for place in FOLDERS[folder]:
         package = importlib.import_module(f"{PACKAGE}.{place}")
         for file in pkgutil.iter_modules(package.__path__):

@@ -81,6 +81,7 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 if not DEFAULT_XLA:
     programs.share_contexts()
     programs.share_executables()
+    programs.trust_shapes()
 
 # Many tests read the same files: shapes are traced once for each config.
 parameter_shapes._shapes = functools.cache(parameter_shapes._shapes.__wrapped__)

@@ -14,6 +14,8 @@ import itertools
 import time
 
 import jax
+import numpy as np
+from flax.core import meta, scope
 
 from flaxformer_lite import private_names
 
@@ -70,3 +72,23 @@ def share_executables():
         return executable
 
     compiler.backend_compile_and_load = compile_once
+
+
+def trust_shapes():
+    """Applies models to parameters without tracing what would initialize them.
+
+    Flax does so for each parameter at each application, to compare its shape. Where the initializer
+    is given the shape, that is compared; a parameter of another shape is left to flax to refuse.
+    """
+    param = scope.Scope.param
+
+    def compared(self, name, init_fn, *init_args, unbox=True, **init_kwargs):
+        if init_args and isinstance(init_args[0], tuple) and self.has_variable("params", name):
+            value = self.get_variable("params", name)
+            value = meta.unbox(value) if unbox else value
+            if np.shape(value) == init_args[0]:
+                self.reserve(name, "params")
+                return value
+        return param(self, name, init_fn, *init_args, unbox=unbox, **init_kwargs)
+
+    scope.Scope.param = compared

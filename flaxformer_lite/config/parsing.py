@@ -1,12 +1,13 @@
 """The one place where a ConfigDict is checked and turned into frozen records, and the way back."""
 
 import dataclasses
+import functools
 import hashlib
 import json
 import numbers
 import re
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar, cast
 
 from ml_collections import ConfigDict, config_dict
@@ -89,9 +90,10 @@ def _with_path(message: str, path: str, fields: list[str]) -> str:
 def to_config_dict(cfg: object) -> ConfigDict:
     """Converts a record back to a ConfigDict whose fields the command line can override."""
     out = ConfigDict()
+    plugins = plugin_fields(type(cfg))
     for name, hint in declared(type(cfg)).items():
         value = getattr(cfg, name)
-        if name in plugin_fields(type(cfg)):
+        if name in plugins:
             options = {} if value is None else to_config_dict(value)
             out[name] = ConfigDict({"name": "" if value is None else plugin_name(value), **options})
         elif isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
@@ -145,18 +147,24 @@ def _outside(values: Any) -> frozenset[str]:
     return frozenset()
 
 
-def plugin_fields(cls: type, prefix: str = "") -> dict[str, str]:
+def plugin_fields(cls: type) -> Mapping[str, str]:
     """Maps the path of each plug-in field in a record to its folder.
 
     For example, `{"model.position": "positions"}`.
     """
-    folders = {}
+    return _plugin_fields(cls)
+
+
+@functools.cache  # apart, for mypy, as `rules._declared`
+def _plugin_fields(cls: type) -> Mapping[str, str]:
+    folders: dict[str, str] = {}
     hints = declared(cls)
     for f in dataclasses.fields(cls):
         if "plugin" in f.metadata:
-            folders[prefix + f.name] = f.metadata["plugin"]
+            folders[f.name] = f.metadata["plugin"]
         elif dataclasses.is_dataclass(hints.get(f.name)):
-            folders |= plugin_fields(hints[f.name], f"{prefix}{f.name}.")
+            inner = _plugin_fields(hints[f.name])
+            folders |= {f"{f.name}.{name}": folder for name, folder in inner.items()}
     return folders
 
 

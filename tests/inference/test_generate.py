@@ -143,7 +143,7 @@ def test_a_stop_token_ends_its_row_alone():
     both = generate(model, params, prompts, max_new_tokens=8, eos_token_id=(stop, int(free[1, 0])))
     assert both.shape == (2, 5 + first)
     late = generate(
-        model, params, prompts[:1], max_new_tokens=8, eos_token_id=stop, min_new_tokens=first + 1
+        model, params, prompts[:1], max_new_tokens=8, eos_token_id=stop, min_new_tokens=first
     )
     assert stop not in late[0, 5 : 5 + first]
 

@@ -4,8 +4,6 @@ import warnings
 
 import numpy as np
 import pytest
-from seqeval.metrics.sequence_labeling import get_entities, precision_recall_fscore_support
-from sklearn import metrics
 
 from flaxformer_lite.objectives.tables import scores
 from flaxformer_lite.objectives.tables.breakdown import class_scores, confusion_matrix
@@ -14,6 +12,8 @@ TAGS = ("O", "B-A", "I-A", "E-A", "S-A", "B-B", "I-B", "E-B", "S-B", "B-x-y", "I
 
 
 def test_entities_are_those_of_seqeval():
+    from seqeval.metrics.sequence_labeling import get_entities, precision_recall_fscore_support
+
     draw = np.random.default_rng(0)
     for _ in range(300):
         lengths = draw.integers(1, 9, 4)
@@ -28,8 +28,16 @@ def test_entities_are_those_of_seqeval():
     assert scores.entities([["O"]], [["O"]]) == {"precision": 0.0, "recall": 0.0, "f1": 0.0}
 
 
+@pytest.fixture(scope="module")
+def metrics():
+    """Scikit-learn's; imported here, as every worker collects all tests, and one runs these."""
+    from sklearn import metrics
+
+    return metrics
+
+
 @pytest.mark.parametrize("classes", [2, 5])
-def test_scores_of_classes_are_those_of_scikit_learn(classes):
+def test_scores_of_classes_are_those_of_scikit_learn(classes, metrics):
     draw = np.random.default_rng(classes)
     for used in (*range(1, classes + 1), classes, classes):
         true, predicted = draw.integers(0, used, (2, 12))
@@ -52,7 +60,7 @@ def test_scores_of_classes_are_those_of_scikit_learn(classes):
         )
 
 
-def test_scores_of_several_labels_are_those_of_scikit_learn():
+def test_scores_of_several_labels_are_those_of_scikit_learn(metrics):
     true, predicted = np.random.default_rng(0).random((2, 20, 4)) > [0.5, 0.2, 0.9, 1.0]
     found = scores.multiple_labels(predicted, true)
     for name in ("micro", "macro"):

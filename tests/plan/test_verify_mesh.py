@@ -131,7 +131,7 @@ def test_a_mesh_that_computes_something_else_is_found(monkeypatch):
 def test_activations_that_are_gathered_are_named(monkeypatch):
     monkeypatch.setitem(activations.ACTIVATIONS, "mlp", ("data", "fsdp"))
     monkeypatch.setitem(activations.ACTIVATIONS, "batch", None)
-    verdict = verify_mesh.verify(reference("gpt2_tiny"), MeshConfig(**MESHES["data"]))
+    verdict = verify_mesh.verify(reference("llama_tiny"), MeshConfig(**MESHES["data"]))
     assert verdict.equal and any("over data" in what for what in verdict.strange)
 
 

@@ -301,7 +301,9 @@ def sentences(dropout):
         "kernel": jnp.asarray(rng.normal(size=(16, 16)) / 4, jnp.float32),
     }
     texts = jnp.arange(64, dtype=jnp.int32).reshape(32, 2)
-    targets = {"texts": texts, "weights": jnp.ones(32)}
+    # with dropout also uneven over microbatches, and even over devices
+    weights = jnp.asarray(np.arange(32) % 16 % 5 > 0 if dropout else np.ones(32), jnp.float32)
+    targets = {"texts": texts, "weights": weights}
     ids = jnp.asarray(rng.integers(0, 40, (32, 2, 6)), jnp.int32)
     return outputs, params, {"inputs": {"input_ids": ids}, "targets": targets}
 
@@ -336,10 +338,12 @@ def test_cached_gradients_are_those_of_the_whole_batch(devices, dropout, counts)
 
     def due(accumulate):
         """The loss of the concatenated outputs of all parts, differentiated at once."""
+        rows = np.arange(32).reshape(devices, -1)
+        shares = batch["targets"]["weights"] / batch["targets"]["weights"].sum()
 
         def loss(params):
             parts = []
-            balances = []
+            balance = 0.0
             for device in range(devices):
                 key = jax.random.fold_in(jax.random.key(1), 0)
                 if devices > 1:
@@ -350,14 +354,14 @@ def test_cached_gradients_are_those_of_the_whole_batch(devices, dropout, counts)
                     inputs = {"input_ids": own[index::accumulate]}
                     vectors, auxiliary = outputs(params, inputs, folded if dropout else None)
                     parts.append(vectors)
-                    balances.append(auxiliary["balance"])
-            rows = np.arange(32).reshape(devices, -1)
+                    part = shares[rows[device, index::accumulate]]
+                    balance += part.sum() * auxiliary["balance"]
             order = [own[index::accumulate] for own in rows for index in range(accumulate)]
             targets = {
                 name: value[np.concatenate(order)] for name, value in batch["targets"].items()
             }
             sums = task.loss(jnp.concatenate(parts), targets, chunks=1)
-            return sums.mean() + sum(balances) / len(balances)
+            return sums.mean() + balance
 
         value, grads = jax.value_and_grad(loss)(params)
         return grads, value
