@@ -212,7 +212,7 @@ lint: $(STAMP)  ## check style, imports, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m tools.lint
-	MYPY_NUM_WORKERS=2 $(BIN)/mypy
+	$(BIN)/mypy
 
 clean:  ## remove the environment and what tests and runs left
 	rm -rf .venv .venv-canary .venv-exports .venv-matrix runs build site *.egg-info .mypy_cache .pytest_cache .ruff_cache

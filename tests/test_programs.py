@@ -1,8 +1,11 @@
 """Programs that tests share compute what each would have by itself."""
 
+import flax.linen as nn
 import jax
 import numpy as np
 import pytest
+from flax.core.scope import Scope
+from flax.errors import ScopeParamShapeError
 
 from tests import programs
 
@@ -53,3 +56,13 @@ def test_a_callback_is_that_of_its_own_function():
         jax.jit(lambda x, name=name: jax.debug.callback(lambda _: seen.append(name), x))(X)
         jax.effects_barrier()
     assert seen == ["a", "b"]
+
+
+def test_a_parameter_of_the_shape_asked_for_is_not_initialized_to_be_compared(monkeypatch):
+    monkeypatch.setattr(Scope, "param", Scope.param)
+    programs.trust_shapes()
+    params = {"kernel": np.eye(4, 3, dtype=np.float32), "bias": np.zeros(3, np.float32)}
+    layer = nn.Dense(3, kernel_init=lambda *_: pytest.fail("initialized"))
+    np.testing.assert_array_equal(layer.apply({"params": params}, X), X[:3])
+    with pytest.raises(ScopeParamShapeError, match="kernel"):
+        nn.Dense(2).apply({"params": params}, X)

@@ -58,9 +58,10 @@ def _names(node: ast.AST) -> list[str]:
     if isinstance(node, ast.ImportFrom):
         return [f"{node.module}.{alias.name}" for alias in node.names]
     if isinstance(node, ast.Attribute):
-        return [ast.unparse(node) if isinstance(node.value, ast.Name) else node.attr]
+        is_of_name = isinstance(node.value, ast.Name)
+        return [f"{node.value.id}.{node.attr}" if is_of_name else node.attr]
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
-        called = ast.unparse(node.func).rpartition(".")[2]
+        called = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
         name = node.args[1] if called in SETTERS and len(node.args) > 1 else None
         if isinstance(name, ast.Constant) and isinstance(name.value, str):
             return [name.value]
