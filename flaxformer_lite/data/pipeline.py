@@ -82,7 +82,7 @@ class Dataset:
         place: Callable[[Batch], Any] = lambda batch: batch,
         ahead: int = 0,
         packer: Packer | Buckets | None = None,
-    ) -> Iterator[Any]:
+    ) -> "Batches":
         """Yields batches of numpy arrays from `start_step` on.
 
         Each process reads its own rows of the same batches.

@@ -72,6 +72,21 @@ class TextRecords(CountedRecords, Protocol):
     def other_piece(self, index: int, rng: np.random.Generator, tokens: int = 1) -> np.ndarray: ...
 
 
+class Spans(Protocol):
+    """The tokens of a text, and the characters that each stands for (text/special_tokens.py)."""
+
+    @property
+    def ids(self) -> np.ndarray: ...
+
+    @property
+    def start(self) -> np.ndarray: ...
+
+    @property
+    def end(self) -> np.ndarray: ...
+
+    def cut(self, begin: int, stop: int | None = None) -> "Spans": ...
+
+
 class TokenRow(Protocol):
     """One text or two with the special tokens around them (text/special_tokens.py)."""
 
@@ -126,7 +141,7 @@ class TableRecords(Records, Protocol):
 
     def column(self, *place: int) -> np.ndarray: ...
 
-    def spans(self, texts: Sequence[str]) -> Sequence[Any]: ...
+    def spans(self, texts: Sequence[str]) -> Sequence[Spans]: ...
 
     def conversations(
         self, template: str, chats: Sequence[list[dict[str, Any]]], known: Sequence[bool]

@@ -19,7 +19,7 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.rules import Count, Float, Size
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.objectives.base import Dataset, Metric, score
-from flaxformer_lite.objectives.rows import Example, TableRecords, TokenRow, framed
+from flaxformer_lite.objectives.rows import Example, Spans, TableRecords, TokenRow, framed
 from flaxformer_lite.objectives.sums import LossSums, weighted
 from flaxformer_lite.objectives.tables.answers import Answer, answers_of, best_span, squad_scores
 from flaxformer_lite.objectives.tables.task import Column, Row, Task, text_of, texts_of
@@ -175,7 +175,7 @@ class QuestionAnswering(Task):
         return f"{row['question']!r:.200} -> {answer:.200} ({len(window.row.ids)} tokens)"
 
     def _windows(
-        self, question: Any, context: Any, answers: list[Answer], reader: TableRecords
+        self, question: Spans, context: Spans, answers: list[Answer], reader: TableRecords
     ) -> list[Window]:
         """Joins a question with each window of its context."""
         frame = reader.frame

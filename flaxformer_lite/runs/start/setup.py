@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import jax
 import numpy as np
@@ -13,14 +12,14 @@ from flaxformer_lite import sharding
 from flaxformer_lite.config import ExperimentConfig
 from flaxformer_lite.data.length_buckets import Buckets
 from flaxformer_lite.data.packed_batches import Packer
-from flaxformer_lite.data.pipeline import Dataset, open_dataset
+from flaxformer_lite.data.pipeline import Batches, Dataset, open_dataset
 from flaxformer_lite.inference.writer import writer
 from flaxformer_lite.objectives.base import Writer
 from flaxformer_lite.runs import packing
 from flaxformer_lite.runs.start import companion, warm_start
 from flaxformer_lite.training import evaluate, program
 from flaxformer_lite.training.program import Program
-from flaxformer_lite.types import Params
+from flaxformer_lite.types import Batch, Params
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,14 +44,14 @@ class Experiment:
             return self.train_data.fingerprint
         return f"{self.train_data.fingerprint} with {self.weights}"
 
-    def train_batches(self, start: int) -> Any:
+    def train_batches(self, start: int) -> Batches:
         """Returns endless batches from step `start` on.
 
         They are placed on the devices in advance, until `close()`.
         """
         return self._placed(self.train_data, start, ahead=2, packer=self.packers.get("train_step"))
 
-    def eval_batches(self) -> Iterator[Any]:
+    def eval_batches(self) -> Iterator[Batch]:
         """Returns the first `train.eval_batches` held-out batches, or all; always the same."""
         return itertools.islice(
             self._placed(self.eval_data, 0, packer=self.packers.get("eval_step")),
@@ -91,7 +90,7 @@ class Experiment:
 
     def _placed(
         self, data: Dataset, start: int, ahead: int = 0, packer: Packer | Buckets | None = None
-    ) -> Any:
+    ) -> Batches:
         size = self.cfg.train.batch_size
         mesh = self.program.mesh
         return data.batches(
