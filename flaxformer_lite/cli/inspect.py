@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from flax.traverse_util import flatten_dict
@@ -18,6 +18,7 @@ from flaxformer_lite.cli.tables import print_table
 from flaxformer_lite.config import ConfigError, LayerKind, ModelConfig, plugin_name
 from flaxformer_lite.pretrained import folder, hf_config, tensor_names
 from flaxformer_lite.pretrained.save import published_tensors
+from flaxformer_lite.types import Shaped
 
 # The number of a layer in a tensor's name: h.11.ln, layer_11.
 LAYER_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|(?<=layer_)\d+")
@@ -37,7 +38,7 @@ class Contents(NamedTuple):
     form: str
     cfg: ModelConfig | None
     why: str
-    tensors: Mapping[str, Any]
+    tensors: Mapping[str, Shaped]
 
 
 def run(args: argparse.Namespace) -> None:
@@ -88,7 +89,7 @@ def read(where: Path, family: str | None = None, *, allow_plugins: bool = False)
     return Contents(form, cfg, "", named)
 
 
-def published_names(cfg: ModelConfig, params: dict) -> Mapping[str, Any]:
+def published_names(cfg: ModelConfig, params: dict) -> Mapping[str, Shaped]:
     """Returns tensors by the names that save_pretrained writes, or parameters by path if it cannot.
 
     The factors of an adapter, which save_pretrained would merge, keep their paths.
@@ -107,7 +108,7 @@ def published_names(cfg: ModelConfig, params: dict) -> Mapping[str, Any]:
     return flat
 
 
-def checksum(tensors: Mapping[str, Any]) -> str:
+def checksum(tensors: Mapping[str, Shaped]) -> str:
     """Computes the SHA-256 of names, dtypes, shapes and contents; holds one tensor at a time."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
@@ -158,7 +159,7 @@ class _Kind(NamedTuple):
     dtype: np.dtype
 
 
-def _kind(tensor: Any) -> _Kind:
+def _kind(tensor: Shaped) -> _Kind:
     return _Kind(tuple(tensor.shape), np.dtype(getattr(tensor, "array", tensor).dtype))
 
 

@@ -1,7 +1,8 @@
 """A call of `generate`, checked and converted for the compiled functions."""
 
 import dataclasses
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol
 
 import flax.linen as nn
 import numpy as np
@@ -16,7 +17,7 @@ from flaxformer_lite.inference.settings import Settings
 class Decodes(Protocol):
     """A tokenizer that turns ids into text."""
 
-    def decode(self, ids: Any, /) -> str: ...
+    def decode(self, ids: Iterable[int], /) -> str: ...
 
 
 class HasVocabulary(Protocol):

@@ -5,7 +5,8 @@ import dataclasses
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+
+from ml_collections import ConfigDict
 
 from flaxformer_lite.analysis import flops
 from flaxformer_lite.checkpoints.manager import Checkpoints, first_line
@@ -41,7 +42,7 @@ from flaxformer_lite.training.state import TrainState
 
 
 def run(
-    cfg: Any,
+    cfg: ExperimentConfig | ConfigDict,
     workdir: str | Path,
     group: Processes = ALONE,
     interrupt: Interrupt | None = None,
