@@ -16,6 +16,7 @@ ACTIVATIONS = (
     "silu",
     "tanh",
 )
+CONTEXT_ATTENTIONS = ("gather", "ring", "all_to_all")  # nn/attentions/context_parallel.py
 CORPORA = ("stdlib_code", "docstrings", "code_docstrings")  # data/corpora.py
 DTYPES = ("float32", "bfloat16")
 INITS = ("normal", "normal_residual", "fan_in", "xavier")  # nn/modules/einsum.py

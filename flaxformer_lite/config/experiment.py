@@ -45,6 +45,7 @@ COLUMNS = r"(\w+=[^=,]+(,\w+=[^=,]+)*)?"
 Seed = Annotated[int, Range(0, 2**32 - 1, "not be negative, and be below 2**32")]
 Sample = Annotated[int, Range(0, 2**16, "be between 0 and 65536")]
 Mode = Annotated[str, OneOf(choices.MESH_MODES), REORDERS_SUMS]
+ContextAttention = Annotated[str, OneOf(choices.CONTEXT_ATTENTIONS), REORDERS_SUMS]
 Columns = Annotated[
     str, lambda value: "" if re.fullmatch(COLUMNS, value) else "must be like text=body,label=class."
 ]
@@ -223,6 +224,9 @@ class MeshConfig(Record):
     tensor: Axis = 1  # splits heads, feed-forward width and vocabulary
     # parts of `data` joined by a data-center network, such as TPU slices
     slices: Annotated[Size, REORDERS_SUMS] = 1
+    # how rows that `context` splits meet their keys: gathered whole, part by part around a ring, or
+    # whole again with the heads split instead
+    context_attention: ContextAttention = "gather"
     # or shard_map, pmap: data parallelism written by hand, with the same numbers
     mode: Mode = "jit"
 

@@ -11,7 +11,9 @@ import jax
 from flax.traverse_util import flatten_dict
 
 from flaxformer_lite.analysis import hlo
+from flaxformer_lite.nn.attentions import ring
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
+from flaxformer_lite.nn.functions import masks
 from flaxformer_lite.plan import costs
 from flaxformer_lite.plan.topology import Chip
 from flaxformer_lite.pretrained.tensor_names import EXPERTS
@@ -59,16 +61,17 @@ def _collectives(program: Program, chip: Chip) -> list[hlo.Collective]:
         if name.endswith("input_ids"):
             tokens += memory.rows(program) * math.prod(x.shape[1:])
     stream = tokens * model.d_model * itemsize
-    heads = collections.Counter(seen.kv_heads * seen.head_width for seen, _ in model.layers)
+    kinds = collections.Counter(
+        (seen.num_heads * seen.head_width, seen.kv_heads * seen.head_width, kind.window or 0)
+        for seen, kind in model.layers
+    )
     gradients = "all-reduce"
     if not chip.clock or (mesh["data"] > 1 and model.d_model >= COLUMNS * mesh["fsdp"]):
         gradients = "reduce-scatter"
     replicas = weights * memory.FLOAT32 // mesh["fsdp"]
-    keys_values = []
-    for width, count in heads.items():
-        size = 2 * tokens * width * itemsize
-        times = passes * count * turns
-        keys_values.append(_collective("all-gather", "context", size, times, program))
+    over_context = []
+    for sizes, count in kinds.items():
+        over_context += _over_context(program, sizes, tokens, count * turns)
     shared = dense // mesh["tensor"] * memory.FLOAT32 // mesh["fsdp"]
     gathered = stream * mesh["expert"]
     mixtures = 0
@@ -82,7 +85,46 @@ def _collectives(program: Program, chip: Chip) -> list[hlo.Collective]:
         _collective(gradients, "fsdp", weights * itemsize, turns, program),
         _collective("all-reduce", "data", replicas, turns, program),
         _collective("all-reduce", "tensor", stream, 2 * passes * layers * turns, program),
-        *keys_values,
+        *over_context,
+    ]
+
+
+def _over_context(
+    program: Program, sizes: tuple[int, int, int], tokens: int, layers: int
+) -> list[hlo.Collective]:
+    """Returns what attention sends along `context` in layers of one kind.
+
+    Args:
+      program: the program.
+      sizes: numbers per token of all query heads and of all key heads, and the window.
+      tokens: those of the rows that the devices of a ring share.
+      layers: the number of layers, times microbatches.
+    """
+    cfg = program.cfg
+    model = cfg.model
+    ways = program.mesh.shape["context"]
+    itemsize = jax.numpy.dtype(model.dtype).itemsize
+    query_width, key_width, window = sizes
+    forwards = layers if model.remat == "none" else 2 * layers
+    if cfg.mesh.context_attention == "all_to_all":
+        times = 2 * (forwards + layers)  # queries and outputs, keys and values
+        return [
+            _collective("all-to-all", "context", tokens * width * itemsize // ways, times, program)
+            for width in (query_width, key_width)
+        ]
+    keys = 2 * tokens * key_width * itemsize
+    if cfg.mesh.context_attention == "gather":
+        return [_collective("all-gather", "context", keys, forwards + layers, program)]
+    ahead = window - 1 if model.skeleton == "encoder" else 0
+    mask = masks.window(window - 1, ahead) if window else None
+    parts = ring.route_of(mask, cfg.data.length, cfg.data.length, ways).parts
+    # A kept output is not computed again.
+    forwards = 2 * layers if model.remat == "full" else layers
+    gradients = 2 * tokens * key_width * memory.FLOAT32
+    hops = [(keys, (forwards + layers) * (parts - 1)), (gradients, layers * (parts + 1))]
+    return [
+        _collective("collective-permute", "context", size // ways, times, program)
+        for size, times in hops
     ]
 
 

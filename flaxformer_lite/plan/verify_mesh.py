@@ -188,8 +188,8 @@ def _exchanges(program: Program, module: hlo.Module) -> list[Exchange]:
 def _strange(program: Program, module: hlo.Module) -> Iterator[str]:
     """Finds exchanged activations.
 
-    The design has only sums, gathered weights, the ring of context parallelism and
-    the tokens that experts gather.
+    The design has only sums, gathered weights, what context parallelism sends, and the tokens that
+    experts gather.
     """
     cfg = program.cfg
     mesh = program.mesh.shape
@@ -204,6 +204,8 @@ def _strange(program: Program, module: hlo.Module) -> Iterator[str]:
         # Tokens meet the experts of other devices, and their sums go back.
         experts = collective.kind == "all-gather" and axes == ("expert",)
         ring = collective.kind == "collective-permute" and axes == ("context",)
+        exchanged = collective.kind == "all-to-all" and axes == ("context",)
+        exchanged &= cfg.mesh.context_attention == "all_to_all"
         gathered = collective.kind == "all-gather" and all(
             math.prod(array.shape) in weights for array in collective.arrays
         )
@@ -214,7 +216,7 @@ def _strange(program: Program, module: hlo.Module) -> Iterator[str]:
             and "data" not in axes
             and EMBEDDED.search(collective.source)
         )
-        if not (experts or ring or gathered or table):
+        if not (experts or ring or exchanged or gathered or table):
             shapes = ", ".join(f"{array.dtype}{list(array.shape)}" for array in collective.arrays)
             yield (
                 f"{collective.kind} of {shapes} over {', '.join(axes)}, {collective.times} times"

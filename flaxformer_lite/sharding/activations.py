@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec as P
@@ -31,6 +31,13 @@ ACTIVATIONS: dict[str, MeshAxes] = {
     "mlp": "tensor",
     "vocab": "tensor",
 }
+# The same inside attention that exchanges lengths for heads; those of a `tensor` shard stay in it.
+OVER_HEADS: dict[str, MeshAxes] = ACTIVATIONS | {
+    "length": None,
+    "source": None,
+    "heads": ("tensor", "context"),
+    "kv_heads": ("tensor", "context"),
+}
 
 
 @dataclass(frozen=True)
@@ -46,10 +53,18 @@ class MeshSharding(ActivationSharding):
     """Activations split over a mesh according to ACTIVATIONS.
 
     See ActivationSharding for the methods.
+
+    Attributes:
+      exchanged: whether lengths are whole and heads split instead, as OVER_HEADS says.
     """
 
     mesh: Mesh | AbstractMesh
     tuned: bool = field(default=True, kw_only=True)
+    exchanged: bool = field(default=False, kw_only=True)
+
+    @property
+    def _axes(self) -> dict[str, MeshAxes]:
+        return OVER_HEADS if self.exchanged else ACTIVATIONS
 
     @property
     def platform(self) -> str:
@@ -68,7 +83,7 @@ class MeshSharding(ActivationSharding):
 
     def constrain(self, x: jax.Array, letters: str) -> jax.Array:
         # An axis that does not divide stays whole: one head cannot be split.
-        entries = [ACTIVATIONS.get(name) for name in check_letters("constrain", letters, x.shape)]
+        entries = [self._axes.get(name) for name in check_letters("constrain", letters, x.shape)]
         fitting = [
             e if size % axis_size(e, self.mesh) == 0 else None
             for e, size in zip(entries, x.shape, strict=True)
@@ -77,7 +92,7 @@ class MeshSharding(ActivationSharding):
 
     def num_shards(self, letter: str) -> Shards:
         (name,) = check_letters("num_shards", letter)
-        entry = ACTIVATIONS.get(name) or ()
+        entry = self._axes.get(name) or ()
         return Shards(
             axis_size(entry, self.mesh), entry if isinstance(entry, str) else tuple(entry)
         )
@@ -93,21 +108,19 @@ class MeshSharding(ActivationSharding):
         by_hand: Sequence[str] = self.mesh.axis_names
         if over is not None:
             by_hand = [
-                a
-                for name in check_letters("per_shard", over)
-                for a in mesh_names(ACTIVATIONS[name])
+                a for name in check_letters("per_shard", over) for a in mesh_names(self._axes[name])
             ]
 
         def apply(*arguments):
             arrays, tree = jax.tree.flatten(arguments)
             letters = jax.tree.leaves(jax.tree.broadcast(tuple(inputs), arguments))
-            sized = [_sized(x, sizes) for x, sizes in zip(arrays, letters, strict=True)]
+            sized = [self._sized(x, sizes) for x, sizes in zip(arrays, letters, strict=True)]
             flat = [(entry, size) for axes in sized for entry, size in axes if entry and size > 1]
             split = {entry for entry, _ in flat if set(mesh_names(entry)) <= set(by_hand)}
             split -= {entry for entry, size in flat if size % axis_size(entry, self.mesh)}
 
             def spec(letters):
-                entries = [ACTIVATIONS.get(name) for name in check_letters("per_shard", letters)]
+                entries = [self._axes.get(name) for name in check_letters("per_shard", letters)]
                 return _once([e if e in split else None for e in entries])
 
             return jax.shard_map(
@@ -124,14 +137,16 @@ class MeshSharding(ActivationSharding):
 
         return apply
 
+    def over_heads(self) -> ActivationSharding:
+        return replace(self, exchanged=True)
+
     def inside_shard(self) -> ActivationSharding:
         return LocalSharding(self.platform, self.device_kind)
 
-
-def _sized(x: jax.Array, letters: str) -> list[tuple[MeshAxes, int]]:
-    """Returns, for each leading axis of `x`, the mesh axes that may split it, and its size."""
-    names = check_letters("per_shard", letters)
-    return [(ACTIVATIONS.get(name), size) for name, size in zip(names, x.shape, strict=False)]
+    def _sized(self, x: jax.Array, letters: str) -> list[tuple[MeshAxes, int]]:
+        """Returns, for each leading axis of `x`, the mesh axes that may split it, and its size."""
+        names = check_letters("per_shard", letters)
+        return [(self._axes.get(name), size) for name, size in zip(names, x.shape, strict=False)]
 
 
 def _once(entries: Sequence[MeshAxes]) -> P:

@@ -133,7 +133,9 @@ def build(
         lambda x: jax.ShapeDtypeStruct((cfg.train.batch_size, *x.shape), x.dtype), example
     )
     over = None if cfg.mesh.mode == "jit" else sharding.DATA
-    outside = sharding.MeshSharding(mesh, tuned=cfg.train.cpu_tuning)
+    outside = sharding.MeshSharding(
+        mesh, tuned=cfg.train.cpu_tuning, context_attention=cfg.mesh.context_attention
+    )
     inside = outside if over is None else outside.inside_shard()
     return Program(
         cfg=cfg,

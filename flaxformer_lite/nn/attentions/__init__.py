@@ -7,4 +7,5 @@ SHARED = (
     "dispatch",
     "flash_relative_bias_kernel",
     "mask_structure",
+    "ring",
 )

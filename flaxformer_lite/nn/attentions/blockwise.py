@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.extend.core import Jaxpr
+from jax.typing import DTypeLike
 
 from flaxformer_lite.nn.attentions import arguments
 from flaxformer_lite.nn.functions import kernels, masks
@@ -74,16 +75,16 @@ def attend(
     k_block = min(k_block, S)
     q_extra = -T % q_block
     k_extra = -S % k_block
-    plan = _Plan(
+    plan = Plan(
         resolved.scale, args.softcap, args.dropout_rate if args.drops else 0.0, q_block, k_block
     )
     q_index_T = jnp.pad(resolved.q_index_T, (0, q_extra), mode="edge")
     if callable(bias):
-        bias = _as_pytree(bias, q_BTNH[:, :q_block], k_block)
+        bias = as_pytree(bias, q_BTNH[:, :q_block], k_block)
     elif bias is not None:
         bias = jnp.pad(bias, ((0, 0), (0, 0), (0, q_extra), (0, k_extra)))
     sinks_N = None if args.sinks_N is None else args.sinks_N.astype(jnp.float32)
-    given = _Given(
+    given = Given(
         mask=masks.full() if resolved.mask is None and k_extra else resolved.mask,
         q_index_T=q_index_T,
         k_index_S=jnp.pad(resolved.k_index_S, (0, k_extra), constant_values=-1),
@@ -95,7 +96,9 @@ def attend(
     return _attend(plan, q, k, v, bias, sinks_N, given)[:, :T]
 
 
-class _Plan(NamedTuple):
+class Plan(NamedTuple):
+    """The constants of a call."""
+
     scale: float
     softcap: float
     dropout_rate: float
@@ -103,28 +106,39 @@ class _Plan(NamedTuple):
     k_block: int
 
 
-_BiasTree = arguments.Bias | jax.Array | None
+BiasTree = arguments.Bias | jax.Array | None
 # Tangents or gradients: of queries, keys, values, the floats of the bias, and the sinks
-_Inputs = tuple[jax.Array, jax.Array, jax.Array, list[jax.Array], jax.Array | None]
+Inputs = tuple[jax.Array, jax.Array, jax.Array, list[jax.Array], jax.Array | None]
 # what a block of rows adds up: the same, without the sinks and, over all blocks, the queries
 _Sums = tuple[jax.Array, jax.Array, jax.Array, list[jax.Array]]
 _Totals = tuple[jax.Array, jax.Array, list[jax.Array]]
 
 
-class _Given(NamedTuple):
+class Given(NamedTuple):
+    """The arrays of a call that have no gradient."""
+
     mask: masks.Mask | None
     q_index_T: jax.Array
     k_index_S: jax.Array
     dropout_key: jax.Array | None
     # int32 [blocks, 2]: for each block of rows, the first block of columns and one past the last
     spans: jax.Array
+    # int32 [blocks]: the numbers of the blocks of rows and of columns by which dropout draws, where
+    # they are not 0, 1, 2 ...
+    q_numbers: jax.Array | None = None
+    k_numbers: jax.Array | None = None
+
+
+# of a block of rows: the largest logits [B, N, T, 1], sums of exponentials [B, N, T, 1] and sums of
+# values [B, T, N, H] so far
+State = tuple[jax.Array, jax.Array, jax.Array]
 
 
 # queries, keys, values, the bias, the sinks, what is given
-_Primals = tuple[jax.Array, jax.Array, jax.Array, _BiasTree, jax.Array | None, _Given]
+_Primals = tuple[jax.Array, jax.Array, jax.Array, BiasTree, jax.Array | None, Given]
 # the same, the output, log-sums of exponentials
-_Saved = tuple[
-    jax.Array, jax.Array, jax.Array, _BiasTree, jax.Array | None, _Given, jax.Array, jax.Array
+Saved = tuple[
+    jax.Array, jax.Array, jax.Array, BiasTree, jax.Array | None, Given, jax.Array, jax.Array
 ]
 
 
@@ -154,20 +168,20 @@ def _spans(
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _attend(
-    plan: _Plan,
+    plan: Plan,
     q_BTNH: jax.Array,
     k_BSKH: jax.Array,
     v_BSKH: jax.Array,
-    bias: _BiasTree,
+    bias: BiasTree,
     sinks_N: jax.Array | None,
-    given: _Given,
+    given: Given,
 ) -> jax.Array:
     return _attend_forward(plan, q_BTNH, k_BSKH, v_BSKH, bias, sinks_N, given)[0]
 
 
 @_attend.defjvp
 def _attend_jvp(
-    plan: _Plan,
+    plan: Plan,
     primals: _Primals,
     tangents: _Primals,
 ) -> tuple[jax.Array, jax.Array]:
@@ -177,80 +191,108 @@ def _attend_jvp(
         functools.partial(_tangent_once, plan),
         functools.partial(_backward_once, plan),
         saved,
-        (d_q, d_k, d_v, _floats(d_bias), d_sinks_N),
+        (d_q, d_k, d_v, floats(d_bias), d_sinks_N),
         like=out_BTNH,
     )
     return out_BTNH, d_out_BTNH
 
 
 def _attend_forward(
-    plan: _Plan,
+    plan: Plan,
     q_BTNH: jax.Array,
     k_BSKH: jax.Array,
     v_BSKH: jax.Array,
-    bias: _BiasTree,
+    bias: BiasTree,
     sinks_N: jax.Array | None,
-    given: _Given,
-) -> tuple[jax.Array, _Saved]:
+    given: Given,
+) -> tuple[jax.Array, Saved]:
     def rows(_: object, i: jax.Array) -> tuple[None, tuple[jax.Array, jax.Array]]:
-        q_i = _block(q_BTNH, i, plan.q_block)
-        B, t, N, _ = q_i.shape
-
-        def columns(j: jax.Array, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-            top_BNT1, total_BNT1, out_BTNH = state
-            scores_BNTS = _scores(
-                plan, q_i, _block(k_BSKH, j, plan.k_block), _part(plan, bias, i, j), i, j
-            )
-            visible_B1TS = _visible(plan, given, i, j)
-            if visible_B1TS is not None:
-                scores_BNTS = jnp.where(visible_B1TS, scores_BNTS, kernels.MASKED)
-            # The result does not depend on the largest, up to rounding; its derivative would be NaN
-            # where XLA computes a score twice, with another last bit.
-            highest_BNT1 = lax.stop_gradient(scores_BNTS).max(axis=-1, keepdims=True)
-            new_top_BNT1 = jnp.maximum(top_BNT1, highest_BNT1)
-            weights_BNTS = _weights(scores_BNTS, new_top_BNT1, visible_B1TS)
-            shrink_BNT1 = jnp.exp(top_BNT1 - new_top_BNT1)
-            dropped_BNTS = _drop(plan, given, weights_BNTS, i, j)
-            more_BTNH = kernels.pool(
-                dropped_BNTS, _block(v_BSKH, j, plan.k_block), dtype=jnp.float32
-            )
-            total_BNT1 = total_BNT1 * shrink_BNT1 + weights_BNTS.sum(axis=-1, keepdims=True)
-            return new_top_BNT1, total_BNT1, out_BTNH * jnp.swapaxes(shrink_BNT1, 1, 2) + more_BTNH
-
-        top_BNT1 = jnp.full((B, N, t, 1), kernels.MASKED, jnp.float32)
-        total_BNT1 = jnp.zeros((B, N, t, 1))
-        if sinks_N is not None:
-            top_BNT1 = jnp.broadcast_to(sinks_N[None, :, None, None], (B, N, t, 1))
-            total_BNT1 += 1
-        start = (top_BNT1, total_BNT1, jnp.zeros((B, t, N, v_BSKH.shape[-1])))
-        top_BNT1, total_BNT1, out_BTNH = _over_columns(given, i, columns, start)
-        seen_BNT1 = total_BNT1 > 0
-        total_BNT1 = jnp.where(seen_BNT1, total_BNT1, 1)
-        lse_BNT1 = jnp.where(seen_BNT1, top_BNT1 + jnp.log(total_BNT1), 0)
-        return None, ((out_BTNH / jnp.swapaxes(total_BNT1, 1, 2)).astype(v_BSKH.dtype), lse_BNT1)
+        start = no_columns(q_BTNH, v_BSKH, plan.q_block, sinks_N)
+        state = add_columns(plan, q_BTNH, k_BSKH, v_BSKH, bias, given, i, start)
+        return None, finish(state, v_BSKH)
 
     _, (out, lse) = lax.scan(rows, None, jnp.arange(len(given.spans)))
-    out_BTNH, lse = named(ATTENTION, _joined(out), lse)
+    out_BTNH, lse = named(ATTENTION, join(out), lse)
     return out_BTNH, (q_BTNH, k_BSKH, v_BSKH, bias, sinks_N, given, out_BTNH, lse)
 
 
-def _tangent_once(plan: _Plan, saved: _Saved, inputs: _Inputs) -> jax.Array:
-    return only_forwards(_attend_tangent(plan, saved, inputs), TWICE)
+def no_columns(q_BTNH: jax.Array, v_BSKH: jax.Array, rows: int, sinks_N: jax.Array | None) -> State:
+    """Returns the state of a block of rows before its first column, but after the sinks."""
+    B, _, N, _ = q_BTNH.shape
+    top_BNT1 = jnp.full((B, N, rows, 1), kernels.MASKED, jnp.float32)
+    total_BNT1 = jnp.zeros((B, N, rows, 1))
+    if sinks_N is not None:
+        top_BNT1 = jnp.broadcast_to(sinks_N[None, :, None, None], (B, N, rows, 1))
+        total_BNT1 += 1
+    return top_BNT1, total_BNT1, jnp.zeros((B, rows, N, v_BSKH.shape[-1]))
 
 
-def _backward_once(plan: _Plan, saved: _Saved, d_out_BTNH: jax.Array) -> _Inputs:
-    gradients = _attend_backward(plan, saved, d_out_BTNH)
-    return jax.tree.map(lambda gradient: only_forwards(gradient, TWICE), gradients)
+def add_columns(
+    plan: Plan,
+    q_BTNH: jax.Array,
+    k_BSKH: jax.Array,
+    v_BSKH: jax.Array,
+    bias: BiasTree,
+    given: Given,
+    i: jax.Array,
+    state: State,
+) -> State:
+    """Adds the columns that block i of the rows sees to the state of its softmax."""
+    q_i = _block(q_BTNH, i, plan.q_block)
+
+    def columns(j: jax.Array, state: State) -> State:
+        top_BNT1, total_BNT1, out_BTNH = state
+        scores_BNTS = _scores(
+            plan, q_i, _block(k_BSKH, j, plan.k_block), _part(plan, bias, i, j), i, j
+        )
+        visible_B1TS = _visible(plan, given, i, j)
+        if visible_B1TS is not None:
+            scores_BNTS = jnp.where(visible_B1TS, scores_BNTS, kernels.MASKED)
+        # The result does not depend on the largest, up to rounding; its derivative would be NaN
+        # where XLA computes a score twice, with another last bit.
+        highest_BNT1 = lax.stop_gradient(scores_BNTS).max(axis=-1, keepdims=True)
+        new_top_BNT1 = jnp.maximum(top_BNT1, highest_BNT1)
+        weights_BNTS = _weights(scores_BNTS, new_top_BNT1, visible_B1TS)
+        shrink_BNT1 = jnp.exp(top_BNT1 - new_top_BNT1)
+        dropped_BNTS = _drop(plan, given, weights_BNTS, i, j)
+        more_BTNH = kernels.pool(dropped_BNTS, _block(v_BSKH, j, plan.k_block), dtype=jnp.float32)
+        total_BNT1 = total_BNT1 * shrink_BNT1 + weights_BNTS.sum(axis=-1, keepdims=True)
+        return new_top_BNT1, total_BNT1, out_BTNH * jnp.swapaxes(shrink_BNT1, 1, 2) + more_BTNH
+
+    return _over_columns(given, i, columns, state)
 
 
-def _attend_tangent(plan: _Plan, saved: _Saved, inputs: _Inputs) -> jax.Array:
-    """Computes `w (d_scores - d_lse) v + w d_v`, with weights w and `d_lse = w d_scores`."""
+def finish(state: State, v_BSKH: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Returns the output of a block of rows and the logarithm of its sum of exponentials."""
+    top_BNT1, total_BNT1, out_BTNH = state
+    seen_BNT1 = total_BNT1 > 0
+    total_BNT1 = jnp.where(seen_BNT1, total_BNT1, 1)
+    lse_BNT1 = jnp.where(seen_BNT1, top_BNT1 + jnp.log(total_BNT1), 0)
+    return (out_BTNH / jnp.swapaxes(total_BNT1, 1, 2)).astype(v_BSKH.dtype), lse_BNT1
+
+
+def _tangent_once(plan: Plan, saved: Saved, inputs: Inputs) -> jax.Array:
+    d_out_BTNH = tangent(plan, saved, inputs).astype(saved[-2].dtype)
+    return only_forwards(d_out_BTNH, TWICE)
+
+
+def _backward_once(plan: Plan, saved: Saved, d_out_BTNH: jax.Array) -> Inputs:
+    return jax.tree.map(
+        lambda gradient: only_forwards(gradient, TWICE), gradients(plan, saved, d_out_BTNH)
+    )
+
+
+def tangent(plan: Plan, saved: Saved, inputs: Inputs) -> jax.Array:
+    """Computes the output's tangent from those of its inputs, the bias's being a list of floats.
+
+    It is `w (d_scores - d_lse) v + w d_v`, with weights w and `d_lse = w d_scores`, in float32.
+    """
     q_BTNH, k_BSKH, v_BSKH, bias, sinks_N, given, out_BTNH, lse = saved
     d_q, d_k, d_v, d_floats, d_sinks_N = inputs
     d_bias = _with_floats(bias, d_floats)
     pool = functools.partial(kernels.pool, dtype=jnp.float32)
 
-    def d_part(i: jax.Array, j: jax.Array) -> _BiasTree | np.ndarray:
+    def d_part(i: jax.Array, j: jax.Array) -> BiasTree | np.ndarray:
         if callable(bias) or bias is None or d_floats:
             return _part(plan, d_bias, i, j)
         return np.zeros((*bias.shape[:2], plan.q_block, plan.k_block), jax.dtypes.float0)
@@ -284,10 +326,17 @@ def _attend_tangent(plan: _Plan, saved: _Saved, inputs: _Inputs) -> jax.Array:
         return None, d_out_i - jnp.swapaxes(d_lse_BNT1, 1, 2) * out_i
 
     _, d_out = lax.scan(rows, None, jnp.arange(len(given.spans)))
-    return _joined(d_out).astype(out_BTNH.dtype)
+    return join(d_out)
 
 
-def _attend_backward(plan: _Plan, saved: _Saved, d_out_BTNH: jax.Array) -> _Inputs:
+def gradients(
+    plan: Plan, saved: Saved, d_out_BTNH: jax.Array, dtype: DTypeLike | None = None
+) -> Inputs:
+    """Computes the gradients of queries, keys, values, the bias's floats and sinks, by blocks.
+
+    Args:
+      dtype: of the gradients; None is that of each array.
+    """
     q_BTNH, k_BSKH, v_BSKH, bias, sinks_N, given, out_BTNH, lse = saved
 
     def rows(totals: _Totals, i: jax.Array) -> tuple[_Totals, tuple[jax.Array, jax.Array | None]]:
@@ -312,7 +361,7 @@ def _attend_backward(plan: _Plan, saved: _Saved, d_out_BTNH: jax.Array) -> _Inpu
             if callable(bias):
                 d_bias = [
                     total + part.astype(total.dtype)
-                    for total, part in zip(d_bias, _floats(d_part), strict=True)
+                    for total, part in zip(d_bias, floats(d_part), strict=True)
                 ]
             elif d_bias:  # none for a bias of integers
                 d_bias = [_add_at(d_bias[0], (0, 0, i * plan.q_block, j * plan.k_block), d_part)]
@@ -328,19 +377,19 @@ def _attend_backward(plan: _Plan, saved: _Saved, d_out_BTNH: jax.Array) -> _Inpu
         d_sinks_N = None
         if sinks_N is not None:
             d_sinks_N = -(_of_sinks(sinks_N, lse[i]) * delta_BNT1).sum(axis=(0, 2, 3))
-        return (d_k, d_v, d_bias), (d_q_i.astype(q_i.dtype), d_sinks_N)
+        return (d_k, d_v, d_bias), (d_q_i.astype(dtype or q_i.dtype), d_sinks_N)
 
     zeros = (
         jnp.zeros(k_BSKH.shape),
         jnp.zeros(v_BSKH.shape),
-        [jnp.zeros(x.shape) for x in _floats(bias)],
+        [jnp.zeros(x.shape) for x in floats(bias)],
     )
     (d_k, d_v, d_bias), (d_q, d_sinks_XN) = lax.scan(rows, zeros, jnp.arange(len(given.spans)))
     return (
-        _joined(d_q),
-        d_k.astype(k_BSKH.dtype),
-        d_v.astype(v_BSKH.dtype),
-        [d.astype(x.dtype) for x, d in zip(_floats(bias), d_bias, strict=True)],
+        join(d_q),
+        d_k.astype(dtype or k_BSKH.dtype),
+        d_v.astype(dtype or v_BSKH.dtype),
+        [d.astype(dtype or x.dtype) for x, d in zip(floats(bias), d_bias, strict=True)],
         None if d_sinks_XN is None else d_sinks_XN.sum(axis=0),
     )
 
@@ -350,13 +399,13 @@ def _of_sinks(sinks_N: jax.Array, lse_BNT1: jax.Array) -> jax.Array:
     return jnp.exp(sinks_N[None, :, None, None] - lse_BNT1)
 
 
-def _over_columns(given: _Given, i: jax.Array, columns: Callable, state: Tree) -> Tree:
+def _over_columns(given: Given, i: jax.Array, columns: Callable, state: Tree) -> Tree:
     first, last = given.spans[i]
     return lax.fori_loop(first, last, columns, state)
 
 
 def _scores(
-    plan: _Plan, q_i: jax.Array, k_j: jax.Array, bias: _BiasTree, i: jax.Array, j: jax.Array
+    plan: Plan, q_i: jax.Array, k_j: jax.Array, bias: BiasTree, i: jax.Array, j: jax.Array
 ) -> jax.Array:
     if callable(bias):
         rows_T = i * plan.q_block + jnp.arange(plan.q_block, dtype=jnp.int32)
@@ -371,17 +420,19 @@ def _weights(
     return weights_BNTS if visible_B1TS is None else jnp.where(visible_B1TS, weights_BNTS, 0)
 
 
-def _visible(plan: _Plan, given: _Given, i: jax.Array, j: jax.Array) -> jax.Array | None:
+def _visible(plan: Plan, given: Given, i: jax.Array, j: jax.Array) -> jax.Array | None:
     if given.mask is None:
         return None
     q_index_T = _block(given.q_index_T, i, plan.q_block, axis=0)
     return given.mask(q_index_T, _block(given.k_index_S, j, plan.k_block, axis=0))[:, None]
 
 
-def _drop(plan: _Plan, given: _Given, x_BNTS: jax.Array, i: jax.Array, j: jax.Array) -> jax.Array:
+def _drop(plan: Plan, given: Given, x_BNTS: jax.Array, i: jax.Array, j: jax.Array) -> jax.Array:
     if given.dropout_key is None:
         return x_BNTS
-    key = jax.random.fold_in(jax.random.fold_in(given.dropout_key, i), j)
+    row = i if given.q_numbers is None else given.q_numbers[i]
+    column = j if given.k_numbers is None else given.k_numbers[j]
+    key = jax.random.fold_in(jax.random.fold_in(given.dropout_key, row), column)
     keep_BNTS = jax.random.bernoulli(key, 1 - plan.dropout_rate, x_BNTS.shape)
     return jnp.where(keep_BNTS, x_BNTS / (1 - plan.dropout_rate), 0)
 
@@ -390,7 +441,7 @@ def _block(x: jax.Array, i: jax.Array, size: int, axis: int = 1) -> jax.Array:
     return lax.dynamic_slice_in_dim(x, i * size, size, axis)
 
 
-def _joined(blocks: jax.Array) -> jax.Array:
+def join(blocks: jax.Array) -> jax.Array:
     """Joins blocks of rows, which scan stacked along a leading axis, to [B, T, ...]."""
     blocks = jnp.moveaxis(blocks, 0, 1)
     return blocks.reshape(blocks.shape[0], -1, *blocks.shape[3:])
@@ -401,14 +452,14 @@ def _add_at(total: jax.Array, corner: tuple, part: jax.Array) -> jax.Array:
     return lax.dynamic_update_slice(total, part, corner)
 
 
-def _part(plan: _Plan, bias: _BiasTree, i: jax.Array, j: jax.Array) -> _BiasTree:
+def _part(plan: Plan, bias: BiasTree, i: jax.Array, j: jax.Array) -> BiasTree:
     """Returns the bias for one block: the block of an array, or the function itself."""
     if bias is None or callable(bias):
         return bias
     return _block(_block(bias, i, plan.q_block, axis=2), j, plan.k_block, axis=3)
 
 
-def _floats(tree: object) -> list[jax.Array]:
+def floats(tree: object) -> list[jax.Array]:
     return [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]
 
 
@@ -423,7 +474,7 @@ def _with_floats(bias: Tree, floats: list[jax.Array]) -> Tree:
     return jax.tree.map(tangent, bias)
 
 
-def _as_pytree(bias: arguments.Bias, q_i: jax.Array, k_block: int) -> arguments.Bias:
+def as_pytree(bias: arguments.Bias, q_i: jax.Array, k_block: int) -> arguments.Bias:
     """Turns a bias function into a pytree with its arrays as leaves.
 
     The arrays of a plain function are found by tracing it.

@@ -10,8 +10,9 @@ import jax.numpy as jnp
 
 from flaxformer_lite import registry
 from flaxformer_lite.config.rules import ConfigError
+from flaxformer_lite.nn.attentions import ring
 from flaxformer_lite.nn.attentions.arguments import Arguments, Bias
-from flaxformer_lite.nn.attentions.context_parallel import spread
+from flaxformer_lite.nn.attentions.context_parallel import exchange, spread
 from flaxformer_lite.nn.attentions.mask_structure import AUTO
 from flaxformer_lite.nn.functions import masks
 from flaxformer_lite.nn.functions.sharding import UNSHARDED, ActivationSharding
@@ -161,6 +162,9 @@ def select_implementation(
       ValueError: there is no such implementation.
     """
     shards = sharding.num_shards("T").count
+    way = sharding.context_attention
+    if shards > 1 and way == "all_to_all":
+        return exchange(select_implementation(name, target, source, sharding.over_heads()))
     platform = sharding.platform
     # Symbolic lengths of jax.export cannot be compared.
     if not isinstance(target, int) or not isinstance(source, int):
@@ -169,6 +173,13 @@ def select_implementation(
                 f"attention {name!r}: needs known lengths; to export with a symbolic one, {AUTO}."
             )
         return registry.resolve("attentions", "dense").attend
+    if shards > 1 and way == "ring":
+        if name not in ("auto", "blockwise"):
+            raise ConfigError(
+                f"attention {name!r}: mesh.context_attention='ring' computes block by block; set"
+                " model.attention=auto, or another mesh.context_attention."
+            )
+        return ring.attend
     if name == "auto":
         name = "blockwise" if target // shards * source > WHOLE else "dense"
         if shards == 1 and target > 1 and platform in FUSED:

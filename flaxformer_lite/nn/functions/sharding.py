@@ -32,9 +32,12 @@ class ActivationSharding:
 
     Attributes:
       tuned: whether the optimizations of nn/functions/cpu_tuning.py may be used.
+      context_attention: how attention reads lengths that are split, out of
+        `choices.CONTEXT_ATTENTIONS`.
     """
 
     tuned: bool = field(default=False, kw_only=True)
+    context_attention: str = field(default="gather", kw_only=True)
 
     @property
     def platform(self) -> str:
@@ -110,6 +113,10 @@ class ActivationSharding:
           `function` itself.
         """
         return function
+
+    def over_heads(self) -> "ActivationSharding":
+        """Returns the same sharding with lengths whole and heads split over their devices, too."""
+        return self
 
     def inside_shard(self) -> "ActivationSharding":
         """Returns the sharding inside `per_shard`: everything whole, on the same platform."""

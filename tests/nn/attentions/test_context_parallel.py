@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from flaxformer_lite import sharding
-from flaxformer_lite.config import MeshConfig
-from flaxformer_lite.nn.attentions import blockwise, context_parallel, dense
+from flaxformer_lite.config import ConfigError, MeshConfig, choices
+from flaxformer_lite.nn.attentions import blockwise, context_parallel, dense, ring
+from flaxformer_lite.nn.attentions.dispatch import attention
 from flaxformer_lite.nn.functions import masks
 from flaxformer_lite.nn.functions.sharding import UNSHARDED
 from flaxformer_lite.sharding.activations import MeshSharding
@@ -32,6 +33,12 @@ DENSE = cases.by_keywords(dense.attend)
 BLOCKS = {
     "dense": dense.attend,
     "blockwise": functools.partial(blockwise.attend, q_block=3, k_block=5),
+}
+SMALL_RING = functools.partial(ring.attend, q_block=3, k_block=5)
+WAYS = {
+    **{name: context_parallel.spread(attend) for name, attend in BLOCKS.items()},
+    "ring": SMALL_RING,
+    "all_to_all": context_parallel.exchange(dense.attend),
 }
 
 
@@ -86,11 +93,19 @@ def of_one_device(case):
     return everything(dense.attend, None, case)
 
 
-SIZES = {"dense": {"context": 4, "data": 2}, "blockwise": {"context": 2, "data": 2, "tensor": 2}}
+SIZES = {
+    "dense": {"context": 4, "data": 2},
+    "blockwise": {"context": 2, "data": 2, "tensor": 2},
+    "ring": {"context": 4, "data": 2},
+    "all_to_all": {"context": 2, "data": 2, "tensor": 2},
+}
 DAILY = {
     "dense": ("packed", "array"),
     "blockwise": ("none", "window", "prefix"),
+    "ring": ("packed", "window"),
+    "all_to_all": ("prefix",),
 }
+TOLERANCES = {"ring": (1e-6, 2e-6), "all_to_all": (1e-6, 2e-6)}
 
 
 @pytest.mark.parametrize(
@@ -102,24 +117,24 @@ DAILY = {
     ],
 )
 def test_equals_one_device_in_value_and_gradient(name, case):
-    got = everything(context_parallel.spread(BLOCKS[name]), mesh_of(**SIZES[name]), case)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5, rtol=1e-5),
-        got,
-        of_one_device(case),
-    )
+    got = everything(WAYS[name], mesh_of(**SIZES[name]), case)
+    relative, absolute = TOLERANCES.get(name, (1e-5, 2e-5))
+    wanted = of_one_device(case)
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+        largest = max(1.0, float(np.abs(b).max()))
+        np.testing.assert_allclose(a, b, atol=absolute * largest, rtol=relative)
 
 
-def test_crosses_from_one_split_sequence_to_another():
+@pytest.mark.parametrize("name", ["blockwise", "ring"])
+def test_crosses_from_one_split_sequence_to_another(name):
     q, k, v, _ = cases.heads(2, length=T)
     mask = masks.segments(SEGMENTS[:, :8], SEGMENTS)
-    got = jax.jit(on(mesh_of(context=4), context_parallel.spread(blockwise.attend)))(
-        q[:, :8], k, v, mask=mask
-    )
+    got = jax.jit(on(mesh_of(context=4), WAYS[name]))(q[:, :8], k, v, mask=mask)
     np.testing.assert_allclose(got, DENSE(q[:, :8], k, v, mask=mask), atol=1e-5)
 
 
-def test_sinks_equal_those_of_one_device():
+@pytest.mark.parametrize("name", ["blockwise", "ring", "all_to_all"])
+def test_sinks_equal_those_of_one_device(name):
     q, k, v, direction = cases.heads(2, length=T)
     sinks = jnp.asarray([-1.0, 0.0, 1.0, 4.0])
 
@@ -127,7 +142,7 @@ def test_sinks_equal_those_of_one_device():
         out, pull = jax.vjp(lambda x: attend(q, k, v, mask=masks.causal(), sinks_N=x), sinks)
         return out, pull(direction)
 
-    split = on(mesh_of(context=2, data=2, tensor=2), context_parallel.spread(BLOCKS["blockwise"]))
+    split = on(mesh_of(context=2, data=2, tensor=2), WAYS[name])
     got, due = (jax.jit(functools.partial(gradient, run))(sinks) for run in (split, DENSE))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5, rtol=1e-5), got, due)
 
@@ -199,3 +214,95 @@ def test_dropout_differs_from_part_to_part_and_keeps_the_mean(name):
     last = parts[:, :, 1]
     assert len({np.asarray(last[:, i]).tobytes() for i in range(8)}) == 8
     np.testing.assert_allclose(dropped.mean(), 1, atol=0.05)
+
+
+@pytest.mark.parametrize(
+    ("mask", "route"),
+    [
+        (None, (0, 8)),
+        (masks.causal(), (0, 8)),
+        (masks.window(3), (0, 3)),
+        (masks.window(2), (0, 2)),
+        (masks.window(0), (0, 1)),
+        (masks.window(3, 3), (-2, 5)),
+        (masks.window(0, 2), (-1, 2)),
+        (masks.window(3) & masks.segments(SEGMENTS), (0, 3)),
+    ],
+)
+def test_parts_that_no_device_sees_are_not_sent(mask, route):
+    assert ring.route_of(mask, T, T, 8) == route
+
+
+def test_a_ring_sends_what_its_route_says_and_holds_no_whole_keys():
+    length = 512
+    mesh = mesh_of(context=4, data=1)
+    texts = {
+        window: text_of(ring.attend, mesh, masks.window(window), length) for window in (0, 200)
+    }
+    # keys, values and the numbers of columns, twice in a loop
+    assert [text.count(" collective-permute(") for text in texts.values()] == [0, 3]
+    assert '"known_trip_count":{"n":"2"}' in texts[200]
+    whole = f"f32[2,{length},"
+    gathered = text_of(context_parallel.spread(blockwise.attend), mesh, None, length)
+    assert whole in gathered and not any(whole in text for text in texts.values())
+
+
+def test_every_part_of_a_causal_ring_has_the_same_work():
+    size = 16
+    halves = np.arange(4 * size, dtype=np.int32).reshape(8, -1)
+    held = [np.concatenate(sorted((halves[2 * i], halves[7 - 2 * i]), key=min)) for i in range(4)]
+    plan = ring.Plan(blockwise.Plan(1.0, 0.0, 0.0, 2, 2), None, ring.Route(0, 4), 4 * size, (2, 2))
+    keys = jnp.zeros((1, size, 1, 1))
+
+    def blocks(i, j):
+        rows = ring.Rows(masks.causal(), jnp.asarray(held[i]), None)
+        _, _, given = ring._meet(plan, rows, ring.Part(keys, keys, jnp.asarray(held[j])))
+        first, last = given.spans.T
+        return int((last - first).sum())
+
+    # eight blocks of rows and of columns: half of all pairs, or of its own two triangles and a half
+    work = [[blocks(i, (i - step) % 4) for i in range(4)] for step in range(4)]
+    assert work == [[10 + 16 + 10] * 4] + [[32] * 4] * 3
+
+
+def test_a_ring_drops_what_one_device_drops():
+    q, k, v, _ = cases.heads(2, length=T)
+
+    def dropped(mesh, attend):
+        attend = on(mesh, functools.partial(attend, q_block=2, k_block=2))
+        drop = functools.partial(attend, mask=masks.causal(), dropout_rate=0.5)
+        return jax.jit(drop)(q, k, v, dropout_key=jax.random.key(1))
+
+    got = dropped(mesh_of(context=4), ring.attend)
+    np.testing.assert_allclose(got, dropped(None, blockwise.attend), atol=1e-6)
+
+
+@pytest.mark.nightly
+def test_a_ring_has_tangents_and_products_with_hessians():
+    q, k, v, direction = cases.heads(2, length=T)
+    sinks = jnp.asarray([-1.0, 0.0, 1.0, 4.0])
+    tangents = (direction, k[:, ::-1], v[:, ::-1], sinks[::-1])
+
+    def derivatives(attend):
+        def squares(q, k, v, sinks):
+            return (attend(q, k, v, mask=masks.causal(), sinks_N=sinks) ** 2).sum()
+
+        def both(*arrays):
+            gradient = jax.grad(squares, argnums=(0, 1, 2, 3))
+            return jax.jvp(squares, arrays, tangents)[1], jax.jvp(gradient, arrays, tangents)[1]
+
+        return jax.jit(both)(q, k, v, sinks)
+
+    got = derivatives(on(mesh_of(context=4), SMALL_RING))
+    wanted = derivatives(on(None, BLOCKS["blockwise"]))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), got, wanted)
+
+
+def test_heads_that_do_not_divide_and_attention_without_blocks_are_refused():
+    q, k, v, _ = cases.heads(2, length=T)
+    mesh = mesh_of(context=8)
+    placed = {way: MeshSharding(mesh, context_attention=way) for way in choices.CONTEXT_ATTENTIONS}
+    with pytest.raises(ConfigError, match=r"4 heads do not divide by the 8 .*set mesh.context_att"):
+        attention(q, k, v, sharding=placed["all_to_all"])
+    with pytest.raises(ConfigError, match=r"'dense': .* set model.attention=auto"):
+        attention(q, k, v, sharding=placed["ring"], implementation="dense")
