@@ -281,7 +281,7 @@ def _backward(plan: Plan, saved: _Saved, d_out_BTNH: jax.Array) -> blockwise.Inp
     ) -> tuple[tuple[_OfRows, Part, _OfPart], None]:
         d_here, part, d_part = carry
         coming = _pass_on(plan.ring, part)
-        d_here, d_part, _ = add(d_here, part, d_part)
+        d_here, d_part = add(d_here, part, d_part)[:2]
         return (d_here, coming, d_part), None
 
     def add(
