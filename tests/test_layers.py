@@ -56,7 +56,7 @@ APPLICATION = ("storage", "data", "checkpoints", "open_model", "runs", "plan", "
 MOST_FILES = {
     "pretrained/load": 37,
     "inference/inside/capture": 33,
-    "training/program": 64,
+    "training/program": 68,
 }
 MOST_ANY = 330  # annotations `Any` in the package
 REGISTRY = ("registry.resolve", "registry.resolve_class", "registry.available")
