@@ -22,9 +22,10 @@ from jax.extend.core import Jaxpr
 from jax.typing import DTypeLike
 
 from flaxformer_lite.nn.attentions import arguments
-from flaxformer_lite.nn.functions import kernels, masks
+from flaxformer_lite.nn.functions import cpu_tuning, kernels, masks
 from flaxformer_lite.nn.functions.checkpoint_names import ATTENTION, named
 from flaxformer_lite.nn.functions.linear_call import linear_call, only_forwards
+from flaxformer_lite.nn.functions.sharding import ActivationSharding
 from flaxformer_lite.types import Array, Tree
 
 TWICE = (
@@ -76,7 +77,12 @@ def attend(
     q_extra = -T % q_block
     k_extra = -S % k_block
     plan = Plan(
-        resolved.scale, args.softcap, args.dropout_rate if args.drops else 0.0, q_block, k_block
+        resolved.scale,
+        args.softcap,
+        args.dropout_rate if args.drops else 0.0,
+        q_block,
+        k_block,
+        args.sharding,
     )
     q_index_T = jnp.pad(resolved.q_index_T, (0, q_extra), mode="edge")
     if callable(bias):
@@ -104,6 +110,7 @@ class Plan(NamedTuple):
     dropout_rate: float
     q_block: int
     k_block: int
+    sharding: ActivationSharding  # of the call; a CPU by itself draws dropout's numbers faster
 
 
 BiasTree = arguments.Bias | jax.Array | None
@@ -433,7 +440,7 @@ def _drop(plan: Plan, given: Given, x_BNTS: jax.Array, i: jax.Array, j: jax.Arra
     row = i if given.q_numbers is None else given.q_numbers[i]
     column = j if given.k_numbers is None else given.k_numbers[j]
     key = jax.random.fold_in(jax.random.fold_in(given.dropout_key, row), column)
-    keep_BNTS = jax.random.bernoulli(key, 1 - plan.dropout_rate, x_BNTS.shape)
+    keep_BNTS = cpu_tuning.bernoulli(key, 1 - plan.dropout_rate, x_BNTS.shape, plan.sharding)
     return jnp.where(keep_BNTS, x_BNTS / (1 - plan.dropout_rate), 0)
 
 

@@ -126,7 +126,12 @@ def attend(
     k_block = min(k_block, k_part)
     plan = Plan(
         blockwise.Plan(
-            scale, args.softcap, args.dropout_rate if args.drops else 0.0, q_block, k_block
+            scale,
+            args.softcap,
+            args.dropout_rate if args.drops else 0.0,
+            q_block,
+            k_block,
+            args.sharding.inside_shard(),
         ),
         ring,
         Route(0, ring.count) if mirrored else route,

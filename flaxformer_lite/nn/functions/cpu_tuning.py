@@ -256,7 +256,8 @@ def bernoulli(
     copies them in each pass, to compile sooner.
 
     Gain: 0.06 instead of 0.28 CPU ms for 61,440 numbers; the step of a BERT of two layers of width
-    128 takes 8% less.
+    128 takes 8% less. Blockwise attention with dropout, forward and backward over 4,096 x 4,096 by
+    four heads of 32, takes 0.99 instead of 1.78 user CPU s.
 
     Reference: Salmon et al. 2011, Parallel Random Numbers: As Easy as 1, 2, 3, section 4.
     """

@@ -9,6 +9,7 @@ import pytest
 
 from flaxformer_lite.nn.attentions import blockwise, dense
 from flaxformer_lite.nn.functions import masks
+from flaxformer_lite.nn.functions.sharding import ActivationSharding
 from flaxformer_lite.nn.positions.t5_buckets import T5Buckets
 from tests.nn.attentions.cases import MASKS, POSITIONS, N, T, by_keywords, encode, heads
 
@@ -220,3 +221,14 @@ def test_forward_mode_and_hessian_vector_products(run):
     ours, due = (run(derivatives, static_argnums=0)(attend, *given) for attend in (blocks, DENSE))
     for x, y in zip(jax.tree.leaves(ours), jax.tree.leaves(due), strict=True):
         np.testing.assert_allclose(x, y, rtol=2e-4, atol=2e-4 * float(jnp.abs(y).max()))
+
+
+def test_a_tuned_cpu_drops_the_same_weights():
+    q, k, v, _ = heads(2)
+
+    def dropped(tuned):
+        placed = ActivationSharding(tuned=tuned)
+        drop = functools.partial(BLOCKWISE, dropout_rate=0.5, q_block=4, k_block=4, sharding=placed)
+        return jax.jit(drop)(q, k, v, dropout_key=jax.random.key(1))
+
+    np.testing.assert_array_equal(dropped(True), dropped(False))

@@ -251,7 +251,9 @@ def test_every_part_of_a_causal_ring_has_the_same_work():
     size = 16
     halves = np.arange(4 * size, dtype=np.int32).reshape(8, -1)
     held = [np.concatenate(sorted((halves[2 * i], halves[7 - 2 * i]), key=min)) for i in range(4)]
-    plan = ring.Plan(blockwise.Plan(1.0, 0.0, 0.0, 2, 2), None, ring.Route(0, 4), 4 * size, (2, 2))
+    plan = ring.Plan(
+        blockwise.Plan(1.0, 0.0, 0.0, 2, 2, UNSHARDED), None, ring.Route(0, 4), 4 * size, (2, 2)
+    )
     keys = jnp.zeros((1, size, 1, 1))
 
     def blocks(i, j):
