@@ -49,6 +49,14 @@ def test_killed_or_two_at_once_a_directory_is_old_or_new(tmp_path):
     )
 
 
+def test_a_directory_is_moved_to_its_place_and_not_copied(tmp_path):
+    for text in ("first", "second"):
+        with publish.new_directory(tmp_path / "a", carry=bool) as made:
+            fill(made, text)
+            inode = made.stat().st_ino
+        assert (tmp_path / "a").stat().st_ino == inode
+
+
 def test_an_error_leaves_the_old_directory_and_nothing_else(tmp_path):
     write(tmp_path / "a", "old")
     with (

@@ -80,3 +80,19 @@ def test_every_head_is_covered(head):
 )
 def test_every_wiring_is_covered(options):
     assert not unsplit_matrices(small("gpt2", vocab_size=64, **options))
+
+
+SPLIT = {
+    "token_embed/embedding": (("tensor", "fsdp"), None),
+    "lm_head/kernel": (("tensor", "fsdp"), None),
+    "decoder/layer_0/attention/query/kernel": ("fsdp", "tensor", None),
+    "decoder/layer_0/attention/out/kernel": ("tensor", None, "fsdp"),
+    "decoder/layer_0/mlp/up/kernel": ("fsdp", "tensor"),
+    "decoder/layer_0/mlp/down/kernel": ("tensor", "fsdp"),
+}
+
+
+def test_each_matrix_is_split_on_its_own_axes():
+    """One split on another computes the same, and exchanges more."""
+    specs = {path: tuple(spec) for path, _, spec in specs_of(small("llama", vocab_size=64))}
+    assert {path: specs[path] for path in SPLIT} == SPLIT

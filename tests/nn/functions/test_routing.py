@@ -52,3 +52,8 @@ def test_an_even_load_has_the_least_loss():
     np.testing.assert_allclose(expert_load(even, 4), [0.25] * 4)
     one = jnp.zeros((2, 4)).at[:, 0].set(50.0)
     np.testing.assert_allclose(balance_loss(one, jnp.zeros((2, 1), int)), 4.0, rtol=1e-5)
+
+
+def test_the_loss_of_the_normalizer_is_its_mean_square():
+    np.testing.assert_allclose(z_loss(jnp.zeros((3, 4))), np.log(4) ** 2, rtol=1e-6)
+    np.testing.assert_allclose(z_loss(jnp.full((3, 4), -5.0)), (np.log(4) - 5) ** 2, rtol=1e-6)
