@@ -27,7 +27,7 @@ AXES = {
     "V": Axis("vocab", "tokens in the vocabulary"),
     "U": Axis("units", "numbers in the state of a recurrent layer"),
     "Z": Axis("gates", "gates and candidates of a recurrent cell"),
-    "E": Axis("factor", "width of a factorised embedding"),
+    "E": Axis("factor", "width of a factorised embedding, or of a latent vector of attention"),
     "R": Axis("relative", "buckets of relative distance"),
     "P": Axis("pair", "pairs of dimensions that rotary positions turn, at most H / 2"),
     "M": Axis("masked", "masked positions gathered from one example"),

@@ -64,6 +64,13 @@ def _equation(eqn: Any) -> int:
         (contracted, _), _ = params["dimension_numbers"]
         inner = math.prod(eqn.invars[0].aval.shape[axis] for axis in contracted)
         return 2 * inner * math.prod(eqn.outvars[0].aval.shape)
+    if name == "ragged_dot_general":
+        numbers = params["ragged_dot_dimension_numbers"]
+        (contracted, _), _ = numbers.dot_dimension_numbers
+        inner = math.prod(eqn.invars[0].aval.shape[axis] for axis in contracted)
+        flops = 2 * inner * math.prod(eqn.outvars[0].aval.shape)
+        sums_groups = set(numbers.lhs_ragged_dimensions) <= set(contracted)  # a matrix for each
+        return flops // eqn.invars[2].aval.shape[-1] if sums_groups else flops
     if name == "conv_general_dilated":
         kernel = eqn.invars[1].aval.shape
         out_features = kernel[params["dimension_numbers"].rhs_spec[0]]

@@ -65,33 +65,46 @@ EXPERTS = rows(
 BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", llama.LAYER + EXPERTS)
 
 
+def sparse_layers(fields: Fields, layers: int) -> list[bool]:
+    """Returns whether each of the layers has experts."""
+    dense = fields.get("mlp_only_layers", [])
+    every = fields.size("decoder_sparse_step", 1)
+    return [i not in dense and (i + 1) % every == 0 for i in range(layers)]
+
+
+def experts_of(fields: Fields, **family: Any) -> MoeConfig:
+    """Reads the experts.
+
+    Args:
+      fields: a published config.
+      **family: the family's defaults of the numbers of experts, and further fields of MoeConfig.
+    """
+    name = "num_local_experts" if "num_local_experts" in fields.values else "num_experts"
+    read = {
+        "num_experts": fields.size(name, family.pop("num_experts")),
+        "experts_per_token": fields.size("num_experts_per_tok", family.pop("experts_per_token")),
+        "normalize": fields.get("norm_topk_prob", False),
+        "balance": fields.get("router_aux_loss_coef", 0.001),
+    }
+    return MoeConfig(**read | family)
+
+
 def read_experts(fields: Fields, windows: tuple[int, ...], **family: Any) -> ModelFields:
     """Reads the experts, and which layers have none.
 
     Args:
       fields: a published config.
       windows: the windows that the layers repeat.
-      **family: the family's defaults of the numbers of experts, and further fields of MoeConfig.
+      **family: as in `experts_of`.
     """
-    name = "num_local_experts" if "num_local_experts" in fields.values else "num_experts"
-    count = fields.size(name, family.pop("num_experts"))
-    moe = MoeConfig(
-        num_experts=count,
-        experts_per_token=fields.size("num_experts_per_tok", family.pop("experts_per_token")),
-        normalize=fields.get("norm_topk_prob", False),
-        balance=fields.get("router_aux_loss_coef", 0.001),
-        **family,
-    )
-    layers = fields.get("num_hidden_layers", 24)
-    dense = fields.get("mlp_only_layers", [])
-    every = fields.size("decoder_sparse_step", 1)
+    moe = experts_of(fields, **family)
+    sparse = sparse_layers(fields, fields.get("num_hidden_layers", 24))
+    if all(sparse):
+        return {"feed_forward": moe, "windows": windows}
     kinds = []
-    for i in range(layers):
-        has_experts = i not in dense and (i + 1) % every == 0
+    for i, has_experts in enumerate(sparse):
         window = windows[i % len(windows)]
         kinds.append(LayerKind(window=window, feed_forward=moe if has_experts else None))
-    if all(kind.feed_forward for kind in kinds):
-        return {"feed_forward": moe, "windows": windows}
     return {"feed_forward": None, "pattern": shortest_pattern(kinds)}
 
 

@@ -1,13 +1,15 @@
-"""Qwen3-Next without experts: three layers of Gated DeltaNet to one of gated attention.
+"""Qwen3-Next: three layers of Gated DeltaNet to one of gated attention, and experts.
 
 Reference: Qwen Team, "Qwen3-Next" (2025).
 """
 
+import dataclasses
 from functools import partial
 
 from flaxformer_lite.config import ConfigError, LayerKind, ModelConfig
 from flaxformer_lite.files.read import Json, brief
-from flaxformer_lite.models import llama, qwen3
+from flaxformer_lite.models import llama, qwen2_moe, qwen3
+from flaxformer_lite.models.mixtral import moe_of
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
 from flaxformer_lite.models.weight_map import (
@@ -20,6 +22,7 @@ from flaxformer_lite.models.weight_map import (
     shortest_pattern,
     within,
 )
+from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 from flaxformer_lite.nn.mixers.gated_delta import GatedDeltaConfig
 from flaxformer_lite.nn.positions.rope import Rope
 
@@ -39,19 +42,32 @@ BASE = qwen3.BASE | dict(
     position=Rope(base=10000000.0, fraction=0.25),
     pattern=pattern(DELTA),
 )
+SIZES_TINY = dict(
+    d_model=128,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=32,
+    mlp_dim=344,
+    decoder_layers=4,
+    pattern=pattern(GatedDeltaConfig(key_heads=2, value_heads=4, key_dim=32, value_dim=32), 2),
+)
+SIZES_80B = dict(
+    d_model=2048, num_heads=16, num_kv_heads=2, head_dim=256, mlp_dim=5632, decoder_layers=48
+)
 PRESETS = {
-    "tiny": dict(
-        d_model=128,
-        num_heads=4,
-        num_kv_heads=2,
-        head_dim=32,
-        mlp_dim=344,
-        decoder_layers=4,
-        pattern=pattern(GatedDeltaConfig(key_heads=2, value_heads=4, key_dim=32, value_dim=32), 2),
-    ),
+    "tiny": SIZES_TINY,
     # the sizes of the 80B model's layers, with transformers' default feed-forward for dense ones
-    "dense": dict(
-        d_model=2048, num_heads=16, num_kv_heads=2, head_dim=256, mlp_dim=5632, decoder_layers=48
+    "dense": SIZES_80B,
+    "80b_a3b": SIZES_80B
+    | dict(
+        feed_forward=MoeConfig(
+            num_experts=512,
+            experts_per_token=10,
+            mlp_dim=512,
+            shared_dim=512,
+            shared_gate=True,
+            balance=0.001,
+        )
     ),
 }
 config = partial(build, "qwen3_next", BASE, PRESETS, "dense")
@@ -76,7 +92,7 @@ def layer(projections: tuple[Row, ...]) -> tuple[Row, ...]:
     plain = tuple(row for row in llama.LAYER if row.name != "self_attn.q_proj")
     norm = rows(("input_layernorm", "delta_in_norm"))
     delta = within("linear_attn", "delta", INNER + projections)
-    return plain + GATED + qwen3.QK_NORMS + norm + delta
+    return plain + GATED + qwen3.QK_NORMS + norm + delta + qwen2_moe.EXPERTS
 
 
 BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", layer(JOINED))
@@ -127,18 +143,54 @@ def write_layers(cfg: ModelConfig) -> Json:
     }
 
 
+def read_experts(
+    fields: Fields, layers: int, count: int, per_token: int, **family: bool
+) -> ModelFields:
+    """Reads attention, the kinds of layers, and their experts.
+
+    Args:
+      fields: a published config.
+      layers: number of layers.
+      count, per_token: the family's numbers of experts.
+      **family: further fields of MoeConfig.
+    """
+    made = read_layers(fields, layers)
+    sparse = qwen2_moe.sparse_layers(fields, layers)
+    if not any(sparse):
+        return made
+    moe = qwen2_moe.experts_of(
+        fields,
+        num_experts=count,
+        experts_per_token=per_token,
+        mlp_dim=fields.size("moe_intermediate_size", 512),
+        shared_dim=fields.size("shared_expert_intermediate_size", 512),
+        shared_gate=True,
+        **family,
+    )
+    if all(sparse):
+        return made | {"feed_forward": moe}
+    kinds = []
+    for i, has_experts in enumerate(sparse):
+        kind = made["pattern"][i % len(made["pattern"])]
+        kinds.append(dataclasses.replace(kind, feed_forward=moe if has_experts else None))
+    return made | {"pattern": shortest_pattern(kinds)}
+
+
 def read(fields: Fields) -> ModelFields:
-    """Reads layers, none of which may have experts."""
     layers = fields.get("num_hidden_layers", 48)
-    experts = fields.get("num_experts", 512)
-    step = fields.size("decoder_sparse_step", 1)
-    dense = fields.get("mlp_only_layers", kind=list) or []
-    if experts and any(i not in dense and (i + 1) % step == 0 for i in range(layers)):
-        raise ConfigError(
-            f"config.json: num_experts={experts}: layers of Qwen3-Next with experts are not"
-            " computed here; num_experts=0, or mlp_only_layers with all layers, has none."
-        )
-    return read_layers(fields, layers)
+    if not fields.get("num_experts", 512):
+        return read_layers(fields, layers)
+    normalize = fields.get("norm_topk_prob", True)
+    return read_experts(fields, layers, 512, 10, normalize=normalize)
+
+
+def write(cfg: ModelConfig) -> Json:
+    fields = write_layers(cfg)
+    parts = [cfg.feed_forward, *(kind.feed_forward for kind in cfg.kinds)]
+    if not any(isinstance(part, MoeConfig) for part in parts):
+        return fields | {"num_experts": 0, "mlp_only_layers": []}
+    shared = moe_of(cfg).shared_dim
+    return fields | qwen2_moe.write_experts(cfg) | {"shared_expert_intermediate_size": shared}
 
 
 PUBLISHED = Published(
@@ -161,8 +213,10 @@ PUBLISHED = Published(
         "norm_topk_prob",
         "output_router_logits",
         "router_aux_loss_coef",
+        "mlp_only_layers",
+        "decoder_sparse_step",
     ),
     read=read,
-    write=lambda cfg: write_layers(cfg) | {"num_experts": 0, "mlp_only_layers": []},
+    write=write,
     ignored=(*llama.BUFFERS, r"mtp\..*"),
 )

@@ -17,6 +17,7 @@ Array = jax.Array
 TOKENS = "weights"  # the term of an objective's tokens
 # before the name of a source in a mixture: targets that tell whether a row is of it, bool [B]
 SOURCE = "source/"
+LOAD = "load/"  # before the layer and number of an expert in the name of a metric
 BY_SOURCE = "loss/"  # before it in the name of a metric
 
 
@@ -66,6 +67,11 @@ class LossSums(NamedTuple):
             {**self.weight, **dict.fromkeys(terms, weight)},
             {**self.metrics, **{name: (total, weight) for name, total in terms.items()}},
         )
+
+    def with_loads(self, loads: dict[str, Array]) -> "LossSums":
+        """Adds metrics of how many choices of tokens fell on each expert [X]; 1 is the mean."""
+        shares = {name: (loads[name], loads[name].mean()) for name in sorted(loads)}
+        return self._replace(metrics={**self.metrics, **shares})
 
     @property
     def anchor(self) -> str:

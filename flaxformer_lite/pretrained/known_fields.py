@@ -43,6 +43,16 @@ deberta-v2: attention_head_size cls_dropout conv_act conv_groups conv_kernel_siz
     num_hidden_layers pooler_dropout pooler_hidden_act pooler_hidden_size pos_att_type
     position_biased_input position_buckets relative_attention share_att_key tie_word_embeddings
     type_vocab_size vocab_size
+deepseek_v2: attention_bias first_k_dense_replace hidden_act intermediate_size kv_lora_rank mlp_bias
+    moe_intermediate_size n_group n_routed_experts n_shared_experts norm_topk_prob num_experts
+    num_experts_per_tok num_hidden_layers num_key_value_heads output_router_logits q_lora_rank
+    qk_nope_head_dim qk_rope_head_dim rms_norm_eps routed_scaling_factor tie_word_embeddings
+    topk_group topk_method v_head_dim vocab_size
+deepseek_v3: attention_bias first_k_dense_replace hidden_act intermediate_size kv_lora_rank
+    moe_intermediate_size n_group n_routed_experts n_shared_experts norm_topk_prob
+    num_experts_per_tok num_hidden_layers num_key_value_heads num_local_experts num_mtp_layers
+    output_router_logits q_lora_rank qk_nope_head_dim qk_rope_head_dim rms_norm_eps rope_interleave
+    routed_scaling_factor tie_word_embeddings topk_group v_head_dim vocab_size
 distilbert: activation dim hidden_dim n_heads n_layers num_hidden_layers sinusoidal_pos_embds
     tie_word_embeddings vocab_size
 electra: add_cross_attention embedding_size hidden_act intermediate_size is_decoder layer_norm_eps
@@ -77,6 +87,10 @@ gemma3_text: attention_bias attn_logit_softcapping final_logit_softcapping hidde
     use_bidirectional_attention vision_config vocab_size
 glm glm4 olmo2: attention_bias hidden_act intermediate_size num_hidden_layers num_key_value_heads
     rms_norm_eps tie_word_embeddings vocab_size
+glm4_moe: attention_bias first_k_dense_replace hidden_act intermediate_size moe_intermediate_size
+    n_group n_routed_experts n_shared_experts norm_topk_prob num_experts_per_tok num_hidden_layers
+    num_key_value_heads num_local_experts num_mtp_layers output_router_logits rms_norm_eps
+    routed_scaling_factor tie_word_embeddings topk_group use_qk_norm vocab_size
 gpt2: activation_function add_cross_attention layer_norm_epsilon n_embd n_head n_inner n_layer
     n_positions num_hidden_layers scale_attn_by_inverse_layer_idx scale_attn_weights
     summary_activation summary_proj_to_labels summary_type summary_use_proj tie_word_embeddings
@@ -154,6 +168,14 @@ qwen2_moe: decoder_sparse_step hidden_act intermediate_size layer_types max_wind
     vocab_size
 qwen3: attention_bias hidden_act intermediate_size layer_types max_window_layers num_hidden_layers
     num_key_value_heads rms_norm_eps tie_word_embeddings use_sliding_window vocab_size
+qwen3_5_moe_text: attention_bias cu_seq_lens_q depth full_attention_interval hidden_act
+    image_grid_thw image_token_id in_channels intermediate_size layer_types linear_conv_kernel_dim
+    linear_key_head_dim linear_num_key_heads linear_num_value_heads linear_value_head_dim
+    mm_token_type_ids moe_intermediate_size num_experts num_experts_per_tok num_heads
+    num_hidden_layers num_key_value_heads num_position_embeddings out_hidden_size
+    output_router_logits past_key_values patch_size rms_norm_eps router_aux_loss_coef
+    shared_expert_intermediate_size spatial_merge_size temporal_patch_size text_config
+    tie_word_embeddings video_grid_thw video_token_id vision_config vocab_size
 qwen3_5_text: attention_bias cu_seq_lens_q depth full_attention_interval hidden_act image_grid_thw
     image_token_id in_channels intermediate_size layer_types linear_conv_kernel_dim
     linear_key_head_dim linear_num_key_heads linear_num_value_heads linear_value_head_dim

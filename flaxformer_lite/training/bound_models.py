@@ -21,6 +21,7 @@ from flaxformer_lite.sharding import parameter_rules
 from flaxformer_lite.types import Params
 
 AUXILIARY = "losses"  # the collection into which layers sow auxiliary losses
+LOADS = "loads"  # and that of how many choices of tokens fell on each of their experts
 EXAMPLE_IDS = ("input_ids", "decoder_input_ids")  # the inputs that are token ids
 
 
@@ -86,7 +87,12 @@ class Models:
             bound = [module.bind({"params": companion.of(params)}, rngs=second_rngs)]
             params = companion.trained(params)
         return self.model.apply(
-            {"params": params}, inputs, *bound, rngs=rngs, method=self.outputs, mutable=[AUXILIARY]
+            {"params": params},
+            inputs,
+            *bound,
+            rngs=rngs,
+            method=self.outputs,
+            mutable=[AUXILIARY, LOADS],
         )
 
     def rules(self, params: Params) -> PartitionRules:

@@ -21,6 +21,7 @@ from flaxformer_lite.types import Tree
 
 # not by rank: scanned biases are matrices too
 DECAYED = re.compile(r"(^|/)(kernel|embedding|token_types|lora_[ab])$")
+BALANCED = re.compile(r"(^|/)choice_bias$")
 
 
 def schedule(cfg: OptimizerConfig, steps: int) -> Callable[[jax.Array], jax.Array]:
@@ -72,6 +73,7 @@ def build(
     width: float | None = None,
     skip_spikes: float = 0.0,
     concat_small: bool = False,
+    bias_rate: float = 0.0,
 ) -> optax.GradientTransformation:
     """Builds the update rule p <- p - rate(step) * (direction(clip(g)) + weight_decay * p).
 
@@ -87,6 +89,8 @@ def build(
       skip_spikes: skips updates that are spikes by this many standard deviations (spikes.py); 0:
         none.
       concat_small: see `norm`.
+      bias_rate: how much a step moves the biases of routers against the sign of their gradient
+        (nn/feed_forwards/moe.py); 0 if the model has none.
 
     Raises:
       ConfigError: the optimizer does not fit the other fields.
@@ -104,12 +108,13 @@ def build(
         direction = optax.chain(direction, per_param_lr.scale_by_width(cfg.name, powers, width))
     rate = schedule(cfg, steps)
     chain = optax.chain(clip, direction, decay, optax.scale_by_learning_rate(rate))
+    kinds = {"trained": chain}
+    if bias_rate:
+        kinds["balanced"] = optax.stateless(functools.partial(_against_sign, bias_rate))
     if cfg.freeze:
-
-        def label(tree):
-            return jax.tree.map(lambda off: "frozen" if off else "trained", _frozen(cfg, tree))
-
-        chain = optax.partition({"trained": chain, "frozen": optax.set_to_zero()}, label)
+        kinds["frozen"] = optax.set_to_zero()
+    if len(kinds) > 1:
+        chain = optax.partition(kinds, functools.partial(_kinds, cfg))
     if cfg.rates or cfg.layer_decay < 1:
         chain = optax.chain(chain, per_param_lr.scale_by_path(cfg))
     if hasattr(plugin, "wrap"):
@@ -136,6 +141,28 @@ def build(
     if cfg.ema:
         tx = with_average(tx, cfg.ema, functools.partial(_frozen, cfg))
     return tx
+
+
+def _kinds(cfg: OptimizerConfig, params: optax.Params) -> optax.Params:
+    """Returns for each parameter which rule updates it."""
+
+    def kind(keys: jax.tree_util.KeyPath, off: bool) -> str:
+        if off:
+            return "frozen"
+        return "balanced" if is_balanced(keys) else "trained"
+
+    frozen = _frozen(cfg, params) if cfg.freeze else jax.tree.map(lambda _: False, params)
+    return jax.tree_util.tree_map_with_path(kind, frozen)
+
+
+def is_balanced(keys: jax.tree_util.KeyPath) -> bool:
+    """Returns whether a parameter's gradient is the load of experts, not that of the loss."""
+    return bool(BALANCED.search(path_of(keys)))
+
+
+def _against_sign(rate: float, updates: optax.Updates, _: object) -> optax.Updates:
+    """Moves the bias of experts by the sign of their load (Wang et al. 2024, arXiv:2408.15664)."""
+    return jax.tree.map(lambda g: -rate * jnp.sign(g), updates)
 
 
 def stop_frozen(cfg: OptimizerConfig, params: Tree) -> Tree:
@@ -184,10 +211,14 @@ def norm(tree: object, *, concat_small: bool = False) -> jax.Array:
     """Computes the root of the sum of all squares in float32.
 
     Args:
-      tree: the arrays.
+      tree: the arrays; biases of routers do not count, whose gradients are those of no loss.
       concat_small: whether small arrays are joined first (nn/functions/cpu_tuning.py).
     """
-    leaves = [x.astype(jnp.float32) for x in jax.tree.leaves(tree)]
+    leaves = [
+        x.astype(jnp.float32)
+        for keys, x in jax.tree_util.tree_leaves_with_path(tree)
+        if not is_balanced(keys)
+    ]
     if concat_small:
         leaves = cpu_tuning.concat_small(leaves)
     return jnp.sqrt(sum(jnp.sum(jnp.square(x)) for x in leaves))

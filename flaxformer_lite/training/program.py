@@ -23,8 +23,9 @@ from flaxformer_lite.config.parts import PartitionRules
 from flaxformer_lite.nn.functions.sharding import UNSHARDED, ActivationSharding
 from flaxformer_lite.objectives.companion import Companion
 from flaxformer_lite.objectives.rows import PACKING, Example
+from flaxformer_lite.objectives.sums import LOAD
 from flaxformer_lite.training import bound_models, optimizer, state, step
-from flaxformer_lite.training.bound_models import AUXILIARY, EXAMPLE_IDS, Models
+from flaxformer_lite.training.bound_models import AUXILIARY, EXAMPLE_IDS, LOADS, Models
 from flaxformer_lite.types import Batch, Params
 
 
@@ -88,11 +89,21 @@ class Program:
     def flops_per_step(self) -> int:
         """FLOPs of the model per step, forward and backward, traced on first use.
 
-        Attention counts all pairs of positions, whether masked or not.
+        Attention counts all pairs of positions, whether masked or not, and a mixture of experts
+        those that tokens use.
         """
-        return flops.per_step(
-            eval_step(self.cfg, _counted(self.cfg, self.companion)), self.target.params, self.batch
+        counted = bound_models.build(
+            self.cfg, self.companion, attention="dense", sharding=_Ragged()
         )
+        return flops.per_step(eval_step(self.cfg, counted), self.target.params, self.batch)
+
+
+class _Ragged(ActivationSharding):
+    """One device of a platform on which groups of rows are not padded to blocks, as on a CPU."""
+
+    @property
+    def platform(self) -> str:
+        return "gpu"
 
 
 def build(
@@ -280,11 +291,13 @@ def train_step(
 def update_rule(cfg: ExperimentConfig, **options: Any) -> optax.GradientTransformation:
     """Builds the optimizer of an experiment, with the options of `optimizer.build`."""
     model = cfg.model
+    feed_forwards = [model.feed_forward, *(kind.feed_forward for kind in model.kinds)]
     return optimizer.build(
         bound_models.optimizer_config(cfg),
         cfg.train.steps,
         width=model.width_ratio if model.width_rule == "mup" else None,
         skip_spikes=cfg.train.skip_spikes,
+        bias_rate=max(getattr(part, "bias_rate", 0.0) for part in feed_forwards),
         **options,
     )
 
@@ -311,6 +324,22 @@ def _outputs(cfg: ExperimentConfig, both: Models) -> step.Outputs:
         for keys, leaf in jax.tree_util.tree_leaves_with_path(sown.get(AUXILIARY, {})):
             name = [key.key for key in keys if hasattr(key, "key")][-1]
             auxiliary[name] = auxiliary.get(name, 0.0) + jnp.sum(leaf)
-        return out, auxiliary
+        return out, auxiliary | _loads(sown.get(LOADS, {}), len(cfg.model.kinds))
 
     return outputs
+
+
+def _loads(sown: Params, kinds: int) -> dict[str, jax.Array]:
+    """Returns the load of experts [X] by the name of a metric, such as `load/decoder/layer_3`."""
+    loads: dict[str, jax.Array] = {}
+    for keys, leaf in jax.tree_util.tree_leaves_with_path(sown):
+        above = [key.key for key in keys if hasattr(key, "key")][:-2]  # of the feed-forward
+        rows = {"/".join(above): leaf}
+        if "layers" in above:  # a scan stacks those of a kind
+            side = "/".join(above[: above.index("layers")])
+            first = int(above[-1].removeprefix("block_"))
+            rows = {f"{side}/layer_{first + i * kinds}": row for i, row in enumerate(leaf)}
+        for layer, count_X in rows.items():
+            name = LOAD + (layer or "model")
+            loads[name] = loads.get(name, 0.0) + count_X
+    return loads

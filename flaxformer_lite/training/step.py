@@ -12,12 +12,13 @@ import jax.numpy as jnp
 import optax
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.objectives.sums import Loss, LossSums, tokens, weight_sums
+from flaxformer_lite.objectives.sums import LOAD, Loss, LossSums, tokens, weight_sums
 from flaxformer_lite.training import spikes
 from flaxformer_lite.training.optimizer import norm
 from flaxformer_lite.training.state import TrainState
 from flaxformer_lite.types import Batch, Params, Tree
 
+NAMED = 512  # most experts of a model whose load is a metric each
 # what an objective's loss reads, and auxiliary losses by name
 Computed = tuple[Any, dict[str, jax.Array]]
 Outputs = Callable[[Params, Mapping[str, jax.Array], jax.Array | None], Computed]
@@ -42,7 +43,8 @@ def train_step(
 
     Args:
       outputs: (params, inputs, dropout key or None) -> the input of the objective's loss, and
-        auxiliary losses by name.
+        auxiliary losses by name; under names `load/...` how many choices of tokens fell on each
+        expert of a layer, [X].
       objective: the objective; it returns sums, never means.
       tx: the update rule, from training/optimizer.py.
       rate: the schedule, only for the metrics.
@@ -94,7 +96,7 @@ def train_step(
         with jax.numpy_dtype_promotion("standard"):
             params = optax.apply_updates(state.params, updates)
         metrics = {
-            **objective.metrics(sums),
+            **_scalars(objective.metrics(sums)),
             "grad_norm": norm(grads, concat_small=concat_small),
             "param_norm": norm(params, concat_small=concat_small),
             "learning_rate": rate(state.step if before is None else state.step - before),
@@ -106,6 +108,20 @@ def train_step(
         return TrainState(step=state.step + 1, params=params, opt_state=opt_state), metrics
 
     return step
+
+
+def _scalars(metrics: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    """Names the loads of experts; of more than NAMED, those of the busiest and the idlest."""
+    few = sum(value.size for value in metrics.values() if value.ndim) <= NAMED
+    scalars: dict[str, jax.Array] = {}
+    for name, value in metrics.items():
+        if not value.ndim:
+            scalars[name] = value
+        elif few:
+            scalars |= {f"{name}/{expert}": one for expert, one in enumerate(value)}
+        else:
+            scalars |= {f"{name}/most": value.max(), f"{name}/least": value.min()}
+    return scalars
 
 
 def _gradient(
@@ -129,16 +145,18 @@ def _gradient(
 def _minimized(
     sums: LossSums, auxiliary: dict[str, jax.Array], totals: dict[str, jax.Array]
 ) -> tuple[jax.Array, LossSums]:
-    """Returns the scalar to differentiate, and the sums with the auxiliary losses."""
+    """Returns the scalar to differentiate, and the sums with what layers report besides."""
     if not isinstance(sums, LossSums):
         raise ConfigError(
             f"the objective's loss returned {type(sums).__name__}: must return LossSums, as"
             " objectives/sums.py's token_loss makes them."
         )
     weights = totals
-    if auxiliary:
-        weights = {**totals, **dict.fromkeys(auxiliary, totals[sums.anchor])}
-        sums = sums.with_auxiliary(auxiliary)
+    losses = {name: value for name, value in auxiliary.items() if not name.startswith(LOAD)}
+    if losses:
+        weights = {**totals, **dict.fromkeys(losses, totals[sums.anchor])}
+        sums = sums.with_auxiliary(losses)
+    sums = sums.with_loads({name: auxiliary[name] for name in auxiliary.keys() - losses.keys()})
     return sums.times_tokens(weights), sums
 
 
@@ -190,7 +208,9 @@ def _whole_batch(
         if auxiliary:
             weight_BK = cut(batch["targets"][sums.anchor]).reshape(accumulate, -1)
             weight_K = weight_BK.sum(axis=1) / jnp.maximum(weight_BK.sum(), 1e-30)
-            means = {name: jnp.sum(value * weight_K) for name, value in auxiliary.items()}
+            for name, value in auxiliary.items():
+                is_load = name.startswith(LOAD)
+                means[name] = value.sum(axis=0) if is_load else jnp.sum(value * weight_K)
         return _minimized(sums, means, totals)
 
     indices = jnp.arange(accumulate, dtype=jnp.int32)

@@ -34,6 +34,15 @@ def test_scan_remat_jit_and_custom_vjp_are_walked_into():
     )
 
 
+def test_a_row_of_a_group_is_multiplied_once_forwards_and_in_each_gradient():
+    def product(x, w):
+        return jax.lax.ragged_dot(x, w, jnp.array([2, 0, 6], jnp.int32)).sum()
+
+    rows = (spec(8, 4), spec(3, 4, 5))
+    assert flops.count(product, *rows) == 2 * 8 * 4 * 5
+    assert flops.count(jax.value_and_grad(product, argnums=(0, 1)), *rows) == 3 * 2 * 8 * 4 * 5
+
+
 def test_convolution():
     def conv(x, w):
         return jax.lax.conv_general_dilated(

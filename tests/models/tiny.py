@@ -44,7 +44,8 @@ CASES = [
 ]
 DECODERS = daily(CASES, DAILY)
 PAIRS = daily([*CASES, ("bert", "learned"), ("bert", "shaw")], DAILY)
-TURNING = ("gpt_neox", "gptj", "stablelm", "qwen3_next", "qwen3_5_text")  # a quarter of a head
+# A quarter of a head turns.
+TURNING = ("gpt_neox", "gptj", "stablelm", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
 SMALL = {
     "vocab_size": 37,
     "d_model": 16,
@@ -63,7 +64,7 @@ def small(family, number=2, **overrides):
         f"{side}_layers": number for side in ("encoder", "decoder") if side in plugin.Model.skeleton
     }
     head = {"head": "masked_lm"} if "masked_lm" in plugin.Model.heads else {}
-    # A quarter of each head turns in these, and a quarter of four dimensions is no pair.
+    # A quarter of four dimensions is no pair.
     turning = {"head_dim": 8} if family in TURNING else {}
     return plugin.config("tiny", **{**SMALL, **turning, **layers, **head, **overrides})
 

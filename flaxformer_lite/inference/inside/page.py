@@ -15,7 +15,7 @@ from importlib import resources
 import numpy as np
 
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.inference.inside.summary import AttentionMaps, Inside
+from flaxformer_lite.inference.inside.summary import AttentionMaps, ExpertMaps, Inside
 
 Spell = Callable[[int], str]
 
@@ -55,6 +55,7 @@ def page_data(inside: Inside, spell: Spell) -> Json:
         "lens": _lens(inside, spell),
         "losses": _losses(inside, spell),
         "norms": [_norms(side, norms_LT, words[side]) for side, norms_LT in inside.norms.items()],
+        "experts": [_experts(maps, words[maps.sequence]) for maps in inside.experts],
         "positions": [
             {
                 "name": name,
@@ -134,3 +135,9 @@ def _losses(inside: Inside, spell: Spell) -> Json | None:
 def _norms(side: str, norms_LT: np.ndarray, words: list[str]) -> Json:
     rows = ["embeddings", *(f"layer {i}" for i in range(len(norms_LT) - 1))]
     return {"name": side, "rows": rows, "columns": words, "values": pack(norms_LT, bits=16)}
+
+
+def _experts(maps: ExpertMaps, words: list[str]) -> Json:
+    rows = [f"expert {expert}" for expert in range(len(maps.weights_XT))]
+    name = f"{maps.sequence}, layer {maps.layer}"
+    return {"name": name, "rows": rows, "columns": words, "values": pack(maps.weights_XT, bits=16)}

@@ -24,6 +24,7 @@ from flaxformer_lite.inference.inside.token_losses import (
     next_token_losses,
 )
 from flaxformer_lite.models.skeletons import build_layers
+from flaxformer_lite.nn.feed_forwards.moe import CHOICE_BIAS, MoeConfig
 from flaxformer_lite.nn.functions import masks
 from flaxformer_lite.types import Params
 
@@ -50,6 +51,21 @@ class AttentionMaps:
 
 
 @dataclass(frozen=True)
+class ExpertMaps:
+    """Which expert of a layer reads which token.
+
+    Attributes:
+      sequence: the tokens, of `encoder` or `decoder`.
+      layer: its number.
+      weights_XT: float32, the weight of the expert for the token; 0 where it does not read it.
+    """
+
+    sequence: str
+    layer: int
+    weights_XT: np.ndarray
+
+
+@dataclass(frozen=True)
 class Inside:
     """The record of what a model computes on one text.
 
@@ -62,6 +78,7 @@ class Inside:
       losses: None if no token is predicted.
       norms: L2 norms of the hidden states [layers + 1, T], the embeddings' first, for each
         sequence.
+      experts: one entry for each layer with experts.
     """
 
     sequences: dict[str, np.ndarray]
@@ -71,6 +88,7 @@ class Inside:
     losses: TokenLosses | None
     norms: dict[str, np.ndarray]
     positions: list[PositionTable]
+    experts: list[ExpertMaps]
 
 
 def look_inside(
@@ -108,9 +126,11 @@ def look_inside(
         side: inputs[name][0]
         for side, name in zip(running, ("input_ids", "decoder_input_ids"), strict=False)
     }
-    weights = [name for name in names_of(model, inputs) if name.endswith("/weights")]
+    known = names_of(model, inputs)
+    weights = [name for name in known if name.endswith("/weights")]
+    routers = [name for name in known if name.endswith("/mlp/router")]
     hidden = {side: hidden_names(model, side) for side in running}
-    names = (*weights, *(name for states in hidden.values() for name in states.values()))
+    names = (*weights, *routers, *(name for states in hidden.values() for name in states.values()))
     output, values = jax.jit(lambda params, inputs: capture(model, params, inputs, names))(
         params, inputs
     )
@@ -130,7 +150,8 @@ def look_inside(
         elif mask_id is not None:
             losses = masked_losses(model, params, last_T, mask_id, special)
     positions = position_tables(model, params, max(map(len, sequences.values())))
-    return Inside(sequences, goals_T, attentions, lens, losses, norms, positions)
+    experts = [_experts(model, params, name, values[name]) for name in routers]
+    return Inside(sequences, goals_T, attentions, lens, losses, norms, positions, experts)
 
 
 def _inputs(
@@ -167,6 +188,26 @@ def _norms(side: str, states: dict[str, jax.Array]) -> np.ndarray:
             " damaged."
         )
     return norms_LT
+
+
+def _experts(model: nn.Module, params: Params, name: str, logits_BTX: jax.Array) -> ExpertMaps:
+    """Returns which experts the logits of a router such as `decoder/layer_0/mlp/router` choose."""
+    side, place, *_ = name.split("/")
+    layer = int(place.removeprefix("layer_"))
+    stack = build_layers.stack(model.cfg, side)
+    kind = stack.kind(layer)
+    moe = stack.pattern[kind].feed_forward
+    assert isinstance(moe, MoeConfig), "no other layer has a router"
+    bias_X = None
+    if moe.bias_rate and place in params[side]:
+        bias_X = params[side][place]["mlp"][CHOICE_BIAS]
+    elif moe.bias_rate:
+        stacked = params[side]["layers"][f"block_{kind}"]
+        bias_X = stacked["mlp"][CHOICE_BIAS][layer // len(stack.pattern)]
+    weights_TA, chosen_TA = (np.asarray(x)[0] for x in moe.route(logits_BTX, bias_X))
+    weights_TX = np.zeros(logits_BTX.shape[1:], np.float32)
+    np.put_along_axis(weights_TX, chosen_TA, weights_TA, axis=1)
+    return ExpertMaps(side, layer, weights_TX.T)
 
 
 def _attentions(

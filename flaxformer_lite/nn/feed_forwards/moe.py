@@ -10,17 +10,25 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.config import ConfigError, Count, Execution, OneOf, choices, parts
-from flaxformer_lite.config.rules import NotNegative, Size
+from flaxformer_lite.config.rules import NotNegative, Positive, Size
 from flaxformer_lite.nn.attentions.mask_structure import structure_of
 from flaxformer_lite.nn.feed_forwards.mlp import FeedForward, MlpConfig
 from flaxformer_lite.nn.functions.activations import ACTIVATIONS
 from flaxformer_lite.nn.functions.grouped_matmul import grouped_matmul
-from flaxformer_lite.nn.functions.routing import balance_loss, route, z_loss
+from flaxformer_lite.nn.functions.routing import (
+    balance_loss,
+    expert_counts,
+    route,
+    with_gradient,
+    z_loss,
+)
 from flaxformer_lite.nn.functions.sharding import ActivationSharding, sharding_of
 from flaxformer_lite.nn.modules.context import Context
 from flaxformer_lite.nn.modules.einsum import Einsum, initializer
 
+CHOICE_BIAS = "choice_bias"  # training/optimizer.py moves it by the sign of its gradient
 LOSSES = "losses"  # the collection of auxiliary losses
+LOADS = "loads"  # the collection of how many choices of tokens fell on each expert
 Matrices = dict[str, dict[str, jax.Array]]
 
 
@@ -41,6 +49,12 @@ class MoeConfig(parts.FeedForwardConfig):
       limit: the gate is clipped to at most this, and what it multiplies to [-limit, limit]
         (gpt-oss); 0 for none.
       up_offset: added to what the gate multiplies (1 in gpt-oss).
+      scale: factor on the weights.
+      groups: the number of groups of neighbouring experts.
+      groups_per_token: the number of groups that a token's experts are of; 0 for all.
+      bias_rate: how much one step of training moves a bias of each expert, up if it has fewer
+        tokens than the mean and down if it has more; the bias counts in the choice of experts, not
+        in their weights (DeepSeek-V3). 0 leaves it out.
       balance: factor on the loss that evens out the load, summed over the layers.
       z_loss: factor on the square of the router's normalizer, summed over the layers.
       expert: the layer that the experts have the shape of; in a model, the one that its config
@@ -49,7 +63,7 @@ class MoeConfig(parts.FeedForwardConfig):
 
     reads_context: ClassVar[bool] = True
     reads_one_token: ClassVar[bool] = True
-    added: ClassVar[tuple[str, ...]] = (r"/mlp/router/(kernel|bias)$",)
+    added: ClassVar[tuple[str, ...]] = (r"/mlp/router/(kernel|bias)$", rf"/mlp/{CHOICE_BIAS}$")
 
     num_experts: Size = 8
     experts_per_token: Size = 2
@@ -61,6 +75,10 @@ class MoeConfig(parts.FeedForwardConfig):
     router_bias: bool = False
     limit: NotNegative = 0.0
     up_offset: float = 0.0
+    scale: Positive = 1.0
+    groups: Size = 1
+    groups_per_token: Count = 0
+    bias_rate: NotNegative = 0.0
     balance: NotNegative = 0.01
     z_loss: NotNegative = 0.0
     expert: MlpConfig = field(default_factory=MlpConfig, metadata={"internal": True})
@@ -72,8 +90,24 @@ class MoeConfig(parts.FeedForwardConfig):
                 f"experts_per_token={self.experts_per_token}: must be at most"
                 f" num_experts={self.num_experts}."
             )
+        if self.groups_per_token:
+            self._check_groups()
         if self.shared_gate and not self.shared_dim:
             raise ConfigError("shared_gate=True: needs a shared expert; set shared_dim.")
+
+    def _check_groups(self) -> None:
+        size, rest = divmod(self.num_experts, self.groups)
+        if rest or size < 2 or not self.groups_per_token <= self.groups:
+            raise ConfigError(
+                f"groups={self.groups}, groups_per_token={self.groups_per_token}:"
+                f" {self.num_experts} experts must divide into groups of two or more, of which a"
+                " token takes some."
+            )
+        if self.groups_per_token * size < self.experts_per_token:
+            raise ConfigError(
+                f"experts_per_token={self.experts_per_token}: groups_per_token="
+                f"{self.groups_per_token} groups of {size} have too few; raise it."
+            )
 
     def for_model(self, standard: parts.Part) -> "MoeConfig":
         assert isinstance(standard, MlpConfig)
@@ -107,6 +141,8 @@ class MoeConfig(parts.FeedForwardConfig):
             )
         if self.shared_gate:
             rules += ((r"mlp/shared_gate/kernel$", ()),)
+        if self.bias_rate:
+            rules += ((rf"mlp/{CHOICE_BIAS}$", ()),)
         return rules
 
     def copied_from(self, path: str) -> str:
@@ -117,6 +153,24 @@ class MoeConfig(parts.FeedForwardConfig):
         """
         return path.replace("/mlp/experts/", "/mlp/") if self.normalize else ""
 
+    def route(self, logits_X: jax.Array, bias_X: jax.Array | None) -> tuple[jax.Array, jax.Array]:
+        """Returns the weights of each token's experts and their numbers (nn/functions/routing.py).
+
+        Args:
+          logits_X: of the router, [..., X].
+          bias_X: the bias of the choice, if the layer has one.
+        """
+        return route(
+            logits_X,
+            self.experts_per_token,
+            score=self.score,
+            normalize=self.normalize,
+            scale=self.scale,
+            bias_X=bias_X,
+            groups=self.groups,
+            groups_per_token=self.groups_per_token,
+        )
+
     @property
     def shared(self) -> MlpConfig:
         """The record of the shared expert."""
@@ -126,7 +180,9 @@ class MoeConfig(parts.FeedForwardConfig):
 class Moe(nn.Module):
     """y = sum over a token's experts of weight * expert(x), plus the shared expert.
 
-    In training, the losses of the router are sown into the collection `losses`.
+    In training, the losses of the router are sown into the collection `losses`, and the load of
+    each expert into `loads`. The gradient of the bias of the choice is then how many choices more
+    than the mean fell on each expert, which adds up over microbatches and devices.
 
     Reference: Shazeer et al. 2017 (arXiv:1701.06538), section 2; Jiang et al. 2024, "Mixtral of
     Experts" (arXiv:2401.04088), section 2.1.
@@ -150,14 +206,22 @@ class Moe(nn.Module):
             "BTD,DX->BTX", sizes, cfg.router_bias, cfg.expert.initial, run, name="router"
         )
         logits_BTX = router(x_BTD)
-        choose = functools.partial(
-            route, count=cfg.experts_per_token, score=cfg.score, normalize=cfg.normalize
-        )
+        bias_X = None
+        if cfg.bias_rate:  # in float32, as steps of training are smaller than bfloat16 resolves
+            shape = (cfg.num_experts,)
+            bias_X = self.param(CHOICE_BIAS, nn.initializers.zeros, shape, jnp.float32)
+
         # By hand, as the partitioner gathers all logits for a top_k.
-        on_shards = sharding_of(run).per_shard(choose, ("BT",), ("BT", "BT"))
-        weights_BTA, chosen_BTA = on_shards(logits_BTX)
+        on_shards = sharding_of(run).per_shard(cfg.route, ("BT", ""), ("BT", "BT"))
+        weights_BTA, chosen_BTA = on_shards(logits_BTX, bias_X)
         self._sow_losses(logits_BTX, chosen_BTA, context)
         y_BTD = Experts(cfg, run, name="experts")(x_BTD, weights_BTA, chosen_BTA)
+        if self._trains:
+            chosen_LA = chosen_BTA.reshape(-1, cfg.experts_per_token)
+            count_X = expert_counts(chosen_LA, cfg.num_experts, _kept(context, logits_BTX))
+            self.sow(LOADS, "load", count_X)
+            if bias_X is not None:
+                y_BTD = with_gradient(y_BTD, bias_X, count_X - count_X.mean())
         if not cfg.shared_dim:
             return y_BTD
         shared_BTD = FeedForward(cfg.shared, run, name="shared")(x_BTD)
@@ -173,11 +237,16 @@ class Moe(nn.Module):
             shared_BTD = jax.nn.sigmoid(gate(x_BTD)) * shared_BTD
         return y_BTD + shared_BTD
 
+    @property
+    def _trains(self) -> bool:
+        """Whether a step asks for what only training reads."""
+        return self.is_mutable_collection(LOSSES) and not self.is_initializing()
+
     def _sow_losses(
         self, logits_BTX: jax.Array, chosen_BTA: jax.Array, context: Context | None
     ) -> None:
         cfg = self.cfg
-        if not self.is_mutable_collection(LOSSES) or self.is_initializing():
+        if not self._trains:
             return
         keep_L = _kept(context, logits_BTX)
         logits_LX = logits_BTX.reshape(-1, cfg.num_experts)

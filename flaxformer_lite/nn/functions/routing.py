@@ -14,6 +14,8 @@ def route(
     normalize: bool = True,
     scale: float = 1.0,
     bias_X: jax.Array | None = None,
+    groups: int = 1,
+    groups_per_token: int = 0,
 ) -> tuple[jax.Array, jax.Array]:
     """Chooses each token's experts.
 
@@ -26,13 +28,17 @@ def route(
       scale: factor on the weights.
       bias_X: added to the scores for the choice only, so that the load can be evened out without a
         loss (Wang et al. 2024, arXiv:2408.15664).
+      groups: G, the number of groups of neighbouring experts, such as those of one node.
+      groups_per_token: the number of groups that a token's experts are of; 0 for all. They are
+        those with the largest score, or with the largest sum of two if there is a bias (as in
+        DeepSeek-V2 and in V3).
 
     Returns:
       The weights of the chosen experts, float32 [..., A], and their numbers, int32 [..., A], the
       likeliest first.
 
     Raises:
-      ValueError: no such score, or a count beyond the number of experts.
+      ValueError: no such score, a count beyond the number of experts, or groups that do not fit.
 
     Reference: Shazeer et al. 2017 (arXiv:1701.06538), section 2.1; DeepSeek-AI 2024, DeepSeek-V3
     (arXiv:2412.19437), section 2.1.2.
@@ -50,18 +56,39 @@ def route(
             raise ValueError(
                 f"score={score!r}: no such score; choose from {', '.join(ROUTER_SCORES)}."
             )
-    if bias_X is None:
+    if bias_X is None and not groups_per_token:
         weights_A, chosen_A = jax.lax.top_k(scores_X, count)
     else:
-        _, chosen_A = jax.lax.top_k(scores_X + jnp.broadcast_to(bias_X, scores_X.shape), count)
+        ranks_X = scores_X
+        if bias_X is not None:
+            ranks_X = scores_X + jnp.broadcast_to(bias_X, scores_X.shape)
+        if groups_per_token:
+            best = 1 if bias_X is None else 2
+            ranks_X = _of_best_groups(ranks_X, groups, groups_per_token, best, count)
+        _, chosen_A = jax.lax.top_k(ranks_X, count)
         weights_A = jnp.take_along_axis(scores_X, chosen_A, axis=-1)
     if normalize:
         weights_A = weights_A / weights_A.sum(axis=-1, keepdims=True)
     return weights_A * scale, chosen_A
 
 
-def expert_load(chosen_LA: jax.Array, experts: int, keep_L: jax.Array | None = None) -> jax.Array:
-    """Returns the share of the tokens' choices that fell on each expert, float32 [X].
+def _of_best_groups(ranks_X: jax.Array, groups: int, kept: int, best: int, count: int) -> jax.Array:
+    """Hides experts outside the best groups; a group is ranked by the sum of its best experts."""
+    size, rest = divmod(ranks_X.shape[-1], groups)
+    if rest or not best <= size or not kept <= groups or kept * size < count:
+        raise ValueError(
+            f"groups={groups}, groups_per_token={kept}: {ranks_X.shape[-1]} experts must divide"
+            f" into groups of at least {best}, and those of a token must hold its {count} experts."
+        )
+    ranks_WX = ranks_X.reshape(*ranks_X.shape[:-1], groups, size)
+    group_W = jax.lax.top_k(ranks_WX, best)[0].sum(axis=-1)
+    _, chosen_A = jax.lax.top_k(group_W, kept)
+    is_kept_W = jax.nn.one_hot(chosen_A, groups, dtype=bool).any(axis=-2)
+    return jnp.where(is_kept_W[..., None], ranks_WX, -jnp.inf).reshape(ranks_X.shape)
+
+
+def expert_counts(chosen_LA: jax.Array, experts: int, keep_L: jax.Array | None = None) -> jax.Array:
+    """Returns the number of the tokens' choices that fell on each expert, float32 [X].
 
     Args:
       chosen_LA: the experts of each token.
@@ -70,8 +97,43 @@ def expert_load(chosen_LA: jax.Array, experts: int, keep_L: jax.Array | None = N
     """
     weight_L = jnp.ones(len(chosen_LA)) if keep_L is None else keep_L.astype(jnp.float32)
     weight_LA = jnp.broadcast_to(weight_L[:, None], chosen_LA.shape)
-    count_X = jnp.zeros(experts).at[chosen_LA.reshape(-1)].add(weight_LA.reshape(-1))
+    return jnp.zeros(experts).at[chosen_LA.reshape(-1)].add(weight_LA.reshape(-1))
+
+
+def expert_load(chosen_LA: jax.Array, experts: int, keep_L: jax.Array | None = None) -> jax.Array:
+    """Returns the share of the tokens' choices that fell on each expert, float32 [X].
+
+    Args:
+      chosen_LA, experts, keep_L: as in `expert_counts`.
+    """
+    count_X = expert_counts(chosen_LA, experts, keep_L)
     return count_X / jnp.maximum(count_X.sum(), 1.0)
+
+
+@jax.custom_vjp
+def with_gradient(y: jax.Array, bias_X: jax.Array, gradient_X: jax.Array) -> jax.Array:
+    """Returns `y`, and in place of the gradient of `bias_X`, which is zero, passes `gradient_X`.
+
+    So counts of microbatches and devices add up on their way to the optimizer.
+    """
+    del bias_X, gradient_X
+    return y
+
+
+def _with_gradient_forward(
+    y: jax.Array, bias_X: jax.Array, gradient_X: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    del bias_X
+    return y, gradient_X
+
+
+def _with_gradient_backward(
+    gradient_X: jax.Array, d_y: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    return d_y, gradient_X, jnp.zeros_like(gradient_X)
+
+
+with_gradient.defvjp(_with_gradient_forward, _with_gradient_backward)
 
 
 def balance_loss(

@@ -97,15 +97,22 @@ def empty_state(sizes: Sequence[int], batch: int, length: int, dtype: DTypeLike)
 
 
 def empty(
-    batch: int, kv_heads: int, length: int, head_dim: int, dtype: DTypeLike, *, window: int = 0
+    batch: int,
+    kv_heads: int,
+    length: int,
+    head_dim: int,
+    dtype: DTypeLike,
+    *,
+    window: int = 0,
+    value_dim: int = 0,
 ) -> LayerCache:
-    """Builds an empty cache of one layer."""
+    """Builds an empty cache of one layer; `value_dim` is that of values where it differs."""
     capacity = min(length, window or length)
-    shape = (batch,)[: batch != 1] + (kv_heads, capacity, head_dim)
+    shape = (batch,)[: batch != 1] + (kv_heads, capacity)
     rolls = capacity == window
-    return LayerCache(
-        jnp.zeros(shape, dtype), jnp.zeros(shape, dtype), _no_positions(), rolls=rolls
-    )
+    k_BKSH = jnp.zeros((*shape, head_dim), dtype)
+    v_BKSH = jnp.zeros((*shape, value_dim or head_dim), dtype)
+    return LayerCache(k_BKSH, v_BKSH, _no_positions(), rolls=rolls)
 
 
 def init_stack_cache(

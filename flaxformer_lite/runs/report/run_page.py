@@ -14,6 +14,7 @@ from flax.traverse_util import flatten_dict
 from flaxformer_lite.config import ExperimentConfig
 from flaxformer_lite.files.publish import write_file
 from flaxformer_lite.objectives.base import Metric
+from flaxformer_lite.objectives.sums import LOAD
 from flaxformer_lite.objectives.tables.breakdown import cell_text
 from flaxformer_lite.runs.report import text
 from flaxformer_lite.runs.report.chart import Line, chart, number
@@ -25,7 +26,7 @@ from flaxformer_lite.runs.start import resume
 from flaxformer_lite.runtime import invocation
 
 # step_seconds would repeat tokens_per_second
-UNDRAWN = re.compile("step|split|step_seconds|seconds_.*|peak_.*")
+UNDRAWN = re.compile(f"step|split|step_seconds|seconds_.*|peak_.*|{LOAD}.*")
 EVALUATIONS = 100  # most evaluations in the page
 SAMPLES = 24  # most samples
 LETTERS = 2000  # most characters of a text
@@ -74,6 +75,7 @@ class RunPage:
             ("", about),
             ("Scores", scores(self._recorder.breakdown)),
             ("Curves", curves(history, self._metrics, baseline)),
+            ("Experts", experts(history)),
             ("Texts", samples(self._recorder.samples)),
             ("Evaluations", folded(f"figures of {len(evals)} evaluations", evaluations(evals))),
             ("Config", self._config),
@@ -105,6 +107,27 @@ def curves(
         drawn = chart(f"{metric.words}{unit}", lines, last, level=level, tall=is_first)
         charts.setdefault(lines, drawn)
     return f'<div class="grid-of">{"".join(charts.values())}</div>'
+
+
+def experts(history: list[Record]) -> str:
+    """Tabulates the latest load of each expert, a row a layer, as shares of the layer's mean."""
+    latest = next((one for one in history[::-1] if any(map(is_load, one))), {})
+    rows: dict[str, dict[str, str]] = {}
+    for name, value in latest.items():
+        if is_load(name):
+            layer, _, expert = name.removeprefix(LOAD).rpartition("/")
+            rows.setdefault(layer.replace("/", " ").replace("_", " "), {})[expert] = f"{value:.2f}"
+    if not rows:
+        return ""
+    names = list(dict.fromkeys(name for row in rows.values() for name in row))
+    cells = [[layer, *(row.get(name, "") for name in names)] for layer, row in rows.items()]
+    when = f"up to step {latest['step']}"
+    told = f"<p>tokens of each expert, 1 is the mean of its layer; {when}</p>"
+    return told + table(cells, ["layer", *names])
+
+
+def is_load(name: str) -> bool:
+    return name.startswith(LOAD)
 
 
 def _lines(history: list[Record], name: str) -> tuple[Line, Line]:

@@ -13,9 +13,11 @@ import pytest
 from flaxformer_lite import build_model, registry, score
 from flaxformer_lite.config import ConfigError, LayerKind
 from flaxformer_lite.config.parts import MixerConfig
+from flaxformer_lite.inference.inside.capture import capture
 from flaxformer_lite.inference.inside.page import render
 from flaxformer_lite.inference.inside.summary import look_inside
 from flaxformer_lite.inference.inside.token_losses import masked_losses
+from flaxformer_lite.models import deepseek_v3
 from tests.models.tiny import built, close, logits_of, small
 
 IDS = [5, 7, 11, 13, 17, 19, 23, 29]
@@ -63,6 +65,33 @@ def test_weights_lie_where_the_masks_say(family, overrides, prefix):
             inside.attentions[0].visible_LTS[1, 0, 7]
             and not inside.attentions[0].visible_LTS[1, 0, 8]
         )
+
+
+@pytest.mark.parametrize("scan", [False, pytest.param(True, marks=pytest.mark.nightly)])
+def test_which_expert_reads_which_token(scan):
+    """As the router of the first layer with experts chooses, computed by hand."""
+    kinds = {"pattern": (), "feed_forward": deepseek_v3.SMALL_MOE}
+    model, params = built(small("deepseek_v3", scan=scan, **(kinds if scan else {})))
+    inside = look_inside(model, params, IDS)
+    assert [maps.layer for maps in inside.experts] == ([0, 1] if scan else [1])
+    last = inside.experts[-1]
+    name = "decoder/layer_1"
+    _, values = capture(model, params, [IDS], [f"{name}/mlp_in_norm"])
+    if scan:
+        mlp = jax.tree.map(lambda x: x[1], params["decoder"]["layers"]["block_0"]["mlp"])
+    else:
+        mlp = params["decoder"]["layer_1"]["mlp"]
+    scores_TX = jax.nn.sigmoid(values[f"{name}/mlp_in_norm"][0] @ mlp["router"]["kernel"])
+    ranks_TX = np.asarray(scores_TX + mlp["choice_bias"][None])
+    groups_TW = ranks_TX.reshape(len(IDS), 4, 2).sum(axis=-1)
+    kept_TW = groups_TW >= np.sort(groups_TW, axis=1)[:, -2:-1]
+    ranks_TX = np.where(np.repeat(kept_TW, 2, axis=1), ranks_TX, -np.inf)
+    chosen_TX = ranks_TX >= np.sort(ranks_TX, axis=1)[:, -2:-1]
+    weights_TX = np.where(chosen_TX, scores_TX, 0)
+    weights_TX *= 2.5 / weights_TX.sum(axis=1, keepdims=True)
+    close(last.weights_XT, weights_TX.T)
+    page = render(inside, str, title="x", facts={})
+    assert '"name": "decoder, layer 1"' in page and '"expert 7"' in page
 
 
 @pytest.mark.nightly

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax.traverse_util import flatten_dict
 
 from flaxformer_lite.config import ConfigError, Execution, MeshConfig
 from flaxformer_lite.nn.feed_forwards.mlp import FeedForward, MlpConfig
@@ -108,6 +109,8 @@ def test_what_experts_cannot_do_is_refused():
         MoeConfig(num_experts=2, experts_per_token=3)
     with pytest.raises(ConfigError, match=r"shared_gate.*set shared_dim"):
         MoeConfig(shared_gate=True)
+    with pytest.raises(ConfigError, match=r"groups=3.*8 experts must divide"):
+        MoeConfig(groups=3, groups_per_token=1)
     module = CFG.module(Execution(dropout=0.1, dropout_at=("mlp",)))
     with pytest.raises(ConfigError, match=r"dropout_at.*'mlp'"):
         module.init({"params": jax.random.key(0), "dropout": jax.random.key(1)}, X)
@@ -116,19 +119,35 @@ def test_what_experts_cannot_do_is_refused():
 EXPERTS = {
     "model.feed_forward.name": "moe",
     "model.feed_forward.balance": 0.5,
+    "model.feed_forward.bias_rate": 0.01,
 }
 SCANNED = {"train.accumulate": 2, "model.scan": True}
 
 
 def test_the_balance_of_experts_reaches_the_loss_of_a_step(tmp_path):
+    """And their load its metrics, and the bias of their choice, against the sign of the load."""
     program = setup.prepare(
         read_experiment(trials.experiment_dict(tmp_path, **EXPERTS, **SCANNED))
     ).program
-    batch = jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), program.batch)
-    _, metrics = program.train_step(tiny_runs.any_state(program), batch)
+    rng = np.random.default_rng(0)
+    batch = jax.tree.map(lambda x: jnp.asarray(rng.integers(1, 9, x.shape), x.dtype), program.batch)
+    before = tiny_runs.any_state(program)
+    old = biases_of(before.params)
+    state, metrics = program.train_step(before, batch)
     assert 1.0 <= metrics["load_balancing"] < 2.0  # each of two layers adds at least balance * 1
     due = metrics["nll"] + metrics["load_balancing"]
     np.testing.assert_allclose(metrics["loss"], due, rtol=1e-5)
+    assert len(old) == 2
+    for layer, moved in enumerate(biases_of(state.params) - old):
+        load = [metrics[f"load/decoder/layer_{layer}/{expert}"] for expert in range(8)]
+        np.testing.assert_allclose(np.mean(load), 1.0, rtol=1e-6)
+        np.testing.assert_allclose(moved, -0.01 * np.sign(np.asarray(load) - 1), atol=1e-6)
+
+
+def biases_of(params):
+    flat = flatten_dict(params, sep="/")
+    (biases,) = (leaf for path, leaf in flat.items() if path.endswith("/choice_bias"))
+    return np.array(biases)
 
 
 @pytest.mark.nightly

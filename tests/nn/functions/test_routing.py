@@ -29,6 +29,23 @@ def test_a_bias_changes_the_choice_and_not_the_weights():
     assert not slope.any()
 
 
+@pytest.mark.parametrize("biased", [False, True])
+def test_experts_are_of_the_best_groups(biased):
+    """By numpy: the best of a group is its score, or its best two where there is a bias."""
+    logits = np.random.default_rng(1).standard_normal((9, 8)).astype(np.float32)
+    bias = np.linspace(-0.2, 0.2, 8, dtype=np.float32) if biased else np.zeros(8, np.float32)
+    options = {"score": "sigmoid", "groups": 4, "groups_per_token": 2}
+    _, chosen = route(logits, 3, bias_X=jnp.asarray(bias) if biased else None, **options)
+    ranks = 1 / (1 + np.exp(-logits)) + bias
+    for row, experts in zip(ranks, np.asarray(chosen), strict=True):
+        groups = np.sort(row.reshape(4, 2), axis=1)
+        best = np.argsort(groups.sum(axis=1) if biased else groups[:, 1])[-2:]
+        allowed = [expert for expert in range(8) if expert // 2 in best]
+        assert set(experts) == set(sorted(allowed, key=lambda expert: row[expert])[-3:])
+    with pytest.raises(ValueError, match=r"groups=3.*8 experts must divide"):
+        route(logits, 3, groups=3, groups_per_token=1)
+
+
 @pytest.mark.parametrize("options", [{"count": 0}, {"count": 6}, {"count": 2, "score": "relu"}])
 def test_what_cannot_be_routed_is_refused(options):
     with pytest.raises(ValueError, match=r"count=|score="):

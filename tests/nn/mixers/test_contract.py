@@ -15,11 +15,22 @@ from flaxformer_lite.nn.feed_forwards.mlp import MlpConfig
 from flaxformer_lite.nn.mixers.attention import AttentionConfig
 from flaxformer_lite.nn.modules.cache import init_stack_cache
 from flaxformer_lite.nn.modules.stack import Stack
+from flaxformer_lite.nn.positions.rope import Rope
 from tests.marks import daily
 
 OPTIONS = {  # of mixers that need some
     "attention": {"num_heads": 4, "num_kv_heads": 2, "gate": True},
     "gated_delta": {"key_heads": 2, "value_heads": 4, "key_dim": 6, "value_dim": 8},
+    "latent_attention": {
+        "kv_rank": 10,
+        "q_rank": 12,
+        "content_dim": 6,
+        "rotary_dim": 4,
+        "value_dim": 5,
+        "attention": AttentionConfig(
+            num_heads=4, bias=("query", "key", "out"), position=Rope(layout="interleaved")
+        ),
+    },
     "disentangled": {"attention": AttentionConfig(num_heads=4), "max_distance": 3},
 }
 RECORDS = [

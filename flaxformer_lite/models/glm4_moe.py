@@ -1,0 +1,100 @@
+"""GLM-4.5: grouped-query attention with biases, and the experts of DeepSeek-V3.
+
+Reference: GLM-4.5 Team, "GLM-4.5" (2025), section 2.1.
+"""
+
+import dataclasses
+from functools import partial
+
+from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.files.read import Json
+from flaxformer_lite.models import deepseek_v2, deepseek_v3, llama, qwen3
+from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.rope_fields import read_rope, write_rope
+from flaxformer_lite.models.weight_map import Fields, ModelFields, within
+from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
+from flaxformer_lite.nn.positions.rope import Rope
+
+BASE = llama.BASE | dict(vocab_size=151552, max_length=131072, position=Rope(fraction=0.5))
+MOE = MoeConfig(
+    num_experts=128,
+    experts_per_token=8,
+    mlp_dim=1408,
+    shared_dim=1408,
+    score="sigmoid",
+    bias_rate=0.001,
+    balance=0.0,
+)
+SMALL_MOE = dataclasses.replace(MOE, num_experts=8, experts_per_token=2, mlp_dim=86, shared_dim=86)
+PRESETS = {
+    "tiny": dict(
+        d_model=128,
+        num_heads=4,
+        num_kv_heads=2,
+        mlp_dim=344,
+        decoder_layers=4,
+        **deepseek_v2.sparse_after(1, 4, SMALL_MOE),
+    ),
+    "air": dict(
+        d_model=4096,
+        num_heads=96,
+        num_kv_heads=8,
+        head_dim=128,
+        mlp_dim=10944,
+        decoder_layers=46,
+        bias_at=("query", "key", "value"),
+        **deepseek_v2.sparse_after(1, 46, MOE),
+    ),
+}
+config = partial(build, "glm4_moe", BASE, PRESETS, "air")
+
+
+class Model(llama.Model):
+    heads = ("lm", "none")
+
+
+LAYER = llama.LAYER + qwen3.QK_NORMS + deepseek_v2.EXPERTS
+BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
+
+
+def read(fields: Fields) -> ModelFields:
+    layers = fields.get("num_hidden_layers", 46)
+    moe = deepseek_v3.with_normalized(fields, MOE)
+    return {
+        **llama.read_sizes(fields, kv_heads=8),
+        "norm_eps": fields.get("rms_norm_eps", 1e-5),
+        "position": read_rope(fields, fraction="partial_rotary_factor", default_fraction=0.5),
+        "bias_at": ("query", "key", "value") if fields.get("attention_bias", False) else (),
+        "qk_norm": "rms" if fields.get("use_qk_norm", False) else "none",
+        **deepseek_v2.read_experts(fields, layers, 1, moe),
+    }
+
+
+def write(cfg: ModelConfig) -> Json:
+    assert isinstance(cfg.position, Rope)
+    return {
+        "num_key_value_heads": cfg.kv_heads,
+        "head_dim": cfg.head_width,
+        **write_rope(cfg.position, fraction="partial_rotary_factor"),
+        **deepseek_v3.write_experts(cfg),
+        "attention_bias": "query" in cfg.bias_at,
+        "use_qk_norm": cfg.qk_norm == "rms",
+    }
+
+
+PUBLISHED = dataclasses.replace(
+    deepseek_v3.PUBLISHED,
+    model_type="glm4_moe",
+    defaults=dict(
+        hidden_size=4096,
+        intermediate_size=10944,
+        num_hidden_layers=46,
+        num_attention_heads=96,
+        max_position_embeddings=131072,
+    ),
+    names=lambda cfg: BODY,
+    heads=llama.heads("Glm4Moe", only=Model.heads),
+    read=read,
+    write=write,
+    ignored=(*llama.BUFFERS, r"layers\.(46|92)\..*"),  # of the prediction of a second token
+)
