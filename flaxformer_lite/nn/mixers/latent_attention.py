@@ -69,7 +69,7 @@ class LatentAttentionConfig(AttentionVariantConfig):
             "qkv_clip": record.clip,
             "attention_gate": record.gate,
             "attention_sinks": record.sinks,
-            "position": set(hooks(record.position)) - {"phase"},
+            "position": "bias" in hooks(record.position),
         }
         for name, is_set in unread.items():
             if is_set:
