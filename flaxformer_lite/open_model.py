@@ -17,12 +17,14 @@ from flax.traverse_util import flatten_dict
 from jax.sharding import Mesh
 
 from flaxformer_lite import registry, versions
-from flaxformer_lite.config import ConfigError
+from flaxformer_lite.config import ConfigError, OneOf, choices
 from flaxformer_lite.config.parts import AdapterConfig
+from flaxformer_lite.config.rules import require
 from flaxformer_lite.files.read import Json, read_object
 from flaxformer_lite.models.parameter_shapes import parameter_shapes
 from flaxformer_lite.nn.adapters.merge import with_begun_factors
 from flaxformer_lite.pretrained import load
+from flaxformer_lite.pretrained.held_params import with_form
 from flaxformer_lite.pretrained.lazy_params import stored_tree
 from flaxformer_lite.pretrained.place_params import place
 from flaxformer_lite.pretrained.safetensors import WeightsError
@@ -87,7 +89,8 @@ def load_pretrained(
       allow_plugins: whether the config of a workdir may name plug-ins outside this package;
         importing them runs the code of whoever wrote them. True for all, or a collection of names.
       **overrides: fields of ModelConfig that change no weight: dropout, dropout_at, scan, remat,
-        attention.
+        attention; `quantize` ("int8", "int4" or "nf4") holds the layers' matrices in few bits, and
+        `cache="int8"` keys and values while generating (docs/precision.md).
 
     Returns:
       The linen module, and its parameters, a nested dict of arrays of `param_dtype`.
@@ -376,6 +379,9 @@ def open_pretrained(
     check_path(path)
     source = str(path if is_url(path) else Path(path).expanduser())
     load.check_overrides(overrides)
+    form = overrides.pop("quantize", None)
+    if form is not None:
+        require("quantize", form, OneOf(choices.HELD)(form))
     folder = on_disk(path)
     if is_workdir(folder):
         if adapter is not None:
@@ -386,13 +392,14 @@ def open_pretrained(
         from flaxformer_lite.checkpoints.workdir import read_run
 
         run = read_run(folder, companion=companion, allow_plugins=allow_plugins)
-        return _open_run(run, folder, head, overrides, new_head, labels)
+        model, stored = _open_run(run, folder, head, overrides, new_head, labels)
+        return (model, stored) if form is None else with_form(model, stored, form)
     if companion:
         raise ConfigError(
             f"{folder}: published weights hold one model; only a training workdir can have a"
             " companion."
         )
-    return load.open_published(
+    model, stored = load.open_published(
         folder,
         head,
         source=source,
@@ -402,6 +409,7 @@ def open_pretrained(
         adapter=None if adapter is None else on_disk(adapter),
         **overrides,
     )
+    return (model, stored) if form is None else with_form(model, stored, form)
 
 
 def published_settings(path: str | Path) -> Json:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from flaxformer_lite.cli import command_line
-from flaxformer_lite.config.choices import DTYPES
+from flaxformer_lite.config.choices import CACHES, DTYPES, HELD
 from flaxformer_lite.plan import environment
 from flaxformer_lite.runtime import invocation
 
@@ -152,6 +152,12 @@ def generate(parser: argparse.ArgumentParser) -> None:
     integer = command_line.integer(-command_line.INT32)
     _add_model(parser, "directory of published weights, or the --workdir of train")
     _add_adapter(parser)
+    add(
+        "--quantize",
+        choices=HELD[1:],
+        help="hold the layers' matrices in 8 or 4 bits (default: as floats)",
+    )
+    add("--cache", choices=CACHES[1:], help="keep keys and values in 8 bits (default: as floats)")
     add(
         "--prompt",
         required=True,

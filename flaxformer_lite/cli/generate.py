@@ -39,6 +39,8 @@ def run(args: argparse.Namespace) -> None:
         family=args.family,
         adapter=args.adapter,
         allow_plugins=args.allow_plugins,
+        quantize=args.quantize,
+        cache=args.cache,
     )
     if opened.tokenizer.chat_template and not args.chat:
         notice(

@@ -4,7 +4,7 @@ import contextlib
 import logging
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 
@@ -37,14 +37,20 @@ def open_model(
     family: str | None = None,
     adapter: str | None = None,
     allow_plugins: bool = False,
+    quantize: str | None = None,
+    cache: str | None = None,
 ) -> Opened:
     """Opens a model, its parameters on the default device, and its tokenizer.
+
+    An adapter is merged, but for a model that is held in few bits, where it stays beside it.
 
     Raises:
       ConfigError, WeightsError, CheckpointError: the directory cannot be used.
     """
     folder = folder_of(path)
     tokenizer = load_tokenizer(folder, family=family, allow_plugins=allow_plugins)
+    fields = {"quantize": quantize, "cache": cache}
+    low_precision: dict[str, Any] = {name: value for name, value in fields.items() if value}
     with notices():
         loaded = load_pretrained(
             folder,
@@ -53,8 +59,9 @@ def open_model(
             family=family,
             adapter=adapter,
             allow_plugins=allow_plugins,
+            **low_precision,
         )
-        return Opened(*merge_adapter(*loaded), tokenizer)
+        return Opened(*(loaded if quantize else merge_adapter(*loaded)), tokenizer)
 
 
 def folder_of(path: str) -> Path:

@@ -17,9 +17,12 @@ ACTIVATIONS = (
     "tanh",
 )
 CONTEXT_ATTENTIONS = ("gather", "ring", "all_to_all")  # nn/attentions/context_parallel.py
+CACHES = ("float", "int8")  # nn/modules/cache.py
 CORPORA = ("stdlib_code", "docstrings", "code_docstrings")  # data/corpora.py
 DTYPES = ("float32", "bfloat16")
 INITS = ("normal", "normal_residual", "fan_in", "xavier")  # nn/modules/einsum.py
+MATMULS = ("float", "int8", "fp8")  # nn/functions/quantized.py
+HELD = ("none", "int8", "int4", "nf4")  # nn/functions/quantized.py
 MESH_MODES = ("jit", "shard_map", "pmap")  # sharding/jit.py
 MLPS = ("plain", "gated", "none")
 NORMS = ("layer", "layer_no_bias", "layer_no_affine", "rms", "rms_offset")  # nn/modules/norms.py

@@ -29,6 +29,12 @@ class Execution(Record):
     attention: Implementation = "auto"
     dtype: Dtype = "float32"  # of activations and matmuls
     param_dtype: Dtype = "float32"
+    # numbers that the layers' matrices multiply in training, float for those of `dtype`
+    matmul: Annotated[str, OneOf(choices.MATMULS)] = "float"
+    # how the layers' matrices are held where they are not trained: to generate, or under an adapter
+    quantize: Annotated[str, OneOf(choices.HELD)] = "none"
+    # numbers that keys and values are kept in while generating, float for those of `dtype`
+    cache: Annotated[str, OneOf(choices.CACHES)] = "float"
     scan: bool = False  # one traced layer instead of a Python loop: compile time flat in depth
     # What the backward pass recomputes: none of it, all but matmul outputs (dots), all but the
     # residual stream (full), or all but the named results: of attention, the rotated queries, keys
@@ -45,6 +51,11 @@ class Execution(Record):
             if not isinstance(getattr(self, name), str):
                 object.__setattr__(self, name, _name_of(name, getattr(self, name)))
         super().__post_init__()
+        if self.matmul != "float" and self.quantize != "none":
+            raise ConfigError(
+                f"matmul={self.matmul!r}, quantize={self.quantize!r}: matrices that are held in few"
+                " bits are multiplied as floats; set matmul=float."
+            )
 
 
 EXECUTION_FIELDS = tuple(f.name for f in fields(Execution) if "internal" not in f.metadata)

@@ -16,6 +16,10 @@ from flaxformer_lite.config.parts import PartitionRules, WhereItDivides
 from flaxformer_lite.sharding.activations import MeshAxes, axis_size, mesh_names
 from flaxformer_lite.types import Params
 
+SCALE = "/kernel/scale"
+# What a matrix is held as (nn/modules/einsum.py); both lie where the matrix would.
+HELD = re.compile(r"/kernel/(codes|scale)$")
+
 
 def path_of(keys: Sequence[object]) -> str:
     """Formats a pytree key path as `a/b/c`.
@@ -55,8 +59,10 @@ def param_specs(params: Params, rules: PartitionRules, mesh: Mesh) -> Params:
     def spec(keys, leaf):
         path = path_of(keys)
         for index, (pattern, axes) in enumerate(rules):
-            if re.search(pattern, path):
+            if re.search(pattern, HELD.sub("/kernel", path)):
                 used.add(index)
+                if path.endswith(SCALE):
+                    axes = _that_divide(axes, leaf.shape, mesh)
                 return _fit(path, leaf.shape, axes, mesh)
         raise ConfigError(
             f"no partition rule matches parameter {path} {leaf.shape}; add one to"
@@ -70,6 +76,12 @@ def param_specs(params: Params, rules: PartitionRules, mesh: Mesh) -> Params:
             " after the parameter, move them before a rule that matches first, or delete them."
         )
     return specs
+
+
+def _rule(path: str, rules: PartitionRules) -> str:
+    """Returns the pattern of the rule that applies to a parameter."""
+    owner = HELD.sub("/kernel", path)
+    return next(pattern for pattern, _ in rules if re.search(pattern, owner))
 
 
 class HasParams(Protocol):
@@ -103,11 +115,7 @@ def replicated(
     for path, (leaf, spec) in _specs_by_path(params, rules, mesh).items():
         size = leaf.size * leaf.dtype.itemsize
         if size >= at_least and math.prod(axis_size(entry, mesh) for entry in spec) == 1:
-            large.append(
-                Replicated(
-                    path, size, next(pattern for pattern, _ in rules if re.search(pattern, path))
-                )
-            )
+            large.append(Replicated(path, size, _rule(path, rules)))
     return sorted(large, key=lambda leaf: -leaf.bytes)
 
 
@@ -156,6 +164,15 @@ def _fit(path: str, shape: tuple[int, ...], axes: tuple, mesh: Mesh) -> P:
                 f" smaller mesh sizes or a multiple of {parts}."
             )
     return P(*axes)
+
+
+def _that_divide(axes: tuple, shape: tuple[int, ...], mesh: Mesh) -> tuple:
+    """Returns the axes of a matrix for its scales, of which some dimensions are too small."""
+    sizes = shape[len(shape) - len(axes) :]
+    return tuple(
+        None if size % axis_size(_where_it_divides(entry, size, mesh), mesh) else entry
+        for entry, size in zip(axes, sizes, strict=True)
+    )
 
 
 def _where_it_divides(entry: MeshAxes | WhereItDivides, size: int, mesh: Mesh) -> MeshAxes:

@@ -5,6 +5,7 @@ import functools
 import math
 
 import jax
+import jax.numpy as jnp
 
 from flaxformer_lite.config import ExperimentConfig, MeshConfig, TrainConfig
 from flaxformer_lite.objectives.companion import Companion
@@ -29,11 +30,12 @@ class Memory:
 def held(program: Program) -> tuple[int, int, int]:
     """Returns one chip's bytes of parameters, optimizer state and gradients.
 
-    Gradients are float32, and sharded like parameters.
+    Gradients are float32, and sharded like parameters; codes of few bits have none.
     """
     params = program.target.params
     opt_state = program.target.opt_state
-    return _bytes(params), _bytes(opt_state), _bytes(params, FLOAT32)
+    floats = [x for x in jax.tree.leaves(params) if jnp.issubdtype(x.dtype, jnp.floating)]
+    return _bytes(params), _bytes(opt_state), _bytes(floats, FLOAT32)
 
 
 def analytic(program: Program) -> Memory:

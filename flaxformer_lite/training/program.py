@@ -18,8 +18,9 @@ from jax.sharding import Mesh
 
 from flaxformer_lite import sharding
 from flaxformer_lite.analysis import flops
-from flaxformer_lite.config import ConfigError, ExperimentConfig, MeshConfig
-from flaxformer_lite.config.parts import PartitionRules
+from flaxformer_lite.config import ConfigError, ExperimentConfig, MeshConfig, ModelConfig
+from flaxformer_lite.config.parts import AdapterConfig, PartitionRules
+from flaxformer_lite.nn.functions.quantized import RECIPES
 from flaxformer_lite.nn.functions.sharding import UNSHARDED, ActivationSharding
 from flaxformer_lite.objectives.companion import Companion
 from flaxformer_lite.objectives.rows import PACKING, Example
@@ -122,6 +123,7 @@ def build(
       ConfigError: model, mesh and rules do not fit each other; names the field to change.
     """
     _check_example(example, mesh)
+    _check_held(cfg.model)
     companion = companion or cfg.objective.companion(cfg.model)
     models = functools.partial(bound_models.build, cfg, companion)
     both = models()
@@ -136,8 +138,9 @@ def build(
 
     created, shapes = jax.make_jaxpr(create, return_shape=True)()
     if cfg.model.adapter is not None:
-        paths = jax.tree_util.tree_leaves_with_path(shapes.params)
-        cfg.model.adapter.check(sharding.path_of(keys) for keys, _ in paths)
+        leaves = jax.tree_util.tree_leaves_with_path(shapes.params)
+        paths = [sharding.path_of(keys).removesuffix("/codes") for keys, _ in leaves]
+        cfg.model.adapter.check(paths)
     rules = both.rules(shapes.params)
     shardings = sharding.state_shardings(shapes, rules, mesh)
     batch = jax.tree.map(
@@ -165,6 +168,23 @@ def build(
         tokens_per_step=tokens(batch),
         companion=companion,
     )
+
+
+def _check_held(cfg: ModelConfig) -> None:
+    """Refuses to train what is held in few bits, or kept in them while generating."""
+    if cfg.quantize == "none":
+        return
+    adapter = cfg.adapter
+    if adapter is None:
+        raise ConfigError(
+            f"model.quantize={cfg.quantize!r}: matrices in few bits are not trained; set"
+            " model.adapter.name=lora, or train with model.matmul=int8 instead."
+        )
+    if type(adapter).begun is not AdapterConfig.begun:
+        raise ConfigError(
+            f"model.quantize={cfg.quantize!r}, model.adapter={type(adapter).__name__}: starts from"
+            " matrices in floats; set model.adapter.name=lora."
+        )
 
 
 def tokens(batch: Batch) -> int:
@@ -277,15 +297,19 @@ def train_step(
         cfg.objective,
         update_rule(cfg, concat_small=placed.is_single_cpu),
         optimizer.schedule(cfg.optimizer, cfg.train.steps),
-        dropout_key=(
-            dropout_key if cfg.model.dropout or getattr(cfg.model.adapter, "dropout", 0) else None
-        ),
+        dropout_key=dropout_key if _draws(cfg.model) else None,
         accumulate=cfg.train.accumulate,
         chunks=cfg.train.loss_chunks,
         over=over,
         concat_small=placed.is_single_cpu,
         compares_rows=cfg.objective.compares_rows,
     )
+
+
+def _draws(cfg: ModelConfig) -> bool:
+    """Returns whether a training step of the model draws random numbers."""
+    rounds_at_random = cfg.matmul != "float" and RECIPES[cfg.matmul].draws
+    return bool(cfg.dropout or getattr(cfg.adapter, "dropout", 0)) or rounds_at_random
 
 
 def update_rule(cfg: ExperimentConfig, **options: Any) -> optax.GradientTransformation:

@@ -4,7 +4,7 @@ Training is (state, batch) -> (state, metrics), evaluation (params, batch) -> su
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -98,7 +98,7 @@ def train_step(
         metrics = {
             **_scalars(objective.metrics(sums)),
             "grad_norm": norm(grads, concat_small=concat_small),
-            "param_norm": norm(params, concat_small=concat_small),
+            "param_norm": norm(_floats(params), concat_small=concat_small),
             "learning_rate": rate(state.step if before is None else state.step - before),
         }
         after = spikes.skip_count(opt_state)
@@ -134,12 +134,34 @@ def _gradient(
 ) -> tuple[Params, LossSums]:
     """Computes float32 gradients of a microbatch's share of the batch's loss, and its sums."""
 
-    def loss(params: Params) -> tuple[jax.Array, LossSums]:
-        out, auxiliary = outputs(params, microbatch["inputs"], key)
+    def loss(floats: list[jax.Array]) -> tuple[jax.Array, LossSums]:
+        out, auxiliary = outputs(_joined(params, floats), microbatch["inputs"], key)
         return _minimized(loss_sums(out, microbatch["targets"]), auxiliary, totals)
 
-    (_, sums), grads = jax.value_and_grad(loss, has_aux=True)(params)
-    return jax.tree.map(lambda g: g.astype(jnp.float32), grads), sums
+    (_, sums), grads = jax.value_and_grad(loss, has_aux=True)(_floats(params))
+    return _gradients(params, grads), sums
+
+
+def _is_float(x: jax.Array) -> bool:
+    return jnp.issubdtype(x.dtype, jnp.floating)
+
+
+def _floats(params: Params) -> list[jax.Array]:
+    """Lists the leaves that have gradients; the codes of a matrix in few bits have none."""
+    return [x for x in jax.tree.leaves(params) if _is_float(x)]
+
+
+def _joined(params: Params, floats: Sequence[jax.Array]) -> Params:
+    """Returns the parameters with other floats, and the same codes."""
+    rest = iter(floats)
+    return jax.tree.map(lambda x: next(rest) if _is_float(x) else x, params)
+
+
+def _gradients(params: Params, floats: Sequence[jax.Array]) -> Params:
+    """Returns the tree of gradients in float32, where a zero stands for codes."""
+    rest = iter(floats)
+    zero = jnp.zeros((), jnp.float32)
+    return jax.tree.map(lambda x: next(rest).astype(jnp.float32) if _is_float(x) else zero, params)
 
 
 def _minimized(
@@ -222,11 +244,13 @@ def _whole_batch(
         so_far: Params, item: tuple[jax.Array, Mapping[str, jax.Array], Computed]
     ) -> tuple[Params, None]:
         index, inputs, cotangent = item
-        _, pullback = jax.vjp(lambda params: forward(params, index, inputs), params)
+        _, pullback = jax.vjp(
+            lambda floats: forward(_joined(params, floats), index, inputs), _floats(params)
+        )
         (grads,) = pullback(cotangent)
-        return jax.tree.map(lambda total, g: total + g.astype(jnp.float32), so_far, grads), None
+        return jax.tree.map(jnp.add, so_far, _gradients(params, grads)), None
 
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), params)
+    zeros = _gradients(params, [jnp.zeros(x.shape, jnp.float32) for x in _floats(params)])
     return jax.lax.scan(body, zeros, (indices, inputs, cotangents))[0], sums
 
 

@@ -262,3 +262,55 @@ def test_an_adapter_over_an_adapter_is_refused(tmp_path, base):
         jax.device_get(state.params),
         workdir.read_run(first / "run").params,
     )
+
+
+QLORA = {**LORA, "model.quantize": "nf4", "model.adapter.targets": "('query','up','down')"}
+
+
+def test_an_adapter_is_trained_over_four_bits_and_merged(tmp_path, adapted):
+    base = adapted[0] / "published"
+    new, records = tuned(tmp_path, base, **QLORA)
+    assert records[-1]["loss"] < records[0]["loss"]
+    params = flatten_dict(new.params, sep="/")
+    assert sum(leaf.dtype == np.uint8 for leaf in params.values()) == 12
+    started = flatten_dict(load_pretrained(base, quantize="nf4")[1], sep="/")
+    for path, leaf in started.items():
+        np.testing.assert_array_equal(params[path], leaf, err_msg=path)
+    due = logits_of(*load_pretrained(tmp_path / "run"))
+    main(["convert", str(tmp_path / "run"), str(tmp_path / "merged")])
+    main(["convert", "--adapter", str(tmp_path / "run"), str(tmp_path / "adapter")])
+    merged = load_pretrained(tmp_path / "merged")
+    beside = load_pretrained(base, adapter=tmp_path / "adapter", quantize="nf4")
+    np.testing.assert_allclose(logits_of(*merged), due, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(logits_of(*beside), due, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("split", [{}, SPLIT], ids=["plain", "split"])
+def test_a_run_over_few_bits_continues_bit_for_bit(tmp_path, base, split):
+    schedule = {"optimizer.schedule": "constant", "train.checkpoint_every": 3, **QLORA, **split}
+    whole = tmp_path / "whole"
+    parts = tmp_path / "parts"
+    whole.mkdir(), parts.mkdir()
+    at_once, _ = tuned(whole, base, **schedule)
+    tuned(parts, base, **schedule, **{"train.steps": 3, "train.eval_every": 3})
+    continued, _ = tuned(parts, base, **schedule)
+    jax.tree.map(np.testing.assert_array_equal, at_once.params, continued.params)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"model.adapter.name": "dora"}, "starts from matrices in floats"),
+        ({"model.matmul": "int8"}, "set model.matmul=float"),
+        ({"model.feed_forward.name": "moe"}, "MoeConfig computes in floats only"),
+    ],
+)
+def test_what_few_bits_cannot_hold_is_refused(tmp_path, base, changes, said):
+    with pytest.raises(ConfigError, match=said):
+        setup.prepare(experiment(tmp_path, base, QLORA | changes))
+
+
+def test_few_bits_without_an_adapter_are_refused(tmp_path, base):
+    with pytest.raises(ConfigError, match=r"model.quantize='nf4': .* model.adapter.name=lora"):
+        setup.prepare(experiment(tmp_path, base, {"model.quantize": "nf4"}))

@@ -15,6 +15,7 @@ from flaxformer_lite.config import (
     choices,
     plugin_name,
 )
+from flaxformer_lite.config.parts import MixerConfig
 from flaxformer_lite.nn.feed_forwards.mlp import MlpConfig
 from flaxformer_lite.nn.mixers.attention import AttentionConfig
 from flaxformer_lite.nn.mixers.recurrent import RecurrentConfig
@@ -103,12 +104,30 @@ def stack(cfg: ModelConfig, side: str) -> StackConfig:
             f" {side} has any; recurrent layers know the order of tokens, so set"
             " position.name=nope."
         )
+    _check_low_precision(cfg, pattern)
     return StackConfig(
         num_layers=getattr(cfg, f"{side}_layers"),
         pattern=pattern,
         final_norm=cfg.norm_config if "final" in cfg.norm_at else None,
         share=cfg.share_layers,
     )
+
+
+def _check_low_precision(cfg: ModelConfig, pattern: tuple[LayerConfig, ...]) -> None:
+    """Refuses parts whose matrices or caches cannot be computed in few bits."""
+    fields = {"matmul": "float", "quantize": "none", "cache": "float"}
+    for name, off in fields.items():
+        value = getattr(cfg, name)
+        if value == off:
+            continue
+        for layer in pattern:
+            for part in layer.parts.values():
+                concerned = name != "cache" or isinstance(part, MixerConfig)
+                if concerned and not part.low_precision:
+                    raise ConfigError(
+                        f"{name}={value!r}: {type(part).__name__} computes in floats only; set"
+                        f" {name}={off}."
+                    )
 
 
 def embed(

@@ -12,6 +12,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.parts import AdapterConfig
+from flaxformer_lite.nn.functions import quantized
 from flaxformer_lite.types import Array
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -21,6 +22,8 @@ STACKED = "layers/block_"  # in the path of parameters that scan stacks over a l
 
 def merge_adapter(model: Module, params: dict) -> tuple[Module, dict]:
     """Returns the model without its adapter, and parameters with which it computes the same.
+
+    Matrices that are held in few bits become floats.
 
         >>> model, params = merge_adapter(*load_pretrained("runs/tuned"))  # doctest: +SKIP
 
@@ -33,6 +36,7 @@ def merge_adapter(model: Module, params: dict) -> tuple[Module, dict]:
             f"merge_adapter of {type(model).__name__}: is not a model of a family; pass the model,"
             " then its parameters."
         )
+    model, params = restored(model, params)
     adapter = model.cfg.adapter
     if adapter is None:
         return model, params
@@ -63,9 +67,30 @@ def merge_adapter(model: Module, params: dict) -> tuple[Module, dict]:
     )
 
 
+def restored(model: Module, params: dict) -> tuple[Module, dict]:
+    """Returns the model and its parameters with all matrices as floats."""
+    cfg = model.cfg
+    if cfg.quantize == "none":
+        return model, params
+    flat = flatten_dict(params, sep="/")
+    restored = {}
+    for path, leaf in flat.items():
+        kernel, _, part = path.rpartition("/")
+        if part == "codes":
+            scale = _array(flat[f"{kernel}/scale"])
+            matrix = quantized.restore(_array(leaf), scale, cfg.quantize)
+            restored[kernel] = matrix.astype(cfg.param_dtype)
+        elif f"{kernel}/codes" not in flat:
+            restored[path] = leaf
+    plain = model.clone(cfg=dataclasses.replace(cfg, quantize="none"))
+    return plain, unflatten_dict(restored, sep="/")
+
+
 def begun_factors(adapter: AdapterConfig, params: dict) -> dict[tuple[str, ...], jax.Array]:
     """Returns the initial factors of a new adapter for these flat parameters, by path."""
-    factors_by_path = {}
+    factors_by_path: dict[tuple[str, ...], jax.Array] = {}
+    if type(adapter).begun is AdapterConfig.begun:
+        return factors_by_path
     for module in [path[:-1] for path in params if path[-1] == adapter.factors[0]]:
         begun = jax.vmap(adapter.begun) if STACKED in "/".join(module) else adapter.begun
         factors = tuple(params[*module, name] for name in adapter.factors)

@@ -36,6 +36,7 @@ class MlpConfig(parts.FeedForwardConfig):
     """
 
     name: ClassVar[str] = "mlp"
+    low_precision: ClassVar[bool] = True
     reads_one_token: ClassVar[bool] = True
 
     mlp_dim: Count = 0

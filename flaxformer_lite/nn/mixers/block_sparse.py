@@ -36,6 +36,7 @@ class BlockSparseConfig(AttentionVariantConfig):
     section 2 and appendix D.
     """
 
+    low_precision: ClassVar[bool] = True
     whole_rows: ClassVar[bool] = True
 
     block: rules.Size = 64

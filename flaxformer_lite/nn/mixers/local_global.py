@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -39,6 +39,8 @@ class LocalGlobalConfig(AttentionVariantConfig):
     Reference: Guo et al. 2022, "LongT5: Efficient Text-To-Text Transformer for Long Sequences"
     (arXiv:2112.07916), section 3.
     """
+
+    low_precision: ClassVar[bool] = True
 
     radius: rules.Size = 127
     global_block: rules.Count = 16

@@ -13,6 +13,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from flaxformer_lite.config import ConfigError, Execution, StackConfig
+from flaxformer_lite.nn.functions import quantized
 from flaxformer_lite.nn.functions.masks import Slot
 from flaxformer_lite.types import Array, Tree
 
@@ -29,6 +30,8 @@ class LayerCache(flax.struct.PyTreeNode):
       cross_k_BKSH, cross_v_BKSH: the encoder's, filled by the first call that gets the encoder's
         output.
       rolls: whether position i is in slot i mod W, so that there is always room.
+      k_scale_BKS1, v_scale_BKS1: scales of keys and values that are kept in int8, one for each head
+        and position; None for those that are kept as floats.
     """
 
     k_BKSH: jax.Array
@@ -37,6 +40,8 @@ class LayerCache(flax.struct.PyTreeNode):
     cross_k_BKSH: jax.Array | None = None
     cross_v_BKSH: jax.Array | None = None
     rolls: bool = flax.struct.field(pytree_node=False, default=False)
+    k_scale_BKS1: jax.Array | None = None
+    v_scale_BKS1: jax.Array | None = None
 
     @property
     def slots(self) -> int:
@@ -77,6 +82,8 @@ Cache = Sequence[MixerCache | None]
 # passed.
 LayerOutput = jax.Array | tuple[jax.Array, MixerCache | None]
 
+# fields that each row has its own of
+PER_ROW = ("k_BKSH", "v_BKSH", "k_scale_BKS1", "v_scale_BKS1")
 # fields that beams of one prompt have in common
 SHARED = (
     "length",
@@ -106,13 +113,20 @@ def empty(
     window: int = 0,
     value_dim: int = 0,
 ) -> LayerCache:
-    """Builds an empty cache of one layer; `value_dim` is that of values where it differs."""
+    """Builds an empty cache of one layer.
+
+    `value_dim` is that of values where it differs; int8 as dtype keeps scales beside both.
+    """
     capacity = min(length, window or length)
     shape = (batch,)[: batch != 1] + (kv_heads, capacity)
     rolls = capacity == window
     k_BKSH = jnp.zeros((*shape, head_dim), dtype)
     v_BKSH = jnp.zeros((*shape, value_dim or head_dim), dtype)
-    return LayerCache(k_BKSH, v_BKSH, _no_positions(), rolls=rolls)
+    scales = {}
+    if dtype == jnp.int8:
+        for name in ("k_scale_BKS1", "v_scale_BKS1"):
+            scales[name] = jnp.zeros((*shape, 1), jnp.float32)
+    return LayerCache(k_BKSH, v_BKSH, _no_positions(), rolls=rolls, **scales)
 
 
 def init_stack_cache(
@@ -133,7 +147,8 @@ def init_stack_cache(
             f"init_stack_cache of {type(cfg).__name__}: needs a StackConfig; for a whole model use"
             " init_cache."
         )
-    sizes = (batch, length, d_model, jnp.dtype(execution.dtype))
+    dtype = jnp.dtype(execution.dtype if execution.cache == "float" else execution.cache)
+    sizes = (batch, length, d_model, dtype)
     kinds = [
         None if layer.mixer is None else layer.mixer.init_cache(*sizes) for layer in cfg.pattern
     ]
@@ -278,8 +293,9 @@ def repeat_rows(cache: Tree, times: int, axis: int) -> Tree:
 
     def layer(kept: MixerCache) -> MixerCache:
         if _is_single(kept, axis) and times > 1:
+            arrays = {name: getattr(kept, name) for name in PER_ROW}
             kept = kept.replace(
-                k_BKSH=jnp.expand_dims(kept.k_BKSH, axis), v_BKSH=jnp.expand_dims(kept.v_BKSH, axis)
+                **{name: jnp.expand_dims(x, axis) for name, x in arrays.items() if x is not None}
             )
         repeated = jax.tree.map(
             lambda x: jnp.repeat(x, times, axis=axis), kept.replace(length=None)
@@ -340,24 +356,50 @@ def extend(
     capacity = cache.k_BKSH.shape[-2]
     rolls = cache.rolls
     start = start_of(cache, index, first=first)
-    pairs = ((cache.k_BKSH, k_BTKH), (cache.v_BKSH, v_BTKH))
-    k_BKSH, v_BKSH = (append(old, new, start, rolls=rolls) for old, new in pairs)
-    written = cache.replace(
-        k_BKSH=k_BKSH, v_BKSH=v_BKSH, length=jnp.asarray(start + length, jnp.int32)
-    )
+    written = _write(cache, k_BTKH, v_BTKH, start)
+    written = written.replace(length=jnp.asarray(start + length, jnp.int32))
     if first:
         return written, k_BTKH, v_BTKH, None, None
     rows_T = start + jnp.arange(length, dtype=jnp.int32)
     if not isinstance(capacity, int):  # symbolic: a caller's cache that this call fills
-        return written, read(k_BKSH), read(v_BKSH), rows_T, None
+        return written, *_read(written, k_BTKH.dtype), rows_T, None
     if length == 1 or not rolls:
-        return written, read(k_BKSH), read(v_BKSH), rows_T, slots(capacity, start + length - 1)
+        k_BSKH, v_BSKH = _read(written, k_BTKH.dtype)
+        return written, k_BSKH, v_BSKH, rows_T, slots(capacity, start + length - 1)
     # The first new positions still see slots that the later ones overwrite.
     k_index_S = jnp.concatenate([slots(capacity, start - 1), rows_T])
     k_BSKH, v_BSKH = (
-        jnp.concatenate([read(old), new.astype(old.dtype)], axis=1) for old, new in pairs
+        jnp.concatenate([old, new.astype(old.dtype)], axis=1)
+        for old, new in zip(_read(cache, k_BTKH.dtype), (k_BTKH, v_BTKH), strict=True)
     )
     return written, k_BSKH, v_BSKH, rows_T, k_index_S
+
+
+def _write(cache: LayerCache, k_BTKH: jax.Array, v_BTKH: jax.Array, start: Slot) -> LayerCache:
+    """Writes keys and values from slot `start` on, with their scales if the cache is int8."""
+    fields = {"k_BKSH": k_BTKH, "v_BKSH": v_BTKH}
+    if cache.k_scale_BKS1 is not None:
+        k_codes, k_scale = quantized.to_codes(k_BTKH, (-1,), jnp.int8)
+        v_codes, v_scale = quantized.to_codes(v_BTKH, (-1,), jnp.int8)
+        fields = {"k_BKSH": k_codes, "v_BKSH": v_codes}
+        fields |= {"k_scale_BKS1": k_scale, "v_scale_BKS1": v_scale}
+    return cache.replace(
+        **{
+            name: append(getattr(cache, name), new, start, rolls=cache.rolls)
+            for name, new in fields.items()
+        }
+    )
+
+
+def _read(cache: LayerCache, dtype: DTypeLike) -> tuple[jax.Array, jax.Array]:
+    """Returns all slots of keys and values, [B, S, K, H]; those of int8 as floats of `dtype`."""
+    k_BSKH = read(cache.k_BKSH)
+    v_BSKH = read(cache.v_BKSH)
+    if cache.k_scale_BKS1 is None or cache.v_scale_BKS1 is None:
+        return k_BSKH, v_BSKH
+    k_BSKH = k_BSKH.astype(jnp.float32) * read(cache.k_scale_BKS1)
+    v_BSKH = v_BSKH.astype(jnp.float32) * read(cache.v_scale_BKS1)
+    return k_BSKH.astype(dtype), v_BSKH.astype(dtype)
 
 
 def slots(capacity: int, index: Slot) -> jax.Array:

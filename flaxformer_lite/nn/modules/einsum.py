@@ -1,6 +1,7 @@
 """The dense layer: an einsum, with weight shape and initialization derived from its equation."""
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,9 +11,13 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from flaxformer_lite.config import Execution, InitConfig
-from flaxformer_lite.nn.functions import cpu_tuning
+from flaxformer_lite.nn.functions import cpu_tuning, quantized
 from flaxformer_lite.nn.functions.sharding import sharding_of
 from flaxformer_lite.nn.functions.tpu_tuning import has_narrow_heads, matmul_of_heads
+
+# What runs in numbers of few bits: the matrices of layers, but no router, which chooses by small
+# differences.
+IN_LAYER = re.compile(r"(^|/)(layer|block)_\d+/(?!.*(router|shared_gate)/kernel$)")
 
 
 def initializer(
@@ -91,17 +96,35 @@ class Einsum(nn.Module):
         fan_out = math.prod(self.sizes[c] for c in w_letters if c in out)
         init = initializer(self.initial, fan_in, fan_out, residual=self.residual, gain=self.gain)
         dtype = jnp.dtype(self.execution.param_dtype)
-        # Cast and multiplied as qwix intercepts it: a quantized kernel has no other casts, and no
-        # other shape.
-        kernel = jnp.asarray(self.param("kernel", init, shape, dtype), jax.tree.leaves(x)[0].dtype)
-        adapter = self.execution.adapter
-        adapted = adapter is not None and adapter.adapts("/".join((*self.path, "kernel")))
-        if adapted and prepare:
+        x_dtype = jax.tree.leaves(x)[0].dtype
+        run = self.execution
+        path = "/".join((*self.path, "kernel"))
+        adapter = run.adapter
+        adapted = adapter is not None and adapter.adapts(path)
+        is_in_layer = IN_LAYER.search(path) is not None
+        is_held = (
+            run.quantize != "none"
+            and is_in_layer
+            and not (adapter is not None and adapter.trains(path))
+        )
+        is_rounded = run.matmul != "float" and is_in_layer
+        if (adapted or is_held or is_rounded) and prepare:
             x = prepare(x)
             prepare = None
+        if is_held:
+            held = HeldKernel(shape, summed, run.quantize, init, name="kernel")()
+            kernel = quantized.restore(*held, run.quantize).astype(x_dtype)
+        else:
+            # Cast and multiplied as qwix intercepts it: a quantized kernel has no other casts, and
+            # no other shape.
+            kernel = jnp.asarray(self.param("kernel", init, shape, dtype), x_dtype)
         sharding = sharding_of(self.execution)
         on_tpu = sharding.platform == "tpu" and not self.is_initializing()  # when qwix reads shapes
-        if self.heads_together and on_tpu and has_narrow_heads(kernel, summed):
+        if is_held:
+            y = quantized.held_matmul(x, *held, summed, run.quantize)
+        elif is_rounded:
+            y = quantized.matmul(x, kernel, self._noise(x, summed), summed, run.matmul)
+        elif self.heads_together and on_tpu and has_narrow_heads(kernel, summed):
             y = matmul_of_heads(x, kernel, summed)
         elif prepare or (sharding.tuned and sharding.is_one_device):
             product = cpu_tuning.matmul if sharding.is_single_cpu else jnp.matmul
@@ -114,9 +137,44 @@ class Einsum(nn.Module):
             return adapter.apply(self, x, kernel, y, bias)
         return y if bias is None else y + bias
 
+    def _noise(self, x: jax.Array, summed: int) -> jax.Array | None:
+        """Draws the noise that rounds gradients; None where nothing is trained."""
+        if not (quantized.RECIPES[self.execution.matmul].draws and self.has_rng("dropout")):
+            return None
+        return jax.random.uniform(self.make_rng("dropout"), x.shape[: x.ndim - summed])
+
     def _bias(self, out: str, x_letters: str, dtype: DTypeLike, y_dtype: DTypeLike) -> jax.Array:
         shape = tuple(self.sizes[c] for c in out if c not in x_letters)
         bias = self.param("bias", nn.initializers.zeros, shape, dtype)
         return bias.astype(y_dtype).reshape(
             tuple(1 if c in x_letters else self.sizes[c] for c in out)
         )
+
+
+class HeldKernel(nn.Module):
+    """A matrix that is not trained, as the codes and scales of nn/functions/quantized.py.
+
+    Attributes:
+      shape: of the matrix.
+      ins: number of axes of its inputs.
+      form: `int8`, `int4` or `nf4`.
+      initial: the distribution that the matrix starts from.
+    """
+
+    shape: tuple[int, ...]
+    ins: int
+    form: str
+    initial: Callable[..., jax.Array]
+
+    @nn.compact
+    def __call__(self) -> tuple[jax.Array, jax.Array]:
+        """Returns the codes and the scales.
+
+        Both are initialized, from two drawings, for plans and tests; a run reads them.
+        """
+
+        def part(key: jax.Array, which: int) -> jax.Array:
+            kernel = self.initial(key, self.shape, jnp.float32)
+            return quantized.hold(kernel, self.ins, self.form)[which]
+
+        return self.param("codes", part, 0), self.param("scale", part, 1)

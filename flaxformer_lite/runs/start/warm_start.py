@@ -14,6 +14,7 @@ from flaxformer_lite.config.parts import Part
 from flaxformer_lite.models.skeletons import build_layers
 from flaxformer_lite.nn.adapters.merge import begun_factors
 from flaxformer_lite.open_model import load_labels, on_disk, open_pretrained
+from flaxformer_lite.pretrained.held_params import with_form
 from flaxformer_lite.pretrained.layouts import Slices
 from flaxformer_lite.pretrained.lazy_params import Stored
 from flaxformer_lite.pretrained.load import is_of_head
@@ -65,6 +66,10 @@ def init_from_pretrained(program: Program, folder: str) -> Callable[[TrainState]
             f"train.init_from={folder}: was trained with an adapter, and this run has {which};"
             f" merge it first (flaxformer_lite convert), or set {flags(model.cfg, ['adapter'])}."
         )
+    try:
+        model, stored = with_form(model, stored, cfg.quantize)
+    except ConfigError as error:
+        raise ConfigError(f"train.init_from={folder}: {error}") from None
     needed = program.trained_params(program.target.params)
     stored = _with_copies(cfg, stored, flatten_dict(needed, sep="/"))
     missing = set(flatten_dict(needed, sep="/")) - set(flatten_dict(stored, sep="/"))

@@ -1,0 +1,295 @@
+"""Products and weights in numbers of few bits: int8, fp8, int4 and nf4.
+
+A number x is held as a code of few bits, and a scale that many numbers share.
+"""
+
+import functools
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
+
+from flaxformer_lite.config import ConfigError
+
+GROUP = 32  # numbers of a matrix in 4 bits that share a scale
+INT8 = 127  # the largest code, so that codes are symmetric
+INT4 = 7
+# The 16 codes of nf4: quantiles of a normal distribution, scaled to [-1, 1] (Dettmers et al. 2023,
+# "QLoRA", appendix E).
+NF4 = np.array(
+    [
+        -1.0,
+        -0.6961928009986877,
+        -0.5250730514526367,
+        -0.39491748809814453,
+        -0.28444138169288635,
+        -0.18477343022823334,
+        -0.09105003625154495,
+        0.0,
+        0.07958029955625534,
+        0.16093020141124725,
+        0.24611230194568634,
+        0.33791524171829224,
+        0.44070982933044434,
+        0.5626170039176941,
+        0.7229568362236023,
+        1.0,
+    ],
+    np.float32,
+)
+
+
+class Recipe(NamedTuple):
+    """The numbers that a matrix product of training multiplies.
+
+    Attributes:
+      forward: dtype of inputs and weights.
+      gradient: dtype of the gradient of the result.
+      all_products: whether the gradient of the weights is such a product too. It sums over all
+        tokens of a batch, and in int8 it stays in the dtype of the activations.
+    """
+
+    forward: DTypeLike
+    gradient: DTypeLike
+    all_products: bool
+
+    @property
+    def draws(self) -> bool:
+        """Whether gradients are rounded up or down at random, by their distance to both."""
+        return jnp.issubdtype(self.gradient, jnp.integer)
+
+
+RECIPES = {
+    "int8": Recipe(jnp.int8, jnp.int8, all_products=False),
+    "fp8": Recipe(jnp.float8_e4m3fn, jnp.float8_e5m2, all_products=True),
+}
+
+
+def to_codes(
+    x: jax.Array, axes: tuple[int, ...], dtype: DTypeLike, noise: jax.Array | None = None
+) -> tuple[jax.Array, jax.Array]:
+    """Rounds x to `codes * scale`, with one scale for all numbers along the axes.
+
+    Args:
+      x: an array of floats. NaN and infinities make the scale NaN or infinite.
+      axes: those that share a scale, which is that of their largest number.
+      dtype: int8, or a float of 8 bits.
+      noise: uniform numbers in [0, 1), broadcast to x, by which integers are rounded up or down
+        (Gupta et al. 2015); None rounds to the nearest.
+
+    Returns:
+      The codes, and the scale in float32, of size 1 along the axes.
+    """
+    is_integer = jnp.issubdtype(dtype, jnp.integer)
+    largest = INT8 if is_integer else float(jnp.finfo(dtype).max)
+    top = jnp.max(jnp.abs(x), axis=axes, keepdims=True).astype(jnp.float32)
+    scale = jnp.where(top == 0, 1.0, top / largest)
+    codes = x.astype(jnp.float32) / scale
+    if is_integer:
+        codes = jnp.round(codes) if noise is None else jnp.floor(codes + noise)
+    return jnp.clip(codes, -largest, largest).astype(dtype), scale
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+def matmul(
+    x: jax.Array, kernel: jax.Array, noise: jax.Array | None, summed: int, recipe: str
+) -> jax.Array:
+    """Computes `tensordot(x, kernel, summed)` by products of few bits, in the dtype of x.
+
+    Every token and every output of the kernel has a scale of its own, and in the backward pass
+    every token's gradient and every input of the kernel. Reverse mode only.
+
+    Args:
+      x: [..., inputs].
+      kernel: [inputs, outputs], in the dtype of x.
+      noise: uniform numbers [...], one for each token, to round its gradient; None rounds it to
+        the nearest.
+      summed: number of axes of the inputs.
+      recipe: a name of RECIPES.
+
+    Reference: Abdolrashidi et al. 2021, "Pareto-Optimal Quantized ResNet Is Mostly 4-bit"
+    (arXiv:2105.03536), section 3; Micikevicius et al. 2022, "FP8 Formats for Deep Learning"
+    (arXiv:2209.05433), section 3.
+    """
+    dtype = RECIPES[recipe].forward
+    return _product(x, kernel, summed, dtype, dtype)
+
+
+def _forward(
+    x: jax.Array, kernel: jax.Array, noise: jax.Array | None, summed: int, recipe: str
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array, jax.Array | None]]:
+    return matmul(x, kernel, noise, summed, recipe), (x, kernel, noise)
+
+
+def _backward(
+    summed: int,
+    recipe: str,
+    residuals: tuple[jax.Array, jax.Array, jax.Array | None],
+    d_y: jax.Array,
+) -> tuple[jax.Array, jax.Array, jax.Array | None]:
+    x, kernel, noise = residuals
+    types = RECIPES[recipe]
+    leading = x.ndim - summed
+    outs = kernel.ndim - summed
+    d_x = _product(
+        d_y, _swapped(kernel, summed), outs, types.gradient, types.forward, _beside(noise, d_y)
+    )
+    if types.all_products:
+        d_kernel = _product(_swapped(x, leading), d_y, leading, types.forward, types.gradient)
+    else:
+        axes = tuple(range(leading))
+        d_kernel = jax.lax.dot_general(
+            x, d_y, ((axes, axes), ((), ())), preferred_element_type=kernel.dtype
+        )
+    return d_x, d_kernel, None if noise is None else jnp.zeros_like(noise)
+
+
+matmul.defvjp(_forward, _backward)
+
+
+def _product(
+    a: jax.Array,
+    b: jax.Array,
+    summed: int,
+    a_dtype: DTypeLike,
+    b_dtype: DTypeLike,
+    noise: jax.Array | None = None,
+) -> jax.Array:
+    """Multiplies the codes of `a` [..., S] and `b` [S, ...], in the dtype of `a`."""
+    last = tuple(range(a.ndim - summed, a.ndim))
+    first = tuple(range(summed))
+    a_codes, a_scale = to_codes(a, last, a_dtype, noise)
+    b_codes, b_scale = to_codes(b, first, b_dtype)
+    total = jnp.int32 if jnp.issubdtype(a_dtype, jnp.integer) else jnp.float32
+    y = jax.lax.dot_general(
+        a_codes, b_codes, ((last, first), ((), ())), preferred_element_type=total
+    )
+    rows = a.shape[: a.ndim - summed]
+    columns = b.shape[summed:]
+    row_scale = a_scale.reshape(*rows, *(1,) * len(columns))
+    column_scale = b_scale.reshape(*(1,) * len(rows), *columns)
+    return (y.astype(jnp.float32) * row_scale * column_scale).astype(a.dtype)
+
+
+def _swapped(x: jax.Array, first: int) -> jax.Array:
+    """Moves the first axes behind the others."""
+    return jnp.transpose(x, (*range(first, x.ndim), *range(first)))
+
+
+def _beside(noise: jax.Array | None, x: jax.Array) -> jax.Array | None:
+    """Adds axes of size 1, so that the noise of tokens broadcasts over x."""
+    return None if noise is None else noise.reshape(*noise.shape, *(1,) * (x.ndim - noise.ndim))
+
+
+def hold(kernel: jax.Array, ins: int, form: str) -> tuple[jax.Array, jax.Array]:
+    """Rounds a matrix to the codes and scales in which it is kept.
+
+    Args:
+      kernel: [inputs, outputs].
+      ins: number of axes of the inputs.
+      form: `int8` has a scale for each output; `int4` and `nf4` for each `group_size` neighbors on
+        the last axis of the inputs.
+
+    Returns:
+      Codes, int8 of the kernel's shape, or uint8 with two numbers each, so that the last axis of
+      the inputs is half as long; and scales, float32.
+
+    Raises:
+      ConfigError: that axis is no multiple of 4.
+    """
+    if form == "int8":
+        return to_codes(kernel, tuple(range(ins)), jnp.int8)
+    axis = ins - 1
+    size = kernel.shape[axis]
+    if size % 4:
+        raise ConfigError(
+            f"quantize={form!r}: needs a multiple of 4 inputs, and a matrix {kernel.shape} has"
+            f" {size}; use int8."
+        )
+    groups = _split(kernel.astype(jnp.float32), axis, group_size(size))
+    top = jnp.max(jnp.abs(groups), axis=ins, keepdims=True)
+    scale = jnp.where(top == 0, 1.0, top / INT4 if form == "int4" else top)
+    values = (groups / scale).reshape(kernel.shape)
+    if form == "int4":
+        codes = jnp.round(values) + INT4
+    else:
+        codes = jnp.searchsorted(jnp.asarray((NF4[1:] + NF4[:-1]) / 2), values)
+    pairs = _split(codes.astype(jnp.uint8), axis, 2)
+    low = jax.lax.index_in_dim(pairs, 0, ins, keepdims=False)
+    high = jax.lax.index_in_dim(pairs, 1, ins, keepdims=False)
+    return low | (high << jnp.uint8(4)), jnp.squeeze(scale, ins)
+
+
+def restore(codes: jax.Array, scale: jax.Array, form: str) -> jax.Array:
+    """Computes the matrix that `hold` has rounded, in float32; or a stack of such matrices."""
+    if form == "int8":
+        return codes.astype(jnp.float32) * scale
+    pairs = zip(codes.shape, scale.shape, strict=True)
+    axis = next(i for i, (bytes_, groups) in enumerate(pairs) if bytes_ != groups)
+    halves = jnp.stack([codes & jnp.uint8(15), codes >> jnp.uint8(4)], axis=axis + 1)
+    shape = codes.shape[:axis] + (2 * codes.shape[axis],) + codes.shape[axis + 1 :]
+    numbers = halves.reshape(shape)
+    if form == "int4":
+        values = numbers.astype(jnp.float32) - INT4
+    else:
+        values = jnp.asarray(NF4)[numbers]
+    groups = _split(values, axis, group_size(shape[axis]))
+    return (groups * jnp.expand_dims(scale, axis + 1)).reshape(shape)
+
+
+def group_size(size: int) -> int:
+    """Returns how many neighbors on an axis of this size share a scale."""
+    return size if size <= GROUP else math.gcd(size, GROUP)
+
+
+def _split(x: jax.Array, axis: int, size: int) -> jax.Array:
+    """Splits an axis into groups of this size, on an axis of their own behind it."""
+    return x.reshape(*x.shape[:axis], -1, size, *x.shape[axis + 1 :])
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+def held_matmul(
+    x: jax.Array, codes: jax.Array, scale: jax.Array, summed: int, form: str
+) -> jax.Array:
+    """Computes `tensordot(x, restore(codes, scale), summed)` in the dtype of x.
+
+    The backward pass restores the matrix again, so that it does not keep one for each layer, and
+    has a gradient of x only. Reverse mode only.
+    """
+    kernel = restore(_after(x, codes), scale, form).astype(x.dtype)
+    axes = tuple(range(x.ndim - summed, x.ndim)), tuple(range(summed))
+    return jax.lax.dot_general(x, kernel, (axes, ((), ())), preferred_element_type=x.dtype)
+
+
+def _held_forward(
+    x: jax.Array, codes: jax.Array, scale: jax.Array, summed: int, form: str
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return held_matmul(x, codes, scale, summed, form), (codes, scale)
+
+
+def _held_backward(
+    summed: int, form: str, residuals: tuple[jax.Array, jax.Array], d_y: jax.Array
+) -> tuple[jax.Array, np.ndarray, jax.Array]:
+    codes, scale = residuals
+    kernel = restore(_after(d_y, codes), scale, form).astype(d_y.dtype)
+    outs = kernel.ndim - summed
+    axes = tuple(range(d_y.ndim - outs, d_y.ndim)), tuple(range(summed, kernel.ndim))
+    d_x = jax.lax.dot_general(d_y, kernel, (axes, ((), ())), preferred_element_type=d_y.dtype)
+    return d_x, np.zeros(codes.shape, jax.dtypes.float0), jnp.zeros_like(scale)
+
+
+def _after(x: jax.Array, codes: jax.Array) -> jax.Array:
+    """Returns the codes, to be restored only once x is computed.
+
+    Or the compiler would restore all matrices before a loop over tokens, or keep those of a forward
+    pass for the backward pass. XLA:CPU drops barriers, but no test whether a number is NaN; if that
+    one is, the results have no meaning anyway.
+    """
+    is_nan = jnp.isnan(x[(0,) * x.ndim]).astype(codes.dtype)
+    return codes ^ is_nan
+
+
+held_matmul.defvjp(_held_forward, _held_backward)

@@ -1,0 +1,110 @@
+"""Products, matrices and caches in few bits: near those in floats, and unbiased."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import qwix
+
+from flaxformer_lite import build_model, generate, init_cache
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.nn.functions import quantized
+from tests.models import tiny
+
+KERNELS = {"query": ((32, 4, 16), 1), "out": ((4, 16, 32), 2)}
+
+
+def relative(got, due):
+    return float(jnp.linalg.norm(got - due) / jnp.linalg.norm(due))
+
+
+@pytest.mark.parametrize(("recipe", "error"), [("int8", 0.012), ("fp8", 0.08)])
+@pytest.mark.parametrize(("shape", "summed"), KERNELS.values(), ids=KERNELS)
+def test_products_and_their_gradients_are_near_those_of_floats(recipe, error, shape, summed):
+    keys = jax.random.split(jax.random.key(0), 4)
+    x = jax.random.normal(keys[0], (2, 24, *shape[:summed]))
+    kernel = jax.random.normal(keys[1], shape)
+    noise = jax.random.uniform(keys[2], (2, 24))
+    d_y = jax.random.normal(keys[3], (2, 24, *shape[summed:]))
+
+    @jax.jit
+    def both(x, kernel):
+        due, due_pull = jax.vjp(lambda x, k: jnp.tensordot(x, k, summed), x, kernel)
+        got, pull = jax.vjp(lambda x, k: quantized.matmul(x, k, noise, summed, recipe), x, kernel)
+        return (due, *due_pull(d_y)), (got, *pull(d_y))
+
+    for due, got in zip(*both(x, kernel), strict=True):
+        assert relative(got, due) < error
+    forward = relative(*[arrays[0] for arrays in reversed(both(x, kernel))])
+    assert forward > 1e-3  # rounded at all
+
+
+def test_what_overflows_is_not_hidden():
+    x = jnp.array([[1.0, jnp.nan], [1.0, jnp.inf], [0.0, 0.0]])
+    y = quantized.matmul(x, jnp.ones((2, 3)), None, 1, "int8")
+    assert not np.isfinite(y[:2]).any()
+    assert not y[2].any()
+
+
+def test_noise_rounds_without_a_bias():
+    x = jnp.array([[1.0, 0.25, -0.7]])
+    noise = jax.random.uniform(jax.random.key(0), (4096, 1))
+    codes, scale = quantized.to_codes(jnp.broadcast_to(x, (4096, 3)), (1,), jnp.int8, noise)
+    mean = np.asarray(codes.astype(jnp.float32) * scale).mean(axis=0)
+    np.testing.assert_allclose(mean, x[0], atol=3e-4)  # the nearest are 2e-3 off
+
+
+@pytest.mark.parametrize("form", ["int8", "int4", "nf4"])
+@pytest.mark.parametrize(("shape", "ins"), KERNELS.values(), ids=KERNELS)
+def test_a_held_matrix_is_near_and_multiplies_as_restored(form, shape, ins):
+    keys = jax.random.split(jax.random.key(0), 2)
+    kernel = jax.random.normal(keys[0], shape)
+    codes, scale = quantized.hold(kernel, ins, form)
+    restored = quantized.restore(codes, scale, form)
+    assert relative(restored, kernel) < (0.01 if form == "int8" else 0.12)
+    held = codes.nbytes + scale.nbytes
+    assert held < kernel.nbytes * (0.3 if form == "int8" else 0.26)
+    again, _ = quantized.hold(restored, ins, form)
+    np.testing.assert_array_equal(again, codes)
+    x = jax.random.normal(keys[1], (2, 3, *shape[:ins]))
+    due, due_pull = jax.vjp(lambda x: jnp.tensordot(x, restored, ins), x)
+    got, pull = jax.vjp(lambda x: quantized.held_matmul(x, codes, scale, ins, form), x)
+    np.testing.assert_allclose(got, due, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(pull(got)[0], due_pull(due)[0], rtol=1e-4, atol=1e-4)
+
+
+def test_nf4_is_that_of_qwix():
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        theirs = qwix.dequantize(qwix.quantize(jnp.linspace(-1, 1, 999), "nf4"))
+    np.testing.assert_allclose(np.unique(theirs), quantized.NF4, rtol=1e-6)
+
+
+def test_a_matrix_of_odd_sizes_is_refused():
+    with pytest.raises(ConfigError, match=r"needs a multiple of 4 inputs, .* has 6; use int8"):
+        quantized.hold(jnp.ones((6, 5)), 1, "int4")
+
+
+def test_an_int8_cache_decodes_as_a_pass_over_the_row():
+    model, params = tiny.built(tiny.small("llama", windows=(0, 4)))
+    small = build_model(model.cfg, cache="int8")
+    ids = tiny.ids()
+    cache = init_cache(small.cfg, *ids.shape)
+    exact = init_cache(model.cfg, *ids.shape)
+    assert sum(x.nbytes for x in jax.tree.leaves(cache)) < 0.51 * sum(
+        x.nbytes for x in jax.tree.leaves(exact)
+    )
+    due = model.apply({"params": params}, ids).logits
+    for start in range(ids.shape[1]):
+        got = small.apply(
+            {"params": params}, ids[:, start : start + 1], cache=cache, cache_index=start
+        )
+        cache = got.cache
+    assert 1e-5 < relative(got.logits[:, -1], due[:, -1]) < 0.03
+    written = generate(small, params, ids[:1, :4], max_new_tokens=4, num_beams=2)
+    assert written.shape == (1, 8)
+
+
+def test_what_has_another_cache_is_refused():
+    cfg = tiny.small("qwen3_next", cache="int8")
+    with pytest.raises(ConfigError, match=r"cache='int8': .* computes in floats only; set cache="):
+        init_cache(cfg, 1, 4)
