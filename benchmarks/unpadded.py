@@ -1,11 +1,13 @@
 """Measures what rows that documents share save a ModernBERT: padding, tokens a second, and loss.
 
-    python -m benchmarks.unpadded                # both, 200 steps each
-    python -m benchmarks.unpadded --steps=20     # to see that it runs
+    python -m benchmarks.unpadded                       # both, 200 steps each
+    python -m benchmarks.unpadded --paragraphs          # on short documents
+    python -m benchmarks.unpadded --steps=20            # to see that it runs
 
 Trains configs/modernbert_tiny.py as it is, and with each piece of a document in a row of its own,
-for the same number of steps of the same shape. Both are judged on the same held-out text in shared
-rows. Time is that of the processor (user and system), which other programs disturb little.
+for the same number of steps of the same shape; with --paragraphs, on the paragraphs of docstrings,
+each a document. Both are judged on the same held-out text in shared rows. Time is that of the
+processor (user and system), which other programs disturb little.
 """
 
 import argparse
@@ -19,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.pretraining import SHORTEST, labelled
 from flaxformer_lite import pages
 from flaxformer_lite.data import pipeline
 from flaxformer_lite.objectives.packing import Packing, cut
@@ -49,6 +52,17 @@ class Alone(MaskedLm):
 
 
 KINDS = {"packed": "masked_lm", "padded": "benchmarks.unpadded:Alone"}
+
+
+def write_paragraphs(path: Path) -> str:
+    """Writes the paragraphs of docstrings, each a document, and returns where."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8") as file:
+        for docstring, _ in labelled():
+            for paragraph in docstring.split("\n\n"):
+                if len(paragraph) >= SHORTEST:
+                    file.write(json.dumps({"text": paragraph}) + "\n")
+    return str(path)
 
 
 def filled(kind: str, corpus: str) -> float:
@@ -99,24 +113,25 @@ def held_out(workdir: Path, corpus: str) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--corpus", default="", help="a file or folder; else the page's own")
+    parser.add_argument("--paragraphs", action="store_true", help="train on short documents")
     parser.add_argument("--out", type=Path, default=Path("runs/unpadded"))
     parser.add_argument("--kind", choices=KINDS, help="one of the two alone")
     args = parser.parse_args()
+    corpus = write_paragraphs(args.out / "paragraphs.jsonl") if args.paragraphs else ""
     page = pages.get_config(PAGE)
     columns = page.data.length * page.train.batch_size
     results: dict[str, Any] = {}
     for kind in [args.kind] if args.kind else KINDS:
-        share = filled(kind, args.corpus)
-        start = trained(kind, SHORT, args.out / f"{kind}_start", args.corpus)
-        seconds = trained(kind, args.steps, args.out / kind, args.corpus)
+        share = filled(kind, corpus)
+        start = trained(kind, SHORT, args.out / f"{kind}_start", corpus)
+        seconds = trained(kind, args.steps, args.out / kind, corpus)
         tokens = share * columns * (args.steps - SHORT)
         results[kind] = {
             "padding": 1 - share,
             "tokens": round(share * columns * args.steps),
             "tokens_per_second": tokens / (seconds - start),
             "minutes": seconds / 60,
-            "loss": held_out(args.out / kind, args.corpus),
+            "loss": held_out(args.out / kind, corpus),
         }
         print(kind, json.dumps(results[kind]), flush=True)
         (args.out / f"{kind}.json").write_text(json.dumps(results[kind], indent=2) + "\n")

@@ -577,7 +577,7 @@ def table(out: Path) -> None:
         " torch, over all draws; greedy ids are equal where a model writes. The last columns are"
         " those of one training step, over all heads with labels: the difference of the loss, and"
         " of the gradient of any tensor, relative to the tensor's largest value (green up to"
-        f" {GRADIENT_TOLERANCE:.0e}); they are blank where no such step was run. Made by `make"
+        f" {GRADIENT_TOLERANCE:.0e}); they are blank where no head has labels. Made by `make"
         " scoreboard TORCH=PYTHON`.",
         "",
         "| family | " + " | ".join([*names, "loss", "gradient"]) + " |",
