@@ -357,12 +357,29 @@ def read(cls: Any, folder: Path) -> Any:
     config = json.loads((folder / "config.json").read_text())
     # Falcon's eager attention adds its ALiBi twice, as the mask holds it already.
     attention = "sdpa" if config.get("alibi") else "eager"
+    if cls.__name__.startswith("NllbMoe"):
+        mend_nllb_moe()
     model, info = cls.from_pretrained(
         folder, dtype=torch.float32, attn_implementation=attention, output_loading_info=True
     )
     if faults := {what: names for what, names in info.items() if names}:
         raise ValueError(f"transformers reports {faults}")
     return model.eval()
+
+
+def mend_nllb_moe() -> None:
+    """Gives NLLB-MoE the function that it had before transformers 5, which its files are for.
+
+    In 5.23 the experts take the columns of a one-hot mask for numbers of experts: expert 1 computes
+    the first choice of every token, and expert 0 its second.
+    """
+    from transformers.models.nllb_moe import modeling_nllb_moe as nllb_moe
+
+    def forward(self: Any, x: Any, router_mask: Any, router_probs: Any) -> Any:
+        parts = [self[f"expert_{i}"](x) * router_probs[:, i, None] for i in range(self.num_experts)]
+        return sum(parts) * (1 - self.moe_token_dropout)  # as outside of training
+
+    nllb_moe.NllbMoeExperts.forward = forward
 
 
 def forward(model: Any, given: Arrays) -> Arrays:

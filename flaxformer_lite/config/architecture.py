@@ -51,6 +51,7 @@ OF_DECODER: dict[str, int | tuple[int, ...] | None] = {
     "mlp_dim": 0,
     "vocab_size": 0,
     "windows": (),
+    "pattern": (),
     "mixer": None,
 }
 NormSlots = tuple[Annotated[str, OneOf(choices.NORM_SLOTS)], ...]
@@ -127,6 +128,7 @@ class Architecture(Record):
     decoder_num_kv_heads: Count = 0
     decoder_head_dim: Count = 0
     decoder_windows: tuple[Count, ...] = ()
+    decoder_pattern: tuple[LayerKind, ...] = ()  # the same for `pattern`
     # V of the decoder if it has its own table; 0: one table serves both, unless `decoder_table`
     decoder_vocab_size: Count = 0
     decoder_table: bool = False  # whether the decoder has its own table, also of the same size
@@ -298,6 +300,14 @@ class Architecture(Record):
                 mixer = kind.mixer or cfg.mixer
                 names[plugin_name(mixer) if mixer else "attention"] = None
         return tuple(names)
+
+    @property
+    def feed_forwards(self) -> tuple[FeedForwardConfig, ...]:
+        """The plug-ins that layers of either stack have as feed-forward, each named once."""
+        parts = [self.feed_forward]
+        for side in (self, self.of_decoder):
+            parts += [kind.feed_forward for kind in side.kinds]
+        return tuple(dict.fromkeys(part for part in parts if part is not None))
 
     @property
     def initial(self) -> InitConfig:

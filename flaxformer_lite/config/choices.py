@@ -50,6 +50,7 @@ CLASSIFIER_POOLINGS = (*POOLINGS, "late")
 QK_NORM_OVER = ("head", "each_head", "all_heads")  # nn/mixers/attention.py
 RESIDUALS = ("sequential", "none", "parallel", "parallel_shared")  # nn/modules/block.py
 ROUTER_SCORES = ("softmax", "sigmoid")  # nn/functions/routing.py
+CAPACITY_GROUPS = ("row", "batch")  # nn/feed_forwards/capacity_moe.py
 SCHEDULES = ("cosine", "linear", "rsqrt", "constant", "wsd")  # training/optimizer.py
 STORES = ("gs", "s3")  # storage/remote.py
 TOKENIZERS = ("byte_bpe", "sentencepiece", "words", "bytes")  # text/tokenizer_training.py

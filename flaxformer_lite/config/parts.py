@@ -212,11 +212,14 @@ class FeedForwardConfig(Part, abc.ABC):
         leave padding out of an auxiliary loss.
       reads_one_token: whether the result of a token depends on no other token of the batch, so that
         rows may be packed or cut. A class from outside has to say so.
+      differs_in_training: whether its module computes something else where it has a dropout key,
+        which training steps pass then, whatever the rate of dropout.
     """
 
     name: ClassVar[str] = "mlp"
     reads_context: ClassVar[bool] = False
     reads_one_token: ClassVar[bool] = False
+    differs_in_training: ClassVar[bool] = False
 
     @abc.abstractmethod
     def module(self, execution: Execution, *, name: str | None = None) -> "nn.Module":

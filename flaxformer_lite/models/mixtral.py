@@ -49,8 +49,7 @@ BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
 
 def moe_of(cfg: ModelConfig) -> MoeConfig:
     """Returns the record of the experts of a model's layers."""
-    fed = [cfg.feed_forward, *(kind.feed_forward for kind in cfg.kinds)]
-    experts = [part for part in fed if isinstance(part, MoeConfig)]
+    experts = [part for part in cfg.feed_forwards if isinstance(part, MoeConfig)]
     if experts:
         return experts[0]
     raise ConfigError(

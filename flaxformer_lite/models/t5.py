@@ -114,11 +114,16 @@ FIELDS = dict(
 )
 
 
-def names(cfg: ModelConfig, encoder_attention: str = "SelfAttention") -> tuple[Row, ...]:
+def names(
+    cfg: ModelConfig,
+    encoder_attention: str = "SelfAttention",
+    feed_forward: str = "DenseReluDense",
+    experts: tuple[Row, ...] = (),
+) -> tuple[Row, ...]:
     """Returns the weight rows of both stacks.
 
     layer.0 is self-attention, a decoder's layer.1 cross-attention, and the last one the
-    feed-forward.
+    feed-forward, with the rows of its experts if it has any.
     """
     ups = (("wi_0", "gate"), ("wi_1", "up")) if cfg.mlp == "gated" else (("wi", "up"),)
     listed = rows(("shared", "token_embed"), ("lm_head.weight", "lm_head/kernel"))
@@ -133,7 +138,7 @@ def names(cfg: ModelConfig, encoder_attention: str = "SelfAttention") -> tuple[R
             (f"{mlp}.layer_norm", "mlp_in_norm"),
         )
         layer += within(f"layer.0.{attention}", "attention", ATTENTION)
-        layer += within(f"{mlp}.DenseReluDense", "mlp", rows(*ups, ("wo", "down")))
+        layer += within(f"{mlp}.{feed_forward}", "mlp", rows(*ups, ("wo", "down")) + experts)
         if side == "decoder":
             layer += rows(("layer.1.layer_norm", "cross_attention_in_norm"))
             layer += within("layer.1.EncDecAttention", "cross_attention", ATTENTION)

@@ -119,10 +119,11 @@ def check(cfg: ExperimentConfig, count: int) -> None:
       ConfigError: batch, lengths, widths or heads do not divide by the mesh.
     """
     mesh = describe_mesh(cfg, count)
-    period = len(cfg.model.kinds)
-    layers = {
-        name: min(period, getattr(cfg.model, name)) for name in ("encoder_layers", "decoder_layers")
+    periods = {
+        "encoder_layers": len(cfg.model.kinds),
+        "decoder_layers": len(cfg.model.of_decoder.kinds),
     }
+    layers = {name: min(period, getattr(cfg.model, name)) for name, period in periods.items()}
     cfg = programs.with_vocabulary(cfg, dummy.vocab_size(cfg))
     short = dataclasses.replace(cfg.model, **layers, share_layers=())
     # pmap needs devices, and splits no more than the batch

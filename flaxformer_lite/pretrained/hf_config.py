@@ -54,6 +54,7 @@ MEANING = {
     "decoder_num_kv_heads": lambda cfg: cfg.of_decoder.kv_heads,
     "decoder_head_dim": lambda cfg: cfg.of_decoder.head_width,
     "decoder_windows": lambda cfg: _every_layer(cfg.of_decoder),
+    "decoder_pattern": lambda cfg: _every_layer(cfg.of_decoder),
     "decoder_start_token_id": lambda cfg: (
         cfg.pad_token_id if cfg.decoder_start_token_id is None else cfg.decoder_start_token_id
     ),

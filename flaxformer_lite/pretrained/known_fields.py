@@ -144,6 +144,12 @@ mpnet: hidden_act intermediate_size layer_norm_eps num_hidden_layers relative_at
 mt5 umt5: d_ff d_kv d_model dense_act_fn feed_forward_proj is_decoder is_gated_act
     layer_norm_epsilon num_decoder_layers num_heads num_hidden_layers num_layers
     relative_attention_max_distance relative_attention_num_buckets tie_word_embeddings vocab_size
+nllb-moe: activation_function batch_prioritized_routing d_model decoder_attention_heads
+    decoder_ffn_dim decoder_layers decoder_sparse_step encoder_attention_heads encoder_ffn_dim
+    encoder_layers encoder_sparse_step expert_capacity moe_eval_capacity_token_fraction
+    moe_token_dropout normalize_router_prob_before_dropping num_experts num_hidden_layers
+    output_router_logits router_aux_loss_coef router_bias router_dtype router_ignore_padding_tokens
+    router_z_loss_coef scale_embedding second_expert_policy tie_word_embeddings vocab_size
 nomic_bert: hidden_act intermediate_size layer_norm_eps num_hidden_layers type_vocab_size vocab_size
 olmo: attention_bias clip_qkv hidden_act intermediate_size num_hidden_layers num_key_value_heads
     tie_word_embeddings vocab_size
@@ -204,6 +210,12 @@ stablelm: hidden_act intermediate_size layer_norm_eps num_hidden_layers num_key_
     qk_layernorm tie_word_embeddings use_parallel_residual use_qkv_bias vocab_size
 starcoder2: embedding_dropout hidden_act intermediate_size norm_epsilon num_hidden_layers
     num_key_value_heads residual_dropout tie_word_embeddings use_bias vocab_size
+switch_transformers: add_cross_attention add_router_probs d_ff d_kv d_model decoder_sparse_step
+    dense_act_fn encoder_sparse_step expert_capacity is_decoder layer_norm_epsilon
+    num_decoder_layers num_experts num_heads num_hidden_layers num_layers num_sparse_decoder_layers
+    num_sparse_encoder_layers relative_attention_max_distance relative_attention_num_buckets
+    router_aux_loss_coef router_bias router_dtype router_ignore_padding_tokens router_jitter_noise
+    router_z_loss_coef tie_word_embeddings vocab_size
 t5: d_ff d_kv d_model dense_act_fn feed_forward_proj is_decoder is_gated_act layer_norm_epsilon
     num_decoder_layers num_heads num_hidden_layers num_layers relative_attention_max_distance
     relative_attention_num_buckets scale_decoder_outputs tie_word_embeddings vocab_size

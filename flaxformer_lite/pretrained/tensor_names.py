@@ -100,7 +100,8 @@ def layers_of(cfg: ModelConfig, path: str, shape: tuple[int, ...]) -> list[str]:
     """
     paths = [path]
     if block := STACKED.search(path):
-        period = len(cfg.kinds)
+        side = cfg.of_decoder if path.startswith("decoder/") else cfg
+        period = len(side.kinds)
         start = int(block[1])
         paths = [STACKED.sub(f"layer_{row * period + start}", path) for row in range(shape[0])]
     heads_apart = _has_heads_apart(cfg, path)

@@ -143,8 +143,8 @@ def _padding_obstacle(cfg: ModelConfig, model: nn.Module) -> str:
     """Returns which part of a model reads the padding behind a row; "" if none is known to."""
     if cfg.head in getattr(model, "padded_heads", ()):
         return f"{cfg.head} of model.family={cfg.family} reads the last column"
-    for plugin in (cfg.feed_forward, *(kind.feed_forward for kind in cfg.kinds)):
-        if plugin is not None and not plugin.reads_one_token:
+    for plugin in cfg.feed_forwards:
+        if not plugin.reads_one_token:
             return f"model.feed_forward.name={plugin_name(plugin)} may count padding"
     for name in cfg.mixer_names:
         if getattr(registry.resolve_class("mixers", name), "whole_rows", False):

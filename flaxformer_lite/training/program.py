@@ -309,7 +309,9 @@ def train_step(
 def _draws(cfg: ModelConfig) -> bool:
     """Returns whether a training step of the model draws random numbers."""
     rounds_at_random = cfg.matmul != "float" and RECIPES[cfg.matmul].draws
-    return bool(cfg.dropout or getattr(cfg.adapter, "dropout", 0)) or rounds_at_random
+    drops = cfg.dropout or getattr(cfg.adapter, "dropout", 0)
+    differs = any(part.differs_in_training for part in cfg.feed_forwards)
+    return bool(drops) or rounds_at_random or differs
 
 
 def update_rule(cfg: ExperimentConfig, **options: Any) -> optax.GradientTransformation:

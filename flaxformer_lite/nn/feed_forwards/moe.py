@@ -13,6 +13,7 @@ from flaxformer_lite.config import ConfigError, Count, Execution, OneOf, choices
 from flaxformer_lite.config.rules import NotNegative, Positive, Size
 from flaxformer_lite.nn.attentions.mask_structure import structure_of
 from flaxformer_lite.nn.feed_forwards.mlp import FeedForward, MlpConfig
+from flaxformer_lite.nn.functions import masks
 from flaxformer_lite.nn.functions.activations import ACTIVATIONS
 from flaxformer_lite.nn.functions.grouped_matmul import grouped_matmul
 from flaxformer_lite.nn.functions.routing import (
@@ -205,7 +206,7 @@ class Moe(nn.Module):
         router = Einsum(
             "BTD,DX->BTX", sizes, cfg.router_bias, cfg.expert.initial, run, name="router"
         )
-        logits_BTX = router(x_BTD)
+        logits_BTX = router(self.router_input(x_BTD))
         bias_X = None
         if cfg.bias_rate:  # in float32, as steps of training are smaller than bfloat16 resolves
             shape = (cfg.num_experts,)
@@ -215,10 +216,11 @@ class Moe(nn.Module):
         on_shards = sharding_of(run).per_shard(cfg.route, ("BT", ""), ("BT", "BT"))
         weights_BTA, chosen_BTA = on_shards(logits_BTX, bias_X)
         self._sow_losses(logits_BTX, chosen_BTA, context)
-        y_BTD = Experts(cfg, run, name="experts")(x_BTD, weights_BTA, chosen_BTA)
+        with_room = self.with_room(weights_BTA, chosen_BTA, logits_BTX, context)
+        y_BTD = Experts(cfg, run, name="experts")(x_BTD, *with_room)
         if self._trains:
             chosen_LA = chosen_BTA.reshape(-1, cfg.experts_per_token)
-            count_X = expert_counts(chosen_LA, cfg.num_experts, _kept(context, logits_BTX))
+            count_X = expert_counts(chosen_LA, cfg.num_experts, kept(context, logits_BTX))
             self.sow(LOADS, "load", count_X)
             if bias_X is not None:
                 y_BTD = with_gradient(y_BTD, bias_X, count_X - count_X.mean())
@@ -242,13 +244,27 @@ class Moe(nn.Module):
         """Whether a step asks for what only training reads."""
         return self.is_mutable_collection(LOSSES) and not self.is_initializing()
 
+    def router_input(self, x_BTD: jax.Array) -> jax.Array:
+        """Returns what the router reads."""
+        return x_BTD
+
+    def with_room(
+        self,
+        weights_BTA: jax.Array,
+        chosen_BTA: jax.Array,
+        logits_BTX: jax.Array,
+        context: Context | None,
+    ) -> tuple[jax.Array, jax.Array]:
+        """Returns the weights and numbers of the experts that have room for each token: all."""
+        return weights_BTA, chosen_BTA
+
     def _sow_losses(
         self, logits_BTX: jax.Array, chosen_BTA: jax.Array, context: Context | None
     ) -> None:
         cfg = self.cfg
         if not self._trains:
             return
-        keep_L = _kept(context, logits_BTX)
+        keep_L = kept(context, logits_BTX)
         logits_LX = logits_BTX.reshape(-1, cfg.num_experts)
         if cfg.balance:
             chosen_LA = chosen_BTA.reshape(-1, cfg.experts_per_token)
@@ -300,7 +316,8 @@ class Experts(nn.Module):
             return y_BTD
         bias_XD = matrices["down"]["bias"]
         weights_BTA = weights_BTA.astype(x_BTD.dtype)
-        return y_BTD + jnp.einsum("BTAD,BTA->BTD", bias_XD[chosen_BTA], weights_BTA)
+        bias_BTAD = bias_XD.at[chosen_BTA].get(mode="clip")
+        return y_BTD + jnp.einsum("BTAD,BTA->BTD", bias_BTAD, weights_BTA)
 
 
 class ExpertMatrices(nn.Module):
@@ -432,14 +449,18 @@ def _hidden(cfg: MoeConfig, up_SF: jax.Array, gate_SF: jax.Array | None) -> jax.
     return act(gate_SF) * up_SF
 
 
-def _kept(context: Context | None, x_BTD: jax.Array) -> jax.Array | None:
+def kept(context: Context | None, x_BTD: jax.Array) -> jax.Array | None:
     """Returns which tokens are no padding, [L]; None for all, or if the mask does not say it."""
     if context is None or isinstance(context.mask, jax.Array):
         return None
+    batch, length = x_BTD.shape[:2]
     structure = structure_of(context.mask)
     if structure is None:
-        return None
-    batch, length = x_BTD.shape[:2]
+        array_BTS = _array_of(context.mask)
+        if array_BTS is None or array_BTS.shape[1:] != (length, length):
+            return None
+        # a mask that a stack holds whole for all its layers; no row sees padding
+        return jnp.broadcast_to(array_BTS.any(axis=1), (batch, length)).reshape(-1)
     keep_BT = structure.keep_BS
     if structure.q_segments_BT is not None:
         real_BT = structure.q_segments_BT != 0
@@ -447,3 +468,10 @@ def _kept(context: Context | None, x_BTD: jax.Array) -> jax.Array | None:
     if keep_BT is None or keep_BT.shape[1] != length:
         return None
     return jnp.broadcast_to(keep_BT, (batch, length)).reshape(-1)
+
+
+def _array_of(mask: masks.Mask | None) -> jax.Array | None:
+    if isinstance(mask, masks.And):
+        first = _array_of(mask.a)
+        return _array_of(mask.b) if first is None else first
+    return mask.mask_BTS if isinstance(mask, masks.Dense) else None

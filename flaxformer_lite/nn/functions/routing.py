@@ -87,6 +87,51 @@ def _of_best_groups(ranks_X: jax.Array, groups: int, kept: int, best: int, count
     return jnp.where(is_kept_W[..., None], ranks_WX, -jnp.inf).reshape(ranks_X.shape)
 
 
+def within_capacity(
+    chosen_LA: jax.Array,
+    experts: int,
+    capacity: int,
+    *,
+    keep_L: jax.Array | None = None,
+    priority_L: jax.Array | None = None,
+) -> jax.Array:
+    """Returns which choices of a group of tokens their experts have room for, bool [L, A].
+
+    First choices come before second ones, and earlier tokens before later ones.
+
+    Args:
+      chosen_LA: the experts of each token, the likeliest first.
+      experts: X, their number.
+      capacity: the number of choices that an expert has room for.
+      keep_L: False for tokens that go to no expert, such as padding.
+      priority_L: tokens with more of it come before others of the same rank of choice (Riquelme et
+        al. 2021, arXiv:2106.05974, section 4.1).
+
+    Reference: Lepikhin et al. 2020, "GShard" (arXiv:2006.16668), algorithm 1; Fedus et al. 2021
+    (arXiv:2101.03961), section 2.2.
+    """
+    if priority_L is not None:
+        order_L = jnp.argsort(-priority_L, stable=True)
+        sorted_keep_L = None if keep_L is None else keep_L[order_L]
+        fits_LA = within_capacity(chosen_LA[order_L], experts, capacity, keep_L=sorted_keep_L)
+        return fits_LA[jnp.argsort(order_L)]
+    tokens, copies = chosen_LA.shape
+    chosen_S = chosen_LA.T.reshape(-1)
+    is_of_SX = chosen_S[:, None] == jnp.arange(experts)[None]
+    if keep_L is not None:
+        is_of_SX &= jnp.tile(keep_L, copies)[:, None]
+    count_SX = jnp.cumsum(is_of_SX, axis=0, dtype=jnp.int32)
+    fits_S = (is_of_SX & (count_SX <= capacity)).any(axis=1)
+    return fits_S.reshape(copies, tokens).T
+
+
+def drop(
+    weights_LA: jax.Array, chosen_LA: jax.Array, fits_LA: jax.Array, experts: int
+) -> tuple[jax.Array, jax.Array]:
+    """Removes choices: their weights are 0, and their expert is number X, which does not exist."""
+    return jnp.where(fits_LA, weights_LA, 0.0), jnp.where(fits_LA, chosen_LA, experts)
+
+
 def expert_counts(chosen_LA: jax.Array, experts: int, keep_L: jax.Array | None = None) -> jax.Array:
     """Returns the number of the tokens' choices that fell on each expert, float32 [X].
 

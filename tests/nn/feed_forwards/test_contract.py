@@ -11,6 +11,7 @@ from flax.traverse_util import flatten_dict
 
 from flaxformer_lite import registry
 from flaxformer_lite.config import Execution
+from flaxformer_lite.nn.feed_forwards.capacity_moe import CapacityMoeConfig
 
 RECORDS = [
     registry.resolve_class("feed_forwards", name)() for name in registry.available("feed_forwards")
@@ -32,7 +33,10 @@ def test_the_width_stays_and_jit_computes_the_same(layer):
 
 
 def test_each_token_is_treated_by_itself(layer):
-    _, module, variables, x = layer
+    record, module, variables, x = layer
+    if not record.reads_one_token:
+        assert isinstance(record, CapacityMoeConfig)  # whose tokens share the room of experts
+        return
     changed = module.apply(variables, x.at[:, 3].add(1.0))
     same = jnp.arange(5) != 3
     np.testing.assert_array_equal(changed[:, same], module.apply(variables, x)[:, same])
