@@ -142,9 +142,20 @@ def _traced(
     run: Callable[[Params, Arrays], dict[str, jax.Array]],
     inputs: dict[str, jax.ShapeDtypeStruct],
 ) -> Program:
-    """Returns the program, with the names of its outputs."""
+    """Returns the program, with the names of its outputs.
+
+    Raises:
+      ConfigError: the model must know the lengths.
+    """
     params = unflatten_dict(parameter_shapes(model), sep="/")
-    outputs = jax.eval_shape(run, params, inputs)
+    try:
+        outputs = jax.eval_shape(run, params, inputs)
+    except jax.errors.InconclusiveDimensionOperation as error:
+        first = str(error).partition("\n")[0]
+        raise ConfigError(
+            f"family={model.cfg.family!r}: computes in another way for long texts, which a file for"
+            f" all lengths cannot ({first}); serve the folder that convert writes."
+        ) from error
     return Program(name, run, inputs, tuple(outputs))
 
 

@@ -116,6 +116,9 @@ def test_what_a_file_cannot_know_is_refused():
     layers = SentenceLayers(pooling="mean", include_prompt=False)
     with pytest.raises(ConfigError, match=r"include_prompt=false.*--task encode"):
         programs_of(model, layers)
+    model, _ = built(small("big_bird"))
+    with pytest.raises(ConfigError, match=r"family='big_bird'.*for long texts.*convert"):
+        programs_of(model)
     model, _ = built(small("recurrent"))
     with pytest.raises(ConfigError, match=r"family='recurrent'.*convert"):
         programs_of(model)
@@ -147,3 +150,12 @@ def test_cases_are_read_as_they_were_written(tmp_path):
     assert largest_difference([read], lambda name, inputs: off) == {"encode": np.inf}
     with pytest.raises(ConfigError, match="missing"):
         load_cases(tmp_path / "none.npz")
+
+
+def test_experts_are_computed_without_sorting():
+    model, params = built(small("qwen2_moe"))
+    (program,) = programs_of(model)
+    cases = make_cases([program], params, ROWS[:1])
+    case = cases[0]
+    due = model.apply({"params": params}, case.inputs["input_ids"]).logits
+    np.testing.assert_allclose(case.outputs["logits"], due, atol=1e-5)

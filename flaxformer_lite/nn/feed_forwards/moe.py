@@ -309,7 +309,7 @@ class Experts(nn.Module):
             for name, matrix in matrices.items()
         }
         sharding = sharding_of(run)
-        mix = functools.partial(_mix_on_shard, cfg, sharding, len(x_BTD), hidden)
+        mix = functools.partial(_mix_on_shard, cfg, sharding, x_BTD.shape[0], hidden)
         on_shards = sharding.per_shard(mix, ("BTD", "BTA", "BTA", placed), "BTD")
         y_BTD = on_shards(x_BTD, weights_BTA, chosen_BTA, matrices)
         if not cfg.expert.bias:
@@ -376,7 +376,7 @@ def _mix_on_shard(
     local, part = matrices["down"]["kernel"].shape[:2]
     axis = sharding.num_shards("X").mesh_axis
     has_other_experts = local < cfg.num_experts
-    has_other_tokens = has_other_experts and len(x_BTD) < batch
+    has_other_tokens = has_other_experts and x_BTD.shape[0] < batch
     if has_other_tokens:
         x_BTD, weights_BTA, chosen_BTA = (
             jax.lax.all_gather(x, axis, tiled=True) for x in (x_BTD, weights_BTA, chosen_BTA)
@@ -411,6 +411,8 @@ def _mix(
     Experts outside the range of the matrices count as zero. The sum lacks the bias of `down`, which
     must be added once where devices share a hidden layer.
     """
+    if platform == "any":
+        return _mix_all(cfg, x_LD, weights_LA, chosen_LA, matrices)
     tokens, copies = chosen_LA.shape
     experts = len(matrices["down"]["kernel"])
     expert_S = chosen_LA.reshape(-1)
@@ -435,6 +437,31 @@ def _mix(
     place_S = jnp.argsort(order_S)
     y_LAD = y_SD[place_S].reshape(tokens, copies, -1)
     return jnp.einsum("LAD,LA->LD", y_LAD, weights_LA.astype(y_LAD.dtype))
+
+
+def _mix_all(
+    cfg: MoeConfig,
+    x_LD: jax.Array,
+    weights_LA: jax.Array,
+    chosen_LA: jax.Array,
+    matrices: Matrices,
+) -> jax.Array:
+    """Computes what `_mix` does by all experts for each token, for files that cannot sort.
+
+    ONNX sorts only axes whose length is known.
+    """
+
+    def times(x_LD: jax.Array, matrix: dict[str, jax.Array]) -> jax.Array:
+        y_LXF = jnp.einsum("LD,XDF->LXF", x_LD, matrix["kernel"])
+        return y_LXF + matrix["bias"][None] if "bias" in matrix else y_LXF
+
+    up_LXF = times(x_LD, matrices["up"])
+    h_LXF = _hidden(cfg, up_LXF, times(x_LD, matrices["gate"]) if cfg.expert.gated else None)
+    y_LXD = jnp.einsum("LXF,XFD->LXD", h_LXF, matrices["down"]["kernel"])
+    experts = matrices["down"]["kernel"].shape[0]
+    chosen_LAX = jax.nn.one_hot(chosen_LA, experts, dtype=y_LXD.dtype)
+    weights_LX = jnp.einsum("LAX,LA->LX", chosen_LAX, weights_LA.astype(y_LXD.dtype))
+    return jnp.einsum("LXD,LX->LD", y_LXD, weights_LX)
 
 
 def _hidden(cfg: MoeConfig, up_SF: jax.Array, gate_SF: jax.Array | None) -> jax.Array:
