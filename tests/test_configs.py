@@ -231,7 +231,7 @@ def test_argument_chooses_the_encoding():
         ),
         ("data.corpus", "wikipedia", "^data.corpus='wikipedia'"),
         ("objective", {"name": "masked_lm"}, "the objective is for encoder models"),
-        ("optimizer.name", "adam", "^optimizer.name='adam': no 'adam'; did you mean 'adamw'"),
+        ("optimizer.name", "adam", "^optimizer.name='adam': .*no 'adam'; did you mean 'adamw'"),
         ("train.accumulate", 3, "^train.batch_size=16, train.accumulate=3: "),
         ("mesh.data", 0, "^mesh={.* sizes must be positive"),
         ("mesh.mode", "pjit", "^mesh.mode='pjit': no 'pjit'"),
