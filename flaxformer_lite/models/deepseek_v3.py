@@ -31,7 +31,7 @@ SMALL_MOE = dataclasses.replace(
     MOE, num_experts=8, experts_per_token=2, mlp_dim=86, shared_dim=86, groups=4, groups_per_token=2
 )
 PRESETS = {
-    "tiny": deepseek_v2.PRESETS["tiny"] | deepseek_v2.sparse_after(1, 4, SMALL_MOE),
+    "tiny": deepseek_v2.PRESETS["tiny"] | dict(feed_forward=SMALL_MOE),
     "671b": dict(
         d_model=7168,
         num_heads=128,

@@ -33,7 +33,7 @@ PRESETS = {
         num_kv_heads=2,
         mlp_dim=344,
         decoder_layers=4,
-        **deepseek_v2.sparse_after(1, 4, SMALL_MOE),
+        feed_forward=SMALL_MOE,
     ),
     "air": dict(
         d_model=4096,

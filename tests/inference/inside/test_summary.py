@@ -17,7 +17,7 @@ from flaxformer_lite.inference.inside.capture import capture
 from flaxformer_lite.inference.inside.page import render
 from flaxformer_lite.inference.inside.summary import look_inside
 from flaxformer_lite.inference.inside.token_losses import masked_losses
-from flaxformer_lite.models import deepseek_v3
+from flaxformer_lite.models import deepseek_v2, deepseek_v3
 from tests.models.tiny import built, close, logits_of, small
 
 IDS = [5, 7, 11, 13, 17, 19, 23, 29]
@@ -70,8 +70,8 @@ def test_weights_lie_where_the_masks_say(family, overrides, prefix):
 @pytest.mark.parametrize("scan", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_which_expert_reads_which_token(scan):
     """As the router of the first layer with experts chooses, computed by hand."""
-    kinds = {"pattern": (), "feed_forward": deepseek_v3.SMALL_MOE}
-    model, params = built(small("deepseek_v3", scan=scan, **(kinds if scan else {})))
+    kinds = {} if scan else deepseek_v2.sparse_after(1, 2, deepseek_v3.SMALL_MOE)
+    model, params = built(small("deepseek_v3", scan=scan, **kinds))
     inside = look_inside(model, params, IDS)
     assert [maps.layer for maps in inside.experts] == ([0, 1] if scan else [1])
     last = inside.experts[-1]
