@@ -24,7 +24,6 @@ from flaxformer_lite.files.read import Json, read_object
 from flaxformer_lite.models.parameter_shapes import parameter_shapes
 from flaxformer_lite.nn.adapters.merge import with_begun_factors
 from flaxformer_lite.pretrained import load
-from flaxformer_lite.pretrained.held_params import with_form
 from flaxformer_lite.pretrained.lazy_params import stored_tree
 from flaxformer_lite.pretrained.place_params import place
 from flaxformer_lite.pretrained.safetensors import WeightsError
@@ -393,7 +392,7 @@ def open_pretrained(
 
         run = read_run(folder, companion=companion, allow_plugins=allow_plugins)
         model, stored = _open_run(run, folder, head, overrides, new_head, labels)
-        return (model, stored) if form is None else with_form(model, stored, form)
+        return _in_form(model, stored, form)
     if companion:
         raise ConfigError(
             f"{folder}: published weights hold one model; only a training workdir can have a"
@@ -409,7 +408,16 @@ def open_pretrained(
         adapter=None if adapter is None else on_disk(adapter),
         **overrides,
     )
-    return (model, stored) if form is None else with_form(model, stored, form)
+    return _in_form(model, stored, form)
+
+
+def _in_form(model: nn.Module, stored: dict, form: str | None) -> tuple[nn.Module, dict]:
+    """Returns the model and its parameters, with matrices held in few bits if a form is named."""
+    if form is None:
+        return model, stored
+    from flaxformer_lite.pretrained.held_params import with_form
+
+    return with_form(model, stored, form)
 
 
 def published_settings(path: str | Path) -> Json:

@@ -105,10 +105,10 @@ def write_pretrained(
     Raises:
       ConfigError, WeightsError: as `save_pretrained`.
     """
+    published = _published(model)
     check_params(flatten_dict(params, sep="/"), parameter_shapes(model))
     model, params = merge_adapter(model, params)
     write_companions(folder, model, like=like, labels=labels)
-    published = _published(model)
     tensors = published_tensors(published, model.cfg, flatten_dict(params, sep="/"))
     _write(folder, tensors, shard_bytes)
 

@@ -124,6 +124,7 @@ COMMANDS = {
     "mine": ["mine", "--model=.", "--data=../pairs.jsonl", "--output=../mined.jsonl"],
     "look": ["look", "--model=.", "--text=a", "--output=../a.html"],
     "convert": ["convert", ".", "../out"],
+    "export": ["export", "--model=.", "--output=../exported/model.onnx"],
     "convert --adapter": ["convert", "--adapter", ".", "../out"],
     "steps": ["steps", "--workdir=.", "--at=1"],
     "replay": ["replay", "--workdir=.", "--at=1"],

@@ -113,7 +113,7 @@ def test_each_door_has_the_same_help_and_needs_no_jax(door):
         ),
         (
             (CONFIG, "--workdir=x", "--config.optimizer.name=adm"),
-            " optimizer.name='adm': no 'adm'; did you mean 'adamw'?",
+            " optimizer.name='adm': optimizers: no 'adm'; did you mean 'adamw'?",
         ),
         (
             (CONFIG, "--workdir=x", "--config.model.num_heads=3"),

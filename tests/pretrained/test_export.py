@@ -11,6 +11,7 @@ from flaxformer_lite import build_model, load_pretrained, save_pretrained
 from flaxformer_lite.config import ConfigError, MeshConfig
 from flaxformer_lite.nn.positions.rope import Rope
 from flaxformer_lite.nn.positions.shaw import Shaw
+from flaxformer_lite.pretrained.folder import open_weights
 from flaxformer_lite.pretrained.safetensors import WeightsError
 from flaxformer_lite.sharding.mesh import build_mesh
 from tests.models.tiny import built, small
@@ -47,6 +48,15 @@ def test_shards_with_an_index(tmp_path):
     index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
     assert len(set(index["weight_map"].values())) == len(list(tmp_path.glob("*.safetensors"))) > 2
     jax.tree.map(np.testing.assert_array_equal, load_pretrained(tmp_path)[1], params)
+
+
+def test_an_untied_bias_is_written_by_both_of_its_names(tmp_path):
+    for is_tied in (False, True):
+        model, params = built(small("bert", tie_embeddings=is_tied))
+        save_pretrained(tmp_path / str(is_tied), model, params)
+        names = open_weights(tmp_path / str(is_tied))
+        assert "cls.predictions.bias" in names
+        assert ("cls.predictions.decoder.bias" in names) is not is_tied
 
 
 def test_bfloat16_is_written_as_such(tmp_path):

@@ -29,9 +29,21 @@ from jax import lax
 
 from flaxformer_lite.config.rules import ConfigError
 from flaxformer_lite.nn.attentions.arguments import Arguments, Bias, check_mask
-from flaxformer_lite.nn.attentions.ring import lopsided
 from flaxformer_lite.nn.functions import masks
 from flaxformer_lite.nn.functions.sharding import Shards
+
+
+def lopsided(mask: masks.Mask | None, T: int, S: int, count: int) -> bool:
+    """Returns whether rows can be halved and devices have unequal work.
+
+    Work is unequal if the rows of one device see twice as many columns as those of another.
+    """
+    if mask is None or T % (2 * count):
+        return False
+    size = T // count
+    reaches = [mask.column_bounds(start, start + size, S) for start in range(0, T, size)]
+    seen = [last - first for first, last in reaches]
+    return bool(2 * min(seen) <= max(seen))
 
 
 def spread(attend: Callable) -> Callable:

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 
 from flaxformer_lite import registry
 from flaxformer_lite.config.rules import ConfigError
-from flaxformer_lite.nn.attentions import ring
 from flaxformer_lite.nn.attentions.arguments import Arguments, Bias
 from flaxformer_lite.nn.attentions.context_parallel import exchange, spread
 from flaxformer_lite.nn.attentions.mask_structure import AUTO
@@ -179,6 +178,8 @@ def select_implementation(
                 f"attention {name!r}: mesh.context_attention='ring' computes block by block; set"
                 " model.attention=auto, or another mesh.context_attention."
             )
+        from flaxformer_lite.nn.attentions import ring  # for long rows on many devices alone
+
         return ring.attend
     if name == "auto":
         name = "blockwise" if target // shards * source > WHOLE else "dense"

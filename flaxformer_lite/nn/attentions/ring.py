@@ -27,6 +27,7 @@ from jax import lax
 from flaxformer_lite.nn.attentions import blockwise
 from flaxformer_lite.nn.attentions.arguments import Arguments, Bias, check_mask
 from flaxformer_lite.nn.attentions.blockwise import BiasTree, Given, State
+from flaxformer_lite.nn.attentions.context_parallel import lopsided
 from flaxformer_lite.nn.functions import masks
 from flaxformer_lite.nn.functions.checkpoint_names import ATTENTION, named
 from flaxformer_lite.nn.functions.linear_call import linear_call, only_forwards
@@ -177,19 +178,6 @@ def attend(
         None if args.sinks_N is None else args.sinks_N.astype(jnp.float32),
         args.dropout_key if args.drops else None,
     )
-
-
-def lopsided(mask: masks.Mask | None, T: int, S: int, count: int) -> bool:
-    """Returns whether rows can be halved and devices have unequal work.
-
-    Work is unequal if the rows of one device see twice as many columns as those of another.
-    """
-    if mask is None or T % (2 * count):
-        return False
-    size = T // count
-    reaches = [mask.column_bounds(start, start + size, S) for start in range(0, T, size)]
-    seen = [last - first for first, last in reaches]
-    return bool(2 * min(seen) <= max(seen))
 
 
 def route_of(mask: masks.Mask | None, T: int, S: int, count: int) -> Route:
