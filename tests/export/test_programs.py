@@ -44,16 +44,16 @@ def files_of(programs, params):
 
 
 @pytest.mark.parametrize(
-    ("family", "overrides"),
+    ("family", "number", "overrides"),
     [
-        ("gpt2", {"windows": (3, 0)}),
-        pytest.param("llama", {"num_kv_heads": 2}, marks=pytest.mark.nightly),
-        ("t5", {}),
-        pytest.param("bart", {}, marks=pytest.mark.nightly),
+        ("gpt2", 2, {"windows": (3, 0)}),
+        pytest.param("llama", 1, {"num_kv_heads": 2}, marks=pytest.mark.nightly),
+        ("t5", 1, {}),
+        pytest.param("bart", 1, {}, marks=pytest.mark.nightly),
     ],
 )
-def test_a_file_writes_what_generate_writes(family, overrides):
-    model, params = built(small(family, **overrides))
+def test_a_file_writes_what_generate_writes(family, number, overrides):
+    model, params = built(small(family, number, **overrides))
     programs = programs_of(model)
     run = files_of(programs, params)
     start = model.cfg.decoder_start_token_id or 0
@@ -71,7 +71,7 @@ def test_a_file_writes_what_generate_writes(family, overrides):
 
 
 def test_an_encoder_computes_its_head_and_ignores_padding():
-    model, params = built(small("bert", head="sequence_classification", num_labels=3))
+    model, params = built(small("bert", 1, head="sequence_classification", num_labels=3))
     (program,) = programs_of(model)
     assert list(program.inputs) == ["input_ids", "attention_mask", "token_type_ids"]
     assert program.outputs == ("logits",)
@@ -82,7 +82,7 @@ def test_an_encoder_computes_its_head_and_ignores_padding():
 
 
 def test_a_sentence_model_pools_and_normalizes():
-    cfg = small("bert", head="none")
+    cfg = small("bert", 1, head="none")
     model, params = built(cfg)
     rng = np.random.default_rng(0)
     kernel_DO = rng.normal(size=(cfg.d_model, 6)).astype(np.float32)
@@ -102,7 +102,7 @@ def test_a_sentence_model_pools_and_normalizes():
 
 
 def test_a_sparse_model_weighs_the_vocabulary():
-    model, params = built(small("bert"))
+    model, params = built(small("bert", 1))
     (program,) = programs_of(model, SentenceLayers(kind="sparse", pooling="max"))
     inputs = padded(program, ROWS)
     weights = files_of([program], params)("embed", inputs)["sparse_embedding"]
@@ -112,7 +112,7 @@ def test_a_sparse_model_weighs_the_vocabulary():
 
 
 def test_what_a_file_cannot_know_is_refused():
-    model, _ = built(small("bert", head="none"))
+    model, _ = built(small("bert", 1, head="none"))
     layers = SentenceLayers(pooling="mean", include_prompt=False)
     with pytest.raises(ConfigError, match=r"include_prompt=false.*--task encode"):
         programs_of(model, layers)
@@ -153,7 +153,7 @@ def test_cases_are_read_as_they_were_written(tmp_path):
 
 
 def test_experts_are_computed_without_sorting():
-    model, params = built(small("qwen2_moe"))
+    model, params = built(small("qwen2_moe", 1))
     (program,) = programs_of(model)
     cases = make_cases([program], params, ROWS[:1])
     case = cases[0]
