@@ -61,6 +61,7 @@ def write_onnx(
             f"{path}: jax2onnx cannot convert {program.name} of this model ({first}); write"
             " .stablehlo, or serve the folder that convert writes."
         ) from error
+    _drop_unused(model.graph)
     _take_int64(onnx, model.graph)
     onnx.helper.set_model_props(model, dict(metadata or {}))
     if model.ByteSize() < MOST_BYTES:
@@ -89,6 +90,23 @@ def _positional(program: Program, stored: Stored) -> Callable[..., tuple[jax.Arr
         return tuple(outputs[name] for name in program.outputs)
 
     return run
+
+
+def _drop_unused(graph: "onnx.GraphProto") -> None:
+    """Drops weights that no node reads: those of the decoder in a file that encodes."""
+    read = _names_read(graph)
+    kept = [tensor for tensor in graph.initializer if tensor.name in read]
+    del graph.initializer[:]
+    graph.initializer.extend(kept)
+
+
+def _names_read(graph: "onnx.GraphProto") -> set[str]:
+    names = {output.name for output in graph.output}
+    for node in graph.node:
+        names.update(node.input)
+        for attribute in node.attribute:
+            names |= _names_read(attribute.g)
+    return names
 
 
 def _take_int64(onnx: ModuleType, graph: "onnx.GraphProto") -> None:
