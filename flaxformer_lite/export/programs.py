@@ -150,7 +150,7 @@ def _traced(
     params = unflatten_dict(parameter_shapes(model), sep="/")
     try:
         outputs = jax.eval_shape(run, params, inputs)
-    except jax.errors.InconclusiveDimensionOperation as error:
+    except (jax.errors.InconclusiveDimensionOperation, jax.errors.ConcretizationTypeError) as error:
         first = str(error).partition("\n")[0]
         raise ConfigError(
             f"family={model.cfg.family!r}: computes in another way for long texts, which a file for"

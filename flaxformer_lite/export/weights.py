@@ -55,7 +55,7 @@ def widened(stored: Stored) -> Params:
     return unflatten_dict(flat, sep="/")
 
 
-def _widened(x: np.ndarray | Quantized) -> jax.Array | np.ndarray:
+def _widened(x: np.ndarray | Quantized) -> jax.Array:
     if isinstance(x, Quantized):
         return jnp.asarray(x.integers).astype(jnp.float32) * x.scale
-    return x if x.dtype == np.float32 else jnp.asarray(x).astype(jnp.float32)
+    return jnp.asarray(x).astype(jnp.float32)
