@@ -32,7 +32,7 @@ SUBJECTS = ("experts", "dense")
 
 
 class Result(NamedTuple):
-    """What one run reached.
+    """The losses, size and cost of one run.
 
     Attributes:
       subject: one of SUBJECTS.

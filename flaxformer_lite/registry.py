@@ -21,6 +21,7 @@ PACKAGE = __name__.rpartition(".")[0]
 FOLDERS = {
     "models": ("models",),
     "attentions": ("nn.attentions",),
+    "context_attentions": ("nn.attentions.context_parallel",),
     "positions": ("nn.positions",),
     "mixers": ("nn.mixers",),
     "feed_forwards": ("nn.feed_forwards",),

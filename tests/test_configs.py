@@ -122,7 +122,7 @@ def texts(tmp_path):
 
 
 def look(name):
-    """What tells shrunken pages apart: the others differ in sizes alone, or in dtype and remat,
+    """Returns what tells shrunken pages apart: others differ in sizes alone, or in dtype and remat,
     which change no wiring."""
     config = shipped(name)
     return config.model.family, config.objective.name, config.model.mlp, config.model.scan

@@ -1,4 +1,4 @@
-"""What other libraries taught is answered with what to write here."""
+"""Hints for calls that other libraries accept."""
 
 import jax
 import jax.numpy as jnp

@@ -16,7 +16,7 @@ ACTIVATIONS = (
     "silu",
     "tanh",
 )
-CONTEXT_ATTENTIONS = ("gather", "ring", "all_to_all")  # nn/attentions/context_parallel.py
+CONTEXT_ATTENTIONS = ("gather", "ring", "all_to_all")  # nn/attentions/context_parallel
 CACHES = ("float", "int8")  # nn/modules/cache.py
 CORPORA = ("stdlib_code", "docstrings", "code_docstrings")  # data/corpora.py
 DTYPES = ("float32", "bfloat16")

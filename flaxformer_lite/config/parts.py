@@ -138,12 +138,14 @@ class MixerConfig(Part, abc.ABC):
       both_ways: whether each token sees later ones too, so that no decoder can have it.
       whole_rows: whether its result depends on the length of the row, padding included, so that
         rows are neither packed nor cut.
+      knows_order: whether it reads tokens one after another, and so no position encoding.
     """
 
     name: ClassVar[str] = "mixer"
     reads_source: ClassVar[bool] = False
     both_ways: ClassVar[bool] = False
     whole_rows: ClassVar[bool] = False
+    knows_order: ClassVar[bool] = False
 
     @abc.abstractmethod
     def module(self, execution: Execution, *, causal: bool, name: str | None = None) -> "nn.Module":

@@ -29,7 +29,7 @@ CASES = "test_cases.npz"
 
 
 class Exported(NamedTuple):
-    """What an export consists of.
+    """The programs of an export.
 
     Attributes:
       files: the file of each program, by its name.

@@ -1,4 +1,4 @@
-"""What the weights of an exported file are stored as."""
+"""Number formats of the weights in an exported file."""
 
 from typing import NamedTuple
 

@@ -11,7 +11,7 @@ import jax
 from flax.traverse_util import flatten_dict
 
 from flaxformer_lite.analysis import hlo
-from flaxformer_lite.nn.attentions import ring
+from flaxformer_lite.nn.attentions.context_parallel import ring
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 from flaxformer_lite.nn.functions import masks
 from flaxformer_lite.plan import costs

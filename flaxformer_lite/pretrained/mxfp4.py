@@ -41,7 +41,7 @@ class Mxfp4Tensor(Tensor):
 
     def read(self, slices: tuple[slice, ...] = ()) -> np.ndarray:
         """Dequantizes the experts and outputs of a slice, and cuts out its inputs."""
-        experts, inputs, outputs = (*slices, *(slice(None),) * (3 - len(slices)))
+        experts, inputs, outputs = slices + (slice(None),) * (3 - len(slices))
         numbers_XOI = dequantize(self.array[experts, outputs], self.scales[experts, outputs])
         return np.ascontiguousarray(numbers_XOI.swapaxes(1, 2)[:, inputs])
 

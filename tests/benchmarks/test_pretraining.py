@@ -1,4 +1,4 @@
-"""What the comparison of pretrainings reads and prints; its runs are those of the objectives."""
+"""Input and output of the comparison of pretrainings, whose runs are those of the objectives."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What `evaluate` prints; tests/objectives has its numbers."""
+"""Output of `evaluate`; tests/objectives checks its numbers."""
 
 import pytest
 

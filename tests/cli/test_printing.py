@@ -1,4 +1,4 @@
-"""What others wrote reaches terminals and spreadsheets as text."""
+"""Untrusted text reaches terminals and spreadsheets as plain text."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""What the annotations of fields say besides the values that they take."""
+"""Annotations of fields, besides the values that they allow."""
 
 from dataclasses import dataclass, field
 from typing import Annotated

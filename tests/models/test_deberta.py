@@ -1,4 +1,4 @@
-"""What DeBERTa's published files say: their configs are the presets, and their masked-LM head is
+"""DeBERTa's published files: their configs are the presets, and their masked-LM head is
 read by either name."""
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""What ModernBERT's published config says, and how far its local layers see."""
+"""ModernBERT's published config, and how far its local layers see."""
 
 import jax
 import jax.numpy as jnp

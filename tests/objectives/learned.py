@@ -83,7 +83,7 @@ def learn(folder, objective, rows, family="bert", **options):
 
 
 def predict(workdir, path):
-    """What the command `predict` adds to each row of a file."""
+    """Returns what the command `predict` adds to each row of a file."""
     trained = open_trained(workdir)
     data = open_file(trained, str(path), predicts=True)
     return data.objective.decode(trained.evaluate(data)[1], data.records)

@@ -1,4 +1,4 @@
-"""What an objective takes from the weights to start from, by its own words and by the defaults."""
+"""Settings that an objective adopts from the weights it starts from, its own and by default."""
 
 from dataclasses import dataclass
 from typing import ClassVar

@@ -12,7 +12,7 @@ import pytest
 from flaxformer_lite import __main__ as door
 from flaxformer_lite.config import ExperimentConfig, MeshConfig, from_config_dict
 from flaxformer_lite.nn.adapters.lora import LoraConfig
-from flaxformer_lite.nn.attentions import context_parallel
+from flaxformer_lite.nn.attentions.context_parallel import gather
 from flaxformer_lite.plan import verify_mesh
 from flaxformer_lite.sharding import activations
 from tests.training import tiny_runs
@@ -134,8 +134,8 @@ def test_a_model_with_an_adapter_is_compared_by_what_is_trained():
 
 
 def test_a_mesh_that_computes_something_else_is_found(monkeypatch):
-    real = context_parallel._gather
-    monkeypatch.setattr(context_parallel, "_gather", lambda *args: jnp.roll(real(*args), 1, axis=1))
+    real = gather._gather
+    monkeypatch.setattr(gather, "_gather", lambda *args: jnp.roll(real(*args), 1, axis=1))
     verdict = verify_mesh.verify(reference("llama_tiny"), MeshConfig(**MESHES["context"]))
     assert not verdict.equal and verdict.gradients[0].difference > 0.01
 

@@ -1,4 +1,4 @@
-"""What a run's steps saw and computed is found again from its workdir, bit for bit, and the workdir
+"""Batches and values of past steps, found again from a workdir bit for bit, and the workdir
 stays as it was."""
 
 import collections

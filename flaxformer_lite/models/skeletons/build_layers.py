@@ -18,7 +18,6 @@ from flaxformer_lite.config import (
 from flaxformer_lite.config.parts import MixerConfig
 from flaxformer_lite.nn.feed_forwards.mlp import MlpConfig
 from flaxformer_lite.nn.mixers.attention import AttentionConfig
-from flaxformer_lite.nn.mixers.recurrent import RecurrentConfig
 from flaxformer_lite.nn.modules.cache import MixerCache, init_stack_cache
 from flaxformer_lite.nn.modules.embed import EmbedConfig
 from flaxformer_lite.nn.modules.heads import VocabConfig
@@ -98,7 +97,7 @@ def stack(cfg: ModelConfig, side: str) -> StackConfig:
     sizes = cfg.of_decoder if side == "decoder" else cfg
     pattern = tuple(layer(sizes, kind, cross=cross) for kind in sizes.kinds)
     unread = set(hooks(cfg.position)) - {"embed"}
-    if unread and all(isinstance(kind.mixer, RecurrentConfig) for kind in pattern):
+    if unread and all(kind.mixer is not None and kind.mixer.knows_order for kind in pattern):
         raise ConfigError(
             f"position.name={plugin_name(cfg.position)!r}: is for attention, and no layer of the"
             f" {side} has any; recurrent layers know the order of tokens, so set"

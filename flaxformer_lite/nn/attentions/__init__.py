@@ -3,9 +3,7 @@
 # Files that are not plug-ins.
 SHARED = (
     "arguments",
-    "context_parallel",
     "dispatch",
     "flash_relative_bias_kernel",
     "mask_structure",
-    "ring",
 )

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 from flaxformer_lite import registry
 from flaxformer_lite.config.rules import ConfigError
 from flaxformer_lite.nn.attentions.arguments import Arguments, Bias
-from flaxformer_lite.nn.attentions.context_parallel import exchange, spread
 from flaxformer_lite.nn.attentions.mask_structure import AUTO
 from flaxformer_lite.nn.functions import masks
 from flaxformer_lite.nn.functions.sharding import UNSHARDED, ActivationSharding
@@ -163,7 +162,8 @@ def select_implementation(
     shards = sharding.num_shards("T").count
     way = sharding.context_attention
     if shards > 1 and way == "all_to_all":
-        return exchange(select_implementation(name, target, source, sharding.over_heads()))
+        over_heads = select_implementation(name, target, source, sharding.over_heads())
+        return registry.resolve("context_attentions", way).spread(over_heads)
     platform = sharding.platform
     # Symbolic lengths of jax.export cannot be compared.
     if not isinstance(target, int) or not isinstance(source, int):
@@ -178,9 +178,7 @@ def select_implementation(
                 f"attention {name!r}: mesh.context_attention='ring' computes block by block; set"
                 " model.attention=auto, or another mesh.context_attention."
             )
-        from flaxformer_lite.nn.attentions import ring  # for long rows on many devices alone
-
-        return ring.attend
+        return registry.resolve("context_attentions", way).attend
     if name == "auto":
         name = "blockwise" if target // shards * source > WHOLE else "dense"
         if shards == 1 and target > 1 and platform in FUSED:
@@ -195,7 +193,9 @@ def select_implementation(
             f" {AUTO}."
         )
     attend = registry.resolve("attentions", name).attend
-    return spread(attend) if shards > 1 else attend
+    if shards > 1:
+        return registry.resolve("context_attentions", "gather").spread(attend)
+    return attend
 
 
 def _first_supported(

@@ -32,7 +32,7 @@ from flaxformer_lite.nn.functions.masks import Mask
 from flaxformer_lite.nn.functions.rotary import Phase, rotate
 from flaxformer_lite.nn.functions.sharding import ActivationSharding, sharding_of
 from flaxformer_lite.nn.functions.tpu_tuning import materialize
-from flaxformer_lite.nn.modules import cache as caches
+from flaxformer_lite.nn.modules import cache as caches, kv_cache
 from flaxformer_lite.nn.modules.cache import LayerCache, LayerOutput
 from flaxformer_lite.nn.modules.context import Context, with_options
 from flaxformer_lite.nn.modules.dropout import dropout_of_weights
@@ -263,7 +263,7 @@ class Attention(nn.Module):
             q_index = k_index = None
             if cache is not None:
                 caches.check_window(cache, cfg.window)
-                grown = caches.extend(cache, k_BSKH, v_BSKH, context.index, first=context.first)
+                grown = kv_cache.extend(cache, k_BSKH, v_BSKH, context.index, first=context.first)
                 cache, k_BSKH, v_BSKH, q_index, k_index = grown
             check_mask(
                 context.mask, x_BTD.shape[0], x_BTD.shape[1], k_BSKH.shape[1], q_index, k_index
@@ -387,12 +387,12 @@ class Attention(nn.Module):
                     " cache that has read it."
                 )
             return (
-                caches.heads_first(cache.cross_k_BKSH),
-                caches.heads_first(cache.cross_v_BKSH),
+                kv_cache.heads_first(cache.cross_k_BKSH),
+                kv_cache.heads_first(cache.cross_v_BKSH),
                 cache,
             )
         k_BSKH, v_BSKH = self._keys(context.encoder_output_BSD)
-        k_BKSH, v_BKSH = map(caches.heads_first, (k_BSKH, v_BSKH))
+        k_BKSH, v_BKSH = map(kv_cache.heads_first, (k_BSKH, v_BSKH))
         return k_BSKH, v_BSKH, cache and cache.replace(cross_k_BKSH=k_BKSH, cross_v_BKSH=v_BKSH)
 
     def _phase(self, context: Context, cache: LayerCache | None, x_BTD: jax.Array) -> Phase | None:

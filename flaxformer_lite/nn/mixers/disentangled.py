@@ -24,7 +24,7 @@ from flaxformer_lite.nn.functions.norms import layer_norm
 from flaxformer_lite.nn.functions.sharding import ActivationSharding, sharding_of
 from flaxformer_lite.nn.functions.tpu_tuning import materialize
 from flaxformer_lite.nn.mixers.attention import Attention, AttentionVariantConfig
-from flaxformer_lite.nn.modules import cache as caches
+from flaxformer_lite.nn.modules import cache as caches, kv_cache
 from flaxformer_lite.nn.modules.cache import LayerCache, LayerOutput
 from flaxformer_lite.nn.modules.context import Context, with_options
 from flaxformer_lite.nn.modules.dropout import Dropout, dropout_of_weights
@@ -205,7 +205,7 @@ class Disentangled(Attention):
         q_index = None
         k_index = None
         if cache is not None:
-            grown = caches.extend(cache, k_BSNH, v_BSNH, context.index, first=context.first)
+            grown = kv_cache.extend(cache, k_BSNH, v_BSNH, context.index, first=context.first)
             cache, k_BSNH, v_BSNH, q_index, k_index = grown
         T = q_BTNH.shape[1]
         S = k_BSNH.shape[1]

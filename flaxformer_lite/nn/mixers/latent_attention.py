@@ -25,7 +25,7 @@ from flaxformer_lite.nn.mixers.attention import (
     AttentionVariantConfig,
     arange,
 )
-from flaxformer_lite.nn.modules import cache as caches
+from flaxformer_lite.nn.modules import cache as caches, kv_cache
 from flaxformer_lite.nn.modules.cache import LayerCache, LayerOutput
 from flaxformer_lite.nn.modules.context import Context, with_options
 from flaxformer_lite.nn.modules.einsum import Einsum
@@ -183,7 +183,7 @@ class LatentAttention(Attention):
         q_index = k_index = None
         if kept is not None:
             caches.check_window(kept, self.cfg.window)
-            grown = caches.extend(
+            grown = kv_cache.extend(
                 kept, turning_BS1H, c_BSE[:, :, None], context.index, first=context.first
             )
             kept, turning_BS1H, c_BS1E, q_index, k_index = grown

@@ -36,6 +36,7 @@ class RecurrentConfig(DocumentReader):
       initial: initialization of the input's weights; in a model, the model's.
     """
 
+    knows_order: ClassVar[bool] = True
     gates: ClassVar[int]  # Z
     states: ClassVar[int] = 1  # arrays in a state
     biases: ClassVar[tuple[float, ...]]  # initial values: of the gates, then of the step's `bias_U`

@@ -1,4 +1,4 @@
-"""What a page shows of a model, beside masks, scores and predictions that are computed in other
+"""Contents of the page of a model, beside masks, scores and predictions that are computed in other
 ways."""
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""What holds for every adapter: a new one changes nothing, merged it computes the same, and no
+"""Contract of every adapter: a new one changes nothing, merged it computes the same, and no
 product is computed twice."""
 
 import dataclasses

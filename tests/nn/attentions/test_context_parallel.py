@@ -9,7 +9,8 @@ import pytest
 
 from flaxformer_lite import sharding
 from flaxformer_lite.config import ConfigError, MeshConfig, choices
-from flaxformer_lite.nn.attentions import blockwise, context_parallel, dense, ring
+from flaxformer_lite.nn.attentions import blockwise, dense
+from flaxformer_lite.nn.attentions.context_parallel import all_to_all, gather, ring
 from flaxformer_lite.nn.attentions.dispatch import attention
 from flaxformer_lite.nn.functions import masks
 from flaxformer_lite.nn.functions.sharding import UNSHARDED
@@ -36,9 +37,9 @@ BLOCKS = {
 }
 SMALL_RING = functools.partial(ring.attend, q_block=3, k_block=5)
 WAYS = {
-    **{name: context_parallel.spread(attend) for name, attend in BLOCKS.items()},
+    **{name: gather.spread(attend) for name, attend in BLOCKS.items()},
     "ring": SMALL_RING,
-    "all_to_all": context_parallel.exchange(dense.attend),
+    "all_to_all": all_to_all.spread(dense.attend),
 }
 
 
@@ -155,7 +156,7 @@ def text_of(attend, mesh, mask, length):
 
 def test_rows_trade_places_only_where_some_see_more():
     mesh = mesh_of(context=4, data=1)
-    attend = context_parallel.spread(blockwise.attend)
+    attend = gather.spread(blockwise.attend)
     counts = {
         case: text_of(attend, mesh, MASKS[case][0], T).count(" collective-permute(")
         for case in ("none", "causal")
@@ -173,7 +174,7 @@ def test_every_row_keeps_its_number_and_every_device_has_the_same_work():
         return jnp.concatenate([row, jnp.full_like(q, jax.lax.axis_index("context"))], axis=-1)
 
     q = jnp.zeros((1, 64, 1, 1))
-    spread = on(mesh_of(context=4, data=1), context_parallel.spread(whose))
+    spread = on(mesh_of(context=4, data=1), gather.spread(whose))
     row, device = jax.jit(functools.partial(spread, mask=masks.causal()))(q, q, q)[0, :, 0].T
     np.testing.assert_array_equal(row, np.arange(64))
     columns_seen = [int((row[device == i] + 1).sum()) for i in range(4)]
@@ -183,7 +184,7 @@ def test_every_row_keeps_its_number_and_every_device_has_the_same_work():
 def test_no_device_holds_all_pairs():
     length = 512
     text = text_of(
-        context_parallel.spread(blockwise.attend),
+        gather.spread(blockwise.attend),
         mesh_of(context=4, data=1),
         masks.causal(),
         length,
@@ -193,7 +194,7 @@ def test_no_device_holds_all_pairs():
 
 def test_a_cache_and_lengths_that_do_not_divide_are_left_alone():
     q, k, v, _ = cases.heads(2, length=14)
-    spread = on(mesh_of(context=4), context_parallel.spread(dense.attend))
+    spread = on(mesh_of(context=4), gather.spread(dense.attend))
     np.testing.assert_allclose(
         spread(q, k, v, mask=masks.causal()), DENSE(q, k, v, mask=masks.causal()), atol=1e-6
     )
@@ -207,7 +208,7 @@ def test_a_cache_and_lengths_that_do_not_divide_are_left_alone():
 @pytest.mark.parametrize("name", BLOCKS)
 def test_dropout_differs_from_part_to_part_and_keeps_the_mean(name):
     ones = jnp.ones((64, T, 4, 8))
-    attend = on(mesh_of(context=4, data=2), context_parallel.spread(BLOCKS[name]))
+    attend = on(mesh_of(context=4, data=2), gather.spread(BLOCKS[name]))
     drop = functools.partial(attend, mask=masks.causal(), dropout_rate=0.5)
     dropped = jax.jit(drop)(ones, ones, ones, dropout_key=jax.random.key(1))
     parts = dropped[..., 0].reshape(64, 8, 2, 4)  # halves of four devices
@@ -243,7 +244,7 @@ def test_a_ring_sends_what_its_route_says_and_holds_no_whole_keys():
     assert [text.count(" collective-permute(") for text in texts.values()] == [0, 3]
     assert '"known_trip_count":{"n":"2"}' in texts[200]
     whole = f"f32[2,{length},"
-    gathered = text_of(context_parallel.spread(blockwise.attend), mesh, None, length)
+    gathered = text_of(gather.spread(blockwise.attend), mesh, None, length)
     assert whole in gathered and not any(whole in text for text in texts.values())
 
 

@@ -114,7 +114,7 @@ def test_a_row_of_padding_attends_to_all_columns_alike(attention):
 
 
 def test_documents_of_a_row_do_not_see_each_other_with_a_convolution_beside():
-    """What precedes a document changes nothing in it, and padding neither."""
+    """Neither an earlier document nor padding changes a document."""
     stack = stack_of(MIXER, beside=ConvolutionConfig())
     x = jax.random.normal(jax.random.key(0), (1, T, D))
     params = jax.jit(stack.init)(jax.random.key(1), x)

@@ -1,5 +1,5 @@
-"""What a mask says to a recurrent layer: documents and padding, over slots of a cache too; the rest
-is refused."""
+"""Documents and padding that a recurrent layer reads off a mask, also over slots of a cache; the
+rest is refused."""
 
 import jax
 import jax.numpy as jnp

@@ -9,8 +9,8 @@ import pytest
 from flaxformer_lite.config import Execution, InitConfig, MeshConfig, NormConfig
 from flaxformer_lite.nn.feed_forwards.mlp import FeedForward, MlpConfig
 from flaxformer_lite.nn.functions.norms import layer_norm, rms_norm
-from flaxformer_lite.nn.modules.cache import append, slots
 from flaxformer_lite.nn.modules.einsum import Einsum
+from flaxformer_lite.nn.modules.kv_cache import append, slots
 from flaxformer_lite.nn.modules.layout import stack_layers, unstack_layers
 from flaxformer_lite.nn.modules.norms import Norm
 from flaxformer_lite.sharding import build_mesh

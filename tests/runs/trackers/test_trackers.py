@@ -1,4 +1,4 @@
-"""What the trackers say to the libraries that they are for; doubles stand for those that are
+"""Calls of the trackers to the libraries that they are for; doubles stand for those that are
 extras."""
 
 import sys

@@ -1,49 +1,27 @@
-"""Context parallelism: attention over sequences that are split across devices.
+"""Each device computes its own rows and gathers all keys and values around a ring of neighbors.
 
-There are three ways, `mesh.context_attention`. Here are two of them.
+Masks and biases of any kind work unchanged, and the softmax of a row is computed on one device,
+which holds the keys of the whole sequence.
 
-`gather`: each device computes its own rows and gathers all keys and values, which pass around a
-ring of neighbors: masks and biases of any kind work unchanged, and the softmax of a row is computed
-on one device, which holds the keys of the whole sequence.
-
-`all_to_all`: devices exchange lengths for heads. Each attends with its own heads over the whole
-sequence, by any implementation, and all exchange back.
-
-`ring` is in ring.py: keys are not gathered, and softmaxes are merged between devices.
-
-If later rows see more, as under a causal mask, each device that gathers swaps the second half of
-its rows with its mirror image: out of 2n halves it then holds numbers 2i and 2n - 1 - 2i, and all
-devices have the same work.
+If later rows see more, as under a causal mask, each device swaps the second half of its rows with
+its mirror image: out of 2n halves it then holds numbers 2i and 2n - 1 - 2i, and all devices have
+the same work.
 
 Reference: Grattafiori et al. 2024, section 3.3.2, context parallelism by gathered keys and values
-(arXiv:2407.21783); Jacobs et al. 2023, DeepSpeed Ulysses (arXiv:2309.14509).
+(arXiv:2407.21783).
 """
 
 import dataclasses
-import math
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from flaxformer_lite.config.rules import ConfigError
 from flaxformer_lite.nn.attentions.arguments import Arguments, Bias, check_mask
+from flaxformer_lite.nn.attentions.context_parallel.balance import lopsided
 from flaxformer_lite.nn.functions import masks
 from flaxformer_lite.nn.functions.sharding import Shards
-
-
-def lopsided(mask: masks.Mask | None, T: int, S: int, count: int) -> bool:
-    """Returns whether rows can be halved and devices have unequal work.
-
-    Work is unequal if the rows of one device see twice as many columns as those of another.
-    """
-    if mask is None or T % (2 * count):
-        return False
-    size = T // count
-    reaches = [mask.column_bounds(start, start + size, S) for start in range(0, T, size)]
-    seen = [last - first for first, last in reaches]
-    return bool(2 * min(seen) <= max(seen))
 
 
 def spread(attend: Callable) -> Callable:
@@ -118,48 +96,6 @@ def spread(attend: Callable) -> Callable:
         )
 
     return attend_spread
-
-
-def exchange(attend: Callable) -> Callable:
-    """Wraps `attend` for a sequence split by `args.sharding`, with heads split meanwhile.
-
-    Key heads that do not divide are repeated. Values, gradients and dropout are those of one
-    device.
-
-    Args:
-      attend: an implementation from this folder.
-
-    Returns:
-      A function of the same arguments. It calls `attend` directly if there are `q_index` or
-      `k_index` (a cache), or the length does not divide.
-    """
-
-    def attend_exchanged(
-        q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: Arguments, /
-    ) -> jax.Array:
-        count = args.sharding.num_shards("T").count
-        over_heads = args.sharding.over_heads()
-        parts = over_heads.num_shards("N").count
-        if q_BTNH.shape[1] % count or k_BSKH.shape[1] % count or args.has_slots:
-            return attend(q_BTNH, k_BSKH, v_BSKH, args)
-        if q_BTNH.shape[2] % parts:
-            raise ConfigError(
-                f"mesh.context={count}, mesh.context_attention='all_to_all': {q_BTNH.shape[2]}"
-                f" heads do not divide by the {parts} devices of mesh.context and mesh.tensor; set"
-                " mesh.context_attention=ring."
-            )
-        times = parts // math.gcd(k_BSKH.shape[2], parts)
-        if times > 1:
-            k_BSKH = jnp.repeat(k_BSKH, times, axis=2)
-            v_BSKH = jnp.repeat(v_BSKH, times, axis=2)
-        q_BTNH = over_heads.constrain(q_BTNH, "BTNH")
-        k_BSKH = over_heads.constrain(k_BSKH, "BSKH")
-        v_BSKH = over_heads.constrain(v_BSKH, "BSKH")
-        local_args = dataclasses.replace(args, sharding=over_heads)
-        out_BTNH = over_heads.constrain(attend(q_BTNH, k_BSKH, v_BSKH, local_args), "BTNH")
-        return args.sharding.constrain(out_BTNH, "BTNH")
-
-    return attend_exchanged
 
 
 def _exchange(parts: list[jax.Array], ring: Shards) -> list[jax.Array]:

@@ -27,7 +27,7 @@ from jax import lax
 from flaxformer_lite.nn.attentions import blockwise
 from flaxformer_lite.nn.attentions.arguments import Arguments, Bias, check_mask
 from flaxformer_lite.nn.attentions.blockwise import BiasTree, Given, State
-from flaxformer_lite.nn.attentions.context_parallel import lopsided
+from flaxformer_lite.nn.attentions.context_parallel.balance import lopsided
 from flaxformer_lite.nn.functions import masks
 from flaxformer_lite.nn.functions.checkpoint_names import ATTENTION, named
 from flaxformer_lite.nn.functions.linear_call import linear_call, only_forwards
@@ -60,7 +60,7 @@ class Plan(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What travels: keys, values, and the numbers of their columns, increasing."""
+    """The keys and values that travel, with the numbers of their columns, increasing."""
 
     k_BSKH: jax.Array
     v_BSKH: jax.Array
@@ -68,7 +68,7 @@ class Part(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """What stays and has no gradient: the mask, the rows' numbers and the key of dropout."""
+    """Inputs that stay on a device and have no gradient: mask, numbers of rows, key of dropout."""
 
     mask: masks.Mask | None
     rows_T: jax.Array
