@@ -96,5 +96,4 @@ PUBLISHED = dataclasses.replace(
     heads=llama.heads("Glm4Moe", only=Model.heads),
     read=read,
     write=write,
-    ignored=(*llama.BUFFERS, r"layers\.(46|92)\..*"),  # of the prediction of a second token
 )

@@ -287,6 +287,8 @@ class Published:
         saving.
       optional: names that old files lack; zeros are used.
       ignored: patterns of names that hold no weights (buffers of old versions).
+      left_out: pattern of names that are left out with a notice, in which `{layers}` is the number
+        of layers -> what they are.
       spellings: pattern (re.sub) of another name that files have for a tensor -> that of the rows.
       index: numbers in the published name of a layer.
       heads_apart: norms with weights for each head, of which the file has a tensor per head; `{h}`
@@ -314,6 +316,7 @@ class Published:
     derived: Callable[[ModelConfig], dict[str, np.ndarray]] = nothing
     optional: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
     spellings: Mapping[str, str] = field(default_factory=dict)
     index: Callable[[ModelConfig, int], dict[str, int]] = lambda cfg, layer: {"i": layer}
     heads_apart: tuple[str, ...] = ()

@@ -108,6 +108,12 @@ def check(
     left -= {found[one].name for one in new}
     for pattern in spelled.ignored:
         left = {name for name in left if not re.fullmatch(pattern, name)}
+    for pattern, what in spelled.left_out.items():
+        named = re.compile(pattern.format(layers=max(cfg.encoder_layers, cfg.decoder_layers)))
+        matching = {name for name in left if named.fullmatch(name)}
+        if matching:
+            LOG.warning("%s: %s left out: %s.", path, _first_of(sorted(matching)), what)
+        left -= matching
     left -= _repeated(spelled, cfg, path, tensors, left)
     if left:
         raise WeightsError(

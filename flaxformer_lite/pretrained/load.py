@@ -22,6 +22,7 @@ from flaxformer_lite.pretrained import (
     check_tensors,
     hf_config,
     load_adapter,
+    fp8,
     mxfp4,
     tensor_names,
 )
@@ -141,7 +142,7 @@ def open_published(
         )
     cfg = check_tensors.untie_where_tables_differ(plugin.PUBLISHED, cfg, tensors)
     cfg = plugin.PUBLISHED.settle(cfg, {name: tensor.array for name, tensor in tensors.items()})
-    tensors = mxfp4.with_dequantized(tensors)
+    tensors = fp8.with_dequantized(mxfp4.with_dequantized(tensors))
     model = check_family(cfg)(cfg, source=source or str(folder))
     shapes = parameter_shapes(model)
     places = tensor_names.places(
