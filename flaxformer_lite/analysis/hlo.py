@@ -102,7 +102,8 @@ class Collective(NamedTuple):
     Attributes:
       kind: one of KINDS. A fused all-reduce that the TPU compiler writes for a reduce-scatter
         counts as the latter.
-      bytes: size of the whole array (gathered, to be reduced, or permuted) as one device sees it.
+      bytes: size of the whole array (gathered, to be reduced, or permuted) as one device sees it;
+        of a ragged exchange, what a device sends or receives at most, whichever is less.
       times: how often it runs in a call of the program.
       groups: ids of the partitions that exchange data with each other.
       source: the JAX operation that it comes from.
@@ -169,6 +170,9 @@ def collectives(module: Module) -> list[Collective]:
         size = sum(array.bytes for array in arrays)
         if kind == "reduce-scatter":
             size *= len(groups[0]) if groups else 1
+        elif kind == "ragged-all-to-all":
+            # The result has space for the rows of all devices if they came here.
+            size = min(size, _first_operand(module, visit.op))
         elif kind == "all-reduce" and "all-reduce-scatter" in visit.inside:
             kind = "reduce-scatter"
         listed.append(Collective(kind, size, visit.times, groups, visit.op.source, arrays, carried))
@@ -262,6 +266,16 @@ def _payload(op: Op, kind: str) -> tuple[Array, ...]:
     if kind == "collective-permute":
         return op.arrays[:1]
     return op.arrays[len(op.arrays) // 2 :]
+
+
+def _first_operand(module: Module, op: Op) -> int:
+    """Returns the bytes of the first operand, whose shape only its own instruction tells."""
+    name = re.match(r"\s*(?:\S+ )?%?([\w.\-]+)", op.rest)
+    for ops in module.computations.values():
+        for other in ops:
+            if name and other.name == name[1]:
+                return sum(array.bytes for array in other.arrays)
+    raise ValueError(f"{op.name}: no instruction of the program gives its first operand.")
 
 
 def _groups(text: str) -> Groups:

@@ -19,6 +19,7 @@ ACTIVATIONS = (
 CONTEXT_ATTENTIONS = ("gather", "ring", "all_to_all")  # nn/attentions/context_parallel
 CACHES = ("float", "int8")  # nn/modules/cache.py
 CORPORA = ("stdlib_code", "docstrings", "code_docstrings")  # data/corpora.py
+EXPERT_DISPATCHES = ("gather", "all_to_all")  # nn/feed_forwards/moe.py
 DTYPES = ("float32", "bfloat16")
 INITS = ("normal", "normal_residual", "fan_in", "xavier")  # nn/modules/einsum.py
 MATMULS = ("float", "int8", "fp8")  # nn/functions/quantized.py

@@ -46,6 +46,7 @@ Seed = Annotated[int, Range(0, 2**32 - 1, "not be negative, and be below 2**32")
 Sample = Annotated[int, Range(0, 2**16, "be between 0 and 65536")]
 Mode = Annotated[str, OneOf(choices.MESH_MODES), REORDERS_SUMS]
 ContextAttention = Annotated[str, OneOf(choices.CONTEXT_ATTENTIONS), REORDERS_SUMS]
+ExpertDispatch = Annotated[str, OneOf(choices.EXPERT_DISPATCHES), REORDERS_SUMS]
 Columns = Annotated[
     str, lambda value: "" if re.fullmatch(COLUMNS, value) else "must be like text=body,label=class."
 ]
@@ -227,6 +228,9 @@ class MeshConfig(Record):
     # how rows that `context` splits meet their keys: gathered whole, part by part around a ring, or
     # whole again with the heads split instead
     context_attention: ContextAttention = "gather"
+    # how tokens meet the experts that `expert` has on other devices: all tokens are gathered, or
+    # each is sent to the devices that have its experts
+    expert_dispatch: ExpertDispatch = "gather"
     # or shard_map, pmap: data parallelism written by hand, with the same numbers
     mode: Mode = "jit"
 

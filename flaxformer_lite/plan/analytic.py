@@ -73,13 +73,13 @@ def _collectives(program: Program, chip: Chip) -> list[hlo.Collective]:
     for sizes, count in kinds.items():
         over_context += _over_context(program, sizes, tokens, count * turns)
     shared = dense // mesh["tensor"] * memory.FLOAT32 // mesh["fsdp"]
-    gathered = stream * mesh["expert"]
-    mixtures = 0
+    to_experts = []
     for seen, kind in model.layers:
-        mixtures += isinstance(kind.feed_forward or seen.feed_forward, MoeConfig)
+        moe = kind.feed_forward or seen.feed_forward
+        if isinstance(moe, MoeConfig):
+            to_experts += _to_experts(program, moe, stream, passes * turns)
     return [
-        _collective("all-gather", "expert", gathered, passes * mixtures * turns, program),
-        _collective("reduce-scatter", "expert", gathered, passes * mixtures * turns, program),
+        *to_experts,
         _collective("all-reduce", "expert", shared, turns, program),
         _collective("all-gather", "fsdp", weights * itemsize, 2 * turns, program),
         _collective(gradients, "fsdp", weights * itemsize, turns, program),
@@ -87,6 +87,31 @@ def _collectives(program: Program, chip: Chip) -> list[hlo.Collective]:
         _collective("all-reduce", "tensor", stream, 2 * passes * layers * turns, program),
         *over_context,
     ]
+
+
+def _to_experts(program: Program, moe: MoeConfig, stream: int, times: int) -> list[hlo.Collective]:
+    """Returns what the experts of one layer send along `expert`.
+
+    With `all_to_all` a token goes once to each device that has experts of it. Their number is that
+    of an even load; groups of experts, which are not counted, make it smaller.
+
+    Args:
+      program: the program.
+      moe: the record of the layer.
+      stream: bytes of the tokens of a device.
+      times: passes, times microbatches.
+    """
+    ways = program.mesh.shape["expert"]
+    if program.cfg.mesh.expert_dispatch == "gather":
+        return [
+            _collective(kind, "expert", stream * ways, times, program)
+            for kind in ("all-gather", "reduce-scatter")
+        ]
+    elsewhere = moe.num_experts - moe.num_experts // ways
+    choices = math.comb(moe.num_experts, moe.experts_per_token)
+    missed = math.comb(elsewhere, moe.experts_per_token) / choices
+    sent = int(stream * ways * (1 - missed))
+    return [_collective("all-to-all", "expert", sent, 2 * times, program)]
 
 
 def _over_context(

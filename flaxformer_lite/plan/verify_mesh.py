@@ -34,6 +34,10 @@ NOISE = 1e-4
 FLOAT32 = 4
 # sources of a lookup's exchanges, which depend on jax's version
 EMBEDDED = re.compile(r"token_embed|embed/(sharding_constraint|norm/add_any)$")
+EXPERT_EXCHANGES = {
+    "gather": ("all-gather",),
+    "all_to_all": ("all-to-all", "ragged-all-to-all"),
+}
 # After one step of gradient descent, the momentum is the gradient.
 DESCENT = OptimizerConfig(
     name="sgd", schedule="constant", warmup_steps=0, weight_decay=0.0, clip_norm=0.0
@@ -189,7 +193,7 @@ def _strange(program: Program, module: hlo.Module) -> Iterator[str]:
     """Finds exchanged activations.
 
     The design has only sums, gathered weights, what context parallelism sends, and the tokens that
-    experts gather.
+    meet experts.
     """
     cfg = program.cfg
     mesh = program.mesh.shape
@@ -202,7 +206,8 @@ def _strange(program: Program, module: hlo.Module) -> Iterator[str]:
         if summed or not axes or collective.bytes < tokens * cfg.model.d_model * FLOAT32:
             continue
         # Tokens meet the experts of other devices, and their sums go back.
-        experts = collective.kind == "all-gather" and axes == ("expert",)
+        experts = collective.kind in EXPERT_EXCHANGES[cfg.mesh.expert_dispatch]
+        experts &= axes == ("expert",)
         ring = collective.kind == "collective-permute" and axes == ("context",)
         exchanged = collective.kind == "all-to-all" and axes == ("context",)
         exchanged &= cfg.mesh.context_attention == "all_to_all"
@@ -210,9 +215,9 @@ def _strange(program: Program, module: hlo.Module) -> Iterator[str]:
             math.prod(array.shape) in weights for array in collective.arrays
         )
         # A table split by vocabulary gathers the gradients of all tokens, and keeps those of its
-        # own words.
+        # own words; rows may come from the devices that looked them up.
         table = (
-            collective.kind == "all-gather"
+            collective.kind in ("all-gather", "collective-permute")
             and "data" not in axes
             and EMBEDDED.search(collective.source)
         )

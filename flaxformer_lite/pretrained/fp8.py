@@ -51,7 +51,9 @@ def with_dequantized(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
             continue
         scales = joined.pop(name + SCALES, None)
         if scales is None or scales.dtype not in FLOATS:
-            raise WeightsError(f"{name}: FP8 needs {name}{SCALES} in float32 or bfloat16 beside it.")
+            raise WeightsError(
+                f"{name}: FP8 needs {name}{SCALES} in float32 or bfloat16 beside it."
+            )
         blocks = tuple(-(-size // BLOCK) for size in tensor.shape)
         if len(blocks) != 2 or scales.shape != blocks:
             raise WeightsError(

@@ -20,9 +20,9 @@ from flaxformer_lite.models.parameter_shapes import dummy_inputs, flat_init, par
 from flaxformer_lite.models.weight_map import Fields
 from flaxformer_lite.pretrained import (
     check_tensors,
+    fp8,
     hf_config,
     load_adapter,
-    fp8,
     mxfp4,
     tensor_names,
 )

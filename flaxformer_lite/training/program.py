@@ -148,7 +148,10 @@ def build(
     )
     over = None if cfg.mesh.mode == "jit" else sharding.DATA
     outside = sharding.MeshSharding(
-        mesh, tuned=cfg.train.cpu_tuning, context_attention=cfg.mesh.context_attention
+        mesh,
+        tuned=cfg.train.cpu_tuning,
+        context_attention=cfg.mesh.context_attention,
+        expert_dispatch=cfg.mesh.expert_dispatch,
     )
     inside = outside if over is None else outside.inside_shard()
     return Program(

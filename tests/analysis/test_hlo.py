@@ -124,6 +124,16 @@ def test_bytes_of_each_kind(line, kind, size):
     assert (found.kind, found.bytes) == (kind, size)
 
 
+def test_a_ragged_exchange_sends_at_most_what_its_smaller_side_holds():
+    call = "ragged-all-to-all({}, /*index=1*/%zeros), channel_id=3, replica_groups={{{{0,1}}}}"
+    module = program(
+        "%few = bf16[8,4] negate(%p)",
+        "%many = bf16[64,4] " + call.format("bf16[8,4] %few"),
+        "ROOT %back = bf16[8,4] " + call.format("%many"),
+    )
+    assert [c.bytes for c in hlo.collectives(module)] == [64, 64]
+
+
 def test_one_channel_in_several_fusions_is_one_exchange_and_a_fused_scatter_is_a_scatter():
     gather = "  %g = f32[64] all-gather(%p), channel_id=5, replica_groups={{0,1}}, dimensions={0}"
     reduce = "  %r = f32[64] all-reduce(%p), channel_id=6, replica_groups={{0,1}}, to_apply=%add"

@@ -87,10 +87,11 @@ def test_keys_and_values_are_those_of_each_kind_of_layer():
 
 
 def test_tokens_of_a_mixture_meet_the_experts_of_other_devices():
-    def exchanged(expert):
+    def exchanged(expert, **mesh):
         page = config("moe_tiny")
         model = dataclasses.replace(page.model, decoder_layers=2)
-        cfg = dataclasses.replace(page, model=model, mesh=MeshConfig(data=1, expert=expert))
+        mesh = MeshConfig(data=1, expert=expert, **mesh)
+        cfg = dataclasses.replace(page, model=model, mesh=mesh)
         plan = planner.make(cfg, topology.parse("v5e:2x2"), compiler=False)
         return {one.kind: one for one in plan.exchanges if one.axes == ("expert",)}
 
@@ -100,6 +101,10 @@ def test_tokens_of_a_mixture_meet_the_experts_of_other_devices():
     assert four["all-gather"].bytes == 2 * 2 * tokens  # forwards and backwards, two layers
     assert four["reduce-scatter"].bytes == four["all-gather"].bytes
     assert four["all-reduce"].bytes >= 4 * 2 * 8192 * 128, "the tables"
+    sent = exchanged(4, expert_dispatch="all_to_all")
+    devices = 4 * (1 - 6 * 5 / (8 * 7))  # that have one of a token's two experts
+    assert sent["all-to-all"].bytes == 2 * 2 * 2 * int(tokens / 4 * devices)
+    assert set(sent) == {"all-to-all", "all-reduce"}
 
 
 def test_activations_grow_with_the_rows_and_shrink_with_remat(seven):

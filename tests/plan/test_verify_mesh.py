@@ -26,12 +26,16 @@ MESHES = {
     "fsdp_tensor": {"data": 2, "fsdp": 2, "tensor": 2},
     "ring": {"data": 2, "context": 4, "context_attention": "ring"},
     "all_to_all": {"data": 2, "context": 4, "context_attention": "all_to_all"},
+    "expert": {"data": 1, "expert": 2, "fsdp": 2, "tensor": 2},
+    "expert_context": {"data": 1, "expert": 4, "context": 2},
     "context_tensor": {"data": 2, "context": 2, "tensor": 2},
     "fsdp_context_tensor": {"data": 1, "fsdp": 2, "context": 2, "tensor": 2},
 }
 EVERYTHING = "fsdp_context_tensor"
 for WAY in ("ring", "all_to_all"):
     MESHES[f"{EVERYTHING}_{WAY}"] = {**MESHES[EVERYTHING], "context_attention": WAY}
+for NAME in ("expert", "expert_context"):
+    MESHES[f"{NAME}_all_to_all"] = {**MESHES[NAME], "expert_dispatch": "all_to_all"}
 # every family on three axes at once, and each axis by itself in one; `make meshes` runs them all
 CASES = [
     ("bert_tiny", "fsdp"),
@@ -49,6 +53,9 @@ CASES = [
     ("llama_tiny", f"{EVERYTHING}_ring"),
     ("llama_tiny", f"{EVERYTHING}_all_to_all"),
     ("llama_tiny", EVERYTHING),
+    ("moe_tiny", "expert"),
+    ("moe_tiny", "expert_all_to_all"),
+    ("moe_tiny", "expert_context_all_to_all"),
 ]
 
 
@@ -89,9 +96,8 @@ def test_a_step_on_a_mesh_is_the_step_on_one_device(name, mesh):
     assert verdict.equal, verdict.gradients[:3]
     assert not verdict.strange
     axes = {axis for exchange in verdict.exchanges for axis in exchange.axes}
-    assert axes == {
-        axis for axis, size in MESHES[mesh].items() if size != 1 and axis != "context_attention"
-    }
+    sizes = {axis: size for axis, size in MESHES[mesh].items() if isinstance(size, int)}
+    assert axes == {axis for axis, size in sizes.items() if size != 1}
 
 
 @pytest.mark.parametrize(

@@ -92,9 +92,7 @@ def test_a_slice_has_the_factors_of_its_own_blocks():
     ],
 )
 def test_damaged_factors_are_refused(folder, tmp_path, change, message):
-    stored = {
-        name: one.read() for name, one in open_file(folder[0] / "model.safetensors").items()
-    }
+    stored = {name: one.read() for name, one in open_file(folder[0] / "model.safetensors").items()}
     changed = change(stored.pop(f"{NAME}_scale_inv"))
     if changed is not None:
         stored[f"{NAME}_scale_inv"] = changed

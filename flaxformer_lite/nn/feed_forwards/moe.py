@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
@@ -16,6 +17,7 @@ from flaxformer_lite.nn.feed_forwards.mlp import FeedForward, MlpConfig
 from flaxformer_lite.nn.functions import masks
 from flaxformer_lite.nn.functions.activations import ACTIVATIONS
 from flaxformer_lite.nn.functions.grouped_matmul import grouped_matmul
+from flaxformer_lite.nn.functions.ragged_exchange import MeshAxis, exchange
 from flaxformer_lite.nn.functions.routing import (
     balance_loss,
     expert_counts,
@@ -31,6 +33,8 @@ CHOICE_BIAS = "choice_bias"  # training/optimizer.py moves it by the sign of its
 LOSSES = "losses"  # the collection of auxiliary losses
 LOADS = "loads"  # the collection of how many choices of tokens fell on each expert
 Matrices = dict[str, dict[str, jax.Array]]
+# the weighted sums of experts, of tokens, their weights and their experts
+Mix = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -361,9 +365,10 @@ def _mix_on_shard(
 ) -> jax.Array:
     """Computes the weighted sums of experts for the tokens of one device of a mesh.
 
-    Devices along the axis of experts have tokens and experts of their own: each gathers the tokens
-    of all of them, computes those of its experts, and the sums are scattered back. Devices along
-    the axis of the hidden layer have a part of each expert.
+    Devices along the axis of experts have tokens and experts of their own. With `gather` each
+    gathers the tokens of all of them, computes those of its experts, and the sums are scattered
+    back. With `all_to_all` each token is sent to the devices that have its experts, and their sums
+    are sent back. Devices along the axis of the hidden layer have a part of each expert.
 
     Args:
       cfg: the record.
@@ -377,34 +382,93 @@ def _mix_on_shard(
     axis = sharding.num_shards("X").mesh_axis
     has_other_experts = local < cfg.num_experts
     has_other_tokens = has_other_experts and x_BTD.shape[0] < batch
-    if has_other_tokens:
-        x_BTD, weights_BTA, chosen_BTA = (
-            jax.lax.all_gather(x, axis, tiled=True) for x in (x_BTD, weights_BTA, chosen_BTA)
-        )
-    first = jax.lax.axis_index(axis) * local if has_other_experts else 0
-    y_LD = _mix(
-        cfg,
-        x_BTD.reshape(-1, x_BTD.shape[-1]),
-        weights_BTA.reshape(-1, cfg.experts_per_token),
-        chosen_BTA.reshape(-1, cfg.experts_per_token) - first,
-        matrices,
-        sharding.platform,
-    )
-    y_BTD = y_LD.reshape(x_BTD.shape)
+    x_LD = x_BTD.reshape(-1, x_BTD.shape[-1])
+    weights_LA = weights_BTA.reshape(-1, cfg.experts_per_token)
+    chosen_LA = chosen_BTA.reshape(-1, cfg.experts_per_token)
+    mix = functools.partial(_mix, cfg, matrices, sharding.platform)
+    if not has_other_experts:
+        y_LD = mix(x_LD, weights_LA, chosen_LA)
+    elif not has_other_tokens:
+        first = jax.lax.axis_index(axis) * local
+        y_LD = jax.lax.psum(mix(x_LD, weights_LA, chosen_LA - first), axis)
+    else:
+        # The choices of all tokens are few numbers beside the tokens.
+        weights_GA = jax.lax.all_gather(weights_LA, axis, tiled=True)
+        chosen_GA = jax.lax.all_gather(chosen_LA, axis, tiled=True)
+        if sharding.expert_dispatch == "all_to_all":
+            meet = functools.partial(_exchange_tokens, local, axis, sharding.platform)
+        else:
+            meet = functools.partial(_gather_tokens, local, axis)
+        y_LD = meet(mix, x_LD, weights_GA, chosen_GA)
     if part < hidden:
-        y_BTD = jax.lax.psum(y_BTD, sharding.num_shards("F").mesh_axis)
-    if has_other_tokens:
-        return jax.lax.psum_scatter(y_BTD, axis, tiled=True)
-    return jax.lax.psum(y_BTD, axis) if has_other_experts else y_BTD
+        y_LD = jax.lax.psum(y_LD, sharding.num_shards("F").mesh_axis)
+    return y_LD.reshape(x_BTD.shape)
+
+
+def _gather_tokens(
+    local: int,
+    axis: MeshAxis,
+    mix: Mix,
+    x_LD: jax.Array,
+    weights_GA: jax.Array,
+    chosen_GA: jax.Array,
+) -> jax.Array:
+    """Computes the experts of this device for the tokens of all devices along the axis.
+
+    Args:
+      local: the number of experts of a device.
+      axis: of the mesh.
+      mix: computes the device's experts; those outside 0..local count as zero.
+      x_LD: the device's tokens.
+      weights_GA, chosen_GA: of the tokens of all devices.
+    """
+    x_GD = jax.lax.all_gather(x_LD, axis, tiled=True)
+    y_GD = mix(x_GD, weights_GA, chosen_GA - jax.lax.axis_index(axis) * local)
+    return jax.lax.psum_scatter(y_GD, axis, tiled=True)
+
+
+def _exchange_tokens(
+    local: int,
+    axis: MeshAxis,
+    platform: str,
+    mix: Mix,
+    x_LD: jax.Array,
+    weights_GA: jax.Array,
+    chosen_GA: jax.Array,
+) -> jax.Array:
+    """Computes what `_gather_tokens` does, sending each token only where it has experts.
+
+    A token goes once to a device, whichever number of its experts is there. Even if every token
+    goes to the same device none is lost, as there is space for all.
+    """
+    me = jax.lax.axis_index(axis)
+    tokens = len(x_LD)
+    devices = len(chosen_GA) // tokens
+    copies = chosen_GA.shape[1]
+    device_GA = chosen_GA // local  # one that does not exist if the expert does not
+    goes_GP = (device_GA[:, :, None] == jnp.arange(devices)[None, None]).any(axis=1)
+    goes_PLP = goes_GP.reshape(devices, tokens, devices)
+    counts_PP = goes_PLP.sum(axis=1, dtype=jnp.int32)
+
+    goes_PL = goes_PLP[me].T
+    (sent_M,) = jnp.nonzero(goes_PL.reshape(-1), size=tokens * min(copies, devices))
+    token_M = sent_M % tokens
+    (read_G,) = jnp.nonzero(goes_GP[:, me], size=len(chosen_GA), fill_value=len(chosen_GA))
+    x_GD = exchange(x_LD[token_M], counts_PP, len(chosen_GA), axis, platform)
+    weights_GA = weights_GA.at[read_G].get(mode="fill", fill_value=0)
+    chosen_GA = chosen_GA.at[read_G].get(mode="fill", fill_value=devices * local)
+    y_GD = mix(x_GD, weights_GA, chosen_GA - me * local)
+    y_MD = exchange(y_GD, counts_PP.T, len(token_M), axis, platform)
+    return jnp.zeros_like(x_LD).at[token_M].add(y_MD)
 
 
 def _mix(
     cfg: MoeConfig,
+    matrices: Matrices,
+    platform: str,
     x_LD: jax.Array,
     weights_LA: jax.Array,
     chosen_LA: jax.Array,
-    matrices: Matrices,
-    platform: str,
 ) -> jax.Array:
     """Sorts the tokens' copies by expert, multiplies each group, and sums the weighted results.
 
@@ -419,6 +483,9 @@ def _mix(
     is_here_S = (expert_S >= 0) & (expert_S < experts)
     expert_S = jnp.where(is_here_S, expert_S, experts)
     order_S = jnp.argsort(expert_S, stable=True)
+    place_S = jnp.argsort(order_S)
+    # A token has no more copies here than there are experts.
+    order_S = order_S[: tokens * min(copies, experts)]
     sizes_X = jnp.bincount(expert_S, length=experts + 1)[:experts]
     is_row_S1 = is_here_S[order_S][:, None]
 
@@ -434,8 +501,7 @@ def _mix(
     h_SF = _hidden(cfg, up_SF, times(x_SD, matrices["gate"]) if cfg.expert.gated else None)
     y_SD = grouped_matmul(h_SF, matrices["down"]["kernel"], sizes_X, platform=platform)
     y_SD = jnp.where(is_row_S1, y_SD, 0)
-    place_S = jnp.argsort(order_S)
-    y_LAD = y_SD[place_S].reshape(tokens, copies, -1)
+    y_LAD = y_SD.at[place_S].get(mode="fill", fill_value=0).reshape(tokens, copies, -1)
     return jnp.einsum("LAD,LA->LD", y_LAD, weights_LA.astype(y_LAD.dtype))
 
 

@@ -34,10 +34,13 @@ class ActivationSharding:
       tuned: whether the optimizations of nn/functions/cpu_tuning.py may be used.
       context_attention: how attention reads lengths that are split, out of
         `choices.CONTEXT_ATTENTIONS`.
+      expert_dispatch: how tokens meet the experts of other devices, out of
+        `choices.EXPERT_DISPATCHES`.
     """
 
     tuned: bool = field(default=False, kw_only=True)
     context_attention: str = field(default="gather", kw_only=True)
+    expert_dispatch: str = field(default="gather", kw_only=True)
 
     @property
     def platform(self) -> str:

@@ -67,14 +67,20 @@ def test_it_is_the_weighted_sum_of_its_experts():
     "sizes",
     [
         {"data": 2, "expert": 2, "tensor": 2},
-        {"data": 2, "fsdp": 2, "context": 2},
+        pytest.param({"data": 2, "fsdp": 2, "context": 2}, marks=pytest.mark.nightly),
         {"data": 2, "expert": 4},  # eight devices and four rows: the batch stays whole
+        {"data": 1, "expert": 2, "context": 2, "tensor": 2, "expert_dispatch": "all_to_all"},
+        pytest.param(
+            {"data": 1, "fsdp": 2, "expert": 2, "context": 2, "expert_dispatch": "all_to_all"},
+            marks=pytest.mark.nightly,
+        ),
     ],
     ids=str,
 )
 def test_a_mesh_computes_the_same(sizes):
     module, params = made()
-    sharding = MeshSharding(build_mesh(MeshConfig(**sizes)))
+    cfg = MeshConfig(**sizes)
+    sharding = MeshSharding(build_mesh(cfg), expert_dispatch=cfg.expert_dispatch)
     on_mesh = CFG.module(Execution(sharding=sharding))
 
     def values(module, params):
@@ -85,9 +91,15 @@ def test_a_mesh_computes_the_same(sizes):
         (_, outputs), gradients = jax.value_and_grad(loss, has_aux=True)(params)
         return outputs, gradients
 
-    one = jax.jit(lambda params: values(module, params))(params)
-    many = jax.jit(lambda params: values(on_mesh, params))(params)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), many, one)
+    on_one = jax.jit(lambda params: values(module, params))
+    on_many = jax.jit(lambda params: values(on_mesh, params))
+    same_scores = params | {"router": jax.tree.map(jnp.zeros_like, params["router"])}
+    for each in (params, same_scores):  # the latter: all tokens choose the same two experts
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
+            on_many(each),
+            on_one(each),
+        )
 
 
 def test_padding_has_no_part_in_the_balance():
