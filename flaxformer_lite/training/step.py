@@ -183,17 +183,22 @@ def _minimized(
 
 
 def _of_all_devices(loss_sums: Callable, over: str) -> Callable:
-    """Returns a device's share of the loss of all devices' rows: each computes it, and divides."""
+    """Returns a device's share of the loss of all devices' rows: each computes it, and divides.
+
+    The weights are those of the device's own rows, which also weigh its auxiliary losses.
+    """
 
     def gathered(tree: Tree) -> Tree:
         return jax.tree.map(lambda x: jax.lax.all_gather(x, over, tiled=True), tree)
 
-    def share(out: Tree, targets: Mapping[str, jax.Array]) -> LossSums:
+    def share_of(out: Tree, targets: Mapping[str, jax.Array]) -> LossSums:
         devices = jax.lax.axis_size(over)
         sums = loss_sums(gathered(out), gathered(targets))
-        return jax.tree.map(lambda x: x / devices, sums)
+        share = jax.tree.map(lambda x: x / devices, sums)
+        of_device = weight_sums(targets)
+        return share._replace(weight={term: of_device[term] for term in sums.weight})
 
-    return share
+    return share_of
 
 
 def _whole_batch(

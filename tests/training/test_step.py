@@ -301,9 +301,9 @@ def sentences(dropout):
         "kernel": jnp.asarray(rng.normal(size=(16, 16)) / 4, jnp.float32),
     }
     texts = jnp.arange(64, dtype=jnp.int32).reshape(32, 2)
-    # with dropout also uneven over microbatches, and even over devices
-    weights = jnp.asarray(np.arange(32) % 8 > 0 if dropout else np.ones(32), jnp.float32)
-    targets = {"texts": texts, "weights": weights}
+    # with dropout also uneven over microbatches and devices
+    weights = jnp.asarray(np.arange(32) % 8 > np.arange(32) // 16 if dropout else np.ones(32))
+    targets = {"texts": texts, "weights": weights.astype(jnp.float32)}
     ids = jnp.asarray(rng.integers(0, 40, (32, 2, 6)), jnp.int32)
     return outputs, params, {"inputs": {"input_ids": ids}, "targets": targets}
 
@@ -370,4 +370,4 @@ def test_cached_gradients_are_those_of_the_whole_batch(devices, dropout, counts)
     dues = counts if dropout else counts[:1]
     got, expected = jax.jit(lambda: (list(map(updated, counts)), list(map(due, dues))))()
     for one, other in zip(got, expected * (len(counts) // len(dues)), strict=True):
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), one, other)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-6), one, other)
