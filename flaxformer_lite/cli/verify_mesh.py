@@ -29,6 +29,11 @@ def run(args: argparse.Namespace) -> None:
     mesh = " x ".join(f"{axis} {size}" for axis, size in sizes.items() if size > 1) or "one device"
     one, many = verdict.losses
     print(f"mesh        {mesh}, by {cfg.mesh.mode}")
+    if cfg.model.matmul != "float":
+        print(
+            f"numbers     float32, without model.matmul={cfg.model.matmul}, whose rounding turns"
+            " differences of 1e-7 into 1e-2"
+        )
     print(f"loss        {one:.7f} on one device, {many:.7f} on the mesh")
     gradients = [_row(gradient) for gradient in verdict.gradients[: None if args.all else SHOWN]]
     print_table(

@@ -97,10 +97,16 @@ class Reference(NamedTuple):
 
 
 def reference(cfg: ExperimentConfig) -> Reference:
-    """Runs one step of the config on the first device."""
+    """Runs one step of the config on the first device.
+
+    It computes in float32, also where the config says few bits: a difference in the last place of a
+    float may round it to the next code, so that two correct programs differ by 1e-2.
+    """
     cfg = programs.with_vocabulary(cfg, dummy.vocab_size(cfg))
     model = cfg.model.without_width_rule  # the same function; DESCENT follows no width
-    plain = dataclasses.replace(model, dropout=0.0, dtype="float32", param_dtype="float32")
+    plain = dataclasses.replace(
+        model, dropout=0.0, dtype="float32", param_dtype="float32", matmul="float"
+    )
     cfg = dataclasses.replace(cfg, model=plain, optimizer=DESCENT, mesh=MeshConfig(data=1))
     batch = dummy.batch(cfg)
     program = _program(cfg, jax.devices()[:1], batch)

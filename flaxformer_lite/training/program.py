@@ -125,6 +125,7 @@ def build(
     _check_example(example, mesh)
     _check_held(cfg.model)
     companion = companion or cfg.objective.companion(cfg.model)
+    _check_trained_whole(cfg.model, companion)
     models = functools.partial(bound_models.build, cfg, companion)
     both = models()
     tx = update_rule(cfg)
@@ -187,6 +188,16 @@ def _check_held(cfg: ModelConfig) -> None:
         raise ConfigError(
             f"model.quantize={cfg.quantize!r}, model.adapter={type(adapter).__name__}: starts from"
             " matrices in floats; set model.adapter.name=lora."
+        )
+
+
+def _check_trained_whole(cfg: ModelConfig, companion: Companion | None) -> None:
+    """Refuses an adapter, which freezes all else, beside a companion that starts from nothing."""
+    if cfg.adapter is not None and companion is not None and not companion.source:
+        raise ConfigError(
+            f"model.adapter={type(cfg.adapter).__name__}: freezes the objective's"
+            f" {companion.name}, which has no weights to start from; train without an adapter, or"
+            " set another objective.name."
         )
 
 

@@ -10,6 +10,7 @@ import pytest
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data.labelled import open_labelled
 from flaxformer_lite.models import build_model, llama
+from flaxformer_lite.nn.adapters.lora import LoraConfig
 from flaxformer_lite.objectives.tables.dpo import Dpo
 from flaxformer_lite.runs import loop
 from flaxformer_lite.runs.evaluate_file import open_file, open_trained
@@ -136,6 +137,19 @@ def test_a_run_begins_at_its_reference_and_learns_the_preference(finished):
     )
     assert after["reward_accuracy"] == 1 and after["margin"] > 0.5 and after["loss"] < 0.5
     assert after["chosen_reward"] > after["rejected_reward"]
+
+
+@pytest.mark.nightly
+def test_the_reference_of_matrices_in_few_bits_are_these_matrices(finished, tmp_path):
+    cfg, folder = finished
+    model = dataclasses.replace(cfg.model, quantize="nf4", adapter=LoraConfig(rank=2))
+    train = dataclasses.replace(cfg.train, init_from=str(folder / "run"), steps=10)
+    loop.run(dataclasses.replace(cfg, model=model, train=train), tmp_path / "run")
+    before, after = (
+        r for r in metrics.read(tmp_path / "run" / "metrics.jsonl") if r["split"] == "eval"
+    )
+    assert before["loss"] == pytest.approx(math.log(2), abs=1e-5)
+    assert after["loss"] < before["loss"]
 
 
 @pytest.mark.parametrize("kept", [pytest.param(True, marks=pytest.mark.nightly), False])

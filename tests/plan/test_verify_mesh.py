@@ -180,11 +180,12 @@ def command(monkeypatch):
 
 @LOADED
 def test_the_command_prints_a_table_and_what_is_exchanged(command, capsys):
-    command("--config.mesh.mode=pmap", "--all")
+    command("--config.mesh.mode=pmap", "--config.model.matmul=int8", "--all")
     said = capsys.readouterr().out
     assert (
         "mesh        data 8, by pmap" in said
         and "token_embed/embedding" in said
+        and "without model.matmul=int8" in said
         and "equal to rounding" in said
     )
     assert [line.split()[:2] for line in said.splitlines() if line.startswith("all-reduce")] == [

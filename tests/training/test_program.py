@@ -8,6 +8,9 @@ from jax.extend.core import jaxprs_in_params
 from flaxformer_lite import sharding
 from flaxformer_lite.config import ConfigError, MeshConfig
 from flaxformer_lite.data import dummy
+from flaxformer_lite.models import electra
+from flaxformer_lite.nn.adapters.lora import LoraConfig
+from flaxformer_lite.objectives.text.replaced_tokens import ReplacedTokens
 from flaxformer_lite.training import program
 from tests.training import tiny_runs
 
@@ -29,6 +32,13 @@ def test_what_does_not_split_is_refused(tmp_path, mesh, message):
     cfg = tiny_runs.config(tmp_path, mesh=MeshConfig(**mesh))
     cfg = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, vocab_size=384))
     with pytest.raises(ConfigError, match=message):
+        program.build(cfg, sharding.build_mesh(cfg.mesh), dummy.example(cfg))
+
+
+def test_an_adapter_beside_a_generator_that_would_never_learn_is_refused(tmp_path):
+    model = electra.config("tiny", head="pretraining", vocab_size=384, adapter=LoraConfig(rank=2))
+    cfg = tiny_runs.config(tmp_path, model=model, objective=ReplacedTokens())
+    with pytest.raises(ConfigError, match=r"model\.adapter=.*generator"):
         program.build(cfg, sharding.build_mesh(cfg.mesh), dummy.example(cfg))
 
 

@@ -108,3 +108,12 @@ def test_what_has_another_cache_is_refused():
     cfg = tiny.small("qwen3_next", cache="int8")
     with pytest.raises(ConfigError, match=r"cache='int8': .* computes in floats only; set cache="):
         init_cache(cfg, 1, 4)
+
+
+def test_devices_that_split_a_sum_share_its_scales():
+    mesh = jax.sharding.Mesh(np.asarray(jax.devices()[:2]), ("tensor",))
+    x = jax.random.normal(jax.random.key(0), (8, 64))
+    split = jax.device_put(x, jax.NamedSharding(mesh, jax.P(None, "tensor")))
+    to_codes = jax.jit(lambda x: quantized.to_codes(x, (1,), jnp.int8))
+    for one, many in zip(to_codes(x), to_codes(split), strict=True):
+        np.testing.assert_array_equal(one, many)
