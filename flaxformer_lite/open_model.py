@@ -1,6 +1,6 @@
-"""Loads and saves models: published weights, workdirs of runs, or addresses in object stores.
+"""Loads and saves models: published weights, workdirs of runs, addresses in stores or on the Hub.
 
-This is the only file that tells the three apart; those of lower layers take a local folder. Code
+This is the only file that tells them apart; those of lower layers take a local folder. Code
 for stores and workdirs is imported only when it is needed.
 """
 
@@ -28,6 +28,7 @@ from flaxformer_lite.pretrained.lazy_params import stored_tree
 from flaxformer_lite.pretrained.place_params import place
 from flaxformer_lite.pretrained.safetensors import WeightsError
 from flaxformer_lite.pretrained.tensor_names import by_layer, side_by_side
+from flaxformer_lite.storage import hub
 from flaxformer_lite.storage.stores import is_url
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ def load_pretrained(
       path: a directory that transformers' save_pretrained wrote, with config.json and
         model.safetensors (or shards with their index, or Flax's old msgpack files); or the
         `--workdir` of a training run, whose best weights are read if it keeps them, else its newest
-        undamaged checkpoint. Either may be a gs:// or s3:// address.
+        undamaged checkpoint. Either may be a gs:// or s3:// address. Or a model on the Hugging Face
+        Hub, hf://ORG/NAME or hf://ORG/NAME@REVISION.
       head: the head of the model; None is the one that `architectures` in config.json names, or
         that the run trained.
       dtype: dtype of activations and matmuls, `float32` or `bfloat16`.
@@ -236,7 +238,7 @@ def save_pretrained(
     replace those of an earlier model, all at once or not at all; other files of the directory stay.
 
     Args:
-      path: the directory, created if missing, or a gs:// or s3:// address.
+      path: the directory, created if missing, or a gs://, s3:// or hf:// address.
       model: a linen module of a family with published weights.
       params: its parameters, scanned or not; this process must be able to read all of their shards.
       like: a published directory or workdir to copy the tokenizer, generation config, label names
@@ -261,7 +263,7 @@ def save_pretrained(
     from flaxformer_lite.pretrained import save
 
     check_path(path)
-    if not is_url(path):
+    if not is_address(path):
         _check_kind(Path(path).expanduser())
 
     def is_kept(name: str) -> bool:
@@ -376,7 +378,7 @@ def open_pretrained(
       ConfigError, WeightsError, CheckpointError: as `load_pretrained`.
     """
     check_path(path)
-    source = str(path if is_url(path) else Path(path).expanduser())
+    source = str(path if is_address(path) else Path(path).expanduser())
     load.check_overrides(overrides)
     form = overrides.pop("quantize", None)
     if form is not None:
@@ -486,11 +488,16 @@ def check_path(path: object) -> None:
 def on_disk(path: str | Path, *, weights: bool = True) -> Path:
     """Returns a model's directory on this machine; see `checkpoints.resolve_path.on_disk`."""
     check_path(path)
-    if not is_url(path):
+    if not is_address(path):
         return Path(path).expanduser()
     from flaxformer_lite.checkpoints import resolve_path
 
     return resolve_path.on_disk(path, weights=weights)
+
+
+def is_address(path: object) -> bool:
+    """Returns whether a path is an address in a store or on the Hub."""
+    return is_url(path) or hub.is_hub(path)
 
 
 def is_workdir(folder: Path) -> bool:
@@ -511,11 +518,11 @@ def is_workdir(folder: Path) -> bool:
 
 def _base(source: str) -> str | None:
     """Returns the directory that a model was loaded from, or that its run started from."""
-    if source and not is_url(source) and is_workdir(Path(source)):
+    if source and not is_address(source) and is_workdir(Path(source)):
         from flaxformer_lite.checkpoints import workdir
 
-        return workdir.started_from(Path(source)) or None
-    return source or None
+        source = workdir.started_from(Path(source))
+    return hub.name_of(source) if hub.is_hub(source) else source or None
 
 
 def _open_run(

@@ -33,6 +33,7 @@ LAYERS = (
     "data",
     "checkpoints",
     "open_model",
+    "lm_eval_model",
     "runs",
     "plan",
     "cli",
@@ -51,7 +52,16 @@ LIBRARY = (
     "training",
 )
 # What knows addresses in stores, workdirs and the training command.
-APPLICATION = ("storage", "data", "checkpoints", "open_model", "runs", "plan", "cli")
+APPLICATION = (
+    "storage",
+    "data",
+    "checkpoints",
+    "open_model",
+    "lm_eval_model",
+    "runs",
+    "plan",
+    "cli",
+)
 # The files of the package that a file needs, also those that it imports only inside functions.
 MOST_FILES = {
     "pretrained/load": 39,

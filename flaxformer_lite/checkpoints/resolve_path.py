@@ -1,9 +1,10 @@
-"""Reads and writes directories of models on this machine, or at an address in a store."""
+"""Reads and writes directories of models on this machine, in a store, or on the Hub."""
 
 import contextlib
 import functools
 import hashlib
 import re
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.publish import new_directory, private_directory
 from flaxformer_lite.pretrained.folder import OTHERS
 from flaxformer_lite.runtime import progress
-from flaxformer_lite.storage import content_cache, fetch, remote
+from flaxformer_lite.storage import content_cache, fetch, hub, remote
 from flaxformer_lite.storage.objects import Objects
 from flaxformer_lite.storage.stores import StorageError, is_url, name_copy
 
@@ -26,6 +27,8 @@ READ = (
     ".bytes",
 )
 WEIGHTS = (".safetensors", ".msgpack")
+SINGLE = ("model.safetensors", "adapter_model.safetensors")
+TOP_WEIGHTS = re.compile(r"[^/]+\.safetensors")
 LAST = ("config.json", "adapter_config.json")  # files that make a directory a model or an adapter
 # The files of a directory, and those of the layers that follow a sentence encoder.
 INSIDE = re.compile(r"[^/]+|\d+_\w+/[^/]+")
@@ -42,34 +45,46 @@ def on_disk(path: str | Path, *, weights: bool = True) -> Path:
       StorageError: there is nothing to read, or the store cannot be used.
     """
 
-    def choose(names: list[str]) -> list[str]:
-        inside = [name for name in names if INSIDE.fullmatch(name)]
-        if any(name.endswith(".safetensors") for name in inside):
-            inside = [name for name in inside if not name.endswith(".msgpack")]
-        chosen = []
-        for name in inside:
-            is_layer = "/" in name  # of a sentence model, whose weights are small
-            suffixes = (*READ, *WEIGHTS) if weights or is_layer else READ
-            if name.endswith(suffixes):
-                chosen.append(name)
-        others = []
-        if not any(name.endswith(WEIGHTS) for name in chosen):
-            others = [name for name in inside if name in OTHERS]
-        if weights and others:
-            raise StorageError(
-                f"{path}/{others[0]}: {OTHERS[others[0]]}, and is not read here; save the model"
-                " there as safetensors, where transformers and torch are installed."
-            )
-        if weights and not set(LAST) & set(inside):
-            raise StorageError(
-                f"{path}: no config.json; was writing it interrupted? Pass the address that"
-                " save_pretrained wrote, or write it again."
-            )
-        return chosen
-
+    if hub.is_hub(path):
+        return _from_hub(str(path), weights)
     if is_url(path) and workdir.is_workdir(mirror.place_of(path)):
         return _copy_of(str(path))
-    return fetch.on_disk(path, choose)
+    return fetch.on_disk(path, lambda names: _needed(str(path), names, weights))
+
+
+def _needed(path: str, names: list[str], weights: bool) -> list[str]:
+    """Selects the files of a model to copy, from all names below its address."""
+    inside = [name for name in names if INSIDE.fullmatch(name)]
+    if any(name.endswith(".safetensors") for name in inside):
+        inside = [name for name in inside if not name.endswith(".msgpack")]
+    if "model.safetensors" in inside:  # others hold the same weights in another form
+        inside = [name for name in inside if name in SINGLE or not TOP_WEIGHTS.fullmatch(name)]
+    chosen = []
+    for name in inside:
+        is_layer = "/" in name  # of a sentence model, whose weights are small
+        suffixes = (*READ, *WEIGHTS) if weights or is_layer else READ
+        if name.endswith(suffixes):
+            chosen.append(name)
+    others = []
+    if not any(name.endswith(WEIGHTS) for name in chosen):
+        others = [name for name in inside if name in OTHERS]
+    if weights and others:
+        raise StorageError(
+            f"{path}/{others[0]}: {OTHERS[others[0]]}, and is not read here; save the model"
+            " there as safetensors, where transformers and torch are installed."
+        )
+    if weights and not set(LAST) & set(inside):
+        raise StorageError(
+            f"{path}: no config.json; was writing it interrupted? Pass the address that"
+            " save_pretrained wrote, or write it again."
+        )
+    return chosen
+
+
+@functools.cache
+def _from_hub(address: str, weights: bool) -> Path:
+    """Downloads a model from the Hub, once in a process, which so sees one commit of it."""
+    return hub.on_disk(address, lambda names: _needed(address, names, weights))
 
 
 @functools.cache
@@ -87,7 +102,7 @@ def new_place(
     """Yields an empty directory, whose files replace those at `target` when the block succeeds.
 
     At an address, config.json is deleted first and written last, so that an interrupted write is
-    never mistaken for a model.
+    never mistaken for a model; on the Hub, all files are one commit.
 
     Args:
       target: a directory, or an address.
@@ -97,6 +112,12 @@ def new_place(
     Raises:
       ConfigError: `target` may not be replaced or cannot be written.
     """
+    if hub.is_hub(target):
+        hub.check_push(str(target))
+        with tempfile.TemporaryDirectory(prefix="flaxformer_lite-") as folder:
+            yield Path(folder)
+            hub.push(Path(folder), str(target))
+        return
     if not is_url(target):
         with new_directory(Path(target).expanduser(), carry=carry) as made:
             yield made

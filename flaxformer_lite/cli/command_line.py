@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from flaxformer_lite import pages
-from flaxformer_lite.config.rules import SECRET, ConfigError, is_local, is_place, is_text, shown
+from flaxformer_lite.config.rules import (
+    SECRET,
+    ConfigError,
+    is_local,
+    is_model_place,
+    is_place,
+    is_text,
+    shown,
+)
 
 BAD_INPUT = 2  # exit codes
 FAILED = 1
@@ -299,6 +307,11 @@ def path(value: str, rule: Callable[[str], str] = is_local) -> str:
 def place(value: str) -> str:
     """Parses a local file or folder, or an address in an object store; an argparse type."""
     return path(value, is_place)
+
+
+def model(value: str) -> str:
+    """Parses a model's folder, address in an object store, or name on the Hub; an argparse type."""
+    return path(value, is_model_place)
 
 
 def file_of(*suffixes: str) -> Callable[[str], Path]:

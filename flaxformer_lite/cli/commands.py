@@ -258,8 +258,8 @@ def convert(parser: argparse.ArgumentParser) -> None:
     is complete. If the run trained an adapter, it is merged into the weights.
     """
     add = parser.add_argument
-    add("src", metavar="SRC", type=command_line.place, help="directory to read")
-    add("dst", metavar="DST", type=command_line.place, help="directory to write")
+    add("src", metavar="SRC", type=command_line.model, help="directory to read")
+    add("dst", metavar="DST", type=command_line.model, help="directory to write")
     add("--dtype", choices=DTYPES, help="dtype of the weights (default: unchanged)")
     add(
         "--adapter",
@@ -295,7 +295,7 @@ def export(parser: argparse.ArgumentParser) -> None:
     cases, on which the files have just been run.
     """
     add = parser.add_argument
-    add("--model", type=command_line.place, help="published weights, or the --workdir of train")
+    add("--model", type=command_line.model, help="published weights, or the --workdir of train")
     add(
         "--output",
         required=True,
@@ -322,6 +322,48 @@ def export(parser: argparse.ArgumentParser) -> None:
 
 
 @command(
+    "run EleutherAI's lm-evaluation-harness",
+    "--model path/to/smollm2 --tasks lambada_openai,hellaswag --limit 100",
+    "--model runs/gpt2 --tasks own_questions --include_path tasks",
+    "--model path/to/llama_chat --tasks gsm8k -- --apply_chat_template --log_samples",
+)
+def lm_eval(parser: argparse.ArgumentParser) -> None:
+    """Measures a model that writes on tasks of the harness, with numbers as from transformers.
+
+    The harness prints its own table. Its other flags may follow after --.
+    """
+    add = parser.add_argument
+    _add_model(parser, "published weights of a model that writes, or its --workdir")
+    _add_adapter(parser)
+    add(
+        "--tasks",
+        required=True,
+        nargs="+",
+        type=command_line.text,
+        metavar="TASK",
+        help="names of tasks or groups",
+    )
+    add("--include_path", type=command_line.path, metavar="DIR", help="folder with tasks of yours")
+    add("--limit", type=float, help="rows of each task, or a share of them below 1")
+    add("--num_fewshot", type=command_line.integer(0), metavar="INT", help="examples in a prompt")
+    add(
+        "--batch_size",
+        type=command_line.integer(1),
+        metavar="INT",
+        default=8,
+        help="rows computed together (default: %(default)s)",
+    )
+    add(
+        "--max_length",
+        type=command_line.integer(1),
+        metavar="INT",
+        help="most tokens that the model sees (default: its own)",
+    )
+    add("--output_path", type=command_line.path, metavar="DIR", help="folder for its results")
+    add("more", nargs="*", metavar="-- FLAGS", help="flags of the harness")
+
+
+@command(
     "describe a directory of weights",
     "path/to/bert",
     "runs/gpt2 --all",
@@ -334,7 +376,7 @@ def inspect(parser: argparse.ArgumentParser) -> None:
     """
     parser.add_argument(
         "directory",
-        type=command_line.place,
+        type=command_line.model,
         help="published weights, Flax msgpack, or the --workdir of train",
     )
     command_line.add_family(parser)
@@ -507,7 +549,7 @@ def similar(parser: argparse.ArgumentParser) -> None:
     add(
         "--model",
         required=True,
-        type=command_line.place,
+        type=command_line.model,
         help="the --workdir of train, or published weights",
     )
     add(
@@ -845,7 +887,7 @@ def _add_prompts(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_model(parser: argparse.ArgumentParser, what: str) -> None:
-    parser.add_argument("--model", required=True, type=command_line.place, help=what)
+    parser.add_argument("--model", required=True, type=command_line.model, help=what)
     parser.add_argument(
         "--dtype",
         choices=DTYPES,
@@ -859,6 +901,6 @@ def _add_adapter(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--adapter",
         metavar="DIR",
-        type=command_line.place,
+        type=command_line.model,
         help="LoRA adapter of the model, as PEFT saves it",
     )

@@ -11,13 +11,15 @@ import numpy as np
 
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.checkpoints.resolve_path import new_place
+from flaxformer_lite.cli import model_card
 from flaxformer_lite.cli.open_model import folder_of, notice, notices
-from flaxformer_lite.config import ConfigError
+from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.config.choices import DTYPES
 from flaxformer_lite.open_model import open_pretrained, origin_of, save_adapter
 from flaxformer_lite.pretrained import folder
 from flaxformer_lite.pretrained.save import write_pretrained
 from flaxformer_lite.runtime.progress import reading
+from flaxformer_lite.storage import hub
 from flaxformer_lite.types import Array, Shaped
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
@@ -43,6 +45,8 @@ def convert(
     allow_plugins: bool = False,
 ) -> None:
     """Writes the directory `dst`, which appears once it is complete, and prints one line."""
+    if hub.is_hub(dst):
+        hub.check_push(dst)
     source = folder_of(src)
     shard_bytes = _bytes_of(shard_size)
     with new_place(dst) as made:
@@ -68,8 +72,23 @@ def convert(
         with reading(f"writing {dst}", total) as advance:
             watched = jax.tree.map(lambda leaf: _Watched(leaf, advance), params)
             write_pretrained(made, model, watched, like=origin_of(model), shard_bytes=shard_bytes)
-    cfg = model.cfg
+        cfg = model.cfg
+        if hub.is_hub(dst):
+            (made / "README.md").write_text(_card(src, dst, source, cfg, params, allow_plugins))
+    if hub.is_hub(dst):
+        notice(f"{dst}: {model_card.NO_LICENSE}")
     print(f"{dst}: {cfg.family}, head {cfg.head}, {total / 1e6:,.1f} MB in {cfg.param_dtype}")
+
+
+def _card(
+    src: str, dst: str, source: Path, cfg: ModelConfig, params: dict, allow_plugins: bool
+) -> str:
+    """Writes the model card of a push."""
+    count = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(params))
+    run = source if workdir.is_workdir(source) else None
+    begun = src if run is None else workdir.started_from(run)
+    base = hub.name_of(begun) if hub.is_hub(begun) else ""
+    return model_card.card(dst, cfg, count, run=run, base=base, allow_plugins=allow_plugins)
 
 
 def write_adapter(

@@ -18,6 +18,7 @@ from flaxformer_lite.config.rules import (
     REORDERS_SUMS,
     ConfigError,
     Count,
+    ModelPlace,
     NotNegative,
     OneOf,
     Place,
@@ -181,7 +182,7 @@ class TrainConfig(Record):
     # leaves out updates so many standard deviations above the last, such as 6; 0: none
     skip_spikes: NotNegative = 0.0
     # a model directory or workdir to take model, weights and tokenizer from; empty: random
-    init_from: Place = ""
+    init_from: ModelPlace = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()

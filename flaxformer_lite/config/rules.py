@@ -22,6 +22,7 @@ INT32 = 2**31 - 1
 FLOAT32 = 3.4e38  # floats beyond are infinite on a device
 MOST_TRACED = 1000  # steps of a trace; a step of a large model writes megabytes
 SECRET = re.compile(r"(?<=://)[^/,\s'\"]*@|(?<=\?)[\w.-]+=[^,\s'\"]*")  # in an address
+HUB = re.compile(r"hf://([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")  # a model, and its revision
 SHOWN = 160  # most letters of a value in a message
 
 
@@ -141,6 +142,18 @@ def is_place(value: str) -> str:
     return ""
 
 
+def is_model_place(value: str) -> str:
+    """Rejects what is_place does, except for models on the Hugging Face Hub."""
+    if not value.startswith("hf:"):
+        return is_place(value)
+    if HUB.fullmatch(value):
+        return ""
+    return (
+        "a model on the hub is hf://ORG/NAME, or hf://ORG/NAME@REVISION, such as"
+        " hf://openai-community/gpt2."
+    )
+
+
 def is_interval(value: str) -> str:
     """Checks the form START:STOP of a few steps, both included and counted from 1."""
     match = re.fullmatch(r"([1-9]\d{0,8}):([1-9]\d{0,8})", value)
@@ -191,6 +204,7 @@ NotNegative = Annotated[float, Range(0, FLOAT32, "not be negative, and be finite
 Probability = Annotated[float, Range(0, 1 - 1e-9, "be a probability in [0, 1)")]
 Share = Annotated[float, Range(1e-9, 1 - 1e-9, "be strictly between 0 and 1")]
 Place = Annotated[str, is_place]  # a local path, or an address in a store
+ModelPlace = Annotated[str, is_model_place]  # or a model on the Hub
 # whatever else the field declares
 ALWAYS: dict[type, object] = {
     int: Int,

@@ -1,6 +1,7 @@
 """An adapter for EleutherAI's lm-evaluation-harness.
 
-The harness is not a dependency: callers combine this class with its base class themselves.
+The harness is not a dependency: `flaxformer_lite.lm_eval_model` joins this class with its base
+class, and so does code of your own:
 
     import lm_eval
     from lm_eval.api.model import LM
@@ -12,8 +13,9 @@ The harness is not a dependency: callers combine this class with its base class 
     lm_eval.simple_evaluate(Ours(model, params, tokenizer), tasks=["lambada_openai"])
 """
 
-import functools
 import inspect
+import json
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import flax.linen as nn
@@ -22,12 +24,15 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.inference.engine import is_encoder_decoder
 from flaxformer_lite.inference.generate import generate
 from flaxformer_lite.inference.own_model import writable
+from flaxformer_lite.inference.published import DRAWS
 from flaxformer_lite.inference.score import score
 from flaxformer_lite.inference.task import ids_without_text, longest
 from flaxformer_lite.types import Params
 
 NEW_TOKENS = 256  # default of generate_until, if a task sets none
-IGNORED = {"until", "max_gen_toks", "do_sample", "temperature"}
+# The names that a task may give the number of new tokens, the first of which counts.
+LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+HANDLED = {*LENGTHS, "until", "do_sample", "temperature"}
 
 
 class Request(Protocol):
@@ -46,8 +51,10 @@ class HarnessModel:
       params: its weights.
       tokenizer: from `load_tokenizer`; or an object with encode(text) -> ids, decode(ids) -> text,
         bos_id (or None), eos_id, pad_id.
-      batch_size: rows scored together.
+      batch_size: rows scored or written together.
       max_length: most tokens that the model sees at once; longer contexts are cut at the beginning.
+      generation: settings of generate_until where a task sets none, as `published_settings` reads
+        them; those of sampling count only for tasks that sample.
     """
 
     def __init__(
@@ -58,12 +65,14 @@ class HarnessModel:
         *,
         batch_size: int = 8,
         max_length: int = 0,
+        generation: Mapping[str, Any] | None = None,
     ):
         super().__init__()
         self.model = model
         self.params = params
         self.tokenizer = tokenizer
         self.batch_size = batch_size
+        self.generation = dict(generation or {})
         self.prefix = tokenizer.eos_id if tokenizer.bos_id is None else tokenizer.bos_id
         if self.prefix is None:
             raise ConfigError(
@@ -76,13 +85,10 @@ class HarnessModel:
             raise ConfigError("max_length: the model has none; say how many tokens it may see.")
         sized = hasattr(tokenizer, "vocab_size")
         self._without_text = ids_without_text(cfg, tokenizer) if sized else ()
-        # The tokenizers of load_tokenizer add special tokens around a text, which must not precede
-        # a continuation.
-        frames = "special_tokens" in inspect.signature(tokenizer.encode).parameters
-        self._encode = (
-            functools.partial(tokenizer.encode, special_tokens=False)
-            if frames
-            else tokenizer.encode
+        # The tokenizers of load_tokenizer add special tokens around a text.
+        self._frames = "special_tokens" in inspect.signature(tokenizer.encode).parameters
+        self._start = getattr(tokenizer, "tokens", {}).get(
+            "eos" if tokenizer.bos_id is None else "bos"
         )
 
     def loglikelihood(self, requests: list[Request]) -> list[tuple[float, bool]]:
@@ -108,43 +114,83 @@ class HarnessModel:
     def generate_until(self, requests: list[Request]) -> list[str]:
         """Returns the continuation of each (context, settings).
 
-        It is cut before the first of its `until` strings.
+        It is cut before the first of its `until` strings. Requests with the same settings are
+        written together, the longest first.
         """
-        texts = []
-        for context, settings in (request.args for request in requests):
-            until = settings.get("until", ())
-            if isinstance(until, str):
-                until = [until]
-            new = min(settings.get("max_gen_toks", NEW_TOKENS), self.max_length - 1)
-            ids = self._context(context)[-self._room(new) :]
-            draws = {key: value for key, value in settings.items() if key not in IGNORED}
-            temperature = (settings.get("temperature") or 1.0) if settings.get("do_sample") else 0.0
-            written = generate(
-                self.model,
-                self.params,
-                [ids],
-                max_new_tokens=new,
-                temperature=temperature,
-                tokenizer=self.tokenizer,
-                stop_strings=tuple(until),
-                eos_token_id=self.tokenizer.eos_id,
-                pad_token_id=self.tokenizer.pad_id,
-                suppress_tokens=self._without_text,
-                return_scores=True,
-                **(draws if temperature else {}),
-            )
-            ids = written.sequences[0][1 if self._two else len(ids) :][
-                : written.lengths[0]
-            ].tolist()
-            text = self.tokenizer.decode([token for token in ids if token != self.tokenizer.eos_id])
-            texts.append(
-                text[: min((text.index(stop) for stop in until if stop in text), default=len(text))]
-            )
+        groups: dict[str, list[int]] = {}
+        for number, request in enumerate(requests):
+            groups.setdefault(json.dumps(request.args[1], sort_keys=True), []).append(number)
+        texts = [""] * len(requests)
+        for group in groups.values():
+            settings = requests[group[0]].args[1]
+            contexts = {number: self._context(requests[number].args[0]) for number in group}
+            order = sorted(group, key=lambda number: -len(contexts[number]))
+            for start in range(0, len(order), self.batch_size):
+                batch = order[start : start + self.batch_size]
+                written = self._write([contexts[number] for number in batch], settings)
+                for number, text in zip(batch, written, strict=True):
+                    texts[number] = text
         return texts
 
+    def _write(self, contexts: list[list[int]], settings: Mapping[str, Any]) -> list[str]:
+        """Continues contexts by the settings of their task."""
+        until = settings.get("until") or ()
+        stops = tuple(filter(None, [until] if isinstance(until, str) else until))
+        lengths = [settings[name] for name in LENGTHS if settings.get(name) is not None]
+        new = min(int(next(iter(lengths), NEW_TOKENS)), self.max_length - 1)
+        temperature = float(settings.get("temperature") or 0.0)
+        is_sampled = settings.get("do_sample")
+        if is_sampled is None:
+            is_sampled = temperature > 0
+        options = {"pad_token_id": self.tokenizer.pad_id} | self.generation
+        options["eos_token_id"] = self._ends()
+        if is_sampled:
+            options |= {key: value for key, value in settings.items() if key not in HANDLED}
+            options["temperature"] = temperature or 1.0
+        else:
+            options = {key: value for key, value in options.items() if key not in DRAWS}
+        rows = [ids[-self._room(new) :] for ids in contexts]
+        # Repetitions fill the last batch, to keep its shape.
+        rows += [rows[-1]] * (self.batch_size - len(rows))
+        written = generate(
+            self.model,
+            self.params,
+            rows,
+            max_new_tokens=new,
+            tokenizer=self.tokenizer,
+            stop_strings=stops,
+            suppress_tokens=(*options.pop("suppress_tokens", ()), *self._without_text),
+            return_scores=True,
+            **options,
+        )
+        start = written.sequences.shape[1] - written.lengths.max()
+        texts = []
+        for row in range(len(contexts)):
+            ids = written.sequences[row, start : start + written.lengths[row]].tolist()
+            text = self.tokenizer.decode([token for token in ids if token != self.tokenizer.eos_id])
+            ends = [text.index(stop) for stop in stops if stop in text]
+            texts.append(text[: min(ends, default=len(text))])
+        return texts
+
+    def _ends(self) -> tuple[int, ...] | None:
+        """Returns the tokens that end a text: the tokenizer's, and those of the settings."""
+        named = self.generation.get("eos_token_id")
+        several = named if isinstance(named, list | tuple) else [named]
+        ends = {end for end in (*several, self.tokenizer.eos_id) if end is not None}
+        return tuple(sorted(ends)) or None
+
+    def _encode(self, text: str, *, framed: bool = True) -> list[int]:
+        """Encodes a text, as the harness's models of transformers do.
+
+        The tokenizer's special tokens frame it, such as Llama's <s>, unless it begins with one.
+        """
+        if not self._frames:
+            return self.tokenizer.encode(text)
+        begun = self._start is not None and text.startswith(self._start)
+        return self.tokenizer.encode(text, special_tokens=framed and not begun)
+
     def _context(self, text: str) -> list[int]:
-        encode = self.tokenizer.encode if self._two else self._encode
-        return (encode(text) if text else []) or [self.prefix]
+        return (self._encode(text) if text else []) or [self.prefix]
 
     def _room(self, written: int) -> int:
         """Returns how many tokens of a context fit beside the written ones."""
@@ -155,13 +201,16 @@ class HarnessModel:
 
         Spaces between them belong to the continuation.
         """
+        if not context:
+            tail = self._encode(continuation, framed=False)
+            return (tail[:1], tail[1:]) if tail[:-1][:1] == [self.prefix] else ([self.prefix], tail)
         stripped = context.rstrip()
         continuation = context[len(stripped) :] + continuation
+        head = self._context(stripped)
         if self._two:
-            return self._context(stripped), self._encode(continuation)
-        head = self._encode(stripped) if stripped else []
-        tail = self._encode(stripped + continuation)[len(head) :]
-        return head or [self.prefix], tail or self._encode(continuation)
+            return head, self._encode(continuation, framed=False)
+        tail = self._encode(stripped + continuation)[len(head) if stripped else 0 :]
+        return head, tail or self._encode(continuation, framed=False)
 
     def _score(self, pairs: list[tuple[list[int], list[int]]]) -> list[tuple[float, bool]]:
         """Scores pairs in batches of similar length.

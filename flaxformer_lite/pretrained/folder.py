@@ -31,8 +31,7 @@ def check_exists(folder: Path) -> None:
     """Refuses what is no directory, such as a model's name on a hub."""
     if not folder.is_dir():
         raise WeightsError(
-            f"{folder}: no such directory; models are read from disk, gs:// or s3://, never from a"
-            " hub."
+            f"{folder}: no such directory; the address of a model is gs://, s3:// or hf://ORG/NAME."
         )
 
 

@@ -1,7 +1,6 @@
 """Log-likelihoods are the forward pass's own, whatever stands beside or behind them in the
 batch."""
 
-import re
 import types
 
 import jax
@@ -96,32 +95,42 @@ def test_the_harness_gets_what_it_asks_for():
     last = score(model, params, [ids[len(ids) - 33 : 33]], [ids[33:]]).log_likelihood[0]
     whole = score(model, params, [ids[:1]], [ids[1:33]]).log_likelihood[0] + last
     np.testing.assert_allclose(harness.loglikelihood_rolling([request(text)]), [whole], rtol=1e-5)
-    free = harness.generate_until([request("hello", {"until": [], "max_gen_toks": 12})])[0]
+    settings = {"until": [], "max_gen_toks": 12}
+    contexts = ("hello", "", "a longer one")  # two batches, the longest first
+    free, *_ = harness.generate_until([request(context, settings) for context in contexts])
     until = free[4:6]
-    cut = harness.generate_until([request("hello", {"until": [until], "max_gen_toks": 12})])[0]
-    assert cut == free[: free.index(until)]
+    asked = [request("hello", {"until": ["", until], "max_tokens": 12})]  # another of its names
+    assert harness.generate_until(asked) == [free[: free.index(until)]]
     tokenizer.vocab_size = tokenizer.first + 26  # no byte of a letter or digit is left
-    silent = HarnessModel(model, params, tokenizer)
-    asked = [request("hello", {"until": [], "max_gen_toks": 12})]
-    assert not re.search(r"\w", silent.generate_until(asked)[0])
+    others = sorted(set(range(tokenizer.vocab_size)) - set(tokenizer.encode("\t")))
+    # settings of a directory; a temperature counts only for tasks that sample
+    generation = {"suppress_tokens": others, "temperature": 0.7}
+    tabs = HarnessModel(model, params, tokenizer, generation=generation)
+    assert tabs.generate_until([request("hello", settings)]) == ["\t" * 12]
 
 
 def test_the_harness_reads_with_a_published_tokenizer(tmp_path):
-    """Its special tokens frame a whole text, and none stands within one that is scored."""
+    """Its special tokens frame a context, as in the harness's models of transformers, and none
+    stands before a continuation without one."""
     inner = Bytes()
     inner.save(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     cfg = small("llama", vocab_size=inner.vocab_size, max_length=32)
     model, params = built(cfg)
-    requests = [request("ab ", "cd"), request("", "x")]
-    ours, published = (
-        HarnessModel(model, params, each) for each in (inner, load_tokenizer(tmp_path))
-    )
-    assert published.prefix == ours.prefix == inner.bos_id
-    published.tokenizer.before = [inner.bos_id]  # as Llama's own does
-    assert published.loglikelihood(requests) == ours.loglikelihood(requests)
-    asked = [request("hello", {"until": ["z"], "max_gen_toks": 6})]
-    assert published.generate_until(asked) == ours.generate_until(asked)
+    published = HarnessModel(model, params, load_tokenizer(tmp_path))
+    bos = inner.bos_id
+    assert published.prefix == bos
+    published.tokenizer.before = [bos]  # as Llama's own does
+    ab = inner.encode("ab")
+    pairs = [("ab ", "cd"), ("", "x"), (f"{published.tokenizer.tokens['bos']}ab", "cd")]
+    heads = [[bos, *ab], [bos], [bos, *ab]]
+    tails = [inner.encode(text) for text in (" cd", "x", "cd")]
+    want = score(model, params, heads, tails).log_likelihood
+    got = published.loglikelihood([request(*pair) for pair in pairs])
+    np.testing.assert_allclose([total for total, _ in got], want, rtol=1e-5)
+    rolled = published.loglikelihood_rolling([request("ab")])
+    want = score(model, params, [[bos]], [[bos, *ab]]).log_likelihood
+    np.testing.assert_allclose(rolled, want, rtol=1e-5)
 
 
 def test_the_harness_needs_a_token_that_begins_a_text():

@@ -16,9 +16,9 @@ import numpy as np
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.config.rules import (
     ConfigError,
+    ModelPlace,
     NotNegative,
     OneOf,
-    Place,
     Positive,
     Probability,
     Range,
@@ -57,7 +57,7 @@ class Distillation(TextObjective):
     needs students of the teacher's width.
     """
 
-    teacher: Place = ""  # directory of published weights, or workdir
+    teacher: ModelPlace = ""  # directory of published weights, or workdir
     # with its own options at their defaults
     task: Annotated[str, OneOf(tuple(TASKS))] = "causal_lm"
     temperature: Positive = 2.0  # t

@@ -1,0 +1,143 @@
+"""A stand-in for the Hugging Face Hub on loopback: models to download, and commits to look at."""
+
+import base64
+import contextlib
+import hashlib
+import json
+import re
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+SHA = "0123456789abcdef0123456789abcdef01234567"
+GATED = "gated"  # names of models that are answered with an error
+
+
+class Hub:
+    """The files of each model by its ORG/NAME, and each request so far, as "GET /path"."""
+
+    def __init__(self) -> None:
+        self.models: dict[str, dict[str, bytes]] = {}
+        self.seen: list[str] = []
+        self.tokens: set[str] = set()
+        self.url = ""
+
+    def add(self, name: str, folder: Path) -> None:
+        self.models[name] = {}
+        for path in folder.rglob("*"):
+            if path.is_file():
+                self.models[name][path.relative_to(folder).as_posix()] = path.read_bytes()
+
+    def downloaded(self) -> set[str]:
+        return {line.rpartition("/")[2] for line in self.seen if re.match("GET .*/resolve/", line)}
+
+    def commit(self, name: str, lines: bytes) -> None:
+        for line in lines.splitlines():
+            change = json.loads(line)
+            value = change["value"]
+            if change["key"] == "file":
+                self.models[name][value["path"]] = base64.b64decode(value["content"])
+            elif change["key"] == "deletedFile":
+                del self.models[name][value["path"]]
+
+
+@contextlib.contextmanager
+def serve() -> Iterator[Hub]:
+    hub = Hub()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self._answer()
+
+        def do_HEAD(self) -> None:
+            self._answer()
+
+        def do_POST(self) -> None:
+            self._answer()
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+        def _answer(self) -> None:
+            path = self.path.partition("?")[0]
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            hub.seen.append(f"{self.command} {path}")
+            hub.tokens.add(self.headers.get("Authorization", ""))
+            match = re.match(r"/(?:api/models/)?([\w.-]+/[\w.-]+)/?(.*)", path)
+            if path == "/api/repos/create":
+                created = json.loads(body)
+                name = "/".join(filter(None, [created.get("organization"), created["name"]]))
+                hub.models.setdefault(name, {})
+                self._json({"url": f"{hub.url}/{name}", "name": name})
+            elif path.startswith("/api/whoami"):
+                self._json({"name": "me", "type": "user", "auth": {}})
+            elif path == "/api/validate-yaml":
+                self._json({"errors": [], "warnings": []})
+            elif match is None:
+                self._json({}, 404)
+            elif match[1].endswith(GATED):
+                self._json({}, 403, {"X-Error-Code": "GatedRepo"})
+            elif match[1] not in hub.models:
+                self._json({}, 404, {"X-Error-Code": "RepoNotFound"})
+            else:
+                self._of_model(match[1], match[2], body)
+
+        def _of_model(self, name: str, rest: str, body: bytes) -> None:
+            files = hub.models[name]
+            if rest.startswith("preupload/"):
+                asked = json.loads(body)["files"]
+                mode = {"uploadMode": "regular", "shouldIgnore": False}
+                modes = [{"path": file["path"], **mode} for file in asked]
+                self._json({"files": modes})
+            elif rest.startswith("commit/"):
+                hub.commit(name, body)
+                self._json({"commitUrl": f"{hub.url}/{name}/commit/{SHA}", "commitOid": SHA})
+            elif rest.startswith("tree/"):
+                self._json([_entry(path, content) for path, content in files.items()])
+            elif rest.startswith("resolve/"):
+                _, _, path = rest.removeprefix("resolve/").partition("/")
+                if path not in files:
+                    self._json({}, 404, {"X-Error-Code": "EntryNotFound"})
+                    return
+                self._send(files[path], "application/octet-stream", 200, _etag(files[path]))
+            elif rest.startswith("revision/") and rest.split("/")[1] not in ("main", SHA):
+                self._json({}, 404, {"X-Error-Code": "RevisionNotFound"})
+            else:
+                siblings = [{"rfilename": path} for path in files]
+                self._json({"id": name, "modelId": name, "sha": SHA, "siblings": siblings})
+
+        def _json(self, value: object, status: int = 200, headers: dict | None = None) -> None:
+            self._send(json.dumps(value).encode(), "application/json", status, headers or {})
+
+        def _send(self, content: bytes, kind: str, status: int, headers: dict) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(content)))
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(content)
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    hub.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield hub
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _etag(content: bytes) -> dict[str, str]:
+    return {"ETag": f'"{hashlib.sha1(content).hexdigest()}"', "X-Repo-Commit": SHA}
+
+
+def _entry(path: str, content: bytes) -> dict:
+    oid = hashlib.sha1(content).hexdigest()
+    return {"type": "file", "path": path, "size": len(content), "oid": oid}

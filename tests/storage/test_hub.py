@@ -1,0 +1,126 @@
+"""Models on the Hugging Face Hub, against a stand-in on loopback."""
+
+import json
+import shutil
+
+import huggingface_hub.constants as constants
+import pytest
+
+from flaxformer_lite.__main__ import main
+from flaxformer_lite.checkpoints import resolve_path, workdir
+from flaxformer_lite.cli import model_card
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.open_model import load_pretrained, load_tokenizer
+from flaxformer_lite.storage.stores import StorageError
+from tests import hub as stand_in
+from tests.cli import models
+from tests.training import tiny_runs
+
+NAME = "hf://org/tiny"
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """The stand-in, with an empty cache; the library reads its variables when it is imported."""
+    with stand_in.serve() as served:
+        monkeypatch.setattr(constants, "ENDPOINT", served.url)
+        template = f"{served.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_TELEMETRY", True)
+        monkeypatch.setenv("HF_TOKEN", "hf_secret")
+        resolve_path._from_hub.cache_clear()
+        yield served
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return models.directory(tmp_path_factory.mktemp("published"), "gpt2")
+
+
+def test_a_model_is_downloaded_without_what_is_not_read(hub, folder, tmp_path):
+    source = shutil.copytree(folder, tmp_path / "source")
+    for extra in ("pytorch_model.bin", "consolidated.safetensors", "flax_model.msgpack"):
+        (source / extra).write_bytes(b"0")
+    (source / "onnx").mkdir()
+    (source / "onnx" / "config.json").write_text("{}")
+    hub.add("org/tiny", source)
+    load_tokenizer(NAME)
+    assert "model.safetensors" not in hub.downloaded()
+    model, _ = load_pretrained(NAME)
+    assert (model.source, model.cfg.family) == (NAME, "gpt2")
+    files = {path.name for path in folder.iterdir()}
+    assert hub.downloaded() == files
+    assert "Bearer hf_secret" in hub.tokens
+
+
+def test_the_cache_is_read_where_there_is_no_network(hub, folder, monkeypatch, caplog):
+    hub.add("org/tiny", folder)
+    load_pretrained(NAME)
+    resolve_path._from_hub.cache_clear()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    load_pretrained(NAME)
+    assert not caplog.messages
+    with pytest.raises(StorageError, match=r"is not in .*, and HF_HUB_OFFLINE forbids"):
+        load_pretrained("hf://org/other")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:1")
+    resolve_path._from_hub.cache_clear()
+    load_pretrained(NAME)
+    assert "cannot be reached; read from its cache" in caplog.text
+    with pytest.raises(StorageError, match=r"cannot be reached .* pass a folder"):
+        load_pretrained("hf://org/other")
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("hf://org/none", "there is no such model on .* or it is private"),
+        ("hf://org/gated", "is gated; accept its terms on http.*org/gated, and set HF_TOKEN"),
+        (f"{NAME}@v9", "has no branch, tag or commit v9"),
+        ("hf://tiny", "is hf://ORG/NAME, or hf://ORG/NAME@REVISION"),
+        ("hf://org/old", "pytorch_model.bin: a pickle"),
+        ("hf://org/data", "no config.json"),
+        ("hf://org/a--b", "Cannot have -- or"),
+    ],
+)
+def test_what_cannot_be_read_is_one_sentence(hub, folder, address, message):
+    hub.add("org/tiny", folder)
+    hub.models["org/old"] = {"config.json": b"{}", "pytorch_model.bin": b"0"}
+    hub.models["org/data"] = {"README.md": b""}
+    with pytest.raises(ConfigError, match=message):
+        load_pretrained(address)
+    assert not hub.downloaded()
+
+
+def test_convert_pushes_a_model_with_its_card(hub, folder, capsys):
+    hub.models["org/new"] = {"model-00001-of-00002.safetensors": b"0", "notes.txt": b"mine"}
+    main(["convert", str(folder), "hf://org/new"])
+    pushed = hub.models["org/new"]
+    assert pushed["model.safetensors"] == (folder / "model.safetensors").read_bytes()
+    assert set(pushed) == {path.name for path in folder.iterdir()} | {"README.md", "notes.txt"}
+    card = pushed["README.md"].decode()
+    assert card.startswith("---\n# license:  # not stated")
+    assert "A `gpt2` of " in card and "pipeline_tag: text-generation" in card
+    assert "states no license" in capsys.readouterr().err
+    hub.models["org/new"]["README.md"] = b"my own words"
+    main(["convert", "hf://org/new", "hf://org/new"])
+    assert pushed["README.md"] == b"my own words"
+    with pytest.raises(SystemExit):
+        main(["convert", str(folder), "hf://org/new@v2"])
+    assert "leave out @v2" in capsys.readouterr().err
+
+
+def test_the_card_of_a_run_has_its_data_metrics_and_config(tmp_path):
+    """And the names of files alone, without folders."""
+    cfg = tiny_runs.config(tmp_path, "gpt2", train={"init_from": "hf://org/tiny", "steps": 4})
+    (tmp_path / "checkpoints" / "4").mkdir(parents=True)
+    workdir.write_inputs(tmp_path, cfg, models.tokenizer())
+    lines = ({"step": step, "split": "eval", "perplexity": 9.0 - step} for step in (2, 4))
+    (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    text = model_card.card("hf://org/new", cfg.model, 1234, run=tmp_path, base="org/tiny")
+    assert "base_model: org/tiny" in text and "# new\n" in text
+    assert "A `gpt2` of 1,234 parameters" in text and "objective `causal_lm`" in text
+    assert "| perplexity | 5.0" in text and "| started from | hf://org/tiny |" in text
+    assert f"| steps | {cfg.train.steps} |" in text and "| d_model | " in text
+    assert str(tmp_path) not in text
