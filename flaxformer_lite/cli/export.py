@@ -4,6 +4,7 @@ import argparse
 import json
 from pathlib import Path
 
+from flaxformer_lite.cli import export_page
 from flaxformer_lite.cli.open_model import Opened, folder_of, notices, open_model
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.export.folder import CASES, check_files, export_model
@@ -23,17 +24,23 @@ LABELLED = ("sequence_classification", "token_classification")
 
 def run(args: argparse.Namespace) -> None:
     """Writes the files, or checks those that are there, and prints a line for each."""
+    is_page = args.output.suffix == ".html"
+    if args.check and is_page:
+        raise ConfigError("--check: a page checks itself when it is opened.")
     if args.check:
         for program, difference in check_files(args.output).items():
             print(f"{program}: largest difference {difference:.1e}")
         return
     if args.model is None:
         raise ConfigError("--model is missing: pass the model to export, or --check.")
+    if is_page:
+        export_page.run(args, _layers(args))
+        return
     _check_folder(args.output)
     opened = open_model(
         args.model, head=args.head, family=args.family, allow_plugins=args.allow_plugins
     )
-    layers = _layers(args, opened)
+    layers = _layers(args)
     with notices(), new_directory(args.output.parent, carry=lambda name: True) as made:
         write_companions(made, opened.model, like=origin_of(opened.model))
         exported = export_model(
@@ -69,7 +76,7 @@ def _check_folder(output: Path) -> None:
         )
 
 
-def _layers(args: argparse.Namespace, opened: Opened) -> SentenceLayers | None:
+def _layers(args: argparse.Namespace) -> SentenceLayers | None:
     """Returns the layers of a sentence model, if the file is to have them."""
     if args.task == "encode":
         return None

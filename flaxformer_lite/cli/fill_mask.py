@@ -11,6 +11,7 @@ from flaxformer_lite.cli.open_model import Opened, check_vocabulary, folder_of, 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import shown
 from flaxformer_lite.pretrained import folder
+from flaxformer_lite.text.published_tokenizer import PublishedTokenizer
 
 HEADS = ("masked_lm", "pretraining")
 
@@ -65,9 +66,14 @@ def _best(opened: Opened, row_V: np.ndarray, top_k: int) -> list[tuple[str, floa
     best = np.argsort(-known_V, kind="stable")[:top_k]
     guesses = []
     for i in best:
-        token = opened.tokenizer.token(i)
-        guesses.append((token.strip() or repr(token), float(known_V[i])))
+        guesses.append((spelled(opened.tokenizer, i), float(known_V[i])))
     return guesses
+
+
+def spelled(tokenizer: PublishedTokenizer, index: int) -> str:
+    """Returns a token without the spaces around it, unless it consists of them."""
+    token = tokenizer.token(index)
+    return token.strip() or repr(token)
 
 
 def _head(path: str) -> str | None:

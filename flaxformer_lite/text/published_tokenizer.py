@@ -119,6 +119,14 @@ class PublishedTokenizer:
         """
         raise NotImplementedError
 
+    def definition(self) -> str:
+        """Returns the tokenizer as the text of a tokenizer.json.
+
+        Raises:
+          ConfigError: it is of another kind.
+        """
+        raise ConfigError("this model's tokenizer is no tokenizer.json; convert writes one.")
+
     def decode(self, ids: Iterable[int]) -> str:
         """Decodes ids to text, leaving out special tokens and ids beyond the vocabulary."""
         return self._inner.decode(ids)
@@ -243,6 +251,9 @@ class JsonTokenizer(PublishedTokenizer):
         super().__init__(inner, config, chat_template, inner.library.token_to_id)
 
     # Nothing below changes the library's tokenizer, which all threads share.
+
+    def definition(self) -> str:
+        return self._tokenizer.to_str()
 
     def encode(
         self,

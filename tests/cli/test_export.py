@@ -53,7 +53,12 @@ def test_wrong_calls_are_refused(bert, tmp_path, capsys, monkeypatch):
     told = refused(capsys, "--model", bert, "--output", tmp_path / "model.onnx")
     assert "README.md" in told and "exported/model.onnx" in told
     assert (tmp_path / "README.md").read_text() == "mine"
-    assert "must end in .onnx or .stablehlo" in refused(capsys, "--output", tmp_path / "x.tflite")
+    assert "must end in .onnx or .stablehlo or .html" in refused(
+        capsys, "--output", tmp_path / "x.tflite"
+    )
+    told = refused(capsys, "--model", bert, "--output", tmp_path / "x.html", "--runtime", tmp_path)
+    assert "npm install onnxruntime-web @huggingface/tokenizers" in told
+    assert "checks itself" in refused(capsys, "--check", "--output", tmp_path / "x.html")
     assert "--model is missing" in refused(capsys, "--output", tmp_path / "new/model.onnx")
 
     there = importlib.import_module

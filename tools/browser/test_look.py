@@ -1,9 +1,7 @@
 """The page of `look` in a real browser: what it draws, says, and asks for. `make browser` runs it;
 see runs/browser."""
 
-import os
 import re
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,43 +10,10 @@ import pytest
 from flaxformer_lite import capture, load_pretrained, load_tokenizer
 from flaxformer_lite.__main__ import main
 from tests.cli import models
+from tools.browser.contrast import lowest_contrast
 
-playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
 SHOTS = Path("runs/browser")
 ATTACK = "zero one </script><img src=x onerror=alert(1)> two three"
-CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
-CONTRAST = """() => {
-  const light = c => (c /= 255) <= 0.04 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
-  const read = text => text.match(/[\\d.]+/g).slice(0, 3).map(Number);
-  const luminance = ([r, g, b]) => 0.2126 * light(r) + 0.7152 * light(g) + 0.0722 * light(b);
-  return [...document.querySelectorAll(".text button, .lens td, p, h2, th, dt")].map(node => {
-    let under = node;
-    const clear = () => /rgba\\(.* 0\\)|transparent/.test(getComputedStyle(under).backgroundColor);
-    while (clear() && under.parentElement) under = under.parentElement;
-    const pair = [getComputedStyle(node).color, getComputedStyle(under).backgroundColor];
-    const [a, b] = pair.map(colour => luminance(read(colour)) + 0.05);
-    return Math.max(a, b) / Math.min(a, b);
-  });
-}"""
-
-
-@pytest.fixture(scope="module")
-def browser():
-    assert CHROMIUM, "no chromium: apt-get install chromium, or CHROMIUM=path"
-    with playwright.sync_playwright() as driver:
-        opened = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield opened
-        opened.close()
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +78,7 @@ def test_it_fits_and_can_be_read(visit, name, width, scheme):
     SHOTS.mkdir(parents=True, exist_ok=True)
     page.screenshot(path=SHOTS / f"{name}_{width}_{scheme}.png", full_page=True)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert min(page.evaluate(CONTRAST)) >= 4.5
+    assert lowest_contrast(page, ".text button, .lens td, p, h2, th, dt") >= 4.5
     assert "</script><img src=x onerror=alert(1)>" in page.title() and not page.query_selector(
         "img"
     )
