@@ -139,6 +139,7 @@ def train(parser: argparse.ArgumentParser) -> None:
     '--model runs/gpt2 --prompt "def " --temperature 0.8 --top_p 0.95',
     '--model path/to/t5 --prompt "translate English to German: I" --num_beams 4',
     '--model path/to/llama_chat --chat --prompt "Why is the sky blue?" --stream',
+    '--model path/to/smollm2 --prompt "def " --prompt-lookup 8',
     'echo "Dear diary," | flaxformer_lite generate --model path/to/gpt2 --prompt - --stop "."',
 )
 def generate(parser: argparse.ArgumentParser) -> None:
@@ -180,6 +181,26 @@ def generate(parser: argparse.ArgumentParser) -> None:
         type=command_line.text,
         metavar="TEXT",
         help="stop before this text; may be repeated",
+    )
+    add(
+        "--draft",
+        metavar="DIR",
+        type=command_line.place,
+        help="a smaller model with the same tokenizer, whose guesses are read several at a time",
+    )
+    add(
+        "--draft_tokens",
+        dest="num_assistant_tokens",
+        type=integer,
+        metavar="INT",
+        help="tokens that the draft guesses at a time (default: 4)",
+    )
+    add(
+        "--prompt_lookup",
+        dest="prompt_lookup_num_tokens",
+        type=integer,
+        metavar="INT",
+        help="guess up to this many tokens at a time from the text so far",
     )
     add("--stream", action="store_true", help="print the text while it is generated")
     add(

@@ -2,6 +2,8 @@
 
 import argparse
 
+import flax.linen as nn
+
 from flaxformer_lite.cli import command_line
 from flaxformer_lite.cli.commands import SETTINGS
 from flaxformer_lite.cli.open_model import Opened, check_vocabulary, folder_of, notice, open_model
@@ -14,16 +16,18 @@ from flaxformer_lite.inference.settings import settings
 from flaxformer_lite.inference.task import ids_without_text, longest
 from flaxformer_lite.open_model import is_workdir
 from flaxformer_lite.pretrained import chat
+from flaxformer_lite.types import Params
 
 NEW_TOKENS = 64  # the default number of tokens to generate
 SEARCH = ("num_beams", "length_penalty", "early_stopping")  # settings of beam search
+GUESSES = ("prompt_lookup_num_tokens", "num_assistant_tokens")
 UNFINISHED = "\ufffd"  # the character that an incomplete one is decoded to
 
 
 def run(args: argparse.Namespace) -> None:
     """Writes a continuation of each prompt."""
     options = {}
-    for name in ("max_new_tokens", *(name for name, *_ in SETTINGS)):
+    for name in ("max_new_tokens", *GUESSES, *(name for name, *_ in SETTINGS)):
         if getattr(args, name) is not None:
             options[name] = getattr(args, name)
     settings(**{"max_new_tokens": NEW_TOKENS} | options)  # raises on bad values, before reading
@@ -33,6 +37,8 @@ def run(args: argparse.Namespace) -> None:
         )
     if args.system is not None and not args.chat:
         raise ConfigError("--system: needs a conversation; add --chat.")
+    if args.num_assistant_tokens is not None and args.draft is None:
+        raise ConfigError("--draft_tokens: needs a draft model; add --draft.")
     opened = open_model(
         args.model,
         dtype=args.dtype,
@@ -52,6 +58,8 @@ def run(args: argparse.Namespace) -> None:
         ids = encode(opened, _text(prompt), args)
         prompts.append(check_vocabulary(opened, ids))
     options = {"max_new_tokens": default_new_tokens(opened, prompts)} | options
+    if args.draft is not None:
+        options["draft"] = _open_draft(args, opened)
     options = with_published(args.model, opened, options)
     if args.stop:
         options["stop_strings"] = tuple(args.stop)
@@ -60,6 +68,30 @@ def run(args: argparse.Namespace) -> None:
         _stream(opened, prompts, options)
     else:
         _print(opened, prompts, options)
+
+
+def _open_draft(args: argparse.Namespace, opened: Opened) -> tuple[nn.Module, Params]:
+    """Opens the draft model, as the model is.
+
+    Raises:
+      ConfigError: its tokenizer has other ids than the model's.
+    """
+    draft = open_model(
+        args.draft,
+        dtype=args.dtype,
+        allow_plugins=args.allow_plugins,
+        quantize=args.quantize,
+        cache=args.cache,
+    )
+    tokens = []
+    for tokenizer in (draft.tokenizer, opened.tokenizer):
+        tokens.append([tokenizer.spelling(index) for index in range(tokenizer.vocab_size)])
+    if tokens[0] != tokens[1]:
+        raise ConfigError(
+            f"--draft {args.draft}: its tokenizer has other tokens than the model's; take a draft"
+            " with the model's tokenizer."
+        )
+    return draft.model, draft.params
 
 
 def default_new_tokens(opened: Opened, prompts: list[list[int]]) -> int:
@@ -87,7 +119,8 @@ def with_published(path: str, opened: Opened, options: Json) -> Json:
     """Adds the settings of the model's directory to those of the user, which take precedence.
 
     Settings of the directory that contradict the user's are left out: those of sampling if the user
-    asks for beam search or greedy decoding, those of beam search if the user sets a temperature.
+    asks for beam search or greedy decoding, those of beam search if the user sets a temperature or
+    asks for guesses.
     """
     try:
         published = read_settings(folder_of(path))
@@ -96,7 +129,7 @@ def with_published(path: str, opened: Opened, options: Json) -> Json:
     excluded: tuple[str, ...] = ()
     if options.get("num_beams", 1) > 1 or options.get("temperature") == 0:
         excluded += tuple(DRAWS)
-    if options.get("temperature"):
+    if any(options.get(name) for name in ("temperature", "draft", *GUESSES)):
         excluded += SEARCH
     published = {name: value for name, value in published.items() if name not in excluded}
     applied = []

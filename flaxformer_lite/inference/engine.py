@@ -4,6 +4,8 @@ It reads a prompt, then one token at a time.
 """
 
 import functools
+from collections.abc import Sequence
+from typing import Any
 
 import flax
 import flax.linen as nn
@@ -15,7 +17,13 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.inference.own_model import OwnConfig, OwnModel
 from flaxformer_lite.models.skeletons.build_layers import init_cache
 from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
-from flaxformer_lite.nn.modules.cache import Cache, repeat_rows, take_rows
+from flaxformer_lite.nn.modules.cache import (
+    SHARED,
+    Cache,
+    repeat_rows,
+    take_rows,
+    without_rings,
+)
 from flaxformer_lite.types import Params
 
 Generator = nn.Module | OwnModel
@@ -32,11 +40,11 @@ class PromptRows:
     source_mask_BS: jax.Array | np.ndarray | None = None
 
 
-def is_encoder_decoder(cfg: ModelConfig) -> bool:
+def is_encoder_decoder(cfg: ModelConfig | OwnConfig) -> bool:
     return bool(cfg.encoder_layers and cfg.decoder_layers)
 
 
-@functools.partial(jax.jit, static_argnames=("model", "slots"))
+@functools.partial(jax.jit, static_argnames=("model", "slots", "goes_back"))
 def prefill(
     model: Generator,
     params: Params,
@@ -45,10 +53,12 @@ def prefill(
     source_BS: jax.Array | None,
     *,
     slots: int,
+    goes_back: bool = False,
 ) -> tuple[jax.Array, Caches]:
     """Reads prompts, padded on the left, into new caches of `slots`.
 
-    An encoder-decoder also takes the encoder's input `source_BS`. Returns the logits [B, V] of the
+    An encoder-decoder also takes the encoder's input `source_BS`. The caches keep all slots, for
+    `read_window`, if it `goes_back`. Returns the logits [B, V] of the
     next token, and the caches.
     """
     if isinstance(model, OwnModel):  # the tokens themselves take the place of caches
@@ -56,6 +66,8 @@ def prefill(
         last = tokens_BT.shape[1] - 1
         return model.next_logits(params, tokens_BS, jnp.asarray(rows.start_B), last), tokens_BS
     cache = init_cache(model.cfg, tokens_BT.shape[0], slots)
+    if goes_back:
+        cache = without_rings(cache, slots)
     encoded_BSD = None
     if source_BS is not None:
         encoded_BSD = model.apply(
@@ -90,7 +102,77 @@ def _tokens(cache: Caches | None) -> jax.Array:
     return cache
 
 
+def read_window(
+    model: nn.Module,
+    params: Params,
+    tokens_BT: jax.Array,
+    rows: PromptRows,
+    cache: Caches | None,
+    slot_B: jax.Array,
+    slots: int,
+) -> tuple[jax.Array, Cache]:
+    """Reads T tokens per row, each row from a slot of its own on, of `slots`.
+
+    Slots from there on are written anew, whatever they held. Returns the last hidden state
+    [B, T, D], and the caches. Every row is a call of its own under `vmap`, as layers know one slot.
+    """
+    assert isinstance(cache, Sequence), "an OwnModel has no caches"
+    axis = batch_axis(model.cfg)
+
+    def of_row(tokens_T, slot, start, source_mask_S, own, cross):
+        row = PromptRows(start[None], None if source_mask_S is None else source_mask_S[None])
+        layers = []
+        for layer, arrays, encoded in zip(cache, own, cross, strict=True):
+            layers.append(layer and arrays.replace(length=layer.length, **encoded))
+        x_1TD, layers = _hidden(model, params, tokens_T[None], row, layers, slot, slots, None)
+        return x_1TD[0], [layer and layer.replace(**dict.fromkeys(SHARED)) for layer in layers]
+
+    own = []
+    cross = []
+    for layer in cache:
+        own.append(layer and layer.replace(**dict.fromkeys(SHARED)))
+        names = [name for name in SHARED if name != "length"]
+        cross.append(layer and {name: getattr(layer, name) for name in names})
+    source_mask_BS = rows.source_mask_BS
+    start_B = jnp.asarray(rows.start_B)
+    if len(tokens_BT) == 1:  # without a batch axis, as caches of one example are
+        source_mask_S = None if source_mask_BS is None else source_mask_BS[0]
+        x_TD, own = of_row(tokens_BT[0], slot_B[0], start_B[0], source_mask_S, own, cross)
+        x_BTD = x_TD[None]
+    else:
+        cross = jax.tree.map(lambda x: jnp.expand_dims(x, axis + 1), cross)
+        mapped = jax.vmap(of_row, in_axes=(0, 0, 0, 0, axis, axis), out_axes=(0, axis))
+        x_BTD, own = mapped(tokens_BT, slot_B, start_B, source_mask_BS, own, cross)
+    grown = []
+    for layer, arrays in zip(cache, own, strict=True):
+        shared = {name: getattr(layer, name) for name in SHARED} if layer else {}
+        grown.append(layer and arrays.replace(**shared))
+    return x_BTD, grown
+
+
+def project(model: nn.Module, params: Params, x_BTD: jax.Array) -> jax.Array:
+    """Computes logits [B, T, V] of a hidden state."""
+    x_N1D = x_BTD.reshape(-1, 1, x_BTD.shape[-1])
+    projection: Any = model.apply({"params": params}, x_N1D, method="project")
+    logits_N1V = _logits(projection)
+    return logits_N1V.reshape(*x_BTD.shape[:2], -1)
+
+
 def _decode(
+    model,
+    params: Params,
+    tokens_BT,
+    rows: PromptRows,
+    cache,
+    first: jax.Array | int,
+    columns: int,
+    encoded_BSD,
+):
+    x_BTD, cache = _hidden(model, params, tokens_BT, rows, cache, first, columns, encoded_BSD)
+    return project(model, params, x_BTD[:, -1:])[:, 0], cache
+
+
+def _hidden(
     model,
     params: Params,
     tokens_BT,
@@ -102,19 +184,17 @@ def _decode(
 ):
     slots_1T = (first + jnp.arange(tokens_BT.shape[1], dtype=jnp.int32))[None]
     positions_BT = jnp.maximum(slots_1T - rows.start_B[:, None], 0)
+    if model.cfg.has_position_table:
+        # A guess may reach beyond the table; what is there is not kept, but must not be NaN.
+        positions_BT = jnp.minimum(positions_BT, model.cfg.max_length - 1)
     mask_BS = jnp.arange(columns, dtype=jnp.int32)[None] >= rows.start_B[:, None]
     decode = functools.partial(
         model.apply, {"params": params}, method="decode", cache=cache, cache_index=first
     )
     if is_encoder_decoder(model.cfg):
         decoder_inputs = {"decoder_attention_mask": mask_BS, "decoder_position_ids": positions_BT}
-        x_BTD, cache = decode(
-            tokens_BT, encoded_BSD, attention_mask=rows.source_mask_BS, **decoder_inputs
-        )
-    else:
-        x_BTD, cache = decode(tokens_BT, attention_mask=mask_BS, position_ids=positions_BT)
-    projection = model.apply({"params": params}, x_BTD[:, -1:], method="project")
-    return _logits(projection)[:, 0], cache
+        return decode(tokens_BT, encoded_BSD, attention_mask=rows.source_mask_BS, **decoder_inputs)
+    return decode(tokens_BT, attention_mask=mask_BS, position_ids=positions_BT)
 
 
 def _logits(projection: DeferredLogits) -> jax.Array:

@@ -10,13 +10,16 @@ import jax
 import numpy as np
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.inference import beam, sample, stop_strings
+from flaxformer_lite.inference import beam, sample, speculative, stop_strings
 from flaxformer_lite.inference.engine import Caches, Generator, prefill, repeat
 from flaxformer_lite.inference.own_model import writable
 from flaxformer_lite.inference.prompts import Ids
-from flaxformer_lite.inference.settings import settings
+from flaxformer_lite.inference.settings import Settings, settings
+from flaxformer_lite.inference.speculative import Draft
 from flaxformer_lite.inference.task import Decodes, Task, prepare
 from flaxformer_lite.types import Params
+
+GUESSED = 4  # the default number of tokens that a draft model guesses
 
 
 @flax.struct.dataclass
@@ -32,12 +35,15 @@ class Generation:
         any setting changes it; 0 after a row's end. None in beam search.
       sequences_scores: float32 [R], sum of log-probabilities / length ** length_penalty, in beam
         search; else None.
+      reads: int32 [R], how often the model read a row after its prompt, in speculative decoding;
+        without, it would be lengths - 1.
     """
 
     sequences: np.ndarray
     lengths: np.ndarray
     logprobs: np.ndarray | None = None
     sequences_scores: np.ndarray | None = None
+    reads: np.ndarray | None = None
 
 
 @overload
@@ -68,6 +74,7 @@ def generate(
     *,
     decoder_input_ids: Ids | None = None,
     tokenizer: Decodes | None = None,
+    draft: tuple[nn.Module, Params] | None = None,
     return_scores: bool = False,
     **options: Any,
 ) -> np.ndarray | Generation:
@@ -91,6 +98,9 @@ def generate(
       decoder_input_ids: start of the continuation of an encoder-decoder; None is
         decoder_start_token_id.
       tokenizer: an object with `decode(list of ids) -> text`, needed for stop_strings.
+      draft: a smaller decoder with the same vocabulary, and its weights. It guesses
+        num_assistant_tokens (4) at a time, which the model reads at once. Greedy decoding writes
+        what it writes without a draft; samples have the same distribution, but are others.
       return_scores: whether to return a `Generation` instead of its sequences only.
       **options: the fields of `Settings` (inference/settings.py), above all max_new_tokens.
 
@@ -106,13 +116,14 @@ def generate(
         head.
     """
     model = writable(model, params)
-    task = prepare(
-        model, input_ids, attention_mask, decoder_input_ids, tokenizer, settings(**options)
-    )
+    s = _settings(options, draft)
+    task = prepare(model, input_ids, attention_mask, decoder_input_ids, tokenizer, s)
+    guesser = draft and Draft(model=draft[0], params=draft[1])
+    speculative.check(model, guesser, task)
     result = (
         _search(model, params, task)
         if task.settings.num_beams > 1
-        else _write(model, params, task, return_scores)
+        else _write(model, params, task, guesser, return_scores)
     )
     return result if return_scores else result.sequences
 
@@ -125,6 +136,7 @@ def stream(
     *,
     decoder_input_ids: Ids | None = None,
     tokenizer: Decodes | None = None,
+    draft: tuple[nn.Module, Params] | None = None,
     every: int = 1,
     **options: Any,
 ) -> Iterator[np.ndarray]:
@@ -142,19 +154,33 @@ def stream(
     if every < 1:
         raise ConfigError(f"stream: every={every}: must be at least 1 token.")
     model = writable(model, params)
-    task = prepare(
-        model, input_ids, attention_mask, decoder_input_ids, tokenizer, settings(**options)
-    )
+    s = _settings(options, draft)
+    task = prepare(model, input_ids, attention_mask, decoder_input_ids, tokenizer, s)
     if task.settings.num_beams > 1:
         raise ConfigError(
             "stream: beam search may change tokens already written; use generate, or num_beams=1."
         )
-    return _new_columns(model, params, task, every)
+    guesser = draft and Draft(model=draft[0], params=draft[1])
+    speculative.check(model, guesser, task)
+    return _new_columns(model, params, task, guesser, every)
 
 
-def _new_columns(model: Generator, params: Params, task: Task, every: int) -> Iterator[np.ndarray]:
+def _settings(options: Any, draft: tuple[nn.Module, Params] | None) -> Settings:
+    """Builds the settings; a draft guesses GUESSED tokens unless they say how many."""
+    if draft is None and options.get("num_assistant_tokens"):
+        raise ConfigError(
+            f"num_assistant_tokens={options['num_assistant_tokens']}: needs draft=(model, params)."
+        )
+    if draft is not None and not options.get("num_assistant_tokens"):
+        options = options | {"num_assistant_tokens": GUESSED}
+    return settings(**options)
+
+
+def _new_columns(
+    model: Generator, params: Params, task: Task, draft: Draft | None, every: int
+) -> Iterator[np.ndarray]:
     seen = task.columns
-    for state in _states(model, params, task, False, every):
+    for state in _states(model, params, task, draft, False, every):
         stop = task.columns + int(state.new)
         yield np.asarray(state.tokens_BS)[:, seen:stop]
         seen = stop
@@ -164,13 +190,19 @@ def _read(model: Generator, params: Params, task: Task, copies: int) -> tuple[ja
     """Returns the logits after each prompt, and the caches, with `copies` rows per prompt."""
     source_BS = task.source and task.source.tokens_BS
     logits_BV, cache = prefill(
-        model, params, task.prompt.tokens_BT, task.rows(), source_BS, slots=task.slots
+        model,
+        params,
+        task.prompt.tokens_BT,
+        task.rows(),
+        source_BS,
+        slots=task.slots,
+        goes_back=task.settings.guessed > 0,
     )
     return logits_BV, cache if copies == 1 else repeat(model.cfg, cache, copies)
 
 
 def _states(
-    model: Generator, params: Params, task: Task, scores: bool, every: int
+    model: Generator, params: Params, task: Task, draft: Draft | None, scores: bool, every: int
 ) -> Iterator[sample.SampleState]:
     """Yields the state after each `every` new tokens.
 
@@ -188,26 +220,69 @@ def _states(
         slots=task.slots,
         samples=s.num_return_sequences,
         scores=scores,
-    ).replace(cache=cache)
-    rows = task.rows(s.num_return_sequences)
+    )
+    if s.guessed:
+        draft_cache = None
+        if draft is not None:
+            _, draft_cache = _read(draft.model, draft.params, task, s.num_return_sequences)
+        state = speculative.start(state, cache, draft_cache)
+    else:
+        state = state.replace(cache=cache)
     new = 0
     every = min(every, stop_strings.EVERY) if s.stop_strings else every
-    while new < task.max_new and not (new and np.asarray(state.done_B).all()):
+    while new < task.max_new and not _is_written(state, new):
         until = np.int32(min(new + every, task.max_new))
-        state = sample.proceed(
-            model, params, state, rows, task.rules, seed, until, prompt=task.columns
-        )
+        state = _proceed(model, params, task, draft, state, seed, until)
         state = stop_strings.cut(task, state, new) if s.stop_strings else state
         new = int(state.new)
         yield state
 
 
-def _write(model: Generator, params: Params, task: Task, scores: bool) -> Generation:
-    state = collections.deque(_states(model, params, task, scores, task.max_new), maxlen=1).pop()
+def _is_written(state: sample.SampleState, new: int) -> bool:
+    """Returns whether all rows have ended within the first `new` tokens."""
+    return bool(new and np.asarray(state.done_B).all() and np.asarray(state.lengths_B).max() <= new)
+
+
+def _proceed(
+    model: Generator,
+    params: Params,
+    task: Task,
+    draft: Draft | None,
+    state: sample.SampleState,
+    seed: np.uint32,
+    until: np.int32,
+) -> sample.SampleState:
+    copies = task.settings.num_return_sequences
+    rows = task.rows(copies)
+    if not isinstance(state, speculative.GuessState):
+        return sample.proceed(
+            model, params, state, rows, task.rules, seed, until, prompt=task.columns
+        )
+    return speculative.proceed(
+        model,
+        params,
+        draft,
+        state,
+        rows,
+        task.source and np.repeat(task.source.tokens_BS, copies, axis=0),
+        task.rules,
+        seed,
+        until,
+        prompt=task.columns,
+        guessed=task.settings.guessed,
+    )
+
+
+def _write(
+    model: Generator, params: Params, task: Task, draft: Draft | None, scores: bool
+) -> Generation:
+    states = _states(model, params, task, draft, scores, task.max_new)
+    state = collections.deque(states, maxlen=1).pop()
     stop = task.columns + int(np.asarray(state.lengths_B).max())
     sequences = np.asarray(state.tokens_BS)[:, task.columns - task.prompt.width : stop]
     logprobs = np.asarray(state.logprobs_BS)[:, task.columns : stop] if scores else None
-    return Generation(sequences, np.asarray(state.lengths_B), logprobs)
+    reads = np.asarray(state.reads_B) if isinstance(state, speculative.GuessState) else None
+    return Generation(sequences, np.asarray(state.lengths_B), logprobs, reads=reads)
 
 
 def _search(model: Generator, params: Params, task: Task) -> Generation:

@@ -109,6 +109,13 @@ def choose(rules: GenerationRules, logits_BV: jax.Array, keys_B: jax.Array) -> j
     """
     if rules.temperature is None:
         return sampling.likeliest(logits_BV)
+    return sampling.draw(distribution(rules, logits_BV), keys_B)
+
+
+def distribution(rules: GenerationRules, logits_BV: jax.Array) -> jax.Array:
+    """Returns the logits whose softmax is drawn from: those given, if there is no temperature."""
+    if rules.temperature is None:
+        return logits_BV
     logits_BV = sampling.temperature(logits_BV, rules.temperature)
     if rules.top_k is not None:
         logits_BV = sampling.top_k(logits_BV, rules.top_k)
@@ -116,7 +123,12 @@ def choose(rules: GenerationRules, logits_BV: jax.Array, keys_B: jax.Array) -> j
         logits_BV = sampling.top_p(logits_BV, rules.top_p)
     if rules.min_p is not None:
         logits_BV = sampling.min_p(logits_BV, rules.min_p)
-    return sampling.draw(logits_BV, keys_B)
+    return logits_BV
+
+
+def key_at(seed: Number, row: jax.Array, new: jax.Array) -> jax.Array:
+    """Returns the random key of a row's new token of this number."""
+    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), row), new)
 
 
 def ends(rules: GenerationRules, tokens: jax.Array) -> jax.Array:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from flaxformer_lite.inference import engine
 from flaxformer_lite.inference.engine import Caches, Params, PromptRows
-from flaxformer_lite.inference.rules import GenerationRules, choose, constrain, ends
+from flaxformer_lite.inference.rules import GenerationRules, choose, constrain, ends, key_at
 
 
 class SampleState(flax.struct.PyTreeNode):
@@ -83,9 +83,7 @@ def _write(
 ) -> SampleState:
     column = prompt + state.new
     rows_B = jnp.arange(len(logits_BV), dtype=jnp.int32)
-    keys_B = jax.vmap(
-        lambda row: jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), row), state.new)
-    )(rows_B)
+    keys_B = jax.vmap(lambda row: key_at(seed, row, state.new))(rows_B)
     allowed_BV = constrain(rules, logits_BV, state.tokens_BS, start_B, column, state.new)
     token_B = jnp.where(state.done_B, rules.pad, choose(rules, allowed_BV, keys_B))
     logprobs_BS = state.logprobs_BS

@@ -14,6 +14,7 @@ COLDEST = 1e-30  # numbers that float32 scores can be divided by, and multiplied
 LARGEST = 1e30
 MOST = 2**31 - 1  # of a whole number, int32 in the compiled loop
 MOST_ROWS = 1 << 16  # beams or samples per prompt
+MOST_GUESSED = 256  # tokens of a guess
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +50,11 @@ class Settings:
       early_stopping: True stops at num_beams finished candidates; False when no better one is
         likely; "never" when none is possible.
 
+    Speculative decoding (inference/speculative.py)
+      prompt_lookup_num_tokens: the most tokens to copy at once from where the last tokens stood
+        before; 0 is off.
+      num_assistant_tokens: tokens that a draft model writes at once; needs `generate(draft=)`.
+
     Stopping
       eos_token_id: one stop token, or several.
       stop_strings: text that ends a row once it appears in the decoded continuation.
@@ -80,6 +86,8 @@ class Settings:
     num_beams: int = 1
     length_penalty: float = 1.0
     early_stopping: bool | str = False
+    prompt_lookup_num_tokens: int = 0
+    num_assistant_tokens: int = 0
     eos_token_id: int | tuple[int, ...] | None = None
     stop_strings: tuple[str, ...] = ()
     pad_token_id: int = 0
@@ -96,6 +104,7 @@ class Settings:
         self._check(1, MOST, "max_new_tokens", "max_length")
         self._check(1, MOST_ROWS, "num_return_sequences", "num_beams")
         self._check(0, MOST, "min_new_tokens", "min_length", "top_k", "no_repeat_ngram_size")
+        self._check(0, MOST_GUESSED, "prompt_lookup_num_tokens", "num_assistant_tokens")
         self._check(0, LARGEST, "temperature", "min_p")
         if 0 < self.temperature < COLDEST:
             raise ConfigError(
@@ -138,6 +147,16 @@ class Settings:
             raise ConfigError(
                 f"{several}, {beams}: a search returns at most its beams; raise num_beams."
             )
+        if self.guessed and self.num_beams > 1:
+            raise ConfigError(
+                f"{beams}: beam search writes several texts at once, for which nothing is guessed;"
+                " leave out draft and prompt_lookup_num_tokens, or num_beams."
+            )
+        if self.prompt_lookup_num_tokens and self.num_assistant_tokens:
+            raise ConfigError(
+                f"prompt_lookup_num_tokens={self.prompt_lookup_num_tokens}: guesses are looked up,"
+                " or a draft's; leave out one of the two."
+            )
         if self.num_beams > 1 and self.stop_strings:
             raise ConfigError(
                 "stop_strings: do not work with num_beams, which stops on tokens only; use"
@@ -150,6 +169,11 @@ class Settings:
             if value is not None and not least <= value <= most:
                 bound = f"at least {least}" if value < least else f"at most {most}"
                 raise ConfigError(f"{name}={value}: must be {bound}.")
+
+    @property
+    def guessed(self) -> int:
+        """The most tokens that are guessed at once; 0 without speculative decoding."""
+        return self.prompt_lookup_num_tokens or self.num_assistant_tokens
 
     @property
     def eos(self) -> tuple[int, ...]:

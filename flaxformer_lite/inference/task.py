@@ -161,12 +161,7 @@ def prepare(
     rules = rules_of(
         s if bare else dataclasses.replace(s, forced_bos_token_id=None), max_new, max(min_new, 0)
     )
-    return Task(
-        s,
-        prompt,
-        source,
-        rules,
-        max_new,
-        prompt.tokens_BT.shape[1] + prompts.bucket(max_new),
-        tokenizer,
-    )
+    slots = prompt.tokens_BT.shape[1] + prompts.bucket(max_new)
+    if s.guessed:
+        slots += s.guessed + 1  # the last guess may end behind the last token
+    return Task(s, prompt, source, rules, max_new, slots, tokenizer)

@@ -176,3 +176,26 @@ def test_a_foreign_tokenizer_is_noticed(gpt2, tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["generate", "--model", str(folder), "--prompt", "zero"])
     assert "they do not belong together" in capsys.readouterr().err
+
+
+def test_a_draft_with_other_tokens_is_refused(gpt2, tmp_path, capsys):
+    other = models.directory(tmp_path / "other")
+    file = other / "tokenizer.json"
+    definition = json.loads(file.read_text())
+    vocabulary = definition["model"]["vocab"]
+    vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
+    file.write_text(json.dumps(definition))
+    with pytest.raises(SystemExit):
+        written(capsys, gpt2, "--prompt", "zero one", "--draft", str(other))
+    assert "its tokenizer has other tokens than the model's" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        written(capsys, gpt2, "--prompt", "zero one", "--draft-tokens", "3")
+    assert "--draft_tokens: needs a draft model; add --draft" in capsys.readouterr().err
+
+
+@pytest.mark.nightly
+def test_guesses_do_not_change_a_text(gpt2, capsys):
+    args = ["--prompt", "zero one", "--max_new_tokens", "20", "--temperature", "0"]
+    plain = written(capsys, gpt2, *args)
+    assert written(capsys, gpt2, *args, "--draft", str(gpt2), "--draft-tokens", "3") == plain
+    assert written(capsys, gpt2, *args, "--prompt-lookup", "5", "--stream") == plain

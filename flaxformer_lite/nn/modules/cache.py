@@ -128,6 +128,25 @@ def empty(
     return LayerCache(k_BKSH, v_BKSH, _no_positions(), rolls=rolls, **scales)
 
 
+def without_rings(cache: Tree, length: int) -> Tree:
+    """Returns empty caches where those that roll have a slot for each of `length` positions.
+
+    So a call may go back to any earlier slot, also behind a window.
+    """
+
+    def layer(kept: MixerCache) -> MixerCache:
+        if not isinstance(kept, LayerCache) or not kept.rolls:
+            return kept
+
+        def longer(x: jax.Array | None) -> jax.Array | None:
+            return x if x is None else jnp.zeros((*x.shape[:-2], length, x.shape[-1]), x.dtype)
+
+        arrays = {name: longer(getattr(kept, name)) for name in PER_ROW}
+        return kept.replace(rolls=False, **arrays)
+
+    return jax.tree.map(layer, cache, is_leaf=_is_layer)
+
+
 def init_stack_cache(
     cfg: StackConfig, batch: int, length: int, d_model: int, execution: Execution = Execution()
 ) -> list[MixerCache | None]:

@@ -1,0 +1,444 @@
+"""Speculative decoding: a guess at several tokens is read at once, and its right beginning is kept.
+
+The guess is copied from where the row's last tokens stood before (prompt lookup: Saxena 2023,
+github.com/apoorvumang/prompt-lookup-decoding), or written by a small draft model. Leviathan et al.
+2023 (arXiv:2211.17192), Chen et al. 2023 (arXiv:2302.01318).
+
+Nothing that is written depends on the guess, only the time does: greedy decoding and prompt lookup
+keep the tokens that the model itself chooses, with the random numbers of plain generation, and
+samples of a draft model are kept or drawn again so that their distribution is the model's.
+
+Sums over several tokens at once are rounded otherwise than those of one, so that the logits differ
+by about 1e-6. Where the two best tokens are that close, either may be written.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import flax
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.inference import engine
+from flaxformer_lite.inference.engine import Caches, Generator, Params, PromptRows
+from flaxformer_lite.inference.own_model import OwnModel
+from flaxformer_lite.inference.rules import (
+    GenerationRules,
+    choose,
+    constrain,
+    distribution,
+    ends,
+    key_at,
+)
+from flaxformer_lite.inference.sample import SampleState
+from flaxformer_lite.inference.task import Task, longest
+from flaxformer_lite.models.skeletons import build_layers
+from flaxformer_lite.nn.functions import sampling
+from flaxformer_lite.nn.modules.cache import LayerCache
+
+NGRAM = 3  # the longest sequence of last tokens that a lookup compares
+# Purposes of random numbers at one position of one row, beside the choice of its token.
+DRAFT = 1
+ACCEPT = 2
+REPLACE = 3
+
+
+class Draft(flax.struct.PyTreeNode):
+    """A smaller model that guesses."""
+
+    params: Params
+    model: Any = flax.struct.field(pytree_node=False)  # a linen module
+
+
+class GuessState(SampleState):
+    """The state of the loop; `lengths_B` differ, and `new` is the columns that all rows have."""
+
+    draft_cache: Caches | None
+    reads_B: jax.Array  # int32, how often the model has read each row after its prompt
+
+
+def check(model: Generator, draft: Draft | None, task: Task) -> None:
+    """Refuses what cannot be guessed exactly, before anything is compiled.
+
+    Raises:
+      ConfigError: a model has a layer that cannot go back to an earlier token, or the two models do
+        not belong together.
+    """
+    if not task.settings.guessed:
+        return
+    _check_rolls_back(model, "model")
+    if draft is None:
+        return
+    if engine.is_encoder_decoder(model.cfg):
+        raise ConfigError(
+            f"draft: {model.cfg.family} is an encoder-decoder, which no draft model follows; use"
+            " prompt_lookup_num_tokens, which copies from the source too."
+        )
+    drafted = getattr(draft.model, "cfg", None)
+    if drafted is None or engine.is_encoder_decoder(drafted) or drafted.head != "lm":
+        raise ConfigError(
+            "draft: must be (model, params) of a decoder of this package with head='lm'."
+        )
+    _check_rolls_back(draft.model, "draft")
+    if drafted.vocab_size != model.cfg.vocab_size:
+        raise ConfigError(
+            f"draft: has a vocabulary of {drafted.vocab_size}, the model {model.cfg.vocab_size};"
+            " take a draft with the model's tokenizer, and with a table of the same size."
+        )
+    room = longest(drafted)
+    needed = task.prompt.tokens_BT.shape[1] - int(task.prompt.start_B.min()) + task.max_new
+    if needed > room:
+        raise ConfigError(
+            f"draft: its position table ends at {room}, where prompt and continuation have"
+            f" {needed} tokens; ask for fewer new tokens, or take a draft with a longer one."
+        )
+
+
+def _check_rolls_back(model: Generator, name: str) -> None:
+    family = model.cfg.family
+    if isinstance(model, OwnModel):
+        raise ConfigError(
+            f"{name}: {family} has no cache, so that guesses gain nothing; leave draft and"
+            " prompt_lookup_num_tokens out."
+        )
+    caches = jax.eval_shape(lambda: build_layers.init_cache(model.cfg, 1, 1))
+    if not all(cache is None or isinstance(cache, LayerCache) for cache in caches):
+        raise ConfigError(
+            f"{name}: {family} has a layer that keeps a state, which cannot go back to the token"
+            " before a wrong guess; leave draft and prompt_lookup_num_tokens out."
+        )
+    pattern = build_layers.stack(model.cfg, "decoder").pattern
+    readers = [layer.feed_forward for layer in pattern if layer.feed_forward is not None]
+    if not all(reader.reads_one_token for reader in readers):
+        raise ConfigError(
+            f"{name}: {family} has experts with limited room, where a wrong guess takes the room of"
+            " a right token; leave draft and prompt_lookup_num_tokens out."
+        )
+
+
+def start(state: SampleState, cache: Caches, draft_cache: Caches | None) -> GuessState:
+    """Adds to the result of `sample.start` what guessing needs."""
+    fields = {field.name: getattr(state, field.name) for field in dataclasses.fields(state)}
+    fields["cache"] = cache
+    return GuessState(**fields, draft_cache=draft_cache, reads_B=jnp.zeros_like(state.lengths_B))
+
+
+@functools.partial(
+    jax.jit,
+    static_argnames=("model", "prompt", "guessed"),
+    donate_argnames=("state",),
+)
+def proceed(
+    model: nn.Module,
+    params: Params,
+    draft: Draft | None,
+    state: GuessState,
+    rows: PromptRows,
+    source_BS: jax.Array | None,
+    rules: GenerationRules,
+    seed: jax.Array,
+    until: jax.Array,
+    *,
+    prompt: int,
+    guessed: int,
+) -> GuessState:
+    """Writes tokens until each row has at least `until` of them, or all are done.
+
+    Rows accept different numbers of tokens, so that `state.lengths_B` differ, and each row has
+    slots of its own in the caches.
+
+    Args:
+      model, params: what is written with.
+      draft: what guesses; None looks up.
+      state: of `start`, or of an earlier call.
+      rows: where prompts start, and the tokens of sources.
+      source_BS: tokens of an encoder, which are looked up too.
+      rules: settings as arrays.
+      seed: as in `sample.proceed`.
+      until: the least number of new tokens.
+      prompt: columns before the first new token.
+      guessed: K, tokens of a guess.
+    """
+    start_B = jnp.asarray(rows.start_B)
+
+    def unfinished(state: GuessState) -> jax.Array:
+        return jnp.any(~state.done_B & (state.lengths_B < until))
+
+    def verify(
+        state: GuessState, guess_BK: jax.Array, draft_logits_BKV: jax.Array | None
+    ) -> GuessState:
+        """Reads the last token and K guessed ones; writes 1 to K + 1 tokens."""
+        length = guess_BK.shape[1] + 1
+        column_B = prompt + state.lengths_B
+        tokens_BS = _write_rows(state.tokens_BS, guess_BK, column_B)
+        window_BT = _columns(tokens_BS, column_B - 1, length)
+        x_BTD, cache = engine.read_window(
+            model, params, window_BT, rows, state.cache, column_B - 1, tokens_BS.shape[1]
+        )
+        logits_BTV = engine.project(model, params, x_BTD)
+        allowed_BTV = _constrain(rules, logits_BTV, tokens_BS, start_B, column_B, state.lengths_B)
+        if draft_logits_BKV is None:
+            token_BT = _choose(rules, allowed_BTV, seed, state.lengths_B)
+            accepted_BK = token_BT[:, :-1] == guess_BK
+        else:
+            token_BT, accepted_BK = _accept_or_replace(
+                rules, allowed_BTV, draft_logits_BKV, guess_BK, seed, state.lengths_B
+            )
+        accepted_B = jnp.cumprod(accepted_BK.astype(jnp.int32), axis=1).sum(axis=1)
+        return _append(
+            rules,
+            state.replace(cache=cache),
+            token_BT,
+            accepted_B + 1,
+            column_B,
+            logits_BTV,
+        )
+
+    def look_up(state: GuessState) -> GuessState:
+        column_B = prompt + state.lengths_B
+        text_BS = state.tokens_BS
+        columns_1S = jnp.arange(text_BS.shape[1], dtype=jnp.int32)[None]
+        known_BS = columns_1S >= start_B[:, None]
+        before = 0
+        if source_BS is not None:
+            text_BS = jnp.concatenate([source_BS, text_BS], axis=1)
+            source_mask_BS = jnp.asarray(rows.source_mask_BS)
+            known_BS = jnp.concatenate([source_mask_BS, known_BS], axis=1)
+            before = source_BS.shape[1]
+        guess_BK, found_B = _looked_up(text_BS, known_BS, before + column_B, guessed)
+        guess_BK = jnp.minimum(guess_BK, model.cfg.of_decoder.vocab_size - 1)
+        return jax.lax.cond(
+            jnp.any(found_B & ~state.done_B & (state.lengths_B < rules.max_new)),
+            lambda: verify(state, guess_BK, None),
+            lambda: verify(state, guess_BK[:, :0], None),
+        )
+
+    def follow_draft(state: GuessState) -> GuessState:
+        assert draft is not None
+        guess_BK, logits_BKV, cache = _drafted(draft, state, rows, rules, seed, prompt, guessed)
+        state = state.replace(draft_cache=cache)
+        return verify(state, guess_BK, None if rules.temperature is None else logits_BKV)
+
+    state = jax.lax.while_loop(unfinished, look_up if draft is None else follow_draft, state)
+    columns_1S = jnp.arange(state.tokens_BS.shape[1], dtype=jnp.int32)[None]
+    written_BS = columns_1S < (prompt + state.lengths_B)[:, None]
+    least = jnp.min(jnp.where(state.done_B, rules.max_new, state.lengths_B))
+    reached = jnp.minimum(least, jnp.max(state.lengths_B))
+    logprobs_BS = state.logprobs_BS
+    return state.replace(
+        tokens_BS=jnp.where(written_BS, state.tokens_BS, rules.pad),
+        logprobs_BS=None if logprobs_BS is None else jnp.where(written_BS, logprobs_BS, 0.0),
+        new=jnp.minimum(until, reached),
+    )
+
+
+def _append(
+    rules: GenerationRules,
+    state: GuessState,
+    token_BT: jax.Array,
+    count_B: jax.Array,
+    column_B: jax.Array,
+    logits_BTV: jax.Array,
+) -> GuessState:
+    """Appends the first tokens of each row, up to one that ends it; what follows is overwritten."""
+    index_1T = jnp.arange(token_BT.shape[1], dtype=jnp.int32)[None]
+    count_B = jnp.minimum(count_B, rules.max_new - state.lengths_B)
+    ends_BT = ends(rules, token_BT) & (index_1T < count_B[:, None])
+    ended_B = jnp.any(ends_BT, axis=1)
+    count_B = jnp.where(ended_B, jnp.argmax(ends_BT, axis=1).astype(jnp.int32) + 1, count_B)
+    logprobs_BS = state.logprobs_BS
+    if logprobs_BS is not None:
+        chosen_BT1 = jnp.take_along_axis(logits_BTV, token_BT[:, :, None], axis=2)
+        logprob_BT = (chosen_BT1 - jax.nn.logsumexp(logits_BTV, axis=2, keepdims=True))[:, :, 0]
+        logprobs_BS = _write_rows(logprobs_BS, logprob_BT, column_B)
+    return state.replace(
+        tokens_BS=_write_rows(state.tokens_BS, token_BT, column_B),
+        logprobs_BS=logprobs_BS,
+        lengths_B=state.lengths_B + jnp.where(state.done_B, 0, count_B),
+        reads_B=state.reads_B + (~state.done_B & (count_B > 0)).astype(jnp.int32),
+        done_B=state.done_B | ended_B,
+    )
+
+
+def _looked_up(
+    text_BS: jax.Array, known_BS: jax.Array, end_B: jax.Array, guessed: int
+) -> tuple[jax.Array, jax.Array]:
+    """Guesses what followed the last tokens of a row where they stood before.
+
+    The longest recurring sequence of them counts, up to NGRAM, and its latest occurrence.
+
+    Args:
+      text_BS: int32.
+      known_BS: False for padding.
+      end_B: the column after the last token.
+      guessed: K.
+
+    Returns:
+      The guess, int32 [B, K], and whether at least two tokens recur, bool [B].
+    """
+    S = text_BS.shape[1]
+    index_1S = jnp.arange(S, dtype=jnp.int32)[None]
+    same_BS = index_1S < end_B[:, None] - 1
+    recurring_BS = jnp.zeros(text_BS.shape, jnp.int32)
+    for back in range(NGRAM):
+        at_B1 = jnp.maximum(end_B - 1 - back, 0)[:, None]
+        same_BS &= jnp.roll(text_BS, back, axis=1) == jnp.take_along_axis(text_BS, at_B1, axis=1)
+        same_BS &= jnp.roll(known_BS, back, axis=1) & jnp.take_along_axis(known_BS, at_B1, axis=1)
+        same_BS &= index_1S >= back
+        recurring_BS += same_BS.astype(jnp.int32)
+    best_B = jnp.argmax(recurring_BS * S + index_1S, axis=1).astype(jnp.int32)
+    # What repeats itself up to the end of the text is expected to go on repeating.
+    period_B1 = jnp.maximum(end_B - 1 - best_B, 1)[:, None]
+    ahead_BK = jnp.arange(guessed, dtype=jnp.int32)[None] % period_B1
+    guess_BK = jnp.take_along_axis(text_BS, best_B[:, None] + 1 + ahead_BK, axis=1, mode="clip")
+    return guess_BK, jnp.max(recurring_BS, axis=1) >= 2
+
+
+def _drafted(
+    draft: Draft,
+    state: GuessState,
+    rows: PromptRows,
+    rules: GenerationRules,
+    seed: jax.Array,
+    prompt: int,
+    guessed: int,
+) -> tuple[jax.Array, jax.Array, Caches]:
+    """Continues each row with the draft model, by the rules of the model.
+
+    Returns the guess, int32 [B, K], the logits that it is drawn from, [B, K, V], and the caches.
+    """
+    column_B = prompt + state.lengths_B
+    rows = PromptRows(rows.start_B)
+    start_B = jnp.asarray(rows.start_B)
+    S = state.tokens_BS.shape[1]
+
+    def guess(tokens_BS: jax.Array, x_BTD: jax.Array, done: jax.Array | int) -> tuple:
+        logits_B1V = engine.project(draft.model, draft.params, x_BTD[:, -1:])
+        new_B = state.lengths_B + done
+        logits_B1V = _constrain(rules, logits_B1V, tokens_BS, start_B, column_B + done, new_B)
+        logits_BV = distribution(rules, logits_B1V[:, 0])
+        if rules.temperature is None:
+            token_B = sampling.likeliest(logits_BV)
+        else:
+            token_B = sampling.draw(logits_BV, _keys(seed, new_B[:, None], DRAFT)[:, 0])
+        return _write_rows(tokens_BS, token_B[:, None], column_B + done), logits_BV
+
+    def read(tokens_BS: jax.Array, cache: Caches | None, first_B: jax.Array, length: int) -> tuple:
+        window_BT = _columns(tokens_BS, first_B, length)
+        return engine.read_window(draft.model, draft.params, window_BT, rows, cache, first_B, S)
+
+    def go_on(carry: tuple, done: jax.Array) -> tuple[tuple, jax.Array]:
+        tokens_BS, cache = carry
+        x_B1D, cache = read(tokens_BS, cache, column_B + done - 1, 1)
+        tokens_BS, logits_BV = guess(tokens_BS, x_B1D, done)
+        return (tokens_BS, cache), logits_BV
+
+    # The draft has not read the last token, nor the one before where a whole guess was right.
+    x_B2D, cache = read(state.tokens_BS, state.draft_cache, column_B - 2, 2)
+    tokens_BS, first_BV = guess(state.tokens_BS, x_B2D, 0)
+    carry = (tokens_BS, cache)
+    carry, rest_KBV = jax.lax.scan(go_on, carry, jnp.arange(1, guessed))
+    tokens_BS, cache = carry
+    logits_BKV = jnp.concatenate([first_BV[:, None], jnp.swapaxes(rest_KBV, 0, 1)], axis=1)
+    return _columns(tokens_BS, column_B, guessed), logits_BKV, cache
+
+
+def _accept_or_replace(
+    rules: GenerationRules,
+    logits_BTV: jax.Array,
+    draft_logits_BKV: jax.Array,
+    guess_BK: jax.Array,
+    seed: jax.Array,
+    new_B: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """Keeps a token x drawn from q with probability min(1, p(x) / q(x)).
+
+    What replaces the first that is not kept is drawn from max(p - q, 0), normalized; what follows
+    a whole guess from p. So each token has the distribution p, given those before it (Leviathan et
+    al. 2023, section 2.3 and appendix A.1).
+
+    Returns the tokens, int32 [B, K + 1], and which of the guess are kept, bool [B, K].
+    """
+    batch, length, vocab = logits_BTV.shape
+    p_BTV = distribution(rules, logits_BTV.reshape(-1, vocab)).reshape(logits_BTV.shape)
+    p_BTV = jax.nn.softmax(p_BTV)
+    p_BKV = p_BTV[:, :-1]
+    q_BKV = jax.nn.softmax(draft_logits_BKV)
+    new_BT = new_B[:, None] + jnp.arange(length, dtype=jnp.int32)[None]
+    uniform_BK = jax.vmap(jax.vmap(jax.random.uniform))(_keys(seed, new_BT[:, :-1], ACCEPT))
+    guess_BK1 = guess_BK[:, :, None]
+    p_BK = jnp.take_along_axis(p_BKV, guess_BK1, axis=2)[:, :, 0]
+    q_BK = jnp.take_along_axis(q_BKV, guess_BK1, axis=2)[:, :, 0]
+    accepted_BK = uniform_BK * q_BK < p_BK
+    more_BKV = jnp.maximum(p_BKV - q_BKV, 0.0)
+    # Equal distributions differ by rounding alone; what rounding rejects is drawn from p.
+    more_BKV = jnp.where(jnp.any(more_BKV > 0, axis=2, keepdims=True), more_BKV, p_BKV)
+    weights_BTV = jnp.concatenate([more_BKV, p_BTV[:, -1:]], axis=1)
+    keys = _keys(seed, new_BT, REPLACE).reshape(-1)
+    drawn_BT = sampling.draw(jnp.log(weights_BTV).reshape(-1, vocab), keys).reshape(batch, length)
+    token_BK = jnp.where(accepted_BK, guess_BK, drawn_BT[:, :-1])
+    return jnp.concatenate([token_BK, drawn_BT[:, -1:]], axis=1), accepted_BK
+
+
+def _choose(
+    rules: GenerationRules, logits_BTV: jax.Array, seed: jax.Array, new_B: jax.Array
+) -> jax.Array:
+    """Chooses a token at each of T positions, int32 [B, T], as plain generation would."""
+    batch, length, vocab = logits_BTV.shape
+    new_BT = new_B[:, None] + jnp.arange(length, dtype=jnp.int32)[None]
+    keys = _keys(seed, new_BT).reshape(-1)
+    return choose(rules, logits_BTV.reshape(-1, vocab), keys).reshape(batch, length)
+
+
+def _constrain(
+    rules: GenerationRules,
+    logits_BTV: jax.Array,
+    tokens_BS: jax.Array,
+    start_B: jax.Array,
+    column_B: jax.Array,
+    new_B: jax.Array,
+) -> jax.Array:
+    """Applies the rules to T positions of each row, from `column_B` on, each behind its prefix."""
+
+    def at(
+        logits_V: jax.Array,
+        tokens_S: jax.Array,
+        start: jax.Array,
+        column: jax.Array,
+        new: jax.Array,
+    ) -> jax.Array:
+        return constrain(rules, logits_V[None], tokens_S[None], start[None], column, new)[0]
+
+    ahead_1T = jnp.arange(logits_BTV.shape[1], dtype=jnp.int32)[None]
+    of_row = jax.vmap(at, in_axes=(0, None, None, 0, 0))
+    column_BT = column_B[:, None] + ahead_1T
+    new_BT = new_B[:, None] + ahead_1T
+    return jax.vmap(of_row)(logits_BTV, tokens_BS, start_B, column_BT, new_BT)
+
+
+def _keys(seed: jax.Array, new_BT: jax.Array, purpose: int | None = None) -> jax.Array:
+    """Returns the random keys of the new tokens with these numbers, in each row."""
+
+    def of_token(row: jax.Array, new: jax.Array) -> jax.Array:
+        key = key_at(seed, row, new)
+        return key if purpose is None else jax.random.fold_in(key, purpose)
+
+    of_row = jax.vmap(of_token, in_axes=(None, 0))
+    return jax.vmap(of_row)(jnp.arange(len(new_BT), dtype=jnp.int32), new_BT)
+
+
+def _columns(x_BS: jax.Array, first_B: jax.Array, length: int) -> jax.Array:
+    """Returns `length` columns of each row, from its own first."""
+    return jax.vmap(lambda x_S, first: jax.lax.dynamic_slice_in_dim(x_S, first, length))(
+        x_BS, first_B
+    )
+
+
+def _write_rows(x_BS: jax.Array, new_BT: jax.Array, first_B: jax.Array) -> jax.Array:
+    """Writes columns of each row, from its own first."""
+    return jax.vmap(jax.lax.dynamic_update_slice_in_dim, in_axes=(0, 0, 0, None))(
+        x_BS, new_BT, first_B, 0
+    )
