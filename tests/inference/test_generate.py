@@ -34,7 +34,7 @@ def model_of(case):
         overrides = overrides | {
             "position": registry.resolve_class("positions", overrides["position"])()
         }
-    cfg = small(family, **overrides)
+    cfg = small(family, number=len(overrides.get("windows", (0,))), **overrides)
     return cfg, *built(cfg)
 
 

@@ -42,7 +42,7 @@ def alone(cfg, model, params, prompt, continuation):
 
 @pytest.mark.parametrize("family", daily(["gpt2", "t5"], ["t5"]))
 def test_each_pair_as_if_alone(family):
-    cfg = small(family)
+    cfg = small(family, number=1)
     model, params = built(cfg)
     scores = score(model, params, PROMPTS, CONTINUATIONS)
     for i, (prompt, continuation) in enumerate(zip(PROMPTS, CONTINUATIONS, strict=True)):
@@ -70,7 +70,7 @@ def test_each_pair_as_if_alone(family):
     ],
 )
 def test_errors(prompts, continuations, message):
-    model, params = built(small("gpt2"))
+    model, params = built(small("gpt2", number=1))
     with pytest.raises(ValueError, match=message):
         score(model, params, prompts, continuations)
 
@@ -81,7 +81,7 @@ def request(*args):
 
 def test_the_harness_gets_what_it_asks_for():
     tokenizer = Bytes()
-    cfg = small("llama", vocab_size=tokenizer.vocab_size, max_length=32)
+    cfg = small("llama", vocab_size=tokenizer.vocab_size, max_length=32, number=1)
     model, params = built(cfg)
     harness = HarnessModel(model, params, tokenizer, batch_size=2)
     pairs = [("ab ", "cd"), ("", "x"), ("abc", " d")]
@@ -115,7 +115,7 @@ def test_the_harness_reads_with_a_published_tokenizer(tmp_path):
     inner = Bytes()
     inner.save(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
-    cfg = small("llama", vocab_size=inner.vocab_size, max_length=32)
+    cfg = small("llama", vocab_size=inner.vocab_size, max_length=32, number=1)
     model, params = built(cfg)
     published = HarnessModel(model, params, load_tokenizer(tmp_path))
     bos = inner.bos_id
@@ -195,7 +195,7 @@ def test_a_decoder_that_starts_with_a_language_is_told_which(tmp_path):
 @pytest.mark.nightly
 def test_the_harness_gives_the_context_to_an_encoder():
     """Framed by the special tokens of a text; the continuation is without them."""
-    cfg = small("t5", vocab_size=Bytes().vocab_size, max_length=32)
+    cfg = small("t5", vocab_size=Bytes().vocab_size, max_length=32, number=1)
     model, params = built(cfg)
     tokenizer = Framed()
     harness = HarnessModel(model, params, tokenizer, batch_size=2)

@@ -24,12 +24,14 @@ def logits(model, params, x, encoded=None, **inputs):
     return model.apply({"params": params}, x, method="project").logits(), cache
 
 
+compiled = jax.jit(logits, static_argnums=0)
+
+
 def in_chunks(model, params, x, cuts, encoded=None, length=T, **inputs):
-    call = jax.jit(logits, static_argnums=0)
     cache = init_cache(model.cfg, len(x), length)
     out = []
     for start, stop in itertools.pairwise((0, *cuts, T)):
-        chunk, cache = call(
+        chunk, cache = compiled(
             model, params, x[:, start:stop], None if start else encoded, cache=cache, **inputs
         )
         out.append(chunk)
@@ -74,7 +76,7 @@ def test_chunks_equal_one_call(case):
     x = list(inputs.values())[-1]
     if is_encoder_decoder(model.cfg):
         encoded = model.apply({"params": params}, inputs["input_ids"], method="encode")
-    whole = jax.jit(logits, static_argnums=0)(model, params, x, encoded)[0]
+    whole = compiled(model, params, x, encoded)[0]
     chunks, cache = in_chunks(model, params, x, cuts, encoded)
     close(chunks, whole, 1e-4)
     assert int(length_of(cache)) == T
@@ -82,11 +84,11 @@ def test_chunks_equal_one_call(case):
 
 @pytest.mark.parametrize("family", daily(["gpt2", "llama", "mistral"], ("gpt2",)))
 def test_a_mask_over_slots_tells_padding_and_positions(family):
-    model, params = built(small(family, windows=(4,) if family == "mistral" else (0,)))
+    model, params = built(small(family, windows=(4,) if family == "mistral" else (0,), number=1))
     x = ids()
     keep = np.ones((2, T + 2), np.int32)
     keep[1, :3] = 0
-    whole = logits(model, params, x, attention_mask=keep[:, :T])[0]
+    whole = compiled(model, params, x, attention_mask=keep[:, :T])[0]
     chunks, _ = in_chunks(model, params, x, (4, 9), length=T + 2, attention_mask=keep)
     assert chunks.shape == whole.shape
     close(chunks[0], whole[0], 1e-4)
@@ -94,7 +96,7 @@ def test_a_mask_over_slots_tells_padding_and_positions(family):
 
 
 def test_a_text_goes_on_from_an_earlier_slot():
-    model, params = built(small("gpt2"))
+    model, params = built(small("gpt2", number=1))
     x = ids()
     _, cache = logits(model, params, x.at[:, 6:].set(1), cache=init_cache(model.cfg, 2, T))
     again, _ = logits(model, params, x[:, 6:], cache=cache, cache_index=6)
@@ -102,10 +104,10 @@ def test_a_text_goes_on_from_an_earlier_slot():
 
 
 def test_a_prefix_is_read_in_one_call():
-    model, params = built(small("gpt2"))
+    model, params = built(small("gpt2", number=1))
     x = ids()
     prefix = np.arange(T)[None].repeat(2, 0) < 4
-    whole = logits(model, params, x, prefix_mask=prefix)[0]
+    whole = compiled(model, params, x, prefix_mask=prefix)[0]
     close(in_chunks(model, params, x, (5, 7), prefix_mask=prefix)[0], whole, 1e-4)
     assert np.isnan(in_chunks(model, params, x, (2,), prefix_mask=prefix)[0][:, :2]).all()
     with pytest.raises(ValueError, match="prefix_mask: marks slots from 2 on"):
@@ -155,11 +157,11 @@ def test_what_cannot_be_refused_within_jit_is_nan():
 
 
 def test_caches_of_other_rows_and_a_decoder_without_source_are_refused():
-    model, params = built(small("gpt2"))
+    model, params = built(small("gpt2", number=1))
     with pytest.raises(ValueError, match="cache has 3 rows for 2"):
         logits(model, params, ids(), cache=init_cache(model.cfg, 3, T))
     with pytest.raises(ValueError, match="needs a cache"):
         logits(model, params, ids(), cache_index=3)
-    model, params = built(small("t5"))
+    model, params = built(small("t5", number=1))
     with pytest.raises(ValueError, match="encoder_output is None"):
         logits(model, params, ids(), None, cache=init_cache(model.cfg, 2, T))

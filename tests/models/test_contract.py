@@ -108,7 +108,7 @@ def test_packed_documents_never_meet(family, position):
 
 @pytest.mark.parametrize("family", daily(("gpt2", "llama", "t5", "transformer"), ("gpt2", "t5")))
 def test_the_future_never_reaches_the_past(family):
-    cfg = small(family)
+    cfg = small(family, number=1)
     model, params = built(cfg)
     inputs = inputs_of(cfg, ids())
     last = "decoder_input_ids" if is_encoder_decoder(cfg) else "input_ids"
@@ -191,7 +191,7 @@ def test_grouped_heads(family):
 
 
 def test_prefix_sees_itself_both_ways():
-    cfg = small("gpt2")
+    cfg = small("gpt2", number=1)
     model, params = built(cfg)
     prefix = jnp.asarray([[1] * 4 + [0] * 6] * 2, jnp.int32)
     x = ids()
@@ -216,7 +216,7 @@ def test_features_hold_what_the_logits_are_made_of(family):
 
 
 def test_masked_positions_are_the_rows_of_all_positions():
-    cfg = small("bert")
+    cfg = small("bert", number=1)
     model, params = built(cfg)
     at = jnp.asarray([[1, 5], [0, 9]], jnp.int32)
     some = logits_of(model, params, input_ids=ids(), masked_positions=at)

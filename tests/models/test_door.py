@@ -81,7 +81,7 @@ REFUSED = {
 
 @pytest.mark.parametrize(("family", "inputs", "message"), REFUSED.values(), ids=REFUSED)
 def test_inputs_that_cannot_be_are_refused(family, inputs, message):
-    model, params = built(small(family))
+    model, params = built(small(family, number=1))
     with pytest.raises(ValueError, match=message):
         jax.eval_shape(
             lambda p: model.apply({"params": p}, **{**inputs_of(model.cfg, ONES), **inputs}), params
@@ -89,7 +89,7 @@ def test_inputs_that_cannot_be_are_refused(family, inputs, message):
 
 
 def test_within_jit_ids_out_of_range_are_nan():
-    model, params = built(small("bert", head="none"))
+    model, params = built(small("bert", head="none", number=1))
     call = jax.jit(lambda **x: model.apply({"params": params}, **x).last_hidden_state)
     good = {"input_ids": ONES, "token_type_ids": ONES * 0, "position_ids": ONES}
     assert np.isfinite(call(**good)).all()
@@ -115,7 +115,7 @@ def test_fields_beside_a_config_are_changed_in_it():
 
 
 def test_lists_are_ids():
-    model, params = built(small("gpt2"))
+    model, params = built(small("gpt2", number=1))
     x = ids(length=3)
     out = model.apply({"params": params}, x.tolist(), attention_mask=[[0, 1, 1], [1, 1, 1]]).logits
     close(
@@ -128,7 +128,7 @@ def test_lists_are_ids():
 
 @pytest.mark.parametrize("family", daily(["bart", "mbart", "marian", "pegasus"], ("bart",)))
 def test_a_constant_of_the_published_weights_is_not_trained(family):
-    model, params = built(small(family, tie_embeddings=True))
+    model, params = built(small(family, tie_embeddings=True, number=1))
 
     def loss(params):
         return jnp.square(model.apply({"params": params}, ONES, ONES).logits).mean()
@@ -154,7 +154,7 @@ def test_yarn_that_divides_by_zero_is_refused(fields):
 
 @pytest.mark.parametrize("family", daily(["gpt2", "bert", "t5"], ("t5",)))
 def test_one_exported_program_takes_every_length(family):
-    model, params = built(small(family))
+    model, params = built(small(family, number=1))
     names = (*inputs_of(model.cfg, ONES), "attention_mask")
     sizes = jax.ShapeDtypeStruct(export.symbolic_shape("b, t"), jnp.int32)
 
@@ -170,7 +170,7 @@ def test_one_exported_program_takes_every_length(family):
 
 
 def test_a_symbolic_length_needs_dense_attention():
-    model, params = built(small("gpt2", attention="blockwise"))
+    model, params = built(small("gpt2", attention="blockwise", number=1))
     (t,) = export.symbolic_shape("t")
     with pytest.raises(ConfigError, match="needs known lengths"):
         export.export(jax.jit(lambda x: model.apply({"params": params}, x).logits))(

@@ -8,7 +8,7 @@ from tests.models.tiny import built, ids, small
 
 
 def test_gpt2_adds_the_vectors_of_types():
-    model, params = built(small("gpt2"))
+    model, params = built(small("gpt2", number=1))
     types = jnp.asarray([[3] * 5 + [4] * 5] * 2)
     plain = model.apply({"params": params}, ids()).logits
     assert not np.allclose(
@@ -21,12 +21,12 @@ def test_gpt2_adds_the_vectors_of_types():
 
 
 def test_llama_refuses_them():
-    model, params = built(small("llama"))
+    model, params = built(small("llama", number=1))
     with pytest.raises(ValueError, match="llama has no token types"):
         model.apply({"params": params}, ids(), token_type_ids=ids() * 0)
 
 
 def test_electra_discriminator_has_no_features():
-    model, params = built(small("electra", head="pretraining"))
+    model, params = built(small("electra", head="pretraining", number=1))
     with pytest.raises(ValueError, match="judges tokens and predicts none"):
         model.apply({"params": params}, ids(), method="features")

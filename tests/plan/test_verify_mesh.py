@@ -83,8 +83,8 @@ def reference(name):
 
 
 # Each axis but `data`, which tests/sharding has, and each skeleton but the encoder's, whose layers
-# are T5's.
-DAILY = (("t5_tiny", "tensor"), ("llama_tiny", EVERYTHING), ("llama_tiny", "ring"))
+# are T5's. Rings: tests/nn/attentions/test_context_parallel.py.
+DAILY = (("t5_tiny", "tensor"), ("llama_tiny", EVERYTHING))
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def test_the_same_however_it_runs():
 
 
 def test_losses_of_a_decoder_are_its_scores():
-    model, params = built(small("gpt2"))
+    model, params = built(small("gpt2", number=1))
     whole = look_inside(model, params, IDS).losses
     assert np.isnan(whole.nats_T[0]) and whole.ids_T.tolist() == IDS
     close(whole.nats_T[1:], -score(model, params, [IDS[:1]], [IDS[1:]]).logprobs[0])
@@ -118,7 +118,7 @@ def test_losses_of_a_decoder_are_its_scores():
 
 
 def test_losses_of_an_answer_are_its_scores():
-    model, params = built(small("t5"))
+    model, params = built(small("t5", number=1))
     inside = look_inside(model, params, IDS, TARGET)
     assert inside.losses.ids_T.tolist() == TARGET and inside.sequences["decoder"].tolist() == [
         0,
@@ -132,7 +132,7 @@ def test_losses_of_an_answer_are_its_scores():
 
 
 def test_losses_of_a_masked_lm_are_those_of_one_mask_at_a_time():
-    model, params = built(small("bert"))
+    model, params = built(small("bert", number=1))
     losses = look_inside(model, params, IDS, mask_id=2, special=(5, 29)).losses
     assert np.flatnonzero(np.isnan(losses.nats_T)).tolist() == [0, 7]
     ids_1T = np.asarray([IDS])

@@ -20,7 +20,7 @@ NAMES = registry.available("adapters")
 
 def adapted(family, name, **options):
     adapter = registry.resolve_class("adapters", name)(targets=(".",))
-    return tiny.built(tiny.small(family, adapter=adapter, **options))
+    return tiny.built(tiny.small(family, adapter=adapter, **{"number": 1, **options}))
 
 
 def without_factors(model, params):

@@ -20,7 +20,7 @@ EVERY = LoraConfig(rank=3, alpha=5.0, targets=(".",))
 
 
 def adapted(family, adapter=EVERY, **options):
-    return tiny.built(tiny.small(family, adapter=adapter, **options))
+    return tiny.built(tiny.small(family, adapter=adapter, **{"number": 1, **options}))
 
 
 def factors(params):

@@ -28,7 +28,7 @@ def promotion():
 def quantized(family, qtype=jnp.int8, **options):
     """A model with noise on every weight, the same with quantized layers, and the weights of
     both."""
-    model, params = tiny.built(tiny.small(family, **options))
+    model, params = tiny.built(tiny.small(family, **{"number": 1, **options}))
     rules = [
         qwix.QuantizationRule(
             module_path=r".*layer_\d.*", weight_qtype=qtype, op_names=("dot_general",)

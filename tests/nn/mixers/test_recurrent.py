@@ -145,7 +145,7 @@ def test_a_state_is_continued_at_its_end_or_begun_again(decoder, scan):
 
 @pytest.mark.parametrize("units", [pytest.param(0, marks=pytest.mark.nightly), 5])
 def test_an_encoder_reads_both_ways(units):
-    model, params = built(small("bert", mixer=GruConfig(units=units)))
+    model, params = built(small("bert", mixer=GruConfig(units=units), number=1))
     x = ids()
     logits = logits_of(model, params, input_ids=x)
     for changed in (x.at[:, 0].set(3), x.at[:, -1].set(3)):
@@ -203,7 +203,7 @@ class Cut(ActivationSharding):
 
 
 def test_what_cannot_be_is_refused():
-    model, params = built(small("gpt2", mixer=GruConfig()))
+    model, params = built(small("gpt2", mixer=GruConfig(), number=1))
     with pytest.raises(
         ConfigError, match=r"^mask, prefix_mask, windows: a recurrent layer reads token by token"
     ):
