@@ -171,4 +171,7 @@ def _check_depth(values: object) -> None:
         depth += 1
         if depth > DEEPEST:
             raise ValueError(f"nested more than {DEEPEST} deep")
-        level = [inner for x in level for inner in (x.values() if isinstance(x, dict) else x)]
+        below: list[object] = []
+        for x in level:
+            below += x.values() if isinstance(x, dict) else x
+        level = below

@@ -7,6 +7,7 @@ Reference: Warner et al., "Smarter, Better, Faster, Longer: A Modern Bidirection
 section 2.1.
 """
 
+import dataclasses
 from typing import Any
 
 import jax.numpy as jnp
@@ -97,13 +98,9 @@ class Model(EncoderModel):
 def pattern(windows: list[int], local: Rope) -> tuple[LayerKind, ...]:
     """Builds one kind per layer; the first has no norm before attention, as the embeddings end in
     one."""
-    first = ("mlp_in",)
-    return tuple(
-        LayerKind(
-            window=window, position=local if window else None, norm_at=None if layer else first
-        )
-        for layer, window in enumerate(windows)
-    )
+    kinds = [LayerKind(window=w, position=local if w else None) for w in windows]
+    kinds[0] = dataclasses.replace(kinds[0], norm_at=("mlp_in",))
+    return tuple(kinds)
 
 
 def alternating(layers: int, window: int) -> tuple[LayerKind, ...]:

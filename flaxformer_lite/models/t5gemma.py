@@ -30,6 +30,7 @@ from flaxformer_lite.models.weight_map import (
 )
 
 START = 2  # the beginning of a text, which starts the decoder
+DEFAULT_WINDOW = 4096  # written where no layer slides
 BASE = gemma2.BASE | dict(
     windows=(4097, 0),
     decoder_windows=(4096, 0),
@@ -226,9 +227,14 @@ def write(cfg: ModelConfig) -> Json:
     decoder = cfg.of_decoder
     flat: Json = {}
     for side, of_side, prefix in (("encoder", cfg, ""), ("decoder", decoder, "decoder_")):
-        wide = max(of_side.windows)
         layers = getattr(cfg, f"{side}_layers")
-        kinds = [of_side.windows[i % len(of_side.windows)] for i in range(layers)]
+        kinds = []
+        for i in range(layers):
+            window = of_side.windows[i % len(of_side.windows)]
+            kinds.append("sliding_attention" if window else "full_attention")
+        window = max(of_side.windows) or DEFAULT_WINDOW
+        if side == "encoder" and any(of_side.windows):
+            window -= 1
         flat |= {
             f"{prefix}hidden_size": of_side.d_model,
             f"{prefix}intermediate_size": of_side.mlp_dim,
@@ -237,24 +243,21 @@ def write(cfg: ModelConfig) -> Json:
             f"{prefix}num_key_value_heads": of_side.kv_heads,
             f"{prefix}head_dim": of_side.head_width,
             f"{prefix}vocab_size": of_side.vocab_size,
-            f"{prefix}sliding_window": (wide - (side == "encoder")) if wide else 4096,
-            f"{prefix}layer_types": [
-                "sliding_attention" if window else "full_attention" for window in kinds
-            ],
+            f"{prefix}sliding_window": window,
+            f"{prefix}layer_types": kinds,
         }
     scalar = cfg.scale**-2
+    if round(scalar) ** -0.5 == cfg.scale:
+        scalar = round(scalar)
+    start = START if cfg.decoder_start_token_id is None else cfg.decoder_start_token_id
     return (
         flat
         | llama.write_rope(cfg.position)
         | {
             "hidden_activation": "gelu_pytorch_tanh",
             "max_position_embeddings": cfg.max_length,
-            "query_pre_attn_scalar": round(scalar)
-            if round(scalar) ** -0.5 == cfg.scale
-            else scalar,
-            "decoder_bos_token_id": START
-            if cfg.decoder_start_token_id is None
-            else cfg.decoder_start_token_id,
+            "query_pre_attn_scalar": scalar,
+            "decoder_bos_token_id": start,
             "is_encoder_decoder": cfg.head != "encoder",
             **{name: getattr(cfg, ours) or None for name, ours in gemma2.CAPS.items()},
         }

@@ -19,15 +19,13 @@ def publish_tokenizer(
     Without these ids in config.json, transformers assumes the family's usual ones. With a chat
     template, what it ends turns with also ends texts.
     """
-    generation = {
-        f"{role}_token_id": i for role, i in inner.ids.items() if role in ("pad", "bos", "eos")
-    }
-    start = (
-        inner.pad_id
-        if model.cfg.decoder_start_token_id is None
-        else model.cfg.decoder_start_token_id
-    )
-    generation |= {"decoder_start_token_id": start} if model.skeleton == "encoder_decoder" else {}
+    generation: Json = {}
+    for role in ("pad", "bos", "eos"):
+        if role in inner.ids:
+            generation[f"{role}_token_id"] = inner.ids[role]
+    if model.skeleton == "encoder_decoder":
+        start = model.cfg.decoder_start_token_id
+        generation["decoder_start_token_id"] = inner.pad_id if start is None else start
     ends = [inner.eos_id]
     if template:
         (made / "chat_template.jinja").write_text(template, encoding="utf-8")
@@ -35,10 +33,8 @@ def publish_tokenizer(
         end = conversations.encode(inner, template, [turns], known=[True])[0].end
         ends = sorted({inner.eos_id, inner.eos_id if end is None else end})
     if model.skeleton != "encoder":
-        _write_json(
-            made / "generation_config.json",
-            generation | ({"eos_token_id": ends} if len(ends) > 1 else {}),
-        )
+        several = {"eos_token_id": ends} if len(ends) > 1 else {}
+        _write_json(made / "generation_config.json", generation | several)
     inner.save(made)
     if inner.file == "tokenizer.model" and model.cfg.family == "t5":
         (made / inner.file).rename(made / "spiece.model")
@@ -52,12 +48,11 @@ def _publish_json(inner: plain.Tokenizer, model: nn.Module, made: Path) -> None:
     known = tokenizers.Tokenizer.from_str(inner.definition.decode())
     around = special_tokens.usual(inner, model.skeleton)
     if known.post_processor is None and (around.before or around.after):
-        before, after = (
-            [(known.id_to_token(i), i) for i in side] for side in (around.before, around.after)
-        )
-        single = [*(token for token, _ in before), "$A", *(token for token, _ in after)]
-        pair = [*single, "$B:1", *(f"{token}:1" for token, _ in after)]
-        specials = list({*before, *after})
+        before = [known.id_to_token(i) for i in around.before]
+        after = [known.id_to_token(i) for i in around.after]
+        single = [*before, "$A", *after]
+        pair = [*single, "$B:1", *(f"{token}:1" for token in after)]
+        specials = [(known.id_to_token(i), i) for i in {*around.before, *around.after}]
         known.post_processor = processors.TemplateProcessing(
             single=single, pair=pair, special_tokens=specials
         )
@@ -67,15 +62,13 @@ def _publish_json(inner: plain.Tokenizer, model: nn.Module, made: Path) -> None:
             token["lstrip"] |= token["content"] == "[MASK]"
         _write_json(made / inner.file, read)
     config: Json = {f"{role}_token": known.id_to_token(i) for role, i in inner.ids.items()}
-    config |= {"tokenizer_class": "PreTrainedTokenizerFast"}
-    config |= {"model_max_length": model.cfg.max_length} if model.cfg.has_position_table else {}
-    types = (
-        ["token_type_ids"]
-        if inner.frame(model.skeleton).second_type and model.cfg.type_vocab_size > 1
-        else []
-    )
-    # else transformers leaves the types out
-    config |= {"model_input_names": ["input_ids", *types, "attention_mask"]}
+    config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    if model.cfg.has_position_table:
+        config["model_max_length"] = model.cfg.max_length
+    names = ["input_ids", "attention_mask"]
+    if inner.frame(model.skeleton).second_type and model.cfg.type_vocab_size > 1:
+        names.insert(1, "token_type_ids")
+    config["model_input_names"] = names  # else transformers leaves the types out
     _write_json(made / "tokenizer_config.json", config)
 
 

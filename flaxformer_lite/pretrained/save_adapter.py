@@ -82,35 +82,29 @@ def write_adapter(folder: Path, model: nn.Module, params: dict, *, base: str | N
     base_params = {
         name: leaf for name, leaf in flat.items() if name.rpartition("/")[2] not in adapter.factors
     }
-    every = published_tensors(family.PUBLISHED, cfg, base_params)
     saved_whole = _whole(model, family.PUBLISHED, side_by_side(cfg, shapes))
-    tensors |= {
-        ROOT + name: np.asarray(tensor)
-        for name, tensor in every.items()
-        if _module(name) in saved_whole
-    }
+    for name, tensor in published_tensors(family.PUBLISHED, cfg, base_params).items():
+        if _module(name) in saved_whole:
+            tensors[ROOT + name] = np.asarray(tensor)
     every_module = [spot.module for spot in known.values()]
     if isinstance(adapter, Ia3Config):
-        on_inputs = [
-            spot.module for spot in known.values() if _scales_inputs(spot, adapter, modules)
-        ]
+        scaled = [spot for spot in known.values() if _scales_inputs(spot, adapter, modules)]
+        on_inputs = [spot.module for spot in scaled]
         method = _ia3_config(list(modules), on_inputs, every_module)
     elif isinstance(adapter, vera.VeraConfig):
         method = _vera_config(adapter, list(modules), every_module)
     else:
         method = _config(adapter, ranks, every_module)
+    adapted = [spot for parts in modules.values() for spot, _ in parts]
     config = method | {
         "base_model_name_or_path": base,
         "task_type": _task(model),
-        "fan_in_fan_out": any(
-            spot.is_transposed for parts in modules.values() for spot, _ in parts
-        ),
+        "fan_in_fan_out": any(spot.is_transposed for spot in adapted),
         "modules_to_save": sorted(saved_whole) or None,
     }
     (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
-    save_file(
-        folder / WEIGHTS, {k: (v.shape, v.dtype) for k, v in tensors.items()}, tensors.values()
-    )
+    header = {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
+    save_file(folder / WEIGHTS, header, tensors.values())
 
 
 def _by_matrix(cfg: ModelConfig, flat: Mapping[str, Array]) -> dict[str, Factors]:

@@ -68,34 +68,31 @@ class MeshSharding(ActivationSharding):
 
     @property
     def platform(self) -> str:
+        if isinstance(self.mesh, Mesh):
+            return self.mesh.devices.flat[0].platform
         # An abstract mesh, as plans use at first, has sizes but no devices.
-        return (
-            self.mesh.devices.flat[0].platform if isinstance(self.mesh, Mesh) else super().platform
-        )
+        return super().platform
 
     @property
     def device_kind(self) -> str:
-        return (
-            self.mesh.devices.flat[0].device_kind
-            if isinstance(self.mesh, Mesh)
-            else super().device_kind
-        )
+        if isinstance(self.mesh, Mesh):
+            return self.mesh.devices.flat[0].device_kind
+        return super().device_kind
 
     def constrain(self, x: jax.Array, letters: str) -> jax.Array:
-        # An axis that does not divide stays whole: one head cannot be split.
-        entries = [self._axes.get(name) for name in check_letters("constrain", letters, x.shape)]
-        fitting = [
-            e if size % axis_size(e, self.mesh) == 0 else None
-            for e, size in zip(entries, x.shape, strict=True)
-        ]
+        fitting = []
+        for name, size in zip(check_letters("constrain", letters, x.shape), x.shape, strict=True):
+            entry = self._axes.get(name)
+            # An axis that does not divide stays whole: one head cannot be split.
+            divides = size % axis_size(entry, self.mesh) == 0
+            fitting.append(entry if divides else None)
         return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, _once(fitting)))
 
     def num_shards(self, letter: str) -> Shards:
         (name,) = check_letters("num_shards", letter)
         entry = self._axes.get(name) or ()
-        return Shards(
-            axis_size(entry, self.mesh), entry if isinstance(entry, str) else tuple(entry)
-        )
+        mesh_axis = entry if isinstance(entry, str) else tuple(entry)
+        return Shards(axis_size(entry, self.mesh), mesh_axis)
 
     def per_shard(
         self,
@@ -105,37 +102,51 @@ class MeshSharding(ActivationSharding):
         *,
         over: str | None = None,
     ) -> Callable[..., Result]:
-        by_hand: Sequence[str] = self.mesh.axis_names
+        by_hand = set(self.mesh.axis_names)
         if over is not None:
-            by_hand = [
-                a for name in check_letters("per_shard", over) for a in mesh_names(self._axes[name])
-            ]
+            by_hand = set()
+            for name in check_letters("per_shard", over):
+                by_hand |= set(mesh_names(self._axes[name]))
 
         def apply(*arguments):
             arrays, tree = jax.tree.flatten(arguments)
             letters = jax.tree.leaves(jax.tree.broadcast(tuple(inputs), arguments))
             sized = [self._sized(x, sizes) for x, sizes in zip(arrays, letters, strict=True)]
-            flat = [(entry, size) for axes in sized for entry, size in axes if entry and size > 1]
-            split = {entry for entry, _ in flat if set(mesh_names(entry)) <= set(by_hand)}
-            split -= {entry for entry, size in flat if size % axis_size(entry, self.mesh)}
+            split = self._splitting(sized, by_hand)
 
-            def spec(letters):
+            def spec_of_input(axes: list[tuple[MeshAxes, int]]) -> P:
+                return _once([e if e in split and size > 1 else None for e, size in axes])
+
+            def spec_of_output(letters: str) -> P:
                 entries = [self._axes.get(name) for name in check_letters("per_shard", letters)]
                 return _once([e if e in split else None for e in entries])
 
             return jax.shard_map(
                 lambda *leaves: function(*jax.tree.unflatten(tree, leaves)),
                 mesh=self.mesh,
-                in_specs=tuple(
-                    _once([e if e in split and size > 1 else None for e, size in axes])
-                    for axes in sized
-                ),
-                out_specs=jax.tree.map(spec, output),
-                axis_names=set(by_hand),
+                in_specs=tuple(map(spec_of_input, sized)),
+                out_specs=jax.tree.map(spec_of_output, output),
+                axis_names=by_hand,
                 check_vma=False,
             )(*arrays)
 
         return apply
+
+    def _splitting(
+        self, arrays: list[list[tuple[MeshAxes, int]]], by_hand: set[str]
+    ) -> set[MeshAxes]:
+        """Returns the entries of `by_hand` that divide every axis of the arrays they may split."""
+        splitting: set[MeshAxes] = set()
+        indivisible: set[MeshAxes] = set()
+        for axes in arrays:
+            for entry, size in axes:
+                if entry is None or size == 1:
+                    continue
+                if set(mesh_names(entry)) <= by_hand:
+                    splitting.add(entry)
+                if size % axis_size(entry, self.mesh):
+                    indivisible.add(entry)
+        return splitting - indivisible
 
     def over_heads(self) -> ActivationSharding:
         return replace(self, exchanged=True)

@@ -46,13 +46,13 @@ def literal(tokenizer: tokenizers.Tokenizer) -> tuple[tokenizers.Tokenizer, str]
         model["vocab"] = {spell(token): i for token, i in model["vocab"].items()}
     elif "vocab" in model:
         model["vocab"] = [[spell(token), score] for token, score in model["vocab"]]
+    kept = []
+    for pair in model.get("merges", ()):
+        left, right = pair.split(" ") if isinstance(pair, str) else pair
+        if names.isdisjoint({left, right, left + right.removeprefix(inside)}):
+            kept.append([left, right])
     if "merges" in model:
-        pairs = (pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"])
-        model["merges"] = [
-            pair
-            for pair in pairs
-            if names.isdisjoint({*pair, pair[0] + pair[1].removeprefix(inside)})
-        ]
+        model["merges"] = kept
     return tokenizers.Tokenizer.from_str(json.dumps(read)), mark
 
 

@@ -269,9 +269,8 @@ class HuggingFace(Tokenizer):
 
     def pieces(self) -> list[bytes]:
         tokens = [self.library.id_to_token(i) or "" for i in range(self.vocab_size)]
-        special = self.specials() | {
-            i for i, t in self.library.get_added_tokens_decoder().items() if t.special
-        }
+        added = self.library.get_added_tokens_decoder()
+        special = self.specials() | {i for i, token in added.items() if token.special}
         kinds = {"ByteLevel": token_text.byte_level, "WordPiece": token_text.word_piece}
         match = re.search("|".join(kinds), str(self.library.decoder))
         read = kinds[match[0]] if match else token_text.meta_space

@@ -49,19 +49,16 @@ def _tables(model: nn.Module, params: Params, side: str, length: int) -> Iterato
     positions_1T = jnp.arange(count, dtype=jnp.int32)[None]
     numbers = [str(i) for i in range(count)]
     if "embed" in hooks(cfg.position):
-        learned = params.get(
-            f"{side}_embed" if model.skeleton == "encoder_decoder" else "embed", {}
-        ).get("position", {})
+        embed = f"{side}_embed" if model.skeleton == "encoder_decoder" else "embed"
+        learned = params.get(embed, {}).get("position", {})
         width = model.inner_width if model.skeleton == "decoder" else cfg.embedding_width
-        added_TD = np.asarray(
-            cfg.position.embed(learned, jnp.zeros((1, count, width), jnp.float32), positions_1T)
-        )[0]
+        x_1TD = jnp.zeros((1, count, width), jnp.float32)
+        added_TD = np.asarray(cfg.position.embed(learned, x_1TD, positions_1T))[0]
         name = f"{side}: {type(cfg.position).__name__}"
         columns = [str(i) for i in range(width)]
         if learned:
-            units_TD = added_TD / np.maximum(
-                np.linalg.norm(added_TD, axis=-1, keepdims=True), 1e-12
-            )
+            norm_T1 = np.linalg.norm(added_TD, axis=-1, keepdims=True)
+            units_TD = added_TD / np.maximum(norm_T1, 1e-12)
             yield PositionTable(name, LEARNED, numbers, numbers, units_TD @ units_TD.T)
         else:
             yield PositionTable(name, ADDED, numbers, columns, added_TD)
@@ -75,16 +72,14 @@ def _tables(model: nn.Module, params: Params, side: str, length: int) -> Iterato
         sizes = cfg.of_kind(cfg.kinds[layer])
         if (phase := encoding.phase(positions_1T, sizes.head_width)) is not None:
             cos_TP = np.asarray(phase.cos_BTP)[0]
-            yield PositionTable(
-                name, TURNED, numbers, [str(i) for i in range(cos_TP.shape[1])], cos_TP
-            )
+            planes = [str(i) for i in range(cos_TP.shape[1])]
+            yield PositionTable(name, TURNED, numbers, planes, cos_TP)
         if encoding.by_distance:
-            home = (
-                params[side][f"layer_{layer}"][kind.mixer.name]
-                if encoding.per_layer
-                else params[side]
-            )
-            tables = home.get("position" if encoding.per_layer else shared[encoding], {})
+            if encoding.per_layer:
+                name += f", layer {layer}"
+                tables = params[side][f"layer_{layer}"][kind.mixer.name].get("position", {})
+            else:
+                tables = params[side].get(shared[encoding], {})
             ahead_S = np.arange(1 - count, count if side == "encoder" else 1)
             heads = jnp.zeros((1, 1, sizes.num_heads, 1))  # only their number is read
             columns_1S = jnp.asarray(ahead_S, jnp.int32)[None]
@@ -92,5 +87,4 @@ def _tables(model: nn.Module, params: Params, side: str, length: int) -> Iterato
             bias = encoding.bias(tables, heads, row_11, columns_1S, bidirectional=side == "encoder")
             values_NS = np.broadcast_to(np.asarray(bias)[0, :, 0], (sizes.num_heads, len(ahead_S)))
             rows = [f"head {i}" for i in range(sizes.num_heads)]
-            name = name + f", layer {layer}" * encoding.per_layer
             yield PositionTable(name, BIAS, rows, [str(i) for i in ahead_S], values_NS)

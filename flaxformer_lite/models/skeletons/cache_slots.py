@@ -66,11 +66,10 @@ def place(
         longer hold.
     """
     batch, length = tokens_BT.shape
-    over_slots = {
-        name: x if x is None or hasattr(x, "ndim") else np.asarray(x)
-        for name, x in over_slots.items()
-    }
     for name, x in over_slots.items():
+        if x is not None and not hasattr(x, "ndim"):
+            x = np.asarray(x)
+            over_slots[name] = x
         _check_rows(name, x, batch, length if cache is None else None)
     if cache is None:
         if index is not None:
@@ -87,7 +86,8 @@ def place(
     start = held if index is None else _known(index)
     rules = [*_rules(cache, start, held, next(iter(over_slots.values())) is None)]
     for name, x in over_slots.items():
-        rules += [] if x is None else _rules_over_slots(name, x, start + length)
+        if x is not None:
+            rules += _rules_over_slots(name, x, start + length)
     faults = []
     for broken, sentence in rules:
         if isinstance(broken, jax.core.Tracer):
@@ -95,7 +95,9 @@ def place(
         elif broken:
             raise ConfigError(sentence)
     first = isinstance(start, int) and start == 0
-    arrays = [x if x is None or not first else x[:, :length] for x in over_slots.values()]
+    arrays = list(over_slots.values())
+    if first:
+        arrays = [None if x is None else x[:, :length] for x in arrays]
     slot = np.int32(start) if isinstance(start, int) else start.astype(jnp.int32)
     return Slots(length, slot, first, tuple(faults)), arrays
 

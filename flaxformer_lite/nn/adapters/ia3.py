@@ -43,15 +43,17 @@ class Ia3Config(AdapterConfig):
         ins = tuple(layer.sizes[c] for c in letters.ins)
         outs = tuple(layer.sizes[c] for c in letters.outs)
         # Of the kernel's rank, so that `merged` can tell which of the two it is.
-        shape = (*ins, *(1 for _ in outs)) if scales_inputs else (*(1 for _ in ins), *outs)
+        shape = ins + (1,) * len(outs) if scales_inputs else (1,) * len(ins) + outs
         dtype = jnp.dtype(layer.execution.param_dtype)
         scale = layer.param(SCALE, nn.initializers.ones, shape, dtype).astype(jnp.float32)
         # Multiplied in float32: near one, bfloat16 has steps of 0.4 to 0.8 percent.
         if scales_inputs:
             scaled = (x.astype(jnp.float32) * expand(scale.reshape(ins), x)).astype(x.dtype)
             y = jnp.einsum(layer.equation, scaled, kernel)
-            return y if bias is None else y + bias
-        y = y if bias is None else y + bias
+        if bias is not None:
+            y = y + bias
+        if scales_inputs:
+            return y
         return (y.astype(jnp.float32) * expand(scale.reshape(outs), y)).astype(x.dtype)
 
     def merged(

@@ -40,31 +40,29 @@ def merge_adapter(model: Module, params: dict) -> tuple[Module, dict]:
     adapter = model.cfg.adapter
     if adapter is None:
         return model, params
-    flat = {
-        tuple(path.rpartition("/")[::2]): leaf
-        for path, leaf in flatten_dict(params, sep="/").items()
-    }
-    kept = {
-        f"{module}/{name}": leaf
-        for (module, name), leaf in flat.items()
-        if name not in adapter.factors
-    }
-    for module in [module for module, name in flat if name == adapter.factors[0]]:
+    kept = {}
+    adapted: dict[str, dict[str, jax.Array]] = {}  # the factors of each module
+    for path, leaf in flatten_dict(params, sep="/").items():
+        module, _, name = path.rpartition("/")
+        if name in adapter.factors:
+            adapted.setdefault(module, {})[name] = _array(leaf)
+        else:
+            kept[path] = leaf
+    for module, by_name in adapted.items():
         merged = jax.vmap(adapter.merged) if STACKED in module else adapter.merged
-        factors = tuple(_array(flat[module, name]) for name in adapter.factors)
+        factors = tuple(by_name[name] for name in adapter.factors)
         bias = kept.get(f"{module}/bias")
         # The table of the logits is stored with its outputs first.
         is_table = module.endswith(TABLES)
         kernel = _array(kept[f"{module}/kernel"])
-        kernel, bias = merged(
-            kernel.T if is_table else kernel, None if bias is None else _array(bias), factors
-        )
+        if is_table:
+            kernel = kernel.T
+        kernel, bias = merged(kernel, None if bias is None else _array(bias), factors)
         kept[f"{module}/kernel"] = kernel.T if is_table else kernel
         if bias is not None:
             kept[f"{module}/bias"] = bias
-    return model.clone(cfg=dataclasses.replace(model.cfg, adapter=None)), unflatten_dict(
-        kept, sep="/"
-    )
+    plain = model.clone(cfg=dataclasses.replace(model.cfg, adapter=None))
+    return plain, unflatten_dict(kept, sep="/")
 
 
 def restored(model: Module, params: dict) -> tuple[Module, dict]:

@@ -155,7 +155,9 @@ def _attend(
         k_BSKH, v_BSKH = (_reordered(x, order_BS) for x in (k_BSKH, v_BSKH))
         lengths_B = keep_BS.sum(axis=1, dtype=jnp.int32)
     if bias is not None:
-        bias = (_whole(bias, T, S) if bias.ndim == 2 else bias).astype(q_BTNH.dtype)
+        if bias.ndim == 2:
+            bias = _whole(bias, T, S)
+        bias = bias.astype(q_BTNH.dtype)
     out_BTNH: jax.Array = jax.nn.dot_product_attention(
         q_BTNH,
         k_BSKH,
@@ -167,11 +169,9 @@ def _attend(
         local_window_size=None if left is None else (left, 0),
         key_value_seq_lengths=None if lengths_B is None else jnp.maximum(lengths_B, 1),
     )
-    return (
-        out_BTNH
-        if lengths_B is None
-        else jnp.where((lengths_B > 0)[:, None, None, None], out_BTNH, 0)
-    )
+    if lengths_B is None:
+        return out_BTNH
+    return jnp.where((lengths_B > 0)[:, None, None, None], out_BTNH, 0)
 
 
 def _reordered(x_BSKH: jax.Array, order_BS: jax.Array) -> jax.Array:

@@ -62,8 +62,9 @@ class Mask:
     def picture(self, T: int, S: int | None = None, *, example: int = 0) -> str:
         """Draws the mask of one example as text: one line per query, `#` where it may attend."""
         mask_BTS = np.asarray(self.dense(T, S))
-        rows = mask_BTS[example if len(mask_BTS) > 1 else 0]
-        return "\n".join(" ".join("#" if seen else "." for seen in row) for row in rows)
+        seen_TS = mask_BTS[example if len(mask_BTS) > 1 else 0]
+        marks_TS = np.where(seen_TS, "#", ".")
+        return "\n".join(map(" ".join, marks_TS))
 
     def __and__(self, other: "Mask | jax.Array") -> "Mask":
         return And(self, _operand(other))

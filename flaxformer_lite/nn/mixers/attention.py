@@ -168,10 +168,7 @@ class AttentionConfig(parts.MixerConfig):
 
         If each layer would otherwise materialize them, also the mask and the bias as arrays.
         """
-        if "phase" in hooks(self.position):
-            width = self.head_width(x_BTD.shape[-1])
-            assert context.position_ids_BT is not None, "a stack numbers its tokens"
-            context = context.replace(phase=self.position.phase(context.position_ids_BT, width))
+        context = self.with_phase(context, x_BTD)
         if not self.position.by_difference and context.columns_BS is None and context.index is None:
             context = context.replace(columns_BS=context.position_ids_BT)
         if "bias" in hooks(self.position) and not self.position.per_layer:
@@ -179,6 +176,14 @@ class AttentionConfig(parts.MixerConfig):
                 tables=tables(self.position, **self.table_sizes(x_BTD.shape[-1]))
             )
         return materialize_mask_and_bias(self, context, x_BTD, execution, causal=causal)
+
+    def with_phase(self, context: Context, x_BTD: jax.Array) -> Context:
+        """Adds the angles by which the position encoding turns queries and keys, if it has any."""
+        if "phase" not in hooks(self.position):
+            return context
+        assert context.position_ids_BT is not None, "a stack numbers its tokens"
+        width = self.head_width(x_BTD.shape[-1])
+        return context.replace(phase=self.position.phase(context.position_ids_BT, width))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,12 +249,8 @@ class Attention(nn.Module):
         cfg = self.cfg
         run = self.execution
         sharding = sharding_of(self.execution)
-        if (
-            cache is not None
-            and not cfg.cross
-            and not (context.prepared and isinstance(cache, LayerCache))
-        ):
-            x_BTD = caches.check_layer(x_BTD, cache, context.index, first=context.first)
+        if not cfg.cross:
+            x_BTD = self._check_cache(x_BTD, context, cache)
         q_BTNH = self.project("query", "BTD,DNH->BTNH", x_BTD)
         if cfg.cross:
             k_BSKH, v_BSKH, cache = self._cross_keys(context, cache)
@@ -268,8 +269,8 @@ class Attention(nn.Module):
             check_mask(
                 context.mask, x_BTD.shape[0], x_BTD.shape[1], k_BSKH.shape[1], q_index, k_index
             )
-            q_index_T = _or_arange(q_index, q_BTNH)
-            k_index_S = _or_arange(k_index, k_BSKH)
+            q_index_T = or_arange(q_index, q_BTNH)
+            k_index_S = or_arange(k_index, k_BSKH)
             mask = self._mask(context, q_index_T, k_index_S)
             bias = self._bias(context, x_BTD, q_index_T, k_index_S)
         dropout_rate, dropout_key = dropout_of_weights(self, run)
@@ -302,6 +303,14 @@ class Attention(nn.Module):
         out_BTNH = materialize(out_BTNH, sharding)
         y_BTD = named(OUT, self.project("out", "BTNH,NHD->BTD", out_BTNH, width=x_BTD.shape[-1]))
         return (y_BTD, cache) if has_cache else y_BTD
+
+    def _check_cache(
+        self, x_BTD: jax.Array, context: Context, cache: LayerCache | None
+    ) -> jax.Array:
+        """Checks a cache that no stack has checked; a traced fault turns x into NaN."""
+        if cache is None or (context.prepared and isinstance(cache, LayerCache)):
+            return x_BTD
+        return caches.check_layer(x_BTD, cache, context.index, first=context.first)
 
     def attend(
         self, q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: Arguments
@@ -484,7 +493,8 @@ def arange(x_BT: jax.Array) -> jax.Array:
     return jnp.arange(x_BT.shape[1], dtype=jnp.int32)
 
 
-def _or_arange(index: jax.Array | None, x_BT: jax.Array) -> jax.Array:
+def or_arange(index: jax.Array | None, x_BT: jax.Array) -> jax.Array:
+    """Returns the slots of x's positions; those of a row without a cache count from zero."""
     return arange(x_BT) if index is None else index
 
 

@@ -76,11 +76,7 @@ class BlockSparseConfig(AttentionVariantConfig):
         """Computes phases and, for short rows, what plain attention shares."""
         if x_BTD.shape[1] <= self.full_length:
             return self.attention.prepare(context, x_BTD, execution, causal=causal, tables=tables)
-        if "phase" not in hooks(self.position):
-            return context
-        width = self.attention.head_width(x_BTD.shape[-1])
-        assert context.position_ids_BT is not None, "a stack numbers its tokens"
-        return context.replace(phase=self.position.phase(context.position_ids_BT, width))
+        return self.attention.with_phase(context, x_BTD)
 
 
 class BlockSparse(Attention):

@@ -23,8 +23,8 @@ from flaxformer_lite.nn.functions.masks import Mask
 from flaxformer_lite.nn.functions.norms import layer_norm
 from flaxformer_lite.nn.functions.sharding import ActivationSharding, sharding_of
 from flaxformer_lite.nn.functions.tpu_tuning import materialize
-from flaxformer_lite.nn.mixers.attention import Attention, AttentionVariantConfig
-from flaxformer_lite.nn.modules import cache as caches, kv_cache
+from flaxformer_lite.nn.mixers.attention import Attention, AttentionVariantConfig, or_arange
+from flaxformer_lite.nn.modules import kv_cache
 from flaxformer_lite.nn.modules.cache import LayerCache, LayerOutput
 from flaxformer_lite.nn.modules.context import Context, with_options
 from flaxformer_lite.nn.modules.dropout import Dropout, dropout_of_weights
@@ -195,8 +195,7 @@ class Disentangled(Attention):
             context = with_padding(context)
         has_cache = cache is not None
         sharding = sharding_of(self.execution)
-        if cache is not None and not (context.prepared and isinstance(cache, LayerCache)):
-            x_BTD = caches.check_layer(x_BTD, cache, context.index, first=context.first)
+        x_BTD = self._check_cache(x_BTD, context, cache)
         query = self.projection("query", "BTD,DNH->BTNH", x_BTD.shape[-1])
         key = self.projection("key", "BSD,DKH->BSKH", x_BTD.shape[-1])
         q_BTNH = query(x_BTD)
@@ -210,8 +209,8 @@ class Disentangled(Attention):
         T = q_BTNH.shape[1]
         S = k_BSNH.shape[1]
         check_mask(context.mask, x_BTD.shape[0], T, S, q_index, k_index)
-        q_slots_T = jnp.arange(T, dtype=jnp.int32) if q_index is None else q_index
-        k_slots_S = jnp.arange(S, dtype=jnp.int32) if k_index is None else k_index
+        q_slots_T = or_arange(q_index, q_BTNH)
+        k_slots_S = or_arange(k_index, k_BSNH)
         q_BTNH, k_BSNH, v_BSNH = (sharding.constrain(x, "BTNH") for x in (q_BTNH, k_BSNH, v_BSNH))
         q_BTNH, k_BSNH, v_BSNH = named(QKV, q_BTNH, k_BSNH, v_BSNH)
         keys_RNH, queries_RNH = self._project_table(context, x_BTD, query, key)

@@ -23,7 +23,7 @@ from flaxformer_lite.nn.mixers.attention import (
     Attention,
     AttentionConfig,
     AttentionVariantConfig,
-    arange,
+    or_arange,
 )
 from flaxformer_lite.nn.modules import cache as caches, kv_cache
 from flaxformer_lite.nn.modules.cache import LayerCache, LayerOutput
@@ -168,9 +168,7 @@ class LatentAttention(Attention):
     ) -> LayerOutput:
         """Returns y [B, T, D], or (y, cache) if a cache was passed."""
         context = with_options(context, x_BTD, cache, mask=mask, position_ids_BT=position_ids)
-        is_checked = context.prepared and isinstance(cache, LayerCache)
-        if cache is not None and not is_checked:
-            x_BTD = caches.check_layer(x_BTD, cache, context.index, first=context.first)
+        x_BTD = self._check_cache(x_BTD, context, cache)
         phase = self._phase(context, cache, x_BTD)
         content_BTNH, turning_BTNH = self._queries(x_BTD, phase)
         turning_BS1H = self._down("rotary_key", x_BTD, self.latent.rotary_dim)[:, :, None]
@@ -284,8 +282,8 @@ class LatentAttention(Attention):
         run = self.execution
         batch, rows, _ = x_BTD.shape
         check_mask(context.mask, batch, rows, c_BSE.shape[1], q_index, k_index)
-        q_index_T = arange(x_BTD) if q_index is None else q_index
-        k_index_S = arange(c_BSE) if k_index is None else k_index
+        q_index_T = or_arange(q_index, x_BTD)
+        k_index_S = or_arange(k_index, c_BSE)
         drops = "attention" in run.dropout_at and run.dropout > 0 and self.has_rng("dropout")
         return Arguments(
             mask=self._mask(context, q_index_T, k_index_S),

@@ -91,10 +91,7 @@ class LocalGlobalConfig(AttentionVariantConfig):
             return self.attention.prepare(context, x_BTD, execution, causal=True, tables=tables)
         encoding = self.position
         sizes = self.table_sizes(x_BTD.shape[-1])
-        if "phase" in hooks(encoding):
-            assert context.position_ids_BT is not None, "a stack numbers its tokens"
-            phase = encoding.phase(context.position_ids_BT, sizes["head_dim"])
-            context = context.replace(phase=phase)
+        context = self.attention.with_phase(context, x_BTD)
         if "bias" not in hooks(encoding) or encoding.per_layer:
             return context
         declared = dict(tables(encoding, **sizes))

@@ -252,11 +252,10 @@ def apply(
     for path, value in jax.tree_util.tree_leaves_with_path(state.get(VALUES, {})):
         name = path[-1].key
         names = _expanded(name)
-        values |= (
-            {name: value}
-            if names == [name]
-            else {each: value[row] for row, each in enumerate(names)}
-        )
+        if names == [name]:
+            values[name] = value
+        else:
+            values |= dict(zip(names, value, strict=True))
     return (
         out,
         {name: values[name] for name in taps.found if name in values and taps.wants(name)},

@@ -114,9 +114,11 @@ def experts(history: list[Record]) -> str:
     latest = next((one for one in history[::-1] if any(map(is_load, one))), {})
     rows: dict[str, dict[str, str]] = {}
     for name, value in latest.items():
-        if is_load(name):
-            layer, _, expert = name.removeprefix(LOAD).rpartition("/")
-            rows.setdefault(layer.replace("/", " ").replace("_", " "), {})[expert] = f"{value:.2f}"
+        if not is_load(name):
+            continue
+        layer, _, expert = name.removeprefix(LOAD).rpartition("/")
+        row = rows.setdefault(layer.replace("/", " ").replace("_", " "), {})
+        row[expert] = f"{value:.2f}"
     if not rows:
         return ""
     names = list(dict.fromkeys(name for row in rows.values() for name in row))

@@ -166,7 +166,8 @@ def _repeated(leaf: Stored, axis: int, shape: tuple[int, ...]) -> Stored:
 def _check_added(folder: str, cfg: ModelConfig, missing: set[str]) -> None:
     """Checks that only parameters of the config's plug-ins are missing from the weights."""
     added = [pattern for part in _parts(cfg) for pattern in part.added]
-    added += [rf"/{name}$" for name in cfg.adapter.factors] if cfg.adapter else []
+    if cfg.adapter:
+        added += [rf"/{name}$" for name in cfg.adapter.factors]
     lacking = sorted(path for path in missing if not _matches(path, added))
     if lacking:
         more = f" (and {len(lacking) - 1} more)" if len(lacking) > 1 else ""
