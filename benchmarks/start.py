@@ -19,8 +19,11 @@ import tempfile
 import time
 from pathlib import Path
 
+import numpy as np
+
 from benchmarks import results
 from benchmarks.cases import Case
+from flaxformer_lite.plan.environment import ENVIRONMENT
 
 ROOT = Path(__file__).parents[1]
 RUN = [
@@ -31,6 +34,7 @@ RUN = [
 ]
 STEPS = 40
 DEPTHS = (12, 24, 48)
+POD = "llama_7b on v5e:16x16"
 # Narrow, so that the compiled step runs in no time.
 DEEP = Case("gpt2", "train", 4, 128, d_model=64, heads=1, mlp_dim=256, vocab=512)
 
@@ -179,6 +183,61 @@ def compile_scanned(layers: int) -> tuple[float, float]:
     return time.perf_counter() - wall, time.process_time() - cpu
 
 
+def pod(rounds: int) -> list[dict]:
+    """Measures the start of a pod's program by the TPU compiler, on a machine without a TPU, in CPU
+    seconds: cold, then from the compiled step that the cold start left in JAX's cache."""
+    parts: dict[str, list[float]] = {}
+    for _ in range(rounds):
+        with tempfile.TemporaryDirectory() as cache:
+            for temperature in ("cold", "warm"):
+                said = subprocess.run(
+                    [sys.executable, "-m", "benchmarks.start", "--pod"],
+                    cwd=ROOT,
+                    env=environment(**ENVIRONMENT, JAX_COMPILATION_CACHE_DIR=cache),
+                    check=True,
+                    capture_output=True,
+                    text=True,
+                ).stdout
+                for name, seconds in json.loads(said).items():
+                    parts.setdefault(f"{POD} {temperature}: {name}", []).append(seconds)
+    return [row(name, values, " CPU s") for name, values in parts.items()]
+
+
+def start_pod() -> dict[str, float]:
+    """Returns the CPU seconds of each part of a pod's start.
+
+    The cache is read through the compiler, which then cannot load the step, as that takes a TPU:
+    the error shows that JAX found the entry under the same key.
+    """
+    import jax
+
+    from flaxformer_lite.cli import command_line
+    from flaxformer_lite.plan import aot, planner, topology
+    from flaxformer_lite.runs.start.adopt import read_experiment
+
+    jax.config.update("jax_raise_persistent_cache_errors", True)
+    name, machine = POD.split(" on ")
+    clock = [time.process_time()]
+    cfg = read_experiment(command_line.config([f"--config={name}"]))
+    ready = planner.build(cfg, topology.parse(machine), described=False)
+    clock.append(time.process_time())
+    traced = ready.train_step.trace(ready.target, ready.batch)
+    clock.append(time.process_time())
+    lowered = traced.lower(lowering_platforms=("tpu",))
+    clock.append(time.process_time())
+    with aot.quiet():
+        try:
+            lowered.compile()
+            last = "compile"
+        except jax.errors.JaxRuntimeError as error:
+            if "DeserializeLoadedExecutable" not in str(error):
+                raise
+            last = "read the compiled step"
+    clock.append(time.process_time())
+    names = ("imports", "model and shardings", "trace", "lower", last)
+    return dict(zip(names, [clock[0], *np.diff(clock)], strict=True))
+
+
 def timed(arguments: list[str], code: int = 0) -> tuple[float, float]:
     """Returns wall and CPU seconds of a Python process that exits with `code`."""
     began = time.perf_counter()
@@ -206,6 +265,7 @@ QUESTIONS = {
     "help": (help_text, 3),
     "first_step": (first_step, 1),
     "depths": (depths, 2),
+    "pod": (pod, 1),
 }
 
 
@@ -221,7 +281,11 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, default=results.FOLDER, help="a folder")
     parser.add_argument("--compile", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--pod", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.pod:
+        print(json.dumps(start_pod()))
+        return
     if args.compile:
         print(json.dumps(compile_scanned(args.compile)))
         return
