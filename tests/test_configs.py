@@ -220,14 +220,14 @@ def test_argument_chooses_the_encoding():
         ("model.activation", "gelu_tan", "did you mean 'gelu_tanh'"),
         ("model.norm_at", ("before",), "^model.norm_at=.* no 'before'"),
         ("model.encoder_layers", 2, "gpt2 has decoder layers"),
-        ("model.dropout", 1.5, r"^model.dropout=1.5: must be a probability in \[0, 1\)"),
+        ("model.dropout", 1.5, r"^model.dropout=1.5:.*probability.*\[0, 1\)"),
         ("model.head", "masked_lm", "no 'masked_lm'; choose from lm"),
-        ("model.d_model", "wide", "model.d_model='wide': must be int, not str"),
+        ("model.d_model", "wide", r"model.d_model='wide':.*not str"),
         ("data.length", 0, "^data.length=0: must be positive"),
         (
             "data.length",
             4096,
-            "data.length=4096, model.max_length=128: learned positions end there",
+            r"data.length=4096, model.max_length=128:.*positions",
         ),
         ("data.corpus", "wikipedia", "^data.corpus='wikipedia'"),
         ("objective", {"name": "masked_lm"}, "the objective is for encoder models"),
@@ -240,10 +240,7 @@ def test_argument_chooses_the_encoding():
         (
             "data.tokenizer.path",
             "http://host/t.json",
-            (
-                "^data.tokenizer.path='http://host/t.json': http:// is not read or written, only"
-                " gs:// and s3:// and local"
-            ),
+            r"^data.tokenizer.path='http://host/t.json': .*only gs:// and s3://",
         ),
         (
             "train.init_from",

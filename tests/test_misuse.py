@@ -108,20 +108,18 @@ def test_parameters_of_another_model(gpt2):
         lambda: lite.generate(model, params, [[1, 2]], max_new_tokens=1),
         lambda: lite.score(model, params, [[1]], [[2]]),
     ):
-        with pytest.raises(ValueError, match=r"params are not those of this model .* init or load"):
+        with pytest.raises(ValueError, match=r"not those of this model.* init or load"):
             call()
-    with pytest.raises(ValueError, match="one level too deep; pass the parameters themselves"):
+    with pytest.raises(ValueError, match=r"too deep;.*parameters"):
         model.apply({"params": {"params": params}}, IDS)
-    with pytest.raises(ValueError, match="params is a NoneType: must be a dict of arrays"):
+    with pytest.raises(ValueError, match="params is a NoneType"):
         lite.logit_lens(model, None, IDS)
 
 
 def test_arguments_of_generation(gpt2):
     model, params = gpt2
     for prompts in ([], None, [1, 2]):
-        with pytest.raises(
-            ValueError, match=r"prompts: must be lists of token ids, .* \[\[5, 7\]\]"
-        ):
+        with pytest.raises(ValueError, match=r"prompts:.*lists.* \[\[5, 7\]\]"):
             lite.score(model, params, prompts, prompts)
     with pytest.raises(ValueError, match=r"every=0: must be at least 1"):
         next(lite.stream(model, params, [[1]], max_new_tokens=2, every=0))

@@ -95,15 +95,13 @@ def test_only_what_is_read_is_copied_and_only_once(bucket, tmp_path):
 
 
 def test_what_has_no_model_says_so(bucket):
-    with pytest.raises(
-        StorageError, match="/nothing: the bucket has no object of this name, and none below it"
-    ):
+    with pytest.raises(StorageError, match=r"/nothing:.*no object"):
         load_pretrained(f"{bucket.url}/nothing")
     storage.write(f"{bucket.url}/pickle/config.json", b"{}")
     storage.write(f"{bucket.url}/pickle/pytorch_model.bin", b"")
     with pytest.raises(
         StorageError,
-        match=r"pickle/pytorch_model.bin: a pickle, which can run any code .* not read here",
+        match=r"pickle/pytorch_model.bin:.*pickle.* not read here",
     ):
         load_pretrained(f"{bucket.url}/pickle")
 
@@ -162,7 +160,7 @@ def test_other_peoples_places_are_not_taken(gcs, tmp_path):
     storage.write(f"{gcs.url}/photos/a.png", b"")
     with pytest.raises(
         ConfigError,
-        match=r"photos: holds a.png and no config.json, so it is not a model's directory",
+        match=r"photos: holds a.png and no config.json",
     ):
         save_pretrained(f"{gcs.url}/photos", model, params)
     storage.write(f"{gcs.url}/run/checkpoints/8/x", b"")

@@ -140,8 +140,6 @@ def test_a_save_that_fails_in_the_background_is_told_of_its_own_step(objects, bu
     with Checkpoints(objects.url, keep=2) as checkpoints:
         bucket.fail(403, on="(POST|PUT) ")
         checkpoints.save(4, tree(4), {})
-        with pytest.raises(
-            CheckpointError, match=r"step 4 was not written to .*last good checkpoint is step 3"
-        ):
+        with pytest.raises(CheckpointError, match=r"step 4.*not written.*last.*checkpoint.*3"):
             checkpoints.wait()
     assert restore(objects).step == 3

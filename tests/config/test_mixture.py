@@ -83,9 +83,9 @@ def test_typos_on_the_command_line(capsys, flags, message):
     [
         (
             {"path": "x"},
-            r"path='x': is one text, and data\.mixture names others; empty one of them",
+            r"path='x':.*text.*data\.mixture names others;.*empty.*them",
         ),
-        ({"mixture": {"a b": TWO["web"]}}, "mixture='a b': a name has letters, digits and _ only"),
+        ({"mixture": {"a b": TWO["web"]}}, r"mixture='a b':.*letters.*_ only"),
         (
             {"mixture": {f"s{n}": TWO["web"] for n in range(257)}},
             "mixture=257: has more than 256 sources",
@@ -93,16 +93,16 @@ def test_typos_on_the_command_line(capsys, flags, message):
         ({"mixture": {"web": SourceConfig(path="x", weight=0)}}, "no source has a weight"),
         (
             {"mixture": {}, "mixture_temperature": 1.0},
-            r"mixture_temperature=1\.0: is for the sources of data\.mixture",
+            r"mixture_temperature=1\.0:.*sources.*data\.mixture",
         ),
         (
             {"mixture": {"web": "web/"}},
-            "must be a section with a record of type SourceConfig under each name",
+            r"section.*SourceConfig",
         ),
         ({"mixture": None}, "must be a section with a record"),
         (
             {"mixture_schedule": "9: wbe=1"},
-            "no source 'wbe'; did you mean 'web'.; the mixture has code, web",
+            r"no source 'wbe'; did you mean 'web'.;.*the mixture",
         ),
         ({"mixture_schedule": "nine: web=1"}, "must be like 9000: books=3"),
         ({"mixture_schedule": "9: web=1; 8: web=2"}, "must follow the change before it"),
@@ -119,9 +119,7 @@ def test_what_cannot_be(fields, message):
 
 def test_a_source_has_a_path_or_a_corpus():
     for both in ({}, {"path": "x", "corpus": "stdlib_code"}):
-        with pytest.raises(
-            ConfigError, match="give the source a path, or a built-in corpus, and not both"
-        ):
+        with pytest.raises(ConfigError, match=r"path, or a built-in.*not both"):
             SourceConfig(**both)
 
 

@@ -72,7 +72,7 @@ def test_a_text_that_is_too_long_is_refused(kind, tmp_path, monkeypatch):
     fits = written(tmp_path / f"fits{kind}", pyarrow.table({"text": ["x" * 1000] * 30}))
     assert len(list(columnar.rows(fits, "data.path", kind))) == 30
     long = written(tmp_path / f"long{kind}", pyarrow.table({"text": ["x", "x" * 1001]}))
-    with pytest.raises(ConfigError, match=r"data.path: a value of more than .*cut its text"):
+    with pytest.raises(ConfigError, match=r"data.path: a value of more.*cut its text"):
         list(columnar.rows(long, "data.path", kind))
 
 
@@ -171,7 +171,7 @@ def test_what_must_be_unpacked_into_memory_is_bounded(name, tmp_path, monkeypatc
     monkeypatch.setattr(compressed, "LARGEST", 100)
     path = tmp_path / name
     path.write_bytes(gzip.compress(b'[{"text": "a"}]' + b" " * 1000))
-    with pytest.raises(ConfigError, match=r"data.path: t.* unpacks to more than .*unpack it first"):
+    with pytest.raises(ConfigError, match=r"data.path: t.*unpacks.*unpack it first"):
         table.read_table(str(path), "data.path")
 
 
@@ -179,7 +179,7 @@ def test_a_line_that_is_too_long_is_refused_before_it_is_read(tmp_path, monkeypa
     monkeypatch.setattr(text_encoding, "LONGEST", 10)
     path = tmp_path / "t.csv.gz"
     path.write_bytes(gzip.compress(b"text,label\r\n" + b"x" * 1000))
-    with pytest.raises(ConfigError, match=r"data.path:1: a line of more than .*cut its text"):
+    with pytest.raises(ConfigError, match=r"data.path:1:.*line.*cut its text"):
         list(text_encoding.lines(path, "data.path", ""))
     path.write_bytes(gzip.compress(b"a\rb\r\nc\n"))
     assert list(text_encoding.lines(path, "data.path", "")) == ["a\r", "b\r\n", "c\n"]

@@ -39,8 +39,8 @@ def test_conllu_has_columns_and_syntactic_words(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.conll", "EU O\nrejects VBZ O\n", "data.path:2: 3 columns; each word must have 2"),
-        ("a.conllu", "1\tEU\tO\n", "data.path:1: 3 columns; each word must have 10"),
+        ("a.conll", "EU O\nrejects VBZ O\n", r"data.path:2: 3 columns;.*each word.*2"),
+        ("a.conllu", "1\tEU\tO\n", r"data.path:1: 3 columns;.*each word.*10"),
         ("a.conll", "\n\n", "data.path: no rows in it"),
         ("a.txt", "-DOCSTART- O\n", "no rows in it"),
     ],

@@ -48,7 +48,5 @@ def test_code_without_its_docstring_still_parses(monkeypatch):
 
 def test_no_sources_installed(tmp_path, monkeypatch):
     monkeypatch.setattr(corpora, "_sources", lambda root: iter(()))
-    with pytest.raises(
-        ConfigError, match=r"data\.corpus='stdlib_code': no sources are installed here"
-    ):
+    with pytest.raises(ConfigError, match=r"data\.corpus='stdlib_code':.*no sources"):
         corpora.write("stdlib_code", tmp_path / "code.jsonl")

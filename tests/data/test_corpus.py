@@ -186,7 +186,7 @@ def test_too_little_text(experiment, tmp_path):
     found = open_corpus(cfg.data, TEXT)
     with pytest.raises(
         ConfigError,
-        match=r"9\d tokens to train on, less than one row of data\.length=128; give more",
+        match=r"9\d.*tokens.*data\.length=128; give more",
     ):
         open_records(cfg.data, found, cfg.objective, "train")
 
@@ -207,9 +207,7 @@ def test_the_field_of_jsonl_can_be_named(experiment, documents, tmp_path):
         match=r"no text under 'text' \(keys: 'id', 'body'\); set the field, .*text_field=body",
     ):
         open_dataset(experiment(path=str(path)))
-    with pytest.raises(
-        ConfigError, match=r"data.text_field='body': applies to your own jsonl or tables only"
-    ):
+    with pytest.raises(ConfigError, match=r"data.text_field='body':.*applies"):
         DataConfig(text_field="body")
 
 
@@ -253,9 +251,7 @@ def test_held_out_text_that_cannot_be_used_is_said(experiment, tmp_path, monkeyp
             open_dataset(experiment("span_corruption", eval_path=str(tmp_path / path)))
     with pytest.raises(ConfigError, match=r"eval_path='dev\.txt': is not for a mixture"):
         DataConfig(eval_path="dev.txt", mixture={"code": SourceConfig(corpus="stdlib_code")})
-    with pytest.raises(
-        ConfigError, match=r"data.text_field='body': applies to your own jsonl or tables only"
-    ):
+    with pytest.raises(ConfigError, match=r"data.text_field='body':.*applies"):
         DataConfig(text_field="body", eval_path="dev.jsonl")  # the built-in text has no such field
     monkeypatch.setattr(
         corpus.tokenizing.Tokenizing, "write", lambda *_: pytest.fail("tokenizes before it looks")
@@ -263,9 +259,7 @@ def test_held_out_text_that_cannot_be_used_is_said(experiment, tmp_path, monkeyp
     with pytest.raises(ConfigError, match=r"^data\.eval_path=.*none.txt': no such file"):
         open_corpus(experiment(eval_path=str(tmp_path / "none.txt")).data, TEXT)
     (tmp_path / "blank.txt").write_text(" \n")
-    with pytest.raises(
-        ConfigError, match=r"^data\.path=.*blank.txt': contains no text, only whitespace"
-    ):
+    with pytest.raises(ConfigError, match=r"^data\.path=.*blank.txt':.*no text"):
         blank = experiment(
             path=str(tmp_path / "blank.txt"),
             eval_path=str(tmp_path / "short.txt"),
@@ -277,7 +271,5 @@ def test_held_out_text_that_cannot_be_used_is_said(experiment, tmp_path, monkeyp
 def test_another_text_that_is_too_short_is_not_said_to_be_the_held_out_one(experiment, tmp_path):
     (tmp_path / "short.txt").write_text("a")
     cfg = experiment("span_corruption", eval_path=experiment().data.path)
-    with pytest.raises(
-        ConfigError, match=r"^data\.path=.*short.txt': no document of the eval split"
-    ):
+    with pytest.raises(ConfigError, match=r"^data\.path=.*short.txt':.*no document"):
         open_text(cfg, str(tmp_path / "short.txt"))

@@ -258,22 +258,19 @@ def test_noise_words_are_drawn_from_the_words_of_all_sources(mixed):
     [
         (
             {"web": {"epochs": 1}, "code": {"epochs": 1}, "train": {"steps": 999}},
-            (
-                r"train\.steps=999: needs 7,992 rows, and the mixture holds \d+.* set train\.steps"
-                r" to \d+ at most"
-            ),
+            r"train\.steps=999: needs 7,992.*mixture.*\d+.* set train\.steps to \d+ at most",
         ),
         (
             {"web": {"epochs": 1}, "train": {"steps": 0, "epochs": 1.5}},
-            r"train\.epochs=1\.5: needs .* rows, and the mixture",
+            r"train\.epochs=1\.5: needs .*mixture",
         ),
         (
             {"web": {"epochs": 0.001}, "code": {"epochs": 0.001}, "train": {"steps": 1}},
-            r"train\.batch_size=8: the mixture holds 2 rows; lower it, or raise a source's epochs",
+            r"train\.batch_size=8: the mixture holds 2 rows;.*lower.*raise.*source's epochs",
         ),
         (
             {"mixture_temperature": 0.001},
-            r"data\.mixture_temperature=0\.001: leaves rows to the largest source only",
+            r"data\.mixture_temperature=0\.001:.*largest",
         ),
         (
             {"web": {}, "code": {"weight": 1e-6}},
@@ -297,6 +294,6 @@ def test_tasks_on_tables_have_none(mixed):
     model = dataclasses.replace(cfg.model, head="sequence_classification")
     with pytest.raises(
         ConfigError,
-        match=r"data\.mixture: classification learns from the rows of one table; set data\.path",
+        match=r"data\.mixture:.*classification.*set data\.path",
     ):
         open_dataset(dataclasses.replace(cfg, objective=task, model=model))

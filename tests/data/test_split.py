@@ -103,7 +103,7 @@ def test_pairs_are_never_cut():
     "documents, message",
     [
         ([], "here: contains no text, only whitespace"),
-        ([("short",)], "here: too little text to hold out 2% of it"),
+        ([("short",)], r"here:.*little.*2% of it"),
         ([("a", "b")] * 9, "here: all documents are the same"),
     ],
 )

@@ -75,9 +75,7 @@ def test_arrow_parquet_and_folders_of_datasets(tmp_path):
         read = read_table(str(tmp_path / path), "data.path", "eval")
         assert read.rows == due and read.names == {"label": ("no", "yes")}, path
     (tmp_path / "saved" / "dataset_dict.json").write_text('{"splits": ["train"]}')
-    with pytest.raises(
-        ConfigError, match="has no split validation or dev or eval or test, only train"
-    ):
+    with pytest.raises(ConfigError, match=r"no split.*only train"):
         read_table(str(tmp_path / "saved"), "data.path", "eval")
 
 

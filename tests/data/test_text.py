@@ -62,9 +62,7 @@ def test_a_folder_without_text_by_its_names(tmp_path):
     (tmp_path / "x.png").write_text("a,b")
     with pytest.raises(
         ConfigError,
-        match=(
-            r"no file in it has a suffix of text, jsonl or a table \(\.png\); a file of any suffix"
-        ),
+        match=(r"no file.*suffix.*\(\.png\)"),
     ):
         read(tmp_path)
 
@@ -140,7 +138,7 @@ def test_the_fingerprint_follows_the_content_not_the_place(tmp_path):
 @pytest.mark.parametrize(
     "name, content, fields, message",
     [
-        ("empty.txt", b"", TEXT, r"data\.path=.*empty\.txt'.*empty; set it to a file"),
+        ("empty.txt", b"", TEXT, r"data\.path=.*empty\.txt'.*empty;.*set.*file"),
         ("nul.dat", b"text\0text", TEXT, r"nul\.dat is binary \(a NUL byte at 4\)"),
         (
             "latin.txt",
@@ -196,7 +194,7 @@ def test_the_fingerprint_follows_the_content_not_the_place(tmp_path):
             "long.jsonl",
             b'{"text": "a"}\n' + b"a" * (1 << 24) + b"a",
             TEXT,
-            r"long\.jsonl:2: a line of more than 16 MiB",
+            r"long\.jsonl:2:.*line.*16 MiB",
         ),
         (
             "keys.jsonl",
@@ -208,7 +206,7 @@ def test_the_fingerprint_follows_the_content_not_the_place(tmp_path):
             "plain.txt",
             b"text",
             PAIR,
-            r"plain\.txt must be jsonl or a table, with 'source' and 'target'",
+            r"plain\.txt.*jsonl.*'source' and 'target'",
         ),
     ],
 )
@@ -230,7 +228,7 @@ def test_bad_places(tmp_path):
 @pytest.mark.parametrize(
     "corpus, fields, message",
     [
-        ("stdlib_code", PAIR, "has no source and target; use data.corpus=code_docstrings"),
+        ("stdlib_code", PAIR, r"no source.*data\.corpus=code_docstrings"),
         ("code_docstrings", TEXT, "has no text; use data.corpus=stdlib_code or docstrings"),
     ],
 )

@@ -171,16 +171,10 @@ def test_bad_files(experiment, tmp_path, encoded, write, message):
 
 def test_what_the_config_must_say(experiment, tmp_path, encoded):
     path = plain(tmp_path, encoded)
-    with pytest.raises(
-        ConfigError, match=r"holds token ids; set data\.tokenizer\.path to the tokenizer that wrote"
-    ):
+    with pytest.raises(ConfigError, match=r"holds token ids; set data\.tokenizer\.path.*tokenizer"):
         open_corpus(experiment(path=str(path), tokenizer="byte_bpe").data, TEXT)
-    with pytest.raises(
-        ConfigError, match=r"holds token ids, but this objective reads source and target"
-    ):
+    with pytest.raises(ConfigError, match=r"token ids.*source and target"):
         open_corpus(experiment(path=str(path)).data, ("source", "target"))
     (tmp_path / "a.txt").write_text("text")
-    with pytest.raises(
-        ConfigError, match=r"a\.txt is text, and others hold token ids; give one or the other"
-    ):
+    with pytest.raises(ConfigError, match=r"a\.txt.*others.*give one or the other"):
         open_corpus(experiment(path=f"{path},{tmp_path}/a.txt").data, TEXT)

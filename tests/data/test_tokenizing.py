@@ -192,8 +192,6 @@ def test_a_damaged_shard_is_deleted(tmp_path):
     assert shards.is_valid(path) and shards.load(path)["train.bin"].tolist() == list(range(1000))
     path.write_bytes(path.read_bytes()[:500] + b"x" + path.read_bytes()[501:])
     assert not shards.is_valid(path)
-    with pytest.raises(
-        ConfigError, match="was damaged, and is deleted; the same command makes it anew"
-    ):
+    with pytest.raises(ConfigError, match=r"damaged.*makes it anew"):
         shards.load(path)
     assert not path.exists()

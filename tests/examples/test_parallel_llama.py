@@ -86,7 +86,7 @@ def test_rules_cover_every_parameter():
 def test_what_reads_it_must_be_named_and_must_fit(published):
     folder = published[0]
     with pytest.raises(
-        ConfigError, match=r"model_type='parallel_llama'.*family=module:Model reads by your own"
+        ConfigError, match=r"model_type='parallel_llama'.*family=module:Model.*reads"
     ):
         load_pretrained(folder)
     with pytest.raises(
@@ -108,7 +108,7 @@ def test_a_field_that_its_file_does_not_name_is_refused(published):
     config = json.loads((published[0] / "config.json").read_text())
     with pytest.raises(
         ConfigError,
-        match="alibi_slope=3 is not supported for parallel_llama and might change the numbers",
+        match=r"alibi_slope=3.*not supported.*parallel_llama.*numbers",
     ):
         read_config(own, config | {"alibi_slope": 3}, "lm")
 

@@ -99,7 +99,7 @@ def test_what_cannot_be_replaced_is_refused(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="a: is a file; choose another directory"):
         write(tmp_path / "a", "new")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match="the current folder; choose a directory in it"):
+    with pytest.raises(ConfigError, match=r"the current folder;.*choose.*directory"):
         write(Path("."), "new")
 
 

@@ -80,7 +80,7 @@ KINDS = {"size": int, "rate": float, "on": bool, "many": (int, list)}
         ({"rate": "x" * 999}, r"rate='x+\.\.\.: must be a number"),
         ({"rate": float("nan")}, "rate=nan: must be a number"),
         ({"on": 1}, "on=1: must be true or false"),
-        ({"many": "\x1b"}, r"many='\\x1b': must be a whole number or a list"),
+        ({"many": "\x1b"}, r"many='\\x1b':.*number"),
     ],
 )
 def test_types(tmp_path, values, message):

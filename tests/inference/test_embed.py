@@ -52,7 +52,7 @@ def test_sparse_vectors_are_those_of_sentence_transformers(opened, tmp_path):
     other = embed(opened["sparse"], TEXTS, read_sentence_layers(folder))
     close(other.toarray(), due["sum log1p_relu"])
     edit(config, pooling_strategy="mean")
-    with pytest.raises(ConfigError, match="pooling_strategy='mean': must be one of max, sum"):
+    with pytest.raises(ConfigError, match=r"pooling_strategy='mean':.*max"):
         read_sentence_layers(folder)
     (folder / "modules.json").write_text('[{"path": "", "type": "a.SpladePooling"}]')
     with pytest.raises(ConfigError, match="of sparse models, read are Transformer"):
@@ -111,7 +111,7 @@ def test_folders_of_pylate_are_read_as_sentence_transformers_reads_them(opened, 
     cut = layers._replace(late=layers.late._replace(markers=("[unused0] ",)))
     tokenizer = opened["late"].tokenizer
     monkeypatch.setattr(tokenizer, "id_of", {"[unused0]": 5}.get)
-    with pytest.raises(ConfigError, match=r"'\[unused0\]', which marks queries or documents"):
+    with pytest.raises(ConfigError, match=r"'\[unused0\]',.*documents"):
         embed(opened["late"], TEXTS, cut, task="query")
 
 

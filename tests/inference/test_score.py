@@ -63,9 +63,9 @@ def test_each_pair_as_if_alone(family):
 @pytest.mark.parametrize(
     ("prompts", "continuations", "message"),
     [
-        ([[1]], [], "continuations: must be lists of token ids"),
+        ([[1]], [], r"continuations:.*lists"),
         ([[]], [[1]], "needs at least one token"),
-        ([[1] * 9], [[1] * 9], "max_length=16; shorten a prompt and its continuation"),
+        ([[1] * 9], [[1] * 9], r"max_length=16;.*shorten.*continuation"),
         ([[1]], [[99]], "holds the id 99"),
     ],
 )

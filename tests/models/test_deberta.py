@@ -83,7 +83,7 @@ def test_the_published_configs_are_the_presets_and_have_their_sizes():
     [
         (dict(pos_att_type="p2p|c2p"), r"pos_att_type=\['p2p', 'c2p'\]: only c2p and p2c"),
         (dict(relative_attention=False), r"relative_attention=False, .* one without the other"),
-        (dict(embedding_size=128), r"embedding_size=128 changes the numbers, and only 768"),
+        (dict(embedding_size=128), r"embedding_size=128.*changes.*768"),
         (dict(position_buckets=2), r"mixer\.buckets=2, .* needs at least 4 buckets"),
     ],
 )

@@ -107,7 +107,7 @@ def test_fields_beside_a_config_are_changed_in_it():
     )
     with pytest.raises(
         ConfigError,
-        match=r"^preset='small': is of a family by name, and a ModelConfig has its sizes",
+        match=r"^preset='small':.*ModelConfig",
     ):
         build_model(small("gpt2"), "small")
     with pytest.raises(ConfigError, match="gpt2 has decoder layers"):

@@ -76,7 +76,7 @@ def test_packed_rows_change_neither_outputs_nor_gradients(family, head):
 
 
 def test_a_packing_that_does_not_fit_the_batch_is_refused():
-    with pytest.raises(ConfigError, match="packing: 3 examples do not divide into 2 groups"):
+    with pytest.raises(ConfigError, match=r"packing: 3.*not divide.*2 groups"):
         PackedRows(np.zeros((2, 1, 4), np.int32), (3, 4))
     with pytest.raises(ConfigError, match=r"packing: must be integers \[groups, rows, width\]"):
         PackedRows(np.zeros((1, 4), np.int32), (3, 4))

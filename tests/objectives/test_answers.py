@@ -39,12 +39,12 @@ def test_forms_of_no_answer(value):
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("Saxons", "row 7: the context does not have the answer 'Saxons' at character -1"),
+        ("Saxons", r"row 7:.*not have the answer.*'Saxons' at character -1"),
         ({"text": ["the Normans"], "answer_start": [9]}, "'the Normans' at character 9"),
         ({"text": ["stayed."], "answer_start": [-7]}, "at character -7"),
         ({"text": ["In"], "answer_start": ["0"]}, "the answer 'In' at character 0"),
         ({"text": [3], "answer_start": [0]}, "the answer '3' at character 0"),
-        ({"text": ["In"]}, "must be a text, or have text and answer_start"),
+        ({"text": ["In"]}, r"text.*answer_start"),
         ({"text": ["In", "1066"], "answer_start": [0]}, "of equal length"),
         (17, "row 7: answers='17' must be a text"),
     ],

@@ -338,9 +338,7 @@ def test_errors_name_the_row_of_the_file_whichever_split_it_is_in(tmp_path):
 def test_a_new_head_on_a_body_that_has_none(trained, tmp_path, caplog):
     model, params = load_pretrained(trained / "run", head="none")
     save_pretrained(tmp_path / "body", model, params, like=trained / "run")
-    with pytest.raises(
-        ValueError, match=r"nothing is initialized instead: .* let new_head=True make one"
-    ):
+    with pytest.raises(ValueError, match=r"nothing is initialized.* let new_head=True make one"):
         load_pretrained(tmp_path / "body", head="sequence_classification")
     fresh, made = load_pretrained(
         tmp_path / "body", head="sequence_classification", new_head=True, labels=["x", "y", "z"]
@@ -468,7 +466,7 @@ def test_an_unknown_label_of_held_out_rows_names_the_file(tmp_path):
     write(tmp_path / "dev.csv", [{"sentence": "a day", "class": "so-so"}])
     with pytest.raises(
         ConfigError,
-        match=r"dev.csv'?: row 1: no training row has the label 'so-so', only bad, good",
+        match=r"dev.csv'?: row 1:.*no training.*'so-so', only bad, good",
     ):
         open_dataset(
             read_experiment(page(tmp_path, **{"data.eval_path": str(tmp_path / "dev.csv")}))
@@ -496,5 +494,5 @@ def test_balanced_weights_pairs_and_the_end_of_decoders(tmp_path):
     assert both.eos_token_id != data.tokenizer.eos_id
     assert data.objective.fit_model(both, data.tokenizer).eos_token_id == data.tokenizer.eos_id
     no_end = types.SimpleNamespace(frame=lambda skeleton: Frame())
-    with pytest.raises(ConfigError, match=r"data\.tokenizer: puts no token after a text, where"):
+    with pytest.raises(ConfigError, match=r"data\.tokenizer:.*no token"):
         data.objective.fit_model(both, no_end)

@@ -225,7 +225,7 @@ def test_a_batch_of_no_weight_loses_nothing(objective, batch, made, outputs):
 
 @pytest.mark.parametrize("objective", PACKED, indirect=True)
 def test_options_out_of_range(objective):
-    with pytest.raises(ValueError, match=r"label_smoothing=1.0: must be a probability in \[0, 1\)"):
+    with pytest.raises(ValueError, match=r"label_smoothing=1.0:.*probability.*\[0, 1\)"):
         dataclasses.replace(objective, label_smoothing=1.0)
     with pytest.raises(ValueError, match="z_loss=-1: must not be negative"):
         dataclasses.replace(objective, z_loss=-1)

@@ -133,7 +133,7 @@ def test_other_weights_than_at_the_start_are_refused(folder, teacher, tmp_path):
     loop.run(tiny_runs.steps(cfg, 2), tmp_path / "run")
     shutil.rmtree(mine / "checkpoints" / "8")
     with pytest.raises(
-        ConfigError, match=r"text, tokenizer or a companion's weights: .* with .* -> .* with "
+        ConfigError, match=r"tokenizer.*companion's weights: .* with .* -> .* with "
     ):
         loop.run(cfg, tmp_path / "run")
 
@@ -171,7 +171,7 @@ def test_what_does_not_fit_is_one_sentence(folder, teacher, tmp_path):
 def test_the_library_reads_no_directory_by_itself(folder, teacher):
     cfg = student(folder, teacher)
     cfg = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, vocab_size=384))
-    with pytest.raises(ConfigError, match=r"objective.teacher=.*: its config is unknown; read"):
+    with pytest.raises(ConfigError, match=r"objective.teacher=.*:.*unknown;.*read"):
         bound_models.build(cfg)
     second, module = bound_models.build(cfg, companion.resolve(cfg)).second
     assert (second.name, module.cfg.d_model, module.cfg.decoder_layers) == ("teacher", 16, 2)

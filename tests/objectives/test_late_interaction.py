@@ -85,7 +85,7 @@ def test_an_example_fills_the_query(tmp_path):
     ("fields", "message"),
     [
         ({"sizes": (8,), "query_length": 6}, "late_interaction learns from pairs"),
-        ({"query_length": 32}, "query_length=32: must be at most .*data.length=32"),
+        ({"query_length": 32}, r"query_length=32:.*most.*data.length=32"),
     ],
 )
 def test_what_cannot_be_is_refused(tmp_path, fields, message):
@@ -98,12 +98,12 @@ def test_a_projection_is_not_dropped_without_a_word(tmp_path):
     values = to_config_dict(learned.config(tmp_path, LateInteraction(), synonyms(20), length=32))
     values.train.init_from = str(ROOT / "late")
     values.data.tokenizer.path = ""
-    with pytest.raises(ConfigError, match="has a dense layer after pooling, which is not trained"):
+    with pytest.raises(ConfigError, match=r"dense.*not trained"):
         read_experiment(values)
 
 
 def test_queries_are_filled_only_where_there_is_a_mask_token(tmp_path, monkeypatch):
     monkeypatch.setattr(learned, "SPECIALS", learned.SPECIALS[:-1])
     cfg = learned.config(tmp_path, LateInteraction(query_length=6), synonyms(20), length=6)
-    with pytest.raises(ConfigError, match=r"objective.expand=True: .* set it to False"):
+    with pytest.raises(ConfigError, match=r"objective.expand=True: .*False"):
         learned.setup.prepare(cfg)

@@ -182,11 +182,9 @@ def test_loss_is_the_mean_over_tokens_plus_the_mean_over_pairs(create):
 
 
 def test_what_cannot_work(create, records_of):
-    with pytest.raises(ValueError, match=r"rate=0\.0: must be strictly between 0 and 1"):
+    with pytest.raises(ValueError, match=r"rate=0\.0:.*strictly.*0 and 1"):
         create("masked_lm", rate=0.0)
-    with pytest.raises(
-        ValueError, match=r"mask_share=0\.9, random_share=0\.2: must add up to at most 1"
-    ):
+    with pytest.raises(ValueError, match=r"mask_share=0\.9, random_share=0\.2:.*most.*1"):
         create("masked_lm", mask_share=0.9, random_share=0.2)
     with pytest.raises(ValueError, match="unit='word': no 'word'; choose from token, whole_word"):
         create("masked_lm", unit="word")

@@ -229,7 +229,7 @@ def test_learns_to_find_what_is_asked_for(tmp_path, family, unanswerable):
         ([{"question": "q", "context": "a", "answers": None}], "row 1 has no answers; remove it"),
         (
             [{"question": "q", "context": "a", "answers": "b"}],
-            "row 1: the context does not have the answer 'b'",
+            r"row 1:.*not have the answer.*'b'",
         ),
         ([{"question": "q", "context": "a", "answers": ""}], "no question has an answer"),
     ],
@@ -242,5 +242,5 @@ def test_unusable_rows_are_refused_in_a_sentence(tmp_path, rows, message):
 
 
 def test_a_row_without_room_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"data.length=3: leaves no token for a context"):
+    with pytest.raises(ConfigError, match=r"data.length=3:.*no token"):
         learned.encoded(QuestionAnswering(), [ROW], tmp_path, length=3)

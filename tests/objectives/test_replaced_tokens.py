@@ -197,7 +197,7 @@ def test_a_workdir_is_the_discriminator_and_its_companion_the_generator(finished
         )
     with pytest.raises(
         ConfigError,
-        match="published weights hold one model; only a training workdir can have a companion",
+        match=r"one model;.*workdir",
     ):
         convert.convert(str(tmp_path / "generator"), str(tmp_path / "more"), **options)
 
@@ -222,7 +222,7 @@ def test_a_family_without_a_discriminator_is_refused(tmp_path):
     sizes = {name: size for name, size in SIZES.items() if name != "embedding_size"}
     cfg = tiny_runs.config(tmp_path, model=bert.config("tiny", **sizes), objective=ReplacedTokens())
     with pytest.raises(
-        ConfigError, match=r"model.family='bert': its head 'pretraining' does not judge tokens"
+        ConfigError, match=r"model.family='bert': its head 'pretraining'.*not judge"
     ):
         loop.run(cfg, tmp_path / "run")
 

@@ -109,17 +109,17 @@ def test_spans_are_drawn_anew_and_everywhere(create, generator):
 
 
 def test_what_cannot_work(create, records_of):
-    with pytest.raises(ValueError, match=r"noise_density=1\.5: must be strictly between 0 and 1"):
+    with pytest.raises(ValueError, match=r"noise_density=1\.5:.*strictly.*0 and 1"):
         create("span_corruption", noise_density=1.5)
-    with pytest.raises(ValueError, match=r"mean_span=0\.5: must be at least one token"):
+    with pytest.raises(ValueError, match=r"mean_span=0\.5:.*least"):
         create("span_corruption", mean_span=0.5)
     with pytest.raises(
         ConfigError,
-        match=r"length=3, data\.target_length=3: too short to hide spans; must be at least 5",
+        match=r"length=3, data\.target_length=3:.*short.*least.*5",
     ):
         create("span_corruption").lengths(3, 0)
     with pytest.raises(
         ConfigError,
-        match=r"data\.length=600: a row has 1\d\d spans, but the vocabulary only 100 sentinels",
+        match=r"data\.length=600: a row has 1\d\d.*vocabulary.*100 sentinels",
     ):
         records_of(create("span_corruption", mean_span=1.0, noise_density=0.2), length=600)

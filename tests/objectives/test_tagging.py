@@ -178,10 +178,7 @@ def test_learns_more_than_the_word_alone_says(tmp_path, family, capsys):
     [
         (
             [{"tokens": ["a"]}],
-            (
-                "has 'tokens', where tagging needs a column for 'tags'; name it with"
-                " --config.data.columns"
-            ),
+            r"has 'tokens',.*tagging.*'tags'; name it with --config.data.columns",
         ),
         (
             [{"tokens": ["a", "b"], "tags": ["X"]}] * 2 + [{"tokens": "a", "tags": "Y"}],
@@ -192,11 +189,11 @@ def test_learns_more_than_the_word_alone_says(tmp_path, family, capsys):
         ([{"tokens": "a b", "tags": None}], "row 1 has no tags; remove it"),
         (
             [{"tokens": 7, "tags": "X Y"}],
-            "row 1: tokens='7' is neither a text nor a list of tokens",
+            r"row 1: tokens='7'.*neither",
         ),
         (
             [{"tokens": ["a"], "tags": [1.5]}],
-            r"row 1: tags='\[1.5\]' is neither a text nor a list of tags",
+            r"row 1: tags='\[1.5\]'.*neither",
         ),
         (
             [{"tokens": ["\ud800"], "tags": ["X"]}, {"tokens": "a", "tags": "Y"}],
@@ -215,6 +212,6 @@ def test_a_held_out_tag_that_training_lacks_is_refused(tmp_path):
     rows = [{"tokens": "a b", "tags": "X Y"}] * 4 + [{"tokens": "a b", "tags": "X Z"}]
     with pytest.raises(
         ConfigError,
-        match=r"eval.jsonl'?: row 1: no training row has the label 'Z', only X, Y",
+        match=r"eval.jsonl'?: row 1:.*no training.*'Z', only X, Y",
     ):
         learned.setup.prepare(learned.config(tmp_path, Tagging(), rows))

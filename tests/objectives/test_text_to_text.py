@@ -179,7 +179,7 @@ def test_a_translation_of_datasets_in_either_direction(tmp_path):
         ({"source": "a", "target": 3}, "row 1: target='3' is not a text"),
         (
             {"translation": {"en": "a", "fr": "b", "de": "c"}},
-            "row 1: source has the languages en, fr, de; name two",
+            r"row 1:.*languages.*name two",
         ),
         ({"source": "a", "target": "\ud800"}, "row 1: target is not valid Unicode"),
     ],

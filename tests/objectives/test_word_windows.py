@@ -139,9 +139,7 @@ def test_the_baseline_is_the_least_loss_of_a_score_for_each_true_word(windows):
 def test_a_text_without_a_word_of_the_vocabulary(windows, generator):
     objective, records = windows()
     blank = dataclasses.replace(records, trained_on=np.full(9, records.tokenizer.eos_id, np.uint16))
-    with pytest.raises(
-        ConfigError, match="the text has no word of its vocabulary; use another or lower min_count"
-    ):
+    with pytest.raises(ConfigError, match=r"no word.*lower.*min_count"):
         objective.make_example(blank, 0, generator())
 
 

@@ -138,7 +138,7 @@ def test_gpus_are_planned_from_data_sheets_and_nodes():
 
 def test_what_cannot_be_divided_is_said():
     cfg = dataclasses.replace(config("gpt2_xl"), mesh=MeshConfig(data=-1, fsdp=24))
-    with pytest.raises(ConfigError, match=r"mesh.fsdp=24.*256 devices do not divide by 24"):
+    with pytest.raises(ConfigError, match=r"mesh.fsdp=24.*256.*not divide.*24"):
         planner.make(cfg, topology.parse("v5e:16x16"), compiler=False)
     cfg = dataclasses.replace(config("gpt2_xl"), train=TrainConfig(batch_size=100))
     with pytest.raises(ConfigError, match=r"train.batch_size=100: .* try train.batch_size=256"):

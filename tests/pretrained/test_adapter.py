@@ -323,7 +323,7 @@ def test_the_table_of_tied_logits_is_not_adapted_by_itself():
     with pytest.raises(ConfigError, match=r"adapter.targets=.*model.tie_embeddings=False"):
         noisy("gpt2_lm", adapter)
     model, _ = noisy("llama_lm", adapter)
-    with pytest.raises(ConfigError, match=r"of the adapters only lora adapts the table"):
+    with pytest.raises(ConfigError, match="only lora adapts"):
         noisy("llama_lm", DoraConfig(rank=2, targets=("lm_head",)))
     assert model.cfg.adapter.adapts_table("lm_head/kernel")
     assert not LoraConfig(targets=(".",)).adapts_table("lm_head/kernel")

@@ -104,7 +104,7 @@ def test_a_head_without_a_published_class_is_refused(tmp_path):
     model, params = built(small("bart", head="encoder"))
     with pytest.raises(
         ConfigError,
-        match="head='encoder': a published bart has no class for it; choose from lm, none",
+        match=r"head='encoder':.*no class.*choose",
     ):
         save_pretrained(tmp_path, model, params)
 

@@ -35,7 +35,7 @@ def test_a_shard_that_is_a_link_to_nowhere(folder):
     shard(folder)
     (folder / "model-00002-of-00002.safetensors").unlink()
     (folder / "model-00002-of-00002.safetensors").symlink_to("gone")
-    with pytest.raises(WeightsError, match=r"model-00002-of-00002\.safetensors: a link to gone"):
+    with pytest.raises(WeightsError, match=r"model-00002-of-00002\.safetensors:.*link"):
         load_pretrained(folder)
 
 
@@ -50,9 +50,7 @@ def test_links_are_followed(folder, tmp_path_factory):
 
 def test_a_pointer_instead_of_weights(folder):
     (folder / WEIGHTS).write_bytes(POINTER)
-    with pytest.raises(
-        WeightsError, match="only a Git LFS pointer to the weights; run git lfs pull"
-    ):
+    with pytest.raises(WeightsError, match=r"Git LFS pointer.*git lfs pull"):
         load_pretrained(folder)
 
 

@@ -99,7 +99,7 @@ def test_more_layers_than_tensors(folders):
     path = folders["bert_masked_lm"] / "config.json"
     before = path.read_text()
     edit_config(folders["bert_masked_lm"], num_hidden_layers=1_999)
-    with pytest.raises(WeightsError, match="has 1999 layers, but the weights are only 42 tensors"):
+    with pytest.raises(WeightsError, match=r"has 1999.*weights.*42 tensors"):
         open_pretrained(folders["bert_masked_lm"])
     path.write_text(before)
 

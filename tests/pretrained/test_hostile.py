@@ -166,9 +166,7 @@ def test_a_config_that_is_a_device(folder, device):
 def test_a_shared_layer_repeated_without_end(tmp_path):
     """The file says nothing about the depth of a model whose layers are one."""
     edit_config(copied("albert_base", tmp_path), num_hidden_layers=2_000)
-    with pytest.raises(
-        ConfigError, match="num_hidden_layers=2000, inner_group_num=1: no model is so deep"
-    ):
+    with pytest.raises(ConfigError, match=r"num_hidden_layers=2000, inner_group_num=1:.*no model"):
         load_pretrained(tmp_path)
 
 

@@ -113,7 +113,7 @@ def test_a_causal_encoder_says_so(tmp_path):
     edit_config(folder, remove=("is_decoder", "add_cross_attention"))
     with pytest.raises(
         ConfigError,
-        match="is_decoder=None: a BertLMHeadModel is supported with True only; pass head=",
+        match=r"is_decoder=None:.*BertLMHeadModel.*pass head=",
     ):
         load_pretrained(folder)
     assert load_pretrained(folder, head="masked_lm")[0].cfg.head == "masked_lm"
@@ -122,9 +122,7 @@ def test_a_causal_encoder_says_so(tmp_path):
 def test_albert_with_groups_of_several_layers_each_run_once(tmp_path):
     folder = copied("albert_unshared_base", tmp_path)
     edit_config(folder, inner_group_num=2)
-    with pytest.raises(
-        ConfigError, match="inner_group_num=2: with as many groups as layers, only 1"
-    ):
+    with pytest.raises(ConfigError, match=r"inner_group_num=2:.*groups.*1"):
         load_pretrained(folder)
 
 
@@ -271,9 +269,7 @@ def test_pickles_and_other_formats(folder, name):
 
 def test_empty_and_absent_folders(tmp_path):
     for load in (load_pretrained, load_labels, load_tokenizer):
-        with pytest.raises(
-            WeightsError, match="bert-base-uncased: no such directory; models are read from disk"
-        ):
+        with pytest.raises(WeightsError, match="bert-base-uncased: no such directory"):
             load("bert-base-uncased")
     with pytest.raises(WeightsError, match=r"no config.json"):
         load_pretrained(tmp_path)
@@ -307,7 +303,7 @@ def test_positions_that_do_not_follow_from_the_config(tmp_path):
     )
     with pytest.raises(
         WeightsError,
-        match=r"encoder.embed_positions.weight is not the table that config.json implies",
+        match=r"encoder.embed_positions.weight.*not the table.*config.json implies",
     ):
         load_pretrained(folder)
 

@@ -144,7 +144,7 @@ def test_prompts_and_lower_case_are_those_of_sentence_transformers(tmp_path, cap
     lower = embed(open_model(str(folder)), ["Zero ONE two [CLS]"], layers, prompt="")
     np.testing.assert_allclose(lower[0, :2], [0.089185, 0.283524], atol=2e-6)
     edit(folder / "config_sentence_transformers.json", default_prompt_name="passage")
-    with pytest.raises(ConfigError, match="default_prompt_name='passage': is none of prompts"):
+    with pytest.raises(ConfigError, match=r"default_prompt_name='passage':.*prompts"):
         read_sentence_layers(folder)
 
 
@@ -172,7 +172,7 @@ def test_without_modules_vectors_are_of_length_one(tmp_path):
         (
             "1_Pooling/config.json",
             {"pooling_mode": "median"},
-            r"pools by \['median'\]: no such pooling; choose from cls, mean",
+            r"pools by \['median'\]: no such pooling;.*choose.*mean",
         ),
         ("1_Pooling/config.json", {"pooling_mode": []}, "pools by"),
         ("1_Pooling/config.json", {"pooling_mode": {"mean": 1}}, "pools by"),
@@ -180,7 +180,7 @@ def test_without_modules_vectors_are_of_length_one(tmp_path):
         (
             "2_Dense/config.json",
             {"activation_function": "torch.nn.PReLU"},
-            "read are CELU, ELU, GELU, .*of the sentence's vector",
+            r"read.*of the sentence's vector",
         ),
         ("2_Dense/config.json", {"use_residual": True}, "without a residual"),
         ("2_Dense/config.json", {"in_features": "16"}, "in_features='16': must be a whole number"),
@@ -196,7 +196,7 @@ def test_without_modules_vectors_are_of_length_one(tmp_path):
         (
             "sentence_bert_config.json",
             {"max_seq_length": "8"},
-            "max_seq_length='8': must be a whole number",
+            r"max_seq_length='8':.*number",
         ),
     ],
 )
@@ -234,7 +234,7 @@ def test_a_run_takes_pooling_and_lower_case_from_the_weights_and_publishes_them(
     values = to_config_dict(learned.config(tmp_path, SentenceEmbeddings(), rows, steps=1, length=6))
     values.train.init_from = str(source)
     values.data.tokenizer.path = ""
-    with pytest.raises(ConfigError, match="has a dense layer after pooling, which is not trained"):
+    with pytest.raises(ConfigError, match=r"dense.*not trained"):
         read_experiment(values)
     (source / "modules.json").write_text(json.dumps(modules[:2]))
     cfg = read_experiment(values)

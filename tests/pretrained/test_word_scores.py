@@ -86,21 +86,21 @@ def test_no_known_pair(write):
         (
             score_analogies,
             ": family\nking queen\n",
-            r"file\.txt:2: 'king queen': must be four words, or a section",
+            r"file\.txt:2: 'king queen':.*section",
         ),
-        (score_analogies, ": family\n\n", "no question; its lines must be four words each"),
+        (score_analogies, ": family\n\n", r"no question;.*four words"),
         (
             score_pairs,
             "king\tqueen\t9\nking\tqueen\n",
-            r"file\.txt:2: .*must be two words and a number",
+            r"file\.txt:2: .*must.*number",
         ),
         (
             score_pairs,
             "king\tqueen\t9\nking\tqueen\tmuch\n",
-            r"file\.txt:2: .*must be two words and a number",
+            r"file\.txt:2: .*must.*number",
         ),
-        (score_pairs, "a\tb\tc\t9\n", r"file\.txt:1: .*must be two words and a number"),
-        (score_pairs, "# nothing\n", "no pair; its lines must be two words and a number each"),
+        (score_pairs, "a\tb\tc\t9\n", r"file\.txt:1: .*must.*number"),
+        (score_pairs, "# nothing\n", r"no pair;.*two words"),
     ],
 )
 def test_files_of_another_form(write, score, text, message):

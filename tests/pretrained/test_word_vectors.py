@@ -106,7 +106,7 @@ def test_a_vocabulary_without_words_and_a_directory_without_tokenizer(tmp_path):
     with pytest.raises(ConfigError, match=r"gpt2: no tokenizer; put the model's tokenizer\.json"):
         load_word_vectors(folder)
     Bytes().save(folder)
-    with pytest.raises(ConfigError, match="gpt2: no token of its vocabulary is a whole word"):
+    with pytest.raises(ConfigError, match=r"gpt2:.*no token"):
         load_word_vectors(folder)
 
 

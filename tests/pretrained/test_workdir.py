@@ -111,8 +111,8 @@ def test_a_damaged_checkpoint_is_said(run, tmp_path, caplog):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("config.json", "config.json: is not what the run wrote, by the hash"),
-        ("tokenizer/tokenizer.bytes", "tokenizer: is not what the run wrote, by the hash"),
+        ("config.json", r"config.json:.*not what the run"),
+        ("tokenizer/tokenizer.bytes", r"tokenizer:.*not what the run"),
     ],
 )
 def test_a_changed_input_is_said(run, tmp_path, name, message):
@@ -132,7 +132,7 @@ def test_weights_are_not_saved_over_a_run_nor_a_run_over_weights(run, tmp_path):
         save_pretrained(run, model, params)
     save_pretrained(tmp_path / "out", model, params)
     before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
-    with pytest.raises(RunError, match=r"out: holds a config.json that no run wrote"):
+    with pytest.raises(RunError, match=r"out: holds a config.json.*no run"):
         loop.run(workdir.read_config(run), tmp_path / "out")
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
 
@@ -149,9 +149,7 @@ def test_names_of_classes(run, tmp_path):
     assert load_labels(tmp_path / "loaded") == ["no", "yes"], "they go along"
     assert load_labels(run) == ["LABEL_0", "LABEL_1"]
     for wrong in (["one"], ["same", "same"]):
-        with pytest.raises(
-            ConfigError, match=r"labels=\[.*the model has 2 classes; give each its own name"
-        ):
+        with pytest.raises(ConfigError, match=r"labels=\[.*the model has 2 classes;.*give.*name"):
             save_pretrained(tmp_path / "wrong", model, params, labels=wrong)
     (tmp_path / "named" / "config.json").write_text('{"id2label": {"one": "no"}}')
     with pytest.raises(ConfigError, match=r"id2label=.*a name for each of 0, 1, 2"):

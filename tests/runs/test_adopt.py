@@ -103,7 +103,7 @@ def test_a_run_begins_with_weights_of_a_store(published, tmp_path, gcs, monkeypa
     assert [file for file in remote.find_below(f"{gcs.url}/cache") if "/tokens-" in str(file)]
     with pytest.raises(
         ConfigError,
-        match=r"^train.init_from: gs://bucket/nothing: the bucket has no object of this name",
+        match=r"^train.init_from: gs://bucket/nothing:.*no object",
     ):
         read_experiment(page(tmp_path, **shared | {"train.init_from": f"{gcs.url}/nothing"}))
 
@@ -172,7 +172,7 @@ def test_the_head_is_the_objectives(tmp_path):
         read_experiment(page(tmp_path, bert_tiny, **fields | {"objective.pairs": "next_sentence"}))
     with pytest.raises(
         ConfigError,
-        match=r"it holds a bert, with the skeleton encoder, but objective.name=causal_lm",
+        match=r"skeleton.*objective.name=causal_lm",
     ):
         read_experiment(page(tmp_path, **{"train.init_from": str(bert)}))
 

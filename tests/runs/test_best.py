@@ -208,7 +208,5 @@ def test_the_direction_is_the_metrics_own_and_lower_is_better_for_others(folder,
 
 
 def test_patience_without_a_metric_is_refused(cfg):
-    with pytest.raises(
-        ConfigError, match=r"train.patience=3: waits for a better metric; name it: train.best=loss"
-    ):
+    with pytest.raises(ConfigError, match=r"train.patience=3:.*better.*name it: train.best=loss"):
         with_train(cfg, best="")

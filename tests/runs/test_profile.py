@@ -119,9 +119,7 @@ def test_what_is_no_range_of_a_few_steps_is_refused(value):
 
 
 def test_steps_beyond_the_last_are_refused():
-    with pytest.raises(
-        ConfigError, match=r"train.profile='95:101', train.steps=100: must end with the run"
-    ):
+    with pytest.raises(ConfigError, match=r"train.profile='95:101', train.steps=100:.*end"):
         TrainConfig(profile="95:101", steps=100)
     assert (
         TrainConfig(profile="95:100", steps=100).profiled == range(95, 101)

@@ -190,7 +190,7 @@ def test_misuse_is_one_sentence(run, tmp_path, capsys):
 def test_a_bad_line_is_found_end_to_end(tmp_path, capsys):
     with pytest.raises(
         RunError,
-        match=r"not finite at step \d+: .*; its rows are from .*text.jsonl:\d+, .* and 76 more",
+        match=r"not finite.*\d+: .*;.*its rows.*text.jsonl:\d+, .* and 76 more",
     ) as ended:
         loop.run(poison.config(tmp_path, steps=16), tmp_path / "run")
     step = int(

@@ -54,9 +54,7 @@ def test_what_only_steers_output_and_layout_may_change(cfg):
 
 def test_all_differences_are_listed(cfg):
     other = with_optimizer(dataclasses.replace(cfg, seed=3), name="lion")
-    with pytest.raises(
-        ConfigError, match=r"optimizer.name: adamw -> lion; seed: 0 -> 3\. Go back to the old value"
-    ):
+    with pytest.raises(ConfigError, match=r"optimizer.name: adamw -> lion; seed: 0 -> 3\..*value"):
         resume.check(stored(cfg), other, "abc")
 
 

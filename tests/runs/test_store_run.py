@@ -90,9 +90,7 @@ def test_is_opened_where_it_lies(run):
 
 
 def test_a_folder_without_a_run_is_no_workdir(cfg, gcs):
-    with pytest.raises(
-        ValueError, match=r"gs://bucket/nothing: the bucket has no object of this name"
-    ):
+    with pytest.raises(ValueError, match=r"gs://bucket/nothing:.*no object"):
         open_model.folder_of("gs://bucket/nothing")
     Objects("gs://bucket/published").write("config.json", b'{"model_type": "gpt2"}')
     with pytest.raises(RunError, match=r"holds a config.json that no run wrote"):

@@ -88,7 +88,7 @@ def test_a_package_that_is_missing_is_named_with_its_extra(monkeypatch):
 def test_names_are_those_of_plugins():
     with pytest.raises(ConfigError, match="did you mean 'wandb'"):
         TrainConfig(trackers=("wandbb",))
-    with pytest.raises(ConfigError, match=r"trackers='wandb': must be a tuple, \('wandb',\)"):
+    with pytest.raises(ConfigError, match=r"trackers='wandb':.*tuple.*\('wandb',\)"):
         TrainConfig(trackers="wandb")
     with pytest.raises(ConfigError, match="must name each once"):
         TrainConfig(trackers=("wandb", "wandb"))

@@ -97,7 +97,7 @@ def test_slices_are_the_outer_part_of_data():
         ({"slices": 1}, "the devices form 2 slices; set mesh.slices=2"),
         ({"slices": 4}, "the devices form 2 slices; set mesh.slices=2"),
         ({"slices": 2, "fsdp": 8}, "mesh.data is 1, no multiple of mesh.slices=2"),
-        ({"data": 4}, "4 of 8 devices, but several processes must use all"),
+        ({"data": 4}, r"4 of 8.*processes"),
     ],
 )
 def test_impossible_slices(sizes, message):
@@ -108,10 +108,10 @@ def test_impossible_slices(sizes, message):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"data": 3, "slices": 2}, "data must be a multiple of the slices; try mesh.data=4"),
+        ({"data": 3, "slices": 2}, r"multiple of the slices; try mesh.data=4"),
         (
             {"mode": "pmap", "tensor": 2},
-            "mesh.mode='pmap', .*mesh.tensor=2: this mode splits the batch only",
+            r"mesh.mode='pmap', .*mesh.tensor=2:.*splits",
         ),
         ({"mode": "pjit"}, "no 'pjit'.*choose from jit, shard_map, pmap"),
         ({"slices": 0}, "slices=0: must be positive"),
@@ -132,11 +132,11 @@ def test_first_rule_wins_and_a_leading_scan_axis_stays_whole():
 @pytest.mark.parametrize(
     ("rules", "message"),
     [
-        (((r"up/kernel$", ()),), r"no partition rule matches parameter down/kernel \(4, 6\)"),
+        (((r"up/kernel$", ()),), r"no partition.*down/kernel \(4, 6\)"),
         (((r"kernel$", ()), (r"gate/kernel$", ())), r"match no parameter: 'gate/kernel\$'"),
         (
             ((r"kernel$", ("tensor", "fsdp")),),
-            r"up/kernel \(3, 6\): a dimension of 3 does not divide over mesh.tensor=2",
+            r"up/kernel \(3, 6\): a dimension of 3.*not divide.*mesh.tensor=2",
         ),
         (((r"kernel$", ("fsdp", "fsdp")),), "uses a mesh axis twice"),
         (((r"kernel$", ("model", None)),), "no mesh axis 'model'; choose from data, "),
@@ -159,7 +159,7 @@ def test_what_every_device_holds_whole_is_named_with_its_rule():
 
 def test_batch_must_split_evenly():
     sharding.check_batch(16, 2, mesh_of(4, 2, 1))
-    with pytest.raises(ConfigError, match=r"need a multiple of 16; try train.batch_size=16"):
+    with pytest.raises(ConfigError, match=r"multiple of 16; try train.batch_size=16"):
         sharding.check_batch(8, 2, mesh_of(4, 2, 1))
 
 

@@ -17,9 +17,7 @@ def writer(calls, text="content"):
 
 def test_a_store_is_no_place_for_the_copies_of_this_machine(monkeypatch):
     monkeypatch.setenv("FLAXFORMER_LITE_CACHE", "gs://bucket/cache")
-    with pytest.raises(
-        ConfigError, match=r"FLAXFORMER_LITE_CACHE=gs://bucket/cache: must be a local folder"
-    ):
+    with pytest.raises(ConfigError, match=r"FLAXFORMER_LITE_CACHE=gs://bucket/cache:.*folder"):
         content_cache.local("s3://bucket/cache")
 
 

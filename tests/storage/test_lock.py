@@ -38,7 +38,7 @@ def test_a_second_run_is_refused_with_the_owner_named_and_begins_when_the_first_
         Lock(objects, "first"),
         pytest.raises(
             LockError,
-            match=r"another run is writing to .*: process \d+ on .*, since 20.* UTC. Wait for it",
+            match=r"writing.*: process \d+ on .*, since 20.* UTC. Wait for it",
         ),
     ):
         Lock(objects, "second").__enter__()
@@ -48,7 +48,7 @@ def test_a_second_run_is_refused_with_the_owner_named_and_begins_when_the_first_
 
 
 def test_a_bucket_that_does_not_exist_is_told(bucket):
-    with pytest.raises(StorageError, match="there is no bucket elsewhere; check its name"):
+    with pytest.raises(StorageError, match=r"no bucket.*check its name"):
         Lock(Objects(f"{bucket.url[:2]}://elsewhere/run"), "first").__enter__()
 
 
@@ -82,7 +82,7 @@ def test_an_owner_learns_that_another_took_over(objects):
             pass
         with pytest.raises(
             LockError,
-            match=r"process 5 on far.* took the lock over while this run sent no heartbeat",
+            match=r"process 5 on far.*no heartbeat",
         ):
             held.check()
     assert b"far" in objects.read(".lock")  # not ours to release
@@ -97,7 +97,7 @@ def test_after_a_silence_an_owner_asks_before_it_writes(objects, monkeypatch):
         held.check()  # nobody has told it
         with pytest.raises(
             LockError,
-            match=r"process 5 on far.* took the lock over while this run sent no heartbeat",
+            match=r"process 5 on far.*no heartbeat",
         ):
             held.check(ask=True)
 

@@ -177,13 +177,11 @@ def test_what_stays_is_one_sentence(bucket):
     elsewhere = f"{bucket.url[:2]}://elsewhere/a"
     for act in (remote.find_below, lambda url: remote.upload(Path(__file__), url)):
         with pytest.raises(
-            StorageError, match="://elsewhere/a: there is no bucket elsewhere; check its name"
+            StorageError, match=r"://elsewhere/a:.*no bucket.*check its name"
         ) as error:
             act(elsewhere)
         assert "\n" not in str(error.value)
-    with pytest.raises(
-        StorageError, match="bucket/gone: the bucket has no object of this name, and none below it"
-    ):
+    with pytest.raises(StorageError, match=r"bucket/gone:.*no object"):
         remote.read(remote.RemoteFile(f"{bucket.url}/gone", 9, ""))
 
 
@@ -209,7 +207,7 @@ def test_without_credentials_a_store_is_not_tried_for_long(look, monkeypatch, tm
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9/other")
     with pytest.raises(
         StorageError,
-        match=r"s3://b/a: there are no credentials, and .*reached.*; log in: aws configure",
+        match=r"s3://b/a:.*no credentials.*reached.*; log in: aws configure",
     ):
         look("s3://b/a")
     assert capsys.readouterr().err.count("trying again") <= 1
@@ -287,12 +285,12 @@ def test_credentials_that_need_googles_library_say_so(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("hf://user/data", "hf:// is not read or written, only gs:// and s3:// and local paths"),
+        ("hf://user/data", r"hf://.*not read.*gs:// and s3:// and local paths"),
         ("http://host/a", "http:// is not read or written"),
-        ("gs:/bucket/a", "an address has a bucket behind two slashes, gs://BUCKET/NAME"),
-        ("s3:bucket/a", "an address has a bucket behind two slashes, s3://BUCKET/NAME"),
-        ("gs:///a", "an address has a bucket behind two slashes"),
-        ("s3://KEY:HIDDEN@b/a", r"s3://\*\*\*b/a: an address must hold no keys"),
+        ("gs:/bucket/a", "two slashes, gs://BUCKET/NAME"),
+        ("s3:bucket/a", "two slashes, s3://BUCKET/NAME"),
+        ("gs:///a", "two slashes"),
+        ("s3://KEY:HIDDEN@b/a", r"s3://\*\*\*b/a:.*no keys"),
         ("gs://b/a?token=HIDDEN", r"gs://b/a\?\*\*\*: an address must hold no keys"),
     ],
 )

@@ -123,7 +123,7 @@ def test_damaged_files_are_errors_or_other_tokenizers(name, tmp_path):
         (
             "bert",
             {"added_tokens_decoder": {"3": {"content": "[NEW]", "special": True}}},
-            r"'\[NEW\]' is said to have the id 3, and has 2\d\d",
+            r"'\[NEW\]'.*id.*3, and has 2\d\d",
         ),
         ("mbart", {"src_lang": "tlh"}, "'tlh' is not in the vocabulary"),
         ("xlm_roberta", {"tokenizer_class": "NllbTokenizer"}, "must be of byte pairs"),

@@ -129,13 +129,9 @@ def test_whole_words_in_lower_case_of_which_rare_ones_are_unknown():
 
 
 def test_counts_that_no_word_reaches_and_that_are_not_of_words():
-    with pytest.raises(
-        ConfigError, match=r"min_count=9: no word of the text occurs as often; lower it"
-    ):
+    with pytest.raises(ConfigError, match=r"min_count=9:.*no word.*lower it"):
         train(TokenizerConfig(name="words", min_count=9), ["a word"])
-    with pytest.raises(
-        ConfigError, match=r"min_count=5: counts the words of name='words'; for bytes set 0"
-    ):
+    with pytest.raises(ConfigError, match=r"min_count=5:.*counts.*name='words'; for bytes set 0"):
         TokenizerConfig(name="bytes", min_count=5)
     with pytest.raises(ConfigError, match="vocab_size=107: words needs at least 108"):
         train(TokenizerConfig(name="words", vocab_size=107), ["a word"])
@@ -191,7 +187,7 @@ def test_a_pattern_that_takes_too_many_steps_is_an_error(tmp_path):
     ours = tokenizer.load(tmp_path / "tokenizer.json")
     with pytest.raises(
         ConfigError,
-        match=r"tokenizer\.json: fails on this text; shorten .* \(.*retry-limit-in-match over\)",
+        match=r"tokenizer\.json:.*fails.*shorten .* \(.*retry-limit-in-match over\)",
     ):
         ours.encode("x" * 40)
     assert ours.encode("xy") == [0]

@@ -187,7 +187,7 @@ def test_dropout_of_the_adapter_alone_is_drawn(tmp_path, base):
 
 def test_a_pattern_that_matches_nothing_is_refused_with_the_names_that_exist(tmp_path, base):
     with pytest.raises(
-        ConfigError, match=r"adapter.targets='valeu': .* called down, key, out, query, up, value"
+        ConfigError, match=r"adapter.targets='valeu': .*down, key, out, query, up, value"
     ):
         setup.prepare(experiment(tmp_path, base, **{"model.adapter.targets": "('query','valeu')"}))
 

@@ -104,7 +104,7 @@ def test_what_matches_nothing_is_refused_where_the_state_is_made():
         match=r"optimizer.rates='encoder=2': matches no parameter; the first are decoder/",
     ):
         optimizer.build(OptimizerConfig(rates=("encoder=2",)), 10).init(params)
-    with pytest.raises(ConfigError, match=r"optimizer.layer_decay=0.9: this model has no layers"):
+    with pytest.raises(ConfigError, match=r"optimizer.layer_decay=0.9:.*no layers"):
         optimizer.build(OptimizerConfig(layer_decay=0.9), 10).init({"up": {"kernel": np.ones(2)}})
 
 

@@ -24,7 +24,7 @@ from tests.training import tiny_runs
         ),
         (
             {"data": 2, "tensor": 4},
-            r"attention/.*a dimension of 2 does not divide over mesh.tensor=4",
+            r"attention/.*a dimension of 2.*not divide.*mesh.tensor=4",
         ),
     ],
 )

@@ -291,12 +291,12 @@ def test_dropout_is_on_with_a_key_and_weights_are_before_it():
         (
             (),
             {"decoder/layer_0/weights": 0},
-            "patch of 'decoder/layer_0/weights': there is no such value; did you mean",
+            r"patch of 'decoder/layer_0/weights':.*no such value;.*did you mean",
         ),
         (
             (),
             {"decoder/layer_0": jnp.zeros((1, 10, 16))},
-            r"has shape \(1, 10, 16\); must be an array of \(2, 10, 16\)",
+            r"has shape \(1, 10, 16\);.*must.*array.*\(2, 10, 16\)",
         ),
         (
             (),
@@ -312,7 +312,7 @@ def test_dropout_is_on_with_a_key_and_weights_are_before_it():
         (
             (),
             {"lm_head": 0},
-            "patch of 'lm_head': logits over the vocabulary are computed after the modules",
+            r"patch of 'lm_head':.*after the modules",
         ),
     ],
 )
@@ -336,7 +336,5 @@ def test_a_layer_by_itself_takes_its_input_without_a_name():
 
 def test_flags_of_a_model_are_refused():
     model, params, inputs = model_of("gpt2")
-    with pytest.raises(
-        ConfigError, match="output_attentions: capture returns values by name; leave it out"
-    ):
+    with pytest.raises(ConfigError, match=r"output_attentions:.*leave it out"):
         capture(model, params, inputs | {"output_attentions": True})

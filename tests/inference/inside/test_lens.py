@@ -75,7 +75,7 @@ def test_ids_that_only_pad_the_table_are_not_ranked():
 @pytest.mark.parametrize(
     ("head", "top_k", "message"),
     [
-        ("none", 5, "head='none': predicts no tokens; .* needs a model with head='lm'"),
+        ("none", 5, r"head='none': predicts no tokens; .*model.*head='lm'"),
         ("lm", 38, "top_k=38: must be in 1..37"),
     ],
 )
@@ -87,5 +87,5 @@ def test_what_cannot_be_read_is_refused(head, top_k, message):
 
 def test_a_table_of_vectors_has_no_layers():
     model, params = built(word2vec.config("tiny", vocab_size=37))
-    with pytest.raises(ConfigError, match="family='word2vec': has no layers to look into"):
+    with pytest.raises(ConfigError, match=r"family='word2vec':.*no layers"):
         logit_lens(model, params, {"input_ids": ids()})

@@ -158,9 +158,7 @@ def test_one_token_has_no_loss_and_no_number_is_no_page():
             | {"layer_1": jax.tree.map(lambda x: x * np.nan, params["decoder"]["layer_1"])}
         )
     }
-    with pytest.raises(
-        ConfigError, match="the decoder's hidden states are NaN or infinite from its layer 1 on"
-    ):
+    with pytest.raises(ConfigError, match=r"the decoder's.*infinite.*1 on"):
         look_inside(model, diverged, [5])
     assert inside.losses is None and inside.goals_T.tolist() == [-1]
 

@@ -23,7 +23,7 @@ IDS = np.array([[1, 1, 2, 2, 2, 0], [3, 3, 3, 3, 3, 3]], np.int32)
     [
         (
             masks.padding(KEEP[:, :5]),
-            r"padding\(keep\) has 5 columns for 6 keys: needs one per key",
+            r"padding\(keep\) has 5 columns for 6 keys:.*key",
         ),
         (
             masks.causal() & ~masks.prefix(KEEP[:, :1]),
@@ -31,7 +31,7 @@ IDS = np.array([[1, 1, 2, 2, 2, 0], [3, 3, 3, 3, 3, 3]], np.int32)
         ),
         (
             masks.full() | masks.padding(np.ones((3, S), bool)),
-            r"padding\(keep\) has 3 rows for a batch of 2",
+            r"padding\(keep\) has 3.*batch.*2",
         ),
         (masks.segments(IDS[:, :T]), r"segments\(q\) without k has 4 columns for 6 keys"),
         (masks.segments(IDS, IDS), r"segments\(q\) has 6 rows for 4 queries"),
@@ -39,7 +39,7 @@ IDS = np.array([[1, 1, 2, 2, 2, 0], [3, 3, 3, 3, 3, 3]], np.int32)
         (masks.dense(np.ones((1, 3, S), bool)), r"dense\(mask\) has 3 rows for 4 queries"),
         (
             KEEP,
-            r"mask has shape \(2, 6\): must be \[1 or 2, 4, 6\]; a padding mask is padding\(x\)",
+            r"mask has shape \(2, 6\): must be \[1 or 2, 4, 6\];.*a padding.*padding\(x\)",
         ),
         (np.ones((B, T, 5), bool), r"mask has shape \(2, 4, 5\)"),
         (masks.causal, r"call it: mask=causal\(\)"),
@@ -72,7 +72,7 @@ def test_documented_shapes_are_taken(mask):
 def test_a_square_array_that_may_be_padding_is_refused():
     with pytest.raises(
         ValueError,
-        match=r"mask has shape \(2, 2\): is also \[batch, source\]; a padding mask is padding",
+        match=r"mask has shape \(2, 2\): is also \[batch, source\]",
     ):
         attention(Q[:, :2], K[:, :2], K[:, :2], mask=np.ones((2, 2), bool))
 

@@ -139,7 +139,7 @@ def test_what_is_no_mask_does_not_combine(other):
     ):
         with pytest.raises(
             TypeError,
-            match=r"combine masks with masks; wrap an array as padding\(x\) or dense\(x\)",
+            match=r"masks.*padding\(x\) or dense\(x\)",
         ):
             combine()
 
@@ -156,5 +156,5 @@ def test_lists_are_read_as_arrays():
 def test_a_mask_that_was_not_called_is_refused():
     with pytest.raises(TypeError, match=r"mask=causal: is a function.*call it: mask=causal\(\)"):
         masks.dense(masks.causal)
-    with pytest.raises(TypeError, match=r"padding\(keep\): must be an array, not NoneType"):
+    with pytest.raises(TypeError, match=r"padding\(keep\):.*not NoneType"):
         masks.padding(None)

@@ -80,7 +80,7 @@ def test_nf4_is_that_of_qwix():
 
 
 def test_a_matrix_of_odd_sizes_is_refused():
-    with pytest.raises(ConfigError, match=r"needs a multiple of 4 inputs, .* has 6; use int8"):
+    with pytest.raises(ConfigError, match=r"multiple of 4.* has 6; use int8"):
         quantized.hold(jnp.ones((6, 5)), 1, "int4")
 
 
@@ -106,7 +106,7 @@ def test_an_int8_cache_decodes_as_a_pass_over_the_row():
 
 def test_what_has_another_cache_is_refused():
     cfg = tiny.small("qwen3_next", cache="int8")
-    with pytest.raises(ConfigError, match=r"cache='int8': .* computes in floats only; set cache="):
+    with pytest.raises(ConfigError, match=r"cache='int8': .*computes.*set cache="):
         init_cache(cfg, 1, 4)
 
 

@@ -130,9 +130,7 @@ def test_a_state_is_continued_at_its_end_or_begun_again(decoder, scan):
     for index in (3, 7):
         with pytest.raises(ConfigError, match=rf"cache_index={index}: "):
             apply(x[:, 6:8], read_6, index)
-    with pytest.raises(
-        ConfigError, match="read 6 tokens and keeps only its last state; continue at 6"
-    ):
+    with pytest.raises(ConfigError, match=r"read 6.*tokens.*continue at 6"):
         apply(x[:, 6:8], read_6, 5)
     jitted = jax.jit(lambda index: apply(x[:, 6:8], read_6, index).logits)
     assert np.isnan(jitted(jnp.int32(5))).all() and np.isnan(jitted(jnp.int32(7))).all()
@@ -204,13 +202,9 @@ class Cut(ActivationSharding):
 
 def test_what_cannot_be_is_refused():
     model, params = built(small("gpt2", mixer=GruConfig(), number=1))
-    with pytest.raises(
-        ConfigError, match=r"^mask, prefix_mask, windows: a recurrent layer reads token by token"
-    ):
+    with pytest.raises(ConfigError, match=r"^mask, prefix_mask, windows:.*recurrent"):
         model.apply({"params": params}, ids(), prefix_mask=jnp.ones((2, T), jnp.int32))
-    with pytest.raises(
-        ConfigError, match=r"^windows, 4 in a layer with mixer.name='gru': .* window=0"
-    ):
+    with pytest.raises(ConfigError, match=r"^windows, 4.*layer.*mixer.name='gru': .* window=0"):
         built(small("gpt2", mixer=GruConfig(), windows=(4,)))
     with pytest.raises(ConfigError, match=r"^d_model=15: is odd, and each direction"):
         built(small("bert", mixer=GruConfig(), d_model=15))
@@ -218,7 +212,7 @@ def test_what_cannot_be_is_refused():
     with pytest.raises(ConfigError, match=r"^mesh.context=2: splits the sequence"):
         module.clone(execution=Execution(sharding=Cut())).apply(variables, x)
     encoder = GruConfig().module(Execution(), causal=False)
-    with pytest.raises(ConfigError, match=r"^cache: an encoder's recurrent layer reads both ways"):
+    with pytest.raises(ConfigError, match=r"^cache: an encoder's.*recurrent"):
         encoder.init(jax.random.key(0), x, Context(), GruConfig().init_cache(2, 6, 8, jnp.float32))
 
 
@@ -227,12 +221,12 @@ def test_caches_of_other_layers_rows_and_lengths():
     attention = init_cache(small("gpt2"), 2, 6)
     _ = 0
     lstm, _ = init_cache(small("gpt2", pattern=MIXED, d_model=8), 2, 6)
-    with pytest.raises(ConfigError, match="cache is a LayerCache: must be the StateCache"):
+    with pytest.raises(ConfigError, match=r"is a LayerCache.*StateCache"):
         module.apply(variables, x, cache=attention[:1])
     with pytest.raises(ConfigError, match="cache has 2 rows for 1 rows"):
         module.apply(variables, x[:1], cache=[lstm])
-    with pytest.raises(ConfigError, match="7 tokens from slot 0 on: the cache ends at 6 slots"):
+    with pytest.raises(ConfigError, match=r"7 tokens from slot 0 on:.*cache.*6 slots"):
         module.apply(variables, jnp.ones((2, 7, 8)), cache=[lstm])
     model, params = built(small("gpt2"))
-    with pytest.raises(ConfigError, match="cache is a StateCache: must be the LayerCache"):
+    with pytest.raises(ConfigError, match=r"is a StateCache.*LayerCache"):
         model.apply({"params": params}, ids()[:, :4], cache=[lstm, lstm])

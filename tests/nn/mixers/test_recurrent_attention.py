@@ -145,20 +145,18 @@ def test_what_cannot_be_is_refused():
     x = jnp.ones((2, 3, D))
     with pytest.raises(
         ConfigError,
-        match=r"^mixer.name='recurrent_attention': attends to an encoder's output from a decoder",
+        match=r"^mixer.name='recurrent_attention': attends to an encoder's.*decoder",
     ):
         RecurrentAttentionConfig().module(Execution(), causal=False)
     with pytest.raises(ConfigError, match=r"^encoder_output_BSD=None: .* reads an encoder"):
         RecurrentAttentionConfig().module(Execution(), causal=True).init(jax.random.key(0), x)
     with pytest.raises(ConfigError, match=r"^encoder_output_BSD=None: .* reads an encoder"):
         built(small("gpt2", mixer=RecurrentAttentionConfig()))
-    with pytest.raises(
-        ConfigError, match=r"^score='dot': no 'dot'; choose from additive, multiplicative"
-    ):
+    with pytest.raises(ConfigError, match=r"^score='dot': no 'dot';.*choose.*multiplicative"):
         RecurrentAttentionConfig(score="dot")
     with pytest.raises(
         ConfigError,
-        match=r"^position.name='t5_buckets': is for attention, and no layer of the encoder",
+        match=r"^position.name='t5_buckets':.*no layer",
     ):
         built(small("t5", mixer=GruConfig()))
 

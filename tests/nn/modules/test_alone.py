@@ -134,9 +134,7 @@ def test_scan_keeps_what_layers_sow():
 
 @pytest.mark.parametrize("position", ["learned", "sinusoidal"])
 def test_attention_alone_refuses_positions_that_it_never_sees(position):
-    with pytest.raises(
-        ConfigError, match="adds to embeddings, which attention by itself does not see; use a Stack"
-    ):
+    with pytest.raises(ConfigError, match=r"adds to embeddings.*use a Stack"):
         applied("block", config(position), Context())
 
 
@@ -185,16 +183,14 @@ def test_tokens_beyond_the_cache_are_refused_or_nan(name, scan):
     call = jax.jit(lambda x, cache: layer.apply(variables, x, cache=cache)[0])
     _, held = layer.apply(variables, X, cache=cache)
     with pytest.raises(
-        ConfigError, match="6 tokens from slot 6 on: the cache ends at 8 slots; make a longer one"
+        ConfigError, match=r"6 tokens from slot 6 on:.*cache.*8 slots;.*make.*longer"
     ):
         layer.apply(variables, X, cache=held)
     assert np.isnan(call(X, held)).all() and np.isfinite(call(X[:, :2], held)).all()
 
 
 def test_heads_that_cannot_share_keys_are_refused():
-    with pytest.raises(
-        ConfigError, match=r"num_heads=4, num_kv_heads=3: .* a multiple of kv heads"
-    ):
+    with pytest.raises(ConfigError, match=r"num_heads=4, num_kv_heads=3: .*multiple"):
         AttentionConfig(num_heads=4, num_kv_heads=3)
 
 
@@ -228,9 +224,7 @@ def test_a_cache_that_is_not_the_stacks_is_refused(scan):
         with pytest.raises(ConfigError, match=message):
             layer.apply(variables, X, cache=wrong)
     layer, variables, _ = fed("attention", config(), 8)
-    with pytest.raises(
-        ConfigError, match="cache is a list: must be the LayerCache of this one layer"
-    ):
+    with pytest.raises(ConfigError, match=r"cache is a list.*LayerCache"):
         layer.apply(variables, X, cache=cache)
 
 
@@ -256,7 +250,7 @@ def test_each_maker_of_caches_names_the_other():
     ):
         init_cache(build_layers.stack(cfg, "decoder"), B, T)
     with pytest.raises(
-        ConfigError, match=r"init_stack_cache of ModelConfig.*for a whole model use init_cache"
+        ConfigError, match=r"init_stack_cache of ModelConfig.*for.*whole.*init_cache"
     ):
         init_stack_cache(cfg, B, T, D)
 

@@ -63,9 +63,7 @@ def test_a_chunk_begins_no_document_that_has_begun(index):
     ],
 )
 def test_what_a_recurrence_cannot_follow(mask):
-    with pytest.raises(
-        ConfigError, match="prefix_mask, windows: a recurrent layer reads token by token"
-    ):
+    with pytest.raises(ConfigError, match=r"prefix_mask, windows:.*recurrent"):
         marks(mask)
 
 

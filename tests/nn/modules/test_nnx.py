@@ -131,9 +131,7 @@ def test_factors_of_an_adapter_train_alone():
 
 @pytest.mark.parametrize("params", [None, {}, {"params": {"kernel": 1}}, [1]])
 def test_what_are_no_parameters_is_refused(gpt2, params):
-    with pytest.raises(
-        ConfigError, match=r'params: must be a dict of .*; pass variables\["params"\]'
-    ):
+    with pytest.raises(ConfigError, match=r'params:.*dict.*; pass variables\["params"\]'):
         to_nnx(gpt2[0], params)
 
 

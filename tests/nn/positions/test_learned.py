@@ -28,7 +28,7 @@ def test_beyond_the_table_is_not_a_number():
 
 
 def test_what_is_refused():
-    with pytest.raises(ValueError, match=r"6 tokens, but the position table ends at max_length=5"):
+    with pytest.raises(ValueError, match=r"6.*position.*max_length=5"):
         Learned(offset=2).embed(
             {"position": jnp.ones((7, 4))}, jnp.ones((1, 6, 4)), jnp.arange(6)[None]
         )

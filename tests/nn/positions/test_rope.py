@@ -118,13 +118,10 @@ def test_partners_and_what_stays(layout, fraction):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"layout": "pairs"}, "layout='pairs': no 'pairs'; choose from halves, interleaved"),
+        ({"layout": "pairs"}, r"layout='pairs': no 'pairs';.*choose.*interleaved"),
         (
             {"scaling": "cubic"},
-            (
-                "scaling='cubic': no 'cubic'; choose from none, linear, ntk, dynamic, yarn, llama3,"
-                " longrope"
-            ),
+            r"scaling='cubic': no 'cubic';.*choose.*dynamic.*llama3, longrope",
         ),
         ({"base": 0.0}, r"base=0\.0: must be positive"),
         ({"scaling": "yarn", "base": 1.0, **YARN}, r"base=1\.0: all pairs would rotate alike"),
@@ -196,7 +193,7 @@ def test_betas_the_wrong_way_round_make_a_ramp_that_falls():
 def test_pairs_are_needed():
     with pytest.raises(
         ValueError,
-        match=r"head_dim=10, fraction=0\.5.*5 dimensions are not pairs; try fraction=0\.4",
+        match=r"head_dim=10, fraction=0\.5.*5.*not pairs;.*try fraction=0\.4",
     ):
         Rope(fraction=0.5).tables(d_model=20, num_heads=2, head_dim=10, max_length=4)
 

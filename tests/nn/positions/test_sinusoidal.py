@@ -43,9 +43,7 @@ def test_a_shift_is_a_rotation():
 
 
 def test_what_is_refused():
-    with pytest.raises(
-        ValueError, match="layout='stacked': no 'stacked'; choose from interleaved, halves"
-    ):
+    with pytest.raises(ValueError, match=r"layout='stacked': no 'stacked';.*choose.*interleaved"):
         Sinusoidal(layout="stacked")
     with pytest.raises(ValueError, match=r"d_model=7.*even width; try 8"):
         Sinusoidal().tables(d_model=7, num_heads=1, head_dim=7, max_length=4)
