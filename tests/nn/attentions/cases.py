@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -51,17 +50,18 @@ def by_keywords(implementation):
 
 def heads(kv_heads, dtype=jnp.float32, length=T, seed=0):
     """q, k and v, and a direction along which to take the gradient of the output."""
-    keys = jax.random.split(jax.random.key(seed), 4)
+    rng = np.random.default_rng(seed)
     shapes = [(B, length, n, H) for n in (N, kv_heads, kv_heads, N)]
-    return [jax.random.normal(key, shape, dtype) for key, shape in zip(keys, shapes, strict=True)]
+    return [jnp.asarray(rng.standard_normal(shape), dtype) for shape in shapes]
 
 
 def tables(encoding, length=T):
     """Random arrays in place of the encoding's learned ones."""
     wanted = encoding.tables(d_model=N * H, num_heads=N, head_dim=H, max_length=length)
+    rng = np.random.default_rng(1)
     return {
-        name: jax.random.normal(jax.random.key(i), table.shape)
-        for i, (name, table) in enumerate(wanted.items())
+        name: jnp.asarray(rng.standard_normal(table.shape), jnp.float32)
+        for name, table in wanted.items()
     }
 
 

@@ -59,17 +59,17 @@ def compare(q, k, v, direction, bias=None, **options):
     """Value and gradients, that of the bias among them where it is an array."""
     array = bias is not None and not callable(bias)
 
-    def both(attend):
+    def both(attend, q, k, v, given):
         def run(q, k, v, given):
             return attend(q, k, v, bias=given if array else bias, **options)
 
-        out, pull = jax.vjp(run, q, k, v, bias if array else None)
+        out, pull = jax.vjp(run, q, k, v, given)
         return out, pull(direction)
 
+    run = jax.jit(lambda *arrays: [both(attend, *arrays) for attend in (CUDNN, DENSE)])
     jax.tree.map(
         functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5),
-        both(CUDNN),
-        both(DENSE),
+        *run(q, k, v, bias if array else None),
     )
 
 

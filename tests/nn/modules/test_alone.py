@@ -42,7 +42,7 @@ def config(position="nope", **options):
             "d_model": D,
             "num_heads": 2,
             "mlp_dim": 8,
-            "decoder_layers": 2,
+            "decoder_layers": 1,
             "dropout": 0.0,
             "init_stddev": 0.3,
             "position": encoding,
@@ -118,7 +118,7 @@ def test_scan_keeps_what_layers_sow():
     """`capture_intermediates` finds each layer's output, stacked as their weights are."""
     found = {}
     for scan in (False, True):
-        cfg = config(scan=scan)
+        cfg = config(scan=scan, decoder_layers=2)
         stack = LAYERS["stack"](cfg, True)
         variables = jax.jit(stack.init)(jax.random.key(0), X, POSITIONS, Context())
         keeping = functools.partial(
@@ -181,7 +181,7 @@ def test_tokens_beyond_the_cache_are_refused_or_nan(name, scan):
         return
     layer, variables, cache = fed(name, config("rope", scan=scan), 8)
     call = jax.jit(lambda x, cache: layer.apply(variables, x, cache=cache)[0])
-    _, held = layer.apply(variables, X, cache=cache)
+    _, held = jax.jit(layer.apply)(variables, X, cache=cache)
     with pytest.raises(
         ConfigError, match=r"6 tokens from slot 6 on:.*cache.*8 slots;.*make.*longer"
     ):
@@ -232,9 +232,10 @@ def test_a_cache_of_another_window_is_refused():
     made, reads = (AttentionConfig(num_heads=2, window=window) for window in (2, 4))
     cache = made.init_cache(B, 8, D, jnp.float32)
     layer = Attention(made, causal=True)
-    variables = layer.init(jax.random.key(0), X)
-    _, cache = layer.apply(variables, X, cache=cache)
-    layer.apply(variables, X[:, :1], cache=cache)
+    variables = jax.jit(layer.init)(jax.random.key(0), X)
+    apply = jax.jit(layer.apply)
+    _, cache = apply(variables, X, cache=cache)
+    apply(variables, X[:, :1], cache=cache)
     for cfg in (reads, AttentionConfig(num_heads=2)):
         with pytest.raises(
             ConfigError, match=f"keeps the last 2 positions for a layer with window={cfg.window}"
