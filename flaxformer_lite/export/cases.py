@@ -12,6 +12,7 @@ from flaxformer_lite.export.programs import Program
 from flaxformer_lite.types import Params
 
 Inputs = Mapping[str, np.ndarray]
+Run = Callable[[str, Inputs], dict[str, np.ndarray]]  # (name of a program, inputs) -> outputs
 TOLERANCE = 1e-4
 PAST = "past_key_values."
 SOURCE = "source_key_values."
@@ -139,9 +140,7 @@ def load_cases(path: Path) -> list[Case]:
     return list(cases.values())
 
 
-def largest_difference(
-    cases: Sequence[Case], run: Callable[[str, Inputs], dict[str, np.ndarray]]
-) -> dict[str, float]:
+def largest_difference(cases: Sequence[Case], run: Run) -> dict[str, float]:
     """Returns the largest difference of each program's outputs from its cases.
 
     Differences are relative to the largest output where that is above one; NaN counts as infinite,

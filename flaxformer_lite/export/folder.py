@@ -10,16 +10,16 @@ import numpy as np
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.export.cases import (
     TOLERANCE,
-    Inputs,
+    Run,
     largest_difference,
     load_cases,
     make_cases,
     save_cases,
 )
-from flaxformer_lite.export.onnx import run_onnx, write_onnx
+from flaxformer_lite.export.onnx import open_onnx, write_onnx
 from flaxformer_lite.export.programs import Program, programs_of
 from flaxformer_lite.export.readme import readme
-from flaxformer_lite.export.stablehlo import run_stablehlo, write_stablehlo
+from flaxformer_lite.export.stablehlo import open_stablehlo, write_stablehlo
 from flaxformer_lite.export.weights import stored_as, widened
 from flaxformer_lite.pretrained.sentences import SentenceLayers
 from flaxformer_lite.types import Params
@@ -97,15 +97,8 @@ def check_files(path: str | Path) -> dict[str, float]:
     path = Path(path)
     cases = load_cases(path.parent / CASES)
     names = {case.program for case in cases}
-    run_file = run_onnx if path.suffix == ".onnx" else run_stablehlo
-
-    def run(program: str, inputs: Inputs) -> dict[str, np.ndarray]:
-        file = path if len(names) == 1 else _several(path, program)
-        if not file.is_file():
-            raise ConfigError(f"{file}: is missing; export the model again.")
-        return run_file(file, inputs)
-
-    differences = largest_difference(cases, run)
+    files = {name: path if len(names) == 1 else _several(path, name) for name in names}
+    differences = largest_difference(cases, open_files(files))
     for program, difference in differences.items():
         if not difference <= TOLERANCE:
             raise ConfigError(
@@ -113,6 +106,23 @@ def check_files(path: str | Path) -> dict[str, float]:
                 f" than {TOLERANCE:.0e}; do not use the file."
             )
     return differences
+
+
+def open_files(files: Mapping[str, Path]) -> Run:
+    """Opens the files of a model, each by what its format needs.
+
+    Args:
+      files: by the names of their programs.
+
+    Raises:
+      ConfigError: one is missing.
+    """
+    opened = {}
+    for program, file in files.items():
+        if not file.is_file():
+            raise ConfigError(f"{file}: is missing; export the model again.")
+        opened[program] = open_onnx(file) if file.suffix == ".onnx" else open_stablehlo(file)
+    return lambda program, inputs: opened[program](inputs)
 
 
 def _file_of(path: Path, program: Program, programs: Sequence[Program]) -> Path:

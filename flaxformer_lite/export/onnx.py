@@ -70,18 +70,23 @@ def write_onnx(
         onnx.save_model(model, path, save_as_external_data=True, location=f"{path.name}.data")
 
 
-def run_onnx(path: Path, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Runs a file by onnxruntime, on the CPU."""
+def open_onnx(path: Path) -> Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]:
+    """Opens a file by onnxruntime, on the CPU; returns the function of its inputs."""
     runtime = _needed("onnxruntime")
     options = runtime.SessionOptions()
     options.log_severity_level = 3  # errors
     session = runtime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    named = {}
-    for spec in session.get_inputs():
-        dtype = np.int64 if spec.type == "tensor(int64)" else np.float32
-        named[spec.name] = inputs[spec.name].astype(dtype)
+    specs = session.get_inputs()
     names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, session.run(names, named), strict=True))
+
+    def run(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        named = {}
+        for spec in specs:
+            dtype = np.int64 if spec.type == "tensor(int64)" else np.float32
+            named[spec.name] = inputs[spec.name].astype(dtype)
+        return dict(zip(names, session.run(names, named), strict=True))
+
+    return run
 
 
 def _positional(program: Program, stored: Stored) -> Callable[..., tuple[jax.Array, ...]]:

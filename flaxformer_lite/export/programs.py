@@ -109,9 +109,9 @@ def _ids(shape: Sequence[Size]) -> jax.ShapeDtypeStruct:
 
 def _text_inputs(cfg: ModelConfig) -> dict[str, jax.ShapeDtypeStruct]:
     """Returns the inputs that describe a text."""
-    shape = export.symbolic_shape("batch, length")
+    shape = export.symbolic_shape("batch_size, length")
     if cfg.head == "multiple_choice":
-        shape = export.symbolic_shape("batch, choices, length")
+        shape = export.symbolic_shape("batch_size, choices, length")
     names = ["input_ids", "attention_mask"]
     if cfg.skeleton == "encoder" and cfg.type_vocab_size:
         names.append("token_type_ids")
@@ -210,7 +210,7 @@ class HeadSizes(NamedTuple):
 def _decode(model: nn.Module) -> Program:
     """Reads the tokens that follow those of the cache."""
     sizes = _head_sizes(model)
-    batch, slots, length = export.symbolic_shape("batch, slots, length", constraints=ROOM)
+    batch, slots, length = export.symbolic_shape("batch_size, slots, length", constraints=ROOM)
     past = slots - length
     inputs = {"input_ids": _ids((batch, length)), "attention_mask": _ids((batch, slots))}
     inputs |= _past(model, sizes, batch, past)
@@ -263,7 +263,7 @@ def _encode_source(model: nn.Module) -> Program:
 def _decode_target(model: nn.Module) -> Program:
     """Reads the tokens of the target that follow those of the cache."""
     sizes = _head_sizes(model)
-    names = "batch, slots, length, source"
+    names = "batch_size, slots, length, source"
     batch, slots, length, source = export.symbolic_shape(names, constraints=ROOM)
     past = slots - length
     inputs = {"input_ids": _ids((batch, length)), "encoder_attention_mask": _ids((batch, source))}

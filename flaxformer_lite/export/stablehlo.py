@@ -1,6 +1,6 @@
 """StableHLO files, by jax.export: one for CPUs, GPUs and TPUs, which jax alone reads."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import jax
@@ -40,7 +40,12 @@ def write_stablehlo(path: Path, program: Program, stored: Stored, *, vjp: bool =
         ) from error
 
 
-def run_stablehlo(path: Path, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Runs a file by jax."""
-    outputs: Arrays = export.deserialize(bytearray(path.read_bytes())).call(**inputs)
-    return {name: np.asarray(x) for name, x in outputs.items()}
+def open_stablehlo(path: Path) -> Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]:
+    """Opens a file by jax; returns the function of its inputs."""
+    exported = export.deserialize(bytearray(path.read_bytes()))
+
+    def run(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        outputs: Arrays = exported.call(**inputs)
+        return {name: np.asarray(x) for name, x in outputs.items()}
+
+    return run

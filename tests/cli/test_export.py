@@ -59,6 +59,10 @@ def test_wrong_calls_are_refused(bert, tmp_path, capsys, monkeypatch):
     told = refused(capsys, "--model", bert, "--output", tmp_path / "x.html", "--runtime", tmp_path)
     assert "npm install onnxruntime-web @huggingface/tokenizers" in told
     assert "checks itself" in refused(capsys, "--check", "--output", tmp_path / "x.html")
+    told = refused(
+        capsys, "--model", bert, "--output", tmp_path / "new/x.onnx", "--data", tmp_path / "none"
+    )
+    assert "--data=" in told and "cannot be read" in told
     assert "--model is missing" in refused(capsys, "--output", tmp_path / "new/model.onnx")
 
     there = importlib.import_module

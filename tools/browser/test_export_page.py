@@ -226,10 +226,11 @@ def test_vectors_are_those_of_embed(visit, pages, folders, tmp_path):
     assert error.startswith("No text")
 
 
-def test_a_published_encoder_in_int8(visit, tmp_path):
+def test_a_published_encoder_in_int8(visit, tmp_path, capsys):
     pytest.importorskip(sentence_similarity.PACKAGE, reason="make examples installs it")
     folder = sentence_similarity.model_directory()
     file = export(folder, tmp_path / "minilm.html", "--weights", "int8")
+    assert "cost of int8: cosine with float32 0.999" in capsys.readouterr().out
     page = visit(file)
     assert "are those of flaxformer_lite" in page.text_content("#check")
     texts = [sentence_similarity.QUESTION, *sentence_similarity.SENTENCES]

@@ -1,0 +1,57 @@
+"""What float16 and int8 cost an exported model, on texts."""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from flaxformer_lite.cli import command_line
+from flaxformer_lite.cli.open_model import Opened
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.export.cost import measure_cost
+from flaxformer_lite.export.folder import open_files
+from flaxformer_lite.export.programs import programs_of
+from flaxformer_lite.inference.embed import limit_of, token_rows
+from flaxformer_lite.pretrained.sentences import SentenceLayers
+
+TEXTS = (
+    "The quick brown fox jumps over the lazy dog.",
+    "How fast does light travel?",
+    "Light travels about 300,000 kilometers in a second, which is seven times around the Earth.",
+)
+MOST = 256  # texts on which the cost is measured
+
+
+def read_texts(args: argparse.Namespace) -> Sequence[str]:
+    """Returns the first lines of --data, or texts of our own.
+
+    Raises:
+      ConfigError: the file cannot be read, or has no text.
+    """
+    if args.data is None:
+        return TEXTS
+    lines = command_line.read_text(args.data, f"--data={args.data}").splitlines()
+    texts = [line for line in lines if line.strip()][:MOST]
+    if not texts:
+        raise ConfigError(f"--data={args.data}: has no text; name a file with one on each line.")
+    return texts
+
+
+def cost_of(
+    args: argparse.Namespace,
+    opened: Opened,
+    layers: SentenceLayers | None,
+    files: Mapping[str, Path],
+    texts: Sequence[str],
+) -> str:
+    """Returns a line that says what --weights cost; "" for float32."""
+    if args.weights == "float32":
+        return ""
+    cost = measure_cost(
+        programs_of(opened.model, layers),
+        opened.params,
+        open_files(files),
+        token_rows(opened, texts, limit_of(layers or SentenceLayers(), opened)),
+        head=opened.cfg.head,
+        start=opened.cfg.decoder_start_token_id or 0,
+    )
+    return f"cost of {args.weights}: {cost}"

@@ -1,0 +1,140 @@
+"""The cost of a file's smaller weights: how far what it computes is from the model in float32."""
+
+from collections.abc import Iterator, Sequence
+
+import jax
+import numpy as np
+from scipy.special import log_softmax
+
+from flaxformer_lite.export.cases import Case, Inputs, Run, first_call, padded
+from flaxformer_lite.export.programs import Program
+from flaxformer_lite.types import Params
+
+BATCH = 8  # texts at a time
+Pairs = Iterator[tuple[Case, Case]]  # a call of the model in float32, and the same of the files
+
+
+def measure_cost(
+    programs: Sequence[Program],
+    params: Params,
+    run: Run,
+    rows: Sequence[Sequence[int]],
+    *,
+    head: str,
+    start: int = 0,
+) -> str:
+    """Compares what files compute with the model in float32; returns the difference in words.
+
+    * A decoder: of the texts' negative log-likelihood, in nats per token.
+    * Other distributions over a vocabulary: the KL divergence from those of float32, in nats per
+      token; of an encoder-decoder, for the first token of the target.
+    * A classifier of texts: for how many texts the largest logit is of the same class.
+    * All else, such as the vector of a text: the cosine with float32's, its mean and least value.
+
+    Args:
+      programs: all programs of the model.
+      params: the model's own parameters.
+      run: (name of a program, inputs) -> outputs, by the files.
+      rows: ids of texts, two each at least for a decoder.
+      head: the model's head.
+      start: the first token of an encoder-decoder's target.
+    """
+    compiled = {program.name: jax.jit(program.function) for program in programs}
+
+    def run_exact(name: str, inputs: Inputs) -> dict[str, np.ndarray]:
+        return {key: np.asarray(x) for key, x in compiled[name](params, inputs).items()}
+
+    ordered = sorted(rows, key=len)  # so that batches have little padding
+    exact = _calls(programs, run_exact, ordered, start)
+    stored = _calls(programs, run, ordered, start)
+    pairs = zip(exact, stored, strict=True)
+    is_decoder = len(programs) == 1 and programs[0].name == "decode"
+    if is_decoder:
+        return _likelihoods(pairs)
+    if head == "sequence_classification":
+        return _classes(pairs)
+    if head in ("masked_lm", "pretraining", "lm") and programs[-1].name != "embed":
+        return _divergence(pairs)
+    return _cosines(pairs)
+
+
+def _calls(
+    programs: Sequence[Program], run: Run, rows: Sequence[Sequence[int]], start: int
+) -> Iterator[Case]:
+    """Yields the first call of the last program for each batch of texts."""
+    first = programs[0]
+    last = programs[-1]
+    for at in range(0, len(rows), BATCH):
+        chosen = rows[at : at + BATCH]
+        case = None
+        if first.name != "decode":
+            inputs = padded(first, chosen)
+            case = Case(first.name, inputs, run(first.name, inputs))
+        if last.name == "decode":
+            inputs = first_call(last, chosen, case, start)
+            case = Case(last.name, inputs, run(last.name, inputs))
+        assert case is not None, "a program encodes or decodes"
+        yield case
+
+
+def _likelihoods(pairs: Pairs) -> str:
+    total = np.zeros(2)
+    count = 0
+    for calls in pairs:
+        mask_BT = calls[0].inputs["attention_mask"] != 0
+        is_scored_BT = mask_BT[:, 1:] & mask_BT[:, :-1]
+        next_BT = calls[0].inputs["input_ids"][:, 1:]
+        count += is_scored_BT.sum()
+        for number, call in enumerate(calls):
+            logp_BTV = log_softmax(call.outputs["logits"][:, :-1].astype(np.float64), axis=-1)
+            logp_BT = np.take_along_axis(logp_BTV, next_BT[:, :, None], axis=-1)[:, :, 0]
+            total[number] -= logp_BT[is_scored_BT].sum()
+    exact, stored = total / max(1, count)
+    return f"{stored - exact:+.4f} nats per token ({exact:.4f} in float32, {count:,} tokens)"
+
+
+def _classes(pairs: Pairs) -> str:
+    same = 0
+    count = 0
+    for exact, stored in pairs:
+        chosen_B = exact.outputs["logits"].argmax(axis=-1)
+        same += (chosen_B == stored.outputs["logits"].argmax(axis=-1)).sum()
+        count += len(chosen_B)
+    return f"the class of float32 for {same:,} of {count:,} texts"
+
+
+def _divergence(pairs: Pairs) -> str:
+    total = 0.0
+    count = 0
+    for exact, stored in pairs:
+        name = "logits" if "logits" in exact.outputs else "prediction_logits"
+        logp_BTV = log_softmax(exact.outputs[name].astype(np.float64), axis=-1)
+        logq_BTV = log_softmax(stored.outputs[name].astype(np.float64), axis=-1)
+        apart_BT = (np.exp(logp_BTV) * (logp_BTV - logq_BTV)).sum(axis=-1)
+        is_real_BT = np.ones(apart_BT.shape, bool)
+        if exact.program != "decode":
+            is_real_BT = exact.inputs["attention_mask"] != 0
+        total += apart_BT[is_real_BT].sum()
+        count += is_real_BT.sum()
+    return f"{total / max(1, count):.4f} nats per token from float32 (KL, {count:,} tokens)"
+
+
+def _cosines(pairs: Pairs) -> str:
+    cosines: list[float] = []
+    for exact, stored in pairs:
+        name = next(iter(exact.outputs))
+        for x, y, mask_T in zip(
+            exact.outputs[name],
+            stored.outputs[name],
+            exact.inputs["attention_mask"],
+            strict=True,
+        ):
+            has_tokens = x.shape[:1] == mask_T.shape
+            a = (x[mask_T != 0] if has_tokens else x).ravel().astype(np.float64)
+            b = (y[mask_T != 0] if has_tokens else y).ravel().astype(np.float64)
+            lengths = np.linalg.norm(a) * np.linalg.norm(b)
+            cosines.append(float(a @ b / lengths) if lengths else 1.0)
+    return (
+        f"cosine with float32 {np.mean(cosines):.4f} on average, at least {min(cosines):.4f}"
+        f" ({len(cosines):,} texts)"
+    )
