@@ -24,11 +24,11 @@ LEVEL = 1e-4  # of a chi-square test; its numbers are fixed by seeds
 CASES = {
     "windows, grouped heads": ("llama", {"windows": (4,), "num_kv_heads": 2}),
     "windows, scanned, a position table": ("gpt2", {"windows": (3, 0), "scan": True}),
-    "int8 cache": ("gpt2", {"cache": "int8"}),
+    "int8 cache": ("llama", {"cache": "int8"}),
     "alibi": ("bloom", {}),
     "experts": ("mixtral", {}),
     "one vector a token": ("deepseek_v2", {}),
-    "encoder-decoder": ("t5", {}),
+    "encoder-decoder": ("transformer", {}),
     "encoder-decoder, scanned": ("umt5", {"scan": True}),
 }
 DAILY = ("windows, scanned, a position table",)
@@ -100,11 +100,11 @@ def test_right_guesses_save_reads(family):
 def test_a_lookup_draws_what_is_drawn_without_it(rows):
     model, params = model_of("gpt2")
     options = {
-        "temperature": 0.7,
+        "temperature": 0.05,
         "top_k": 20,
         "top_p": 0.95,
         "min_p": 0.01,
-        "repetition_penalty": 1.1,
+        "repetition_penalty": 1.02,
         "num_return_sequences": 3,
         "min_new_tokens": 10,
         "eos_token_id": (3, 4),
@@ -273,7 +273,7 @@ def test_1000_prompts_of_a_trained_model():
     noise = np.random.default_rng(0)
     text = np.where(noise.random(len(text)) < 0.2, noise.integers(1, 37, len(text)), text)
     model, params = model_of("llama", num_kv_heads=2)
-    tx = optax.adam(3e-3)
+    tx = optax.sgd(0.3, momentum=0.9)
 
     @jax.jit
     def step(params, moments, rows):
