@@ -31,7 +31,7 @@ class Fp8Tensor(Tensor):
 
     def read(self, slices: tuple[slice, ...] = ()) -> np.ndarray:
         """Dequantizes a slice."""
-        outputs, inputs = (*slices, *(slice(None),) * (2 - len(slices)))
+        outputs, inputs = slices + (slice(None),) * (2 - len(slices))
         numbers_OI = self.array[outputs, inputs].astype(np.float32)
         row_O = np.arange(self.shape[0])[outputs] // BLOCK
         column_I = np.arange(self.shape[1])[inputs] // BLOCK

@@ -14,7 +14,6 @@ from flaxformer_lite.config import ConfigError, LayerKind, ModelConfig
 from flaxformer_lite.config.architecture import WEIGHTLESS_FIELDS
 from flaxformer_lite.files.read import Json, brief, shown
 from flaxformer_lite.models.weight_map import ACTIVATION_NAMES, Fields, Head, activation_of
-from flaxformer_lite.pretrained import fp8
 from flaxformer_lite.pretrained.harmless_fields import HARMLESS
 from flaxformer_lite.pretrained.known_fields import KNOWN
 
@@ -237,8 +236,12 @@ def _check_quantization(quantization: Json) -> None:
             f"config.json: quantization_config: weights quantized by {brief(method)} are not"
             " supported, only by mxfp4 and fp8; fetch the model in float32, float16 or bfloat16."
         )
+    if method != "fp8":
+        return
+    from flaxformer_lite.pretrained import fp8  # for such files alone
+
     size = quantization.get("weight_block_size")
-    if method == "fp8" and size != [fp8.BLOCK, fp8.BLOCK]:
+    if size != [fp8.BLOCK, fp8.BLOCK]:
         raise ConfigError(
             f"config.json: quantization_config: weight_block_size={brief(size)}: FP8 is read with a"
             f" factor for each block of {fp8.BLOCK} x {fp8.BLOCK}; fetch the model in bfloat16."

@@ -11,6 +11,8 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+import ml_dtypes
+import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from flaxformer_lite.config import ConfigError, ModelConfig, check_family
@@ -20,10 +22,8 @@ from flaxformer_lite.models.parameter_shapes import dummy_inputs, flat_init, par
 from flaxformer_lite.models.weight_map import Fields
 from flaxformer_lite.pretrained import (
     check_tensors,
-    fp8,
     hf_config,
     load_adapter,
-    mxfp4,
     tensor_names,
 )
 from flaxformer_lite.pretrained.folder import open_weights, read_config
@@ -32,6 +32,8 @@ from flaxformer_lite.pretrained.lazy_params import reader_of, stored_tree
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError
 from flaxformer_lite.pretrained.tensor_names import side_by_side
 
+MXFP4 = np.dtype(np.uint8)  # two numbers in a byte
+FP8 = np.dtype(ml_dtypes.float8_e4m3fn)
 BODY = (
     "token_embed",
     "embed",
@@ -142,7 +144,7 @@ def open_published(
         )
     cfg = check_tensors.untie_where_tables_differ(plugin.PUBLISHED, cfg, tensors)
     cfg = plugin.PUBLISHED.settle(cfg, {name: tensor.array for name, tensor in tensors.items()})
-    tensors = fp8.with_dequantized(mxfp4.with_dequantized(tensors))
+    tensors = _dequantized(tensors)
     model = check_family(cfg)(cfg, source=source or str(folder))
     shapes = parameter_shapes(model)
     places = tensor_names.places(
@@ -194,6 +196,20 @@ def per_class(model: nn.Module) -> set[str]:
     shapes = parameter_shapes(model)
     others = parameter_shapes(larger)
     return {path for path, leaf in shapes.items() if leaf.shape != others[path].shape}
+
+
+def _dequantized(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Joins matrices in few bits with their scales; only files that hold such import their form."""
+    dtypes = {tensor.dtype for tensor in tensors.values()}
+    if MXFP4 in dtypes:
+        from flaxformer_lite.pretrained import mxfp4
+
+        tensors = mxfp4.with_dequantized(tensors)
+    if FP8 in dtypes:
+        from flaxformer_lite.pretrained import fp8
+
+        tensors = fp8.with_dequantized(tensors)
+    return tensors
 
 
 def _has(tensors: dict[str, Tensor], place: Place) -> bool:

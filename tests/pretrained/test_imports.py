@@ -14,7 +14,8 @@ print(*(name for name in families if f"flaxformer_lite.models.{name}" in sys.mod
 print(*(name for name in sys.modules if name.partition(".")[0] == "flaxformer_lite"))
 """
 MOST_MODULES = 109  # of this package, and no more than these of what only addresses and runs need
-OF_STORES = {"flaxformer_lite.storage", "flaxformer_lite.storage.stores"}
+STORAGE = "flaxformer_lite.storage"
+OF_STORES = {STORAGE, f"{STORAGE}.stores", f"{STORAGE}.hub"}  # which tell an address from a path
 
 
 def test_loading_a_local_model_imports_its_family_and_nothing_of_stores_and_runs():
