@@ -1,5 +1,6 @@
 """Inputs of exported programs with what they must compute, to check a file wherever it runs."""
 
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -127,16 +128,24 @@ def load_cases(path: Path) -> list[Case]:
     """Reads what `save_cases` wrote.
 
     Raises:
-      ConfigError: there is no such file.
+      ConfigError: there is no such file, or it holds something else.
     """
     if not path.is_file():
         raise ConfigError(f"{path}: is missing; it is written beside an exported file.")
     cases: dict[str, Case] = {}
-    with np.load(path) as arrays:
-        for key in arrays.files:
-            number, program, kind, name = key.split("/", 3)
-            case = cases.setdefault(number, Case(program, {}, {}))
-            (case.inputs if kind == "input" else case.outputs)[name] = arrays[key]
+    try:
+        with path.open("rb") as file, np.load(file) as arrays:
+            for key in arrays.files:
+                number, program, kind, name = key.split("/", 3)
+                case = cases.setdefault(number, Case(program, {}, {}))
+                fields = {"input": case.inputs, "output": case.outputs}
+                fields[kind][name] = arrays[key]
+    except (ValueError, KeyError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        raise ConfigError(
+            f"{path}: holds no test cases of an export ({error}); export the model again."
+        ) from error
+    if not any(case.outputs for case in cases.values()):
+        raise ConfigError(f"{path}: holds no outputs; export the model again.")
     return list(cases.values())
 
 
@@ -149,11 +158,20 @@ def largest_difference(cases: Sequence[Case], run: Run) -> dict[str, float]:
     Args:
       cases: the cases.
       run: (name of a program, inputs) -> outputs.
+
+    Raises:
+      ConfigError: an output is missing, or has another shape.
     """
     worst: dict[str, float] = {}
     for case in cases:
         outputs = run(case.program, case.inputs)
         for name, expected in case.outputs.items():
+            if name not in outputs or outputs[name].shape != expected.shape:
+                shape = outputs[name].shape if name in outputs else "missing"
+                raise ConfigError(
+                    f"{case.program}: the output {name} must have shape {expected.shape}, as its"
+                    f" test case has, and is {shape}; file and cases do not belong together."
+                )
             scale = max(1.0, float(np.nanmax(np.abs(expected), initial=0.0)))
             both_nan = np.isnan(expected) & np.isnan(outputs[name])
             off = np.where(both_nan, 0.0, np.abs(outputs[name] - expected))

@@ -71,22 +71,39 @@ def write_onnx(
 
 
 def open_onnx(path: Path) -> Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]:
-    """Opens a file by onnxruntime, on the CPU; returns the function of its inputs."""
+    """Opens a file by onnxruntime, on the CPU; returns the function of its inputs.
+
+    Raises:
+      ConfigError: onnxruntime is missing, or cannot read the file; the function raises it where
+        inputs do not fit.
+    """
     runtime = _needed("onnxruntime")
     options = runtime.SessionOptions()
-    options.log_severity_level = 3  # errors
-    session = runtime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    options.log_severity_level = 4  # what is fatal: errors are raised
+    try:
+        session = runtime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # the library's own classes share no other base
+        raise ConfigError(f"{path}: onnxruntime cannot read it ({_line(error)}).") from error
     specs = session.get_inputs()
     names = [output.name for output in session.get_outputs()]
 
     def run(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         named = {}
         for spec in specs:
+            if spec.name not in inputs:
+                raise ConfigError(f"{path}: needs the input {spec.name}, which is missing.")
             dtype = np.int64 if spec.type == "tensor(int64)" else np.float32
             named[spec.name] = inputs[spec.name].astype(dtype)
-        return dict(zip(names, session.run(names, named), strict=True))
+        try:
+            return dict(zip(names, session.run(names, named), strict=True))
+        except Exception as error:  # the library's own classes share no other base
+            raise ConfigError(f"{path}: onnxruntime stops ({_line(error)}).") from error
 
     return run
+
+
+def _line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0][:200]
 
 
 def _positional(program: Program, stored: Stored) -> Callable[..., tuple[jax.Array, ...]]:

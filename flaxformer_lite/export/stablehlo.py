@@ -41,11 +41,22 @@ def write_stablehlo(path: Path, program: Program, stored: Stored, *, vjp: bool =
 
 
 def open_stablehlo(path: Path) -> Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]:
-    """Opens a file by jax; returns the function of its inputs."""
-    exported = export.deserialize(bytearray(path.read_bytes()))
+    """Opens a file by jax; returns the function of its inputs.
+
+    Raises:
+      ConfigError: jax cannot read the file; the function raises it where inputs do not fit.
+    """
+    try:
+        exported = export.deserialize(bytearray(path.read_bytes()))
+    except Exception as error:  # flatbuffers raises what its reads of any bytes come to
+        raise ConfigError(f"{path}: is no program of jax.export ({error}).") from error
 
     def run(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        outputs: Arrays = exported.call(**inputs)
+        try:
+            outputs: Arrays = exported.call(**inputs)
+        except (TypeError, ValueError) as error:
+            first = str(error).strip().partition("\n")[0]
+            raise ConfigError(f"{path}: its inputs do not fit ({first}).") from error
         return {name: np.asarray(x) for name, x in outputs.items()}
 
     return run

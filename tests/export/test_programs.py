@@ -16,6 +16,7 @@ from flaxformer_lite.export.cases import (
     save_cases,
 )
 from flaxformer_lite.export.programs import programs_of
+from flaxformer_lite.export.stablehlo import open_stablehlo
 from flaxformer_lite.export.weights import stored_as, widened
 from flaxformer_lite.nn.functions.pooling import pool
 from flaxformer_lite.nn.functions.splade import splade
@@ -150,6 +151,22 @@ def test_cases_are_read_as_they_were_written(tmp_path):
     assert largest_difference([read], lambda name, inputs: off) == {"encode": np.inf}
     with pytest.raises(ConfigError, match="missing"):
         load_cases(tmp_path / "none.npz")
+
+
+def test_files_of_strangers_are_refused(tmp_path):
+    junk = tmp_path / "junk.npz"
+    junk.write_bytes(b"PK\x03\x04 and no more")
+    for names in (None, ["a"], ["0/encode/other/logits"], ["0/encode/input/input_ids"]):
+        if names:
+            np.savez(junk, **{name: np.ones(2) for name in names})
+        with pytest.raises(ConfigError, match="export the model again"):
+            load_cases(junk)
+    case = Case("encode", {}, {"logits": np.ones((2, 3))})
+    for outputs in ({}, {"logits": np.ones(3)}):
+        with pytest.raises(ConfigError, match=r"logits must have shape \(2, 3\)"):
+            largest_difference([case], lambda name, inputs, outputs=outputs: outputs)
+    with pytest.raises(ConfigError, match="no program of jax"):
+        open_stablehlo(junk)
 
 
 def test_experts_are_computed_without_sorting():
