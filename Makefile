@@ -126,10 +126,12 @@ scoreboard: $(STAMP)  ## compare every family and head with torch, both ways, an
 	$(if $(FAMILY),,$(BIN)/python tools/scoreboard.py table runs/scoreboard)
 
 EXPORTS := .venv-exports
-exports:  ## export a tiny model of every family to ONNX, run the files beside it, and write docs/exports.md; FAMILY=beginning of a name
+exports:  ## export a tiny model of every family to ONNX, run the files beside it, and write docs/exports.md; let torch's libraries read what we write; FAMILY=beginning of a name, TORCH=a python
 	$(PYTHON) -m venv $(EXPORTS)
 	$(EXPORTS)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev,export]'
 	$(EXPORTS)/bin/python -W ignore -m tools.exports --only "$(FAMILY)" $(if $(FAMILY),,--write)
+	rm -rf runs/readers; $(EXPORTS)/bin/python -m tools.readers ours runs/readers
+	$(TORCH) tools/readers.py theirs runs/readers
 
 # Each takes a minute or more: the step is compiled for the chips by their compiler. Needs .[tpu-plan] and .[cuda].
 PLANS := gpt2_xl-v5e-16x16 gpt2_xl-v5p-4x4x4 llama_7b-v5e-16x16 llama_7b-v5p-4x4x4 llama_70b-v5p-4x8x8 \
