@@ -95,10 +95,8 @@ class Buckets:
 
         need = rounded(np.stack([self.sizes[batch].max(axis=0) for batch in batches]))
         largest = tuple(rounded(self.sizes.max(axis=0)).tolist())
-        candidates = [
-            tuple(int(width) for width in widths)
-            for widths in itertools.product(*(np.unique(column) for column in need.T))
-        ]
+        needed_widths = [np.unique(column).tolist() for column in need.T]
+        candidates = list(itertools.product(*needed_widths))
 
         def costs(widths: Widths) -> np.ndarray:
             """Returns the cost of each batch at these widths; infinite where it does not fit."""

@@ -59,14 +59,12 @@ class Spot(NamedTuple):
         if factor == vera.D:
             return Place(name, (rank,), ((0,),))
         if factor in (MAGNITUDE, vera.SCALE):
-            moved = tuple(axis if axis < 0 else axis - n for axis in outs)
+            moved = _shifted(outs, -n)
             return dataclasses.replace(self.kernel, name=name, shape=shape[n:], groups=(moved,))
         if factor in (A, vera.A):
             return Place(name, (*shape[:n], rank), ((n,), ins))
-        shifted = tuple(axis if axis < 0 else axis - n + 1 for axis in outs)
-        return dataclasses.replace(
-            self.kernel, name=name, shape=(rank, *shape[n:]), groups=(shifted, (0,))
-        )
+        groups = (_shifted(outs, 1 - n), (0,))
+        return dataclasses.replace(self.kernel, name=name, shape=(rank, *shape[n:]), groups=groups)
 
     def scale_place(self, *, on_inputs: bool) -> Place:
         """Returns the place of IA3's scale, whose axis that is not scaled has size one."""
@@ -76,16 +74,21 @@ class Spot(NamedTuple):
         name = self.module + NAMES[SCALE]
         if on_inputs:
             alone = tuple(axis for axis in outs if axis >= 0)
-            return Place(name, (*shape[:n], *(1 for _ in shape[n:])), (alone, ins))
-        ones = tuple(1 for _ in shape[:n])
-        return dataclasses.replace(
-            self.kernel, name=name, shape=(*ones, *shape[n:]), groups=(outs, ins)
-        )
+            ones = (1,) * len(shape[n:])
+            return Place(name, (*shape[:n], *ones), (alone, ins))
+        ones = (1,) * len(shape[:n])
+        shape = (*ones, *shape[n:])
+        return dataclasses.replace(self.kernel, name=name, shape=shape, groups=(outs, ins))
 
     @property
     def is_transposed(self) -> bool:
         """Whether the published weight is [inputs, outputs]."""
         return 0 in self.kernel.groups[0]
+
+
+def _shifted(axes: Iterable[int], by: int) -> tuple[int, ...]:
+    """Renumbers the axes of a parameter; negative ones are marks of layouts.py."""
+    return tuple(axis if axis < 0 else axis + by for axis in axes)
 
 
 def spots(
