@@ -22,7 +22,7 @@ from flaxformer_lite.nn.functions.pooling import pool
 from flaxformer_lite.nn.functions.splade import splade
 from flaxformer_lite.pretrained.sentences import Dense, SentenceLayers
 from tests.export.greedy import greedy
-from tests.models.tiny import built, small
+from tests.models.tiny import built, logits_of, small
 
 ROWS = [[3, 4, 5, 6, 7], [8, 9], [10, 11, 12]]
 NEW = 5
@@ -78,7 +78,7 @@ def test_an_encoder_computes_its_head_and_ignores_padding():
     assert program.outputs == ("logits",)
     inputs = padded(program, ROWS)
     logits = files_of([program], params)("encode", inputs)["logits"]
-    alone = model.apply({"params": params}, jnp.asarray([ROWS[1]])).logits
+    alone = logits_of(model, params, input_ids=jnp.asarray([ROWS[1]]))
     np.testing.assert_allclose(logits[1], alone[0], atol=1e-5)
 
 
@@ -92,12 +92,13 @@ def test_a_sentence_model_pools_and_normalizes():
     (program,) = programs_of(model, layers)
     inputs = padded(program, ROWS)
     vectors = files_of([program], params)("embed", inputs)["sentence_embedding"]
-    hidden = model.apply({"params": params}, **inputs).last_hidden_state
+    apply = jax.jit(lambda params: model.apply({"params": params}, **inputs))
+    hidden = apply(params).last_hidden_state
     pooled = pool("mean+first", hidden, inputs["attention_mask"], unit=False)
     np.testing.assert_allclose(vectors, layers.finish(np.asarray(pooled)), atol=1e-6)
     layers = SentenceLayers(pooling="max", dense=(dense,), normalize=False)
     (program,) = programs_of(model, layers)
-    vectors = program.function(params, inputs)["sentence_embedding"]
+    vectors = jax.jit(program.function)(params, inputs)["sentence_embedding"]
     pooled = pool("max", hidden, inputs["attention_mask"], unit=False)
     np.testing.assert_allclose(vectors, layers.finish(np.asarray(pooled)), atol=1e-6)
 
@@ -174,5 +175,5 @@ def test_experts_are_computed_without_sorting():
     (program,) = programs_of(model)
     cases = make_cases([program], params, ROWS[:1])
     case = cases[0]
-    due = model.apply({"params": params}, case.inputs["input_ids"]).logits
+    due = logits_of(model, params, input_ids=case.inputs["input_ids"])
     np.testing.assert_allclose(case.outputs["logits"], due, atol=1e-5)

@@ -11,6 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from flaxformer_lite import generate, registry, score, stream
 from flaxformer_lite.analysis import recompiles
+from flaxformer_lite.inference import stop_strings
 from tests.marks import daily
 from tests.models.tiny import built, ids, is_encoder_decoder, logits_of, small
 from tests.pretrained.fixtures import loaded
@@ -204,8 +205,9 @@ def test_stop_strings_end_a_row_with_the_token_that_completes_them():
     options = {"max_new_tokens": 12, "temperature": 1.0, "seed": 5, "pad_token_id": 36}
     free = generate(model, params, [[1, 2], [3, 4]], **options)[:, 2:]
     text = Letters().decode(free[0].tolist())
-    stop = text[9:11]
+    stop = text[7:9]
     end = text.index(stop) + 2
+    assert end == stop_strings.EVERY + 1, "the first token after a look at the text"
     before = recompiles.total()
     found = generate(
         model,

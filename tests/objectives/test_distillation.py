@@ -31,12 +31,8 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def teacher(folder):
-    """A run of two layers."""
     cfg = tiny_runs.config(folder)
-    loop.run(
-        dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, decoder_layers=2)),
-        folder / "teacher",
-    )
+    loop.run(tiny_runs.steps(cfg, 2), folder / "teacher")
     return folder / "teacher"
 
 
@@ -86,7 +82,7 @@ def test_a_student_that_is_its_teacher_has_nothing_to_learn_from_it(folder, teac
     cfg = tiny_runs.config(
         folder, objective=Distillation(teacher=str(teacher)), train={"init_from": str(teacher)}
     )
-    model = dataclasses.replace(cfg.model, decoder_layers=2, dropout=0.0, vocab_size=384)
+    model = dataclasses.replace(cfg.model, dropout=0.0, vocab_size=384)
     experiment = setup.prepare(dataclasses.replace(cfg, model=model))
     state = initial_state(experiment.program, str(teacher))
     sums, _ = experiment.program.eval_step(state.params, next(iter(experiment.eval_batches())))
@@ -174,7 +170,7 @@ def test_the_library_reads_no_directory_by_itself(folder, teacher):
     with pytest.raises(ConfigError, match=r"objective.teacher=.*:.*unknown;.*read"):
         bound_models.build(cfg)
     second, module = bound_models.build(cfg, companion.resolve(cfg)).second
-    assert (second.name, module.cfg.d_model, module.cfg.decoder_layers) == ("teacher", 16, 2)
+    assert (second.name, module.cfg.d_model, module.cfg.decoder_layers) == ("teacher", 16, 1)
 
 
 def test_the_mixture_is_that_of_its_options(create):
