@@ -98,6 +98,9 @@ COMPOSED = {
     ("modernbert", "base", "none"): 149_014_272,
     ("xglm", "564m", "lm"): 564_463_616,
     ("embedding_gemma", "300m", "none"): 302_863_104,
+    ("gpt_oss", "20b", "lm"): 20_914_757_184,
+    ("switch_transformers", "base_8", "lm"): 619_339_008,
+    ("switch_transformers", "base_128", "lm"): 7_415_217_408,
 }
 
 
