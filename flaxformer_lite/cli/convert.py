@@ -16,7 +16,7 @@ from flaxformer_lite.cli.open_model import folder_of, notice, notices
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.config.choices import DTYPES
 from flaxformer_lite.open_model import open_pretrained, origin_of, save_adapter
-from flaxformer_lite.pretrained import folder
+from flaxformer_lite.pretrained import folder, t5x
 from flaxformer_lite.pretrained.save import write_pretrained
 from flaxformer_lite.runtime.progress import reading
 from flaxformer_lite.storage import hub
@@ -48,6 +48,10 @@ def convert(
     if hub.is_hub(dst):
         hub.check_push(dst)
     source = folder_of(src)
+    if found := t5x.describe(source):
+        notice(found)
+        if not (source / "spiece.model").is_file():
+            notice(f"it has no tokenizer: copy its sentencepiece.model to {dst}/spiece.model")
     shard_bytes = _bytes_of(shard_size)
     with new_place(dst) as made:
         if workdir.is_workdir(source):
@@ -130,7 +134,7 @@ class _Watched:
 
 def _stored_dtype(source: Path) -> str:
     """Returns the dtype that all tensors share, if it is supported, else float32."""
-    dtypes = [tensor.array.dtype for tensor in folder.open_weights(source).values()]
+    dtypes = [tensor.dtype for tensor in folder.open_weights(source).values()]
     kinds = {str(dtype) for dtype in dtypes if dtype.kind not in "iub"}
     if len(kinds) == 1 and kinds <= set(DTYPES):
         return kinds.pop()

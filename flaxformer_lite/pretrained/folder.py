@@ -1,21 +1,16 @@
 """Reads the weight files of a published directory.
 
-They are one safetensors file, several with an index, or Flax's old msgpack.
+They are one safetensors file, several with an index, Flax's old msgpack, or a checkpoint of T5X.
 """
 
 import os
-import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-from flax import serialization
-from flax.traverse_util import flatten_dict
-
 from flaxformer_lite.files.publish import recover
-from flaxformer_lite.files.read import brief, read_bytes, read_object, shown
-from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError, check_name, open_file
+from flaxformer_lite.files.read import brief, read_object, shown
+from flaxformer_lite.pretrained import flax_msgpack, t5x
+from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError, open_file
 
 OTHERS = {
     "pytorch_model.bin": "a pickle, which can run any code when it is opened",
@@ -46,11 +41,8 @@ def read_config(folder: Path) -> dict:
             raise WeightsError(
                 f"{folder}: an adapter alone; pass its model's directory, with adapter= this one."
             )
-        if (folder / "checkpoint").is_file() and any(folder.glob("target.*")):
-            raise WeightsError(
-                f"{folder}: a checkpoint of T5X, which is not read; docs/migration/t5x.md says how"
-                " its weights come here."
-            )
+        if checkpoint := t5x.find(folder):
+            return t5x.read_config(checkpoint)
         raise WeightsError(
             f"{folder}: no config.json; pass the directory that save_pretrained wrote."
         )
@@ -69,9 +61,13 @@ def open_weights(folder: Path) -> dict[str, Tensor]:
     if (folder / "model.safetensors.index.json").is_file():
         return _open_shards(folder, "model.safetensors.index.json", open_file)
     if (folder / "flax_model.msgpack").is_file():
-        return _named_as_torch(_msgpack(folder / "flax_model.msgpack"))
+        flat = flax_msgpack.open_file(folder / "flax_model.msgpack")
+        return flax_msgpack.named_as_torch(flat)
     if (folder / "flax_model.msgpack.index.json").is_file():
-        return _named_as_torch(_open_shards(folder, "flax_model.msgpack.index.json", _msgpack))
+        index = "flax_model.msgpack.index.json"
+        return flax_msgpack.named_as_torch(_open_shards(folder, index, flax_msgpack.open_file))
+    if checkpoint := t5x.find(folder):
+        return t5x.open_weights(checkpoint, read_config(folder))
     for name in ("model.safetensors", "model.safetensors.index.json", "flax_model.msgpack"):
         _follow(folder / name)
     for name, what in OTHERS.items():
@@ -82,11 +78,6 @@ def open_weights(folder: Path) -> dict[str, Tensor]:
                 f" AutoModel.from_pretrained({str(folder)!r}).save_pretrained(...,"
                 " safe_serialization=True)."
             )
-    if (folder / "checkpoint").is_file() and any(folder.glob("target.*")):
-        raise WeightsError(
-            f"{folder}: a checkpoint of T5X, which is not read; docs/migration/t5x.md says how its"
-            " weights come here."
-        )
     raise WeightsError(
         f"{folder}: no model.safetensors, model.safetensors.index.json or flax_model.msgpack."
     )
@@ -129,31 +120,4 @@ def _open_shards(folder: Path, index_name: str, open_one: Callable[[Path], dict]
             set(inside) - {name for name, where in weight_map.items() if where == file}
         ):
             raise WeightsError(f"{path}: does not mention {extra[0]}, which {file} holds.")
-    return tensors
-
-
-def _msgpack(path: Path) -> dict[str, np.ndarray]:
-    content = read_bytes(path, limit=sys.maxsize, error=WeightsError)
-    try:
-        tree = serialization.msgpack_restore(content)
-    except Exception as error:  # msgpack raises many types
-        why = shown(f"{type(error).__name__}: {error}")
-        raise WeightsError(f"{path}: not a Flax msgpack file, or truncated ({why}).") from None
-    tree = tree.get("params", tree) if isinstance(tree, dict) else tree
-    if not isinstance(tree, dict):
-        raise WeightsError(f"{path}: does not hold a tree of parameters.")
-    flat = {"/".join(map(str, key)): leaf for key, leaf in flatten_dict(tree).items()}
-    for name, leaf in flat.items():
-        check_name(path, name)
-        if not isinstance(leaf, np.ndarray):
-            raise WeightsError(f"{path}: {name} is not an array.")
-    return flat
-
-
-def _named_as_torch(flat: dict[str, np.ndarray]) -> dict[str, Tensor]:
-    """Renames Flax's parameters to torch's names, and transposes kernels."""
-    tensors = {}
-    for path, array in flat.items():
-        name = re.sub(r"\.(kernel|scale|embedding)$", ".weight", path.replace("/", "."))
-        tensors[name] = Tensor(array.T if path.endswith("/kernel") else array)
     return tensors

@@ -134,10 +134,3 @@ def test_damaged_msgpack(folder, what):
     (folder / "flax_model.msgpack").write_bytes(data)
     with pytest.raises(WeightsError, match=rf"flax_model.msgpack: .*{told}"):
         load_pretrained(folder)
-
-
-def test_a_checkpoint_of_t5x_is_recognized(tmp_path):
-    (tmp_path / "checkpoint").write_bytes(b"msgpack")
-    (tmp_path / "target.encoder.layers_0.mlp.wi.kernel").mkdir()
-    with pytest.raises(WeightsError, match=r"checkpoint of T5X.*docs/migration/t5x.md"):
-        load_pretrained(tmp_path)
