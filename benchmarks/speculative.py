@@ -22,7 +22,7 @@ import numpy as np
 
 from flaxformer_lite import generate, load_pretrained, load_tokenizer, registry, save_pretrained
 
-# Files that the demo's text holds out are not known here: prompts are the ends of these.
+# They must not be in the text that a draft is trained on.
 FILES = ("ast.py", "calendar.py", "csv.py", "gzip.py", "heapq.py", "shelve.py", "textwrap.py")
 
 
@@ -77,7 +77,8 @@ def measure(args: argparse.Namespace) -> None:
         "temperature": args.temperature,
         "seed": 1,
     }
-    for number, prompt in enumerate([None, *prompts(tokenizer, args.length)]):
+    files = list(prompts(tokenizer, args.length))[: args.files]
+    for number, prompt in enumerate([None, *files]):
         plain = np.zeros(0)
         for way in ways:
             started = time.process_time()
@@ -90,16 +91,22 @@ def measure(args: argparse.Namespace) -> None:
             plain = plain if way.guessed else found.sequences
             way.differ.append(int((plain != found.sequences).any()))
         if number:
-            print(f"{number} of {len(FILES)}", flush=True)
+            print(f"\n{number} of {len(files)} files", flush=True)
+            show(ways, args.new)
+
+
+def show(ways: list[Way], new: int) -> None:
+    """Prints a table of all files so far."""
     print("| way | tokens per CPU second | tokens a read | accepted | other texts |")
     print("|---|---:|---:|---:|---:|")
     for way in ways:
-        written = len(way.reads) * (args.new - 1)
+        written = len(way.reads) * (new - 1)
         reads = sum(way.reads)
-        rate = len(way.seconds) * args.new / sum(way.seconds)
+        rate = len(way.seconds) * new / sum(way.seconds)
         accepted = f"{(written - reads) / (reads * way.guessed):.0%}" if way.guessed else ""
         print(
-            f"| {way.name} | {rate:.1f} | {written / reads:.2f} | {accepted} | {sum(way.differ)} |"
+            f"| {way.name} | {rate:.1f} | {written / reads:.2f} | {accepted} | {sum(way.differ)} |",
+            flush=True,
         )
 
 
@@ -115,6 +122,7 @@ def main() -> None:
     timed.add_argument("--draft")
     timed.add_argument("--tokens", type=int, nargs="+", default=[4])
     timed.add_argument("--length", type=int, default=256)
+    timed.add_argument("--files", type=int, default=len(FILES))
     timed.add_argument("--new", type=int, default=64)
     timed.add_argument("--temperature", type=float, default=0.0)
     timed.set_defaults(run=measure)

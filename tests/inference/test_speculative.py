@@ -23,7 +23,7 @@ NEW = 40
 LEVEL = 1e-4  # of a chi-square test; its numbers are fixed by seeds
 CASES = {
     "windows, grouped heads": ("llama", {"windows": (4,), "num_kv_heads": 2}),
-    "windows, scanned, a position table": ("gpt2", {"windows": (3, 0), "scan": True}),
+    "windows, scanned, a position table": ("gpt2", {"windows": (3,), "scan": True}),
     "int8 cache": ("llama", {"cache": "int8"}),
     "alibi": ("bloom", {}),
     "experts": ("mixtral", {}),
@@ -136,7 +136,7 @@ class Letters:
 
 
 def test_streams_and_stop_strings_are_those_without_guesses_and_nothing_compiles_twice():
-    model, params = model_of("gpt2", windows=(3, 0), scan=True)
+    model, params = model_of("gpt2", windows=(3,), scan=True)
     options = {"max_new_tokens": NEW, "eos_token_id": stop_token(model, params)}
     guess = {"prompt_lookup_num_tokens": 5}
     plain = generate(model, params, prompts(), **options)[:, 7:]
