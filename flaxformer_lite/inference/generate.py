@@ -167,6 +167,10 @@ def stream(
 
 def _settings(options: Any, draft: tuple[nn.Module, Params] | None) -> Settings:
     """Builds the settings; a draft guesses GUESSED tokens unless they say how many."""
+    if draft is not None and not (isinstance(draft, (tuple, list)) and len(draft) == 2):
+        raise ConfigError(
+            f"draft: is a {type(draft).__name__}; pass (model, params), as load_pretrained returns."
+        )
     if draft is None and options.get("num_assistant_tokens"):
         raise ConfigError(
             f"num_assistant_tokens={options['num_assistant_tokens']}: needs draft=(model, params)."

@@ -311,6 +311,7 @@ REFUSED = {
         {"prompt_lookup_num_tokens": 0, "num_assistant_tokens": 3},
         r"num_assistant_tokens=3: needs draft=\(model, params\)",
     ),
+    "half a draft": ("gpt2", {"draft": 3}, r"draft: is a int; pass \(model, params\)"),
     "both": ("gpt2", {"draft": ("gpt2", {})}, "looked up, or a draft's; leave out one"),
     "another vocabulary": (
         "gpt2",
@@ -339,7 +340,7 @@ REFUSED = {
 def test_what_cannot_be_guessed_is_refused_before_anything_compiles(case):
     family, options, message = REFUSED[case]
     options = {"max_new_tokens": 3, "prompt_lookup_num_tokens": 4, **options}
-    if "draft" in options:
+    if isinstance(options.get("draft"), tuple):
         other, sizes = options["draft"]
         options["draft"] = (registry.resolve("models", other).Model(small(other, **sizes)), None)
     model = registry.resolve("models", family).Model(small(family))
