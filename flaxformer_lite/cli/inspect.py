@@ -162,7 +162,7 @@ class _Kind(NamedTuple):
 
 
 def _kind(tensor: Shaped) -> _Kind:
-    return _Kind(tuple(tensor.shape), np.dtype(getattr(tensor, "array", tensor).dtype))
+    return _Kind(tuple(tensor.shape), np.dtype(tensor.dtype))
 
 
 def _groups(

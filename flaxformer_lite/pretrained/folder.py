@@ -20,6 +20,18 @@ OTHERS = {
     "model.ckpt.index": "a TensorFlow checkpoint",
     "tf_model.h5": "Keras weights",
 }
+FOREIGN = {  # files of checkpoints that are not read, by pattern
+    "manifest.ocdbt": "an Orbax checkpoint",
+    "*/manifest.ocdbt": "an Orbax checkpoint",
+    "_CHECKPOINT_METADATA": "an Orbax checkpoint",
+    "model.weights.h5": "weights of Keras",
+    "*.keras": "a model of Keras",
+    "model.ckpt-*.index": "a TensorFlow checkpoint",
+    "*.npz": "arrays of NumPy, as big_vision saves them",
+}
+READ = (
+    "config.json with safetensors or flax_model.msgpack, checkpoints of T5X, and workdirs of train"
+)
 
 
 def check_exists(folder: Path) -> None:
@@ -43,10 +55,22 @@ def read_config(folder: Path) -> dict:
             )
         if checkpoint := t5x.find(folder):
             return t5x.read_config(checkpoint)
+        for pattern, what in FOREIGN.items():
+            if any(folder.glob(pattern)):
+                raise WeightsError(
+                    f"{folder}: {what}, which is not read; {READ} are."
+                    " docs/migration/lost-homes.md says how weights of other tools come here."
+                )
         raise WeightsError(
             f"{folder}: no config.json; pass the directory that save_pretrained wrote."
         )
-    return read_object(path, error=WeightsError)
+    config = read_object(path, error=WeightsError)
+    if str(config.get("module", "")).startswith("keras"):
+        raise WeightsError(
+            f"{path}: a preset of KerasHub ({brief(config.get('class_name'))}), which is not read;"
+            " there, export_to_transformers(path) writes what is."
+        )
+    return config
 
 
 def open_weights(folder: Path) -> dict[str, Tensor]:

@@ -134,3 +134,22 @@ def test_damaged_msgpack(folder, what):
     (folder / "flax_model.msgpack").write_bytes(data)
     with pytest.raises(WeightsError, match=rf"flax_model.msgpack: .*{told}"):
         load_pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("params/manifest.ocdbt", "", "an Orbax checkpoint, which is not read; config.json with"),
+        ("vit_b16.npz", "", "arrays of NumPy.*checkpoints of T5X"),
+        (
+            "config.json",
+            '{"module": "keras_hub.src.models.bert", "class_name": "BertBackbone"}',
+            "KerasHub.*BertBackbone.*export_to_transformers",
+        ),
+    ],
+)
+def test_other_tools_are_named(tmp_path, file, content, message):
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text(content)
+    with pytest.raises(WeightsError, match=message):
+        load_pretrained(tmp_path)
