@@ -9,7 +9,6 @@ from pathlib import Path
 
 from flaxformer_lite.files.publish import recover
 from flaxformer_lite.files.read import brief, read_object, shown
-from flaxformer_lite.pretrained import flax_msgpack, t5x
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError, open_file
 
 OTHERS = {
@@ -53,6 +52,8 @@ def read_config(folder: Path) -> dict:
             raise WeightsError(
                 f"{folder}: an adapter alone; pass its model's directory, with adapter= this one."
             )
+        from flaxformer_lite.pretrained import t5x  # for folders without a config.json alone
+
         if checkpoint := t5x.find(folder):
             return t5x.read_config(checkpoint)
         for pattern, what in FOREIGN.items():
@@ -84,6 +85,8 @@ def open_weights(folder: Path) -> dict[str, Tensor]:
         return open_file(folder / "model.safetensors")
     if (folder / "model.safetensors.index.json").is_file():
         return _open_shards(folder, "model.safetensors.index.json", open_file)
+    from flaxformer_lite.pretrained import flax_msgpack, t5x  # for folders without safetensors
+
     if (folder / "flax_model.msgpack").is_file():
         flat = flax_msgpack.open_file(folder / "flax_model.msgpack")
         return flax_msgpack.named_as_torch(flat)
