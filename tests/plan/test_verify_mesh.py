@@ -11,6 +11,7 @@ import pytest
 
 from flaxformer_lite import __main__ as door
 from flaxformer_lite.config import ExperimentConfig, MeshConfig, from_config_dict
+from flaxformer_lite.models import deepseek_v3
 from flaxformer_lite.nn.adapters.lora import LoraConfig
 from flaxformer_lite.nn.attentions.context_parallel import gather
 from flaxformer_lite.plan import verify_mesh
@@ -119,6 +120,27 @@ def test_key_heads_that_do_not_divide_are_whole_on_every_device(kv_heads, mesh):
     specs = {one.path.rpartition("attention/")[2]: one.spec for one in verdict.gradients}
     assert specs["query/kernel"][-2:] == specs["query/bias"][-2:] == ("tensor", None)
     assert specs["key/kernel"][-2:] == specs["value/bias"][-2:] == (None, None)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    "mesh", ["expert_all_to_all", "expert_context_all_to_all", "context_tensor"]
+)
+def test_latent_attention_and_experts_in_groups_on_a_mesh_are_those_on_one_device(mesh):
+    verdict = verify_mesh.verify(deepseek(), MeshConfig(**MESHES[mesh]))
+    assert verdict.equal, verdict.gradients[:3]
+    assert not verdict.strange
+
+
+@functools.cache
+def deepseek():
+    cfg = small("moe_tiny")
+    experts = dataclasses.replace(deepseek_v3.SMALL_MOE, mlp_dim=24, shared_dim=16, balance=0.01)
+    sizes = {"d_model": 32, "num_heads": 4, "mlp_dim": 48, "decoder_layers": 1}
+    model = deepseek_v3.config(
+        "tiny", vocab_size=cfg.model.vocab_size, feed_forward=experts, **sizes
+    )
+    return verify_mesh.reference(dataclasses.replace(cfg, model=model))
 
 
 @pytest.mark.nightly

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
-from flaxformer_lite.config import ConfigError, Execution, MeshConfig
+from flaxformer_lite.config import ConfigError, Execution, MeshConfig, choices
 from flaxformer_lite.nn.feed_forwards.mlp import FeedForward, MlpConfig
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 from flaxformer_lite.nn.functions import masks
@@ -100,6 +100,35 @@ def test_a_mesh_computes_the_same(sizes):
             on_many(each),
             on_one(each),
         )
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("dispatch", choices.EXPERT_DISPATCHES)
+def test_a_mesh_moves_the_bias_of_the_choice_equally_and_computes_copies_as_the_dense_layer(
+    dispatch,
+):
+    cfg = dataclasses.replace(CFG, shared_dim=0, shared_gate=False, bias_rate=0.01)
+    module, params = made(cfg)
+    sharding = MeshSharding(build_mesh(MeshConfig(data=2, expert=4)), expert_dispatch=dispatch)
+    on_mesh = cfg.module(Execution(sharding=sharding))
+    x = jnp.concatenate([X, -X])  # rows for all devices
+
+    def bias_gradient(module):
+        def loss(params):
+            return module.apply({"params": params}, x, mutable=["losses", "loads"])[0].sum()
+
+        return jax.jit(jax.grad(loss))(params)["choice_bias"]
+
+    one = bias_gradient(module)
+    assert np.any(one)
+    np.testing.assert_array_equal(bias_gradient(on_mesh), one)
+
+    first = jax.tree.map(lambda leaf: leaf[:1], params["experts"])
+    copies = jax.tree.map(lambda leaf: jnp.repeat(leaf, 4, axis=0), first)
+    y = jax.jit(on_mesh.apply)({"params": params | {"experts": copies}}, x)
+    dense = FeedForward(dataclasses.replace(CFG.expert, mlp_dim=24))
+    expected = dense.apply({"params": jax.tree.map(lambda leaf: leaf[0], first)}, x)
+    np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-6)
 
 
 def test_padding_has_no_part_in_the_balance():
