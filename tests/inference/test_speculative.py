@@ -293,11 +293,13 @@ def test_1000_prompts_of_a_trained_model():
     assert loss < 2.5
     starts = noise.integers(0, len(text) - 7, 1000)
     rows = np.stack([text[start : start + 7] for start in starts])
-    plain = generate(model, params, rows, max_new_tokens=NEW)
-    for guess in ({"prompt_lookup_num_tokens": 6}, {"draft": model_of("gpt2", seed=1)}):
-        np.testing.assert_array_equal(
-            generate(model, params, rows, max_new_tokens=NEW, **guess), plain
-        )
+    guesses = ({"prompt_lookup_num_tokens": 6}, {"draft": model_of("gpt2", seed=1)})
+    for cache in ("float", "int8"):
+        model, _ = model_of("llama", num_kv_heads=2, cache=cache)
+        plain = generate(model, params, rows, max_new_tokens=NEW)
+        for guess in guesses:
+            found = generate(model, params, rows, max_new_tokens=NEW, **guess)
+            np.testing.assert_array_equal(found, plain)
 
 
 REFUSED = {
