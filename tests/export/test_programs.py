@@ -69,6 +69,19 @@ def test_a_file_writes_what_generate_writes(family, number, overrides):
     assert greedy(programs, run, ROWS, NEW, start).tolist() == due[:, -NEW:].tolist()
     cases = make_cases(programs, params, ROWS, start=start)
     assert max(largest_difference(cases, run).values()) < 1e-5
+    if is_pair:
+        padding_is_not_read(next(case for case in cases if case.program == "decode"), run)
+
+
+def padding_is_not_read(case, run):
+    """Changes the keys and values of a decoder's source where it is padded."""
+    padded_BS = case.inputs["encoder_attention_mask"] == 0
+    assert padded_BS.any()
+    inputs = dict(case.inputs)
+    for name in inputs:
+        if name.startswith("source_key_values."):
+            inputs[name] = np.where(padded_BS[:, None, :, None], np.float32(9), inputs[name])
+    assert np.abs(run("decode", inputs)["logits"] - case.outputs["logits"]).max() < 1e-5
 
 
 def test_an_encoder_computes_its_head_and_ignores_padding():

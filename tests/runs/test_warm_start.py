@@ -55,7 +55,10 @@ def test_a_run_begins_with_the_weights_of_its_directory(run, mesh, scan):
 
 @pytest.mark.parametrize(
     ("mesh", "scan"),
-    [(MeshConfig(data=1), False), (MeshConfig(data=2, expert=2), True)],
+    [
+        (MeshConfig(data=1), False),
+        pytest.param(MeshConfig(data=2, expert=2), True, marks=pytest.mark.nightly),
+    ],
     ids=["one", "split"],
 )
 def test_experts_begin_as_copies_of_the_dense_layer(tmp_path, mesh, scan):

@@ -44,6 +44,7 @@ def test_what_overflows_is_not_hidden():
     y = quantized.matmul(x, jnp.ones((2, 3)), None, 1, "int8")
     assert not np.isfinite(y[:2]).any()
     assert not y[2].any()
+    assert not quantized.matmul(x[2:], jnp.ones((2, 3)), None, 1, "fp8").any()
 
 
 def test_noise_rounds_without_a_bias():
