@@ -9,6 +9,8 @@ from flaxformer_lite.cli.export_cost import TEXTS, cost_of, read_texts
 from flaxformer_lite.cli.open_model import Opened, folder_of, notices, open_model
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.export.folder import CASES, check_files, export_model
+from flaxformer_lite.export.genai import genai_config
+from flaxformer_lite.export.programs import programs_of
 from flaxformer_lite.files.publish import new_directory
 from flaxformer_lite.inference.embed import limit_of, token_rows
 from flaxformer_lite.open_model import load_labels, load_sentence_layers, origin_of
@@ -52,6 +54,8 @@ def run(args: argparse.Namespace) -> None:
             rows=token_rows(opened, TEXTS, limit_of(layers or SentenceLayers(), opened)),
             metadata=_metadata(opened, args),
         )
+        if args.output.suffix == ".onnx" and list(exported.files) == ["decode"]:
+            _describe_decoder(made, args.output.name, opened)
         cost = cost_of(args, opened, layers, exported.files, texts)
         if cost:
             page = made / "README.md"
@@ -64,6 +68,14 @@ def run(args: argparse.Namespace) -> None:
         )
     if cost:
         print(cost)
+
+
+def _describe_decoder(made: Path, file: str, opened: Opened) -> None:
+    """Writes genai_config.json, by which onnxruntime-genai generates."""
+    (program,) = programs_of(opened.model)
+    described = genai_config(file, program, opened.cfg, opened.tokenizer.ids)
+    if described is not None:
+        (made / "genai_config.json").write_text(json.dumps(described, indent=2) + "\n")
 
 
 def _check_folder(output: Path) -> None:
