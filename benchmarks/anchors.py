@@ -87,7 +87,7 @@ def plan(anchor: Anchor) -> dict:
     return {
         "how": found["how"],
         "fits": True,
-        "gibibytes": sum(found["memory"].values()) / topology.GIB,
+        "gibibytes": found["memory"]["total"] / topology.GIB,
         "tokens_per_second": {clock: per_chip / each for clock, each in seconds.items()},
         "utilisation": found["utilisation"][1] * hidden / found["scheduled"],
         "remat": found["remat"],

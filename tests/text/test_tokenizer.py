@@ -71,6 +71,15 @@ def test_special_tokens(trained, name):
     assert set(tok.ordinary_ids.tolist()).isdisjoint(tok.specials())
 
 
+@pytest.mark.parametrize("name", KINDS)
+def test_a_guarded_spelling_is_text(trained, name):
+    tokenizer, _ = trained[name]
+    spelling, number = next(iter(tokenizer.spelled.items()))
+    assert tokenizer.encode_spelled(spelling, "17").ids.tolist() == [number]
+    guarded = tokenizer.encode_spelled(f"{spelling[0]}17{spelling[1:]}", "17")
+    assert guarded.ids.tolist() == tokenizer.encode(spelling)
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_saved_and_loaded(trained, name, tmp_path):
     tok, texts = trained[name]

@@ -7,7 +7,7 @@ import pytest
 
 from flaxformer_lite import Attention, AttentionConfig, Execution, FeedForward, Rope
 from flaxformer_lite.nn.feed_forwards.mlp import MlpConfig
-from flaxformer_lite.nn.functions.tpu_tuning import COMPILER_OPTIONS, compiler_options, materialize
+from flaxformer_lite.nn.functions.tpu_tuning import OPTIONS, compiler_options, materialize
 from tests.nn.attentions.cases import On
 
 
@@ -58,7 +58,8 @@ def test_a_layer_tuned_for_tpus_has_the_same_values_and_gradients(module):
 def test_the_compiler_is_told_what_the_environment_does_not_tell_it(monkeypatch):
     monkeypatch.delenv("LIBTPU_INIT_ARGS", raising=False)
     assert compiler_options("TPU v5 lite") is None and compiler_options("cpu") is None
-    assert compiler_options("TPU v5") == COMPILER_OPTIONS
+    assert compiler_options("TPU v5") == OPTIONS["TPU v5"]
+    assert compiler_options("TPU v6 lite") == OPTIONS["TPU v6 lite"]
     name = "xla_tpu_enable_async_collective_fusion"  # also the start of two other names
     monkeypatch.setenv("LIBTPU_INIT_ARGS", f"--xla_other=1 --{name}=false")
-    assert compiler_options("TPU v5").keys() == COMPILER_OPTIONS.keys() - {name}
+    assert compiler_options("TPU v5").keys() == OPTIONS["TPU v5"].keys() - {name}
