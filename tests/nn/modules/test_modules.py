@@ -10,6 +10,7 @@ from flaxformer_lite.config import Execution, InitConfig, MeshConfig, NormConfig
 from flaxformer_lite.nn.feed_forwards.mlp import FeedForward, MlpConfig
 from flaxformer_lite.nn.functions.norms import layer_norm, rms_norm
 from flaxformer_lite.nn.modules.einsum import Einsum
+from flaxformer_lite.nn.modules.embed import EmbedConfig, TokenEmbed
 from flaxformer_lite.nn.modules.kv_cache import append, slots
 from flaxformer_lite.nn.modules.layout import stack_layers, unstack_layers
 from flaxformer_lite.nn.modules.norms import Norm
@@ -161,3 +162,11 @@ def test_prompt_lands_in_the_slots_that_are_read(length):
     for slot, position in enumerate(np.asarray(slots(4, jnp.int32(length - 1)))):
         if position >= 0:
             assert written[slot] == position
+
+
+def test_a_frozen_token_gets_no_gradient_from_its_lookup():
+    embed = TokenEmbed(EmbedConfig(vocab_size=4, width=2, d_model=2, frozen_token=1))
+    ids = jnp.array([[0, 1, 1, 3]])
+    params = embed.init(jax.random.key(0), ids)
+    gradient = jax.grad(lambda params: embed.apply(params, ids).sum())(params)
+    assert gradient["params"]["embedding"].sum(axis=1).tolist() == [2, 0, 0, 2]
