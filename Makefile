@@ -135,7 +135,8 @@ exports:  ## export a tiny model of every family to ONNX, run the files beside i
 
 # Each takes a minute or more: the step is compiled for the chips by their compiler. Needs .[tpu-plan] and .[cuda].
 PLANS := gpt2_xl-v5e-16x16 gpt2_xl-v5p-4x4x4 llama_7b-v5e-16x16 llama_7b-v5p-4x4x4 llama_70b-v5p-4x8x8 \
-	t5_xl-v5e-16x16 t5_xxl-v5p-4x4x4 gpt2_small-h100-1 gpt2_xl-h100-8 bert_base-h100-1 t5_base-h100-1
+	t5_xl-v5e-16x16 t5_xxl-v5p-4x4x4 gpt2_small-h100-1 gpt2_xl-h100-8 bert_base-h100-1 t5_base-h100-1 \
+	llama3_8b-h100-8 mixtral_8x7b-h100-64
 # Meshes of the configs are for 256 chips; 64 hold a quarter of the batch.
 llama_7b-v5p-4x4x4_FLAGS := --config.train.batch_size=512 --config.model.remat=full
 gpt2_xl-v5p-4x4x4_FLAGS := --config.mesh.fsdp=16
@@ -143,6 +144,8 @@ gpt2_small-h100-1_FLAGS := --config.objective.documents=joined --config.train.ac
 gpt2_xl-h100-8_FLAGS := --config.objective.documents=joined --config.mesh.fsdp=8 --config.train.accumulate=8 \
 	--config.model.remat=none
 bert_base-h100-1_FLAGS := --config.model.dropout=0.0 --config.train.accumulate=4
+llama3_8b-h100-8_FLAGS := --config.train.batch_size=16 --config.mesh.fsdp=8
+mixtral_8x7b-h100-64_FLAGS := --config.train.batch_size=128 --config.mesh.fsdp=8
 t5_base-h100-1_FLAGS := --config.model.attention=blockwise --config.train.accumulate=2
 .PHONY: plans $(PLANS)
 plans: $(PLANS)  ## compile the large configs for TPU slices and GPUs, into docs/plans
