@@ -8,6 +8,7 @@ import os
 
 import jax.numpy as jnp
 import pytest
+from jax.sharding import PartitionSpec
 
 from flaxformer_lite import __main__ as door
 from flaxformer_lite.config import ExperimentConfig, MeshConfig, from_config_dict
@@ -166,6 +167,15 @@ def test_a_mesh_that_computes_something_else_is_found(monkeypatch):
     monkeypatch.setattr(gather, "_gather", lambda *args: jnp.roll(real(*args), 1, axis=1))
     verdict = verify_mesh.verify(reference("llama_tiny"), MeshConfig(**MESHES["context"]))
     assert not verdict.equal and verdict.gradients[0].difference > 0.01
+
+
+def test_one_wrong_gradient_is_enough():
+    right = verify_mesh.Gradient("a/kernel", (2, 2), PartitionSpec(), 1.0, 1e-7)
+    wrong = right._replace(path="b/kernel", difference=1e-2)
+    verdict = verify_mesh.Verdict((1.0, 1.0), [wrong, right], [], [], [])
+    assert not verdict.equal
+    assert verdict._replace(gradients=[right]).equal
+    assert not verdict._replace(gradients=[right], losses=(1.0, 1.1)).equal
 
 
 def test_activations_that_are_gathered_are_named(monkeypatch):
