@@ -69,7 +69,8 @@ def test_a_mesh_drops_the_same(group):
 
     def gradient(module, params):
         return jax.value_and_grad(
-            lambda params: jnp.sum(jnp.sin(module.apply({"params": params}, X)))
+            # outputs near 20 would leave the router's gradient to rounding
+            lambda params: jnp.sum(jnp.sin(module.apply({"params": params}, X) / 16))
         )(params)
 
     one = jax.jit(lambda params: gradient(module, params))(params)
