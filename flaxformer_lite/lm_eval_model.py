@@ -16,6 +16,7 @@ from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
 
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.inference.harness import HarnessModel
 from flaxformer_lite.nn.adapters.merge import merge_adapter
 from flaxformer_lite.open_model import (
@@ -91,7 +92,7 @@ class FlaxformerLite(HarnessModel, LM):
         return self._name.replace("/", "__")
 
     def apply_chat_template(
-        self, chat_history: list[dict[str, Any]], add_generation_prompt: bool = True
+        self, chat_history: list[Json], add_generation_prompt: bool = True
     ) -> str:
         """Renders a conversation as the prompt of the assistant's next turn."""
         if not add_generation_prompt:

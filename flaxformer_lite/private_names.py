@@ -8,13 +8,23 @@ without JAX.
 import argparse
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
+from typing import Protocol
 
 # coordinator, number of processes, process id and local devices, each None where unknown
 Cluster = tuple[str | None, int | None, int | None, int | Sequence[int] | None]
 
 
-def coordination_service() -> Any:
+class KeyValueStore(Protocol):
+    """The store that processes share, as far as runtime/processes.py uses it."""
+
+    def key_value_set(self, key: str, value: str, allow_overwrite: bool = False) -> None: ...
+
+    def key_value_dir_get(self, key: str) -> list[tuple[str, str]]: ...
+
+    def blocking_key_value_get(self, key: str, timeout_in_ms: int) -> str: ...
+
+
+def coordination_service() -> KeyValueStore | None:
     """Returns the client of jax.distributed's key-value store, or None if there is one process.
 
     Processes agree through it before the first device is used and while a device waits for a dead

@@ -70,7 +70,7 @@ class Checkpoints(contextlib.AbstractContextManager):
             self._place = Disk(Path(folder), keep=keep, group=group)
         self.folder = self._place.folder
 
-    def save(self, step: int, state: Any, meta: Json) -> None:
+    def save(self, step: int, state: object, meta: Json) -> None:
         """Copies the state and returns; the files are written in the background.
 
         Raises:
@@ -86,7 +86,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         except Exception as error:  # orbax and tensorstore raise many types; nothing was written
             raise CheckpointError(self._failed(step, error)) from error
 
-    def restore(self, target: Any, accept: Callable[[Json], None]) -> Restored | None:
+    def restore(self, target: object, accept: Callable[[Json], None]) -> Restored | None:
         """Restores the newest undamaged checkpoint; damaged ones are moved to `damaged/`.
 
         Args:

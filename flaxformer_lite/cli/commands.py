@@ -7,7 +7,7 @@ takes 0.1 CPU seconds; to import the file of a command takes 1.2 (on an AMD EPYC
 import argparse
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from flaxformer_lite.cli import command_line
 from flaxformer_lite.config.choices import CACHES, DTYPES, HELD
@@ -46,19 +46,24 @@ class Command(NamedTuple):
     summary: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
     examples: tuple[str, ...]
-    takes_config: bool = False
-    environment: Callable[[argparse.Namespace], Mapping[str, str]] = lambda _: {}
+    takes_config: bool
+    environment: Callable[[argparse.Namespace], Mapping[str, str]]
 
 
 COMMANDS: dict[str, Command] = {}
 
 
-def command(summary: str, *examples: str, **options: Any) -> Callable:
+def command(
+    summary: str,
+    *examples: str,
+    takes_config: bool = False,
+    environment: Callable[[argparse.Namespace], Mapping[str, str]] = lambda _: {},
+) -> Callable:
     """Registers a function that declares the flags of the command of its name."""
 
     def register(add_arguments: Callable) -> Callable:
         name = add_arguments.__name__.replace("_", "-")
-        COMMANDS[name] = Command(summary, add_arguments, examples, **options)
+        COMMANDS[name] = Command(summary, add_arguments, examples, takes_config, environment)
         return add_arguments
 
     return register

@@ -136,7 +136,7 @@ def page_plugins(values: ConfigDict) -> frozenset[str]:
     return names
 
 
-def _outside(values: Any) -> frozenset[str]:
+def _outside(values: object) -> frozenset[str]:
     """Returns the texts in nested values that have the form of such a name."""
     if hasattr(values, "items"):
         values = [value for _, value in values.items()]
@@ -234,7 +234,7 @@ def fingerprint(cfg: object) -> str:
 
 
 def _build(
-    f: dataclasses.Field, hint: object, value: Any, where: str, allowed: registry.Allowed
+    f: dataclasses.Field, hint: object, value: object, where: str, allowed: registry.Allowed
 ) -> Any:
     """Turns sections into records, lists into tuples, and integers into floats, as declared."""
     kind = plain(hint)

@@ -138,7 +138,7 @@ def stream(
     tokenizer: Decodes | None = None,
     draft: tuple[nn.Module, Params] | None = None,
     every: int = 1,
-    **options: Any,
+    **options: object,
 ) -> Iterator[np.ndarray]:
     """Yields the new tokens of `generate` as they are written, until all rows end.
 

@@ -14,7 +14,6 @@ by about 1e-6. Where the two best tokens are that close, either may be written.
 
 import dataclasses
 import functools
-from typing import Any
 
 import flax
 import flax.linen as nn
@@ -50,7 +49,7 @@ class Draft(flax.struct.PyTreeNode):
     """A smaller model that guesses."""
 
     params: Params
-    model: Any = flax.struct.field(pytree_node=False)  # a linen module
+    model: nn.Module = flax.struct.field(pytree_node=False)
 
 
 class GuessState(SampleState):

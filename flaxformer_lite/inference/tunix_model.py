@@ -11,7 +11,7 @@ Tunix is not a dependency of this file.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import flax.linen as nn
 import jax
@@ -29,6 +29,7 @@ from flaxformer_lite.types import Params
 END = "end_index"  # the tokens that a layer's cache holds, int32 [B], equal in all rows
 HELD = "arrays"
 Cache = dict[str, dict[str, Any]]
+CacheConfig = TypeVar("CacheConfig")  # Tunix's
 
 
 class Sizes(NamedTuple):
@@ -138,7 +139,7 @@ class TunixModel(nnx.Module):
         empty = _from_layers(init_cache(self.model.cfg, batch_size, cache_size), batch_size)
         return jax.tree.map(jnp.copy, empty)  # Tunix donates them, so none may be another's buffer
 
-    def cache_config(self, cache_size: int, kind: Callable) -> Any:
+    def cache_config(self, cache_size: int, kind: Callable[..., CacheConfig]) -> CacheConfig:
         """Returns Tunix's CacheConfig, which is passed as `kind`, for prompt and text together."""
         return kind(cache_size=cache_size, **self.config._asdict())
 

@@ -25,13 +25,13 @@ def parameter_shapes(model: nn.Module) -> dict[str, jax.ShapeDtypeStruct]:
 @functools.lru_cache(maxsize=32)
 def _shapes(kind: Any, cfg: ModelConfig) -> dict[str, jax.ShapeDtypeStruct]:
     return jax.eval_shape(
-        functools.partial(flat_init, kind(cfg)), jax.random.key(0), dummy_inputs(kind, cfg)
+        functools.partial(flat_init, kind(cfg)), jax.random.key(0), dummy_inputs(kind.skeleton, cfg)
     )
 
 
-def dummy_inputs(kind: Any, cfg: ModelConfig) -> dict[str, jax.Array]:
+def dummy_inputs(skeleton: str, cfg: ModelConfig) -> dict[str, jax.Array]:
     """Returns the smallest inputs of a model."""
     ids = jnp.zeros((1, 1, 1) if cfg.head == "multiple_choice" else (1, 1), jnp.int32)
     return {"input_ids": ids} | (
-        {"decoder_input_ids": ids} if kind.skeleton == "encoder_decoder" else {}
+        {"decoder_input_ids": ids} if skeleton == "encoder_decoder" else {}
     )

@@ -14,7 +14,7 @@ def build(
     default: str,
     /,
     preset: str = "",
-    **overrides: Any,
+    **overrides: object,
 ) -> ModelConfig:
     """Builds a config: the family's base, overridden by the preset, then by the caller's fields.
 

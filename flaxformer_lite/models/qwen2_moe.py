@@ -89,7 +89,7 @@ def experts_of(fields: Fields, **family: Any) -> MoeConfig:
     return MoeConfig(**read | family)
 
 
-def read_experts(fields: Fields, windows: tuple[int, ...], **family: Any) -> ModelFields:
+def read_experts(fields: Fields, windows: tuple[int, ...], **family: object) -> ModelFields:
     """Reads the experts, and which layers have none.
 
     Args:

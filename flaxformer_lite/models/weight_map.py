@@ -136,7 +136,7 @@ class Fields:
         self.where = f"config.json: {where}"
         self.read = set[str]()
 
-    def get(self, name: str, default: Any = None, kind: type | None = None) -> Any:
+    def get(self, name: str, default: object = None, kind: type | None = None) -> Any:
         """Returns a field's value, or the default.
 
         Args:
@@ -171,7 +171,7 @@ class Fields:
             raise ConfigError(f"config.json: {name}={brief(value)}: must be at least 1.")
         return value
 
-    def nullable(self, name: str, absent: Any, null: Any = 0) -> Any:
+    def nullable(self, name: str, absent: object, null: object = 0) -> Any:
         """Reads a field where null means off and a missing key means the family's default."""
         value = self.get(name, null if name in self.values else absent, type(absent))
         if self.values.get(name) is not None and value <= 0:

@@ -137,7 +137,7 @@ def _architecture(published: Json) -> str:
 
 
 def open_config(
-    published: Json, folder: Path, head: str | None, family: str | None, **overrides: Any
+    published: Json, folder: Path, head: str | None, family: str | None, **overrides: object
 ) -> tuple[ModuleType, ModelConfig]:
     """Returns the family file of a published config, and the ModelConfig.
 
@@ -151,7 +151,9 @@ def open_config(
     )
 
 
-def read_config(family: ModuleType, published: Json, head: str, /, **overrides: Any) -> ModelConfig:
+def read_config(
+    family: ModuleType, published: Json, head: str, /, **overrides: object
+) -> ModelConfig:
     """Converts a published config to a ModelConfig.
 
     Raises:

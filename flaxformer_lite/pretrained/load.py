@@ -7,7 +7,6 @@ import dataclasses
 import logging
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -108,7 +107,7 @@ def open_published(
     new_head: bool = False,
     labels: Sequence[str] | int | None = None,
     adapter: Path | None = None,
-    **overrides: Any,
+    **overrides: object,
 ) -> tuple[nn.Module, dict]:
     """Opens published weights; each parameter is a `Stored`, which is read when it is used.
 
@@ -248,7 +247,7 @@ def with_adapter(
 
 
 def _initialized(model: nn.Module, flat: dict, missing: list[str], seed: int) -> dict:
-    inputs = dummy_inputs(type(model), model.cfg)
+    inputs = dummy_inputs(model.skeleton, model.cfg)
     initial = jax.jit(
         lambda key: {p: x for p, x in flat_init(model, key, inputs).items() if p in missing}
     )

@@ -127,7 +127,7 @@ class BatchHistory:
         return " | ".join(records.tokenizer.decode(piece) for piece in records.row(row))
 
 
-def _source(records: Any) -> str:
+def _source(records: object) -> str:
     return getattr(records, "source", "")
 
 

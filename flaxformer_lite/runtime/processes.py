@@ -44,7 +44,9 @@ class Processes:
     A single process is a group of one, and needs no store.
     """
 
-    def __init__(self, client: Any = None, index: int = 0, count: int = 1):
+    def __init__(
+        self, client: private_names.KeyValueStore | None = None, index: int = 0, count: int = 1
+    ):
         self._client = client
         self.index = index
         self.count = count
@@ -83,14 +85,14 @@ class Processes:
         key = f"{topic}/{self._turns[topic]}"
         self._turns[topic] += 1
         if not self.first:
-            self._client.key_value_set(f"{key}/{self.index}", json.dumps(value))
+            self._store.key_value_set(f"{key}/{self.index}", json.dumps(value))
             return json.loads(self._get(f"{key}/decision"))
         others = (
             self._get(f"{key}/{i}", f"waiting for process {i}: {topic}")
             for i in range(1, self.count)
         )
         decided = decision([value, *map(json.loads, others)])
-        self._client.key_value_set(f"{key}/decision", json.dumps(decided))
+        self._store.key_value_set(f"{key}/decision", json.dumps(decided))
         return decided
 
     def agree(self, topic: str, facts: Mapping[str, object]) -> None:
@@ -168,11 +170,16 @@ class Processes:
             finally:
                 os._exit(code)  # even if stderr is closed
 
+    @property
+    def _store(self) -> private_names.KeyValueStore:
+        assert self._client is not None, "a process alone needs no store"
+        return self._client
+
     def _look(self) -> None:
         """Polls for announcements, in a thread that must end before Python does."""
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # process 0 is gone
             while not self._closing.wait(INTERVAL):
-                for key, news in self._client.key_value_dir_get(NEWS):
+                for key, news in self._store.key_value_dir_get(NEWS):
                     if then := self._listeners.pop(key.removeprefix(NEWS), None):
                         then(news)
 
@@ -180,7 +187,7 @@ class Processes:
         began = time.monotonic()
         while True:
             try:
-                return self._client.blocking_key_value_get(key, round(1000 * INTERVAL))
+                return self._store.blocking_key_value_get(key, round(1000 * INTERVAL))
             except jax.errors.JaxRuntimeError as error:
                 if "DEADLINE_EXCEEDED" not in str(error) or self._closing.is_set():
                     raise

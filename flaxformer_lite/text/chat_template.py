@@ -39,7 +39,7 @@ def render(template: str, batch: list[Json]) -> list[str]:
     return [_checked(text) for text in texts]
 
 
-def guarded(value: Any, special: re.Pattern[str], guard: str) -> Any:
+def guarded(value: object, special: re.Pattern[str], guard: str) -> Any:
     """Breaks the spelling of each special token within messages.
 
     It puts a guard after the token's first character.

@@ -171,7 +171,7 @@ class PublishedTokenizer:
         pad_to: int | None = None,
         pad_to_multiple_of: int | None = None,
         allow_special: bool = True,
-        **others: Any,
+        **others: object,
     ) -> dict[str, np.ndarray]:
         """Tokenizes texts into a model's inputs, int32 [B, T], padded to the longest row or more.
 

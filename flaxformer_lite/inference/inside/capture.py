@@ -128,7 +128,7 @@ def names_of(
                 f"inputs of {type(model).__name__}: missing; only models of this package are known"
                 " to take one token. Pass what you would call the module with."
             )
-        inputs = dummy_inputs(type(model), model.cfg)
+        inputs = dummy_inputs(model.skeleton, model.cfg)
     positional, arguments = call_arguments(inputs)
     return interceptors.found_by(model, *positional, method=method, **arguments)
 

@@ -2,7 +2,6 @@
 
 import re
 from collections import defaultdict
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -16,7 +15,7 @@ WEIGHTS = re.compile(r"(encoder|decoder)/layer_(\d+)/(cross_)?\w+/weights")
 
 
 def call_inside(
-    model: nn.Module, attentions: bool, hidden_states: bool, *args: ArrayLike, **inputs: Any
+    model: nn.Module, attentions: bool, hidden_states: bool, *args: ArrayLike, **inputs: object
 ) -> Output:
     """Calls a bound model by itself, under taps, and adds what is asked for to its output.
 

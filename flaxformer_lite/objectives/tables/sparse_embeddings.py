@@ -6,7 +6,7 @@ for the regularizer.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 import flax.linen as nn
 import jax
@@ -138,5 +138,5 @@ class SparseEmbeddings(SentenceEmbeddings):
         """Returns for each row the dot product of its first two texts, `similarity`."""
         return [{"similarity": float(value)} for value in predictions["dots"]]
 
-    def baseline(self, data: Any, fitted: Json | None) -> tuple[str, float] | None:
+    def baseline(self, data: Dataset, fitted: Json | None) -> tuple[str, float] | None:
         return None

@@ -36,7 +36,7 @@ class BackgroundCompiled:
         self._waiting = waiting
         self._check = check
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: object) -> Any:
         return self._compiled(*args)
 
     def as_text(self) -> str:

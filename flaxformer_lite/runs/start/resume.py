@@ -6,7 +6,6 @@ import hashlib
 import json
 import platform
 from pathlib import Path
-from typing import Any
 
 import flax
 import jax
@@ -49,7 +48,7 @@ def meta(cfg: ExperimentConfig, data_fingerprint: str, step: int) -> Json:
     }
 
 
-def plain(cfg: Any) -> Json:
+def plain(cfg: object) -> Json:
     """Returns the resolved config as plain JSON values."""
     return json.loads(json.dumps(to_config_dict(cfg).to_dict()))
 

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.runs.trackers import base
@@ -36,5 +35,5 @@ class Tracker(base.Tracker):
     def close(self) -> None:
         self._writer.close()
 
-    def _write(self, step: int, **content: Any) -> None:
+    def _write(self, step: int, **content: object) -> None:
         self._writer.write_event(self._event(wall_time=time.time(), step=step, **content))
