@@ -23,7 +23,7 @@ from flaxformer_lite import generate
 from flaxformer_lite.export.cases import Case, first_call, next_call, padded
 from flaxformer_lite.export.folder import open_files
 from flaxformer_lite.export.onnx import write_onnx
-from flaxformer_lite.export.programs import Program, programs_of
+from flaxformer_lite.export.programs import ExportProgram, programs_of
 from flaxformer_lite.export.weights import stored_as
 from flaxformer_lite.models import build_model
 
@@ -92,7 +92,7 @@ def made(family: str, **sizes: object):
     return model, jax.tree.map(lambda x: 0.02 * draw.standard_normal(x.shape, np.float32), shapes)
 
 
-def written(path: Path, model, params, weights: str) -> tuple[Program, Callable]:
+def written(path: Path, model, params, weights: str) -> tuple[ExportProgram, Callable]:
     (program,) = programs_of(model)
     write_onnx(path, program, stored_as(weights, params))
     print(f"{path.name}: {path.stat().st_size / 1e6:,.0f} MB", flush=True)

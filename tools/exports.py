@@ -21,7 +21,7 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.export.cases import largest_difference, make_cases
 from flaxformer_lite.export.folder import open_files
 from flaxformer_lite.export.onnx import write_onnx
-from flaxformer_lite.export.programs import Program, programs_of
+from flaxformer_lite.export.programs import ExportProgram, programs_of
 from flaxformer_lite.export.weights import stored_as
 from tests.export.greedy import greedy
 from tests.models.tiny import OWN, built, small
@@ -88,7 +88,7 @@ def exported(family: str) -> list[tuple[str, ...]]:
     ]
 
 
-def with_sizes(program: Program, inputs: dict[str, np.ndarray]) -> Program:
+def with_sizes(program: ExportProgram, inputs: dict[str, np.ndarray]) -> ExportProgram:
     specs = {
         name: jax.ShapeDtypeStruct(inputs[name].shape, inputs[name].dtype)
         for name in program.inputs

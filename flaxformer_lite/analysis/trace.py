@@ -25,8 +25,8 @@ _NAME = re.compile(r"%?([\w.\-]+)")
 
 
 @dataclasses.dataclass
-class Row:
-    """The events of one operation, or of several.
+class OpTime:
+    """The time of one operation, or of several, in a trace.
 
     Attributes:
       seconds: on all devices together.
@@ -48,7 +48,7 @@ def operations(text: str) -> dict[str, hlo.Op]:
     }
 
 
-def rows(data: "ProfileData", program: str = "") -> tuple[list[Row], int]:
+def rows(data: "ProfileData", program: str = "") -> tuple[list[OpTime], int]:
     """Returns the operations of a trace, the slowest first, and the number of devices.
 
     Args:
@@ -56,13 +56,13 @@ def rows(data: "ProfileData", program: str = "") -> tuple[list[Row], int]:
       program: name of the traced program; each other program, such as evaluation, is one row.
         Empty: all programs are traced.
     """
-    by_name: dict[str, Row] = {}
+    by_name: dict[str, OpTime] = {}
     devices = set()
     for plane, event, op, stats in _events(data):
         module = stats.get("hlo_module", program)
         is_traced = module == program or not program
         key = op if is_traced else f"program {module}"
-        row = by_name.setdefault(key, Row(key))
+        row = by_name.setdefault(key, OpTime(key))
         row.seconds += event.duration_ns / 1e9
         row.count += 1
         row.flops += stats.get("flops", 0)
@@ -71,12 +71,12 @@ def rows(data: "ProfileData", program: str = "") -> tuple[list[Row], int]:
     return _largest(by_name), len(devices)
 
 
-def by_part(rows: Iterable[Row], ops: Mapping[str, hlo.Op]) -> list[Row]:
+def by_part(rows: Iterable[OpTime], ops: Mapping[str, hlo.Op]) -> list[OpTime]:
     """Sums rows by the part of the model; each other program is one part."""
-    summed: dict[str, Row] = {}
+    summed: dict[str, OpTime] = {}
     for row in rows:
         name = parts.part(ops[row.name].source) if row.name in ops else row.name
-        total = summed.setdefault(name, Row(name))
+        total = summed.setdefault(name, OpTime(name))
         total.seconds += row.seconds
         total.count += row.count
     return _largest(summed)
@@ -96,7 +96,7 @@ def name(text: str) -> str:
     return match[1] if match else ""
 
 
-def table(rows: list[Row], ops: Mapping[str, hlo.Op], runs: int) -> list[str]:
+def table(rows: list[OpTime], ops: Mapping[str, hlo.Op], runs: int) -> list[str]:
     """Returns the slowest operations as lines of text.
 
     Args:
@@ -118,7 +118,7 @@ def table(rows: list[Row], ops: Mapping[str, hlo.Op], runs: int) -> list[str]:
     return [*_aligned(cells), "", *_aligned(summed)]
 
 
-def _rates(row: Row) -> str:
+def _rates(row: OpTime) -> str:
     """Describes the FLOP/s and bytes/s of an operation, as far as they are known."""
     rates = []
     if row.flops:
@@ -128,7 +128,7 @@ def _rates(row: Row) -> str:
     return ", ".join(rates)
 
 
-def _figures(row: Row, total: float, runs: int) -> list[str]:
+def _figures(row: OpTime, total: float, runs: int) -> list[str]:
     return [
         f"{row.seconds / total:.1%}",
         f"{1e3 * row.seconds / runs:.3f}",
@@ -146,7 +146,7 @@ def _aligned(cells: list[list[str]]) -> list[str]:
     return ["  ".join(row).rstrip() for row in zip(*padded, strict=True)]
 
 
-def _largest(by_name: Mapping[str, Row]) -> list[Row]:
+def _largest(by_name: Mapping[str, OpTime]) -> list[OpTime]:
     return sorted(by_name.values(), key=lambda row: -row.seconds)
 
 

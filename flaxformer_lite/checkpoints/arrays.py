@@ -30,7 +30,7 @@ NEARBY = {
 }
 
 
-class Part(NamedTuple):
+class HostShards(NamedTuple):
     """The shards of an array that one process writes, on the host."""
 
     shape: tuple[int, ...]
@@ -39,7 +39,7 @@ class Part(NamedTuple):
     pieces: list[tuple[Index, np.ndarray]]  # each shard with its place in the array
 
 
-def parts(state: object, *, first: bool) -> dict[str, Part]:
+def parts(state: object, *, first: bool) -> dict[str, HostShards]:
     """Copies to the host what this process writes: the shards whose first replica it holds.
 
     Args:
@@ -61,11 +61,11 @@ def parts(state: object, *, first: bool) -> dict[str, Part]:
             chunk = np.shape(leaf)
             if first:
                 pieces.append(((...,), np.array(leaf)))
-        copied[path_of(keys)] = Part(np.shape(leaf), leaf.dtype, chunk, pieces)
+        copied[path_of(keys)] = HostShards(np.shape(leaf), leaf.dtype, chunk, pieces)
     return copied
 
 
-def write(at: Objects, copied: dict[str, Part], index: int) -> None:
+def write(at: Objects, copied: dict[str, HostShards], index: int) -> None:
     """Writes the shards of process `index` in one transaction.
 
     Process 0 also writes the metadata of the arrays.

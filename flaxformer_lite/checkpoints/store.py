@@ -84,7 +84,7 @@ class Store:
     def close(self) -> None:
         self._worker.shutdown()
 
-    def _write(self, step: int, copied: dict[str, arrays.Part], record: Json) -> None:
+    def _write(self, step: int, copied: dict[str, arrays.HostShards], record: Json) -> None:
         group = self._group
         at = self.at(step)
 

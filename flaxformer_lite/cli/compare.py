@@ -27,7 +27,7 @@ UNKNOWN = "-"
 Rows = list[list[str]]
 
 
-class Run(NamedTuple):
+class ComparedRun(NamedTuple):
     """The config and the metrics of one workdir."""
 
     name: str
@@ -77,7 +77,7 @@ def _print(rows: Rows) -> None:
     print_table(head, body, right=range(1, len(head)))
 
 
-def read(folder: Path, given: Sequence[str], *, allow_plugins: bool = False) -> Run:
+def read(folder: Path, given: Sequence[str], *, allow_plugins: bool = False) -> ComparedRun:
     """Reads the workdir of a run, whether it has ended, is still going, or was killed.
 
     The run is named after its folder, unless another folder of `given` has the same name.
@@ -98,10 +98,12 @@ def read(folder: Path, given: Sequence[str], *, allow_plugins: bool = False) -> 
     names = [Path(other).expanduser().resolve().name for other in given]
     if names.count(name) != 1:
         name = addressed(str(folder))
-    return Run(name, cfg, str(read_object(folder / "config.json").get("tokenizer")), history, held)
+    return ComparedRun(
+        name, cfg, str(read_object(folder / "config.json").get("tokenizer")), history, held
+    )
 
 
-def choose(runs: Sequence[Run]) -> tuple[Metric | None, list[str]]:
+def choose(runs: Sequence[ComparedRun]) -> tuple[Metric | None, list[str]]:
     """Chooses the metric to compare runs by, None if they share none, and notes about it."""
     shown = runs[0].cfg.objective.shown
     common = [metric for metric in shown if all(run.values(metric) for run in runs)]
@@ -133,7 +135,7 @@ def choose(runs: Sequence[Run]) -> tuple[Metric | None, list[str]]:
     return metric, notes
 
 
-def summary(runs: Sequence[Run], metric: Metric | None) -> Rows:
+def summary(runs: Sequence[ComparedRun], metric: Metric | None) -> Rows:
     """Tabulates the runs, below the titles of the columns."""
     titles = ["run", "steps", "tokens"]
     if metric:
@@ -162,7 +164,7 @@ def summary(runs: Sequence[Run], metric: Metric | None) -> Rows:
     return rows
 
 
-def differences(runs: Sequence[Run]) -> Rows:
+def differences(runs: Sequence[ComparedRun]) -> Rows:
     """Tabulates the fields in which resolved configs differ, below the titles of the columns."""
     configs = [flatten_dict(resume.plain(run.cfg), sep=".") for run in runs]
     rows = [["differs", *(run.name for run in runs)]]
@@ -175,7 +177,7 @@ def differences(runs: Sequence[Run]) -> Rows:
 
 def draw(
     path: Path,
-    runs: Sequence[Run],
+    runs: Sequence[ComparedRun],
     metric: Metric | None,
     notes: Sequence[str],
     results: Rows,

@@ -48,8 +48,8 @@ def convert(
     if hub.is_hub(dst):
         hub.check_push(dst)
     source = folder_of(src)
-    if found := t5x.describe(source):
-        notice(found)
+    if description := t5x.describe(source):
+        notice(description)
         if not (source / "spiece.model").is_file():
             notice(f"it has no tokenizer: copy its sentencepiece.model to {dst}/spiece.model")
     shard_bytes = _bytes_of(shard_size)

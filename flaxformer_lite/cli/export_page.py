@@ -197,10 +197,10 @@ def _classify(args: argparse.Namespace, opened: Opened) -> Parts:
 def _around(opened: Opened) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Returns the special tokens before and after a text."""
     inside = opened.tokenizer.encode("a", special_tokens=False)
-    whole = opened.tokenizer.encode("a")
-    starts = range(len(whole) - len(inside) + 1)
-    start = next(i for i in starts if whole[i : i + len(inside)] == inside)
-    return tuple(whole[:start]), tuple(whole[start + len(inside) :])
+    ids = opened.tokenizer.encode("a")
+    starts = range(len(ids) - len(inside) + 1)
+    start = next(i for i in starts if ids[i : i + len(inside)] == inside)
+    return tuple(ids[:start]), tuple(ids[start + len(inside) :])
 
 
 def _texts(task: str) -> list[str]:

@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> None:
     with notices():
         layers, opened = retrieve.open_sentence_model(args)
         prompts = retrieve.prompts_of(args)
-        hits, similar = retrieve.found_with(opened, layers, data, depth, prompts, answers)
+        hits, similar = retrieve.nearest_and_scores(opened, layers, data, depth, prompts, answers)
     chosen = mine(hits, similar, excluded, rules, seed=args.seed)
     made = []
     counts = []

@@ -115,16 +115,16 @@ def _metrics(run: Path, trained: ExperimentConfig) -> Rows:
         return []
     step = int(kept[0].name)
     records = metrics.read(run / "metrics.jsonl")
-    found: list[Json] = []
+    evaluations: list[Json] = []
     for record in records:
         if record["split"] == "eval" and record["step"] == step:
-            found.append(record)
-    if not found:
+            evaluations.append(record)
+    if not evaluations:
         return []
     rows: Rows = [("step", step)]
     for metric in trained.objective.shown:
-        if metric.name in found[-1]:
-            rows.append((metric.words, metric.show(found[-1][metric.name])))
+        if metric.name in evaluations[-1]:
+            rows.append((metric.words, metric.show(evaluations[-1][metric.name])))
     return rows
 
 

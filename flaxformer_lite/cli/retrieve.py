@@ -43,7 +43,7 @@ def evaluate(args: argparse.Namespace) -> None:
         data = read_pairs(args.data, where, args.columns or "")
     with notices():
         layers, opened = open_sentence_model(args)
-        hits = found(opened, layers, data, DEEPEST, prompts_of(args))
+        hits = nearest(opened, layers, data, DEEPEST, prompts_of(args))
         baseline = _words(data)
     values = measured(data, hits)
     if args.output:
@@ -85,35 +85,35 @@ def prompts_of(args: argparse.Namespace) -> dict[str, str | None]:
     return {"query": args.query_prompt, "document": args.document_prompt}
 
 
-def found(
+def nearest(
     opened: Opened,
     layers: SentenceLayers,
     data: Collected,
     k: int,
     prompts: dict[str, str | None],
 ) -> Hits:
-    """Returns the k nearest documents of each query; see `found_with`."""
-    return found_with(opened, layers, data, k, prompts, [[]] * len(data.queries))[0]
+    """Returns the k nearest documents of each query; see `nearest_and_scores`."""
+    return nearest_and_scores(opened, layers, data, k, prompts, [[]] * len(data.queries))[0]
 
 
-def found_with(
+def nearest_and_scores(
     opened: Opened,
     layers: SentenceLayers,
     data: Collected,
     k: int,
     prompts: dict[str, str | None],
-    asked: Sequence[Sequence[int]],
+    scored_rows: Sequence[Sequence[int]],
 ) -> tuple[Hits, list[dict[int, float]]]:
-    """Returns the k nearest documents of each query, and its similarities to those in `asked`.
+    """Returns the k nearest documents of each query, and its similarities to `scored_rows`.
 
     Of equals those of lower id come first. The numbers of documents are those of their sorted ids.
     """
-    similar: list[dict[int, float]] = [{} for _ in asked]
+    similar: list[dict[int, float]] = [{} for _ in scored_rows]
 
     def scored(start: int, first: int, similar_QM: jax.Array) -> None:
         values_QM = np.asarray(similar_QM)
         for place, values_M in enumerate(values_QM):
-            for row in asked[start + place]:
+            for row in scored_rows[start + place]:
                 if first <= row < first + len(values_M):
                     similar[start + place][row] = float(values_M[row - first])
 

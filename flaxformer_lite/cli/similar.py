@@ -78,7 +78,7 @@ def _print_texts(args: argparse.Namespace) -> None:
     with notices():
         layers, opened = retrieve.open_sentence_model(args)
         data = Collected(queries, corpus, {})
-        hits = retrieve.found(opened, layers, data, args.top_k, retrieve.prompts_of(args))
+        hits = retrieve.nearest(opened, layers, data, args.top_k, retrieve.prompts_of(args))
     for text, scores, rows in zip(args.text, hits.scores_QK, hits.rows_QK, strict=True):
         nearest = [(lines[row], f"{score:.3f}") for row, score in zip(rows, scores, strict=True)]
         _print(text, (layers.similarity,), nearest)
@@ -102,7 +102,7 @@ def _total(sections: Sequence[Section]) -> Section:
 
 def _score(section: Section) -> tuple[str, str]:
     right = f"{section.right / section.known:.1%}" if section.known else "-"
-    return right, f"{section.known:,} of {section.asked:,}"
+    return right, f"{section.known:,} of {section.total:,}"
 
 
 def _print_pairs(vectors: WordVectors, path: Path) -> None:
@@ -112,7 +112,7 @@ def _print_pairs(vectors: WordVectors, path: Path) -> None:
     for name in ("spearman", "pearson"):
         if name in model:
             rows.append((name, f"{model[name]:.3f}", f"{chance[name]:.3f}"))
-    rows.append(("known", f"{model['known']} of {model['asked']}", ""))
+    rows.append(("known", f"{model['known']} of {model['total']}", ""))
     _print(str(path), ("model", "random vectors"), rows)
 
 

@@ -13,7 +13,7 @@ from flaxformer_lite.runs.start.adopt import read_experiment
 from flaxformer_lite.runtime import invocation
 from flaxformer_lite.sharding import activations
 
-SHOWN = 10  # parameters, worst first
+MOST_PARAMETERS = 10  # parameters, worst first
 
 
 def run(args: argparse.Namespace) -> None:
@@ -35,7 +35,9 @@ def run(args: argparse.Namespace) -> None:
             " differences of 1e-7 into 1e-2"
         )
     print(f"loss        {one:.7f} on one device, {many:.7f} on the mesh")
-    gradients = [_row(gradient) for gradient in verdict.gradients[: None if args.all else SHOWN]]
+    gradients = [
+        _row(gradient) for gradient in verdict.gradients[: None if args.all else MOST_PARAMETERS]
+    ]
     print_table(
         ["gradient of", "shape", "split over", "largest", "difference"], gradients, right=[3, 4]
     )

@@ -179,7 +179,7 @@ class TrainConfig(Record):
     watchdog: Annotated[NotNegative, MAY_CHANGE] = 10.0
     # what shows the records elsewhere
     trackers: Annotated[tuple[Tracker, ...], MAY_CHANGE] = ("tensorboard",)
-    # leaves out updates so many standard deviations above the last, such as 6; 0: none
+    # skips updates whose loss or gradient is this many standard deviations high, such as 6; 0: none
     skip_spikes: NotNegative = 0.0
     # a model directory or workdir to take model, weights and tokenizer from; empty: random
     init_from: ModelPlace = ""

@@ -23,7 +23,7 @@ FLOAT32 = 3.4e38  # floats beyond are infinite on a device
 MOST_TRACED = 1000  # steps of a trace; a step of a large model writes megabytes
 SECRET = re.compile(r"(?<=://)[^/,\s'\"]*@|(?<=\?)[\w.-]+=[^,\s'\"]*")  # in an address
 HUB = re.compile(r"hf://([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")  # a model, and its revision
-SHOWN = 160  # most letters of a value in a message
+LONGEST_VALUE = 160  # most letters of a value in a message
 
 
 class ConfigError(ValueError):
@@ -403,4 +403,4 @@ def shown(value: object) -> str:
         return f"{type(value).__name__} ({error})"
     if "://" in text:
         text = SECRET.sub("***", text)
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}..."

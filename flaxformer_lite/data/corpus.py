@@ -75,7 +75,7 @@ class Records:
       first: int64 [rows + 1]; row r has the pieces first[r] .. first[r + 1] - 1.
       trained_on: the tokens of the training split.
       source: the name of the source in a mixture, else "".
-      whole: the training records of all sources of the mixture, or None.
+      mixture: the training records of all sources of the mixture, or None.
     """
 
     tokenizer: Tokenizer
@@ -88,7 +88,7 @@ class Records:
     first: np.ndarray
     trained_on: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint16))
     source: str = ""
-    whole: CountedRecords | None = None
+    mixture: CountedRecords | None = None
 
     def __len__(self) -> int:
         return len(self.first) - 1
@@ -137,18 +137,18 @@ class Text(NamedTuple):
     key: str  # hash of text and split
 
 
-def read_text(cfg: DataConfig, fields: tuple[str, ...], *, whole: bool = False) -> Text:
+def read_text(cfg: DataConfig, fields: tuple[str, ...], *, all_held_out: bool = False) -> Text:
     """Opens the text that a config names, without tokenizing it.
 
     Args:
-      cfg, fields, whole: as in `open_corpus`.
+      cfg, fields, all_held_out: as in `open_corpus`.
 
     Raises:
       ConfigError: the text cannot be used.
     """
     names = tuple(cfg.text_field if field == "text" else field for field in fields)
     source = open_source(cfg, names)
-    share = 1 if whole else cfg.held_out
+    share = 1 if all_held_out else cfg.held_out
     split = functools.cache(lambda: split_of(source.documents(), share, source.where))
     if source.has_tokens:
         _check_tokens(cfg, source)
@@ -162,23 +162,23 @@ def shared_tokenizer(cfg: DataConfig, texts: Sequence[Text]) -> TokenizerConfig:
     return TokenizerConfig(path=str(_trained(cfg, texts)))
 
 
-def open_corpus(cfg: DataConfig, fields: tuple[str, ...], *, whole: bool = False) -> Corpus:
+def open_corpus(cfg: DataConfig, fields: tuple[str, ...], *, all_held_out: bool = False) -> Corpus:
     """Reads, splits and tokenizes the texts that a config names, unless the cache has the result.
 
     Args:
       cfg: the data section of the experiment.
       fields: the texts that the objective reads from a document.
-      whole: whether to hold all of the text out.
+      all_held_out: whether to hold all of the text out.
 
     Raises:
       ConfigError: the text, the tokenizer or the cache cannot be used.
     """
-    text = read_text(cfg, fields, whole=whole)
-    if whole or not cfg.eval_path:
+    text = read_text(cfg, fields, all_held_out=all_held_out)
+    if all_held_out or not cfg.eval_path:
         return _tokenized(cfg, text, _tokenizer(cfg, [text]))
     eval_cfg = dataclasses.replace(cfg, path=cfg.eval_path, eval_path="")
     with _naming_eval_path():  # before the training text is tokenized, which may take hours
-        eval_text = read_text(eval_cfg, fields, whole=True)
+        eval_text = read_text(eval_cfg, fields, all_held_out=True)
     corpus = _tokenized(cfg, text, _tokenizer(cfg, [text]))
     with _naming_eval_path():
         held = _tokenized(eval_cfg, eval_text, corpus.tokenizer)

@@ -6,12 +6,12 @@ from typing import TypeVar
 
 import grain
 
-Rows = TypeVar("Rows", bound=Sized)
+Packed = TypeVar("Packed", bound=Sized)
 
 
 def endless(
-    packing: Callable[[int], Rows], packings: int, seed: int
-) -> Callable[[int], tuple[Rows, int]]:
+    packing: Callable[[int], Packed], packings: int, seed: int
+) -> Callable[[int], tuple[Packed, int]]:
     """Returns the function that finds example p of an endless stream.
 
     The function returns the records and the row in them.
@@ -30,7 +30,7 @@ def endless(
     def shuffled(number: int) -> grain.MapDataset:
         return grain.MapDataset.range(len(packing(number))).seed(seed % 2**32).shuffle().repeat()
 
-    def find(position: int) -> tuple[Rows, int]:
+    def find(position: int) -> tuple[Packed, int]:
         epoch = 0
         rest = position  # rows from the beginning of the epoch
         while rest >= (size := len(packing(epoch % packings))):

@@ -366,7 +366,7 @@ def open_text(cfg: ExperimentConfig, path: str) -> Dataset:
     )
     objective = cfg.objective
     try:
-        corpus = open_corpus(data, objective.fields, whole=True)
+        corpus = open_corpus(data, objective.fields, all_held_out=True)
     except ConfigError as error:
         raise ConfigError(
             str(error).replace("--config.data.text_field=", "--columns=text=")

@@ -190,7 +190,7 @@ def _pass(read: Table, rows: Sequence[RoleRow], task: Task, fraction: float, dro
                 yield document
 
     if fraction:
-        split = split_of(documents(), fraction, read.where, whole=True)
+        split = split_of(documents(), fraction, read.where, uncut=True)
         below = -1 if split.below is None else split.below
     else:
         below = -1

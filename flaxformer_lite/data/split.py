@@ -52,7 +52,7 @@ class Split:
 
 
 def split_of(
-    documents: Iterable[Document], fraction: float, where: str, *, whole: bool = False
+    documents: Iterable[Document], fraction: float, where: str, *, uncut: bool = False
 ) -> Split:
     """Decides how to split the documents, in one pass over them.
 
@@ -60,7 +60,7 @@ def split_of(
       documents: read once, and not kept.
       fraction: share of the text to hold out; 0 and 1 are exact.
       where: the field and value that errors name.
-      whole: whether documents must not be cut, because they have labels.
+      uncut: whether documents must not be cut, because they have labels.
 
     Raises:
       ConfigError: there is no text, or too little for both splits.
@@ -89,7 +89,7 @@ def split_of(
         texts = len(document)
     if not sizes:
         raise ConfigError(f"{where}: contains no text, only whitespace.")
-    cuts = texts == 1 and not whole
+    cuts = texts == 1 and not uncut
     target = fraction * total
     if cuts and len(sizes) * fraction < 1:
         if longest < 2 / fraction:

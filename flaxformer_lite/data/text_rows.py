@@ -50,7 +50,7 @@ class TextRows:
 
 
 def open_text_rows(
-    cfg: ExperimentConfig, data: DataConfig, name: str = "", whole: CountedRecords | None = None
+    cfg: ExperimentConfig, data: DataConfig, name: str = "", mixture: CountedRecords | None = None
 ) -> TextRows:
     """Opens the rows of a text.
 
@@ -60,7 +60,7 @@ def open_text_rows(
       cfg: the experiment.
       data: its data section, or that of one source of a mixture.
       name: the name of the source.
-      whole: the training records of all of the mixture's sources, once they are open.
+      mixture: the training records of all of the mixture's sources, once they are open.
 
     Raises:
       ConfigError: the text, tokenizer, cache or lengths cannot work; the message names the field
@@ -82,7 +82,7 @@ def open_text_rows(
     @functools.cache
     def opened(split: str, number: int = 0) -> Records:
         records = open_records(data, corpus, objective, split, number)
-        return dataclasses.replace(records, source=name, whole=whole)
+        return dataclasses.replace(records, source=name, mixture=mixture)
 
     splits = {split: opened(split) for split in SPLITS}
     for records in splits.values():

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.export.programs import Program
+from flaxformer_lite.export.programs import ExportProgram
 from flaxformer_lite.types import Params
 
 Inputs = Mapping[str, np.ndarray]
@@ -33,7 +33,11 @@ class Case(NamedTuple):
 
 
 def make_cases(
-    programs: Sequence[Program], params: Params, rows: Sequence[Sequence[int]], *, start: int = 0
+    programs: Sequence[ExportProgram],
+    params: Params,
+    rows: Sequence[Sequence[int]],
+    *,
+    start: int = 0,
 ) -> list[Case]:
     """Computes the cases of a model's programs: of several rows and of one, of a step after them.
 
@@ -59,12 +63,12 @@ def make_cases(
     return cases
 
 
-def _case(program: Program, params: Params, inputs: dict[str, np.ndarray]) -> Case:
+def _case(program: ExportProgram, params: Params, inputs: dict[str, np.ndarray]) -> Case:
     outputs = jax.jit(program.function)(params, inputs)
     return Case(program.name, inputs, {name: np.asarray(x) for name, x in outputs.items()})
 
 
-def padded(program: Program, rows: Sequence[Sequence[int]]) -> dict[str, np.ndarray]:
+def padded(program: ExportProgram, rows: Sequence[Sequence[int]]) -> dict[str, np.ndarray]:
     """Returns the inputs of texts, padded at their ends."""
     length = max(len(row) for row in rows)
     inputs = {name: np.zeros((len(rows), length), np.int32) for name in program.inputs}
@@ -77,7 +81,7 @@ def padded(program: Program, rows: Sequence[Sequence[int]]) -> dict[str, np.ndar
 
 
 def first_call(
-    program: Program, rows: Sequence[Sequence[int]], encoded: Case | None, start: int
+    program: ExportProgram, rows: Sequence[Sequence[int]], encoded: Case | None, start: int
 ) -> dict[str, np.ndarray]:
     """Returns the inputs of a decoder that has read nothing yet; texts are padded in front."""
     if encoded is not None:
@@ -100,7 +104,7 @@ def first_call(
     return inputs
 
 
-def next_call(program: Program, before: Case) -> dict[str, np.ndarray]:
+def next_call(program: ExportProgram, before: Case) -> dict[str, np.ndarray]:
     """Returns the inputs that continue a call with the likeliest token."""
     inputs = dict(before.inputs)
     inputs["input_ids"] = before.outputs["logits"][:, -1:].argmax(-1).astype(np.int32)

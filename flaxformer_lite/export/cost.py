@@ -7,7 +7,7 @@ import numpy as np
 from scipy.special import log_softmax
 
 from flaxformer_lite.export.cases import Case, Inputs, Run, first_call, padded
-from flaxformer_lite.export.programs import Program
+from flaxformer_lite.export.programs import ExportProgram
 from flaxformer_lite.types import Params
 
 BATCH = 8  # texts at a time
@@ -15,7 +15,7 @@ Pairs = Iterator[tuple[Case, Case]]  # a call of the model in float32, and the s
 
 
 def measure_cost(
-    programs: Sequence[Program],
+    programs: Sequence[ExportProgram],
     params: Params,
     run: Run,
     rows: Sequence[Sequence[int]],
@@ -59,7 +59,7 @@ def measure_cost(
 
 
 def _calls(
-    programs: Sequence[Program], run: Run, rows: Sequence[Sequence[int]], start: int
+    programs: Sequence[ExportProgram], run: Run, rows: Sequence[Sequence[int]], start: int
 ) -> Iterator[Case]:
     """Yields the first call of the last program for each batch of texts."""
     first = programs[0]

@@ -17,7 +17,7 @@ from flaxformer_lite.export.cases import (
     save_cases,
 )
 from flaxformer_lite.export.onnx import open_onnx, write_onnx
-from flaxformer_lite.export.programs import Program, programs_of
+from flaxformer_lite.export.programs import ExportProgram, programs_of
 from flaxformer_lite.export.readme import readme
 from flaxformer_lite.export.stablehlo import open_stablehlo, write_stablehlo
 from flaxformer_lite.export.weights import stored_as, widened
@@ -125,7 +125,7 @@ def open_files(files: Mapping[str, Path]) -> Run:
     return lambda program, inputs: opened[program](inputs)
 
 
-def _file_of(path: Path, program: Program, programs: Sequence[Program]) -> Path:
+def _file_of(path: Path, program: ExportProgram, programs: Sequence[ExportProgram]) -> Path:
     return path if len(programs) == 1 else _several(path, program.name)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.export.cases import PAST
-from flaxformer_lite.export.programs import Program
+from flaxformer_lite.export.programs import ExportProgram
 from flaxformer_lite.files.read import Json
 
 # The name of a plain decoder there, which decides nothing but how its inputs are made.
@@ -12,7 +12,7 @@ KIND = "llama"
 
 
 def genai_config(
-    file: str, program: Program, cfg: ModelConfig, ids: Mapping[str, int]
+    file: str, program: ExportProgram, cfg: ModelConfig, ids: Mapping[str, int]
 ) -> Json | None:
     """Returns the content of genai_config.json; None for caches of different sizes, which it lacks.
 

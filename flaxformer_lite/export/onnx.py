@@ -14,8 +14,8 @@ import numpy as np
 from jax.extend.core import jaxpr_as_fun
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.export.programs import Program
-from flaxformer_lite.export.weights import Stored, widened
+from flaxformer_lite.export.programs import ExportProgram
+from flaxformer_lite.export.weights import StoredWeights, widened
 
 if TYPE_CHECKING:
     import onnx
@@ -26,7 +26,11 @@ INT64 = {"int32": "int64"}  # as all other exporters have ids
 
 
 def write_onnx(
-    path: Path, program: Program, stored: Stored, *, metadata: Mapping[str, str] | None = None
+    path: Path,
+    program: ExportProgram,
+    stored: StoredWeights,
+    *,
+    metadata: Mapping[str, str] | None = None,
 ) -> None:
     """Writes a program with its weights as an .onnx file, in which ids are int64 as elsewhere.
 
@@ -106,7 +110,9 @@ def _line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0][:200]
 
 
-def _positional(program: Program, stored: Stored) -> Callable[..., tuple[jax.Array, ...]]:
+def _positional(
+    program: ExportProgram, stored: StoredWeights
+) -> Callable[..., tuple[jax.Array, ...]]:
     def run(*arrays: jax.Array) -> tuple[jax.Array, ...]:
         outputs = program.function(widened(stored), dict(zip(program.inputs, arrays, strict=True)))
         return tuple(outputs[name] for name in program.outputs)

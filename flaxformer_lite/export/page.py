@@ -23,8 +23,8 @@ from scipy.special import expit, softmax
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.export.cases import padded
-from flaxformer_lite.export.programs import Program
-from flaxformer_lite.export.weights import Quantized, Stored
+from flaxformer_lite.export.programs import ExportProgram
+from flaxformer_lite.export.weights import Quantized, StoredWeights
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.types import Params
 
@@ -37,7 +37,7 @@ TOP = 5  # guesses for a mask
 
 
 class Libraries(NamedTuple):
-    """What a page takes from npm.
+    """The libraries from npm that a page contains.
 
     Attributes:
       runtime, wasm: onnxruntime-web as a module, and its compiled part.
@@ -77,7 +77,7 @@ def load_libraries(folder: str | Path) -> Libraries:
 
 @dataclass(frozen=True)
 class PageTask:
-    """What a page does with a text, and what it shows.
+    """The task of a page, and the tokens and labels that it needs.
 
     Attributes:
       task: `fill`, `classify` or `embed`.
@@ -134,7 +134,7 @@ class Example(NamedTuple):
     numbers: list[float]
 
 
-def check_size(stored: Stored) -> None:
+def check_size(stored: StoredWeights) -> None:
     """Checks that a model fits into a page.
 
     Raises:
@@ -150,7 +150,7 @@ def check_size(stored: Stored) -> None:
         )
 
 
-def output_of(program: Program) -> str:
+def output_of(program: ExportProgram) -> str:
     """Returns the name of the output that a page shows.
 
     Raises:
@@ -166,7 +166,7 @@ def output_of(program: Program) -> str:
 
 
 def make_examples(
-    program: Program, params: Params, task: PageTask, texts: Sequence[tuple[str, list[int]]]
+    program: ExportProgram, params: Params, task: PageTask, texts: Sequence[tuple[str, list[int]]]
 ) -> list[Example]:
     """Computes what a page is to show for texts and their ids.
 

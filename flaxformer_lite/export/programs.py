@@ -41,7 +41,7 @@ class Portable(ActivationSharding):
 
 
 @dataclass(frozen=True)
-class Program:
+class ExportProgram:
     """A function of named arrays.
 
     Attributes:
@@ -57,7 +57,7 @@ class Program:
     outputs: tuple[str, ...]
 
 
-def programs_of(model: nn.Module, layers: SentenceLayers | None = None) -> list[Program]:
+def programs_of(model: nn.Module, layers: SentenceLayers | None = None) -> list[ExportProgram]:
     """Returns the programs that compute all that a model is for.
 
     * A sentence model (`layers`): `embed`, with pooling, dense layers and normalization inside.
@@ -118,7 +118,7 @@ def _text_inputs(cfg: ModelConfig) -> dict[str, jax.ShapeDtypeStruct]:
     return {name: _ids(shape) for name in names}
 
 
-def _encode(model: nn.Module) -> Program:
+def _encode(model: nn.Module) -> ExportProgram:
     """Reads texts at once and computes what the head does."""
 
     def run(params: Params, arrays: Arrays) -> dict[str, jax.Array]:
@@ -141,7 +141,7 @@ def _traced(
     model: nn.Module,
     run: Callable[[Params, Arrays], dict[str, jax.Array]],
     inputs: dict[str, jax.ShapeDtypeStruct],
-) -> Program:
+) -> ExportProgram:
     """Returns the program, with the names of its outputs.
 
     Raises:
@@ -156,10 +156,10 @@ def _traced(
             f"family={model.cfg.family!r}: computes in another way for long texts, which a file for"
             f" all lengths cannot ({first}); serve the folder that convert writes."
         ) from error
-    return Program(name, run, inputs, tuple(outputs))
+    return ExportProgram(name, run, inputs, tuple(outputs))
 
 
-def _embed(model: nn.Module, layers: SentenceLayers) -> Program:
+def _embed(model: nn.Module, layers: SentenceLayers) -> ExportProgram:
     """Computes the vectors of texts, as sentence-transformers does."""
     if layers.pooling and not layers.include_prompt:
         raise ConfigError(
@@ -207,7 +207,7 @@ class HeadSizes(NamedTuple):
     value: int
 
 
-def _decode(model: nn.Module) -> Program:
+def _decode(model: nn.Module) -> ExportProgram:
     """Reads the tokens that follow those of the cache."""
     sizes = _head_sizes(model)
     batch, slots, length = export.symbolic_shape("batch_size, slots, length", constraints=ROOM)
@@ -234,7 +234,7 @@ def _logits(model: nn.Module, params: Params, x_BTD: jax.Array) -> jax.Array:
     return _apply(model, params, x_BTD, method="project").logits()
 
 
-def _encode_source(model: nn.Module) -> Program:
+def _encode_source(model: nn.Module) -> ExportProgram:
     """Reads the source, and computes the keys and values that the decoder takes from it."""
     sizes = _head_sizes(model)
 
@@ -260,7 +260,7 @@ def _encode_source(model: nn.Module) -> Program:
     return _traced("encode", model, run, _text_inputs(model.cfg))
 
 
-def _decode_target(model: nn.Module) -> Program:
+def _decode_target(model: nn.Module) -> ExportProgram:
     """Reads the tokens of the target that follow those of the cache."""
     sizes = _head_sizes(model)
     names = "batch_size, slots, length, source"

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from flaxformer_lite.export.programs import Program
+from flaxformer_lite.export.programs import ExportProgram
 
 TEXTS = """\
 import numpy as np
@@ -73,7 +73,9 @@ print(program.call(**inputs))
 """
 
 
-def readme(files: dict[str, Path], programs: Sequence[Program], weights: str, start: int) -> str:
+def readme(
+    files: dict[str, Path], programs: Sequence[ExportProgram], weights: str, start: int
+) -> str:
     """Returns the text of README.md.
 
     Args:

@@ -8,13 +8,15 @@ import numpy as np
 from jax import export
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.export.programs import Arrays, Program
-from flaxformer_lite.export.weights import Stored, widened
+from flaxformer_lite.export.programs import Arrays, ExportProgram
+from flaxformer_lite.export.weights import StoredWeights, widened
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 
 
-def write_stablehlo(path: Path, program: Program, stored: Stored, *, vjp: bool = False) -> None:
+def write_stablehlo(
+    path: Path, program: ExportProgram, stored: StoredWeights, *, vjp: bool = False
+) -> None:
     """Writes a program with its weights; `jax.export.deserialize(bytes).call(**inputs)` runs it.
 
     Args:

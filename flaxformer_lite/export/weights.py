@@ -21,10 +21,10 @@ class Quantized(NamedTuple):
     scale: np.ndarray  # float32, broadcasts against the integers
 
 
-Stored = dict[str, np.ndarray | Quantized]  # by path
+StoredWeights = dict[str, np.ndarray | Quantized]  # by path
 
 
-def stored_as(weights: str, params: Params) -> Stored:
+def stored_as(weights: str, params: Params) -> StoredWeights:
     """Returns the parameters in the form of a file.
 
     Args:
@@ -49,7 +49,7 @@ def _stored(weights: str, path: str, x: np.ndarray) -> np.ndarray | Quantized:
     return Quantized(np.rint(x / scale).astype(np.int8), scale)
 
 
-def widened(stored: Stored) -> Params:
+def widened(stored: StoredWeights) -> Params:
     """Returns float32 parameters; in a traced function the file does this."""
     flat = {path: _widened(x) for path, x in stored.items()}
     return unflatten_dict(flat, sep="/")

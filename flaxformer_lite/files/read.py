@@ -29,7 +29,7 @@ KINDS = {
 Kind = type | tuple[type, ...]
 Json = dict[str, Any]  # an object of a JSON file, such as config.json
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-SHOWN = 120  # most characters of a name from a file in a message
+LONGEST_NAME = 120  # most characters of a name from a file in a message
 
 
 def open_regular(path: Path, *, error: type[Exception] = ConfigError) -> BinaryIO:
@@ -140,13 +140,13 @@ def printable(text: str) -> str:
 
 def shown(name: str) -> str:
     """Returns a name from a file for a message, escaped and truncated if necessary."""
-    return name if name.isprintable() and len(name) <= SHOWN else brief(name)
+    return name if name.isprintable() and len(name) <= LONGEST_NAME else brief(name)
 
 
 def brief(value: object) -> str:
     """Returns a value from a file for a message: escaped, and cut if it is long."""
     text = repr(value)
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+    return text if len(text) <= LONGEST_NAME else f"{text[:LONGEST_NAME]}..."
 
 
 def _unique(pairs: list[tuple[str, object]]) -> Json:

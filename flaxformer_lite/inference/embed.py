@@ -15,7 +15,7 @@ from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.nn.functions.maxsim import maxsim
 from flaxformer_lite.nn.functions.pooling import pool, to_unit_length
 from flaxformer_lite.nn.functions.splade import splade
-from flaxformer_lite.pretrained.sentences import LateInteraction, SentenceLayers
+from flaxformer_lite.pretrained.sentences import LateInteractionSettings, SentenceLayers
 from flaxformer_lite.text.published_tokenizer import PublishedTokenizer
 from flaxformer_lite.types import Array, Params
 
@@ -33,7 +33,7 @@ Vectors: TypeAlias = "np.ndarray | csr_array | list[np.ndarray]"
 Similarity = Callable[..., Array]
 
 
-class Opened(Protocol):
+class TextModel(Protocol):
     """A model, its parameters and its tokenizer."""
 
     @property
@@ -50,7 +50,7 @@ class Opened(Protocol):
 
 
 def embed(
-    opened: Opened,
+    opened: TextModel,
     texts: Sequence[str],
     layers: SentenceLayers,
     *,
@@ -95,7 +95,7 @@ def embed(
     return layers.finish(vectors)
 
 
-def _sparse(opened: Opened, texts: Sequence[str], layers: SentenceLayers) -> "csr_array":
+def _sparse(opened: TextModel, texts: Sequence[str], layers: SentenceLayers) -> "csr_array":
     """Computes the weights of all tokens of the vocabulary for each text."""
     from scipy import sparse
 
@@ -118,7 +118,7 @@ def _sparse(opened: Opened, texts: Sequence[str], layers: SentenceLayers) -> "cs
 
 
 def _multi_vector(
-    opened: Opened, texts: Sequence[str], layers: SentenceLayers, task: str
+    opened: TextModel, texts: Sequence[str], layers: SentenceLayers, task: str
 ) -> list[np.ndarray]:
     """Computes the vectors of the tokens of each text that count."""
     late = layers.late
@@ -151,7 +151,7 @@ def _multi_vector(
     return vectors
 
 
-def _check_markers(tokenizer: PublishedTokenizer, late: LateInteraction) -> None:
+def _check_markers(tokenizer: PublishedTokenizer, late: LateInteractionSettings) -> None:
     """Checks that the tokenizer keeps PyLate's markers whole.
 
     Raises:
@@ -171,7 +171,7 @@ def _check_markers(tokenizer: PublishedTokenizer, late: LateInteraction) -> None
             break
 
 
-def _expansion_id(opened: Opened, late: LateInteraction) -> int:
+def _expansion_id(opened: TextModel, late: LateInteractionSettings) -> int:
     """Returns the token that fills queries."""
     named = opened.tokenizer.id_of(late.expansion_token) if late.expansion_token else None
     special = opened.tokenizer.ids
@@ -222,7 +222,7 @@ def _pooled(
     return pool(pooling, x_BTD, mask_BT, skip=skip, unit=False)
 
 
-def token_rows(opened: Opened, texts: Sequence[str], limit: int | None) -> list[list[int]]:
+def token_rows(opened: TextModel, texts: Sequence[str], limit: int | None) -> list[list[int]]:
     """Encodes texts; logs a warning if some are longer than `limit` tokens.
 
     Raises:
@@ -248,7 +248,7 @@ def token_rows(opened: Opened, texts: Sequence[str], limit: int | None) -> list[
 
 
 def batches(
-    opened: Opened, rows: Sequence[Sequence[int]]
+    opened: TextModel, rows: Sequence[Sequence[int]]
 ) -> Iterator[tuple[list[int], np.ndarray, np.ndarray]]:
     """Yields the numbers of texts of similar length, with their ids and attention mask [B, T]."""
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
@@ -341,13 +341,13 @@ def _dots(a_AD: jax.Array, b_BD: jax.Array) -> jax.Array:
     return jnp.matmul(a_AD, b_BD.T, precision=jax.lax.Precision.HIGHEST)
 
 
-def prompt_length(opened: Opened, prompt: str) -> int:
+def prompt_length(opened: TextModel, prompt: str) -> int:
     """Returns how many tokens of a text its prompt takes, without a special token at its end."""
     ids = opened.tokenizer.encode(prompt)
     return len(ids) - int(bool(ids) and ids[-1] in opened.tokenizer.ids.values())
 
 
-def limit_of(layers: SentenceLayers, opened: Opened) -> int | None:
+def limit_of(layers: SentenceLayers, opened: TextModel) -> int | None:
     """Returns the most tokens of a text, by sentence-transformers, the tokenizer and the model."""
     limits = [layers.limit, opened.tokenizer.max_length]
     if opened.cfg.has_position_table:

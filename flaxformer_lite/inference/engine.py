@@ -119,32 +119,32 @@ def read_window(
     assert isinstance(cache, Sequence), "an OwnModel has no caches"
     axis = batch_axis(model.cfg)
 
-    def of_row(tokens_T, slot, start, source_mask_S, own, cross):
+    def of_row(tokens_T, slot, start, source_mask_S, per_row, cross):
         row = PromptRows(start[None], None if source_mask_S is None else source_mask_S[None])
         layers = []
-        for layer, arrays, encoded in zip(cache, own, cross, strict=True):
+        for layer, arrays, encoded in zip(cache, per_row, cross, strict=True):
             layers.append(layer and arrays.replace(length=layer.length, **encoded))
         x_1TD, layers = _hidden(model, params, tokens_T[None], row, layers, slot, slots, None)
         return x_1TD[0], [layer and layer.replace(**dict.fromkeys(SHARED)) for layer in layers]
 
-    own = []
+    per_row = []
     cross = []
     for layer in cache:
-        own.append(layer and layer.replace(**dict.fromkeys(SHARED)))
+        per_row.append(layer and layer.replace(**dict.fromkeys(SHARED)))
         names = [name for name in SHARED if name != "length"]
         cross.append(layer and {name: getattr(layer, name) for name in names})
     source_mask_BS = rows.source_mask_BS
     start_B = jnp.asarray(rows.start_B)
     if len(tokens_BT) == 1:  # without a batch axis, as caches of one example are
         source_mask_S = None if source_mask_BS is None else source_mask_BS[0]
-        x_TD, own = of_row(tokens_BT[0], slot_B[0], start_B[0], source_mask_S, own, cross)
+        x_TD, per_row = of_row(tokens_BT[0], slot_B[0], start_B[0], source_mask_S, per_row, cross)
         x_BTD = x_TD[None]
     else:
         cross = jax.tree.map(lambda x: jnp.expand_dims(x, axis + 1), cross)
         mapped = jax.vmap(of_row, in_axes=(0, 0, 0, 0, axis, axis), out_axes=(0, axis))
-        x_BTD, own = mapped(tokens_BT, slot_B, start_B, source_mask_BS, own, cross)
+        x_BTD, per_row = mapped(tokens_BT, slot_B, start_B, source_mask_BS, per_row, cross)
     grown = []
-    for layer, arrays in zip(cache, own, strict=True):
+    for layer, arrays in zip(cache, per_row, strict=True):
         shared = {name: getattr(layer, name) for name in SHARED} if layer else {}
         grown.append(layer and arrays.replace(**shared))
     return x_BTD, grown

@@ -16,7 +16,7 @@ from flaxformer_lite.inference.own_model import writable
 from flaxformer_lite.inference.prompts import Ids
 from flaxformer_lite.inference.settings import Settings, settings
 from flaxformer_lite.inference.speculative import Draft
-from flaxformer_lite.inference.task import Decodes, Task, prepare
+from flaxformer_lite.inference.task import Decodes, GenerationTask, prepare
 from flaxformer_lite.types import Params
 
 GUESSED = 4  # the default number of tokens that a draft model guesses
@@ -89,8 +89,8 @@ def generate(
     Args:
       model: a decoder or an encoder-decoder with its language-model head; or a causal linen module
         of your own that maps ids [B, T] to logits [B, T, V] (or to an output with the field
-        `logits`), which reads the whole row again for each new token. Where it reads only so many
-        tokens, its attribute `max_length` says how many.
+        `logits`), which reads the whole row again for each new token. If its length is
+        limited, its attribute `max_length` says to how many tokens.
       params: its weights, the `params` of `model.apply`.
       input_ids: prompts (an encoder-decoder's sources), integers [B, T]; or a list of lists of
         unequal lengths.
@@ -181,7 +181,7 @@ def _settings(options: Any, draft: tuple[nn.Module, Params] | None) -> Settings:
 
 
 def _new_columns(
-    model: Generator, params: Params, task: Task, draft: Draft | None, every: int
+    model: Generator, params: Params, task: GenerationTask, draft: Draft | None, every: int
 ) -> Iterator[np.ndarray]:
     seen = task.columns
     for state in _states(model, params, task, draft, False, every):
@@ -190,7 +190,9 @@ def _new_columns(
         seen = stop
 
 
-def _read(model: Generator, params: Params, task: Task, copies: int) -> tuple[jax.Array, Caches]:
+def _read(
+    model: Generator, params: Params, task: GenerationTask, copies: int
+) -> tuple[jax.Array, Caches]:
     """Returns the logits after each prompt, and the caches, with `copies` rows per prompt."""
     source_BS = task.source and task.source.tokens_BS
     logits_BV, cache = prefill(
@@ -206,7 +208,12 @@ def _read(model: Generator, params: Params, task: Task, copies: int) -> tuple[ja
 
 
 def _states(
-    model: Generator, params: Params, task: Task, draft: Draft | None, scores: bool, every: int
+    model: Generator,
+    params: Params,
+    task: GenerationTask,
+    draft: Draft | None,
+    scores: bool,
+    every: int,
 ) -> Iterator[sample.SampleState]:
     """Yields the state after each `every` new tokens.
 
@@ -250,7 +257,7 @@ def _is_written(state: sample.SampleState, new: int) -> bool:
 def _proceed(
     model: Generator,
     params: Params,
-    task: Task,
+    task: GenerationTask,
     draft: Draft | None,
     state: sample.SampleState,
     seed: np.uint32,
@@ -278,7 +285,7 @@ def _proceed(
 
 
 def _write(
-    model: Generator, params: Params, task: Task, draft: Draft | None, scores: bool
+    model: Generator, params: Params, task: GenerationTask, draft: Draft | None, scores: bool
 ) -> Generation:
     states = _states(model, params, task, draft, scores, task.max_new)
     state = collections.deque(states, maxlen=1).pop()
@@ -289,7 +296,7 @@ def _write(
     return Generation(sequences, np.asarray(state.lengths_B), logprobs, reads=reads)
 
 
-def _search(model: Generator, params: Params, task: Task) -> Generation:
+def _search(model: Generator, params: Params, task: GenerationTask) -> Generation:
     s = task.settings
     early = task.settings.early_stopping
     search = beam.Search(

@@ -13,7 +13,7 @@ SAMPLING = ("top", "random")
 
 @dataclass(frozen=True, kw_only=True)
 class MiningRules:
-    """Which of the documents that are nearest to a query become its negatives.
+    """Rules that choose negatives among the documents nearest to a query.
 
     Attributes:
       negatives: of each query, at most.

@@ -26,7 +26,7 @@ class Prompt(NamedTuple):
     width: int  # the number of columns that the caller passed, the last ones of T
 
 
-class Source(NamedTuple):
+class EncoderInput(NamedTuple):
     """The input of an encoder, padded on the right."""
 
     tokens_BS: np.ndarray
@@ -105,11 +105,11 @@ def align(ids_BT: np.ndarray, mask_BT: np.ndarray, pad: int, limit: int) -> Prom
     return Prompt(tokens_BT[:, -T:], (T - lengths_B).astype(np.int32), min(width, T))
 
 
-def pad_source(ids_BS: np.ndarray, mask_BS: np.ndarray, pad: int, limit: int) -> Source:
+def pad_source(ids_BS: np.ndarray, mask_BS: np.ndarray, pad: int, limit: int) -> EncoderInput:
     """Pads an encoder's input on the right to a bucket's length."""
     width = ids_BS.shape[1]
     gap = (0, 0), (0, max(min(bucket(width), limit) - width, 0))
-    return Source(np.pad(ids_BS, gap, constant_values=pad), np.pad(mask_BS, gap))
+    return EncoderInput(np.pad(ids_BS, gap, constant_values=pad), np.pad(mask_BS, gap))
 
 
 def check_length(limit: int, name: str, tokens: int, new: int = 0) -> None:

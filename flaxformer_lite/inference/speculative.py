@@ -33,7 +33,7 @@ from flaxformer_lite.inference.rules import (
     key_at,
 )
 from flaxformer_lite.inference.sample import SampleState
-from flaxformer_lite.inference.task import Task, longest
+from flaxformer_lite.inference.task import GenerationTask, longest
 from flaxformer_lite.models.skeletons import build_layers
 from flaxformer_lite.nn.functions import sampling
 from flaxformer_lite.nn.modules.cache import LayerCache
@@ -59,7 +59,7 @@ class GuessState(SampleState):
     reads_B: jax.Array  # int32, how often the model has read each row after its prompt
 
 
-def check(model: Generator, draft: Draft | None, task: Task) -> None:
+def check(model: Generator, draft: Draft | None, task: GenerationTask) -> None:
     """Refuses what cannot be guessed exactly, before anything is compiled.
 
     Raises:

@@ -6,12 +6,12 @@ They are checked on the host between calls of the compiled loop.
 import numpy as np
 
 from flaxformer_lite.inference.sample import SampleState
-from flaxformer_lite.inference.task import Task
+from flaxformer_lite.inference.task import GenerationTask
 
 EVERY = 8  # new tokens between two checks of the text
 
 
-def cut(task: Task, state: SampleState, since: int) -> SampleState:
+def cut(task: GenerationTask, state: SampleState, since: int) -> SampleState:
     """Ends each row at the first token that completes a stop string; removes later tokens.
 
     The result is the same as if every row had been checked after every token.

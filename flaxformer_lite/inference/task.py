@@ -27,12 +27,12 @@ class HasVocabulary(Protocol):
     def vocab_size(self) -> int: ...
 
 
-class Task(NamedTuple):
+class GenerationTask(NamedTuple):
     """One call of `generate`."""
 
     settings: Settings
     prompt: prompts.Prompt  # of a decoder, or the start of an encoder-decoder's decoder
-    source: prompts.Source | None  # the input of an encoder
+    source: prompts.EncoderInput | None  # the input of an encoder
     rules: GenerationRules  # the settings as arrays
     max_new: int  # the most tokens to write
     slots: int  # columns of prompt and continuation, each rounded up to a bucket
@@ -99,7 +99,7 @@ def prepare(
     decoder_input_ids: prompts.Ids | None,
     tokenizer: Decodes | None,
     s: Settings,
-) -> Task:
+) -> GenerationTask:
     """Checks and converts the arguments of `generate`, without using a device."""
     cfg = model.cfg
     check_writes(cfg)
@@ -164,4 +164,4 @@ def prepare(
     slots = prompt.tokens_BT.shape[1] + prompts.bucket(max_new)
     if s.guessed:
         slots += s.guessed + 1  # the last guess may end behind the last token
-    return Task(s, prompt, source, rules, max_new, slots, tokenizer)
+    return GenerationTask(s, prompt, source, rules, max_new, slots, tokenizer)

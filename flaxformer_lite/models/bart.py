@@ -20,7 +20,7 @@ from flaxformer_lite.models.weight_map import (
     Head,
     ModelFields,
     Published,
-    Row,
+    WeightRow,
     projections,
     rows,
     within,
@@ -84,7 +84,7 @@ def names(cfg: ModelConfig) -> tuple:
     )
     cross = within("encoder_attn", "cross_attention", ATTENTION)
     cross += rows(("encoder_attn_layer_norm", f"cross_attention_{slot}_norm"))
-    both_stacks: tuple[Row, ...] = ()
+    both_stacks: tuple[WeightRow, ...] = ()
     for side, inside in (("encoder", layer), ("decoder", layer + cross)):
         both_stacks += within(f"{side}.layers.{{i}}", f"{side}/layer_{{i}}", inside) + rows(
             (f"{side}.embed_positions.weight", f"{side}_embed/position/position"),
@@ -131,7 +131,7 @@ HARMLESS = (
 )
 
 
-def heads(name: str, **classifiers: tuple[Row, ...]) -> dict[str, Head]:
+def heads(name: str, **classifiers: tuple[WeightRow, ...]) -> dict[str, Head]:
     return weight_map.heads(
         name, lm=Head(f"{name}ForConditionalGeneration", LM_HEAD), none=(), **classifiers
     )

@@ -17,7 +17,7 @@ from flaxformer_lite.models.weight_map import (
     Fields,
     ModelFields,
     Published,
-    Row,
+    WeightRow,
     rows,
     shortest_pattern,
     within,
@@ -128,7 +128,7 @@ SIZES = {
 }
 
 
-def names(cfg: ModelConfig) -> tuple[Row, ...]:
+def names(cfg: ModelConfig) -> tuple[WeightRow, ...]:
     query = LATENT_QUERY if latent_of(cfg).q_rank else QUERY
     layer = within("self_attn", "attention", ATTENTION + query) + REST
     return llama.ENDS + within("layers.{i}", "decoder/layer_{i}", layer)

@@ -203,8 +203,10 @@ def settle(cfg: ModelConfig, tensors: Mapping[str, np.ndarray]) -> ModelConfig:
     tolerance = 1e-6 if stored[0].dtype == np.float32 else 1e-2
     for rounded in (is_half, not is_half):
         candidate = dataclasses.replace(position, float16_frequencies=rounded)
-        due = np.asarray(candidate.frequencies(cfg.head_width))
-        if due.shape == values.shape[1:] and np.allclose(values, due, rtol=tolerance, atol=0):
+        expected = np.asarray(candidate.frequencies(cfg.head_width))
+        if expected.shape == values.shape[1:] and np.allclose(
+            values, expected, rtol=tolerance, atol=0
+        ):
             return dataclasses.replace(cfg, position=candidate)
     raise ConfigError(
         f"{FREQUENCIES}: these are not the frequencies of rope_theta={position.base}; correct the"

@@ -15,7 +15,7 @@ from flaxformer_lite.models.weight_map import (
     Fields,
     ModelFields,
     Published,
-    Row,
+    WeightRow,
     heads,
     rows,
     within,
@@ -61,7 +61,7 @@ NORMS = {
 ENDS = rows(("word_embeddings", "token_embed"), ("ln_f", "decoder/final_norm"))
 
 
-def names(cfg: ModelConfig) -> tuple[Row, ...]:
+def names(cfg: ModelConfig) -> tuple[WeightRow, ...]:
     slots = zip(NORMS[cfg.residual], ("attention_in_norm", "mlp_in_norm"), strict=False)
     return ENDS + within("h.{i}", "decoder/layer_{i}", LAYER + rows(*slots))
 

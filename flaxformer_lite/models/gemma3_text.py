@@ -18,7 +18,7 @@ from flaxformer_lite.models.weight_map import (
     Fields,
     ModelFields,
     Published,
-    Row,
+    WeightRow,
     layer_types,
     read_windows,
     rows,
@@ -89,7 +89,7 @@ FULL = "full_attention"
 SLIDING = "sliding_attention"
 
 
-def names(cfg: ModelConfig) -> tuple[Row, ...]:
+def names(cfg: ModelConfig) -> tuple[WeightRow, ...]:
     side = "encoder" if cfg.encoder_layers else "decoder"
     ends = rows(("embed_tokens", "token_embed"), ("norm", f"{side}/final_norm"))
     return ends + within("layers.{i}", f"{side}/layer_{{i}}", LAYER)

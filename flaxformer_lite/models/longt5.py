@@ -10,7 +10,7 @@ from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import mt5, t5, weight_map
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import Fields, Head, ModelFields, Row, rows, within
+from flaxformer_lite.models.weight_map import Fields, Head, ModelFields, WeightRow, rows, within
 from flaxformer_lite.nn.mixers.local_global import LocalGlobalConfig
 
 BASE = t5.BASE | t5.V1_1 | dict(mixer=LocalGlobalConfig())
@@ -40,7 +40,7 @@ def mixer_of(cfg: ModelConfig) -> LocalGlobalConfig:
     return cfg.mixer
 
 
-def names(cfg: ModelConfig) -> tuple[Row, ...]:
+def names(cfg: ModelConfig) -> tuple[WeightRow, ...]:
     """Returns T5's rows with the table of positions of sums and their norms."""
     if not mixer_of(cfg).global_block:
         return t5.names(cfg, LOCAL)

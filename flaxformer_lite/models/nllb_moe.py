@@ -20,7 +20,7 @@ from flaxformer_lite.models.weight_map import (
     Head,
     ModelFields,
     Published,
-    Row,
+    WeightRow,
     rows,
     shortest_pattern,
     within,
@@ -53,7 +53,7 @@ config = partial(build, "nllb_moe", BASE, PRESETS, "54b")
 Model = m2m_100.Model
 
 
-def names(cfg: ModelConfig) -> tuple[Row, ...]:
+def names(cfg: ModelConfig) -> tuple[WeightRow, ...]:
     """Returns the weight rows, in which a decoder's cross-attention has a name of its own."""
     layer = within("self_attn", "attention", bart.ATTENTION) + rows(
         ("self_attn_layer_norm", "attention_in_norm"),
@@ -115,7 +115,7 @@ def read(fields: Fields) -> ModelFields:
 
 
 def step_of(kinds: tuple[LayerKind, ...], layers: int) -> int:
-    """Returns which of so many layers is the first with experts; 0 if none has any."""
+    """Returns the number, from 1, of the first layer with experts; 0 if none has any."""
     sparse = [i + 1 for i in range(layers) if kinds[i % len(kinds)].feed_forward is not None]
     return sparse[0] if sparse else 0
 

@@ -50,8 +50,8 @@ def read(fields: Fields) -> ModelFields:
     base = fields.get("rope_theta", 500000.0)
     full = read_rope_of(fields, FULL, base)
     local = read_rope_of(fields, SLIDING, base, scaled=False)
-    own = local if local != full else None
-    kinds = [LayerKind(window=width, position=own if width else None) for width in windows]
+    sliding = local if local != full else None
+    kinds = [LayerKind(window=width, position=sliding if width else None) for width in windows]
     return olmo2.read_sizes(fields) | {"position": full, "pattern": tuple(kinds)}
 
 

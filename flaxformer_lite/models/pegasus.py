@@ -43,7 +43,7 @@ class Model(EncoderDecoderModel):
 def sinusoids(cfg: ModelConfig) -> dict[str, np.ndarray]:
     """Computes the fixed position tables of both stacks, which published files hold.
 
-    Row t of a table is [sin(t w_0), sin(t w_1), ..., cos(t w_0), ...], w_p = 10000^(-2p / D).
+    WeightRow t of a table is [sin(t w_0), sin(t w_1), ..., cos(t w_0), ...], w_p = 10000^(-2p / D).
 
     Returns:
       Arrays [max_length, D] by their published names.

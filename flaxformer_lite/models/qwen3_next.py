@@ -16,7 +16,7 @@ from flaxformer_lite.models.weight_map import (
     Fields,
     ModelFields,
     Published,
-    Row,
+    WeightRow,
     activation_of,
     rows,
     shortest_pattern,
@@ -31,7 +31,7 @@ DELTA = GatedDeltaConfig()
 
 
 def pattern(delta: GatedDeltaConfig, every: int = EVERY) -> tuple[LayerKind, ...]:
-    """Returns layers of which every so many-th is attention."""
+    """Returns `every` layers: delta layers, then one of attention."""
     return (*[LayerKind(mixer=delta)] * (every - 1), LayerKind())
 
 
@@ -87,7 +87,7 @@ JOINED = rows(
 GATED = rows(("self_attn.q_proj", ("attention/query", "attention/gate"), "N2HI"))
 
 
-def layer(projections: tuple[Row, ...]) -> tuple[Row, ...]:
+def layer(projections: tuple[WeightRow, ...]) -> tuple[WeightRow, ...]:
     """Returns the rows of a layer of either kind, with those of the delta rule's projections."""
     plain = tuple(row for row in llama.LAYER if row.name != "self_attn.q_proj")
     norm = rows(("input_layernorm", "delta_in_norm"))

@@ -18,7 +18,7 @@ from flaxformer_lite.models.weight_map import (
     Head,
     ModelFields,
     Published,
-    Row,
+    WeightRow,
     rows,
     shortest_pattern,
 )
@@ -56,7 +56,7 @@ EXPERTS = rows(
 )
 
 
-def names(cfg: ModelConfig) -> tuple[Row, ...]:
+def names(cfg: ModelConfig) -> tuple[WeightRow, ...]:
     return t5.names(cfg, feed_forward="mlp", experts=EXPERTS)
 
 

@@ -24,7 +24,7 @@ from flaxformer_lite.models.weight_map import (
     Head,
     ModelFields,
     Published,
-    Row,
+    WeightRow,
     activation_of,
     rows,
     within,
@@ -118,8 +118,8 @@ def names(
     cfg: ModelConfig,
     encoder_attention: str = "SelfAttention",
     feed_forward: str = "DenseReluDense",
-    experts: tuple[Row, ...] = (),
-) -> tuple[Row, ...]:
+    experts: tuple[WeightRow, ...] = (),
+) -> tuple[WeightRow, ...]:
     """Returns the weight rows of both stacks.
 
     layer.0 is self-attention, a decoder's layer.1 cross-attention, and the last one the

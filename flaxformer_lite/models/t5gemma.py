@@ -23,7 +23,7 @@ from flaxformer_lite.models.weight_map import (
     Head,
     ModelFields,
     Published,
-    Row,
+    WeightRow,
     read_windows,
     rows,
     within,
@@ -121,7 +121,7 @@ CROSS = (
         ("post_cross_attn_layernorm", "cross_attention_branch_norm"),
     ),
 )
-BODY: tuple[Row, ...] = (
+BODY: tuple[WeightRow, ...] = (
     *rows(("encoder.embed_tokens", "token_embed"), ("encoder.norm", "encoder/final_norm")),
     *within("encoder.layers.{i}", "encoder/layer_{i}", LAYER),
     *rows(("decoder.embed_tokens", "decoder_token_embed"), ("decoder.norm", "decoder/final_norm")),
@@ -184,11 +184,11 @@ def nest(flat: Json) -> Json:
     inner = {*SAME, *SIDE, "final_logit_softcapping", "bos_token_id"}
     encoder = {name: value for name, value in flat.items() if name in inner}
     prefix = "decoder_"
-    own = {k.removeprefix(prefix): v for k, v in flat.items() if k.startswith(prefix)}
+    decoder = {k.removeprefix(prefix): v for k, v in flat.items() if k.startswith(prefix)}
     outer = {k: v for k, v in flat.items() if k not in inner and not k.startswith(prefix)}
     kept = {name: flat[name] for name in ("pad_token_id",) if name in flat}
-    kept |= {"bos_token_id": own["bos_token_id"], "vocab_size": own["vocab_size"]}
-    return outer | kept | {"encoder": encoder, "decoder": encoder | own}
+    kept |= {"bos_token_id": decoder["bos_token_id"], "vocab_size": decoder["vocab_size"]}
+    return outer | kept | {"encoder": encoder, "decoder": encoder | decoder}
 
 
 def read(fields: Fields) -> ModelFields:

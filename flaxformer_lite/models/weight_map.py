@@ -52,8 +52,8 @@ ACTIVATION_NAMES = {
 }
 
 
-class Row(NamedTuple):
-    """A published name and ours, or several of ours if the file fuses them."""
+class WeightRow(NamedTuple):
+    """A row of a family's weight map: a published name, and ours or several of ours if fused."""
 
     name: str
     ours: str | tuple[str, ...]
@@ -86,7 +86,7 @@ class Head(NamedTuple):
     """
 
     architecture: str
-    rows: tuple[Row, ...] = ()
+    rows: tuple[WeightRow, ...] = ()
     prefix: str | None = None
     fixed: Mapping[str, object] = MappingProxyType({})
 
@@ -107,7 +107,7 @@ ENDINGS = {
 }
 
 
-def heads(name: str, **rows_of_heads: "Head | tuple[Row, ...]") -> dict[str, Head]:
+def heads(name: str, **rows_of_heads: "Head | tuple[WeightRow, ...]") -> dict[str, Head]:
     """Builds heads from their rows; their classes are called `name` with the usual ending."""
     built = {}
     for head, rows in rows_of_heads.items():
@@ -303,7 +303,7 @@ class Published:
 
     model_type: str
     prefix: str = ""
-    names: Callable[[ModelConfig], tuple[Row, ...]]
+    names: Callable[[ModelConfig], tuple[WeightRow, ...]]
     heads: Mapping[str, Head]
     fields: Mapping[str, str]
     defaults: Mapping[str, object] = field(default_factory=dict)
@@ -333,16 +333,16 @@ class Published:
 SHARED_FIELDS = {"vocab_size": "vocab_size", "tie_word_embeddings": "tie_embeddings"}
 
 
-def rows(*pairs: tuple) -> tuple[Row, ...]:
-    return tuple(Row(*pair) for pair in pairs)
+def rows(*pairs: tuple) -> tuple[WeightRow, ...]:
+    return tuple(WeightRow(*pair) for pair in pairs)
 
 
-def projections(query: str, key: str, value: str, out: str) -> tuple[Row, ...]:
+def projections(query: str, key: str, value: str, out: str) -> tuple[WeightRow, ...]:
     """Returns the rows of an attention's four projections."""
     return rows((query, "query"), (key, "key"), (value, "value"), (out, "out"))
 
 
-def within(name: str, ours: str, inner: tuple[Row, ...]) -> tuple[Row, ...]:
+def within(name: str, ours: str, inner: tuple[WeightRow, ...]) -> tuple[WeightRow, ...]:
     """Returns the rows of a part named `name` in the file and `ours` in our tree ("": its root)."""
 
     def place(path: str | tuple) -> str | tuple:
@@ -350,4 +350,4 @@ def within(name: str, ours: str, inner: tuple[Row, ...]) -> tuple[Row, ...]:
             f"{ours}/{path}".lstrip("/") if isinstance(path, str) else tuple(place(p) for p in path)
         )
 
-    return tuple(Row(f"{name}.{row.name}", place(row.ours), row.layout) for row in inner)
+    return tuple(WeightRow(f"{name}.{row.name}", place(row.ours), row.layout) for row in inner)

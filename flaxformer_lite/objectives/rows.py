@@ -61,11 +61,11 @@ class CountedRecords(Records, Protocol):
 class TextRecords(CountedRecords, Protocol):
     """The rows of a text; each is a list of pieces of documents.
 
-    `whole` has the rows of all texts of a mixture; None where there is one text.
+    `mixture` has the rows of all texts of a mixture; None where there is one text.
     """
 
     @property
-    def whole(self) -> CountedRecords | None: ...
+    def mixture(self) -> CountedRecords | None: ...
 
     def row(self, index: int) -> list[np.ndarray]: ...
 

@@ -10,7 +10,7 @@ from flaxformer_lite.plan.topology import Chip, Topology
 PLUGINS = ("jax-cuda13-plugin", "jax-cuda12-plugin")
 # Compute capability, multiprocessors, float32 units and shared KiB of one, L2 MiB, GHz, GiB; as the
 # driver reports them.
-TOLD = {
+DEVICES = {
     "a100": ((8, 0), 108, 64, 164, 40, 1.41, 79.25),
     "h100": ((9, 0), 132, 128, 228, 50, 1.98, 79.11),
     "h200": ((9, 0), 132, 128, 228, 50, 1.98, 141.0),
@@ -54,7 +54,7 @@ def devices(topology: Topology) -> list:
 
 def target(chip: Chip) -> str:
     """Writes the description of a GPU in the text form of XLA's GpuTargetConfigProto."""
-    (major, minor), cores, units, shared, cache, clock, memory = TOLD[chip.name]
+    (major, minor), cores, units, shared, cache, clock, memory = DEVICES[chip.name]
     extension = "ACCELERATED_FEATURES" if major >= 9 else "NONE"
     info = {
         "threads_per_block_limit": 1024,

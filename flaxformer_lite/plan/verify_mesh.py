@@ -54,7 +54,7 @@ class Gradient(NamedTuple):
     difference: float  # relative to `largest`, or to the noise if that is larger
 
 
-class Exchange(NamedTuple):
+class SentData(NamedTuple):
     """Data that devices send along axes of the mesh in a step; bytes are per device."""
 
     kind: str
@@ -69,7 +69,7 @@ class Verdict(NamedTuple):
     losses: tuple[float, float]  # on one device, on the mesh
     gradients: list[Gradient]  # worst first
     replicated: list[sharding.Replicated]
-    exchanges: list[Exchange]
+    exchanges: list[SentData]
     strange: list[str]
 
     @property
@@ -184,14 +184,14 @@ def _compare(program: Program, wanted: Params, got: Params) -> list[Gradient]:
     return sorted(gradients, key=lambda gradient: -gradient.difference)
 
 
-def _exchanges(program: Program, module: hlo.Module) -> list[Exchange]:
+def _exchanges(program: Program, module: hlo.Module) -> list[SentData]:
     times: collections.Counter[tuple[str, tuple[str, ...]]] = collections.Counter()
     size = times.copy()
     for collective in hlo.collectives(module):
         key = collective.kind, hlo.mesh_axes(collective.groups, program.mesh.shape)
         times[key] += collective.times
         size[key] += collective.times * collective.bytes
-    exchanges = (Exchange(*key, times[key], size[key]) for key in times)
+    exchanges = (SentData(*key, times[key], size[key]) for key in times)
     return sorted(exchanges, key=lambda exchange: -exchange.bytes)
 
 

@@ -35,7 +35,7 @@ NAMES = {
 METHODS: tuple[type[AdapterConfig], ...] = (LoraConfig, DoraConfig, Ia3Config, vera.VeraConfig)
 
 
-class Spot(NamedTuple):
+class Target(NamedTuple):
     """The place of a matrix in a published file.
 
     Attributes:
@@ -91,9 +91,9 @@ def _shifted(axes: Iterable[int], by: int) -> tuple[int, ...]:
     return tuple(axis if axis < 0 else axis + by for axis in axes)
 
 
-def spots(
+def targets(
     spelled: Published, cfg: ModelConfig, shapes: Mapping[str, jax.ShapeDtypeStruct]
-) -> dict[str, Spot]:
+) -> dict[str, Target]:
     """Maps the module of each kernel, in a model with layers side by side, to its place."""
     kernels = {path: leaf.shape for path, leaf in shapes.items() if path.endswith("/kernel")}
     by_module = {}
@@ -102,7 +102,7 @@ def spots(
         if path.endswith(("lm_head/kernel", "vocab/kernel")):  # stored with its outputs first
             place = Place(place.name, place.shape[::-1], ((1,), (0,)))
         module = path.removesuffix("/kernel")
-        by_module[module] = Spot(name, place, input_axes(path), module)
+        by_module[module] = Target(name, place, input_axes(path), module)
     return by_module
 
 

@@ -59,7 +59,7 @@ def check(
     cfg: ModelConfig,
     path: Path,
     tensors: dict[str, Tensor],
-    found: dict[str, Place],
+    places: dict[str, Place],
     new: set[str],
 ) -> None:
     """Checks that each parameter has a tensor of its shape, and each tensor a parameter.
@@ -69,14 +69,16 @@ def check(
       cfg: the config of the model.
       path: the directory, for messages.
       tensors: the tensors of the file, without prefix.
-      found: the place of each parameter, by its path without scan.
+      places: the place of each parameter, by its path without scan.
       new: paths of parameters that need no tensor.
 
     Raises:
       WeightsError: they do not match; names the first tensor.
     """
     wanted = {
-        place.name: (parameter, place) for parameter, place in found.items() if parameter not in new
+        place.name: (parameter, place)
+        for parameter, place in places.items()
+        if parameter not in new
     }
     missing = sorted(set(wanted) - set(tensors) - set(spelled.optional))
     if missing:
@@ -104,8 +106,8 @@ def check(
             f"{path}: {integers[0]} has dtype {dtype}: quantized weights are not supported; fetch"
             " the model in float32, float16 or bfloat16."
         )
-    left = set(tensors) - set(wanted) - tensor_names.siblings(spelled, cfg, tensors, found)
-    left -= {found[one].name for one in new}
+    left = set(tensors) - set(wanted) - tensor_names.siblings(spelled, cfg, tensors, places)
+    left -= {places[one].name for one in new}
     for pattern in spelled.ignored:
         left = {name for name in left if not re.fullmatch(pattern, name)}
     for pattern, what in spelled.left_out.items():

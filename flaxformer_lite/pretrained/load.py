@@ -173,7 +173,7 @@ def is_of_head(path: str) -> bool:
 
 
 def with_labels(
-    cfg: ModelConfig, labels: Sequence[str] | int | None, own: Sequence[str]
+    cfg: ModelConfig, labels: Sequence[str] | int | None, published: Sequence[str]
 ) -> tuple[ModelConfig, bool]:
     """Returns the config for these classes, and whether they differ from those of the weights."""
     if not labels or cfg.head not in NAMED_HEADS:
@@ -181,9 +181,9 @@ def with_labels(
     count = labels if isinstance(labels, int) else len(labels)
     differ = count != cfg.num_labels
     if not isinstance(labels, int):
-        same = [list(own)]
+        same = [list(published)]
         unnamed = [f"LABEL_{i}" for i in range(count)]
-        if list(own or unnamed) == unnamed:  # the weights do not name their classes
+        if list(published or unnamed) == unnamed:  # the weights do not name their classes
             same.append([str(i) for i in range(count)])
         differ = differ or list(labels) not in same
     return dataclasses.replace(cfg, num_labels=count), differ

@@ -22,7 +22,7 @@ from flaxformer_lite.nn.adapters.dora import MAGNITUDE, DoraConfig
 from flaxformer_lite.nn.adapters.ia3 import SCALE, Ia3Config
 from flaxformer_lite.nn.adapters.lora import A, B, LoraConfig
 from flaxformer_lite.pretrained import tensor_names, vera_projections
-from flaxformer_lite.pretrained.adapter_layout import NAMES, ROOT, Spot, shortest, spots
+from flaxformer_lite.pretrained.adapter_layout import NAMES, ROOT, Target, shortest, targets
 from flaxformer_lite.pretrained.layouts import Place, Slices
 from flaxformer_lite.pretrained.lazy_params import Reader
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError, open_file
@@ -207,8 +207,8 @@ class PublishedAdapter:
           WeightsError: it adapts a matrix that the model does not have, or that is not adapted
             here.
         """
-        known = spots(spelled, cfg, side_by_side(cfg, shapes))
-        adapted = {path for path, spot in known.items() if spot.module in self.factors}
+        known = targets(spelled, cfg, side_by_side(cfg, shapes))
+        adapted = {path for path, target in known.items() if target.module in self.factors}
         unknown = sorted(set(self.factors) - {known[path].module for path in adapted})
         if unknown:
             raise WeightsError(
@@ -266,12 +266,12 @@ class PublishedAdapter:
                     " it with scan=False."
                 )
 
-    def _scales_inputs(self, spot: Spot) -> bool:
-        shape = self.factors[spot.module][SCALE].shape
-        if shape[0] == 1 and spot.kernel.parts > 1:
+    def _scales_inputs(self, target: Target) -> bool:
+        shape = self.factors[target.module][SCALE].shape
+        if shape[0] == 1 and target.kernel.parts > 1:
             raise WeightsError(
-                f"{self.folder}: {spot.module} scales the inputs of a module that holds several of"
-                " our matrices, which is not supported here; merge the adapter with peft."
+                f"{self.folder}: {target.module} scales the inputs of a module that holds several"
+                " of our matrices, which is not supported here; merge the adapter with peft."
             )
         return shape[0] == 1
 
@@ -301,27 +301,27 @@ class PublishedAdapter:
 
         A matrix that is not adapted, in a stack of others that are, has zeros.
         """
-        known = spots(spelled, cfg, side_by_side(cfg, shapes)).items()
+        known = targets(spelled, cfg, side_by_side(cfg, shapes)).items()
         adapter = cfg.adapter
         assert adapter is not None, "`config` has set it"
         projections = {}
         if isinstance(adapter, vera.VeraConfig):
-            projections = self._projections(adapter, [spot for _, spot in known])
+            projections = self._projections(adapter, [target for _, target in known])
         readers: dict[str, Reader] = {}
-        for path, spot in known:
+        for path, target in known:
             for name in adapter.factors:
                 if isinstance(adapter, vera.VeraConfig) and name in projections:
-                    read = _projection_reader(name, spot, adapter, projections[name])
+                    read = _projection_reader(name, target, adapter, projections[name])
                 else:
-                    read = self._reader(name, spot, adapter)
+                    read = self._reader(name, target, adapter)
                 readers[f"{path}/{name}"] = read
         return readers
 
-    def _projections(self, cfg: vera.VeraConfig, known: list[Spot]) -> dict[str, np.ndarray]:
+    def _projections(self, cfg: vera.VeraConfig, known: list[Target]) -> dict[str, np.ndarray]:
         """Returns A [R, inputs] and B [outputs, R], of the file or drawn as PEFT draws them."""
-        adapted = [spot for spot in known if spot.module in self.factors]
-        inputs = max(spot.place(vera.A, cfg.rank).file_shape[1] for spot in adapted)
-        outputs = max(spot.place(vera.B, cfg.rank).file_shape[0] for spot in adapted)
+        adapted = [target for target in known if target.module in self.factors]
+        inputs = max(target.place(vera.A, cfg.rank).file_shape[1] for target in adapted)
+        outputs = max(target.place(vera.B, cfg.rank).file_shape[0] for target in adapted)
         if not cfg.save_projection:
             return vera_projections.draw(cfg.seed, cfg.rank, inputs, outputs)
         needed = {vera.A: (cfg.rank, inputs), vera.B: (outputs, cfg.rank)}
@@ -339,7 +339,7 @@ class PublishedAdapter:
                 )
         return {name: tensor.read().astype(np.float32) for name, tensor in self.shared.items()}
 
-    def _reader(self, factor: str, spot: Spot, cfg: Any) -> Reader:
+    def _reader(self, factor: str, target: Target, cfg: Any) -> Reader:
         """Builds a function that reads a factor.
 
         A factor of smaller rank is padded with zeros. B takes in a scale that differs from the
@@ -348,27 +348,27 @@ class PublishedAdapter:
 
         def read_vector(index: Slices) -> np.ndarray:
             if isinstance(cfg, vera.VeraConfig):
-                place = spot.place(factor, cfg.rank)
+                place = target.place(factor, cfg.rank)
             elif factor == MAGNITUDE:
-                place = spot.place(factor, 0)
+                place = target.place(factor, 0)
             else:
-                path = spot.path + "/kernel"
-                place = spot.scale_place(on_inputs=matches(cfg.on_inputs, path))
-            if spot.module not in self.factors:
+                path = target.path + "/kernel"
+                place = target.scale_place(on_inputs=matches(cfg.on_inputs, path))
+            if target.module not in self.factors:
                 neutral = 0 if factor == vera.SCALE else 1
                 return np.full(place.shape, neutral, np.float32)[index]
-            return self._checked(factor, spot, place).astype(np.float32)[index]
+            return self._checked(factor, target, place).astype(np.float32)[index]
 
         def read(index: Slices) -> np.ndarray:
-            padded = np.zeros(spot.place(factor, cfg.rank).shape, np.float32)
-            if spot.module in self.factors:
-                rank = self._rank(spot.module)
-                place = spot.place(factor, rank)
-                part = self._checked(factor, spot, place).astype(np.float32)
+            padded = np.zeros(target.place(factor, cfg.rank).shape, np.float32)
+            if target.module in self.factors:
+                rank = self._rank(target.module)
+                place = target.place(factor, rank)
+                part = self._checked(factor, target, place).astype(np.float32)
                 if factor == A:
                     padded[..., :rank] = part
                 else:
-                    scale = self._scale(spot.module)
+                    scale = self._scale(target.module)
                     padded[:rank] = (
                         part
                         if math.isclose(scale, cfg.scale, rel_tol=1e-6)
@@ -378,9 +378,9 @@ class PublishedAdapter:
 
         return read if factor in (A, B) else read_vector
 
-    def _checked(self, factor: str, spot: Spot, place: Place) -> np.ndarray:
+    def _checked(self, factor: str, target: Target, place: Place) -> np.ndarray:
         """Reads all of a factor, whose tensor must have the shape that the model implies."""
-        tensor = self.factors[spot.module][factor]
+        tensor = self.factors[target.module][factor]
         if tensor.shape != place.file_shape:
             raise WeightsError(
                 f"{self.folder}: {place.name} has shape {list(tensor.shape)}, its model and"
@@ -464,11 +464,13 @@ def _complete(parts: dict[str, Tensor], needed: tuple[str, ...]) -> bool:
     )
 
 
-def _projection_reader(factor: str, spot: Spot, cfg: vera.VeraConfig, shared: np.ndarray) -> Reader:
+def _projection_reader(
+    factor: str, target: Target, cfg: vera.VeraConfig, shared: np.ndarray
+) -> Reader:
     """Reads the part of a projection that a matrix takes."""
 
     def read(index: Slices) -> np.ndarray:
-        place = spot.place(factor, cfg.rank)
+        place = target.place(factor, cfg.rank)
         rows, columns = place.file_shape
         return place.read(shared[:rows, :columns].__getitem__, index)
 

@@ -23,7 +23,14 @@ from flaxformer_lite.nn.adapters.ia3 import SCALE, Ia3Config
 from flaxformer_lite.nn.adapters.lora import A, B, LoraConfig
 from flaxformer_lite.nn.adapters.merge import restored
 from flaxformer_lite.pretrained import tensor_names, vera_projections
-from flaxformer_lite.pretrained.adapter_layout import METHODS, NAMES, ROOT, Spot, shortest, spots
+from flaxformer_lite.pretrained.adapter_layout import (
+    METHODS,
+    NAMES,
+    ROOT,
+    Target,
+    shortest,
+    targets,
+)
 from flaxformer_lite.pretrained.load_adapter import CONFIG, HEADS, WEIGHTS
 from flaxformer_lite.pretrained.safetensors import save_file
 from flaxformer_lite.pretrained.save import check_params, published_tensors
@@ -32,7 +39,7 @@ from flaxformer_lite.sharding.parameter_rules import HEADS as HEAD_MODULES
 from flaxformer_lite.types import Array
 
 Factors = dict[str, np.ndarray]  # by our names
-Parts = list[tuple[Spot, Factors]]  # of the matrices that one published module holds
+Parts = list[tuple[Target, Factors]]  # of the matrices that one published module holds
 
 
 def write_adapter(folder: Path, model: nn.Module, params: dict, *, base: str | None) -> None:
@@ -66,7 +73,7 @@ def write_adapter(folder: Path, model: nn.Module, params: dict, *, base: str | N
     flat = flatten_dict(params, sep="/")
     shapes = parameter_shapes(model)
     check_params(flat, shapes)
-    known = spots(family.PUBLISHED, cfg, side_by_side(cfg, shapes))
+    known = targets(family.PUBLISHED, cfg, side_by_side(cfg, shapes))
     modules = collections.defaultdict[str, Parts](list)
     for place, factors in _by_matrix(cfg, flat).items():
         modules[known[place].module].append((known[place], factors))
@@ -86,20 +93,20 @@ def write_adapter(folder: Path, model: nn.Module, params: dict, *, base: str | N
     for name, tensor in published_tensors(family.PUBLISHED, cfg, base_params).items():
         if _module(name) in saved_whole:
             tensors[ROOT + name] = np.asarray(tensor)
-    every_module = [spot.module for spot in known.values()]
+    every_module = [target.module for target in known.values()]
     if isinstance(adapter, Ia3Config):
-        scaled = [spot for spot in known.values() if _scales_inputs(spot, adapter, modules)]
-        on_inputs = [spot.module for spot in scaled]
+        scaled = [target for target in known.values() if _scales_inputs(target, adapter, modules)]
+        on_inputs = [target.module for target in scaled]
         method = _ia3_config(list(modules), on_inputs, every_module)
     elif isinstance(adapter, vera.VeraConfig):
         method = _vera_config(adapter, list(modules), every_module)
     else:
         method = _config(adapter, ranks, every_module)
-    adapted = [spot for parts in modules.values() for spot, _ in parts]
+    adapted = [target for parts in modules.values() for target, _ in parts]
     config = method | {
         "base_model_name_or_path": base,
         "task_type": _task(model),
-        "fan_in_fan_out": any(spot.is_transposed for spot in adapted),
+        "fan_in_fan_out": any(target.is_transposed for target in adapted),
         "modules_to_save": sorted(saved_whole) or None,
     }
     (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
@@ -132,24 +139,24 @@ def _joined(parts: Parts) -> Factors:
         same = [i for i, a in enumerate(distinct) if np.array_equal(a, factors[A])]
         columns.append(same[0] if same else len(distinct))
         distinct += [] if same else [factors[A]]
-    spot, first = parts[0]
+    target, first = parts[0]
     rank = parts[0][1][B].shape[0]
-    joined_a = [np.empty(spot.place(A, rank).file_shape, first[A].dtype) for _ in distinct]
+    joined_a = [np.empty(target.place(A, rank).file_shape, first[A].dtype) for _ in distinct]
     for a, out in zip(distinct, joined_a, strict=True):
-        spot.place(A, rank).write(a, out)
-    joined_b = [np.zeros(spot.place(B, rank).file_shape, first[B].dtype) for _ in distinct]
+        target.place(A, rank).write(a, out)
+    joined_b = [np.zeros(target.place(B, rank).file_shape, first[B].dtype) for _ in distinct]
     for (part, factors), column in zip(parts, columns, strict=True):
         part.place(B, rank).write(factors[B], joined_b[column])
     joined = {A: np.concatenate(joined_a), B: np.concatenate(joined_b, axis=1)}
     if MAGNITUDE not in first:
         return joined
-    if len(parts) < spot.kernel.parts:
+    if len(parts) < target.kernel.parts:
         raise ConfigError(
-            f"adapter.targets: {spot.module} holds {spot.kernel.parts} of our matrices, of which"
-            f" {len(parts)} are adapted, and PEFT's DoRA adapts all; use save_pretrained, which"
-            " merges the adapter."
+            f"adapter.targets: {target.module} holds {target.kernel.parts} of our matrices, of"
+            f" which {len(parts)} are adapted, and PEFT's DoRA adapts all; use save_pretrained,"
+            " which merges the adapter."
         )
-    lengths = np.empty(spot.place(MAGNITUDE, 0).file_shape, first[MAGNITUDE].dtype)
+    lengths = np.empty(target.place(MAGNITUDE, 0).file_shape, first[MAGNITUDE].dtype)
     for part, factors in parts:
         part.place(MAGNITUDE, 0).write(factors[MAGNITUDE], lengths)
     return joined | {MAGNITUDE: lengths}
@@ -157,21 +164,21 @@ def _joined(parts: Parts) -> Factors:
 
 def _scale(parts: Parts, adapter: Ia3Config) -> Factors:
     """Joins the scales of the matrices that one published module fuses; 1 for those not adapted."""
-    spot, first = parts[0]
-    on_inputs = matches(adapter.on_inputs, f"{spot.path}/kernel")
-    if on_inputs and spot.kernel.parts > 1:
+    target, first = parts[0]
+    on_inputs = matches(adapter.on_inputs, f"{target.path}/kernel")
+    if on_inputs and target.kernel.parts > 1:
         raise ConfigError(
-            f"adapter.on_inputs: {spot.module} holds several of our matrices, which share their"
+            f"adapter.on_inputs: {target.module} holds several of our matrices, which share their"
             " inputs; use save_pretrained, which merges the adapter."
         )
-    joined = np.ones(spot.scale_place(on_inputs=on_inputs).file_shape, first[SCALE].dtype)
+    joined = np.ones(target.scale_place(on_inputs=on_inputs).file_shape, first[SCALE].dtype)
     for part, factors in parts:
         part.scale_place(on_inputs=on_inputs).write(factors[SCALE], joined)
     return {SCALE: joined}
 
 
-def _scales_inputs(spot: Spot, adapter: Ia3Config, modules: dict[str, Parts]) -> bool:
-    return spot.module in modules and matches(adapter.on_inputs, f"{spot.path}/kernel")
+def _scales_inputs(target: Target, adapter: Ia3Config, modules: dict[str, Parts]) -> bool:
+    return target.module in modules and matches(adapter.on_inputs, f"{target.path}/kernel")
 
 
 def _vera_tensors(adapter: vera.VeraConfig, modules: dict[str, Parts]) -> dict[str, np.ndarray]:
@@ -213,12 +220,12 @@ def _vera_tensors(adapter: vera.VeraConfig, modules: dict[str, Parts]) -> dict[s
 
 def _vera_factors(adapter: vera.VeraConfig, module: str, parts: Parts) -> Factors:
     """Joins the factors of the matrices that one published module fuses."""
-    spot, first = parts[0]
-    if len(parts) < spot.kernel.parts:
+    target, first = parts[0]
+    if len(parts) < target.kernel.parts:
         raise _not_shared(module)
     joined = {}
     for name, factor in first.items():
-        joined[name] = np.empty(spot.place(name, adapter.rank).file_shape, factor.dtype)
+        joined[name] = np.empty(target.place(name, adapter.rank).file_shape, factor.dtype)
         for part, factors in parts:
             part.place(name, adapter.rank).write(factors[name], joined[name])
     for _, factors in parts:

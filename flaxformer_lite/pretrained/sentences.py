@@ -83,13 +83,13 @@ class Dense(NamedTuple):
     activation: str
 
 
-class LateInteraction(NamedTuple):
-    """How a multi-vector model (ColBERT) reads queries and documents.
+class LateInteractionSettings(NamedTuple):
+    """Settings by which a multi-vector model (ColBERT) reads queries and documents.
 
     Attributes:
       query_limit, document_limit: the longest of each, in tokens; None is that of all texts.
       expansion: `fixed`, queries are exactly `expansion_length` tokens, filled with
-        `expansion_token`, `min`, they have at least so many, or "", they are not filled.
+        `expansion_token`, `min`, they have at least that number, or "", they are not filled.
       expansion_token: its spelling; "" is the mask token, or without one the end of text.
       attends: whether other tokens attend to those that fill a query.
       skipped: spellings of tokens that have no vector, such as punctuation.
@@ -127,7 +127,7 @@ class SentenceLayers(NamedTuple):
     # for each token of the text
     kind: str = "dense"
     activation: str = "relu"  # of sparse vectors, as nn/functions/splade.py has it
-    late: LateInteraction = LateInteraction()  # of multi-vector models
+    late: LateInteractionSettings = LateInteractionSettings()  # of multi-vector models
 
     def prompt(self, name: str | None = None) -> str:
         """Returns the prompt of this name, or the default one; "" for none.
@@ -241,7 +241,7 @@ def _multi_vector(
 ) -> SentenceLayers:
     """Reads the layers of a multi-vector model, as sentence-transformers or PyLate writes it."""
     settings = _transformer(folder)
-    late = LateInteraction(
+    late = LateInteractionSettings(
         query_limit=settings.get("query_length"), document_limit=settings.get("document_length")
     )
     expansion = settings.get("query_expansion")
@@ -303,7 +303,7 @@ def _prefixed(prompts: tuple[tuple[str, str], ...], described: Json) -> tuple[tu
     return tuple(texts.items())
 
 
-def _mask(path: Path, late: LateInteraction) -> LateInteraction:
+def _mask(path: Path, late: LateInteractionSettings) -> LateInteractionSettings:
     config = read_object(
         path, {"skiplist_words": list, "skiplist_tasks": list, "keep_only_token_ids": list}
     )
@@ -318,7 +318,9 @@ def _mask(path: Path, late: LateInteraction) -> LateInteraction:
     )
 
 
-def _expanded(path: Path, late: LateInteraction, expansion: Json) -> LateInteraction:
+def _expanded(
+    path: Path, late: LateInteractionSettings, expansion: Json
+) -> LateInteractionSettings:
     length: int = expansion.get("length", 0)
     strategy = expansion.get("strategy")
     if strategy not in ("fixed", "min") or not is_kind(length, int) or length < 1:
@@ -405,7 +407,7 @@ def trained_layers(fields: Json, limit: int) -> SentenceLayers | None:
     kind = fields.pop("kind", "dense")
     activation = fields.pop("activation", "relu")
     prompts = tuple(fields.pop("prompts", {}).items())
-    late = LateInteraction(**fields.pop("late", {}))
+    late = LateInteractionSettings(**fields.pop("late", {}))
     if kind == "sparse":
         return SentenceLayers(
             pooling, limit, normalize=False, similarity="dot", kind=kind, activation=activation

@@ -15,7 +15,7 @@ import numpy as np
 
 from flaxformer_lite import registry
 from flaxformer_lite.config import ConfigError, ModelConfig
-from flaxformer_lite.models.weight_map import Published, Row
+from flaxformer_lite.models.weight_map import Published, WeightRow
 from flaxformer_lite.pretrained.layouts import Place, groups_of, input_axes
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError
 from flaxformer_lite.types import Shaped
@@ -77,7 +77,9 @@ def places(
     return by_path
 
 
-def _joined(place: Place, row: Row, path: str, shapes: Mapping[str, tuple[int, ...]]) -> Place:
+def _joined(
+    place: Place, row: WeightRow, path: str, shapes: Mapping[str, tuple[int, ...]]
+) -> Place:
     """Adds the sizes of the parameters that stand on one axis with this one."""
     layer = LAYER.search(path)
     leaf = path.rpartition("/")[2]
@@ -230,16 +232,16 @@ def siblings(
     return {name for name in names if is_in(name, absent) and not is_in(name, present)}
 
 
-def _table(spelled: Published, cfg: ModelConfig) -> dict[str, tuple[Row, int, int]]:
+def _table(spelled: Published, cfg: ModelConfig) -> dict[str, tuple[WeightRow, int, int]]:
     table: dict[str, Any] = {}
     for row in (*spelled.names(cfg), *spelled.heads[cfg.head].rows):
         table |= {path: (row, part, len(row.paths)) for part, path in enumerate(row.paths)}
     return table
 
 
-def _roots(row: Row) -> set[str]:
+def _roots(row: WeightRow) -> set[str]:
     return {path.split("/")[0] for path in row.paths}
 
 
-def _pattern(row: Row) -> re.Pattern:
+def _pattern(row: WeightRow) -> re.Pattern:
     return re.compile(re.sub(r"\\\{\w\\\}", r"\\d+", re.escape(row.name)) + r"(\.(weight|bias))?")

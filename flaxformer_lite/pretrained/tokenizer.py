@@ -97,10 +97,10 @@ def read_tokenizer(folder: Path, *, family: str | None = None) -> PublishedToken
         return _of_json(made.definition, folder, config | named, template)
     if numbered := _numbered(folder, kind, config, template):
         return numbered
-    if found := [name for name in OTHERS if (folder / name).is_file()]:
+    if unread := [name for name in OTHERS if (folder / name).is_file()]:
         raise ConfigError(
-            f"{folder}: {found[0]} of a {kind} is not read without a tokenizer.json. Make one where"
-            " transformers is installed:"
+            f"{folder}: {unread[0]} of a {kind} is not read without a tokenizer.json. Make one"
+            " where transformers is installed:"
             f" AutoTokenizer.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})."
         )
     check_exists(folder)

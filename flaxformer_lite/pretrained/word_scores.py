@@ -20,7 +20,7 @@ class Section(NamedTuple):
     """The counts of a section of questions: all, those of known words only, and the right ones."""
 
     name: str
-    asked: int
+    total: int
     known: int
     right: int
 
@@ -75,7 +75,7 @@ def score_pairs(vectors: WordVectors, path: Path) -> dict[str, float]:
     Each line has two words and a number, separated by tabs or commas.
 
     Returns:
-      `spearman` and `pearson` over the pairs whose words are one token each, `asked`, and `known`,
+      `spearman` and `pearson` over the pairs whose words are one token each, `total`, and `known`,
       the number of these.
 
     Raises:
@@ -99,7 +99,7 @@ def score_pairs(vectors: WordVectors, path: Path) -> dict[str, float]:
     cosines = np.einsum(
         "PD,PD->P", vectors.unit_WD[first.astype(int)], vectors.unit_WD[second.astype(int)]
     )
-    return correlations(cosines, scores) | {"asked": len(pairs), "known": len(known)}
+    return correlations(cosines, scores) | {"total": len(pairs), "known": len(known)}
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:

@@ -25,7 +25,7 @@ PATIENCE = 10  # seconds after which process 0 prints whom it is waiting for
 INTERVAL = 1.0  # seconds between polls for announcements
 NEWS = "news/"
 FAILURE = "failure"
-SHOWN = 4  # most differences that an error lists
+MOST_DIFFERENCES = 4  # most differences that an error lists
 CONTINUES = "the same command continues from the last checkpoint, if there is one."
 LOST = f"another process is gone; its own output says why; {CONTINUES}"
 
@@ -222,8 +222,12 @@ def differences(answers: list[list]) -> str:
             differing.append(f"{where}: {name} is {values[odd[0]]!r}, elsewhere {usual!r}")
     if not differing:
         return ""
-    more = f"; and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
+    more = (
+        f"; and {len(differing) - MOST_DIFFERENCES} more"
+        if len(differing) > MOST_DIFFERENCES
+        else ""
+    )
     return (
-        f"the processes differ. {'; '.join(differing[:SHOWN])}{more}. Start all from the same"
-        " command, code and data."
+        f"the processes differ. {'; '.join(differing[:MOST_DIFFERENCES])}{more}. Start all from the"
+        " same command, code and data."
     )

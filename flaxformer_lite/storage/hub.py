@@ -135,9 +135,9 @@ def _library(address: str) -> Any:
 def _cached(library: Any, name: str, revision: str | None) -> Path | None:
     """Returns the folder of a model in the cache; None if it is not there."""
     for file in LOOKED_UP:
-        found = library.try_to_load_from_cache(name, file, revision=revision)
-        if isinstance(found, str):
-            return Path(found).parent
+        path = library.try_to_load_from_cache(name, file, revision=revision)
+        if isinstance(path, str):
+            return Path(path).parent
     return None
 
 

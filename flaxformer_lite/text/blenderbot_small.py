@@ -78,8 +78,8 @@ class BlenderbotSmall(Tokenizer):
             if first not in self._ranks:
                 break
             parts = _joined(parts, *first)
-        whole = [f"{part}{GOES_ON}" for part in parts[:-1]]
-        return (*whole, parts[-1].removesuffix(LAST))
+        continued = [f"{part}{GOES_ON}" for part in parts[:-1]]
+        return (*continued, parts[-1].removesuffix(LAST))
 
     def decode(self, ids: Iterable[int]) -> str:
         special = self.specials() | {self.unk_id}

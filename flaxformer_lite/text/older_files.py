@@ -70,7 +70,7 @@ PLBART["multi"] = (*PLBART["base"], "javascript", "php", "ruby", "go")
 
 @dataclass(frozen=True)
 class Kind:
-    """How a family of checkpoints is tokenized.
+    """The tokenizer of a family of checkpoints.
 
     Attributes:
       make: makes the tokenizer, without special tokens, of a folder.

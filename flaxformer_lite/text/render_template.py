@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 MEMORY = 1 << 30  # bytes
 LONGEST = 1 << 22  # characters of a prompt
-SHOWN = 300  # characters of an error
+MOST_CHARACTERS = 300  # characters of an error
 
 
 def main() -> None:
@@ -50,7 +50,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         text = str(error)
         if not type(error).__module__.startswith("jinja2"):
             text = f"{type(error).__name__}: {text}"
-        return {"error": "".join(c if c.isprintable() else " " for c in text[:SHOWN])}
+        return {"error": "".join(c if c.isprintable() else " " for c in text[:MOST_CHARACTERS])}
 
 
 def render(template: str, batch: list[dict[str, Any]]) -> list[str]:

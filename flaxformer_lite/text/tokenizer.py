@@ -365,12 +365,12 @@ def load(path: str | Path, *, given: str | Path | None = None) -> Tokenizer:
             if made is not None:
                 definition = lower_case.lowering(made.definition) if lower else made.definition
                 return _with_end(HuggingFace(definition.encode()), where)
-        found = [path / name for name in FILES if (path / name).exists()]
-        if not found:
+        files = [path / name for name in FILES if (path / name).exists()]
+        if not files:
             raise ConfigError(
                 f"{where}: has none of {', '.join(FILES)}, one of which training needs."
             )
-        path = found[0]
+        path = files[0]
     kinds = {".json": HuggingFace, ".model": SentencePiece, ".bytes": Bytes}
     if path.suffix not in kinds:
         raise ConfigError(f"{where}: must be a tokenizer.json or a sentencepiece .model.")

@@ -174,7 +174,7 @@ def test_other_piece_is_as_long_as_wanted_where_one_is(experiment):
 
 
 def test_all_text_can_be_held_out(experiment, documents):
-    found = open_corpus(experiment().data, TEXT, whole=True)
+    found = open_corpus(experiment().data, TEXT, all_held_out=True)
     assert len(found.tokens["train"].ids) == 0 and sorted(texts_of(found, "eval")) == sorted(
         documents
     )

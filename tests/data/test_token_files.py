@@ -100,7 +100,9 @@ def test_one_long_document_is_cut_where_due(experiment, tmp_path):
 
 
 def test_all_of_it_can_be_held_out(experiment, tmp_path, encoded):
-    found = open_corpus(experiment(path=str(plain(tmp_path, encoded))).data, TEXT, whole=True)
+    found = open_corpus(
+        experiment(path=str(plain(tmp_path, encoded))).data, TEXT, all_held_out=True
+    )
     assert len(found.tokens["train"].ids) == 0 and ids_of(found) == encoded
 
 

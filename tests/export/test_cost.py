@@ -9,7 +9,7 @@ import pytest
 from scipy.special import log_softmax
 
 from flaxformer_lite.export.cost import measure_cost
-from flaxformer_lite.export.programs import Program
+from flaxformer_lite.export.programs import ExportProgram
 
 ROWS = [[1, 2, 3, 4], [5, 6], [7, 8, 9]] * 4
 TABLE = np.random.default_rng(0).normal(size=(10, 6)).astype(np.float32)
@@ -19,7 +19,9 @@ SCALED = 0.5 * TABLE
 def program(name, output, function):
     ids = jax.ShapeDtypeStruct((8, 4), jnp.int32)
     spec = {"input_ids": ids, "attention_mask": ids}
-    return Program(name, lambda params, arrays: {output: function(params, arrays)}, spec, (output,))
+    return ExportProgram(
+        name, lambda params, arrays: {output: function(params, arrays)}, spec, (output,)
+    )
 
 
 def cost(of, head):

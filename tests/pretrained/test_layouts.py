@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.models.weight_map import Row
+from flaxformer_lite.models.weight_map import WeightRow
 from flaxformer_lite.pretrained.layouts import Place, groups_of
 
 D = 6
@@ -104,4 +104,4 @@ def test_a_layout_that_does_not_fit_what_it_stacks_is_refused(ours, layout):
     with pytest.raises(
         ConfigError, match=rf"^Wi: layout='{layout}' of \d parameters: letters I, O, N, H and X"
     ):
-        Row("Wi", ours, layout).paths  # noqa: B018
+        WeightRow("Wi", ours, layout).paths  # noqa: B018

@@ -71,13 +71,13 @@ def test_correlations_of_pairs_whose_words_are_known(write, between):
         / np.linalg.norm(vectors.vector(b))
         for a, b, _ in pairs[:4]
     ]
-    assert (found["asked"], found["known"]) == (5, 4)
+    assert (found["total"], found["known"]) == (5, 4)
     ranks = [np.argsort(np.argsort(scores)) for scores in (own, [9, 8.5, 10, 1])]
     assert found["spearman"] == pytest.approx(np.corrcoef(*ranks)[0, 1])
 
 
 def test_no_known_pair(write):
-    assert score_pairs(made(PLACES), write("a\tb\t3\n")) == {"asked": 1, "known": 0}
+    assert score_pairs(made(PLACES), write("a\tb\t3\n")) == {"total": 1, "known": 0}
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def render(inside: Inside, spell: Spell, *, title: str, facts: dict[str, str]) -
     # Only this script may run, whatever else a text might smuggle in.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     values = {"title": html.escape(title), "digest": digest, "data": data.replace("<", "\\u003c")}
-    return re.sub(r"\{\{(title|digest|data)\}\}", lambda found: values[found[1]], template)
+    return re.sub(r"\{\{(title|digest|data)\}\}", lambda match: values[match[1]], template)
 
 
 def page_data(inside: Inside, spell: Spell) -> Json:

@@ -52,7 +52,7 @@ class AttentionMaps:
 
 @dataclass(frozen=True)
 class ExpertMaps:
-    """Which expert of a layer reads which token.
+    """The weights of a layer's experts for each token.
 
     Attributes:
       sequence: the tokens, of `encoder` or `decoder`.

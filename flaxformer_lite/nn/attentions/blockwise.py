@@ -76,7 +76,7 @@ def attend(
     k_block = min(k_block, S)
     q_extra = -T % q_block
     k_extra = -S % k_block
-    plan = Plan(
+    plan = BlockPlan(
         resolved.scale,
         args.softcap,
         args.dropout_rate if args.drops else 0.0,
@@ -102,7 +102,7 @@ def attend(
     return _attend(plan, q, k, v, bias, sinks_N, given)[:, :T]
 
 
-class Plan(NamedTuple):
+class BlockPlan(NamedTuple):
     """The constants of a call."""
 
     scale: float
@@ -138,7 +138,7 @@ class Given(NamedTuple):
 
 # of a block of rows: the largest logits [B, N, T, 1], sums of exponentials [B, N, T, 1] and sums of
 # values [B, T, N, H] so far
-State = tuple[jax.Array, jax.Array, jax.Array]
+SoftmaxState = tuple[jax.Array, jax.Array, jax.Array]
 
 
 # queries, keys, values, the bias, the sinks, what is given
@@ -175,7 +175,7 @@ def _spans(
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _attend(
-    plan: Plan,
+    plan: BlockPlan,
     q_BTNH: jax.Array,
     k_BSKH: jax.Array,
     v_BSKH: jax.Array,
@@ -188,7 +188,7 @@ def _attend(
 
 @_attend.defjvp
 def _attend_jvp(
-    plan: Plan,
+    plan: BlockPlan,
     primals: _Primals,
     tangents: _Primals,
 ) -> tuple[jax.Array, jax.Array]:
@@ -205,7 +205,7 @@ def _attend_jvp(
 
 
 def _attend_forward(
-    plan: Plan,
+    plan: BlockPlan,
     q_BTNH: jax.Array,
     k_BSKH: jax.Array,
     v_BSKH: jax.Array,
@@ -223,7 +223,9 @@ def _attend_forward(
     return out_BTNH, (q_BTNH, k_BSKH, v_BSKH, bias, sinks_N, given, out_BTNH, lse)
 
 
-def no_columns(q_BTNH: jax.Array, v_BSKH: jax.Array, rows: int, sinks_N: jax.Array | None) -> State:
+def no_columns(
+    q_BTNH: jax.Array, v_BSKH: jax.Array, rows: int, sinks_N: jax.Array | None
+) -> SoftmaxState:
     """Returns the state of a block of rows before its first column, but after the sinks."""
     B, _, N, _ = q_BTNH.shape
     top_BNT1 = jnp.full((B, N, rows, 1), kernels.MASKED, jnp.float32)
@@ -235,19 +237,19 @@ def no_columns(q_BTNH: jax.Array, v_BSKH: jax.Array, rows: int, sinks_N: jax.Arr
 
 
 def add_columns(
-    plan: Plan,
+    plan: BlockPlan,
     q_BTNH: jax.Array,
     k_BSKH: jax.Array,
     v_BSKH: jax.Array,
     bias: BiasTree,
     given: Given,
     i: jax.Array,
-    state: State,
-) -> State:
+    state: SoftmaxState,
+) -> SoftmaxState:
     """Adds the columns that block i of the rows sees to the state of its softmax."""
     q_i = _block(q_BTNH, i, plan.q_block)
 
-    def columns(j: jax.Array, state: State) -> State:
+    def columns(j: jax.Array, state: SoftmaxState) -> SoftmaxState:
         top_BNT1, total_BNT1, out_BTNH = state
         scores_BNTS = _scores(
             plan, q_i, _block(k_BSKH, j, plan.k_block), _part(plan, bias, i, j), i, j
@@ -269,7 +271,7 @@ def add_columns(
     return _over_columns(given, i, columns, state)
 
 
-def finish(state: State, v_BSKH: jax.Array) -> tuple[jax.Array, jax.Array]:
+def finish(state: SoftmaxState, v_BSKH: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Returns the output of a block of rows and the logarithm of its sum of exponentials."""
     top_BNT1, total_BNT1, out_BTNH = state
     seen_BNT1 = total_BNT1 > 0
@@ -278,18 +280,18 @@ def finish(state: State, v_BSKH: jax.Array) -> tuple[jax.Array, jax.Array]:
     return (out_BTNH / jnp.swapaxes(total_BNT1, 1, 2)).astype(v_BSKH.dtype), lse_BNT1
 
 
-def _tangent_once(plan: Plan, saved: Saved, inputs: Inputs) -> jax.Array:
+def _tangent_once(plan: BlockPlan, saved: Saved, inputs: Inputs) -> jax.Array:
     d_out_BTNH = tangent(plan, saved, inputs).astype(saved[-2].dtype)
     return only_forwards(d_out_BTNH, TWICE)
 
 
-def _backward_once(plan: Plan, saved: Saved, d_out_BTNH: jax.Array) -> Inputs:
+def _backward_once(plan: BlockPlan, saved: Saved, d_out_BTNH: jax.Array) -> Inputs:
     return jax.tree.map(
         lambda gradient: only_forwards(gradient, TWICE), gradients(plan, saved, d_out_BTNH)
     )
 
 
-def tangent(plan: Plan, saved: Saved, inputs: Inputs) -> jax.Array:
+def tangent(plan: BlockPlan, saved: Saved, inputs: Inputs) -> jax.Array:
     """Computes the output's tangent from those of its inputs, the bias's being a list of floats.
 
     It is `w (d_scores - d_lse) v + w d_v`, with weights w and `d_lse = w d_scores`, in float32.
@@ -337,7 +339,7 @@ def tangent(plan: Plan, saved: Saved, inputs: Inputs) -> jax.Array:
 
 
 def gradients(
-    plan: Plan, saved: Saved, d_out_BTNH: jax.Array, dtype: DTypeLike | None = None
+    plan: BlockPlan, saved: Saved, d_out_BTNH: jax.Array, dtype: DTypeLike | None = None
 ) -> Inputs:
     """Computes the gradients of queries, keys, values, the bias's floats and sinks, by blocks.
 
@@ -412,7 +414,7 @@ def _over_columns(given: Given, i: jax.Array, columns: Callable, state: Tree) ->
 
 
 def _scores(
-    plan: Plan, q_i: jax.Array, k_j: jax.Array, bias: BiasTree, i: jax.Array, j: jax.Array
+    plan: BlockPlan, q_i: jax.Array, k_j: jax.Array, bias: BiasTree, i: jax.Array, j: jax.Array
 ) -> jax.Array:
     if callable(bias):
         rows_T = i * plan.q_block + jnp.arange(plan.q_block, dtype=jnp.int32)
@@ -427,14 +429,16 @@ def _weights(
     return weights_BNTS if visible_B1TS is None else jnp.where(visible_B1TS, weights_BNTS, 0)
 
 
-def _visible(plan: Plan, given: Given, i: jax.Array, j: jax.Array) -> jax.Array | None:
+def _visible(plan: BlockPlan, given: Given, i: jax.Array, j: jax.Array) -> jax.Array | None:
     if given.mask is None:
         return None
     q_index_T = _block(given.q_index_T, i, plan.q_block, axis=0)
     return given.mask(q_index_T, _block(given.k_index_S, j, plan.k_block, axis=0))[:, None]
 
 
-def _drop(plan: Plan, given: Given, x_BNTS: jax.Array, i: jax.Array, j: jax.Array) -> jax.Array:
+def _drop(
+    plan: BlockPlan, given: Given, x_BNTS: jax.Array, i: jax.Array, j: jax.Array
+) -> jax.Array:
     if given.dropout_key is None:
         return x_BNTS
     row = i if given.q_numbers is None else given.q_numbers[i]
@@ -459,7 +463,7 @@ def _add_at(total: jax.Array, corner: tuple, part: jax.Array) -> jax.Array:
     return lax.dynamic_update_slice(total, part, corner)
 
 
-def _part(plan: Plan, bias: BiasTree, i: jax.Array, j: jax.Array) -> BiasTree:
+def _part(plan: BlockPlan, bias: BiasTree, i: jax.Array, j: jax.Array) -> BiasTree:
     """Returns the bias for one block: the block of an array, or the function itself."""
     if bias is None or callable(bias):
         return bias

@@ -129,7 +129,7 @@ def _attend(
     )
     narrow = flash_relative_bias_kernel.heads_together(*q_BTNH.shape[2:]) * H <= LANES
     block = 256 if narrow and q.shape[1] % 256 == 0 and k.shape[1] <= 1024 else 128
-    plan = flash_relative_bias_kernel.Plan(*static, block, H, interpret)
+    plan = flash_relative_bias_kernel.KernelPlan(*static, block, H, interpret)
     ids = splash.pad(q_ids, 1), splash.pad(k_ids, 1, -1)
     out_BTW = flash_relative_bias_kernel.attend(
         plan, q, k, v, diagonals_NL.astype(jnp.float32), *ids

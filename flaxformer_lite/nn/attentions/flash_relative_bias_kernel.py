@@ -24,7 +24,7 @@ from flaxformer_lite.nn.functions.kernels import MASKED
 from flaxformer_lite.nn.functions.tpu_tuning import LANES
 
 
-class Plan(NamedTuple):
+class KernelPlan(NamedTuple):
     """The static options of the kernel."""
 
     scale: float
@@ -43,7 +43,7 @@ def heads_together(N: int, H: int) -> int:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def attend(
-    plan: Plan,
+    plan: KernelPlan,
     q_BTW: jax.Array,
     k_BSW: jax.Array,
     v_BSW: jax.Array,
@@ -67,7 +67,7 @@ def attend(
     return _forward(plan, q_BTW, k_BSW, v_BSW, diagonals_NL, q_ids_BT, k_ids_BS)[0]
 
 
-def _forward(plan: Plan, *arrays: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+def _forward(plan: KernelPlan, *arrays: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
     grid, rows, columns, diagonals, ids = _blocks(plan, arrays)
     out_BTW = pl.pallas_call(
         functools.partial(_forward_kernel, plan),
@@ -82,7 +82,7 @@ def _forward(plan: Plan, *arrays: jax.Array) -> tuple[jax.Array, tuple[jax.Array
 
 
 def _backward(
-    plan: Plan, arrays: tuple[jax.Array, ...], d_out_BTW: jax.Array
+    plan: KernelPlan, arrays: tuple[jax.Array, ...], d_out_BTW: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, None, None]:
     grid, rows, columns, diagonals, ids = _blocks(plan, arrays)
     q_BTW, k_BSW, v_BSW, diagonals_NL = arrays[:4]
@@ -107,7 +107,7 @@ attend.defvjp(_forward, _backward)
 
 
 def _forward_kernel(
-    plan: Plan,
+    plan: KernelPlan,
     q_ref: jax.Ref,
     k_ref: jax.Ref,
     v_ref: jax.Ref,
@@ -125,7 +125,7 @@ def _forward_kernel(
 
 
 def _backward_kernel(
-    plan: Plan,
+    plan: KernelPlan,
     q_ref: jax.Ref,
     k_ref: jax.Ref,
     v_ref: jax.Ref,
@@ -175,13 +175,13 @@ def _backward_kernel(
         d_v_ref[0] = d_v_sum_ref[...].astype(d_v_ref.dtype)
 
 
-def _heads(plan: Plan, ref: jax.Ref) -> list[tuple[int, slice]]:
+def _heads(plan: KernelPlan, ref: jax.Ref) -> list[tuple[int, slice]]:
     """Lists the heads of a program, with their lanes."""
     H = plan.head_dim
     return [(i, slice(i * H, (i + 1) * H)) for i in range(ref.shape[-1] // H)]
 
 
-def _seen(plan: Plan, q_ids_ref: jax.Ref, k_ids_ref: jax.Ref) -> jax.Array:
+def _seen(plan: KernelPlan, q_ids_ref: jax.Ref, k_ids_ref: jax.Ref) -> jax.Array:
     t = plan.block
     S = k_ids_ref.shape[-1]
     seen_TS = q_ids_ref[0] == k_ids_ref[0]
@@ -197,7 +197,12 @@ def _seen(plan: Plan, q_ids_ref: jax.Ref, k_ids_ref: jax.Ref) -> jax.Array:
 
 
 def _weights(
-    plan: Plan, q_TH: jax.Array, k_SH: jax.Array, diagonals_ref: jax.Ref, i: int, seen_TS: jax.Array
+    plan: KernelPlan,
+    q_TH: jax.Array,
+    k_SH: jax.Array,
+    diagonals_ref: jax.Ref,
+    i: int,
+    seen_TS: jax.Array,
 ) -> jax.Array:
     """Computes the weights of a block of rows; all are zero in a row that sees nothing."""
     t, S = seen_TS.shape
@@ -211,7 +216,7 @@ def _weights(
     return weights_TS / jnp.where(total_T1 > 0, total_T1, 1.0)
 
 
-def _diagonals_of(plan: Plan, S: int, count: int) -> tuple[jax.Array, int]:
+def _diagonals_of(plan: KernelPlan, S: int, count: int) -> tuple[jax.Array, int]:
     """Returns the first diagonal that a block of rows needs, and how many.
 
     Both are multiples of the lanes.
@@ -252,7 +257,7 @@ def _shaped(arrays: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
     return *qkv, diagonals_NL[:, None], q_ids_BT[..., None], k_ids_BS[:, None]
 
 
-def _blocks(plan: Plan, arrays: tuple[jax.Array, ...]) -> tuple[Any, ...]:
+def _blocks(plan: KernelPlan, arrays: tuple[jax.Array, ...]) -> tuple[Any, ...]:
     """Returns the grid and the block shapes.
 
     The grid is (groups of heads, examples, blocks of rows); the blocks are those of rows, columns,

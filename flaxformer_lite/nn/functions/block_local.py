@@ -50,7 +50,7 @@ class _Part(NamedTuple):
     number: jax.Array
 
 
-class Dropout(NamedTuple):
+class WeightDropout(NamedTuple):
     """Dropout of attention weights."""
 
     key: jax.Array
@@ -71,7 +71,7 @@ def attend_blocks(
     scale: float,
     softcap: float = 0.0,
     shared: Shared | None = None,
-    dropout: Dropout | None = None,
+    dropout: WeightDropout | None = None,
 ) -> jax.Array:
     """Computes `softmax(scale Q K^T + bias) V` over neighboring blocks and the shared keys.
 
@@ -165,7 +165,7 @@ def attend_blocks(
     return jnp.swapaxes(out, 0, 1).reshape(batch, -1, *out.shape[3:])[:, :length]
 
 
-def drop(weights: jax.Array, dropout: Dropout, number: jax.Array | int) -> jax.Array:
+def drop(weights: jax.Array, dropout: WeightDropout, number: jax.Array | int) -> jax.Array:
     """Drops weights, differently for each number."""
     key = jax.random.fold_in(dropout.key, number)
     keep = jax.random.bernoulli(key, 1 - dropout.rate, weights.shape)

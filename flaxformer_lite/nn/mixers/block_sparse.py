@@ -123,7 +123,7 @@ class BlockSparse(Attention):
         )
         dropout = None
         if "attention" in run.dropout_at and run.dropout and self.has_rng("dropout"):
-            dropout = block_local.Dropout(self.make_rng("dropout"), run.dropout)
+            dropout = block_local.WeightDropout(self.make_rng("dropout"), run.dropout)
         out_BTNH = block_sparse(
             q_BTNH,
             k_BTKH,
@@ -149,7 +149,7 @@ def block_sparse(
     random_blocks: int,
     scale: float,
     softcap: float = 0.0,
-    dropout: block_local.Dropout | None = None,
+    dropout: block_local.WeightDropout | None = None,
 ) -> jax.Array:
     """Computes block-sparse attention of rows of at least three blocks, [B, T, N, H].
 

@@ -129,17 +129,17 @@ class DisentangledConfig(AttentionVariantConfig):
         return Disentangled(self.attention, execution, causal, self, name=name)
 
     def partition_rules(self) -> parts.PartitionRules:
-        own: parts.PartitionRules = ((r"position(_\d+)?/(relative|norm_scale|norm_bias)$", ()),)
+        rules: parts.PartitionRules = ((r"position(_\d+)?/(relative|norm_scale|norm_bias)$", ()),)
         attention = super().partition_rules()
         if self.share_key:
-            return own + attention
+            return rules + attention
         projections = tuple(name for name, term in PROJECTIONS.items() if term in self.terms)
         kernels = rf"({'|'.join(projections)})/kernel$"
-        own += ((kernels, ("fsdp", "tensor", None)),)
+        rules += ((kernels, ("fsdp", "tensor", None)),)
         biased = [name for name in projections if name.removeprefix("position_") in self.biases]
         if biased:
-            own += ((rf"({'|'.join(biased)})/bias$", ("tensor", None)),)
-        return own + attention
+            rules += ((rf"({'|'.join(biased)})/bias$", ("tensor", None)),)
+        return rules + attention
 
     @property
     def biases(self) -> tuple[str, ...]:
@@ -223,12 +223,14 @@ class Disentangled(Attention):
         scores = PositionScores(
             k_BSNH, keys_RNH, queries_RNH, q_places_BT, k_places_BS, self.record, scale
         )
-        whole = not has_cache and context.columns_BS is None
-        whole = whole and holds_weights(self.execution.attention, T, S, sharding)
+        all_rows = not has_cache and context.columns_BS is None
+        all_rows = all_rows and holds_weights(self.execution.attention, T, S, sharding)
         dropout_rate, dropout_key = dropout_of_weights(self, self.execution)
         args = Arguments(
             mask=self._mask(context, q_slots_T, k_slots_S),
-            bias=scores.whole(q_BTNH, gathers=sharding.platform == "cpu") if whole else scores,
+            bias=scores.of_all_rows(q_BTNH, gathers=sharding.platform == "cpu")
+            if all_rows
+            else scores,
             scale=scale,
             q_index=q_index,
             k_index=k_index,
@@ -332,7 +334,7 @@ class PositionScores:
         k_BSNH = jnp.take(self.k_BSNH, columns_S, axis=1, mode="clip")
         return self._gathered(q_BTNH, k_BSNH, row_BTS, slice(None))
 
-    def whole(self, q_BTNH: jax.Array, *, gathers: bool) -> jax.Array:
+    def of_all_rows(self, q_BTNH: jax.Array, *, gathers: bool) -> jax.Array:
         """Returns float32 scores [B, N, T, S] of all rows and columns, at positions 0, 1, 2 ...
 
         Args:
@@ -416,8 +418,8 @@ def log_buckets(distance: np.ndarray, buckets: int, max_distance: int) -> np.nda
     middle = buckets // 2
     near = np.abs(distance) <= middle
     size = np.where(near, middle, np.abs(distance)).astype(np.float32)
-    whole = np.log(np.float32((max_distance - 1) / middle))
-    steps = np.ceil(np.log(size / np.float32(middle)) / whole * np.float32(middle - 1))
+    log_range = np.log(np.float32((max_distance - 1) / middle))
+    steps = np.ceil(np.log(size / np.float32(middle)) / log_range * np.float32(middle - 1))
     far = (steps.astype(np.int64) + middle) * np.sign(distance)
     return np.where(near, distance, far)
 

@@ -231,7 +231,7 @@ class LatentAttention(Attention):
         return content_BTNH, _turned(turning_BTNH, phase)
 
     def _down(self, name: str, x_BTD: jax.Array, width: int, bias: bool | None = None) -> jax.Array:
-        """Projects to what all heads share; with the bias of keys, unless told otherwise."""
+        """Projects to a vector for all heads; by default it has a bias if keys have one."""
         has_bias = "key" in self.cfg.bias if bias is None else bias
         sizes = {"D": x_BTD.shape[-1], "E": width}
         return Einsum("BTD,DE->BTE", sizes, has_bias, self.cfg.initial, self.execution, name=name)(

@@ -32,8 +32,8 @@ class LocalGlobalConfig(AttentionVariantConfig):
 
     Attributes:
       radius: how many tokens before and after itself a token sees.
-      global_block: every so many tokens of a document are summed, and all its tokens see the sums;
-        0 for none.
+      global_block: the number of neighboring tokens that are summed to a global token, which all
+        tokens of the document see; 0 for none.
       norm_eps: added to the mean square of a sum, which is normalized.
 
     Reference: Guo et al. 2022, "LongT5: Efficient Text-To-Text Transformer for Long Sequences"
@@ -102,7 +102,7 @@ class LocalGlobalConfig(AttentionVariantConfig):
 
 
 class Sums(NamedTuple):
-    """Which sums the tokens of a batch belong to and see.
+    """The sums that the tokens of a batch are added to and see.
 
     Attributes:
       own_BT: int32, the sum that a token is added to; -1 for none.
@@ -193,7 +193,7 @@ class LocalGlobal(Attention):
         tables = self._tables("position", context, x_BTD)
         dropout = None
         if "attention" in run.dropout_at and run.dropout and self.has_rng("dropout"):
-            dropout = block_local.Dropout(self.make_rng("dropout"), run.dropout)
+            dropout = block_local.WeightDropout(self.make_rng("dropout"), run.dropout)
         out_BTNH = block_local.attend_blocks(
             q_BTNH,
             k_BSKH[:, :length],

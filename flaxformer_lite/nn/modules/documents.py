@@ -78,7 +78,7 @@ def with_documents(context: Context, x_BTD: jax.Array, *, causal: bool) -> Conte
 
 
 class Documents(NamedTuple):
-    """Which tokens of a batch belong together.
+    """The documents that the tokens of a batch belong to.
 
     Attributes:
       ids_BT: int32, the document of each token; 0 is padding behind packed documents.
@@ -101,8 +101,8 @@ def documents_of(
       packs: whether the layer tells the documents of a row apart.
 
     Raises:
-      ConfigError: the mask has more than padding and segments, or segments where they are not told
-        apart.
+      ConfigError: the mask is not one of padding and segments, or has segments though `packs` is
+        false.
     """
     batch, length = x_BTD.shape[:2]
     check_mask(context.mask, batch, length, length)

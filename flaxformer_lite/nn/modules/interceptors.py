@@ -39,7 +39,7 @@ UNNAMED = (Dropout, DropoutMask, nn.Dropout, Group)
 Patch = ArrayLike | Callable[[jax.Array], ArrayLike]
 
 
-class Frame(NamedTuple):
+class RunningModule(NamedTuple):
     """A module that is running.
 
     Attributes:
@@ -73,7 +73,7 @@ class Taps:
         self.wants = wants
         self.patches = patches
         self.found: dict[str, jax.ShapeDtypeStruct] = {}
-        self._frames = [Frame(Counter())]
+        self._frames = [RunningModule(Counter())]
 
     def __call__(
         self,
@@ -103,7 +103,7 @@ class Taps:
         value = self._tap(module, frame, "", value)
         return (value, *rest) if isinstance(out, tuple) else value
 
-    def _enter(self, module: nn.Module) -> Frame:
+    def _enter(self, module: nn.Module) -> RunningModule:
         """Returns the frame of a module that begins to run."""
         path = module.path
         above = next(
@@ -134,9 +134,9 @@ class Taps:
                 name = (*above.name, f"layer_{depth}")
         if isinstance(module, Group) and module.has_variable(ROWS, "row"):
             row = module.get_variable(ROWS, "row")
-        return Frame(Counter(), path, name, module, row)
+        return RunningModule(Counter(), path, name, module, row)
 
-    def _tap(self, module: nn.Module, frame: Frame, part: str, value: Any) -> Any:
+    def _tap(self, module: nn.Module, frame: RunningModule, part: str, value: Any) -> Any:
         """Reads or replaces a value where it is asked for."""
         names = _expanded(_name(frame, part))
         if isinstance(value, DeferredLogits):
@@ -205,7 +205,7 @@ class Taps:
         for name in names:
             self.found[name] = jax.ShapeDtypeStruct(value.shape, value.dtype)
 
-    def _sow(self, module: nn.Module, frame: Frame, part: str, value: jax.Array) -> None:
+    def _sow(self, module: nn.Module, frame: RunningModule, part: str, value: jax.Array) -> None:
         module.sow(
             VALUES, _name(frame, part), value, reduce_fn=lambda _, new: new, init_fn=lambda: None
         )
@@ -263,7 +263,7 @@ def apply(
     )
 
 
-def _name(frame: Frame, part: str) -> str:
+def _name(frame: RunningModule, part: str) -> str:
     return "/".join((*frame.name, part) if part else frame.name)
 
 

@@ -56,7 +56,7 @@ FEW = 2  # rows of a class, less than which are reported
 NAMED = 5  # most labels that a remark names
 MOST_CLASSES = 1000  # more are numbers, or free text
 LOSS = Metric("loss", unit="nats per text")
-SHOWN = {
+METRICS = {
     "single": (ACCURACY, score("f1", "F1"), score("matthews", "Matthews correlation"), LOSS),
     "multiple": (
         score("f1_micro", "micro F1", live=True),
@@ -121,7 +121,7 @@ class Classification(Labelled):
 
     @property
     def shown(self) -> tuple[Metric, ...]:  # type: ignore[override]
-        return SHOWN[self.kind]
+        return METRICS[self.kind]
 
     def fit(
         self, rows: Sequence[Row], names: Mapping[str, tuple[str, ...]], known: tuple[str, ...] = ()

@@ -53,7 +53,7 @@ class Reranking(Task):
         {"query": "what falls?", "passage": "rain falls", "label": 1},
         {"query": "what falls?", "passage": "a day", "label": 0},
     )
-    shown: ClassVar[tuple[Metric, ...]] = (*retrieval.SHOWN, Metric("loss", unit="nats per pair"))
+    shown: ClassVar[tuple[Metric, ...]] = (*retrieval.METRICS, Metric("loss", unit="nats per pair"))
 
     def fit_model(self, model: ModelConfig, tokenizer: Tokenizer) -> ModelConfig:
         return dataclasses.replace(super().fit_model(model, tokenizer), num_labels=1)

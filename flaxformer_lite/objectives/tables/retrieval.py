@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 BLOCK = 512  # questions compared with all answers at a time
 Vectors: TypeAlias = "np.ndarray | csr_array"
-SHOWN = (
+METRICS = (
     score("mrr", "mean reciprocal rank"),
     score("recall_1", "recall at 1", form=".1%", live=True),
     score("recall_10", "recall at 10", form=".1%", live=True),

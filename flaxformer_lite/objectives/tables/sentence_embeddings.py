@@ -100,7 +100,7 @@ class SentenceEmbeddings(Task):
         alike = (SPEARMAN, PEARSON)
         if self.kind == "scores":
             return (*alike, loss)
-        return (*retrieval.SHOWN, *cut, *alike, ACCURACY, loss)
+        return (*retrieval.METRICS, *cut, *alike, ACCURACY, loss)
 
     @property
     def compares_rows(self) -> bool:

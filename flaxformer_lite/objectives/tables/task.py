@@ -19,7 +19,7 @@ from flaxformer_lite.objectives.rows import TableRecords, Tokenizer
 Row = Mapping[str, Any]  # role -> value
 NULLS = ("NaN", "nan", "null", "NULL", "<NA>")  # what pandas and databases write for no value
 WHOLE = re.compile(r"-?\d{1,4000}")  # a number as the name of a class; Python reads no longer ones
-SHOWN = 8  # most labels that a message names
+MOST_LABELS = 8  # most labels that a message names
 
 
 class Column(NamedTuple):
@@ -250,11 +250,11 @@ def index_of(value: object, labels: tuple[str, ...], where: str) -> int:
     if not numbered and re.fullmatch(r"\d{1,9}", str(value)) and int(str(value)) < len(labels):
         # where the table or the weights name the classes; csv has numbers as texts
         return int(str(value))
-    more = f", ... ({len(labels)} in all)" if len(labels) > SHOWN else ""
+    more = f", ... ({len(labels)} in all)" if len(labels) > MOST_LABELS else ""
     raise ConfigError(
         f"{where}: no training row has the label {str(value)[:80]!r}, only"
-        f" {', '.join(labels[:SHOWN])}{more}; correct it, add rows that have it (a single one may"
-        " be held out), or name all labels in objective.labels."
+        f" {', '.join(labels[:MOST_LABELS])}{more}; correct it, add rows that have it (a single one"
+        " may be held out), or name all labels in objective.labels."
     )
 
 

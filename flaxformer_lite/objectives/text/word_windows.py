@@ -93,7 +93,7 @@ class WordWindows(Objective):
         targets: labels [T], the same; begin and end [T], the window of each word, which is in it;
           noise [N]; all int32. weights [T] float32.
         """
-        stays, noise = _chances(_whole(records), self.subsample, self.noise_power)
+        stays, noise = _chances(_all_texts(records), self.subsample, self.noise_power)
         pieces = records.row(index)
         ids = np.concatenate(pieces)
         document = np.repeat(np.arange(len(pieces)), [len(piece) for piece in pieces])
@@ -143,9 +143,9 @@ class WordWindows(Objective):
         return "word frequencies", float(true + self.negatives * false)
 
 
-def _whole(records: TextRecords) -> CountedRecords:
+def _all_texts(records: TextRecords) -> CountedRecords:
     """Returns the records whose words are counted; in a mixture, those of all sources."""
-    return records if records.whole is None else records.whole
+    return records if records.mixture is None else records.mixture
 
 
 @functools.lru_cache(maxsize=8)

@@ -124,8 +124,8 @@ def experts(history: list[Record]) -> str:
     names = list(dict.fromkeys(name for row in rows.values() for name in row))
     cells = [[layer, *(row.get(name, "") for name in names)] for layer, row in rows.items()]
     when = f"up to step {latest['step']}"
-    told = f"<p>tokens of each expert, 1 is the mean of its layer; {when}</p>"
-    return told + table(cells, ["layer", *names])
+    heading = f"<p>tokens of each expert, 1 is the mean of its layer; {when}</p>"
+    return heading + table(cells, ["layer", *names])
 
 
 def is_load(name: str) -> bool:

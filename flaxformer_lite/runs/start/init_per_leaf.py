@@ -18,7 +18,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 
 
-class Part(NamedTuple):
+class LeafProgram(NamedTuple):
     """Some leaves and the program that computes them.
 
     The numbers in which alike leaves differ are its arguments.
@@ -39,7 +39,7 @@ def init_per_leaf(create: ClosedJaxpr, shardings: Any, compiler_options: dict | 
     """
     shardings, tree = jax.tree.flatten(shardings)
 
-    def compile_alike(parts: list[Part]) -> Callable:
+    def compile_alike(parts: list[LeafProgram]) -> Callable:
         leaves, program, numbers = parts[0]
         jitted = jax.jit(jaxpr_as_fun(program), out_shardings=[shardings[i] for i in leaves])
         return jitted.lower(*numbers).compile(compiler_options)
@@ -56,7 +56,7 @@ def init_per_leaf(create: ClosedJaxpr, shardings: Any, compiler_options: dict | 
     return jax.tree.unflatten(tree, [made[i] for i in range(len(shardings))])
 
 
-def _parts(create: ClosedJaxpr) -> list[Part]:
+def _parts(create: ClosedJaxpr) -> list[LeafProgram]:
     """Splits into one part per leaf, except that all outputs of a scan share one."""
     jaxpr = create.jaxpr
     source = {var: eqn for eqn in jaxpr.eqns for var in eqn.outvars}
@@ -83,7 +83,7 @@ def _parts(create: ClosedJaxpr) -> list[Part]:
         for eqn in _needed(outs, source):
             equations.append(eqn.replace(invars=[*map(as_argument, eqn.invars)]))
         program = jaxpr.replace(eqns=equations, invars=arguments, outvars=outs)
-        return Part(leaves, ClosedJaxpr(program, create.consts), numbers)
+        return LeafProgram(leaves, ClosedJaxpr(program, create.consts), numbers)
 
     return [part(leaves) for leaves in together.values()]
 

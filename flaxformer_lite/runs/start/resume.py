@@ -32,7 +32,7 @@ from flaxformer_lite.training import optimizer
 # fields that may change between starts
 REORDERING = marked(ExperimentConfig, REORDERS_SUMS)
 FREE = (*marked(ExperimentConfig, MAY_CHANGE), *REORDERING)
-SHOWN = 6  # most differences that an error lists
+MOST_DIFFERENCES = 6  # most differences that an error lists
 
 
 def meta(cfg: ExperimentConfig, data_fingerprint: str, step: int) -> Json:
@@ -91,11 +91,11 @@ def check(stored: Json, cfg: ExperimentConfig, data_fingerprint: str) -> None:
             what = "text, tokenizer or a companion's weights"
         lines = [f"{what}: {stored['data_fingerprint']} -> {data_fingerprint}"]
     if lines:
-        more = f" and {len(lines) - SHOWN} more" if len(lines) > SHOWN else ""
+        more = f" and {len(lines) - MOST_DIFFERENCES} more" if len(lines) > MOST_DIFFERENCES else ""
         raise ConfigError(
             f"this run was started with another config, and is at step {step}:"
-            f" {'; '.join(lines[:SHOWN])}{more}. Go back to the old value, or choose another"
-            " --workdir."
+            f" {'; '.join(lines[:MOST_DIFFERENCES])}{more}. Go back to the old value, or choose"
+            " another --workdir."
         )
 
 

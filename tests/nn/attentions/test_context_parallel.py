@@ -252,14 +252,18 @@ def test_every_part_of_a_causal_ring_has_the_same_work():
     size = 16
     halves = np.arange(4 * size, dtype=np.int32).reshape(8, -1)
     held = [np.concatenate(sorted((halves[2 * i], halves[7 - 2 * i]), key=min)) for i in range(4)]
-    plan = ring.Plan(
-        blockwise.Plan(1.0, 0.0, 0.0, 2, 2, UNSHARDED), None, ring.Route(0, 4), 4 * size, (2, 2)
+    plan = ring.RingPlan(
+        blockwise.BlockPlan(1.0, 0.0, 0.0, 2, 2, UNSHARDED),
+        None,
+        ring.Route(0, 4),
+        4 * size,
+        (2, 2),
     )
     keys = jnp.zeros((1, size, 1, 1))
 
     def blocks(i, j):
-        rows = ring.Rows(masks.causal(), jnp.asarray(held[i]), None)
-        _, _, given = ring._meet(plan, rows, ring.Part(keys, keys, jnp.asarray(held[j])))
+        rows = ring.QueryRows(masks.causal(), jnp.asarray(held[i]), None)
+        _, _, given = ring._meet(plan, rows, ring.KeyValues(keys, keys, jnp.asarray(held[j])))
         first, last = given.spans.T
         return int((last - first).sum())
 

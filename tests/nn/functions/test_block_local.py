@@ -8,7 +8,7 @@ import pytest
 from flaxformer_lite.nn.attentions import dense
 from flaxformer_lite.nn.attentions.arguments import Arguments
 from flaxformer_lite.nn.functions import block_local, masks
-from flaxformer_lite.nn.functions.block_local import Dropout, Shared, attend_blocks
+from flaxformer_lite.nn.functions.block_local import Shared, WeightDropout, attend_blocks
 
 B = 2
 T = 11
@@ -79,7 +79,7 @@ def test_blocks_equal_dense_attention(monkeypatch, most_scores):
 def test_dropout_keeps_the_mean():
     q, k, v, more_k, more_v, table = arrays()
     ones = jnp.ones_like(v), more_k, jnp.ones_like(more_v), table
-    drop = jax.jit(lambda key: in_blocks(q, k, *ones, Dropout(key, 0.3)))
+    drop = jax.jit(lambda key: in_blocks(q, k, *ones, WeightDropout(key, 0.3)))
     sums = drop(jax.random.key(2))[..., 0]  # of what is left of the weights of a row
     seen = np.asarray(IDS)[..., None] != 0
     assert abs(sums.mean(where=seen) - 1) < 0.1 < sums.std(where=seen)

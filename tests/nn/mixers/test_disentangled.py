@@ -78,7 +78,7 @@ def test_scores_are_those_of_the_paper_one_pair_at_a_time(terms):
                 if "p2c" in table:
                     due[0, head, i, j] += 0.5 * k[0, j, head] @ table["p2c"][row, head]
     for gathers in (True, False):
-        whole = scores.whole(jnp.asarray(q), gathers=gathers)
+        whole = scores.of_all_rows(jnp.asarray(q), gathers=gathers)
         np.testing.assert_allclose(whole, due, rtol=1e-5, atol=1e-5)
     gathered = scores(jnp.asarray(q), jnp.arange(5), jnp.arange(7))
     np.testing.assert_allclose(gathered, due, rtol=1e-5, atol=1e-5)

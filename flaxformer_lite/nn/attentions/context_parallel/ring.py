@@ -26,7 +26,7 @@ from jax import lax
 
 from flaxformer_lite.nn.attentions import blockwise
 from flaxformer_lite.nn.attentions.arguments import Arguments, Bias, check_mask
-from flaxformer_lite.nn.attentions.blockwise import BiasTree, Given, State
+from flaxformer_lite.nn.attentions.blockwise import BiasTree, Given, SoftmaxState
 from flaxformer_lite.nn.attentions.context_parallel.balance import lopsided
 from flaxformer_lite.nn.functions import masks
 from flaxformer_lite.nn.functions.checkpoint_names import ATTENTION, named
@@ -47,10 +47,10 @@ class Route(NamedTuple):
     parts: int
 
 
-class Plan(NamedTuple):
+class RingPlan(NamedTuple):
     """The constants of a call."""
 
-    blocks: blockwise.Plan
+    blocks: blockwise.BlockPlan
     ring: Shards
     route: Route
     length: int  # S, the columns on all devices
@@ -59,7 +59,7 @@ class Plan(NamedTuple):
     numbered_by: tuple[int, int]
 
 
-class Part(NamedTuple):
+class KeyValues(NamedTuple):
     """The keys and values that travel, with the numbers of their columns, increasing."""
 
     k_BSKH: jax.Array
@@ -67,7 +67,7 @@ class Part(NamedTuple):
     columns_S: jax.Array
 
 
-class Rows(NamedTuple):
+class QueryRows(NamedTuple):
     """Inputs that stay on a device and have no gradient: mask, numbers of rows, key of dropout."""
 
     mask: masks.Mask | None
@@ -76,8 +76,9 @@ class Rows(NamedTuple):
 
 
 # queries, the part of this device, the bias, the sinks, rows, the output, log-sums of exponentials
-_Saved = tuple[jax.Array, Part, BiasTree, jax.Array | None, Rows, jax.Array, jax.Array]
-_Primals = tuple[jax.Array, Part, BiasTree, jax.Array | None, Rows]
+_Saved = tuple[jax.Array, KeyValues, BiasTree, jax.Array | None, QueryRows, jax.Array, jax.Array]
+_Primals = tuple[jax.Array, KeyValues, BiasTree, jax.Array | None, QueryRows]
+_Carry = tuple[SoftmaxState, KeyValues]
 _OfPart = tuple[jax.Array, jax.Array]  # gradients or tangents of a part's keys and values
 _OfRows = tuple[jax.Array, list[jax.Array]]  # gradients of queries and the bias
 
@@ -125,8 +126,8 @@ def attend(
     k_part = S // ring.count // halves
     q_block = min(q_block, q_part)
     k_block = min(k_block, k_part)
-    plan = Plan(
-        blockwise.Plan(
+    plan = RingPlan(
+        blockwise.BlockPlan(
             scale,
             args.softcap,
             args.dropout_rate if args.drops else 0.0,
@@ -154,13 +155,13 @@ def attend(
         sinks_N: jax.Array | None,
         dropout_key: jax.Array | None,
     ) -> jax.Array:
-        part = Part(k_BSKH, v_BSKH, columns_S)
+        part = KeyValues(k_BSKH, v_BSKH, columns_S)
         if mirrored:
             device = rows_T[0] // rows_T.shape[0]
             q_BTNH, part, rows_T = jax.tree.map(
                 functools.partial(_mirror, device=device, ring=ring), (q_BTNH, part, rows_T)
             )
-        rows = Rows(mask, rows_T, dropout_key)
+        rows = QueryRows(mask, rows_T, dropout_key)
         out_BTNH = _attend(plan, q_BTNH, part, _of_rows(bias, rows_T), sinks_N, rows)
         return _mirror_back(out_BTNH, device, ring) if mirrored else out_BTNH
 
@@ -202,18 +203,20 @@ def route_of(mask: masks.Mask | None, T: int, S: int, count: int) -> Route:
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _attend(
-    plan: Plan,
+    plan: RingPlan,
     q_BTNH: jax.Array,
-    part: Part,
+    part: KeyValues,
     bias: BiasTree,
     sinks_N: jax.Array | None,
-    rows: Rows,
+    rows: QueryRows,
 ) -> jax.Array:
     return _forward(plan, q_BTNH, part, bias, sinks_N, rows)[0]
 
 
 @_attend.defjvp
-def _attend_jvp(plan: Plan, primals: _Primals, tangents: _Primals) -> tuple[jax.Array, jax.Array]:
+def _attend_jvp(
+    plan: RingPlan, primals: _Primals, tangents: _Primals
+) -> tuple[jax.Array, jax.Array]:
     out_BTNH, saved = _forward(plan, *primals)
     d_q, d_part, d_bias, d_sinks_N, _ = tangents
     d_out_BTNH = linear_call(
@@ -227,20 +230,20 @@ def _attend_jvp(plan: Plan, primals: _Primals, tangents: _Primals) -> tuple[jax.
 
 
 def _forward(
-    plan: Plan,
+    plan: RingPlan,
     q_BTNH: jax.Array,
-    home: Part,
+    home: KeyValues,
     bias: BiasTree,
     sinks_N: jax.Array | None,
-    rows: Rows,
+    rows: QueryRows,
 ) -> tuple[jax.Array, _Saved]:
     padded_BTNH = _pad(q_BTNH, plan.blocks.q_block)
     numbers = jnp.arange(padded_BTNH.shape[1] // plan.blocks.q_block)
 
-    def add(states: State, part: Part) -> State:
+    def add(states: SoftmaxState, part: KeyValues) -> SoftmaxState:
         k_BSKH, v_BSKH, given = _meet(plan, rows, part)
 
-        def of_block(_: None, each: tuple[jax.Array, State]) -> tuple[None, State]:
+        def of_block(_: None, each: tuple[jax.Array, SoftmaxState]) -> tuple[None, SoftmaxState]:
             i, state = each
             biased = _of_columns(bias, part.columns_S)
             return None, blockwise.add_columns(
@@ -249,7 +252,7 @@ def _forward(
 
         return lax.scan(of_block, None, (numbers, states))[1]
 
-    def step(carry: tuple[State, Part], _: None) -> tuple[tuple[State, Part], None]:
+    def step(carry: _Carry, _: None) -> tuple[_Carry, None]:
         states, part = carry
         coming = _pass_on(plan.ring, part)  # while this part is computed
         return (add(states, part), coming), None
@@ -264,21 +267,21 @@ def _forward(
     return out_BTNH, (q_BTNH, home, bias, sinks_N, rows, out_BTNH, lse)
 
 
-def _backward(plan: Plan, saved: _Saved, d_out_BTNH: jax.Array) -> blockwise.Inputs:
+def _backward(plan: RingPlan, saved: _Saved, d_out_BTNH: jax.Array) -> blockwise.Inputs:
     """Sends keys and values around again, and with them their gradients."""
     q_BTNH, home, bias, sinks_N, *_ = saved
     d_out_BTNH = _pad(d_out_BTNH, plan.blocks.q_block)
 
     def step(
-        carry: tuple[_OfRows, Part, _OfPart], _: None
-    ) -> tuple[tuple[_OfRows, Part, _OfPart], None]:
+        carry: tuple[_OfRows, KeyValues, _OfPart], _: None
+    ) -> tuple[tuple[_OfRows, KeyValues, _OfPart], None]:
         d_here, part, d_part = carry
         coming = _pass_on(plan.ring, part)
         d_here, d_part = add(d_here, part, d_part)[:2]
         return (d_here, coming, d_part), None
 
     def add(
-        d_here: _OfRows, part: Part, d_part: _OfPart, sinks_N: jax.Array | None = None
+        d_here: _OfRows, part: KeyValues, d_part: _OfPart, sinks_N: jax.Array | None = None
     ) -> tuple[_OfRows, _OfPart, jax.Array | None]:
         d_part = _pass_on(plan.ring, d_part)  # from the device that had this part before
         d_q, d_k, d_v, d_bias, d_sinks_N = blockwise.gradients(
@@ -306,14 +309,14 @@ def _backward(plan: Plan, saved: _Saved, d_out_BTNH: jax.Array) -> blockwise.Inp
     )
 
 
-def _tangent(plan: Plan, saved: _Saved, inputs: blockwise.Inputs) -> jax.Array:
+def _tangent(plan: RingPlan, saved: _Saved, inputs: blockwise.Inputs) -> jax.Array:
     """Sends keys, values and their tangents around."""
     q_BTNH, home, _, sinks_N, _, out_BTNH, _ = saved
     d_q, d_k, d_v, d_floats, d_sinks_N = inputs
     d_q = _pad(d_q, plan.blocks.q_block)
 
     def add(
-        d_out_BTNH: jax.Array, part: Part, d_part: _OfPart, sinks_N: jax.Array | None = None
+        d_out_BTNH: jax.Array, part: KeyValues, d_part: _OfPart, sinks_N: jax.Array | None = None
     ) -> jax.Array:
         d_k, d_v = (_pad(x, plan.blocks.k_block) for x in d_part)
         more_BTNH = blockwise.tangent(
@@ -324,8 +327,8 @@ def _tangent(plan: Plan, saved: _Saved, inputs: blockwise.Inputs) -> jax.Array:
         return d_out_BTNH + more_BTNH[:, : q_BTNH.shape[1]]
 
     def step(
-        carry: tuple[jax.Array, Part, _OfPart], _: None
-    ) -> tuple[tuple[jax.Array, Part, _OfPart], None]:
+        carry: tuple[jax.Array, KeyValues, _OfPart], _: None
+    ) -> tuple[tuple[jax.Array, KeyValues, _OfPart], None]:
         d_out_BTNH, part, d_part = carry
         coming = _pass_on(plan.ring, (part, d_part))
         return (add(d_out_BTNH, part, d_part), *coming), None
@@ -336,7 +339,9 @@ def _tangent(plan: Plan, saved: _Saved, inputs: blockwise.Inputs) -> jax.Array:
     return only_forwards(add(*carry, sinks_N).astype(out_BTNH.dtype), blockwise.TWICE)
 
 
-def _meeting(plan: Plan, saved: _Saved, part: Part, sinks_N: jax.Array | None) -> blockwise.Saved:
+def _meeting(
+    plan: RingPlan, saved: _Saved, part: KeyValues, sinks_N: jax.Array | None
+) -> blockwise.Saved:
     """Returns what blockwise attention would save of the rows here and a part of the keys."""
     q_BTNH, _, bias, _, rows, out_BTNH, lse = saved
     k_BSKH, v_BSKH, given = _meet(plan, rows, part)
@@ -345,7 +350,7 @@ def _meeting(plan: Plan, saved: _Saved, part: Part, sinks_N: jax.Array | None) -
     return q_BTNH, k_BSKH, v_BSKH, biased, sinks_N, given, out_BTNH, lse
 
 
-def _meet(plan: Plan, rows: Rows, part: Part) -> tuple[jax.Array, jax.Array, Given]:
+def _meet(plan: RingPlan, rows: QueryRows, part: KeyValues) -> tuple[jax.Array, jax.Array, Given]:
     """Pads a part of the keys to whole blocks, and finds the blocks that the rows here see."""
     q_block = plan.blocks.q_block
     k_block = plan.blocks.k_block
@@ -416,7 +421,7 @@ def _asked_of_columns(
 
 
 def _pass_on(ring: Shards, tree: Tree, places: int = 1) -> Tree:
-    """Sends arrays to the device so many places on."""
+    """Sends arrays `places` devices ahead on the ring."""
     if places % ring.count == 0:
         return tree
     to = [(i, (i + places) % ring.count) for i in range(ring.count)]
