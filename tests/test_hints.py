@@ -1,12 +1,15 @@
 """Hints for calls that other libraries accept."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import pytest
 
 import flaxformer_lite
-from flaxformer_lite import hints, load_tokenizer
-from flaxformer_lite.config import ConfigError
+from flaxformer_lite import build_model, hints, load_tokenizer
+from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.config.architecture import OTHER_NAMES
 from tests.cli import models
 from tests.models.tiny import built, small
 
@@ -65,6 +68,15 @@ def test_a_constructor_of_another_library(model_and_params):
     for owner in (type(model_and_params[0]), model_and_params[0]):
         with pytest.raises(AttributeError, match=r"write model, params = load_pretrained\(path\)"):
             owner.from_pretrained  # noqa: B018
+
+
+def test_fields_of_another_library():
+    with pytest.raises(ConfigError, match=r"^num_layers: .*write encoder_layers or decoder_layers"):
+        build_model("gpt2", "tiny", num_layers=2)
+    fields = {field.name for field in dataclasses.fields(ModelConfig)}
+    for name, written in OTHER_NAMES.items():
+        assert name not in fields
+        assert set(written.split(" or ")) <= fields
 
 
 def test_a_mask_by_position(model_and_params):

@@ -459,6 +459,23 @@ class ModelConfig(Execution, Architecture):
         return Execution(**{f.name: getattr(self, f.name) for f in dataclasses.fields(Execution)})
 
 
+# Names of fields in other libraries, with ours.
+OTHER_NAMES = {
+    **dict.fromkeys(
+        ("num_layers", "num_hidden_layers", "n_layer", "n_layers"),
+        "encoder_layers or decoder_layers",
+    ),
+    **dict.fromkeys(("hidden_size", "n_embd", "hidden_dim", "embed_dim"), "d_model"),
+    **dict.fromkeys(("num_attention_heads", "n_head", "n_heads"), "num_heads"),
+    **dict.fromkeys(("intermediate_size", "n_inner", "d_ff", "ffn_dim"), "mlp_dim"),
+    **dict.fromkeys(("max_position_embeddings", "n_positions", "block_size"), "max_length"),
+    **dict.fromkeys(("hidden_dropout_prob", "dropout_rate", "resid_pdrop"), "dropout"),
+    **dict.fromkeys(("hidden_act", "activation_function"), "activation"),
+    "num_key_value_heads": "num_kv_heads",
+    "num_classes": "num_labels",
+}
+
+
 def check_names(fields: Iterable[str]) -> None:
     """Checks that these are fields of ModelConfig.
 
@@ -467,9 +484,11 @@ def check_names(fields: Iterable[str]) -> None:
     """
     known = [field.name for field in dataclasses.fields(ModelConfig)]
     for name in fields:
+        if name in OTHER_NAMES:
+            raise ConfigError(f"{name}: no field of ModelConfig; write {OTHER_NAMES[name]}.")
         if name not in known:
-            near = registry.nearest(name, known)
-            raise ConfigError(f"{name}: no field of ModelConfig{near}; leave it out.")
+            way_out = registry.nearest(name, known) or "; leave it out."
+            raise ConfigError(f"{name}: no field of ModelConfig{way_out}")
 
 
 def check_family(cfg: ModelConfig, where: str = "") -> type[Any]:
