@@ -20,16 +20,21 @@ def cut(task: GenerationTask, state: SampleState, since: int) -> SampleState:
       since: number of new tokens already checked.
     """
     assert task.tokenizer is not None, "checked by `prepare`"
-    tokens_BS, done_B, lengths_B = (
-        np.array(x) for x in (state.tokens_BS, state.done_B, state.lengths_B)
-    )
+    tokens_BS = np.array(state.tokens_BS)
+    done_B = np.array(state.done_B)
+    lengths_B = np.array(state.lengths_B)
+    logprobs_BS = None if state.logprobs_BS is None else np.array(state.logprobs_BS)
     for row, length in enumerate(lengths_B):
         written = tokens_BS[row, task.columns : task.columns + length].tolist()
         for n in range(since + 1, length + 1):
             text = task.tokenizer.decode(written[:n])
             if any(stop in text for stop in task.settings.stop_strings):
                 tokens_BS[row, task.columns + n :] = task.settings.pad_token_id
+                if logprobs_BS is not None:
+                    logprobs_BS[row, task.columns + n :] = 0.0
                 done_B[row] = True
                 lengths_B[row] = n
                 break
-    return state.replace(tokens_BS=tokens_BS, done_B=done_B, lengths_B=lengths_B)
+    return state.replace(
+        tokens_BS=tokens_BS, logprobs_BS=logprobs_BS, done_B=done_B, lengths_B=lengths_B
+    )

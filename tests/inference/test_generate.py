@@ -219,6 +219,7 @@ def test_stop_strings_end_a_row_with_the_token_that_completes_them():
         **options,
     )
     assert found.lengths[0] == end
+    assert found.logprobs[0, end - 1] and not found.logprobs[0, end:].any()
     assert found.sequences[0, 2:].tolist() == [
         *free[0, :end].tolist(),
         *[36] * (found.sequences.shape[1] - 2 - end),
