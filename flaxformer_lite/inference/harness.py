@@ -201,15 +201,15 @@ class HarnessModel:
 
         Spaces between them belong to the continuation.
         """
-        if not context:
-            tail = self._encode(continuation, framed=False)
-            return (tail[:1], tail[1:]) if tail[:-1][:1] == [self.prefix] else ([self.prefix], tail)
         stripped = context.rstrip()
         continuation = context[len(stripped) :] + continuation
+        if not stripped:
+            tail = self._encode(continuation, framed=False)
+            return (tail[:1], tail[1:]) if tail[:-1][:1] == [self.prefix] else ([self.prefix], tail)
         head = self._context(stripped)
         if self._two:
             return head, self._encode(continuation, framed=False)
-        tail = self._encode(stripped + continuation)[len(head) if stripped else 0 :]
+        tail = self._encode(stripped + continuation)[len(head) :]
         return head, tail or self._encode(continuation, framed=False)
 
     def _score(self, pairs: list[tuple[list[int], list[int]]]) -> list[tuple[float, bool]]:
@@ -217,6 +217,12 @@ class HarnessModel:
 
         The last batch is filled with repetitions, to keep its shape.
         """
+        longest_tail = max((len(tail) for _, tail in pairs), default=0)
+        if longest_tail > self.max_length:
+            raise ConfigError(
+                f"a continuation has {longest_tail} tokens, and the model reads at most"
+                f" max_length={self.max_length}; leave the task out, or raise max_length."
+            )
         results: list[Any] = [None] * len(pairs)
         order = sorted(range(len(pairs)), key=lambda i: -len(pairs[i][0]) - len(pairs[i][1]))
         for start in range(0, len(order), self.batch_size):

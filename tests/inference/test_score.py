@@ -122,9 +122,9 @@ def test_the_harness_reads_with_a_published_tokenizer(tmp_path):
     assert published.prefix == bos
     published.tokenizer.before = [bos]  # as Llama's own does
     ab = inner.encode("ab")
-    pairs = [("ab ", "cd"), ("", "x"), (f"{published.tokenizer.tokens['bos']}ab", "cd")]
-    heads = [[bos, *ab], [bos], [bos, *ab]]
-    tails = [inner.encode(text) for text in (" cd", "x", "cd")]
+    pairs = [("ab ", "cd"), ("", "x"), (f"{published.tokenizer.tokens['bos']}ab", "cd"), (" ", "x")]
+    heads = [[bos, *ab], [bos], [bos, *ab], [bos]]
+    tails = [inner.encode(text) for text in (" cd", "x", "cd", " x")]
     want = score(model, params, heads, tails).log_likelihood
     got = published.loglikelihood([request(*pair) for pair in pairs])
     np.testing.assert_allclose([total for total, _ in got], want, rtol=1e-5)
