@@ -133,7 +133,7 @@ def open_weights(place: Path, config: Json) -> dict[str, Tensor]:
 
 def _is_checkpoint(folder: Path) -> bool:
     """Returns whether T5X wrote this folder; TensorFlow has a text of the same name as its tree."""
-    if any(folder.glob("target.*")):
+    if any(folder.glob("target.*/.zarray")):
         return True
     try:
         with (folder / TREE).open("rb") as file:

@@ -18,6 +18,7 @@ from flax.traverse_util import unflatten_dict
 from flaxformer_lite import build_model, load_pretrained, save_pretrained
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.nn.mixers.local_global import LocalGlobalConfig
+from flaxformer_lite.pretrained import t5x
 from flaxformer_lite.pretrained.folder import open_weights
 from flaxformer_lite.pretrained.safetensors import WeightsError
 from tests.marks import daily
@@ -156,6 +157,12 @@ def whole(tmp_path_factory):
 @pytest.fixture
 def checkpoint(whole, tmp_path):
     return Path(shutil.copytree(whole, tmp_path / "checkpoint_1000"))
+
+
+def test_a_text_named_target_makes_no_checkpoint(tmp_path):
+    (tmp_path / "target.txt").write_text("Guten Tag")
+    (tmp_path / "target.de").mkdir()
+    assert t5x.find(tmp_path) is None
 
 
 def test_convert_says_what_it_found_and_inspect_reads_the_same(whole, tmp_path, capsys):
