@@ -8,7 +8,7 @@ from flaxformer_lite.cli import export_page
 from flaxformer_lite.cli.export_cost import TEXTS, cost_of, read_texts
 from flaxformer_lite.cli.open_model import Opened, folder_of, notices, open_model
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.export.folder import CASES, check_files, export_model
+from flaxformer_lite.export.folder import CASES, SUFFIXES, check_files, export_model
 from flaxformer_lite.export.genai import genai_config
 from flaxformer_lite.export.programs import programs_of
 from flaxformer_lite.files.publish import new_directory
@@ -18,6 +18,7 @@ from flaxformer_lite.pretrained.save import write_companions
 from flaxformer_lite.pretrained.sentences import SentenceLayers
 
 LABELLED = ("sequence_classification", "token_classification")
+GENAI = "genai_config.json"  # of this model alone; one of an earlier export is not kept
 
 
 def run(args: argparse.Namespace) -> None:
@@ -40,7 +41,7 @@ def run(args: argparse.Namespace) -> None:
         args.model, head=args.head, family=args.family, allow_plugins=args.allow_plugins
     )
     layers = _layers(args)
-    with notices(), new_directory(args.output.parent, carry=lambda name: True) as made:
+    with notices(), new_directory(args.output.parent, carry=lambda name: name != GENAI) as made:
         write_companions(made, opened.model, like=origin_of(opened.model))
         tokenizer_config = made / "tokenizer_config.json"
         if not tokenizer_config.exists():  # transformers.js reads no tokenizer without it
@@ -71,18 +72,18 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _describe_decoder(made: Path, file: str, opened: Opened) -> None:
-    """Writes genai_config.json, by which onnxruntime-genai generates."""
+    """Writes the description by which onnxruntime-genai generates."""
     (program,) = programs_of(opened.model)
     described = genai_config(file, program, opened.cfg, opened.tokenizer.ids)
     if described is not None:
-        (made / "genai_config.json").write_text(json.dumps(described, indent=2) + "\n")
+        (made / GENAI).write_text(json.dumps(described, indent=2) + "\n")
 
 
 def _check_folder(output: Path) -> None:
     """Refuses a folder with other files, some of which could be replaced.
 
     Raises:
-      ConfigError: it holds something, and no earlier export.
+      ConfigError: it holds something, and no earlier export to the same file.
     """
     folder = output.parent
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
@@ -91,6 +92,12 @@ def _check_folder(output: Path) -> None:
             f"--output={output}: {folder} has other files ({names[0]}, ...), and README.md,"
             " config.json and a tokenizer are written beside the model; name a new folder, such as"
             f" exported/{output.name}."
+        )
+    others = [name for name in names if Path(name).suffix in SUFFIXES]
+    if others and not any(name.startswith(f"{output.stem}.") for name in others):
+        raise ConfigError(
+            f"--output={output}: {folder} holds {others[0]}, whose test cases and README.md would"
+            f" be replaced; name a new folder, such as {folder}_{output.stem}/{output.name}."
         )
 
 

@@ -84,7 +84,9 @@ def export_model(
     start = model.cfg.decoder_start_token_id or 0
     texts = rows or _made_up(model.cfg.vocab_size)
     save_cases(path.parent / CASES, make_cases(programs, widened(stored), texts, start=start))
-    (path.parent / "README.md").write_text(readme(made, programs, weights, start))
+    longest = model.cfg.max_length if model.cfg.has_position_table else None
+    described = readme(made, programs, weights, start, longest=longest)
+    (path.parent / "README.md").write_text(described)
     return Exported(made, check_files(path))
 
 

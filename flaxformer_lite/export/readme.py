@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from flaxformer_lite.export.onnx import INT64
 from flaxformer_lite.export.programs import ExportProgram
 
 TEXTS = """\
@@ -74,7 +75,12 @@ print(program.call(**inputs))
 
 
 def readme(
-    files: dict[str, Path], programs: Sequence[ExportProgram], weights: str, start: int
+    files: dict[str, Path],
+    programs: Sequence[ExportProgram],
+    weights: str,
+    start: int,
+    *,
+    longest: int | None = None,
 ) -> str:
     """Returns the text of README.md.
 
@@ -83,6 +89,7 @@ def readme(
       programs: the programs.
       weights: what the weights are stored as.
       start: the first token of an encoder-decoder's target.
+      longest: tokens that the model has positions for; None for any number.
     """
     lines = ["# An exported model", ""]
     lines.append(f"Written by flaxformer_lite; weights in {weights}, arithmetic in float32.")
@@ -96,8 +103,13 @@ def readme(
         ]
         for name, spec in program.inputs.items():
             shape = ", ".join(str(size) for size in spec.shape)
-            lines.append(f"| `{name}` | [{shape}] | {spec.dtype} |")
+            dtype = str(spec.dtype)
+            if files[program.name].suffix == ".onnx":
+                dtype = INT64.get(dtype, dtype)
+            lines.append(f"| `{name}` | [{shape}] | {dtype} |")
         lines += ["", f"Outputs: {', '.join(f'`{name}`' for name in program.outputs)}."]
+    if longest is not None:
+        lines += ["", f"The model has positions for {longest:,} tokens; more of them give NaN."]
     lines += ["", "## Run it", "", "```python", *_example(files, start).splitlines(), "```", ""]
     lines.append(
         "`test_cases.npz` has inputs and what the model computed for them, with keys such as"

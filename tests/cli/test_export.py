@@ -22,6 +22,9 @@ def test_a_file_is_written_beside_what_it_needs(bert, tmp_path, capsys):
     assert f"{file}: encode, " in said and "largest difference" in said
     names = {path.name for path in file.parent.iterdir()}
     assert {"README.md", "config.json", "test_cases.npz", "tokenizer.json"} <= names
+    page = (file.parent / "README.md").read_text()
+    assert "| `input_ids` | [batch_size, length] | int32 |" in page
+    assert "The model has positions for 64 tokens; more of them give NaN." in page
     program = jax.export.deserialize(bytearray(file.read_bytes()))
     assert program.platforms == ("cpu", "cuda", "tpu")
     ids = np.asarray([load_tokenizer(bert).encode("one two three")], np.int32)
@@ -64,6 +67,11 @@ def test_wrong_calls_are_refused(bert, tmp_path, capsys, monkeypatch):
     )
     assert "--data=" in told and "cannot be read" in told
     assert "--model is missing" in refused(capsys, "--output", tmp_path / "new/model.onnx")
+    (tmp_path / "other").mkdir()
+    for name in ("small.onnx", "test_cases.npz"):
+        (tmp_path / "other" / name).touch()
+    told = refused(capsys, "--model", bert, "--output", tmp_path / "other/model.onnx")
+    assert "holds small.onnx" in told and "other_model/model.onnx" in told
 
     there = importlib.import_module
 
