@@ -190,7 +190,7 @@ def generate(parser: argparse.ArgumentParser) -> None:
     add(
         "--draft",
         metavar="DIR",
-        type=command_line.place,
+        type=command_line.model,
         help="a smaller model with the same tokenizer, whose guesses are read several at a time",
     )
     add(

@@ -13,10 +13,12 @@ from flaxformer_lite.storage import hub
 NO_LICENSE = "README.md states no license; write it in its first lines, on the Hub."
 TASKS = {  # of the Hub, by head
     "lm": "text-generation",
-    "mlm": "fill-mask",
+    "masked_lm": "fill-mask",
+    "pretraining": "fill-mask",
     "sequence_classification": "text-classification",
     "token_classification": "token-classification",
     "question_answering": "question-answering",
+    "multiple_choice": "multiple-choice",
 }
 ARCHITECTURE = (
     "encoder_layers",
@@ -54,7 +56,7 @@ def card(
     """
     trained = None if run is None else workdir.read_config(run, allow_plugins=allow_plugins)
     name = hub.name_of(address)
-    head = f", with the head `{cfg.head}`" if cfg.head else ""
+    head = "" if cfg.head == "none" else f", with the head `{cfg.head}`"
     origin = "" if trained is None else f", trained by the objective `{_objective(trained)}`"
     lines = [
         *_front(cfg, base),
@@ -77,7 +79,9 @@ def card(
 def _front(cfg: ModelConfig, base: str) -> list[str]:
     """Returns the lines that the Hub reads, as YAML."""
     lines = ["---", "# license:  # not stated; fill it in", "library_name: transformers"]
-    task = "text2text-generation" if cfg.skeleton == "encoder_decoder" else TASKS.get(cfg.head)
+    task = TASKS.get(cfg.head)
+    if cfg.head == "lm" and cfg.skeleton == "encoder_decoder":
+        task = "text2text-generation"
     if task:
         lines.append(f"pipeline_tag: {task}")
     if base:

@@ -191,6 +191,9 @@ def test_a_draft_with_other_tokens_is_refused(gpt2, tmp_path, capsys):
     with pytest.raises(SystemExit):
         written(capsys, gpt2, "--prompt", "zero one", "--draft-tokens", "3")
     assert "--draft_tokens: needs a draft model; add --draft" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        written(capsys, gpt2, "--prompt", "zero one", "--draft", "hf://small")
+    assert "a model on the hub is hf://ORG/NAME" in capsys.readouterr().err
 
 
 @pytest.mark.nightly
