@@ -19,7 +19,7 @@ MASKS = (
     "token_type_ids",
 )
 SHOWN_ELSEWHERE = ("masked_positions", "answers")  # shown as part of the labels
-FEW = 12  # the most numbers shown of an array
+MOST_NUMBERS = 12  # the most numbers shown of an array
 Arrays = Mapping[str, np.ndarray]
 
 
@@ -95,18 +95,25 @@ class Renderer:
             if text:
                 text.append(" │ ", "bold yellow")
             for marked, run in itertools.groupby(positions, key=lambda at: bool(marks[at])):
-                chosen = ids[list(run)].tolist() if part else []
-                text.append("«" if marked else "", "bold green")
-                for special, group in itertools.groupby(chosen, key=self._special.get):
-                    same = list(group)
-                    if special:
-                        text.append(special * len(same), "bold cyan")
-                    else:
-                        text.append(self.decode(same), "green" if marked else unmarked_style)
-                text.append("»" if marked else "", "bold green")
+                tokens = ids[list(run)].tolist() if part else []
+                if marked:
+                    text.append("«", "bold green")
+                    self._append(text, tokens, "green")
+                    text.append("»", "bold green")
+                else:
+                    self._append(text, tokens, unmarked_style)
         if end < len(ids):
             text.append(f"  + {len(ids) - end} padding", "dim")
         return text
+
+    def _append(self, text: Text, tokens: Sequence[int], style: str) -> None:
+        """Appends tokens to a text, special ones by name."""
+        for special, group in itertools.groupby(tokens, key=self._special.get):
+            same = list(group)
+            if special:
+                text.append(special * len(same), "bold cyan")
+            else:
+                text.append(self.decode(same), style)
 
     def _masked(self, ids: np.ndarray, arrays: Arrays) -> Text:
         """Renders the labels of masked positions, `position«token»`."""
@@ -138,8 +145,8 @@ class Renderer:
 
 
 def _numbers(array: np.ndarray) -> Text:
-    shown = ", ".join(f"{x:g}" for x in array.reshape(-1)[:FEW].tolist())
-    return Text(f"{shown}, ... ({array.size})" if array.size > FEW else shown)
+    shown = ", ".join(f"{x:g}" for x in array.reshape(-1)[:MOST_NUMBERS].tolist())
+    return Text(f"{shown}, ... ({array.size})" if array.size > MOST_NUMBERS else shown)
 
 
 def parts_of(name: str, arrays: Arrays) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Declares what fields of a config take, by rules in their annotations that their `Record` checks.
+"""Rules for the values of config fields, in their annotations, which their `Record` checks.
 
     steps: Size = 1000
     schedule: Annotated[str, OneOf(choices.SCHEDULES)] = "cosine"
@@ -35,7 +35,7 @@ class PluginError(ConfigError):
 
 
 class Range(NamedTuple):
-    """The rule that a number is within bounds, said in words."""
+    """The rule that a number is within bounds; `words` states them in a message."""
 
     least: float
     most: float
@@ -61,7 +61,7 @@ class OneOf(NamedTuple):
 class Plugin(NamedTuple):
     """The rule that a value names a file in a folder of the package, or module:attribute.
 
-    Files of the package are not imported if they are `later`, so that who reads a config does not
+    Files of the package are not imported if they are `later`, so that reading a config does not
     wait for them.
     """
 
@@ -205,8 +205,8 @@ Probability = Annotated[float, Range(0, 1 - 1e-9, "be a probability in [0, 1)")]
 Share = Annotated[float, Range(1e-9, 1 - 1e-9, "be strictly between 0 and 1")]
 Place = Annotated[str, is_place]  # a local path, or an address in a store
 ModelPlace = Annotated[str, is_model_place]  # or a model on the Hub
-# whatever else the field declares
-ALWAYS: dict[type, object] = {
+# rules for all fields of a type, beside those that a field declares
+RULES_OF_TYPE: dict[type, object] = {
     int: Int,
     float: Float,
     str: Annotated[str, is_text],
@@ -277,14 +277,17 @@ def declared(cls: type) -> dict[str, Any]:
 @functools.cache
 def _declared(cls: type) -> dict[str, Any]:
     hints = typing.get_type_hints(cls, include_extras=True)
-    fields = [f for f in dataclasses.fields(cls) if f.init and "internal" not in f.metadata]
-    plugins = {
-        f.name: registry.base_of(f.metadata["plugin"]) for f in fields if "plugin" in f.metadata
-    }
-    optional = {
-        f.name: plugins[f.name] | None for f in fields if f.name in plugins and f.default is None
-    }
-    return {f.name: hints[f.name] for f in fields} | plugins | optional
+    settable = {}
+    for field in dataclasses.fields(cls):
+        if not field.init or "internal" in field.metadata:
+            continue
+        hint = hints[field.name]
+        if "plugin" in field.metadata:
+            hint = registry.base_of(field.metadata["plugin"])
+            if field.default is None:
+                hint = hint | None
+        settable[field.name] = hint
+    return settable
 
 
 def plain(hint: object) -> Any:
@@ -348,34 +351,40 @@ def broken(hint: object, value: object) -> str:
         return f"must be a section with a record of type {record.__name__} under each name."
     if kind is Any or not isinstance(kind, type):  # of a plug-in, which checks it itself
         return ""
-    rules = [*rules_of(hint), *rules_of(ALWAYS.get(kind))]
+    rules = [*rules_of(hint), *rules_of(RULES_OF_TYPE.get(kind))]
     if _is_instance(value, kind):
         return next(filter(None, (rule(value) for rule in rules if callable(rule))), "")
-    wanted = "".join(
-        [
-            f"a record of type {kind.__name__}" if issubclass(kind, Record) else kind.__name__,
-            *(rule for rule in rules if isinstance(rule, str)),
-            *(f", one of {', '.join(rule.names)}" for rule in rules if isinstance(rule, OneOf)),
-            " or None" if is_optional(hint) else "",
-        ]
-    )
+    wanted = kind.__name__
+    if issubclass(kind, Record):
+        wanted = f"a record of type {wanted}"
+    for rule in rules:
+        if isinstance(rule, str):
+            wanted += rule
+        elif isinstance(rule, OneOf):
+            wanted += f", one of {', '.join(rule.names)}"
+    if is_optional(hint):
+        wanted += " or None"
     return f"must be {wanted}, not {type(value).__name__}."
 
 
 def _broken_tuple(hint: object, value: object) -> str:
     kind = typing.get_args(hint)[0]
     if isinstance(value, tuple):
-        problem = next(filter(None, (broken(kind, item) for item in value)), "")
-        names = any(isinstance(rule, OneOf | Plugin) for rule in rules_of(kind))
-        twice = not problem and names and len(set(value)) < len(value)
-        return "must name each once." if twice else problem
+        for item in value:
+            if problem := broken(kind, item):
+                return problem
+        has_names = any(isinstance(rule, OneOf | Plugin) for rule in rules_of(kind))
+        if has_names and len(set(value)) < len(value):
+            return "must name each once."
+        return ""
     meant = tuple(value) if isinstance(value, list) else (value,)
     if not _broken_tuple(hint, meant):
         return f"must be a tuple, {shown(meant)}."
-    such = "".join(
-        f", such as {rule.names[:1]}" for rule in rules_of(hint) if isinstance(rule, OneOf)
-    )
-    return f"must be a tuple{such}, not {type(value).__name__}."
+    example = ""
+    for rule in rules_of(hint):
+        if isinstance(rule, OneOf):
+            example += f", such as {rule.names[:1]}"
+    return f"must be a tuple{example}, not {type(value).__name__}."
 
 
 def _is_instance(value: object, kind: type) -> bool:
@@ -396,7 +405,8 @@ def shown(value: object) -> str:
     if dataclasses.is_dataclass(value):
         return f"{type(value).__name__}(...)"
     if isinstance(value, tuple) and any(map(dataclasses.is_dataclass, value)):
-        return f"({', '.join(map(shown, value))}{',' * (len(value) == 1)})"
+        comma = "," if len(value) == 1 else ""
+        return f"({', '.join(map(shown, value))}{comma})"
     try:
         text = repr(value)
     except Exception as error:  # such as an integer with more digits than Python prints

@@ -75,7 +75,8 @@ def score(
     continuations = _rows("continuations", continuations)
     if len(prompts) != len(continuations):
         raise ConfigError(
-            f"{len(prompts)} prompts and {len(continuations)} continuations: must be equally many."
+            f"{len(prompts)} prompts and {len(continuations)} continuations: must be equal in"
+            " number."
         )
     if not all(prompts) or not all(continuations):
         raise ConfigError(

@@ -60,7 +60,7 @@ class Model(EncoderDecoderModel):
     def shift_right(self, input_ids) -> jax.Array:
         if self.cfg.decoder_start_token_id is None:
             raise ConfigError(
-                "decoder_start_token_id=None: what the decoder reads first; set it, or pass"
+                "decoder_start_token_id=None: the decoder needs a first token; set it, or pass"
                 " decoder_input_ids."
             )
         start_B1 = jnp.full_like(input_ids[:, :1], self.cfg.decoder_start_token_id)
@@ -144,16 +144,16 @@ def read(
 
     Args:
       fields: the fields of config.json.
-      heads: the number of heads of either side that names none.
-      mlp_dim: the same for the feed-forward's width.
-      scaled: whether token vectors are scaled if the config does not say.
+      heads: number of heads, for a side whose number config.json does not give.
+      mlp_dim: width of the feed-forward layers, likewise.
+      scaled: whether token vectors are scaled, likewise.
     """
-    of_encoder = fields.get("encoder_attention_heads", heads)
+    encoder_heads = fields.get("encoder_attention_heads", heads)
     encoder_mlp_dim = fields.get("encoder_ffn_dim", mlp_dim)
-    of_decoder = fields.get("decoder_attention_heads", heads)
+    decoder_heads = fields.get("decoder_attention_heads", heads)
     decoder_mlp_dim = fields.get("decoder_ffn_dim", mlp_dim)
     return {
-        "decoder_num_heads": of_decoder if of_decoder != of_encoder else 0,
+        "decoder_num_heads": decoder_heads if decoder_heads != encoder_heads else 0,
         "decoder_mlp_dim": decoder_mlp_dim if decoder_mlp_dim != encoder_mlp_dim else 0,
         "embed_power": 0.5 if fields.get("scale_embedding", scaled) else 0.0,
         "num_labels": 3,  # if the config names none

@@ -36,9 +36,8 @@ BASE = dict(
 )
 PRESETS = {
     "tiny": dict(d_model=128, num_heads=4, num_kv_heads=2, mlp_dim=344, decoder_layers=4),
-    "1b": dict(
-        d_model=2048, num_heads=32, num_kv_heads=4, mlp_dim=5632, decoder_layers=22
-    ),  # TinyLlama's shape
+    # TinyLlama's sizes
+    "1b": dict(d_model=2048, num_heads=32, num_kv_heads=4, mlp_dim=5632, decoder_layers=22),
     "7b": dict(d_model=4096, num_heads=32, mlp_dim=11008, decoder_layers=32),
     "llama2_70b": dict(
         d_model=8192,
@@ -102,8 +101,8 @@ def heads(
     tasks: dict[str, Head | tuple] = {
         "question_answering": Head(f"{name}ForQuestionAnswering", bert.SPANS, spans_prefix)
     }
-    spelled = {**gpt2.HEADS, "token_classification": gpt2.SCORE, **tasks}
-    chosen = {head: rows for head, rows in spelled.items() if head in (only or spelled)}
+    every = {**gpt2.HEADS, "token_classification": gpt2.SCORE, **tasks}
+    chosen = {head: every[head] for head in only or every}
     return weight_map.heads(name, **chosen)
 
 
@@ -133,10 +132,12 @@ def write_heads(cfg: ModelConfig) -> Json:
 
 
 def read(fields: Fields) -> ModelFields:
-    attention = ("query", "key", "value", "out") if fields.get("attention_bias", False) else ()
-    return read_heads(fields) | {
-        "bias_at": attention + (("mlp",) if fields.get("mlp_bias", False) else ())
-    }
+    bias_at: tuple[str, ...] = ()
+    if fields.get("attention_bias", False):
+        bias_at += ("query", "key", "value", "out")
+    if fields.get("mlp_bias", False):
+        bias_at += ("mlp",)
+    return read_heads(fields) | {"bias_at": bias_at}
 
 
 def write(cfg: ModelConfig) -> Json:

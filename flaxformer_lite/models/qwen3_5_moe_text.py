@@ -30,11 +30,14 @@ class Model(llama.Model):
 def read(fields: Fields) -> ModelFields:
     qwen3_5_text.drop_image_axes(fields)
     layers = fields.get("num_hidden_layers", 40)
-    return qwen3_next.read_experts(fields, layers, 256, 8, normalize=True)
+    return qwen3_next.read_experts(
+        fields, layers, num_experts=256, experts_per_token=8, normalize=True
+    )
 
 
 def write(cfg: ModelConfig) -> Json:
     fields = qwen3_next.write(cfg)
+    # fields of Qwen3-Next alone: here all layers have experts, with normalized weights
     for name in ("norm_topk_prob", "mlp_only_layers", "decoder_sparse_step"):
         fields.pop(name)
     return fields

@@ -26,7 +26,7 @@ from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 from flaxformer_lite.nn.mixers.gated_delta import GatedDeltaConfig
 from flaxformer_lite.nn.positions.rope import Rope
 
-EVERY = 4
+EVERY = 4  # every fourth layer has attention, the others the delta rule
 DELTA = GatedDeltaConfig()
 
 
@@ -96,7 +96,8 @@ def layer(projections: tuple[WeightRow, ...]) -> tuple[WeightRow, ...]:
 
 
 BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", layer(JOINED))
-TYPES = ("linear_attention", "full_attention")
+LINEAR = "linear_attention"  # layers with the delta rule
+FULL = "full_attention"
 SIZES = {
     "linear_num_key_heads": "key_heads",
     "linear_num_value_heads": "value_heads",
@@ -114,13 +115,13 @@ def read_layers(fields: Fields, layers: int) -> ModelFields:
     every = fields.size("full_attention_interval", EVERY)
     types = fields.get("layer_types", kind=list)
     if types is None:
-        types = [TYPES[(i + 1) % every == 0] for i in range(layers)]
-    if len(types) != layers or not set(types) <= set(TYPES):
+        types = [FULL if (i + 1) % every == 0 else LINEAR for i in range(layers)]
+    if len(types) != layers or not set(types) <= {LINEAR, FULL}:
         raise ConfigError(
             f"config.json: layer_types={brief(types)}: must be {layers} entries, each"
-            f" {' or '.join(TYPES)}."
+            f" {LINEAR} or {FULL}."
         )
-    kinds = [LayerKind(mixer=delta if kind == TYPES[0] else None) for kind in types]
+    kinds = [LayerKind(mixer=delta if kind == LINEAR else None) for kind in types]
     biased = ("query", "key", "value", "out") if fields.get("attention_bias", False) else ()
     return llama.read_sizes(fields, kv_heads=2, head_dim=256) | {
         "position": read_rope(fields, fraction="partial_rotary_factor", default_fraction=0.25),
@@ -138,21 +139,21 @@ def write_layers(cfg: ModelConfig) -> Json:
         "head_dim": cfg.head_width,
         **write_rope(cfg.position, fraction="partial_rotary_factor"),
         **{name: getattr(delta, ours) for name, ours in SIZES.items()},
-        "layer_types": [TYPES[mixer is None] for mixer in kinds],
+        "layer_types": [FULL if mixer is None else LINEAR for mixer in kinds],
         "attention_bias": "query" in cfg.bias_at,
     }
 
 
 def read_experts(
-    fields: Fields, layers: int, count: int, per_token: int, **family: bool
+    fields: Fields, layers: int, *, num_experts: int, experts_per_token: int, normalize: bool
 ) -> ModelFields:
     """Reads attention, the kinds of layers, and their experts.
 
     Args:
       fields: a published config.
       layers: number of layers.
-      count, per_token: the family's numbers of experts.
-      **family: further fields of MoeConfig.
+      num_experts, experts_per_token: the family's defaults.
+      normalize: whether the weights of a token's experts are normalized to sum to 1.
     """
     made = read_layers(fields, layers)
     sparse = qwen2_moe.sparse_layers(fields, layers)
@@ -160,12 +161,12 @@ def read_experts(
         return made
     moe = qwen2_moe.experts_of(
         fields,
-        num_experts=count,
-        experts_per_token=per_token,
+        num_experts=num_experts,
+        experts_per_token=experts_per_token,
         mlp_dim=fields.size("moe_intermediate_size", 512),
         shared_dim=fields.size("shared_expert_intermediate_size", 512),
         shared_gate=True,
-        **family,
+        normalize=normalize,
     )
     if all(sparse):
         return made | {"feed_forward": moe}
@@ -181,7 +182,7 @@ def read(fields: Fields) -> ModelFields:
     if not fields.get("num_experts", 512):
         return read_layers(fields, layers)
     normalize = fields.get("norm_topk_prob", True)
-    return read_experts(fields, layers, 512, 10, normalize=normalize)
+    return read_experts(fields, layers, num_experts=512, experts_per_token=10, normalize=normalize)
 
 
 def write(cfg: ModelConfig) -> Json:

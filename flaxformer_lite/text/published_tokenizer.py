@@ -7,6 +7,7 @@ The tokenizers of text/tokenizer.py return the ids of the bare text, for trainin
 
 import functools
 import logging
+import math
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -39,6 +40,9 @@ class PublishedTokenizer:
       chat_template: Jinja source, or "".
     """
 
+    vocab_size: int
+    special_pattern: re.Pattern[str]  # finds the spelling of special tokens
+
     def __init__(
         self,
         inner: plain.Tokenizer,
@@ -52,7 +56,8 @@ class PublishedTokenizer:
         self.padding_side = config.get("padding_side", "right")
         self.truncation_side = config.get("truncation_side", "right")
         for name in ("padding_side", "truncation_side"):
-            if (side := getattr(self, name)) not in ("right", "left"):
+            side = getattr(self, name)
+            if side not in ("right", "left"):
                 raise ConfigError(
                     f"tokenizer_config.json: {name}={brief(side)}: must be right or left."
                 )
@@ -68,18 +73,19 @@ class PublishedTokenizer:
         self.ids: dict[str, int] = {}
         states_roles = any(f"{role}_token" in config for role in ROLES)
         for role in ROLES:
-            usual = () if states_roles else plain.KNOWN.get(role, ("[UNK]", "<unk>"))
-            named = _content(config.get(f"{role}_token"))
-            for token in (named,) if named else usual:
-                if (index := token_to_id(token)) is not None:
+            candidates: tuple[str, ...] = ()
+            if named := _content(config.get(f"{role}_token")):
+                candidates = (named,)
+            elif not states_roles:
+                candidates = plain.KNOWN.get(role, ("[UNK]", "<unk>"))
+            for token in candidates:
+                index = token_to_id(token)
+                if index is not None:
                     self.tokens[role] = token
                     self.ids[role] = index
                     break
         self.bos_id = self.ids.get("bos")
         self.eos_id = self.ids.get("eos")
-
-    vocab_size: int
-    special_pattern: re.Pattern[str]  # finds the spelling of special tokens
 
     def encode(
         self,
@@ -96,7 +102,7 @@ class PublishedTokenizer:
           special_tokens: whether to put the model's special tokens around it.
           max_length: the most ids; None is any number.
           allow_special: whether the spelling of a special token in the text, such as `</s>`, is
-            that token. If False, it is text, as it should be in words that a stranger wrote.
+            that token. If False, it is plain text, as it should be in untrusted text.
         """
         raise NotImplementedError
 
@@ -125,7 +131,7 @@ class PublishedTokenizer:
         Raises:
           ConfigError: it is of another kind.
         """
-        raise ConfigError("this model's tokenizer is no tokenizer.json; convert writes one.")
+        raise ConfigError("this model's tokenizer is not a tokenizer.json; convert writes one.")
 
     def decode(self, ids: Iterable[int]) -> str:
         """Decodes ids to text, leaving out special tokens and ids beyond the vocabulary."""
@@ -211,26 +217,30 @@ class PublishedTokenizer:
                 for text, second in zip(texts, pairs, strict=True)
             ]
         else:
-            raise ConfigError(f"{len(texts)} texts and {len(pairs)} pairs: must be equally many.")
-        shape = (
-            len(rows),
-            _width(max((len(ids) for ids, _ in rows), default=0), pad_to, pad_to_multiple_of),
-        )
+            raise ConfigError(
+                f"{len(texts)} texts and {len(pairs)} pairs: must be equal in number."
+            )
+        longest = max((len(ids) for ids, _ in rows), default=0)
+        shape = (len(rows), _width(longest, pad_to, pad_to_multiple_of))
         ids_BT = np.full(shape, self.pad_id, np.int32)
         mask_BT = np.zeros(shape, np.int32)
         types_BT = np.zeros(shape, np.int32)
         for number, (ids, types) in enumerate(rows):
-            at = (
-                slice(shape[1] - len(ids), None) if self.padding_side == "left" else slice(len(ids))
-            )
+            at = slice(len(ids))
+            if self.padding_side == "left":
+                at = slice(shape[1] - len(ids), None)
             ids_BT[number, at] = ids
             mask_BT[number, at] = 1
             types_BT[number, at] = types or 0
-        told_apart = {"token_type_ids": types_BT} if types_BT.any() else {}
-        return {"input_ids": ids_BT, "attention_mask": mask_BT} | told_apart
+        inputs = {"input_ids": ids_BT, "attention_mask": mask_BT}
+        if types_BT.any():
+            inputs["token_type_ids"] = types_BT
+        return inputs
 
 
 class JsonTokenizer(PublishedTokenizer):
+    """A tokenizer.json, read by the library `tokenizers`."""
+
     def __init__(
         self,
         definition: str,
@@ -300,7 +310,7 @@ class JsonTokenizer(PublishedTokenizer):
 class FramedTokenizer(PublishedTokenizer):
     """A tokenizer of text/tokenizer.py that adds and recognizes special tokens.
 
-    It adds those around a text, and recognizes all in it.
+    It puts `before` and `after` around a text, and recognizes all special tokens in it.
     """
 
     def __init__(
@@ -323,10 +333,9 @@ class FramedTokenizer(PublishedTokenizer):
         ids = self.encode_guarded(text, "") if allow_special else self._inner.encode(text)
         if not special_tokens:
             return ids[:max_length]
-        room = (
-            None if max_length is None else max(max_length - len(self.before) - len(self.after), 0)
-        )
-        return [*self.before, *ids[:room], *self.after]
+        if max_length is not None:
+            ids = ids[: max(max_length - len(self.before) - len(self.after), 0)]
+        return [*self.before, *ids, *self.after]
 
     def encode_guarded(self, text: str, guard: str) -> list[int]:
         # In a byte-level vocabulary a word's token starts with its space, so [MASK] swallows the
@@ -367,7 +376,9 @@ def _width(longest: int, pad_to: int | None, multiple: int | None) -> int:
             f"pad_to={pad_to}: a row has {longest} tokens; raise it, or cut rows by"
             f" max_length={pad_to}."
         )
-    return -(-max(1, longest, pad_to or 0) // (multiple or 1)) * (multiple or 1)
+    width = max(1, longest, pad_to or 0)
+    multiple = multiple or 1
+    return math.ceil(width / multiple) * multiple
 
 
 def _content(token: object) -> str | None:

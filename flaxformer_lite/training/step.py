@@ -18,7 +18,7 @@ from flaxformer_lite.training.optimizer import norm
 from flaxformer_lite.training.state import TrainState
 from flaxformer_lite.types import Batch, Params, Tree
 
-NAMED = 512  # most experts of a model whose load is a metric each
+MOST_LOADS = 512  # most experts of a model whose load is a metric each
 # what an objective's loss reads, and auxiliary losses by name
 Computed = tuple[Any, dict[str, jax.Array]]
 Outputs = Callable[[Params, Mapping[str, jax.Array], jax.Array | None], Computed]
@@ -85,13 +85,13 @@ def train_step(
         scale = 1 / tokens(totals)
         grads = jax.tree.map(lambda g: g * scale, grads)
         before = spikes.skip_count(state.opt_state)
-        watched = {}
+        spike_inputs = {}
         if before is not None:
-            watched = {
+            spike_inputs = {
                 "loss": objective.metrics(sums)["loss"],
                 "grad_norm": norm(grads, concat_small=concat_small),
             }
-        updates, opt_state = tx.update(grads, state.opt_state, state.params, **watched)
+        updates, opt_state = tx.update(grads, state.opt_state, state.params, **spike_inputs)
         # A bfloat16 weight and its float32 update are added in float32.
         with jax.numpy_dtype_promotion("standard"):
             params = optax.apply_updates(state.params, updates)
@@ -111,8 +111,8 @@ def train_step(
 
 
 def _scalars(metrics: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    """Names the loads of experts; of more than NAMED, those of the busiest and the idlest."""
-    few = sum(value.size for value in metrics.values() if value.ndim) <= NAMED
+    """Names the loads of experts; of more than MOST_LOADS, those of the busiest and the idlest."""
+    few = sum(value.size for value in metrics.values() if value.ndim) <= MOST_LOADS
     scalars: dict[str, jax.Array] = {}
     for name, value in metrics.items():
         if not value.ndim:
@@ -135,11 +135,11 @@ def _gradient(
     """Computes float32 gradients of a microbatch's share of the batch's loss, and its sums."""
 
     def loss(floats: list[jax.Array]) -> tuple[jax.Array, LossSums]:
-        out, auxiliary = outputs(_joined(params, floats), microbatch["inputs"], key)
-        return _minimized(loss_sums(out, microbatch["targets"]), auxiliary, totals)
+        out, auxiliary = outputs(_with_floats(params, floats), microbatch["inputs"], key)
+        return _loss_of_sums(loss_sums(out, microbatch["targets"]), auxiliary, totals)
 
     (_, sums), grads = jax.value_and_grad(loss, has_aux=True)(_floats(params))
-    return _gradients(params, grads), sums
+    return _gradient_tree(params, grads), sums
 
 
 def _is_float(x: jax.Array) -> bool:
@@ -151,20 +151,20 @@ def _floats(params: Params) -> list[jax.Array]:
     return [x for x in jax.tree.leaves(params) if _is_float(x)]
 
 
-def _joined(params: Params, floats: Sequence[jax.Array]) -> Params:
+def _with_floats(params: Params, floats: Sequence[jax.Array]) -> Params:
     """Returns the parameters with other floats, and the same codes."""
     rest = iter(floats)
     return jax.tree.map(lambda x: next(rest) if _is_float(x) else x, params)
 
 
-def _gradients(params: Params, floats: Sequence[jax.Array]) -> Params:
+def _gradient_tree(params: Params, floats: Sequence[jax.Array]) -> Params:
     """Returns the tree of gradients in float32, where a zero stands for codes."""
     rest = iter(floats)
     zero = jnp.zeros((), jnp.float32)
     return jax.tree.map(lambda x: next(rest).astype(jnp.float32) if _is_float(x) else zero, params)
 
 
-def _minimized(
+def _loss_of_sums(
     sums: LossSums, auxiliary: dict[str, jax.Array], totals: dict[str, jax.Array]
 ) -> tuple[jax.Array, LossSums]:
     """Returns the scalar to differentiate, and the sums with what layers report besides."""
@@ -238,7 +238,7 @@ def _whole_batch(
             for name, value in auxiliary.items():
                 is_load = name.startswith(LOAD)
                 means[name] = value.sum(axis=0) if is_load else jnp.sum(value * weight_K)
-        return _minimized(sums, means, totals)
+        return _loss_of_sums(sums, means, totals)
 
     indices = jnp.arange(accumulate, dtype=jnp.int32)
     inputs = jax.tree.map(cut, batch["inputs"])
@@ -250,12 +250,12 @@ def _whole_batch(
     ) -> tuple[Params, None]:
         index, inputs, cotangent = item
         _, pullback = jax.vjp(
-            lambda floats: forward(_joined(params, floats), index, inputs), _floats(params)
+            lambda floats: forward(_with_floats(params, floats), index, inputs), _floats(params)
         )
         (grads,) = pullback(cotangent)
-        return jax.tree.map(jnp.add, so_far, _gradients(params, grads)), None
+        return jax.tree.map(jnp.add, so_far, _gradient_tree(params, grads)), None
 
-    zeros = _gradients(params, [jnp.zeros(x.shape, jnp.float32) for x in _floats(params)])
+    zeros = _gradient_tree(params, [jnp.zeros(x.shape, jnp.float32) for x in _floats(params)])
     return jax.lax.scan(body, zeros, (indices, inputs, cotangents))[0], sums
 
 

@@ -29,9 +29,9 @@ from flaxformer_lite.config.rules import MAY_CHANGE, REORDERS_SUMS, marked
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.training import optimizer
 
-# fields that may change between starts
+# fields that change only rounding, and all that may change between starts
 REORDERING = marked(ExperimentConfig, REORDERS_SUMS)
-FREE = (*marked(ExperimentConfig, MAY_CHANGE), *REORDERING)
+CHANGEABLE = (*marked(ExperimentConfig, MAY_CHANGE), *REORDERING)
 MOST_DIFFERENCES = 6  # most differences that an error lists
 
 
@@ -76,7 +76,10 @@ def check(stored: Json, cfg: ExperimentConfig, data_fingerprint: str) -> None:
     then = flatten_dict(_completed(stored["config"], allowed_plugins(cfg)), sep=".")
     now = flatten_dict(plain(cfg), sep=".")
     step = stored["step"]
-    changed = [f for f in sorted({**then, **now}) if then.get(f) != now.get(f) and not _is_free(f)]
+    changed = []
+    for field in sorted({**then, **now}):
+        if then.get(field) != now.get(field) and not _may_change(field):
+            changed.append(field)
     if "train.steps" in changed and _same_rates(cfg, then["train.steps"], step):
         changed.remove("train.steps")
     lines = []
@@ -122,8 +125,8 @@ def notices(stored: Json, cfg: ExperimentConfig) -> list[str]:
     return [f"changed since the run began: {', '.join(changed)}; equal to rounding from here on."]
 
 
-def _is_free(field: str) -> bool:
-    return field in FREE or is_source_path(field)
+def _may_change(field: str) -> bool:
+    return field in CHANGEABLE or is_source_path(field)
 
 
 @functools.cache
