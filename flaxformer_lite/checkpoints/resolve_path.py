@@ -84,7 +84,11 @@ def _needed(path: str, names: list[str], weights: bool) -> list[str]:
 @functools.cache
 def _from_hub(address: str, weights: bool) -> Path:
     """Downloads a model from the Hub, once in a process, which so sees one commit of it."""
-    return hub.on_disk(address, lambda names: _needed(address, names, weights))
+
+    def is_whole(names: list[str]) -> bool:
+        return not weights or any(name.endswith(WEIGHTS) for name in names)
+
+    return hub.on_disk(address, lambda names: _needed(address, names, weights), is_whole)
 
 
 @functools.cache

@@ -28,7 +28,8 @@ def measure_cost(
     * A decoder: of the texts' negative log-likelihood, in nats per token.
     * Other distributions over a vocabulary: the KL divergence from those of float32, in nats per
       token; of an encoder-decoder, for the first token of the target.
-    * A classifier of texts: for how many texts the largest logit is of the same class.
+    * A classifier of texts: for how many texts the largest logit is of the same class; of one
+      number for each text, the largest difference.
     * All else, such as the vector of a text: the cosine with float32's, its mean and least value.
 
     Args:
@@ -96,10 +97,17 @@ def _likelihoods(pairs: Pairs) -> str:
 def _classes(pairs: Pairs) -> str:
     same = 0
     count = 0
+    largest = 0.0
+    is_number = False
     for exact, stored in pairs:
-        chosen_B = exact.outputs["logits"].argmax(axis=-1)
-        same += (chosen_B == stored.outputs["logits"].argmax(axis=-1)).sum()
-        count += len(chosen_B)
+        logits_BC = exact.outputs["logits"]
+        stored_BC = stored.outputs["logits"]
+        is_number = logits_BC.shape[-1] == 1
+        largest = max(largest, float(np.abs(stored_BC - logits_BC).max()))
+        same += (logits_BC.argmax(axis=-1) == stored_BC.argmax(axis=-1)).sum()
+        count += len(logits_BC)
+    if is_number:
+        return f"at most {largest:.4f} from the number of float32 ({count:,} texts)"
     return f"the class of float32 for {same:,} of {count:,} texts"
 
 

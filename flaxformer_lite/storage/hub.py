@@ -31,7 +31,11 @@ def name_of(address: str) -> str:
     return _split(address)[0]
 
 
-def on_disk(address: str, choose: Callable[[list[str]], list[str]]) -> Path:
+def on_disk(
+    address: str,
+    choose: Callable[[list[str]], list[str]],
+    is_whole: Callable[[list[str]], bool] = bool,
+) -> Path:
     """Downloads the files of a model to the Hub's cache, and returns their folder.
 
     If the Hub cannot be reached, or HF_HUB_OFFLINE is set, a copy in the cache is used.
@@ -39,6 +43,7 @@ def on_disk(address: str, choose: Callable[[list[str]], list[str]]) -> Path:
     Args:
       address: `hf://ORG/NAME` or `hf://ORG/NAME@REVISION`.
       choose: selects the files to download, from all names.
+      is_whole: whether the chosen files of a copy in the cache suffice.
 
     Raises:
       StorageError: there is no such model or revision, it is gated, or it is neither reachable nor
@@ -56,9 +61,11 @@ def on_disk(address: str, choose: Callable[[list[str]], list[str]]) -> Path:
             folder = _cached(library, name, revision)
             if folder is None:
                 raise
+            names = [path.relative_to(folder).as_posix() for path in folder.rglob("*")]
+            if not is_whole(choose(names)):  # such as its tokenizer alone
+                raise
             if not library.constants.HF_HUB_OFFLINE:
                 LOG.warning("%s: the hub cannot be reached; read from its cache.", address)
-            choose([path.relative_to(folder).as_posix() for path in folder.rglob("*")])
         else:
             names = [sibling.rfilename for sibling in siblings or ()]
             chosen = [glob.escape(file) for file in choose(names)]

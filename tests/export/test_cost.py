@@ -66,6 +66,10 @@ def test_classes_and_vectors_are_compared():
     vectors = [[TABLE[row].sum(axis=0) + 1, SCALED[row].sum(axis=0) + 1] for row in ROWS]
     same = sum(a.argmax() == b.argmax() for a, b in vectors)
     assert said == f"the class of float32 for {same} of 12 texts"
+    largest = max(abs(a[0] - b[0]) for a, b in vectors)
+    one = program("encode", "logits", lambda params, arrays: pooled(params, arrays)[:, :1])
+    said = cost(one, "sequence_classification")
+    assert said == f"at most {largest:.4f} from the number of float32 (12 texts)"
     cosines = [a @ b / np.linalg.norm(a) / np.linalg.norm(b) for a, b in vectors]
     said = cost(program("embed", "sentence_embedding", pooled), "none")
     assert said == (

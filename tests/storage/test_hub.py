@@ -57,6 +57,11 @@ def test_a_model_is_downloaded_without_what_is_not_read(hub, folder, tmp_path):
 
 def test_the_cache_is_read_where_there_is_no_network(hub, folder, monkeypatch, caplog):
     hub.add("org/tiny", folder)
+    load_tokenizer(NAME)
+    with monkeypatch.context() as offline:
+        offline.setattr(constants, "HF_HUB_OFFLINE", True)
+        with pytest.raises(StorageError, match=r"is not in .*, and HF_HUB_OFFLINE forbids"):
+            load_pretrained(NAME)  # the cache has its tokenizer alone
     load_pretrained(NAME)
     resolve_path._from_hub.cache_clear()
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
