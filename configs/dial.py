@@ -46,7 +46,7 @@ def depth_of(argument: str) -> int:
     depth = int(match[1]) if match else 0
     if not 2 <= depth <= DEEPEST:
         raise ConfigError(
-            f"--config=dial:{argument}: must be dial:depth=D with a depth from 2 to {DEEPEST}, such"
+            f"{argument!r} is no depth: must be dial:depth=D with a depth from 2 to {DEEPEST}, such"
             " as dial:depth=4."
         )
     return depth

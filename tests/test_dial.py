@@ -41,5 +41,5 @@ def test_twenty_tokens_a_parameter(depth):
 
 @pytest.mark.parametrize("argument", ["depth=1", "depth=129", "12x", "width=12", "depth=", ""])
 def test_what_is_no_depth_is_refused(argument):
-    with pytest.raises(ConfigError, match=r"--config=dial:.*depth from 2 to 128.*dial:depth=4"):
+    with pytest.raises(ConfigError, match=r"is no depth: .*depth from 2 to 128.*dial:depth=4"):
         dial.get_config(argument)

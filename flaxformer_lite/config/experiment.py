@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from flaxformer_lite.config import choices
 from flaxformer_lite.config.architecture import ModelConfig, check_family
 from flaxformer_lite.config.mixture import SourceConfig, check_mixture, is_schedule
+from flaxformer_lite.config.parts import AdapterConfig
 from flaxformer_lite.config.rules import (
     INT32,
     MAY_CHANGE,
@@ -289,6 +290,7 @@ class ExperimentConfig(Record):
         if model.adapter is not None and not self.optimizer.freeze:
             frozen = replace(self.optimizer, freeze=(model.adapter.frozen,))
             object.__setattr__(self, "optimizer", frozen)  # so that the resolved config says it
+        self._check_held()
         self._check_sizes()
         longest = max(self.data.length, self.data.target_length)
         if longest > model.max_length and model.has_position_table:
@@ -298,6 +300,23 @@ class ExperimentConfig(Record):
             raise ConfigError(
                 f"data.length={longest}, model.max_length={model.max_length}:"
                 f" {plugin_name(model.position)} positions end there; {way_out}."
+            )
+
+    def _check_held(self) -> None:
+        """Refuses to train matrices that are held in few bits."""
+        form = self.model.quantize
+        adapter = self.model.adapter
+        if form == "none":
+            return
+        if adapter is None:
+            raise ConfigError(
+                f"model.quantize={form!r}: matrices in few bits are not trained; set"
+                " model.adapter.name=lora, or train with model.matmul=int8 instead."
+            )
+        if type(adapter).begun is not AdapterConfig.begun:
+            raise ConfigError(
+                f"model.quantize={form!r}, model.adapter={type(adapter).__name__}: starts from"
+                " matrices in floats; set model.adapter.name=lora."
             )
 
     def _check_sizes(self) -> None:

@@ -19,7 +19,7 @@ from jax.sharding import Mesh
 from flaxformer_lite import sharding
 from flaxformer_lite.analysis import flops
 from flaxformer_lite.config import ConfigError, ExperimentConfig, MeshConfig, ModelConfig
-from flaxformer_lite.config.parts import AdapterConfig, PartitionRules
+from flaxformer_lite.config.parts import PartitionRules
 from flaxformer_lite.nn.functions.quantized import RECIPES
 from flaxformer_lite.nn.functions.sharding import UNSHARDED, ActivationSharding
 from flaxformer_lite.objectives.companion import Companion
@@ -123,7 +123,6 @@ def build(
       ConfigError: model, mesh and rules do not fit each other; names the field to change.
     """
     _check_example(example, mesh)
-    _check_held(cfg.model)
     companion = companion or cfg.objective.companion(cfg.model)
     _check_trained_whole(cfg.model, companion)
     models = functools.partial(bound_models.build, cfg, companion)
@@ -172,23 +171,6 @@ def build(
         tokens_per_step=tokens(batch),
         companion=companion,
     )
-
-
-def _check_held(cfg: ModelConfig) -> None:
-    """Refuses to train what is held in few bits, or kept in them while generating."""
-    if cfg.quantize == "none":
-        return
-    adapter = cfg.adapter
-    if adapter is None:
-        raise ConfigError(
-            f"model.quantize={cfg.quantize!r}: matrices in few bits are not trained; set"
-            " model.adapter.name=lora, or train with model.matmul=int8 instead."
-        )
-    if type(adapter).begun is not AdapterConfig.begun:
-        raise ConfigError(
-            f"model.quantize={cfg.quantize!r}, model.adapter={type(adapter).__name__}: starts from"
-            " matrices in floats; set model.adapter.name=lora."
-        )
 
 
 def _check_trained_whole(cfg: ModelConfig, companion: Companion | None) -> None:

@@ -314,4 +314,4 @@ def test_what_few_bits_cannot_hold_is_refused(tmp_path, base, changes, said):
 
 def test_few_bits_without_an_adapter_are_refused(tmp_path, base):
     with pytest.raises(ConfigError, match=r"model.quantize='nf4': .* model.adapter.name=lora"):
-        setup.prepare(experiment(tmp_path, base, {"model.quantize": "nf4"}))
+        experiment(tmp_path, base, {"model.quantize": "nf4"})  # before any data are read
