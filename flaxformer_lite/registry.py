@@ -27,6 +27,7 @@ FOLDERS = {
     "feed_forwards": ("nn.feed_forwards",),
     "adapters": ("nn.adapters",),
     "objectives": ("objectives.text", "objectives.tables"),
+    "foreign": ("pretrained.foreign",),
     "optimizers": ("training.optimizers",),
     "trackers": ("runs.trackers",),
 }

@@ -280,7 +280,8 @@ def convert(parser: argparse.ArgumentParser) -> None:
     """Converts any checkpoint to published weights: config.json, safetensors and tokenizer.
 
     transformers can read the result. SRC is the --workdir of train (its best or newest checkpoint),
-    or a directory of safetensors, of Flax's old msgpack, or of a checkpoint of T5X. DST must not
+    or a directory of safetensors, of Flax's old msgpack, or of another program's checkpoint
+    (docs/migration/lost-homes.md). DST must not
     exist; it appears once it is complete. If the run trained an adapter, it is merged into the
     weights.
     """

@@ -16,7 +16,7 @@ from flaxformer_lite.cli.open_model import folder_of, notice, notices
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.config.choices import DTYPES
 from flaxformer_lite.open_model import open_pretrained, origin_of, save_adapter
-from flaxformer_lite.pretrained import folder, t5x
+from flaxformer_lite.pretrained import folder
 from flaxformer_lite.pretrained.save import write_pretrained
 from flaxformer_lite.runtime.progress import reading
 from flaxformer_lite.storage import hub
@@ -48,10 +48,9 @@ def convert(
     if hub.is_hub(dst):
         hub.check_push(dst)
     source = folder_of(src)
-    if description := t5x.describe(source):
-        notice(description)
-        if not (source / "spiece.model").is_file():
-            notice(f"it has no tokenizer: copy its sentencepiece.model to {dst}/spiece.model")
+    if foreign := folder.find_foreign(source):
+        for line in foreign.reader.describe(foreign.place):
+            notice(line)
     shard_bytes = _bytes_of(shard_size)
     with new_place(dst) as made:
         if workdir.is_workdir(source):

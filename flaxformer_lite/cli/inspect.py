@@ -76,9 +76,10 @@ def read(where: Path, family: str | None = None, *, allow_plugins: bool = False)
         form = f"training workdir, step {run.step} ({plugin_name(run.cfg.objective)})"
         return Contents(form, run.cfg.model, "", published_names(run.cfg.model, run.params))
     tensors = folder.open_weights(where)
-    form = "Flax msgpack" if any(where.glob("flax_model*")) else "T5X checkpoint"
-    if any(where.glob("model*.safetensors*")):
-        form = "safetensors"
+    found = folder.find_foreign(where)
+    form = found.reader.FORM if found else "safetensors"
+    if any(where.glob("flax_model*")):
+        form = "Flax msgpack"
     published = folder.read_config(where)
     try:
         plugin, cfg = hf_config.open_config(published, where, None, family)

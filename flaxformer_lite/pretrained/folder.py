@@ -1,12 +1,16 @@
 """Reads the weight files of a published directory.
 
-They are one safetensors file, several with an index, Flax's old msgpack, or a checkpoint of T5X.
+They are one safetensors file, several with an index, Flax's old msgpack, or those of another
+program, for which pretrained/foreign has a reader.
 """
 
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
 
+from flaxformer_lite import registry
 from flaxformer_lite.files.publish import recover
 from flaxformer_lite.files.read import brief, read_object, shown
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError, open_file
@@ -19,18 +23,38 @@ OTHERS = {
     "model.ckpt.index": "a TensorFlow checkpoint",
     "tf_model.h5": "Keras weights",
 }
-FOREIGN = {  # files of checkpoints that are not read, by pattern
-    "manifest.ocdbt": "an Orbax checkpoint",
-    "*/manifest.ocdbt": "an Orbax checkpoint",
-    "_CHECKPOINT_METADATA": "an Orbax checkpoint",
-    "model.weights.h5": "weights of Keras",
+UNREAD = {  # files of checkpoints that are not read, by pattern
+    "manifest.ocdbt": "an Orbax checkpoint of a program that has no reader here",
+    "*/manifest.ocdbt": "an Orbax checkpoint of a program that has no reader here",
+    "_CHECKPOINT_METADATA": "an Orbax checkpoint of a program that has no reader here",
+    "*.weights.h5": "weights of Keras without the config.json of a KerasHub preset",
     "*.keras": "a model of Keras",
     "model.ckpt-*.index": "a TensorFlow checkpoint",
-    "*.npz": "arrays of NumPy, as big_vision saves them",
+    "*.npz": "arrays of NumPy of a program that has no reader here",
 }
-READ = (
-    "config.json with safetensors or flax_model.msgpack, checkpoints of T5X, and workdirs of train"
-)
+
+
+class Foreign(NamedTuple):
+    """A checkpoint of another program.
+
+    Attributes:
+      reader: a module of pretrained/foreign.
+      place: the folder that holds it.
+    """
+
+    reader: ModuleType
+    place: Path
+
+
+def find_foreign(folder: Path) -> Foreign | None:
+    """Finds the checkpoint of another program in a folder without weights of transformers."""
+    if any(folder.glob("model*.safetensors*")) or any(folder.glob("flax_model*")):
+        return None
+    for name in registry.available("foreign"):
+        reader = registry.resolve("foreign", name)
+        if place := reader.find(folder):
+            return Foreign(reader, place)
+    return None
 
 
 def check_exists(folder: Path) -> None:
@@ -52,25 +76,20 @@ def read_config(folder: Path) -> dict:
             raise WeightsError(
                 f"{folder}: an adapter alone; pass its model's directory, with adapter= this one."
             )
-        from flaxformer_lite.pretrained import t5x  # for folders without a config.json alone
-
-        if checkpoint := t5x.find(folder):
-            return t5x.read_config(checkpoint)
-        for pattern, what in FOREIGN.items():
+        if found := find_foreign(folder):
+            return found.reader.read_config(found.place)
+        for pattern, what in UNREAD.items():
             if any(folder.glob(pattern)):
                 raise WeightsError(
-                    f"{folder}: {what}, which is not read; {READ} are."
+                    f"{folder}: {what}, which is not read."
                     " docs/migration/lost-homes.md says how weights of other tools come here."
                 )
         raise WeightsError(
             f"{folder}: no config.json; pass the directory that save_pretrained wrote."
         )
     config = read_object(path, error=WeightsError)
-    if str(config.get("module", "")).startswith("keras"):
-        raise WeightsError(
-            f"{path}: a preset of KerasHub ({brief(config.get('class_name'))}), which is not read;"
-            " there, export_to_transformers(path) writes what is."
-        )
+    if "model_type" not in config and (found := find_foreign(folder)):
+        return found.reader.read_config(found.place)
     return config
 
 
@@ -85,7 +104,7 @@ def open_weights(folder: Path) -> dict[str, Tensor]:
         return open_file(folder / "model.safetensors")
     if (folder / "model.safetensors.index.json").is_file():
         return _open_shards(folder, "model.safetensors.index.json", open_file)
-    from flaxformer_lite.pretrained import flax_msgpack, t5x  # for folders without safetensors
+    from flaxformer_lite.pretrained import flax_msgpack  # for folders without safetensors
 
     if (folder / "flax_model.msgpack").is_file():
         flat = flax_msgpack.open_file(folder / "flax_model.msgpack")
@@ -93,8 +112,8 @@ def open_weights(folder: Path) -> dict[str, Tensor]:
     if (folder / "flax_model.msgpack.index.json").is_file():
         index = "flax_model.msgpack.index.json"
         return flax_msgpack.named_as_torch(_open_shards(folder, index, flax_msgpack.open_file))
-    if checkpoint := t5x.find(folder):
-        return t5x.open_weights(checkpoint, read_config(folder))
+    if found := find_foreign(folder):
+        return found.reader.open_weights(found.place, read_config(folder))
     for name in ("model.safetensors", "model.safetensors.index.json", "flax_model.msgpack"):
         _follow(folder / name)
     for name, what in OTHERS.items():

@@ -22,7 +22,7 @@ from flaxformer_lite.nn.adapters.merge import merge_adapter
 from flaxformer_lite.pretrained import hf_config, tensor_names
 from flaxformer_lite.pretrained.check_tensors import DECODER_BIAS
 from flaxformer_lite.pretrained.companions import publish_tokenizer
-from flaxformer_lite.pretrained.folder import read_config
+from flaxformer_lite.pretrained.folder import find_foreign, read_config
 from flaxformer_lite.pretrained.harmless_fields import HARMLESS
 from flaxformer_lite.pretrained.safetensors import WeightsError, save_file
 from flaxformer_lite.pretrained.sentences import (
@@ -258,9 +258,13 @@ def _travel(like: Path, path: Path, config: Json, written: set[str]) -> Json:
 
     They are fields without a number in them that are not in `ours`.
     """
-    for name in COMPANIONS:
-        if (like / name).is_file():
-            shutil.copyfile(like / name, path / name)
+    found = find_foreign(like)
+    if found and hasattr(found.reader, "write_tokenizer"):
+        found.reader.write_tokenizer(found.place, path)
+    else:
+        for name in COMPANIONS:
+            if (like / name).is_file():
+                shutil.copyfile(like / name, path / name)
     old = read_config(like)
     labels_fit = len(Fields(old).get("id2label", {})) == len(config["id2label"])
     kept = HARMLESS - DECIDED_HERE - (set() if labels_fit else {"id2label", "label2id"})

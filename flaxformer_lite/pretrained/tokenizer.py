@@ -3,12 +3,14 @@
 It is tokenizer.json, a sentencepiece model, or one of the older formats.
 """
 
+import json
+import tempfile
 from pathlib import Path
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Json, brief, read_bytes, read_object, read_text
 from flaxformer_lite.pretrained import hf_config
-from flaxformer_lite.pretrained.folder import check_exists
+from flaxformer_lite.pretrained.folder import Foreign, check_exists, find_foreign
 from flaxformer_lite.text import (
     blenderbot_small,
     lower_case,
@@ -73,6 +75,8 @@ def read_tokenizer(folder: Path, *, family: str | None = None) -> PublishedToken
     Raises:
       ConfigError: no tokenizer that we read, or a damaged one.
     """
+    if "module" in _read(folder / "config.json") and (foreign := find_foreign(folder)):
+        return _of_another_program(foreign, family)
     config = older_files.with_tokens_map(folder, _read(folder / "tokenizer_config.json"))
     template = _chat_template(folder, config)
     try:
@@ -107,6 +111,15 @@ def read_tokenizer(folder: Path, *, family: str | None = None) -> PublishedToken
     raise ConfigError(
         f"{folder}: no tokenizer; put the model's tokenizer.json or sentencepiece model there."
     )
+
+
+def _of_another_program(found: Foreign, family: str | None) -> PublishedTokenizer:
+    """Reads a tokenizer by the files that `convert` writes for it."""
+    with tempfile.TemporaryDirectory() as written:
+        made = Path(written)
+        found.reader.write_tokenizer(found.place, made)
+        (made / "config.json").write_text(json.dumps(found.reader.read_config(found.place)))
+        return read_tokenizer(made, family=family)
 
 
 def _numbered(

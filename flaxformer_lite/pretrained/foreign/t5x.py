@@ -7,7 +7,6 @@ transformers writes it, is used instead.
 Reference: Roberts et al., "Scaling Up Models and Data with t5x and seqio" (2022), section 2.2.
 """
 
-import dataclasses
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +16,10 @@ import numpy as np
 
 from flaxformer_lite.files.read import Json, brief, read_text, shown
 from flaxformer_lite.pretrained.flax_msgpack import read_tree
+from flaxformer_lite.pretrained.foreign.arranged import Arranged, Readable
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError, check_name
 
+FORM = "T5X checkpoint"
 TREE = "checkpoint"  # the file that holds the tree
 FOLDER = re.compile(r"checkpoint_(\d+)")  # one of a run's, by its step
 GIN = ("operative_config.gin", "config.gin", "model.gin")
@@ -30,33 +31,6 @@ MT5_VOCABULARY = 250112
 LOCAL = "LocalSelfAttention"
 GLOBAL = "TransientGlobalSelfAttention"
 READABLE = "encoder-decoders of the T5 kind are read (T5, mT5, ByT5, Flan, UMT5, LongT5)"
-
-
-@dataclasses.dataclass(frozen=True)
-class ZarrTensor(Tensor):
-    """A matrix that stays in its zarr folder until it is read."""
-
-    array: Any  # tensorstore.TensorStore
-    merged: tuple[int, ...]  # its shape, once the axes of heads and of their features are one
-    where: str
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.merged
-
-    @property
-    def dtype(self) -> np.dtype:
-        return self.array.dtype.numpy_dtype
-
-    def read(self, slices: tuple[slice, ...] = ()) -> np.ndarray:
-        same = self.array.shape == self.merged
-        try:
-            block = (self.array[slices] if same else self.array).read().result()
-        except ValueError:  # what tensorstore raises for chunks
-            raise WeightsError(
-                f"{self.where}: a file of the array is missing or damaged; fetch this folder again."
-            ) from None
-        return np.ascontiguousarray(block if same else block.reshape(self.merged)[slices])
 
 
 def find(folder: Path) -> Path | None:
@@ -75,22 +49,28 @@ def find(folder: Path) -> Path | None:
     return steps[max(steps)] if steps else None
 
 
-def describe(folder: Path) -> str:
-    """Describes the checkpoint of a folder in one line; "" if it holds none."""
-    place = find(folder)
-    if place is None:
-        return ""
+def describe(place: Path) -> list[str]:
+    """Describes a checkpoint in a line, and what it lacks in another.
+
+    Args:
+      place: a folder that `find` returned.
+    """
     arrays = _open(place)
     config = _config(place, arrays)
     step = FOLDER.fullmatch(place.name)
     scanned = " in scanned stacks" if _is_scanned(arrays) else ""
-    return (
+    lines = [
         f"{place}: a checkpoint of T5X{f', step {int(step[1]):,}' if step else ''}:"
         f" {config['model_type']} with {config['num_layers']} + {config['num_decoder_layers']}"
         f" layers{scanned}, width {config['d_model']}, {config['num_heads']} heads of"
         f" {config['d_kv']}, feed-forward {config['d_ff']} ({config['feed_forward_proj']}),"
         f" vocabulary {config['vocab_size']:,}"
-    )
+    ]
+    if not (place / "spiece.model").is_file():
+        lines.append(
+            "it has no tokenizer: copy its sentencepiece.model to spiece.model of the new folder"
+        )
+    return lines
 
 
 def read_config(place: Path) -> Json:
@@ -142,7 +122,7 @@ def _is_checkpoint(folder: Path) -> bool:
         return False
 
 
-def _open(place: Path) -> dict[str, Any]:
+def _open(place: Path) -> dict[str, Readable]:
     """Opens the parameters, numpy or tensorstore arrays, by their paths below `target`."""
     path = place / TREE
     if not path.is_file():
@@ -182,7 +162,7 @@ def _leaves(tree: dict, above: str = "") -> Iterator[tuple[str, Any]]:
             yield path, value
 
 
-def _open_zarr(place: Path, name: str) -> Any:
+def _open_zarr(place: Path, name: str) -> Readable:
     import tensorstore
 
     # The folder follows from the name; what the reference says of it is not trusted.
@@ -209,18 +189,18 @@ def _open_zarr(place: Path, name: str) -> Any:
         raise WeightsError(f"{where}: not a zarr array ({why}); fetch it again.") from None
 
 
-def _check_kind(place: Path, arrays: dict[str, Any]) -> None:
+def _check_kind(place: Path, arrays: dict[str, Readable]) -> None:
     """Refuses what is no encoder-decoder with T5's parameters."""
     for path in ("token_embedder/embedding", *(f"{side}/{side}_norm/scale" for side in SIDES)):
         if path not in arrays:
             raise WeightsError(f"{place}: a checkpoint of T5X without {path}; {READABLE}.")
 
 
-def _is_scanned(arrays: dict[str, Any]) -> bool:
+def _is_scanned(arrays: dict[str, Readable]) -> bool:
     return any(path.startswith("encoder/encoder/") for path in arrays)
 
 
-def _config(place: Path, arrays: dict[str, Any]) -> Json:
+def _config(place: Path, arrays: dict[str, Readable]) -> Json:
     """Derives the sizes from the shapes of the first layer, and the rest from the gin file."""
     _check_kind(place, arrays)
     shapes = {}
@@ -310,7 +290,7 @@ def _activation(place: Path, gated: bool, gin: str) -> str:
     return "gelu_new" if named[0] == "gelu" else known[named[0]]
 
 
-def _by_layer(path: str, array: Any) -> Iterator[tuple[str, Any]]:
+def _by_layer(path: str, array: Readable) -> Iterator[tuple[str, Readable]]:
     """Yields a parameter by its layer; that of a scanned stack has its layers on axis 1."""
     side, _, rest = path.partition("/")
     if side not in SIDES or not rest.startswith(f"{side}/"):
@@ -381,17 +361,13 @@ def _feed_forward(number: int) -> dict[str, str]:
     return names
 
 
-def _as_torch(place: Path, path: str, array: Any) -> Tensor:
+def _as_torch(place: Path, path: str, array: Readable) -> Tensor:
     """Turns a kernel [in, out] to torch's [out, in]; either may be heads and their features."""
-    axes = list(range(len(array.shape)))
-    shape = tuple(array.shape)
+    axes = tuple(range(len(array.shape)))
+    groups: tuple[tuple[int, ...], ...] = tuple((axis,) for axis in axes)
     if path.endswith("/out/kernel"):
-        axes = [axes[-1], *axes[:-1]]
-        shape = (shape[-1], int(np.prod(shape[:-1])))
+        groups = (axes[-1:], axes[:-1])
     elif path.endswith(("/kernel", "/rel_embedding")):
-        axes = [*axes[1:], 0]
-        shape = (int(np.prod(shape[1:])), shape[0])
-    turned = array.transpose(axes)
-    if isinstance(array, np.ndarray):
-        return Tensor(turned.reshape(shape))
-    return ZarrTensor(turned, shape, str(place / f"target.{path.replace('/', '.')}"))
+        groups = (axes[1:], axes[:1])
+    where = place / f"target.{path.replace('/', '.')}"
+    return Arranged(array, groups, where=str(where))

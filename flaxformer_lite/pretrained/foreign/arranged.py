@@ -1,0 +1,104 @@
+"""Tensors made of the arrays of other programs, read when they are needed."""
+
+import dataclasses
+import math
+from typing import Any, Protocol
+
+import ml_dtypes
+import numpy as np
+
+from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError
+
+BFLOAT16_OF_H5PY = np.dtype("V2")
+
+
+class Readable(Protocol):
+    """An array of numpy, h5py or tensorstore."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> Any: ...
+
+    def __getitem__(self, index: Any) -> Any: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Arranged(Tensor):
+    """An array with its axes in another order, and neighbouring axes merged.
+
+    Attributes:
+      array: of numpy, h5py or tensorstore.
+      groups: the axes of the array that make each axis of the tensor: ((1, 2), (0,)) turns a kernel
+        [D, N, H] to [N H, D].
+      index: the entry of each leading axis of `array` that is taken before, such as a layer's; an
+        axis of which all is taken is slice(None).
+      where: the file, for messages.
+    """
+
+    array: Readable  # type: ignore[assignment]  # which is read as an array of numpy
+    groups: tuple[tuple[int, ...], ...]
+    index: tuple[int | slice, ...] = ()
+    where: str = ""
+
+    @property
+    def kept(self) -> list[int]:
+        """The axes of the array that `index` leaves."""
+        axes = range(len(self.array.shape))
+        fixed = [axis for axis, at in enumerate(self.index) if not isinstance(at, slice)]
+        return [axis for axis in axes if axis not in fixed]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        sizes = [self.array.shape[axis] for axis in self.kept]
+        return tuple(math.prod(sizes[axis] for axis in group) for group in self.groups)
+
+    @property
+    def dtype(self) -> np.dtype:
+        dtype = np.dtype(getattr(self.array.dtype, "numpy_dtype", self.array.dtype))
+        return dtype if dtype != BFLOAT16_OF_H5PY else np.dtype(ml_dtypes.bfloat16)
+
+    def read(self, slices: tuple[slice, ...] = ()) -> np.ndarray:
+        index = [*self.index, *[slice(None)] * (len(self.array.shape) - len(self.index))]
+        after = slices
+        if slices and all(len(group) == 1 for group in self.groups):  # then no more is read
+            for (axis,), part in zip(self.groups, slices, strict=True):
+                index[self.kept[axis]] = part
+            after = ()
+        try:
+            block = self.array[tuple(index)]
+            if hasattr(block, "read"):  # a view of tensorstore
+                block = block.read().result()
+        except (OSError, ValueError):  # what h5py and tensorstore raise for chunks
+            raise WeightsError(
+                f"{self.where}: a file of the array is missing or damaged; fetch this folder again."
+            ) from None
+        if block.dtype == BFLOAT16_OF_H5PY:
+            block = block.view(ml_dtypes.bfloat16)
+        turned = np.transpose(block, [axis for group in self.groups for axis in group])
+        if after or turned.ndim != len(self.groups):
+            turned = turned.reshape(self.shape)
+        return np.ascontiguousarray(turned[after])
+
+
+@dataclasses.dataclass(frozen=True)
+class Joined(Tensor):
+    """Several tensors as one, side by side on an axis."""
+
+    array: tuple[Tensor, ...]  # type: ignore[assignment]  # which is read as an array of numpy
+    axis: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        shape = list(self.array[0].shape)
+        shape[self.axis] = sum(part.shape[self.axis] for part in self.array)
+        return tuple(shape)
+
+    @property
+    def dtype(self) -> np.dtype:
+        return np.result_type(*(part.dtype for part in self.array))
+
+    def read(self, slices: tuple[slice, ...] = ()) -> np.ndarray:
+        parts = [part.read() for part in self.array]
+        return np.ascontiguousarray(np.concatenate(parts, self.axis)[slices])
