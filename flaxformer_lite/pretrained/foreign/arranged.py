@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import ml_dtypes
@@ -102,3 +103,14 @@ class Joined(Tensor):
     def read(self, slices: tuple[slice, ...] = ()) -> np.ndarray:
         parts = [part.read() for part in self.array]
         return np.ascontiguousarray(np.concatenate(parts, self.axis)[slices])
+
+
+@dataclasses.dataclass(frozen=True)
+class Computed(Tensor):
+    """A function of a tensor, of the same shape and dtype."""
+
+    array: Tensor  # type: ignore[assignment]  # which is read as an array of numpy
+    compute: Callable[[np.ndarray], np.ndarray]
+
+    def read(self, slices: tuple[slice, ...] = ()) -> np.ndarray:
+        return np.ascontiguousarray(self.compute(self.array.read())[slices])
