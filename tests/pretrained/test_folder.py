@@ -139,12 +139,21 @@ def test_damaged_msgpack(folder, what):
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("params/manifest.ocdbt", "", "an Orbax checkpoint, which is not read; config.json with"),
-        ("vit_b16.npz", "", "arrays of NumPy.*checkpoints of T5X"),
+        (
+            "params/manifest.ocdbt",
+            "",
+            "an Orbax checkpoint of a program that has no reader.*lost-homes",
+        ),
+        ("vit_b16.npz", "", "arrays of NumPy of a program that has no reader"),
         (
             "config.json",
             '{"module": "keras_hub.src.models.bert", "class_name": "BertBackbone"}',
-            "KerasHub.*BertBackbone.*export_to_transformers",
+            "a preset of KerasHub without sizes",
+        ),
+        (
+            "config.json",
+            '{"module": "keras_hub.src.models.sam", "class_name": "SAMBackbone"}',
+            "KerasHub.*SAMBackbone.*export_to_transformers",
         ),
     ],
 )

@@ -702,6 +702,8 @@ def _kind(place: Path) -> Kind:
             f"{path}: a preset of KerasHub ({brief(name)}), which is not read; {', '.join(KINDS)}"
             " are. There, export_to_transformers(path) may write it."
         )
+    if "config" not in _read(path):
+        raise WeightsError(f"{path}: a preset of KerasHub without sizes; fetch it again.")
     return KINDS[name]
 
 

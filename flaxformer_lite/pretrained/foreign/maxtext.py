@@ -227,7 +227,7 @@ def _config_of_yml(place: Path, *, tied: bool) -> Json:
             " .yml of its model (configs/models of MaxText), or the config.json that transformers"
             " has for the model, into the folder that you pass."
         )
-    told = BASE | values
+    told: Json = BASE | values
     block = told["decoder_block"]
     if block not in ("llama2", "mistral"):
         raise WeightsError(

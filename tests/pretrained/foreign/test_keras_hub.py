@@ -146,13 +146,6 @@ def test_what_cannot_be_right_is_refused(classifier, change, message):
         load_pretrained(classifier)
 
 
-def test_other_backbones_are_named(classifier):
-    config = json.loads((classifier / "config.json").read_text()) | {"class_name": "SAMBackbone"}
-    (classifier / "config.json").write_text(json.dumps(config))
-    with pytest.raises(WeightsError, match=r"KerasHub \('SAMBackbone'\), which is not read"):
-        load_pretrained(classifier)
-
-
 def test_bfloat16_and_several_files(tmp_path):
     folder = write(tmp_path / "gpt2", "gpt2")
     _, expected = load_pretrained(folder, param_dtype="bfloat16")
