@@ -76,8 +76,8 @@ def read(where: Path, family: str | None = None, *, allow_plugins: bool = False)
         form = f"training workdir, step {run.step} ({plugin_name(run.cfg.objective)})"
         return Contents(form, run.cfg.model, "", published_names(run.cfg.model, run.params))
     tensors = folder.open_weights(where)
-    found = folder.find_foreign(where)
-    form = found.reader.FORM if found else "safetensors"
+    foreign = folder.find_foreign(where)
+    form = foreign.reader.FORM if foreign else "safetensors"
     if any(where.glob("flax_model*")):
         form = "Flax msgpack"
     published = folder.read_config(where)

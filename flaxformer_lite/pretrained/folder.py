@@ -76,8 +76,8 @@ def read_config(folder: Path) -> dict:
             raise WeightsError(
                 f"{folder}: an adapter alone; pass its model's directory, with adapter= this one."
             )
-        if found := find_foreign(folder):
-            return found.reader.read_config(found.place)
+        if foreign := find_foreign(folder):
+            return foreign.reader.read_config(foreign.place)
         for pattern, what in UNREAD.items():
             if any(folder.glob(pattern)):
                 raise WeightsError(
@@ -88,8 +88,8 @@ def read_config(folder: Path) -> dict:
             f"{folder}: no config.json; pass the directory that save_pretrained wrote."
         )
     config = read_object(path, error=WeightsError)
-    if "model_type" not in config and (found := find_foreign(folder)):
-        return found.reader.read_config(found.place)
+    if "model_type" not in config and (foreign := find_foreign(folder)):
+        return foreign.reader.read_config(foreign.place)
     return config
 
 
@@ -112,8 +112,8 @@ def open_weights(folder: Path) -> dict[str, Tensor]:
     if (folder / "flax_model.msgpack.index.json").is_file():
         index = "flax_model.msgpack.index.json"
         return flax_msgpack.named_as_torch(_open_shards(folder, index, flax_msgpack.open_file))
-    if found := find_foreign(folder):
-        return found.reader.open_weights(found.place, read_config(folder))
+    if foreign := find_foreign(folder):
+        return foreign.reader.open_weights(foreign.place, read_config(folder))
     for name in ("model.safetensors", "model.safetensors.index.json", "flax_model.msgpack"):
         _follow(folder / name)
     for name, what in OTHERS.items():

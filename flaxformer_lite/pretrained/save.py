@@ -258,9 +258,9 @@ def _travel(like: Path, path: Path, config: Json, written: set[str]) -> Json:
 
     They are fields without a number in them that are not in `ours`.
     """
-    found = find_foreign(like)
-    if found and hasattr(found.reader, "write_tokenizer"):
-        found.reader.write_tokenizer(found.place, path)
+    foreign = find_foreign(like)
+    if foreign and hasattr(foreign.reader, "write_tokenizer"):
+        foreign.reader.write_tokenizer(foreign.place, path)
     else:
         for name in COMPANIONS:
             if (like / name).is_file():

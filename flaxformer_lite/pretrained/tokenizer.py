@@ -113,12 +113,12 @@ def read_tokenizer(folder: Path, *, family: str | None = None) -> PublishedToken
     )
 
 
-def _of_another_program(found: Foreign, family: str | None) -> PublishedTokenizer:
+def _of_another_program(foreign: Foreign, family: str | None) -> PublishedTokenizer:
     """Reads a tokenizer by the files that `convert` writes for it."""
     with tempfile.TemporaryDirectory() as written:
         made = Path(written)
-        found.reader.write_tokenizer(found.place, made)
-        (made / "config.json").write_text(json.dumps(found.reader.read_config(found.place)))
+        foreign.reader.write_tokenizer(foreign.place, made)
+        (made / "config.json").write_text(json.dumps(foreign.reader.read_config(foreign.place)))
         return read_tokenizer(made, family=family)
 
 
