@@ -18,8 +18,8 @@ from flax.traverse_util import unflatten_dict
 from flaxformer_lite import build_model, load_pretrained, save_pretrained
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.nn.mixers.local_global import LocalGlobalConfig
-from flaxformer_lite.pretrained import t5x
 from flaxformer_lite.pretrained.folder import open_weights
+from flaxformer_lite.pretrained.foreign import t5x
 from flaxformer_lite.pretrained.safetensors import WeightsError
 from tests.marks import daily
 from tests.pretrained.fixtures import ROOT
