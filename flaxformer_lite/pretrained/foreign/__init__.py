@@ -14,4 +14,4 @@ where `place` is what `find` returned. Readers are imported only for folders wit
 transformers.
 """
 
-SHARED = ("arranged",)
+SHARED = ("arranged", "zarr_arrays")

@@ -20,12 +20,12 @@ import numpy as np
 
 from flaxformer_lite.files.read import Json, brief, read_object, read_text, shown
 from flaxformer_lite.pretrained.foreign.arranged import Arranged, Computed, Readable
+from flaxformer_lite.pretrained.foreign.zarr_arrays import open_zarr
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError, check_name
 
 FORM = "MaxText checkpoint"
 METADATA = "_METADATA"
 PARAMS = ("params", "params")
-DTYPES = ("float32", "bfloat16", "float16")
 EMBEDDING = "token_embedder.embedding"
 LOGITS = "decoder.logits_dense.kernel"
 ENDS = {
@@ -328,33 +328,15 @@ def _names(place: Path) -> list[str]:
 
 def _open(place: Path) -> dict[str, Readable]:
     """Opens the parameters by their paths; they are read later."""
-    import tensorstore
-
     driver = "zarr3" if _metadata(place).get("use_zarr3") else "zarr"
-    base = f"file://{place.absolute()}/"
-    context = tensorstore.Context()
+    merged = (place / "manifest.ocdbt").is_file()
     arrays: dict[str, Readable] = {}
     for name in _names(place):
         check_name(place / METADATA, name)
         path = ".".join((*PARAMS, name))
-        spec = {
-            "driver": driver,
-            "kvstore": {"driver": "ocdbt", "base": base, "path": f"{path}/"},
-            "fill_missing_data_reads": False,
-        }
-        if not (place / "manifest.ocdbt").is_file():
-            spec["kvstore"] = {"driver": "file", "path": f"{place.absolute()}/{path}/"}
-        try:
-            array = tensorstore.open(spec, open=True, read=True, context=context).result()
-        except ValueError as error:
-            why = shown(str(error).partition(" [")[0])
-            raise WeightsError(
-                f"{place}: {name} is missing or damaged ({why}); fetch the whole folder again."
-            ) from None
-        if array.dtype.name not in DTYPES:
-            raise WeightsError(
-                f"{place}: {name} has dtype {array.dtype.name}; must be one of"
-                f" {', '.join(DTYPES)}: quantized weights are not read."
-            )
-        arrays[name] = array
+        kvstore: Json = {"driver": "file", "path": f"{place.absolute()}/{path}/"}
+        if merged:
+            base = f"file://{place.absolute()}/"
+            kvstore = {"driver": "ocdbt", "base": base, "path": f"{path}/"}
+        arrays[name] = open_zarr(kvstore, f"{place}: {name}", driver)
     return arrays
