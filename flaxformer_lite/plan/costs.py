@@ -27,6 +27,8 @@ PRODUCTS = (
     ("_dq", 3),
     ("_bwd", 5),
 )
+# products of groups of rows: by the compiler, and by megablox
+GROUPED = re.compile(r"ragged-dot|tgmm")
 FLOATS = re.compile(r"\b(?:bf16|f32)\[([\d,]+)\]")
 
 
@@ -107,7 +109,8 @@ def of(
         if cycles := _cycles(visit.op):
             parts[part(visit.op.source)] += cycles * visit.times / chip.clock
         elif f'custom_call_target="{KERNEL}"' in visit.op.rest:
-            flops = seen * kernel_flops(visit.op) * visit.times
+            share = 1.0 if GROUPED.search(visit.op.name) else seen
+            flops = share * kernel_flops(visit.op) * visit.times
             parts[part(visit.op.source)] += flops / chip.peak / KERNEL_EFFICIENCY
     return Costs(dict(parts), exchanges(hlo.collectives(module), chip, mesh, slices), len(unknown))
 
@@ -142,16 +145,35 @@ def exchanges(
 
 
 def kernel_flops(op: hlo.Op) -> float:
-    """Counts an attention kernel's FLOPs over all pairs of positions, from its name and shapes."""
+    """Counts a kernel's FLOPs from its name and shapes.
+
+    Attention counts over all pairs of positions, a product of groups over all rows, those of no
+    group too.
+    """
     products = next((count for mark, count in PRODUCTS if mark in op.name), 0)
     operands = re.search(r"operand_layout_constraints=\{(.*?\})\}", op.rest)
-    if not products or not operands:
+    if not operands:
         return 0.0
     shapes = [[int(n) for n in dims.split(",")] for dims in FLOATS.findall(operands[1])]
+    if GROUPED.search(op.name):
+        return _grouped_flops([*shapes, *(list(array.shape) for array in op.arrays)])
+    if not products:
+        return 0.0
     heads = [shape for shape in shapes if len(shape) > 2]
     if len(heads) < 2:
         return 0.0
+    # The kernel of keys' and values' gradients may return that of queries too: one product more.
+    gradients = [array for array in op.arrays if len(array.shape) >= len(heads[0])]
+    products += "_dkv" in op.name and len(gradients) == 3
     return 2.0 * products * math.prod(heads[0]) * heads[1][-2]
+
+
+def _grouped_flops(shapes: list[list[int]]) -> float:
+    """Counts a product of rows [L, I], results [L, O] and matrices [X, I, O], in any order."""
+    groups = [shape[0] for shape in shapes if len(shape) == 3]
+    if len(shapes) != 3 or len(groups) != 1:
+        return 0.0
+    return 2.0 * math.sqrt(math.prod(map(math.prod, shapes)) // groups[0])
 
 
 def _cycles(op: hlo.Op) -> int:

@@ -104,3 +104,35 @@ def test_kernels_are_counted_by_the_shapes_they_take():
     found = costs.of(hlo.parse(text), CHIPS["v5e"], MESH, 1, seen=0.5)
     flops = 4 * 2 * 4 * 8 * 512 * 256 * 32
     assert found.parts == pytest.approx({"attention, backward": 0.5 * flops / 197e12 / 0.5})
+
+
+@pytest.mark.parametrize(
+    ("name", "operands", "result"),
+    [
+        ("ragged-dot-none.1", "s32[9]{0}, bf16[64,16]{1,0}, bf16[4,16,8]{2,1,0}", "bf16[64,8]"),
+        ("transpose_jvp_jit_tgmm___.2", "bf16[64,16]{1,0}, bf16[64,8]{1,0}", "bf16[4,16,8]"),
+    ],
+)
+def test_products_of_groups_count_each_row_once(name, operands, result):
+    kernel = (
+        f'ROOT %{name} = {result}{{1,0}} custom-call(%a, %b), custom_call_target="tpu_custom_call",'
+        f" operand_layout_constraints={{{operands}}}, metadata={{op_name="
+        '"jit(s)/jvp(Model)/mlp/experts/ragged_dot_general"}'
+    )
+    text = f"HloModule m\n\nENTRY %main (p: f32[8]) -> f32[8] {{\n  {kernel}\n}}\n"
+    found = costs.of(hlo.parse(text), CHIPS["v5p"], MESH, 1, seen=0.5)
+    flops = 2 * 64 * 16 * 8
+    assert found.parts == pytest.approx({"feed-forward, forward": flops / 459e12 / 0.5})
+
+
+def test_a_kernel_of_all_gradients_takes_five_products():
+    kernel = (
+        "%splash_mha_dkv_no_residuals.1 = (f32[4,256,32], bf16[4,1,8,512,32], bf16[4,2,256,32],"
+        ' bf16[4,2,256,32]) custom-call(%a, %b), custom_call_target="tpu_custom_call",'
+        " operand_layout_constraints={s8[1,1,1]{2,1,0}, bf16[4,8,512,32]{3,2,1,0},"
+        " bf16[4,2,256,32]{3,2,1,0}}, metadata={}"
+    )
+    (op,) = hlo.parse(
+        f"HloModule m\n\nENTRY %main (p: f32[8]) -> f32[8] {{\n  {kernel}\n}}\n"
+    ).computations["main"]
+    assert costs.kernel_flops(op) == 5 * 2 * 4 * 8 * 512 * 256 * 32

@@ -1,13 +1,20 @@
 """Products of groups of rows, each with a matrix of its own."""
 
+import functools
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.nn.functions.linear_call import linear_call
+from flaxformer_lite.nn.functions.tpu_tuning import LANES
 
 LARGEST_BLOCK = 128
+# Rows, inputs and outputs of a tile of the TPU's kernel, as MaxText has them for Mixtral.
+TILE = (512, 1024, 1024)
 Factors = tuple[jax.Array, jax.Array]  # rows and matrices
 Operands = tuple[jax.Array, jax.Array, jax.Array]  # and the sizes of the groups
+Product = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 
 def grouped_matmul(
@@ -24,10 +31,14 @@ def grouped_matmul(
 
     On a CPU rows are multiplied in blocks, as `jax.lax.ragged_dot` multiplies every row with every
     matrix there: 8 groups of 256 rows take a fifth of the time forwards and a third with gradients
-    (2,048 x 256 x 512, 2-core AMD EPYC).
+    (2,048 x 256 x 512, 2-core AMD EPYC). On a TPU only its gradient by the matrices is replaced, by
+    the kernel megablox: the compiler multiplies every row once for each group there, which it
+    estimates at 78 ms for 36,864 x 4096 x 14336 and 8 groups on a v5p, 9 ms at the peak.
     """
     if platform == "cpu":
         return _in_blocks(x_LI, kernel_XIO, sizes_X)
+    if platform == "tpu":
+        return _on_tpu(x_LI, kernel_XIO, sizes_X)
     return jax.lax.ragged_dot(x_LI, kernel_XIO, sizes_X)
 
 
@@ -36,25 +47,45 @@ def _in_blocks(x_LI: jax.Array, kernel_XIO: jax.Array, sizes_X: jax.Array) -> ja
     return _blocks_times_kernel(x_LI, kernel_XIO, sizes_X)
 
 
+@jax.custom_jvp
+def _on_tpu(x_LI: jax.Array, kernel_XIO: jax.Array, sizes_X: jax.Array) -> jax.Array:
+    return jax.lax.ragged_dot(x_LI, kernel_XIO, sizes_X)
+
+
 @_in_blocks.defjvp
 def _in_blocks_jvp(primals: Operands, tangents: Operands) -> tuple[jax.Array, jax.Array]:
-    x_LI, kernel_XIO, sizes_X = primals
+    return _derivatives(_in_blocks, _outer_products, primals, tangents)
+
+
+@_on_tpu.defjvp
+def _on_tpu_jvp(primals: Operands, tangents: Operands) -> tuple[jax.Array, jax.Array]:
+    return _derivatives(_on_tpu, _outer_products_on_tpu, primals, tangents)
+
+
+def _derivatives(
+    product: Product, outer_products: Product, primals: Operands, tangents: Operands
+) -> tuple[jax.Array, jax.Array]:
+    """Returns a product and its tangent, whose transpose computes `outer_products`."""
     d_x_LI, d_kernel_XIO, _ = tangents
-    y_LO = _in_blocks(x_LI, kernel_XIO, sizes_X)
-    return y_LO, linear_call(_push, _pull, primals, (d_x_LI, d_kernel_XIO), y_LO)
+    y_LO = product(*primals)
+    push = functools.partial(_push, product)
+    pull = functools.partial(_pull, product, outer_products)
+    return y_LO, linear_call(push, pull, primals, (d_x_LI, d_kernel_XIO), y_LO)
 
 
-def _push(primals: Operands, tangents: Factors) -> jax.Array:
+def _push(product: Product, primals: Operands, tangents: Factors) -> jax.Array:
     x_LI, kernel_XIO, sizes_X = primals
     d_x_LI, d_kernel_XIO = tangents
-    through_x = _in_blocks(d_x_LI, kernel_XIO, sizes_X)
-    return through_x + _in_blocks(x_LI, d_kernel_XIO, sizes_X)
+    through_x = product(d_x_LI, kernel_XIO, sizes_X)
+    return through_x + product(x_LI, d_kernel_XIO, sizes_X)
 
 
-def _pull(primals: Operands, d_y_LO: jax.Array) -> Factors:
+def _pull(
+    product: Product, outer_products: Product, primals: Operands, d_y_LO: jax.Array
+) -> Factors:
     x_LI, kernel_XIO, sizes_X = primals
-    d_x_LI = _in_blocks(d_y_LO, kernel_XIO.swapaxes(1, 2), sizes_X)
-    return d_x_LI, _outer_products(x_LI, d_y_LO, sizes_X)
+    d_x_LI = product(d_y_LO, kernel_XIO.swapaxes(1, 2), sizes_X)
+    return d_x_LI, outer_products(x_LI, d_y_LO, sizes_X)
 
 
 def _blocks_times_kernel(x_LI: jax.Array, kernel_XIO: jax.Array, sizes_X: jax.Array) -> jax.Array:
@@ -76,6 +107,18 @@ def _outer_products(x_LI: jax.Array, y_LO: jax.Array, sizes_X: jax.Array) -> jax
 
     zeros = jnp.zeros((len(sizes_X), x_LI.shape[1], y_LO.shape[1]), x_LI.dtype)
     return jax.lax.scan(add, zeros, (x_WLI, y_WLO, owner_W))[0]
+
+
+def _outer_products_on_tpu(x_LI: jax.Array, y_LO: jax.Array, sizes_X: jax.Array) -> jax.Array:
+    """Computes `_outer_products` by the megablox kernel; padded rows are of no group."""
+    from jax.experimental.pallas.ops.tpu.megablox.gmm import tgmm
+
+    extra = -len(x_LI) % LANES
+    x_LI, y_LO = (jnp.pad(rows, ((0, extra), (0, 0))) for rows in (x_LI, y_LO))
+    block = next(size for size in (TILE[0], 256, LANES) if len(x_LI) % size == 0)
+    tile = (block, *TILE[1:])
+    with jax.numpy_dtype_promotion("standard"):  # JAX's own code relies on it
+        return tgmm(x_LI.T, y_LO, sizes_X, preferred_element_type=x_LI.dtype, tiling=tile)
 
 
 def _blocks(rows: int, sizes_X: jax.Array) -> tuple[jax.Array, jax.Array, int]:

@@ -1,4 +1,5 @@
 import functools
+import importlib
 
 import jax
 import jax.numpy as jnp
@@ -7,6 +8,7 @@ import pytest
 
 from flaxformer_lite.nn.functions.grouped_matmul import grouped_matmul
 
+megablox = importlib.import_module("jax.experimental.pallas.ops.tpu.megablox.gmm")
 ROWS = 40
 SIZES = {
     "uneven": [13, 0, 26, 1],
@@ -54,9 +56,28 @@ def test_blocks_have_the_derivatives_of_the_product():
         return gradients, forwards
 
     for ours, theirs in zip(
-        jax.tree.leaves(derivatives("cpu")), jax.tree.leaves(derivatives("tpu")), strict=True
+        jax.tree.leaves(derivatives("cpu")), jax.tree.leaves(derivatives("gpu")), strict=True
     ):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_the_kernel_of_a_tpu_has_the_gradients_of_the_compiler(monkeypatch):
+    """It is interpreted here. A group without rows has a gradient of zero."""
+    monkeypatch.setattr(megablox, "tgmm", functools.partial(megablox.tgmm, interpret=True))
+    x, kernel = arrays()
+
+    @functools.partial(jax.jit, static_argnames="platform")
+    def gradients(x, kernel, sizes, platform):
+        _, pull = jax.vjp(lambda *each: grouped_matmul(*each, sizes, platform=platform), x, kernel)
+        real_L1 = (jnp.arange(ROWS) < sizes.sum())[:, None]
+        d_x, d_kernel = pull(jnp.where(real_L1, 1.0 + jnp.arange(5.0)[None], 0.0))
+        return jnp.where(real_L1, d_x, 0.0), d_kernel
+
+    for sizes in SIZES.values():
+        sizes = jnp.asarray(sizes, jnp.int32)
+        ours, theirs = (gradients(x, kernel, sizes, platform) for platform in ("tpu", "gpu"))
+        for got, due in zip(ours, theirs, strict=True):
+            np.testing.assert_allclose(got, due, rtol=1e-4, atol=1e-5)
 
 
 def test_few_rows_touch_few_matrices():
