@@ -115,8 +115,10 @@ def test_without_a_spike_nothing_changes():
     for fn, at in (compiled(6.0), compiled(0.0)):
         for number in range(3):
             at, told = fn(at, batch(number))
-        states.append((digest(at.params), float(told["grad_norm"])))
-    assert states[0] == states[1] and "skipped" not in told
+        states.append((at.params, told["grad_norm"]))
+    # two programs: XLA of jax 0.12 fuses their updates differently
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-7), *states)
+    assert "skipped" not in told
 
 
 def test_a_large_loss_is_left_out_once_there_are_enough_to_compare_with():
