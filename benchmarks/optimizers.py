@@ -22,11 +22,13 @@ from flaxformer_lite.models import gpt2
 from flaxformer_lite.objectives.text.causal_lm import CausalLm
 from flaxformer_lite.training import bound_models, optimizer
 
+SOAP = "examples.soap:make"
 LENGTH = 64
 STEPS = 150
 SEEDS = 3
 FURTHER = 3  # rates tried at most beyond the first three
 MIDDLES = {
+    "adam_mini": 1e-2,
     "adamw": 1e-2,
     "adafactor": 1e-1,
     "lion": 1e-3,
@@ -34,8 +36,11 @@ MIDDLES = {
     "muon_spectral": 1e-2,
     "schedule_free": 1e-2,
     "sgd": 1.0,
+    SOAP: 1e-2,
 }
-B1 = {"muon": 0.95, "muon_spectral": 0.95}  # as their authors have it
+# as their authors have it
+B1 = {"muon": 0.95, "muon_spectral": 0.95, SOAP: 0.95}
+B2 = {SOAP: 0.95}
 
 
 def experiment(name: str, rate: float) -> ExperimentConfig:
@@ -57,6 +62,7 @@ def experiment(name: str, rate: float) -> ExperimentConfig:
         schedule=schedule,
         final_fraction=0.0,
         b1=B1.get(name, 0.9),
+        b2=B2.get(name, OptimizerConfig.b2),
         weight_decay=0.0,
     )
     return ExperimentConfig(
@@ -127,9 +133,10 @@ def table(results: list[dict]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--results", type=Path, default=Path("runs/optimizers.json"))
+    parser.add_argument("--name", nargs="+", help="only these optimizers")
     args = parser.parse_args()
     results = json.loads(args.results.read_text()) if args.results.exists() else []
-    for name in registry.available("optimizers"):
+    for name in args.name or (*registry.available("optimizers"), SOAP):
         if name not in [row["name"] for row in results]:
             results.append(measure(name))
             print(name, results[-1], flush=True)

@@ -45,8 +45,7 @@ def dimension_numbers(params: optax.Params) -> optax.Params:
 
     def numbers(keys: tuple, matrix: jax.Array) -> contrib.MuonDimensionNumbers:
         path = path_of(keys)
-        batched = bool(STACKED.search(path)) + bool(EXPERTS.search(path))
-        rank = len(matrix.shape) - batched
+        rank = len(matrix.shape) - stacked_axes(path)
         if rank == 2:
             return contrib.MuonDimensionNumbers((-2,), (-1,))
         if path.endswith("out/kernel"):
@@ -54,6 +53,11 @@ def dimension_numbers(params: optax.Params) -> optax.Params:
         return contrib.MuonDimensionNumbers((-rank,), tuple(range(1 - rank, 0)))
 
     return jax.tree_util.tree_map_with_path(numbers, params)
+
+
+def stacked_axes(path: str) -> int:
+    """Returns the number of leading axes that a parameter has for scanned layers and experts."""
+    return bool(STACKED.search(path)) + bool(EXPERTS.search(path))
 
 
 def fans(matrix: jax.Array, numbers: contrib.MuonDimensionNumbers) -> tuple[int, int]:
