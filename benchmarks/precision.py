@@ -2,10 +2,11 @@
 
     python -m benchmarks.precision train --out=/tmp/precision      # the demo, three seeds
     python -m benchmarks.precision weights --model path/to/smollm2 --text book.txt
+    python -m benchmarks.precision families --out=/tmp/families    # small models, trained here
 
 `train` runs configs/demo.py with each value of `model.matmul`, and keeps its runs in --out: a
 command that was stopped continues. `weights` computes the loss of held text with the matrices of
-the layers, or the cache, held in few bits.
+the layers, or the cache, held in few bits, and `families` that of the held-out rows of runs.
 """
 
 import argparse
@@ -14,14 +15,18 @@ import functools
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from flaxformer_lite import init_cache, load_pretrained, load_tokenizer, pages
-from flaxformer_lite.config import ExperimentConfig, choices, from_config_dict
+from flaxformer_lite.checkpoints.workdir import read_run
+from flaxformer_lite.cli import command_line
+from flaxformer_lite.config import ConfigError, ExperimentConfig, choices, from_config_dict
+from flaxformer_lite.data.pipeline import open_dataset
 from flaxformer_lite.runs import loop
+from flaxformer_lite.runs.start.adopt import read_experiment
 
 # how matrices and the cache are held
 WAYS = (
@@ -33,48 +38,80 @@ WAYS = (
     ("int8", "int8"),
     ("int4", "int8"),
 )
+FEW_WAYS = (("int8", "float"), ("int4", "float"), ("nf4", "float"), ("none", "int8"))
+PIECE = 16  # tokens read at once
+ROWS = 32  # held-out rows of each run
+# Small models of bytes.
+PAGES = {
+    "gpt2_tiny": {},
+    "llama_tiny": {},
+    "t5_tiny": {"model.encoder_layers": 2, "data.corpus": "stdlib_code"},
+    "moe_tiny": {"model.mlp_dim": 96},
+}
+SMALL = {
+    "model.vocab_size": 0,
+    "model.d_model": 64,
+    "model.num_heads": 2,
+    "model.mlp_dim": 192,
+    "model.decoder_layers": 2,
+    "model.dropout": 0.0,
+    "data.tokenizer.name": "bytes",
+    "data.length": 128,
+    "optimizer.learning_rate": 1e-2,
+    "train.batch_size": 16,
+    "train.eval_every": 1000,
+    "train.eval_batches": 2,
+    "train.sample_tokens": 0,
+}
 
 
-def demo(matmul: str, seed: int, steps: int, batch_size: int) -> ExperimentConfig:
-    """Returns the demo with these products, evaluated once, at its end."""
+def demo(matmul: str, seed: int, args: argparse.Namespace) -> ExperimentConfig:
+    """Returns the demo with these products."""
     cfg = from_config_dict(ExperimentConfig, pages.get_config("demo"))
     train = dataclasses.replace(
         cfg.train,
-        steps=steps,
-        batch_size=batch_size,
+        steps=args.steps,
+        batch_size=args.batch_size,
         log_every=50,
-        eval_every=steps,
-        eval_batches=40,
-        checkpoint_every=steps,
+        eval_every=100,
+        eval_batches=20,
+        checkpoint_every=100,
         sample_tokens=0,
     )
     model = dataclasses.replace(cfg.model, matmul=matmul)
     return dataclasses.replace(cfg, model=model, train=train, seed=seed)
 
 
-def held_out_loss(workdir: Path) -> float:
-    """Returns the last held-out loss of a run."""
+def held_out_losses(workdir: Path) -> dict[int, float]:
+    """Returns the held-out losses of a run by step."""
     lines = (workdir / "metrics.jsonl").read_text().splitlines()
-    losses = [record["eval/loss"] for record in map(json.loads, lines) if "eval/loss" in record]
-    return losses[-1]
+    records = [json.loads(line) for line in lines]
+    return {one["step"]: one["nll"] for one in records if one["split"] == "eval"}
 
 
 def train(args: argparse.Namespace) -> None:
-    """Prints the held-out loss of each run, and its distance from float's of the same seed."""
-    print("| `model.matmul` | " + " | ".join(f"seed {seed}" for seed in args.seeds) + " | mean |")
-    print("|---|" + "---|" * (len(args.seeds) + 1))
-    exact = np.zeros(len(args.seeds))
-    for matmul in args.matmul:
-        losses = []
-        for seed in args.seeds:
+    """Trains each seed with each kind of product; prints the losses after each seed."""
+    losses: dict[str, list[dict[int, float]]] = {matmul: [] for matmul in args.matmul}
+    for seed in args.seeds:
+        for matmul in args.matmul:
             workdir = args.out / f"{matmul}_{seed}"
-            loop.run(demo(matmul, seed, args.steps, args.batch_size), workdir)
-            losses.append(held_out_loss(workdir))
-        if matmul == "float":
-            exact = np.array(losses)
-        shown = [f"{loss:.4f}" for loss in (*losses, np.mean(losses))]
-        distance = f" ({np.mean(losses) / exact.mean() - 1:+.2%})" if matmul != "float" else ""
-        print(f"| {matmul} | {' | '.join(shown)}{distance} |", flush=True)
+            loop.run(demo(matmul, seed, args), workdir)
+            losses[matmul].append(held_out_losses(workdir))
+        print(training_table(losses), flush=True)
+
+
+def training_table(losses: dict[str, list[dict[int, float]]]) -> str:
+    """Returns the losses of all seeds by step, and the distance of their mean from float's."""
+    lines = ["| step | `model.matmul` | mean | from `float` | by seed |", "|---|---|---|---|---|"]
+    steps = [step for step in losses["float"][0] if step]
+    for step in steps:
+        exact = np.mean([run[step] for run in losses["float"]])
+        for matmul, runs in losses.items():
+            own = [run[step] for run in runs]
+            each = ", ".join(f"{loss:.4f}" for loss in own)
+            distance = "" if matmul == "float" else f"{np.mean(own) / exact - 1:+.2%}"
+            lines.append(f"| {step} | `{matmul}` | {np.mean(own):.4f} | {distance} | {each} |")
+    return "\n".join(lines)
 
 
 def weights(args: argparse.Namespace) -> None:
@@ -88,10 +125,10 @@ def weights(args: argparse.Namespace) -> None:
     print("| matrices of layers | cache | nats a token | more | weights | cache |")
     print("|---|---|---|---|---|---|")
     exact = None
+    rows = of_text(ids_BT)
     for form, cache in WAYS:
-        options = {} if form == "none" else {"quantize": form}
-        model, params = load_pretrained(args.model, cache=cache, **options)
-        loss = loss_by_cache(model, params, ids_BT)
+        model, params = opened(args.model, form, cache)
+        loss = loss_by_cache(model, params, rows)
         exact = exact or loss
         slots = jax.eval_shape(lambda cfg=model.cfg: init_cache(cfg, *ids_BT.shape))
         sizes = [_megabytes(params), _megabytes(slots)]
@@ -99,28 +136,100 @@ def weights(args: argparse.Namespace) -> None:
         print(f"| {form} | {cache} | {loss:.4f} | {more} | {sizes[0]} | {sizes[1]} |", flush=True)
 
 
-def loss_by_cache(model: Any, params: Any, ids_BT: np.ndarray) -> float:
+class Rows(NamedTuple):
+    """What a decoder reads and predicts.
+
+    Attributes:
+      ids_BT: the tokens it reads.
+      labels_BT: the tokens it predicts.
+      weights_BT: 1 for each label that counts.
+      source: what the encoder reads, if there is one.
+    """
+
+    ids_BT: np.ndarray
+    labels_BT: np.ndarray
+    weights_BT: np.ndarray
+    source: dict[str, np.ndarray]
+
+
+def of_text(ids_BT: np.ndarray) -> Rows:
+    """Returns rows whose labels are the next tokens."""
+    weights_BT = np.ones_like(ids_BT)
+    weights_BT[:, -1] = 0
+    return Rows(ids_BT, np.roll(ids_BT, -1, axis=1), weights_BT, {})
+
+
+def opened(path: str | Path, form: str, cache: str) -> tuple[Any, Any]:
+    options = {} if form == "none" else {"quantize": form}
+    return load_pretrained(path, cache=cache, **options)
+
+
+def families(args: argparse.Namespace) -> None:
+    """Trains a small model of each family, and prints what each way adds to its held-out loss."""
+    names = [f"{form}, {cache} cache" for form, cache in FEW_WAYS]
+    print("| page | held-out loss | " + " | ".join(names) + " |")
+    print("|---|---|" + "---|" * len(names))
+    for page, changes in PAGES.items():
+        workdir = args.out / page
+        values = SMALL | changes | {"train.steps": args.steps}
+        flags = [f"--config.{name}={value}" for name, value in values.items()]
+        cfg = read_experiment(command_line.config([f"--config={page}", *flags]))
+        loop.run(cfg, workdir)
+        rows = held_out_rows(workdir)
+        exact = loss_by_cache(*opened(workdir, "none", "float"), rows)
+        cells = []
+        for form, cache in FEW_WAYS:
+            try:
+                more = loss_by_cache(*opened(workdir, form, cache), rows) - exact
+            except ConfigError:  # the matrices of experts
+                cells.append("refused")
+            else:
+                cells.append(f"{more:+.4f}")
+        print(f"| `{page}` | {exact:.4f} | {' | '.join(cells)} |", flush=True)
+
+
+def held_out_rows(workdir: Path) -> Rows:
+    """Reads the first held-out rows of a run."""
+    cfg = read_run(workdir).cfg
+    batch = next(iter(open_dataset(cfg, "eval").batches(batch_size=ROWS)))
+    source = dict(batch["inputs"])
+    decoder = source.pop("decoder_input_ids", None)
+    if decoder is None:  # rows of several documents are read as one text
+        return of_text(source["input_ids"])
+    targets = batch["targets"]
+    return Rows(decoder, targets["labels"], targets["weights"], source)
+
+
+def loss_by_cache(model: Any, params: Any, rows: Rows) -> float:
     """Computes the loss of each row's second half, read in pieces through the cache."""
-    start = ids_BT.shape[1] // 2
-    piece = 16
+    length = rows.ids_BT.shape[1]
+    start = length // 2
+    encoded = {}
+    if rows.source:
+        output = model.apply({"params": params}, **rows.source, method="encode")
+        names = ("attention_mask", "segment_ids")
+        encoded = {name: rows.source[name] for name in names if name in rows.source}
+        encoded = {"encoder_output": output, **encoded}
 
     @functools.partial(jax.jit, static_argnames=("first",))
-    def read(params: Any, ids: jax.Array, cache: Any, index: jax.Array, first: bool) -> Any:
+    def read(
+        params: Any, encoded: Any, ids: jax.Array, cache: Any, index: jax.Array, first: bool
+    ) -> Any:
         slot = 0 if first else index
-        output = model.apply({"params": params}, ids, cache=cache, cache_index=slot)
+        ids = (None, ids) if encoded else (ids,)
+        output = model.apply({"params": params}, *ids, cache=cache, cache_index=slot, **encoded)
         return jax.nn.log_softmax(output.logits), output.cache
 
-    cache = init_cache(model.cfg, *ids_BT.shape)
-    _, cache = read(params, ids_BT[:, :start], cache, 0, True)
+    cache = init_cache(model.cfg, *rows.ids_BT.shape)
+    _, cache = read(params, encoded, rows.ids_BT[:, :start], cache, 0, True)
     losses = []
-    for index in range(start, ids_BT.shape[1], piece):
-        logprobs, cache = read(params, ids_BT[:, index : index + piece], cache, index, False)
-        targets = ids_BT[:, index + 1 : index + piece + 1]
-        chosen = np.take_along_axis(
-            np.asarray(logprobs)[:, : targets.shape[1]], targets[:, :, None], axis=2
-        )
-        losses.append(-chosen)
-    return float(np.concatenate(losses, axis=1).mean())
+    for index in range(start, length, PIECE):
+        piece = slice(index, index + PIECE)
+        logprobs, cache = read(params, encoded, rows.ids_BT[:, piece], cache, index, False)
+        labels = rows.labels_BT[:, piece, None]
+        losses.append(-np.take_along_axis(np.asarray(logprobs), labels, axis=2)[:, :, 0])
+    weights = rows.weights_BT[:, start:]
+    return float(np.sum(np.concatenate(losses, axis=1) * weights) / np.sum(weights))
 
 
 def _megabytes(tree: Any) -> str:
@@ -140,6 +249,10 @@ def main() -> None:
     training.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     training.add_argument("--matmul", nargs="+", default=choices.MATMULS)
     training.set_defaults(run=train)
+    several = commands.add_parser("families")
+    several.add_argument("--out", type=Path, default=Path("runs/families"))
+    several.add_argument("--steps", type=int, default=300)
+    several.set_defaults(run=families)
     held = commands.add_parser("weights")
     held.add_argument("--model", required=True)
     held.add_argument("--text", type=Path, required=True)
