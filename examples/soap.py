@@ -19,6 +19,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from optax import contrib
 
 from flaxformer_lite.config import OptimizerConfig
 from flaxformer_lite.training.optimizers import hidden_matrices
@@ -54,7 +55,7 @@ class Matrix(NamedTuple):
 
 
 class SoapState(NamedTuple):
-    count: jax.Array
+    steps: jax.Array
     matrices: optax.Params
 
 
@@ -80,11 +81,11 @@ def scale_by_soap(cfg: OptimizerConfig) -> optax.GradientTransformation:
     ) -> tuple[optax.Updates, SoapState]:
         gradients, structure = jax.tree.flatten(_as_matrices(updates))
         matrices = structure.flatten_up_to(state.matrices)
-        steps = [_step(cfg, state.count, g, s) for g, s in zip(gradients, matrices, strict=True)]
+        steps = [_step(cfg, state.steps, g, s) for g, s in zip(gradients, matrices, strict=True)]
         directions = jax.tree.unflatten(structure, [direction for direction, _ in steps])
         after = jax.tree.unflatten(structure, [matrix for _, matrix in steps])
         directions = jax.tree.map(lambda x, like: x.reshape(like.shape), directions, updates)
-        return directions, SoapState(state.count + 1, after)
+        return directions, SoapState(state.steps + 1, after)
 
     return optax.GradientTransformation(init, update)
 
@@ -151,7 +152,7 @@ def _as_matrices(params: optax.Params) -> optax.Params:
     """Reshapes each parameter to [N, A, B]: layers and experts, inputs, outputs."""
     numbers = hidden_matrices.dimension_numbers(params)
 
-    def reshape(p: jax.Array, numbers: hidden_matrices.contrib.MuonDimensionNumbers) -> jax.Array:
+    def reshape(p: jax.Array, numbers: contrib.MuonDimensionNumbers) -> jax.Array:
         return p.reshape(-1, *hidden_matrices.fans(p, numbers))
 
     return jax.tree.map(reshape, params, numbers)

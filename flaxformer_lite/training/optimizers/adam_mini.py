@@ -26,12 +26,12 @@ class AdamMiniState(NamedTuple):
     """The state of Adam-mini.
 
     Attributes:
-      count: int32 scalar, the number of steps.
+      steps: int32 scalar, their number so far.
       mu: the mean of the gradients, of the parameters' shapes.
       v_block: the mean of the squares of each block, of the parameters' ranks.
     """
 
-    count: jax.Array
+    steps: jax.Array
     mu: optax.Updates
     v_block: optax.Updates
 
@@ -46,7 +46,7 @@ def make(cfg: OptimizerConfig) -> optax.GradientTransformation:
     def update(
         updates: optax.Updates, state: AdamMiniState, params: optax.Params | None = None
     ) -> tuple[optax.Updates, AdamMiniState]:
-        count = state.count + 1
+        count = state.steps + 1
         mu = optax.tree.update_moment(updates, state.mu, cfg.b1, 1)
         v_block = optax.tree.update_moment(_mean_squares(updates), state.v_block, cfg.b2, 1)
         means = optax.tree.bias_correction(mu, cfg.b1, count)
@@ -63,6 +63,7 @@ def _mean_squares(updates: optax.Updates) -> optax.Updates:
     def mean(keys: tuple, x: jax.Array, numbers: contrib.MuonDimensionNumbers) -> jax.Array:
         path = path_of(keys)
         stacked = hidden_matrices.stacked_axes(path)
+        axes: tuple[int, ...]
         if TABLE.search(path):
             axes = (-1,)
         elif not path.endswith("/kernel"):
