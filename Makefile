@@ -11,7 +11,7 @@ help:  ## list the targets
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -e '.[dev]'
-	@$(BIN)/python -m compileall -qq -j 0 .venv/lib flaxformer_lite || true  # pip would do it on one core; some are templates
+	@$(BIN)/python -m compileall -qq -j 0 -x /tests/ .venv/lib flaxformer_lite || true  # pip would do it on one core; some are templates
 	@touch $@
 
 install: $(STAMP)  ## make .venv with everything the other targets use

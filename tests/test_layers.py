@@ -1,6 +1,7 @@
 """Imports go down, never up, also those inside functions and plug-ins asked for by name."""
 
 import ast
+import functools
 from pathlib import Path
 
 import pytest
@@ -81,10 +82,18 @@ def layer_of(path: Path) -> str:
     return path.relative_to(PACKAGE).with_suffix("").parts[0]
 
 
+@functools.cache
+def nodes(source: str) -> list[ast.AST]:
+    """Lists the nodes that the tests look at: imports, calls and names."""
+    kinds = (ast.Import, ast.ImportFrom, ast.Call, ast.Name)
+    return [node for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)]
+
+
+@functools.cache
 def imports(source: str) -> list[str]:
     """Modules and names that a file imports, wherever the import stands."""
     found = []
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -96,7 +105,7 @@ def imports(source: str) -> list[str]:
 def plugin_folders(source: str) -> list[str]:
     """Layers whose plug-ins a file asks the registry for; "" where it names none."""
     found = []
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in REGISTRY:
             folder = node.args[0]
             if isinstance(folder, ast.Constant):
@@ -207,7 +216,7 @@ def test_the_pure_layer_knows_no_flax(folder):
 
 def untyped(source):
     """Counts the names `Any` outside of imports."""
-    names = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name))
+    names = (node for node in nodes(source) if isinstance(node, ast.Name))
     return sum(node.id == "Any" for node in names)
 
 

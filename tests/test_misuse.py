@@ -61,7 +61,7 @@ CALLS = {
         lambda: lite.attention(Q, Q, Q, implementation=None)
     ],
     'no reverse mode over another derivative .*; take attention="dense"': [
-        lambda: jax.grad(twice)(Q)
+        lambda: jax.make_jaxpr(jax.grad(twice))(Q)
     ],
     "phase is .*: must be a Phase, as a position encoding makes it": [
         lambda: lite.rotate(Q, Q),

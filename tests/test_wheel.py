@@ -52,26 +52,28 @@ def test_it_holds_all_sources_and_nothing_else_on_top(installed):
     assert {path for path in held if ".dist-info/" not in path} == ours
 
 
-def test_the_command_finds_its_pages_from_an_empty_folder(installed, tmp_path):
+def train(installed, folder, *flags):
+    """Runs the console command of the wheel in a folder of its own."""
     (entries,) = installed.glob("*.dist-info/entry_points.txt")
     script = configparser.ConfigParser()
     script.read(entries)
     module, _, function = script["console_scripts"]["flaxformer_lite"].partition(":")
-    (tmp_path / "flaxformer_lite").write_text(f"from {module} import {function}\n{function}()\n")
-    command = [
-        sys.executable,
-        tmp_path / "flaxformer_lite",
-        "train",
-        "--config=gpt2_large",
-        "--help",
-    ]
-    options = dict(
-        cwd=tmp_path,
+    (folder / "flaxformer_lite").write_text(f"from {module} import {function}\n{function}()\n")
+    return subprocess.run(
+        [sys.executable, folder / "flaxformer_lite", "train", *flags],
+        cwd=folder,
         capture_output=True,
         text=True,
         env=os.environ | {"PYTHONPATH": str(installed)},
     )
-    done = subprocess.run(command, **options)
+
+
+def test_the_command_finds_its_pages_from_an_empty_folder(installed, tmp_path):
+    done = train(installed, tmp_path, "--config=gpt2_large", "--help")
     assert done.returncode == 0 and "--config.model.d_model=1280 " in done.stdout
-    done = subprocess.run([*command[:3], "--config=configs/none.py", "--workdir=x"], **options)
+
+
+@pytest.mark.nightly  # the message daily in tests/test_pages.py
+def test_the_command_lists_its_pages_where_one_is_missing(installed, tmp_path):
+    done = train(installed, tmp_path, "--config=configs/none.py", "--workdir=x")
     assert done.returncode == 2 and "the pages are bert_base" in done.stderr

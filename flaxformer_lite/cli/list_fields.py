@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import functools
 import inspect
 import io
 import textwrap
@@ -35,8 +36,9 @@ def _section(cfg: object, path: str, folder: str) -> Iterator[str]:
         )
     if cfg is None:  # an optional plug-in that is not chosen
         return
-    helps = comments(type(cfg))
-    plugins = plugin_fields(type(cfg))
+    kind: type = type(cfg)
+    helps = comments(kind)
+    plugins = plugin_fields(kind)
     sections: list[Iterable[str]] = []
     for name, hint in declared(type(cfg)).items():
         value = getattr(cfg, name)
@@ -58,6 +60,7 @@ def _section(cfg: object, path: str, folder: str) -> Iterator[str]:
         yield from section
 
 
+@functools.cache
 def comments(cls: type) -> dict[str, str]:
     """Returns the comment on each field: at the end of its line, or in the lines above it.
 
