@@ -22,6 +22,7 @@ TRAIN = {
     "eval_every": 30,
     "eval_batches": 0,
     "checkpoint_every": 1000,
+    "loss_chunks": 1,
 }
 
 
