@@ -116,9 +116,11 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session", autouse=True)
 def spare_what_has_its_own_tests():
-    """Draws no loss curves (tests/runs/test_plot.py, test_loop.py), and starts no process for a
-    chat template (tests/pretrained/test_tokenizer.py): each takes a tenth of a second, often."""
+    """Draws no loss curves (tests/runs/test_plot.py, test_loop.py), starts no process for a chat
+    template (tests/pretrained/test_tokenizer.py), and makes a state in one program
+    (tests/runs/test_init_per_leaf.py): a tenth of a second, the last nearly a whole one, often."""
     from flaxformer_lite.runs.report import plot
+    from flaxformer_lite.runs.start import initial_state
     from flaxformer_lite.text import chat_template, render_template
 
     with pytest.MonkeyPatch.context() as patch:
@@ -128,6 +130,8 @@ def spare_what_has_its_own_tests():
             "_in_process",
             lambda request: render_template.answer(json.loads(json.dumps(request))),
         )
+        if not DEFAULT_XLA:
+            patch.setattr(initial_state, "init_per_leaf", programs.init_at_once)
         yield
 
 

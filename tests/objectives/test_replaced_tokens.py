@@ -39,7 +39,7 @@ def config(folder, **parts):
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("electra")
-    loop.run(config(folder, train={"accumulate": 2}), folder / "run")
+    loop.run(config(folder, train={"steps": 2, "checkpoint_every": 2}), folder / "run")
     return folder / "run"
 
 

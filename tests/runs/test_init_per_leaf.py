@@ -12,10 +12,15 @@ from flaxformer_lite import sharding
 from flaxformer_lite.analysis import recompiles
 from flaxformer_lite.config import MeshConfig
 from flaxformer_lite.data import dummy
-from flaxformer_lite.runs.start import init_per_leaf
+from flaxformer_lite.runs.start import init_per_leaf, initial_state as start
 from flaxformer_lite.runs.start.initial_state import initial_state
 from flaxformer_lite.training import program
 from tests.training import tiny_runs
+
+
+@pytest.fixture(autouse=True)
+def as_in_a_run(monkeypatch):
+    monkeypatch.setattr(start, "init_per_leaf", init_per_leaf.init_per_leaf)
 
 
 def build(folder, family, mesh=None, **model):

@@ -208,7 +208,13 @@ def alone():
 
 
 @pytest.mark.parametrize(
-    ("sizes", "accumulate"), [((8, 1, 1), 1), ((1, 8, 1), 1), ((2, 2, 2), 1), ((2, 2, 2), 2)]
+    ("sizes", "accumulate"),
+    [
+        pytest.param((8, 1, 1), 1, marks=pytest.mark.nightly),
+        pytest.param((1, 8, 1), 1, marks=pytest.mark.nightly),
+        ((2, 2, 2), 1),
+        ((2, 2, 2), 2),
+    ],
 )
 def test_any_mesh_equals_one_device(sizes, accumulate):
     _, reference, reference_metrics = alone()
