@@ -10,6 +10,10 @@ taking the earliest deadline first keeps all of them. So that nothing is run fro
 are cut into blocks, and where one begins follows from the W_i alone (`Interleaving.counts`).
 
 All amounts are whole numbers of UNITs: nothing is rounded twice, and no machine rounds otherwise.
+
+To round up just the largest fractions where a block begins kept every share within one row too, in
+1,500 random mixtures, but gave 1 to 3% of the rows other sources: a run begun with the rule here
+would not go on with the same batches.
 """
 
 import bisect

@@ -419,7 +419,7 @@ def _constrain(
 
 
 def _keys(seed: jax.Array, new_BT: jax.Array, purpose: int | None = None) -> jax.Array:
-    """Returns the random keys of the new tokens with these numbers, in each row."""
+    """Returns the random key of each new token, given its number, in each row."""
 
     def of_token(row: jax.Array, new: jax.Array) -> jax.Array:
         key = key_at(seed, row, new)

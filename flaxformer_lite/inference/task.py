@@ -65,7 +65,7 @@ def longest(cfg: ModelConfig) -> int:
 def ids_without_text(cfg: ModelConfig, tokenizer: HasVocabulary) -> tuple[int, ...]:
     """Returns the ids that only pad the model's table to a round size.
 
-    They serve `generate(..., suppress_tokens=)`.
+    Pass them to `generate` as `suppress_tokens`.
     """
     return tuple(range(tokenizer.vocab_size, cfg.of_decoder.vocab_size))
 

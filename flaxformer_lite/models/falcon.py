@@ -98,7 +98,7 @@ def read(fields: Fields) -> ModelFields:
 def write(cfg: ModelConfig) -> Json:
     grouped = cfg.residual == "parallel" or 1 < cfg.kv_heads < cfg.num_heads
     alibi = isinstance(cfg.position, RoundedAlibi)
-    return {
+    fields = {
         "alibi": alibi,
         "num_kv_heads": cfg.kv_heads,
         "ffn_hidden_size": cfg.mlp_dim,
@@ -107,8 +107,8 @@ def write(cfg: ModelConfig) -> Json:
         "parallel_attn": cfg.residual != "sequential",
         "multi_query": cfg.kv_heads == 1,
         "bias": "mlp" in cfg.bias_at,
-        **({} if alibi else write_rope(cfg.position)),
     }
+    return fields if alibi else fields | write_rope(cfg.position)
 
 
 PUBLISHED = Published(

@@ -103,7 +103,8 @@ def read(fields: Fields) -> ModelFields:
     layers = fields.get("num_hidden_layers", 26)
     both_ways = fields.get("use_bidirectional_attention", False)
     window = fields.size("sliding_window", 4096)
-    window = window // 2 + 1 if both_ways else window
+    if both_ways:
+        window = window // 2 + 1
     every = fields.size("sliding_window_pattern", fields.size("_sliding_window_pattern", EVERY))
     windows = read_windows(fields, layers, lambda i: (i + 1) % every != 0, window)
     full = read_rope_of(fields, FULL, fields.get("rope_theta", 1000000.0))
@@ -121,11 +122,15 @@ def read(fields: Fields) -> ModelFields:
 
 
 def write(cfg: ModelConfig) -> Json:
+    window = 4096
+    base = LOCAL
     local = [kind for kind in cfg.kinds if kind.window]
-    window = (local[0].window if local else None) or 4096
-    base = local[0].position if local else LOCAL
-    scalar = cfg.scale**-2
-    query_scalar = round(scalar) if round(scalar) ** -0.5 == cfg.scale else scalar
+    if local:
+        window = local[0].window or window
+        base = local[0].position
+    query_scalar = cfg.scale**-2
+    if round(query_scalar) ** -0.5 == cfg.scale:
+        query_scalar = round(query_scalar)
     return (
         llama.write_heads(cfg)
         | gemma.write_activation(cfg, "hidden_activation")

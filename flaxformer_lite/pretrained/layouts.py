@@ -6,6 +6,7 @@ one another, and EXPERT is the axis along which a file stacks the experts of a l
 """
 
 import dataclasses
+import itertools
 import math
 import re
 from collections.abc import Callable
@@ -40,8 +41,15 @@ def groups_of(layout: str, path: str, rank: int) -> Groups:
     layout = layout.replace("G", "")
     merged = {"I": ins, "O": outs, "N": outs[:1], "H": outs[1:], "1": ()}
     merged |= {"+": (JOINED,), "X": (EXPERT,)}
-    spelled = re.findall("[IX1]|[^IX1]+", layout if inputs else layout.replace("I", ""))
-    return tuple(sum((merged.get(letter, (FUSED,)) for letter in axis), ()) for axis in spelled)
+    if not inputs:
+        layout = layout.replace("I", "")
+    groups = []
+    for letters in re.findall("[IX1]|[^IX1]+", layout):  # those of one axis of the tensor
+        group: tuple[int, ...] = ()
+        for letter in letters:
+            group += merged.get(letter, (FUSED,))
+        groups.append(group)
+    return tuple(groups)
 
 
 def input_axes(path: str) -> int:
@@ -66,10 +74,13 @@ class Place:
 
     @property
     def file_shape(self) -> tuple[int, ...]:
-        return tuple(
-            sum(self.sections) if JOINED in group else math.prod(map(self._size, group))
-            for group in self.groups
-        )
+        shape = []
+        for group in self.groups:
+            if JOINED in group:
+                shape.append(sum(self.sections))
+            else:
+                shape.append(math.prod(map(self._size, group)))
+        return tuple(shape)
 
     def read(self, read: Callable[[Slices], np.ndarray], index: Slices) -> np.ndarray:
         """Reads the slice `index` of our parameter, and only the parts of the file that contain it.
@@ -87,13 +98,13 @@ class Place:
             span, kept = _span(ranges, [self._size(axis) for axis in group])
             spans.append(span)
             shape += [len(k) for k in kept]
-            inner += [
-                slice(r.start - k.start, r.stop - k.start)
-                for r, k in zip(ranges, kept, strict=True)
-            ]
+            for wanted_range, kept_range in zip(ranges, kept, strict=True):
+                first = kept_range.start
+                inner.append(slice(wanted_range.start - first, wanted_range.stop - first))
         block = read(tuple(spans)).reshape(shape)[tuple(inner)]
-        order = [axis for group in self.groups for axis in group]
-        block = block.reshape([n for n, axis in zip(block.shape, order, strict=True) if axis >= 0])
+        # The axes that are not ours have size one here.
+        order = list(itertools.chain(*self.groups))
+        block = np.squeeze(block, tuple(i for i, axis in enumerate(order) if axis < 0))
         return block.transpose(np.argsort([axis for axis in order if axis >= 0]))
 
     def write(self, parameter: np.ndarray, tensor: np.ndarray) -> None:
@@ -108,7 +119,7 @@ class Place:
             rows = self._rows(np.arange(len(moved)))
             moved[rows] = np.moveaxis(section, at, 0)
             return
-        order = [axis for group in self.groups for axis in group]
+        order = list(itertools.chain(*self.groups))
         view = tensor.reshape([self._size(axis) for axis in order])
         chosen = self._chosen
         target = tuple(chosen[axis].start if axis in chosen else slice(None) for axis in order)

@@ -15,7 +15,7 @@ from flaxformer_lite.config import (
     choices,
     plugin_name,
 )
-from flaxformer_lite.config.parts import MixerConfig
+from flaxformer_lite.config.parts import FeedForwardConfig, MixerConfig
 from flaxformer_lite.nn.feed_forwards.mlp import MlpConfig
 from flaxformer_lite.nn.mixers.attention import AttentionConfig
 from flaxformer_lite.nn.modules.cache import MixerCache, init_stack_cache
@@ -26,23 +26,27 @@ from flaxformer_lite.nn.positions.encoding import hooks
 
 def attention(cfg: ModelConfig, kind: LayerKind, *, cross: bool = False) -> AttentionConfig:
     """Builds the record of the attention in layers of one kind."""
-    qk_norm = _of(kind, cfg, "qk_norm")
+    name = _of(kind, cfg, "qk_norm")
+    qk_norm = None
+    if name != "none" and not cross:
+        qk_norm = NormConfig(kind=name, eps=cfg.norm_eps)
+    scale = _of(kind, cfg, "attention_scale")
+    if cfg.base_head_dim:
+        scale = cfg.scale
     return AttentionConfig(
         num_heads=_of(kind, cfg, "num_heads"),
         num_kv_heads=_of(kind, cfg, "num_kv_heads"),
         head_dim=_of(kind, cfg, "head_dim"),
         bias=tuple(slot for slot in choices.ATTENTION_BIAS_SLOTS if slot in cfg.bias_at),
-        scale=cfg.scale if cfg.base_head_dim else _of(kind, cfg, "attention_scale"),
+        scale=scale,
         softcap=cfg.attention_softcap,
         window=0 if cross else kind.window or 0,
-        qk_norm=(
-            None if cross or qk_norm == "none" else NormConfig(kind=qk_norm, eps=cfg.norm_eps)
-        ),
+        qk_norm=qk_norm,
         qk_norm_over=cfg.qk_norm_over,
         clip=cfg.qkv_clip,
         gate=cfg.attention_gate and not cross,
         sinks=cfg.attention_sinks and not cross,
-        position=cfg.position if kind.position is None else kind.position,
+        position=_of(kind, cfg, "position"),
         max_length=cfg.max_length,
         initial=cfg.initial,
         cross=cross,
@@ -69,20 +73,26 @@ def feed_forward(cfg: ModelConfig) -> MlpConfig:
 
 def layer(cfg: ModelConfig, kind: LayerKind, *, cross: bool = False) -> LayerConfig:
     """Builds the record of the layers of one kind."""
-    mixer = kind.mixer or cfg.mixer
-    fed = kind.feed_forward or cfg.feed_forward
-    standard = None if cfg.mlp == "none" else feed_forward(cfg)
+    chosen_mixer = kind.mixer or cfg.mixer
+    mixer: MixerConfig = attention(cfg, kind)
+    if chosen_mixer:
+        mixer = chosen_mixer.for_model(attention(cfg, kind))
+    cross_attention = None
+    if cross and not (chosen_mixer and chosen_mixer.reads_source):
+        cross_attention = attention(cfg, kind, cross=True)
+    chosen_feed_forward = kind.feed_forward or cfg.feed_forward
+    fed: FeedForwardConfig | None = None
+    if chosen_feed_forward:
+        fed = chosen_feed_forward.for_model(feed_forward(cfg))
+    elif cfg.mlp != "none":
+        fed = feed_forward(cfg)
     norm_at = kind.norm_at
     if norm_at is None:
         norm_at = tuple(slot for slot in cfg.norm_at if slot in choices.LAYER_NORM_SLOTS)
     return LayerConfig(
-        mixer=mixer.for_model(attention(cfg, kind)) if mixer else attention(cfg, kind),
-        cross=(
-            attention(cfg, kind, cross=True)
-            if cross and not (mixer and mixer.reads_source)
-            else None
-        ),
-        feed_forward=fed.for_model(feed_forward(cfg)) if fed else standard,
+        mixer=mixer,
+        cross=cross_attention,
+        feed_forward=fed,
         beside=kind.beside.for_model(attention(cfg, kind)) if kind.beside else None,
         norm=cfg.norm_config,
         norm_at=norm_at,

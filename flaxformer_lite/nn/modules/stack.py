@@ -94,21 +94,18 @@ class Stack(nn.Module):
     def _with_positions(self, context: Context, x_BTD: jax.Array) -> Context:
         if context.position_ids_BT is not None:
             return context
-        rows_1T = jnp.arange(x_BTD.shape[1], dtype=jnp.int32)[None]
-        return context.replace(
-            position_ids_BT=rows_1T if context.index is None else context.index + rows_1T
-        )
+        positions_1T = jnp.arange(x_BTD.shape[1], dtype=jnp.int32)[None]
+        if context.index is not None:
+            positions_1T = context.index + positions_1T
+        return context.replace(position_ids_BT=positions_1T)
 
     def _with_structure(self, context: Context, x_BTD: jax.Array) -> Context:
         """Makes the mask of a causal stack causal itself.
 
         A mask array refers to the rows and columns of this call.
         """
-        if (
-            not self.causal
-            or context.structured
-            or not (context.mask is None or isinstance(context.mask, masks.Mask))
-        ):
+        is_array = context.mask is not None and not isinstance(context.mask, masks.Mask)
+        if not self.causal or context.structured or is_array:
             return context
         rows_T = jnp.arange(x_BTD.shape[1], dtype=jnp.int32)
         return context.replace(
@@ -184,14 +181,13 @@ class Stack(nn.Module):
         self, x_BTD: jax.Array, contexts: tuple[Context, ...], cache: Cache | None
     ) -> tuple[jax.Array, Cache | None]:
         remat = self.execution.remat
-        group = (
-            Group if remat == "none" else nn.remat(Group, policy=POLICIES[remat], prevent_cse=False)
-        )
+        group = Group
+        if remat != "none":
+            group = nn.remat(Group, policy=POLICIES[remat], prevent_cse=False)
         layers = nn.scan(
             group,
-            variable_axes={
-                True: 0
-            },  # anything that layers sow gets the leading axis of their weights
+            # all that layers sow gets the leading axis of their weights, too
+            variable_axes={True: 0},
             split_rngs={"params": True, "dropout": True},
             in_axes=(nn.broadcast, 0),
             length=self.cfg.num_layers // len(self.cfg.pattern),

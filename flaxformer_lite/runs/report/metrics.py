@@ -95,7 +95,7 @@ class Recorder:
 
 
 def middles(records: list[Record]) -> list[float]:
-    """Returns the middle of each training record's steps, of which it is the mean."""
+    """Returns where to plot each training record: in the middle of the steps that it averages."""
     starts = [0, *(record["step"] for record in records)]
     return [
         (start + record["step"] + 1) / 2 for start, record in zip(starts, records, strict=False)

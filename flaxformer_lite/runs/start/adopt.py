@@ -94,21 +94,25 @@ def read_experiment(
         raise ConfigError(f"train.init_from: {error}") from None
     data = dict(config.get("data", {}))
     section = dict(config.get("model", {}))
-    chosen = dict(data.get("tokenizer", {}))
-    if not chosen.get("path") and not any(name.startswith("data.tokenizer.") for name in given):
-        chosen["path"] = (
-            _kept_tokenizer(begun, Path(run)) if begun and run else tokenizer_of(train.init_from)
-        )
+    tokenizer = dict(data.get("tokenizer", {}))
+    names_tokenizer = any(name.startswith("data.tokenizer.") for name in given)
+    if not tokenizer.get("path") and not names_tokenizer:
+        if begun and run:
+            tokenizer["path"] = _kept_tokenizer(begun, Path(run))
+        else:
+            tokenizer["path"] = tokenizer_of(train.init_from)
     requested = [name.removeprefix("model.") for name in given if name.startswith("model.")]
     _check(train.init_from, model, section, requested)
     if not begun and "decoder_start_token_id" not in requested:
         _check_start(train.init_from, model)
-    kept = (*OWN, *(name for name in requested if name in TASK_FIELDS or name == "max_length"))
-    # they wrap its parts
-    kept += tuple(name for name in ("mixer", "feed_forward") if section.get(name, {}).get("name"))
-    merged = to_config_dict(model).to_dict() | {
-        name: section[name] for name in kept if name in section
-    }
+    merged = to_config_dict(model).to_dict()
+    kept = {*OWN, *({*TASK_FIELDS, "max_length"} & {*requested})}
+    for part in ("mixer", "feed_forward"):
+        if section.get(part, {}).get("name"):  # it wraps the model's
+            kept.add(part)
+    for name in section:
+        if name in kept:
+            merged[name] = section[name]
     objective = _objective_of(config)
     # the directory that a run began from may be gone
     facts = begun.objective.facts() if begun else _facts(objective.adopts, train.init_from, allowed)
@@ -117,7 +121,7 @@ def read_experiment(
         **config,
         "model": merged,
         "objective": to_config_dict(adopted)["objective"],
-        "data": {**data, "tokenizer": chosen},
+        "data": {**data, "tokenizer": tokenizer},
     }
     cfg = from_config_dict(ExperimentConfig, values)
     return dataclasses.replace(cfg, allow_plugins=allow_plugins)
@@ -167,12 +171,13 @@ def mismatches(stored: ModelConfig, model: ModelConfig) -> dict[str, tuple[objec
 def flags(model: ModelConfig, names: Collection[str]) -> str:
     """Formats command-line flags that set these fields to the model's values."""
     values = flatten_dict(to_config_dict(model).to_dict(), sep=".")
-    leaves = [
-        leaf for name in names for leaf in values if leaf == name or leaf.startswith(f"{name}.")
-    ]
-    return shlex.join(
-        f"--config.model.{leaf}={values[leaf]}" for leaf in leaves if values[leaf] is not None
-    )
+    flags = []
+    for name in names:
+        for leaf, value in values.items():
+            is_within = leaf == name or leaf.startswith(f"{name}.")
+            if is_within and value is not None:
+                flags.append(f"--config.model.{leaf}={value}")
+    return shlex.join(flags)
 
 
 def _begun(
