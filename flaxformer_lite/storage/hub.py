@@ -91,7 +91,8 @@ def check_push(address: str) -> None:
 def push(folder: Path, address: str) -> str:
     """Commits the files of a folder to a model on the Hub, which is created if it is missing.
 
-    Earlier weights are deleted in the same commit; its other files stay, and so does its card.
+    Earlier weights are deleted in the same commit, unless an adapter is pushed; its other files
+    stay, and so does its card.
 
     Returns:
       The address of the commit.
@@ -106,12 +107,13 @@ def push(folder: Path, address: str) -> str:
         api = library.HfApi()
         api.create_repo(name, exist_ok=True)
         kept = ["README.md"] if api.file_exists(name, "README.md") else None
+        replaced = list(OLD) if any(folder.glob(OLD[0])) else None
         commit = api.upload_folder(
             repo_id=name,
             folder_path=folder,
             ignore_patterns=kept,
             commit_message="Upload by flaxformer_lite",
-            delete_patterns=list(OLD),
+            delete_patterns=replaced,
         )
     return str(commit.commit_url)
 

@@ -12,6 +12,7 @@ from flaxformer_lite.cli import model_card
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.models import bert
 from flaxformer_lite.open_model import load_pretrained, load_tokenizer
+from flaxformer_lite.storage.hub import push
 from flaxformer_lite.storage.stores import StorageError
 from tests import hub as stand_in
 from tests.cli import models
@@ -115,6 +116,13 @@ def test_convert_pushes_a_model_with_its_card(hub, folder, capsys):
     with pytest.raises(SystemExit):
         main(["convert", str(folder), "hf://org/new@v2"])
     assert "leave out @v2" in capsys.readouterr().err
+
+
+def test_an_adapter_replaces_no_weights(hub, tmp_path):
+    hub.models["org/new"] = {"model.safetensors": b"base"}
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"0")
+    push(tmp_path, "hf://org/new")
+    assert set(hub.models["org/new"]) == {"model.safetensors", "adapter_model.safetensors"}
 
 
 def test_the_card_of_a_run_has_its_data_metrics_and_config(tmp_path):
