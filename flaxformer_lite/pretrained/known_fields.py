@@ -203,6 +203,9 @@ roformer: add_cross_attention embedding_size hidden_act intermediate_size is_dec
     summary_use_proj tie_word_embeddings type_vocab_size vocab_size
 seed_oss: attention_bias attention_out_bias hidden_act intermediate_size mlp_bias num_hidden_layers
     num_key_value_heads residual_dropout rms_norm_eps tie_word_embeddings vocab_size
+siglip_text_model: hidden_act image_size intermediate_size layer_norm_eps num_channels
+    num_hidden_layers patch_size projection_size text_config vision_config vision_use_head
+    vocab_size
 smollm3: attention_bias hidden_act intermediate_size layer_types mlp_bias no_rope_layer_interval
     no_rope_layers num_hidden_layers num_key_value_heads rms_norm_eps tie_word_embeddings
     use_sliding_window vocab_size

@@ -77,6 +77,8 @@ COMPOSED = {
     ("mpnet", "base", "none"): 109_486_464,
     ("clip_text_model", "b32", "none"): 63_165_952,
     ("clip_text_model", "l14", "none"): 123_060_480,
+    ("siglip_text_model", "base", "none"): 110_271_744,
+    ("siglip_text_model", "so400m", "none"): 449_734_896,
     ("m2m_100", "418m", "lm"): 483_905_536,
     ("m2m_100", "nllb_600m", "lm"): 615_073_792,
     ("m2m_100", "nllb_3.3b", "lm"): 3_344_863_232,

@@ -175,6 +175,10 @@ def test_every_family(family):
     )
     for maps in inside.attentions:
         np.testing.assert_array_equal((maps.weights_LNTS > 0).all(axis=1), maps.visible_LTS)
-    assert np.isfinite(inside.losses.nats_T).sum() >= 4 and inside.lens.layers[-1] == "layer 1"
+    if family == "siglip_text_model":  # it predicts no words
+        assert inside.losses is None
+    else:
+        assert np.isfinite(inside.losses.nats_T).sum() >= 4
+    assert inside.lens is None or inside.lens.layers[-1] == "layer 1"
     assert bool(inside.attentions) == ("recurrent" not in family)
     assert render(inside, str, title=family, facts={})
