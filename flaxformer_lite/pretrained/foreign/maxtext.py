@@ -103,7 +103,11 @@ def describe(place: Path) -> list[str]:
         f" {config['intermediate_size']}, vocabulary {config['vocab_size']:,}"
     ]
     if source:
-        assumed = [f"{name}={brief(BASE[name])}" for name in READ if name not in values]
+        told = set(values)
+        if "rope_scaling" in config:  # by the name of the model
+            lines[0] += ", the positions of Llama 3.1"
+            told.add("rope_type")
+        assumed = [f"{name}={brief(BASE[name])}" for name in READ if name not in told]
         assumed.append(f"texts of up to {LENGTH:,} tokens")
         lines.append(f"assumed, as {source.name} does not say: {', '.join(assumed)}")
     lines.append("it has no tokenizer: copy the files of the model's into the new folder")

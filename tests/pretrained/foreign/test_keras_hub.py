@@ -4,6 +4,7 @@ tools/foreign_keras_hub.py stored them; here each array is written into an h5 fi
 """
 
 import json
+import sys
 import zlib
 from pathlib import Path
 
@@ -143,6 +144,12 @@ WEIGHTS = "model.weights.h5"
 def test_what_cannot_be_right_is_refused(classifier, change, message):
     change(classifier)
     with pytest.raises(WeightsError, match=message):
+        load_pretrained(classifier)
+
+
+def test_without_h5py_a_sentence_says_how_to_install_it(classifier, monkeypatch):
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with pytest.raises(WeightsError, match=r"needs h5py: pip install 'flaxformer_lite\[keras\]'"):
         load_pretrained(classifier)
 
 

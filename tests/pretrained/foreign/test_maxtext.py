@@ -17,6 +17,7 @@ from flaxformer_lite import build_model, load_pretrained, save_pretrained
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.nn.positions.rope import Rope
 from flaxformer_lite.pretrained.folder import open_weights
+from flaxformer_lite.pretrained.foreign import maxtext
 from flaxformer_lite.pretrained.safetensors import WeightsError
 
 HEADS = 4
@@ -131,6 +132,12 @@ def test_convert_says_what_it_found_and_what_it_assumed(checkpoint, tmp_path, ca
     said = capsys.readouterr().err
     assert "MaxText: llama with 2 layers in a scanned stack, width 12, 4 heads of 4 (2" in said
     assert "assumed, as llama3-8b.yml does not say: decoder_block='llama2', rope_type" in said
+
+
+def test_the_name_of_llama31_tells_its_positions(checkpoint):
+    (checkpoint / "llama3-8b.yml").rename(checkpoint / "llama3.1-8b.yml")
+    lines = maxtext.describe(maxtext.find(checkpoint))
+    assert "the positions of Llama 3.1" in lines[0] and "rope_type" not in lines[1]
 
 
 def test_a_config_of_transformers_takes_the_place_of_the_yml(checkpoint, models):
