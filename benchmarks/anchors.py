@@ -59,7 +59,13 @@ ANCHORS = {
     "llama3_8b": Anchor("llama3_8b", (), "v6e:16x16", 4, 8192, 7207, {"fsdp": 256}),
     "llama3_70b": Anchor("llama3_70b", (), "v6e:16x16", 2, 8192, 960, {"fsdp": 256}),
     "mixtral_8x7b": Anchor(
-        "mixtral_8x7b", ("train.batch_size=512",), "v5p:4x4x8", 36, 4096, 2909, {"fsdp": 128}
+        "mixtral_8x7b",
+        ("train.batch_size=4608", "train.accumulate=4", "mesh.expert=1", "mesh.fsdp=32"),
+        "v5p:4x4x8",
+        36,
+        4096,
+        2909,
+        {"fsdp": 128},
     ),
     "llama_7b": Anchor("llama_7b", (), "v5e:16x16", 0, 2048, 0, {}),
     "t5_xxl": Anchor("t5_xxl", (), "v5p:4x4x4", 0, 512, 0, {}),
