@@ -99,8 +99,8 @@ def first_call(
             inputs["attention_mask"][number, length - len(row) :] = 1
     for name, spec in program.inputs.items():
         if name.startswith(PAST):
-            _, heads, _, size = spec.shape
-            inputs[name] = np.zeros((len(rows), heads, 0, size), spec.dtype)
+            sizes = [size if isinstance(size, int) else 0 for size in spec.shape[1:]]
+            inputs[name] = np.zeros((len(rows), *sizes), spec.dtype)
     return inputs
 
 

@@ -14,7 +14,7 @@ KIND = "llama"
 def genai_config(
     file: str, program: ExportProgram, cfg: ModelConfig, ids: Mapping[str, int]
 ) -> Json | None:
-    """Returns the content of genai_config.json; None for caches of different sizes, which it lacks.
+    """Returns the content of genai_config.json; None for other caches than those of one size.
 
     Args:
       file: the name of the .onnx file.
@@ -22,8 +22,9 @@ def genai_config(
       cfg: the model's config.
       ids: special tokens by role, of which it takes bos, eos and pad.
     """
-    sizes = {spec.shape[1::2] for name, spec in program.inputs.items() if name.startswith(PAST)}
-    if len(sizes) != 1:
+    caches = [spec.shape for name, spec in program.inputs.items() if name.startswith(PAST)]
+    sizes = {shape[1::2] for shape in caches}
+    if len(sizes) != 1 or len(caches[0]) != 4:
         return None
     ((heads, size),) = sizes
     end = ids.get("eos", cfg.vocab_size - 1)  # it needs one

@@ -11,13 +11,14 @@ import jax.numpy as jnp
 from flax.traverse_util import unflatten_dict
 from jax import export
 
-from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.config import ConfigError, ModelConfig, plugin_name
 from flaxformer_lite.models.parameter_shapes import parameter_shapes
 from flaxformer_lite.models.skeletons import build_layers
 from flaxformer_lite.models.skeletons.outputs import Output
 from flaxformer_lite.nn.functions.pooling import pool, to_unit_length
 from flaxformer_lite.nn.functions.sharding import ActivationSharding
-from flaxformer_lite.nn.modules.cache import Cache, LayerCache
+from flaxformer_lite.nn.modules.cache import Cache, LayerCache, StateCache
+from flaxformer_lite.nn.positions.encoding import hooks
 from flaxformer_lite.pretrained.sentences import ACTIVATIONS, SentenceLayers
 from flaxformer_lite.types import Params
 
@@ -80,7 +81,8 @@ def programs_of(model: nn.Module, layers: SentenceLayers | None = None) -> list[
         return [_embed(model, layers)]
     cfg = model.cfg
     if cfg.skeleton == "encoder_decoder" and cfg.head == "lm":
-        return [_encode_source(model), _decode_target(model)]
+        encode = _encode_source(model)
+        return [encode, _decode_target(model, encode)]
     if cfg.skeleton == "decoder" and cfg.head == "lm":
         return [_decode(model)]
     if cfg.skeleton in ("encoder", "decoder"):
@@ -207,9 +209,19 @@ class HeadSizes(NamedTuple):
     value: int
 
 
+class StateSizes(NamedTuple):
+    """The sizes of the arrays of one recurrent layer's state, [batch, size], and their dtypes."""
+
+    sizes: tuple[int, ...]
+    dtypes: tuple[jnp.dtype, ...]
+
+
+Sizes = list[HeadSizes | StateSizes]
+
+
 def _decode(model: nn.Module) -> ExportProgram:
     """Reads the tokens that follow those of the cache."""
-    sizes = _head_sizes(model)
+    sizes = _cache_sizes(model)
     batch, slots, length = export.symbolic_shape("batch_size, slots, length", constraints=ROOM)
     past = slots - length
     inputs = {"input_ids": _ids((batch, length)), "attention_mask": _ids((batch, slots))}
@@ -222,7 +234,7 @@ def _decode(model: nn.Module) -> ExportProgram:
             arrays["input_ids"],
             attention_mask=arrays["attention_mask"],
             cache=_cache(sizes, arrays),
-            cache_index=_held(arrays),
+            cache_index=jnp.asarray(_held(arrays), jnp.int32),
             method="decode",
         )
         return {"logits": _logits(model, params, x_BTD)} | _present(cache)
@@ -236,7 +248,7 @@ def _logits(model: nn.Module, params: Params, x_BTD: jax.Array) -> jax.Array:
 
 def _encode_source(model: nn.Module) -> ExportProgram:
     """Reads the source, and computes the keys and values that the decoder takes from it."""
-    sizes = _head_sizes(model)
+    sizes = _cache_sizes(model)
 
     def run(params: Params, arrays: Arrays) -> dict[str, jax.Array]:
         mask_BS = arrays["attention_mask"]
@@ -260,18 +272,30 @@ def _encode_source(model: nn.Module) -> ExportProgram:
     return _traced("encode", model, run, _text_inputs(model.cfg))
 
 
-def _decode_target(model: nn.Module) -> ExportProgram:
-    """Reads the tokens of the target that follow those of the cache."""
-    sizes = _head_sizes(model)
+def _decode_target(model: nn.Module, encode: ExportProgram) -> ExportProgram:
+    """Reads the tokens of the target that follow those of the cache.
+
+    Args:
+      model: the model.
+      encode: the program that reads the source.
+    """
+    sizes = _cache_sizes(model)
+    counts_tokens = any(isinstance(layer, HeadSizes) for layer in sizes)
+    if not counts_tokens and "embed" in hooks(model.cfg.position):
+        raise ConfigError(
+            f"family={model.cfg.family!r}, position.name={plugin_name(model.cfg.position)!r}: the"
+            " states of a recurrent decoder do not tell a file how many tokens they have read;"
+            " serve the folder that convert writes, or train with position.name=nope."
+        )
     names = "batch_size, slots, length, source"
     batch, slots, length, source = export.symbolic_shape(names, constraints=ROOM)
     past = slots - length
     inputs = {"input_ids": _ids((batch, length)), "encoder_attention_mask": _ids((batch, source))}
     inputs |= _past(model, sizes, batch, past)
-    inputs |= {
-        name.replace("past", "source", 1): spec
-        for name, spec in _past(model, sizes, batch, source).items()
-    }
+    for name, spec in _of_small_batch(model, encode).items():
+        if name.startswith("source_key_values."):
+            _, heads, _, size = spec.shape
+            inputs[name] = jax.ShapeDtypeStruct((batch, heads, source, size), spec.dtype)
 
     def run(params: Params, arrays: Arrays) -> dict[str, jax.Array]:
         cache = [
@@ -288,7 +312,7 @@ def _decode_target(model: nn.Module) -> ExportProgram:
             None,
             attention_mask=arrays["encoder_attention_mask"],
             cache=cache,
-            cache_index=_held(arrays),
+            cache_index=jnp.asarray(_held(arrays), jnp.int32),
             method="decode",
         )
         return {"logits": _logits(model, params, x_BTD)} | _present(cache)
@@ -296,45 +320,71 @@ def _decode_target(model: nn.Module) -> ExportProgram:
     return _traced("decode", model, run, inputs)
 
 
-def _head_sizes(model: nn.Module) -> list[HeadSizes]:
-    """Returns the sizes of the keys and values of each layer of the decoder.
+def _of_small_batch(model: nn.Module, encode: ExportProgram) -> dict[str, jax.ShapeDtypeStruct]:
+    """Returns the shapes and dtypes of what the encoder computes for two texts of three tokens."""
+    params = unflatten_dict(parameter_shapes(model), sep="/")
+    return jax.eval_shape(encode.function, params, {name: _ids((2, 3)) for name in encode.inputs})
+
+
+def _cache_sizes(model: nn.Module) -> Sizes:
+    """Returns the sizes of what each layer of the decoder keeps.
 
     Raises:
-      ConfigError: a layer keeps something else, such as a recurrent state.
+      ConfigError: a layer keeps neither keys and values nor a recurrent state.
     """
     cfg = model.cfg
     layers = jax.eval_shape(lambda: build_layers.init_cache(cfg, 2, 2))
-    if not all(isinstance(layer, LayerCache) for layer in layers):
-        raise ConfigError(
-            f"family={cfg.family!r}: layers that keep something other than keys and values are not"
-            " exported; of recurrent models, serve the folder that convert writes."
-        )
-    return [
-        HeadSizes(layer.k_BKSH.shape[1], layer.k_BKSH.shape[3], layer.v_BKSH.shape[3])
-        for layer in layers
-    ]
+    sizes: Sizes = []
+    for layer in layers:
+        if isinstance(layer, LayerCache):
+            key = layer.k_BKSH.shape
+            sizes.append(HeadSizes(key[1], key[3], layer.v_BKSH.shape[3]))
+        elif isinstance(layer, StateCache):
+            shapes = tuple(x.shape[1] for x in layer.state)
+            sizes.append(StateSizes(shapes, tuple(x.dtype for x in layer.state)))
+        else:
+            raise ConfigError(
+                f"family={cfg.family!r}: layers that keep something other than keys and values or a"
+                " recurrent state are not exported; serve the folder that convert writes."
+            )
+    return sizes
 
 
 def _past(
-    model: nn.Module, sizes: list[HeadSizes], batch: Size, slots: Size
+    model: nn.Module, sizes: Sizes, batch: Size, slots: Size
 ) -> dict[str, jax.ShapeDtypeStruct]:
-    """Returns keys and values of `slots` tokens in all layers, as transformers.js names them."""
+    """Returns keys and values of `slots` tokens, as transformers.js names them, and states."""
     dtype = jnp.dtype(model.cfg.dtype)
     specs = {}
     for number, layer in enumerate(sizes):
+        name = f"past_key_values.{number}"
+        if isinstance(layer, StateSizes):
+            for part, (size, state_dtype) in enumerate(zip(*layer, strict=True)):
+                spec = jax.ShapeDtypeStruct((batch, size), state_dtype)
+                specs[f"{name}.state.{part}"] = spec
+            continue
         key = (batch, layer.heads, slots, layer.key)
         value = (batch, layer.heads, slots, layer.value)
-        specs[f"past_key_values.{number}.key"] = jax.ShapeDtypeStruct(key, dtype)
-        specs[f"past_key_values.{number}.value"] = jax.ShapeDtypeStruct(value, dtype)
+        specs[f"{name}.key"] = jax.ShapeDtypeStruct(key, dtype)
+        specs[f"{name}.value"] = jax.ShapeDtypeStruct(value, dtype)
     return specs
 
 
-def _held(arrays: Arrays) -> jax.Array:
-    """Returns the number of tokens that the cache holds."""
-    return jnp.asarray(arrays["past_key_values.0.key"].shape[2], jnp.int32)
+def _held(arrays: Arrays) -> Size:
+    """Returns the number of tokens that the cache holds.
+
+    States alone do not tell it. Nothing in a model without positions reads it then, except that 0
+    would be a start.
+    """
+    if "attention_mask" in arrays:
+        return arrays["attention_mask"].shape[1] - arrays["input_ids"].shape[1]
+    for name, x in arrays.items():
+        if name.startswith("past_key_values.") and name.endswith(".key"):
+            return x.shape[2]
+    return 1
 
 
-def _cache(sizes: list[HeadSizes], arrays: Arrays) -> list[LayerCache]:
+def _cache(sizes: Sizes, arrays: Arrays) -> list[LayerCache | StateCache]:
     """Builds caches of the tokens before, with room for those of this call."""
     length = arrays["input_ids"].shape[1]
 
@@ -343,21 +393,30 @@ def _cache(sizes: list[HeadSizes], arrays: Arrays) -> list[LayerCache]:
         room_BKTH = jnp.zeros((batch, heads, length, size), past_BKPH.dtype)
         return jnp.concatenate([past_BKPH, room_BKTH], axis=2)
 
-    return [
-        LayerCache(
-            with_room(arrays[f"past_key_values.{number}.key"]),
-            with_room(arrays[f"past_key_values.{number}.value"]),
-            _held(arrays),
-        )
-        for number in range(len(sizes))
-    ]
+    layers: list[LayerCache | StateCache] = []
+    slots = _held(arrays) + length
+    held = jnp.asarray(_held(arrays), jnp.int32)
+    for number, layer in enumerate(sizes):
+        name = f"past_key_values.{number}"
+        if isinstance(layer, StateSizes):
+            parts = range(len(layer.sizes))
+            state = tuple(arrays[f"{name}.state.{part}"] for part in parts)
+            layers.append(StateCache(state, held, slots=slots))
+        else:
+            key = with_room(arrays[f"{name}.key"])
+            layers.append(LayerCache(key, with_room(arrays[f"{name}.value"]), held))
+    return layers
 
 
 def _present(cache: Cache | None) -> dict[str, jax.Array]:
-    """Returns the keys and values after a call."""
+    """Returns the keys and values, and the states, after a call."""
     fields = {}
     for number, layer in enumerate(cache or ()):
-        assert isinstance(layer, LayerCache), "_head_sizes has looked"
+        if isinstance(layer, StateCache):
+            for part, x in enumerate(layer.state):
+                fields[f"present.{number}.state.{part}"] = x
+            continue
+        assert isinstance(layer, LayerCache), "_cache_sizes has looked"
         fields[f"present.{number}.key"] = layer.k_BKSH
         fields[f"present.{number}.value"] = layer.v_BKSH
     return fields
@@ -367,7 +426,7 @@ def _of_source(cache: Cache) -> dict[str, jax.Array]:
     """Returns the keys and values of the encoder's output in all layers of the decoder."""
     fields = {}
     for number, layer in enumerate(cache):
-        assert isinstance(layer, LayerCache), "_head_sizes has looked"
+        assert isinstance(layer, LayerCache | StateCache), "_cache_sizes has looked"
         assert layer.cross_k_BKSH is not None, "the call had the encoder's output"
         assert layer.cross_v_BKSH is not None, "the call had the encoder's output"
         fields[f"source_key_values.{number}.key"] = layer.cross_k_BKSH

@@ -33,7 +33,8 @@ session = onnxruntime.InferenceSession("{file}")
 tokens = tokenizer.encode("Once upon a time").ids
 inputs = {{"input_ids": np.array([tokens])}}
 for x in session.get_inputs()[2:]:
-    inputs[x.name] = np.zeros((1, x.shape[1], 0, x.shape[3]), np.float32)
+    sizes = [size if isinstance(size, int) else 0 for size in x.shape[1:]]
+    inputs[x.name] = np.zeros((1, *sizes), np.float32)
 for _ in range(20):
     inputs["attention_mask"] = np.ones((1, len(tokens)), np.int64)
     logits, *present = session.run(None, inputs)
@@ -55,7 +56,9 @@ _, *source = encode.run(None, {{"input_ids": ids, "attention_mask": mask}})
 names = [x.name for x in decode.get_inputs()]
 inputs = dict(zip([name for name in names if name.startswith("source")], source))
 past = [x for x in decode.get_inputs() if x.name.startswith("past")]
-inputs |= {{x.name: np.zeros((1, x.shape[1], 0, x.shape[3]), np.float32) for x in past}}
+for x in past:
+    sizes = [size if isinstance(size, int) else 0 for size in x.shape[1:]]
+    inputs[x.name] = np.zeros((1, *sizes), np.float32)
 tokens = [{start}]
 for _ in range(20):
     inputs |= {{"input_ids": np.array([tokens[-1:]]), "encoder_attention_mask": mask}}

@@ -18,8 +18,12 @@ from flaxformer_lite.export.cases import (
 from flaxformer_lite.export.programs import programs_of
 from flaxformer_lite.export.stablehlo import open_stablehlo
 from flaxformer_lite.export.weights import stored_as, widened
+from flaxformer_lite.nn.feed_forwards.capacity_moe import CapacityMoeConfig
 from flaxformer_lite.nn.functions.pooling import pool
 from flaxformer_lite.nn.functions.splade import splade
+from flaxformer_lite.nn.mixers.block_sparse import BlockSparseConfig
+from flaxformer_lite.nn.mixers.local_global import LocalGlobalConfig
+from flaxformer_lite.nn.positions.learned import Learned
 from flaxformer_lite.pretrained.sentences import Dense, SentenceLayers
 from tests.export.greedy import greedy
 from tests.models.tiny import built, logits_of, small
@@ -50,6 +54,10 @@ def files_of(programs, params):
         ("gpt2", 2, {"windows": (3, 0)}),
         pytest.param("llama", 1, {"num_kv_heads": 2}, marks=pytest.mark.nightly),
         ("t5", 1, {}),
+        ("recurrent", 1, {}),
+        pytest.param("seq2seq_recurrent", 1, {}, marks=pytest.mark.nightly),
+        pytest.param("qwen3_next", 4, {}, marks=pytest.mark.nightly),
+        pytest.param("switch_transformers", 2, {}, marks=pytest.mark.nightly),
         pytest.param("bart", 1, {}, marks=pytest.mark.nightly),
     ],
 )
@@ -82,6 +90,37 @@ def padding_is_not_read(case, run):
         if name.startswith("source_key_values."):
             inputs[name] = np.where(padded_BS[:, None, :, None], np.float32(9), inputs[name])
     assert np.abs(run("decode", inputs)["logits"] - case.outputs["logits"]).max() < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("family", "mixer"),
+    [
+        ("big_bird", BlockSparseConfig(block=2, random_blocks=1)),
+        ("longt5", LocalGlobalConfig(radius=2, global_block=4)),
+    ],
+)
+def test_long_texts_are_computed_as_in_blocks(family, mixer):
+    model, params = built(small(family, 1, mixer=mixer, max_length=32))
+    program = programs_of(model)[0]
+    run = files_of([program], params)
+    rng = np.random.default_rng(0)
+    for lengths in ((27, 9, 16), (7,)):  # both sides of what BigBird reads whole
+        inputs = padded(program, [rng.integers(1, 37, length).tolist() for length in lengths])
+        due = jax.jit(program.function)(params, inputs)
+        case = Case("encode", inputs, {name: np.asarray(x) for name, x in due.items()})
+        assert largest_difference([case], run)["encode"] < 1e-5
+
+
+def test_the_room_of_experts_is_rounded_as_in_python():
+    for fields in ({}, {"eval_capacity_factor": 1.25}, {"eval_fraction": 0.375}, {"capacity": 3}):
+        cfg = CapacityMoeConfig(num_experts=4, **fields)
+        rooms = export.export(jax.jit(lambda x, cfg=cfg: cfg.room(x.shape[0], training=False) + 0))(
+            jax.ShapeDtypeStruct(export.symbolic_shape("tokens"), jnp.float32)
+        )
+        for tokens in range(1, 30):
+            assert rooms.call(jnp.zeros(tokens)) == cfg.room(tokens, training=False)
+    with pytest.raises(ConfigError, match=r"eval_fraction=0\.1.*rounded alike"):
+        CapacityMoeConfig(eval_fraction=0.1).room(*export.symbolic_shape("tokens"), training=False)
 
 
 def test_an_encoder_computes_its_head_and_ignores_padding():
@@ -131,11 +170,9 @@ def test_what_a_file_cannot_know_is_refused():
     layers = SentenceLayers(pooling="mean", include_prompt=False)
     with pytest.raises(ConfigError, match=r"include_prompt=false.*--task encode"):
         programs_of(model, layers)
-    model, _ = built(small("big_bird"))
-    with pytest.raises(ConfigError, match=r"family='big_bird'.*for long texts.*convert"):
-        programs_of(model)
-    model, _ = built(small("recurrent"))
-    with pytest.raises(ConfigError, match=r"family='recurrent'.*convert"):
+    cfg = small("seq2seq_recurrent", 1, position=Learned())
+    model, _ = built(cfg)
+    with pytest.raises(ConfigError, match=r"position.name='learned'.*nope"):
         programs_of(model)
 
 

@@ -140,12 +140,12 @@ def check_mask(
 def check_slots(mask: masks.Mask | jax.Array | None, slots: int) -> None:
     """Refuses a Mask that does not reach the last slot of a cache."""
     for name, _, height, width in _sizes(mask):
-        size = min(n for n in (height, width, slots) if n is not None)
-        if size < slots:
-            raise ValueError(
-                f"{name} has {size} columns for a cache of {slots} slots: with a cache a mask is"
-                " over all slots, not over this call's tokens."
-            )
+        for size in (height, width):
+            if size is not None and size < slots:
+                raise ValueError(
+                    f"{name} has {size} columns for a cache of {slots} slots: with a cache a mask"
+                    " is over all slots, not over this call's tokens."
+                )
 
 
 def scores(

@@ -147,9 +147,17 @@ def scan_cell(
 
     if starts_BT is not None and reverse:  # a document's last token is the first to be read
         starts_BT = jnp.concatenate([starts_BT[:, 1:], jnp.ones_like(starts_BT[:, :1])], axis=1)
-    times = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), (tokens, starts_BT, keep_BT))
-    state, outputs = jax.lax.scan(read, state, times, reverse=reverse)
+    times = jax.tree.map(lambda x: _time_first(x, reverse), (tokens, starts_BT, keep_BT))
+    state, outputs = jax.lax.scan(read, state, times)
+    if reverse:
+        outputs = jax.tree.map(lambda x: jnp.flip(x, axis=0), outputs)
     return jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), outputs), state
+
+
+def _time_first(x: jax.Array, reverse: bool) -> jax.Array:
+    """Returns x [T, B, ...] in the order of reading; scans of ONNX read forward only."""
+    x = jnp.swapaxes(x, 0, 1)
+    return jnp.flip(x, axis=0) if reverse else x
 
 
 def _like(mask_B: jax.Array, x: jax.Array) -> jax.Array:

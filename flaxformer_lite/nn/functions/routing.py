@@ -90,7 +90,7 @@ def _of_best_groups(ranks_X: jax.Array, groups: int, kept: int, best: int, count
 def within_capacity(
     chosen_LA: jax.Array,
     experts: int,
-    capacity: int,
+    capacity: int | jax.Array,
     *,
     keep_L: jax.Array | None = None,
     priority_L: jax.Array | None = None,

@@ -7,6 +7,7 @@ from typing import ClassVar, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax import export
 
 from flaxformer_lite.config import ConfigError, Execution, NormConfig, rules
 from flaxformer_lite.nn.functions import block_local
@@ -142,6 +143,22 @@ def sums_of(documents: Documents, size: int) -> Sums:
     return Sums(own_BT, first_BT, jnp.where(kept_BT, stop_BT, first_BT))
 
 
+def sums_of_rows(kept_BT: jax.Array, size: int) -> Sums:
+    """Computes `sums_of` where a row is one document, for files of any length.
+
+    Args:
+      kept_BT: bool, False for padding.
+      size: tokens in a sum.
+    """
+    # ONNX has no maximum over time, and jax2onnx no remainder of symbols.
+    position_1T = jnp.arange(kept_BT.shape[1], dtype=jnp.int32)[None]
+    number_1T = jax.lax.div(position_1T, jnp.full_like(position_1T, size))
+    is_end_BT = kept_BT & (position_1T == number_1T * size + (size - 1))
+    count_B1 = is_end_BT.sum(axis=1, keepdims=True, dtype=jnp.int32)
+    own_BT = jnp.where(kept_BT & (count_B1 > 0), jnp.minimum(number_1T, count_B1 - 1), -1)
+    return Sums(own_BT, jnp.zeros_like(own_BT), jnp.where(kept_BT, count_B1, 0))
+
+
 class LocalGlobal(Attention):
     """Attends to near tokens and, unless `global_block` is 0, to normed sums of tokens.
 
@@ -179,31 +196,52 @@ class LocalGlobal(Attention):
         length = x_BTD.shape[1]
         keys_BSD = x_BTD
         if self.global_block:
-            sums = sums_of(documents, self.global_block)
+            if export.is_symbolic_dim(length):
+                sums = sums_of_rows(documents.kept_BT, self.global_block)
+            else:
+                sums = sums_of(documents, self.global_block)
             keys_BSD = jnp.concatenate([x_BTD, self._summed(x_BTD, sums)], axis=1)
         q_BTNH = self.project("query", "BTD,DNH->BTNH", x_BTD)
         q_BTNH, k_BSKH, v_BSKH = self._turned(
             q_BTNH, *self._keys(keys_BSD), self._phase(context, None, x_BTD)
         )
-        shared = None
+        scale = q_BTNH.shape[-1] ** -0.5 if cfg.scale is None else cfg.scale
+        logits = None
         if self.global_block:
-            tables = self._tables(GLOBAL, context, x_BTD)
-            more = k_BSKH[:, length:], v_BSKH[:, length:]
-            shared = block_local.Shared(*more, sums, self._logits(tables, more[0].shape[1]))
+            logits = self._logits(self._tables(GLOBAL, context, x_BTD), k_BSKH.shape[1] - length)
         tables = self._tables("position", context, x_BTD)
+        if export.is_symbolic_dim(length):
+            row_T = jnp.arange(length, dtype=jnp.int32)
+            out_BTNH = block_local.attend_any_length(
+                q_BTNH,
+                k_BSKH,
+                v_BSKH,
+                documents.kept_BT,
+                bias_NTT=self._token_bias(tables, row_T, row_T),
+                radius=self.radius,
+                scale=scale,
+                softcap=cfg.softcap,
+                shared=None if logits is None else logits(sums),
+            )
+            return self.project("out", "BTNH,NHD->BTD", out_BTNH, width=x_BTD.shape[-1])
+        shared = None
+        if logits is not None:
+            shared = block_local.Shared(k_BSKH[:, length:], v_BSKH[:, length:], sums, logits)
         dropout = None
         if "attention" in run.dropout_at and run.dropout and self.has_rng("dropout"):
             dropout = block_local.WeightDropout(self.make_rng("dropout"), run.dropout)
+        block = self.radius + 1
+        near_T = jnp.arange(block, 2 * block, dtype=jnp.int32)
         out_BTNH = block_local.attend_blocks(
             q_BTNH,
             k_BSKH[:, :length],
             v_BSKH[:, :length],
             ids_BT,
             ids_BT,
-            block=self.radius + 1,
+            block=block,
+            bias_NTS=self._token_bias(tables, near_T, jnp.arange(3 * block, dtype=jnp.int32)),
             radius=self.radius,
-            bias_NTS=self._block_bias(tables),
-            scale=q_BTNH.shape[-1] ** -0.5 if cfg.scale is None else cfg.scale,
+            scale=scale,
             softcap=cfg.softcap,
             shared=shared,
             dropout=dropout,
@@ -224,27 +262,34 @@ class LocalGlobal(Attention):
             return {name.removeprefix(prefix): table for name, table in mine.items()}
         return {k: table for k, table in context.tables.items() if not k.startswith(prefix)}
 
-    def _block_bias(self, tables: Tables | None) -> jax.Array | None:
-        """Returns the bias of a block [N, L, 3 L], which is that of all blocks."""
+    def _token_bias(
+        self, tables: Tables | None, rows_T: jax.Array, columns_S: jax.Array
+    ) -> jax.Array | None:
+        """Returns the bias of some tokens [N, T, S]; that of a block is that of all blocks."""
         if tables is None:
             return None
-        block = self.radius + 1
         heads = jnp.zeros((1, 1, self.cfg.num_heads, 1))  # only their number is read
-        rows_1T = jnp.arange(block, 2 * block, dtype=jnp.int32)[None]
-        columns_1S = jnp.arange(3 * block, dtype=jnp.int32)[None]
-        bias = self.cfg.position.bias(tables, heads, rows_1T, columns_1S, bidirectional=True)
+        bias = self.cfg.position.bias(
+            tables, heads, rows_T[None], columns_S[None], bidirectional=True
+        )
         assert bias is not None, "the encoding has the hook"
         return bias[0]
 
     def _summed(self, x_BTD: jax.Array, sums: Sums) -> jax.Array:
         """Returns the normed sums [B, S, D]; a row too short for any has one that nothing sees."""
         batch, length, width = x_BTD.shape
+        norm = Norm(self.norm, self.execution, name="global_norm")
+        if export.is_symbolic_dim(length):
+            numbers_Q = jnp.arange(length)[:: self.global_block]  # as many as sums, or one more
+            numbers_Q = jax.lax.div(numbers_Q, jnp.full_like(numbers_Q, self.global_block))
+            is_own_BTQ = sums.own_BT[..., None] == numbers_Q[None, None]
+            sums_BQD = jnp.einsum("BTQ,BTD->BQD", is_own_BTQ.astype(jnp.float32), x_BTD)
+            return norm(sums_BQD.astype(x_BTD.dtype))
         count = max(1, length // self.global_block)
         target_BT = jnp.where(sums.own_BT < 0, count, sums.own_BT)
         rows_B1 = jnp.arange(batch)[:, None]
         zeros_BSD = jnp.zeros((batch, count, width), jnp.float32)
         sums_BSD = zeros_BSD.at[rows_B1, target_BT].add(x_BTD.astype(jnp.float32), mode="drop")
-        norm = Norm(self.norm, self.execution, name="global_norm")
         return norm(sums_BSD.astype(x_BTD.dtype))
 
     def _logits(
