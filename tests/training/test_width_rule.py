@@ -187,5 +187,5 @@ def test_what_it_does_not_cover_is_refused(fields, message):
 @pytest.mark.parametrize("name", ["sgd", "adafactor"])
 def test_an_optimizer_without_powers_is_refused(name):
     cfg = experiment(gpt2, 64, "mup", name=name)
-    with pytest.raises(ConfigError, match=r"WIDTH_POWERS.*choose adamw"):
+    with pytest.raises(ConfigError, match=r"WIDTH_POWERS.*choose .*adamw"):
         program.update_rule(cfg)
