@@ -1,127 +1,100 @@
-"""Compares eight experts with a dense model of equal FLOPs, on the built-in corpus.
+"""Compares eight experts with a dense model of equal FLOPs, each at its best learning rate.
 
-    python -m benchmarks.experts           # three seeds of each
-    python -m benchmarks.experts --quick   # a few steps, to see that it runs
+    nice -n 10 python -m benchmarks.experts           # prints the table of docs/experts.md
+    nice -n 10 python -m benchmarks.experts --quick   # a few steps, to see that it runs
 
-The experts are those of the page moe_tiny, two of eight for each token, with a vocabulary of 2,048.
-The dense model differs in its feed-forward only, which is as wide as a token's experts and their
-router cost. Both see the same rows in the same order, with one learning rate that is tuned for
-neither; the seed draws weights and the order. Runs are kept in runs/experts: a command that was
-stopped continues.
+The experts are those of the page moe_tiny, two of eight for each token, in a model that is small
+enough to see many tokens for each parameter: two layers of width 64, on bytes. The dense model
+differs in its feed-forward only, which is as wide as a token's experts and their router cost.
 """
 
 import argparse
 import dataclasses
-import json
+import math
 import statistics
-import sys
-from pathlib import Path
-from typing import NamedTuple
 
 import jax
+import numpy as np
 
+from benchmarks import small_runs
 from flaxformer_lite import pages
-from flaxformer_lite.config import ExperimentConfig
-from flaxformer_lite.runs import loop
+from flaxformer_lite.config import ExperimentConfig, from_config_dict
 from flaxformer_lite.runs.start import setup
-from flaxformer_lite.runs.start.adopt import read_experiment
 
-# of the dense layer: two experts of 172, and at least the FLOPs of a router over eight
-WIDTH = 348
+LENGTH = 64
+WIDTH = 88  # of each expert
 SUBJECTS = ("experts", "dense")
+RATES = (3e-3, 1e-2, 3e-2)
 
 
-class Result(NamedTuple):
-    """The losses, size and cost of one run.
-
-    Attributes:
-      subject: one of SUBJECTS.
-      parameters: of the model.
-      flops: of a token, forwards and backwards.
-      steps: of training.
-      losses: of the held-out rows, in nats a token, by step.
-      seconds: a step on this machine, by the run's median.
-    """
-
-    subject: str
-    parameters: int
-    flops: float
-    steps: int
-    losses: dict[str, float]
-    seconds: float
-
-
-def experiment(subject: str, seed: int, steps: int) -> ExperimentConfig:
-    """Returns the experiment of a subject."""
-    page = pages.get_config("moe_tiny")
-    page.seed = seed
-    page.train.update(steps=steps, eval_every=steps, checkpoint_every=0)
-    page.train.sample_tokens = 0
-    page.model.vocab_size = 0
-    page.data.tokenizer.vocab_size = 2048
-    cfg = read_experiment(page)
-    if subject == "experts":
-        return cfg
-    model = dataclasses.replace(cfg.model, feed_forward=None, mlp_dim=WIDTH)
-    return dataclasses.replace(cfg, model=model)
+def experiment(subject: str, steps: int) -> ExperimentConfig:
+    """Returns the experiment of a subject, with a peak rate of 1."""
+    cfg = from_config_dict(ExperimentConfig, pages.get_config("moe_tiny"))
+    model = dataclasses.replace(
+        cfg.model,
+        vocab_size=0,
+        d_model=64,
+        num_heads=2,
+        num_kv_heads=2,
+        mlp_dim=WIDTH,
+        decoder_layers=2,
+    )
+    if subject == "dense":
+        assert model.feed_forward is not None
+        router = math.ceil(model.feed_forward.num_experts / 3)  # a gated layer has three matrices
+        model = dataclasses.replace(model, feed_forward=None, mlp_dim=2 * WIDTH + router)
+    optimizer = dataclasses.replace(
+        cfg.optimizer, learning_rate=1.0, warmup_steps=steps // 10, weight_decay=0.0
+    )
+    train = dataclasses.replace(cfg.train, steps=steps, batch_size=16, loss_chunks=1)
+    cfg = dataclasses.replace(
+        cfg, model=model, data=small_runs.text(LENGTH), optimizer=optimizer, train=train
+    )
+    return small_runs.sized(cfg)
 
 
-def measure(subject: str, seed: int, steps: int, workdir: Path) -> Result:
-    """Trains a subject, or reads what an earlier command has trained."""
-    stored = workdir / "result.json"
-    if not stored.exists():
-        cfg = experiment(subject, seed, steps)
-        program = setup.prepare(cfg).program
-        loop.run(cfg, workdir)
-        lines = (workdir / "metrics.jsonl").read_text().splitlines()
-        records = [json.loads(line) for line in lines]
-        losses = {
-            str(record["step"]): record["nll"] for record in records if record["split"] == "eval"
-        }
-        seconds = [one["step_seconds"] for one in records if "step_seconds" in one]
-        sizes = [leaf.size for leaf in jax.tree.leaves(program.target.params)]
-        flops = program.flops_per_step / program.tokens_per_step
-        result = Result(subject, sum(sizes), flops, steps, losses, statistics.median(seconds))
-        stored.write_text(json.dumps(result._asdict()))
-    return Result(**json.loads(stored.read_text()))
+def cost(cfg: ExperimentConfig) -> tuple[int, float]:
+    """Returns the numbers of parameters, and of FLOPs of a token, forwards and backwards."""
+    ready = setup.prepare(cfg).program
+    count = sum(leaf.size for leaf in jax.tree.leaves(ready.target.params))
+    return count, ready.flops_per_step / ready.tokens_per_step
 
 
-def table(results: list[Result]) -> str:
-    """Returns the table of the results, one row a subject."""
-    lines = [
-        "| | parameters | FLOPs a token | held-out loss, mean | spread | by seed |",
-        "|---|---:|---:|---:|---:|---|",
-    ]
-    for subject in SUBJECTS:
-        own = [result for result in results if result.subject == subject]
-        if not own:
-            continue
-        last = [result.losses[str(result.steps)] for result in own]
-        spread = max(last) - min(last)
-        each = ", ".join(f"{loss:.3f}" for loss in last)
-        lines.append(
-            f"| {subject} | {own[0].parameters:,} | {own[0].flops:,.0f} |"
-            f" {statistics.mean(last):.3f} | {spread:.3f} | {each} |"
-        )
-    return "\n".join(lines)
+def row(subject: str, steps: int, rates: list[float], seeds: int) -> str:
+    """Trains a subject at each rate, and at the best one from further seeds."""
+    cfg = experiment(subject, steps)
+    first = small_runs.train(cfg, rates)[:, 0].tolist()
+    tried = ", ".join(f"{rate:g}: {loss:.3f}" for rate, loss in zip(rates, first, strict=True))
+    print(subject, tried, flush=True)
+    rate = rates[int(np.nanargmin(first))]
+    losses = small_runs.train(cfg, [rate], seeds)[0].tolist()
+    each = ", ".join(f"{loss:.3f}" for loss in losses)
+    parameters, flops = cost(cfg)
+    return (
+        f"| {subject} | {parameters:,} | {flops:,.0f} | {tried} | {rate:g} |"
+        f" {statistics.mean(losses):.3f} | {each} |"
+    )
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--rates", type=float, nargs="+", default=RATES)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="one seed and three steps")
-    parser.add_argument("--runs", type=Path, default=Path("runs/experts"))
-    args = parser.parse_args(arguments)
-    steps = 3 if args.quick else args.steps
-    results: list[Result] = []
-    for seed in range(1 if args.quick else args.seeds):
-        for subject in SUBJECTS:
-            results.append(measure(subject, seed, steps, args.runs / f"{subject}-{seed}-{steps}"))
-            print(table(results), flush=True)
+    parser.add_argument("--subject", nargs="+", default=SUBJECTS, choices=SUBJECTS)
+    parser.add_argument("--quick", action="store_true", help="one seed, one rate and three steps")
+    args = parser.parse_args()
+    if args.quick:
+        args.steps = 3
+        args.rates = RATES[:1]
+        args.seeds = 1
+    rows = [row(subject, args.steps, list(args.rates), args.seeds) for subject in args.subject]
+    print("| | parameters | FLOPs a token | tried | best rate | held-out loss, mean | by seed |")
+    print("|---|---:|---:|---|---:|---:|---|")
+    print("\n".join(rows))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -48,6 +48,7 @@ def train(cfg: ExperimentConfig, rates: list[float], seeds: int = 1) -> np.ndarr
     """
     tx = program.update_rule(cfg)
     loss = program.loss(cfg)
+    held_out_loss = program.held_out_loss(cfg)
     model = bound_models.build(cfg)
     shown = batches(cfg, "train", cfg.train.steps)
     held = batches(cfg, "eval", HELD_OUT)
@@ -66,7 +67,7 @@ def train(cfg: ExperimentConfig, rates: list[float], seeds: int = 1) -> np.ndarr
 
         last, _ = jax.lax.scan(body, first, shown)
         params = evaluated_params(last)
-        return jnp.mean(jax.lax.map(lambda batch: loss(params, batch), held))
+        return jnp.mean(jax.lax.map(lambda batch: held_out_loss(params, batch), held))
 
     losses = [
         [run(jnp.float32(rate), jax.random.key(seed), shown, held) for seed in range(seeds)]

@@ -219,7 +219,22 @@ def loss(
     cfg: ExperimentConfig, companion: Companion | None = None
 ) -> Callable[[Params, Batch], jax.Array]:
     """Builds the function (params, batch) -> the loss that a step minimizes, without dropout."""
-    sums = eval_step(cfg, bound_models.build(cfg, companion))
+    outputs = _outputs(cfg, bound_models.build(cfg, companion))
+
+    def minimized(params: Params, batch: Batch) -> jax.Array:
+        out, auxiliary = outputs(params, batch["inputs"], None)
+        sums = cfg.objective.loss(out, batch["targets"], chunks=cfg.train.loss_chunks)
+        losses = {
+            name: value for name, value in auxiliary.items() if not name.startswith(step.LOAD)
+        }
+        return sums.with_auxiliary(losses).mean()
+
+    return minimized
+
+
+def held_out_loss(cfg: ExperimentConfig) -> Callable[[Params, Batch], jax.Array]:
+    """Builds the function (params, batch) -> the loss without dropout and auxiliary losses."""
+    sums = eval_step(cfg, bound_models.build(cfg))
     return lambda params, batch: sums(params, batch)[0].mean()
 
 
