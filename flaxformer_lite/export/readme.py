@@ -68,11 +68,16 @@ for _ in range(20):
 print(tokenizer.decode(tokens))
 """
 STABLEHLO = """\
+from pathlib import Path
+
 import jax
 import numpy as np
 
-program = jax.export.deserialize(bytearray(open("{file}", "rb").read()))
-inputs = {{name: ...}}  # arrays of the shapes above; ids are int32
+program = jax.export.deserialize(bytearray(Path("{file}").read_bytes()))
+with np.load("test_cases.npz") as arrays:  # or arrays of your own, of the shapes above
+    cases = dict(arrays)
+first = "0/{program}/input/"
+inputs = {{name.removeprefix(first): cases[name] for name in cases if name.startswith(first)}}
 print(program.call(**inputs))
 """
 
@@ -125,7 +130,7 @@ def _example(files: dict[str, Path], start: int) -> str:
     names = {name: file.name for name, file in files.items()}
     first = next(iter(files.values()))
     if first.suffix == ".stablehlo":
-        return STABLEHLO.format(file=first.name)
+        return STABLEHLO.format(file=first.name, program=next(iter(files)))
     if len(files) > 1:
         return TWO.format(start=start, **names)
     return (DECODE if "decode" in files else TEXTS).format(file=first.name)

@@ -15,7 +15,7 @@ def bert(tmp_path_factory):
     return models.directory(tmp_path_factory.mktemp("bert"), "bert", head)
 
 
-def test_a_file_is_written_beside_what_it_needs(bert, tmp_path, capsys):
+def test_a_file_is_written_beside_what_it_needs(bert, tmp_path, capsys, monkeypatch):
     file = tmp_path / "exported" / "model.stablehlo"
     main(["export", "--model", str(bert), "--output", str(file)])
     said = capsys.readouterr().out
@@ -25,6 +25,10 @@ def test_a_file_is_written_beside_what_it_needs(bert, tmp_path, capsys):
     page = (file.parent / "README.md").read_text()
     assert "| `input_ids` | [batch_size, length] | int32 |" in page
     assert "The model has positions for 64 tokens; more of them give NaN." in page
+    lines = page.partition("```python\n")[2].partition("```")[0]
+    monkeypatch.chdir(file.parent)
+    exec(lines, {})
+    assert "'logits': Array(" in capsys.readouterr().out
     program = jax.export.deserialize(bytearray(file.read_bytes()))
     assert program.platforms == ("cpu", "cuda", "tpu")
     ids = np.asarray([load_tokenizer(bert).encode("one two three")], np.int32)
