@@ -287,9 +287,13 @@ def _decode_target(model: nn.Module, encode: ExportProgram) -> ExportProgram:
             " states of a recurrent decoder do not tell a file how many tokens they have read;"
             " serve the folder that convert writes, or train with position.name=nope."
         )
-    names = "batch_size, slots, length, source"
-    batch, slots, length, source = export.symbolic_shape(names, constraints=ROOM)
-    past = slots - length
+    if counts_tokens:
+        names = "batch_size, slots, length, source"
+        batch, slots, length, source = export.symbolic_shape(names, constraints=ROOM)
+        past = slots - length
+    else:  # a symbol must be the size of an input, and states have no slots
+        batch, length, source = export.symbolic_shape("batch_size, length, source")
+        past = 0
     inputs = {"input_ids": _ids((batch, length)), "encoder_attention_mask": _ids((batch, source))}
     inputs |= _past(model, sizes, batch, past)
     for name, spec in _of_small_batch(model, encode).items():
