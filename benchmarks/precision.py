@@ -137,7 +137,7 @@ def weights(args: argparse.Namespace) -> None:
 
 
 class Rows(NamedTuple):
-    """What a decoder reads and predicts.
+    """The inputs of a decoder and the tokens that it predicts.
 
     Attributes:
       ids_BT: the tokens it reads.
