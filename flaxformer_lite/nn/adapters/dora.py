@@ -54,7 +54,9 @@ class DoraConfig(LoraConfig):
             of_dropped = jnp.einsum(equation, dropped, kernel.astype(dropped.dtype))
             total = y + (scaled - 1) * of_dropped.astype(jnp.float32) + scaled * update
         y = total.astype(x.dtype)
-        return y if bias is None else y + bias
+        if bias is None:
+            return y
+        return y + bias
 
     def begun(self, kernel: jax.Array, factors: tuple[jax.Array, ...]) -> dict[str, jax.Array]:
         m = factors[-1]

@@ -43,7 +43,10 @@ class Ia3Config(AdapterConfig):
         ins = tuple(layer.sizes[c] for c in letters.ins)
         outs = tuple(layer.sizes[c] for c in letters.outs)
         # Of the kernel's rank, so that `merged` can tell which of the two it is.
-        shape = ins + (1,) * len(outs) if scales_inputs else (1,) * len(ins) + outs
+        if scales_inputs:
+            shape = ins + (1,) * len(outs)
+        else:
+            shape = (1,) * len(ins) + outs
         dtype = jnp.dtype(layer.execution.param_dtype)
         scale = layer.param(SCALE, nn.initializers.ones, shape, dtype).astype(jnp.float32)
         # Multiplied in float32: near one, bfloat16 has steps of 0.4 to 0.8 percent.

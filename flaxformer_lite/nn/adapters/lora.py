@@ -44,7 +44,8 @@ class LoraConfig(AdapterConfig):
 
     @property
     def scale(self) -> float:
-        return self.alpha / (math.sqrt(self.rank) if self.rslora else self.rank)
+        divisor = math.sqrt(self.rank) if self.rslora else self.rank
+        return self.alpha / divisor
 
     def apply(
         self,
@@ -56,7 +57,9 @@ class LoraConfig(AdapterConfig):
     ) -> jax.Array:
         a, b = self.declare(layer)
         y = y + self.update(layer, x, a, b)
-        return y if bias is None else y + bias
+        if bias is None:
+            return y
+        return y + bias
 
     def declare(self, layer: AdaptedLayer) -> tuple[jax.Array, jax.Array]:
         """Declares A and B in a layer, in the dtype of its parameters."""

@@ -70,7 +70,9 @@ class VeraConfig(AdapterConfig):
         h = expand(d.astype(x.dtype), h) * h
         update = jnp.einsum(f"...r,r{letters.outs}->...{letters.outs}", h, b.astype(x.dtype))
         y = y + expand(scale.astype(x.dtype), update) * update
-        return y if bias is None else y + bias
+        if bias is None:
+            return y
+        return y + bias
 
     def merged(
         self, kernel: jax.Array, bias: jax.Array | None, factors: tuple[jax.Array, ...]

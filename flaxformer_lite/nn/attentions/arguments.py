@@ -177,12 +177,8 @@ def _sizes(
     elif isinstance(mask, masks.Segments):
         k_BS = mask.q_BT if mask.k_BS is None else mask.k_BS
         yield "segments(q)", mask.q_BT.shape[0], mask.q_BT.shape[1], None
-        yield (
-            "segments(q) without k" if mask.k_BS is None else "segments(k)",
-            k_BS.shape[0],
-            None,
-            k_BS.shape[1],
-        )
+        name = "segments(q) without k" if mask.k_BS is None else "segments(k)"
+        yield name, k_BS.shape[0], None, k_BS.shape[1]
     elif isinstance(mask, masks.Dense):
         batch, *sizes = mask.mask_BTS.shape
         height, width = (None if n == 1 else n for n in sizes)
@@ -190,7 +186,9 @@ def _sizes(
 
 
 def _check_mask_array(mask: jax.Array, batch: int, rows: int, columns: int) -> None:
-    shape = np.shape(mask) if isinstance(mask, list | tuple) else getattr(mask, "shape", ())
+    shape = getattr(mask, "shape", ())
+    if isinstance(mask, list | tuple):
+        shape = np.shape(mask)
     fits = len(shape) == 2 and shape == (rows, columns)
     if len(shape) == 2 and (not fits or batch == rows > 1):
         also = "is also [batch, source]" if fits else f"must be [1 or {batch}, {rows}, {columns}]"
@@ -202,11 +200,11 @@ def _check_mask_array(mask: jax.Array, batch: int, rows: int, columns: int) -> N
 
 
 def _check(name: str, array: jax.Array, sizes: tuple[tuple[int, ...], ...]) -> None:
-    fits = array.ndim == len(sizes) and all(
-        n in allowed for n, allowed in zip(array.shape, sizes, strict=True)
+    if array.ndim == len(sizes):
+        pairs = zip(array.shape, sizes, strict=True)
+        if all(size in allowed for size, allowed in pairs):
+            return
+    wanted = ", ".join(" or ".join(map(str, sorted(set(allowed)))) for allowed in sizes)
+    raise ValueError(
+        f"{name} has shape {array.shape}: must be [{wanted}]; an axis of size one is broadcast."
     )
-    if not fits:
-        wanted = ", ".join(" or ".join(str(n) for n in sorted(set(allowed))) for allowed in sizes)
-        raise ValueError(
-            f"{name} has shape {array.shape}: must be [{wanted}]; an axis of size one is broadcast."
-        )

@@ -89,17 +89,27 @@ def attend(
         bias = as_pytree(bias, q_BTNH[:, :q_block], k_block)
     elif bias is not None:
         bias = jnp.pad(bias, ((0, 0), (0, 0), (0, q_extra), (0, k_extra)))
-    sinks_N = None if args.sinks_N is None else args.sinks_N.astype(jnp.float32)
+    sinks_N = None
+    if args.sinks_N is not None:
+        sinks_N = args.sinks_N.astype(jnp.float32)
+    mask = resolved.mask
+    if mask is None and k_extra:
+        mask = masks.full()  # hides the columns behind the last one
     given = Given(
-        mask=masks.full() if resolved.mask is None and k_extra else resolved.mask,
+        mask=mask,
         q_index_T=q_index_T,
         k_index_S=jnp.pad(resolved.k_index_S, (0, k_extra), constant_values=-1),
         dropout_key=args.dropout_key if args.drops else None,
         spans=_spans(resolved, q_index_T, T, S, q_block, k_block),
     )
-    arrays = zip((q_BTNH, k_BSKH, v_BSKH), (q_extra, k_extra, k_extra), strict=True)
-    q, k, v = (jnp.pad(x, ((0, 0), (0, extra), (0, 0), (0, 0))) for x, extra in arrays)
+    q = _pad_rows(q_BTNH, q_extra)
+    k = _pad_rows(k_BSKH, k_extra)
+    v = _pad_rows(v_BSKH, k_extra)
     return _attend(plan, q, k, v, bias, sinks_N, given)[:, :T]
+
+
+def _pad_rows(x_BTNH: jax.Array, extra: int) -> jax.Array:
+    return jnp.pad(x_BTNH, ((0, 0), (0, extra), (0, 0), (0, 0)))
 
 
 class BlockPlan(NamedTuple):
@@ -162,14 +172,15 @@ def _spans(
     else:
         blocks = q_index_T.reshape(-1, q_block)
         first, last = resolved.mask.column_bounds(blocks.min(axis=1), blocks.max(axis=1) + 1, S)
-        return jnp.stack(
-            [jnp.broadcast_to(x, len(blocks)) for x in (first // k_block, -(-last // k_block))],
-            axis=1,
-        )
-    spans = [
-        (first // k_block, -(-last // k_block)) if first < last else (0, 0)
-        for first, last in bounds
-    ]
+        first = jnp.broadcast_to(first // k_block, len(blocks))
+        last = jnp.broadcast_to(-(-last // k_block), len(blocks))
+        return jnp.stack([first, last], axis=1)
+    spans = []
+    for first, last in bounds:
+        if first < last:
+            spans.append((first // k_block, -(-last // k_block)))
+        else:
+            spans.append((0, 0))
     return jnp.asarray(spans, jnp.int32)
 
 
@@ -394,13 +405,16 @@ def gradients(
         [jnp.zeros(x.shape) for x in floats(bias)],
     )
     (d_k, d_v, d_bias), (d_q, d_sinks_XN) = lax.scan(rows, zeros, jnp.arange(len(given.spans)))
-    return (
-        join(d_q),
-        d_k.astype(dtype or k_BSKH.dtype),
-        d_v.astype(dtype or v_BSKH.dtype),
-        [d.astype(dtype or x.dtype) for x, d in zip(floats(bias), d_bias, strict=True)],
-        None if d_sinks_XN is None else d_sinks_XN.sum(axis=0),
-    )
+    d_q = join(d_q)
+    d_k = d_k.astype(dtype or k_BSKH.dtype)
+    d_v = d_v.astype(dtype or v_BSKH.dtype)
+    d_floats = []
+    for x, d in zip(floats(bias), d_bias, strict=True):
+        d_floats.append(d.astype(dtype or x.dtype))
+    d_sinks_N = None
+    if d_sinks_XN is not None:
+        d_sinks_N = d_sinks_XN.sum(axis=0)
+    return d_q, d_k, d_v, d_floats, d_sinks_N
 
 
 def _of_sinks(sinks_N: jax.Array, lse_BNT1: jax.Array) -> jax.Array:
@@ -426,7 +440,9 @@ def _weights(
     scores_BNTS: jax.Array, level_BNT1: jax.Array, visible_B1TS: jax.Array | None
 ) -> jax.Array:
     weights_BNTS = jnp.exp(scores_BNTS - level_BNT1)
-    return weights_BNTS if visible_B1TS is None else jnp.where(visible_B1TS, weights_BNTS, 0)
+    if visible_B1TS is None:
+        return weights_BNTS
+    return jnp.where(visible_B1TS, weights_BNTS, 0)
 
 
 def _visible(plan: BlockPlan, given: Given, i: jax.Array, j: jax.Array) -> jax.Array | None:
@@ -479,8 +495,9 @@ def _with_floats(bias: Tree, floats: list[jax.Array]) -> Tree:
     remaining = iter(floats)
 
     def tangent(x: jax.Array) -> Array:
-        is_float = jnp.issubdtype(x.dtype, jnp.floating)
-        return next(remaining) if is_float else np.zeros(x.shape, jax.dtypes.float0)
+        if jnp.issubdtype(x.dtype, jnp.floating):
+            return next(remaining)
+        return np.zeros(x.shape, jax.dtypes.float0)
 
     return jax.tree.map(tangent, bias)
 

@@ -45,13 +45,14 @@ def attend(
         return dense.attend(q_BTNH, k_BSKH, v_BSKH, args)
     out = []
     for number, (rows, columns) in enumerate(steps):
+        dropout_key = args.dropout_key
+        if dropout_key is not None:
+            dropout_key = jax.random.fold_in(dropout_key, number)
         chunk_args = dataclasses.replace(
             args,
             mask=resolved.mask,
             bias=_part(args.bias, rows, columns),
-            dropout_key=(
-                None if args.dropout_key is None else jax.random.fold_in(args.dropout_key, number)
-            ),
+            dropout_key=dropout_key,
             q_index=resolved.q_index_T[rows],
             k_index=resolved.k_index_S[columns],
         )
@@ -66,13 +67,14 @@ def _steps(resolved: arguments.Resolved, T: int, S: int, blocks: int) -> list[tu
     if resolved.mask is None or not (resolved.rows_ordered and resolved.columns_ordered):
         return []
     steps = []
-    for start, stop in itertools.pairwise(
-        np.linspace(0, T, min(blocks, T) + 1).astype(int).tolist()
-    ):
+    bounds = np.linspace(0, T, min(blocks, T) + 1).astype(int).tolist()
+    for start, stop in itertools.pairwise(bounds):
         first, last = resolved.mask.column_bounds(start, stop, S)
         first = min(first, S - 1)  # rows that see nothing keep one column, of weight zero
         steps.append((slice(start, stop), slice(first, max(last, first + 1))))
-    return [] if all(columns == slice(0, S) for _, columns in steps) else steps
+    if all(columns == slice(0, S) for _, columns in steps):
+        return []
+    return steps
 
 
 def _part(
@@ -83,4 +85,6 @@ def _part(
         return lambda q_BTNH, rows_T, columns_S: bias(
             q_BTNH, rows_T + rows.start, columns_S + columns.start
         )
-    return None if bias is None else bias[:, :, rows, columns]
+    if bias is None:
+        return None
+    return bias[:, :, rows, columns]

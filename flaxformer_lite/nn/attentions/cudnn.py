@@ -67,7 +67,8 @@ def unsupported_reason(
     H = q_BTNH.shape[3]
     if args.sharding.platform != "gpu":
         return f"the kernel is for NVIDIA GPUs, not for {args.sharding.platform}"
-    if reason := _unsupported_device():
+    reason = _unsupported_device()
+    if reason:
         return reason
     if q_BTNH.dtype not in DTYPES or not q_BTNH.dtype == k_BSKH.dtype == v_BSKH.dtype:
         return f"{q_BTNH.dtype}; cuDNN takes bfloat16 and float16"
@@ -97,11 +98,9 @@ def _unsupported_device() -> str:
     if "cuda" not in device.client.platform_version.lower():
         return "the kernel is for NVIDIA GPUs"
     oldest = float(getattr(device, "compute_capability", OLDEST))
-    return (
-        f"compute capability {oldest}; cuDNN's kernel takes {OLDEST} and newer"
-        if oldest < OLDEST
-        else ""
-    )
+    if oldest < OLDEST:
+        return f"compute capability {oldest}; cuDNN's kernel takes {OLDEST} and newer"
+    return ""
 
 
 def _bias_unfit(q_BTNH: jax.Array, S: int, bias: Bias | jax.Array | None) -> str:
@@ -152,7 +151,8 @@ def _attend(
     if keep_BS is not None:
         keep_BS = jnp.broadcast_to(keep_BS, (B, S))
         order_BS = jnp.argsort(~keep_BS, axis=1, stable=True)
-        k_BSKH, v_BSKH = (_reordered(x, order_BS) for x in (k_BSKH, v_BSKH))
+        k_BSKH = _reordered(k_BSKH, order_BS)
+        v_BSKH = _reordered(v_BSKH, order_BS)
         lengths_B = keep_BS.sum(axis=1, dtype=jnp.int32)
     if bias is not None:
         if bias.ndim == 2:

@@ -58,7 +58,9 @@ def weights(
 
 def sinks_of(args: Arguments) -> jax.Array | None:
     """Returns the logits of the sinks as float32, or None."""
-    return None if args.sinks_N is None else args.sinks_N.astype(jnp.float32)
+    if args.sinks_N is None:
+        return None
+    return args.sinks_N.astype(jnp.float32)
 
 
 def dropout_factor(args: Arguments, shape: tuple[int, ...]) -> jax.Array | None:
@@ -83,12 +85,13 @@ def logits(
     resolved = args.resolve(q_BTNH, k_BSKH, v_BSKH)
     bias = args.bias
     if callable(bias):
-        rows_T, columns_S = (jnp.arange(x.shape[1], dtype=jnp.int32) for x in (q_BTNH, k_BSKH))
+        rows_T = jnp.arange(q_BTNH.shape[1], dtype=jnp.int32)
+        columns_S = jnp.arange(k_BSKH.shape[1], dtype=jnp.int32)
         bias = bias(q_BTNH, rows_T, columns_S)
     if bias is not None and bias.shape[0] == 1 and args.sharding.is_single_cpu:
         # its gradient is summed in float32
         bias = cpu_tuning.repeat(bias.astype(jnp.float32), q_BTNH.shape[0])
-    visible_BTS = (
-        None if resolved.mask is None else resolved.mask(resolved.q_index_T, resolved.k_index_S)
-    )
+    visible_BTS = None
+    if resolved.mask is not None:
+        visible_BTS = resolved.mask(resolved.q_index_T, resolved.k_index_S)
     return scores(q_BTNH, k_BSKH, bias, resolved.scale, args.softcap), visible_BTS

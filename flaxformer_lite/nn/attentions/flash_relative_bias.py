@@ -51,11 +51,10 @@ def attend(
     T = q_BTNH.shape[1]
     S = k_BSKH.shape[1]
     padded = T + -T % LANES, S + -S % LANES
-    diagonals_NL = (
-        bias.of_distance(q_BTNH, *padded)
-        if is_by_distance(bias)
-        else jnp.zeros((q_BTNH.shape[2], sum(padded)))
-    )
+    if is_by_distance(bias):
+        diagonals_NL = bias.of_distance(q_BTNH, *padded)
+    else:
+        diagonals_NL = jnp.zeros((q_BTNH.shape[2], sum(padded)))
     static = resolved.scale, structure.left, structure.right, bias is not None
     kernel = functools.partial(_attend, static, args.sharding.platform != "tpu")
     on_devices = args.sharding.per_shard(kernel, ("BTNH", "BSKH", "BSKH", "N", "BT", "BS"), "BTNH")
@@ -78,17 +77,19 @@ def unsupported_reason(
         return "the kernel has no grouped heads, and needs values as wide as keys"
     if k_BSKH.shape[1] > LONGEST:
         return f"more than {LONGEST} columns"
-    if reason := splash.unsupported_on_tpu(args):
+    reason = splash.unsupported_on_tpu(args)
+    if reason:
         return reason
     N, H = q_BTNH.shape[2:]
     shards = args.sharding.num_shards("N").count
     # heads that do not divide stay together
-    width = heads_together(N if N % shards else N // shards, H) * H
+    heads = N if N % shards else N // shards
+    width = heads_together(heads, H) * H
     if width > WIDEST:
         return f"no few heads of width {H} fill whole lanes"
-    if (width + -width % LANES) * (
-        k_BSKH.shape[1] + -k_BSKH.shape[1] % LANES
-    ) * k_BSKH.dtype.itemsize > COLUMNS:
+    padded_width = width + -width % LANES
+    padded_length = k_BSKH.shape[1] + -k_BSKH.shape[1] % LANES
+    if padded_width * padded_length * k_BSKH.dtype.itemsize > COLUMNS:
         return (
             f"too many columns for the memory of a core, of as few heads of width {H} as fill whole"
             " lanes"
@@ -119,8 +120,12 @@ def _attend(
     """
     B, T, _, H = q_BTNH.shape
     S = k_BSKH.shape[1]
-    q_ids = jnp.broadcast_to(jnp.int32(0) if q_ids is None else q_ids, (B, T))
-    k_ids = jnp.broadcast_to(jnp.int32(0) if k_ids is None else k_ids, (B, S))
+    if q_ids is None:
+        q_ids = jnp.int32(0)
+    if k_ids is None:
+        k_ids = jnp.int32(0)
+    q_ids = jnp.broadcast_to(q_ids, (B, T))
+    k_ids = jnp.broadcast_to(k_ids, (B, S))
     # Named as the kernel takes them, for a policy that keeps them: with the heads apart they would
     # be padded.
     q, k, v = (

@@ -42,7 +42,9 @@ def structure_of(mask: masks.Mask | jax.Array | None) -> Structure | None:
     if isinstance(mask, masks.And):
         a = structure_of(mask.a)
         b = structure_of(mask.b)
-        return None if a is None or b is None else _both(a, b)
+        if a is None or b is None:
+            return None
+        return _both(a, b)
     return None
 
 
@@ -52,9 +54,9 @@ def unsupported_arguments(args: Arguments) -> str:
         return "the kernel drops no weights (attention dropout)"
     if args.has_slots:
         return "rows and columns are slots of a cache"
-    return (
-        "the sequence is split over mesh.context" if args.sharding.num_shards("T").count > 1 else ""
-    )
+    if args.sharding.num_shards("T").count > 1:
+        return "the sequence is split over mesh.context"
+    return ""
 
 
 def check_supported(name: str, reason: str, args: Arguments) -> Structure:
@@ -90,6 +92,8 @@ def _both(a: Structure, b: Structure) -> Structure | None:
 
 def _smaller(a: int | None, b: int | None) -> int | None:
     """Returns the smaller bound, where None is no bound."""
-    if a is None or b is None:
-        return b if a is None else a
+    if a is None:
+        return b
+    if b is None:
+        return a
     return min(a, b)

@@ -59,14 +59,18 @@ def attend(
     sees_BT = _sees(structure, resolved.mask, q_BTNH.shape[1], k_BSKH.shape[1])
     # For a row that sees nothing the kernel returns the mean of hidden values; multiplying by zero
     # stops its gradient.
-    return out_BTNH if sees_BT is None else jnp.where(sees_BT[:, :, None, None], out_BTNH, 0)
+    if sees_BT is None:
+        return out_BTNH
+    return jnp.where(sees_BT[:, :, None, None], out_BTNH, 0)
 
 
 def unsupported_reason(
     q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: arguments.Arguments
 ) -> str:
     """Returns why the kernel cannot take this call, or an empty string."""
-    return unsupported_on_tpu(args) if args.bias is None else "the kernel adds no bias"
+    if args.bias is not None:
+        return "the kernel adds no bias"
+    return unsupported_on_tpu(args)
 
 
 def unsupported_on_tpu(args: arguments.Arguments) -> str:
@@ -92,14 +96,18 @@ def ids_of(structure: Structure) -> tuple[jax.Array | None, jax.Array | None]:
     if q_BT is None:
         assert keep_BS is not None
         return jnp.ones((len(keep_BS), 1), jnp.int32), keep_BS.astype(jnp.int32)
-    k_BS = q_BT if k_BS is None else k_BS
-    visible_BS = k_BS != 0 if keep_BS is None else (k_BS != 0) & keep_BS
+    if k_BS is None:
+        k_BS = q_BT
+    visible_BS = k_BS != 0
+    if keep_BS is not None:
+        visible_BS = visible_BS & keep_BS
     return q_BT.astype(jnp.int32), jnp.where(visible_BS, k_BS, -1).astype(jnp.int32)
 
 
 def pad(x: jax.Array, axis: int, fill: int = 0) -> jax.Array:
     """Pads an axis to a multiple of LANES."""
-    widths = [(0, -size % LANES if i == axis else 0) for i, size in enumerate(x.shape)]
+    widths = [(0, 0)] * x.ndim
+    widths[axis] = (0, -x.shape[axis] % LANES)
     return jnp.pad(x, widths, constant_values=fill)
 
 
@@ -119,7 +127,9 @@ def _attend(
     S = k_BSKH.shape[1]
     if S % LANES and k_ids is None:
         q_ids = k_ids = jnp.ones((B, 1), jnp.int32)
-    q, k, v = (pad(jnp.swapaxes(x, 1, 2), 2) for x in (q_BTNH, k_BSKH, v_BSKH))
+    q = pad(jnp.swapaxes(q_BTNH, 1, 2), 2)
+    k = pad(jnp.swapaxes(k_BSKH, 1, 2), 2)
+    v = pad(jnp.swapaxes(v_BSKH, 1, 2), 2)
     ids = None
     if q_ids is not None and k_ids is not None:
         q_ids = jnp.broadcast_to(q_ids, (B, T))
@@ -133,7 +143,8 @@ def _attend(
 def _kernel(
     window: Window, N: int, T: int, S: int, softcap: float, interpret: bool
 ) -> Callable[..., jax.Array]:
-    q_block, k_block = (next(size for size in BLOCKS if length % size == 0) for length in (T, S))
+    q_block = next(size for size in BLOCKS if T % size == 0)
+    k_block = next(size for size in BLOCKS if S % size == 0)
     blocks = splash_attention_kernel.BlockSizes(
         block_q=q_block,
         block_kv=k_block,
@@ -170,7 +181,9 @@ def _sees(structure: Structure, mask: masks.Mask | None, T: int, S: int) -> jax.
     """
     # Each row sees itself.
     if structure.keep_BS is None and structure.k_segments_BS is None and S >= T:
-        return None if structure.q_segments_BT is None else structure.q_segments_BT != 0
+        if structure.q_segments_BT is None:
+            return None
+        return structure.q_segments_BT != 0
     seen = masks.full() if mask is None else mask
     columns_S = jnp.arange(S, dtype=jnp.int32)
     extra = -T % ROWS

@@ -50,8 +50,12 @@ class MlpConfig(parts.FeedForwardConfig):
         return FeedForward(self, execution, name=name)
 
     def partition_rules(self) -> parts.PartitionRules:
-        of_down = DOWN_BIAS if self.bias or self.down_bias else ()
-        return WEIGHTS + (BIASES if self.bias else ()) + of_down
+        rules: parts.PartitionRules = WEIGHTS
+        if self.bias:
+            rules += BIASES
+        if self.bias or self.down_bias:
+            rules += DOWN_BIAS
+        return rules
 
 
 class FeedForward(nn.Module):

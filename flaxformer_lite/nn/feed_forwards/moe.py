@@ -140,10 +140,8 @@ class MoeConfig(parts.FeedForwardConfig):
                 (r"mlp/experts/down/bias$", ("expert", None)),
             )
         if self.shared_dim:
-            rules += tuple(
-                (pattern.replace("mlp/", "mlp/shared/"), axes)
-                for pattern, axes in self.shared.partition_rules()
-            )
+            for pattern, axes in self.shared.partition_rules():
+                rules += ((pattern.replace("mlp/", "mlp/shared/"), axes),)
         if self.shared_gate:
             rules += ((r"mlp/shared_gate/kernel$", ()),)
         if self.bias_rate:
@@ -156,7 +154,9 @@ class MoeConfig(parts.FeedForwardConfig):
         With normalized weights the model then computes what the dense model did (Komatsuzaki et al.
         2022, "Sparse Upcycling", arXiv:2212.05055).
         """
-        return path.replace("/mlp/experts/", "/mlp/") if self.normalize else ""
+        if not self.normalize:
+            return ""
+        return path.replace("/mlp/experts/", "/mlp/")
 
     def route(self, logits_X: jax.Array, bias_X: jax.Array | None) -> tuple[jax.Array, jax.Array]:
         """Returns the weights of each token's experts and their numbers (nn/functions/routing.py).
@@ -498,7 +498,10 @@ def _mix(
     # Rows beyond the last group have no meaning, and their gradients have none: both are cut off.
     x_SD = jnp.where(is_row_S1, x_LD[order_S // copies], 0)
     up_SF = times(x_SD, matrices["up"])
-    h_SF = _hidden(cfg, up_SF, times(x_SD, matrices["gate"]) if cfg.expert.gated else None)
+    gate_SF = None
+    if cfg.expert.gated:
+        gate_SF = times(x_SD, matrices["gate"])
+    h_SF = _hidden(cfg, up_SF, gate_SF)
     y_SD = grouped_matmul(h_SF, matrices["down"]["kernel"], sizes_X, platform=platform)
     y_SD = jnp.where(is_row_S1, y_SD, 0)
     y_LAD = y_SD.at[place_S].get(mode="fill", fill_value=0).reshape(tokens, copies, -1)
@@ -519,10 +522,15 @@ def _mix_all(
 
     def times(x_LD: jax.Array, matrix: dict[str, jax.Array]) -> jax.Array:
         y_LXF = jnp.einsum("LD,XDF->LXF", x_LD, matrix["kernel"])
-        return y_LXF + matrix["bias"][None] if "bias" in matrix else y_LXF
+        if "bias" in matrix:
+            y_LXF = y_LXF + matrix["bias"][None]
+        return y_LXF
 
     up_LXF = times(x_LD, matrices["up"])
-    h_LXF = _hidden(cfg, up_LXF, times(x_LD, matrices["gate"]) if cfg.expert.gated else None)
+    gate_LXF = None
+    if cfg.expert.gated:
+        gate_LXF = times(x_LD, matrices["gate"])
+    h_LXF = _hidden(cfg, up_LXF, gate_LXF)
     y_LXD = jnp.einsum("LXF,XFD->LXD", h_LXF, matrices["down"]["kernel"])
     experts = matrices["down"]["kernel"].shape[0]
     chosen_LAX = jax.nn.one_hot(chosen_LA, experts, dtype=y_LXD.dtype)

@@ -27,5 +27,6 @@ def named(name: str, *arrays: jax.Array) -> jax.Array | tuple[jax.Array, ...]:
     Returns:
       A tuple, or the one array.
     """
-    done = tuple(checkpoint_name(x, name) for x in arrays)
-    return done if len(done) > 1 else done[0]
+    if len(arrays) == 1:
+        return checkpoint_name(arrays[0], name)
+    return tuple(checkpoint_name(x, name) for x in arrays)

@@ -34,7 +34,9 @@ class DeferredLogits:
         logits = dots * self.scale
         if self.bias_V is not None:
             logits += jnp.expand_dims(self.bias_V.astype(jnp.float32), range(logits.ndim - 1))
-        return self.softcap * jnp.tanh(logits / self.softcap) if self.softcap else logits
+        if not self.softcap:
+            return logits
+        return self.softcap * jnp.tanh(logits / self.softcap)
 
     def dot(
         self, a: jax.Array, b: jax.Array, axes: tuple[int, int] | tuple[tuple[int, ...], ...]

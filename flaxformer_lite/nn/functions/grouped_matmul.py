@@ -114,7 +114,8 @@ def _outer_products_on_tpu(x_LI: jax.Array, y_LO: jax.Array, sizes_X: jax.Array)
     from jax.experimental.pallas.ops.tpu.megablox.gmm import tgmm
 
     extra = -len(x_LI) % LANES
-    x_LI, y_LO = (jnp.pad(rows, ((0, extra), (0, 0))) for rows in (x_LI, y_LO))
+    x_LI = jnp.pad(x_LI, ((0, extra), (0, 0)))
+    y_LO = jnp.pad(y_LO, ((0, extra), (0, 0)))
     block = next(size for size in (TILE[0], 256, LANES) if len(x_LI) % size == 0)
     tile = (block, *TILE[1:])
     with jax.numpy_dtype_promotion("standard"):  # JAX's own code relies on it

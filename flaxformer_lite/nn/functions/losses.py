@@ -107,7 +107,9 @@ def cross_entropy(
     if not jnp.issubdtype(labels.dtype, jnp.integer):
         raise ValueError(f"labels are {labels.dtype}: must be integers, the number of each class.")
     tokens = logits.shape[:-1]
-    weights = jnp.ones(tokens, jnp.float32) if weights is None else weights.astype(jnp.float32)
+    if weights is None:
+        weights = jnp.ones(tokens, jnp.float32)
+    weights = weights.astype(jnp.float32)
     if not tokens or labels.shape != tokens or weights.shape != tokens:
         raise ValueError(
             f"labels {labels.shape}, weights {weights.shape}: both need one entry per token,"
@@ -124,19 +126,19 @@ def cross_entropy(
         pieces = pieces_of(labels.size, projection.x.shape[-1], chunks)
         options = _Options(z_loss, label_smoothing, pieces, projection.sharding.platform, by_row)
         if soft is not None:
-            soft = dataclasses.replace(
-                soft, projection=_by_part(soft.projection, labels, weights)[0]
-            )
+            projection_of_teacher = _by_part(soft.projection, labels, weights)[0]
+            soft = dataclasses.replace(soft, projection=projection_of_teacher)
         projection, labels, weights = _by_part(projection, labels, weights)
         loss_sum, *others = _fused(options, projection, soft, labels, weights)
     else:
         options = _Options(z_loss, label_smoothing, 1, UNSHARDED.platform, by_row)
         loss_sum, *others = _sums(options, projection.astype(jnp.float32), labels, weights)
     nll, correct_sum, *soft_sum = jax.lax.stop_gradient(others)
-    sums = CrossEntropy(
-        loss_sum, nll.sum() if by_row else nll, weights.sum(), correct_sum, *soft_sum
-    )
-    return dataclasses.replace(sums, nll_B=nll) if by_row else sums
+    if not by_row:
+        return CrossEntropy(loss_sum, nll, weights.sum(), correct_sum, *soft_sum)
+    nll_sum = nll.sum()
+    sums = CrossEntropy(loss_sum, nll_sum, weights.sum(), correct_sum, *soft_sum)
+    return dataclasses.replace(sums, nll_B=nll)
 
 
 def token_log_probs(
@@ -232,7 +234,8 @@ def _sums(
         )
     if options.z_loss:
         loss += options.z_loss * lse**2
-    of_nll = (weights * nll).sum(axis=tuple(range(1, nll.ndim)) if options.by_row else None)
+    summed_axes = tuple(range(1, nll.ndim)) if options.by_row else None
+    of_nll = (weights * nll).sum(axis=summed_axes)
     sums = (weights * loss).sum(), of_nll, jnp.where(label_logit >= top, weights, 0).sum()
     if soft is None:
         return sums
@@ -399,7 +402,9 @@ def _soft_part(soft: SoftTargets | None, part: slice, x: jax.Array) -> SoftTarge
 
 def _add(total: Tree | None, more: Tree) -> Tree:
     """Adds trees leaf by leaf; None and an empty tuple are nothing yet."""
-    return jax.tree.map(jnp.add, total, more) if total else more
+    if not total:
+        return more
+    return jax.tree.map(jnp.add, total, more)
 
 
 def _after(sharding: ActivationSharding, done: Sequence[jax.Array], x: jax.Array) -> jax.Array:
@@ -409,7 +414,9 @@ def _after(sharding: ActivationSharding, done: Sequence[jax.Array], x: jax.Array
     """
     if sharding.is_single_cpu:
         return cpu_tuning.schedule_after(done, x)
-    return jax.lax.optimization_barrier((x, *done))[0] if done else x
+    if not done:
+        return x
+    return jax.lax.optimization_barrier((x, *done))[0]
 
 
 def _add_product(
@@ -417,7 +424,8 @@ def _add_product(
 ) -> jax.Array:
     """Computes `total + d_dots^T x`, summed over tokens."""
     if projection.sharding.is_single_cpu:  # as in cpu_tuning.matmul_of_matrices
-        d_dots, x = (array.reshape(-1, array.shape[-1]) for array in (d_dots, x))
+        d_dots = d_dots.reshape(-1, d_dots.shape[-1])
+        x = x.reshape(-1, x.shape[-1])
     tokens = tuple(range(x.ndim - 1))
     product = functools.partial(projection.dot, axes=(tokens, tokens))
     if total_VD is None:

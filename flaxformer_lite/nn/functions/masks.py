@@ -101,8 +101,12 @@ class Window(Mask):
         return seen_1TS
 
     def column_bounds(self, start: Slot, stop: Slot, length: int) -> tuple[Slot, Slot]:
-        first = 0 if self.left is None else _least(_most(start - self.left, 0), length)
-        last = length if self.right is None else _least(stop + self.right, length)
+        first: Slot = 0
+        last: Slot = length
+        if self.left is not None:
+            first = _least(_most(start - self.left, 0), length)
+        if self.right is not None:
+            last = _least(stop + self.right, length)
         return first, _most(first, last)
 
 
@@ -154,9 +158,8 @@ class And(Mask):
         return self.a.allows(q_index_T, k_index_S) & self.b.allows(q_index_T, k_index_S)
 
     def column_bounds(self, start: Slot, stop: Slot, length: int) -> tuple[Slot, Slot]:
-        (a_first, a_last), (b_first, b_last) = (
-            m.column_bounds(start, stop, length) for m in (self.a, self.b)
-        )
+        a_first, a_last = self.a.column_bounds(start, stop, length)
+        b_first, b_last = self.b.column_bounds(start, stop, length)
         first = _most(a_first, b_first)
         return first, _most(first, _least(a_last, b_last))
 
@@ -172,9 +175,8 @@ class Or(Mask):
         return self.a.allows(q_index_T, k_index_S) | self.b.allows(q_index_T, k_index_S)
 
     def column_bounds(self, start: Slot, stop: Slot, length: int) -> tuple[Slot, Slot]:
-        (a_first, a_last), (b_first, b_last) = (
-            m.column_bounds(start, stop, length) for m in (self.a, self.b)
-        )
+        a_first, a_last = self.a.column_bounds(start, stop, length)
+        b_first, b_last = self.b.column_bounds(start, stop, length)
         return _least(a_first, b_first), _most(a_last, b_last)
 
 
@@ -264,15 +266,19 @@ def segments(q_BT: jax.Array, k_BS: jax.Array | None = None) -> Mask:
     Raises:
       ValueError: ids are not integers [batch, length].
     """
-    q_BT = _array("segments(q)", q_BT)
-    k_BS = None if k_BS is None else _array("segments(k)", k_BS)
-    for name, ids in (("q", q_BT), ("k", q_BT if k_BS is None else k_BS)):
-        if ids.ndim != 2 or not jnp.issubdtype(ids.dtype, jnp.integer):
-            raise ValueError(
-                f"segments({name}): must be integer ids [batch, length], not {ids.dtype}"
-                f" {ids.shape}."
-            )
+    q_BT = _segment_ids("q", q_BT)
+    if k_BS is not None:
+        k_BS = _segment_ids("k", k_BS)
     return Segments(q_BT, k_BS)
+
+
+def _segment_ids(name: str, ids: jax.Array) -> jax.Array:
+    ids = _array(f"segments({name})", ids)
+    if ids.ndim != 2 or not jnp.issubdtype(ids.dtype, jnp.integer):
+        raise ValueError(
+            f"segments({name}): must be integer ids [batch, length], not {ids.dtype} {ids.shape}."
+        )
+    return ids
 
 
 def dense(mask_BTS: jax.Array) -> "Dense":
@@ -288,7 +294,8 @@ def dense(mask_BTS: jax.Array) -> "Dense":
     mask_BTS = _array("mask", mask_BTS)
     if mask_BTS.ndim == 4 and mask_BTS.shape[1] == 1:
         mask_BTS = mask_BTS[:, 0]
-    mask_BTS = mask_BTS[None] if mask_BTS.ndim == 2 else mask_BTS
+    if mask_BTS.ndim == 2:
+        mask_BTS = mask_BTS[None]
     return Dense(_boolean("dense(mask)", mask_BTS, "[batch, target, source]"))
 
 
@@ -306,12 +313,19 @@ def both(
       q_index_T: int32, the numbers of the rows.
       k_index_S: int32, the numbers of the columns.
     """
-    if a is None or b is None:
-        return b if a is None else a
+    if a is None:
+        return b
+    if b is None:
+        return a
     if isinstance(a, Mask) and isinstance(b, Mask):
         return a & b
-    arrays = [x(q_index_T, k_index_S) if isinstance(x, Mask) else dense(x).mask_BTS for x in (a, b)]
-    return arrays[0] & arrays[1]
+    return _evaluated(a, q_index_T, k_index_S) & _evaluated(b, q_index_T, k_index_S)
+
+
+def _evaluated(mask: Mask | jax.Array, q_index_T: jax.Array, k_index_S: jax.Array) -> jax.Array:
+    if isinstance(mask, Mask):
+        return mask(q_index_T, k_index_S)
+    return dense(mask).mask_BTS
 
 
 def materialize(mask: Mask, length: int) -> Mask:
@@ -325,21 +339,25 @@ def materialize(mask: Mask, length: int) -> Mask:
       A mask of an array [B or 1, T, T], which keeps the static bounds of the columns.
     """
     array = dense(mask.dense(length))
-    reach = (
-        np.asarray([mask.column_bounds(row, row + 1, length) for row in range(length)])
-        - np.arange(length)[:, None]
-    )
+    bounds = np.asarray([mask.column_bounds(row, row + 1, length) for row in range(length)])
+    reach = bounds - np.arange(length)[:, None]
     left = int(max(-reach[:, 0].min(), 0))
     right = int(max(reach[:, 1].max() - 1, 0))
-    return array if min(left, right) >= length - 1 else array & Window(left, right)
+    if min(left, right) >= length - 1:
+        return array
+    return array & Window(left, right)
 
 
 def _least(a: Slot, b: Slot) -> Slot:
-    return min(a, b) if isinstance(a, int) and isinstance(b, int) else jnp.minimum(a, b)
+    if isinstance(a, int) and isinstance(b, int):
+        return min(a, b)
+    return jnp.minimum(a, b)
 
 
 def _most(a: Slot, b: Slot) -> Slot:
-    return max(a, b) if isinstance(a, int) and isinstance(b, int) else jnp.maximum(a, b)
+    if isinstance(a, int) and isinstance(b, int):
+        return max(a, b)
+    return jnp.maximum(a, b)
 
 
 def _operand(x: Mask | jax.Array) -> Mask:
@@ -347,7 +365,9 @@ def _operand(x: Mask | jax.Array) -> Mask:
         raise TypeError(
             f"{x!r}: combine masks with masks; wrap an array as padding(x) or dense(x)."
         )
-    return x if isinstance(x, Mask) else dense(x)
+    if isinstance(x, Mask):
+        return x
+    return dense(x)
 
 
 def _array(what: str, x: Any) -> jax.Array:
@@ -371,4 +391,6 @@ def _boolean(what: str, array: jax.Array, axes: str) -> jax.Array:
             f"{what}: must be boolean {axes}, True = may attend, not {array.dtype} {array.shape};"
             " try `x != 0`."
         )
-    return array if array.dtype == jnp.bool_ else array != 0
+    if array.dtype == jnp.bool_:
+        return array
+    return array != 0

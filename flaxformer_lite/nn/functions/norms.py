@@ -26,8 +26,11 @@ def layer_norm(
     Reference: Ba, Kiros, Hinton, "Layer Normalization" (2016), section 3.
     """
     y = _standardised(x.astype(jnp.float32), eps, True)
-    y = y if scale is None else y * _widen(scale, x.ndim)
-    return (y if bias is None else y + _widen(bias, x.ndim)).astype(x.dtype)
+    if scale is not None:
+        y = y * _widen(scale, x.ndim)
+    if bias is not None:
+        y = y + _widen(bias, x.ndim)
+    return y.astype(x.dtype)
 
 
 def rms_norm(x: jax.Array, scale: jax.Array, /, *, eps: float) -> jax.Array:
@@ -64,7 +67,8 @@ def _standardised_jvp(
     (x,) = primals
     (d_x,) = tangents
     y, shrink = _standardise(x, eps, centre)
-    d_x = d_x - _mean(d_x) if centre else d_x
+    if centre:
+        d_x = d_x - _mean(d_x)
     return y, shrink * (d_x - y * _mean(y * d_x))
 
 

@@ -27,7 +27,9 @@ def pool(
     x_BTD = x_BTD.astype(jnp.float32)
     real_BT = mask_BT != 0
     place_BT = jnp.cumsum(real_BT, axis=1, dtype=jnp.int32) - 1  # among the tokens of the text
-    keep_BT = real_BT & (place_BT >= skip) if skip else real_BT
+    keep_BT = real_BT
+    if skip:
+        keep_BT = real_BT & (place_BT >= skip)
     pooled = []
     for way in pooling.split("+"):
         if way == "max":
@@ -36,12 +38,22 @@ def pool(
             continue
         weight_BT = _weights(way, keep_BT, place_BT, skip)
         total_BD = jnp.einsum("BTD,BT->BD", x_BTD, weight_BT, precision=jax.lax.Precision.HIGHEST)
-        if way.startswith("mean") or way == "weighted_mean":
-            count_B1 = jnp.maximum(weight_BT.sum(axis=1, keepdims=True), 1.0)
-            total_BD /= jnp.sqrt(count_B1) if way == "mean_sqrt" else count_B1
+        if way == "mean_sqrt":
+            total_BD /= jnp.sqrt(_count(weight_BT))
+        elif way in ("mean", "weighted_mean"):
+            total_BD /= _count(weight_BT)
         pooled.append(total_BD)
-    together = jnp.concatenate(pooled, axis=-1) if len(pooled) > 1 else pooled[0]
-    return to_unit_length(together) if unit else together
+    joined = pooled[0]
+    if len(pooled) > 1:
+        joined = jnp.concatenate(pooled, axis=-1)
+    if unit:
+        joined = to_unit_length(joined)
+    return joined
+
+
+def _count(weight_BT: jax.Array) -> jax.Array:
+    """Returns the sum of each row's weights, [B, 1], and one where there are none."""
+    return jnp.maximum(weight_BT.sum(axis=1, keepdims=True), 1.0)
 
 
 def _weights(way: str, keep_BT: jax.Array, place_BT: jax.Array, skip: int) -> jax.Array:
@@ -79,11 +91,9 @@ def mean_pool(x_BTD: jax.Array, keep_BT: jax.Array, *, unit: bool = True) -> jax
     sum_BD = jnp.einsum(
         "BTD,BT->BD", x_BTD.astype(jnp.float32), keep_BT, precision=jax.lax.Precision.HIGHEST
     )
-    return (
-        to_unit_length(sum_BD)
-        if unit
-        else sum_BD / jnp.maximum(keep_BT.sum(axis=-1, keepdims=True), 1.0)
-    )
+    if unit:
+        return to_unit_length(sum_BD)
+    return sum_BD / _count(keep_BT)
 
 
 def _check_shapes(name: str, x_BTD: jax.Array, mask_BT: jax.Array) -> None:

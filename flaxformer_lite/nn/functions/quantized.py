@@ -89,7 +89,10 @@ def to_codes(
     scale = jnp.where(top == 0, 1.0, top / largest)
     codes = x.astype(jnp.float32) / scale
     if is_integer:
-        codes = jnp.round(codes) if noise is None else jnp.floor(codes + noise)
+        if noise is None:
+            codes = jnp.round(codes)
+        else:
+            codes = jnp.floor(codes + noise)
     return jnp.clip(codes, -largest, largest).astype(dtype), scale
 
 
@@ -144,7 +147,8 @@ def _backward(
         d_kernel = jax.lax.dot_general(
             x, d_y, ((axes, axes), ((), ())), preferred_element_type=kernel.dtype
         )
-    return d_x, d_kernel, None if noise is None else jnp.zeros_like(noise)
+    d_noise = None if noise is None else jnp.zeros_like(noise)
+    return d_x, d_kernel, d_noise
 
 
 matmul.defvjp(_forward, _backward)
@@ -181,7 +185,9 @@ def _swapped(x: jax.Array, first: int) -> jax.Array:
 
 def _beside(noise: jax.Array | None, x: jax.Array) -> jax.Array | None:
     """Adds axes of size 1, so that the noise of tokens broadcasts over x."""
-    return None if noise is None else noise.reshape(*noise.shape, *(1,) * (x.ndim - noise.ndim))
+    if noise is None:
+        return None
+    return noise.reshape(*noise.shape, *(1,) * (x.ndim - noise.ndim))
 
 
 def hold(kernel: jax.Array, ins: int, form: str) -> tuple[jax.Array, jax.Array]:
@@ -242,7 +248,9 @@ def restore(codes: jax.Array, scale: jax.Array, form: str) -> jax.Array:
 
 def group_size(size: int) -> int:
     """Returns how many neighbors on an axis of this size share a scale."""
-    return size if size <= GROUP else math.gcd(size, GROUP)
+    if size <= GROUP:
+        return size
+    return math.gcd(size, GROUP)
 
 
 def _split(x: jax.Array, axis: int, size: int) -> jax.Array:

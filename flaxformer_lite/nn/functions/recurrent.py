@@ -157,7 +157,9 @@ def scan_cell(
 def _time_first(x: jax.Array, reverse: bool) -> jax.Array:
     """Returns x [T, B, ...] in the order of reading; scans of ONNX read forward only."""
     x = jnp.swapaxes(x, 0, 1)
-    return jnp.flip(x, axis=0) if reverse else x
+    if reverse:
+        x = jnp.flip(x, axis=0)
+    return x
 
 
 def _like(mask_B: jax.Array, x: jax.Array) -> jax.Array:

@@ -92,16 +92,15 @@ def rotate(x_BTNH: jax.Array, phase: Phase, /) -> jax.Array:
     cos_BT1P = phase.cos_BTP[:, :, None, :]
     turned = x_BTNH[..., : 2 * pairs].astype(jnp.float32)
     rest = x_BTNH[..., 2 * pairs :]
-    a, b = (
-        (turned[..., 0::2], turned[..., 1::2])
-        if phase.interleaved
-        else jnp.split(turned, 2, axis=-1)
-    )
+    if phase.interleaved:
+        a = turned[..., 0::2]
+        b = turned[..., 1::2]
+    else:
+        a, b = jnp.split(turned, 2, axis=-1)
     first = a * cos_BT1P - b * sin_BT1P
     second = b * cos_BT1P + a * sin_BT1P
-    turned = (
-        jnp.stack([first, second], axis=-1).reshape(turned.shape)
-        if phase.interleaved
-        else jnp.concatenate([first, second], axis=-1)
-    )
+    if phase.interleaved:
+        turned = jnp.stack([first, second], axis=-1).reshape(turned.shape)
+    else:
+        turned = jnp.concatenate([first, second], axis=-1)
     return jnp.concatenate([turned.astype(x_BTNH.dtype), rest], axis=-1)

@@ -28,7 +28,6 @@ class SoftTargets:
 
     def divergence(self, logits: jax.Array) -> jax.Array:
         """Computes `t^2 KL(p || q)` per token from our logits [..., V]."""
-        log_p, log_q = (
-            jax.nn.log_softmax(x / self.temperature) for x in (self.projection.logits(), logits)
-        )
+        log_p = jax.nn.log_softmax(self.projection.logits() / self.temperature)
+        log_q = jax.nn.log_softmax(logits / self.temperature)
         return self.temperature**2 * (jnp.exp(log_p) * (log_p - log_q)).sum(axis=-1)

@@ -50,7 +50,9 @@ def splade(
 
     def weights(logits: jax.Array) -> jax.Array:
         positive = jnp.log1p(jax.nn.relu(logits))
-        return jnp.log1p(positive) if activation == "log1p_relu" else positive
+        if activation == "log1p_relu":
+            return jnp.log1p(positive)
+        return positive
 
     @jax.checkpoint
     def body(so_far_BV: jax.Array, item: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
@@ -66,7 +68,9 @@ def splade(
     first_BV = jnp.full((batch, vocabulary), start, jnp.float32)
     pooled_BV = jax.lax.scan(body, first_BV, (x_NBCD, real_NBC))[0]
     # weights are monotone: that of the largest logit is the largest
-    return pooled_BV if strategy == "sum" else weights(pooled_BV)
+    if strategy == "sum":
+        return pooled_BV
+    return weights(pooled_BV)
 
 
 def flops(vectors_NV: jax.Array, weight_N: jax.Array) -> jax.Array:

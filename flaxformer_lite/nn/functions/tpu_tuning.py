@@ -65,7 +65,9 @@ def materialize(arrays: Tree, sharding: ActivationSharding, *, value: bool = Tru
     """
     if sharding.device_kind not in V5P:
         return arrays
-    return jax.lax.optimization_barrier(arrays) if value else materialize_gradient(arrays)
+    if value:
+        return jax.lax.optimization_barrier(arrays)
+    return materialize_gradient(arrays)
 
 
 @jax.custom_jvp
@@ -90,11 +92,10 @@ def has_narrow_heads(kernel: object, summed: int) -> bool:
 
     Returns False for a quantized one.
     """
-    return (
-        isinstance(kernel, jax.Array)
-        and kernel.ndim == 3
-        and bool(kernel.shape[-1 if summed == 1 else 1] % LANES)
-    )
+    if not isinstance(kernel, jax.Array) or kernel.ndim != 3:
+        return False
+    axis = -1 if summed == 1 else 1
+    return bool(kernel.shape[axis] % LANES)
 
 
 def matmul_of_heads(x: jax.Array, kernel: jax.Array, summed: int) -> jax.Array:

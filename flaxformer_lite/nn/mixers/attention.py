@@ -143,12 +143,16 @@ class AttentionConfig(parts.MixerConfig):
         if self.gate:
             rules += GATE_WEIGHT
         if "query" in self.bias:
-            rules += QUERY_BIAS + (GATE_BIAS if self.gate else ())
+            rules += QUERY_BIAS
+            if self.gate:
+                rules += GATE_BIAS
         if {"key", "value"} & set(self.bias):
             rules += SHARED_BIASES
         if self.sinks:
             rules += SINKS
-        return rules + OUT_BIAS if "out" in self.bias else rules
+        if "out" in self.bias:
+            rules += OUT_BIAS
+        return rules
 
     def init_cache(self, batch: int, length: int, d_model: int, dtype: DTypeLike) -> LayerCache:
         return caches.empty(
@@ -294,7 +298,9 @@ class Attention(nn.Module):
         if times > 1:
             k_BSKH = jnp.repeat(k_BSKH, times, axis=2)
             v_BSKH = jnp.repeat(v_BSKH, times, axis=2)
-        q_BTNH, k_BSKH, v_BSKH = (sharding.constrain(x, "BTNH") for x in (q_BTNH, k_BSKH, v_BSKH))
+        q_BTNH = sharding.constrain(q_BTNH, "BTNH")
+        k_BSKH = sharding.constrain(k_BSKH, "BTNH")
+        v_BSKH = sharding.constrain(v_BSKH, "BTNH")
         q_BTNH, k_BSKH, v_BSKH = named(QKV, q_BTNH, k_BSKH, v_BSKH)
         out_BTNH = sharding.constrain(self.attend(q_BTNH, k_BSKH, v_BSKH, args), "BTNH")
         if cfg.gate:
@@ -302,7 +308,9 @@ class Attention(nn.Module):
             out_BTNH = out_BTNH * jax.nn.sigmoid(sharding.constrain(gate_BTNH, "BTNH"))
         out_BTNH = materialize(out_BTNH, sharding)
         y_BTD = named(OUT, self.project("out", "BTNH,NHD->BTD", out_BTNH, width=x_BTD.shape[-1]))
-        return (y_BTD, cache) if has_cache else y_BTD
+        if has_cache:
+            return y_BTD, cache
+        return y_BTD
 
     def _check_cache(
         self, x_BTD: jax.Array, context: Context, cache: LayerCache | None
@@ -335,11 +343,14 @@ class Attention(nn.Module):
         """Builds a projection; one called `position_key` is like that of `key`."""
         cfg = self.cfg
         slot = name.removeprefix("position_")
-        has_bias = ("query" if name == "gate" else slot) in cfg.bias
+        biased = "query" if name == "gate" else slot
+        has_bias = biased in cfg.bias
         sizes = {"D": d_model, "N": cfg.num_heads, "K": cfg.kv_heads, "H": cfg.head_width(d_model)}
         # Mesh TensorFlow folds the missing 1 / sqrt(H) of the logits' scale (T5's is 1) into the
         # initial queries.
-        gain = sizes["H"] ** -0.5 / cfg.scale if slot == "query" and cfg.scale else 1.0
+        gain = 1.0
+        if slot == "query" and cfg.scale:
+            gain = sizes["H"] ** -0.5 / cfg.scale
         # Side by side is how flash_relative_bias takes them; splash, for causal attention without a
         # bias, takes heads apart.
         together = cfg.cross or not self.causal or "bias" in hooks(cfg.position)
@@ -363,10 +374,13 @@ class Attention(nn.Module):
         k_BSKH = self._norm("key_norm", k_BSKH)
         if self.cfg.clip:
             clip = self.cfg.clip
-            q_BTNH, k_BSKH, v_BSKH = (jnp.clip(x, -clip, clip) for x in (q_BTNH, k_BSKH, v_BSKH))
+            q_BTNH = jnp.clip(q_BTNH, -clip, clip)
+            k_BSKH = jnp.clip(k_BSKH, -clip, clip)
+            v_BSKH = jnp.clip(v_BSKH, -clip, clip)
         if phase is None:
             return q_BTNH, k_BSKH, v_BSKH
-        v_BSKH = rotate(v_BSKH, phase) if phase.values else v_BSKH
+        if phase.values:
+            v_BSKH = rotate(v_BSKH, phase)
         return rotate(q_BTNH, phase), rotate(k_BSKH, phase), v_BSKH
 
     def _norm(self, name: str, x_BTNH: jax.Array) -> jax.Array:
@@ -417,9 +431,9 @@ class Attention(nn.Module):
             return None
         positions_BT = context.position_ids_BT
         if positions_BT is None:
-            before = (
-                0 if cache is None else caches.start_of(cache, context.index, first=context.first)
-            )
+            before: jax.Array | int = 0
+            if cache is not None:
+                before = caches.start_of(cache, context.index, first=context.first)
             positions_BT = before + arange(x_BTD)[None]
         return encoding.phase(positions_BT, self.cfg.head_width(x_BTD.shape[-1]))
 
@@ -432,7 +446,8 @@ class Attention(nn.Module):
             mask = masks.both(masks.causal(), mask, q_index_T, k_index_S)
         if not window:
             return mask
-        near = masks.window(window - 1, 0 if self.causal else window - 1)
+        ahead = 0 if self.causal else window - 1
+        near = masks.window(window - 1, ahead)
         return masks.both(mask, near, q_index_T, k_index_S)
 
     def _bias(
@@ -471,9 +486,8 @@ def bias_over_slots(
         return encoding.attention_bias(
             tables, q_index_T[None], k_index_S[None], bidirectional=not causal
         )
-    q_BT, k_BS = (
-        jnp.take(columns_BS, index, axis=1, mode="clip") for index in (q_index_T, k_index_S)
-    )
+    q_BT = jnp.take(columns_BS, q_index_T, axis=1, mode="clip")
+    k_BS = jnp.take(columns_BS, k_index_S, axis=1, mode="clip")
     bias = encoding.attention_bias(tables, q_BT, k_BS, bidirectional=not causal)
     return bias and dataclasses.replace(bias, consecutive=False)
 

@@ -114,7 +114,8 @@ class BlockSparse(Attention):
                 f" {record.full_length}; shorten the rows, or use plain attention in a causal"
                 " model (mixer=None, in files attention_type=original_full)."
             )
-        if (count := sharding_of(run).num_shards("T").count) > 1:
+        count = sharding_of(run).num_shards("T").count
+        if count > 1:
             raise ConfigError(
                 f"mesh.context={count}: splits the sequence, which mixer.name='block_sparse' reads"
                 " in blocks; set mesh.context=1 and a larger mesh.data."
@@ -131,6 +132,7 @@ class BlockSparse(Attention):
         compute: Callable[..., jax.Array] = functools.partial(block_sparse, dropout=dropout)
         if any_length:
             compute = functools.partial(of_any_length, full_length=record.full_length)
+        scale = q_BTNH.shape[-1] ** -0.5 if self.cfg.scale is None else self.cfg.scale
         out_BTNH = compute(
             q_BTNH,
             k_BTKH,
@@ -138,7 +140,7 @@ class BlockSparse(Attention):
             documents.kept_BT,
             block=record.block,
             random_blocks=record.random_blocks,
-            scale=q_BTNH.shape[-1] ** -0.5 if self.cfg.scale is None else self.cfg.scale,
+            scale=scale,
             softcap=self.cfg.softcap,
         )
         return self.project("out", "BTNH,NHD->BTD", out_BTNH, width=x_BTD.shape[-1])

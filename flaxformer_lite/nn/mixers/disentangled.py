@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flaxformer_lite.config import ConfigError, Execution, parts, rules
-from flaxformer_lite.nn.attentions.arguments import Arguments, check_mask
+from flaxformer_lite.nn.attentions.arguments import Arguments, Bias, check_mask
 from flaxformer_lite.nn.attentions.dispatch import WHOLE
 from flaxformer_lite.nn.attentions.mask_structure import structure_of
 from flaxformer_lite.nn.functions.checkpoint_names import OUT, QKV, named
@@ -211,7 +211,9 @@ class Disentangled(Attention):
         check_mask(context.mask, x_BTD.shape[0], T, S, q_index, k_index)
         q_slots_T = or_arange(q_index, q_BTNH)
         k_slots_S = or_arange(k_index, k_BSNH)
-        q_BTNH, k_BSNH, v_BSNH = (sharding.constrain(x, "BTNH") for x in (q_BTNH, k_BSNH, v_BSNH))
+        q_BTNH = sharding.constrain(q_BTNH, "BTNH")
+        k_BSNH = sharding.constrain(k_BSNH, "BTNH")
+        v_BSNH = sharding.constrain(v_BSNH, "BTNH")
         q_BTNH, k_BSNH, v_BSNH = named(QKV, q_BTNH, k_BSNH, v_BSNH)
         keys_RNH, queries_RNH = self._project_table(context, x_BTD, query, key)
         scale = self.scale_of(x_BTD.shape[-1])
@@ -223,14 +225,14 @@ class Disentangled(Attention):
         scores = PositionScores(
             k_BSNH, keys_RNH, queries_RNH, q_places_BT, k_places_BS, self.record, scale
         )
+        bias: Bias | jax.Array = scores
         all_rows = not has_cache and context.columns_BS is None
-        all_rows = all_rows and holds_weights(self.execution.attention, T, S, sharding)
+        if all_rows and holds_weights(self.execution.attention, T, S, sharding):
+            bias = scores.of_all_rows(q_BTNH, gathers=sharding.platform == "cpu")
         dropout_rate, dropout_key = dropout_of_weights(self, self.execution)
         args = Arguments(
             mask=self._mask(context, q_slots_T, k_slots_S),
-            bias=scores.of_all_rows(q_BTNH, gathers=sharding.platform == "cpu")
-            if all_rows
-            else scores,
+            bias=bias,
             scale=scale,
             q_index=q_index,
             k_index=k_index,
@@ -246,7 +248,9 @@ class Disentangled(Attention):
         out_BTNH = sharding.constrain(out_BTNH, "BTNH")
         out_BTNH = materialize(out_BTNH, sharding)
         y_BTD = named(OUT, self.project("out", "BTNH,NHD->BTD", out_BTNH, width=x_BTD.shape[-1]))
-        return (y_BTD, cache) if has_cache else y_BTD
+        if has_cache:
+            return y_BTD, cache
+        return y_BTD
 
     def scale_of(self, d_model: int) -> float:
         """Returns 1 / sqrt(H (1 + terms)), or the factor that the config sets."""
@@ -287,7 +291,9 @@ class Disentangled(Attention):
 
 def with_padding(context: Context) -> Context:
     """Sets `keep_BT` where the mask says which tokens are padding, and the rows are not packed."""
-    structure = structure_of(context.mask) if isinstance(context.mask, Mask) else None
+    structure = None
+    if isinstance(context.mask, Mask):
+        structure = structure_of(context.mask)
     if structure is None or structure.keep_BS is None or structure.q_segments_BT is not None:
         return context
     return context.replace(keep_BT=structure.keep_BS)

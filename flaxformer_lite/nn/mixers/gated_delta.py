@@ -82,7 +82,8 @@ class GatedDeltaConfig(DocumentReader):
         return (self.taps - 1) * self.channels, matrix
 
     def for_model(self, standard: parts.Part) -> Self:
-        if window := getattr(standard, "window", 0):
+        window = getattr(standard, "window", 0)
+        if window:
             raise ConfigError(
                 f"windows, {window} in a layer with mixer.name='gated_delta': a recurrent layer"
                 " reads all that comes before; give it window=0."

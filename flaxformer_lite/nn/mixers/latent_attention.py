@@ -28,6 +28,7 @@ from flaxformer_lite.nn.mixers.attention import (
 from flaxformer_lite.nn.modules import cache as caches, kv_cache
 from flaxformer_lite.nn.modules.cache import LayerCache, LayerOutput
 from flaxformer_lite.nn.modules.context import Context, with_options
+from flaxformer_lite.nn.modules.dropout import dropout_of_weights
 from flaxformer_lite.nn.modules.einsum import Einsum
 from flaxformer_lite.nn.modules.norms import Norm
 from flaxformer_lite.nn.positions.encoding import Tables, hooks
@@ -112,7 +113,9 @@ class LatentAttentionConfig(AttentionVariantConfig):
             rules += ((r"attention/query(_latent)?/bias$", split),)
         if "key" in bias:
             rules += ((rf"attention/({down})/bias$", ()),)
-        return rules + OUT_BIAS if "out" in bias else rules
+        if "out" in bias:
+            rules += OUT_BIAS
+        return rules
 
     def init_cache(self, batch: int, length: int, d_model: int, dtype: DTypeLike) -> LayerCache:
         """Builds a cache of the parts that all heads share: E + rotary_dim numbers a token."""
@@ -187,7 +190,9 @@ class LatentAttention(Attention):
             kept, turning_BS1H, c_BS1E, q_index, k_index = grown
             c_BSE = c_BS1E[:, :, 0]
         args = self._arguments(context, x_BTD, c_BSE, q_index, k_index)
-        matrices = None if cache is None or context.first else self._matrices(c_BSE.dtype)
+        matrices = None
+        if cache is not None and not context.first:
+            matrices = self._matrices(c_BSE.dtype)
         if matrices is None:
             k_BSNH = key(c_BSE)
             turning_BSNH = jnp.broadcast_to(
@@ -213,7 +218,9 @@ class LatentAttention(Attention):
             name="out",
         )
         y_BTD = named(OUT, out(out_BTNH))
-        return y_BTD if cache is None else (y_BTD, kept)
+        if cache is None:
+            return y_BTD
+        return y_BTD, kept
 
     def _queries(self, x_BTD: jax.Array, phase: Phase | None) -> tuple[jax.Array, jax.Array]:
         """Returns the two parts of all heads, the second one turned."""
@@ -284,15 +291,15 @@ class LatentAttention(Attention):
         check_mask(context.mask, batch, rows, c_BSE.shape[1], q_index, k_index)
         q_index_T = or_arange(q_index, x_BTD)
         k_index_S = or_arange(k_index, c_BSE)
-        drops = "attention" in run.dropout_at and run.dropout > 0 and self.has_rng("dropout")
+        dropout_rate, dropout_key = dropout_of_weights(self, run)
         return Arguments(
             mask=self._mask(context, q_index_T, k_index_S),
             scale=self._scale,
             q_index=q_index,
             k_index=k_index,
             sharding=sharding_of(run),
-            dropout_rate=run.dropout if drops else 0.0,
-            dropout_key=self.make_rng("dropout") if drops else None,
+            dropout_rate=dropout_rate,
+            dropout_key=dropout_key,
         )
 
     def _attend_heads(
@@ -300,7 +307,9 @@ class LatentAttention(Attention):
     ) -> jax.Array:
         """Attends to the keys and values of each head."""
         constrain = args.sharding.constrain
-        q_BTNH, k_BSNH, v_BSNH = (constrain(x, "BTNH") for x in (q_BTNH, k_BSNH, v_BSNH))
+        q_BTNH = constrain(q_BTNH, "BTNH")
+        k_BSNH = constrain(k_BSNH, "BTNH")
+        v_BSNH = constrain(v_BSNH, "BTNH")
         q_BTNH, k_BSNH, v_BSNH = named(QKV, q_BTNH, k_BSNH, v_BSNH)
         return constrain(self.attend(q_BTNH, k_BSNH, v_BSNH, args), "BTNH")
 
@@ -327,4 +336,6 @@ class LatentAttention(Attention):
 
 
 def _turned(x_BTNH: jax.Array, phase: Phase | None) -> jax.Array:
-    return x_BTNH if phase is None else rotate(x_BTNH, phase)
+    if phase is None:
+        return x_BTNH
+    return rotate(x_BTNH, phase)

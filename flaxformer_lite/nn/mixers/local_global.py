@@ -186,7 +186,8 @@ class LocalGlobal(Attention):
         run = self.execution
         if cache is not None:
             raise ConfigError("cache: an encoder's layer looks both ways; leave it out.")
-        if (count := sharding_of(run).num_shards("T").count) > 1:
+        count = sharding_of(run).num_shards("T").count
+        if count > 1:
             raise ConfigError(
                 f"mesh.context={count}: splits the sequence, which mixer.name='local_global' reads"
                 " in blocks; set mesh.context=1 and a larger mesh.data."

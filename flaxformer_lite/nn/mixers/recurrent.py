@@ -46,7 +46,8 @@ class RecurrentConfig(DocumentReader):
     initial: InitConfig = field(default_factory=InitConfig, metadata={"internal": True})
 
     def for_model(self, standard: parts.Part) -> Self:
-        if window := getattr(standard, "window", 0):
+        window = getattr(standard, "window", 0)
+        if window:
             raise ConfigError(
                 f"windows, {window} in a layer with mixer.name={self.name!r}: a recurrent layer"
                 " reads all that comes before; give it window=0."
@@ -60,7 +61,9 @@ class RecurrentConfig(DocumentReader):
                 f"d_model={d_model}: is odd, and each direction of an encoder has half of it; set"
                 " mixer.units."
             )
-        return self.units or (d_model if causal else d_model // 2)
+        if self.units:
+            return self.units
+        return d_model if causal else d_model // 2
 
     def module(self, execution: Execution, *, causal: bool, name: str | None = None) -> nn.Module:
         return Recurrent(self, execution, causal, name=name)
@@ -68,11 +71,13 @@ class RecurrentConfig(DocumentReader):
     def partition_rules(self) -> parts.PartitionRules:
         # Every step of the scan needs the whole recurrent kernel.
         directions = rf"{self.name}/(forward|backward)"
-        return (
+        rules: parts.PartitionRules = (
             (rf"{directions}/input/kernel$", ("fsdp", None, None)),
             (rf"{directions}/(kernel|bias)$", ()),
-            *(((rf"{self.name}/out/kernel$", (None, "fsdp")),) if self.units else ()),
         )
+        if self.units:
+            rules += ((rf"{self.name}/out/kernel$", (None, "fsdp")),)
+        return rules
 
     def init_cache(self, batch: int, length: int, d_model: int, dtype: DTypeLike) -> StateCache:
         return caches.empty_state(
@@ -157,7 +162,9 @@ def declare(
     )
     initial_ZU = np.broadcast_to(np.asarray(cfg.biases, dtype)[:, None], (len(cfg.biases), units))
     bias_ZU = module.param("bias", lambda _: jnp.asarray(initial_ZU)).astype(x_BTD.dtype)
-    more = {"bias_U": bias_ZU[cfg.gates]} if len(cfg.biases) > cfg.gates else {}
+    more = {}
+    if len(cfg.biases) > cfg.gates:
+        more["bias_U"] = bias_ZU[cfg.gates]
     step = jax.tree_util.Partial(type(cfg).step, kernel_UZU=kernel_UZU, **more)
     return gates_BTZU + bias_ZU[None, None, : cfg.gates], step
 
@@ -196,7 +203,8 @@ def begin(
 
     The state is that of the cache or, without one and in slot 0, zeros of the given sizes.
     """
-    if (parts := sharding_of(execution).num_shards("T").count) > 1:
+    parts = sharding_of(execution).num_shards("T").count
+    if parts > 1:
         raise ConfigError(
             f"mesh.context={parts}: splits the sequence, which a recurrent layer ({cfg.name}) reads"
             " token by token; set mesh.context=1 and a larger mesh.data."
@@ -217,7 +225,8 @@ def begin(
         x_BTD = caches.check_layer(
             x_BTD, cache, context.index, first=context.first, kind=StateCache
         )
-    if (held := [s.shape[-1] for s in cache.state]) != list(sizes):
+    held = [s.shape[-1] for s in cache.state]
+    if held != list(sizes):
         raise ConfigError(
             f"cache has states of {held} numbers, where this layer ({cfg.name}) has {list(sizes)}:"
             " make it from the layer's own config."
@@ -248,6 +257,5 @@ def _orthogonal(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike) -> jax
     """
     units, gates, _ = shape
     draw = nn.initializers.orthogonal()
-    return jnp.stack(
-        [draw(one, (units, units), dtype) for one in jax.random.split(key, gates)], axis=1
-    )
+    drawn = [draw(one, (units, units), dtype) for one in jax.random.split(key, gates)]
+    return jnp.stack(drawn, axis=1)

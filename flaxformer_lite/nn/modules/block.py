@@ -85,14 +85,17 @@ class Block(nn.Module):
             x_BTD = self._parallel(apply, x_BTD)
         if cfg.beside is not None and context.keep_BT is not None:
             x_BTD = jnp.where(context.keep_BT[..., None], x_BTD, 0)
-        return (x_BTD, cache) if has_cache else x_BTD
+        if has_cache:
+            return x_BTD, cache
+        return x_BTD
 
     def _residual(
         self, part: str, x_BTD: jax.Array, apply: Callable[[jax.Array], jax.Array]
     ) -> jax.Array:
         h_BTD = materialize(self._norm(part, "in", x_BTD), sharding_of(self.execution), value=False)
         y_BTD = self._drop(part, self._scaled(self._norm(part, "branch", apply(h_BTD))))
-        y_BTD = y_BTD if self.cfg.residual == "none" else x_BTD + y_BTD
+        if self.cfg.residual != "none":
+            y_BTD = x_BTD + y_BTD
         return self._norm(part, "out", sharding_of(self.execution).constrain(y_BTD, "BTD"))
 
     def _parallel(
@@ -101,9 +104,9 @@ class Block(nn.Module):
         (mixer, mix), (fed, feed) = apply.items()
         h_BTD = self._norm(mixer, "in", x_BTD)
         mixed_BTD = mix(h_BTD)
-        fed_BTD = feed(
-            h_BTD if self.cfg.residual == "parallel_shared" else self._norm(fed, "in", x_BTD)
-        )
+        if self.cfg.residual != "parallel_shared":
+            h_BTD = self._norm(fed, "in", x_BTD)
+        fed_BTD = feed(h_BTD)
         mixed_BTD = self._drop(mixer, self._scaled(mixed_BTD))
         fed_BTD = self._drop(fed, self._scaled(fed_BTD))
         x_BTD = x_BTD + mixed_BTD + fed_BTD
@@ -116,7 +119,9 @@ class Block(nn.Module):
 
     def _scaled(self, y_BTD: jax.Array) -> jax.Array:
         factor = self.cfg.residual_multiplier
-        return y_BTD if factor == 1 else y_BTD * jnp.asarray(factor, y_BTD.dtype)
+        if factor == 1:
+            return y_BTD
+        return y_BTD * jnp.asarray(factor, y_BTD.dtype)
 
     def _drop(self, part: str, x_BTD: jax.Array) -> jax.Array:
         return Dropout("branch", self.execution, name=f"{part}_dropout")(x_BTD)

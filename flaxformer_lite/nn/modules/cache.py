@@ -139,7 +139,9 @@ def without_rings(cache: Tree, length: int) -> Tree:
             return kept
 
         def longer(x: jax.Array | None) -> jax.Array | None:
-            return x if x is None else jnp.zeros((*x.shape[:-2], length, x.shape[-1]), x.dtype)
+            if x is None:
+                return None
+            return jnp.zeros((*x.shape[:-2], length, x.shape[-1]), x.dtype)
 
         arrays = {name: longer(getattr(kept, name)) for name in PER_ROW}
         return kept.replace(rolls=False, **arrays)
@@ -167,15 +169,19 @@ def init_stack_cache(
         )
     dtype = jnp.dtype(execution.dtype if execution.cache == "float" else execution.cache)
     sizes = (batch, length, d_model, dtype)
-    kinds = [
-        None if layer.mixer is None else layer.mixer.init_cache(*sizes) for layer in cfg.pattern
-    ]
+    kinds: list[MixerCache | None] = []
+    for layer in cfg.pattern:
+        if layer.mixer is None:
+            kinds.append(None)
+        else:
+            kinds.append(layer.mixer.init_cache(*sizes))
     if not cfg.scans(execution):
         return [kinds[cfg.kind(layer)] for layer in range(cfg.num_layers)]
 
     def stack(x: Array) -> Array:
         shape = (cfg.num_layers // len(kinds), *x.shape)
-        return (np if isinstance(x, np.ndarray) else jnp).broadcast_to(x[None], shape)
+        numpy = np if isinstance(x, np.ndarray) else jnp
+        return numpy.broadcast_to(x[None], shape)
 
     return jax.tree.map(stack, kinds)
 
@@ -186,7 +192,9 @@ def length_of(cache: Cache | MixerCache) -> jax.Array:
     It is the same in all layers.
     """
     layer = jax.tree.leaves(cache, is_leaf=_is_layer)[0]
-    return layer.length if layer.length.ndim == 0 else layer.length[0]
+    if layer.length.ndim == 0:
+        return layer.length
+    return layer.length[0]
 
 
 def capacity_of(cache: Cache | MixerCache) -> int:
@@ -212,7 +220,9 @@ def check_stack(cfg: StackConfig, execution: Execution, cache: object, batch: in
 
 
 def _check_rows(layer: LayerCache | StateCache, batch: int, axis: int = 0) -> None:
-    rows = 1 if _is_single(layer, axis) else jax.tree.leaves(layer)[0].shape[axis]
+    rows = 1
+    if not _is_single(layer, axis):
+        rows = jax.tree.leaves(layer)[0].shape[axis]
     if rows != batch:
         raise ConfigError(
             f"cache has {rows} rows for {batch} rows of tokens: make one for a batch of {batch}."
@@ -243,7 +253,8 @@ def check_room(x_BTD: jax.Array, cache: Cache | MixerCache, index: Slot) -> jax.
 
 def _check_follows(x_BTD: jax.Array, index: Slot, length: jax.Array) -> jax.Array:
     """Refuses to continue a recurrent state elsewhere than at its end; slot 0 starts a new one."""
-    if isinstance(wrong := (index != 0) & (index != length), jax.core.Tracer):
+    wrong = (index != 0) & (index != length)
+    if isinstance(wrong, jax.core.Tracer):
         return nan_where((wrong,), x_BTD)
     if wrong:
         raise ConfigError(
@@ -297,7 +308,9 @@ def start_of(cache: LayerCache | StateCache, index: Slot | None, *, first: bool)
     """
     if first:
         return 0
-    return cache.length if index is None else index
+    if index is None:
+        return cache.length
+    return index
 
 
 def repeat_rows(cache: Tree, times: int, axis: int) -> Tree:
@@ -311,10 +324,12 @@ def repeat_rows(cache: Tree, times: int, axis: int) -> Tree:
 
     def layer(kept: MixerCache) -> MixerCache:
         if _is_single(kept, axis) and times > 1:
-            arrays = {name: getattr(kept, name) for name in PER_ROW}
-            kept = kept.replace(
-                **{name: jnp.expand_dims(x, axis) for name, x in arrays.items() if x is not None}
-            )
+            arrays = {}
+            for name in PER_ROW:
+                x = getattr(kept, name)
+                if x is not None:
+                    arrays[name] = jnp.expand_dims(x, axis)
+            kept = kept.replace(**arrays)
         repeated = jax.tree.map(
             lambda x: jnp.repeat(x, times, axis=axis), kept.replace(length=None)
         )
@@ -348,8 +363,5 @@ def _is_single(layer: object, axis: int) -> TypeGuard[LayerCache]:
 
 def layers_of(cache: object) -> list[LayerCache | StateCache]:
     """Lists the caches of attention and of recurrent layers."""
-    return [
-        x
-        for x in jax.tree.leaves(cache, is_leaf=_is_layer)
-        if isinstance(x, LayerCache | StateCache)
-    ]
+    leaves = jax.tree.leaves(cache, is_leaf=_is_layer)
+    return [leaf for leaf in leaves if isinstance(leaf, LayerCache | StateCache)]

@@ -80,9 +80,8 @@ def with_options(
             f"context: must be a Context, not {type(context).__name__}; if it is a mask, pass it as"
             " mask=."
         )
-    context = (context or Context()).replace(
-        **{name: value for name, value in options.items() if value is not None}
-    )
+    given = {name: value for name, value in options.items() if value is not None}
+    context = (context or Context()).replace(**given)
     if context.prepared:
         return context
     if cache is not None and context.index is None and not context.first:
@@ -96,7 +95,8 @@ def _positions(ids: Any, x_BTD: jax.Array) -> jax.Array:
     if isinstance(ids, Mask | Context):
         keyword = "mask" if isinstance(ids, Mask) else "context"
         raise ConfigError(f"position_ids: is a {type(ids).__name__}; pass it as {keyword}=.")
-    ids = ids if hasattr(ids, "ndim") else np.asarray(ids)
+    if not hasattr(ids, "ndim"):
+        ids = np.asarray(ids)
     batch, length = x_BTD.shape[:2]
     if ids.shape not in ((1, length), (batch, length)) or not jnp.issubdtype(
         ids.dtype, jnp.integer

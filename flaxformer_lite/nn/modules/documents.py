@@ -66,15 +66,17 @@ def with_documents(context: Context, x_BTD: jax.Array, *, causal: bool) -> Conte
         return jax.lax.dynamic_slice_in_dim(x_BS, context.index, length, axis=1)
 
     ids_BS = structure.q_segments_BT
-    keep_BT = None if structure.keep_BS is None else of_call(structure.keep_BS)
+    keep_BT = None
+    if structure.keep_BS is not None:
+        keep_BT = of_call(structure.keep_BS)
     if ids_BS is None:
         return context.replace(keep_BT=keep_BT)
     real_BT = of_call(ids_BS) != 0
     before_BS = jnp.pad(ids_BS, ((0, 0), (1, 0)))[:, :-1]
     starts_BT = of_call(ids_BS != before_BS) & real_BT
-    return context.replace(
-        starts_BT=starts_BT, keep_BT=real_BT if keep_BT is None else keep_BT & real_BT
-    )
+    if keep_BT is not None:
+        real_BT = keep_BT & real_BT
+    return context.replace(starts_BT=starts_BT, keep_BT=real_BT)
 
 
 class Documents(NamedTuple):

@@ -36,7 +36,9 @@ def initializer(
         return lambda key, shape, dtype: jax.random.uniform(key, shape, dtype, -limit, limit)
     if cfg.kind == "fan_in":
         return nn.initializers.normal(gain * fan_in**-0.5)
-    shrink = (2 * cfg.layers) ** -0.5 if residual and cfg.kind == "normal_residual" else 1.0
+    shrink = 1.0
+    if residual and cfg.kind == "normal_residual":
+        shrink = (2 * cfg.layers) ** -0.5
     return nn.initializers.normal(cfg.stddev * shrink * cfg.width_ratio**-0.5)
 
 
@@ -135,7 +137,9 @@ class Einsum(nn.Module):
         bias = self._bias(out, x_letters, dtype, y.dtype) if self.bias else None
         if adapted:
             return adapter.apply(self, x, kernel, y, bias)
-        return y if bias is None else y + bias
+        if bias is None:
+            return y
+        return y + bias
 
     def _noise(self, x: jax.Array, summed: int) -> jax.Array | None:
         """Draws the noise that rounds gradients; None where nothing is trained."""
@@ -146,9 +150,8 @@ class Einsum(nn.Module):
     def _bias(self, out: str, x_letters: str, dtype: DTypeLike, y_dtype: DTypeLike) -> jax.Array:
         shape = tuple(self.sizes[c] for c in out if c not in x_letters)
         bias = self.param("bias", nn.initializers.zeros, shape, dtype)
-        return bias.astype(y_dtype).reshape(
-            tuple(1 if c in x_letters else self.sizes[c] for c in out)
-        )
+        broadcast = tuple(1 if c in x_letters else self.sizes[c] for c in out)
+        return bias.astype(y_dtype).reshape(broadcast)
 
 
 class HeldKernel(nn.Module):

@@ -58,7 +58,8 @@ class EmbedConfig:
     frozen_position: int | None = None
 
     def table_initializer(self) -> Callable[..., jax.Array]:
-        return nn.initializers.normal(self.initial.stddev if self.stddev is None else self.stddev)
+        stddev = self.initial.stddev if self.stddev is None else self.stddev
+        return nn.initializers.normal(stddev)
 
 
 class TokenEmbed(nn.Module):
@@ -79,7 +80,9 @@ class TokenEmbed(nn.Module):
         if self.cfg.frozen_token is not None:
             frozen_BT1 = (input_ids_BT == self.cfg.frozen_token)[..., None]
             x_BTE = jnp.where(frozen_BT1, jax.lax.stop_gradient(x_BTE), x_BTE)
-        return x_BTE * jnp.asarray(self.cfg.scale, x_BTE.dtype) if scaled else x_BTE
+        if not scaled:
+            return x_BTE
+        return x_BTE * jnp.asarray(self.cfg.scale, x_BTE.dtype)
 
 
 class EmbedInputs(nn.Module):

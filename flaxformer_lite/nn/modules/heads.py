@@ -60,7 +60,8 @@ class VocabHead(nn.Module):
             kernel_VE = self.param("kernel", init, (cfg.vocab_size, x.shape[-1]), dtype)
         if cfg.bias:
             bias_V = self.param("bias", nn.initializers.zeros, (cfg.vocab_size,), dtype)
-            bias_V = bias_V if self.trained_bias else jax.lax.stop_gradient(bias_V)
+            if not self.trained_bias:
+                bias_V = jax.lax.stop_gradient(bias_V)
         adapter = self.execution.adapter
         if adapter is not None and adapter.adapts_table("/".join((*self.path, "kernel"))):
             if cfg.tied:
@@ -116,7 +117,9 @@ class Transform(nn.Module):
         equation = "BTD,DA->BTA" if x.ndim == 3 else "BD,DA->BA"
         dense = Einsum(equation, sizes, self.bias, self.initial, self.execution, name="dense")
         x = ACTIVATIONS[self.activation](dense(x))
-        return x if self.norm is None else Norm(self.norm, self.execution, name="norm")(x)
+        if self.norm is None:
+            return x
+        return Norm(self.norm, self.execution, name="norm")(x)
 
 
 class Pooler(nn.Module):

@@ -98,10 +98,10 @@ class Taps:
             self._frames.pop()
         if lifted or isinstance(module, UNNAMED):
             return out
-        # with a cache, layers return it too
-        value, *rest = out if isinstance(out, tuple) else (out,)
-        value = self._tap(module, frame, "", value)
-        return (value, *rest) if isinstance(out, tuple) else value
+        if not isinstance(out, tuple):
+            return self._tap(module, frame, "", out)
+        value, *rest = out  # with a cache, layers return it too
+        return (self._tap(module, frame, "", value), *rest)
 
     def _enter(self, module: nn.Module) -> RunningModule:
         """Returns the frame of a module that begins to run."""
@@ -128,9 +128,8 @@ class Taps:
                 and below[0].startswith("layer_")
             ):
                 which = int(below[0].removeprefix("layer_"))
-                depth = [i for i, shared in enumerate(above.module.cfg.share) if shared == which][
-                    call
-                ]
+                shares = [i for i, shared in enumerate(above.module.cfg.share) if shared == which]
+                depth = shares[call]
                 name = (*above.name, f"layer_{depth}")
         if isinstance(module, Group) and module.has_variable(ROWS, "row"):
             row = module.get_variable(ROWS, "row")
@@ -140,7 +139,8 @@ class Taps:
         """Reads or replaces a value where it is asked for."""
         names = _expanded(_name(frame, part))
         if isinstance(value, DeferredLogits):
-            if patched := [name for name in names if name in self.patches]:
+            patched = [name for name in names if name in self.patches]
+            if patched:
                 raise ConfigError(
                     f"patch of {patched[0]!r}: logits over the vocabulary are computed after the"
                     " modules; patch what the head reads."
@@ -180,7 +180,7 @@ class Taps:
         frame = self._frames[-1]
         B, T, N, _ = q_BTNH.shape
         S = k_BSKH.shape[1]
-        names = [name for part in ("logits", "weights") for name in _expanded(_name(frame, part))]
+        names = _expanded(_name(frame, "logits")) + _expanded(_name(frame, "weights"))
         self._declare(names, jax.ShapeDtypeStruct((B, N, T, S), jnp.float32))
         patched = any(name in self.patches for name in names)
         if patched or any(map(self.wants, names)):
@@ -194,9 +194,9 @@ class Taps:
             )
         if patched:
             factor_BNTS = dense.dropout_factor(args, weights_BNTS.shape)
-            out_BTNH = kernels.pool(
-                weights_BNTS if factor_BNTS is None else weights_BNTS * factor_BNTS, v_BSKH
-            )
+            if factor_BNTS is not None:
+                weights_BNTS = weights_BNTS * factor_BNTS
+            out_BTNH = kernels.pool(weights_BNTS, v_BSKH)
         else:
             out_BTNH = next_function(q_BTNH, k_BSKH, v_BSKH, args)
         return self._tap(module, frame, "heads", out_BTNH)
@@ -243,7 +243,8 @@ def apply(
     Returns:
       The output, the values that `taps.wants`, and the updated collections.
     """
-    if taps.patches and (rows := _rows(variables["params"])):
+    rows = _rows(variables["params"]) if taps.patches else {}
+    if rows:
         variables = {**variables, ROWS: rows}
     mutable = union_filters(mutable, [VALUES])
     with nn.intercept_methods(taps):
@@ -256,21 +257,25 @@ def apply(
             values[name] = value
         else:
             values |= dict(zip(names, value, strict=True))
-    return (
-        out,
-        {name: values[name] for name in taps.found if name in values and taps.wants(name)},
-        state,
-    )
+    captured = {}
+    for name in taps.found:
+        if name in values and taps.wants(name):
+            captured[name] = values[name]
+    return out, captured, state
 
 
 def _name(frame: RunningModule, part: str) -> str:
-    return "/".join((*frame.name, part) if part else frame.name)
+    if not part:
+        return "/".join(frame.name)
+    return "/".join((*frame.name, part))
 
 
 def _expanded(name: str) -> list[str]:
     """Returns the names that a name in a scan stands for."""
     layers = LAYERS.search(name)
-    return [name.replace(layers[0], layer) for layer in layers[1].split(",")] if layers else [name]
+    if layers is None:
+        return [name]
+    return [name.replace(layers[0], layer) for layer in layers[1].split(",")]
 
 
 def found_by(module: nn.Module, *args: Any, **options: Any) -> dict[str, jax.ShapeDtypeStruct]:
@@ -292,7 +297,9 @@ def _rows(params: Params) -> dict[str, Params]:
             continue
         if name == "layers" and "block_0" in below:
             rows[name] = {"row": jnp.arange(jax.tree.leaves(below)[0].shape[0], dtype=jnp.int32)}
-        elif inner := _rows(below):
+            continue
+        inner = _rows(below)
+        if inner:
             rows[name] = inner
     return rows
 

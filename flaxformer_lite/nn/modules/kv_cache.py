@@ -41,10 +41,9 @@ def extend(
         return written, k_BSKH, v_BSKH, rows_T, slots(capacity, start + length - 1)
     # The first new positions still see slots that the later ones overwrite.
     k_index_S = jnp.concatenate([slots(capacity, start - 1), rows_T])
-    k_BSKH, v_BSKH = (
-        jnp.concatenate([old, new.astype(old.dtype)], axis=1)
-        for old, new in zip(_read(cache, k_BTKH.dtype), (k_BTKH, v_BTKH), strict=True)
-    )
+    old_k_BSKH, old_v_BSKH = _read(cache, k_BTKH.dtype)
+    k_BSKH = jnp.concatenate([old_k_BSKH, k_BTKH.astype(old_k_BSKH.dtype)], axis=1)
+    v_BSKH = jnp.concatenate([old_v_BSKH, v_BTKH.astype(old_v_BSKH.dtype)], axis=1)
     return written, k_BSKH, v_BSKH, rows_T, k_index_S
 
 
@@ -56,12 +55,10 @@ def _write(cache: LayerCache, k_BTKH: jax.Array, v_BTKH: jax.Array, start: Slot)
         v_codes, v_scale = quantized.to_codes(v_BTKH, (-1,), jnp.int8)
         fields = {"k_BKSH": k_codes, "v_BKSH": v_codes}
         fields |= {"k_scale_BKS1": k_scale, "v_scale_BKS1": v_scale}
-    return cache.replace(
-        **{
-            name: append(getattr(cache, name), new, start, rolls=cache.rolls)
-            for name, new in fields.items()
-        }
-    )
+    appended = {}
+    for name, new in fields.items():
+        appended[name] = append(getattr(cache, name), new, start, rolls=cache.rolls)
+    return cache.replace(**appended)
 
 
 def _read(cache: LayerCache, dtype: DTypeLike) -> tuple[jax.Array, jax.Array]:
@@ -129,7 +126,9 @@ def append(
 
 def read(cache_BKSH: jax.Array) -> jax.Array:
     """Returns all slots in attention's order of axes, [B, S, K, H]."""
-    return heads_first(cache_BKSH[None] if cache_BKSH.ndim == 3 else cache_BKSH)
+    if cache_BKSH.ndim == 3:
+        cache_BKSH = cache_BKSH[None]
+    return heads_first(cache_BKSH)
 
 
 def heads_first(x_BSKH: jax.Array) -> jax.Array:

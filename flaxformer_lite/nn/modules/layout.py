@@ -19,14 +19,20 @@ def stack_layers(params: Params, period: int = 1) -> Params:
     """
     if not isinstance(params, dict):
         return params
-    layers = {int(m[1]): value for key, value in params.items() if (m := LAYER.match(key))}
-    out = {
-        key: stack_layers(value, period) for key, value in params.items() if not LAYER.match(key)
-    }
+    layers = {}
+    out = {}
+    for key, value in params.items():
+        numbered = LAYER.match(key)
+        if numbered:
+            layers[int(numbered[1])] = value
+        else:
+            out[key] = stack_layers(value, period)
     if layers:
-        blocks = [[layers[i] for i in range(start, len(layers), period)] for start in range(period)]
-        stacked = [jax.tree.map(lambda *leaves: jnp.stack(leaves), *block) for block in blocks]
-        out["layers"] = {f"block_{i}": block for i, block in enumerate(stacked)}
+        blocks = {}
+        for kind in range(period):
+            alike = [layers[i] for i in range(kind, len(layers), period)]
+            blocks[f"block_{kind}"] = jax.tree.map(lambda *leaves: jnp.stack(leaves), *alike)
+        out["layers"] = blocks
     return out
 
 

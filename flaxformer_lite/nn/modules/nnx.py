@@ -57,9 +57,9 @@ class NnxModel(nnx.bridge.ToNNX):
                 )
             rngs = self.to_nnx__rngs
         key = rngs.dropout() if isinstance(rngs, nnx.Rngs) else rngs
-        return super().__call__(
-            *args, rngs=nnx.Rngs() if key is None else nnx.Rngs(dropout=key), **kwargs
-        )
+        if key is None:
+            return super().__call__(*args, rngs=nnx.Rngs(), **kwargs)
+        return super().__call__(*args, rngs=nnx.Rngs(dropout=key), **kwargs)
 
 
 def to_nnx(model: nn.Module, params: dict, *, rngs: nnx.Rngs | None = None) -> NnxModel:

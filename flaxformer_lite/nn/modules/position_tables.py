@@ -34,19 +34,16 @@ class PositionTables(nn.Module):
         }
         dtype = jnp.dtype(self.execution.param_dtype)
         first = next(iter(hooks(self.encoding)), "")
-        tables = {
-            name: t
-            for name, t in self.encoding.tables(**sizes).items()
-            if self.hook == (t.hook or first)
-        }
-        return {
-            name: self.param(name, self._initializer(t), t.shape, dtype)
-            for name, t in tables.items()
-        }
+        params = {}
+        for name, table in self.encoding.tables(**sizes).items():
+            if self.hook == (table.hook or first):
+                params[name] = self.param(name, self._initializer(table), table.shape, dtype)
+        return params
 
     def _initializer(self, table: Table) -> Callable[..., jax.Array]:
         if table.init == "zeros":
             return nn.initializers.zeros
         if table.init == "ones":
             return nn.initializers.ones
-        return nn.initializers.normal(self.initial.stddev if table.init == "normal" else table.init)
+        stddev = self.initial.stddev if table.init == "normal" else table.init
+        return nn.initializers.normal(stddev)

@@ -40,7 +40,8 @@ class Group(nn.Module):
         kept = []
         for i, (layer, context) in enumerate(zip(self.cfg.pattern, contexts, strict=True)):
             block = Block(layer, self.execution, self.causal, name=f"block_{i}")
-            x_BTD, layer_cache = _run(block, x_BTD, context, None if cache is None else cache[i])
+            layer_cache = None if cache is None else cache[i]
+            x_BTD, layer_cache = _run(block, x_BTD, context, layer_cache)
             kept.append(layer_cache)
         return x_BTD, None if cache is None else kept
 
@@ -89,7 +90,9 @@ class Stack(nn.Module):
         if cfg.final_norm is not None:
             x_BTD = Norm(cfg.final_norm, self.execution, name="final_norm")(x_BTD)
         x_BTD = Dropout("final", self.execution)(x_BTD)
-        return x_BTD if cache is None else (x_BTD, kept)
+        if cache is None:
+            return x_BTD
+        return x_BTD, kept
 
     def _with_positions(self, context: Context, x_BTD: jax.Array) -> Context:
         if context.position_ids_BT is not None:
@@ -171,9 +174,8 @@ class Stack(nn.Module):
                 blocks[which] = make(
                     cfg.pattern[cfg.kind(i)], run, self.causal, name=f"layer_{which}"
                 )
-            x_BTD, layer_cache = _run(
-                blocks[which], x_BTD, contexts[cfg.kind(i)], None if cache is None else cache[i]
-            )
+            layer_cache = None if cache is None else cache[i]
+            x_BTD, layer_cache = _run(blocks[which], x_BTD, contexts[cfg.kind(i)], layer_cache)
             kept.append(layer_cache)
         return x_BTD, None if cache is None else kept
 
@@ -198,5 +200,10 @@ class Stack(nn.Module):
 def _run(
     block: Block, x_BTD: jax.Array, context: Context, cache: MixerCache | None
 ) -> tuple[jax.Array, MixerCache | None]:
-    out = block(x_BTD, context) if cache is None else block(x_BTD, context, cache)
-    return out if isinstance(out, tuple) else (out, None)
+    if cache is None:
+        out = block(x_BTD, context)
+    else:
+        out = block(x_BTD, context, cache)
+    if isinstance(out, tuple):
+        return out
+    return out, None

@@ -22,9 +22,12 @@ class LearnedT5Buckets(T5Buckets):
         sizes = {"d_model": d_model, "num_heads": num_heads, "head_dim": head_dim}
         rows = Learned().tables(**sizes, max_length=max_length)
         buckets = super().tables(**sizes, max_length=max_length)
-        return {name: table._replace(hook="embed") for name, table in rows.items()} | {
-            name: table._replace(hook="bias") for name, table in buckets.items()
-        }
+        tables = {}
+        for name, table in rows.items():
+            tables[name] = table._replace(hook="embed")
+        for name, table in buckets.items():
+            tables[name] = table._replace(hook="bias")
+        return tables
 
     def span(self, max_length: int) -> range:
         return Learned().span(max_length)

@@ -137,12 +137,15 @@ class Rope(Encoding):
                 f"head_dim={head_dim}, fraction={self.fraction}: dynamic scaling needs 4 or more"
                 " rotated dimensions."
             )
-        for name in ("short_factor", "long_factor") if self.scaling == "longrope" else ():
-            if (count := len(getattr(self, name))) != d // 2:
-                raise ValueError(
-                    f"{name} has {count} numbers: needs one for each of {d // 2} pairs."
-                )
+        if self.scaling == "longrope":
+            self._check_factors("short_factor", d // 2)
+            self._check_factors("long_factor", d // 2)
         return d
+
+    def _check_factors(self, name: str, pairs: int) -> None:
+        count = len(getattr(self, name))
+        if count != pairs:
+            raise ValueError(f"{name} has {count} numbers: needs one for each of {pairs} pairs.")
 
     def frequencies(
         self, head_dim: int, length: jax.Array | int | None = None
@@ -214,7 +217,8 @@ class Rope(Encoding):
 
         It is <= 0 above beta_fast turns over the original length, and >= 1 below beta_slow.
         """
-        low, high = (self._pair_that_turns(beta, d) for beta in (self.beta_fast, self.beta_slow))
+        low = self._pair_that_turns(self.beta_fast, d)
+        high = self._pair_that_turns(self.beta_slow, d)
         if self.truncate:
             low = math.floor(low)
             high = math.ceil(high)

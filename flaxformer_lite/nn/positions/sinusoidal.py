@@ -41,7 +41,8 @@ class Sinusoidal(Encoding):
         positions_BT = positions_BT + self.offset
         width = x_BTD.shape[-1]
         pairs = width // 2
-        exponents = np.arange(pairs) / (max(1, pairs - 1) if self.inclusive else pairs)
+        last = max(1, pairs - 1) if self.inclusive else pairs
+        exponents = np.arange(pairs) / last
         frequencies = self.base**-exponents
         # A float32 angle of a thousand radians is off by 3e-5. The frequency's first 12 bits times
         # a position below 4096 are exact, the rest is a small angle, and the two are combined by

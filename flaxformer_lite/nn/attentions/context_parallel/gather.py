@@ -64,11 +64,14 @@ def spread(attend: Callable) -> Callable:
             dropout_key: jax.Array | None,
             sinks_N: jax.Array | None,
         ) -> jax.Array:
-            k_BSKH, v_BSKH = (_gather(x, rows_T, ring) for x in (k_BSKH, v_BSKH))
+            k_BSKH = _gather(k_BSKH, rows_T, ring)
+            v_BSKH = _gather(v_BSKH, rows_T, ring)
             parts = _exchange(jnp.split(q_BTNH, halves, axis=1), ring)
             outs = []
             for q_part, rows in zip(parts, _exchange(jnp.split(rows_T, halves), ring), strict=True):
-                key = None if dropout_key is None else jax.random.fold_in(dropout_key, rows[0])
+                key = dropout_key
+                if key is not None:
+                    key = jax.random.fold_in(key, rows[0])
                 local_args = dataclasses.replace(
                     args,
                     mask=mask,
@@ -101,7 +104,8 @@ def spread(attend: Callable) -> Callable:
 def _exchange(parts: list[jax.Array], ring: Shards) -> list[jax.Array]:
     """Swaps the second part, if any, with the mirrored device at the other end of the ring."""
     mirror = [(i, ring.count - 1 - i) for i in range(ring.count)]
-    return [*parts[:1], *(lax.ppermute(part, ring.mesh_axis, mirror) for part in parts[1:])]
+    swapped = [lax.ppermute(part, ring.mesh_axis, mirror) for part in parts[1:]]
+    return [*parts[:1], *swapped]
 
 
 def _gather(x_BSKH: jax.Array, rows_T: jax.Array, ring: Shards) -> jax.Array:
@@ -124,7 +128,9 @@ def _of_rows(bias: Bias | jax.Array | None, rows_T: jax.Array) -> Bias | jax.Arr
     """Returns the bias of some rows, renumbered from zero as `attend` expects."""
     if callable(bias):
         return jax.tree_util.Partial(_asked, bias, rows_T)
-    return None if bias is None else jnp.take(bias, rows_T, axis=2)
+    if bias is None:
+        return None
+    return jnp.take(bias, rows_T, axis=2)
 
 
 def _asked(

@@ -126,14 +126,10 @@ def attend(
     k_part = S // ring.count // halves
     q_block = min(q_block, q_part)
     k_block = min(k_block, k_part)
+    dropout_rate = args.dropout_rate if args.drops else 0.0
     plan = RingPlan(
         blockwise.BlockPlan(
-            scale,
-            args.softcap,
-            args.dropout_rate if args.drops else 0.0,
-            q_block,
-            k_block,
-            args.sharding.inside_shard(),
+            scale, args.softcap, dropout_rate, q_block, k_block, args.sharding.inside_shard()
         ),
         ring,
         Route(0, ring.count) if mirrored else route,
@@ -163,11 +159,16 @@ def attend(
             )
         rows = QueryRows(mask, rows_T, dropout_key)
         out_BTNH = _attend(plan, q_BTNH, part, _of_rows(bias, rows_T), sinks_N, rows)
-        return _mirror_back(out_BTNH, device, ring) if mirrored else out_BTNH
+        if mirrored:
+            out_BTNH = _mirror_back(out_BTNH, device, ring)
+        return out_BTNH
 
     on_devices = args.sharding.per_shard(
         on_one_device, ("BTNH", "BSKH", "BSKH", "T", "S", "", "", "N", ""), "BTNH", over="T"
     )
+    sinks_N = None
+    if args.sinks_N is not None:
+        sinks_N = args.sinks_N.astype(jnp.float32)
     return on_devices(
         q_BTNH,
         k_BSKH,
@@ -176,7 +177,7 @@ def attend(
         jnp.arange(S, dtype=jnp.int32),
         mask,
         bias,
-        None if args.sinks_N is None else args.sinks_N.astype(jnp.float32),
+        sinks_N,
         args.dropout_key if args.drops else None,
     )
 
@@ -198,7 +199,9 @@ def route_of(mask: masks.Mask | None, T: int, S: int, count: int) -> Route:
     gaps = [(steps[i] - steps[i - 1] - 1) % count for i in range(len(steps))]
     gap = max(gaps)
     first = steps[gaps.index(gap)]
-    return Route(first if first <= count // 2 else first - count, count - gap)
+    if first > count // 2:
+        first -= count
+    return Route(first, count - gap)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -318,7 +321,8 @@ def _tangent(plan: RingPlan, saved: _Saved, inputs: blockwise.Inputs) -> jax.Arr
     def add(
         d_out_BTNH: jax.Array, part: KeyValues, d_part: _OfPart, sinks_N: jax.Array | None = None
     ) -> jax.Array:
-        d_k, d_v = (_pad(x, plan.blocks.k_block) for x in d_part)
+        d_k = _pad(d_part[0], plan.blocks.k_block)
+        d_v = _pad(d_part[1], plan.blocks.k_block)
         more_BTNH = blockwise.tangent(
             plan.blocks,
             _meeting(plan, saved, part, sinks_N),
@@ -345,7 +349,8 @@ def _meeting(
     """Returns what blockwise attention would save of the rows here and a part of the keys."""
     q_BTNH, _, bias, _, rows, out_BTNH, lse = saved
     k_BSKH, v_BSKH, given = _meet(plan, rows, part)
-    q_BTNH, out_BTNH = (_pad(x, plan.blocks.q_block) for x in (q_BTNH, out_BTNH))
+    q_BTNH = _pad(q_BTNH, plan.blocks.q_block)
+    out_BTNH = _pad(out_BTNH, plan.blocks.q_block)
     biased = _of_columns(bias, part.columns_S)
     return q_BTNH, k_BSKH, v_BSKH, biased, sinks_N, given, out_BTNH, lse
 
@@ -357,7 +362,9 @@ def _meet(plan: RingPlan, rows: QueryRows, part: KeyValues) -> tuple[jax.Array, 
     q_index_T = jnp.pad(rows.rows_T, (0, -rows.rows_T.size % q_block), mode="edge")
     extra = -part.columns_S.size % k_block
     k_index_S = jnp.pad(part.columns_S, (0, extra), constant_values=-1)
-    mask = masks.full() if rows.mask is None and extra else rows.mask
+    mask = rows.mask
+    if mask is None and extra:
+        mask = masks.full()
     starts = q_index_T.reshape(-1, q_block)
     if mask is None:
         q_spans = jnp.tile(
@@ -382,10 +389,12 @@ def _blocks_within(
     bounds: tuple[masks.Slot, masks.Slot], columns_S: jax.Array, rows: int, k_block: int
 ) -> jax.Array:
     """Returns the blocks of a part's columns whose numbers are within bounds, [rows, 2]."""
-    before = [
-        (columns_S[None] < jnp.broadcast_to(bound, rows)[:, None]).sum(axis=1) for bound in bounds
-    ]
-    first, last = before
+
+    def columns_before(bound: masks.Slot) -> jax.Array:
+        limits = jnp.broadcast_to(bound, rows)
+        return (columns_S[None] < limits[:, None]).sum(axis=1)
+
+    first, last = map(columns_before, bounds)
     spans = jnp.stack([first // k_block, -(-last // k_block)], axis=1)
     return jnp.where((first < last)[:, None], spans, 0).astype(jnp.int32)
 
@@ -394,7 +403,9 @@ def _of_rows(bias: Bias | jax.Array | None, rows_T: jax.Array) -> BiasTree:
     """Returns a bias that takes numbers of rows here, and numbers of columns on all devices."""
     if callable(bias):
         return jax.tree_util.Partial(_asked_of_rows, bias, rows_T)
-    return None if bias is None else jax.tree_util.Partial(_taken, jnp.take(bias, rows_T, axis=2))
+    if bias is None:
+        return None
+    return jax.tree_util.Partial(_taken, jnp.take(bias, rows_T, axis=2))
 
 
 def _asked_of_rows(
@@ -411,7 +422,9 @@ def _taken(
 
 
 def _of_columns(bias: BiasTree, columns_S: jax.Array) -> BiasTree:
-    return None if bias is None else jax.tree_util.Partial(_asked_of_columns, bias, columns_S)
+    if bias is None:
+        return None
+    return jax.tree_util.Partial(_asked_of_columns, bias, columns_S)
 
 
 def _asked_of_columns(
