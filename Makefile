@@ -126,9 +126,9 @@ scoreboard: $(STAMP)  ## compare every family and head with torch, both ways, an
 	$(if $(FAMILY),,$(BIN)/python tools/scoreboard.py table runs/scoreboard)
 
 EXPORTS := .venv-exports
-exports:  ## export a tiny model of every family to ONNX, run the files beside it, and write docs/exports.md; let torch's libraries read what we write; FAMILY=beginning of a name, TORCH=a python
+exports:  ## export a tiny model of every family to ONNX and LiteRT, run the files beside it, and write docs/exports.md; let torch's libraries read what we write; FAMILY=beginning of a name, TORCH=a python
 	$(PYTHON) -m venv $(EXPORTS)
-	$(EXPORTS)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev,export]'
+	$(EXPORTS)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev,export,tflite]'
 	$(EXPORTS)/bin/python -W ignore -m tools.exports --only "$(FAMILY)" $(if $(FAMILY),,--write)
 	rm -rf runs/readers; $(EXPORTS)/bin/python -m tools.readers ours runs/readers
 	$(TORCH) tools/readers.py theirs runs/readers

@@ -1,8 +1,8 @@
-"""Exports a tiny model of every family to ONNX, runs the files, and writes docs/exports.md.
+"""Exports a tiny model of every family to ONNX and LiteRT, and writes docs/exports.md.
 
-For each program, fixed and symbolic sizes; of models that generate, 64 greedy ids.
+Of ONNX each program with fixed and symbolic sizes; of models that generate, 64 greedy ids.
 
-    python -m tools.exports runs/exports --only gpt2
+    python -m tools.exports --only gpt2
 """
 
 import argparse
@@ -19,7 +19,7 @@ import numpy as np
 from flaxformer_lite import generate, registry
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.export.cases import largest_difference, make_cases
-from flaxformer_lite.export.folder import open_files
+from flaxformer_lite.export.folder import export_model, open_files
 from flaxformer_lite.export.onnx import write_onnx
 from flaxformer_lite.export.programs import ExportProgram, programs_of
 from flaxformer_lite.export.weights import stored_as
@@ -54,10 +54,12 @@ def outcome(family: str) -> list[tuple[str, ...]]:
     try:
         return exported(family)
     except ConfigError as error:
-        return [(family, "-", "-", "-", str(error))]
+        return [(family, "-", "-", "-", "-", str(error))]
     except Exception as error:  # a row of the table, whatever jax2onnx raises
         last = traceback.extract_tb(error.__traceback__)[-1]
-        return [(family, "-", "-", "-", f"{type(error).__name__} in {last.name}: {error}"[:200])]
+        return [
+            (family, "-", "-", "-", "-", f"{type(error).__name__} in {last.name}: {error}"[:200])
+        ]
 
 
 def exported(family: str) -> list[tuple[str, ...]]:
@@ -87,9 +89,30 @@ def exported(family: str) -> list[tuple[str, ...]]:
         ids = {}
         if programs[-1].name == "decode":
             ids["decode"] = same_ids(model, params, programs, runner, start)
+        lite = {}
+        if programs[0].name == "encode" and len(programs) == 1:
+            lite["encode"] = by_litert(Path(folder, "model.tflite"), model, params)
     return [
-        (family, name, fixed[name], f"{symbolic[name]:.1e}", ids.get(name, "")) for name in symbolic
+        (
+            family,
+            name,
+            fixed[name],
+            f"{symbolic[name]:.1e}",
+            lite.get(name, ""),
+            ids.get(name, ""),
+        )
+        for name in symbolic
     ]
+
+
+def by_litert(path: Path, model, params) -> str:
+    """Returns the largest difference of a .tflite file of an encoder, or "fails"."""
+    try:
+        exported = export_model(path, model, params, length=IDS)
+    except ConfigError as error:
+        print(f"{path}: {error}", flush=True)
+        return "fails"
+    return f"{exported.differences['encode']:.1e}"
 
 
 def with_sizes(program: ExportProgram, inputs: dict[str, np.ndarray]) -> ExportProgram:
@@ -118,7 +141,7 @@ def same_ids(model, params, programs, runner, start: int) -> str:
 def page(rows: list[tuple[str, ...]]) -> str:
     versions = ", ".join(
         f"{name} {importlib.metadata.version(name)}"
-        for name in ("jax", "jax2onnx", "onnx", "onnxruntime")
+        for name in ("jax", "jax2onnx", "onnx", "onnxruntime", "litert-converter")
     )
     lines = [
         "# Exports",
@@ -126,12 +149,13 @@ def page(rows: list[tuple[str, ...]]) -> str:
         "Each family as a tiny model with random weights, written by `flaxformer_lite export`'s"
         " functions to ONNX and run by onnxruntime beside the model: the largest difference, of"
         " files with fixed sizes and of those with symbols for batch and lengths, and how many of"
-        f" {len(ROWS)} rows of {IDS} greedy ids are equal.",
+        f" {len(ROWS)} rows of {IDS} greedy ids are equal; of encoders also of a .tflite file for"
+        f" {IDS} tokens, run by LiteRT.",
         "",
         f"Written by `make exports` on {datetime.date.today()}, {versions}.",
         "",
-        "| family | program | fixed | symbolic | ids |",
-        "|---|---|--:|--:|---|",
+        "| family | program | fixed | symbolic | .tflite | ids |",
+        "|---|---|--:|--:|--:|---|",
     ]
     lines += [f"| {' | '.join(row)} |" for row in rows]
     return "\n".join(lines) + "\n"

@@ -316,7 +316,7 @@ def convert(parser: argparse.ArgumentParser) -> None:
     "--check --output exported/model.onnx",
 )
 def export(parser: argparse.ArgumentParser) -> None:
-    """Exports a model to ONNX or StableHLO, for batches and lengths of any size.
+    """Exports a model to ONNX or StableHLO, for batches and lengths of any size, or to LiteRT.
 
     A sentence model becomes its encoder with pooling and normalization, a decoder one program that
     reads and writes a cache of keys and values, and a model that reads and then writes two files.
@@ -332,8 +332,9 @@ def export(parser: argparse.ArgumentParser) -> None:
         "--output",
         required=True,
         metavar="FILE",
-        type=command_line.file_of(".onnx", ".stablehlo", ".html"),
-        help="file in a folder of its own: .onnx, or .stablehlo for jax alone; or a page, .html",
+        type=command_line.file_of(".onnx", ".stablehlo", ".tflite", ".html"),
+        help="file in a folder of its own: .onnx, .stablehlo for jax alone, or .tflite for LiteRT;"
+        " or a page, .html",
     )
     add(
         "--task",
@@ -356,6 +357,12 @@ def export(parser: argparse.ArgumentParser) -> None:
         " of its own)",
     )
     add("--head", help="head of the model, if not the one that config.json names")
+    add(
+        "--length",
+        type=int,
+        metavar="TOKENS",
+        help="of .tflite: how many tokens the file reads, shorter texts padded (default: 128)",
+    )
     add(
         "--runtime",
         default="node_modules",

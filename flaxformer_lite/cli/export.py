@@ -10,7 +10,7 @@ from flaxformer_lite.cli.open_model import Opened, folder_of, notices, open_mode
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.export.folder import CASES, SUFFIXES, check_files, export_model
 from flaxformer_lite.export.genai import genai_config
-from flaxformer_lite.export.programs import programs_of
+from flaxformer_lite.export.programs import ExportProgram
 from flaxformer_lite.files.publish import new_directory
 from flaxformer_lite.inference.embed import limit_of, token_rows
 from flaxformer_lite.open_model import load_labels, load_sentence_layers, origin_of
@@ -32,6 +32,8 @@ def run(args: argparse.Namespace) -> None:
         return
     if args.model is None:
         raise ConfigError("--model is missing: pass the model to export, or --check.")
+    if args.length is not None and args.output.suffix != ".tflite":
+        raise ConfigError("--length: is of .tflite files; others read texts of any length.")
     if is_page:
         export_page.run(args, _layers(args))
         return
@@ -54,10 +56,11 @@ def run(args: argparse.Namespace) -> None:
             weights=args.weights,
             rows=token_rows(opened, TEXTS, limit_of(layers or SentenceLayers(), opened)),
             metadata=_metadata(opened, args),
+            length=args.length,
         )
         if args.output.suffix == ".onnx" and list(exported.files) == ["decode"]:
-            _describe_decoder(made, args.output.name, opened)
-        cost = cost_of(args, opened, layers, exported.files, texts)
+            _describe_decoder(made, args.output.name, opened, exported.programs[0])
+        cost = cost_of(args, opened, layers, exported, texts)
         if cost:
             page = made / "README.md"
             page.write_text(f"{page.read_text()}\n{cost[0].upper()}{cost[1:]}.\n")
@@ -71,9 +74,8 @@ def run(args: argparse.Namespace) -> None:
         print(cost)
 
 
-def _describe_decoder(made: Path, file: str, opened: Opened) -> None:
+def _describe_decoder(made: Path, file: str, opened: Opened, program: ExportProgram) -> None:
     """Writes the description by which onnxruntime-genai generates."""
-    (program,) = programs_of(opened.model)
     described = genai_config(file, program, opened.cfg, opened.tokenizer.ids)
     if described is not None:
         (made / GENAI).write_text(json.dumps(described, indent=2) + "\n")

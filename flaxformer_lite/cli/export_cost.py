@@ -1,15 +1,13 @@
 """Measures on texts what an exported model loses by float16 and int8."""
 
 import argparse
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 from flaxformer_lite.cli import command_line
 from flaxformer_lite.cli.open_model import Opened
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.export.cost import measure_cost
-from flaxformer_lite.export.folder import open_files
-from flaxformer_lite.export.programs import programs_of
+from flaxformer_lite.export.folder import Exported, open_files
 from flaxformer_lite.inference.embed import limit_of, token_rows
 from flaxformer_lite.pretrained.sentences import SentenceLayers
 
@@ -40,17 +38,19 @@ def cost_of(
     args: argparse.Namespace,
     opened: Opened,
     layers: SentenceLayers | None,
-    files: Mapping[str, Path],
+    exported: Exported,
     texts: Sequence[str],
 ) -> str:
     """Returns a line that says what --weights cost; "" for float32."""
     if args.weights == "float32":
         return ""
+    limits = (limit_of(layers or SentenceLayers(), opened), exported.programs[0].length)
+    limit = min(filter(None, limits), default=None)
     cost = measure_cost(
-        programs_of(opened.model, layers),
+        exported.programs,
         opened.params,
-        open_files(files),
-        token_rows(opened, texts, limit_of(layers or SentenceLayers(), opened)),
+        open_files(exported.files),
+        token_rows(opened, texts, limit),
         head=opened.cfg.head,
         start=opened.cfg.decoder_start_token_id or 0,
     )

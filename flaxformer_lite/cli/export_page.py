@@ -78,7 +78,7 @@ def run(args: argparse.Namespace, layers: SentenceLayers | None) -> None:
                 rows=[ids for _, ids in parts.texts],
             )
             model = file.read_bytes()
-            cost = cost_of(args, opened, parts.layers, exported.files, texts)
+            cost = cost_of(args, opened, parts.layers, exported, texts)
     count = sum(x.size for x in jax.tree.leaves(opened.params))
     rendered = page.render_page(
         model,

@@ -49,7 +49,10 @@ def make_cases(
     """
     by_name = {program.name: program for program in programs}
     cases = []
-    for chosen in (rows, rows[:1]):
+    batches = [rows, rows[:1]]
+    if programs[0].length is not None:
+        batches = [[row] for row in rows]
+    for chosen in batches:
         encoded = None
         if "encode" in by_name or "embed" in by_name:
             program = programs[0]
@@ -69,12 +72,13 @@ def _case(program: ExportProgram, params: Params, inputs: dict[str, np.ndarray])
 
 
 def padded(program: ExportProgram, rows: Sequence[Sequence[int]]) -> dict[str, np.ndarray]:
-    """Returns the inputs of texts, padded at their ends."""
-    length = max(len(row) for row in rows)
+    """Returns the inputs of texts, padded at their ends; cut, if the program has a length."""
+    length = program.length or max(len(row) for row in rows)
     inputs = {name: np.zeros((len(rows), length), np.int32) for name in program.inputs}
     for number, row in enumerate(rows):
-        inputs["input_ids"][number, : len(row)] = row
-        inputs["attention_mask"][number, : len(row)] = 1
+        ids = row[:length]
+        inputs["input_ids"][number, : len(ids)] = ids
+        inputs["attention_mask"][number, : len(ids)] = 1
     if len(program.inputs["input_ids"].shape) == 3:  # the choices of a question
         return {name: np.stack([x, x[::-1]], axis=1) for name, x in inputs.items()}
     return inputs

@@ -65,8 +65,9 @@ def _calls(
     """Yields the first call of the last program for each batch of texts."""
     first = programs[0]
     last = programs[-1]
-    for at in range(0, len(rows), BATCH):
-        chosen = rows[at : at + BATCH]
+    batch = BATCH if first.length is None else 1
+    for at in range(0, len(rows), batch):
+        chosen = rows[at : at + batch]
         case = None
         if first.name != "decode":
             inputs = padded(first, chosen)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import flax.linen as nn
 import numpy as np
 
-from flaxformer_lite.config import ConfigError
+from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.export.cases import (
     TOLERANCE,
     Run,
@@ -20,11 +20,12 @@ from flaxformer_lite.export.onnx import open_onnx, write_onnx
 from flaxformer_lite.export.programs import ExportProgram, programs_of
 from flaxformer_lite.export.readme import readme
 from flaxformer_lite.export.stablehlo import open_stablehlo, write_stablehlo
+from flaxformer_lite.export.tflite import LENGTH, for_one_text, open_tflite, write_tflite
 from flaxformer_lite.export.weights import stored_as, widened
 from flaxformer_lite.pretrained.sentences import SentenceLayers
 from flaxformer_lite.types import Params
 
-SUFFIXES = (".onnx", ".stablehlo")
+SUFFIXES = (".onnx", ".stablehlo", ".tflite")
 CASES = "test_cases.npz"
 
 
@@ -34,10 +35,12 @@ class Exported(NamedTuple):
     Attributes:
       files: the file of each program, by its name.
       differences: the largest difference of each program's outputs from ours.
+      programs: what the files compute.
     """
 
     files: dict[str, Path]
     differences: dict[str, float]
+    programs: list[ExportProgram]
 
 
 def export_model(
@@ -49,23 +52,26 @@ def export_model(
     weights: str = "float32",
     rows: Sequence[Sequence[int]] | None = None,
     metadata: Mapping[str, str] | None = None,
+    length: int | None = None,
 ) -> Exported:
-    """Writes a model as files that run without this package, for batches and lengths of any size.
+    """Writes a model as files that run without this package.
 
-    A model that reads and then writes becomes two files, such as `model.encode.onnx` and
-    `model.decode.onnx`; see `programs_of`. Beside them are README.md and the test cases that the
-    files have just been run on.
+    Batches and lengths are of any size, except in .tflite files. A model that reads and then writes
+    becomes two files, such as `model.encode.onnx` and `model.decode.onnx`; see `programs_of`.
+    Beside them are README.md and the test cases that the files have just been run on.
 
         >>> model, params = load_pretrained("path/to/bert")  # doctest: +SKIP
         >>> export_model("exported/model.onnx", model, params)  # doctest: +SKIP
 
     Args:
-      path: a file in an existing folder, whose suffix is the format: .onnx, or .stablehlo.
+      path: a file in an existing folder, whose suffix is the format: .onnx, .stablehlo or .tflite.
       model, params: a model of a family, without an adapter (`merge_adapter`).
       layers: the layers of a sentence model, from `load_sentence_layers`.
       weights: what the file stores: `float32`, `float16` or `int8`; arithmetic is in float32.
       rows: ids of texts for the test cases; None makes some up.
       metadata: texts by name, for .onnx files.
+      length: tokens of the one text that a .tflite file reads; None for 128, or all positions of
+        the model if it has fewer.
 
     Raises:
       ConfigError: the model cannot be exported, or what the files compute is not what it computes.
@@ -74,20 +80,40 @@ def export_model(
     if path.suffix not in SUFFIXES:
         raise ConfigError(f"{path}: must end in {' or '.join(SUFFIXES)}.")
     programs = programs_of(model, layers)
+    if path.suffix == ".tflite":
+        tokens = _length(model.cfg, length)
+        programs = [for_one_text(program, tokens) for program in programs]
+    elif length is not None:
+        raise ConfigError(f"length={length}: files other than .tflite read texts of any length.")
     stored = stored_as(weights, params)
     made = {program.name: _file_of(path, program, programs) for program in programs}
     for program in programs:
         if path.suffix == ".onnx":
             write_onnx(made[program.name], program, stored, metadata=metadata)
+        elif path.suffix == ".tflite":
+            write_tflite(made[program.name], program, stored)
         else:
             write_stablehlo(made[program.name], program, stored)
     start = model.cfg.decoder_start_token_id or 0
     texts = rows or _made_up(model.cfg.vocab_size)
     save_cases(path.parent / CASES, make_cases(programs, widened(stored), texts, start=start))
     longest = model.cfg.max_length if model.cfg.has_position_table else None
+    if programs[0].length is not None:
+        longest = None  # its length was checked
     described = readme(made, programs, weights, start, longest=longest)
     (path.parent / "README.md").write_text(described)
-    return Exported(made, check_files(path))
+    return Exported(made, check_files(path), programs)
+
+
+def _length(cfg: ModelConfig, length: int | None) -> int:
+    """Returns the number of tokens of a .tflite file."""
+    longest = cfg.max_length if cfg.has_position_table else None
+    if length is None:
+        return min(LENGTH, longest or LENGTH)
+    if length < 1 or (longest is not None and length > longest):
+        most = "" if longest is None else f" and at most {longest}, the model's positions"
+        raise ConfigError(f"length={length}: must be at least 1{most}.")
+    return length
 
 
 def check_files(path: str | Path) -> dict[str, float]:
@@ -119,11 +145,12 @@ def open_files(files: Mapping[str, Path]) -> Run:
     Raises:
       ConfigError: one is missing.
     """
+    openers = {".onnx": open_onnx, ".stablehlo": open_stablehlo, ".tflite": open_tflite}
     opened = {}
     for program, file in files.items():
         if not file.is_file():
             raise ConfigError(f"{file}: is missing; export the model again.")
-        opened[program] = open_onnx(file) if file.suffix == ".onnx" else open_stablehlo(file)
+        opened[program] = openers[file.suffix](file)
     return lambda program, inputs: opened[program](inputs)
 
 

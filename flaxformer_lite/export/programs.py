@@ -50,12 +50,14 @@ class ExportProgram:
       function: (parameters, arrays by name) -> arrays by name.
       inputs: names, shapes and dtypes of the arrays; sizes may be symbols of `jax.export`.
       outputs: names of the results, in order.
+      length: tokens of the one text that a call reads; None for any texts.
     """
 
     name: str
     function: Callable[[Params, Arrays], dict[str, jax.Array]]
     inputs: dict[str, jax.ShapeDtypeStruct]
     outputs: tuple[str, ...]
+    length: int | None = None
 
 
 def programs_of(model: nn.Module, layers: SentenceLayers | None = None) -> list[ExportProgram]:

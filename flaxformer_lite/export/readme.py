@@ -67,6 +67,26 @@ for _ in range(20):
     inputs |= {{x.name: y for x, y in zip(past, present)}}
 print(tokenizer.decode(tokens))
 """
+TFLITE = """\
+import numpy as np
+from ai_edge_litert.interpreter import Interpreter
+from tokenizers import Tokenizer
+
+tokenizer = Tokenizer.from_file("tokenizer.json")
+tokenizer.enable_truncation({length})
+tokenizer.enable_padding(length={length})
+text = tokenizer.encode("How fast does light travel?")
+arrays = {{
+    "input_ids": np.array([text.ids], np.int32),
+    "attention_mask": np.array([text.attention_mask], np.int32),
+    "token_type_ids": np.array([text.type_ids], np.int32),
+}}
+interpreter = Interpreter("{file}")
+signature = interpreter.get_signature_runner()
+inputs = {{name: arrays[name] for name in signature.get_input_details()}}
+for name, output in signature(**inputs).items():
+    print(name, output.shape, output.ravel()[:8])
+"""
 STABLEHLO = """\
 from pathlib import Path
 
@@ -118,7 +138,15 @@ def readme(
         lines += ["", f"Outputs: {', '.join(f'`{name}`' for name in program.outputs)}."]
     if longest is not None:
         lines += ["", f"The model has positions for {longest:,} tokens; more of them give NaN."]
-    lines += ["", "## Run it", "", "```python", *_example(files, start).splitlines(), "```", ""]
+    lines += [
+        "",
+        "## Run it",
+        "",
+        "```python",
+        *_example(files, programs, start).splitlines(),
+        "```",
+        "",
+    ]
     lines.append(
         "`test_cases.npz` has inputs and what the model computed for them, with keys such as"
         " `0/encode/input/input_ids`; `flaxformer_lite export --check --output FILE` runs them."
@@ -126,11 +154,13 @@ def readme(
     return "\n".join(lines) + "\n"
 
 
-def _example(files: dict[str, Path], start: int) -> str:
+def _example(files: dict[str, Path], programs: Sequence[ExportProgram], start: int) -> str:
     names = {name: file.name for name, file in files.items()}
     first = next(iter(files.values()))
     if first.suffix == ".stablehlo":
         return STABLEHLO.format(file=first.name, program=next(iter(files)))
+    if first.suffix == ".tflite":
+        return TFLITE.format(file=first.name, length=programs[0].length)
     if len(files) > 1:
         return TWO.format(start=start, **names)
     return (DECODE if "decode" in files else TEXTS).format(file=first.name)

@@ -60,9 +60,16 @@ def test_wrong_calls_are_refused(bert, tmp_path, capsys, monkeypatch):
     told = refused(capsys, "--model", bert, "--output", tmp_path / "model.onnx")
     assert "README.md" in told and "exported/model.onnx" in told
     assert (tmp_path / "README.md").read_text() == "mine"
-    assert "must end in .onnx or .stablehlo or .html" in refused(
-        capsys, "--output", tmp_path / "x.tflite"
+    assert "must end in .onnx or .stablehlo or .tflite or .html" in refused(
+        capsys, "--output", tmp_path / "x.pt"
     )
+    told = refused(capsys, "--model", bert, "--output", tmp_path / "new/x.onnx", "--length", "16")
+    assert "--length: is of .tflite files" in told
+    for length in ("0", "65"):
+        told = refused(
+            capsys, "--model", bert, "--output", tmp_path / "new/x.tflite", "--length", length
+        )
+        assert "must be at least 1 and at most 64" in told
     told = refused(capsys, "--model", bert, "--output", tmp_path / "x.html", "--runtime", tmp_path)
     assert "npm install onnxruntime-web @huggingface/tokenizers" in told
     assert "checks itself" in refused(capsys, "--check", "--output", tmp_path / "x.html")
@@ -80,11 +87,13 @@ def test_wrong_calls_are_refused(bert, tmp_path, capsys, monkeypatch):
     there = importlib.import_module
 
     def without_onnx(name, *args):
-        if name in ("onnx", "jax2onnx"):
+        if name.startswith(("onnx", "jax2onnx", "litert")):
             raise ImportError(name)
         return there(name, *args)
 
     monkeypatch.setattr(importlib, "import_module", without_onnx)
     told = refused(capsys, "--model", bert, "--output", tmp_path / "new/model.onnx")
     assert "flaxformer_lite[export]" in told
+    told = refused(capsys, "--model", bert, "--output", tmp_path / "new/model.tflite")
+    assert "litert-converter is not installed" in told and "flaxformer_lite[tflite]" in told
     assert not (tmp_path / "new").exists()

@@ -1,5 +1,7 @@
 """Exported programs, traced once with symbolic sizes, compute what the model does."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +19,7 @@ from flaxformer_lite.export.cases import (
 )
 from flaxformer_lite.export.programs import programs_of
 from flaxformer_lite.export.stablehlo import open_stablehlo
+from flaxformer_lite.export.tflite import for_one_text
 from flaxformer_lite.export.weights import stored_as, widened
 from flaxformer_lite.nn.feed_forwards.capacity_moe import CapacityMoeConfig
 from flaxformer_lite.nn.functions.pooling import pool
@@ -131,6 +134,22 @@ def test_an_encoder_computes_its_head_and_ignores_padding():
     logits = files_of([program], params)("encode", inputs)["logits"]
     alone = logits_of(model, params, input_ids=jnp.asarray([ROWS[1]]))
     np.testing.assert_allclose(logits[1], alone[0], atol=1e-5)
+
+
+def test_a_program_for_one_text_pads_and_cuts():
+    model, params = built(small("bert", 1))
+    (program,) = programs_of(model)
+    (case,) = make_cases([for_one_text(program, 9)], params, ROWS[:1])
+    assert {x.shape for x in case.inputs.values()} == {(1, 9)}
+    due = logits_of(model, params, input_ids=jnp.asarray(ROWS[:1]))
+    np.testing.assert_allclose(case.outputs["logits"][:, :5], due, atol=1e-5)
+    cut = padded(for_one_text(program, 4), ROWS[:1])
+    assert cut["input_ids"].tolist() == [ROWS[0][:4]]
+    choices = {"input_ids": jax.ShapeDtypeStruct((1, 2, 3), jnp.int32)}
+    for name, inputs in (("decode", program.inputs), ("encode", choices)):
+        growing = dataclasses.replace(program, name=name, inputs=inputs)
+        with pytest.raises(ConfigError, match=r"write \.onnx or \.stablehlo"):
+            for_one_text(growing, 4)
 
 
 def test_a_sentence_model_pools_and_normalizes():
