@@ -177,14 +177,19 @@ def read_sizes(fields: Fields) -> ModelFields:
     }
 
 
-def write_sizes(cfg: ModelConfig) -> Json:
+def projection(cfg: ModelConfig) -> str:
+    """Returns `feed_forward_proj`, the kind of feed-forward."""
     name = ACTIVATION_NAMES[cfg.activation][0]
-    if cfg.mlp == "gated":
-        # "gated-gelu" has always meant the tanh form, so the exact form needs its second name.
-        name = "gated-" + {"gelu_tanh": "gelu", "gelu": "gelu_python"}.get(cfg.activation, name)
+    if cfg.mlp != "gated":
+        return name
+    # "gated-gelu" has always meant the tanh form, so the exact form needs its second name.
+    return "gated-" + {"gelu_tanh": "gelu", "gelu": "gelu_python"}.get(cfg.activation, name)
+
+
+def write_sizes(cfg: ModelConfig) -> Json:
     return {
         "num_decoder_layers": cfg.decoder_layers,
-        "feed_forward_proj": name,
+        "feed_forward_proj": projection(cfg),
         "relative_attention_num_buckets": cfg.position.num_buckets,
         "relative_attention_max_distance": cfg.position.max_distance,
         "is_encoder_decoder": cfg.head != "encoder",

@@ -17,7 +17,7 @@ import numpy as np
 
 from flaxformer_lite.files.read import Json, brief, read_object, shown
 from flaxformer_lite.pretrained.flax_msgpack import read_tree
-from flaxformer_lite.pretrained.foreign import t5x_bert, t5x_t5
+from flaxformer_lite.pretrained.foreign import t5x_bert, t5x_decoder, t5x_t5
 from flaxformer_lite.pretrained.foreign.arranged import Readable
 from flaxformer_lite.pretrained.foreign.t5x_layers import Checkpoint, read_gin
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError, check_name
@@ -28,7 +28,7 @@ FOLDER = re.compile(r"checkpoint_(\d+)")  # one of a run's, by its step
 ARRAY_NAME = re.compile(r"\w+(/\w+)*")
 DTYPES = ("float32", "bfloat16", "float16")
 VERSION = "__save_format_metadata__/__version__"  # flaxformer's checkpointing.gin writes it
-ARCHITECTURES = (t5x_t5, t5x_bert)
+ARCHITECTURES = (t5x_t5, t5x_decoder, t5x_bert)
 
 
 def find(folder: Path) -> Path | None:

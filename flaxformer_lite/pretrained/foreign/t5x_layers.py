@@ -62,12 +62,12 @@ class Checkpoint(NamedTuple):
         values = set(re.findall(rf"\b{name} *= *([^\s#%]+)", self.gin))
         if not values:
             return default
-        if len(values) > 1 or not min(values).isdecimal():
+        if len(values) > 1 or not re.fullmatch(r"\d+(\.0*)?(e\d)?", min(values)):
             raise WeightsError(
                 f"{self.place}: its gin file sets {name} to {brief(sorted(values))}; one whole"
                 " number is read."
             )
-        return int(min(values))
+        return int(float(min(values)))
 
     def refuse(self, *flags: str) -> None:
         """Refuses flags that change what modules compute."""
@@ -199,7 +199,7 @@ def as_torch(checkpoint: Checkpoint, path: str, array: Readable, *, scale: float
     """
     axes = tuple(range(len(array.shape)))
     groups: tuple[tuple[int, ...], ...] = tuple((axis,) for axis in axes)
-    if path.endswith("/out/kernel"):
+    if path.endswith(("/out/kernel", "/wo/kernel")):
         groups = (axes[-1:], axes[:-1])
     elif path.endswith(("/kernel", "/rel_embedding")):
         groups = (axes[1:], axes[:1])
