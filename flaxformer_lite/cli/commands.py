@@ -358,6 +358,12 @@ def export(parser: argparse.ArgumentParser) -> None:
     )
     add("--head", help="head of the model, if not the one that config.json names")
     add(
+        "--gradients",
+        action="store_true",
+        help="of .stablehlo: take the weights as inputs, so that jax can train them; they are"
+        " written beside the file, as params.npz",
+    )
+    add(
         "--length",
         type=int,
         metavar="TOKENS",

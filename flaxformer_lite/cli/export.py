@@ -34,6 +34,8 @@ def run(args: argparse.Namespace) -> None:
         raise ConfigError("--model is missing: pass the model to export, or --check.")
     if args.length is not None and args.output.suffix != ".tflite":
         raise ConfigError("--length: is of .tflite files; others read texts of any length.")
+    if args.gradients and (args.output.suffix != ".stablehlo" or args.weights != "float32"):
+        raise ConfigError("--gradients: is of .stablehlo files with --weights float32.")
     if is_page:
         export_page.run(args, _layers(args))
         return
@@ -57,6 +59,7 @@ def run(args: argparse.Namespace) -> None:
             rows=token_rows(opened, TEXTS, limit_of(layers or SentenceLayers(), opened)),
             metadata=_metadata(opened, args),
             length=args.length,
+            gradients=args.gradients,
         )
         if args.output.suffix == ".onnx" and list(exported.files) == ["decode"]:
             _describe_decoder(made, args.output.name, opened, exported.programs[0])

@@ -19,7 +19,7 @@ from flaxformer_lite.export.cases import (
 from flaxformer_lite.export.onnx import open_onnx, write_onnx
 from flaxformer_lite.export.programs import ExportProgram, programs_of
 from flaxformer_lite.export.readme import readme
-from flaxformer_lite.export.stablehlo import open_stablehlo, write_stablehlo
+from flaxformer_lite.export.stablehlo import open_stablehlo, write_differentiable, write_stablehlo
 from flaxformer_lite.export.tflite import LENGTH, for_one_text, open_tflite, write_tflite
 from flaxformer_lite.export.weights import stored_as, widened
 from flaxformer_lite.pretrained.sentences import SentenceLayers
@@ -53,6 +53,7 @@ def export_model(
     rows: Sequence[Sequence[int]] | None = None,
     metadata: Mapping[str, str] | None = None,
     length: int | None = None,
+    gradients: bool = False,
 ) -> Exported:
     """Writes a model as files that run without this package.
 
@@ -72,6 +73,8 @@ def export_model(
       metadata: texts by name, for .onnx files.
       length: tokens of the one text that a .tflite file reads; None for 128, or all positions of
         the model if it has fewer.
+      gradients: whether a .stablehlo file takes the weights as its first argument, has its
+        gradient, and has the weights beside it as params.npz, in float32.
 
     Raises:
       ConfigError: the model cannot be exported, or what the files compute is not what it computes.
@@ -85,6 +88,8 @@ def export_model(
         programs = [for_one_text(program, tokens) for program in programs]
     elif length is not None:
         raise ConfigError(f"length={length}: files other than .tflite read texts of any length.")
+    if gradients and (path.suffix != ".stablehlo" or weights != "float32"):
+        raise ConfigError("gradients: only .stablehlo files have them, with weights in float32.")
     stored = stored_as(weights, params)
     made = {program.name: _file_of(path, program, programs) for program in programs}
     for program in programs:
@@ -92,6 +97,8 @@ def export_model(
             write_onnx(made[program.name], program, stored, metadata=metadata)
         elif path.suffix == ".tflite":
             write_tflite(made[program.name], program, stored)
+        elif gradients:
+            write_differentiable(made[program.name], program, params)
         else:
             write_stablehlo(made[program.name], program, stored)
     start = model.cfg.decoder_start_token_id or 0
@@ -100,7 +107,7 @@ def export_model(
     longest = model.cfg.max_length if model.cfg.has_position_table else None
     if programs[0].length is not None:
         longest = None  # its length was checked
-    described = readme(made, programs, weights, start, longest=longest)
+    described = readme(made, programs, weights, start, longest=longest, gradients=gradients)
     (path.parent / "README.md").write_text(described)
     return Exported(made, check_files(path), programs)
 

@@ -100,6 +100,30 @@ first = "0/{program}/input/"
 inputs = {{name.removeprefix(first): cases[name] for name in cases if name.startswith(first)}}
 print(program.call(**inputs))
 """
+GRADIENTS = """\
+from pathlib import Path
+
+import jax
+import numpy as np
+
+program = jax.export.deserialize(bytearray(Path("{file}").read_bytes()))
+with np.load("params.npz") as arrays:
+    weights = dict(arrays)
+with np.load("test_cases.npz") as arrays:  # or arrays of your own, of the shapes above
+    cases = dict(arrays)
+first = "{case}/{program}/input/"
+inputs = {{name.removeprefix(first): cases[name] for name in cases if name.startswith(first)}}
+
+
+def loss(weights):
+    outputs = program.call(weights, inputs)
+    return outputs["{output}"].mean()  # or a loss of your own
+
+
+value, gradients = jax.value_and_grad(loss)(weights)
+weights = {{name: x - 1e-3 * gradients[name] for name, x in weights.items()}}
+print(value, loss(weights))
+"""
 
 
 def readme(
@@ -109,6 +133,7 @@ def readme(
     start: int,
     *,
     longest: int | None = None,
+    gradients: bool = False,
 ) -> str:
     """Returns the text of README.md.
 
@@ -118,6 +143,7 @@ def readme(
       weights: what the weights are stored as.
       start: the first token of an encoder-decoder's target.
       longest: tokens that the model has positions for; None for any number.
+      gradients: whether the files have gradients by their weights.
     """
     lines = ["# An exported model", ""]
     lines.append(f"Written by flaxformer_lite; weights in {weights}, arithmetic in float32.")
@@ -138,12 +164,21 @@ def readme(
         lines += ["", f"Outputs: {', '.join(f'`{name}`' for name in program.outputs)}."]
     if longest is not None:
         lines += ["", f"The model has positions for {longest:,} tokens; more of them give NaN."]
+    example = _example(files, programs, start)
+    if gradients:
+        number = len(programs) - 1  # of the last program's first case, after those of the others
+        example = GRADIENTS.format(
+            file=files[programs[-1].name].name,
+            case=number,
+            program=programs[-1].name,
+            output=programs[-1].outputs[0],
+        )
     lines += [
         "",
         "## Run it",
         "",
         "```python",
-        *_example(files, programs, start).splitlines(),
+        *example.splitlines(),
         "```",
         "",
     ]

@@ -65,6 +65,9 @@ def test_wrong_calls_are_refused(bert, tmp_path, capsys, monkeypatch):
     )
     told = refused(capsys, "--model", bert, "--output", tmp_path / "new/x.onnx", "--length", "16")
     assert "--length: is of .tflite files" in told
+    for args in (("x.onnx",), ("x.stablehlo", "--weights", "int8")):
+        told = refused(capsys, "--model", bert, "--gradients", "--output", *args)
+        assert "--gradients: is of .stablehlo files with --weights float32" in told
     for length in ("0", "65"):
         told = refused(
             capsys, "--model", bert, "--output", tmp_path / "new/x.tflite", "--length", length
