@@ -32,6 +32,8 @@ class OwnConfig:
     decoder_start_token_id: int | None = None
     scan: bool = False
     share_layers: bool = False
+    feed_forwards: tuple[()] = ()  # none that is known here
+    mixer_names: tuple[()] = ()
 
     @property
     def of_decoder(self) -> "OwnConfig":

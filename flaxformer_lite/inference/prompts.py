@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flaxformer_lite.config import ConfigError
+from flaxformer_lite import registry
+from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.types import Array
 
 LONGEST = 1 << 24  # tokens of a row, for a model without a position table
@@ -38,6 +39,20 @@ def bucket(length: int, least: int = 16) -> int:
     if length > 256:
         return -(-length // 256) * 256
     return max(least, 1 << (length - 1).bit_length())
+
+
+def padded_length(cfg: ModelConfig, length: int, limit: int) -> int:
+    """Returns the columns that rows of a length are padded to, so that few lengths are compiled.
+
+    It is a bucket's length, at most `limit`; or the length itself, where a layer's result depends
+    on columns of padding: experts' room grows with them, and the last block of block-sparse
+    attention moves.
+    """
+    reads_tokens = all(plugin.reads_one_token for plugin in cfg.feed_forwards)
+    mixers = [registry.resolve_class("mixers", name) for name in cfg.mixer_names]
+    if not reads_tokens or any(getattr(mixer, "whole_rows", False) for mixer in mixers):
+        return length
+    return min(bucket(length), limit)
 
 
 def read_ids(
@@ -90,14 +105,14 @@ def _rectangle(rows: Sequence[Sequence[int]], fill: int, left: bool) -> list[lis
     return [[*gap, *row] if left else [*row, *gap] for row, gap in zip(rows, fills, strict=True)]
 
 
-def align(ids_BT: np.ndarray, mask_BT: np.ndarray, pad: int, limit: int) -> Prompt:
+def align(ids_BT: np.ndarray, mask_BT: np.ndarray, pad: int, columns: int) -> Prompt:
     """Right-aligns the tokens of each row, padded on either side.
 
-    Rows get the length of a bucket, or `limit` if that is less.
+    Rows get `columns`, or more where the longest of them has more tokens.
     """
     B, width = ids_BT.shape
     lengths_B = mask_BT.sum(axis=1)
-    T = 1 if width == 1 else max(int(lengths_B.max()), min(bucket(width), limit))
+    T = 1 if width == 1 else max(int(lengths_B.max()), columns)
     tokens_BT = np.full((B, max(T, width)), pad, np.int32)
     tokens_BT[:, -width:] = np.take_along_axis(
         ids_BT, np.argsort(mask_BT, axis=1, kind="stable"), axis=1
@@ -105,10 +120,9 @@ def align(ids_BT: np.ndarray, mask_BT: np.ndarray, pad: int, limit: int) -> Prom
     return Prompt(tokens_BT[:, -T:], (T - lengths_B).astype(np.int32), min(width, T))
 
 
-def pad_source(ids_BS: np.ndarray, mask_BS: np.ndarray, pad: int, limit: int) -> EncoderInput:
-    """Pads an encoder's input on the right to a bucket's length."""
-    width = ids_BS.shape[1]
-    gap = (0, 0), (0, max(min(bucket(width), limit) - width, 0))
+def pad_source(ids_BS: np.ndarray, mask_BS: np.ndarray, pad: int, columns: int) -> EncoderInput:
+    """Pads an encoder's input on the right to `columns`; a longer one stays as it is."""
+    gap = (0, 0), (0, max(columns - ids_BS.shape[1], 0))
     return EncoderInput(np.pad(ids_BS, gap, constant_values=pad), np.pad(mask_BS, gap))
 
 

@@ -14,7 +14,13 @@ from jax.typing import ArrayLike
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.inference.engine import is_encoder_decoder
 from flaxformer_lite.inference.own_model import OwnModel, writable
-from flaxformer_lite.inference.prompts import bucket, check_length, pad_source, read_ids
+from flaxformer_lite.inference.prompts import (
+    bucket,
+    check_length,
+    pad_source,
+    padded_length,
+    read_ids,
+)
 from flaxformer_lite.inference.task import check_writes, decoder_start, longest
 from flaxformer_lite.nn.functions.losses import gather_positions
 from flaxformer_lite.types import Params
@@ -87,7 +93,7 @@ def score(
     if is_encoder_decoder(cfg):
         check_length(limit, "a prompt", max(map(len, prompts)))
         ids_BS, mask_BS = read_ids(cfg.vocab_size, prompts, None, 0, "prompts", left=False)
-        sources = pad_source(ids_BS, mask_BS, 0, limit)
+        sources = pad_source(ids_BS, mask_BS, 0, padded_length(cfg, ids_BS.shape[1], limit))
         start = decoder_start(model, decoder_start_token_id, 0)
         prompts = [[start]] * len(prompts)
     rows = [
@@ -105,7 +111,8 @@ def score(
     for i, (prompt, continuation) in enumerate(zip(prompts, continuations, strict=True)):
         columns_BU[i, : lengths[i]] = len(prompt) - 1 + np.arange(lengths[i])
         targets_BU[i, : lengths[i]] = continuation
-    tokens_BT = pad_source(ids[:, :width], ids[:, :width] == 0, 0, limit).tokens_BS
+    columns = padded_length(cfg, width, limit)
+    tokens_BT = pad_source(ids[:, :width], ids[:, :width] == 0, 0, columns).tokens_BS
     logprobs_BU, best_BU = map(
         np.asarray, _score(model, params, sources, tokens_BT, columns_BU, targets_BU)
     )

@@ -129,7 +129,8 @@ def prepare(
     bare = ids_BT.shape[1] == 1
     if two:
         prompts.check_length(limit, "input_ids", ids_BT.shape[1])
-        source = prompts.pad_source(ids_BT, mask_BT, pad, limit)
+        columns = prompts.padded_length(cfg, ids_BT.shape[1], limit)
+        source = prompts.pad_source(ids_BT, mask_BT, pad, columns)
         rows = len(ids_BT)
         begun = decoder_input_ids
         start = s.decoder_start_token_id
@@ -156,7 +157,7 @@ def prepare(
             f"max_length={s.max_length}: the prompt alone has {width} tokens; raise it."
         )
     prompts.check_length(limit, "a prompt", int(mask_BT.sum(axis=1).max()), max_new)
-    prompt = prompts.align(ids_BT, mask_BT, pad, limit)
+    prompt = prompts.align(ids_BT, mask_BT, pad, prompts.padded_length(cfg, width, limit))
     min_new = s.min_length - width if s.min_new_tokens is None else s.min_new_tokens
     rules = rules_of(
         s if bare else dataclasses.replace(s, forced_bos_token_id=None), max_new, max(min_new, 0)

@@ -60,6 +60,7 @@ def files_of(programs, params):
         ("recurrent", 1, {}),
         pytest.param("seq2seq_recurrent", 1, {}, marks=pytest.mark.nightly),
         pytest.param("qwen3_next", 4, {}, marks=pytest.mark.nightly),
+        pytest.param("switch_transformers", 2, {}, marks=pytest.mark.nightly),
         pytest.param("bart", 1, {}, marks=pytest.mark.nightly),
     ],
 )

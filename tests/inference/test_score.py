@@ -11,13 +11,14 @@ import pytest
 from configs import t5_tiny
 from flaxformer_lite import generate, load_pretrained, score
 from flaxformer_lite.analysis import recompiles
-from flaxformer_lite.config import ConfigError
+from flaxformer_lite.config import ConfigError, LayerKind
 from flaxformer_lite.inference.harness import HarnessModel
 from flaxformer_lite.open_model import load_tokenizer
+from flaxformer_lite.nn.feed_forwards.capacity_moe import CapacityMoeConfig
 from flaxformer_lite.runs.start.adopt import read_experiment
 from flaxformer_lite.text.tokenizer import Bytes
 from tests.marks import daily
-from tests.models.tiny import built, is_encoder_decoder, logits_of, small
+from tests.models.tiny import T, built, ids, is_encoder_decoder, logits_of, small
 from tests.pretrained.test_refusals import copied, edit_config
 
 OTHER_START = {"decoder_start_token_id": 7}
@@ -58,6 +59,30 @@ def test_each_pair_as_if_alone(family):
     before = recompiles.total()
     score(model, params, [[3], [4, 5, 6], [1]], [[1, 2], [3], [4]])
     assert recompiles.total() == before
+
+
+def test_room_by_a_factor_counts_no_columns_of_our_own():
+    """A source of 10 tokens has room for 1 to an expert; 16 columns would have room for 2."""
+    experts = CapacityMoeConfig(num_experts=4, eval_capacity_factor=0.5)
+    pattern = (LayerKind(feed_forward=experts),)
+    cfg = small("switch_transformers", number=1, pattern=pattern)
+    model, params = built(cfg)
+    source = ids(batch=1).tolist()
+    logprobs, best = alone(cfg, model, params, source[0], [8])
+    [padded] = np.asarray(
+        logits_of(
+            model,
+            params,
+            input_ids=jnp.pad(jnp.asarray(source), ((0, 0), (0, 6))),
+            attention_mask=jnp.arange(16)[None] < T,
+            decoder_input_ids=jnp.asarray([[0]]),
+        )
+    )
+    assert abs(jax.nn.log_softmax(padded)[0, 8] - logprobs[0]) > 1e-4  # or the test shows nothing
+    scores = score(model, params, source, [[8]])
+    np.testing.assert_allclose(scores.logprobs, [logprobs], rtol=1e-5)
+    written = generate(model, params, source, max_new_tokens=1)
+    assert written[0, -1] == best[0]
 
 
 @pytest.mark.parametrize(
