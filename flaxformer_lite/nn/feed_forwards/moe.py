@@ -502,10 +502,14 @@ def _mix(
     if cfg.expert.gated:
         gate_SF = times(x_SD, matrices["gate"])
     h_SF = _hidden(cfg, up_SF, gate_SF)
+    # Weighted before `down` and not after, so that the gradient of the weights does not read its
+    # products, which a layer that is computed again would have to make again.
+    weights_S1 = jnp.where(is_row_S1, weights_LA.reshape(-1, 1)[order_S], 0)
+    h_SF *= weights_S1.astype(h_SF.dtype)
     y_SD = grouped_matmul(h_SF, matrices["down"]["kernel"], sizes_X, platform=platform)
     y_SD = jnp.where(is_row_S1, y_SD, 0)
     y_LAD = y_SD.at[place_S].get(mode="fill", fill_value=0).reshape(tokens, copies, -1)
-    return jnp.einsum("LAD,LA->LD", y_LAD, weights_LA.astype(y_LAD.dtype))
+    return y_LAD.sum(axis=1)
 
 
 def _mix_all(
