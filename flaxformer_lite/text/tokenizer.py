@@ -238,7 +238,13 @@ class HuggingFace(Tokenizer):
 
     def encode_spelled(self, text: str, guard: str) -> special_tokens.Spans:
         tokenizer, mark = self._literal
-        marked = self.special_pattern.sub(rf"{mark}\g<0>{mark}", text).replace(guard, "")
+        parts = []
+        at = 0
+        for token in self.special_pattern.finditer(text):
+            parts += [text[at : token.start()].replace(guard, ""), mark, token[0], mark]
+            at = token.end()
+        parts.append(text[at:].replace(guard, ""))  # not in a mark, which may hold a short guard
+        marked = "".join(parts)
         with library_errors(FAILS):
             encoded = tokenizer.encode(marked, add_special_tokens=False)
         marks = np.asarray([match.start() for match in re.finditer(mark, marked)])

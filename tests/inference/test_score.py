@@ -13,8 +13,8 @@ from flaxformer_lite import generate, load_pretrained, score
 from flaxformer_lite.analysis import recompiles
 from flaxformer_lite.config import ConfigError, LayerKind
 from flaxformer_lite.inference.harness import HarnessModel
-from flaxformer_lite.open_model import load_tokenizer
 from flaxformer_lite.nn.feed_forwards.capacity_moe import CapacityMoeConfig
+from flaxformer_lite.open_model import load_tokenizer
 from flaxformer_lite.runs.start.adopt import read_experiment
 from flaxformer_lite.text.tokenizer import Bytes
 from tests.marks import daily
