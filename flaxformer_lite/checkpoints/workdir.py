@@ -14,7 +14,13 @@ from flaxformer_lite import registry
 from flaxformer_lite.checkpoints import arrays
 from flaxformer_lite.checkpoints.digest import Leaves, describe
 from flaxformer_lite.checkpoints.manager import Restored
-from flaxformer_lite.checkpoints.record import CheckpointError, broken_leaf, first_line, read_record
+from flaxformer_lite.checkpoints.record import (
+    FILE,
+    CheckpointError,
+    broken_leaf,
+    first_line,
+    read_record,
+)
 from flaxformer_lite.checkpoints.store import committed
 from flaxformer_lite.config import (
     ConfigError,
@@ -63,7 +69,8 @@ def is_workdir(folder: Path) -> bool:
     except StorageError:
         raise
     except ConfigError:  # there is none, or it was cut
-        return bool(newest_first(folder, "checkpoints"))
+        steps = newest_first(folder, "checkpoints")  # MaxText's are named so, too
+        return any(isinstance(step, Objects) or (step / FILE).is_file() for step in steps)
 
 
 def write_inputs(folder: Path, cfg: ExperimentConfig, tokenizer: Tokenizer, data: str = "") -> None:

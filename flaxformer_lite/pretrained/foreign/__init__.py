@@ -14,4 +14,12 @@ where `place` is what `find` returned. Readers are imported only for folders wit
 transformers.
 """
 
-SHARED = ("arranged", "t5x_bert", "t5x_decoder", "t5x_layers", "t5x_t5", "zarr_arrays")
+SHARED = (
+    "arranged",
+    "t5x_bert",
+    "t5x_decoder",
+    "t5x_layers",
+    "t5x_t5",
+    "yaml_files",
+    "zarr_arrays",
+)

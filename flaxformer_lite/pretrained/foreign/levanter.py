@@ -12,8 +12,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from flaxformer_lite.files.read import Json, brief, read_object, read_text, shown
+from flaxformer_lite.files.read import Json, brief, read_object, shown
 from flaxformer_lite.pretrained.foreign.arranged import Arranged, Readable
+from flaxformer_lite.pretrained.foreign.yaml_files import read_number, read_yaml
 from flaxformer_lite.pretrained.foreign.zarr_arrays import open_zarr
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError, check_name
 
@@ -168,7 +169,7 @@ def read_config(place: Path) -> Json:
             "n_head": _shape(place, shapes, "attn/c_attn/weight", 4)[2],
             "n_inner": _shape(place, shapes, "mlp/c_fc/weight", 2)[1],
             "activation_function": "gelu_new",
-            "layer_norm_epsilon": _number(source, values, "layer_norm_epsilon", 1e-5),
+            "layer_norm_epsilon": read_number(source, values, "model.layer_norm_epsilon", 1e-5),
         }
     query = _shape(place, shapes, "self_attn/q_proj/weight", 4)
     if query[3] != d_model:
@@ -196,9 +197,9 @@ def read_config(place: Path) -> Json:
         "num_key_value_heads": query[0],
         "head_dim": query[2],
         "hidden_act": "silu",
-        "max_position_embeddings": int(_number(source, values, "seq_len", LENGTH)),
+        "max_position_embeddings": int(read_number(source, values, "model.seq_len", LENGTH)),
         "tie_word_embeddings": LM_HEAD not in arrays,
-        "rms_norm_eps": _number(source, values, "layer_norm_epsilon", 1e-5),
+        "rms_norm_eps": read_number(source, values, "model.layer_norm_epsilon", 1e-5),
         **_rope(source, values.get("rope") or {}),
     }
 
@@ -276,14 +277,6 @@ def _check(source: Path | None, values: Json, known: Json) -> None:
             raise WeightsError(f"{source}: model.{name}={brief(value)}: {only}.")
 
 
-def _number(source: Path | None, values: Json, name: str, default: float) -> float:
-    value = values.get(name, default)
-    try:
-        return float(value)  # yaml reads 1e-5 as a text
-    except (TypeError, ValueError):
-        raise WeightsError(f"{source}: model.{name}={brief(value)}: must be a number.") from None
-
-
 def _rope(source: Path, rope: Json) -> Json:
     """Returns the fields of rotary positions."""
     kind = rope.get("type", "default") if isinstance(rope, dict) else None
@@ -294,15 +287,18 @@ def _rope(source: Path, rope: Json) -> Json:
             "high_freq_factor": 4.0,
             "original_max_position_embeddings": 8192,
         }
-        scaling = {name: _number(source, rope, name, usual) for name, usual in defaults.items()}
+        scaling = {
+            name: read_number(source, rope, f"model.rope.{name}", usual)
+            for name, usual in defaults.items()
+        }
         length = int(scaling["original_max_position_embeddings"])
         scaling["original_max_position_embeddings"] = length
-        theta = _number(source, rope, "theta", 500000)
+        theta = read_number(source, rope, "model.rope.theta", 500000)
         return {"rope_theta": theta, "rope_scaling": {"rope_type": "llama3", **scaling}}
     if kind not in ("default", "linear"):
         raise WeightsError(f"{source}: model.rope={brief(rope)}: default and llama3 are read.")
-    factor = _number(source, rope, "factor", 1.0)
-    fields: Json = {"rope_theta": _number(source, rope, "theta", 10000)}
+    factor = read_number(source, rope, "model.rope.factor", 1.0)
+    fields: Json = {"rope_theta": read_number(source, rope, "model.rope.theta", 10000)}
     if factor != 1:
         fields["rope_scaling"] = {"rope_type": "linear", "factor": factor}
     return fields
@@ -319,16 +315,11 @@ def _published(place: Path) -> Json:
 
 def _settings(place: Path) -> tuple[Json, Path | None]:
     """Reads `model` of the yaml beside the checkpoint."""
-    import yaml  # a dependency of flax
-
     for folder in (place.absolute(), place.absolute().parent):
         for path in sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")]):
-            try:
-                config = yaml.safe_load(read_text(path, error=WeightsError))
-            except yaml.YAMLError as error:
-                raise WeightsError(f"{path}: not a yaml file ({shown(str(error))}).") from None
-            if isinstance(config, dict) and isinstance(config.get("model"), dict):
-                return config["model"], path
+            model = read_yaml(path).get("model")
+            if isinstance(model, dict):
+                return model, path
     return {}, None
 
 

@@ -1,25 +1,28 @@
-"""Checkpoints of MaxText: Llama's and Mistral's decoders in Orbax, scanned or not.
+"""Checkpoints of MaxText: decoders of Llama, Mistral, Gemma and Gemma 2 in Orbax, scanned or not.
 
 The arrays tell the sizes. What they do not (the rotary positions, epsilon) must be in a .yml of
 MaxText in the folder, such as configs/models/llama3.1-8b.yml; fields that it leaves out are those
 of MaxText's base.yml. Or a config.json of transformers is there for the same model.
 
 MaxText divides the query's kernel by the square root of a head's width instead of the logits. Where
-it uses the positions of Llama 3.1, the features of queries and keys are interleaved.
+it uses the positions of Llama 3.1, the features of queries and keys are interleaved. Gemma's norms
+are stored with the one that transformers adds, its table times the square root of the width, with
+rows of padding; two layers of Gemma 2 are one, `_local` and `_global`.
 
-Reference: src/maxtext/checkpoint_conversion/utils/param_mapping.py, the functions LLAMA31_..., and
-configs/base.yml of August 2026. MaxText itself was not run.
+Reference: src/maxtext/checkpoint_conversion/utils/param_mapping.py, the functions LLAMA31_... and
+GEMMA2_..., standalone_scripts/convert_gemma_chkpt.py, models/gemma{,2}.py and configs/base.yml of
+August 2026. MaxText itself was not run.
 """
 
-import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 
-from flaxformer_lite.files.read import Json, brief, read_object, read_text, shown
+from flaxformer_lite.files.read import Json, brief, read_object, shown
 from flaxformer_lite.pretrained.foreign.arranged import Arranged, Computed, Readable
+from flaxformer_lite.pretrained.foreign.yaml_files import read_number, read_yaml
 from flaxformer_lite.pretrained.foreign.zarr_arrays import open_zarr
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError, check_name
 
@@ -44,7 +47,19 @@ LAYER = {
     "mlp.wi_1.kernel": ("mlp.up_proj.weight", "in"),
     "mlp.wo.kernel": ("mlp.down_proj.weight", "in"),
 }
-NORM = "pre_self_attention_layer_norm.scale"
+GEMMA_LAYER = {
+    **{name: row for name, row in LAYER.items() if "norm" not in name},
+    "pre_self_attention_norm.scale": ("input_layernorm.weight", "as_is"),
+    "pre_ffw_norm.scale": ("post_attention_layernorm.weight", "as_is"),
+}
+GEMMA2_LAYER = GEMMA_LAYER | {
+    "post_self_attention_norm.scale": ("post_attention_layernorm.weight", "as_is"),
+    "pre_ffw_norm.scale": ("pre_feedforward_layernorm.weight", "as_is"),
+    "post_ffw_norm.scale": ("post_feedforward_layernorm.weight", "as_is"),
+}
+LAYERS = {"gemma": GEMMA_LAYER, "gemma2": GEMMA2_LAYER}
+IN_LAYER = re.compile(r"decoder\.layers(?:_(\d+))?\.(\w+?)(_local|_global)?\.(.+)")
+NORM = re.compile(r"decoder\.layers\.pre_self_attention_(layer_)?norm(_local)?\.scale")
 QUERY = "self_attention.query.kernel"
 KEY = "self_attention.key.kernel"
 UP = "mlp.wi_0.kernel"
@@ -67,6 +82,8 @@ BASE = {  # of MaxText's base.yml; others of these values are refused, but for t
     "quantization": "",
 }
 READ = ("decoder_block", "rope_type", "rope_max_timescale", "normalization_layer_epsilon")
+GEMMA = {"mlp_activations": ["gelu", "linear"]}  # where other values than in BASE are read
+CAPS = ("attn_logits_soft_cap", "final_logits_soft_cap")
 LLAMA31 = {  # LLaMARotaryEmbedding
     "rope_type": "llama3",
     "factor": 8.0,
@@ -78,19 +95,25 @@ LENGTH = 8192  # of texts; no number depends on it
 
 
 def find(folder: Path) -> Path | None:
-    """Finds `items` of a step: the folder itself, in it, or in the newest step of a folder."""
+    """Finds `items` of a step: the folder itself, in it, or in the newest step of a run."""
     if not folder.is_dir():
         return None
-    steps = [child for child in folder.iterdir() if child.name.isdigit()]
-    newest = [max(steps, key=lambda child: int(child.name)) / "items"] if steps else []
-    for place in (folder, folder / "items", *newest):
+    for place in (folder, folder / "items", *_steps(folder), *_steps(folder / "checkpoints")):
         if (place / METADATA).is_file() and EMBEDDING in _names(place):
             return place
     return None
 
 
+def _steps(folder: Path) -> list[Path]:
+    """Lists `items` of the steps in a folder, the newest first."""
+    if not folder.is_dir():
+        return []
+    steps = [child for child in folder.iterdir() if child.name.isdecimal()]
+    return [step / "items" for step in sorted(steps, key=lambda step: -int(step.name))]
+
+
 def describe(place: Path) -> list[str]:
-    """Describes a checkpoint in a line, and what was assumed in another."""
+    """Describes a checkpoint in a line, and what was assumed or left out in others."""
     arrays = _open(place)
     config = read_config(place)
     values, source = _settings(place)
@@ -102,7 +125,7 @@ def describe(place: Path) -> list[str]:
         f" ({config['num_key_value_heads']} for keys and values), feed-forward"
         f" {config['intermediate_size']}, vocabulary {config['vocab_size']:,}"
     ]
-    if source:
+    if source and not _published(place):
         told = set(values)
         if "rope_scaling" in config:  # by the name of the model
             lines[0] += ", the positions of Llama 3.1"
@@ -110,6 +133,12 @@ def describe(place: Path) -> list[str]:
         assumed = [f"{name}={brief(BASE[name])}" for name in READ if name not in told]
         assumed.append(f"texts of up to {LENGTH:,} tokens")
         lines.append(f"assumed, as {source.name} does not say: {', '.join(assumed)}")
+    rows = arrays[EMBEDDING].shape[0]
+    if rows > config["vocab_size"]:
+        lines.append(f"left out: the rows of its table after {config['vocab_size']:,} of {rows:,}")
+    for step in _steps(place.parent.parent) if place.parent.name.isdecimal() else []:
+        if int(step.parent.name) > int(place.parent.name):
+            lines.append(f"{step.parent} is newer, but no whole checkpoint: not read")
     lines.append("it has no tokenizer: copy the files of the model's into the new folder")
     return lines
 
@@ -121,24 +150,20 @@ def read_config(place: Path) -> Json:
       WeightsError: the checkpoint is damaged or of another kind of model, or there is no .yml.
     """
     arrays = _open(place)
-    axis = _scan_axis(arrays)
     shapes: dict[str, tuple[int, ...]] = {}
     layers = 0
     for path, array in arrays.items():
-        match = re.fullmatch(r"decoder\.layers(?:_(\d+))?\.(.+)", path)
-        if match and match[1]:
-            layers = max(layers, int(match[1]) + 1)
-            shapes.setdefault(match[2], tuple(array.shape))
-        elif match and axis is not None:
-            shape = tuple(array.shape)
-            layers = shape[axis]
-            shapes[match[2]] = shape[:axis] + shape[axis + 1 :]
+        for number, name, index in _by_layer(place, arrays, path):
+            layers = max(layers, number + 1)
+            shape = array.shape
+            axis = len(index) - 1
+            shapes[name] = tuple(shape) if axis < 0 else (*shape[:axis], *shape[axis + 1 :])
     for name, rank in ((QUERY, 3), (KEY, 3), (UP, 2)):
         if len(shapes.get(name, ())) != rank:
             raise WeightsError(
                 f"{place}: a checkpoint of MaxText whose {name} is"
-                f" {brief(shapes.get(name, 'missing'))}; decoders of Llama's and Mistral's kind"
-                " are read. Its to_huggingface.py writes others for transformers."
+                f" {brief(shapes.get(name, 'missing'))}; decoders of Llama's, Mistral's and Gemma's"
+                " kind are read. Its to_huggingface.py writes others for transformers."
             )
     vocab_size, d_model = arrays[EMBEDDING].shape
     sizes = {
@@ -156,45 +181,92 @@ def read_config(place: Path) -> Json:
     published = _published(place)
     if published:
         return published
-    return sizes | _config_of_yml(place, tied=LOGITS not in arrays)
+    config = _config_of_yml(place, _kind(arrays), tied=LOGITS not in arrays)
+    if config["model_type"] == "gemma2":
+        config["query_pre_attn_scalar"] = sizes["head_dim"]
+    return sizes | config
 
 
 def open_weights(place: Path, config: Json) -> dict[str, Tensor]:
     """Opens the parameters by the names that transformers gives them.
 
     Raises:
-      WeightsError: the checkpoint is damaged, or holds a parameter that Llama does not have.
+      WeightsError: the checkpoint is damaged, or holds a parameter that the model does not have.
     """
     arrays = _open(place)
-    axis = _scan_axis(arrays)
-    rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
-    interleaved = rope.get("rope_type", rope.get("type")) == "llama3"
+    kind = _kind(arrays)
+    rows = LAYERS.get(kind, LAYER)
+    if (kind in LAYERS or "gemma" in str(config.get("model_type"))) and (
+        config.get("model_type") != kind
+    ):
+        raise WeightsError(
+            f"{place}: its layers are those of {kind}, where config.json has"
+            f" model_type={brief(config.get('model_type'))}."
+        )
     tensors: dict[str, Tensor] = {}
     for path, array in arrays.items():
-        match = re.fullmatch(r"decoder\.layers(?:_(\d+))?\.(.+)", path)
-        row = LAYER.get(match[2]) if match else ENDS.get(path)
-        scanned = bool(match) and not match[1] if match else False
-        rank = len(array.shape) - scanned
-        if row is None or (scanned and axis is None) or rank not in RANKS[row[1]]:
+        where = f"{place}: {path}"
+        if path == EMBEDDING and len(array.shape) == 2:
+            array = array[: config["vocab_size"]]
+        if path in ENDS and len(array.shape) in RANKS[ENDS[path][1]]:
+            name, layout = ENDS[path]
+            alone = Arranged(array, _groups(layout, len(array.shape)), (), where)
+            tensors[name] = _as_published(alone, path, config)
+            continue
+        layers = list(_by_layer(place, arrays, path))
+        for number, inner, index in layers:
+            rank = len(array.shape) - (1 if index else 0)
+            row = rows.get(inner)
+            if row is None or rank not in RANKS[row[1]]:
+                layers = []
+                break
+            tensor = Arranged(array, _groups(row[1], rank), index, where)
+            full = f"model.layers.{number}.{row[0]}"
+            tensors[full] = _as_published(tensor, inner, config)
+        if not layers:
             raise WeightsError(
                 f"{place}: holds {shown(path)} of shape {brief(list(array.shape))}, which no"
-                " decoder of Llama's kind in MaxText has; adapters and quantized weights are not"
-                " read."
+                f" decoder of {kind.capitalize()}'s kind in MaxText has; adapters and quantized"
+                " weights are not read."
             )
-        name, layout = row
-        numbers: list[int | None] = [int(match[1]) if match and match[1] else None]
-        if scanned and axis is not None:
-            numbers = list(range(array.shape[axis]))
-        for number in numbers:
-            index: tuple[int | slice, ...] = ()
-            if scanned and number is not None and axis is not None:
-                index = (*[slice(None)] * axis, number)
-            tensor: Tensor = Arranged(array, _groups(layout, rank), index, f"{place}: {path}")
-            if match:
-                tensor = _as_published(tensor, match[2], config, interleaved)
-            full = name if number is None else f"model.layers.{number}.{name}"
-            tensors[full] = tensor
     return tensors
+
+
+def _kind(arrays: Mapping[str, Readable]) -> str:
+    """Returns llama (Mistral too), gemma or gemma2, by the names of the layers' parameters."""
+    matches = [match for path in arrays if (match := IN_LAYER.fullmatch(path))]
+    if any(match[3] for match in matches):
+        return "gemma2"
+    return "gemma" if any(match[2] == "pre_ffw_norm" for match in matches) else "llama"
+
+
+def _by_layer(
+    place: Path, arrays: Mapping[str, Readable], path: str
+) -> Iterator[tuple[int, str, tuple[int | slice, ...]]]:
+    """Yields the number of a layer, the name of a parameter in it, and its index in the array.
+
+    A layer of Gemma 2 in MaxText is two of transformers, the local one first.
+    """
+    match = IN_LAYER.fullmatch(path)
+    if not match:
+        return
+    number, module, half, leaf = match.groups()
+    name = f"{module}.{leaf}"
+    step = 2 if half else 1
+    offset = 1 if half == "_global" else 0
+    if number is not None:
+        yield step * int(number) + offset, name, ()
+        return
+    axis = _scan_axis(arrays)
+    count = _scanned_layers(arrays)
+    shape = arrays[path].shape
+    if axis is None or len(shape) <= axis or shape[axis] != count:
+        raise WeightsError(
+            f"{place}: {shown(path)} has the shape {brief(list(shape))}, without the {count} layers"
+            f" of its scanned stack on axis {axis}."
+        )
+    for layer in range(count):
+        yield step * layer + offset, name, (*[slice(None)] * axis, layer)
 
 
 def _groups(layout: str, rank: int) -> tuple[tuple[int, ...], ...]:
@@ -206,24 +278,34 @@ def _groups(layout: str, rank: int) -> tuple[tuple[int, ...], ...]:
     return tuple((axis,) for axis in axes)
 
 
-def _as_published(tensor: Tensor, name: str, config: Json, interleaved: bool) -> Tensor:
-    """Undoes the division of queries, and the interleaving of queries and keys."""
+def _as_published(tensor: Tensor, name: str, config: Json) -> Tensor:
+    """Undoes what MaxText does to numbers: see the module."""
     width = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    scalar: float = config.get("query_pre_attn_scalar") or width
+    rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    interleaved = rope.get("rope_type", rope.get("type")) == "llama3" and name in (QUERY, KEY)
+    is_gemma = str(config.get("model_type")).startswith("gemma")
+    scale = 1.0
+    if name == QUERY:
+        scale = float(scalar) ** 0.5
+    elif name == EMBEDDING and is_gemma:
+        scale = float(config["hidden_size"]) ** -0.5
+    less = 1.0 if is_gemma and name.endswith(".scale") else 0.0
 
     def published(x: np.ndarray) -> np.ndarray:
         if interleaved:
             pairs = x.reshape(-1, width // 2, 2, x.shape[-1])
             x = pairs.transpose(0, 2, 1, 3).reshape(x.shape)
-        if name == QUERY:
-            return (x.astype(np.float32) * np.float32(width**0.5)).astype(x.dtype)
+        if scale != 1 or less:
+            return (x.astype(np.float32) * np.float32(scale) - np.float32(less)).astype(x.dtype)
         return x
 
-    if name not in (QUERY, KEY) or (name == KEY and not interleaved):
+    if scale == 1 and not less and not interleaved:
         return tensor
     return Computed(tensor, published)
 
 
-def _config_of_yml(place: Path, *, tied: bool) -> Json:
+def _config_of_yml(place: Path, kind: str, *, tied: bool) -> Json:
     values, source = _settings(place)
     if source is None:
         raise WeightsError(
@@ -233,14 +315,26 @@ def _config_of_yml(place: Path, *, tied: bool) -> Json:
         )
     told: Json = BASE | values
     block = told["decoder_block"]
-    if block not in ("llama2", "mistral"):
+    expected = ("llama2", "mistral") if kind == "llama" else (kind,)
+    if block not in expected:
         raise WeightsError(
-            f"{source}: decoder_block={brief(block)}: llama2 (Llama 2 and 3) and mistral are read."
+            f"{source}: decoder_block={brief(block)}: llama2 (Llama 2 and 3), mistral, gemma and"
+            f" gemma2 are read, and its arrays are those of {' or '.join(expected)}."
         )
-    for name, only in BASE.items():
-        if name not in READ and told[name] != only:
+    known = BASE | (GEMMA if kind in LAYERS else {})
+    for name, only in known.items():
+        if name in READ or (name in CAPS and kind == "gemma2"):
+            continue
+        if told[name] != only:
             raise WeightsError(f"{source}: {name}={brief(told[name])}: only {only!r} is read.")
-    if tied and told.get("normalize_embedding_logits", True):
+    normalized = told.get("normalize_embedding_logits", True)
+    if kind in LAYERS and not (tied and normalized):
+        raise WeightsError(
+            f"{source}: Gemma with normalize_embedding_logits={brief(normalized)} and"
+            f" {'tied' if tied else 'untied'} logits, where tied logits are read that are divided"
+            " by the square root of the width."
+        )
+    if kind not in LAYERS and tied and normalized:
         raise WeightsError(
             f"{source}: normalize_embedding_logits=True with tied logits, which divides them by the"
             " square root of the width: not read."
@@ -249,29 +343,36 @@ def _config_of_yml(place: Path, *, tied: bool) -> Json:
     is_llama31 = is_llama31 or str(told["rope_type"]).startswith("llama3.1")
     if not is_llama31 and told["rope_type"] != "default":
         raise WeightsError(f"{source}: rope_type={brief(told['rope_type'])}: is not read.")
-    for name in ("rope_max_timescale", "normalization_layer_epsilon"):
-        if isinstance(told[name], bool) or not isinstance(told[name], int | float):
-            raise WeightsError(f"{source}: {name}={brief(told[name])}: must be a number.")
+    names = {"llama2": "llama"}
+    model_type = names.get(str(block), str(block))
     config: Json = {
-        "model_type": "mistral" if block == "mistral" else "llama",
-        "architectures": ["MistralForCausalLM" if block == "mistral" else "LlamaForCausalLM"],
-        "rms_norm_eps": told["normalization_layer_epsilon"],
-        "rope_theta": float(told["rope_max_timescale"]),
+        "model_type": model_type,
+        "architectures": [f"{model_type.capitalize()}ForCausalLM"],
+        "rms_norm_eps": read_number(source, told, "normalization_layer_epsilon"),
+        "rope_theta": read_number(source, told, "rope_max_timescale"),
     }
     if block == "mistral":
         config["sliding_window"] = None
+    if kind in LAYERS:
+        config |= {"hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_tanh"}
+    if kind == "gemma2":
+        config["sliding_window"] = int(read_number(source, told, "sliding_window_size"))
+        config["attn_logit_softcapping"] = read_number(source, told, "attn_logits_soft_cap") or None
+        config["final_logit_softcapping"] = (
+            read_number(source, told, "final_logits_soft_cap") or None
+        )
     return config | ({"rope_scaling": LLAMA31} if is_llama31 else {})
 
 
 def _beside(place: Path) -> list[Path]:
-    """Returns the folders in which a config may lie: items, its step, the folder of steps."""
-    above = place.absolute()
-    return [above, above.parent, above.parent.parent]
+    """Returns the folders in which a config may lie: items, its step, its steps', and the run's."""
+    here = place.absolute()
+    return [here, *here.parents[:3]]
 
 
 def _published(place: Path) -> Json:
     """Returns the config.json of transformers beside the checkpoint; {} if there is none."""
-    for folder in _beside(place)[:2]:
+    for folder in _beside(place):
         path = folder / "config.json"
         if path.is_file() and "model_type" in (config := read_object(path, error=WeightsError)):
             return config
@@ -279,28 +380,14 @@ def _published(place: Path) -> Json:
 
 
 def _settings(place: Path) -> tuple[Json, Path | None]:
-    """Reads the plain fields of the .yml beside the checkpoint."""
+    """Reads the .yml beside the checkpoint."""
     for folder in _beside(place):
         for path in sorted(folder.glob("*.yml")):
-            values: Json = {}
-            for line in read_text(path, error=WeightsError).splitlines():
-                if match := re.match(r"(\w+):\s*(\S.*)$", line):
-                    values[match[1]] = _value(match[2])
+            values = read_yaml(path)
             if {"decoder_block", "rope_max_timescale", "base_emb_dim"} & set(values):
                 named = {"model_name": path.stem} if "model_name" not in values else {}
                 return values | named, path
     return {}, None
-
-
-def _value(text: str) -> object:
-    """Reads a number, a flag, a list or a text of a yml; comments are left out."""
-    plain = re.sub(r"\s+#.*$", "", text).strip()
-    if plain.lower() in ("true", "false"):
-        return plain.lower() == "true"
-    try:
-        return ast.literal_eval(plain)
-    except (ValueError, SyntaxError):
-        return plain
 
 
 def _scan_axis(arrays: Mapping[str, Readable]) -> int | None:
@@ -308,11 +395,21 @@ def _scan_axis(arrays: Mapping[str, Readable]) -> int | None:
 
     A norm's scale tells: it has the axes of layers and of features.
     """
-    norm = arrays.get(f"decoder.layers.{NORM}")
+    norm = _scanned_norm(arrays)
     if norm is None or len(norm.shape) != 2:
         return None
     width = arrays[EMBEDDING].shape[1]
     return 0 if norm.shape[1] == width and norm.shape[0] != width else 1
+
+
+def _scanned_layers(arrays: Mapping[str, Readable]) -> int:
+    norm = _scanned_norm(arrays)
+    axis = _scan_axis(arrays)
+    return 0 if norm is None or axis is None else norm.shape[axis]
+
+
+def _scanned_norm(arrays: Mapping[str, Readable]) -> Readable | None:
+    return next((array for path, array in arrays.items() if NORM.fullmatch(path)), None)
 
 
 def _metadata(place: Path) -> Json:

@@ -1,7 +1,8 @@
 """Checkpoints of MaxText, whose layout was made from its source: MaxText itself was not run.
 
 Orbax writes the arrays, which follow to_maxtext.py's steps for Llama (LLAMA31_... in
-checkpoint_conversion/utils/param_mapping.py) from the tensors of a published model.
+checkpoint_conversion/utils/param_mapping.py), for Gemma 2 (GEMMA2_...) and for Gemma
+(standalone_scripts/convert_gemma_chkpt.py) from the tensors of a published model.
 """
 
 import re
@@ -119,6 +120,89 @@ def test_the_same_parameters_by_the_layout_in_its_source(models, name, axis, zar
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6), read, params)
 
 
+GEMMA_NORMS = {
+    "input_layernorm": "pre_self_attention_norm",
+    "post_attention_layernorm": "post_self_attention_norm",
+    "pre_feedforward_layernorm": "pre_ffw_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
+PADDING = 3  # rows of the table
+
+
+def gemma_arrays(folder, *, pairs, width=4):
+    """Returns a Gemma's arrays by MaxText's paths, layers side by side."""
+    arrays = {}
+    for name, tensor in open_weights(folder).items():
+        x = np.asarray(tensor.array)
+        number = int(re.search(r"layers\.(\d+)|$", name)[1] or 0)
+        half = f"_{('local', 'global')[number % 2]}" if pairs else ""
+        layer = f"decoder/layers_{number // 2 if pairs else number}"
+        if "embed_tokens" in name:
+            table = np.concatenate([x, np.zeros((PADDING, x.shape[1]), x.dtype)])
+            arrays["token_embedder/embedding"] = table * np.float32(x.shape[1] ** 0.5)
+        elif name == "model.norm.weight":
+            arrays["decoder/decoder_norm/scale"] = x + 1
+        elif "norm" in name:
+            theirs = GEMMA_NORMS[name.split(".")[3]]
+            if not pairs and theirs == "post_self_attention_norm":
+                theirs = "pre_ffw_norm"
+            arrays[f"{layer}/{theirs}{half}/scale"] = x + 1
+        else:
+            theirs = next(path for part, path in NAMES.items() if part in name)
+            module, _, leaf = theirs.partition("/")
+            x = x.T
+            if re.search("[qkv]_proj", name):
+                x = x.reshape(x.shape[0], -1, width)
+            if "q_proj" in name:
+                x = x / np.float32(width**0.5)
+            if "o_proj" in name:
+                x = x.reshape(-1, width, x.shape[1])
+            arrays[f"{layer}/{module}{half}/{leaf}"] = x
+    return arrays
+
+
+GEMMA_YML = """base_emb_dim: 12
+mlp_activations: ["gelu","linear"]
+decoder_block: "BLOCK"
+normalization_layer_epsilon: 1.e-06
+logits_via_embedding: true
+"""
+GEMMA2_YML = """final_logits_soft_cap: 30.0
+attn_logits_soft_cap: 50.0
+sliding_window_size: 3
+"""
+
+
+@pytest.mark.parametrize("family", ["gemma", "gemma2"])
+def test_gemma_has_the_same_parameters_by_the_layout_in_its_source(family, tmp_path, capsys):
+    sizes = dict(d_model=12, num_heads=HEADS, num_kv_heads=2, head_dim=4, mlp_dim=8)
+    if family == "gemma2":
+        sizes |= dict(attention_scale=0.5, windows=(3, 0))
+    model = build_model(family, "tiny", vocab_size=16, decoder_layers=4, **sizes)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), np.ones((1, 4), int))["params"]
+    random = np.random.default_rng(0)
+    params = jax.tree.map(lambda leaf: random.normal(size=leaf.shape).astype("f4"), shapes)
+    save_pretrained(tmp_path / "published", model, params)
+    arrays = gemma_arrays(tmp_path / "published", pairs=family == "gemma2")
+    write(tmp_path / "run/checkpoints/4/items", scan(arrays, 1) if family == "gemma2" else arrays)
+    (tmp_path / "run/checkpoints/5").mkdir()
+    yml = GEMMA_YML.replace("BLOCK", family) + (GEMMA2_YML if family == "gemma2" else "")
+    (tmp_path / "run" / f"{family}-2b.yml").write_text(yml)
+    main(["convert", str(tmp_path / "run"), str(tmp_path / "new")])
+    assert "5 is newer, but no whole checkpoint: not read" in capsys.readouterr().err
+    theirs, read = load_pretrained(tmp_path / "new")
+    assert theirs.cfg.vocab_size == 16 + PADDING
+    for field in ("position", "norm_eps", "scale", "kinds", "activation", "embed_power"):
+        assert getattr(theirs.cfg, field) == getattr(model.cfg, field), field
+    table = read["token_embed"]["embedding"]
+    assert not table[16:].any()
+    read["token_embed"]["embedding"] = table[:16]
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-6, rtol=1e-6), read, params)
+    shutil.copy(tmp_path / "published/config.json", tmp_path / "run")
+    _, again = load_pretrained(tmp_path / "run")
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-6, rtol=1e-6), again, params)
+
+
 @pytest.fixture
 def checkpoint(models, tmp_path):
     arrays = scan(maxtext_arrays(models["llama3-8b"], interleaved=False), 1)
@@ -153,7 +237,7 @@ def test_a_config_of_transformers_takes_the_place_of_the_yml(checkpoint, models)
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("decoder_block: gemma2", "decoder_block='gemma2': llama2"),
+        ("decoder_block: gemma2", "decoder_block='gemma2': llama2.*those of llama2 or mistral"),
         ("rope_type: yarn", "rope_type='yarn': is not read"),
         ("use_qk_norm: true", "use_qk_norm=True: only False"),
         ("quantization: int8", "quantization='int8'"),
