@@ -16,6 +16,8 @@ transformers.
 
 SHARED = (
     "arranged",
+    "keras_hub_kinds",
+    "keras_hub_tokenizer",
     "t5x_bert",
     "t5x_decoder",
     "t5x_layers",
