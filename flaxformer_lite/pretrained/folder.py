@@ -47,14 +47,22 @@ class Foreign(NamedTuple):
 
 
 def find_foreign(folder: Path) -> Foreign | None:
-    """Finds the checkpoint of another program in a folder without weights of transformers."""
+    """Finds the checkpoint of another program in a folder without weights of transformers.
+
+    Raises:
+      WeightsError: there are those of two programs.
+    """
     if any(folder.glob("model*.safetensors*")) or any(folder.glob("flax_model*")):
         return None
+    found = []
     for name in registry.available("foreign"):
         reader = registry.resolve("foreign", name)
         if place := reader.find(folder):
-            return Foreign(reader, place)
-    return None
+            found.append(Foreign(reader, place))
+    if len(found) > 1:
+        forms = " and a ".join(foreign.reader.FORM for foreign in found)
+        raise WeightsError(f"{folder}: holds a {forms}; pass a folder with one of them.")
+    return found[0] if found else None
 
 
 def check_exists(folder: Path) -> None:

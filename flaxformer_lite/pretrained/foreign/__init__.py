@@ -18,6 +18,7 @@ SHARED = (
     "arranged",
     "keras_hub_kinds",
     "keras_hub_tokenizer",
+    "orbax_arrays",
     "t5x_bert",
     "t5x_decoder",
     "t5x_layers",

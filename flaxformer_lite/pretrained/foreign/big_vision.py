@@ -75,18 +75,29 @@ class NpzArray:
 
 
 def find(folder: Path) -> Path | None:
-    """Returns the folder if its one npz holds a text tower."""
-    files = list(folder.glob("*.npz"))
-    if len(files) != 1 or not zipfile.is_zipfile(files[0]):
-        return None
-    return folder if f"txt/{EMBEDDING}" in " ".join(_names(files[0])) else None
+    """Returns the folder if one of its npz holds a text tower.
+
+    Raises:
+      WeightsError: several do.
+    """
+    towers = _towers(folder)
+    if len(towers) > 1:
+        names = ", ".join(sorted(path.name for path in towers))
+        raise WeightsError(f"{folder}: several npz hold a text tower ({names}); leave one of them.")
+    return folder if towers else None
+
+
+def _towers(folder: Path) -> list[Path]:
+    """Lists the npz of a folder that hold a text tower."""
+    files = [path for path in folder.glob("*.npz") if zipfile.is_zipfile(path)]
+    return [path for path in files if f"txt/{EMBEDDING}" in " ".join(_names(path))]
 
 
 def describe(place: Path) -> list[str]:
     """Describes a tower in a line, and what was assumed in another."""
     config = read_config(place)
     return [
-        f"{next(place.glob('*.npz'))}: the text tower of big_vision's two_towers:"
+        f"{_towers(place)[0]}: the text tower of big_vision's two_towers:"
         f" {config['model_type']} with {config['num_hidden_layers']} layers, width"
         f" {config['hidden_size']}, {config['num_attention_heads']} heads, feed-forward"
         f" {config['intermediate_size']}, {config['max_position_embeddings']} positions, vocabulary"
@@ -160,8 +171,13 @@ def open_weights(place: Path, config: Json) -> dict[str, Tensor]:
             tensors[name] = Arranged(single.array, groups, single.index, where)
     table = ENDS[POSITIONS][0]
     if second is not None and table in tensors:
-        more = second[()].reshape(tensors[table].shape)
-        tensors[table] = Computed(tensors[table], lambda x: x + more)
+        where = f"{place}: txt/{SECOND_POSITIONS}"
+        more = Arranged(second, LAYOUTS["positions", 3], where=where)
+        if len(second.shape) != 3 or more.shape != tensors[table].shape:
+            raise WeightsError(
+                f"{where} has the shape {brief(list(second.shape))}, another than {POSITIONS}."
+            )
+        tensors[table] = Computed(tensors[table], lambda x: x + more.read())
     return tensors
 
 
@@ -201,7 +217,7 @@ def _names(path: Path) -> list[str]:
 
 def _open(place: Path) -> dict[str, NpzArray]:
     """Opens the arrays of the text tower by their paths in it; they are read later."""
-    path = next(place.glob("*.npz"))
+    path = _towers(place)[0]
     arrays = {}
     for name in _names(path):
         match = TOWER.fullmatch(name)

@@ -20,6 +20,7 @@ from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError, check_n
 
 FORM = "levanter checkpoint"
 STEP = re.compile(r"step-(\d+)")
+METADATA = "metadata.json"
 EMBEDDING = "embeddings/token_embeddings/weight"
 POSITIONS = "embeddings/position_embeddings/weight"
 LM_HEAD = "lm_head/weight"
@@ -106,17 +107,28 @@ LENGTH = 4096  # of a Llama's texts without a yaml; no number depends on it
 
 
 def find(folder: Path) -> Path | None:
-    """Finds a checkpoint: the folder itself, or the newest step of a run's."""
+    """Finds a checkpoint: the folder itself, or the newest whole step of a run's."""
     if not folder.is_dir():
         return None
+    if _is_checkpoint(folder):
+        return folder
+    return next((step for step in _steps(folder) if _is_checkpoint(step, whole=True)), None)
+
+
+def _is_checkpoint(folder: Path, *, whole: bool = False) -> bool:
+    """Returns whether levanter wrote this folder, and with `whole` whether it wrote all of it."""
+    if whole and not (folder / METADATA).is_file():  # which it writes last
+        return False
+    return (folder / "model" / EMBEDDING / ".zarray").is_file()
+
+
+def _steps(folder: Path) -> list[Path]:
+    """Lists the steps in a folder, the newest first."""
     steps = {}
     for child in folder.iterdir():
         if match := STEP.fullmatch(child.name):
             steps[int(match[1])] = child
-    for place in (folder, *([steps[max(steps)]] if steps else [])):
-        if (place / "model" / EMBEDDING / ".zarray").is_file():
-            return place
-    return None
+    return [steps[number] for number in sorted(steps, reverse=True)]
 
 
 def describe(place: Path) -> list[str]:
@@ -136,6 +148,11 @@ def describe(place: Path) -> list[str]:
         if assumed:
             why = f"as {source.name} does not say" if source else "as there is no yaml"
             lines.append(f"assumed, {why}: {', '.join(assumed)}")
+    for step in _steps(place.absolute().parent) if STEP.fullmatch(place.name) else []:
+        if step.name == place.name:
+            break
+        if not _is_checkpoint(step, whole=True):
+            lines.append(f"{step} is newer, but not whole, without {METADATA}: not read")
     lines.append("it has no tokenizer: copy the files of the model's into the new folder")
     return lines
 

@@ -22,12 +22,11 @@ import numpy as np
 
 from flaxformer_lite.files.read import Json, brief, read_object, shown
 from flaxformer_lite.pretrained.foreign.arranged import Arranged, Computed, Readable
+from flaxformer_lite.pretrained.foreign.orbax_arrays import METADATA, open_array, tree_paths
 from flaxformer_lite.pretrained.foreign.yaml_files import read_number, read_yaml
-from flaxformer_lite.pretrained.foreign.zarr_arrays import open_zarr
-from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError, check_name
+from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError
 
 FORM = "MaxText checkpoint"
-METADATA = "_METADATA"
 PARAMS = ("params", "params")
 EMBEDDING = "token_embedder.embedding"
 LOGITS = "decoder.logits_dense.kernel"
@@ -133,11 +132,14 @@ def describe(place: Path) -> list[str]:
         assumed = [f"{name}={brief(BASE[name])}" for name in READ if name not in told]
         assumed.append(f"texts of up to {LENGTH:,} tokens")
         lines.append(f"assumed, as {source.name} does not say: {', '.join(assumed)}")
+    if _published(place) and config.get("tie_word_embeddings") and _kind(arrays) not in LAYERS:
+        lines.append("assumed: normalize_embedding_logits=False, as its logits are tied")
     rows = arrays[EMBEDDING].shape[0]
     if rows > config["vocab_size"]:
         lines.append(f"left out: the rows of its table after {config['vocab_size']:,} of {rows:,}")
     for step in _steps(place.parent.parent) if place.parent.name.isdecimal() else []:
-        if int(step.parent.name) > int(place.parent.name):
+        is_newer = int(step.parent.name) > int(place.parent.name)
+        if is_newer and not (step / METADATA).is_file():
             lines.append(f"{step.parent} is newer, but no whole checkpoint: not read")
     lines.append("it has no tokenizer: copy the files of the model's into the new folder")
     return lines
@@ -412,32 +414,24 @@ def _scanned_norm(arrays: Mapping[str, Readable]) -> Readable | None:
     return next((array for path, array in arrays.items() if NORM.fullmatch(path)), None)
 
 
-def _metadata(place: Path) -> Json:
-    return read_object(place / METADATA, {"tree_metadata": dict}, error=WeightsError)
-
-
 def _names(place: Path) -> list[str]:
     """Lists the parameters of a checkpoint, without what the optimizer has of them."""
-    names = []
-    for leaf in _metadata(place).get("tree_metadata", {}).values():
-        keys = leaf.get("key_metadata", []) if isinstance(leaf, dict) else []
-        path = tuple(str(key.get("key")) for key in keys if isinstance(key, dict))
-        if path[:2] == PARAMS:
-            names.append(".".join(path[2:]))
-    return names
+    return [".".join(path[2:]) for path in tree_paths(place) if path[:2] == PARAMS]
 
 
 def _open(place: Path) -> dict[str, Readable]:
-    """Opens the parameters by their paths; they are read later."""
-    driver = "zarr3" if _metadata(place).get("use_zarr3") else "zarr"
-    merged = (place / "manifest.ocdbt").is_file()
+    """Opens the parameters by their paths; they are read later.
+
+    Raises:
+      WeightsError: the checkpoint is damaged, or has other collections of parameters.
+    """
     arrays: dict[str, Readable] = {}
-    for name in _names(place):
-        check_name(place / METADATA, name)
-        path = ".".join((*PARAMS, name))
-        kvstore: Json = {"driver": "file", "path": f"{place.absolute()}/{path}/"}
-        if merged:
-            base = f"file://{place.absolute()}/"
-            kvstore = {"driver": "ocdbt", "base": base, "path": f"{path}/"}
-        arrays[name] = open_zarr(kvstore, f"{place}: {name}", driver)
+    for path in tree_paths(place):
+        if path[:2] == PARAMS:
+            arrays[".".join(path[2:])] = open_array(place, path)
+        elif path[:1] == PARAMS[:1]:
+            raise WeightsError(
+                f"{place}: holds {shown('.'.join(path))} beside its parameters; quantized weights"
+                " and adapters are not read."
+            )
     return arrays

@@ -1,4 +1,4 @@
-"""Checkpoints of T5X: a tree in msgpack, whose large arrays lie beside it as zarr folders.
+"""Checkpoints of T5X: a tree in msgpack with large arrays beside it as zarr folders, or Orbax's.
 
 The architecture is known by its parameters; a file beside this one reads each kind. What arrays do
 not tell is read from the gin file of the run, if it is there, or has the value of published
@@ -17,13 +17,15 @@ import numpy as np
 
 from flaxformer_lite.files.read import Json, brief, read_object, shown
 from flaxformer_lite.pretrained.flax_msgpack import read_tree
-from flaxformer_lite.pretrained.foreign import t5x_bert, t5x_decoder, t5x_t5
+from flaxformer_lite.pretrained.foreign import orbax_arrays, t5x_bert, t5x_decoder, t5x_t5
 from flaxformer_lite.pretrained.foreign.arranged import Readable
 from flaxformer_lite.pretrained.foreign.t5x_layers import Checkpoint, read_gin
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError, check_name
 
 FORM = "T5X checkpoint"
 TREE = "checkpoint"  # the file that holds the tree
+STATE = "state"  # the folder that Orbax writes for T5X
+TARGET = "target"  # the parameters in the tree
 FOLDER = re.compile(r"checkpoint_(\d+)")  # one of a run's, by its step
 ARRAY_NAME = re.compile(r"\w+(/\w+)*")
 DTYPES = ("float32", "bfloat16", "float16")
@@ -94,8 +96,8 @@ def _architecture(checkpoint: Checkpoint) -> ModuleType:
             return kind
     names = brief(sorted({path.split("/")[0] for path in checkpoint.arrays}))
     raise WeightsError(
-        f"{checkpoint.place}: a checkpoint of T5X whose parameters are {names}; T5's kind"
-        " and flaxformer's BERT are read."
+        f"{checkpoint.place}: a checkpoint of T5X whose parameters are {names}; T5's kind,"
+        " decoders alone and flaxformer's BERT are read."
     )
 
 
@@ -118,7 +120,7 @@ def _tokenizer(place: Path, kind: ModuleType) -> list[str]:
 
 def _is_checkpoint(folder: Path) -> bool:
     """Returns whether T5X wrote this folder; TensorFlow has a text of the same name as its tree."""
-    if any(folder.glob("target.*/.zarray")):
+    if any(folder.glob("target.*/.zarray")) or _is_orbax(folder / STATE):
         return True
     try:
         with (folder / TREE).open("rb") as file:
@@ -127,8 +129,26 @@ def _is_checkpoint(folder: Path) -> bool:
         return False
 
 
+def _is_orbax(state: Path) -> bool:
+    if not orbax_arrays.is_folder(state):
+        return False
+    return any(path[:1] == (TARGET,) for path in orbax_arrays.tree_paths(state))
+
+
 def _open(place: Path) -> Checkpoint:
     """Opens the parameters, numpy or tensorstore arrays, by their paths below `target`."""
+    if _is_orbax(place / STATE):
+        arrays = {}
+        for keys in orbax_arrays.tree_paths(place / STATE):
+            # the version is 0 in all of flaxformer
+            if keys[0] == TARGET and "/".join(keys[-2:]) != VERSION:
+                arrays["/".join(keys[1:])] = orbax_arrays.open_array(place / STATE, keys)
+    else:
+        arrays = _open_tree(place)
+    return Checkpoint(place, arrays, read_gin(place))
+
+
+def _open_tree(place: Path) -> dict[str, Readable]:
     path = place / TREE
     if not path.is_file():
         raise WeightsError(
@@ -136,7 +156,7 @@ def _open(place: Path) -> Checkpoint:
         )
     tree = read_tree(path)
     state = tree.get("optimizer", tree) if isinstance(tree, dict) else tree
-    target = state.get("target") if isinstance(state, dict) else None
+    target = state.get(TARGET) if isinstance(state, dict) else None
     if not isinstance(target, dict):
         raise WeightsError(f"{path}: holds no target, the parameters of a T5X checkpoint.")
     arrays = {}
@@ -156,7 +176,7 @@ def _open(place: Path) -> Checkpoint:
                 " June 2021 wrote bfloat16 as uint16."
             )
         arrays[name] = array
-    return Checkpoint(place, arrays, read_gin(place))
+    return arrays
 
 
 def _leaves(tree: dict, above: str = "") -> Iterator[tuple[str, Any]]:

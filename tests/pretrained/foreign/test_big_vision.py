@@ -4,6 +4,7 @@ tools/foreign_big_vision.py stored them; here each array is written into an npz 
 """
 
 import json
+import shutil
 import zlib
 from pathlib import Path
 
@@ -56,6 +57,26 @@ def test_convert_says_what_it_found_and_older_positions_are_added(tmp_path, caps
     _, expected = load_pretrained(write(tmp_path, tower("side_by_side")))
     _, read = load_pretrained(tmp_path / "new")
     jax.tree.map(np.testing.assert_array_equal, read, expected)
+
+
+def test_two_towers_or_two_programs_in_a_folder_are_refused(tmp_path):
+    write(tmp_path, tower("side_by_side"))
+    np.savez(tmp_path / "scores.npz", accuracy=np.ones(2))
+    load_pretrained(tmp_path)
+    shutil.copy(tmp_path / "siglip.npz", tmp_path / "other.npz")
+    with pytest.raises(WeightsError, match=r"hold a text tower \(other.npz, siglip.npz\); leave"):
+        load_pretrained(tmp_path)
+    (tmp_path / "other.npz").unlink()
+    (tmp_path / "checkpoint_3").mkdir()
+    (tmp_path / "checkpoint_3/checkpoint").write_bytes(b"\x81\xa6target\x80")
+    with pytest.raises(WeightsError, match="holds a big_vision npz and a T5X checkpoint; pass a"):
+        load_pretrained(tmp_path)
+
+
+def test_second_positions_of_another_length_are_refused(tmp_path):
+    arrays = tower("side_by_side") | {"Encoder_0/pos_embedding": np.zeros((1, 3, 8), "float32")}
+    with pytest.raises(WeightsError, match=r"Encoder_0/pos_embedding has the shape \[1, 3, 8\]"):
+        load_pretrained(write(tmp_path, arrays))
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 from flax import serialization
 from flax.traverse_util import unflatten_dict
@@ -129,6 +130,30 @@ def test_a_stack_scanned_on_its_first_axis_is_read_the_same(tmp_path):
             given[path] = np.moveaxis(x, 1, 0)
     _, read = load_pretrained(write(tmp_path / "first", given))
     _, expected = load_pretrained(write(tmp_path / "second", arrays("t5_fused")))
+    jax.tree.map(np.testing.assert_array_equal, read, expected)
+
+
+def with_placeholders(tree, above=""):
+    """Returns the tree that older versions of Orbax wrote in msgpack."""
+    if isinstance(tree, dict):
+        return {key: with_placeholders(x, f"{above}.{key}") for key, x in tree.items()}
+    return f"PLACEHOLDER://{above[1:]}"
+
+
+@pytest.mark.parametrize(("merged", "old"), [(True, False), (False, False), (True, True)])
+def test_checkpoints_that_t5x_writes_by_orbax_are_read_the_same(merged, old, tmp_path):
+    target = unflatten_dict(arrays("t5_scanned"), sep="/")
+    tree = {"target": target, "state": {"step": np.int32(3), "param_states": {}}}
+    state = tmp_path / "run/checkpoint_30/state"
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(use_ocdbt=merged)) as saver:
+        saver.save(state, tree)
+    if old:
+        (state / "_METADATA").unlink()
+        structure = serialization.msgpack_serialize(with_placeholders(tree))
+        (state / "checkpoint").write_bytes(structure)
+    write(tmp_path / "run/checkpoint_3", arrays("t5_1_1"))
+    _, read = load_pretrained(tmp_path / "run")
+    _, expected = load_pretrained(write(tmp_path / "other", arrays("t5_scanned")))
     jax.tree.map(np.testing.assert_array_equal, read, expected)
 
 

@@ -146,6 +146,15 @@ def test_convert_says_what_it_found_and_what_it_assumed(run, tmp_path, capsys):
     assert "assumed, as config.yaml does not say: activation_function='silu'" in said
 
 
+def test_a_step_that_is_not_whole_is_noticed(run, published, tmp_path, capsys):
+    write(run / "step-50", levanter_arrays(published, axes))
+    (run / "step-50/metadata.json").unlink()
+    main(["convert", str(run), str(tmp_path / "out")])
+    said = capsys.readouterr().err
+    assert "step-30: a checkpoint of levanter" in said
+    assert "step-50 is newer, but not whole, without metadata.json: not read" in said
+
+
 def test_a_config_of_transformers_takes_the_place_of_the_yaml(run, published):
     (run / "config.yaml").unlink()
     with pytest.raises(WeightsError, match="does not hold its rotary positions; put the yaml"):

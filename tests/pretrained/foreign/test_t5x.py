@@ -226,7 +226,7 @@ def test_other_models_are_refused(checkpoint, name, message):
         load_pretrained(checkpoint)
 
 
-def test_a_decoder_alone_is_refused(tmp_path):
-    write(tmp_path / "checkpoint_5", {"decoder/decoder_norm/scale": np.ones(2, "float32")})
-    with pytest.raises(WeightsError, match=r"parameters are \['decoder'\]; T5.s kind and"):
+def test_parameters_of_another_architecture_are_refused(tmp_path):
+    write(tmp_path / "checkpoint_5", {"tower/kernel": np.ones((2, 2), "float32")})
+    with pytest.raises(WeightsError, match=r"parameters are \['tower'\]; T5's kind, decoders"):
         load_pretrained(tmp_path)
