@@ -192,4 +192,6 @@ def _may_improve(
 
 def _pick(x: jax.Array, index: jax.Array) -> jax.Array:
     """Selects entries of axis 1 by the row's indices [B, n]."""
-    return jnp.take_along_axis(x, index if x.ndim == 2 else index[:, :, None], axis=1)
+    if x.ndim == 3:
+        index = index[:, :, None]
+    return jnp.take_along_axis(x, index, axis=1)

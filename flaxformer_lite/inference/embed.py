@@ -84,8 +84,12 @@ def embed(
         return _sparse(opened, texts, layers)
     if layers.kind == "multi_vector":
         return _multi_vector(opened, texts, layers, task)
-    pooling = layers.pooling or ("last" if opened.cfg.skeleton == "decoder" else "mean")
-    skip = 0 if layers.include_prompt or not prefix else prompt_length(opened, prefix)
+    pooling = layers.pooling
+    if not pooling:
+        pooling = "last" if opened.cfg.skeleton == "decoder" else "mean"
+    skip = 0
+    if prefix and not layers.include_prompt:
+        skip = prompt_length(opened, prefix)
     rows = token_rows(opened, texts, limit_of(layers, opened))
     width = opened.cfg.d_model * (1 + pooling.count("+"))
     vectors = np.zeros((len(texts), width), np.float32)
@@ -123,8 +127,10 @@ def _multi_vector(
     """Computes the vectors of the tokens of each text that count."""
     late = layers.late
     _check_markers(opened.tokenizer, late)
+    limits = layers
     limit = {"query": late.query_limit, "document": late.document_limit}.get(task)
-    limits = layers._replace(limit=layers.limit if limit is None else limit)
+    if limit is not None:
+        limits = layers._replace(limit=limit)
     expands = task == "query" and late.expansion != ""
     if expands and late.expansion == "fixed":
         limits = layers._replace(limit=late.expansion_length)
@@ -133,9 +139,10 @@ def _multi_vector(
     if expands:
         filling = _expansion_id(opened, late)
         rows = [row + [filling] * (late.expansion_length - len(row)) for row in rows]
-    skipped = [opened.tokenizer.id_of(word) for word in late.skipped]
-    if (task or "document") not in late.skipped_tasks:
-        skipped = []
+    skipped = []
+    if (task or "document") in late.skipped_tasks:
+        ids = [opened.tokenizer.id_of(word) for word in late.skipped]
+        skipped = [index for index in ids if index is not None]
     vectors = [np.zeros((0, 0), np.float32)] * len(rows)
     for chosen, ids_BT, mask_BT in batches(opened, rows):
         if expands and not late.attends:
@@ -144,7 +151,7 @@ def _multi_vector(
         hidden_BTD = np.asarray(_hidden(opened.model, opened.params, ids_BT, mask_BT))
         for row, i in enumerate(chosen):
             ids_T = np.asarray(rows[i], np.int32)
-            counts_T = ~np.isin(ids_T, [index for index in skipped if index is not None])
+            counts_T = ~np.isin(ids_T, skipped)
             if late.kept and task != "query":
                 counts_T &= np.isin(ids_T, late.kept)
             vectors[i] = layers.finish(hidden_BTD[row, : len(ids_T)][counts_T])
@@ -173,9 +180,11 @@ def _check_markers(tokenizer: PublishedTokenizer, late: LateInteractionSettings)
 
 def _expansion_id(opened: TextModel, late: LateInteractionSettings) -> int:
     """Returns the token that fills queries."""
-    named = opened.tokenizer.id_of(late.expansion_token) if late.expansion_token else None
-    special = opened.tokenizer.ids
-    index = named if late.expansion_token else special.get("mask", special.get("eos"))
+    if late.expansion_token:
+        index = opened.tokenizer.id_of(late.expansion_token)
+    else:
+        special = opened.tokenizer.ids
+        index = special.get("mask", special.get("eos"))
     if index is None:
         raise ConfigError(
             f"query_expansion: token={late.expansion_token!r} is not in the vocabulary; name one"

@@ -120,7 +120,8 @@ def read_window(
     axis = batch_axis(model.cfg)
 
     def of_row(tokens_T, slot, start, source_mask_S, per_row, cross):
-        row = PromptRows(start[None], None if source_mask_S is None else source_mask_S[None])
+        source_mask_1S = None if source_mask_S is None else source_mask_S[None]
+        row = PromptRows(start[None], source_mask_1S)
         layers = []
         for layer, arrays, encoded in zip(cache, per_row, cross, strict=True):
             layers.append(layer and arrays.replace(length=layer.length, **encoded))

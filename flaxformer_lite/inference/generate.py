@@ -120,12 +120,13 @@ def generate(
     task = prepare(model, input_ids, attention_mask, decoder_input_ids, tokenizer, s)
     guesser = draft and Draft(model=draft[0], params=draft[1])
     speculative.check(model, guesser, task)
-    result = (
-        _search(model, params, task)
-        if task.settings.num_beams > 1
-        else _write(model, params, task, guesser, return_scores)
-    )
-    return result if return_scores else result.sequences
+    if task.settings.num_beams > 1:
+        result = _search(model, params, task)
+    else:
+        result = _write(model, params, task, guesser, return_scores)
+    if return_scores:
+        return result
+    return result.sequences
 
 
 def stream(
@@ -204,7 +205,9 @@ def _read(
         slots=task.slots,
         goes_back=task.settings.guessed > 0,
     )
-    return logits_BV, cache if copies == 1 else repeat(model.cfg, cache, copies)
+    if copies > 1:
+        cache = repeat(model.cfg, cache, copies)
+    return logits_BV, cache
 
 
 def _states(
@@ -240,11 +243,13 @@ def _states(
     else:
         state = state.replace(cache=cache)
     new = 0
-    every = min(every, stop_strings.EVERY) if s.stop_strings else every
+    if s.stop_strings:
+        every = min(every, stop_strings.EVERY)
     while new < task.max_new and not _is_written(state, new):
         until = np.int32(min(new + every, task.max_new))
         state = _proceed(model, params, task, draft, state, seed, until)
-        state = stop_strings.cut(task, state, new) if s.stop_strings else state
+        if s.stop_strings:
+            state = stop_strings.cut(task, state, new)
         new = int(state.new)
         yield state
 
@@ -291,8 +296,11 @@ def _write(
     state = collections.deque(states, maxlen=1).pop()
     stop = task.columns + int(np.asarray(state.lengths_B).max())
     sequences = np.asarray(state.tokens_BS)[:, task.columns - task.prompt.width : stop]
-    logprobs = np.asarray(state.logprobs_BS)[:, task.columns : stop] if scores else None
-    reads = np.asarray(state.reads_B) if isinstance(state, speculative.GuessState) else None
+    logprobs = reads = None
+    if scores:
+        logprobs = np.asarray(state.logprobs_BS)[:, task.columns : stop]
+    if isinstance(state, speculative.GuessState):
+        reads = np.asarray(state.reads_B)
     return Generation(sequences, np.asarray(state.lengths_B), logprobs, reads=reads)
 
 
@@ -308,11 +316,14 @@ def _search(model: Generator, params: Params, task: GenerationTask) -> Generatio
     pool = beam.proceed(
         model, params, state, task.rows(s.num_beams), task.rules, search, prompt=task.columns
     ).pool
-    best = [
-        np.asarray(x)[:, : s.num_return_sequences]
-        for x in (pool.tokens_BJS, pool.lengths_BJ, pool.scores_BJ)
-    ]
-    sequences, lengths, scores = (x.reshape(-1, *x.shape[2:]) for x in best)
+
+    def best(x: jax.Array) -> np.ndarray:
+        returned = np.asarray(x)[:, : s.num_return_sequences]
+        return returned.reshape(-1, *returned.shape[2:])
+
+    sequences = best(pool.tokens_BJS)
+    lengths = best(pool.lengths_BJ)
+    scores = best(pool.scores_BJ)
     sequences = sequences[:, task.columns - task.prompt.width : task.columns + lengths.max()]
     after = np.arange(sequences.shape[1])[None] >= task.prompt.width + lengths[:, None]
     fill = s.pad_token_id or (s.eos[0] if s.eos else 0)

@@ -87,9 +87,8 @@ class HarnessModel:
         self._without_text = ids_without_text(cfg, tokenizer) if sized else ()
         # The tokenizers of load_tokenizer add special tokens around a text.
         self._frames = "special_tokens" in inspect.signature(tokenizer.encode).parameters
-        self._start = getattr(tokenizer, "tokens", {}).get(
-            "eos" if tokenizer.bos_id is None else "bos"
-        )
+        mark = "eos" if tokenizer.bos_id is None else "bos"
+        self._start = getattr(tokenizer, "tokens", {}).get(mark)
 
     def loglikelihood(self, requests: list[Request]) -> list[tuple[float, bool]]:
         """Returns (log-likelihood, whether greedy) of each (context, continuation)."""
@@ -135,9 +134,12 @@ class HarnessModel:
     def _write(self, contexts: list[list[int]], settings: Mapping[str, Any]) -> list[str]:
         """Continues contexts by the settings of their task."""
         until = settings.get("until") or ()
-        stops = tuple(filter(None, [until] if isinstance(until, str) else until))
+        if isinstance(until, str):
+            until = [until]
+        stops = tuple(filter(None, until))
         lengths = [settings[name] for name in LENGTHS if settings.get(name) is not None]
-        new = min(int(next(iter(lengths), NEW_TOKENS)), self.max_length - 1)
+        most = int(lengths[0]) if lengths else NEW_TOKENS
+        new = min(most, self.max_length - 1)
         temperature = float(settings.get("temperature") or 0.0)
         is_sampled = settings.get("do_sample")
         if is_sampled is None:
@@ -190,11 +192,14 @@ class HarnessModel:
         return self.tokenizer.encode(text, special_tokens=framed and not begun)
 
     def _context(self, text: str) -> list[int]:
-        return (self._encode(text) if text else []) or [self.prefix]
+        ids = self._encode(text) if text else []
+        return ids or [self.prefix]
 
     def _room(self, written: int) -> int:
         """Returns how many tokens of a context fit beside the written ones."""
-        return self.max_length if self._two else self.max_length - written
+        if self._two:
+            return self.max_length
+        return self.max_length - written
 
     def _split(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
         """Encodes context and continuation: of a decoder as parts of one text, else separately.
@@ -205,7 +210,9 @@ class HarnessModel:
         continuation = context[len(stripped) :] + continuation
         if not stripped:
             tail = self._encode(continuation, framed=False)
-            return (tail[:1], tail[1:]) if tail[:-1][:1] == [self.prefix] else ([self.prefix], tail)
+            if len(tail) > 1 and tail[0] == self.prefix:
+                return tail[:1], tail[1:]
+            return [self.prefix], tail
         head = self._context(stripped)
         if self._two:
             return head, self._encode(continuation, framed=False)
@@ -228,7 +235,10 @@ class HarnessModel:
         for start in range(0, len(order), self.batch_size):
             batch = order[start : start + self.batch_size]
             rows = [pairs[i] for i in batch] + [pairs[batch[-1]]] * (self.batch_size - len(batch))
-            heads = [head[max(0, len(head) - self._room(len(tail) - 1)) :] for head, tail in rows]
+            heads = []
+            for head, tail in rows:
+                room = self._room(len(tail) - 1)
+                heads.append(head[max(0, len(head) - room) :])
             scores = score(self.model, self.params, heads, [tail for _, tail in rows])
             for row, i in enumerate(batch):
                 results[i] = float(scores.log_likelihood[row]), bool(scores.greedy[row])

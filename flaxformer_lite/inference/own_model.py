@@ -87,9 +87,9 @@ def writable(model: object, params: Params) -> Any:
         return model
     name = type(model).__name__
     if not isinstance(model, nn.Module):
-        way = (
-            "; of an NNX module pass *from_nnx(module)" if hasattr(model, "to_nnx__module") else ""
-        )
+        way = ""
+        if hasattr(model, "to_nnx__module"):
+            way = "; of an NNX module pass *from_nnx(module)"
         raise ConfigError(f"model is of type {name}: {NEEDED}{way}.")
     most = getattr(model, "max_length", None) or 0
     length = min(PROBE, most or PROBE)

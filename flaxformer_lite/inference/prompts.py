@@ -69,8 +69,8 @@ def read_ids(
     A list of rows of any lengths is padded, left or right.
     """
     rows: Any = input_ids
-    lists = isinstance(input_ids, (list, tuple)) and all(np.ndim(row) == 1 for row in rows)
-    if lists and attention_mask is None and len({len(row) for row in rows}) > 1:
+    is_list = isinstance(input_ids, (list, tuple)) and all(np.ndim(row) == 1 for row in rows)
+    if is_list and attention_mask is None and len(set(map(len, rows))) > 1:
         attention_mask = _rectangle([[1] * len(row) for row in rows], 0, left)
         input_ids = _rectangle(rows, pad, left)
     ids_BT = np.asarray(input_ids)
@@ -78,9 +78,9 @@ def read_ids(
         raise ValueError(
             f"{name}: must be integer token ids [batch, length], not {ids_BT.dtype} {ids_BT.shape}."
         )
-    mask_BT = (
-        np.ones(ids_BT.shape, bool) if attention_mask is None else np.asarray(attention_mask) != 0
-    )
+    mask_BT = np.ones(ids_BT.shape, bool)
+    if attention_mask is not None:
+        mask_BT = np.asarray(attention_mask) != 0
     if mask_BT.shape != ids_BT.shape:
         raise ValueError(
             f"attention_mask has shape {mask_BT.shape}: must match {name}, {ids_BT.shape}."
@@ -101,8 +101,11 @@ def read_ids(
 
 def _rectangle(rows: Sequence[Sequence[int]], fill: int, left: bool) -> list[list[int]]:
     width = max(map(len, rows))
-    fills = [[fill] * (width - len(row)) for row in rows]
-    return [[*gap, *row] if left else [*row, *gap] for row, gap in zip(rows, fills, strict=True)]
+    padded = []
+    for row in rows:
+        gap = [fill] * (width - len(row))
+        padded.append([*gap, *row] if left else [*row, *gap])
+    return padded
 
 
 def align(ids_BT: np.ndarray, mask_BT: np.ndarray, pad: int, columns: int) -> Prompt:
@@ -133,11 +136,9 @@ def check_length(limit: int, name: str, tokens: int, new: int = 0) -> None:
     """
     if tokens + new <= limit:
         return
-    way = (
-        f"ask for at most {limit - tokens} new tokens"
-        if new and tokens < limit
-        else f"shorten {name}"
-    )
+    way = f"shorten {name}"
+    if new and tokens < limit:
+        way = f"ask for at most {limit - tokens} new tokens"
     new_tokens = f" and {new} new tokens" if new else ""
     most = limit if limit == LONGEST else f"the model's max_length={limit}"
     raise ConfigError(f"{name} of {tokens} tokens{new_tokens}: rows end at {most}; {way}.")

@@ -76,9 +76,10 @@ def read_settings(folder: Path) -> Json:
       ConfigError: a file is not JSON, a setting has another type, or is one that transformers
         computes and `generate` does not.
     """
-    files = [folder / name for name in ("generation_config.json", "config.json")]
-    file = next((file for file in files if file.exists()), None)
-    if file is None:
+    file = folder / "generation_config.json"
+    if not file.exists():
+        file = folder / "config.json"
+    if not file.exists():
         return {}
     values = {key: value for key, value in read_object(file, KINDS).items() if value is not None}
     _refuse_others(file, values)

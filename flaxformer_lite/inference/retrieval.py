@@ -112,19 +112,21 @@ def metrics(hits: Sequence[Sequence[str]], relevant: Sequence[Collection[str]]) 
       where the file grades them.
     """
     of_queries = [_metrics(*pair) for pair in zip(hits, relevant, strict=True)]
-    return {
-        name: math.fsum(one[name] for one in of_queries) / len(of_queries) for name in of_queries[0]
-    }
+    means = {}
+    for name in of_queries[0]:
+        means[name] = math.fsum(values[name] for values in of_queries) / len(of_queries)
+    return means
 
 
 def _metrics(hits: Sequence[str], relevant: Collection[str]) -> dict[str, float]:
     right = [document in relevant for document in hits[:DEEPEST]]
     ranks = [rank for rank, is_right in enumerate(right, start=1) if is_right]
+    first_ranks = [rank for rank in ranks if rank <= 10]
     ideal = range(1, min(10, len(relevant)) + 1)
     precisions = [number / rank for number, rank in enumerate(ranks, start=1)]
     values = {
-        "ndcg_10": _gain(rank for rank in ranks if rank <= 10) / _gain(ideal),
-        "mrr_10": 1 / ranks[0] if ranks and ranks[0] <= 10 else 0.0,
+        "ndcg_10": _gain(first_ranks) / _gain(ideal),
+        "mrr_10": 1 / first_ranks[0] if first_ranks else 0.0,
         "map_100": math.fsum(precisions) / min(DEEPEST, len(relevant)),
     }
     for k in CUTOFFS:

@@ -133,4 +133,6 @@ def key_at(seed: Number, row: jax.Array, new: jax.Array) -> jax.Array:
 
 def ends(rules: GenerationRules, tokens: jax.Array) -> jax.Array:
     """Returns whether each token is a stop token; bool of the same shape."""
-    return jnp.zeros(tokens.shape, bool) if rules.eos_E is None else jnp.isin(tokens, rules.eos_E)
+    if rules.eos_E is None:
+        return jnp.zeros(tokens.shape, bool)
+    return jnp.isin(tokens, rules.eos_E)

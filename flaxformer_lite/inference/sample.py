@@ -36,7 +36,8 @@ def start(
       scores: whether to keep log-probabilities.
     """
     tokens_BS = jnp.pad(tokens_BT, ((0, 0), (0, slots - tokens_BT.shape[1])))
-    logits_BV, tokens_BS = (jnp.repeat(x, samples, axis=0) for x in (logits_BV, tokens_BS))
+    logits_BV = jnp.repeat(logits_BV, samples, axis=0)
+    tokens_BS = jnp.repeat(tokens_BS, samples, axis=0)
     state = SampleState(
         tokens_BS=tokens_BS,
         logprobs_BS=jnp.zeros(tokens_BS.shape, jnp.float32) if scores else None,

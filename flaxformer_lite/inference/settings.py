@@ -96,9 +96,8 @@ class Settings:
     def __post_init__(self) -> None:
         for f in dataclasses.fields(self):
             value = getattr(self, f.name)
-            object.__setattr__(
-                self, f.name, f.default if value is None else _read(f.name, value, f.type)
-            )
+            read = f.default if value is None else _read(f.name, value, f.type)
+            object.__setattr__(self, f.name, read)
         if self.max_new_tokens is None and self.max_length is None:
             raise ConfigError("max_new_tokens is missing: set the most tokens to write.")
         self._check(1, MOST, "max_new_tokens", "max_length")
@@ -180,7 +179,9 @@ class Settings:
         """The stop tokens, possibly none."""
         if self.eos_token_id is None:
             return ()
-        return (self.eos_token_id,) if isinstance(self.eos_token_id, int) else self.eos_token_id
+        if isinstance(self.eos_token_id, int):
+            return (self.eos_token_id,)
+        return self.eos_token_id
 
 
 def settings(**values: Any) -> Settings:
@@ -223,7 +224,8 @@ def _read(name: str, value: Any, kind: Any) -> Any:
             int | tuple[int, ...] | None,
         ):
             return tuple(map(_integer, value))
-        return (_integer(value),) if kind == tuple[int, ...] else _integer(value)
+        number = _integer(value)
+        return (number,) if kind == tuple[int, ...] else number
     except (TypeError, ValueError):
         words = {float: "a number", tuple[str, ...]: "texts", tuple[int, ...]: "token ids"}
         raise ConfigError(

@@ -226,12 +226,12 @@ def proceed(
     written_BS = columns_1S < (prompt + state.lengths_B)[:, None]
     least = jnp.min(jnp.where(state.done_B, rules.max_new, state.lengths_B))
     reached = jnp.minimum(least, jnp.max(state.lengths_B))
+    tokens_BS = jnp.where(written_BS, state.tokens_BS, rules.pad)
     logprobs_BS = state.logprobs_BS
-    return state.replace(
-        tokens_BS=jnp.where(written_BS, state.tokens_BS, rules.pad),
-        logprobs_BS=None if logprobs_BS is None else jnp.where(written_BS, logprobs_BS, 0.0),
-        new=jnp.minimum(until, reached),
-    )
+    if logprobs_BS is not None:
+        logprobs_BS = jnp.where(written_BS, logprobs_BS, 0.0)
+    new = jnp.minimum(until, reached)
+    return state.replace(tokens_BS=tokens_BS, logprobs_BS=logprobs_BS, new=new)
 
 
 def _append(

@@ -114,10 +114,8 @@ def prepare(
         "forced_eos_token_id",
     ):
         tokens = getattr(s, name)
-        if not all(
-            0 <= token < vocab
-            for token in (tokens if isinstance(tokens, tuple) else (tokens or 0,))
-        ):
+        several = tokens if isinstance(tokens, tuple) else (tokens or 0,)
+        if not all(0 <= token < vocab for token in several):
             raise ConfigError(
                 f"{name}={getattr(s, name)}: must be in 0..{vocab - 1}, the model's vocabulary."
             )
@@ -140,7 +138,8 @@ def prepare(
         elif start is None:
             start = cfg.decoder_start_token_id
         ids_BT, mask_BT = prompts.read_ids(vocab, begun, None, pad, "decoder_input_ids")
-        bare = ids_BT.shape[1] == 1 and bool(np.any(ids_BT == (pad if start is None else start)))
+        first = pad if start is None else start
+        bare = ids_BT.shape[1] == 1 and bool(np.any(ids_BT == first))
         if len(ids_BT) != rows:
             raise ConfigError(
                 f"decoder_input_ids has {len(ids_BT)} rows, input_ids {rows}: must be equal."
@@ -150,8 +149,12 @@ def prepare(
             f"decoder_input_ids: {cfg.family} has no encoder; pass the prompt as input_ids."
         )
     width = ids_BT.shape[1]
-    limits = [s.max_new_tokens, None if s.max_length is None else s.max_length - width]
-    max_new = min(most for most in limits if most is not None)
+    limits = []
+    if s.max_new_tokens is not None:
+        limits.append(s.max_new_tokens)
+    if s.max_length is not None:
+        limits.append(s.max_length - width)
+    max_new = min(limits)
     if max_new < 1:
         raise ConfigError(
             f"max_length={s.max_length}: the prompt alone has {width} tokens; raise it."
@@ -159,9 +162,8 @@ def prepare(
     prompts.check_length(limit, "a prompt", int(mask_BT.sum(axis=1).max()), max_new)
     prompt = prompts.align(ids_BT, mask_BT, pad, prompts.padded_length(cfg, width, limit))
     min_new = s.min_length - width if s.min_new_tokens is None else s.min_new_tokens
-    rules = rules_of(
-        s if bare else dataclasses.replace(s, forced_bos_token_id=None), max_new, max(min_new, 0)
-    )
+    forced = s if bare else dataclasses.replace(s, forced_bos_token_id=None)
+    rules = rules_of(forced, max_new, max(min_new, 0))
     slots = prompt.tokens_BT.shape[1] + prompts.bucket(max_new)
     if s.guessed:
         slots += s.guessed + 1  # the last guess may end behind the last token

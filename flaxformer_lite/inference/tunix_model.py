@@ -70,7 +70,9 @@ class TunixModel(nnx.Module):
         factors = () if cfg.adapter is None else cfg.adapter.factors
 
         def variable(path: tuple, value: jax.Array) -> nnx.Param:
-            return nnx.LoRAParam(value) if path[-1].key in factors else nnx.Param(value)
+            if path[-1].key in factors:
+                return nnx.LoRAParam(value)
+            return nnx.Param(value)
 
         self.params = nnx.data(jax.tree_util.tree_map_with_path(variable, params))
         self.config = nnx.static(
@@ -126,7 +128,9 @@ class TunixModel(nnx.Module):
         projection: Any = model.apply({"params": params}, x_BTD, method="project")
         logits = projection.logits()
         logits = jnp.where(fits, logits, jnp.nan)
-        return logits, None if cache is None else _from_layers(layers, input_tokens.shape[0])
+        if cache is None:
+            return logits, None
+        return logits, _from_layers(layers, input_tokens.shape[0])
 
     def init_cache(self, batch_size: int, cache_size: int, dtype: DTypeLike) -> Cache:
         """Builds the empty caches of all layers, in the dtype of the model.

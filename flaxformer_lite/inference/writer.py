@@ -49,9 +49,8 @@ def writer(
     def write(
         prompts: Sequence[Ids], *, width: int, max_new_tokens: int, **settings: Any
     ) -> list[list[int]]:
-        room = min(
-            width, longest(model.cfg) - (0 if is_encoder_decoder(model.cfg) else max_new_tokens)
-        )
+        reserved = 0 if is_encoder_decoder(model.cfg) else max_new_tokens
+        room = min(width, longest(model.cfg) - reserved)
         if room < 1:
             raise ConfigError(
                 f"{max_new_tokens} new tokens: the model's position table ends at"
@@ -94,10 +93,8 @@ def _whole(params: Params) -> Params:
         return params
 
     def local(x: jax.Array) -> Array:
-        return (
-            x.addressable_data(0)
-            if x.is_fully_replicated
-            else multihost_utils.process_allgather(x, tiled=True)
-        )
+        if x.is_fully_replicated:
+            return x.addressable_data(0)
+        return multihost_utils.process_allgather(x, tiled=True)
 
     return jax.tree.map(local, params)

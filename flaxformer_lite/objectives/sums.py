@@ -50,10 +50,10 @@ class LossSums(NamedTuple):
         Returns:
           float32 scalar; a term of weight 0 (a batch of padding) adds 0.
         """
-        totals = self.weight if totals is None else totals
-        return sum(
-            (ratio(self.loss[term], totals[term]) for term in self.loss), start=jnp.float32(0)
-        )
+        if totals is None:
+            totals = self.weight
+        means = (ratio(self.loss[term], totals[term]) for term in self.loss)
+        return sum(means, start=jnp.float32(0))
 
     def with_auxiliary(self, losses: dict[str, Array]) -> "LossSums":
         """Adds auxiliary terms, such as a router's balance.
@@ -103,11 +103,11 @@ def tokens(totals: dict[str, Array]) -> Array:
 
 def weight_sums(targets: Mapping[str, Array]) -> dict[str, Array]:
     """Sums the weight of each term: exactly the floating arrays among the targets are weights."""
-    return {
-        key: jnp.sum(x, dtype=jnp.float32)
-        for key, x in targets.items()
-        if jnp.issubdtype(x.dtype, jnp.floating)
-    }
+    counts = {}
+    for key, x in targets.items():
+        if jnp.issubdtype(x.dtype, jnp.floating):
+            counts[key] = jnp.sum(x, dtype=jnp.float32)
+    return counts
 
 
 def ratio(total: Array, weight: Array, empty: float = 0.0) -> Array:
@@ -162,6 +162,7 @@ def token_loss(
       Sums; metrics are `nll`, the plain negative log-likelihood in nats (for perplexity),
       `accuracy` and, with a teacher, `divergence`.
     """
+    by_row = any(key.startswith(SOURCE) for key in targets)
     entropy = cross_entropy(
         features.projection,
         targets["labels"],
@@ -170,7 +171,7 @@ def token_loss(
         z_loss=objective.z_loss,
         label_smoothing=objective.label_smoothing,
         chunks=chunks,
-        by_row=any(key.startswith(SOURCE) for key in targets),
+        by_row=by_row,
     )
     weight = entropy.weight_sum
     metrics = {"nll": (entropy.nll_sum, weight), "accuracy": (entropy.correct_sum, weight)}
@@ -184,18 +185,14 @@ def token_loss(
 def by_source(targets: Mapping[str, Array], loss_B: Array) -> dict[str, tuple[Array, Array]]:
     """Sums the losses and token weights of rows by source of a mixture; {} if there is none."""
     weight_B = targets[TOKENS].reshape(len(loss_B), -1).sum(axis=1, dtype=jnp.float32)
-    rows = {
-        key.removeprefix(SOURCE): is_own_B
-        for key, is_own_B in targets.items()
-        if key.startswith(SOURCE)
-    }
-    return {
-        BY_SOURCE + name: (
-            jnp.where(is_own_B, loss_B, 0.0).sum(),
-            jnp.where(is_own_B, weight_B, 0.0).sum(),
-        )
-        for name, is_own_B in rows.items()
-    }
+    sums = {}
+    for key, is_own_B in targets.items():
+        if not key.startswith(SOURCE):
+            continue
+        loss = jnp.where(is_own_B, loss_B, 0.0).sum()
+        weight = jnp.where(is_own_B, weight_B, 0.0).sum()
+        sums[BY_SOURCE + key.removeprefix(SOURCE)] = (loss, weight)
+    return sums
 
 
 def weighted(loss: Array, weights: Array, **right: Array) -> LossSums:
@@ -207,7 +204,7 @@ def weighted(loss: Array, weights: Array, **right: Array) -> LossSums:
       **right: bool, of the same shape; a metric by that name is their mean by weight.
     """
     count = weights.sum()
-    metrics = {
-        name: (jnp.where(is_right, weights, 0.0).sum(), count) for name, is_right in right.items()
-    }
+    metrics = {}
+    for name, is_right in right.items():
+        metrics[name] = (jnp.where(is_right, weights, 0.0).sum(), count)
     return LossSums({TOKENS: (loss * weights).sum()}, {TOKENS: count}, metrics)

@@ -115,11 +115,14 @@ class MeshSharding(ActivationSharding):
             split = self._splitting(sized, by_hand)
 
             def spec_of_input(axes: list[tuple[MeshAxes, int]]) -> P:
-                return _once([e if e in split and size > 1 else None for e, size in axes])
+                entries: list[MeshAxes] = []
+                for entry, size in axes:
+                    entries.append(entry if entry in split and size > 1 else None)
+                return _once(entries)
 
             def spec_of_output(letters: str) -> P:
                 entries = [self._axes.get(name) for name in check_letters("per_shard", letters)]
-                return _once([e if e in split else None for e in entries])
+                return _once([entry if entry in split else None for entry in entries])
 
             return jax.shard_map(
                 lambda *leaves: function(*jax.tree.unflatten(tree, leaves)),
@@ -175,7 +178,9 @@ def _once(entries: Sequence[MeshAxes]) -> P:
 
 
 def mesh_names(entry: MeshAxes) -> tuple[str, ...]:
-    return (entry,) if isinstance(entry, str) else tuple(entry or ())
+    if isinstance(entry, str):
+        return (entry,)
+    return tuple(entry or ())
 
 
 def axis_size(entry: MeshAxes, mesh: Mesh | AbstractMesh) -> int:

@@ -27,10 +27,13 @@ def build_mesh(cfg: MeshConfig, devices: Sequence[jax.Device] | None = None) -> 
       ConfigError: the sizes exceed or do not divide the number of devices, or the slices do not
         match the devices.
     """
-    devices = list(jax.devices() if devices is None else devices)
+    if devices is None:
+        devices = jax.devices()
+    devices = list(devices)
     sizes = mesh_sizes(cfg, len(devices))
     count = math.prod(sizes.values())
-    if count < len(devices) and len({device.process_index for device in devices}) > 1:
+    processes = {device.process_index for device in devices}
+    if count < len(devices) and len(processes) > 1:
         raise ConfigError(
             f"{_shown(cfg)}: uses {count} of {len(devices)} devices, but several processes must use"
             " all; try -1."
@@ -60,7 +63,9 @@ def mesh_sizes(cfg: MeshConfig, count: int) -> dict[str, int]:
             raise ConfigError(
                 f"{_shown(cfg)}: {count} devices do not divide by {fixed}; try powers of two."
             )
-        sizes = {axis: n if n > 0 else count // fixed for axis, n in sizes.items()}
+        for axis, size in sizes.items():
+            if size == -1:
+                sizes[axis] = count // fixed
     if sizes["data"] % cfg.slices:
         raise ConfigError(
             f"{_shown(cfg)}: mesh.data is {sizes['data']}, no multiple of mesh.slices={cfg.slices}."
@@ -85,12 +90,12 @@ def _grid(shape: tuple[int, ...], slices: int, devices: list[jax.Device]) -> np.
         )
     shape = (shape[0] // slices, *shape[1:])
     if slices > 1 and len(present) == slices:
-        between = (slices, *(1 for _ in shape[1:]))
+        between = (slices,) + (1,) * (len(shape) - 1)
         return mesh_utils.create_hybrid_device_mesh(
             shape, between, devices, allow_split_physical_axes=True
         )
-    parts = [list(part) for part in np.split(np.array(devices), slices)]
-    grids = [
-        mesh_utils.create_device_mesh(shape, part, allow_split_physical_axes=True) for part in parts
-    ]
+    grids = []
+    for part in np.split(np.array(devices), slices):
+        grid = mesh_utils.create_device_mesh(shape, list(part), allow_split_physical_axes=True)
+        grids.append(grid)
     return np.concatenate(grids)

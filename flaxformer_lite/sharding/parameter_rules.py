@@ -35,9 +35,9 @@ def rules(cfg: ModelConfig) -> PartitionRules:
     """
     model = check_family(cfg)
     vocab_head = cfg.head in model.vocab_heads
-    other_head = (
-        cfg.head in model.pooled if cfg.head == "none" else cfg.head not in ("lm", "encoder")
-    )
+    other_head = cfg.head not in ("lm", "encoder")
+    if cfg.head == "none":
+        other_head = cfg.head in model.pooled
     if cfg.head in getattr(model, "bare_heads", ()):
         other_head = False
     if cfg.head == "lm" and model.head_modules:  # between the last layer and the vocabulary
@@ -49,20 +49,28 @@ def rules(cfg: ModelConfig) -> PartitionRules:
     layers = tuple(dict.fromkeys(layers))
     always_projects = getattr(model, "projects_embeddings", False)
     has_masked_head = vocab_head and cfg.skeleton == "encoder"
-    adapter = cfg.adapter
-    parts = (
-        (adapter.partition_rules() if adapter else (), True),
-        (TOKENS, True),
-        (TOKEN_TYPES, cfg.type_vocab_size),
-        (FACTORISED, cfg.embedding_width != cfg.d_model or always_projects),
-        (POSITIONS, _has_tables(cfg)),
-        (layers, True),
-        (NORMS, _has_norms(cfg) or has_masked_head),
-        (UNTIED, vocab_head and not cfg.tie_embeddings),
-        (LOGITS_BIAS, vocab_head and "logits" in cfg.bias_at),
-        (((rf"({'|'.join(HEADS + model.head_modules)})(/\w+)?/(kernel|bias)$", ()),), other_head),
-    )
-    return tuple(rule for part, present in parts if present for rule in part)
+    head_modules = "|".join(HEADS + model.head_modules)
+    heads: PartitionRules = ((rf"({head_modules})(/\w+)?/(kernel|bias)$", ()),)
+    needed: PartitionRules = ()
+    if cfg.adapter is not None:
+        needed += cfg.adapter.partition_rules()
+    needed += TOKENS
+    if cfg.type_vocab_size:
+        needed += TOKEN_TYPES
+    if cfg.embedding_width != cfg.d_model or always_projects:
+        needed += FACTORISED
+    if _has_tables(cfg):
+        needed += POSITIONS
+    needed += layers
+    if _has_norms(cfg) or has_masked_head:
+        needed += NORMS
+    if vocab_head and not cfg.tie_embeddings:
+        needed += UNTIED
+    if vocab_head and "logits" in cfg.bias_at:
+        needed += LOGITS_BIAS
+    if other_head:
+        needed += heads
+    return needed
 
 
 def below(name: str, rules: PartitionRules, paths: Iterable[str]) -> PartitionRules:
@@ -77,10 +85,11 @@ def below(name: str, rules: PartitionRules, paths: Iterable[str]) -> PartitionRu
 
 def _has_norms(cfg: ModelConfig) -> bool:
     """Returns whether any norm has weights."""
-    on_heads = {cfg.qk_norm, *(kind.qk_norm for kind in cfg.kinds)}
+    kinds = {cfg.qk_norm, *(kind.qk_norm for kind in cfg.kinds)}
     slots = [cfg.norm_at, *(kind.norm_at for kind in cfg.kinds if kind.norm_at is not None)]
-    kinds = on_heads - {None} | ({cfg.norm} if any(slots) else set())
-    return bool(kinds - {"none", "layer_no_affine"})
+    if any(slots):
+        kinds.add(cfg.norm)
+    return bool(kinds - {None, "none", "layer_no_affine"})
 
 
 def _has_tables(cfg: ModelConfig) -> bool:

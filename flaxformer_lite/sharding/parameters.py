@@ -26,7 +26,14 @@ def path_of(keys: Sequence[object]) -> str:
 
     Partition rules, decay masks and checkpoints write it in this form.
     """
-    return "/".join(str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in keys)
+    return "/".join(map(_key_name, keys))
+
+
+def _key_name(key: object) -> str:
+    for attribute in ("key", "name", "idx"):
+        if hasattr(key, attribute):
+            return str(getattr(key, attribute))
+    return str(key)
 
 
 def param_specs(params: Params, rules: PartitionRules, mesh: Mesh) -> Params:
@@ -45,7 +52,8 @@ def param_specs(params: Params, rules: PartitionRules, mesh: Mesh) -> Params:
     """
     for pattern, axes in rules:
         flat = [name for entry in axes for name in mesh_names(entry)]
-        if unknown := [name for name in flat if name not in mesh.shape]:
+        unknown = [name for name in flat if name not in mesh.shape]
+        if unknown:
             raise ConfigError(
                 f"partition rule {pattern!r}: no mesh axis {unknown[0]!r}; choose from"
                 f" {', '.join(mesh.shape)}."
@@ -70,9 +78,10 @@ def param_specs(params: Params, rules: PartitionRules, mesh: Mesh) -> Params:
         )
 
     specs = jax.tree_util.tree_map_with_path(spec, params)
-    if dead := [rules[i][0] for i in range(len(rules)) if i not in used]:
+    unused = [pattern for index, (pattern, _) in enumerate(rules) if index not in used]
+    if unused:
         raise ConfigError(
-            f"partition rules that match no parameter: {', '.join(map(repr, dead))}; rename them"
+            f"partition rules that match no parameter: {', '.join(map(repr, unused))}; rename them"
             " after the parameter, move them before a rule that matches first, or delete them."
         )
     return specs
@@ -131,9 +140,11 @@ def state_shardings(state: State, rules: PartitionRules, mesh: Mesh) -> State:
 
     def like_param(keys, leaf):
         parts = path_of(keys).split("/")
-        owners = (known.get("/".join(parts[start:])) for start in range(len(parts)))
-        specs = (owner[1] for owner in owners if owner and owner[0].shape == leaf.shape)
-        return NamedSharding(mesh, next(specs, P()))
+        for start in range(len(parts)):
+            owner = known.get("/".join(parts[start:]))
+            if owner is not None and owner[0].shape == leaf.shape:
+                return NamedSharding(mesh, owner[1])
+        return NamedSharding(mesh, P())
 
     return jax.tree_util.tree_map_with_path(like_param, state)
 
@@ -143,7 +154,10 @@ def _specs_by_path(
 ) -> dict[str, tuple[jax.ShapeDtypeStruct, P]]:
     specs = jax.tree.leaves(param_specs(params, rules, mesh), is_leaf=lambda x: isinstance(x, P))
     leaves = jax.tree_util.tree_leaves_with_path(params)
-    return {path_of(keys): (leaf, spec) for (keys, leaf), spec in zip(leaves, specs, strict=True)}
+    by_path = {}
+    for (keys, leaf), spec in zip(leaves, specs, strict=True):
+        by_path[path_of(keys)] = (leaf, spec)
+    return by_path
 
 
 def _fit(path: str, shape: tuple[int, ...], axes: tuple, mesh: Mesh) -> P:
@@ -152,27 +166,29 @@ def _fit(path: str, shape: tuple[int, ...], axes: tuple, mesh: Mesh) -> P:
             f"partition rule for {path}: {axes} names {len(axes)} dimensions, the parameter has"
             f" {shape}."
         )
-    axes = (None,) * (len(shape) - len(axes)) + tuple(
-        _where_it_divides(entry, size, mesh)
-        for entry, size in zip(axes, shape[len(shape) - len(axes) :], strict=True)
-    )
-    for size, entry in zip(shape, axes, strict=True):
-        if size % (parts := axis_size(entry, mesh)):
+    leading = len(shape) - len(axes)
+    entries: list[MeshAxes] = [None] * leading
+    for entry, size in zip(axes, shape[leading:], strict=True):
+        entries.append(_where_it_divides(entry, size, mesh))
+    for size, entry in zip(shape, entries, strict=True):
+        parts = axis_size(entry, mesh)
+        if size % parts:
             names = " x ".join(f"mesh.{name}={mesh.shape[name]}" for name in mesh_names(entry))
             raise ConfigError(
                 f"parameter {path} {shape}: a dimension of {size} does not divide over {names}; try"
                 f" smaller mesh sizes or a multiple of {parts}."
             )
-    return P(*axes)
+    return P(*entries)
 
 
 def _that_divide(axes: tuple, shape: tuple[int, ...], mesh: Mesh) -> tuple:
     """Returns the axes of a matrix for its scales, of which some dimensions are too small."""
     sizes = shape[len(shape) - len(axes) :]
-    return tuple(
-        None if size % axis_size(_where_it_divides(entry, size, mesh), mesh) else entry
-        for entry, size in zip(axes, sizes, strict=True)
-    )
+    entries = []
+    for entry, size in zip(axes, sizes, strict=True):
+        parts = axis_size(_where_it_divides(entry, size, mesh), mesh)
+        entries.append(None if size % parts else entry)
+    return tuple(entries)
 
 
 def _where_it_divides(entry: MeshAxes | WhereItDivides, size: int, mesh: Mesh) -> MeshAxes:

@@ -51,11 +51,12 @@ def with_average(
     """
 
     def init(params: optax.Params) -> EmaState:
-        zeros = jax.tree.map(
-            lambda p, off: optax.MaskedNode() if off else jnp.zeros(p.shape, jnp.float32),
-            params,
-            frozen(params),
-        )
+        def zero(p, off):
+            if off:
+                return optax.MaskedNode()
+            return jnp.zeros(p.shape, jnp.float32)
+
+        zeros = jax.tree.map(zero, params, frozen(params))
         return EmaState(tx.init(params), jnp.zeros((), jnp.int32), zeros)
 
     def update(
@@ -67,11 +68,12 @@ def with_average(
         updates, inner = tx.update(updates, state.inner, params, **more)
         before = skip_count(state.inner)
         after = skip_count(inner)
-        skipped = None if before is None or after is None else after > before
-        if skipped is None:
+        skipped = None
+        if before is None or after is None:
             steps = state.steps + 1
             counted = steps
         else:
+            skipped = after > before
             steps = state.steps + (~skipped).astype(jnp.int32)
             counted = jnp.maximum(steps, 1)
         # expm1 avoids the cancellation in 1 - d^t.
@@ -101,6 +103,10 @@ def evaluated_params(state: TrainState) -> Params:
     if not isinstance(state.opt_state, EmaState):
         return state.params
     ema = state.opt_state.ema
-    return jax.tree.map(
-        lambda p, e: p if isinstance(e, optax.MaskedNode) else e.astype(p.dtype), state.params, ema
-    )
+
+    def averaged(p, e):
+        if isinstance(e, optax.MaskedNode):
+            return p
+        return e.astype(p.dtype)
+
+    return jax.tree.map(averaged, state.params, ema)

@@ -61,7 +61,9 @@ class Models:
         if companion.source:
             unshared = jax.tree.map(jnp.zeros_like, unshared)
         made = params | {companion.name: unshared}
-        return companion.begun(made) if companion.offset else made
+        if companion.offset:
+            made = companion.begun(made)
+        return made
 
     def apply(
         self, params: Params, inputs: dict[str, jax.Array], key: jax.Array | None

@@ -93,7 +93,10 @@ def run(
         # One program at a time: with several in flight, two processes on CPU may start them in
         # different orders and deadlock.
         sums, predictions = jax.device_get(eval_step(params, batch))
-        total = sums if total is None else jax.tree.map(np.add, total, sums)
+        if total is None:
+            total = sums
+        else:
+            total = jax.tree.map(np.add, total, sums)
         kept.append(predictions)
     assert total is not None, "no batches"
     joined = {}
@@ -109,6 +112,7 @@ def _concatenated(parts: list[np.ndarray]) -> np.ndarray:
     for part in parts:
         missing = shape - part.shape[1:]
         if missing.any():
-            part = np.pad(part, [(0, 0), *((0, int(count)) for count in missing)])
+            behind = [(0, int(count)) for count in missing]
+            part = np.pad(part, [(0, 0), *behind])
         widened.append(part)
     return np.concatenate(widened)

@@ -126,6 +126,8 @@ def _passing(program: Program) -> int:
 def _bytes(tree: object, itemsize: int | None = None) -> int:
     """Counts a chip's bytes of a tree, with the itemsizes of its dtypes or a given one."""
     leaves = jax.tree.leaves(tree)
-    return sum(
-        (itemsize or x.dtype.itemsize) * math.prod(x.sharding.shard_shape(x.shape)) for x in leaves
-    )
+    total = 0
+    for x in leaves:
+        elements = math.prod(x.sharding.shard_shape(x.shape))
+        total += elements * (itemsize or x.dtype.itemsize)
+    return total

@@ -40,7 +40,9 @@ def schedule(cfg: OptimizerConfig, steps: int) -> Callable[[jax.Array], jax.Arra
     warmup = max(cfg.warmup_steps, 1)
     last = max(steps - 1, 1)
     decay = cfg.decay_steps or max(steps // 10, 1)
-    start = max(last - decay, cfg.warmup_steps) if cfg.schedule == "wsd" else cfg.warmup_steps
+    start = cfg.warmup_steps
+    if cfg.schedule == "wsd":
+        start = max(last - decay, start)
 
     def after_warmup(step):
         if cfg.schedule == "constant":
@@ -151,7 +153,10 @@ def _kinds(cfg: OptimizerConfig, params: optax.Params) -> optax.Params:
             return "frozen"
         return "balanced" if is_balanced(keys) else "trained"
 
-    frozen = _frozen(cfg, params) if cfg.freeze else jax.tree.map(lambda _: False, params)
+    if cfg.freeze:
+        frozen = _frozen(cfg, params)
+    else:
+        frozen = jax.tree.map(lambda _: False, params)
     return jax.tree_util.tree_map_with_path(kind, frozen)
 
 
@@ -169,9 +174,11 @@ def stop_frozen(cfg: OptimizerConfig, params: Tree) -> Tree:
     """Stops the gradient of parameters that `cfg.freeze` names, so that it is not computed."""
     if not cfg.freeze:
         return params
-    return jax.tree.map(
-        lambda x, off: jax.lax.stop_gradient(x) if off else x, params, _frozen(cfg, params)
-    )
+
+    def stopped(x, off):
+        return jax.lax.stop_gradient(x) if off else x
+
+    return jax.tree.map(stopped, params, _frozen(cfg, params))
 
 
 def trained(cfg: OptimizerConfig, params: optax.Params) -> list[jax.Array]:
@@ -190,7 +197,9 @@ def _frozen(cfg: OptimizerConfig, params: optax.Params) -> optax.Params:
     for pattern in cfg.freeze:
         if not any(re.search(pattern, path) for path in paths):
             raise ConfigError(f"optimizer.freeze={pattern!r}: {per_param_lr.no_match(paths)}")
-    frozen = [any(re.search(pattern, path) for pattern in cfg.freeze) for path in paths]
+    frozen = []
+    for path in paths:
+        frozen.append(any(re.search(pattern, path) for pattern in cfg.freeze))
     if all(frozen):
         raise ConfigError(
             f"optimizer.freeze={cfg.freeze}: matches every parameter, so nothing is left to train."
@@ -214,11 +223,10 @@ def norm(tree: object, *, concat_small: bool = False) -> jax.Array:
       tree: the arrays; biases of routers do not count, whose gradients are those of no loss.
       concat_small: whether small arrays are joined first (nn/functions/cpu_tuning.py).
     """
-    leaves = [
-        x.astype(jnp.float32)
-        for keys, x in jax.tree_util.tree_leaves_with_path(tree)
-        if not is_balanced(keys)
-    ]
+    leaves = []
+    for keys, x in jax.tree_util.tree_leaves_with_path(tree):
+        if not is_balanced(keys):
+            leaves.append(x.astype(jnp.float32))
     if concat_small:
         leaves = cpu_tuning.concat_small(leaves)
     return jnp.sqrt(sum(jnp.sum(jnp.square(x)) for x in leaves))

@@ -93,7 +93,9 @@ def factors(cfg: OptimizerConfig, params: optax.Params) -> optax.Params:
     Reference: Clark et al. (2020), layer-wise decay of ELECTRA's fine-tuning, with BEiT's
       exponents, Bao et al. (2022).
     """
-    leaves = {path_of(keys): leaf for keys, leaf in jax.tree_util.tree_leaves_with_path(params)}
+    leaves = {}
+    for keys, leaf in jax.tree_util.tree_leaves_with_path(params):
+        leaves[path_of(keys)] = leaf
     by_path = dict.fromkeys(leaves, np.ones((), np.float32))
     if cfg.layer_decay < 1:
         by_path = _by_depth(cfg.layer_decay, leaves)
@@ -113,15 +115,20 @@ def no_match(paths: Iterable[str]) -> str:
 
 
 def _by_depth(decay: float, leaves: dict[str, jax.Array]) -> dict[str, np.ndarray]:
-    layers = {path: match for path in leaves if (match := LAYER.match(path))}
+    layers = {}
+    kinds: dict[str, int] = {}  # stack -> layers side by side, or kinds of layer in its period
+    for path in leaves:
+        layer = LAYER.match(path)
+        if layer is None:
+            continue
+        layers[path] = layer
+        stack, side, kind = layer.groups()
+        kinds[stack] = max(kinds.get(stack, 0), 1 + int(side or kind))
     if not layers:
         raise ConfigError(
             f"optimizer.layer_decay={decay:g}: this model has no layers layer_0, layer_1, ...;"
             " set 1."
         )
-    kinds: dict[str, int] = {}  # stack -> layers side by side, or kinds of layer in its period
-    for stack, side, kind in (match.groups() for match in layers.values()):
-        kinds[stack] = max(kinds.get(stack, 0), 1 + int(side or kind))
 
     def numbers(path: str) -> tuple[np.ndarray, int]:
         """Returns the layer's number, or those of stacked layers, and the depth of its stack."""
@@ -141,4 +148,7 @@ def _by_depth(decay: float, leaves: dict[str, jax.Array]) -> dict[str, np.ndarra
             return depth - number
         return deepest + 1 if EMBEDDING.search(path) else 0
 
-    return {path: np.asarray(decay ** np.asarray(exponent(path)), np.float32) for path in leaves}
+    factors = {}
+    for path in leaves:
+        factors[path] = np.asarray(decay ** np.asarray(exponent(path)), np.float32)
+    return factors

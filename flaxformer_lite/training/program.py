@@ -133,7 +133,9 @@ def build(
     plain = _counted(cfg, companion)
 
     def create():
-        zeros = {name: jnp.zeros((1, *x.shape), x.dtype) for name, x in example["inputs"].items()}
+        zeros = {}
+        for name, x in example["inputs"].items():
+            zeros[name] = jnp.zeros((1, *x.shape), x.dtype)
         return state.create(lambda: plain.init(init_key, zeros), tx)
 
     created, shapes = jax.make_jaxpr(create, return_shape=True)()
@@ -146,14 +148,17 @@ def build(
     batch = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct((cfg.train.batch_size, *x.shape), x.dtype), example
     )
-    over = None if cfg.mesh.mode == "jit" else sharding.DATA
     outside = sharding.MeshSharding(
         mesh,
         tuned=cfg.train.cpu_tuning,
         context_attention=cfg.mesh.context_attention,
         expert_dispatch=cfg.mesh.expert_dispatch,
     )
-    inside = outside if over is None else outside.inside_shard()
+    over = None
+    inside: ActivationSharding = outside
+    if cfg.mesh.mode != "jit":
+        over = sharding.DATA
+        inside = outside.inside_shard()
     return Program(
         cfg=cfg,
         model=both.model,
@@ -224,9 +229,10 @@ def loss(
     def minimized(params: Params, batch: Batch) -> jax.Array:
         out, auxiliary = outputs(params, batch["inputs"], None)
         sums = cfg.objective.loss(out, batch["targets"], chunks=cfg.train.loss_chunks)
-        losses = {
-            name: value for name, value in auxiliary.items() if not name.startswith(step.LOAD)
-        }
+        losses = {}
+        for name, value in auxiliary.items():
+            if not name.startswith(step.LOAD):
+                losses[name] = value
         return sums.with_auxiliary(losses).mean()
 
     return minimized
@@ -279,7 +285,9 @@ def _check_example(example: object, mesh: Mesh) -> None:
         )
     parts = mesh.shape["context"]
     for name, field in zip(EXAMPLE_IDS, ("length", "target_length"), strict=True):
-        length = example["inputs"][name].shape[-1] if name in example["inputs"] else 0
+        if name not in example["inputs"]:
+            continue
+        length = example["inputs"][name].shape[-1]
         if length % parts:
             padded = -(-length // parts) * parts
             raise ConfigError(
@@ -303,12 +311,13 @@ def train_step(
       over: the name of the mesh axis over which gradients are summed, inside shard_map or pmap.
     """
     _, dropout_key = jax.random.split(jax.random.key(cfg.seed))
+    draws = _draws(cfg.model)
     return step.train_step(
         _outputs(cfg, both),
         cfg.objective,
         update_rule(cfg, concat_small=placed.is_single_cpu),
         optimizer.schedule(cfg.optimizer, cfg.train.steps),
-        dropout_key=dropout_key if _draws(cfg.model) else None,
+        dropout_key=dropout_key if draws else None,
         accumulate=cfg.train.accumulate,
         chunks=cfg.train.loss_chunks,
         over=over,
@@ -329,12 +338,13 @@ def update_rule(cfg: ExperimentConfig, **options: Any) -> optax.GradientTransfor
     """Builds the optimizer of an experiment, with the options of `optimizer.build`."""
     model = cfg.model
     feed_forwards = [model.feed_forward, *(kind.feed_forward for kind in model.kinds)]
+    bias_rates = [getattr(part, "bias_rate", 0.0) for part in feed_forwards]
     return optimizer.build(
         bound_models.optimizer_config(cfg),
         cfg.train.steps,
         width=model.width_ratio if model.width_rule == "mup" else None,
         skip_spikes=cfg.train.skip_spikes,
-        bias_rate=max(getattr(part, "bias_rate", 0.0) for part in feed_forwards),
+        bias_rate=max(bias_rates),
         **options,
     )
 

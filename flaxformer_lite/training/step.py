@@ -65,7 +65,9 @@ def train_step(
     """
 
     def sum_over_axis(sums: Tree) -> Tree:
-        return jax.lax.psum(sums, axis_name=over) if over else sums
+        if not over:
+            return sums
+        return jax.lax.psum(sums, axis_name=over)
 
     loss_sums: Callable = functools.partial(objective.loss, chunks=chunks)
     if compares_rows and over:
@@ -95,11 +97,14 @@ def train_step(
         # A bfloat16 weight and its float32 update are added in float32.
         with jax.numpy_dtype_promotion("standard"):
             params = optax.apply_updates(state.params, updates)
+        step_count = state.step
+        if before is not None:
+            step_count = step_count - before
         metrics = {
             **_scalars(objective.metrics(sums)),
             "grad_norm": norm(grads, concat_small=concat_small),
             "param_norm": norm(_floats(params), concat_small=concat_small),
-            "learning_rate": rate(state.step if before is None else state.step - before),
+            "learning_rate": rate(step_count),
         }
         after = spikes.skip_count(opt_state)
         if before is not None and after is not None:
@@ -118,7 +123,8 @@ def _scalars(metrics: dict[str, jax.Array]) -> dict[str, jax.Array]:
         if not value.ndim:
             scalars[name] = value
         elif few:
-            scalars |= {f"{name}/{expert}": one for expert, one in enumerate(value)}
+            for expert, load in enumerate(value):
+                scalars[f"{name}/{expert}"] = load
         else:
             scalars |= {f"{name}/most": value.max(), f"{name}/least": value.min()}
     return scalars
@@ -174,11 +180,17 @@ def _loss_of_sums(
             " objectives/sums.py's token_loss makes them."
         )
     weights = totals
-    losses = {name: value for name, value in auxiliary.items() if not name.startswith(LOAD)}
+    losses = {}
+    loads = {}
+    for name, value in auxiliary.items():
+        if name.startswith(LOAD):
+            loads[name] = value
+        else:
+            losses[name] = value
     if losses:
         weights = {**totals, **dict.fromkeys(losses, totals[sums.anchor])}
         sums = sums.with_auxiliary(losses)
-    sums = sums.with_loads({name: auxiliary[name] for name in auxiliary.keys() - losses.keys()})
+    sums = sums.with_loads(loads)
     return sums.times_tokens(weights), sums
 
 
@@ -236,8 +248,10 @@ def _whole_batch(
             weight_BK = cut(batch["targets"][sums.anchor]).reshape(accumulate, -1)
             weight_K = weight_BK.sum(axis=1) / jnp.maximum(weight_BK.sum(), 1e-30)
             for name, value in auxiliary.items():
-                is_load = name.startswith(LOAD)
-                means[name] = value.sum(axis=0) if is_load else jnp.sum(value * weight_K)
+                if name.startswith(LOAD):
+                    means[name] = value.sum(axis=0)
+                else:
+                    means[name] = jnp.sum(value * weight_K)
         return _loss_of_sums(sums, means, totals)
 
     indices = jnp.arange(accumulate, dtype=jnp.int32)

@@ -84,16 +84,21 @@ def capture(
     """
     if names is None:
         patterns: tuple[str, ...] = USUAL
+    elif isinstance(names, str):
+        patterns = (names,)
     else:
-        patterns = (names,) if isinstance(names, str) else tuple(names)
+        patterns = tuple(names)
     for pattern in patterns:
         if not isinstance(pattern, str):
             raise ConfigError(f"names={pattern!r}: a name is text, such as 'decoder/layer_0'.")
-    tap = interceptors.Taps(
-        lambda name: any(_matches(name, pattern) for pattern in patterns), patch or {}
-    )
+
+    def wants(name: str) -> bool:
+        return any(_matches(name, pattern) for pattern in patterns)
+
+    tap = interceptors.Taps(wants, patch or {})
     positional, arguments = call_arguments(inputs)
-    if flags := sorted({"output_attentions", "output_hidden_states"} & set(arguments)):
+    flags = sorted({"output_attentions", "output_hidden_states"} & set(arguments))
+    if flags:
         raise ConfigError(
             f"{flags[0]}: capture returns values by name; leave it out, and name 'layer_*' or"
             " 'weights'."
@@ -137,7 +142,9 @@ def call_arguments(inputs: Inputs) -> tuple[tuple[ArrayLike, ...], Mapping[str, 
     """Returns the positional and named arguments of a call."""
     if isinstance(inputs, str):
         raise ConfigError(f"inputs={inputs[:40]!r}: is text; encode it with the model's tokenizer.")
-    return ((), inputs) if isinstance(inputs, Mapping) else ((inputs,), {})
+    if isinstance(inputs, Mapping):
+        return (), inputs
+    return (inputs,), {}
 
 
 def _matches(name: str, pattern: str) -> bool:

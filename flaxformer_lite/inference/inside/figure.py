@@ -43,12 +43,14 @@ def save_figure(path: Path, attentions: list[AttentionMaps], title: str) -> None
         axes.set_box_aspect(layers / heads)
         axes.set_anchor("W")
         axes.set_yticks(
-            [i + 0.5 for i in range(layers)],
+            np.arange(layers) + 0.5,
             [f"layer {i}" for i in maps.layers],
             fontsize="x-small",
         )
         axes.set_xticks(
-            [n + 0.5 for n in range(heads)], [f"head {n}" for n in range(heads)], fontsize="x-small"
+            np.arange(heads) + 0.5,
+            [f"head {n}" for n in range(heads)],
+            fontsize="x-small",
         )
         axes.hlines(range(1, layers), 0, heads, color="white", linewidth=2)
         axes.vlines(range(1, heads), 0, layers, color="white", linewidth=2)

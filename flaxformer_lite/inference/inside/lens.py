@@ -129,7 +129,9 @@ def running_stacks(model: nn.Module) -> tuple[str, ...]:
         raise ConfigError(
             f"family={model.cfg.family!r}: has no layers to look into; `similar` shows its vectors."
         )
-    return stacks[:1] if model.cfg.head in getattr(model, "encoder_heads", ()) else stacks
+    if model.cfg.head in getattr(model, "encoder_heads", ()):
+        return stacks[:1]
+    return stacks
 
 
 def hidden_names(model: nn.Module, side: str) -> dict[str, str]:
@@ -139,4 +141,7 @@ def hidden_names(model: nn.Module, side: str) -> dict[str, str]:
     """
     embedded = f"{side}_embed" if model.skeleton == "encoder_decoder" else "embed"
     layers = range(getattr(model.cfg, f"{side}_layers"))
-    return {"embeddings": embedded} | {f"layer {i}": f"{side}/layer_{i}" for i in layers}
+    names = {"embeddings": embedded}
+    for i in layers:
+        names[f"layer {i}"] = f"{side}/layer_{i}"
+    return names

@@ -9,12 +9,13 @@ import html
 import json
 import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import resources
 
 import numpy as np
 
 from flaxformer_lite.files.read import Json
+from flaxformer_lite.inference.inside.position_tables import PositionTable
 from flaxformer_lite.inference.inside.summary import AttentionMaps, ExpertMaps, Inside
 
 Spell = Callable[[int], str]
@@ -48,25 +49,20 @@ def render(inside: Inside, spell: Spell, *, title: str, facts: dict[str, str]) -
 
 def page_data(inside: Inside, spell: Spell) -> Json:
     """Returns what the page's script reads, as JSON."""
-    words = {side: [spell(int(i)) for i in ids_T] for side, ids_T in inside.sequences.items()}
+    words = {side: _spelled(ids_T, spell) for side, ids_T in inside.sequences.items()}
     return {
         "sequences": words,
-        "attentions": [_attention(maps) for maps in inside.attentions],
+        "attentions": list(map(_attention, inside.attentions)),
         "lens": _lens(inside, spell),
         "losses": _losses(inside, spell),
         "norms": [_norms(side, norms_LT, words[side]) for side, norms_LT in inside.norms.items()],
         "experts": [_experts(maps, words[maps.sequence]) for maps in inside.experts],
-        "positions": [
-            {
-                "name": name,
-                "note": note,
-                "rows": rows,
-                "columns": columns,
-                "values": pack(values_RC),
-            }
-            for name, note, rows, columns, values_RC in inside.positions
-        ],
+        "positions": list(map(_positions, inside.positions)),
     }
+
+
+def _spelled(ids_T: Iterable[int], spell: Spell) -> list[str]:
+    return [spell(int(i)) for i in ids_T]
 
 
 def pack(values: np.ndarray, *, bits: int = 8, power: float = 1.0) -> Json:
@@ -106,13 +102,14 @@ def _attention(maps: AttentionMaps) -> Json:
 def _lens(inside: Inside, spell: Spell) -> Json | None:
     if inside.lens is None:
         return None
-    ids_LTK, probabilities_LTK = (np.asarray(x_LBTK)[:, 0] for x_LBTK in inside.lens[1:])
+    ids_LTK = np.asarray(inside.lens.ids_LBTK)[:, 0]
+    probabilities_LTK = np.asarray(inside.lens.probabilities_LBTK)[:, 0]
     vocabulary, codes_LTK = np.unique(ids_LTK, return_inverse=True)
     places = {int(i): place for place, i in enumerate(vocabulary)}
     return {
         "sequence": list(inside.sequences)[-1],
         "layers": list(inside.lens.layers),
-        "words": [spell(int(i)) for i in vocabulary],
+        "words": _spelled(vocabulary, spell),
         "tokens": pack(
             codes_LTK.reshape(ids_LTK.shape), bits=32
         ),  # the script rounds them to numbers of words
@@ -126,7 +123,7 @@ def _losses(inside: Inside, spell: Spell) -> Json | None:
         return None
     nats = [None if np.isnan(value) else round(float(value), 5) for value in inside.losses.nats_T]
     return {
-        "words": [spell(int(i)) for i in inside.losses.ids_T],
+        "words": _spelled(inside.losses.ids_T, spell),
         "values": nats,
         "given": inside.losses.given,
     }
@@ -135,6 +132,16 @@ def _losses(inside: Inside, spell: Spell) -> Json | None:
 def _norms(side: str, norms_LT: np.ndarray, words: list[str]) -> Json:
     rows = ["embeddings", *(f"layer {i}" for i in range(len(norms_LT) - 1))]
     return {"name": side, "rows": rows, "columns": words, "values": pack(norms_LT, bits=16)}
+
+
+def _positions(table: PositionTable) -> Json:
+    return {
+        "name": table.name,
+        "note": table.note,
+        "rows": table.rows,
+        "columns": table.columns,
+        "values": pack(table.values_RC),
+    }
 
 
 def _experts(maps: ExpertMaps, words: list[str]) -> Json:

@@ -38,8 +38,12 @@ def position_tables(model: nn.Module, params: Params, length: int) -> list[Posit
     They cover `length` positions, or as many as the encoding has.
     """
     params = unstack_layers(params)
-    sides = [side for side in ("encoder", "decoder") if side in params]
-    return [table for side in sides for table in _tables(model, params, side, max(length, FEWEST))]
+    length = max(length, FEWEST)
+    tables: list[PositionTable] = []
+    for side in ("encoder", "decoder"):
+        if side in params:
+            tables += _tables(model, params, side, length)
+    return tables
 
 
 def _tables(model: nn.Module, params: Params, side: str, length: int) -> Iterator[PositionTable]:
@@ -70,7 +74,8 @@ def _tables(model: nn.Module, params: Params, side: str, length: int) -> Iterato
         shared[encoding] = f"position_{len(shared)}" if shared else "position"
         name = f"{side}: {type(encoding).__name__}"
         sizes = cfg.of_kind(cfg.kinds[layer])
-        if (phase := encoding.phase(positions_1T, sizes.head_width)) is not None:
+        phase = encoding.phase(positions_1T, sizes.head_width)
+        if phase is not None:
             cos_TP = np.asarray(phase.cos_BTP)[0]
             planes = [str(i) for i in range(cos_TP.shape[1])]
             yield PositionTable(name, TURNED, numbers, planes, cos_TP)
@@ -80,7 +85,8 @@ def _tables(model: nn.Module, params: Params, side: str, length: int) -> Iterato
                 tables = params[side][f"layer_{layer}"][kind.mixer.name].get("position", {})
             else:
                 tables = params[side].get(shared[encoding], {})
-            ahead_S = np.arange(1 - count, count if side == "encoder" else 1)
+            ahead = count if side == "encoder" else 1
+            ahead_S = np.arange(1 - count, ahead)
             heads = jnp.zeros((1, 1, sizes.num_heads, 1))  # only their number is read
             columns_1S = jnp.asarray(ahead_S, jnp.int32)[None]
             row_11 = jnp.zeros((1, 1), jnp.int32)

@@ -122,25 +122,24 @@ def look_inside(
     if head in model.vocab_heads:
         check_lens(model, top_k, vocab_size)
     inputs, goals_T = _inputs(model, [*ids], [*target], prefix)
-    sequences = {
-        side: inputs[name][0]
-        for side, name in zip(running, ("input_ids", "decoder_input_ids"), strict=False)
-    }
+    sequences = {running[0]: inputs["input_ids"][0]}
+    if len(running) == 2:
+        sequences[running[1]] = inputs["decoder_input_ids"][0]
     known = names_of(model, inputs)
     weights = [name for name in known if name.endswith("/weights")]
     routers = [name for name in known if name.endswith("/mlp/router")]
     hidden = {side: hidden_names(model, side) for side in running}
-    names = (*weights, *routers, *(name for states in hidden.values() for name in states.values()))
+    names = [*weights, *routers]
+    for states in hidden.values():
+        names += states.values()
     output, values = jax.jit(lambda params, inputs: capture(model, params, inputs, names))(
         params, inputs
     )
-    norms = {
-        side: _norms(side, {at: values[name] for at, name in states.items()})
-        for side, states in hidden.items()
-    }
-    attentions = _attentions(
-        model, {name: values[name] for name in weights}, inputs.get("prefix_mask")
-    )
+    norms = {}
+    for side, states in hidden.items():
+        norms[side] = _norms(side, {at: values[name] for at, name in states.items()})
+    weights_by_name = {name: values[name] for name in weights}
+    attentions = _attentions(model, weights_by_name, inputs.get("prefix_mask"))
     lens = losses = None
     if head in model.vocab_heads:
         lens = read_states(model, params, inputs, values, top_k, vocab_size)
@@ -164,7 +163,10 @@ def _inputs(
     read = ids + target
     first = len(ids) if target else 1
     inputs = {"input_ids": read}
-    goals = read if model.cfg.head in OWN else [*[-1] * (first - 1), *read[first:], -1]
+    if model.cfg.head in OWN:
+        goals = read
+    else:
+        goals = [-1] * (first - 1) + read[first:] + [-1]
     if prefix:
         inputs["prefix_mask"] = [1] * len(ids) + [0] * len(target)
     if len(running_stacks(model)) == 2:
@@ -172,16 +174,17 @@ def _inputs(
         start = next(token for token in starts if token is not None)
         inputs = {"input_ids": ids, "decoder_input_ids": [start, *target[:-1]]}
         goals = target
-    return {name: np.asarray([row], np.int32) for name, row in inputs.items()}, np.asarray(
-        goals, np.int32
-    )
+    arrays = {name: np.asarray([row], np.int32) for name, row in inputs.items()}
+    return arrays, np.asarray(goals, np.int32)
 
 
 def _norms(side: str, states: dict[str, jax.Array]) -> np.ndarray:
-    norms_LT = np.stack(
-        [np.linalg.norm(np.asarray(x_BTD, np.float32)[0], axis=-1) for x_BTD in states.values()]
-    )
-    if not (finite_L := np.isfinite(norms_LT).all(axis=1)).all():
+    norms = []
+    for x_BTD in states.values():
+        norms.append(np.linalg.norm(np.asarray(x_BTD, np.float32)[0], axis=-1))
+    norms_LT = np.stack(norms)
+    finite_L = np.isfinite(norms_LT).all(axis=1)
+    if not finite_L.all():
         raise ConfigError(
             f"the {side}'s hidden states are NaN or infinite from its"
             f" {list(states)[int(np.argmin(finite_L))]} on: the weights have diverged, or are"
@@ -218,9 +221,8 @@ def _attentions(
     for name, maps in weights.items():
         side, layer, part, _ = name.split("/")
         weights_NTS = np.asarray(maps, np.float32)[0]
-        groups.setdefault((side, part == CROSS, len(weights_NTS)), {})[
-            int(layer.removeprefix("layer_"))
-        ] = weights_NTS
+        by_layer = groups.setdefault((side, part == CROSS, len(weights_NTS)), {})
+        by_layer[int(layer.removeprefix("layer_"))] = weights_NTS
     made = []
     for (side, cross, heads), layers in sorted(
         groups.items(), key=lambda item: (item[0][0] == "decoder", item[0][1])
@@ -230,10 +232,12 @@ def _attentions(
             name = f"{name}, {heads} heads"
         weights_LNTS = np.stack(list(layers.values()))
         T, S = weights_LNTS.shape[2:]
-        visible = [
-            np.ones((T, S), bool) if cross else _visible(model, side, layer, T, prefix_BT)
-            for layer in layers
-        ]
+        visible = []
+        for number in layers:
+            if cross:
+                visible.append(np.ones((T, S), bool))
+            else:
+                visible.append(_visible(model, side, number, T, prefix_BT))
         columns = "encoder" if cross else side
         made.append(
             AttentionMaps(name, side, columns, tuple(layers), weights_LNTS, np.stack(visible))
@@ -252,5 +256,6 @@ def _visible(
     if prefix_BT is not None:
         shown |= masks.prefix(jnp.asarray(prefix_BT))
     if window:
-        shown &= masks.window(window - 1, 0 if causal else window - 1)
+        ahead = 0 if causal else window - 1
+        shown &= masks.window(window - 1, ahead)
     return np.asarray(shown.dense(T))[0]

@@ -33,18 +33,14 @@ def answers_of(value: Any, context: str, where: str) -> list[Answer]:
     Raises:
       ConfigError: they have another form, or the context does not hold them there.
     """
-    if value is None or isinstance(value, str):  # a text stands for its first occurrence
-        pairs = [(value, context.find(value))] if value else []
-    else:
-        pairs = []
+    pairs: list[tuple[str, int]] = []
+    if isinstance(value, str):
+        if value:
+            pairs.append((value, context.find(value)))  # a text stands for its first occurrence
+    elif value is not None:
         try:
             for given in value if isinstance(value, list) else [value]:
-                texts = given["text"]
-                starts = given["answer_start"]
-                several = (
-                    [(texts, starts)] if isinstance(texts, str) else zip(texts, starts, strict=True)
-                )
-                pairs += [(text, start) for text, start in several if text != ""]
+                pairs += _pairs(given["text"], given["answer_start"])
         except (KeyError, TypeError, ValueError):
             raise ConfigError(
                 f"{where}: answers={str(value)[:80]!r} must be a text, or have text and"
@@ -57,11 +53,19 @@ def answers_of(value: Any, context: str, where: str) -> list[Answer]:
                 f"{where}: the context does not have the answer {str(text)[:80]!r} at character"
                 f" {start}."
             )
-    return [
-        Answer(text.strip(), start + len(text) - len(text.lstrip()))
-        for text, start in pairs
-        if text.strip()
-    ]
+    answers = []
+    for text, start in pairs:
+        if text.strip():
+            indent = len(text) - len(text.lstrip())
+            answers.append(Answer(text.strip(), start + indent))
+    return answers
+
+
+def _pairs(texts: Any, starts: Any) -> list[tuple[str, int]]:
+    """Returns the non-empty texts of one answer or of lists, each with its start."""
+    if isinstance(texts, str):
+        return [(texts, starts)] if texts else []
+    return [(text, start) for text, start in zip(texts, starts, strict=True) if text != ""]
 
 
 def best_span(start_T: np.ndarray, end_T: np.ndarray, longest: int) -> tuple[float, int, int]:
@@ -94,10 +98,11 @@ def squad_scores(predicted: Sequence[str], true: Sequence[Sequence[str]]) -> dic
     exact = []
     f1 = []
     for answer, answers in zip(predicted, true, strict=True):
-        expected = [text for text in map(normalized, answers) if text] or [""]
         given = normalized(answer)
+        expected = list(filter(None, map(normalized, answers))) or [""]
         exact.append(given in expected)
-        f1.append(max(_overlap(given.split(), text.split()) for text in expected))
+        overlaps = [_overlap(given.split(), text.split()) for text in expected]
+        f1.append(max(overlaps))
     return {"f1": float(np.mean(f1)), "exact": float(np.mean(exact))}
 
 

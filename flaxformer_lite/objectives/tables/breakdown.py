@@ -53,10 +53,9 @@ def confusion_matrix(predicted: np.ndarray, true: np.ndarray, classes: int) -> n
 
 def class_table(names: Sequence[str], scores: ClassScores, kind: str = "class") -> Breakdown:
     """Tabulates the scores of each class."""
-    rows: list[list[Cell]] = [
-        [name, float(precision), float(recall), float(f1), int(support)]
-        for name, precision, recall, f1, support in zip(names, *scores, strict=True)
-    ]
+    rows: list[list[Cell]] = []
+    for name, precision, recall, f1, support in zip(names, *scores, strict=True):
+        rows.append([name, float(precision), float(recall), float(f1), int(support)])
     return Breakdown(f"scores per {kind}", (kind, "precision", "recall", "F1", "support"), rows)
 
 
@@ -92,10 +91,14 @@ def worst_table(
 
 def cell_text(cell: Cell) -> str:
     """Formats a cell for display."""
-    return f"{cell:.3f}" if isinstance(cell, float) else str(cell)
+    if isinstance(cell, float):
+        return f"{cell:.3f}"
+    return str(cell)
 
 
 def shortened(text: str) -> str:
     """Puts a text on one line and truncates it."""
     line = " ".join(text.split())
-    return line if len(line) <= TEXT else f"{line[: TEXT - 4]} ..."
+    if len(line) <= TEXT:
+        return line
+    return f"{line[: TEXT - 4]} ..."

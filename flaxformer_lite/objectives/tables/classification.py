@@ -157,16 +157,19 @@ class Classification(Labelled):
             rows_of: collections.Counter[int] = collections.Counter()
             for (_, value), count in counts.items():
                 rows_of[index_of(value, labels, "data.path")] += count
-            weights = tuple(
-                counts.total() / len(labels) / max(1, rows_of[i]) for i in range(len(labels))
-            )
+            average = counts.total() / len(labels)
+            weights = tuple(average / max(1, rows_of[i]) for i in range(len(labels)))
         return dataclasses.replace(self, labels=labels, class_weights=weights)
 
     @classmethod
     def of_published(cls, published: Json, labels: tuple[str, ...]) -> Self:
-        named = published.get("problem_type") or (PROBLEMS["number"] if len(labels) == 1 else "")
-        kind = next((kind for kind, problem in PROBLEMS.items() if problem == named), "single")
-        return cls(labels=() if kind == "number" else labels, kind=kind)
+        problem = published.get("problem_type")
+        if not problem and len(labels) == 1:
+            problem = PROBLEMS["number"]
+        kind = next((kind for kind, named in PROBLEMS.items() if named == problem), "single")
+        if kind == "number":
+            labels = ()
+        return cls(labels=labels, kind=kind)
 
     def published_fields(self) -> Json:
         return super().published_fields() | {"problem_type": PROBLEMS[self.kind]}
@@ -179,27 +182,29 @@ class Classification(Labelled):
     def remarks(self, records: Mapping[str, TableRecords]) -> list[str]:
         if self.kind != "single":
             return super().remarks(records)
-        count = {
-            name: np.bincount(part.column(1), minlength=len(self.labels))
-            for name, part in records.items()
-        }
-        few = [
-            f"{label!r} ({train} to train on, {held} held out)"
-            for label, train, held in zip(self.labels, count["train"], count["eval"], strict=True)
-            if train < FEW
-        ]
-        more = f" and {len(few) - NAMED} more" if len(few) > NAMED else ""
-        remark = f"labels of one row or none to train on: {', '.join(few[:NAMED])}{more}"
-        return super().remarks(records) + ([remark] if few else [])
+        remarks = super().remarks(records)
+        classes = len(self.labels)
+        train_C = np.bincount(records["train"].column(1), minlength=classes)
+        eval_C = np.bincount(records["eval"].column(1), minlength=classes)
+        few = []
+        for label, train, held in zip(self.labels, train_C, eval_C, strict=True):
+            if train < FEW:
+                few.append(f"{label!r} ({train} to train on, {held} held out)")
+        if few:
+            more = f" and {len(few) - NAMED} more" if len(few) > NAMED else ""
+            named = ", ".join(few[:NAMED])
+            remarks.append(f"labels of one row or none to train on: {named}{more}")
+        return remarks
 
     def encode(self, rows: Sequence[Row], reader: TableRecords) -> list[list[Feature]]:
-        roles = ("text", "second") if reader.has("second") else ("text",)
-        texts = zip(*(reader.spans(texts_of(rows, role)) for role in roles), strict=True)
-        joined = [reader.frame.join(*parts, limit=reader.length) for parts in texts]
-        return [
-            [(tokens, self._target(row, i))]
-            for i, (tokens, row) in enumerate(zip(joined, rows, strict=True))
-        ]
+        spans = [reader.spans(texts_of(rows, "text"))]
+        if reader.has("second"):
+            spans.append(reader.spans(texts_of(rows, "second")))
+        features = []
+        for i, (row, *parts) in enumerate(zip(rows, *spans, strict=True)):
+            tokens = reader.frame.join(*parts, limit=reader.length)
+            features.append([(tokens, self._target(row, i))])
+        return features
 
     def token_counts(self, feature: Feature) -> tuple[int, ...]:
         return (len(feature[0].ids),)
@@ -284,7 +289,8 @@ class Classification(Labelled):
 
         def text(number: int) -> str:
             row = records.rows[records.row_of[examples[number]]]
-            return shortened(" | ".join(row[role] for role in ("text", "second") if row[role]))
+            texts = [row[role] for role in ("text", "second") if row[role]]
+            return shortened(" | ".join(texts))
 
         if self.kind == "number":
             error = np.abs(logits_NC[:, 0] - target)
@@ -383,14 +389,18 @@ class Classification(Labelled):
         if isinstance(value, str):
             separator = next((s for s in SEPARATORS if s in value), SEPARATORS[0])
             return [part.strip() for part in value.split(separator) if part.strip()]
-        return list(value) if isinstance(value, (list, tuple)) else [value]
+        if isinstance(value, (list, tuple)):
+            return list(value)
+        return [value]
 
     def _target(self, row: Row, number: int) -> Target:
         known = row["label"] is not None  # else it is to be predicted
         if self.kind == "number":
             return number_of(row, "label", number) if known else np.float32(0)
-        values = self._values(row, number) if known else []
-        indices = [index_of(value, self.labels, f"row {number + 1}") for value in values]
+        indices = []
+        if known:
+            where = f"row {number + 1}"
+            indices = [index_of(value, self.labels, where) for value in self._values(row, number)]
         if self.kind == "single":
             return np.int32(indices[0] if known else 0)
         return np.isin(np.arange(len(self.labels)), indices).astype(np.int32)

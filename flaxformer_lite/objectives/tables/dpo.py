@@ -66,14 +66,16 @@ class Dpo(ChatTask):
 
     @property
     def shown(self) -> tuple[Metric, ...]:  # type: ignore[override]
-        return (
+        shown: tuple[Metric, ...] = (
             score("reward_accuracy", form=".1%", live=True),
             score("margin", "reward margin", live=True),
             Metric("loss", unit="nats per pair"),
             score("chosen_reward"),
             Metric("rejected_reward"),
-            *(METRICS[self.scored_by] if self.written_rows else ()),
         )
+        if self.written_rows:
+            shown += METRICS[self.scored_by]
+        return shown
 
     def encode(self, rows: Sequence[Row], reader: TableRecords) -> list[list[tuple[Turns, ...]]]:
         known = all(row[side] is not None for row in rows for side in SIDES)
@@ -98,9 +100,9 @@ class Dpo(ChatTask):
         room = records.length + 1
         ids, segments = fill([side.ids for side in pair], room, records.tokenizer.pad_id)
         answers, _ = fill([side.answers for side in pair], room, 0)
-        reference = (
-            np.zeros(2, np.float32) if records.reference is None else records.reference[index]
-        )
+        reference = np.zeros(2, np.float32)
+        if records.reference is not None:
+            reference = records.reference[index]
         inputs = {
             "input_ids": ids[:-1],
             "segment_ids": segments[:-1],
@@ -111,10 +113,9 @@ class Dpo(ChatTask):
         return {"inputs": inputs, "targets": {"weights": np.float32(1)}}
 
     def outputs(self, model: nn.Module, inputs: Mapping[str, jax.Array]) -> Answers:
-        tokens = {name: inputs[name] for name in ("input_ids", "segment_ids")}
-        return model.features(**tokens).projection, {
-            name: x for name, x in inputs.items() if name not in tokens
-        }
+        others = dict(inputs)
+        tokens = {name: others.pop(name) for name in ("input_ids", "segment_ids")}
+        return model.features(**tokens).projection, others
 
     def loss(self, outputs: Answers, targets: Mapping[str, jax.Array], *, chunks: int) -> LossSums:
         reward_B2 = self.beta * (answer_log_probs(outputs, chunks) - outputs[1]["reference"])
@@ -144,7 +145,9 @@ class Dpo(ChatTask):
 
         The starting weights have not been evaluated on new rows.
         """
-        return {} if data.records.reference is None else metrics
+        if data.records.reference is None:
+            return {}
+        return metrics
 
     def fit_baseline(self, data: Dataset) -> Json:
         return {}
@@ -153,12 +156,10 @@ class Dpo(ChatTask):
         """Returns how often the longer answer is preferred; ties count half."""
         if data.records.reference is None:
             return None
-        lengths = np.asarray(
-            [[side.answers.sum() for side in pair] for pair in data.records.features]
-        )
-        return "preferring the longer answer", float(
-            np.mean(0.5 + 0.5 * np.sign(lengths[:, 0] - lengths[:, 1]))
-        )
+        longer = []
+        for chosen, rejected in data.records.features:
+            longer.append(np.sign(chosen.answers.sum() - rejected.answers.sum()))
+        return "preferring the longer answer", float(np.mean(0.5 + 0.5 * np.asarray(longer)))
 
     def transient_logits(
         self, batch: Batch, model: ModelConfig, rows: int, accumulate: int, chunks: int
@@ -174,10 +175,9 @@ def answer_log_probs(outputs: Answers, chunks: int) -> jax.Array:
     """Computes the log-probabilities of the chosen and the rejected answer, [B, 2] float32."""
     projection, inputs = outputs
     log_probs_BT = token_log_probs(projection, inputs["labels"], chunks=chunks)
-    return jnp.stack(
-        [jnp.where(inputs["answers"] == side, log_probs_BT, 0).sum(axis=1) for side in (1, 2)],
-        axis=1,
-    )
+    chosen_B = jnp.where(inputs["answers"] == 1, log_probs_BT, 0).sum(axis=1)
+    rejected_B = jnp.where(inputs["answers"] == 2, log_probs_BT, 0).sum(axis=1)
+    return jnp.stack([chosen_B, rejected_B], axis=1)
 
 
 def _last(side: Turns) -> np.ndarray:

@@ -54,10 +54,11 @@ class Instruction(ChatTask):
         conversations = [_messages(row, number) for number, row in enumerate(rows)]
         turns = self.turns(conversations, reader.length, reader)
         unknown = [messages[-1]["role"] != ANSWERS for messages in conversations]
-        return [
-            [(turn,)] if new or turn.answers.any() else []
-            for turn, new in zip(turns, unknown, strict=True)
-        ]
+        features = []
+        for turn, new in zip(turns, unknown, strict=True):
+            is_usable = new or turn.answers.any()
+            features.append([(turn,)] if is_usable else [])
+        return features
 
     def make_example(self, records: TableRecords, index: int, rng: np.random.Generator) -> Example:
         """Returns inputs input_ids and segment_ids, [T] int32.

@@ -88,7 +88,9 @@ class LateInteraction(SentenceEmbeddings):
         return {"kind": "multi_vector", "prompts": prompts, "late": late}
 
     def prompt_of(self, task: str) -> str:
-        return self.query_prompt if task == "query" else self.document_prompt
+        if task == "query":
+            return self.query_prompt
+        return self.document_prompt
 
     def limit_of(self, task: str, length: int) -> int:
         if self.query_length > length:
@@ -96,7 +98,9 @@ class LateInteraction(SentenceEmbeddings):
                 f"objective.query_length={self.query_length}: must be at most the length of an"
                 f" example; set data.length={self.query_length} or more."
             )
-        return self.query_length if task == "query" else length
+        if task == "query":
+            return self.query_length
+        return length
 
     def token_counts(self, feature: Texts) -> tuple[int, ...]:
         """Returns (): tokens that fill an anchor are masked, and yet have vectors."""
@@ -104,7 +108,9 @@ class LateInteraction(SentenceEmbeddings):
 
     def tokens(self, feature: Texts) -> tuple[int, ...]:
         (longest,) = super().tokens(feature)
-        return (max(longest, self.query_length) if self.expand else longest,)
+        if self.expand:
+            longest = max(longest, self.query_length)
+        return (longest,)
 
     def make_example(self, records: TableRecords, index: int, rng: np.random.Generator) -> Example:
         """Returns inputs input_ids, attention_mask and counts, [C, T] int32.

@@ -100,7 +100,9 @@ class MultipleChoice(Task):
             else:
                 first = "context"
                 start = "question"
-            before = "" if row[start] is None else text_of(row, start, number) + " "
+            before = ""
+            if row[start] is not None:
+                before = text_of(row, start, number) + " "
             texts.append(text_of(row, first, number))
             for choice in choices:
                 endings.append(before + text_of({"choice": choice}, "choice", number))
@@ -108,15 +110,14 @@ class MultipleChoice(Task):
         second_of = iter(reader.spans(endings))
         made = []
         for number, (row, (choices, names)) in enumerate(zip(rows, given, strict=True)):
-            pairs = [
-                reader.frame.join(first_of[number], next(second_of), limit=reader.length)
-                for _ in choices
-            ]
+            pairs = []
+            for _ in choices:
+                pair = reader.frame.join(first_of[number], next(second_of), limit=reader.length)
+                pairs.append(pair)
             label = _label(row["label"], choices, names, f"row {number + 1}")
             absent = [None] * (most - len(pairs))
-            made.append(
-                [Choices((*pairs, *absent), np.int32(label), sum(pair.cut for pair in pairs))]
-            )
+            cut = sum(pair.cut for pair in pairs)
+            made.append([Choices((*pairs, *absent), np.int32(label), cut)])
         return made
 
     def token_counts(self, feature: Choices) -> tuple[int, ...]:
@@ -203,7 +204,9 @@ def _label(value: object, choices: list[str], names: list[str], where: str) -> i
     if value is None:
         return 0
     text = str(value).strip()
-    texts = choices if isinstance(value, str) else []
+    texts: list[str] = []
+    if isinstance(value, str):
+        texts = choices
     numbers = [str(i) for i in range(len(choices))]
     for among in (names, texts, numbers, list(string.ascii_uppercase[: len(choices)])):
         if text in among[: len(choices)]:

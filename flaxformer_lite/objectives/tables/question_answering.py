@@ -95,12 +95,12 @@ class QuestionAnswering(Task):
 
     def encode(self, rows: Sequence[Row], reader: TableRecords) -> list[list[Window]]:
         answers = [_answers(row, number) for number, row in enumerate(rows)]
-        questions, contexts = (
-            reader.spans(texts_of(rows, role)) for role in ("question", "context")
-        )
-        return [
-            self._windows(*each, reader) for each in zip(questions, contexts, answers, strict=True)
-        ]
+        questions = reader.spans(texts_of(rows, "question"))
+        contexts = reader.spans(texts_of(rows, "context"))
+        features = []
+        for question, context, answer in zip(questions, contexts, answers, strict=True):
+            features.append(self._windows(question, context, answer, reader))
+        return features
 
     def make_example(self, records: TableRecords, index: int, rng: np.random.Generator) -> Example:
         """Returns inputs input_ids, attention_mask, for some encoders token_type_ids, [T] int32.
@@ -121,9 +121,9 @@ class QuestionAnswering(Task):
 
     def loss(self, outputs: Borders, targets: Mapping[str, jax.Array], *, chunks: int) -> LossSums:
         borders = list(zip(outputs, (targets["start"], targets["end"]), strict=True))
-        first_B, last_B = (
-            optax.softmax_cross_entropy_with_integer_labels(*column) for column in borders
-        )
+        start, end = borders
+        first_B = optax.softmax_cross_entropy_with_integer_labels(*start)
+        last_B = optax.softmax_cross_entropy_with_integer_labels(*end)
         right_B = [jnp.argmax(logits, axis=-1) == column for logits, column in borders]
         return weighted(
             (first_B + last_B) / 2, targets["weights"], span_accuracy=right_B[0] & right_B[1]
@@ -137,9 +137,8 @@ class QuestionAnswering(Task):
     ) -> dict[str, float]:
         """Computes SQuAD's F1 and exact match of the questions that the examples belong to."""
         guesses = self._guesses(predictions, examples, data.records)
-        return squad_scores(
-            [self._answer(guess)[0] for guess in guesses.values()], _true(data.records, guesses)
-        )
+        answers = [self._answer(guess)[0] for guess in guesses.values()]
+        return squad_scores(answers, _true(data.records, guesses))
 
     def decode(self, predictions: Mapping[str, np.ndarray], records: TableRecords) -> list[Json]:
         """Returns for each row `prediction`, the text of the answer or "", and `probability`.

@@ -59,16 +59,16 @@ class Reranking(Task):
         return dataclasses.replace(super().fit_model(model, tokenizer), num_labels=1)
 
     def encode(self, rows: Sequence[Row], reader: TableRecords) -> list[list[Judged]]:
-        sides = [texts_of(rows, role) for role in ("query", "passage")]
-        different = list(dict.fromkeys(sides[0]))
+        queries = texts_of(rows, "query")
+        passages = texts_of(rows, "passage")
+        different = list(dict.fromkeys(queries))
         number = dict(zip(different, reader.number(different), strict=True))
-        pairs = zip(*map(reader.spans, sides), strict=True)
-        joined = [
-            reader.frame.join(query, passage, limit=reader.length) for query, passage in pairs
-        ]
-        labels = [_label(row, i) for i, row in enumerate(rows)]
-        examples = zip(joined, labels, sides[0], strict=True)
-        return [[Judged(row, label, number[query])] for row, label, query in examples]
+        pairs = zip(reader.spans(queries), reader.spans(passages), strict=True)
+        features = []
+        for i, (query, passage) in enumerate(pairs):
+            joined = reader.frame.join(query, passage, limit=reader.length)
+            features.append([Judged(joined, _label(rows[i], i), number[queries[i]])])
+        return features
 
     def token_counts(self, feature: Judged) -> tuple[int, ...]:
         return (len(feature.row.ids),)
@@ -104,18 +104,18 @@ class Reranking(Task):
 
     def decode(self, predictions: Mapping[str, np.ndarray], records: TableRecords) -> list[Json]:
         """Returns for each row `prediction`, the probability that the passage answers the query."""
-        return [
-            {"prediction": float(share)}
-            for share in expit(predictions["logits"].astype(np.float64))
-        ]
+        shares = expit(predictions["logits"].astype(np.float64))
+        return [{"prediction": float(share)} for share in shares]
 
     def baseline(self, data: Dataset, fitted: Json | None) -> tuple[str, float] | None:
         """Returns the mean reciprocal rank by the cosine of tf-idf vectors."""
         held = data.splits["eval"]
-        words = retrieval.same_words(
-            *([row[role] for row in held.rows] for role in ("query", "passage"))
-        )
-        values = _scores(retrieval.cosines(*words), held.features) if words else {}
+        queries = [row["query"] for row in held.rows]
+        passages = [row["passage"] for row in held.rows]
+        words = retrieval.same_words(queries, passages)
+        if words is None:
+            return None
+        values = _scores(retrieval.cosines(*words), held.features)
         return ("tf-idf", values["mrr"]) if values else None
 
     def show(self, records: TableRecords, index: int) -> str:
@@ -135,12 +135,16 @@ def _scores(value_N: np.ndarray, judged: Sequence[Judged]) -> dict[str, float]:
         right = value_N[of_query & (label_N > 0.5)]
         wrong = value_N[of_query & (label_N <= 0.5)]
         ranks.append(1 + np.sum(wrong >= right.max()))
-    return retrieval.scores(np.asarray(ranks)) if ranks else {}
+    if not ranks:
+        return {}
+    return retrieval.scores(np.asarray(ranks))
 
 
 def _label(row: Row, number: int) -> np.float32:
     """Returns the label of a row; 0 if it is to be predicted."""
-    value = np.float32(0) if row["label"] is None else number_of(row, "label", number)
+    if row["label"] is None:
+        return np.float32(0)
+    value = number_of(row, "label", number)
     if not 0 <= value <= 1:
         raise ConfigError(f"row {number + 1}: label={value:g} must be from 0 to 1.")
     return value

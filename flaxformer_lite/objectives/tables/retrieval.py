@@ -41,7 +41,8 @@ def ranks(question_ND: Vectors, answer_ND: Vectors, pairs_N2: np.ndarray) -> np.
     for start in range(0, len(pairs_N2), BLOCK):
         rows = slice(start, start + BLOCK)
         similar = question_ND[rows] @ answer_ND[first].T
-        similar = similar if isinstance(similar, np.ndarray) else similar.toarray()
+        if not isinstance(similar, np.ndarray):
+            similar = similar.toarray()
         ahead = similar >= np.take_along_axis(similar, column_N[rows, None], axis=1)
         for row, question in zip(ahead, pairs_N2[rows, 0].tolist(), strict=True):
             row[list(right[question])] = False
@@ -60,7 +61,8 @@ def same_words(first: Sequence[str], second: Sequence[str]) -> "tuple[csr_array,
 
     Returns None without scikit-learn, or without words.
     """
-    if (text := library("sklearn.feature_extraction.text")) is None:
+    text = library("sklearn.feature_extraction.text")
+    if text is None:
         return None
     try:
         words = text.TfidfVectorizer(token_pattern=r"\w+").fit([*first, *second])

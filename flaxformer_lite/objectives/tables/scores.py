@@ -76,7 +76,9 @@ def micro_f1(predicted: np.ndarray, true: np.ndarray) -> float:
     """Computes F1 over all pairs of a row and a label."""
     hits = np.sum((predicted > 0) & (true > 0))
     total = np.sum(predicted > 0) + np.sum(true > 0)
-    return float(2 * hits / total) if total else 0.0
+    if not total:
+        return 0.0
+    return float(2 * hits / total)
 
 
 def correlations(predicted: np.ndarray, true: np.ndarray) -> dict[str, float]:
@@ -84,23 +86,26 @@ def correlations(predicted: np.ndarray, true: np.ndarray) -> dict[str, float]:
 
     They are 0 where one of the two is constant.
     """
-    if (stats := library("scipy.stats")) is None or len(true) < 2:
+    stats = library("scipy.stats")
+    if stats is None or len(true) < 2:
         return {}
     if np.ptp(predicted) == 0 or np.ptp(true) == 0:
         return {"pearson": 0.0, "spearman": 0.0}
-    results = {
-        "pearson": stats.pearsonr(predicted, true),
-        "spearman": stats.spearmanr(predicted, true),
+    return {
+        "pearson": float(stats.pearsonr(predicted, true).statistic),
+        "spearman": float(stats.spearmanr(predicted, true).statistic),
     }
-    return {name: float(result.statistic) for name, result in results.items()}
 
 
 def translation(written: list[str], references: list[str]) -> dict[str, float]:
     """Computes corpus BLEU and chrF, from 0 to 100, as sacrebleu (Post 2018, Popović 2015)."""
-    if (sacrebleu := library("sacrebleu")) is None:
+    sacrebleu = library("sacrebleu")
+    if sacrebleu is None:
         return {}
-    metrics = {"bleu": sacrebleu.corpus_bleu, "chrf": sacrebleu.corpus_chrf}
-    return {name: compute(written, [references]).score for name, compute in metrics.items()}
+    return {
+        "bleu": sacrebleu.corpus_bleu(written, [references]).score,
+        "chrf": sacrebleu.corpus_chrf(written, [references]).score,
+    }
 
 
 def summaries(written: list[str], references: list[str]) -> dict[str, float]:
@@ -108,20 +113,25 @@ def summaries(written: list[str], references: list[str]) -> dict[str, float]:
 
     Scores are from 0 to 1, with stemming (Lin 2004).
     """
-    if (rouge := library("rouge_score.rouge_scorer")) is None:
+    rouge = library("rouge_score.rouge_scorer")
+    if rouge is None:
         return {}
     names = ("rouge1", "rouge2", "rougeLsum")
     scorer = rouge.RougeScorer(names, use_stemmer=True)
-    each = [
-        scorer.score(reference, text) for reference, text in zip(references, written, strict=True)
-    ]
-    return {name: float(np.mean([result[name].fmeasure for result in each])) for name in names}
+    pairs = zip(references, written, strict=True)
+    results = [scorer.score(reference, text) for reference, text in pairs]
+    means = {}
+    for name in names:
+        means[name] = float(np.mean([result[name].fmeasure for result in results]))
+    return means
 
 
 def entities(predicted: list[list[str]], true: list[list[str]]) -> dict[str, float]:
     """Computes precision, recall and F1 of entities, which must match in both borders and kind."""
     by_kind = entity_scores(predicted, true)
-    hits, chosen, real = np.sum(list(by_kind.values()), axis=0) if by_kind else np.zeros(3)
+    hits = chosen = real = 0
+    if by_kind:
+        hits, chosen, real = np.sum(list(by_kind.values()), axis=0)
     total = class_scores(np.atleast_1d(hits), np.atleast_1d(chosen), np.atleast_1d(real))
     return {
         "precision": float(total.precision[0]),

@@ -28,6 +28,7 @@ from flaxformer_lite.objectives.rows import (
     Example,
     TableRecords,
     Tokenizer,
+    TokenRow,
     framed,
 )
 from flaxformer_lite.objectives.sums import TOKENS, LossSums, weighted
@@ -95,8 +96,9 @@ class SentenceEmbeddings(Task):
     @property
     def shown(self) -> tuple[Metric, ...]:  # type: ignore[override]
         loss = Metric("loss", unit="nats per text")
-        names = {f"mrr_{size}": f"mean reciprocal rank at width {size}" for size in self.sizes}
-        cut = [score(*name) for name in names.items()]
+        cut = []
+        for size in self.sizes:
+            cut.append(score(f"mrr_{size}", f"mean reciprocal rank at width {size}"))
         alike = (SPEARMAN, PEARSON)
         if self.kind == "scores":
             return (*alike, loss)
@@ -129,7 +131,8 @@ class SentenceEmbeddings(Task):
         )
 
     def fit_model(self, model: ModelConfig, tokenizer: Tokenizer) -> ModelConfig:
-        if wide := [size for size in self.sizes if size >= model.d_model]:
+        wide = [size for size in self.sizes if size >= model.d_model]
+        if wide:
             raise ConfigError(
                 f"objective.sizes: {wide[0]} must be less than the vectors' width, {model.d_model}."
             )
@@ -138,7 +141,8 @@ class SentenceEmbeddings(Task):
     @classmethod
     def of_published(cls, published: Json, labels: tuple[str, ...]) -> Self:
         pooling = published.get("pooling", "mean")
-        if prompt := published.get("prompt"):
+        prompt = published.get("prompt")
+        if prompt:
             return Prompted(pooling=pooling, prompt=prompt)  # type: ignore[return-value]
         return cls(pooling=pooling)
 
@@ -184,8 +188,7 @@ class SentenceEmbeddings(Task):
         return made
 
     def token_counts(self, feature: Texts) -> tuple[int, ...]:
-        rows = [feature.rows[0] if row is None else row for row in feature.rows]
-        return tuple(len(row.ids) for row in rows)
+        return tuple(len(row.ids) for row in _with_anchor_for_absent(feature))
 
     def make_example(self, records: TableRecords, index: int, rng: np.random.Generator) -> Example:
         """Returns inputs input_ids and attention_mask, [C, T] int32.
@@ -193,21 +196,20 @@ class SentenceEmbeddings(Task):
         Targets are texts, [C] int32, and weights, [] float32; with `scores` also the score.
         """
         feature = records.features[index]
-        rows = [framed(feature.rows[0] if row is None else row, records) for row in feature.rows]
+        rows = [framed(row, records) for row in _with_anchor_for_absent(feature)]
         inputs = {}
         for name in ("input_ids", "attention_mask"):
             inputs[name] = np.stack([row[name] for row in rows])
         # An empty text sees its first padding token, as a softmax over nothing has no value.
         inputs["attention_mask"][:, 0] = 1
         targets = {"texts": feature.numbers, "weights": np.float32(1)}
-        targets |= {"score": np.nan_to_num(feature.score)} if self.kind == "scores" else {}
+        if self.kind == "scores":
+            targets["score"] = np.nan_to_num(feature.score)
         return {"inputs": inputs, "targets": targets}
 
     def outputs(self, model: nn.Module, inputs: Mapping[str, jax.Array]) -> jax.Array:
         """Returns vectors of unit length, float32 [B, C, D]."""
-        flat = {
-            name: x if name == PACKING else x.reshape(-1, x.shape[-1]) for name, x in inputs.items()
-        }
+        flat = one_text_per_row(inputs)
         hidden_BTD = model(**flat).last_hidden_state
         mask_BT = jnp.asarray(flat["attention_mask"])
         if self.pooling in ("", "mean"):  # without the division, which changes the last bits
@@ -222,23 +224,24 @@ class SentenceEmbeddings(Task):
         weight_B = targets["weights"]
         widths = [outputs, *(shortened(outputs, size) for size in self.sizes)]
         if self.kind == "scores":
-            alike = [
-                jnp.sum(z_BCD[:, 0] * z_BCD[:, 1], axis=-1) / self.temperature for z_BCD in widths
-            ]
+            alike = []
+            for z_BCD in widths:
+                cosine_B = jnp.sum(z_BCD[:, 0] * z_BCD[:, 1], axis=-1)
+                alike.append(cosine_B / self.temperature)
             count = weight_B.sum()
             total = sum(order_loss(cosine_B, targets["score"], weight_B) for cosine_B in alike)
             return LossSums({TOKENS: total * count}, {TOKENS: count}, {})
-        logits = [
-            batch_logits(z_BCD, targets["texts"], weight_B) / self.temperature for z_BCD in widths
-        ]
+        logits = []
+        for z_BCD in widths:
+            logits_BK = batch_logits(z_BCD, targets["texts"], weight_B)
+            logits.append(logits_BK / self.temperature)
         own_B = jnp.arange(len(weight_B))
-        losses = [
-            optax.softmax_cross_entropy_with_integer_labels(logits_BK, own_B)
-            for logits_BK in logits
-        ]
-        return weighted(
-            sum(losses[1:], losses[0]), weight_B, accuracy=jnp.argmax(logits[0], axis=-1) == own_B
-        )
+        losses = []
+        for logits_BK in logits:
+            losses.append(optax.softmax_cross_entropy_with_integer_labels(logits_BK, own_B))
+        total_B = sum(losses[1:], losses[0])
+        is_right_B = jnp.argmax(logits[0], axis=-1) == own_B
+        return weighted(total_B, weight_B, accuracy=is_right_B)
 
     def predictions(self, outputs: jax.Array) -> dict[str, jax.Array]:
         return {"vectors": outputs[:, :2]}
@@ -248,15 +251,15 @@ class SentenceEmbeddings(Task):
     ) -> dict[str, float]:
         chosen = [data.records.features[i] for i in examples]
         vectors_N2D = predictions["vectors"]
-        if (given := _given(chosen)) is not None:
+        given = _given(chosen)
+        if given is not None:
             return correlations(_cosines(vectors_N2D), given)
         pairs_N2 = np.stack([texts.numbers[:2] for texts in chosen])
         values = retrieval.scores(retrieval.ranks(vectors_N2D[:, 0], vectors_N2D[:, 1], pairs_N2))
         for size in self.sizes:
             short = np.asarray(shortened(jnp.asarray(vectors_N2D), size))
-            values[f"mrr_{size}"] = retrieval.scores(
-                retrieval.ranks(short[:, 0], short[:, 1], pairs_N2)
-            )["mrr"]
+            ranks = retrieval.ranks(short[:, 0], short[:, 1], pairs_N2)
+            values[f"mrr_{size}"] = retrieval.scores(ranks)["mrr"]
         return values
 
     def decode(self, predictions: Mapping[str, np.ndarray], records: TableRecords) -> list[Json]:
@@ -266,12 +269,13 @@ class SentenceEmbeddings(Task):
     def baseline(self, data: Dataset, fitted: Json | None) -> tuple[str, float] | None:
         """Returns the score of tf-idf cosines on the held-out rows."""
         held = data.splits["eval"]
-        words = retrieval.same_words(
-            *([row[role] for row in held.rows] for role in ("anchor", "positive"))
-        )
+        anchors = [row["anchor"] for row in held.rows]
+        positives = [row["positive"] for row in held.rows]
+        words = retrieval.same_words(anchors, positives)
         if words is None:
             return None
-        if (given := _known(held.column(2))) is not None:
+        given = _known(held.column(2))
+        if given is not None:
             values = correlations(retrieval.cosines(*words), given)
             return ("tf-idf", values["spearman"]) if values else None
         pairs_N2 = held.column(1)[:, :2]
@@ -279,10 +283,27 @@ class SentenceEmbeddings(Task):
 
     def show(self, records: TableRecords, index: int) -> str:
         feature = records.features[index]
-        words = " | ".join(
-            repr(records.tokenizer.decode(row.ids))[:150] for row in feature.rows if row is not None
-        )
-        return words if math.isnan(feature.score) else f"{words} -> {float(feature.score):g}"
+        texts = []
+        for row in feature.rows:
+            if row is not None:
+                texts.append(repr(records.tokenizer.decode(row.ids))[:150])
+        words = " | ".join(texts)
+        if math.isnan(feature.score):
+            return words
+        return f"{words} -> {float(feature.score):g}"
+
+
+def one_text_per_row(inputs: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    """Reshapes inputs [B, C, T] to [B C, T]; packed ones stay as they are."""
+    flat = {}
+    for name, x in inputs.items():
+        flat[name] = x if name == PACKING else x.reshape(-1, x.shape[-1])
+    return flat
+
+
+def _with_anchor_for_absent(feature: Texts) -> list[TokenRow]:
+    """Returns the texts of a row, with the first one in place of those that are absent."""
+    return [feature.rows[0] if row is None else row for row in feature.rows]
 
 
 def batch_logits(z_BCD: jax.Array, texts_BC: jax.Array, weight_B: jax.Array) -> jax.Array:
@@ -346,7 +367,9 @@ def _given(chosen: Sequence[Texts]) -> np.ndarray | None:
 
 
 def _known(given: np.ndarray) -> np.ndarray | None:
-    return None if np.isnan(given).any() else given
+    if np.isnan(given).any():
+        return None
+    return given
 
 
 def texts_of_row(row: Row, number: int) -> list[str]:
@@ -369,4 +392,6 @@ def _negatives(row: Row, number: int) -> list[str]:
 
 def _score(row: Row, number: int) -> np.float32:
     """Returns the score of a row; NaN if it has none."""
-    return np.float32(np.nan) if row["score"] in (None, "") else number_of(row, "score", number)
+    if row["score"] in (None, ""):
+        return np.float32(np.nan)
+    return number_of(row, "score", number)

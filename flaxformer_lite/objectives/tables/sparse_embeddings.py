@@ -19,9 +19,13 @@ from flaxformer_lite.config.rules import NotNegative, OneOf, Positive
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.nn.functions.splade import ACTIVATIONS, LOGITS, STRATEGIES, flops, splade
 from flaxformer_lite.objectives.base import Dataset, Metric, score
-from flaxformer_lite.objectives.rows import PACKING, TableRecords, Tokenizer
+from flaxformer_lite.objectives.rows import TableRecords, Tokenizer
 from flaxformer_lite.objectives.sums import LossSums, weighted
-from flaxformer_lite.objectives.tables.sentence_embeddings import SentenceEmbeddings, batch_logits
+from flaxformer_lite.objectives.tables.sentence_embeddings import (
+    SentenceEmbeddings,
+    batch_logits,
+    one_text_per_row,
+)
 from flaxformer_lite.types import Batch
 
 Strategy = Annotated[str, OneOf(("", *STRATEGIES))]
@@ -66,7 +70,9 @@ class SparseEmbeddings(SentenceEmbeddings):
 
     def adopt(self, facts: Mapping[str, object]) -> Self:
         """Adopts the strategy of a sparse model; other models pool in ways that are none."""
-        return super().adopt(facts) if facts.get("pooling") in STRATEGIES else self
+        if facts.get("pooling") not in STRATEGIES:
+            return self
+        return super().adopt(facts)
 
     @classmethod
     def of_published(cls, published: Json, labels: tuple[str, ...]) -> Self:
@@ -77,9 +83,7 @@ class SparseEmbeddings(SentenceEmbeddings):
 
     def outputs(self, model: nn.Module, inputs: Mapping[str, jax.Array]) -> jax.Array:
         """Returns sparse vectors, float32 [B, C, V]."""
-        flat = {
-            name: x if name == PACKING else x.reshape(-1, x.shape[-1]) for name, x in inputs.items()
-        }
+        flat = one_text_per_row(inputs)
         projection = model.features(**flat).projection
         vectors_BV = splade(
             projection,

@@ -114,21 +114,22 @@ class Tagging(Labelled):
         return dataclasses.replace(self, labels=labels, usual=usual)
 
     def encode(self, rows: Sequence[Row], reader: TableRecords) -> list[list[Tagged]]:
-        words = [
-            _items(row["tokens"], "tokens", f"row {i + 1}", (str,)) for i, row in enumerate(rows)
-        ]
-        texts = reader.spans(
-            [text_of({"tokens": " ".join(each)}, "tokens", i) for i, each in enumerate(words)]
-        )
+        words = []
+        joined_words = []
+        for i, row in enumerate(rows):
+            items = _items(row["tokens"], "tokens", f"row {i + 1}", (str,))
+            words.append(items)
+            joined_words.append(text_of({"tokens": " ".join(items)}, "tokens", i))
+        texts = reader.spans(joined_words)
         made: list[list[Tagged]] = []
         for number, (row, words_of_row, text) in enumerate(zip(rows, words, texts, strict=True)):
             joined = reader.frame.join(text, limit=reader.length)
             tag = self._target(row, len(words_of_row), f"row {number + 1}")
-            made.append(
-                [Tagged(joined, words_of_row, first_pieces(joined, words_of_row), tag)]
-                if words_of_row
-                else []
-            )
+            examples = []
+            if words_of_row:
+                first = first_pieces(joined, words_of_row)
+                examples.append(Tagged(joined, words_of_row, first, tag))
+            made.append(examples)
         return made
 
     def token_counts(self, feature: Tagged) -> tuple[int, ...]:
@@ -232,9 +233,9 @@ class Tagging(Labelled):
 
     def show(self, records: TableRecords, index: int) -> str:
         tagged = records.features[index]
-        pairs = (
-            f"{word}/{self.labels[tag]}" for word, tag in zip(tagged.words, tagged.tag, strict=True)
-        )
+        pairs = []
+        for word, tag in zip(tagged.words, tagged.tag, strict=True):
+            pairs.append(f"{word}/{self.labels[tag]}")
         return f"{' '.join(pairs):.300} ({len(tagged.row.ids)} tokens)"
 
     def _predicted(self, tagged: Tagged, tags: np.ndarray) -> np.ndarray:
@@ -258,7 +259,10 @@ class Tagging(Labelled):
         """Returns the examples, and the predicted tags of their words."""
         tagged = [data.records.features[i] for i in examples]
         columns = predictions["tags"]
-        return tagged, [self._predicted(*pair) for pair in zip(tagged, columns, strict=True)]
+        predicted = []
+        for example, tags in zip(tagged, columns, strict=True):
+            predicted.append(self._predicted(example, tags))
+        return tagged, predicted
 
     def _names(
         self, tagged: Sequence[Tagged], predicted: Sequence[np.ndarray]

@@ -98,7 +98,9 @@ class Task(Objective):
                 f" {model.family} reads; add its end token to the template of tokenizer.json."
             )
         end = check_family(model)(model).end_token
-        return model if end in after else dataclasses.replace(model, eos_token_id=after[-1])
+        if end in after:
+            return model
+        return dataclasses.replace(model, eos_token_id=after[-1])
 
     @abc.abstractmethod
     def encode(self, rows: Sequence[Row], reader: TableRecords) -> list[list[Any]]:
@@ -153,11 +155,11 @@ class Task(Objective):
     def show(self, records: TableRecords, index: int) -> str:
         """Describes an example in words: its decoded tokens, and its target."""
         row = records.features[index][0]
-        texts = [
-            records.tokenizer.decode(row.ids[row.part == part])
-            for part in (0, 1)
-            if (row.part == part).any()
-        ]
+        texts = []
+        for part in (0, 1):
+            ids = row.ids[row.part == part]
+            if ids.size:
+                texts.append(records.tokenizer.decode(ids))
         return " | ".join(texts)
 
 
@@ -187,7 +189,9 @@ class Labelled(Task):
         )
 
     def published_fields(self) -> Json:
-        return {"labels": self.labels} if self.labels else {}
+        if not self.labels:
+            return {}
+        return {"labels": self.labels}
 
     def is_missing(self, role: str, value: object) -> bool:
         return super().is_missing(role, value) and value not in self.labels

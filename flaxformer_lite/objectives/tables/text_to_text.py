@@ -84,9 +84,9 @@ class TextToText(WritingTask):
         Targets are labels and weights, [U].
         """
         pairs = records.features[index]
-        return encoder_decoder(
-            [pair.source for pair in pairs], [pair.target for pair in pairs], records
-        )
+        sources = [pair.source for pair in pairs]
+        targets = [pair.target for pair in pairs]
+        return encoder_decoder(sources, targets, records)
 
     def prompt(self, records: TableRecords, example: int) -> np.ndarray:
         return records.features[example][0].source

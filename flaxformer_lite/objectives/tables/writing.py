@@ -17,14 +17,15 @@ from flaxformer_lite.objectives.text.text_objective import TextObjective
 
 SCORES = {"bleu": scores.translation, "rouge": scores.summaries}
 NEEDS = {"bleu": "sacrebleu", "rouge": "rouge_score.rouge_scorer"}
-METRICS = {
+METRICS: dict[str, tuple[Metric, ...]] = {
     "bleu": (
         score("bleu", "BLEU", form=".1f", live=True),
         score("chrf", "chrF", form=".1f", live=True),
     ),
-    "rouge": tuple(
-        score(name, words, form=".1%", live=True)
-        for name, words in (("rouge1", "ROUGE-1"), ("rouge2", "ROUGE-2"), ("rougeLsum", "ROUGE-L"))
+    "rouge": (
+        score("rouge1", "ROUGE-1", form=".1%", live=True),
+        score("rouge2", "ROUGE-2", form=".1%", live=True),
+        score("rougeLsum", "ROUGE-L", form=".1%", live=True),
     ),
     "none": (),
 }
@@ -56,11 +57,15 @@ class WritingTask(TextObjective, Task):
 
     @property
     def shown(self) -> tuple[Metric, ...]:  # type: ignore[override]
-        return (*(METRICS[self.scored_by] if self.written_rows else ()), *TextObjective.shown)
+        if not self.written_rows:
+            return TextObjective.shown
+        return METRICS[self.scored_by] + TextObjective.shown
 
     @property
     def written_rows(self) -> int:
-        return self.score_rows if self.is_scored else 0
+        if not self.is_scored:
+            return 0
+        return self.score_rows
 
     @property
     def is_scored(self) -> bool:
@@ -105,9 +110,8 @@ class WritingTask(TextObjective, Task):
     ) -> dict[str, np.ndarray]:
         prompts = [self.prompt(records, int(i)) for i in examples]
         ids = write(prompts, width=records.length, num_beams=self.num_beams, **self.limits(records))
-        return {
-            "written": np.asarray([records.tokenizer.decode(row).strip() for row in ids], object)
-        }
+        texts = [records.tokenizer.decode(row).strip() for row in ids]
+        return {"written": np.asarray(texts, object)}
 
     def scores(
         self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Dataset
@@ -119,20 +123,23 @@ class WritingTask(TextObjective, Task):
         return SCORES[self.scored_by](list(predictions["written"]), known)
 
     def fit_baseline(self, data: Dataset) -> Json:
-        return {} if self.written_rows else super().fit_baseline(data)
+        if self.written_rows:
+            return {}
+        return super().fit_baseline(data)
 
     def baseline(self, data: Dataset, fitted: Json | None) -> tuple[str, float] | None:
         """Returns the score of copying the prompt; the unigram baseline if nothing is scored."""
         if not self.written_rows:
             return super().baseline(data, fitted)
-        texts = [
-            self.prompt_and_reference(data.records, int(i)) for i in data.order[: self.written_rows]
-        ]
-        if any(target is None for _, target in texts):
-            return None
-        values = SCORES[self.scored_by](
-            [source for source, _ in texts], [str(target) for _, target in texts]
-        )
+        sources = []
+        targets = []
+        for i in data.order[: self.written_rows]:
+            source, target = self.prompt_and_reference(data.records, int(i))
+            if target is None:
+                return None
+            sources.append(source)
+            targets.append(target)
+        values = SCORES[self.scored_by](sources, targets)
         return "copying the source", values[self.headline.name]
 
     def decode(self, predictions: Mapping[str, np.ndarray], records: TableRecords) -> list[Json]:
@@ -177,4 +184,6 @@ class JoinedFeatures(Sequence):
 
 
 def _brief(text: str) -> str:
-    return text if len(text) <= LENGTH else f"{text[: LENGTH // 2]} ... {text[-LENGTH // 2 :]}"
+    if len(text) <= LENGTH:
+        return text
+    return f"{text[: LENGTH // 2]} ... {text[-LENGTH // 2 :]}"

@@ -53,7 +53,9 @@ class CausalLm(TextObjective):
         """
         pieces = records.row(index)
         joined = self.documents == "joined"
-        example = next_tokens([np.concatenate(pieces)] if joined else pieces, records)
+        if joined:
+            pieces = [np.concatenate(pieces)]
+        example = next_tokens(pieces, records)
         if joined:  # padding, if any, comes last, so no label sees it
             del example["inputs"]["segment_ids"]
         return example

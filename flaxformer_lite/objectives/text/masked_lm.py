@@ -210,4 +210,6 @@ def _whole_words(
         taken[order[fits]] = True
         budget -= int(sizes[order[fits]].sum())
         order = order[~fits]
-    return candidates[taken[number]] if taken.any() else rng.choice(candidates, 1)
+    if not taken.any():
+        return rng.choice(candidates, 1)
+    return candidates[taken[number]]

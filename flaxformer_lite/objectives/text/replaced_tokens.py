@@ -154,9 +154,9 @@ class ReplacedTokens(Objective):
     def outputs(
         self, model: nn.Module, inputs: Mapping[str, jax.Array], companion: nn.Module | None = None
     ) -> Detection:
-        ids_BT, positions_BM, segments_BT = (
-            inputs[x] for x in ("input_ids", "masked_positions", "segment_ids")
-        )
+        ids_BT = inputs["input_ids"]
+        positions_BM = inputs["masked_positions"]
+        segments_BT = inputs["segment_ids"]
         assert companion is not None, "an objective with a companion gets it"
         made = companion.features(
             inputs["masked_ids"], masked_positions=positions_BM, segment_ids=segments_BT

@@ -52,10 +52,8 @@ class Ul2(Denoising):
         return max(sources) + self.mode_tokens, max(targets)
 
     def sentinels(self, tokens: int) -> int:
-        return (
-            max(denoiser.sentinels(tokens) for _, denoiser in DENOISERS)
-            + len(MODES) * self.mode_tokens
-        )
+        most = max(denoiser.sentinels(tokens) for _, denoiser in DENOISERS)
+        return most + len(MODES) * self.mode_tokens
 
     def corrupt(
         self, tokens: np.ndarray, tokenizer: Tokenizer, rng: np.random.Generator

@@ -170,9 +170,9 @@ def _chances(
 
 def contexts(targets: Mapping[str, jax.Array]) -> jax.Array:
     """Returns 1.0 where position s is in the window of the word at t and s != t, [B, T, S]."""
-    begin_BT1, end_BT1, weights_BT1 = (
-        targets[name][..., None] for name in ("begin", "end", "weights")
-    )
+    begin_BT1 = targets["begin"][..., None]
+    end_BT1 = targets["end"][..., None]
+    weights_BT1 = targets["weights"][..., None]
     place_11S = jnp.arange(begin_BT1.shape[1])[None, None]
     within_BTS = (begin_BT1 <= place_11S) & (place_11S < end_BT1) & (place_11S != place_11S.mT)
     # a batch's padding has windows without weight
