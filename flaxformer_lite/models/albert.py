@@ -17,6 +17,7 @@ from flaxformer_lite.models.weight_map import (
     projections,
     rows,
     within,
+    without,
 )
 
 __all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
@@ -60,7 +61,8 @@ def read(fields: Fields) -> ModelFields:
     groups as steps and one layer per group, nothing is shared.
     """
     depth = fields.size("num_hidden_layers", 12)
-    groups, inner = (fields.size(name, 1) for name in ("num_hidden_groups", "inner_group_num"))
+    groups = fields.size("num_hidden_groups", 1)
+    inner = fields.size("inner_group_num", 1)
     if groups == depth > 1:
         if inner > 1:
             raise ConfigError(
@@ -72,18 +74,19 @@ def read(fields: Fields) -> ModelFields:
         raise ConfigError(
             f"config.json: num_hidden_layers={depth}, inner_group_num={inner}: no model is so deep."
         )
-    order = tuple(
-        int(step / (depth / groups)) * inner + layer
-        for step in range(depth)
-        for layer in range(inner)
-    )
-    return {"encoder_layers": depth * inner, "share_layers": order}
+    order: list[int] = []
+    for step in range(depth):
+        group = int(step / (depth / groups))
+        order += range(group * inner, (group + 1) * inner)
+    return {"encoder_layers": depth * inner, "share_layers": tuple(order)}
 
 
 def inner_layers(cfg: ModelConfig) -> int:
     """Returns how many layers one step runs: the first depth that returns to the first layer."""
     order = cfg.share_layers or (0,)
-    return order.index(0, 1) if 0 in order[1:] else len(order)
+    if 0 not in order[1:]:
+        return len(order)
+    return order.index(0, 1)
 
 
 def write(cfg: ModelConfig) -> Json:
@@ -131,8 +134,7 @@ PUBLISHED = Published(
         pretraining=PREDICTIONS + PAIRS,
         **bert.CLASSIFIERS,
     ),
-    fields={k: v for k, v in bert.FIELDS.items() if k != "num_hidden_layers"}
-    | {"embedding_size": "embedding_size"},
+    fields=without(bert.FIELDS, "num_hidden_layers") | {"embedding_size": "embedding_size"},
     fixed=bert.FIXED,
     read=read,
     write=write,

@@ -9,7 +9,10 @@ from functools import partial
 
 from flaxformer_lite.models import llama
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import within
+from flaxformer_lite.models.weight_map import (
+    rows_without,
+    within,
+)
 from flaxformer_lite.nn.positions.rope import Rope
 
 BASE = llama.BASE | dict(
@@ -25,7 +28,7 @@ PRESETS = {
 }
 config = partial(build, "arcee", BASE, PRESETS, "4.5b")
 Model = llama.Model
-LAYER = tuple(row for row in llama.LAYER if row.ours != "mlp/gate")
+LAYER = rows_without(llama.LAYER, "mlp.gate_proj")
 BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
 PUBLISHED = dataclasses.replace(
     llama.PUBLISHED,

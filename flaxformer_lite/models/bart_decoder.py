@@ -14,11 +14,18 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import bart
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
-from flaxformer_lite.models.weight_map import Fields, ModelFields, heads, rows, within
+from flaxformer_lite.models.weight_map import (
+    Fields,
+    ModelFields,
+    heads,
+    rows,
+    within,
+    without,
+)
 
-BASE = {
-    name: value for name, value in bart.BASE.items() if name != "decoder_start_token_id"
-} | dict(bias_at=("query", "key", "value", "out", "mlp"))
+BASE = without(bart.BASE, "decoder_start_token_id") | dict(
+    bias_at=("query", "key", "value", "out", "mlp")
+)
 PRESETS = {
     "tiny": dict(d_model=128, num_heads=4, mlp_dim=512, decoder_layers=2),
     "base": dict(d_model=768, num_heads=12, mlp_dim=3072, decoder_layers=6),

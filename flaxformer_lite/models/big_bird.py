@@ -16,7 +16,15 @@ from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons import build_layers
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
 from flaxformer_lite.models.skeletons.outputs import Output
-from flaxformer_lite.models.weight_map import Fields, Head, ModelFields, Published, heads, rows
+from flaxformer_lite.models.weight_map import (
+    Fields,
+    Head,
+    ModelFields,
+    Published,
+    heads,
+    rows,
+    rows_without,
+)
 from flaxformer_lite.nn.mixers.block_sparse import BlockSparseConfig
 from flaxformer_lite.nn.modules.heads import Transform
 from flaxformer_lite.nn.modules.norms import Norm
@@ -67,7 +75,9 @@ class Model(EncoderModel):
         return super().summarise(x_BTD, attention_mask_BT)
 
     def classify(self, x: jax.Array) -> jax.Array:
-        return super().classify(self.spans(x) if self.cfg.head == "question_answering" else x)
+        if self.cfg.head == "question_answering":
+            x = self.spans(x)
+        return super().classify(x)
 
     def forward(self, input_ids, *, token_type_ids=None, **inputs) -> Output:
         if self.is_initializing() and self.cfg.head in self.pooled:
@@ -88,7 +98,7 @@ class Model(EncoderModel):
 
 
 POOLER = rows(("pooler", "pooler/dense"))
-BODY = tuple(row for row in bert.BODY if row.name != "pooler.dense") + POOLER
+BODY = rows_without(bert.BODY, "pooler.dense") + POOLER
 SEQUENCE = rows(
     ("classifier.dense", "transform/dense"), ("classifier.out_proj", "classifier/dense")
 )

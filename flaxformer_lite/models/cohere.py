@@ -15,7 +15,14 @@ from flaxformer_lite.models import llama, qwen3
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
-from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, within
+from flaxformer_lite.models.weight_map import (
+    Fields,
+    ModelFields,
+    Published,
+    rows_without,
+    within,
+    without,
+)
 from flaxformer_lite.nn.positions.rope import Rope
 
 BASE = llama.BASE | dict(
@@ -40,15 +47,15 @@ class Model(DecoderModel):
     heads = ("lm", "none")
 
 
-LAYER = tuple(row for row in llama.LAYER if row.name != "post_attention_layernorm")
+LAYER = rows_without(llama.LAYER, "post_attention_layernorm")
 BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER + qwen3.QK_NORMS)
-FIELDS = {name: ours for name, ours in llama.FIELDS.items() if name != "rms_norm_eps"} | dict(
+FIELDS = without(llama.FIELDS, "rms_norm_eps") | dict(
     layer_norm_eps="norm_eps", logit_scale="logit_multiplier"
 )
 
 
 def read_attention(fields: Fields) -> ModelFields:
-    biased = ("query", "key", "value", "out") if fields.get("attention_bias", False) else ()
+    biased = llama.attention_biases(fields)
     return {
         "num_kv_heads": fields.get("num_key_value_heads", 0),
         "head_dim": fields.get("head_dim", 0),

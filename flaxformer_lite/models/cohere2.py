@@ -27,9 +27,10 @@ EVERY = 4
 
 def pattern(*windows: int) -> tuple[LayerKind, ...]:
     """Returns the kinds of layers with these windows; 0 sees everything and has no positions."""
-    return tuple(
-        LayerKind(window=window, position=None if window else Nope()) for window in windows
-    )
+    kinds = []
+    for window in windows:
+        kinds.append(LayerKind(window=window, position=None if window else Nope()))
+    return tuple(kinds)
 
 
 BASE = cohere.BASE | dict(

@@ -18,7 +18,9 @@ from flaxformer_lite.models.weight_map import (
     ModelFields,
     Published,
     WeightRow,
+    repeated,
     rows,
+    rows_without,
     shortest_pattern,
     within,
 )
@@ -119,7 +121,7 @@ QUERY = rows(("q_proj", "query"))
 LATENT_QUERY = rows(
     ("q_a_proj", "query_latent"), ("q_a_layernorm", "query_norm"), ("q_b_proj", "query")
 )
-REST = tuple(row for row in llama.LAYER if not row.name.startswith("self_attn.")) + EXPERTS
+REST = rows_without(llama.LAYER, "self_attn.") + EXPERTS
 SIZES = {
     "kv_lora_rank": "kv_rank",
     "qk_nope_head_dim": "content_dim",
@@ -222,7 +224,7 @@ def read_experts(fields: Fields, layers: int, dense: int, moe: MoeConfig) -> Mod
 
 
 def write_experts(cfg: ModelConfig) -> Json:
-    kinds = [cfg.kinds[i % len(cfg.kinds)] for i in range(cfg.decoder_layers)]
+    kinds = repeated(cfg.kinds, cfg.decoder_layers)
     dense = sum((kind.feed_forward or cfg.feed_forward) is None for kind in kinds)
     if dense == cfg.decoder_layers:
         return {"first_k_dense_replace": dense}

@@ -30,6 +30,7 @@ from flaxformer_lite.models.weight_map import (
     heads,
     rows,
     within,
+    without,
 )
 from flaxformer_lite.nn.modules.heads import Classifier
 from flaxformer_lite.nn.positions.learned import Learned
@@ -95,7 +96,9 @@ class Model(roberta.Model):
             length_BT = same_BTS.sum(axis=-1)
             unmasked_BT = (same_BTS & ~masked_BT[:, None, :]).sum(axis=-1)
         else:
-            kept_BT = jnp.ones_like(masked_BT) if attention_mask is None else attention_mask != 0
+            kept_BT = jnp.ones_like(masked_BT)
+            if attention_mask is not None:
+                kept_BT = attention_mask != 0
             length_BT = kept_BT.sum(axis=-1, keepdims=True)
             unmasked_BT = length_BT - masked_BT.sum(axis=-1, keepdims=True)
         share_BT = jnp.maximum(unmasked_BT, 1).astype(jnp.float32) / length_BT.astype(jnp.float32)
@@ -226,11 +229,7 @@ PUBLISHED = Published(
         token_classification=bert.CLASSIFIER,
     ),
     defaults=dict(layer_norm_eps=1e-12, rope_theta=10000.0),
-    fields={
-        name: ours
-        for name, ours in bert.FIELDS.items()
-        if name not in ("hidden_act", "type_vocab_size")
-    },
+    fields=without(bert.FIELDS, "hidden_act", "type_vocab_size"),
     fixed={"is_decoder": False, "add_cross_attention": False, "is_folding_model": False},
     read=read,
     write=write,

@@ -59,7 +59,8 @@ def read(fields: Fields) -> ModelFields:
     layers = fields.get("num_hidden_layers", 32)
     window = fields.nullable("sliding_window", WINDOW)
     every = fields.get("sliding_window_pattern", 4)
-    every = every if isinstance(every, int) and window else 1
+    if not isinstance(every, int) or not window:
+        every = 1
     windows = read_windows(fields, layers, lambda i: (i + 1) % max(every, 1) != 0, window)
     hybrid = window > 0
     pattern = cohere2.pattern(*windows) if hybrid else (LayerKind(window=0),)

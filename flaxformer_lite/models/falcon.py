@@ -108,7 +108,9 @@ def write(cfg: ModelConfig) -> Json:
         "multi_query": cfg.kv_heads == 1,
         "bias": "mlp" in cfg.bias_at,
     }
-    return fields if alibi else fields | write_rope(cfg.position)
+    if alibi:
+        return fields
+    return fields | write_rope(cfg.position)
 
 
 PUBLISHED = Published(

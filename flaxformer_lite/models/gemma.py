@@ -44,14 +44,18 @@ def read(fields: Fields) -> ModelFields:
 
     `gelu` has always meant the tanh form in Gemma, and `hidden_activation` is ignored.
     """
-    act = {"activation": "gelu_tanh"} if fields.get("hidden_act") in (None, "gelu") else {}
+    act = {}
+    if fields.get("hidden_act") in (None, "gelu"):
+        act["activation"] = "gelu_tanh"
     fields.get("hidden_activation")
     return llama.read_heads(fields, kv_heads=16, head_dim=256) | act
 
 
 def write_activation(cfg: ModelConfig, field: str) -> dict[str, str]:
     """Writes the tanh form under the family's name for it, others under their usual names."""
-    return {field: "gelu_pytorch_tanh"} if cfg.activation == "gelu_tanh" else {}
+    if cfg.activation != "gelu_tanh":
+        return {}
+    return {field: "gelu_pytorch_tanh"}
 
 
 def heads(name: str) -> dict[str, Head]:

@@ -19,7 +19,9 @@ from flaxformer_lite.models.weight_map import (
     layer_types,
     read_windows,
     rows,
+    rows_without,
     within,
+    without,
 )
 
 BASE = gemma.BASE | dict(
@@ -59,11 +61,9 @@ NORMS = rows(
     ("pre_feedforward_layernorm", "mlp_in_norm"),
     ("post_feedforward_layernorm", "mlp_branch_norm"),
 )
-LAYER = tuple(row for row in llama.LAYER if row.name != "post_attention_layernorm") + NORMS
+LAYER = rows_without(llama.LAYER, "post_attention_layernorm") + NORMS
 BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
-FIELDS = {k: v for k, v in llama.FIELDS.items() if k != "hidden_act"} | {
-    "hidden_activation": "activation"
-}
+FIELDS = without(llama.FIELDS, "hidden_act") | {"hidden_activation": "activation"}
 
 
 def read(fields: Fields) -> ModelFields:

@@ -12,7 +12,14 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import gemma, llama
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
-from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, rows, within
+from flaxformer_lite.models.weight_map import (
+    Fields,
+    ModelFields,
+    Published,
+    rows,
+    rows_without,
+    within,
+)
 from flaxformer_lite.nn.positions.rope import Rope
 
 BASE = llama.BASE | dict(
@@ -39,7 +46,7 @@ PRESETS = {
 config = partial(build, "glm", BASE, PRESETS, "9b")
 Model = gemma.Model
 FUSED = rows(("mlp.gate_up_proj", ("mlp/gate", "mlp/up"), "2OI"))
-LAYER = tuple(row for row in llama.LAYER if row.ours not in ("mlp/gate", "mlp/up")) + FUSED
+LAYER = rows_without(llama.LAYER, "mlp.gate_proj", "mlp.up_proj") + FUSED
 BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
 
 

@@ -22,6 +22,7 @@ from flaxformer_lite.models.weight_map import (
     heads,
     projections,
     read_windows,
+    repeated,
     rows,
     within,
 )
@@ -61,7 +62,9 @@ def read(fields: Fields) -> ModelFields:
     layers = fields.get("num_layers", 24)
     types = fields.get("attention_types", [[["global", "local"], layers // 2]])
     try:
-        pattern = [kind for kinds, times in types for kind in kinds * min(times, layers + 1)]
+        pattern = []
+        for kinds, times in types:
+            pattern += kinds * min(times, layers + 1)
     except (TypeError, ValueError):
         pattern = types
     if any(kind not in ("global", "local") for kind in pattern) or len(pattern) != layers:
@@ -79,10 +82,8 @@ def read(fields: Fields) -> ModelFields:
 
 
 def write(cfg: ModelConfig) -> Json:
-    kinds = [
-        "local" if cfg.windows[i % len(cfg.windows)] else "global"
-        for i in range(cfg.decoder_layers)
-    ]
+    windows = repeated(cfg.windows, cfg.decoder_layers)
+    kinds = ["local" if window else "global" for window in windows]
     return {
         "attention_types": [[kinds, 1]],
         "attention_layers": kinds,

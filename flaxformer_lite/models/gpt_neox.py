@@ -14,7 +14,15 @@ from flaxformer_lite.models import gpt2, llama
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
-from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, heads, rows, within
+from flaxformer_lite.models.weight_map import (
+    Fields,
+    ModelFields,
+    Published,
+    heads,
+    rows,
+    within,
+    without,
+)
 from flaxformer_lite.nn.positions.rope import Rope
 
 BASE = dict(
@@ -77,8 +85,7 @@ PUBLISHED = Published(
     prefix="gpt_neox.",
     names=lambda cfg: BODY,
     heads=heads("GPTNeoX", **gpt2.HEADS | {"lm": rows(("embed_out.weight", "lm_head/kernel"))}),
-    fields={k: v for k, v in llama.FIELDS.items() if k != "rms_norm_eps"}
-    | {"layer_norm_eps": "norm_eps"},
+    fields=without(llama.FIELDS, "rms_norm_eps") | {"layer_norm_eps": "norm_eps"},
     fixed={"is_decoder": False},
     read=read,
     write=write,

@@ -22,7 +22,9 @@ from flaxformer_lite.models.weight_map import (
     layer_types,
     read_windows,
     rows,
+    rows_without,
     within,
+    without,
 )
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 from flaxformer_lite.nn.positions.rope import Rope
@@ -101,7 +103,7 @@ EXPERTS = rows(
     ("mlp.experts.down_proj", "mlp/expert_{e}/down/kernel", "XIO"),
     ("mlp.experts.down_proj_bias", "mlp/expert_{e}/down/bias", "XIO"),
 )
-LAYER = tuple(row for row in llama.LAYER if not row.name.startswith("mlp.")) + EXPERTS
+LAYER = rows_without(llama.LAYER, "mlp.") + EXPERTS
 LAYER += rows(("self_attn.sinks", "attention/sinks"))
 BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
 
@@ -149,7 +151,7 @@ def write(cfg: ModelConfig) -> Json:
     }
 
 
-FIELDS = {name: ours for name, ours in llama.FIELDS.items() if name != "hidden_act"}
+FIELDS = without(llama.FIELDS, "hidden_act")
 PUBLISHED = Published(
     model_type="gpt_oss",
     defaults=dict(num_hidden_layers=36, rope_theta=150000.0),

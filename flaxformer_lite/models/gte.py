@@ -9,7 +9,13 @@ from functools import partial
 from flaxformer_lite.models import bert, jina_embeddings_v3
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
-from flaxformer_lite.models.weight_map import Published, heads, rows, within
+from flaxformer_lite.models.weight_map import (
+    Published,
+    heads,
+    outside_layers,
+    rows,
+    within,
+)
 from flaxformer_lite.nn.positions.rope import Rope
 
 BASE = bert.BASE | dict(
@@ -40,7 +46,7 @@ LAYER = rows(
     ("mlp.down_proj", "mlp/down"),
     ("mlp_ln", "mlp_out_norm"),
 )
-ENDS = tuple(row for row in bert.BODY if "{i}" not in row.name)
+ENDS = outside_layers(bert.BODY)
 BODY = ENDS + within("encoder.layer.{i}", "encoder/layer_{i}", LAYER)
 LM_HEAD = rows(
     ("lm_head.dense", "masked_lm/dense"),

@@ -14,7 +14,16 @@ from flaxformer_lite.models import bert, nomic_bert, roberta
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
-from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, heads, rows, within
+from flaxformer_lite.models.weight_map import (
+    Fields,
+    ModelFields,
+    Published,
+    heads,
+    outside_layers,
+    rows,
+    within,
+    without,
+)
 from flaxformer_lite.nn.positions.rope import Rope
 
 BASE = bert.BASE | dict(
@@ -28,11 +37,7 @@ BASE = bert.BASE | dict(
 )
 PRESETS = {"tiny": bert.PRESETS["tiny"], "large": bert.PRESETS["large"]}
 config = partial(build, "jina_embeddings_v3", BASE, PRESETS, "large")
-HEADS = {
-    head: names
-    for head, names in roberta.HEADS.items()
-    if head not in ("causal_lm", "multiple_choice")
-}
+HEADS = without(roberta.HEADS, "causal_lm", "multiple_choice")
 
 
 class Model(EncoderModel):
@@ -48,7 +53,7 @@ LAYER = rows(
     ("mlp.fc2", "mlp/down"),
     ("norm2", "mlp_out_norm"),
 )
-ENDS = tuple(row for row in nomic_bert.BODY if "{i}" not in row.name)
+ENDS = outside_layers(nomic_bert.BODY)
 BODY = ENDS + within("encoder.layers.{i}", "encoder/layer_{i}", LAYER)
 
 

@@ -106,6 +106,13 @@ def heads(
     return weight_map.heads(name, **chosen)
 
 
+def attention_biases(fields: Fields) -> tuple[str, ...]:
+    """Returns the projections that have a bias: with `attention_bias` all four."""
+    if not fields.get("attention_bias", False):
+        return ()
+    return ("query", "key", "value", "out")
+
+
 def read_sizes(fields: Fields, kv_heads: int = 0, head_dim: int = 0) -> ModelFields:
     """Reads the number of key and value heads and their width, with a family's defaults.
 

@@ -75,11 +75,12 @@ def read(fields: Fields) -> ModelFields:
 
 def write(cfg: ModelConfig) -> Json:
     mixer = mixer_of(cfg)
-    size = {"global_block_size": mixer.global_block} if mixer.global_block else {}
-    return t5.write_sizes(cfg) | {
-        "encoder_attention_type": "transient-global" if mixer.global_block else "local",
-        "local_radius": mixer.radius,
-        **size,
+    written = t5.write_sizes(cfg) | {"local_radius": mixer.radius}
+    if not mixer.global_block:
+        return written | {"encoder_attention_type": "local"}
+    return written | {
+        "encoder_attention_type": "transient-global",
+        "global_block_size": mixer.global_block,
     }
 
 

@@ -48,16 +48,14 @@ def read(fields: Fields) -> ModelFields:
 
 
 def write(cfg: ModelConfig) -> Json:
-    decoder_vocab = {"decoder_vocab_size": cfg.decoder_vocab_size} if cfg.decoder_vocab_size else {}
+    written = bart.write(cfg)
     # Always written, as transformers' default lies outside most vocabularies.
     start = cfg.decoder_start_token_id
-    published = {"decoder_start_token_id": cfg.pad_token_id if start is None else start}
-    return (
-        bart.write(cfg)
-        | published
-        | {"share_encoder_decoder_embeddings": not decoder_vocab}
-        | decoder_vocab
-    )
+    written["decoder_start_token_id"] = cfg.pad_token_id if start is None else start
+    written["share_encoder_decoder_embeddings"] = not cfg.decoder_vocab_size
+    if cfg.decoder_vocab_size:
+        written["decoder_vocab_size"] = cfg.decoder_vocab_size
+    return written
 
 
 START = 58100  # what the decoder reads first if the config names nothing

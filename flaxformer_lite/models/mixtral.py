@@ -9,7 +9,14 @@ from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import llama
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, rows, within
+from flaxformer_lite.models.weight_map import (
+    Fields,
+    ModelFields,
+    Published,
+    rows,
+    rows_without,
+    within,
+)
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 from flaxformer_lite.nn.positions.rope import Rope
 
@@ -43,7 +50,7 @@ EXPERTS = rows(
     ("block_sparse_moe.experts.{e}.w3", "mlp/expert_{e}/up"),
     ("block_sparse_moe.experts.{e}.w2", "mlp/expert_{e}/down"),
 )
-LAYER = tuple(row for row in llama.LAYER if not row.name.startswith("mlp.")) + EXPERTS
+LAYER = rows_without(llama.LAYER, "mlp.") + EXPERTS
 BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
 
 

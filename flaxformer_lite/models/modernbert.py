@@ -26,6 +26,7 @@ from flaxformer_lite.models.weight_map import (
     heads,
     layer_types,
     read_windows,
+    repeated,
     rows,
     within,
 )
@@ -193,7 +194,7 @@ def read_layers(fields: Fields, beyond: int) -> ModelFields:
     local = read_rope_of(fields, "sliding_attention", local_base)
     return {
         "position": read_rope_of(fields, "full_attention", base),
-        "pattern": pattern([windows[layer % len(windows)] for layer in range(layers)], local),
+        "pattern": pattern(repeated(windows, layers), local),
         "norm": "layer" if fields.get("norm_bias", False) else "layer_no_bias",
         "bias_at": tuple(bias_at),
     }
@@ -220,7 +221,9 @@ def write_layers(cfg: ModelConfig, beyond: int) -> Json:
     for name, slots in BIASES.items():
         written[name] = slots[0] in cfg.bias_at
     every = _global_every(types)
-    return written | ({"global_attn_every_n_layers": every} if every else {})
+    if every:
+        written["global_attn_every_n_layers"] = every
+    return written
 
 
 def _global_every(types: list[str]) -> int:

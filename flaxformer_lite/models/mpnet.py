@@ -9,7 +9,15 @@ from functools import partial
 
 from flaxformer_lite.models import bert, roberta
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import heads, projections, rows, within
+from flaxformer_lite.models.weight_map import (
+    heads,
+    outside_layers,
+    projections,
+    rows,
+    rows_without,
+    within,
+    without,
+)
 from flaxformer_lite.nn.positions.learned_t5_buckets import LearnedT5Buckets
 
 BASE = roberta.BASE | dict(
@@ -31,11 +39,11 @@ LAYER = within("attention.attn", "attention", projections("q", "k", "v", "o")) +
     ("output.LayerNorm", "mlp_out_norm"),
 )
 BODY = (
-    *[row for row in bert.BODY if "{i}" not in row.name and "token_type" not in row.name],
+    *rows_without(outside_layers(bert.BODY), "embeddings.token_type"),
     *rows(("encoder.relative_attention_bias.weight", "encoder/position/relative")),
     *within("encoder.layer.{i}", "encoder/layer_{i}", LAYER),
 )
-HEADS = {head: names for head, names in roberta.HEADS.items() if head != "causal_lm"}
+HEADS = without(roberta.HEADS, "causal_lm")
 PUBLISHED = dataclasses.replace(
     roberta.PUBLISHED,
     model_type="mpnet",
@@ -43,7 +51,7 @@ PUBLISHED = dataclasses.replace(
     defaults=dict(max_position_embeddings=512),
     names=lambda cfg: BODY,
     heads=heads("MPNet", **HEADS),
-    fields={name: ours for name, ours in bert.FIELDS.items() if name != "type_vocab_size"},
+    fields=without(bert.FIELDS, "type_vocab_size"),
     # transformers uses these values whatever the config says
     fixed={"pad_token_id": 1, "relative_attention_num_buckets": 32},
 )

@@ -21,6 +21,7 @@ from flaxformer_lite.models.weight_map import (
     ModelFields,
     Published,
     WeightRow,
+    repeated,
     rows,
     shortest_pattern,
     within,
@@ -116,8 +117,10 @@ def read(fields: Fields) -> ModelFields:
 
 def step_of(kinds: tuple[LayerKind, ...], layers: int) -> int:
     """Returns the number, from 1, of the first layer with experts; 0 if none has any."""
-    sparse = [i + 1 for i in range(layers) if kinds[i % len(kinds)].feed_forward is not None]
-    return sparse[0] if sparse else 0
+    for number, kind in enumerate(repeated(kinds, layers), start=1):
+        if kind.feed_forward is not None:
+            return number
+    return 0
 
 
 def write(cfg: ModelConfig) -> Json:

@@ -12,7 +12,12 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import llama
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
-from flaxformer_lite.models.weight_map import Fields, ModelFields, Published
+from flaxformer_lite.models.weight_map import (
+    Fields,
+    ModelFields,
+    Published,
+    without,
+)
 
 BASE = llama.BASE | dict(vocab_size=50304, norm="layer_no_affine", norm_eps=1e-5)
 PRESETS = {  # table 1
@@ -27,11 +32,11 @@ class Model(DecoderModel):
     heads = ("lm", "sequence_classification", "none")
 
 
-FIELDS = {name: ours for name, ours in llama.FIELDS.items() if name != "rms_norm_eps"}
+FIELDS = without(llama.FIELDS, "rms_norm_eps")
 
 
 def read(fields: Fields) -> ModelFields:
-    biased = ("query", "key", "value", "out") if fields.get("attention_bias", False) else ()
+    biased = llama.attention_biases(fields)
     shared = llama.read_heads(fields)
     shared.pop("norm_eps")  # not in the file
     return shared | {"qkv_clip": fields.get("clip_qkv", 0.0), "bias_at": biased}

@@ -41,7 +41,7 @@ BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
 
 
 def read_sizes(fields: Fields) -> ModelFields:
-    biased = ("query", "key", "value", "out") if fields.get("attention_bias", False) else ()
+    biased = llama.attention_biases(fields)
     return llama.read_sizes(fields) | {
         "norm_eps": fields.get("rms_norm_eps", 1e-5),
         "bias_at": biased,

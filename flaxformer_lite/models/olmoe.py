@@ -40,7 +40,7 @@ BODY = llama.ENDS + within(
 
 
 def read(fields: Fields) -> ModelFields:
-    biased = ("query", "key", "value", "out") if fields.get("attention_bias", False) else ()
+    biased = llama.attention_biases(fields)
     return llama.read_heads(fields) | {
         "norm_eps": fields.get("rms_norm_eps", 1e-5),
         "qkv_clip": fields.get("clip_qkv", 0.0),

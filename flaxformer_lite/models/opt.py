@@ -83,7 +83,9 @@ class Model(DecoderModel):
 
     def tokens(self, input_ids) -> jax.Array:
         x_BTE = super().tokens(input_ids)
-        return self.project_in(x_BTE) if self.narrow else x_BTE
+        if self.narrow:
+            x_BTE = self.project_in(x_BTE)
+        return x_BTE
 
     def positions_with_padding(self, attention_mask) -> jax.Array:
         """Returns positions that are -1 in padding."""
@@ -92,7 +94,9 @@ class Model(DecoderModel):
 
     def decode(self, input_ids, **inputs) -> tuple[jax.Array, list | None]:
         x_BTD, cache = super().decode(input_ids, **inputs)
-        return (self.project_out(x_BTD) if self.narrow else x_BTD), cache
+        if self.narrow:
+            x_BTD = self.project_out(x_BTD)
+        return x_BTD, cache
 
 
 LAYER = within("self_attn", "attention", projections("q_proj", "k_proj", "v_proj", "out_proj"))

@@ -31,7 +31,9 @@ def _shapes(kind: Any, cfg: ModelConfig) -> dict[str, jax.ShapeDtypeStruct]:
 
 def dummy_inputs(skeleton: str, cfg: ModelConfig) -> dict[str, jax.Array]:
     """Returns the smallest inputs of a model."""
-    ids = jnp.zeros((1, 1, 1) if cfg.head == "multiple_choice" else (1, 1), jnp.int32)
-    return {"input_ids": ids} | (
-        {"decoder_input_ids": ids} if skeleton == "encoder_decoder" else {}
-    )
+    shape = (1, 1, 1) if cfg.head == "multiple_choice" else (1, 1)
+    ids = jnp.zeros(shape, jnp.int32)
+    inputs = {"input_ids": ids}
+    if skeleton == "encoder_decoder":
+        inputs["decoder_input_ids"] = ids
+    return inputs

@@ -66,9 +66,9 @@ def read(fields: Fields) -> ModelFields:
 
 def write(cfg: ModelConfig) -> Json:
     start = cfg.decoder_start_token_id
-    return bart.write(cfg) | {
-        "decoder_start_token_id": cfg.pad_token_id if start is None else start
-    }
+    if start is None:
+        start = cfg.pad_token_id
+    return bart.write(cfg) | {"decoder_start_token_id": start}
 
 
 PUBLISHED = dataclasses.replace(

@@ -21,6 +21,7 @@ from flaxformer_lite.models.weight_map import (
     heads,
     rows,
     within,
+    without,
 )
 from flaxformer_lite.nn.positions.rope import Rope
 
@@ -93,8 +94,7 @@ PUBLISHED = Published(
         token_classification=gpt2.SCORE,
         none=(),
     ),
-    fields={k: v for k, v in llama.FIELDS.items() if k != "rms_norm_eps"}
-    | {"layer_norm_eps": "norm_eps"},
+    fields=without(llama.FIELDS, "rms_norm_eps") | {"layer_norm_eps": "norm_eps"},
     read=read,
     write=write,
     ignored=llama.BUFFERS,

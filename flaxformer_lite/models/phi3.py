@@ -13,7 +13,14 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import gemma, glm, llama
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
-from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, rows, within
+from flaxformer_lite.models.weight_map import (
+    Fields,
+    ModelFields,
+    Published,
+    rows,
+    rows_without,
+    within,
+)
 
 BASE = llama.BASE | dict(vocab_size=32064, max_length=4096, windows=(2047,), pad_token_id=32000)
 PRESETS = {
@@ -33,7 +40,7 @@ FUSED = rows(
     ),
     ("self_attn.o_proj", "attention/out"),
 )
-LAYER = tuple(row for row in glm.LAYER if not row.name.startswith("self_attn.")) + FUSED
+LAYER = rows_without(glm.LAYER, "self_attn.") + FUSED
 BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
 
 
@@ -57,7 +64,8 @@ def write(cfg: ModelConfig) -> Json:
         "sliding_window": cfg.windows[0] or None,
         **write_rope(cfg.position, fraction="partial_rotary_factor"),
     }
-    if original := cfg.position.original_max_position_embeddings:
+    original = cfg.position.original_max_position_embeddings
+    if original:
         fields["original_max_position_embeddings"] = original
     return fields
 

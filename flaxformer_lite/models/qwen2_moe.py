@@ -17,6 +17,7 @@ from flaxformer_lite.models.weight_map import (
     Published,
     layer_types,
     read_windows,
+    repeated,
     rows,
     shortest_pattern,
     within,
@@ -111,8 +112,8 @@ def read_experts(fields: Fields, windows: tuple[int, ...], **family: object) -> 
 def write_experts(cfg: ModelConfig) -> Json:
     moe = moe_of(cfg)
     dense = []
-    for i in range(cfg.decoder_layers):
-        if (cfg.kinds[i % len(cfg.kinds)].feed_forward or cfg.feed_forward) is None:
+    for i, kind in enumerate(repeated(cfg.kinds, cfg.decoder_layers)):
+        if (kind.feed_forward or cfg.feed_forward) is None:
             dense.append(i)
     return {
         "num_experts": moe.num_experts,
@@ -128,7 +129,9 @@ def write_experts(cfg: ModelConfig) -> Json:
 def read_window(fields: Fields) -> int:
     """Reads the sliding window; 0 where windows are off, whatever their size."""
     window = fields.get("sliding_window", 4096)
-    return window if fields.get("use_sliding_window", False) else 0
+    if not fields.get("use_sliding_window", False):
+        return 0
+    return window
 
 
 def read(fields: Fields) -> ModelFields:

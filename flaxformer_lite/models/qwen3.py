@@ -35,7 +35,7 @@ BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", llama.LAYER + QK_N
 
 
 def read(fields: Fields) -> ModelFields:
-    biased = ("query", "key", "value", "out") if fields.get("attention_bias", False) else ()
+    biased = llama.attention_biases(fields)
     return qwen2.read_attention(fields, kv_heads=32, head_dim=128) | {"bias_at": biased}
 
 

@@ -48,7 +48,7 @@ BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
 
 
 def read(fields: Fields) -> ModelFields:
-    biased = ("query", "key", "value", "out") if fields.get("attention_bias", False) else ()
+    biased = llama.attention_biases(fields)
     experts = qwen2_moe.read_experts(
         fields,
         (qwen2_moe.read_window(fields),),

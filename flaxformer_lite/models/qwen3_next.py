@@ -18,7 +18,9 @@ from flaxformer_lite.models.weight_map import (
     Published,
     WeightRow,
     activation_of,
+    repeated,
     rows,
+    rows_without,
     shortest_pattern,
     within,
 )
@@ -89,7 +91,7 @@ GATED = rows(("self_attn.q_proj", ("attention/query", "attention/gate"), "N2HI")
 
 def layer(projections: tuple[WeightRow, ...]) -> tuple[WeightRow, ...]:
     """Returns the rows of a layer of either kind, with those of the delta rule's projections."""
-    plain = tuple(row for row in llama.LAYER if row.name != "self_attn.q_proj")
+    plain = rows_without(llama.LAYER, "self_attn.q_proj")
     norm = rows(("input_layernorm", "delta_in_norm"))
     delta = within("linear_attn", "delta", INNER + projections)
     return plain + GATED + qwen3.QK_NORMS + norm + delta + qwen2_moe.EXPERTS
@@ -122,7 +124,7 @@ def read_layers(fields: Fields, layers: int) -> ModelFields:
             f" {LINEAR} or {FULL}."
         )
     kinds = [LayerKind(mixer=delta if kind == LINEAR else None) for kind in types]
-    biased = ("query", "key", "value", "out") if fields.get("attention_bias", False) else ()
+    biased = llama.attention_biases(fields)
     return llama.read_sizes(fields, kv_heads=2, head_dim=256) | {
         "position": read_rope(fields, fraction="partial_rotary_factor", default_fraction=0.25),
         "pattern": shortest_pattern(kinds),
@@ -131,15 +133,15 @@ def read_layers(fields: Fields, layers: int) -> ModelFields:
 
 
 def write_layers(cfg: ModelConfig) -> Json:
-    kinds = [cfg.kinds[i % len(cfg.kinds)].mixer for i in range(cfg.decoder_layers)]
-    deltas = [mixer for mixer in kinds if isinstance(mixer, GatedDeltaConfig)]
+    mixers = [kind.mixer for kind in repeated(cfg.kinds, cfg.decoder_layers)]
+    deltas = [mixer for mixer in mixers if isinstance(mixer, GatedDeltaConfig)]
     delta = deltas[0] if deltas else DELTA
     return {
         "num_key_value_heads": cfg.kv_heads,
         "head_dim": cfg.head_width,
         **write_rope(cfg.position, fraction="partial_rotary_factor"),
         **{name: getattr(delta, ours) for name, ours in SIZES.items()},
-        "layer_types": [FULL if mixer is None else LINEAR for mixer in kinds],
+        "layer_types": [FULL if mixer is None else LINEAR for mixer in mixers],
         "attention_bias": "query" in cfg.bias_at,
     }
 

@@ -43,16 +43,13 @@ class Model(EncoderModel):
 
     def summarise(self, x_BTD: jax.Array, attention_mask_BT: jax.Array | None) -> jax.Array:
         batch, length, width = x_BTD.shape
-        keep_BT = (
-            jnp.ones((batch, length), bool)
-            if attention_mask_BT is None
-            else jnp.asarray(attention_mask_BT) != 0
-        )
+        keep_BT = jnp.ones((batch, length), bool)
+        if attention_mask_BT is not None:
+            keep_BT = jnp.asarray(attention_mask_BT) != 0
         first_B = jnp.argmax(keep_BT, axis=1)
         last_B = length - 1 - jnp.argmax(keep_BT[:, ::-1], axis=1)
-        forward, backward = (
-            jnp.take_along_axis(x_BTD, at[:, None, None], axis=1) for at in (last_B, first_B)
-        )
+        forward = jnp.take_along_axis(x_BTD, last_B[:, None, None], axis=1)
+        backward = jnp.take_along_axis(x_BTD, first_B[:, None, None], axis=1)
         return self.pooler(
             jnp.concatenate([forward[..., : width // 2], backward[..., width // 2 :]], axis=-1)
         )

@@ -9,7 +9,12 @@ from functools import partial
 
 from flaxformer_lite.models import bert, roberta
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import heads, rows, within
+from flaxformer_lite.models.weight_map import (
+    heads,
+    outside_layers,
+    rows,
+    within,
+)
 
 BASE = roberta.BASE | dict(norm_at=("embed", "in", "final"))
 PRESETS = roberta.PRESETS
@@ -21,7 +26,7 @@ LAYER = rows(
     ("attention.LayerNorm", "attention_in_norm"),
     ("intermediate.LayerNorm", "mlp_in_norm"),
 )
-ENDS = tuple(row for row in bert.BODY if "{i}" not in row.name)
+ENDS = outside_layers(bert.BODY)
 BODY = (
     *ENDS,
     *rows(("LayerNorm", "encoder/final_norm")),

@@ -44,11 +44,9 @@ class Model(EncoderModel):
     pooler_activation = ""
 
     def summarise(self, x_BTD, attention_mask_BT):
-        return (
-            x_BTD[:, -1]
-            if self.cfg.head == "multiple_choice"
-            else super().summarise(x_BTD, attention_mask_BT)
-        )
+        if self.cfg.head == "multiple_choice":
+            return x_BTD[:, -1]
+        return super().summarise(x_BTD, attention_mask_BT)
 
 
 def read(fields: Fields) -> ModelFields:

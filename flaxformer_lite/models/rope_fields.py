@@ -42,10 +42,9 @@ KINDS_OF = {
     "long_factor": list,
 }
 # Fields that only some types or families read; transformers ignores them in all others.
-NAMES = {name for both in SCALINGS.values() for name in both[0] + both[1]} | {
-    "finetuned",
-    "mrope_section",
-}
+NAMES = {"finetuned", "mrope_section"}.union(
+    *(required + optional for required, optional in SCALINGS.values())
+)
 
 
 def read_rope(
@@ -86,7 +85,8 @@ def read_rope(
             f"config.json: {where} of type {kind!r} is not supported; choose from"
             f" {', '.join(SCALINGS)}."
         )
-    if unknown := sorted(set(inner.values) - inner.read - NAMES - {"rope_type", "type"}):
+    unknown = sorted(set(inner.values) - inner.read - NAMES - {"rope_type", "type"})
+    if unknown:
         raise ConfigError(
             f"{inner.where}{unknown[0]}={inner.values[unknown[0]]!r} is not known for type {kind!r}"
             " and might change the numbers."
@@ -104,9 +104,9 @@ def _options(kind: str, inner: Fields, where: str) -> ModelFields:
     Zero or null yarn betas mean their defaults, a null truncate means false.
     """
     required, optional = SCALINGS[kind]
-    options = {
-        name: inner.get(name, kind=KINDS_OF.get(name, float)) for name in required + optional
-    }
+    options = {}
+    for name in required + optional:
+        options[name] = inner.get(name, kind=KINDS_OF.get(name, float))
     for name in (
         *required,
         "rope_theta",
@@ -119,10 +119,9 @@ def _options(kind: str, inner: Fields, where: str) -> ModelFields:
             raise ConfigError(f"{inner.where}{name} is missing or null: type {kind!r} needs it.")
     for name in ("short_factor", "long_factor"):
         if name in options:
-            numbers = Fields(
-                {f"{name}[{i}]": number for i, number in enumerate(options[name])}, where
-            )
-            options[name] = tuple(numbers.get(number, 0.0) for number in numbers.values)
+            values = {f"{name}[{i}]": number for i, number in enumerate(options[name])}
+            numbers = Fields(values, where)
+            options[name] = tuple(numbers.get(number, 0.0) for number in values)
     for name in ("beta_fast", "beta_slow"):
         options[name] = options.get(name) or None
     if options.get("attention_factor") == 0:
@@ -150,9 +149,9 @@ def _lengths(kind: str, inner: Fields, fields: Fields) -> ModelFields:
     )
     lengths: ModelFields = {"original_max_position_embeddings": original}
     if kind in ("yarn", "longrope") and inner.values.get("factor") is None and original > 0:
-        lengths["factor"] = (
-            max(longest / original, 1.0) if kind == "longrope" else longest / original
-        )
+        lengths["factor"] = longest / original
+        if kind == "longrope":
+            lengths["factor"] = max(lengths["factor"], 1.0)
     return lengths
 
 
@@ -166,7 +165,8 @@ def read_rope_of(fields: Fields, layer_type: str, base: float, *, scaled: bool =
       scaled: whether `rope_scaling`, the old spelling, is about this type.
     """
     nested = fields.get("rope_parameters", {})
-    if unknown := sorted(set(nested) - set(LAYER_TYPES)):
+    unknown = sorted(set(nested) - set(LAYER_TYPES))
+    if unknown:
         raise ConfigError(
             f"config.json: rope_parameters.{unknown[0]}: must be those of"
             f" {' or '.join(LAYER_TYPES)}."
@@ -202,12 +202,10 @@ def write_rope(rope: Rope, *, fraction: str = "") -> Json:
         fields[fraction] = rope.fraction
     if rope.scaling != "none":
         required, optional = SCALINGS.get(rope.scaling, ((), ()))
-        options = {name: getattr(rope, name) for name in required + optional}
-        # 0 is unset
-        given = {name: value for name, value in options.items() if value != 0 or name == "truncate"}
-        lists = {
-            name: list(value) if isinstance(value, tuple) else value
-            for name, value in given.items()
-        }
-        fields["rope_scaling"] = {"rope_type": rope.scaling, **lists}
+        scaling: Json = {"rope_type": rope.scaling}
+        for name in required + optional:
+            value = getattr(rope, name)
+            if value != 0 or name == "truncate":  # 0 is unset
+                scaling[name] = list(value) if isinstance(value, tuple) else value
+        fields["rope_scaling"] = scaling
     return fields

@@ -35,10 +35,11 @@ BIASES = dict(
 
 
 def read(fields: Fields) -> ModelFields:
-    on = [slots for name, slots in BIASES.items() if fields.get(name, name == "attention_bias")]
-    return llama.read_heads(fields, kv_heads=8, head_dim=128) | {
-        "bias_at": tuple(slot for slots in on for slot in slots)
-    }
+    biased: tuple[str, ...] = ()
+    for name, slots in BIASES.items():
+        if fields.get(name, name == "attention_bias"):
+            biased += slots
+    return llama.read_heads(fields, kv_heads=8, head_dim=128) | {"bias_at": biased}
 
 
 def write(cfg: ModelConfig) -> Json:

@@ -16,6 +16,7 @@ from flaxformer_lite.models.weight_map import (
     Published,
     layer_types,
     read_windows,
+    repeated,
     shortest_pattern,
 )
 from flaxformer_lite.nn.positions.nope import Nope
@@ -57,13 +58,9 @@ def read(fields: Fields) -> ModelFields:
     window = fields.get("sliding_window", 0)
     slides = [on and window > 0 and not rotates[i] for i in range(layers)]
     windows = read_windows(fields, layers, slides.__getitem__, window if on else 0)
-    kinds = [
-        LayerKind(
-            window=windows[i % len(windows)],
-            position=None if rotates[i] else Nope(),
-        )
-        for i in range(layers)
-    ]
+    kinds = []
+    for window, has_positions in zip(repeated(windows, layers), rotates, strict=False):
+        kinds.append(LayerKind(window=window, position=None if has_positions else Nope()))
     return llama.read(fields) | {
         "num_kv_heads": fields.get("num_key_value_heads", 4),
         "pattern": shortest_pattern(kinds),
@@ -71,7 +68,7 @@ def read(fields: Fields) -> ModelFields:
 
 
 def write(cfg: ModelConfig) -> Json:
-    kinds = [cfg.kinds[i % len(cfg.kinds)] for i in range(cfg.decoder_layers)]
+    kinds = repeated(cfg.kinds, cfg.decoder_layers)
     window = max(kind.window or 0 for kind in kinds)
     return llama.write(cfg) | {
         "no_rope_layers": [int(kind.position is None) for kind in kinds],

@@ -10,7 +10,14 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import cohere, gemma, llama
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
-from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, rows, within
+from flaxformer_lite.models.weight_map import (
+    Fields,
+    ModelFields,
+    Published,
+    rows,
+    within,
+    without,
+)
 from flaxformer_lite.nn.positions.rope import Rope
 
 BASE = llama.BASE | dict(
@@ -50,7 +57,7 @@ HEAD_NORMS = within(
         ("k_layernorm.norms.{h}", "key_norm/head_{h}"),
     ),
 )
-FIELDS = {k: v for k, v in cohere.FIELDS.items() if k != "logit_scale"}
+FIELDS = without(cohere.FIELDS, "logit_scale")
 
 
 def read(fields: Fields) -> ModelFields:

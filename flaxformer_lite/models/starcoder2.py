@@ -10,7 +10,15 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import gemma, llama
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
-from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, rows, within
+from flaxformer_lite.models.weight_map import (
+    Fields,
+    ModelFields,
+    Published,
+    rows,
+    rows_without,
+    within,
+    without,
+)
 from flaxformer_lite.nn.positions.rope import Rope
 
 ALL = ("query", "key", "value", "out", "mlp")
@@ -42,11 +50,9 @@ PRESETS = {  # table 6
 config = partial(build, "starcoder2", BASE, PRESETS, "3b")
 Model = gemma.Model
 MLP = rows(("mlp.c_fc", "mlp/up"), ("mlp.c_proj", "mlp/down"))
-LAYER = tuple(row for row in llama.LAYER if not row.name.startswith("mlp.")) + MLP
+LAYER = rows_without(llama.LAYER, "mlp.") + MLP
 BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
-FIELDS = {k: v for k, v in llama.FIELDS.items() if k != "rms_norm_eps"} | {
-    "norm_epsilon": "norm_eps"
-}
+FIELDS = without(llama.FIELDS, "rms_norm_eps") | {"norm_epsilon": "norm_eps"}
 
 
 def read(fields: Fields) -> ModelFields:

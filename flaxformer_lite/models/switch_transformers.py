@@ -19,6 +19,7 @@ from flaxformer_lite.models.weight_map import (
     ModelFields,
     Published,
     WeightRow,
+    repeated,
     rows,
     shortest_pattern,
 )
@@ -111,7 +112,7 @@ def read(fields: Fields) -> ModelFields:
 
 def step_of(kinds: tuple[LayerKind, ...], layers: int) -> int:
     """Returns the step with which transformers gives the same layers experts; 0 if none has any."""
-    sparse = [kinds[i % len(kinds)].feed_forward is not None for i in range(layers)]
+    sparse = [kind.feed_forward is not None for kind in repeated(kinds, layers)]
     for step in range(1, layers + 1):
         if sparse == [has_experts(i, step) for i in range(layers)]:
             return step

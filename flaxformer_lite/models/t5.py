@@ -215,9 +215,10 @@ def absent(fields: Fields) -> bool:
 
 def write(cfg: ModelConfig) -> Json:
     scaled = bool(cfg.logit_power)
-    return write_sizes(cfg) | (
-        {} if scaled == cfg.tie_embeddings else {"scale_decoder_outputs": scaled}
-    )
+    written = write_sizes(cfg)
+    if scaled != cfg.tie_embeddings:
+        written["scale_decoder_outputs"] = scaled
+    return written
 
 
 SEQUENCE = rows(

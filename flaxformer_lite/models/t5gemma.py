@@ -25,8 +25,10 @@ from flaxformer_lite.models.weight_map import (
     Published,
     WeightRow,
     read_windows,
+    repeated,
     rows,
     within,
+    without,
 )
 
 START = 2  # the beginning of a text, which starts the decoder
@@ -165,18 +167,21 @@ def flatten(published: Json) -> Json:
     encoder = published.get("encoder") or {}
     decoder = published.get("decoder") or {}
     for name, absent in SAME.items():
-        values = [side.get(name, absent) for side in (encoder, decoder)]
-        if values[0] != values[1]:
+        ours = encoder.get(name, absent)
+        others = decoder.get(name, absent)
+        if ours != others:
             raise ConfigError(
-                f"config.json: encoder.{name}={brief(values[0])},"
-                f" decoder.{name}={brief(values[1])}: must be the same here."
+                f"config.json: encoder.{name}={brief(ours)}, decoder.{name}={brief(others)}: must"
+                " be the same here."
             )
-    flat = dict(SAME) | {name: absent for name, (absent, _) in SIDE.items()} | encoder
-    flat |= {f"decoder_{name}": decoder.get(name, absent) for name, (absent, _) in SIDE.items()}
+    flat = dict(SAME) | encoder
+    for name, (absent, _) in SIDE.items():
+        flat.setdefault(name, absent)
+        flat[f"decoder_{name}"] = decoder.get(name, absent)
     flat["decoder_bos_token_id"] = decoder.get("bos_token_id", START)
     cap = "final_logit_softcapping"
     flat[cap] = decoder.get(cap, BASE["logit_softcap"])
-    return flat | {name: value for name, value in published.items() if name not in OUTER}
+    return flat | without(published, *OUTER)
 
 
 def nest(flat: Json) -> Json:
@@ -195,11 +200,10 @@ def read(fields: Fields) -> ModelFields:
     """Reads both sides: the encoder's windows reach as far to each side as the decoder's back."""
     options: ModelFields = {}
     for side, prefix in (("encoder", ""), ("decoder", "decoder_")):
-        sizes = {
-            ours: fields.size(f"{prefix}{name}", absent)
-            for name, (absent, ours) in SIDE.items()
-            if ours
-        }
+        sizes = {}
+        for name, (absent, ours) in SIDE.items():
+            if ours:
+                sizes[ours] = fields.size(f"{prefix}{name}", absent)
         layers = sizes.pop("layers")
         window = fields.get(f"{prefix}sliding_window", 4096)
         kinds = Fields({"layer_types": fields.get(f"{prefix}layer_types", kind=list)})
@@ -229,8 +233,7 @@ def write(cfg: ModelConfig) -> Json:
     for side, of_side, prefix in (("encoder", cfg, ""), ("decoder", decoder, "decoder_")):
         layers = getattr(cfg, f"{side}_layers")
         kinds = []
-        for i in range(layers):
-            window = of_side.windows[i % len(of_side.windows)]
+        for window in repeated(of_side.windows, layers):
             kinds.append("sliding_attention" if window else "full_attention")
         window = max(of_side.windows) or DEFAULT_WINDOW
         if side == "encoder" and any(of_side.windows):

@@ -66,7 +66,7 @@ class WeightRow(NamedTuple):
         stacked = math.prod(map(int, re.findall(r"\d", self.layout)))
         known = re.fullmatch(r"[1X]?[INOH2-9]+|G?\+OI|IG?\+O", self.layout)
         if not known or (stacked != len(paths) and "+" not in self.layout):
-            example = f"{len(paths) if len(paths) > 1 else ''}OI"
+            example = f"{len(paths)}OI" if len(paths) > 1 else "OI"
             raise ConfigError(
                 f"{self.name}: layout={self.layout!r} of {len(paths)} parameters: letters I, O, N,"
                 f" H and X, and a digit that says how many are stacked, like {example}; or +OI"
@@ -125,6 +125,7 @@ CLASSES = 10**6
 
 Number = TypeVar("Number", int, float)
 Layer = TypeVar("Layer")
+Value = TypeVar("Value")
 ModelFields = dict[str, Any]  # fields of a ModelConfig, by name
 
 
@@ -163,17 +164,21 @@ class Fields:
             raise ConfigError(
                 f"{self.where}{name}={brief(value)}: no model is so large; is it damaged?"
             )
-        return float(value) if kind is float else value
+        if kind is float:
+            return float(value)
+        return value
 
     def size(self, name: str, default: Number) -> Number:
         """Returns a field that must be at least one."""
-        if (value := self.get(name, default)) < 1:
+        value = self.get(name, default)
+        if value < 1:
             raise ConfigError(f"config.json: {name}={brief(value)}: must be at least 1.")
         return value
 
     def nullable(self, name: str, absent: object, null: object = 0) -> Any:
         """Reads a field where null means off and a missing key means the family's default."""
-        value = self.get(name, null if name in self.values else absent, type(absent))
+        default = null if name in self.values else absent
+        value = self.get(name, default, type(absent))
         if self.values.get(name) is not None and value <= 0:
             raise ConfigError(
                 f"config.json: {name}={brief(value)}: must be positive; null turns it off."
@@ -182,7 +187,8 @@ class Fields:
 
     def require(self, name: str, allowed: object) -> None:
         """Refuses values of a field that we do not compute."""
-        if (value := self.get(name, allowed)) != allowed:
+        value = self.get(name, allowed)
+        if value != allowed:
             raise ConfigError(
                 f"config.json: {name}={brief(value)} changes the numbers, and only {allowed!r} is"
                 " supported here."
@@ -241,6 +247,11 @@ def shortest_pattern(layers: Sequence[Layer]) -> tuple[Layer, ...]:
     return tuple(layers[:period])
 
 
+def repeated(pattern: Sequence[Layer], layers: int) -> list[Layer]:
+    """Repeats a pattern over this many layers; inverts `shortest_pattern`."""
+    return [pattern[i % len(pattern)] for i in range(layers)]
+
+
 def inverse(value: float) -> float:
     """Returns the number whose inverse is exactly `value`, a round one where there is one."""
     near = 1 / value
@@ -249,10 +260,8 @@ def inverse(value: float) -> float:
 
 
 def layer_types(cfg: ModelConfig) -> list[str]:
-    windows = [
-        cfg.kinds[i % len(cfg.kinds)].window for i in range(cfg.encoder_layers + cfg.decoder_layers)
-    ]
-    return ["sliding_attention" if window else "full_attention" for window in windows]
+    kinds = repeated(cfg.kinds, cfg.encoder_layers + cfg.decoder_layers)
+    return ["sliding_attention" if kind.window else "full_attention" for kind in kinds]
 
 
 def nothing(_: object) -> Json:
@@ -333,6 +342,21 @@ class Published:
 SHARED_FIELDS = {"vocab_size": "vocab_size", "tie_word_embeddings": "tie_embeddings"}
 
 
+def without(fields: Mapping[str, Value], *names: str) -> dict[str, Value]:
+    """Returns the fields of a family that another one follows, except some."""
+    return {name: value for name, value in fields.items() if name not in names}
+
+
+def rows_without(rows: Sequence[WeightRow], *beginnings: str) -> tuple[WeightRow, ...]:
+    """Returns the rows whose published names do not begin so."""
+    return tuple(row for row in rows if not row.name.startswith(beginnings))
+
+
+def outside_layers(rows: Sequence[WeightRow]) -> tuple[WeightRow, ...]:
+    """Returns the rows of a model's embeddings, norms and poolers."""
+    return tuple(row for row in rows if "{i}" not in row.name)
+
+
 def rows(*pairs: tuple) -> tuple[WeightRow, ...]:
     return tuple(WeightRow(*pair) for pair in pairs)
 
@@ -346,8 +370,11 @@ def within(name: str, ours: str, inner: tuple[WeightRow, ...]) -> tuple[WeightRo
     """Returns the rows of a part named `name` in the file and `ours` in our tree ("": its root)."""
 
     def place(path: str | tuple) -> str | tuple:
-        return (
-            f"{ours}/{path}".lstrip("/") if isinstance(path, str) else tuple(place(p) for p in path)
-        )
+        if isinstance(path, str):
+            return f"{ours}/{path}".lstrip("/")
+        return tuple(map(place, path))
 
-    return tuple(WeightRow(f"{name}.{row.name}", place(row.ours), row.layout) for row in inner)
+    placed = []
+    for row in inner:
+        placed.append(WeightRow(f"{name}.{row.name}", place(row.ours), row.layout))
+    return tuple(placed)

@@ -36,12 +36,14 @@ class Slots:
     def columns(self) -> jax.Array:
         """Returns the slot numbers, int32 [1, T]."""
         columns_T = jnp.arange(self.length, dtype=jnp.int32)
-        return (columns_T if self.first or self.index is None else self.index + columns_T)[None]
+        if not self.first and self.index is not None:
+            columns_T = self.index + columns_T
+        return columns_T[None]
 
     def in_context(self, context: Context) -> Context:
-        return (
-            context if self.index is None else context.replace(index=self.index, first=self.first)
-        )
+        if self.index is None:
+            return context
+        return context.replace(index=self.index, first=self.first)
 
     def check(self, x_BTD: jax.Array) -> jax.Array:
         """Turns the input into NaN if one of the faults is True, as a traced call cannot raise."""
@@ -137,14 +139,17 @@ def _rules_over_slots(name: str, x_BS: jax.Array, stop: Slot) -> Iterator[Rule]:
 
 
 def _known(x: Slot) -> Slot:
-    return x if isinstance(x, jax.core.Tracer) else int(x)
+    if isinstance(x, jax.core.Tracer):
+        return x
+    return int(x)
 
 
 def _check_rows(name: str, x: jax.Array | None, batch: int, length: int | None) -> None:
     if x is None:
         return
     if x.ndim != 2 or x.shape[0] != batch or (length is not None and x.shape[1] != length):
-        wanted = f"[{batch}, {'slots' if length is None else length}]"
+        columns = "slots" if length is None else length
+        wanted = f"[{batch}, {columns}]"
         raise ConfigError(
             f"{name} has shape {x.shape}: must be {wanted}, one row per row of input_ids."
         )

@@ -27,7 +27,11 @@ def call_inside(
     if model.is_initializing():
         return model(*args, **inputs)
     wanted = (WEIGHTS,) * attentions + (STATE,) * hidden_states
-    tap = interceptors.Taps(lambda name: any(pattern.fullmatch(name) for pattern in wanted), {})
+
+    def wants(name: str) -> bool:
+        return any(pattern.fullmatch(name) for pattern in wanted)
+
+    tap = interceptors.Taps(wants, {})
     scope = model.scope
     assert scope is not None, "a bound model has one"
     # the same dropout as without taps
@@ -43,7 +47,9 @@ def call_inside(
     )
     output, values, state = call
     for collection, variables in state.items():  # such as what layers have sown for the loss
-        for name, value in variables.items() if scope.is_mutable_collection(collection) else ():
+        if not scope.is_mutable_collection(collection):
+            continue
+        for name, value in variables.items():
             model.put_variable(collection, name, value)
     return output.replace(**_fields(output, values))
 
@@ -59,12 +65,15 @@ def _fields(output: Output, values: dict[str, jax.Array]) -> dict[str, tuple]:
         side = ""
         layer = "-1"
         cross = None
-        if weights := WEIGHTS.fullmatch(name):
+        field = "hidden_states"
+        weights = WEIGHTS.fullmatch(name)
+        state = STATE.fullmatch(name)
+        if weights:
+            field = "attentions"
             side, layer, cross = weights.groups()
-        elif state := STATE.fullmatch(name):
+        elif state:
             side = state[1] or state[2]
             layer = state[3] or "-1"
-        field = "attentions" if weights else "hidden_states"
         if cross:
             field = "cross_attentions"
         elif both:

@@ -158,7 +158,9 @@ class DecoderModel(Hinted):
         out = self.decoder(x_BTD, positions_BT, slots.in_context(context), cache)
         if packed is not None:
             out = packed.unpack(out)
-        return (out, None) if cache is None else out
+        if cache is None:
+            return out, None
+        return out
 
     def encode(self, input_ids, **inputs) -> jax.Array:
         """Returns the last hidden state, [B, T, D], as encoders do."""

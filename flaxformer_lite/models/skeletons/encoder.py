@@ -157,7 +157,9 @@ class EncoderModel(Hinted):
             x_BTD = jnp.where((attention_mask != 0)[..., None], x_BTD, 0)
         context = Context(mask=visibility(attention_mask, segment_ids, None))
         x_BTD = self.encoder(x_BTD, positions_BT, context)
-        return x_BTD if packed is None else packed.unpack(x_BTD)
+        if packed is not None:
+            x_BTD = packed.unpack(x_BTD)
+        return x_BTD
 
     def features(self, input_ids, *, masked_positions=None, **inputs) -> Features:
         """Returns hidden states at `masked_positions` (or all) with the vocabulary's weights.
@@ -167,8 +169,12 @@ class EncoderModel(Hinted):
         return self._features(self.encode(input_ids, **inputs), masked_positions)
 
     def _features(self, x_BTD: jax.Array, masked_positions) -> Features:
-        kept = x_BTD if masked_positions is None else gather_positions(x_BTD, masked_positions)
-        pair = self.next_sentence(self.pooler(x_BTD)) if self.cfg.head == "pretraining" else None
+        kept = x_BTD
+        if masked_positions is not None:
+            kept = gather_positions(x_BTD, masked_positions)
+        pair = None
+        if self.cfg.head == "pretraining":
+            pair = self.next_sentence(self.pooler(x_BTD))
         return Features(self.project(kept), pair)
 
     def __call__(
@@ -193,26 +199,24 @@ class EncoderModel(Hinted):
         if head in ("masked_lm", "causal_lm", "pretraining"):
             features = self._features(x_BTD, masked_positions)
             logits = features.projection.logits()
+            if head != "pretraining":
+                return output.replace(logits=logits)
             pair = {self.pair_logits: features.next_sentence_logits}
-            fields = (
-                {"prediction_logits": logits, **pair}
-                if head == "pretraining"
-                else {"logits": logits}
-            )
-            return output.replace(**fields)
+            return output.replace(prediction_logits=logits, **pair)
         if head == "token_classification":
             return output.replace(logits=self.classify(x_BTD))
         if head == "question_answering":
             return output.replace(**spans(self.classify(x_BTD)))
         if head == "sequence_classification":
-            return output.replace(
-                logits=self.classify(self.summarise(x_BTD, inputs.get("attention_mask")))
-            )
+            summary = self.summarise(x_BTD, inputs.get("attention_mask"))
+            return output.replace(logits=self.classify(summary))
         if head not in self.pooled:
             return output
         pooled_BD = self.pooler(x_BTD)
         output = output.replace(pooler_output=pooled_BD)
-        return output if head == "none" else output.replace(logits=self.next_sentence(pooled_BD))
+        if head == "none":
+            return output
+        return output.replace(logits=self.next_sentence(pooled_BD))
 
     def _choose(self, input_ids, inputs: dict) -> Output:
         input_ids = ids_of(
@@ -220,13 +224,11 @@ class EncoderModel(Hinted):
         )
         batch, choices, length = input_ids.shape
         packing = inputs.pop("packing", None)
-        inputs = {name: rows_of(name, x, input_ids) for name, x in inputs.items()}
-        flat = {
-            name: None if x is None else x.reshape(batch * choices, length)
-            for name, x in inputs.items()
-        }
+        flat = {}
+        for name, x in inputs.items():
+            x = rows_of(name, x, input_ids)
+            flat[name] = None if x is None else x.reshape(batch * choices, length)
         x_BTD = self.encode(input_ids.reshape(batch * choices, length), packing=packing, **flat)
-        logits_BC = self.classify(self.summarise(x_BTD, flat.get("attention_mask"))).reshape(
-            batch, choices
-        )
+        summary = self.summarise(x_BTD, flat.get("attention_mask"))
+        logits_BC = self.classify(summary).reshape(batch, choices)
         return Output(last_hidden_state=x_BTD, logits=logits_BC)

@@ -90,7 +90,9 @@ class EncoderDecoderModel(Hinted):
     @property
     def decoder_tokens(self) -> TokenEmbed:
         """Returns the decoder's token table: the encoder's, unless it has its own."""
-        return self.decoder_token_embed if self.cfg.has_decoder_table else self.token_embed
+        if self.cfg.has_decoder_table:
+            return self.decoder_token_embed
+        return self.token_embed
 
     def positions(self, input_ids, position_ids, attention_mask, segment_ids) -> jax.Array:
         """Returns position ids of the encoder, [B, S] or [1, S]."""
@@ -123,7 +125,9 @@ class EncoderDecoderModel(Hinted):
         x_BSD = self.encoder_embed(self.token_embed(input_ids), positions_BS, None)
         context = Context(mask=visibility(attention_mask, segment_ids, None))
         x_BSD = self.encoder(x_BSD, positions_BS, context)
-        return x_BSD if packed is None else packed.unpack(x_BSD)
+        if packed is not None:
+            x_BSD = packed.unpack(x_BSD)
+        return x_BSD
 
     def decode(
         self,
@@ -178,7 +182,9 @@ class EncoderDecoderModel(Hinted):
         x_BTD = self.decoder_tokens(decoder_input_ids, scaled=not self.norms_tokens_first)
         x_BTD = slots.check(self.decoder_embed(x_BTD, positions_BT, None))
         out = self.decoder(x_BTD, positions_BT, slots.in_context(context), cache)
-        return (out, None) if cache is None else out
+        if cache is None:
+            return out, None
+        return out
 
     def _both(
         self, input_ids, decoder_input_ids, *, encoder_output=None, position_ids=None, **inputs

@@ -26,7 +26,8 @@ class Hinted(nn.Module):
         try:
             return super().__getattr__(name)
         except AttributeError:
-            if sentence := hints.instead(kind, hints.MODEL, name):
+            sentence = hints.instead(kind, hints.MODEL, name)
+            if sentence:
                 raise AttributeError(sentence) from None
             if name.startswith("_") or self.__dict__.get("scope") is not None:
                 raise
@@ -43,7 +44,8 @@ class Hinted(nn.Module):
                 f"apply of {kind}: the first argument must be {{'params': params}}, then the"
                 " inputs."
             )
-        if sentence := hints.refused(f"apply of {kind}", hints.ARGUMENTS, list(options)):
+        sentence = hints.refused(f"apply of {kind}", hints.ARGUMENTS, list(options))
+        if sentence:
             raise ConfigError(sentence)
         if options.get("method") in (None, "__call__"):
             parameters = list(inspect.signature(type(self).__call__).parameters.values())[1:]

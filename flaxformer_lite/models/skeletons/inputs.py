@@ -39,15 +39,15 @@ def ids_of(name: str, ids: Any, size: int, *, axes: str = "[batch, length]") -> 
         raise ConfigError(f"{name}: must be integer ids {axes}, not {ids.dtype} {ids.shape}.")
     if size:
         check_range(name, ids, 0, size)
-    return ids if isinstance(ids, jax.Array) else jnp.asarray(ids)
+    if isinstance(ids, jax.Array):
+        return ids
+    return jnp.asarray(ids)
 
 
 def check_range(name: str, ids: Array, first: int, stop: int) -> None:
     """Refuses values outside first .. stop - 1, if they are known."""
-    known = isinstance(ids, np.ndarray) or (
-        isinstance(ids, jax.Array) and not isinstance(ids, jax.core.Tracer)
-    )
-    if not known or not ids.size:
+    is_known = isinstance(ids, np.ndarray | jax.Array) and not isinstance(ids, jax.core.Tracer)
+    if not is_known or not ids.size:
         return
     ids = np.asarray(ids)
     if ids.min() < first or ids.max() >= stop:
@@ -118,12 +118,14 @@ def position_ids_of(
       slots: the slots of the tokens in a cache.
       name: name of the argument.
     """
-    slots = Slots(input_ids_BT.shape[1]) if slots is None else slots
+    if slots is None:
+        slots = Slots(input_ids_BT.shape[1])
     if position_ids_BT is not None:
         positions_BT = rows_of(name, position_ids_BT, input_ids_BT, one=True)
         if not jnp.issubdtype(positions_BT.dtype, jnp.integer):
             raise ConfigError(f"{name}: must be integers, not {positions_BT.dtype}.")
-        if (span := cfg.position.span(cfg.max_length)) is not None:
+        span = cfg.position.span(cfg.max_length)
+        if span is not None:
             check_range(name, positions_BT, span.start, span.stop)
         return jnp.asarray(positions_BT).astype(jnp.int32)
     if segment_ids_BS is not None:
@@ -150,7 +152,9 @@ def visibility(
         parts.append(masks.padding(attention_mask_BS.astype(bool)))
     if q_segment_ids_BT is not None:
         parts.append(masks.segments(q_segment_ids_BT, k_segment_ids_BS))
-    return functools.reduce(operator.and_, parts) if parts else None
+    if not parts:
+        return None
+    return functools.reduce(operator.and_, parts)
 
 
 def last_token(input_ids_BT: jax.Array, pad_token_id: int | None) -> jax.Array:
@@ -189,6 +193,7 @@ def check_source(cache, encoder_output, decoder_input_ids, **over_source) -> lis
         raise ConfigError(
             f"decoder_input_ids has {batch} rows, not encoder_output's {encoder_output.shape[0]}."
         )
-    return [
-        rows_of(name, x, tokens, like="the encoder's tokens") for name, x in over_source.items()
-    ]
+    checked = []
+    for name, x in over_source.items():
+        checked.append(rows_of(name, x, tokens, like="the encoder's tokens"))
+    return checked
