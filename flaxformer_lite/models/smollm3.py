@@ -59,8 +59,8 @@ def read(fields: Fields) -> ModelFields:
     slides = [on and window > 0 and not rotates[i] for i in range(layers)]
     windows = read_windows(fields, layers, slides.__getitem__, window if on else 0)
     kinds = []
-    for window, has_positions in zip(repeated(windows, layers), rotates, strict=False):
-        kinds.append(LayerKind(window=window, position=None if has_positions else Nope()))
+    for i, window in enumerate(repeated(windows, layers)):
+        kinds.append(LayerKind(window=window, position=None if rotates[i] else Nope()))
     return llama.read(fields) | {
         "num_kv_heads": fields.get("num_key_value_heads", 4),
         "pattern": shortest_pattern(kinds),

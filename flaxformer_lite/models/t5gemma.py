@@ -43,9 +43,13 @@ BASE = gemma2.BASE | dict(
 
 
 def _sizes(encoder: ModelFields, decoder: ModelFields) -> ModelFields:
-    sizes = dict(encoder) | {"encoder_layers": encoder["decoder_layers"]}
-    different = {f"decoder_{name}": x for name, x in decoder.items() if encoder[name] != x}
-    return sizes | different | {"decoder_layers": decoder["decoder_layers"]}
+    sizes: ModelFields = dict(encoder) | {"encoder_layers": encoder["decoder_layers"]}
+    for name, size in decoder.items():
+        if name == "decoder_layers":
+            sizes[name] = size
+        elif size != encoder[name]:
+            sizes[f"decoder_{name}"] = size
+    return sizes
 
 
 SMALL = gemma2.PRESETS["2b"]

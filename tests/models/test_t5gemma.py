@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flaxformer_lite.models import t5gemma
 from tests.models import tiny
 
 
@@ -22,3 +23,9 @@ def test_the_encoder_hides_padding_without_a_mask():
     encoded = [out.encoder_last_hidden_state[:, :7] for out in (plain, masked)]
     np.testing.assert_allclose(*encoded, rtol=1e-6, atol=1e-6)
     assert not np.allclose(plain.logits, masked.logits)
+
+
+def test_a_large_encoder_with_a_small_decoder():
+    cfg = t5gemma.config("9b_2b")
+    assert (cfg.encoder_layers, cfg.d_model, cfg.num_heads) == (42, 3584, 16)
+    assert (cfg.decoder_layers, cfg.of_decoder.d_model, cfg.of_decoder.num_heads) == (26, 2304, 8)
