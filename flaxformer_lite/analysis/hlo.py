@@ -52,9 +52,11 @@ class Array(NamedTuple):
 
     @property
     def bytes(self) -> int:
+        size: float = 0
         bits = re.search(r"\d+", self.dtype)
-        size = SIZES.get(self.dtype, int(bits[0]) / 8 if bits else 0)
-        return math.ceil(math.prod(self.shape) * size)
+        if bits:
+            size = int(bits[0]) / 8
+        return math.ceil(math.prod(self.shape) * SIZES.get(self.dtype, size))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +72,9 @@ class Op:
     def source(self) -> str:
         """The JAX operation that it comes from, as a path of names."""
         match = _OP_NAME.search(self.rest)
-        return match[1] if match else ""
+        if not match:
+            return ""
+        return match[1]
 
 
 class Module(NamedTuple):
@@ -125,12 +129,15 @@ def parse(text: str) -> Module:
     entry = ""
     current = None
     for line in text.splitlines():
-        if head := _COMPUTATION.match(line):
+        head = _COMPUTATION.match(line)
+        op = _OP.match(line)
+        if head:
             current = computations.setdefault(head[2], [])
-            entry = head[2] if head[1] else entry
+            if head[1]:
+                entry = head[2]
         elif line == "}":
             current = None
-        elif current is not None and (op := _OP.match(line)):
+        elif current is not None and op:
             current.append(_op(op[2], op[3]))
         elif current:  # a kernel's attributes may contain newlines
             current[-1] = dataclasses.replace(current[-1], rest=current[-1].rest + line)
@@ -149,12 +156,14 @@ def collectives(module: Module) -> list[Collective]:
     beside: dict[tuple[str, str], list[Op]] = collections.defaultdict(list)
     outer: Op | None = None
     for visit in visits(module):
-        outer = outer if visit.inside else visit.op
+        if not visit.inside:
+            outer = visit.op
         kind = visit.op.kind.removesuffix("-start")
         if kind not in KINDS:
             continue
         channel = _CHANNEL.search(visit.op.rest)
-        carried = beside[visit.scope, channel[1] if channel else visit.op.name]
+        exchange = channel[1] if channel else visit.op.name
+        carried = beside[visit.scope, exchange]
         if visit.inside.startswith(CARRYING) and outer is not None:
             carried.append(outer)
         key: tuple[str, ...] = (visit.scope, visit.op.name)
@@ -168,8 +177,8 @@ def collectives(module: Module) -> list[Collective]:
         arrays = _payload(visit.op, kind)
         groups = _groups(visit.op.rest)
         size = sum(array.bytes for array in arrays)
-        if kind == "reduce-scatter":
-            size *= len(groups[0]) if groups else 1
+        if kind == "reduce-scatter" and groups:
+            size *= len(groups[0])
         elif kind == "ragged-all-to-all":
             # The result has space for the rows of all devices if they came here.
             size = min(size, _first_operand(module, visit.op))
@@ -228,9 +237,8 @@ def _visit(
                     module, called, times * (trips or 1), called, "", exact and trips is not None
                 )
             elif op.kind in ("call", "conditional"):
-                yield from _visit(
-                    module, called, times, called if op.kind == "conditional" else scope, "", exact
-                )
+                scheduled = called if op.kind == "conditional" else scope
+                yield from _visit(module, called, times, scheduled, "", exact)
             else:
                 yield from _visit(module, called, times, scope, called, exact)
 
@@ -238,7 +246,9 @@ def _visit(
 def _called(op: Op) -> list[str]:
     if op.kind.endswith(("-done", "-update")) and op.kind not in KINDS:
         return []
-    text = op.rest.replace("to_apply=", "calls=") if op.kind == "call" else op.rest
+    text = op.rest
+    if op.kind == "call":
+        text = text.replace("to_apply=", "calls=")
     called: list[str] = []
     for names in _CALLED.findall(text):
         called += [name.strip(" %") for name in names.strip("{}").split(",")]
@@ -250,13 +260,19 @@ def _trips(module: Module, loop: Op) -> int | None:
 
     They are in the compiler's note, or the only constant of the loop's condition.
     """
-    if known := _TRIPS.search(loop.rest):
+    known = _TRIPS.search(loop.rest)
+    if known:
         return int(known[1])
     condition = re.search(r"condition=%?([\w.\-]+)", loop.rest)
-    ops = module.computations.get(condition[1], []) if condition else []
-    constants = [op for op in ops if op.kind == "constant" and op.arrays[0].dtype in ("s32", "s64")]
-    limits = [int(op.rest.split(")")[0]) for op in constants]
-    return limits[0] if len(limits) == 1 else None
+    if condition is None:
+        return None
+    limits = []
+    for op in module.computations.get(condition[1], []):
+        if op.kind == "constant" and op.arrays[0].dtype in ("s32", "s64"):
+            limits.append(int(op.rest.split(")")[0]))
+    if len(limits) != 1:
+        return None
+    return limits[0]
 
 
 def _payload(op: Op, kind: str) -> tuple[Array, ...]:
@@ -279,12 +295,16 @@ def _first_operand(module: Module, op: Op) -> int:
 
 
 def _groups(text: str) -> Groups:
-    if listed := re.search(r"(?:source_target_pairs|replica_groups)=\{(\{.*?\})\}", text):
-        return tuple(tuple(_numbers(group)) for group in re.findall(r"\{([\d,\s]*)\}", listed[1]))
-    if iota := re.search(r"replica_groups=(\[[\d,]+\]<=\S*?\])(T\([\d,]+\))?(?=[,\s]|$)", text):
+    listed = re.search(r"(?:source_target_pairs|replica_groups)=\{(\{.*?\})\}", text)
+    if listed:
+        groups = re.findall(r"\{([\d,\s]*)\}", listed[1])
+        return tuple(tuple(_numbers(group)) for group in groups)
+    iota = re.search(r"replica_groups=(\[[\d,]+\]<=\S*?\])(T\([\d,]+\))?(?=[,\s]|$)", text)
+    if iota:
         shape, devices = iota[1].split("<=")
         return _grouped(_iota(devices, iota[2]).reshape(_numbers(shape)))
-    if named := _NAMED.search(text):
+    named = _NAMED.search(text)
+    if named:
         sizes = {name: int(size) for name, size in re.findall(r"'(\w+)'=(\d+)", named[1])}
         devices = _iota(named[2] or f"[{math.prod(sizes.values())}]", named[3])
         return _along(devices, sizes, named[4])
@@ -292,17 +312,19 @@ def _groups(text: str) -> Groups:
 
 
 def _numbers(text: str) -> list[int]:
-    return [int(n) for n in re.findall(r"\d+", text)]
+    return list(map(int, re.findall(r"\d+", text)))
 
 
 def _iota(shape: str, transposed: str | None) -> np.ndarray:
     sizes = _numbers(shape)
     devices = np.arange(math.prod(sizes)).reshape(sizes)
-    return (devices.transpose(_numbers(transposed)) if transposed else devices).reshape(-1)
+    if transposed:
+        devices = devices.transpose(_numbers(transposed))
+    return devices.reshape(-1)
 
 
 def _grouped(devices: np.ndarray) -> Groups:
-    return tuple(tuple(int(n) for n in row) for row in devices)
+    return tuple(map(tuple, devices.tolist()))
 
 
 def _along(devices: np.ndarray, sizes: dict[str, int], axes: str) -> Groups:
@@ -317,7 +339,9 @@ def _along(devices: np.ndarray, sizes: dict[str, int], axes: str) -> Groups:
         size = int(size or sizes[name])
         parts[name] = [(before, size, sizes[name] // (before * size))]
         chosen.append(name)
-    shape = list(itertools.chain.from_iterable(split for name in sizes for split in parts[name]))
+    shape: list[int] = []
+    for name in sizes:
+        shape += itertools.chain.from_iterable(parts[name])
     moved = [3 * list(sizes).index(name) + 1 for name in chosen]
     grid = np.moveaxis(devices.reshape(shape), moved, range(-len(moved), 0))
     return _grouped(grid.reshape(-1, math.prod(grid.shape[len(shape) - len(moved) :])))

@@ -43,9 +43,11 @@ class OpTime:
 
 def operations(text: str) -> dict[str, hlo.Op]:
     """Returns the operations of a compiled program by name."""
-    return {
-        op.name: op for computation in hlo.parse(text).computations.values() for op in computation
-    }
+    by_name = {}
+    for computation in hlo.parse(text).computations.values():
+        for op in computation:
+            by_name[op.name] = op
+    return by_name
 
 
 def rows(data: "ProfileData", program: str = "") -> tuple[list[OpTime], int]:
@@ -75,7 +77,9 @@ def by_part(rows: Iterable[OpTime], ops: Mapping[str, hlo.Op]) -> list[OpTime]:
     """Sums rows by the part of the model; each other program is one part."""
     summed: dict[str, OpTime] = {}
     for row in rows:
-        name = parts.part(ops[row.name].source) if row.name in ops else row.name
+        name = row.name
+        if name in ops:
+            name = parts.part(ops[name].source)
         total = summed.setdefault(name, OpTime(name))
         total.seconds += row.seconds
         total.count += row.count
@@ -93,7 +97,9 @@ def source(op: hlo.Op) -> str:
 def name(text: str) -> str:
     """Returns the name of a compiled program."""
     match = re.match(r"HloModule ([\w.\-]+)", text)
-    return match[1] if match else ""
+    if not match:
+        return ""
+    return match[1]
 
 
 def table(rows: list[OpTime], ops: Mapping[str, hlo.Op], runs: int) -> list[str]:

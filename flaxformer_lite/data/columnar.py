@@ -155,7 +155,9 @@ def _widest(arrow: ModuleType, values: "pyarrow.Array", where: str) -> int:
         return count * _widest(arrow, values.flatten(), where)
     if types.is_struct(kind):
         return sum(_widest(arrow, values.field(i), where) for i in range(kind.num_fields))
-    return values.nbytes if types.is_nested(kind) else 16
+    if types.is_nested(kind):
+        return values.nbytes
+    return 16
 
 
 def _texts(types: ModuleType) -> tuple[Callable[..., bool], ...]:
@@ -164,10 +166,11 @@ def _texts(types: ModuleType) -> tuple[Callable[..., bool], ...]:
 
 def _plain(arrow: ModuleType, batch: "pyarrow.RecordBatch") -> "pyarrow.RecordBatch":
     """Decodes the dictionary columns of a batch; `to_pylist` is faster on the result."""
-    columns = [
-        column.dictionary_decode() if arrow.types.is_dictionary(column.type) else column
-        for column in batch.columns
-    ]
+    columns = []
+    for column in batch.columns:
+        if arrow.types.is_dictionary(column.type):
+            column = column.dictionary_decode()
+        columns.append(column)
     return arrow.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 

@@ -28,7 +28,8 @@ def read_conll(lines: Iterable[str], where: str, *, universal: bool = False) -> 
     sentence: list[list[str]] = []
     width = 0
     for number, line in enumerate(itertools.chain(lines, [""]), start=1):
-        values = line.rstrip("\r\n").split("\t") if "\t" in line else line.split()
+        line = line.rstrip("\r\n")
+        values = line.split("\t") if "\t" in line else line.split()
         if not any(values):
             if sentence:
                 yield dict(_columns(sentence, universal))
@@ -50,8 +51,9 @@ def _is_left_out(first: str) -> bool:
 def _columns(sentence: list[list[str]], universal: bool) -> Iterator[tuple[str, list[str]]]:
     columns = [list(values) for values in zip(*sentence, strict=True)]
     if universal:
-        yield from list(zip(UNIVERSAL, columns, strict=True))[1:]
-    else:
-        yield "tokens", columns[0]
-        if len(columns) > 1:
-            yield "tags", columns[-1]
+        columns_by_name = zip(UNIVERSAL, columns, strict=True)
+        yield from list(columns_by_name)[1:]
+        return
+    yield "tokens", columns[0]
+    if len(columns) > 1:
+        yield "tags", columns[-1]

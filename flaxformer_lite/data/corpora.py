@@ -40,10 +40,10 @@ def docstrings() -> Iterator[dict[str, str]]:
     """
     from pydoc_data import topics
 
-    yield from ({"text": text} for text in topics.topics.values())
-    yield from (
-        {"text": text} for _, text, _ in _documented((ast.Module, ast.ClassDef, *FUNCTIONS))
-    )
+    for text in topics.topics.values():
+        yield {"text": text}
+    for _, text, _ in _documented((ast.Module, ast.ClassDef, *FUNCTIONS)):
+        yield {"text": text}
 
 
 def code_docstrings() -> Iterator[dict[str, str]]:
@@ -79,8 +79,11 @@ def write(name: str, path: Path) -> None:
 
 def version(name: str) -> str:
     """Returns a string of everything that the text of the corpus `name` depends on."""
-    packages = () if name == "stdlib_code" else PACKAGES
-    return " ".join([sys.version, *(f"{p}={importlib.metadata.version(p)}" for p in packages)])
+    versions = [sys.version]
+    if name != "stdlib_code":
+        for package in PACKAGES:
+            versions.append(f"{package}={importlib.metadata.version(package)}")
+    return " ".join(versions)
 
 
 def _documented(kinds: Any) -> Iterator[tuple[Any, str, list[str]]]:

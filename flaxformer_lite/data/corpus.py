@@ -237,7 +237,9 @@ def open_records(
     )
     key = _hash(corpus.fingerprint, *made_by, length, target_length)
     tokens = corpus.tokens[split]
-    shifted = {"shift": shift_of(packing)} if objective.packings > 1 else {}
+    shifted = {}
+    if objective.packings > 1:
+        shifted["shift"] = shift_of(packing)
 
     def write(folder: Path) -> None:
         pieces = 0
@@ -269,8 +271,10 @@ def open_records(
             f"{where}: no document of the {split} split is long enough for"
             f" {plugin_name(objective)}; give more text."
         )
-    names = zip(Packing._fields, PLAN, strict=True)
-    plan = Packing(*(np.memmap(folder / name, dtype, "r") for name, dtype in names))
+    arrays = []
+    for name, dtype in zip(Packing._fields, PLAN, strict=True):
+        arrays.append(np.memmap(folder / name, dtype, "r"))
+    plan = Packing(*arrays)
     return Records(
         corpus.tokenizer, length, target_length, tokens.ids, *plan, corpus.tokens["train"].ids
     )
@@ -288,7 +292,8 @@ def _ranges(offsets: np.ndarray, texts: int) -> Iterator[tuple[int, int]]:
 
 
 def _check_tokens(cfg: DataConfig, source: Source) -> None:
-    if others := [path.name for path in source.files if not token_files.is_tokens(path)]:
+    others = [path.name for path in source.files if not token_files.is_tokens(path)]
+    if others:
         raise ConfigError(
             f"{source.where}: {others[0]} is text, and others hold token ids; give one or the"
             " other."
@@ -345,7 +350,9 @@ def _training_text(
 
 def _mapped(path: Path, dtype: type) -> np.ndarray:
     """Maps a file into memory; an empty file, which cannot be mapped, gives an empty array."""
-    return np.memmap(path, dtype, "r") if path.stat().st_size else np.zeros(0, dtype)
+    if not path.stat().st_size:
+        return np.zeros(0, dtype)
+    return np.memmap(path, dtype, "r")
 
 
 def _hash(*parts: object) -> str:

@@ -45,15 +45,20 @@ def _examples(
     rng = np.random.default_rng(seed)
     if cfg.objective.reads_tables:
         objective, sample = _sample(cfg)
-        return [objective.make_example(sample, row % len(sample), rng) for row in range(count)]
+        examples = []
+        for row in range(count):
+            examples.append(objective.make_example(sample, row % len(sample), rng))
+        return examples
     length, target_length = cfg.objective.lengths(cfg.data.length, cfg.data.target_length)
     longest = min(length, target_length or length)
-    records = _records(
-        cfg, rng.integers(longest // 4 + 2, longest + 2, DOCUMENTS * (count + 1)), rng
-    )
-    rows = [cfg.objective.make_example(records, row % len(records), rng) for row in range(count)]
+    sizes = rng.integers(longest // 4 + 2, longest + 2, DOCUMENTS * (count + 1))
+    records = _records(cfg, sizes, rng)
     sources = itertools.cycle(cfg.data.mixture or [""])
-    return [tagged(row, cfg.data.mixture, name) for row, name in zip(rows, sources, strict=False)]
+    examples = []
+    for row, source in zip(range(count), sources, strict=False):
+        example = cfg.objective.make_example(records, row % len(records), rng)
+        examples.append(tagged(example, cfg.data.mixture, source))
+    return examples
 
 
 def _sample(cfg: ExperimentConfig) -> tuple[Task, LabelledRecords]:

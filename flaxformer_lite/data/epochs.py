@@ -33,12 +33,14 @@ def endless(
     def find(position: int) -> tuple[Packed, int]:
         epoch = 0
         rest = position  # rows from the beginning of the epoch
-        while rest >= (size := len(packing(epoch % packings))):
+        size = len(packing(0))
+        while rest >= size:
             epoch = epoch + 1
             rest = rest - size
             if epoch == packings:
                 cycles, rest = divmod(rest, position - rest)
                 epoch += cycles * packings
+            size = len(packing(epoch % packings))
         number = epoch % packings
         return packing(number), int(shuffled(number)[epoch * size + rest])
 

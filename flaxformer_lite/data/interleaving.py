@@ -20,6 +20,7 @@ import bisect
 import functools
 import heapq
 import itertools
+import operator
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple
@@ -84,7 +85,7 @@ class Interleaving:
         """The largest share that each source has at any row."""
         largest = [0] * len(self._limits)
         for segment in self._segments:
-            largest = [max(pair) for pair in zip(largest, segment.shares, strict=True)]
+            largest = list(map(max, largest, segment.shares))
         return [share / UNIT for share in largest]
 
     def counts(self, row: int) -> list[int]:
@@ -109,7 +110,8 @@ class Interleaving:
         """Lists the segments of constant shares; the last one begins where no row is left."""
         amounts = [0] * len(self._limits)
         segments = [_Segment(0, (0,) * len(self._limits), (0,) * len(self._limits))]
-        for stage, end in zip(stages, [*(stage.row for stage in stages[1:]), FOREVER], strict=True):
+        ends = [*(stage.row for stage in stages[1:]), FOREVER]
+        for stage, end in zip(stages, ends, strict=True):
             while segments[-1].row < end:
                 row = segments[-1].row
                 left = [limit * UNIT - d for limit, d in zip(self._limits, amounts, strict=True)]
@@ -134,10 +136,8 @@ class Interleaving:
 
     def _due(self, row: int) -> list[int]:
         segment = self._segments[bisect.bisect_right(self._starts, row) - 1]
-        return [
-            a + share * (row - segment.row)
-            for a, share in zip(segment.due, segment.shares, strict=True)
-        ]
+        rows = row - segment.row
+        return [due + share * rows for due, share in zip(segment.due, segment.shares, strict=True)]
 
     def _reaches(self, source: int, amount: int) -> int:
         """Returns the first row before which a source is due `amount` UNITs."""
@@ -146,7 +146,9 @@ class Interleaving:
             return 0
         segment = self._segments[at]
         share = segment.shares[source]
-        return segment.row - (segment.due[source] - amount) // share if share else FOREVER
+        if not share:
+            return FOREVER
+        return segment.row - (segment.due[source] - amount) // share
 
     def _make_block(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         """Assigns the rows of a block, each to the source with the earliest deadline."""
@@ -181,10 +183,8 @@ class Interleaving:
 
 def _drop_small(weights: Sequence[float], left: Sequence[int]) -> list[float]:
     """Returns the weights, with 0 where the share would be below LEAST."""
-    return [
-        w * (part >= LEAST)
-        for w, part in zip(weights, _apportion(UNIT, weights, left), strict=True)
-    ]
+    parts = _apportion(UNIT, weights, left)
+    return [weight * (part >= LEAST) for weight, part in zip(weights, parts, strict=True)]
 
 
 def _apportion(total: int, weights: Sequence[float], left: Sequence[int]) -> list[int]:
@@ -213,15 +213,13 @@ def _divide_row(weights: Sequence[float], left: Sequence[int], begun: Sequence[i
     """
     ends = [min(end, UNIT) for end in itertools.accumulate(begun)]
     shares = [end - begin for begin, end in itertools.pairwise([0, *ends])]
-    while rest := UNIT - sum(shares):
-        still = [limit - share for limit, share in zip(left, shares, strict=True)]
-        more = [
-            min(part, limit)
-            for part, limit in zip(_apportion(rest, weights, still), still, strict=True)
-        ]
+    while sum(shares) < UNIT:
+        still = list(map(operator.sub, left, shares))
+        parts = _apportion(UNIT - sum(shares), weights, still)
+        more = list(map(min, parts, still))
         if not any(more):
             break
-        shares = [a + b for a, b in zip(shares, more, strict=True)]
+        shares = list(map(operator.add, shares, more))
     return shares
 
 
@@ -264,6 +262,7 @@ def _rounded_up(parts: Sequence[int], *orders: Sequence[int]) -> list[int]:
                     return True
         return False
 
-    for node in [node for node in reaches if node[0] == "first"]:
+    rows_of_first = [node for node in reaches if node[0] == "first"]
+    for node in rows_of_first:
         match(node, set())
     return [i for i in covers[0] if taken["in", i][0] == "first"]

@@ -90,14 +90,17 @@ class LabelledRecords:
         """Returns the number or array at a path in the features, stacked over all examples."""
         if isinstance(self.features, stored.StoredFeatures):
             return self.features.column(*place)
-        return np.stack(
-            [functools.reduce(operator.getitem, place, feature) for feature in self.features]
-        )
+        picked = []
+        for feature in self.features:
+            picked.append(functools.reduce(operator.getitem, place, feature))
+        return np.stack(picked)
 
     def spans(self, texts: Sequence[str]) -> list[Spans]:
         """Tokenizes texts without special tokens."""
-        batches = (list(texts[i : i + BATCH]) for i in range(0, len(texts), BATCH))
-        return [spans for batch in batches for spans in self.tokenizer.encode_spans(batch)]
+        spans: list[Spans] = []
+        for start in range(0, len(texts), BATCH):
+            spans += self.tokenizer.encode_spans(list(texts[start : start + BATCH]))
+        return spans
 
     def conversations(
         self, template: str, chats: Sequence[Messages], known: Sequence[bool]
@@ -118,8 +121,11 @@ class LabelledRecords:
     def number(self, texts: Sequence[str]) -> list[int]:
         """Numbers texts by first occurrence in the table; equal texts have the same number."""
         seen = self.known.setdefault("\0texts", {})
-        digests = (hashlib.blake2b(t.encode(), digest_size=DIGEST).digest() for t in texts)
-        return [seen.setdefault(digest, len(seen)) for digest in digests]
+        numbers = []
+        for text in texts:
+            digest = hashlib.blake2b(text.encode(), digest_size=DIGEST).digest()
+            numbers.append(seen.setdefault(digest, len(seen)))
+        return numbers
 
 
 def open_labelled(
@@ -152,12 +158,11 @@ def open_labelled(
     rows = {name: by_role(objective, part, cfg.columns) for name, part in tables.items()}
     objective = _fitted(cfg, objective, tables["train"], rows["train"], names, labels)
     chosen = _tokenizer(cfg, tables["train"], rows["train"])
-    records = {
-        name: encode(
+    records = {}
+    for name in SPLITS:
+        records[name] = encode(
             objective, cfg, tables[name], rows[name], chosen, skeleton, types, root=cfg.cache
         )
-        for name in SPLITS
-    }
     remarks += objective.remarks(records)
     described = _described(objective, cfg, names, records)
     described += [("warning", remark) for remark in remarks]
@@ -298,8 +303,8 @@ def _encoded(objective: Task, reader: LabelledRecords) -> LabelledRecords:
     """Encodes all rows in memory."""
     with _row_errors(reader.table):
         made = objective.encode(reader.rows, reader)
-    features = [example for examples in made for example in examples]
-    row_of = np.repeat(np.arange(len(reader.rows)), [len(examples) for examples in made])
+    features = list(itertools.chain.from_iterable(made))
+    row_of = np.repeat(np.arange(len(reader.rows)), list(map(len, made)))
     return replace(
         reader,
         features=features,
@@ -330,8 +335,8 @@ def _encoded_in_files(objective: Task, reader: LabelledRecords, root: str) -> La
                 rows = reader.rows[first : first + step]
                 with _row_errors(reader.table, first):
                     made = objective.encode(rows, replace(reader, first=first))
-                examples = [example for examples in made for example in examples]
-                counts = [len(examples) for examples in made]
+                examples = list(itertools.chain.from_iterable(made))
+                counts = list(map(len, made))
                 row_of.write(np.repeat(np.arange(first, first + len(rows)), counts).tobytes())
                 sizes.write(_sizes(objective, examples).tobytes())
                 features.add(examples)
@@ -366,7 +371,9 @@ def _encoded_in_files(objective: Task, reader: LabelledRecords, root: str) -> La
 
 def _sizes(objective: Task, features: Sequence[Any]) -> np.ndarray:
     sizes = [objective.tokens(feature) for feature in features]
-    return np.asarray(sizes, np.int32) if sizes else np.zeros((0, 1), np.int32)
+    if not sizes:
+        return np.zeros((0, 1), np.int32)
+    return np.asarray(sizes, np.int32)
 
 
 def _is_cut(feature: Any) -> bool:
@@ -408,7 +415,9 @@ def _code() -> str:
 
 
 def _python_files(path: Path) -> list[Path]:
-    return sorted(path.glob("*.py")) if path.is_dir() else [path]
+    if not path.is_dir():
+        return [path]
+    return sorted(path.glob("*.py"))
 
 
 @contextlib.contextmanager
@@ -423,7 +432,8 @@ def _row_errors(read: Table, first: int = 0) -> Iterator[None]:
         yield
     except ConfigError as error:
         message = str(error)
-        if match := re.match(r"row (\d+)\b", message):
+        match = re.match(r"row (\d+)\b", message)
+        if match:
             number = read.number(first + int(match[1]) - 1)
             message = f"{read.where}: row {number}{message[match.end() :]}"
         raise ConfigError(message) from None
@@ -443,7 +453,8 @@ def columns_of(
     has = f"has {', '.join(map(repr, read.columns[:NAMED]))}"
     if len(read.columns) > NAMED:
         has += ", ..."
-    if unknown := sorted(set(configured) - set(roles)):
+    unknown = sorted(set(configured) - set(roles))
+    if unknown:
         raise ConfigError(
             f"data.columns={named!r}: {plugin_name(objective)} reads {', '.join(roles)}, not"
             f" {unknown[0]!r}."
@@ -480,11 +491,14 @@ def _conventional(columns: Sequence[str], names: Sequence[str]) -> str | None:
     An exact match comes first. Failing that, names of two or more letters match regardless of case
     and surrounding spaces.
     """
-    if same := next((name for name in names if name in columns), None):
-        return same
+    for name in names:
+        if name in columns:
+            return name
     plain = {column.strip().casefold(): column for column in reversed(columns)}
-    words = (name.casefold() for name in names if len(name) > 1)
-    return next((plain[name] for name in words if name in plain), None)
+    for name in names:
+        if len(name) > 1 and name.casefold() in plain:
+            return plain[name.casefold()]
+    return None
 
 
 def by_role(
@@ -493,7 +507,9 @@ def by_role(
     """Returns the values of each row by role; None for roles without a column."""
     names = columns_of(objective, read, named, predicts=predicts)
     rows = RoleRows(read.rows, [column.role for column in objective.columns], names)
-    return rows if read.is_stored else list(rows)
+    if read.is_stored:
+        return rows
+    return list(rows)
 
 
 def _split(cfg: DataConfig, objective: Task) -> tuple[dict[str, Table], list[str]]:
@@ -515,7 +531,8 @@ def _split(cfg: DataConfig, objective: Task) -> tuple[dict[str, Table], list[str
         return tables, result.remarks(read, drops=cfg.drop_incomplete)
     train, train_scan, remarks = _usable_rows(cfg, objective, read)
     held, held_scan, more = _usable_rows(cfg, objective, held_out)
-    if same := shared(train_scan, held_scan):
+    same = shared(train_scan, held_scan)
+    if same:
         remarks.append(
             f"{same:,} of {len(held):,} held-out rows ({same / len(held):.0%}) are also training"
             " rows; their scores say nothing about new rows"
@@ -590,8 +607,10 @@ def _texts(value: object) -> Iterator[str]:
     """Yields all texts within a value."""
     if isinstance(value, str):
         yield value
-    elif isinstance(value, (list, tuple, dict, itertools.islice)):
-        for inner in value.values() if isinstance(value, dict) else value:
+    elif isinstance(value, dict):
+        yield from _texts(list(value.values()))
+    elif isinstance(value, (list, tuple, itertools.islice)):
+        for inner in value:
             yield from _texts(inner)
 
 
@@ -600,9 +619,10 @@ def _described(
 ) -> list[tuple[str, str]]:
     train = records["train"]
     held = records["eval"]
-    columns = ", ".join(
-        role if role == name else f"{role} = {name}" for role, name in names.items()
-    )
+    mapped = []
+    for role, name in names.items():
+        mapped.append(role if role == name else f"{role} = {name}")
+    columns = ", ".join(mapped)
     held_from = cfg.eval_path or "by a hash of each row"
     read = f"{cfg.path}: {len(train.rows):,} rows, {len(train):,} examples; columns {columns}"
     held_out = f"{held_from}: {len(held.rows):,} rows, {len(held):,} examples"
@@ -612,12 +632,14 @@ def _described(
     if cut or dropped:
         text = f"{cut:,} examples cut at data.length={cfg.length} tokens, {dropped:,} rows dropped"
         described.append(("notice", text))
-    if labels := objective.class_names:
+    labels = objective.class_names
+    if labels:
         names_text = ", ".join(labels[:NAMED])
         if len(labels) > NAMED:
             names_text += f", ... ({len(labels)})"
         described.append(("labels", names_text))
-    described += [(f"example {i + 1}", objective.show(train, i)) for i in range(min(2, len(train)))]
+    for i in range(min(2, len(train))):
+        described.append((f"example {i + 1}", objective.show(train, i)))
     return described
 
 

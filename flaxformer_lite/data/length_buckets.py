@@ -76,10 +76,10 @@ class Buckets:
                 return x.update(shape=(*x.shape[:-1], widths[side]))
             return x[..., : widths[side]]
 
-        return {
-            part: {name: narrow(part, name, x) for name, x in arrays.items()}
-            for part, arrays in batch.items()
-        }
+        narrowed = {}
+        for part, arrays in batch.items():
+            narrowed[part] = {name: narrow(part, name, x) for name, x in arrays.items()}
+        return narrowed
 
     def planned(self, batches: np.ndarray, multiple: int = 1) -> "Buckets":
         """Chooses the widths; with none of them cutting is not worth it.
@@ -165,8 +165,10 @@ def sides_of(example: Batch, lengths: Widths) -> dict[tuple[str, str], int] | No
                 sides[part, name] = side
             elif side is not None or any(columns == (length,) for length in lengths):
                 return None
-    masked = [any(("inputs", name) in sides for name in MASKS[side]) for side in range(last + 1)]
-    return sides if all(masked) else None
+    for side in range(last + 1):
+        if not any(("inputs", name) in sides for name in MASKS[side]):
+            return None
+    return sides
 
 
 def columns_used(example: Batch) -> Widths:

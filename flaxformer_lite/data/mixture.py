@@ -73,10 +73,9 @@ class Mixture:
 
         Each source has its own order, which does not change when other sources are added.
         """
-        finders = [
-            rows.finder((seed + zlib.crc32(name.encode())) % 2**32)
-            for name, rows in self.sources.items()
-        ]
+        finders = []
+        for name, rows in self.sources.items():
+            finders.append(rows.finder((seed + zlib.crc32(name.encode())) % 2**32))
 
         def find(position: int) -> tuple[Records, int]:
             source, number = self.interleaving.find(position)
@@ -86,9 +85,10 @@ class Mixture:
 
     @functools.cached_property
     def splits(self) -> dict[str, ConcatRecords]:
+        rows_of_sources = self.sources.values()
         return {
-            split: ConcatRecords([rows.splits[split] for rows in self.sources.values()])
-            for split in ("train", "eval")
+            "train": ConcatRecords([rows.splits["train"] for rows in rows_of_sources]),
+            "eval": ConcatRecords([rows.splits["eval"] for rows in rows_of_sources]),
         }
 
     @functools.cached_property
@@ -102,12 +102,9 @@ class Mixture:
         shares = self.interleaving.shares(0)
         counts = self.interleaving.counts(self.run_rows)
         held = self.splits["eval"]
-        rows = [
-            (
-                "data",
-                f"a mixture of {len(self.sources)} sources; {len(self.splits['train']):,} examples",
-            )
-        ]
+        examples = len(self.splits["train"])
+        data = f"a mixture of {len(self.sources)} sources; {examples:,} examples"
+        rows = [("data", data)]
         for (name, text), share, count in zip(self.sources.items(), shares, counts, strict=True):
             source = text.corpus.source
             examples = len(text.splits["train"])
@@ -122,12 +119,14 @@ class Mixture:
 
         Any prefix therefore represents every source equally.
         """
-        turns = Interleaving(
-            [Stage(0, (1.0,) * len(records.parts))], [len(part) for part in records.parts]
-        )
+        stage = Stage(0, (1.0,) * len(records.parts))
+        turns = Interleaving([stage], list(map(len, records.parts)))
         orders = [np.random.default_rng(0).permutation(len(part)) for part in records.parts]
-        picks = (turns.find(row) for row in range(len(records)))
-        return np.asarray([orders[part][number] + records.starts[part] for part, number in picks])
+        rows = []
+        for row in range(len(records)):
+            part, number = turns.find(row)
+            rows.append(orders[part][number] + records.starts[part])
+        return np.asarray(rows)
 
 
 def tagged(example: Example, sources: Collection[str], source: str) -> Example:
@@ -166,8 +165,9 @@ def open_mixture(cfg: ExperimentConfig) -> Mixture:
             section = dataclasses.replace(section, tokenizer=chosen)
             sources[name] = open_text_rows(cfg, section, name, all_records)
         parts.append(sources[name].splits["train"])
-    epochs = {name: source.epochs for name, source in data.mixture.items()}
-    limits = [sources[name].rows_of(most) if most else None for name, most in epochs.items()]
+    limits = []
+    for name, source in data.mixture.items():
+        limits.append(sources[name].rows_of(source.epochs) if source.epochs else None)
     interleaving = Interleaving(_stages(cfg, sources), limits)
     size = sum(len(text.splits["train"]) for text in sources.values())
     train = cfg.train
@@ -212,7 +212,9 @@ def _stages(cfg: ExperimentConfig, sources: Mapping[str, TextRows]) -> list[Stag
     """
     data = cfg.data
     size = cfg.train.batch_size
-    power = 1 / data.mixture_temperature if data.mixture_temperature else 0.0
+    power = 0.0
+    if data.mixture_temperature:
+        power = 1 / data.mixture_temperature
     try:
         factors = {name: len(rows.splits["train"]) ** power for name, rows in sources.items()}
     except OverflowError:
@@ -231,14 +233,16 @@ def _stages(cfg: ExperimentConfig, sources: Mapping[str, TextRows]) -> list[Stag
         for stair in range(stairs):
             part = (stair + 0.5) / stairs
             step = change.begin + stair * (change.end - change.begin) // stairs
-            stages[step] = {
-                name: (1 - part) * before[name] + part * weights[name] for name in weights
-            }
+            between = {}
+            for name, weight in weights.items():
+                between[name] = (1 - part) * before[name] + part * weight
+            stages[step] = between
         stages[change.end] = weights
-    return [
-        Stage(step * size, tuple(w[name] * factors[name] for name in sources))
-        for step, w in stages.items()
-    ]
+    made = []
+    for step, weights in stages.items():
+        products = tuple(weights[name] * factors[name] for name in sources)
+        made.append(Stage(step * size, products))
+    return made
 
 
 def _check_shares(data: DataConfig, mixture: Mixture) -> None:

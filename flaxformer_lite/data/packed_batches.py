@@ -109,7 +109,8 @@ class Packer:
             fits = [first_fit(sizes, shape) for sizes in texts]
             placed = [places for places in fits if places is not None]
             if len(placed) == len(texts):
-                return np.stack([self._slots(texts[g], placed[g], shape) for g in groups])
+                slots = [self._slots(texts[group], placed[group], shape) for group in groups]
+                return np.stack(slots)
         return None
 
     def _by_group(self, examples: np.ndarray) -> list[np.ndarray]:

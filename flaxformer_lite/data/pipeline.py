@@ -105,7 +105,9 @@ class Dataset:
           {"inputs": {...}, "targets": {...}}, arrays of [rows, ...], placed; with a packer the
           inputs have `packing`, [groups, rows, width], unless the batch fits none of its shapes.
         """
-        own_rows = np.arange(batch_size) if rows is None else np.asarray(rows)
+        own_rows = np.arange(batch_size)
+        if rows is not None:
+            own_rows = np.asarray(rows)
         trains = self.split == "train"
         find = self.finder(seed)
         total = self.held
@@ -120,18 +122,20 @@ class Dataset:
             first = int(step) * batch_size
             # only a packer needs the examples of other processes
             needed = own_rows if packer is None else np.arange(batch_size)
+            examples = []
             if trains:
                 places = {int(row): find(first + int(row)) for row in needed}
-                examples = [
-                    self.example(places[row][1], seed, first + row, places[row][0])
-                    for row in own_rows.tolist()
-                ]
+                for row in own_rows.tolist():
+                    records, number = places[row]
+                    examples.append(self.example(number, seed, first + row, records))
                 chosen = [number for _, number in places.values()]
             else:
                 examples = [self._held_out(first + int(row)) for row in own_rows]
                 chosen = [int(self.order[(first + row) % len(self.order)]) for row in needed]
             batch = jax.tree.map(lambda *values: np.stack(values), *examples)
-            return batch if packer is None else packer.arrange(batch, np.asarray(chosen), own_rows)
+            if packer is None:
+                return batch
+            return packer.arrange(batch, np.asarray(chosen), own_rows)
 
         batches = grain.MapDataset.range(count).map(read)
         placed = batches[start_step:].to_iter_dataset(THREADS).map(place)
@@ -222,11 +226,14 @@ class Dataset:
 
         It comes from the first packing, unless other `records` are given.
         """
-        records = self.records if records is None else records
+        if records is None:
+            records = self.records
         if isinstance(records, ConcatRecords):
             records, row = records.find(row)
         example = self.objective.make_example(records, row, np.random.default_rng([seed, position]))
-        return tagged(example, self.mixture.sources, records.source) if self.mixture else example
+        if not self.mixture:
+            return example
+        return tagged(example, self.mixture.sources, records.source)
 
     def sample_targets(self, split: str) -> Iterator[dict[str, np.ndarray]]:
         """Yields the targets of every example of a split.
@@ -347,11 +354,10 @@ def open_text(cfg: ExperimentConfig, path: str) -> Dataset:
     """
 
     named = dict(pair.split("=", 1) for pair in cfg.data.columns.split(",") if pair)
-    fields = {
-        source.text_field or cfg.data.text_field
-        for source in cfg.data.mixture.values()
-        if source.path
-    }
+    fields = set()
+    for source in cfg.data.mixture.values():
+        if source.path:
+            fields.add(source.text_field or cfg.data.text_field)
     field = cfg.data.text_field
     if len(fields) == 1:
         field = fields.pop()

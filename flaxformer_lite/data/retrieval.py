@@ -108,8 +108,10 @@ def _lines(path: str) -> list[str]:
 
 
 def _folder(path: Path) -> Path | None:
-    places = [path.parent, path.parent.parent] if path.suffix == ".tsv" else [path]
-    for folder in places:
+    folders = [path]
+    if path.suffix == ".tsv":
+        folders = [path.parent, path.parent.parent]
+    for folder in folders:
         if any((folder / name).is_file() for name in CORPUS):
             return folder
     return None
@@ -135,7 +137,9 @@ def _judgements(path: Path, folder: Path, where: str) -> Table:
             way = f"name one of {names}" if names else f"must be {FORMS}"
             raise ConfigError(f"{where}: has no qrels/test.tsv; {way}.")
         file = exist[0]
-    table = read_table(str(file), f"{where}: {file.name}" if file != path else where)
+    if file != path:
+        where = f"{where}: {file.name}"
+    table = read_table(str(file), where)
     lacking = [name for name in COLUMNS.values() if name not in table.columns]
     if lacking:
         raise ConfigError(
@@ -152,7 +156,9 @@ def _texts(path: Path, where: str) -> dict[str, str]:
         if not isinstance(row.get("text"), str) or row.get("_id") is None:
             raise ConfigError(f"{table.where}: row {number + 1} must have _id and text.")
         title = row.get("title")
-        text = f"{title} {row['text']}" if isinstance(title, str) and title else row["text"]
+        text = row["text"]
+        if isinstance(title, str) and title:
+            text = f"{title} {text}"
         texts[str(row["_id"])] = text.strip()
     return texts
 

@@ -111,12 +111,16 @@ class Scan:
         """Describes rows that are dropped, or whose text is blank."""
         if drops:
             dropped = len(read) - int(np.count_nonzero(self.complete))
-            return [f"{dropped:,} rows without a label or text are left out"] if dropped else []
-        return [
-            f"{count:,} rows have an empty {role}, such as row {read.number(first)};"
-            " --config.data.drop_incomplete=True leaves them out"
-            for role, (count, first, *_) in self.blank.items()
-        ]
+            if not dropped:
+                return []
+            return [f"{dropped:,} rows without a label or text are left out"]
+        remarks = []
+        for role, (count, first, *_) in self.blank.items():
+            remarks.append(
+                f"{count:,} rows have an empty {role}, such as row {read.number(first)};"
+                " --config.data.drop_incomplete=True leaves them out"
+            )
+        return remarks
 
 
 def scan(

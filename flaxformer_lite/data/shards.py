@@ -63,8 +63,10 @@ def encode(shard: Iterable[Piece], chosen: Tokenizer, dtype: type) -> Arrays:
     for batch in grouped(shard, BATCH):
         rows = chosen.encode_batch([piece for _, piece, _ in batch])
         for (name, _, last), row in zip(batch, rows, strict=True):
-            ids[name].append(np.asarray([*row, chosen.eos_id] if last else row, dtype))
-            size[name] += len(row) + last
+            if last:
+                row = [*row, chosen.eos_id]
+            ids[name].append(np.asarray(row, dtype))
+            size[name] += len(row)
             if last:
                 ends[name].append(size[name])
     arrays = {}

@@ -48,7 +48,9 @@ class Split:
 
     def side(self, document: Document) -> str:
         """Returns the split of a whole document, by its hash."""
-        return "eval" if self.below is not None and hash_of(document) <= self.below else "train"
+        if self.below is not None and hash_of(document) <= self.below:
+            return "eval"
+        return "train"
 
 
 def split_of(
@@ -66,7 +68,10 @@ def split_of(
       ConfigError: there is no text, or too little for both splits.
     """
     if fraction in (0, 1):
-        if not (characters := sum(len(text) for document in documents for text in document)):
+        characters = 0
+        for document in documents:
+            characters += sum(map(len, document))
+        if not characters:
             raise ConfigError(f"{where}: contains no text, only whitespace.")
         return Split(fraction, 2**64 if fraction else -1, characters)
     # characters by hash, of the first MANY different documents
@@ -105,13 +110,16 @@ def split_of(
     if len(sizes) < MANY:
         threshold = min(max(threshold, ordered[0]), ordered[-1] - 1)
         low = sum(sizes[number] for number in ordered if number <= threshold)
-    if (texts > 1 or len(sizes) * fraction >= ENOUGH) and target / FAR <= low <= target * FAR:
+    holds_enough = texts > 1 or len(sizes) * fraction >= ENOUGH
+    if holds_enough and target / FAR <= low <= target * FAR:
         return Split(fraction, threshold, total)
     if cuts and target / FAR <= tails <= target * FAR:
         return Split(fraction, None, total)
-    held = itertools.accumulate(sizes[number] for number in ordered[:-1])
-    nearest = min(zip(held, ordered, strict=False), key=lambda pair: abs(pair[0] - target))[1]
-    return Split(fraction, nearest if len(sizes) < MANY else threshold, total)
+    if len(sizes) < MANY:
+        held = itertools.accumulate(sizes[number] for number in ordered[:-1])
+        nearest = min(zip(held, ordered, strict=False), key=lambda pair: abs(pair[0] - target))
+        threshold = nearest[1]
+    return Split(fraction, threshold, total)
 
 
 def hash_of(document: Document) -> int:
@@ -124,4 +132,7 @@ def hash_of(document: Document) -> int:
 def _cut_at(text: str, fraction: float) -> int:
     at = max(1, round(len(text) * (1 - fraction)))
     line = text.find("\n", at) + 1
-    return line if line and line - at <= (len(text) - at) // 2 else at
+    is_near = line - at <= (len(text) - at) // 2
+    if line and is_near:
+        return line
+    return at

@@ -11,6 +11,7 @@ import datetime
 import decimal
 import filecmp
 import functools
+import itertools
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -109,7 +110,9 @@ class StoredRows(Chunked):
 
     def _slice(self, rows: slice) -> list[TableRow]:
         begin, stop, step = rows.indices(len(self))
-        return self._read(begin, max(begin, stop)) if step == 1 else list(self)[rows]
+        if step == 1:
+            return self._read(begin, max(begin, stop))
+        return list(self)[rows]
 
     def _row(self, index: int) -> TableRow:
         return self._read(index, index + 1)[0]
@@ -201,12 +204,14 @@ class StoredFeatures(Sequence):
         self._count = described["count"]
         self.folder = folder
         self._columns = described["columns"]
-        self._form_of = mapped(folder / "form", np.uint8) if len(self._forms) > 1 else None
-        self._place_of = mapped(folder / "place", np.int64) if len(self._forms) > 1 else None
+        self._form_of = self._place_of = None
+        if len(self._forms) > 1:
+            self._form_of = mapped(folder / "form", np.uint8)
+            self._place_of = mapped(folder / "place", np.int64)
         self._arrays: dict[str, np.ndarray] = {}
-        self._readers = [
-            self._reader(form, f"{number}-") for number, form in enumerate(self._forms)
-        ]
+        self._readers = []
+        for number, form in enumerate(self._forms):
+            self._readers.append(self._reader(form, f"{number}-"))
 
     def __len__(self) -> int:
         return self._count
@@ -347,9 +352,9 @@ class FeatureWriter:
             columns[name] = {"dtype": column.dtype.str}
             if column.offsets is not None:
                 columns[name]["offsets"] = self._shared(column, columns)
-        forms = [
-            _layout_json(form, f"{i}-", iter(range(1 << 30))) for form, i in self._forms.items()
-        ]
+        forms = []
+        for form, number in self._forms.items():
+            forms.append(_layout_json(form, f"{number}-", itertools.count()))
         described = {"count": sum(self._counts), "forms": forms, "columns": columns}
         (self._folder / "features.json").write_text(json.dumps(described))
 
@@ -453,7 +458,8 @@ def _form(value: Any, leaves: list[Any]) -> Form:
         return ("json", "|u1")
     if kind in (tuple, list):
         return (kind.__name__, *[_form(item, leaves) for item in value])
-    if name := _name_of(kind):
+    name = _name_of(kind)
+    if name:
         return ("named", name, *[_form(item, leaves) for item in value])
     raise Unstorable(f"a {kind.__name__}")
 
@@ -461,7 +467,9 @@ def _form(value: Any, leaves: list[Any]) -> Form:
 @functools.cache
 def _array_form(dtype: np.dtype) -> Form:
     """Returns the layout of arrays with one axis; empty for those that are not numbers."""
-    return ("array", dtype.str) if dtype.kind in "biuf" else ()
+    if dtype.kind not in "biuf":
+        return ()
+    return ("array", dtype.str)
 
 
 @functools.cache
@@ -488,12 +496,16 @@ def _layout_json(form: Form, prefix: str, numbers: Iterator[int]) -> Json:
     """Returns a layout as JSON, with the file name of each leaf."""
     if form[0] in ("tuple", "list", "named"):
         inner = [_layout_json(child, prefix, numbers) for child in _children(form)]
-        named = {"class": form[1]} if form[0] == "named" else {}
-        return {"kind": form[0], "of": inner, **named}
+        layout: Json = {"kind": form[0], "of": inner}
+        if form[0] == "named":
+            layout["class"] = form[1]
+        return layout
     if form[0] == "none":
         return {"kind": "none"}
-    shape = {"shape": form[2]} if form[0] == "fixed" else {}
-    return {"kind": form[0], "dtype": form[1], "file": f"{prefix}{next(numbers)}", **shape}
+    layout = {"kind": form[0], "dtype": form[1], "file": f"{prefix}{next(numbers)}"}
+    if form[0] == "fixed":
+        layout["shape"] = form[2]
+    return layout
 
 
 def _named_tuple(name: str, fields: int) -> Any:

@@ -67,7 +67,9 @@ class Table:
 
     def number(self, row: int) -> int:
         """Returns the number of a row in the file, from 1."""
-        return row + 1 if self.numbers is None else int(self.numbers[row])
+        if self.numbers is None:
+            return row + 1
+        return int(self.numbers[row])
 
     def with_names(self, names: Mapping[str, tuple[str, ...]]) -> "Table":
         """Returns the table with the names of its classes."""
@@ -122,7 +124,9 @@ def read_table(path: str, where: str, split: str = "train", *, root: str = "") -
         )
     digest, size = _content([file], where, root)
     read = _table(where, lambda: READERS[kind](file, where), digest, size, kind, root)
-    return read.with_names(_class_names(file, where)) if kind in columnar.KINDS else read
+    if kind not in columnar.KINDS:
+        return read
+    return read.with_names(_class_names(file, where))
 
 
 def splits_of(path: str) -> tuple[str, ...]:
@@ -135,7 +139,9 @@ def splits_of(path: str) -> tuple[str, ...]:
 
 def _of_datasets(names: list[str]) -> list[str]:
     """Selects the files to download: those of a folder of `datasets`, and none of any other."""
-    return names if {"state.json", "dataset_dict.json"} & set(names) else []
+    if {"state.json", "dataset_dict.json"} & set(names):
+        return names
+    return []
 
 
 def _content(files: Sequence[Path], where: str, root: str) -> tuple[str, int]:
@@ -306,9 +312,8 @@ def _list(path: Path, where: str) -> list[stored.TableRow]:
 def _squad(articles: list[stored.Json], where: str) -> Iterator[stored.TableRow]:
     """Yields one row per question of SQuAD's nested file, with the columns of `datasets`."""
     try:
-        for paragraph in itertools.chain.from_iterable(
-            article["paragraphs"] for article in articles
-        ):
+        paragraphs = itertools.chain.from_iterable(article["paragraphs"] for article in articles)
+        for paragraph in paragraphs:
             for question in paragraph["qas"]:
                 answers = question["answers"]
                 yield {
@@ -328,8 +333,10 @@ def _json(text: str, where: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        line = f" line {error.lineno}" if error.lineno > 1 else ""
-        reason = f"{error.msg},{line} column {error.colno}"
+        where_in_text = f"column {error.colno}"
+        if error.lineno > 1:
+            where_in_text = f"line {error.lineno} {where_in_text}"
+        reason = f"{error.msg}, {where_in_text}"
     except (ValueError, RecursionError) as error:  # thousands of digits, or of levels
         reason = str(error).partition(";")[0]
     raise ConfigError(f"{where}: not JSON ({reason}).")
@@ -342,7 +349,8 @@ def _object(value: object, where: str) -> stored.TableRow:
 
 
 def _read_folder(folder: Path, where: str, split: str, root: str) -> Table:
-    if named := splits_of(str(folder)):
+    named = splits_of(str(folder))
+    if named:
         wanted = next((name for name in SPLITS[split] if name in named), None)
         if wanted is None:
             raise ConfigError(
@@ -355,12 +363,15 @@ def _read_folder(folder: Path, where: str, split: str, root: str) -> Table:
             f"{where}: a folder that datasets' save_to_disk did not write; name a file in it."
         )
     files = read_object(folder / "state.json", {"_data_files": list}).get("_data_files") or []
-    files = [entry.get("filename") if isinstance(entry, dict) else entry for entry in files]
-    paths = [folder / str(name) for name in files]
+    paths = []
+    for entry in files:
+        name = entry.get("filename") if isinstance(entry, dict) else entry
+        paths.append(folder / str(name))
     digest, size = _content(paths, where, root)
 
     def read() -> Iterator[stored.TableRow]:
-        return itertools.chain.from_iterable(columnar.rows(path, where, ".arrow") for path in paths)
+        for path in paths:
+            yield from columnar.rows(path, where, ".arrow")
 
     table = _table(where, read, digest, size, "datasets", root)
     names = _class_names(paths[0], where)

@@ -95,10 +95,8 @@ class Source:
 
     def kinds(self) -> str:
         """Describes the files, as in `3 files (2 .txt, 1 .md), 1.2 MB`."""
-        count = collections.Counter(
-            compressed.kind(path) or "without suffix" for path in self.files
-        )
-        kinds = ", ".join(f"{n} {kind}" for kind, n in count.most_common())
+        count = collections.Counter(map(compressed.kind, self.files))
+        kinds = ", ".join(f"{n} {kind or 'without suffix'}" for kind, n in count.most_common())
         files = self.files[0].name
         if len(self.files) > 1:
             files = f"{len(self.files)} files ({kinds})"
@@ -152,9 +150,8 @@ def open_source(cfg: DataConfig, fields: tuple[str, ...]) -> Source:
     if cfg.path:
         where = f"data.path={cfg.path!r}"
         try:
-            listed = [
-                _files(root, where, pairs=len(fields) > 1) for root in _roots(cfg.path, where)
-            ]
+            pairs = len(fields) > 1
+            listed = [_files(root, where, pairs=pairs) for root in _roots(cfg.path, where)]
         except StorageError as error:
             raise StorageError(f"data.path: {error}") from None
         files = _distinct(read for read, _ in listed)
@@ -178,7 +175,8 @@ def _content(files: Sequence[File], where: str, root: str) -> tuple[str, int]:
     every: list[File] = []
     for file in files:
         every.append(file)
-        if index := token_files.index_of(file):
+        index = token_files.index_of(file)
+        if index:
             every.append(index)
     forms = []
     for path in every:
@@ -207,7 +205,9 @@ def _content(files: Sequence[File], where: str, root: str) -> tuple[str, int]:
 
 
 def _size(path: File) -> int:
-    return path.stat().st_size if isinstance(path, Path) else path.size
+    if isinstance(path, Path):
+        return path.stat().st_size
+    return path.size
 
 
 def _is_text(path: File) -> bool:
@@ -245,7 +245,9 @@ def _roots(paths: str, where: str) -> list[str | File]:
     roots: list[str | File] = []
     for pattern in patterns:
         if is_url(pattern):
-            matches = remote.find_like(pattern) if glob.has_magic(pattern) else []
+            matches = []
+            if glob.has_magic(pattern):
+                matches = remote.find_like(pattern)
             roots += matches or [pattern]
             continue
         local = str(Path(pattern).expanduser())
@@ -267,7 +269,8 @@ def _files(
     if isinstance(root, Path) and os.path.isfile(root):  # Path.is_file raises for long names
         return (root,), ()
     if isinstance(root, str):
-        if file := remote.find(root):
+        file = remote.find(root)
+        if file:
             return (file,), ()
         hidden: list[File] = [*remote.find_below(root)]
         if not hidden:
@@ -275,21 +278,27 @@ def _files(
     elif os.path.isdir(root):
         hidden = [path for path in sorted(root.rglob("*")) if path.is_file()]
     else:
-        near = f" ({root.parent} is there)" if root.parent.is_dir() else f"; nor is {root.parent}"
+        near = f"; nor is {root.parent}"
+        if root.parent.is_dir():
+            near = f" ({root.parent} is there)"
         raise ConfigError(f"{where}: no such file or folder{near}.")
     begin = len(str(root).rstrip("/"))
     files = tuple(path for path in hidden if "/." not in str(path)[begin:])
     if not files:
         raise ConfigError(f"{where}: a folder without files; put text, jsonl or tables in it.")
     rows = documents.JSONL + documents.TABLES
-    read = tuple(
-        path for path in files if compressed.kind(path) in rows or (not pairs and _is_text(path))
-    )
+    read = []
+    left_out = []
+    for path in files:
+        is_read = compressed.kind(path) in rows or (not pairs and _is_text(path))
+        if is_read:
+            read.append(path)
+        else:
+            left_out.append(path)
     if not read:
         kinds = ", ".join(sorted({compressed.kind(p) or p.name for p in files}))
         raise ConfigError(
             f"{where}: no file in it has a suffix of {KNOWN[pairs]} ({kinds}); a file of any suffix"
             " is read where data.path names it."
         )
-    chosen = set(read)
-    return read, tuple(path for path in files if path not in chosen)
+    return tuple(read), tuple(left_out)

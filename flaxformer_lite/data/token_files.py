@@ -123,10 +123,10 @@ def _open_all(
     """
     parts = [_open(path, known, f"{where}: {path.name}") for path in files]
     begins = np.cumsum([0, *(len(ids) for ids, _ in parts)])
-    ends = np.concatenate(
-        [begin + ends for begin, (_, ends) in zip(begins[:-1], parts, strict=True)]
-    )
-    return parts, begins, ends
+    ends = []
+    for begin, (_, ends_of_part) in zip(begins[:-1], parts, strict=True):
+        ends.append(begin + ends_of_part)
+    return parts, begins, np.concatenate(ends)
 
 
 def _pieces(
@@ -185,12 +185,14 @@ def _open(path: File, known: Tokenizer, where: str) -> TokenFile:
         ) from None
     if not np.issubdtype(ids.dtype, np.integer) or not len(ids):
         raise ConfigError(f"{where}: must hold whole numbers, but has {len(ids)} of {ids.dtype}.")
-    ends_of_chunks = [
-        np.flatnonzero(ids[at : at + CHUNK] == known.eos_id) + at + 1
-        for at in range(0, len(ids), CHUNK)
-    ]
+    ends_of_chunks = []
+    for at in range(0, len(ids), CHUNK):
+        is_end = ids[at : at + CHUNK] == known.eos_id
+        ends_of_chunks.append(np.flatnonzero(is_end) + at + 1)
     ends = np.concatenate(ends_of_chunks).astype(np.int64)
-    return ids, ends if len(ends) and ends[-1] == len(ids) else np.append(ends, len(ids))
+    if not len(ends) or ends[-1] != len(ids):
+        ends = np.append(ends, len(ids))
+    return ids, ends
 
 
 def _megatron(path: Path, index: File, where: str) -> TokenFile:

@@ -61,10 +61,11 @@ def _collectives(program: Program, chip: Chip) -> list[hlo.Collective]:
         if name.endswith("input_ids"):
             tokens += memory.rows(program) * math.prod(x.shape[1:])
     stream = tokens * model.d_model * itemsize
-    kinds = collections.Counter(
-        (seen.num_heads * seen.head_width, seen.kv_heads * seen.head_width, kind.window or 0)
-        for seen, kind in model.layers
-    )
+    kinds: collections.Counter[tuple[int, int, int]] = collections.Counter()
+    for seen, kind in model.layers:
+        queries = seen.num_heads * seen.head_width
+        keys = seen.kv_heads * seen.head_width
+        kinds[queries, keys, kind.window or 0] += 1
     gradients = "all-reduce"
     if not chip.clock or (mesh["data"] > 1 and model.d_model >= COLUMNS * mesh["fsdp"]):
         gradients = "reduce-scatter"
@@ -103,9 +104,10 @@ def _to_experts(program: Program, moe: MoeConfig, stream: int, times: int) -> li
     """
     ways = program.mesh.shape["expert"]
     if program.cfg.mesh.expert_dispatch == "gather":
+        size = stream * ways
         return [
-            _collective(kind, "expert", stream * ways, times, program)
-            for kind in ("all-gather", "reduce-scatter")
+            _collective("all-gather", "expert", size, times, program),
+            _collective("reduce-scatter", "expert", size, times, program),
         ]
     elsewhere = moe.num_experts - moe.num_experts // ways
     choices = math.comb(moe.num_experts, moe.experts_per_token)
@@ -130,26 +132,31 @@ def _over_context(
     ways = program.mesh.shape["context"]
     itemsize = jax.numpy.dtype(model.dtype).itemsize
     query_width, key_width, window = sizes
+    per_token = tokens * itemsize
     forwards = layers if model.remat == "none" else 2 * layers
     if cfg.mesh.context_attention == "all_to_all":
         times = 2 * (forwards + layers)  # queries and outputs, keys and values
+        queries = per_token * query_width // ways
+        keys = per_token * key_width // ways
         return [
-            _collective("all-to-all", "context", tokens * width * itemsize // ways, times, program)
-            for width in (query_width, key_width)
+            _collective("all-to-all", "context", queries, times, program),
+            _collective("all-to-all", "context", keys, times, program),
         ]
-    keys = 2 * tokens * key_width * itemsize
+    keys = 2 * per_token * key_width
     if cfg.mesh.context_attention == "gather":
         return [_collective("all-gather", "context", keys, forwards + layers, program)]
-    ahead = window - 1 if model.skeleton == "encoder" else 0
-    mask = masks.window(window - 1, ahead) if window else None
+    mask = None
+    if window:
+        ahead = window - 1 if model.skeleton == "encoder" else 0
+        mask = masks.window(window - 1, ahead)
     parts = ring.route_of(mask, cfg.data.length, cfg.data.length, ways).parts
     # A kept output is not computed again.
     forwards = 2 * layers if model.remat == "full" else layers
     gradients = 2 * tokens * key_width * memory.FLOAT32
-    hops = [(keys, (forwards + layers) * (parts - 1)), (gradients, layers * (parts + 1))]
+    kind = "collective-permute"
     return [
-        _collective("collective-permute", "context", size // ways, times, program)
-        for size, times in hops
+        _collective(kind, "context", keys // ways, (forwards + layers) * (parts - 1), program),
+        _collective(kind, "context", gradients // ways, layers * (parts + 1), program),
     ]
 
 
@@ -162,4 +169,6 @@ def _collective(kind: str, axis: str, size: int, times: int, program: Program) -
     if axis in names:
         inner = math.prod(mesh[name] for name in names[names.index(axis) + 1 :])
     group = tuple(inner * i for i in range(ways))
-    return hlo.Collective(kind, int(size) if ways > 1 else 0, times, (group,), "", ())
+    if ways == 1:
+        size = 0
+    return hlo.Collective(kind, int(size), times, (group,), "", ())

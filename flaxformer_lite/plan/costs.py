@@ -106,7 +106,8 @@ def of(
     for visit in hlo.visits(module):
         if visit.inside:
             continue
-        if cycles := _cycles(visit.op):
+        cycles = _cycles(visit.op)
+        if cycles:
             parts[part(visit.op.source)] += cycles * visit.times / chip.clock
         elif f'custom_call_target="{KERNEL}"' in visit.op.rest:
             share = 1.0 if GROUPED.search(visit.op.name) else seen
@@ -126,8 +127,11 @@ def exchanges(
         axes = hlo.mesh_axes(each.groups, mesh)
         members = len(each.groups[0]) if each.groups else size
         groups = each.groups or ((0, size - 1),)
-        between = any(len({member // per_slice for member in group}) > 1 for group in groups)
-        fast, slow = _seconds(each, members, chip, between and slices > 1)
+        crosses_slices = False
+        for group in groups:
+            if len({member // per_slice for member in group}) > 1:
+                crosses_slices = slices > 1
+        fast, slow = _seconds(each, members, chip, crosses_slices)
         hidden = 0.0
         if each.beside:
             hidden = each.times * sum(map(_cycles, each.beside)) / chip.clock
@@ -137,10 +141,9 @@ def exchanges(
         row[2] += fast
         row[3] += slow
         row[4] += max(0.0, slow - hidden)
-    rows = [
-        Exchange(kind, axes, row[0], row[1], (row[2], row[3]), row[4])
-        for (kind, axes), row in total.items()
-    ]
+    rows = []
+    for (kind, axes), (size, times, fast, slow, exposed) in total.items():
+        rows.append(Exchange(kind, axes, size, times, (fast, slow), exposed))
     return tuple(sorted(rows, key=lambda e: -e.bytes))
 
 
@@ -154,9 +157,12 @@ def kernel_flops(op: hlo.Op) -> float:
     operands = re.search(r"operand_layout_constraints=\{(.*?\})\}", op.rest)
     if not operands:
         return 0.0
-    shapes = [[int(n) for n in dims.split(",")] for dims in FLOATS.findall(operands[1])]
+    shapes = []
+    for dims in FLOATS.findall(operands[1]):
+        shapes.append(list(map(int, dims.split(","))))
     if GROUPED.search(op.name):
-        return _grouped_flops([*shapes, *(list(array.shape) for array in op.arrays)])
+        results = [list(array.shape) for array in op.arrays]
+        return _grouped_flops(shapes + results)
     if not products:
         return 0.0
     heads = [shape for shape in shapes if len(shape) > 2]
@@ -178,7 +184,9 @@ def _grouped_flops(shapes: list[list[int]]) -> float:
 
 def _cycles(op: hlo.Op) -> int:
     match = CYCLES.search(op.rest)
-    return int(match[1]) if match else 0
+    if not match:
+        return 0
+    return int(match[1])
 
 
 def _seconds(

@@ -81,7 +81,8 @@ def make(cfg: ExperimentConfig, topology: Topology, *, compiler: bool = True) ->
     Raises:
       ConfigError: config, mesh and machine do not fit each other.
     """
-    if reason := aot.missing(topology) if compiler else "asked for":
+    reason = aot.missing(topology) if compiler else "asked for"
+    if reason:
         return analytic_plan(build(cfg, topology, described=True), topology, reason)
     return _compiled(build(cfg, topology, described=False), topology)
 

@@ -123,8 +123,12 @@ def _time(plan: Plan) -> Rows:
 
 
 def amount(size: float) -> str:
-    return f"{size / 1e9:,.2f} GB" if size >= 1e8 else f"{size / 1e6:,.2f} MB"
+    if size >= 1e8:
+        return f"{size / 1e9:,.2f} GB"
+    return f"{size / 1e6:,.2f} MB"
 
 
 def duration(seconds: float) -> str:
-    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    return f"{seconds * 1e3:.3g} ms"

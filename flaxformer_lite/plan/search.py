@@ -87,7 +87,9 @@ def _all_reduces(candidate: Candidate) -> bool:
 
 def speed(plan: Plan) -> float:
     """Returns tokens per second, at the middle of the estimate; 0 if there is none."""
-    return 2 * plan.tokens / sum(plan.seconds) if plan.seconds else 0.0
+    if not plan.seconds:
+        return 0.0
+    return 2 * plan.tokens / sum(plan.seconds)
 
 
 def shown(overrides: dict[str, object]) -> str:

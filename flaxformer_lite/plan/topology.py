@@ -41,19 +41,17 @@ class Chip:
     node: int = 0
 
 
-CHIPS = {
-    chip.name: chip
-    for chip in (
-        # Usable memory as the TPU compiler reports it; for GPUs, what the driver leaves.
-        Chip("v4", "tpu", 31.25 * GIB, 1.23e12, 275e12, 90e9, 6.25e9, 3, 1.05e9),
-        Chip("v5e", "tpu", 15.75 * GIB, 0.82e12, 197e12, 90e9, 6.25e9, 2, 1.5e9),
-        Chip("v5p", "tpu", 95.74 * GIB, 2.77e12, 459e12, 180e9, 6.25e9, 3, 1.75e9),
-        Chip("v6e", "tpu", 31.25 * GIB, 1.64e12, 918e12, 180e9, 12.5e9, 2, 1.75e9),
-        Chip("a100", "gpu", 77 * GIB, 2.04e12, 312e12, 600e9, 25e9, node=8),
-        Chip("h100", "gpu", 77 * GIB, 3.35e12, 989e12, 900e9, 50e9, node=8),
-        Chip("h200", "gpu", 138 * GIB, 4.8e12, 989e12, 900e9, 50e9, node=8),
-    )
-}
+_LISTED = (
+    # Usable memory as the TPU compiler reports it; for GPUs, what the driver leaves.
+    Chip("v4", "tpu", 31.25 * GIB, 1.23e12, 275e12, 90e9, 6.25e9, 3, 1.05e9),
+    Chip("v5e", "tpu", 15.75 * GIB, 0.82e12, 197e12, 90e9, 6.25e9, 2, 1.5e9),
+    Chip("v5p", "tpu", 95.74 * GIB, 2.77e12, 459e12, 180e9, 6.25e9, 3, 1.75e9),
+    Chip("v6e", "tpu", 31.25 * GIB, 1.64e12, 918e12, 180e9, 12.5e9, 2, 1.75e9),
+    Chip("a100", "gpu", 77 * GIB, 2.04e12, 312e12, 600e9, 25e9, node=8),
+    Chip("h100", "gpu", 77 * GIB, 3.35e12, 989e12, 900e9, 50e9, node=8),
+    Chip("h200", "gpu", 138 * GIB, 4.8e12, 989e12, 900e9, 50e9, node=8),
+)
+CHIPS = {chip.name: chip for chip in _LISTED}
 ALIASES = {"v5litepod": "v5e", "v5lite": "v5e", "v6litepod": "v6e", "v5": "v5p"}
 BY_CORES = ("v4", "v5p")  # names such as v5p-128 count cores, two per chip
 LARGEST = {"v5e": 256, "v6e": 256}
@@ -91,7 +89,7 @@ def parse(text: str) -> Topology:
         near = registry.nearest(match["chip"], [*CHIPS, *ALIASES]) if match else ""
         raise ConfigError(f"--topology={text}: no such machine{near}; try {EXAMPLES}.")
     chip = CHIPS[name]
-    sizes = tuple(int(n) for n in match["size"].split("x"))
+    sizes = tuple(map(int, match["size"].split("x")))
     if min(sizes) < 1:
         raise ConfigError(f"--topology={text}: no chips; try {EXAMPLES}.")
     if chip.maker == "gpu":
