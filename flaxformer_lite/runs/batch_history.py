@@ -41,11 +41,12 @@ class BatchHistory:
     @functools.cached_property
     def _origins(self) -> dict[str, TextOrigins | TableOrigins]:
         """The origins of rows by the name of their source; the name is empty outside a mixture."""
-        if mixture := self.data.mixture:
-            return {
-                name: TextOrigins(self.cfg.data, rows.corpus)
-                for name, rows in mixture.sources.items()
-            }
+        mixture = self.data.mixture
+        if mixture:
+            origins: dict[str, TextOrigins | TableOrigins] = {}
+            for name, rows in mixture.sources.items():
+                origins[name] = TextOrigins(self.cfg.data, rows.corpus)
+            return origins
         if self.data.corpus is not None:
             return {"": TextOrigins(self.cfg.data, self.data.corpus)}
         return {"": TableOrigins(self.cfg.data)}

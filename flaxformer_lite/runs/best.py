@@ -59,9 +59,15 @@ class Selection:
             return False
         value = values[self.metric.name]
         best = self.best
-        better = value > best.value if self.metric.higher_is_better else value < best.value
-        is_best = not math.isnan(value) and (better or not best.step)
-        self.best = Best(step, value) if is_best else best._replace(waited=best.waited + 1)
+        if self.metric.higher_is_better:
+            is_better = value > best.value
+        else:
+            is_better = value < best.value
+        is_best = not math.isnan(value) and (is_better or not best.step)
+        if is_best:
+            self.best = Best(step, value)
+        else:
+            self.best = best._replace(waited=best.waited + 1)
         return is_best
 
     def save(self, step: int, params: Params, meta: Json) -> None:

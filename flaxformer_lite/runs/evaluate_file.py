@@ -85,13 +85,15 @@ class Trained(NamedTuple):
         with counting("evaluating", data.num_examples) as advance:
             batches = _counted(data.batches(batch_size=size, packer=packer), size, advance)
             total, shuffled = evaluate.run(step, self.params, batches, data)
-        metrics = evaluate.metrics_of(objective, total, shuffled, data) if scored else {}
         ordered = {name: values[np.argsort(data.order)] for name, values in shuffled.items()}
         everything = np.arange(data.num_examples)
-        if written := objective.write(
-            writer(self.model, self.params, self.tokenizer), data.records, everything
-        ):
-            metrics |= objective.scores(written, everything, data) if scored else {}
+        write = writer(self.model, self.params, self.tokenizer)
+        written = objective.write(write, data.records, everything)
+        metrics = {}
+        if scored:
+            metrics = evaluate.metrics_of(objective, total, shuffled, data)
+        if scored and written:
+            metrics |= objective.scores(written, everything, data)
         return metrics, ordered | written
 
 
@@ -125,18 +127,17 @@ def open_trained(
         data = dataclasses.replace(cfg.data, tokenizer=TokenizerConfig(path=str(tokenizer_folder)))
         cfg = dataclasses.replace(cfg, model=model.cfg, data=data)
         words = tokenizer.load(tokenizer_folder)
-        if second := cfg.objective.companion(cfg.model):
+        second = cfg.objective.companion(cfg.model)
+        if second:
             raise ConfigError(
                 f"{path}: {plugin_name(cfg.objective)} is evaluated with its {second.name}, which"
                 " only the run itself has; metrics.jsonl holds its evaluations."
             )
     else:
         words = tokenizer.load(path)
-        longest = (
-            min(USUAL_LENGTH, model.cfg.max_length)
-            if model.cfg.has_position_table
-            else USUAL_LENGTH
-        )
+        longest = USUAL_LENGTH
+        if model.cfg.has_position_table:
+            longest = min(longest, model.cfg.max_length)
         data = DataConfig(tokenizer=TokenizerConfig(path=str(path)), length=longest)
         cfg = ExperimentConfig(model=model.cfg, objective=_objective_of(path, model), data=data)
         _check_end(path, cfg, words)

@@ -82,17 +82,17 @@ def run(
         requested = cfg
         experiment = prepare(cfg)
         cfg = experiment.cfg
-        group.agree(
-            "data",
-            data_facts(experiment, [int(at.name) for at in newest_first(workdir, "checkpoints")]),
-        )
+        stored_steps = [int(at.name) for at in newest_first(workdir, "checkpoints")]
+        group.agree("data", data_facts(experiment, stored_steps))
         saving = functools.partial(Checkpoints, group=group, before=mirror.send)
         checkpoints = stack.enter_context(saving(place / "checkpoints", keep=cfg.train.keep))
-        best = stack.enter_context(saving(place / "best", keep=1)) if cfg.train.best else None
-        shown = [
-            metric._replace(live=metric.live or metric.name == cfg.train.best)
-            for metric in cfg.objective.shown
-        ]
+        best = None
+        if cfg.train.best:
+            best = stack.enter_context(saving(place / "best", keep=1))
+        shown = []
+        for metric in cfg.objective.shown:
+            is_live = metric.live or metric.name == cfg.train.best
+            shown.append(metric._replace(live=is_live))
         terminal = Terminal(cfg.train.steps, shown, quiet=not group.first)
         stack.enter_context(terminal.listening())
         experiment, make = _in_background(stack, experiment, checkpoints.latest_step, group, clock)
@@ -111,7 +111,9 @@ def run(
             write_inputs(
                 workdir, cfg, experiment.train_data.tokenizer, experiment.train_data.fingerprint
             )
-        report = RunPage(workdir, cfg, requested, about, recorder, clock) if group.first else None
+        report = None
+        if group.first:
+            report = RunPage(workdir, cfg, requested, about, recorder, clock)
         meter = _meter(experiment, clock, recorder)
         watchers = _guards(experiment, str(place), checkpoints, recorder, terminal, group, record)
         watchers += [
@@ -189,11 +191,11 @@ def _guards(
     record: Json,
 ) -> list[Watcher]:
     """Returns the watchers that guard the loss, which come before all others."""
-    rows = (
-        BatchHistory(experiment.cfg, experiment.train_data).named
-        if group.first
-        else lambda step: []
-    )
+    history = BatchHistory(experiment.cfg, experiment.train_data)
+
+    def rows(step: int) -> list[str]:
+        return history.named(step) if group.first else []
+
     finite = Finite(checkpoints, lambda step: suspect_rows(rows(step), place, step))
     return [finite, Spikes(rows, place, recorder, terminal.note, record.get("losses", ()))]
 

@@ -58,7 +58,8 @@ def packers(
             f" batch is computed, {1 - packer.filled:.0%} of it padding"
         )
         return made, [("packed", words)]
-    if padded := cutting_obstacle(cfg.model, model, cfg.data.length):
+    padded = cutting_obstacle(cfg.model, model, cfg.data.length)
+    if padded:
         return {}, _padding(train, cfg.data.length, padded)
     cut = {
         "train_step": train.buckets(size, mesh["context"]),
@@ -66,12 +67,18 @@ def packers(
     }
     described = []
     for name, split in (("train_step", "training"), ("eval_step", "evaluation")):
-        if (buckets := cut[name]) is not None:
-            *few, last = (" + ".join(map(str, each)) for each in sorted(buckets.buckets))
-            widths = f"{', '.join(few)} or {last}" if few else last
-            described.append(f"{split} to {widths} tokens, {buckets.share:.0%} of all columns")
+        buckets = cut[name]
+        if buckets is None:
+            continue
+        widths = [" + ".join(map(str, each)) for each in sorted(buckets.buckets)]
+        listed = widths[-1]
+        if len(widths) > 1:
+            listed = f"{', '.join(widths[:-1])} or {listed}"
+        described.append(f"{split} to {listed} tokens, {buckets.share:.0%} of all columns")
     if not described:
-        return {}, _padding(train, cfg.data.length, why) if why else []
+        if not why:
+            return {}, []
+        return {}, _padding(train, cfg.data.length, why)
     return {**cut}, [("padded", "; ".join(described))]
 
 

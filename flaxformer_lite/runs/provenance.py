@@ -50,7 +50,7 @@ class TextOrigins:
         for records, row in rows:
             pieces = range(int(records.first[row]), int(records.first[row + 1]))
             starts_of_rows.append([int(records.start[piece]) for piece in pieces])
-        documents_read = {self._document(start) for starts in starts_of_rows for start in starts}
+        documents_read = set(map(self._document, itertools.chain.from_iterable(starts_of_rows)))
         lines = self._line_ends(documents_read)
         places = []
         for starts in starts_of_rows:
@@ -68,11 +68,11 @@ class TextOrigins:
           ConfigError: the training text has no such document.
         """
         ends = records.start + records.length_of
-        hits = [
-            np.flatnonzero((records.start < end) & (ends > begin))
-            for begin, end in self._ranges(wanted)
-        ]
-        return np.unique(np.searchsorted(records.first, np.concatenate(hits), side="right") - 1)
+        hits = []
+        for begin, end in self._ranges(wanted):
+            hits.append(np.flatnonzero((records.start < end) & (ends > begin)))
+        rows = np.searchsorted(records.first, np.concatenate(hits), side="right") - 1
+        return np.unique(rows)
 
     @functools.cached_property
     def _begins(self) -> np.ndarray:
@@ -120,10 +120,14 @@ class TextOrigins:
         if self._source.has_tokens:
             return f"{path}, token {at + token - begin}"
         if number not in lines:
-            return f"{path}:{at}" if documents.is_jsonl(path) else f"{path}, row {at}"
+            if documents.is_jsonl(path):
+                return f"{path}:{at}"
+            return f"{path}, row {at}"
         before, is_exact = self._bytes(number, size)
         line = at + int(np.searchsorted(lines[number], before[token - begin]))
-        return f"{path}:{line}" if is_exact else f"{path}:~{line}"
+        if is_exact:
+            return f"{path}:{line}"
+        return f"{path}:~{line}"
 
     def _bytes_before(self, text: int, size: int) -> tuple[np.ndarray, bool]:
         """Counts the bytes of a text before each of its tokens.

@@ -95,11 +95,15 @@ class Trainer:
         train = self._experiment.cfg.train
         train_step = self._experiment.program.train_step
         selection = self._selection
-        steps = range(start + 1, train.steps + 1 if not selection.stalled else start + 1)
+        steps = range(start + 1, train.steps + 1)
+        if selection.stalled:
+            steps = range(0)
         evaluated = self._group.coordinate(
             "records", len(self._recorder.of("eval")), lambda counts: counts[0]
         )
-        settled = {after for watcher in self._watchers for after in watcher.settled_after}
+        settled = set[int]()
+        for watcher in self._watchers:
+            settled |= set(watcher.settled_after)
         with (
             self._terminal.training(start),
             contextlib.closing(self._experiment.train_batches(start)) as placed,
@@ -112,7 +116,8 @@ class Trainer:
             batches = self._meter.waiting(placed)
             step = start
             for step in steps:
-                if (batch := next(batches, None)) is None:
+                batch = next(batches, None)
+                if batch is None:
                     raise RunError(
                         f"data ended at step {step} of {train.steps}; was a file truncated during"
                         " the run?"
@@ -143,9 +148,11 @@ class Trainer:
                 self._checkpoints.wait()
         ended = step >= train.steps or selection.stalled
         # else it came while a finished run was saved
-        caught = interrupt.caught if not ended else ""
+        caught = "" if ended else interrupt.caught
         if caught:
-            signal = caught + ("" if self._group.alone else f" of process {interrupt.by}")
+            signal = caught
+            if not self._group.alone:
+                signal += f" of process {interrupt.by}"
             self._terminal.note(
                 f"{signal}: stopped after step {step} and saved; the same command continues."
             )
@@ -161,7 +168,9 @@ class Trainer:
         curve = self._recorder.folder / "loss.png"
         history = self._recorder.history
         selection = self._selection
-        best = (selection.metric, selection.best.step) if selection.best.step else None
+        best = None
+        if selection.best.step:
+            best = (selection.metric, selection.best.step)
         plot.loss_curve(
             curve,
             history,
@@ -172,7 +181,8 @@ class Trainer:
             stopped=selection.stopped,
         )
         self._terminal.rows("result", self._result())
-        for texts in (last["texts"] for last in self._recorder.samples[-1:]):
+        if self._recorder.samples:
+            texts = self._recorder.samples[-1]["texts"]
             if cfg.objective.reads_tables:
                 self._terminal.rows("written", texts, copied=True)
             else:
@@ -234,7 +244,8 @@ class Trainer:
         tokens = train.sample_tokens
         examples = data.order[:WRITTEN]
         objective = run.cfg.objective
-        if not (step and self._group.alone and (tokens or step == train.steps)):
+        wants_texts = tokens or step == train.steps
+        if not step or not self._group.alone or not wants_texts:
             return []
         with (
             self._during("evaluation"),
@@ -245,7 +256,9 @@ class Trainer:
                 saved = run.program.saved_params(params)
                 return sample(run.program.model, saved, data, tokens=tokens, seed=run.cfg.seed)
             written = objective.write(run.writer(params), data.records, examples)
-            return show(objective, written, examples, data) if written else []
+            if not written:
+                return []
+            return show(objective, written, examples, data)
         return []
 
     def _settle(self, ahead: int) -> None:
@@ -275,8 +288,11 @@ class Trainer:
         """
         train = self._experiment.cfg.train
         rows = self._experiment.train_data.num_examples
-        epochs = [done * train.batch_size // rows for done in (step - 1, step)]
-        return step == train.steps or (step % every == 0 if every else epochs[1] > epochs[0])
+        if step == train.steps:
+            return True
+        if every:
+            return step % every == 0
+        return step * train.batch_size // rows > (step - 1) * train.batch_size // rows
 
     def _evaluate(self, state: TrainState, step: int) -> dict[str, float]:
         self._settle(0)

@@ -47,8 +47,11 @@ def chart(
       level: name and value of a dashed horizontal line.
       tall: whether this is the page's main chart.
     """
-    drawn = [line._replace(points=_thinned(line.points)) for line in lines]
-    drawn = [line for line in drawn if line.points]
+    drawn = []
+    for line in lines:
+        points = _thinned(line.points)
+        if points:
+            drawn.append(line._replace(points=points))
     if not drawn:
         return ""
     last = last or 1.0
@@ -64,12 +67,20 @@ def chart(
     low = low - margin
     high = high + margin
 
-    def coordinates(x: float, y: float) -> str:
-        return f"{SIZE * x / last:.4g} {SIZE * (high - scale(y)) / (high - low):.4g}"
+    def height(y: float) -> float:
+        """Returns the share of the chart below the top."""
+        return (high - scale(y)) / (high - low)
 
-    rows = [(100 * (high - scale(y)) / (high - low), name) for y, name in _ticks(low, high, is_log)]
-    parts = [f'<path class="grid" d="M0 {10 * top:.4g}H{SIZE}"/>' for top, _ in rows]
-    key = [f'<span class="key {line.color}">{html.escape(line.label)}</span>' for line in drawn]
+    def coordinates(x: float, y: float) -> str:
+        return f"{SIZE * x / last:.4g} {SIZE * height(y):.4g}"
+
+    rows = [(100 * height(y), name) for y, name in _ticks(low, high, is_log)]
+    parts = []
+    for top, _ in rows:
+        parts.append(f'<path class="grid" d="M0 {10 * top:.4g}H{SIZE}"/>')
+    key = []
+    for line in drawn:
+        key.append(f'<span class="key {line.color}">{html.escape(line.label)}</span>')
     if level:
         parts.append(f'<path class="level" d="M{coordinates(0, level[1])}H{SIZE}"/>')
         key.append(f'<span class="key level">{html.escape(level[0])}, {number(level[1])}</span>')
@@ -82,7 +93,8 @@ def chart(
             name = f"<title>step {x:g}: {y:.6g}</title>"
             parts.append(f'<path class="dot {line.color}" d="M{coordinates(x, y)}h0">{name}</path>')
     parts = [f'<svg viewBox="0 0 {SIZE} {SIZE}" preserveAspectRatio="none">{"".join(parts)}</svg>']
-    parts += [f'<span class="y" style="top:{top:.4g}%">{name}</span>' for top, name in rows]
+    for top, name in rows:
+        parts.append(f'<span class="y" style="top:{top:.4g}%">{name}</span>')
     for x, name in _ticks(0, last, False):
         parts.append(f'<span class="x" style="left:{100 * x / last:.4g}%">{name}</span>')
     scale_note = " (logarithmic)" if is_log else ""

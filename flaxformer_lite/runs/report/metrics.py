@@ -59,14 +59,15 @@ class Recorder:
             )
         self.history = [record for record in records if record["step"] <= last_step]
         self.dropped = [record for record in records if record["step"] > last_step >= 0]
-        write_file(self._path, "".join(_line(record) for record in self.history).encode())
-        self.samples = [
-            sample for sample in _read(self._texts, _is_sample)[0] if sample["step"] <= last_step
-        ]
+        _rewrite(self._path, self.history)
+        samples, _ = _read(self._texts, _is_sample)
+        self.samples = [sample for sample in samples if sample["step"] <= last_step]
         if self._texts.exists():
-            write_file(self._texts, "".join(_line(sample) for sample in self.samples).encode())
-        tables = _read(self._tables, _is_breakdown)[0]
-        self.breakdown = tables[0] if tables and tables[0]["step"] <= last_step else {}
+            _rewrite(self._texts, self.samples)
+        tables, _ = _read(self._tables, _is_breakdown)
+        self.breakdown = {}
+        if tables and tables[0]["step"] <= last_step:
+            self.breakdown = tables[0]
 
     def add(self, record: Record) -> None:
         self.history.append(record)
@@ -96,10 +97,12 @@ class Recorder:
 
 def middles(records: list[Record]) -> list[float]:
     """Returns where to plot each training record: in the middle of the steps that it averages."""
-    starts = [0, *(record["step"] for record in records)]
-    return [
-        (start + record["step"] + 1) / 2 for start, record in zip(starts, records, strict=False)
-    ]
+    plotted = []
+    start = 0
+    for record in records:
+        plotted.append((start + record["step"] + 1) / 2)
+        start = record["step"]
+    return plotted
 
 
 def seconds(records: Iterable[Record]) -> collections.Counter[str]:
@@ -121,11 +124,17 @@ def _line(record: Record) -> str:
     return json.dumps(record) + "\n"
 
 
+def _rewrite(path: Path, records: list[Record]) -> None:
+    write_file(path, "".join(map(_line, records)).encode())
+
+
 def _read(path: Path, is_whole: Callable[[Record], bool]) -> tuple[list[Record], list[int]]:
     """Returns the records, and the numbers of the damaged lines."""
     records = []
     damaged = []
-    lines = read_bytes(path, limit=LARGEST).split(b"\n") if path.exists() else []
+    lines = []
+    if path.exists():
+        lines = read_bytes(path, limit=LARGEST).split(b"\n")
     for number, line in enumerate(lines, 1):
         try:
             record = parse_object(line, path.name)
@@ -149,14 +158,14 @@ def _is_breakdown(record: Record) -> bool:
     tables = record.get("tables")
     if not (is_kind(record.get("step"), int) and isinstance(tables, list)):
         return False
-    return all(
-        isinstance(table, list) and list(map(type, table)) == [str, list, list] for table in tables
-    )
+    return all(_is_list_of(table, str, list, list) for table in tables)
 
 
 def _is_sample(sample: Record) -> bool:
     if not (is_kind(sample.get("step"), int) and isinstance(sample.get("texts"), list)):
         return False
-    return all(
-        isinstance(pair, list) and list(map(type, pair)) == [str, str] for pair in sample["texts"]
-    )
+    return all(_is_list_of(pair, str, str) for pair in sample["texts"])
+
+
+def _is_list_of(value: object, *kinds: type) -> bool:
+    return isinstance(value, list) and tuple(map(type, value)) == kinds

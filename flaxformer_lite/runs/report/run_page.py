@@ -1,6 +1,7 @@
 """The run's report.html: curves, texts, times, memory, config and environment in one file."""
 
 import html
+import itertools
 import platform
 import re
 import sys
@@ -17,7 +18,7 @@ from flaxformer_lite.objectives.base import Metric
 from flaxformer_lite.objectives.sums import LOAD
 from flaxformer_lite.objectives.tables.breakdown import cell_text
 from flaxformer_lite.runs.report import text
-from flaxformer_lite.runs.report.chart import Line, chart, number
+from flaxformer_lite.runs.report.chart import Line, Points, chart, number
 from flaxformer_lite.runs.report.clock import Clock, words
 from flaxformer_lite.runs.report.metrics import LATEST, Record, Recorder, middles
 from flaxformer_lite.runs.report.page import beside, folded, page, table, texts
@@ -92,7 +93,8 @@ def curves(
     known = {"loss": Metric("loss", "loss with all its terms")}
     known |= {metric.name: metric for metric in reversed(metrics)}
     names = [metric.name for metric in metrics]
-    names += [name for record in history for name in record]
+    for record in history:
+        names += record
     # Keyed by the lines: the loss of many runs repeats their headline.
     charts: dict[tuple[Line, ...], str] = {}
     for name in dict.fromkeys(names):
@@ -111,7 +113,10 @@ def curves(
 
 def experts(history: list[Record]) -> str:
     """Tabulates the latest load of each expert, a row a layer, as shares of the layer's mean."""
-    latest = next((one for one in history[::-1] if any(map(is_load, one))), {})
+    latest: Record = {}
+    for record in history:
+        if any(map(is_load, record)):
+            latest = record
     rows: dict[str, dict[str, str]] = {}
     for name, value in latest.items():
         if not is_load(name):
@@ -121,8 +126,10 @@ def experts(history: list[Record]) -> str:
         row[expert] = f"{value:.2f}"
     if not rows:
         return ""
-    names = list(dict.fromkeys(name for row in rows.values() for name in row))
-    cells = [[layer, *(row.get(name, "") for name in names)] for layer, row in rows.items()]
+    names = list(dict.fromkeys(itertools.chain.from_iterable(rows.values())))
+    cells = []
+    for layer, row in rows.items():
+        cells.append([layer, *(row.get(name, "") for name in names)])
     when = f"up to step {latest['step']}"
     heading = f"<p>tokens of each expert, 1 is the mean of its layer; {when}</p>"
     return heading + table(cells, ["layer", *names])
@@ -136,12 +143,18 @@ def _lines(history: list[Record], name: str) -> tuple[Line, Line]:
     """Returns the training and held-out lines of a figure."""
     train = [record for record in history if record["split"] == "train" and name in record]
     evals = [record for record in history if record["split"] == "eval" and name in record]
-    steps = middles(train)
+    train_steps = middles(train)
     if name in LATEST:
-        steps = [float(record["step"]) for record in train]
-    train_points = tuple((step, r[name]) for step, r in zip(steps, train, strict=True))
-    eval_points = tuple((float(record["step"]), record[name]) for record in evals)
-    return Line("training", train_points, "train"), Line("held out", eval_points, "c0", dots=True)
+        train_steps = [float(record["step"]) for record in train]
+    eval_steps = [float(record["step"]) for record in evals]
+    return (
+        Line("training", _points(train_steps, train, name), "train"),
+        Line("held out", _points(eval_steps, evals, name), "c0", dots=True),
+    )
+
+
+def _points(steps: list[float], records: list[Record], name: str) -> Points:
+    return tuple(zip(steps, (record[name] for record in records), strict=True))
 
 
 def samples(recorded: list[Record]) -> str:
@@ -154,7 +167,10 @@ def samples(recorded: list[Record]) -> str:
             more = " ..." if len(written) > LETTERS else ""
             shortened.append((title, written[:LETTERS] + more))
         content = texts(shortened)
-        parts.append(folded(when, content) if parts else f"<p>{when}</p>{content}")
+        if parts:
+            parts.append(folded(when, content))
+        else:
+            parts.append(f"<p>{when}</p>{content}")
     return "".join(parts)
 
 
@@ -164,11 +180,12 @@ def scores(recorded: Record) -> str:
         return ""
     parts = []
     for title, head, rows in recorded["tables"]:
-        cells = [[cell_text(cell) for cell in row] for row in rows]
+        cells = [list(map(cell_text, row)) for row in rows]
         shown = table(cells, head) if cells else "<p>none</p>"
-        is_long = len(cells) > OPEN
-        heading = f"<h3>{html.escape(title)}</h3>"
-        content = folded(f"{title} ({len(cells)})", shown) if is_long else heading + shown
+        if len(cells) > OPEN:
+            content = folded(f"{title} ({len(cells)})", shown)
+        else:
+            content = f"<h3>{html.escape(title)}</h3>{shown}"
         parts.append(f"<section>{content}</section>")
     when = f"<p>of held-out examples, after step {recorded['step']}</p>"
     return f'{when}<div class="flow">{"".join(parts)}</div>'
@@ -183,8 +200,10 @@ def evaluations(held: list[Record]) -> str:
                 names.append(name)
     rows = []
     for record in spread(held, EVALUATIONS):
-        figures = [number(record[name]) if name in record else "" for name in names]
-        rows.append([str(record["step"]), *figures])
+        row = [str(record["step"])]
+        for name in names:
+            row.append(number(record[name]) if name in record else "")
+        rows.append(row)
     return table(rows, ["step", *(name.replace("_", " ") for name in names)])
 
 

@@ -85,7 +85,9 @@ def _replicated(program: Program) -> str:
 
 def size(count: int) -> str:
     """Formats 1234567 as `1.23 MB`."""
-    unit = min(3, int(math.log10(count)) // 3) if count else 0
+    unit = 0
+    if count:
+        unit = min(3, int(math.log10(count)) // 3)
     return f"{count / 1000**unit:.3g} {('B', 'kB', 'MB', 'GB')[unit]}"
 
 

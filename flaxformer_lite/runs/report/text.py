@@ -130,7 +130,9 @@ def _taken(cfg: ExperimentConfig) -> str:
 
 def _giga(number: int) -> str:
     """Formats 1234567890 as `1.2 G`, and never as `0.0 G`."""
-    return f"{number / 1e9:,.1f} G" if number >= 1e9 else f"{number / 1e6:,.1f} M"
+    if number >= 1e9:
+        return f"{number / 1e9:,.1f} G"
+    return f"{number / 1e6:,.1f} M"
 
 
 def closing(
@@ -155,7 +157,9 @@ def closing(
     headline, *others = metrics
     evals = recorder.of("eval")
     last = evals[-1]
-    before = f"{headline.show(evals[0][headline.name])} before, " if evals[0]["step"] == 0 else ""
+    before = ""
+    if evals[0]["step"] == 0:
+        before = f"{headline.show(evals[0][headline.name])} before, "
     after = f"{headline.show(last[headline.name])} after {last['step']} steps"
     unit = f" ({headline.unit})" if headline.unit else ""
     rows = [(f"held-out {headline.words}", f"{before}{after}{unit}")]
@@ -253,7 +257,8 @@ def _prompt(cfg: ExperimentConfig) -> list[str]:
     """
     if "chat_template" in cfg.objective.published_fields():
         return ["--chat", "--prompt", "What can you do?"]
-    if prompt := cfg.objective.sample_prompt:
+    prompt = cfg.objective.sample_prompt
+    if prompt:
         return ["--prompt", prompt]
     if cfg.model.encoder_layers:
         return ["--prompt", "Thank you <extra_id_0> me to your party."]
@@ -278,11 +283,16 @@ def _rerun(workdir: str, changes: Mapping[str, object]) -> str:
 def command() -> str:
     """Returns this run's command line, or an empty string if another program runs it."""
     given = _given()
-    return _program("train", *given) if any(arg.startswith("--config") for arg in given) else ""
+    if not any(arg.startswith("--config") for arg in given):
+        return ""
+    return _program("train", *given)
 
 
 def _given() -> list[str]:
-    return invocation.underscored(sys.argv[2:] if sys.argv[1:2] == ["train"] else sys.argv[1:])
+    args = sys.argv[1:]
+    if args[:1] == ["train"]:
+        args = args[1:]
+    return invocation.underscored(args)
 
 
 def _program(command: str, *args: str) -> str:

@@ -89,7 +89,10 @@ def read_experiment(
     allowed = allow_plugins or page_plugins(config)
     begun = _begun(run, train.init_from, allowed)
     try:
-        model = begun.model if begun else _model_of(config, train.init_from, allowed)
+        if begun:
+            model = begun.model
+        else:
+            model = _model_of(config, train.init_from, allowed)
     except (WeightsError, StorageError) as error:
         raise ConfigError(f"train.init_from: {error}") from None
     data = dict(config.get("data", {}))
@@ -115,7 +118,10 @@ def read_experiment(
             merged[name] = section[name]
     objective = _objective_of(config)
     # the directory that a run began from may be gone
-    facts = begun.objective.facts() if begun else _facts(objective.adopts, train.init_from, allowed)
+    if begun:
+        facts = begun.objective.facts()
+    else:
+        facts = _facts(objective.adopts, train.init_from, allowed)
     adopted = _Section(objective=objective.adopt(facts))
     values = {
         **config,
@@ -197,26 +203,27 @@ def _begun(
         raise
     except ConfigError:  # damaged; the next start writes it again
         return None
-    return stored if stored.train.init_from == init_from else None
+    if stored.train.init_from != init_from:
+        return None
+    return stored
 
 
 def _model_of(config: ConfigDict, init_from: str, allowed: registry.Allowed) -> ModelConfig:
     path = on_disk(init_from)
     where = f"train.init_from={init_from}"
     objective = _objective_of(config)
-    stored = None
-    if workdir.is_workdir(path):
-        stored = workdir.read_config(path, allow_plugins=allowed).model
-    published = {} if stored else folder.read_config(path)
     named = dict(config.get("model", {})).get("family") or ""
     # the page's own family is replaced; one from outside is the user's word
     named = named if ":" in named else None
-    family = (
-        registry.resolve("models", stored.family)
-        if stored
-        else hf_config.family_of(published, path, named)
-    )
-    name = stored.family if stored else published["model_type"]
+    stored = None
+    if workdir.is_workdir(path):
+        stored = workdir.read_config(path, allow_plugins=allowed).model
+        name = stored.family
+        family = registry.resolve("models", name)
+    else:
+        published = folder.read_config(path)
+        family = hf_config.family_of(published, path, named)
+        name = published["model_type"]
     skeleton = family.Model.skeleton
     if skeleton not in objective.skeletons:
         raise ConfigError(
@@ -242,7 +249,9 @@ def _check(init_from: str, model: ModelConfig, section: Json, requested: Collect
     # As a round trip through JSON gives them, tuples as lists.
     plain = json.loads(json.dumps(ConfigDict(section).to_dict(), default=str))
     adopted = flatten_dict(plain, sep=".")
-    free = WEIGHTLESS_FIELDS if model.has_position_table else (*WEIGHTLESS_FIELDS, "max_length")
+    free = set(WEIGHTLESS_FIELDS)
+    if not model.has_position_table:
+        free.add("max_length")
     # Sections of plug-ins that replace parts of the model, or are added to them.
     wraps = ("mixer.", "feed_forward.", "adapter.")
     wrong = {}
@@ -282,11 +291,13 @@ def _says(model: ModelConfig, fields: Json, name: str, value: Any) -> bool:
     if value == fields.get(name) or (name == "vocab_size" and value == 0):
         return True
     meaning = hf_config.MEANING.get(name)
+    if meaning is None:
+        return False
+    if isinstance(value, list):
+        value = tuple(value)
     with contextlib.suppress(ConfigError, TypeError):
-        value = tuple(value) if isinstance(value, list) else value
-        return meaning is not None and meaning(
-            dataclasses.replace(model, **{name: value})
-        ) == meaning(model)
+        changed = dataclasses.replace(model, **{name: value})
+        return meaning(changed) == meaning(model)
     return False
 
 
@@ -299,7 +310,9 @@ def tokenizer_of(folder: str, field: str = "train.init_from") -> str:
     path = on_disk(folder, weights=False)
     if workdir.is_workdir(path):
         local = workdir.tokenizer_folder(path)
-        return f"{folder.rstrip('/')}/{local.name}" if is_url(folder) else str(local)
+        if is_url(folder):
+            return f"{folder.rstrip('/')}/{local.name}"
+        return str(local)
     if not any((path / name).is_file() for name in (JSON, BYTES)):
         try:
             load_tokenizer(path)  # raises with what is there instead
@@ -308,7 +321,9 @@ def tokenizer_of(folder: str, field: str = "train.init_from") -> str:
             raise ConfigError(
                 f"{field}: {error} Or name one: --config.data.tokenizer.path=FILE."
             ) from None
-    return folder if is_url(folder) else str(path)
+    if is_url(folder):
+        return folder
+    return str(path)
 
 
 def _kept_tokenizer(begun: ExperimentConfig, run: Path) -> str:

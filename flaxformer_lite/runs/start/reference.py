@@ -39,7 +39,8 @@ def attach(
         return experiment
     predictions = _read(workdir / FILE) if start else {}
     stored_sizes = {split: len(values) for split, values in predictions.items()}
-    if stored_sizes != {split: len(records) for split, records in splits.items()}:
+    sizes = {split: len(records) for split, records in splits.items()}
+    if stored_sizes != sizes:
         params = make().params if start else state.params
         predictions = {split: experiment.predict(split, params, name) for split in splits}
         if writes:

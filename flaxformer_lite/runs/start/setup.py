@@ -65,9 +65,10 @@ class Experiment:
         """
         data = dataclasses.replace(self.eval_data, splits={"eval": self.eval_data.splits[split]})
         packer = self.packers.get("eval_step")
+        buckets = None
         if isinstance(packer, Buckets):
-            packer = dataclasses.replace(packer, sizes=data.records.sizes)
-        batches = self._placed(data, 0, packer=packer if isinstance(packer, Buckets) else None)
+            buckets = dataclasses.replace(packer, sizes=data.records.sizes)
+        batches = self._placed(data, 0, packer=buckets)
         _, shuffled = evaluate.run(self.program.eval_step, params, batches, data)
         return shuffled[name][np.argsort(data.order)]
 
@@ -126,10 +127,11 @@ def prepare(cfg: ExperimentConfig) -> Experiment:
     packers, notices = packing.packers(cfg, built.model, mesh.shape, train_data)
     notices = [*notices, *packing.beyond_window(cfg.model, cfg.data.length)]
     described = (*train_data.described, *notices)
-    packed = {
-        name: packing.packed_shapes(built.batch, packer) if packer else (built.batch,)
-        for name, packer in packers.items()
-    }
+    packed: dict[str, tuple[Batch, ...]] = {}
+    for name, packer in packers.items():
+        packed[name] = (built.batch,)
+        if packer:
+            packed[name] = packing.packed_shapes(built.batch, packer)
     batch = packed.get("train_step", (built.batch,))[0]
     built = dataclasses.replace(
         built, batch=batch, tokens_per_step=program.tokens(batch), packed=packed

@@ -54,11 +54,12 @@ def init_from_pretrained(program: Program, folder: str) -> Callable[[TrainState]
         )
     except (ConfigError, WeightsError) as error:
         raise ConfigError(f"train.init_from: {error}") from None
-    if wrong := mismatches(model.cfg, cfg):
-        listed = "; ".join(
-            f"its {name} is {published!r}, the config's {configured!r}"
-            for name, (published, configured) in wrong.items()
-        )
+    wrong = mismatches(model.cfg, cfg)
+    if wrong:
+        clauses = []
+        for name, (published, configured) in wrong.items():
+            clauses.append(f"its {name} is {published!r}, the config's {configured!r}")
+        listed = "; ".join(clauses)
         raise ConfigError(f"train.init_from={folder}: {listed}; set {flags(model.cfg, wrong)}.")
     if model.cfg.adapter not in (None, cfg.adapter):
         which = "another" if cfg.adapter else "none"
@@ -87,12 +88,10 @@ def init_from_pretrained(program: Program, folder: str) -> Callable[[TrainState]
 
     def begun(state: TrainState) -> TrainState:
         target = flatten_dict(program.target.params)
-        leaves = flatten_dict(stored)
-        read = {
-            path: jax.make_array_from_callback(target[path].shape, target[path].sharding, leaf.read)
-            for path, leaf in leaves.items()
-        }
-        params = flatten_dict(state.params) | read
+        params = flatten_dict(state.params)
+        for path, leaf in flatten_dict(stored).items():
+            goal = target[path]
+            params[path] = jax.make_array_from_callback(goal.shape, goal.sharding, leaf.read)
         if cfg.adapter and model.cfg.adapter is None:
             begin = functools.partial(begun_factors, cfg.adapter)
             shardings = {path: target[path].sharding for path in jax.eval_shape(begin, params)}
@@ -109,7 +108,11 @@ def init_from_pretrained(program: Program, folder: str) -> Callable[[TrainState]
 
 def labels_of(cfg: ExperimentConfig) -> tuple[str, ...] | int | None:
     """Returns the classes of a task: their names, or their number; None if it has none."""
-    return cfg.objective.class_names or (cfg.model.num_labels if cfg.objective.new_head else None)
+    if cfg.objective.class_names:
+        return cfg.objective.class_names
+    if cfg.objective.new_head:
+        return cfg.model.num_labels
+    return None
 
 
 def known_labels(cfg: ExperimentConfig) -> tuple[str, ...]:
@@ -126,14 +129,19 @@ def known_labels(cfg: ExperimentConfig) -> tuple[str, ...]:
     except StorageError:  # like a missing directory: a run with a checkpoint needs none
         return ()
     named = tuple(load_labels(folder, allow_plugins=allowed_plugins(cfg)))
-    return () if all(name == f"LABEL_{i}" for i, name in enumerate(named)) else named
+    if all(name == f"LABEL_{i}" for i, name in enumerate(named)):
+        return ()
+    return named
 
 
 def _parts(cfg: ModelConfig) -> list[Part]:
     """Returns the parts of all kinds of layer."""
-    sides = [side for side in ("encoder", "decoder") if getattr(cfg, f"{side}_layers")]
-    layers = [layer for side in sides for layer in build_layers.stack(cfg, side).pattern]
-    return [part for layer in layers for part in layer.parts.values()]
+    parts: list[Part] = []
+    for side in ("encoder", "decoder"):
+        if getattr(cfg, f"{side}_layers"):
+            for layer in build_layers.stack(cfg, side).pattern:
+                parts += layer.parts.values()
+    return parts
 
 
 def _with_copies(cfg: ModelConfig, stored: dict, needed: Mapping[str, Shaped]) -> dict:
