@@ -75,11 +75,10 @@ def check(
     Raises:
       WeightsError: they do not match; names the first tensor.
     """
-    wanted = {
-        place.name: (parameter, place)
-        for parameter, place in places.items()
-        if parameter not in new
-    }
+    wanted = {}
+    for parameter, place in places.items():
+        if parameter not in new:
+            wanted[place.name] = (parameter, place)
     missing = sorted(set(wanted) - set(tensors) - set(spelled.optional))
     if missing:
         raise WeightsError(
@@ -137,7 +136,9 @@ def _repeated(
     tables = [name for name in left if tensors[name].shape[:1] == (cfg.max_length,)]
     derived = spelled.derived(cfg) if tables else {}
     originals = spelled.duplicates
-    compared = {tensor_names.vocab_kernel(spelled, cfg)} if cfg.tie_embeddings else set()
+    compared = set()
+    if cfg.tie_embeddings:
+        compared.add(tensor_names.vocab_kernel(spelled, cfg))
     for name in sorted(left & set(originals)):
         if not np.array_equal(tensors[name].read(), tensors[originals[name]].read()):
             raise WeightsError(

@@ -25,23 +25,30 @@ def publish_tokenizer(
             generation[f"{role}_token_id"] = inner.ids[role]
     if model.skeleton == "encoder_decoder":
         start = model.cfg.decoder_start_token_id
-        generation["decoder_start_token_id"] = inner.pad_id if start is None else start
+        if start is None:
+            start = inner.pad_id
+        generation["decoder_start_token_id"] = start
     ends = [inner.eos_id]
     if template:
         (made / "chat_template.jinja").write_text(template, encoding="utf-8")
         turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
         end = conversations.encode(inner, template, [turns], known=[True])[0].end
-        ends = sorted({inner.eos_id, inner.eos_id if end is None else end})
+        if end is not None and end != inner.eos_id:
+            ends = sorted([inner.eos_id, end])
     if model.skeleton != "encoder":
-        several = {"eos_token_id": ends} if len(ends) > 1 else {}
-        _write_json(made / "generation_config.json", generation | several)
+        written = dict(generation)
+        if len(ends) > 1:
+            written["eos_token_id"] = ends
+        _write_json(made / "generation_config.json", written)
     inner.save(made)
     if inner.file == "tokenizer.model" and model.cfg.family == "t5":
         (made / inner.file).rename(made / "spiece.model")
     if inner.file == "tokenizer.json":
         _publish_json(inner, model, made)
     generation.pop("pad_token_id", None)  # would change a model's numbers
-    return {} if model.skeleton == "encoder" else generation
+    if model.skeleton == "encoder":
+        return {}
+    return generation
 
 
 def _publish_json(inner: plain.Tokenizer, model: nn.Module, made: Path) -> None:

@@ -13,7 +13,13 @@ from flaxformer_lite import registry
 from flaxformer_lite.config import ConfigError, LayerKind, ModelConfig
 from flaxformer_lite.config.architecture import WEIGHTLESS_FIELDS
 from flaxformer_lite.files.read import Json, brief, shown
-from flaxformer_lite.models.weight_map import ACTIVATION_NAMES, Fields, Head, activation_of
+from flaxformer_lite.models.weight_map import (
+    ACTIVATION_NAMES,
+    Fields,
+    Head,
+    activation_of,
+    repeated,
+)
 from flaxformer_lite.pretrained.harmless_fields import HARMLESS
 from flaxformer_lite.pretrained.known_fields import KNOWN
 
@@ -27,11 +33,11 @@ OURS_ONLY = {*WEIGHTLESS_FIELDS, "family", "max_length", "sharding", "adapter"} 
 
 
 def _every_layer(cfg: ModelConfig) -> list[LayerKind]:
-    kinds = [
-        replace(kind, window=kind.window or 0, position=kind.position or cfg.position)
-        for kind in cfg.kinds
-    ]
-    return [kinds[i % len(kinds)] for i in range(cfg.encoder_layers + cfg.decoder_layers)]
+    kinds = []
+    for kind in cfg.kinds:
+        window = kind.window or 0
+        kinds.append(replace(kind, window=window, position=kind.position or cfg.position))
+    return repeated(kinds, cfg.encoder_layers + cfg.decoder_layers)
 
 
 MAY_BE_ZERO = ("type_vocab_size", "eos_token_id", "decoder_start_token_id")
@@ -76,7 +82,9 @@ def family_of(published: Json, folder: Path, family: str | None = None) -> Modul
         family_file = registry.resolve("models", name)
         if hasattr(family_file, "PUBLISHED"):
             relative = family_file.PUBLISHED.relatives.get(_architecture(published))
-            return registry.resolve("models", relative) if relative else family_file
+            if not relative:
+                return family_file
+            return registry.resolve("models", relative)
     known = _published_families()
     near = registry.nearest(name, known)
     raise ConfigError(
@@ -101,7 +109,9 @@ def _chosen(family: str, published: Json, folder: Path) -> ModuleType:
         raise ConfigError(
             f"family={family!r}: its file needs PUBLISHED and config to read published weights."
         )
-    if (named := published.get("model_type")) != (known := chosen.PUBLISHED.model_type):
+    named = published.get("model_type")
+    known = chosen.PUBLISHED.model_type
+    if named != known:
         raise ConfigError(
             f"{folder}/config.json: model_type={brief(named)}, where family={family!r} reads"
             f" {known!r}; leave family out, or name another."
@@ -133,7 +143,9 @@ def _architecture(published: Json) -> str:
     """Returns the transformers class that config.json names first; "None" if it names none."""
     named = published.get("architectures") or [None]
     first = named[0] if isinstance(named, list) else named
-    return first if isinstance(first, str) else brief(first)
+    if isinstance(first, str):
+        return first
+    return brief(first)
 
 
 def open_config(
@@ -145,10 +157,9 @@ def open_config(
       ConfigError, WeightsError: as `family_of` and `read_config`.
     """
     plugin = family_of(published, folder, family)
-    named = {} if family is None else {"family": family}
-    return plugin, read_config(
-        plugin, published, head_of(plugin, published, head), **overrides, **named
-    )
+    if family is not None:
+        overrides["family"] = family
+    return plugin, read_config(plugin, published, head_of(plugin, published, head), **overrides)
 
 
 def read_config(
@@ -165,8 +176,11 @@ def read_config(
     if "quantization_config" in published:
         _check_quantization(Fields(published).get("quantization_config", {}))
         del published["quantization_config"]
-    read = {field: _same(fields, name, field) for name, field in spelled.all_fields.items()}
-    values = {name: value for name, value in read.items() if value is not None}
+    values = {}
+    for name, field in spelled.all_fields.items():
+        value = _same(fields, name, field)
+        if value is not None:
+            values[field] = value
     _check_fixed(fields, spelled.fixed, spelled.heads[head])
     try:
         values |= spelled.read(fields)
@@ -175,14 +189,13 @@ def read_config(
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         # The sizes make no sense, such as a division by zero heads.
         raise ConfigError(f"config.json: {error}") from None
-    if (pad := fields.get("pad_token_id", kind=int)) is not None:
+    pad = fields.get("pad_token_id", kind=int)
+    if pad is not None:
         values["pad_token_id"] = pad
-    values["num_labels"] = len(fields.get("id2label", {})) or fields.size(
-        "num_labels", values.get("num_labels", 2)
-    )
-    _check_unread(
-        family, {name: value for name, value in published.items() if name not in fields.read}
-    )
+    usual = values.get("num_labels", 2)
+    values["num_labels"] = len(fields.get("id2label", {})) or fields.size("num_labels", usual)
+    unread = {name: value for name, value in published.items() if name not in fields.read}
+    _check_unread(family, unread)
     # a class that the file asks for
     fixed = {name: value for name, value in values.items() if name == "family"}
     try:
@@ -199,7 +212,8 @@ def write_config(family: ModuleType, cfg: ModelConfig) -> Json:
     """
     spelled = family.PUBLISHED
     cfg = cfg.without_width_rule
-    if (head := spelled.heads.get(cfg.head)) is None:
+    head = spelled.heads.get(cfg.head)
+    if head is None:
         raise ConfigError(
             f"head={cfg.head!r}: a published {_name(family)} has no class for it; choose from"
             f" {', '.join(spelled.heads)}."
@@ -210,8 +224,10 @@ def write_config(family: ModuleType, cfg: ModelConfig) -> Json:
         "torch_dtype": cfg.param_dtype,
     }
     for name, field in spelled.all_fields.items():
-        if (value := getattr(cfg, field)) is not None:
-            published[name] = ACTIVATION_NAMES[value][0] if field == "activation" else value
+        value = getattr(cfg, field)
+        if value is None:
+            continue
+        published[name] = ACTIVATION_NAMES[value][0] if field == "activation" else value
     published |= spelled.write(cfg) | head.fixed
     if cfg.pad_token_id is not None:
         published["pad_token_id"] = cfg.pad_token_id
@@ -255,7 +271,8 @@ def _check_fixed(fields: Fields, fixed: Mapping[str, object], head: Head) -> Non
         if name not in head.fixed:
             fields.require(name, allowed)
     for name, allowed in head.fixed.items():
-        if (value := fields.get(name, kind=type(allowed))) != allowed:
+        value = fields.get(name, kind=type(allowed))
+        if value != allowed:
             raise ConfigError(
                 f"config.json: {name}={brief(value)}: a {head.architecture} is supported with"
                 f" {allowed!r} only; pass head= to read it as another."
@@ -265,13 +282,12 @@ def _check_fixed(fields: Fields, fixed: Mapping[str, object], head: Head) -> Non
 def _check_unread(family: ModuleType, unread: Json) -> None:
     """Rejects unread fields that transformers uses; reports those that it does not know."""
     spelled = family.PUBLISHED
-    named = (
-        {name for name, value in unread.items() if value is not None}
-        - HARMLESS
-        - set(spelled.harmless)
-    )
-    known = KNOWN[""] | KNOWN[spelled.model_type] if spelled.model_type in KNOWN else named
-    if computed := sorted(named & known):
+    named = {name for name, value in unread.items() if value is not None}
+    named -= HARMLESS | set(spelled.harmless)
+    computed = sorted(named)
+    if spelled.model_type in KNOWN:
+        computed = sorted(named & (KNOWN[""] | KNOWN[spelled.model_type]))
+    if computed:
         raise ConfigError(
             f"config.json: {computed[0]}={brief(unread[computed[0]])} is not supported for"
             f" {_name(family)} and might change the numbers; remove it from config.json if it does"
@@ -313,12 +329,15 @@ def read_labels(published: Json) -> list[str]:
 def _same(fields: Fields, name: str, ours: str) -> Any:
     """Reads a published field that ModelConfig has under another name; None if it is absent."""
     kind = KINDS[ours]
-    if (value := fields.get(name, kind=kind)) is None:
+    value = fields.get(name, kind=kind)
+    if value is None:
         return None
     least = int(kind is int and ours not in MAY_BE_ZERO)
     if kind in (int, float) and value < least:
         raise ConfigError(f"config.json: {name}={brief(value)}: must be at least {least}.")
-    return activation_of(name, value) if ours == "activation" else value
+    if ours == "activation":
+        return activation_of(name, value)
+    return value
 
 
 def _name(family: ModuleType) -> str:

@@ -29,7 +29,7 @@ from flaxformer_lite.pretrained.folder import open_weights, read_config
 from flaxformer_lite.pretrained.layouts import Place
 from flaxformer_lite.pretrained.lazy_params import reader_of, stored_tree
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError
-from flaxformer_lite.pretrained.tensor_names import side_by_side
+from flaxformer_lite.pretrained.tensor_names import shapes_side_by_side
 
 MXFP4 = np.dtype(np.uint8)  # two numbers in a byte
 FP8 = np.dtype(ml_dtypes.float8_e4m3fn)
@@ -63,12 +63,14 @@ def classes_of(
         )
     if isinstance(num_labels, bool) or not isinstance(num_labels, int) or num_labels < 1:
         raise ConfigError(f"num_labels={num_labels!r}: must be a whole number, at least 1.")
-    count = labels if isinstance(labels, int) or labels is None else len(labels)
-    if count not in (None, num_labels):
+    if labels is None:
+        return num_labels
+    count = labels if isinstance(labels, int) else len(labels)
+    if count != num_labels:
         raise ConfigError(
             f"num_labels={num_labels}: labels={labels!r} are {count}; leave one of the two out."
         )
-    return num_labels if labels is None else labels
+    return labels
 
 
 def read_labels(folder: Path) -> list[str]:
@@ -122,12 +124,15 @@ def open_published(
       ConfigError, WeightsError: as `load_pretrained`.
     """
     check_overrides(overrides)
-    added = None if adapter is None else load_adapter.open_adapter(adapter)
+    added = None
+    if adapter is not None:
+        added = load_adapter.open_adapter(adapter)
     published = read_config(folder)
     if added and head is None:
         head = added.head(hf_config.family_of(published, folder, family).PUBLISHED.heads)
     plugin, cfg = hf_config.open_config(published, folder, head, family, **overrides)
-    cfg, others = with_labels(cfg, labels, hf_config.read_labels(published) if new_head else [])
+    published_labels = hf_config.read_labels(published) if new_head else []
+    cfg, others = with_labels(cfg, labels, published_labels)
     tensors = tensor_names.without_prefix(plugin.PUBLISHED, open_weights(folder))
     tensors = check_tensors.with_computed_biases(plugin.PUBLISHED, tensors)
     if added:
@@ -146,9 +151,7 @@ def open_published(
     tensors = _dequantized(tensors)
     model = check_family(cfg)(cfg, source=source or str(folder))
     shapes = parameter_shapes(model)
-    places = tensor_names.places(
-        plugin.PUBLISHED, cfg, {k: v.shape for k, v in side_by_side(cfg, shapes).items()}
-    )
+    places = tensor_names.places(plugin.PUBLISHED, cfg, shapes_side_by_side(cfg, shapes))
     new = set()
     if new_head:
         for one, place in places.items():
@@ -163,7 +166,9 @@ def open_published(
         cfg = dataclasses.replace(cfg, adapter=added.config(plugin.PUBLISHED, cfg, shapes))
         readers |= added.readers(plugin.PUBLISHED, cfg, shapes)
         model = model.clone(cfg=cfg)
-        kept |= {one: leaf for one, leaf in parameter_shapes(model).items() if one not in shapes}
+        for one, leaf in parameter_shapes(model).items():
+            if one not in shapes:
+                kept[one] = leaf
     return model, stored_tree(cfg, kept, readers.__getitem__)
 
 
@@ -248,7 +253,10 @@ def with_adapter(
 
 def _initialized(model: nn.Module, flat: dict, missing: list[str], seed: int) -> dict:
     inputs = dummy_inputs(model.skeleton, model.cfg)
-    initial = jax.jit(
-        lambda key: {p: x for p, x in flat_init(model, key, inputs).items() if p in missing}
-    )
+
+    @jax.jit
+    def initial(key: jax.Array) -> dict[str, jax.Array]:
+        params = flat_init(model, key, inputs)
+        return {path: params[path] for path in missing}
+
     return unflatten_dict(flat | initial(jax.random.key(seed)), sep="/")

@@ -26,7 +26,7 @@ from flaxformer_lite.pretrained.adapter_layout import NAMES, ROOT, Target, short
 from flaxformer_lite.pretrained.layouts import Place, Slices
 from flaxformer_lite.pretrained.lazy_params import Reader
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError, open_file
-from flaxformer_lite.pretrained.tensor_names import layers_of, side_by_side
+from flaxformer_lite.pretrained.tensor_names import layers_of, shapes_side_by_side, side_by_side
 
 LOG = logging.getLogger("flaxformer_lite")
 CONFIG = "adapter_config.json"
@@ -126,19 +126,20 @@ class PublishedAdapter:
 
     def head(self, heads: Iterable[str]) -> str | None:
         """Returns the head of the family that the adapter's task needs, or None if unknown."""
-        return next(
-            (head for head in HEADS.get(str(self.fields.get("task_type")), ()) if head in heads),
-            None,
-        )
+        for head in HEADS.get(str(self.fields.get("task_type")), ()):
+            if head in heads:
+                return head
+        return None
 
     def labels(self, spelled: Published, cfg: ModelConfig) -> int:
         """Returns the number of classes of the adapter's classifier; without one, the config's."""
         if not cfg.head.endswith("classification"):
             return cfg.num_labels
-        place = tensor_names.places(spelled, cfg, {"classifier/dense/kernel": (1, 1)})[
-            "classifier/dense/kernel"
-        ]
-        return self.replaced[place.name].shape[0] if place.name in self.replaced else cfg.num_labels
+        path = "classifier/dense/kernel"
+        name = tensor_names.places(spelled, cfg, {path: (1, 1)})[path].name
+        if name not in self.replaced:
+            return cfg.num_labels
+        return self.replaced[name].shape[0]
 
     @property
     def method(self) -> type[AdapterConfig]:
@@ -151,7 +152,9 @@ class PublishedAdapter:
 
     def _table(self, spelled: Published, cfg: ModelConfig) -> str:
         out = tensor_names.vocab_kernel(spelled, cfg)
-        return tensor_names.full_name(spelled, cfg, out).removesuffix(".weight") if out else ""
+        if not out:
+            return ""
+        return tensor_names.full_name(spelled, cfg, out).removesuffix(".weight")
 
     def replace(
         self, spelled: Published, cfg: ModelConfig, tensors: dict[str, Tensor]
@@ -282,10 +285,10 @@ class PublishedAdapter:
 
         Both the path of a layer's parameter and that of the stack that holds it are included.
         """
-        unstacked = {one: leaf.shape for one, leaf in side_by_side(cfg, shapes).items()}
-        names = {
-            one: place.name for one, place in tensor_names.places(spelled, cfg, unstacked).items()
-        }
+        names = {}
+        places = tensor_names.places(spelled, cfg, shapes_side_by_side(cfg, shapes))
+        for one, place in places.items():
+            names[one] = place.name
         replaced = tensor_names.without_prefix(spelled, self.replaced)
         saved: dict[str, None] = {}
         for path, leaf in shapes.items():
@@ -365,15 +368,13 @@ class PublishedAdapter:
                 rank = self._rank(target.module)
                 place = target.place(factor, rank)
                 part = self._checked(factor, target, place).astype(np.float32)
+                scale = self._scale(target.module)
                 if factor == A:
                     padded[..., :rank] = part
+                elif math.isclose(scale, cfg.scale, rel_tol=1e-6):
+                    padded[:rank] = part
                 else:
-                    scale = self._scale(target.module)
-                    padded[:rank] = (
-                        part
-                        if math.isclose(scale, cfg.scale, rel_tol=1e-6)
-                        else part * (scale / cfg.scale)
-                    )
+                    padded[:rank] = part * (scale / cfg.scale)
             return padded[index]
 
         return read if factor in (A, B) else read_vector
@@ -399,7 +400,9 @@ class PublishedAdapter:
             if re.match(rf"(.*\.)?({pattern})$", module):
                 alpha = float(its_alpha)
                 break
-        return alpha / (math.sqrt(rank) if self.fields.get("use_rslora") else rank)
+        if self.fields.get("use_rslora"):
+            return alpha / math.sqrt(rank)
+        return alpha / rank
 
 
 def open_adapter(folder: Path) -> PublishedAdapter:
@@ -420,15 +423,14 @@ def open_adapter(folder: Path) -> PublishedAdapter:
     factors = collections.defaultdict[str, dict[str, Tensor]](dict)
     replaced = {}
     shared = {}
+    projections = {theirs: ours for ours, theirs in vera_projections.NAMES.items()}
     for full, tensor in open_file(folder / WEIGHTS).items():
         name = full.removeprefix(ROOT)
         ending = next((ours for ours, theirs in NAMES.items() if name.endswith(theirs)), None)
         if ending is not None:
             factors[name.removesuffix(NAMES[ending])][ending] = tensor
-        elif full in vera_projections.NAMES.values():
-            shared[next(ours for ours, its in vera_projections.NAMES.items() if its == full)] = (
-                tensor
-            )
+        elif full in projections:
+            shared[projections[full]] = tensor
         elif any(prefix in name for prefix in ("lora_", "ia3_", "vera_")):
             raise WeightsError(
                 f"{folder}: tensor {shown(full)}: only the factors of dense layers are supported"
@@ -440,11 +442,9 @@ def open_adapter(folder: Path) -> PublishedAdapter:
     needed = tuple(name for name in method.factors if name not in method.constant)
     lone = [name for name, parts in factors.items() if not _complete(parts, needed)]
     if lone or not factors:
+        first = shown(lone[0]) if lone else "it"
         endings = " or ".join(NAMES[one].removesuffix(".weight")[1:] for one in needed)
-        raise WeightsError(
-            f"{folder}: {shown(lone[0]) if lone else 'it'} lacks {endings}, or has another factor"
-            " or shape."
-        )
+        raise WeightsError(f"{folder}: {first} lacks {endings}, or has another factor or shape.")
     return PublishedAdapter(folder, fields, dict(factors), shared, replaced)
 
 
@@ -454,12 +454,16 @@ def method_of(fields: Json) -> type[AdapterConfig]:
         return Ia3Config
     if fields.get("peft_type") == "VERA":
         return vera.VeraConfig
-    return DoraConfig if fields.get("use_dora") else LoraConfig
+    if fields.get("use_dora"):
+        return DoraConfig
+    return LoraConfig
 
 
 def _complete(parts: dict[str, Tensor], needed: tuple[str, ...]) -> bool:
     ranks = {A: 2, B: 2, MAGNITUDE: 1, SCALE: 2, vera.D: 1, vera.SCALE: 1}
-    return set(parts) == set(needed) and all(
+    if set(parts) != set(needed):
+        return False
+    return all(
         len(tensor.shape) == ranks[name] and tensor.shape[0] for name, tensor in parts.items()
     )
 
@@ -485,7 +489,8 @@ def _patterns(chosen: list[str], every: Iterable[str]) -> tuple[str, ...]:
 
 def _check(fields: Json) -> None:
     for name, allowed in FIXED.items():
-        if (value := fields.get(name)) and value not in allowed:
+        value = fields.get(name)
+        if value and value not in allowed:
             raise ConfigError(
                 f"{CONFIG}: {name}={brief(value)} changes the numbers, and only"
                 f" {' or '.join(map(brief, allowed)) or 'its absence'} is supported here; merge the"
@@ -498,7 +503,9 @@ def _check(fields: Json) -> None:
             )
     if "peft_type" not in fields:
         raise ConfigError(f"{CONFIG}: no peft_type; must be 'LORA', 'IA3' or 'VERA'.")
-    if unread := sorted(
-        name for name, value in fields.items() if value and name not in {*FIXED, *HARMLESS}
-    ):
+    unread = []
+    for name, value in sorted(fields.items()):
+        if value and name not in {*FIXED, *HARMLESS}:
+            unread.append(name)
+    if unread:
         LOG.warning("%s: %s: not known here, so ignored.", CONFIG, ", ".join(map(shown, unread)))

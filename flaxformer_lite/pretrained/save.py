@@ -30,7 +30,7 @@ from flaxformer_lite.pretrained.sentences import (
     copy_sentence_layers,
     write_sentence_layers,
 )
-from flaxformer_lite.pretrained.tensor_names import by_layer, side_by_side
+from flaxformer_lite.pretrained.tensor_names import by_layer, shapes_side_by_side
 from flaxformer_lite.text import tokenizer as plain
 from flaxformer_lite.types import Array
 
@@ -136,13 +136,15 @@ def write_companions(
     if isinstance(like, TrainedInputs):
         config |= _write_trained(folder, model, like)
         is_classifier_of_run = cfg.num_labels == len(like.labels)
-        labels = like.labels if labels is None and is_classifier_of_run else labels
+        if labels is None and is_classifier_of_run:
+            labels = like.labels
     elif like is not None:
         config = _travel(like, folder, config, {"pad_token_id", *published.all_fields})
         if cfg.head in ("none", "encoder", "masked_lm"):
             copy_sentence_layers(like, folder)
-    named = hf_config.write_labels(labels, cfg) if labels is not None else {}
-    config_text = json.dumps(config | named, indent=2, sort_keys=True) + "\n"
+    if labels is not None:
+        config |= hf_config.write_labels(labels, cfg)
+    config_text = json.dumps(config, indent=2, sort_keys=True) + "\n"
     (folder / "config.json").write_text(config_text)
 
 
@@ -175,17 +177,15 @@ def published_tensors(
     Arrays are tensors that follow from the config, such as tables of sines.
     """
     sources = by_layer(cfg, flat)
-    shapes = {one: leaf.shape for one, leaf in side_by_side(cfg, flat).items()}
     tensors: dict[str, Any] = {}
-    for one, place in tensor_names.places(spelled, cfg, shapes).items():
+    places = tensor_names.places(spelled, cfg, shapes_side_by_side(cfg, flat))
+    for one, place in places.items():
         name = tensor_names.full_name(spelled, cfg, place.name)
         tensors.setdefault(name, Pieces()).append((place, *sources[one]))
     if not cfg.tie_embeddings:  # then transformers does not tie the second name of a bias either
-        tensors |= {
-            name: tensors[original]
-            for name, original in spelled.duplicates.items()
-            if name.endswith(DECODER_BIAS) and original in tensors
-        }
+        for name, original in spelled.duplicates.items():
+            if name.endswith(DECODER_BIAS) and original in tensors:
+                tensors[name] = tensors[original]
     dtype = next(iter(flat.values())).dtype
     for name, array in spelled.derived(cfg).items():
         tensors[tensor_names.full_name(spelled, cfg, name)] = array.astype(dtype)
@@ -222,11 +222,10 @@ def check_names(path: str, names: list[str]) -> None:
             f"{path}: is a training workdir, whose config.json would be lost; choose another"
             " directory."
         )
-    foreign = [
-        name
-        for name in names
-        if name not in COMPANIONS and not name.startswith((".", "README", "LICENSE"))
-    ]
+    foreign = []
+    for name in names:
+        if name not in COMPANIONS and not name.startswith((".", "README", "LICENSE")):
+            foreign.append(name)
     if foreign and "config.json" not in names:
         raise ConfigError(
             f"{path}: holds {foreign[0]} and no config.json, so it is not a model's directory;"
@@ -267,15 +266,17 @@ def _travel(like: Path, path: Path, config: Json, written: set[str]) -> Json:
                 shutil.copyfile(like / name, path / name)
     old = read_config(like)
     labels_fit = len(Fields(old).get("id2label", {})) == len(config["id2label"])
-    kept = HARMLESS - DECIDED_HERE - (set() if labels_fit else {"id2label", "label2id"})
-    return config | {key: value for key, value in old.items() if key in kept - written}
+    kept = HARMLESS - DECIDED_HERE - written
+    if not labels_fit:
+        kept -= {"id2label", "label2id"}
+    return config | {key: value for key, value in old.items() if key in kept}
 
 
 def _write(path: Path, tensors: dict[str, Pieces | np.ndarray], shard_bytes: int) -> None:
-    sizes = {
-        name: int(np.prod(t.shape, dtype=np.int64)) * np.dtype(t.dtype).itemsize
-        for name, t in tensors.items()
-    }
+    sizes = {}
+    for name, tensor in tensors.items():
+        elements = int(np.prod(tensor.shape, dtype=np.int64))
+        sizes[name] = elements * np.dtype(tensor.dtype).itemsize
     shards: list[list[str]] = [[]]
     room = shard_bytes
     for name, size in sizes.items():
@@ -287,14 +288,13 @@ def _write(path: Path, tensors: dict[str, Pieces | np.ndarray], shard_bytes: int
     files = ["model.safetensors"]
     if len(shards) > 1:
         files = [f"model-{i + 1:05d}-of-{len(shards):05d}.safetensors" for i in range(len(shards))]
+    weight_map = {}
     for file, inside in zip(files, shards, strict=True):
-        entries = {
-            name: (tuple(tensors[name].shape), np.dtype(tensors[name].dtype)) for name in inside
-        }
+        entries = {}
+        for name in inside:
+            weight_map[name] = file
+            entries[name] = (tuple(tensors[name].shape), np.dtype(tensors[name].dtype))
         save_file(path / file, entries, (np.asarray(tensors[name]) for name in inside))
     if len(files) > 1:
-        weight_map = {
-            name: file for file, inside in zip(files, shards, strict=True) for name in inside
-        }
         index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": weight_map}
         (path / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")

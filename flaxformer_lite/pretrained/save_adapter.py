@@ -13,7 +13,7 @@ from flax.traverse_util import flatten_dict
 
 from flaxformer_lite import registry
 from flaxformer_lite.config import ConfigError, ModelConfig
-from flaxformer_lite.config.parts import matches
+from flaxformer_lite.config.parts import AdapterConfig, matches
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.parameter_shapes import parameter_shapes
 from flaxformer_lite.models.weight_map import Published
@@ -34,7 +34,7 @@ from flaxformer_lite.pretrained.adapter_layout import (
 from flaxformer_lite.pretrained.load_adapter import CONFIG, HEADS, WEIGHTS
 from flaxformer_lite.pretrained.safetensors import save_file
 from flaxformer_lite.pretrained.save import check_params, published_tensors
-from flaxformer_lite.pretrained.tensor_names import by_layer, side_by_side
+from flaxformer_lite.pretrained.tensor_names import Leaf, by_layer, side_by_side
 from flaxformer_lite.sharding.parameter_rules import HEADS as HEAD_MODULES
 from flaxformer_lite.types import Array
 
@@ -83,12 +83,14 @@ def write_adapter(folder: Path, model: nn.Module, params: dict, *, base: str | N
         tensors |= _vera_tensors(adapter, modules)
     else:
         for module, parts in modules.items():
-            joined = _scale(parts, adapter) if isinstance(adapter, Ia3Config) else _joined(parts)
-            tensors |= {ROOT + module + NAMES[factor]: x for factor, x in joined.items()}
+            if isinstance(adapter, Ia3Config):
+                joined = _scale(parts, adapter)
+            else:
+                joined = _joined(parts)
+            for factor, x in joined.items():
+                tensors[ROOT + module + NAMES[factor]] = x
             ranks[module] = len(joined[A]) if A in joined else 0
-    base_params = {
-        name: leaf for name, leaf in flat.items() if name.rpartition("/")[2] not in adapter.factors
-    }
+    base_params = _without_factors(flat, adapter)
     saved_whole = _whole(model, family.PUBLISHED, side_by_side(cfg, shapes))
     for name, tensor in published_tensors(family.PUBLISHED, cfg, base_params).items():
         if _module(name) in saved_whole:
@@ -137,8 +139,11 @@ def _joined(parts: Parts) -> Factors:
     columns = []
     for _, factors in parts:
         same = [i for i, a in enumerate(distinct) if np.array_equal(a, factors[A])]
-        columns.append(same[0] if same else len(distinct))
-        distinct += [] if same else [factors[A]]
+        if same:
+            columns.append(same[0])
+        else:
+            columns.append(len(distinct))
+            distinct.append(factors[A])
     target, first = parts[0]
     rank = parts[0][1][B].shape[0]
     joined_a = [np.empty(target.place(A, rank).file_shape, first[A].dtype) for _ in distinct]
@@ -271,7 +276,8 @@ def _config(adapter: LoraConfig, ranks: dict[str, int], every: list[str]) -> Jso
     others = {module: rank for module, rank in ranks.items() if rank != common}
 
     def alpha(rank: int) -> float:
-        exact = round(adapter.scale * (math.sqrt(rank) if adapter.rslora else rank), 6)
+        divisor = math.sqrt(rank) if adapter.rslora else rank
+        exact = round(adapter.scale * divisor, 6)
         return int(exact) if exact.is_integer() else exact
 
     return {
@@ -298,24 +304,32 @@ def _whole(
     """
     cfg = model.cfg
     heads = (*HEAD_MODULES, *model.head_modules)
-    shapes_of_base = {
-        one: leaf.shape
-        for one, leaf in shapes.items()
-        if one.rpartition("/")[2] not in cfg.adapter.factors
-    }
-    names = {
-        one: place.name for one, place in tensor_names.places(spelled, cfg, shapes_of_base).items()
-    }
-    trained = {name for one, name in names.items() if cfg.adapter.trains(one)}
+    shapes_of_base = _without_factors(shapes, cfg.adapter)
+    sizes = {one: leaf.shape for one, leaf in shapes_of_base.items()}
+    trained = set()
+    of_heads = set()
+    for one, place in tensor_names.places(spelled, cfg, sizes).items():
+        if cfg.adapter.trains(one):
+            trained.add(place.name)
+        if one.split("/")[0] in heads and tensor_names.is_of_head(spelled, cfg, place.name):
+            of_heads.add(place.name)
     if any(tensor_names.is_of_head(spelled, cfg, name) for name in trained):
-        of_heads = [name for one, name in names.items() if one.split("/")[0] in heads]
-        trained |= {name for name in of_heads if tensor_names.is_of_head(spelled, cfg, name)}
+        trained |= of_heads
     return {_module(tensor_names.full_name(spelled, cfg, name)) for name in trained}
+
+
+def _without_factors(flat: Mapping[str, Leaf], adapter: AdapterConfig) -> dict[str, Leaf]:
+    """Returns the parameters of the model that an adapter adapts."""
+    return {
+        path: leaf for path, leaf in flat.items() if path.rpartition("/")[2] not in adapter.factors
+    }
 
 
 def _module(name: str) -> str:
     """Returns the module that PEFT saves for a tensor; a classifier of several layers is one."""
-    return "classifier" if name.startswith("classifier.") else name.rpartition(".")[0]
+    if name.startswith("classifier."):
+        return "classifier"
+    return name.rpartition(".")[0]
 
 
 def _task(model: nn.Module) -> str | None:

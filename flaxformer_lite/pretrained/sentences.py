@@ -148,16 +148,18 @@ class SentenceLayers(NamedTuple):
 
         As in sentence-transformers, a task without a prompt of its name has none, not the default.
         """
-        return dict(self.prompts).get(task, "") if task else self.prompt()
+        if not task:
+            return self.prompt()
+        return dict(self.prompts).get(task, "")
 
     def finish(self, pooled_ND: np.ndarray) -> np.ndarray:
         """Applies what comes after pooling, in float32."""
         for layer in self.dense:
             dense_NO = pooled_ND @ layer.kernel_DO + layer.bias_O
             pooled_ND = np.asarray(ACTIVATIONS[layer.activation](dense_NO))
-        lengths_N1 = (
-            np.linalg.norm(pooled_ND, axis=-1, keepdims=True) if self.normalize else np.float32(1)
-        )
+        if not self.normalize:
+            return pooled_ND
+        lengths_N1 = np.linalg.norm(pooled_ND, axis=-1, keepdims=True)
         return pooled_ND / np.maximum(lengths_N1, np.finfo(np.float32).tiny)
 
 
@@ -247,14 +249,13 @@ def _multi_vector(
     expansion = settings.get("query_expansion")
     if described.get("model_type") == "ColBERT":  # PyLate masks and normalizes without layers
         layers = layers._replace(prompts=_prefixed(layers.prompts, described))
-        listed = described.get("skiplist_words")
+        skipped = described.get("skiplist_words")
+        if skipped is None:
+            skipped = string.punctuation
+        prefixes = (described.get("query_prefix"), described.get("document_prefix"))
         late = late._replace(
-            skipped=tuple(string.punctuation if listed is None else listed),
-            markers=tuple(
-                described[f"{task}_prefix"]
-                for task in ("query", "document")
-                if described.get(f"{task}_prefix")
-            ),
+            skipped=tuple(skipped),
+            markers=tuple(filter(None, prefixes)),
             document_limit=described.get("document_length"),
         )
         expansion = None
@@ -282,11 +283,10 @@ def _multi_vector(
     if expansion is not None:
         late = _expanded(folder / "sentence_bert_config.json", late, expansion)
     similarity = layers.similarity
+    if similarity != "meanmaxsim":
+        similarity = "maxsim"
     return layers._replace(
-        kind="multi_vector",
-        dense=tuple(dense),
-        late=late,
-        similarity=similarity if similarity == "meanmaxsim" else "maxsim",
+        kind="multi_vector", dense=tuple(dense), late=late, similarity=similarity
     )
 
 
@@ -311,9 +311,11 @@ def _mask(path: Path, late: LateInteractionSettings) -> LateInteractionSettings:
     words = config.get("skiplist_words") or []
     if not all(isinstance(word, str) for word in words):
         raise ConfigError(f"{path}: skiplist_words={brief(words)}: must be texts.")
+    if tasks is None:
+        tasks = ("document",)
     return late._replace(
         skipped=tuple(words),
-        skipped_tasks=("document",) if tasks is None else tuple(tasks),
+        skipped_tasks=tuple(tasks),
         kept=tuple(config.get("keep_only_token_ids") or ()),
     )
 
@@ -416,7 +418,9 @@ def trained_layers(fields: Json, limit: int) -> SentenceLayers | None:
         return SentenceLayers(
             limit=limit, prompts=prompts, similarity="maxsim", kind=kind, late=late
         )
-    return SentenceLayers(pooling, limit) if pooling else None
+    if not pooling:
+        return None
+    return SentenceLayers(pooling, limit)
 
 
 def copy_sentence_layers(source: Path, folder: Path) -> None:
@@ -436,22 +440,30 @@ def _modules(folder: Path) -> list[tuple[str, str]]:
     """
     path = folder / "modules.json"
     if not path.exists():
-        return (
-            [("1_Pooling", "Pooling"), ("", "Normalize")] if (folder / "1_Pooling").is_dir() else []
-        )
+        if not (folder / "1_Pooling").is_dir():
+            return []
+        return [("1_Pooling", "Pooling"), ("", "Normalize")]
     listed = parse_object(b'{"modules": ' + read_bytes(path) + b"}", str(path)).get("modules")
+    if not isinstance(listed, list):
+        raise _bad_module(path, None)
     modules = []
-    for one in listed if isinstance(listed, list) else [None]:
-        place, kind = (one.get("path"), one.get("type")) if isinstance(one, dict) else (None, None)
-        if not (
-            isinstance(place, str) and isinstance(kind, str) and Path(place).name == place != ".."
-        ):
-            raise ConfigError(
-                f"{path}: {brief(one)}: must be a list of objects with type, and path, a folder"
-                " in it."
-            )
+    for one in listed:
+        if not isinstance(one, dict):
+            raise _bad_module(path, one)
+        place = one.get("path")
+        kind = one.get("type")
+        if not isinstance(place, str) or not isinstance(kind, str):
+            raise _bad_module(path, one)
+        if Path(place).name != place or place == "..":
+            raise _bad_module(path, one)
         modules.append((place, kind.rpartition(".")[2]))
     return modules
+
+
+def _bad_module(path: Path, entry: object) -> ConfigError:
+    return ConfigError(
+        f"{path}: {brief(entry)}: must be a list of objects with type, and path, a folder in it."
+    )
 
 
 def _pooling(path: Path) -> tuple[str, bool]:
@@ -459,7 +471,8 @@ def _pooling(path: Path) -> tuple[str, bool]:
     config = read_object(path)
     named = [name for name in MODES if config.get(name) is True]
     modes = config.get("pooling_mode", named or "mean")
-    modes = modes if isinstance(modes, list) else [modes]
+    if not isinstance(modes, list):
+        modes = [modes]
     known = MODES | NEWER
     if not modes or any(not isinstance(mode, str) or mode not in known for mode in modes):
         raise ConfigError(
@@ -494,14 +507,17 @@ def _dense(folder: Path, of: str = "sentence_embedding") -> Dense:
     expected = {"linear.weight": (out, config.get("in_features")), "linear.bias": (out,)}
     if "linear.weight" not in shapes or expected | shapes != expected:
         raise WeightsError(f"{folder}: has tensors of shapes {brief(shapes)}; due are {expected}.")
-    kernel, *bias = (
-        tensors[name].read().astype(np.float32) for name in expected if name in tensors
-    )
-    return Dense(kernel.T, bias[0] if bias else np.zeros(kernel.shape[0], np.float32), activation)
+    kernel = tensors["linear.weight"].read().astype(np.float32)
+    bias = np.zeros(kernel.shape[0], np.float32)
+    if "linear.bias" in tensors:
+        bias = tensors["linear.bias"].read().astype(np.float32)
+    return Dense(kernel.T, bias, activation)
 
 
 def _optional(path: Path, kinds: Mapping[str, Kind]) -> Json:
-    return read_object(path, kinds) if path.exists() else {}
+    if not path.exists():
+        return {}
+    return read_object(path, kinds)
 
 
 def _write(path: Path, values: object) -> None:

@@ -101,11 +101,13 @@ def layers_of(cfg: ModelConfig, path: str, shape: tuple[int, ...]) -> list[str]:
     Scan stacks layers, a mixture of experts stacks experts, and a norm may stack those of heads.
     """
     paths = [path]
-    if block := STACKED.search(path):
+    block = STACKED.search(path)
+    if block:
         side = cfg.of_decoder if path.startswith("decoder/") else cfg
-        period = len(side.kinds)
         start = int(block[1])
-        paths = [STACKED.sub(f"layer_{row * period + start}", path) for row in range(shape[0])]
+        paths = []
+        for layer in range(start, start + shape[0] * len(side.kinds), len(side.kinds)):
+            paths.append(STACKED.sub(f"layer_{layer}", path))
     heads_apart = _has_heads_apart(cfg, path)
     if EXPERTS not in path and not heads_apart:
         return paths
@@ -129,9 +131,9 @@ def stack_sizes(cfg: ModelConfig, path: str, shape: tuple[int, ...]) -> tuple[in
 def _has_heads_apart(cfg: ModelConfig, path: str) -> bool:
     """Returns whether published files of the family have a tensor per head for a parameter."""
     published = getattr(registry.resolve("models", cfg.family), "PUBLISHED", None)
-    return published is not None and any(
-        path.endswith(f"/{module}/scale") for module in published.heads_apart
-    )
+    if published is None:
+        return False
+    return any(path.endswith(f"/{module}/scale") for module in published.heads_apart)
 
 
 Leaf = TypeVar("Leaf", bound=Shaped)
@@ -150,10 +152,17 @@ def by_layer(cfg: ModelConfig, flat: Mapping[str, Leaf]) -> dict[str, tuple[Leaf
 
 def side_by_side(cfg: ModelConfig, shapes: Mapping[str, Shaped]) -> dict[str, jax.ShapeDtypeStruct]:
     """Returns the shapes that the parameters have when nothing is stacked, by path."""
-    return {
-        one: jax.ShapeDtypeStruct(leaf.shape[len(index) :], leaf.dtype)
-        for one, (leaf, index) in by_layer(cfg, shapes).items()
-    }
+    unstacked = {}
+    for one, (leaf, index) in by_layer(cfg, shapes).items():
+        unstacked[one] = jax.ShapeDtypeStruct(leaf.shape[len(index) :], leaf.dtype)
+    return unstacked
+
+
+def shapes_side_by_side(
+    cfg: ModelConfig, shapes: Mapping[str, Shaped]
+) -> dict[str, tuple[int, ...]]:
+    """Returns `side_by_side` without the dtypes, as `places` takes it."""
+    return {one: leaf.shape for one, leaf in side_by_side(cfg, shapes).items()}
 
 
 def vocab_kernel(spelled: Published, cfg: ModelConfig) -> str:
@@ -170,7 +179,8 @@ def vocab_kernel(spelled: Published, cfg: ModelConfig) -> str:
 
 def vocab_table(spelled: Published, cfg: ModelConfig) -> str:
     """Returns the published name of the table that tied logits share."""
-    path = f"{'decoder_token_embed' if cfg.has_decoder_table else 'token_embed'}/embedding"
+    module = "decoder_token_embed" if cfg.has_decoder_table else "token_embed"
+    path = f"{module}/embedding"
     return places(spelled, cfg, {path: ()})[path].name
 
 
@@ -178,7 +188,9 @@ def full_name(spelled: Published, cfg: ModelConfig, name: str) -> str:
     """Adds the family's prefix to a name, except in the bare model and for tensors of the head."""
     head = spelled.heads[cfg.head]
     prefix = spelled.prefix if head.prefix is None else head.prefix
-    return name if is_of_head(spelled, cfg, name) or cfg.head == "none" else prefix + name
+    if cfg.head == "none" or is_of_head(spelled, cfg, name):
+        return name
+    return prefix + name
 
 
 def is_of_head(spelled: Published, cfg: ModelConfig, name: str) -> bool:

@@ -75,8 +75,10 @@ def read_tokenizer(folder: Path, *, family: str | None = None) -> PublishedToken
     Raises:
       ConfigError: no tokenizer that we read, or a damaged one.
     """
-    if "module" in _read(folder / "config.json") and (foreign := find_foreign(folder)):
-        return _of_another_program(foreign, family)
+    if "module" in _read(folder / "config.json"):
+        foreign = find_foreign(folder)
+        if foreign:
+            return _of_another_program(foreign, family)
     config = older_files.with_tokens_map(folder, _read(folder / "tokenizer_config.json"))
     template = _chat_template(folder, config)
     try:
@@ -93,15 +95,19 @@ def read_tokenizer(folder: Path, *, family: str | None = None) -> PublishedToken
     published = _read(folder / "config.json")
     kind = published.get("model_type")
     path = next((folder / name for name in SENTENCEPIECE if (folder / name).is_file()), None)
-    if path and (adds := _added(published, folder, family)):
+    adds = _added(published, folder, family) if path else ""
+    if path and adds:
         lower_case.check_not_asked(path)
         return _sentencepiece(path, config, template, adds)
-    if made := older_files.make_tokenizer(folder):
+    made = older_files.make_tokenizer(folder)
+    if made:
         named = {f"{role}_token": token for role, token in made.tokens.items()}
         return _of_json(made.definition, folder, config | named, template)
-    if numbered := _numbered(folder, kind, config, template):
+    numbered = _numbered(folder, kind, config, template)
+    if numbered:
         return numbered
-    if unread := [name for name in OTHERS if (folder / name).is_file()]:
+    unread = [name for name in OTHERS if (folder / name).is_file()]
+    if unread:
         raise ConfigError(
             f"{folder}: {unread[0]} of a {kind} is not read without a tokenizer.json. Make one"
             " where transformers is installed:"
@@ -167,7 +173,10 @@ def framed(
     """
     roles = {plain.KNOWN[role][0]: i for role, i in inner.ids.items()}
     made = FramedTokenizer(inner, {}, template, inner.spelled | roles)
-    around = inner.frame(skeleton) if as_published else special_tokens.usual(inner, skeleton)
+    if as_published:
+        around = inner.frame(skeleton)
+    else:
+        around = special_tokens.usual(inner, skeleton)
     made.before = around.before
     made.after = around.after
     return made
@@ -186,26 +195,24 @@ def _sentencepiece(path: Path, config: Json, template: str, adds: str) -> Publis
         inner = plain.SentencePiece(read_bytes(path))
     except Exception as error:  # sentencepiece raises plain RuntimeError, and more
         raise ConfigError(f"{path}: cannot be read as a sentencepiece model ({error}).") from None
-    spelled = {
-        plain.KNOWN[role][1]: inner.ids[role] for role in ("pad", "eos", "bos") if role in inner.ids
-    }
+    spelled = {}
+    for role in ("pad", "eos", "bos"):
+        if role in inner.ids:
+            spelled[plain.KNOWN[role][1]] = inner.ids[role]
     if adds == "eos":
         spelled |= {f"<extra_id_{k}>": i for k, i in enumerate(inner.sentinel_ids)}
     made = FramedTokenizer(inner, config, template, spelled)
-    if adds == "eos":
+    if adds == "bos" and config.get("add_bos_token", True) and inner.bos_id is not None:
+        made.before = (inner.bos_id,)
+    if adds == "eos" or config.get("add_eos_token", False):
         made.after = (inner.eos_id,)
-    else:
-        made.before = (
-            (inner.bos_id,)
-            if config.get("add_bos_token", True) and inner.bos_id is not None
-            else ()
-        )
-        made.after = (inner.eos_id,) if config.get("add_eos_token", False) else ()
     return made
 
 
 def _read(path: Path) -> Json:
-    return read_object(path, KINDS) if path.exists() else {}
+    if not path.exists():
+        return {}
+    return read_object(path, KINDS)
 
 
 def _chat_template(folder: Path, config: Json) -> str:
@@ -213,11 +220,10 @@ def _chat_template(folder: Path, config: Json) -> str:
         return read_text(folder / "chat_template.jinja", limit=LARGEST_TEMPLATE)
     template = config.get("chat_template") or ""
     if isinstance(template, list):  # several by name
-        named = {
-            entry.get("name"): entry.get("template")
-            for entry in template
-            if isinstance(entry, dict)
-        }
+        named = {}
+        for entry in template:
+            if isinstance(entry, dict):
+                named[entry.get("name")] = entry.get("template")
         template = named.get("default", "")
     if not isinstance(template, str):
         raise ConfigError(

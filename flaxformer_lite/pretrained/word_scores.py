@@ -39,9 +39,10 @@ def score_analogies(vectors: WordVectors, path: Path) -> list[Section]:
     name = ""
     sections = dict[str, list[list[str]]]()
     for number, line in _lines(path):
+        words = line.split()
         if line.startswith(":"):
             name = line[1:].strip()
-        elif len(words := line.split()) == 4:
+        elif len(words) == 4:
             sections.setdefault(name, []).append(words)
         else:
             raise ConfigError(
@@ -54,17 +55,22 @@ def score_analogies(vectors: WordVectors, path: Path) -> list[Section]:
 
 
 def _score(vectors: WordVectors, name: str, questions: list[list[str]]) -> Section:
-    numbers = [[vectors.find(word) for word in words] for words in questions]
-    known_Q4 = np.asarray([row for row in numbers if None not in row], np.int64).reshape(-1, 4)
+    known = []
+    for words in questions:
+        numbers = [vectors.find(word) for word in words]
+        if None not in numbers:
+            known.append(numbers)
+    known_Q4 = np.asarray(known, np.int64).reshape(-1, 4)
     unit_WD = vectors.unit_WD
     spellings = [vectors.spellings[word.casefold()] for word in vectors.words]
     right = 0
     for begin in range(0, len(known_Q4), BATCH):
         part_Q4 = known_Q4[begin : begin + BATCH]
-        a, b, c = (unit_WD[column] for column in part_Q4.T[:3])
+        a, b, c = unit_WD[part_Q4.T[:3]]
         cosine_QW = (b - a + c) @ unit_WD.T
         for row, (*given, answer) in enumerate(part_Q4):
-            cosine_QW[row, [i for word in given for i in spellings[word]]] = -np.inf
+            for word in given:
+                cosine_QW[row, spellings[word]] = -np.inf
             right += int(cosine_QW[row].argmax()) in spellings[answer]
     return Section(name, len(questions), len(known_Q4), right)
 
@@ -83,7 +89,8 @@ def score_pairs(vectors: WordVectors, path: Path) -> dict[str, float]:
     """
     pairs: list[tuple[list[int | None], float]] = []
     for number, line in _lines(path):
-        *words, last = line.split("\t" if "\t" in line else ",")
+        separator = "\t" if "\t" in line else ","
+        *words, last = line.split(separator)
         score = NUMBER.fullmatch(last.strip())
         if len(words) != 2 or (pairs and not score):
             raise ConfigError(
@@ -105,5 +112,6 @@ def score_pairs(vectors: WordVectors, path: Path) -> dict[str, float]:
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yields the numbers of lines and their text, but not blank ones and comments."""
     for number, line in enumerate(read_text(path).splitlines(), start=1):
-        if (text := line.strip()) and not text.startswith("#"):
+        text = line.strip()
+        if text and not text.startswith("#"):
             yield number, text

@@ -56,8 +56,10 @@ class WordVectors:
 
     def find(self, word: str) -> int | None:
         """Returns the number of a word that is one token; None if it is not."""
-        spelled = (word, word.lower(), word.capitalize())
-        return next((self.number[each] for each in spelled if each in self.number), None)
+        for spelled in (word, word.lower(), word.capitalize()):
+            if spelled in self.number:
+                return self.number[spelled]
+        return None
 
     def ids_of(self, word: str) -> list[int]:
         """Returns the tokens of a word.
@@ -65,19 +67,19 @@ class WordVectors:
         Raises:
           ConfigError: the vocabulary does not know it.
         """
-        if (number := self.find(word)) is not None:
+        number = self.find(word)
+        if number is not None:
             return [int(self.ids[number])]
         ids = self.encode(f" {word.strip()}") if word.strip() else []
-        known = (
-            i < len(self.table_VD) and self.pieces[i] and b"<unk>" not in self.pieces[i]
-            for i in ids
-        )
-        if not ids or not all(known):
-            raise ConfigError(
-                f"{word!r}: not in the"
-                f" vocabulary{suggestion(word.lower(), list(self.words)) or '.'}"
-            )
+        if not ids or not all(map(self._is_known, ids)):
+            near = suggestion(word.lower(), list(self.words)) or "."
+            raise ConfigError(f"{word!r}: not in the vocabulary{near}")
         return ids
+
+    def _is_known(self, token: int) -> bool:
+        if token >= len(self.table_VD):
+            return False
+        return bool(self.pieces[token]) and b"<unk>" not in self.pieces[token]
 
     def vector(self, word: str) -> np.ndarray:
         """Returns the vector of a word, float32 [D]."""
@@ -102,7 +104,9 @@ class WordVectors:
         self, vector_D: np.ndarray | jax.Array, k: int, *, without: Sequence[str] = ()
     ) -> list[tuple[str, float]]:
         """Returns the k words with the largest cosines to a vector, with their cosines."""
-        left_out = {i for word in without for i in self.spellings.get(word.casefold(), ())}
+        left_out = set[int]()
+        for word in without:
+            left_out |= set(self.spellings.get(word.casefold(), ()))
         most = min(k + len(left_out), len(self.words))
         cosines, numbers = nearest(jnp.asarray(self.unit_WD), jnp.asarray(vector_D), most)
         neighbors = zip(np.asarray(numbers).tolist(), np.asarray(cosines).tolist(), strict=True)
@@ -140,7 +144,11 @@ def vectors_of(
     Raises:
       ConfigError: no token is a whole word.
     """
-    words = {word: i for i, piece in enumerate(pieces[: len(table_VD)]) if (word := _word(piece))}
+    words = {}
+    for i, piece in enumerate(pieces[: len(table_VD)]):
+        word = _word(piece)
+        if word:
+            words[word] = i
     if not words:
         raise ConfigError(
             f"{where}: no token of its vocabulary is a whole word, so there are none to compare."
