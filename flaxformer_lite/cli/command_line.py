@@ -179,7 +179,8 @@ def explain(error: Exception, argv: list[str]) -> str:
     if isinstance(error, ConfigError):
         return str(error)
     page, *fields = argv
-    if wrong := _wrong_override(page, fields):
+    wrong = _wrong_override(page, fields)
+    if wrong:
         return wrong
     if isinstance(error, flags.Error):
         # the parser of bools raises with two arguments
@@ -207,7 +208,10 @@ def _wrong_override(page: str, fields: list[str]) -> str:
         return ""
     sections = [section for section, _ in paths if section]
     leaves = [field for _, field in paths if field]
-    for name, _, value in (arg.partition("=") for arg in fields if arg.startswith("--config.")):
+    for arg in fields:
+        if not arg.startswith("--config."):
+            continue
+        name, _, value = arg.partition("=")
         path = name.removeprefix("--config.")
         if path in sections:
             inside = [leaf for leaf in leaves if leaf.startswith(f"{path}.")]
@@ -219,9 +223,11 @@ def _wrong_override(page: str, fields: list[str]) -> str:
                 example = f"{path}.NAME.path=VALUE"
             return f"{name}: is a section of fields; set one of them, like --config.{example}"
         if path not in leaves:
-            near = " or ".join(f"--config.{field}" for field in nearest_fields(path, leaves))
-            hint = f"; did you mean {near}?" if near else "."
-            return f"{name}: no such field{hint}"
+            near = nearest_fields(path, leaves)
+            if not near:
+                return f"{name}: no such field."
+            meant = " or ".join(f"--config.{field}" for field in near)
+            return f"{name}: no such field; did you mean {meant}?"
     return ""
 
 

@@ -53,9 +53,9 @@ def run(args: argparse.Namespace) -> None:
             f"--output: draws at most {page.COLORS} runs, and there are {len(args.runs)}; compare"
             " fewer."
         )
-    runs = [
-        read(folder_of(folder), args.runs, allow_plugins=args.allow_plugins) for folder in args.runs
-    ]
+    runs = []
+    for folder in args.runs:
+        runs.append(read(folder_of(folder), args.runs, allow_plugins=args.allow_plugins))
     metric, notes = choose(runs)
     results = summary(runs, metric)
     fields = differences(runs)
@@ -118,7 +118,8 @@ def choose(runs: Sequence[ComparedRun]) -> tuple[Metric | None, list[str]]:
     if not common:
         return None, [*notes, "they have no metric in common, so none is compared."]
     metric = common[0]
-    if len({run.tokenizer for run in runs}) > 1:
+    tokenizers = {run.tokenizer for run in runs}
+    if len(tokenizers) > 1:
         note = "the tokenizers differ, and so what a token is."
         for other in common:
             if other.name == "bits_per_byte":
@@ -150,8 +151,10 @@ def summary(runs: Sequence[ComparedRun], metric: Metric | None) -> Rows:
         if timed:
             tokens_per_step = timed[-1]["tokens_per_second"] * timed[-1]["step_seconds"]
             tokens = f"{last * round(tokens_per_step):,}"
-            speed = f"{statistics.median(record['tokens_per_second'] for record in timed):,.0f}"
-        row = [run.name, str(last) if last == steps else f"{last} of {steps}", tokens]
+            speeds = [record["tokens_per_second"] for record in timed]
+            speed = f"{statistics.median(speeds):,.0f}"
+        done = str(last) if last == steps else f"{last} of {steps}"
+        row = [run.name, done, tokens]
         if metric:
             values = run.values(metric)
             trained = [value for value in values if value[0]] or values  # as train.best counts

@@ -45,18 +45,24 @@ def script() -> str:
         flags: list[str] = []
         for action in private_names.flags(parser):
             flags += [flag for flag in action.option_strings if flag.startswith("--")]
-            for flag in action.option_strings if action.choices else ():
-                cases.append(_case(f'"{name} {flag}"', list(map(str, action.choices or ()))))
+            if action.choices:
+                choices = list(map(str, action.choices))
+                for flag in action.option_strings:
+                    cases.append(_case(f'"{name} {flag}"', choices))
         if command.takes_config:
             cases.append(_case(f'"{name} --config"', pages.names()))
             flags.append("--config")
-        words = [choice for action in private_names.flags(parser) for choice in _positional(action)]
+        words = list[str]()
+        for action in private_names.flags(parser):
+            words += _positional(action)
         cases.append(_case(f'"{name} "*', [*words, *sorted(flags), "--debug", "--allow_plugins"]))
     return SCRIPT.format(commands=" ".join(COMMANDS), cases="\n".join(cases))
 
 
 def _positional(action: argparse.Action) -> Sequence[str]:
-    return list(map(str, action.choices or ())) if not action.option_strings else ()
+    if action.option_strings:
+        return ()
+    return list(map(str, action.choices or ()))
 
 
 def _case(pattern: str, words: Sequence[str]) -> str:

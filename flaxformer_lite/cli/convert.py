@@ -48,7 +48,8 @@ def convert(
     if hub.is_hub(dst):
         hub.check_push(dst)
     source = folder_of(src)
-    if foreign := folder.find_foreign(source):
+    foreign = folder.find_foreign(source)
+    if foreign:
         for line in foreign.reader.describe(foreign.place):
             notice(line)
     shard_bytes = _bytes_of(shard_size)
@@ -62,7 +63,9 @@ def convert(
         elif not companion:
             dtype = dtype or _stored_dtype(source)
         with notices():
-            dtypes: dict[str, Any] = {"dtype": dtype, "param_dtype": dtype} if dtype else {}
+            dtypes: dict[str, Any] = {}
+            if dtype:
+                dtypes = {"dtype": dtype, "param_dtype": dtype}
             model, params = open_pretrained(
                 source,
                 head,
@@ -98,12 +101,15 @@ def write_adapter(
     src: str, dst: str, *, dtype: str | None = None, allow_plugins: bool = False
 ) -> None:
     """Writes the adapter that a run has trained, and prints one line about it."""
-    if not workdir.is_workdir(source := folder_of(src)):
+    source = folder_of(src)
+    if not workdir.is_workdir(source):
         raise ConfigError(
             f"--adapter: {src} is not a training workdir; pass the --workdir of a run that trained"
             " an adapter."
         )
-    overrides: dict[str, Any] = {"param_dtype": dtype} if dtype else {}
+    overrides: dict[str, Any] = {}
+    if dtype:
+        overrides["param_dtype"] = dtype
     with notices():
         model, params = open_pretrained(source, allow_plugins=allow_plugins, **overrides)
     save_adapter(dst, model, params)

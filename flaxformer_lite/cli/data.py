@@ -53,7 +53,8 @@ def run(args: argparse.Namespace) -> None:
     seconds = time.monotonic() - clock
     out = console()
     if args.what == "show":
-        _show(out, data, args.rows, cfg.seed if args.seed is None else args.seed)
+        seed = cfg.seed if args.seed is None else args.seed
+        _show(out, data, args.rows, seed)
     elif args.what == "tokenize":
         _print(out, _cached(data, seconds, begun))
     else:
@@ -63,7 +64,9 @@ def run(args: argparse.Namespace) -> None:
 def _show_stats(out: Console, data: Dataset, cfg: ExperimentConfig, seconds: float) -> None:
     drawn = np.random.default_rng(0).permutation(data.num_examples)[:SAMPLE]
     texts = _texts(data)
-    examples = [data.example(int(row), 0, number)["inputs"] for number, row in enumerate(drawn)]
+    examples = []
+    for number, row in enumerate(drawn):
+        examples.append(data.example(int(row), 0, number)["inputs"])
     rows = _contents(data, texts, cfg.data.eval_path)
     rows += _rows(data, cfg, examples)
     rows.append(("time", f"{seconds:.1f} s to open"))
@@ -146,7 +149,9 @@ def _label_counts(data: Dataset) -> Rows:
         for row in data.splits["train"].rows:
             value = row[column.role]
             labels = value if isinstance(value, (list, tuple)) else [value]
-            counts.update(str(label) for label in labels if isinstance(label, (str, int)))
+            for label in labels:
+                if isinstance(label, (str, int)):
+                    counts[str(label)] += 1
         if not counts or len(counts) > max(MOST_LABELS, len(data.objective.class_names)):
             continue
         shares = []
@@ -192,9 +197,14 @@ def _packed(data: Dataset, cfg: ExperimentConfig) -> Rows:
 
 def _filled(inputs: Mapping[str, np.ndarray]) -> tuple[int, int]:
     """Returns the number of tokens of an example, without and with padding."""
-    ids = [name for name in ("input_ids", "decoder_input_ids") if name in inputs]
-    parts = [parts_of(name, inputs) for name in ids]
-    return sum(int((part > 0).sum()) for part in parts), sum(part.size for part in parts)
+    tokens = 0
+    size = 0
+    for name in ("input_ids", "decoder_input_ids"):
+        if name in inputs:
+            part = parts_of(name, inputs)
+            tokens += int((part > 0).sum())
+            size += part.size
+    return tokens, size
 
 
 def _histogram(out: Console, title: str, lengths: np.ndarray) -> None:
@@ -217,7 +227,8 @@ def _cached(data: Dataset, seconds: float, begun: float) -> Rows:
     size = 0
     for name, (corpus, _) in texts.items():
         ids = [tokens.ids for tokens in corpus.tokens.values()]
-        folder = Path(next(str(x.filename) for x in ids if isinstance(x, np.memmap))).parent
+        mapped = [x for x in ids if isinstance(x, np.memmap)]
+        folder = Path(str(mapped[0].filename)).parent
         is_new = folder.stat().st_mtime >= begun
         if is_new:
             size += corpus.source.size
@@ -232,8 +243,10 @@ def _cached(data: Dataset, seconds: float, begun: float) -> Rows:
 
 def _cached_rows(data: Dataset) -> str:
     """Describes where the tokens of a table are cached."""
-    features = [part.features for part in data.splits.values()]
-    folders = [str(part.folder) for part in features if isinstance(part, StoredFeatures)]
+    folders = []
+    for part in data.splits.values():
+        if isinstance(part.features, StoredFeatures):
+            folders.append(str(part.features.folder))
     if folders:
         return ", ".join(folders)
     size = f"{table.SMALL >> 20} MiB"

@@ -54,22 +54,24 @@ def run(args: argparse.Namespace) -> None:
         if baseline:
             result["baseline"] = dict([baseline])
         if breakdown:
-            result["breakdown"] = {
-                table.title: [dict(zip(table.head, row, strict=True)) for row in table.rows]
-                for table in breakdown
-            }
+            result["breakdown"] = {}
+            for table in breakdown:
+                rows_by_name = [dict(zip(table.head, row, strict=True)) for row in table.rows]
+                result["breakdown"][table.title] = rows_by_name
         print(json.dumps(result))
         return
     known_metrics = [metric for metric in objective.shown if metric.name in metrics]
-    rows = [[metric.words, metric.show(metrics[metric.name]), ""] for metric in known_metrics]
+    rows = []
+    for metric in known_metrics:
+        rows.append([metric.words, metric.show(metrics[metric.name]), ""])
+    name_of_baseline = ""
+    if baseline:
+        name_of_baseline = baseline[0]
     if baseline and rows:
         rows[0][2] = known_metrics[0].show(baseline[1])
     print(f"{args.data}: {data.num_examples:,} examples")
-    print_table(
-        [name_of_objective(type(objective)), "model", baseline[0] if baseline else ""],
-        rows,
-        right=[1],
-    )
+    titles = [name_of_objective(type(objective)), "model", name_of_baseline]
+    print_table(titles, rows, right=[1])
     is_fitted = type(objective).fit_baseline is not Objective.fit_baseline
     if baseline is None and trained.fitted is None and is_fitted:
         print(
@@ -94,5 +96,6 @@ def show(table: Breakdown) -> None:
 
 def name_of_objective(kind: type[Objective]) -> str:
     """Returns the name of an objective's file, also for a second class that the file defines."""
-    inside = kind.__module__.startswith("flaxformer_lite.objectives.")
-    return kind.__module__.rpartition(".")[2] if inside else registry.name_of(kind)
+    if kind.__module__.startswith("flaxformer_lite.objectives."):
+        return kind.__module__.rpartition(".")[2]
+    return registry.name_of(kind)

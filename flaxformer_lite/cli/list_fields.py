@@ -29,11 +29,8 @@ def describe(config: ConfigDict) -> str:
 def _section(cfg: object, path: str, folder: str) -> Iterator[str]:
     yield f"{path}:"
     if folder:
-        yield _line(
-            f"{path}.name",
-            plugin_name(cfg) if cfg else "",
-            f"str: {_one_of(registry.available(folder))}",
-        )
+        chosen = plugin_name(cfg) if cfg else ""
+        yield _line(f"{path}.name", chosen, f"str: {_one_of(registry.available(folder))}")
     if cfg is None:  # an optional plug-in that is not chosen
         return
     kind: type = type(cfg)
@@ -112,7 +109,9 @@ def _type(hint: object) -> str:
         name = f"tuple of {_type(typing.get_args(kind)[0])}"
     else:
         name = kind.__name__
-    return f"{name} or None" if is_optional(hint) else name
+    if is_optional(hint):
+        return f"{name} or None"
+    return name
 
 
 def _line(path: str, value: object, about: str) -> str:
@@ -120,5 +119,8 @@ def _line(path: str, value: object, about: str) -> str:
     flag = f"  --{path}={shown}"
     body = textwrap.wrap(about, WIDTH - COLUMN)
     if len(flag) >= COLUMN:
-        return "\n".join([flag, *(" " * COLUMN + line for line in body)])
-    return "\n".join([f"{flag:{COLUMN}}{body[0]}", *(" " * COLUMN + line for line in body[1:])])
+        lines = [flag]
+    else:
+        lines = [f"{flag:{COLUMN}}{body[0]}"]
+        body = body[1:]
+    return "\n".join([*lines, *(" " * COLUMN + line for line in body)])

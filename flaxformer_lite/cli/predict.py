@@ -3,6 +3,7 @@
 import argparse
 import csv
 import io
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -37,7 +38,9 @@ def run(args: argparse.Namespace) -> None:
         print(f"{args.output}: {len(rows):,} rows")
     else:
         text = _delimited(_for_spreadsheets(rows, args.escape_formulas), ",")
-        sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
+        if sys.stdout.isatty():
+            text = printable(text)
+        sys.stdout.write(text)
 
 
 def options_of(args: argparse.Namespace) -> Json:
@@ -70,7 +73,7 @@ def _delimited(
     rows: list[Json], separator: str, quoting: Literal[0, 1, 2, 3] = csv.QUOTE_MINIMAL
 ) -> str:
     file = io.StringIO()
-    names = list(dict.fromkeys(name for row in rows for name in row))
+    names = list(dict.fromkeys(itertools.chain.from_iterable(rows)))
     writer = csv.DictWriter(file, names, delimiter=separator, lineterminator="\n", quoting=quoting)
     writer.writeheader()
     for row in rows:
@@ -81,8 +84,13 @@ def _delimited(
 def _for_spreadsheets(rows: list[Json], escape: bool) -> list[Json]:
     """Puts an apostrophe before texts that a spreadsheet would compute, or prints a notice."""
     if escape:
-        return [{name: _escaped(value) for name, value in row.items()} for row in rows]
-    count = sum(_is_formula(value) for row in rows for value in row.values())
+        escaped = []
+        for row in rows:
+            escaped.append({name: _escaped(value) for name, value in row.items()})
+        return escaped
+    count = 0
+    for row in rows:
+        count += sum(map(_is_formula, row.values()))
     if count:
         notice(
             f"{count:,} cells begin like a formula (one of = + - @), which a spreadsheet would"
@@ -92,7 +100,9 @@ def _for_spreadsheets(rows: list[Json], escape: bool) -> list[Json]:
 
 
 def _escaped(value: object) -> object:
-    return f"'{value}" if _is_formula(value) else value
+    if _is_formula(value):
+        return f"'{value}"
+    return value
 
 
 def _is_formula(value: object) -> bool:

@@ -51,7 +51,8 @@ class Renderer:
         if ids is not None and ids.ndim == 2:  # multiple choice: one text per choice
             of_choice = {name for name, x in arrays.items() if x.ndim == 2 and len(x) == len(ids)}
             for number in range(len(ids)):
-                for name, text in self._lines({name: arrays[name][number] for name in of_choice}):
+                chosen = {name: arrays[name][number] for name in of_choice}
+                for name, text in self._lines(chosen):
                     yield f"{name}[{number}]", text
             arrays = {name: x for name, x in arrays.items() if name not in of_choice}
         yield from self._lines(arrays)
@@ -146,7 +147,9 @@ class Renderer:
 
 def _numbers(array: np.ndarray) -> Text:
     shown = ", ".join(f"{x:g}" for x in array.reshape(-1)[:MOST_NUMBERS].tolist())
-    return Text(f"{shown}, ... ({array.size})" if array.size > MOST_NUMBERS else shown)
+    if array.size > MOST_NUMBERS:
+        shown += f", ... ({array.size})"
+    return Text(shown)
 
 
 def parts_of(name: str, arrays: Arrays) -> np.ndarray:
@@ -155,8 +158,11 @@ def parts_of(name: str, arrays: Arrays) -> np.ndarray:
     side = "decoder_" if name.startswith("decoder_") else ""
     if name == "labels" and "decoder_segment_ids" in arrays:
         side = "decoder_"
-    masks = {mask: arrays[side + mask] for mask in MASKS if side + mask in arrays}
-    masks = {mask: array for mask, array in masks.items() if array.shape == ids.shape}
+    masks = {}
+    for mask in MASKS:
+        array = arrays.get(side + mask)
+        if array is not None and array.shape == ids.shape:
+            masks[mask] = array
     parts = masks.get("segment_ids", masks.get("attention_mask"))
     if parts is None:
         # A last token that repeats up to the end is padding.

@@ -13,9 +13,8 @@ MANY = 1000  # rows above which wrapping cells to a terminal's width takes secon
 
 
 def console() -> Console:
-    return Console(
-        width=None if Console().is_terminal else WIDTH, highlight=False, markup=False, emoji=False
-    )
+    width = None if Console().is_terminal else WIDTH
+    return Console(width=width, highlight=False, markup=False, emoji=False)
 
 
 def print_table(
@@ -44,5 +43,8 @@ def _print_plain(
         line = []
         for number, (cell, width) in enumerate(zip(row, widths, strict=True)):
             space = " " * (width - cell_len(cell))
-            line.append(space + cell if number in right else cell + space)
+            if number in right:
+                line.append(space + cell)
+            else:
+                line.append(cell + space)
         print("  ".join(line).rstrip())

@@ -26,7 +26,8 @@ def run(args: argparse.Namespace) -> None:
     planner.check(cfg, jax.device_count())
     verdict = verify_mesh.verify(verify_mesh.reference(cfg), cfg.mesh)
     sizes = sharding.mesh_sizes(cfg.mesh, jax.device_count())
-    mesh = " x ".join(f"{axis} {size}" for axis, size in sizes.items() if size > 1) or "one device"
+    split = [f"{axis} {size}" for axis, size in sizes.items() if size > 1]
+    mesh = " x ".join(split) or "one device"
     one, many = verdict.losses
     print(f"mesh        {mesh}, by {cfg.mesh.mode}")
     if cfg.model.matmul != "float":
@@ -35,18 +36,20 @@ def run(args: argparse.Namespace) -> None:
             " differences of 1e-7 into 1e-2"
         )
     print(f"loss        {one:.7f} on one device, {many:.7f} on the mesh")
-    gradients = [
-        _row(gradient) for gradient in verdict.gradients[: None if args.all else MOST_PARAMETERS]
-    ]
+    gradients = verdict.gradients
+    if not args.all:
+        gradients = gradients[:MOST_PARAMETERS]
     print_table(
-        ["gradient of", "shape", "split over", "largest", "difference"], gradients, right=[3, 4]
+        ["gradient of", "shape", "split over", "largest", "difference"],
+        list(map(_row, gradients)),
+        right=[3, 4],
     )
     for what in verdict.replicated:
         print(f"replicated  {what.path}, {what.bytes:,} bytes, by the rule {what.rule!r}")
-    exchanges = [
-        [e.kind, ", ".join(e.axes) or "itself", f"{e.times:,}", f"{e.bytes:,}"]
-        for e in verdict.exchanges
-    ]
+    exchanges = []
+    for sent in verdict.exchanges:
+        axes = ", ".join(sent.axes) or "itself"
+        exchanges.append([sent.kind, axes, f"{sent.times:,}", f"{sent.bytes:,}"])
     print_table(["exchanged", "over", "times", "bytes a step"], exchanges, right=[2, 3])
     for sentence in verdict.strange:
         print(f"unexpected  {sentence}")

@@ -101,6 +101,10 @@ def _joined(parts: list[str], left: str, right: str) -> list[str]:
     at = 0
     while at < len(parts):
         is_pair = parts[at] == left and parts[at + 1 : at + 2] == [right]
-        joined.append(left + right if is_pair else parts[at])
-        at += 2 if is_pair else 1
+        if is_pair:
+            joined.append(left + right)
+            at += 2
+        else:
+            joined.append(parts[at])
+            at += 1
     return joined

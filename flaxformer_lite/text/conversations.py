@@ -45,12 +45,13 @@ def encode(
         answer.
     """
     # digits pass through every filter
-    guard, begin, end = (str(secrets.randbits(64) | 1 << 63) for _ in range(3))
+    guard = _random_digits()
+    begin = _random_digits()
+    end = _random_digits()
     spelling = {i: token for token, i in tokenizer.spelled.items()}
-    specials = {
-        f"{role}_token": spelling.get(tokenizer.ids.get(role, -1), "")
-        for role in ("bos", "eos", "pad")
-    }
+    specials = {}
+    for role in ("bos", "eos", "pad"):
+        specials[f"{role}_token"] = spelling.get(tokenizer.ids.get(role, -1), "")
     batch = []
     for messages in chats:
         made = chat_template.guarded(messages, tokenizer.special_pattern, guard)
@@ -62,7 +63,8 @@ def encode(
     made = []
     for number, (text, messages, learns) in enumerate(zip(texts, chats, known, strict=True)):
         parts = re.split(f"{begin}|{end}", text)
-        if len(parts) != 1 + 2 * sum(message["role"] == ANSWERS for message in messages):
+        answers = sum(message["role"] == ANSWERS for message in messages)
+        if len(parts) != 1 + 2 * answers:
             raise ConfigError(
                 f"row {number + 1}: the chat template leaves out or repeats an answer of it; give"
                 " each answer a row of its own, or choose another objective.template."
@@ -71,15 +73,22 @@ def encode(
     return made
 
 
+def _random_digits() -> str:
+    """Returns a text that no conversation holds."""
+    return str(secrets.randbits(64) | 1 << 63)
+
+
 def _conversation(tokenizer: Tokenizer, parts: list[str], guard: str, learns: bool) -> Conversation:
     """Encodes the text of parts, of which every second is an answer."""
     tail = parts[-1]
     end = None
-    if match := tokenizer.special_pattern.search(tail):
+    match = tokenizer.special_pattern.search(tail)
+    if match:
         tail = tail[: match.end()]
         end = tokenizer.spelled[match[0]]
     spans = tokenizer.encode_spelled("".join(parts), guard)
-    edges = np.cumsum([0, *(len(part.replace(guard, "")) for part in parts)])
+    lengths = [len(part.replace(guard, "")) for part in parts]
+    edges = np.cumsum([0, *lengths])
     answers = np.zeros(len(spans.ids), np.int32)
     starts = edges[1:-1:2]
     for number, (start, stop) in enumerate(zip(starts, edges[2::2], strict=True)):

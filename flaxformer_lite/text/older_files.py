@@ -186,7 +186,10 @@ def make_tokenizer(path: Path) -> Made | None:
     try:
         with library_errors(message):
             folder = Folder(path, config, kind)
-            tokens = {role: folder.spelled(role) for role in ROLES if folder.spelled(role)}
+            tokens = {}
+            for role in ROLES:
+                if folder.spelled(role):
+                    tokens[role] = folder.spelled(role)
             return Made(_made(folder).to_str(), tokens)
     except ConfigError:
         raise
@@ -228,8 +231,10 @@ def _kind_of(path: Path, config: Json, published: Json) -> Kind | None:
     kind = KINDS[name]
     needed = FILES.get(kind.make)
     if needed is None:
-        return kind if _files(path, MODELS) else None
-    return kind if len(_files(path, needed)) == len(needed) else None
+        is_there = bool(_files(path, MODELS))
+    else:
+        is_there = len(_files(path, needed)) == len(needed)
+    return kind if is_there else None
 
 
 def _word_pieces(folder: Folder) -> Tokenizer:
@@ -287,7 +292,8 @@ def _bytes(folder: Folder) -> Tokenizer:
     """Makes ByT5's: the bytes of UTF-8 after three special tokens, and 125 sentinels."""
     special = [folder.spelled(role) for role in ("pad", "eos", "unk")]
     vocab = {character: byte + len(special) for character, byte in BYTE_OF.items()}
-    made = Tokenizer(models.BPE(vocab | {token: i for i, token in enumerate(special)}, []))
+    vocab |= {token: index for index, token in enumerate(special)}
+    made = Tokenizer(models.BPE(vocab, []))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     made.decoder = decoders.ByteLevel()
     return made
@@ -379,7 +385,7 @@ def _merged(folder: Folder) -> Tokenizer:
             "special_tokens_map.json: additional_special_tokens must name the languages, whose ids"
             " follow the vocabulary."
         )
-    names = [*(folder.spelled(role) for role in ("bos", "pad", "eos", "unk"))]
+    names = [folder.spelled(role) for role in ("bos", "pad", "eos", "unk")]
     names += [piece for piece, _ in _scored(read) if piece not in names]
     vocab = {piece: index for index, piece in enumerate([*names, *_listed(folder.config)])}
     made = Tokenizer(
@@ -408,12 +414,16 @@ def _with_spaces(
     *,
     words: bool,
 ) -> Tokenizer:
-    charsmap = folder.sentencepiece.charsmap
-    steps = normalizer(folder, [normalizers.Precompiled(charsmap)] if charsmap else [])
+    of_file: list[normalizers.Normalizer] = []
+    if folder.sentencepiece.charsmap:
+        of_file.append(normalizers.Precompiled(folder.sentencepiece.charsmap))
+    steps = normalizer(folder, of_file)
     if steps:
         made.normalizer = normalizers.Sequence(steps)
     spaces = pre_tokenizers.Metaspace(SPACE, prepend_scheme="always")
-    before: list[pre_tokenizers.PreTokenizer] = [pre_tokenizers.WhitespaceSplit()] if words else []
+    before: list[pre_tokenizers.PreTokenizer] = []
+    if words:
+        before.append(pre_tokenizers.WhitespaceSplit())
     if "split_by_punct" in folder.config and folder.flag("split_by_punct", False):
         before = [pre_tokenizers.Punctuation("isolated")]
     made.pre_tokenizer = pre_tokenizers.Sequence([*before, spaces])
@@ -473,9 +483,15 @@ def _albert_steps(
 
 
 def _deberta_steps(folder: Folder, _: list[normalizers.Normalizer]) -> list[normalizers.Normalizer]:
-    lower = [normalizers.Lowercase()] if folder.flag("do_lower_case", False) else []
-    spaces = normalizers.Replace(Regex(r"\s{2,}|[\n\r\t]"), " ")
-    return [*lower, spaces, normalizers.NFC(), normalizers.Strip(left=False, right=True)]
+    steps: list[normalizers.Normalizer] = []
+    if folder.flag("do_lower_case", False):
+        steps.append(normalizers.Lowercase())
+    steps += [
+        normalizers.Replace(Regex(r"\s{2,}|[\n\r\t]"), " "),
+        normalizers.NFC(),
+        normalizers.Strip(left=False, right=True),
+    ]
+    return steps
 
 
 def _template(made: Tokenizer, folder: Folder) -> Any:
@@ -499,8 +515,10 @@ def _template(made: Tokenizer, folder: Folder) -> Any:
         pieces = []
         number = 0
         for name in template.split():
-            number = 1 if name == "B" and kind.types else number
-            pieces.append(f"${name}:{number}" if name in "AB" else f"{tokens[name]}:{number}")
+            if name == "B" and kind.types:
+                number = 1
+            spelled_name = f"${name}" if name in "AB" else tokens[name]
+            pieces.append(f"{spelled_name}:{number}")
         return pieces
 
     names = {tokens[name] for name in f"{single} {pair}".split() if name not in "AB"}
@@ -517,8 +535,12 @@ def _template(made: Tokenizer, folder: Folder) -> Any:
 def _plbart_language(folder: Folder) -> str:
     """Returns the token of the source language; "" for none."""
     is_base = folder.config.get("language_codes", "base") == "base"
-    language = folder.config.get("src_lang") or ("" if is_base else "en_XX")
-    return f"__{language}__" if language in PLBART["multi"] else language
+    language = folder.config.get("src_lang")
+    if not language and not is_base:
+        language = "en_XX"
+    if language in PLBART["multi"]:
+        return f"__{language}__"
+    return language or ""
 
 
 def _check_ids(made: Tokenizer, folder: Folder) -> None:
@@ -533,8 +555,9 @@ def _check_ids(made: Tokenizer, folder: Folder) -> None:
 
 def _listed(config: Json) -> list[str]:
     listed = config.get("extra_special_tokens") or config.get("additional_special_tokens")
-    tokens = map(_content, listed if isinstance(listed, list) else [])
-    return [token for token in tokens if token]
+    if not isinstance(listed, list):
+        return []
+    return list(filter(None, map(_content, listed)))
 
 
 def _added(token: Json, *, special: bool) -> AddedToken:
@@ -566,7 +589,9 @@ def _files(path: Path, names: tuple[str, ...]) -> list[Path]:
 
 
 def _read(path: Path) -> Json:
-    return read_object(path) if path.is_file() else {}
+    if not path.is_file():
+        return {}
+    return read_object(path)
 
 
 MASK = {"mask": ("lstrip",)}

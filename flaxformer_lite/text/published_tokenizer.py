@@ -74,7 +74,8 @@ class PublishedTokenizer:
         states_roles = any(f"{role}_token" in config for role in ROLES)
         for role in ROLES:
             candidates: tuple[str, ...] = ()
-            if named := _content(config.get(f"{role}_token")):
+            named = _content(config.get(f"{role}_token"))
+            if named:
                 candidates = (named,)
             elif not states_roles:
                 candidates = plain.KNOWN.get(role, ("[UNK]", "<unk>"))
@@ -146,10 +147,12 @@ class PublishedTokenizer:
     def id_of(self, token: str) -> int | None:
         """Returns the id of a token by its spelling in the vocabulary; None if it has none."""
         index = self._token_to_id(token)
-        if index is None:
-            pieces = self._inner.pieces()
-            index = pieces.index(token.encode()) if token.encode() in pieces else None
-        return index
+        if index is not None:
+            return index
+        pieces = self._inner.pieces()
+        if token.encode() not in pieces:
+            return None
+        return pieces.index(token.encode())
 
     def spelling(self, index: int) -> str:
         """Returns the spelling of an id that `decode` leaves out, such as a sentinel.
@@ -160,7 +163,10 @@ class PublishedTokenizer:
 
     @property
     def pad_id(self) -> int:
-        return next((self.ids[role] for role in ("pad", "eos", "unk") if role in self.ids), 0)
+        for role in ("pad", "eos", "unk"):
+            if role in self.ids:
+                return self.ids[role]
+        return 0
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
@@ -202,8 +208,10 @@ class PublishedTokenizer:
         if others:
             unknown = f"tokenizer takes no {next(iter(others))!r}."
             raise ConfigError(hints.refused("tokenizer", hints.TOKENIZING, list(others)) or unknown)
-        texts = [texts] if isinstance(texts, str) else texts
-        pairs = [pairs] if isinstance(pairs, str) else pairs
+        if isinstance(texts, str):
+            texts = [texts]
+        if isinstance(pairs, str):
+            pairs = [pairs]
         rows: list[tuple[list[int], list[int]]]
         limits: dict[str, Any] = {
             "max_length": max_length or self.max_length,
@@ -212,10 +220,9 @@ class PublishedTokenizer:
         if pairs is None:
             rows = [(self.encode(text, **limits), []) for text in texts]
         elif len(texts) == len(pairs):
-            rows = [
-                self.encode_pair(text, second, **limits)
-                for text, second in zip(texts, pairs, strict=True)
-            ]
+            rows = []
+            for text, second in zip(texts, pairs, strict=True):
+                rows.append(self.encode_pair(text, second, **limits))
         else:
             raise ConfigError(
                 f"{len(texts)} texts and {len(pairs)} pairs: must be equal in number."
@@ -289,7 +296,9 @@ class JsonTokenizer(PublishedTokenizer):
         if max_length is not None:
             room = max(max_length - self._tokenizer.num_special_tokens_to_add(True), 0)
             shorter = min(len(first), len(other), room // 2)
-            first_room = shorter if len(first) <= len(other) else room - shorter
+            first_room = shorter
+            if len(first) > len(other):
+                first_room = room - shorter
             first.truncate(first_room, direction=self.truncation_side)
             other.truncate(room - len(first), direction=self.truncation_side)
         both = self._tokenizer.post_process(first, other)
@@ -330,7 +339,10 @@ class FramedTokenizer(PublishedTokenizer):
         max_length: int | None = None,
         allow_special: bool = True,
     ) -> list[int]:
-        ids = self.encode_guarded(text, "") if allow_special else self._inner.encode(text)
+        if allow_special:
+            ids = self.encode_guarded(text, "")
+        else:
+            ids = self._inner.encode(text)
         if not special_tokens:
             return ids[:max_length]
         if max_length is not None:
@@ -355,8 +367,9 @@ class FramedTokenizer(PublishedTokenizer):
     def spelling(self, index: int) -> str:
         if index in self._spelled_by_id:
             return self._spelled_by_id[index]
-        pieces = self._pieces
-        return pieces[index].decode(errors="replace") if index < len(pieces) else ""
+        if index >= len(self._pieces):
+            return ""
+        return self._pieces[index].decode(errors="replace")
 
     @functools.cached_property
     def _spelled_by_id(self) -> dict[int, str]:

@@ -64,10 +64,11 @@ class Frame:
         kept = [min(len(first.ids), room)]
         if second is not None:
             if not keep_first:
-                less = min(len(first.ids), len(second.ids), room // 2)
-                kept[0] = (
-                    less if len(first.ids) <= len(second.ids) else min(len(first.ids), room - less)
-                )
+                shorter = min(len(first.ids), len(second.ids), room // 2)
+                if len(first.ids) <= len(second.ids):
+                    kept[0] = shorter
+                else:
+                    kept[0] = min(len(first.ids), room - shorter)
             kept.append(min(len(second.ids), room - kept[0]))
         lost = sum(len(text.ids) for text in texts) - sum(kept)
         size = sum(kept) + self.specials(len(texts))
@@ -95,7 +96,9 @@ class Frame:
 
 def usual(tokenizer: "Tokenizer", skeleton: str) -> Frame:
     """Returns the default frame: BERT's for encoders, end-of-text for encoder-decoders."""
-    cls = () if tokenizer.cls_id is None or skeleton != "encoder" else (tokenizer.cls_id,)
+    cls: tuple[int, ...] = ()
+    if skeleton == "encoder" and tokenizer.cls_id is not None:
+        cls = (tokenizer.cls_id,)
     last = {"encoder": tokenizer.sep_id, "encoder_decoder": tokenizer.eos_id}.get(skeleton)
     end = () if last is None else (last,)
     return Frame(cls, end, end, int(skeleton == "encoder"))
@@ -117,6 +120,5 @@ def of_template(
     before = ids[: at[0]]
     between = ids[at[-1] + 1 : to[0]]
     after = ids[to[-1] + 1 :]
-    return Frame(
-        tuple(before), tuple(between), tuple(after), types[to[0]] if skeleton == "encoder" else 0
-    )
+    second_type = types[to[0]] if skeleton == "encoder" else 0
+    return Frame(tuple(before), tuple(between), tuple(after), second_type)

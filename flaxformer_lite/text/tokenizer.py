@@ -75,7 +75,12 @@ class Tokenizer:
     @functools.cached_property
     def ids(self) -> dict[str, int]:
         """Returns the special tokens that exist by their roles, the keys of KNOWN."""
-        return {role: i for role in KNOWN if (i := getattr(self, f"{role}_id")) is not None}
+        ids = {}
+        for role in KNOWN:
+            index = getattr(self, f"{role}_id")
+            if index is not None:
+                ids[role] = index
+        return ids
 
     @functools.cached_property
     def spelled(self) -> dict[str, int]:
@@ -96,8 +101,8 @@ class Tokenizer:
         parts: list[tuple[Ids, Ids, Ids]] = []
         at = 0
         column = 0
-        close = (len(text), len(text))
-        for begin, end in [*(match.span() for match in self.special_pattern.finditer(text)), close]:
+        edges = [match.span() for match in self.special_pattern.finditer(text)]
+        for begin, end in [*edges, (len(text), len(text))]:
             between = text[at:begin].replace(guard, "")
             token = text[begin:end]
             (spans,) = self.encode_spans([between])
@@ -106,8 +111,9 @@ class Tokenizer:
             at = end
             if token:
                 parts.append(([self.spelled[token]], [column - len(token)], [column]))
+        ids, start, end_of_token = map(np.concatenate, zip(*parts, strict=True))
         return special_tokens.Spans(
-            *(np.concatenate(part).astype(np.int32) for part in zip(*parts, strict=True))
+            ids.astype(np.int32), start.astype(np.int32), end_of_token.astype(np.int32)
         )
 
     def frame(self, skeleton: str) -> special_tokens.Frame:
@@ -137,10 +143,10 @@ class Tokenizer:
 
         It does so with a letter or digit, or in the middle of a character.
         """
-        edges = [(piece[:1], piece[-1:]) for piece in self.pieces()]
-        return np.asarray(
-            [[byte.isalnum() or byte >= b"\x80" for byte in edge] for edge in edges]
-        ).T
+        pieces = self.pieces()
+        begins = [_is_within_word(piece[:1]) for piece in pieces]
+        ends = [_is_within_word(piece[-1:]) for piece in pieces]
+        return np.asarray([begins, ends])
 
     def starts_word(self, ids: np.ndarray) -> np.ndarray:
         """Returns bool [T]: False if a token continues the word of the token before it."""
@@ -177,10 +183,11 @@ class Bytes(Tokenizer):
         self._end_with_sentinels(self.first + BYTES)
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
-        return [
-            (np.frombuffer(text.encode(), np.uint8).astype(np.int32) + self.first).tolist()
-            for text in texts
-        ]
+        rows = []
+        for text in texts:
+            values = np.frombuffer(text.encode(), np.uint8).astype(np.int32)
+            rows.append((values + self.first).tolist())
+        return rows
 
     def encode_spans(self, texts: list[str]) -> list[special_tokens.Spans]:
         rows = []
@@ -190,9 +197,8 @@ class Bytes(Tokenizer):
         return rows
 
     def decode(self, ids: Iterable[int]) -> str:
-        return bytes(i - self.first for i in ids if self.first <= i < self.first + BYTES).decode(
-            errors="replace"
-        )
+        values = bytes(i - self.first for i in ids if self.first <= i < self.first + BYTES)
+        return values.decode(errors="replace")
 
     def pieces(self) -> list[bytes]:
         return [b""] * self.first + [bytes([b]) for b in range(BYTES)] + [b""] * SENTINELS
@@ -254,9 +260,8 @@ class HuggingFace(Tokenizer):
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
         with library_errors(FAILS):
-            return [
-                e.ids for e in self.literal().encode_batch_fast(texts, add_special_tokens=False)
-            ]
+            encoded = self.literal().encode_batch_fast(texts, add_special_tokens=False)
+        return [each.ids for each in encoded]
 
     def encode_spans(self, texts: list[str]) -> list[special_tokens.Spans]:
         with library_errors(FAILS):
@@ -279,7 +284,9 @@ class HuggingFace(Tokenizer):
         special = self.specials() | {i for i, token in added.items() if token.special}
         kinds = {"ByteLevel": token_text.byte_level, "WordPiece": token_text.word_piece}
         match = re.search("|".join(kinds), str(self.library.decoder))
-        read = kinds[match[0]] if match else token_text.meta_space
+        read = token_text.meta_space
+        if match:
+            read = kinds[match[0]]
         return [b"" if i in special else read(token) for i, token in enumerate(tokens)]
 
     def _ids(self, *names: str) -> Iterator[int]:
@@ -307,9 +314,9 @@ class SentencePiece(Tokenizer):
             raise ValueError("no end-of-text token; train the model with an eos_id")
         self.pad_id = pad if pad >= 0 else self.eos_id
         self.bos_id = bos if bos >= 0 else None
-        self.cls_id, self.sep_id, self.mask_id = (
-            self._first(KNOWN[role]) for role in ("cls", "sep", "mask")
-        )
+        self.cls_id = self._first(KNOWN["cls"])
+        self.sep_id = self._first(KNOWN["sep"])
+        self.mask_id = self._first(KNOWN["mask"])
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
         return self._model.encode(texts, num_threads=self.threads)
@@ -320,30 +327,36 @@ class SentencePiece(Tokenizer):
             # its own ends count bytes
             end = np.cumsum([len(piece.surface) for piece in encoded.pieces])
             start = np.concatenate([[0], end[:-1]])[: len(end)]
-            rows.append(
-                _spans([piece.id for piece in encoded.pieces], list(zip(start, end, strict=True)))
-            )
+            ids = [piece.id for piece in encoded.pieces]
+            rows.append(_spans(ids, list(zip(start, end, strict=True))))
         return rows
 
     def decode(self, ids: Iterable[int]) -> str:
         special = self.specials()
         piece_ids = range(self._model.get_piece_size())  # the library raises for any other id
-        return self._model.decode(
-            [int(i) for i in ids if int(i) in piece_ids and int(i) not in special]
-        )
+        known = [int(i) for i in ids if int(i) in piece_ids and int(i) not in special]
+        return self._model.decode(known)
 
     def pieces(self) -> list[bytes]:
         special = self.specials()
-        piece_ids = range(self._model.get_piece_size())
-        return [
-            b"" if i in special else token_text.meta_space(self._model.id_to_piece(i))
-            for i in piece_ids
-        ] + [b""] * SENTINELS
+        texts = []
+        for i in range(self._model.get_piece_size()):
+            if i in special:
+                texts.append(b"")
+            else:
+                texts.append(token_text.meta_space(self._model.id_to_piece(i)))
+        return texts + [b""] * SENTINELS
 
     def _first(self, names: tuple[str, ...]) -> int | None:
-        return next(
-            (i for i in map(self._model.piece_to_id, names) if i != self._model.unk_id()), None
-        )
+        for name in names:
+            index = self._model.piece_to_id(name)
+            if index != self._model.unk_id():
+                return index
+        return None
+
+
+def _is_within_word(byte: bytes) -> bool:
+    return byte.isalnum() or byte >= b"\x80"
 
 
 FILES = (HuggingFace.file, SentencePiece.file, "spiece.model", Bytes.file)  # in this order
