@@ -22,7 +22,7 @@ from flaxformer_lite.config.parts import AdapterConfig
 from flaxformer_lite.config.rules import require
 from flaxformer_lite.files.read import Json, read_object
 from flaxformer_lite.models.parameter_shapes import parameter_shapes
-from flaxformer_lite.nn.adapters.merge import with_begun_factors
+from flaxformer_lite.nn.adapters.merge import with_initial_factors
 from flaxformer_lite.pretrained import load
 from flaxformer_lite.pretrained.lazy_params import stored_tree
 from flaxformer_lite.pretrained.place_params import place
@@ -128,7 +128,7 @@ def load_pretrained(
         return model, place(model.cfg, stored, mesh)
     model, stored = load.with_adapter(model, stored, new_adapter, seed)
     params = place(model.cfg, stored, mesh)
-    return model, with_begun_factors(new_adapter, params)
+    return model, with_initial_factors(new_adapter, params)
 
 
 def load_labels(path: str | Path, *, allow_plugins: registry.Allowed = False) -> list[str]:

@@ -66,7 +66,7 @@ def _check_out(out: Path | None, kind: str) -> None:
 
 
 def _saved(out: Path, vectors: Vectors) -> str:
-    """Writes vectors; returns what they are in words."""
+    """Writes vectors; returns a description of them."""
     if isinstance(vectors, np.ndarray):
         np.save(out, vectors)
         return f"{vectors.shape[0]} vectors of {vectors.shape[1]}"

@@ -254,7 +254,7 @@ class Architecture(Record):
 
     @property
     def width_ratio(self) -> float:
-        """The width by that of the base, whose learning rate is to serve this model."""
+        """The width relative to the base model, whose learning rate this model uses."""
         return self.d_model / self.base_width if self.base_width else 1.0
 
     @property

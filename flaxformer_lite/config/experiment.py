@@ -313,7 +313,7 @@ class ExperimentConfig(Record):
                 f"model.quantize={form!r}: matrices in few bits are not trained; set"
                 " model.adapter.name=lora, or train with model.matmul=int8 instead."
             )
-        if type(adapter).begun is not AdapterConfig.begun:
+        if type(adapter).initial_factors is not AdapterConfig.initial_factors:
             raise ConfigError(
                 f"model.quantize={form!r}, model.adapter={type(adapter).__name__}: starts from"
                 " matrices in floats; set model.adapter.name=lora."

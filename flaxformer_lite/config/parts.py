@@ -187,7 +187,7 @@ class MixerConfig(Part, abc.ABC):
 
 
 class LayerScope(Protocol):
-    """A linen module that is being called, as an adapter sees it: it declares the factors in it."""
+    """The calling linen module, in which an adapter declares its factors."""
 
     execution: Execution
 
@@ -215,7 +215,7 @@ class FeedForwardConfig(Part, abc.ABC):
       reads_context: whether its module takes the stack's context as a second argument, such as to
         leave padding out of an auxiliary loss.
       reads_one_token: whether the result of a token depends on no other token of the batch, so that
-        rows may be packed or cut. A class from outside has to say so.
+        rows may be packed or cut. A class of your own has to set it.
       differs_in_training: whether its module computes something else where it has a dropout key,
         which training steps pass then, whatever the rate of dropout.
     """
@@ -339,16 +339,14 @@ class AdapterConfig(Record, abc.ABC):
           bias: what the layer adds to y, of a shape that broadcasts; None if it has no bias.
         """
 
-    def begun(
+    def initial_factors(
         self, kernel: "jax.Array", factors: "tuple[jax.Array, ...]"
     ) -> "dict[str, jax.Array]":
-        """Computes the factors of a new adapter that start from a kernel that was read, by name.
-
-        By default none do.
+        """Initializes the factors that depend on the pretrained kernel, by name; by default none.
 
         Args:
-          kernel: the matrix that was read, with the summed axes first.
-          factors: those of a new model, whose kernel was another, in the order of `factors`.
+          kernel: the pretrained matrix, with the summed axes first.
+          factors: the factors as a new model draws them, in the order of `factors`.
         """
         return {}
 
@@ -356,12 +354,12 @@ class AdapterConfig(Record, abc.ABC):
     def merged(
         self, kernel: "jax.Array", bias: "jax.Array | None", factors: "tuple[jax.Array, ...]"
     ) -> "tuple[jax.Array, jax.Array | None]":
-        """Computes the kernel and the bias that by themselves do what these do with the factors.
+        """Merges the factors into the kernel and the bias.
 
         Args:
           kernel: the matrix, with the summed axes first.
-          bias: of the output axes of the kernel; None if the layer has no bias.
-          factors: those of this kernel, in the order of the names in `factors`.
+          bias: has the output axes of the kernel; None if the layer has no bias.
+          factors: the factors of this kernel, in the order of the names in `factors`.
         """
 
 

@@ -82,7 +82,7 @@ class Buckets:
         return narrowed
 
     def planned(self, batches: np.ndarray, multiple: int = 1) -> "Buckets":
-        """Chooses the widths; with none of them cutting is not worth it.
+        """Chooses the widths; chooses none if cutting batches would not pay.
 
         Args:
           batches: the examples of some batches, [batches, batch_size].
@@ -149,7 +149,7 @@ def sides_of(example: Batch, lengths: Widths) -> dict[tuple[str, str], int] | No
       lengths: its columns, and those of its decoder side if it has one.
 
     Returns:
-      The sides by (part, name); None if it is not known of an array what its columns are.
+      The sides by (part, name); None if the columns of some array are unknown.
     """
     last = len(lengths) - 1
     names = dict.fromkeys(ENCODED, 0) | dict.fromkeys(DECODED, 1) | dict.fromkeys(LABELS, last)

@@ -128,7 +128,7 @@ class Packer:
         return slots
 
     def planned(self, batches: np.ndarray, spare: float = SPARE) -> "Packer":
-        """Chooses the shapes; with none of them packing is not worth it.
+        """Chooses the shapes; chooses none if packing would not pay.
 
         Args:
           batches: the examples of some batches, [batches, batch_size].

@@ -56,22 +56,21 @@ def writer(
                 f"{max_new_tokens} new tokens: the model's position table ends at"
                 f" {model.cfg.max_length}; ask for fewer."
             )
-        replicated = _whole(params)
+        replicated = _on_this_process(params)
         written = []
         for start in range(0, len(prompts), BATCH):
             batch = list(prompts[start : start + BATCH])
-            ids, mask = _rectangle(
-                batch + batch[-1:] * (BATCH - len(batch)), room, usual["pad_token_id"]
-            )
+            filled = batch + batch[-1:] * (BATCH - len(batch))
+            ids, mask = _rectangle(filled, room, usual["pad_token_id"])
             options = {**usual, "max_new_tokens": max_new_tokens, **settings}
             made = generate(model, replicated, ids, mask, return_scores=True, **options)
             new = made.sequences[:, -int(made.lengths.max()) :]
             stops = np.atleast_1d(settings.get("eos_token_id", ()))
             for row, length in zip(new[: len(batch)], made.lengths, strict=False):
                 kept = row[:length]
-                written.append(
-                    kept[: len(kept) - int(len(kept) > 0 and kept[-1] in stops)].tolist()
-                )
+                if len(kept) and kept[-1] in stops:
+                    kept = kept[:-1]
+                written.append(kept.tolist())
         return written
 
     return write
@@ -87,8 +86,8 @@ def _rectangle(rows: list[Ids], width: int, pad: int) -> tuple[np.ndarray, np.nd
     return ids, mask
 
 
-def _whole(params: Params) -> Params:
-    """Returns parameters that this process can compute with alone."""
+def _on_this_process(params: Params) -> Params:
+    """Gathers parameters that are sharded over processes."""
     if jax.process_count() == 1:
         return params
 

@@ -31,7 +31,7 @@ BOTH = ("in", "branch", "final")
 
 
 def read(fields: Fields) -> ModelFields:
-    """Reads the numbers; logits are multiplied by theirs, which Granite divides by."""
+    """Reads the multipliers as Granite's; its logits are multiplied, Granite's divided."""
     options = granite.read(fields)
     return options | {
         "attention_scale": fields.get("attention_multiplier", kind=float),

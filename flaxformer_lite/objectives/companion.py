@@ -52,14 +52,11 @@ class Companion:
             flat[path] = jax.lax.stop_gradient(of_companion[path]) + flat[path]
         return unflatten_dict(flat, sep="/")
 
-    def begun(self, params: Params) -> Params:
-        """Returns the parameters to start a run with, from a tree that holds whole ones.
-
-        Where the trained model has an offset, the companion starts with its parameter, and the
-        offset with zero.
+    def initial(self, params: Params) -> Params:
+        """Splits initialized or published parameters into the companion's and zero offsets.
 
         Args:
-          params: those of the run, with the trained model's as they were initialized or read.
+          params: those of the run, in which the trained model's hold no offsets yet.
         """
         flat = flatten_dict(params, sep="/")
         for path in self.offsets(flatten_dict(self.without(params), sep="/")):
@@ -68,7 +65,7 @@ class Companion:
         return unflatten_dict(flat, sep="/")
 
     def offsets(self, paths: Iterable[str]) -> list[str]:
-        """Returns those of the trained model's paths at which it has an offset."""
+        """Selects the paths at which the trained model holds an offset."""
         return [path for path in paths if self.offset and re.search(self.offset, path)]
 
     def of(self, params: Params) -> Params:

@@ -14,8 +14,8 @@ Messages = list[Json]
 def encode(tokenizer: PublishedTokenizer, messages: Messages) -> list[int]:
     """Encodes the prompt for the assistant's next turn; only the template can write special tokens.
 
-    The spelling of one within a message, such as `<|im_end|>`, is text, so that nobody's words can
-    end their turn.
+    The spelling of one within a message, such as `<|im_end|>`, is text, so that a message cannot
+    end its own turn.
 
     Args:
       tokenizer: a tokenizer with a chat template.

@@ -62,7 +62,7 @@ class Models:
             unshared = jax.tree.map(jnp.zeros_like, unshared)
         made = params | {companion.name: unshared}
         if companion.offset:
-            made = companion.begun(made)
+            made = companion.initial(made)
         return made
 
     def apply(

@@ -295,5 +295,5 @@ def test_a_run_with_disentangled_embeddings_is_read_as_one_model_and_its_generat
     assert model.cfg.head == "pretraining"
     apply = jax.jit(lambda params: model.apply({"params": params}, ids).logits)
     np.testing.assert_array_equal(apply(params), apply(run.params))
-    begun = companion.begun(raw)  # as of weights that were read
-    np.testing.assert_array_equal(begun["generator"]["token_embed"]["embedding"], offset)
+    initial = companion.initial(raw)  # as of weights that were read
+    np.testing.assert_array_equal(initial["generator"]["token_embed"]["embedding"], offset)

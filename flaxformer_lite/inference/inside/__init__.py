@@ -1,1 +1,1 @@
-"""Reading, replacing and showing of what a model computes on its way to the output."""
+"""Reads, replaces and displays the intermediate values of a model."""

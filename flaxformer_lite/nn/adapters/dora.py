@@ -58,7 +58,9 @@ class DoraConfig(LoraConfig):
             return y
         return y + bias
 
-    def begun(self, kernel: jax.Array, factors: tuple[jax.Array, ...]) -> dict[str, jax.Array]:
+    def initial_factors(
+        self, kernel: jax.Array, factors: tuple[jax.Array, ...]
+    ) -> dict[str, jax.Array]:
         m = factors[-1]
         return {MAGNITUDE: lengths(kernel, kernel.ndim - m.ndim).astype(m.dtype)}
 

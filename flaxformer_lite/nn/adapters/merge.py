@@ -84,23 +84,25 @@ def restored(model: Module, params: dict) -> tuple[Module, dict]:
     return plain, unflatten_dict(restored, sep="/")
 
 
-def begun_factors(adapter: AdapterConfig, params: dict) -> dict[tuple[str, ...], jax.Array]:
+def initial_factors(adapter: AdapterConfig, params: dict) -> dict[tuple[str, ...], jax.Array]:
     """Returns the initial factors of a new adapter for these flat parameters, by path."""
     factors_by_path: dict[tuple[str, ...], jax.Array] = {}
-    if type(adapter).begun is AdapterConfig.begun:
+    if type(adapter).initial_factors is AdapterConfig.initial_factors:
         return factors_by_path
     for module in [path[:-1] for path in params if path[-1] == adapter.factors[0]]:
-        begun = jax.vmap(adapter.begun) if STACKED in "/".join(module) else adapter.begun
+        initial = adapter.initial_factors
+        if STACKED in "/".join(module):
+            initial = jax.vmap(initial)
         factors = tuple(params[*module, name] for name in adapter.factors)
-        for name, factor in begun(params[*module, "kernel"], factors).items():
+        for name, factor in initial(params[*module, "kernel"], factors).items():
             factors_by_path[*module, name] = factor
     return factors_by_path
 
 
-def with_begun_factors(adapter: AdapterConfig, params: dict) -> dict:
+def with_initial_factors(adapter: AdapterConfig, params: dict) -> dict:
     """Returns the parameters of a new adapter with the factors that depend on a matrix."""
     flat = flatten_dict(params)
-    begin = functools.partial(begun_factors, adapter)
+    begin = functools.partial(initial_factors, adapter)
     shardings = {path: flat[path].sharding for path in jax.eval_shape(begin, flat)}
     if not shardings:
         return params

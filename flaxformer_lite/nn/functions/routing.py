@@ -157,9 +157,9 @@ def expert_load(chosen_LA: jax.Array, experts: int, keep_L: jax.Array | None = N
 
 @jax.custom_vjp
 def with_gradient(y: jax.Array, bias_X: jax.Array, gradient_X: jax.Array) -> jax.Array:
-    """Returns `y`, and in place of the gradient of `bias_X`, which is zero, passes `gradient_X`.
+    """Returns `y`; the backward pass gives `bias_X` the gradient `gradient_X` instead of zero.
 
-    So counts of microbatches and devices add up on their way to the optimizer.
+    Counts of microbatches and devices thereby add up on their way to the optimizer.
     """
     del bias_X, gradient_X
     return y

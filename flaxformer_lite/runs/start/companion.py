@@ -64,9 +64,9 @@ def check_tokenizer(program: Program, tokenizer: plain.Tokenizer) -> None:
 
 
 def digest(program: Program) -> str:
-    """Hashes the weights from a directory, so that a run continues with the same.
+    """Hashes a companion's published weights, so that a resumed run refuses others.
 
-    "" if there are none.
+    Returns "" if there are none.
     """
     companion = program.companion
     if companion is None or not companion.source:

@@ -12,7 +12,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from flaxformer_lite.config import ConfigError, ExperimentConfig, ModelConfig, allowed_plugins
 from flaxformer_lite.config.parts import Part
 from flaxformer_lite.models.skeletons import build_layers
-from flaxformer_lite.nn.adapters.merge import begun_factors
+from flaxformer_lite.nn.adapters.merge import initial_factors
 from flaxformer_lite.open_model import load_labels, on_disk, open_pretrained
 from flaxformer_lite.pretrained.held_params import with_form
 from flaxformer_lite.pretrained.layouts import Slices
@@ -86,24 +86,24 @@ def init_from_pretrained(program: Program, folder: str) -> Callable[[TrainState]
     if fresh:
         LOG.info("new: %s; all others are from %s", ", ".join(sorted(fresh)), folder)
 
-    def begun(state: TrainState) -> TrainState:
+    def warm_started(state: TrainState) -> TrainState:
         target = flatten_dict(program.target.params)
         params = flatten_dict(state.params)
         for path, leaf in flatten_dict(stored).items():
             goal = target[path]
             params[path] = jax.make_array_from_callback(goal.shape, goal.sharding, leaf.read)
         if cfg.adapter and model.cfg.adapter is None:
-            begin = functools.partial(begun_factors, cfg.adapter)
+            begin = functools.partial(initial_factors, cfg.adapter)
             shardings = {path: target[path].sharding for path in jax.eval_shape(begin, params)}
             if shardings:
                 params |= jax.jit(begin, out_shardings=shardings)(params)
         started = unflatten_dict(params)
         if program.companion is not None and program.companion.offset:
             shardings = jax.tree.map(lambda x: x.sharding, program.target.params)
-            started = jax.jit(program.companion.begun, out_shardings=shardings)(started)
+            started = jax.jit(program.companion.initial, out_shardings=shardings)(started)
         return state.replace(params=started)
 
-    return begun
+    return warm_started
 
 
 def labels_of(cfg: ExperimentConfig) -> tuple[str, ...] | int | None:
