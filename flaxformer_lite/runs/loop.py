@@ -14,6 +14,7 @@ from flaxformer_lite.checkpoints.mirror import Mirror, mirrored, place_of
 from flaxformer_lite.checkpoints.workdir import newest_first, write_inputs
 from flaxformer_lite.config import ExperimentConfig, from_config_dict
 from flaxformer_lite.files.read import Json
+from flaxformer_lite.objectives.base import Metric
 from flaxformer_lite.runs.batch_history import BatchHistory
 from flaxformer_lite.runs.best import Best, Selection
 from flaxformer_lite.runs.interrupt import Interrupt
@@ -89,11 +90,7 @@ def run(
         best = None
         if cfg.train.best:
             best = stack.enter_context(saving(place / "best", keep=1))
-        shown = []
-        for metric in cfg.objective.shown:
-            is_live = metric.live or metric.name == cfg.train.best
-            shown.append(metric._replace(live=is_live))
-        terminal = Terminal(cfg.train.steps, shown, quiet=not group.first)
+        terminal = Terminal(cfg.train.steps, _shown(cfg), quiet=not group.first)
         stack.enter_context(terminal.listening())
         experiment, make = _in_background(stack, experiment, checkpoints.latest_step, group, clock)
         state, start, record, notices = _begin(experiment, checkpoints, make)
@@ -107,12 +104,10 @@ def run(
         terminal.rows("flaxformer_lite", about)
         for notice in [*notices, *recorder.notices]:
             terminal.note(f"notice: {notice}")
-        if group.first:
-            write_inputs(
-                workdir, cfg, experiment.train_data.tokenizer, experiment.train_data.fingerprint
-            )
         report = None
         if group.first:
+            data = experiment.train_data
+            write_inputs(workdir, cfg, data.tokenizer, data.fingerprint)
             report = RunPage(workdir, cfg, requested, about, recorder, clock)
         meter = _meter(experiment, clock, recorder)
         watchers = _guards(experiment, str(place), checkpoints, recorder, terminal, group, record)
@@ -138,6 +133,15 @@ def run(
             raise
         trainer.report(f"stopped by {caught}" if caught else "finished")
         return caught
+
+
+def _shown(cfg: ExperimentConfig) -> list[Metric]:
+    """Returns the metrics of the terminal; the one that selects checkpoints is shown live."""
+    shown = []
+    for metric in cfg.objective.shown:
+        is_live = metric.live or metric.name == cfg.train.best
+        shown.append(metric._replace(live=is_live))
+    return shown
 
 
 def _in_background(

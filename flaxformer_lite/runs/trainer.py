@@ -104,6 +104,7 @@ class Trainer:
         settled = set[int]()
         for watcher in self._watchers:
             settled |= set(watcher.settled_after)
+        step = start
         with (
             self._terminal.training(start),
             contextlib.closing(self._experiment.train_batches(start)) as placed,
@@ -114,8 +115,8 @@ class Trainer:
             if start == 0 or not evaluated:
                 self._evaluate(state, start)
             batches = self._meter.waiting(placed)
-            step = start
             for step in steps:
+                is_first = step == start + 1
                 batch = next(batches, None)
                 if batch is None:
                     raise RunError(
@@ -126,11 +127,11 @@ class Trainer:
                     watcher.step_begins(step)
                 packed = packing.shape_of(batch)
                 with (
-                    self._during("compile" if step == start + 1 else "steps"),
+                    self._during("compile" if is_first else "steps"),
                     self._compiles.allow_first(f"a step packed in {packed}"),
                 ):
                     state, metrics = train_step(state, batch)
-                if step == start + 1:  # until the step is compiled there is nothing to save
+                if is_first:  # until the step is compiled there is nothing to save
                     stepping.enter_context(interrupt.training(start, self._group))
                 self._in_flight.append((step, metrics))
                 self._settle(0 if step in settled else AHEAD)
@@ -146,17 +147,19 @@ class Trainer:
             self._meter.clock.turn_to("other")
             with self._during("checkpoint"):
                 self._checkpoints.wait()
-        ended = step >= train.steps or selection.stalled
-        # else it came while a finished run was saved
-        caught = "" if ended else interrupt.caught
-        if caught:
-            signal = caught
-            if not self._group.alone:
-                signal += f" of process {interrupt.by}"
-            self._terminal.note(
-                f"{signal}: stopped after step {step} and saved; the same command continues."
-            )
-        return state, caught
+        if step >= train.steps or selection.stalled:
+            return state, ""  # a signal came, if at all, while a finished run was saved
+        if interrupt.caught:
+            self._note_stop(interrupt, step)
+        return state, interrupt.caught
+
+    def _note_stop(self, interrupt: Interrupt, step: int) -> None:
+        signal = interrupt.caught
+        if not self._group.alone:
+            signal += f" of process {interrupt.by}"
+        self._terminal.note(
+            f"{signal}: stopped after step {step} and saved; the same command continues."
+        )
 
     def close(self, state: TrainState) -> None:
         """Writes the loss curve, the closing summary and the model's last texts."""

@@ -5,6 +5,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
 
+import flax.linen as nn
 import jax
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
@@ -41,48 +42,15 @@ def init_from_pretrained(program: Program, folder: str) -> Callable[[TrainState]
       CheckpointError: a workdir has no undamaged checkpoint.
     """
     cfg = program.cfg.model
-    try:
-        model, stored = open_pretrained(
-            folder,
-            cfg.head,
-            family=cfg.family,
-            new_head=program.cfg.objective.new_head,
-            labels=labels_of(program.cfg),
-            allow_plugins=allowed_plugins(program.cfg),
-            scan=cfg.scan,
-            param_dtype=cfg.param_dtype,
-        )
-    except (ConfigError, WeightsError) as error:
-        raise ConfigError(f"train.init_from: {error}") from None
-    wrong = mismatches(model.cfg, cfg)
-    if wrong:
-        clauses = []
-        for name, (published, configured) in wrong.items():
-            clauses.append(f"its {name} is {published!r}, the config's {configured!r}")
-        listed = "; ".join(clauses)
-        raise ConfigError(f"train.init_from={folder}: {listed}; set {flags(model.cfg, wrong)}.")
-    if model.cfg.adapter not in (None, cfg.adapter):
-        which = "another" if cfg.adapter else "none"
-        raise ConfigError(
-            f"train.init_from={folder}: was trained with an adapter, and this run has {which};"
-            f" merge it first (flaxformer_lite convert), or set {flags(model.cfg, ['adapter'])}."
-        )
+    model, stored = _open(program.cfg, folder)
+    _check_same_model(folder, model.cfg, cfg)
     try:
         model, stored = with_form(model, stored, cfg.quantize)
     except ConfigError as error:
         raise ConfigError(f"train.init_from={folder}: {error}") from None
-    needed = program.trained_params(program.target.params)
-    stored = _with_copies(cfg, stored, flatten_dict(needed, sep="/"))
-    missing = set(flatten_dict(needed, sep="/")) - set(flatten_dict(stored, sep="/"))
-    fresh = {path for path in missing if program.cfg.objective.new_head and is_of_head(path)}
-    _check_added(folder, cfg, missing - fresh)
-    frozen = sorted(path for path in fresh if _matches(path, program.cfg.optimizer.freeze))
-    if frozen:
-        field = "model.adapter.trained" if cfg.adapter else "not optimizer.freeze"
-        raise ConfigError(
-            f"train.init_from={folder}: has no {frozen[0]}, so it is initialized at random, and"
-            f" would be frozen; let {field} match it."
-        )
+    needed = flatten_dict(program.trained_params(program.target.params), sep="/")
+    stored = _with_copies(cfg, stored, needed)
+    fresh = _new_of_head(program.cfg, folder, set(needed) - set(flatten_dict(stored, sep="/")))
     if fresh:
         LOG.info("new: %s; all others are from %s", ", ".join(sorted(fresh)), folder)
 
@@ -104,6 +72,54 @@ def init_from_pretrained(program: Program, folder: str) -> Callable[[TrainState]
         return state.replace(params=started)
 
     return warm_started
+
+
+def _open(cfg: ExperimentConfig, folder: str) -> tuple[nn.Module, dict]:
+    try:
+        return open_pretrained(
+            folder,
+            cfg.model.head,
+            family=cfg.model.family,
+            new_head=cfg.objective.new_head,
+            labels=labels_of(cfg),
+            allow_plugins=allowed_plugins(cfg),
+            scan=cfg.model.scan,
+            param_dtype=cfg.model.param_dtype,
+        )
+    except (ConfigError, WeightsError) as error:
+        raise ConfigError(f"train.init_from: {error}") from None
+
+
+def _check_same_model(folder: str, stored: ModelConfig, cfg: ModelConfig) -> None:
+    wrong = mismatches(stored, cfg)
+    if wrong:
+        clauses = []
+        for name, (published, configured) in wrong.items():
+            clauses.append(f"its {name} is {published!r}, the config's {configured!r}")
+        listed = "; ".join(clauses)
+        raise ConfigError(f"train.init_from={folder}: {listed}; set {flags(stored, wrong)}.")
+    if stored.adapter not in (None, cfg.adapter):
+        which = "another" if cfg.adapter else "none"
+        raise ConfigError(
+            f"train.init_from={folder}: was trained with an adapter, and this run has {which};"
+            f" merge it first (flaxformer_lite convert), or set {flags(stored, ['adapter'])}."
+        )
+
+
+def _new_of_head(cfg: ExperimentConfig, folder: str, missing: set[str]) -> set[str]:
+    """Returns the paths that stay random because the objective adds a head; refuses others."""
+    fresh = set[str]()
+    if cfg.objective.new_head:
+        fresh = set(filter(is_of_head, missing))
+    _check_added(folder, cfg.model, missing - fresh)
+    frozen = sorted(path for path in fresh if _matches(path, cfg.optimizer.freeze))
+    if frozen:
+        field = "model.adapter.trained" if cfg.model.adapter else "not optimizer.freeze"
+        raise ConfigError(
+            f"train.init_from={folder}: has no {frozen[0]}, so it is initialized at random, and"
+            f" would be frozen; let {field} match it."
+        )
+    return fresh
 
 
 def labels_of(cfg: ExperimentConfig) -> tuple[str, ...] | int | None:
