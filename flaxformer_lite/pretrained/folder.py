@@ -30,7 +30,7 @@ UNREAD = {  # files of checkpoints that are not read, by pattern
     "*.weights.h5": "weights of Keras without the config.json of a KerasHub preset",
     "*.keras": "a model of Keras",
     "model.ckpt-*.index": "a TensorFlow checkpoint",
-    "*.npz": "arrays of NumPy of a program that has no reader here",
+    "*.npz": "arrays of NumPy, damaged or of a program that has no reader here",
 }
 
 

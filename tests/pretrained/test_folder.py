@@ -144,7 +144,7 @@ def test_damaged_msgpack(folder, what):
             "",
             "an Orbax checkpoint of a program that has no reader.*lost-homes",
         ),
-        ("vit_b16.npz", "", "arrays of NumPy of a program that has no reader"),
+        ("vit_b16.npz", "", "arrays of NumPy, damaged or of a program that has no reader"),
         (
             "config.json",
             '{"module": "keras_hub.src.models.bert", "class_name": "BertBackbone"}',

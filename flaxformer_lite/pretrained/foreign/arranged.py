@@ -25,6 +25,16 @@ class Readable(Protocol):
     def __getitem__(self, index: Any) -> Any: ...
 
 
+def check_shape(where: str, array: Readable) -> None:
+    """Refuses an array without entries.
+
+    Raises:
+      WeightsError: one of its sizes is 0.
+    """
+    if 0 in array.shape:
+        raise WeightsError(f"{where} has the shape {list(array.shape)}, without entries: damaged.")
+
+
 @dataclasses.dataclass(frozen=True)
 class Arranged(Tensor):
     """An array with its axes in another order, and neighbouring axes merged.

@@ -123,9 +123,10 @@ def read_config(place: Path) -> Json:
     for name, rank in ((QUERY, 3), (UP, 2)):
         if len(shapes.get(name, ())) != rank:
             raise WeightsError(f"{place}: {name} is {brief(shapes.get(name, 'missing'))}; {READ}.")
-    for name in ("head/kernel", POSITIONS):
-        if name not in arrays:
-            raise WeightsError(f"{place}: txt/{name} is missing; {READ}.")
+    for name, rank in (("head/kernel", 2), (POSITIONS, 3), (EMBEDDING, 2)):
+        shape = arrays[name].shape if name in arrays else None
+        if shape is None or len(shape) != rank:
+            raise WeightsError(f"{place}: txt/{name} is {brief(shape or 'missing')}; {READ}.")
     vocab_size, width = arrays[EMBEDDING].shape
     return {
         "model_type": "siglip_text_model",
@@ -185,7 +186,7 @@ def _in_layer(name: str) -> tuple[str, str] | None:
     """Returns the published name in a layer, and the layout."""
     owner, _, kind = name.rpartition("/")
     module = MODULES.get(owner)
-    if module is None:
+    if module is None or kind not in ("scale", "bias", "kernel"):
         return None
     if kind == "scale":
         return f"{module}.weight", "as_is"

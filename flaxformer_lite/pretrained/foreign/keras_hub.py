@@ -96,7 +96,7 @@ def read_config(place: Path) -> Json:
     values = _read(path)["config"]
     _check_dtype(path, values.get("dtype"))
     fields = Fields(path, values)
-    config = kind.config(fields, _open(place))
+    config = kind.config(fields)
     if fields.left:
         name = sorted(fields.left)[0]
         raise WeightsError(

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from flaxformer_lite.files.read import Json, brief
-from flaxformer_lite.pretrained.foreign.arranged import Readable
 from flaxformer_lite.pretrained.safetensors import WeightsError
 
 UNUSED_FIELDS = ("name", "trainable", "dtype", "dropout")
@@ -147,7 +146,7 @@ class Kind:
     """A class of backbones.
 
     Attributes:
-      config: makes config.json of the backbone's, which it reads with `take`, and the arrays.
+      config: makes config.json of the backbone's, which it reads with `take`.
       layer: the name of its layers in h5, by class.
       names: returns the rows of layers, and of all else, for a config.json.
       tasks: rows of the arrays of a task, and the class of transformers, by the class of the task.
@@ -156,7 +155,7 @@ class Kind:
         transformers.
     """
 
-    config: Callable[["Fields", Mapping[str, Readable]], Json]
+    config: Callable[["Fields"], Json]
     layer: str
     blocks: Callable[[Json], Mapping[str, Mapping[str, Row]]]
     outside: Mapping[str, Row]
@@ -205,7 +204,7 @@ def _sizes(fields: Fields) -> Json:
     }
 
 
-def _bert(fields: Fields, arrays: Mapping[str, Readable]) -> Json:
+def _bert(fields: Fields) -> Json:
     return _sizes(fields) | {
         "model_type": "bert",
         "num_attention_heads": fields.take("num_heads"),
@@ -218,7 +217,7 @@ def _bert(fields: Fields, arrays: Mapping[str, Readable]) -> Json:
     }
 
 
-def _roberta(fields: Fields, arrays: Mapping[str, Readable]) -> Json:
+def _roberta(fields: Fields) -> Json:
     return _sizes(fields) | {
         "model_type": "roberta",
         "num_attention_heads": fields.take("num_heads"),
@@ -233,7 +232,7 @@ def _roberta(fields: Fields, arrays: Mapping[str, Readable]) -> Json:
     }
 
 
-def _gpt2(fields: Fields, arrays: Mapping[str, Readable]) -> Json:
+def _gpt2(fields: Fields) -> Json:
     return {
         "model_type": "gpt2",
         "vocab_size": fields.take("vocabulary_size"),
@@ -248,7 +247,7 @@ def _gpt2(fields: Fields, arrays: Mapping[str, Readable]) -> Json:
     }
 
 
-def _t5(fields: Fields, arrays: Mapping[str, Readable]) -> Json:
+def _t5(fields: Fields) -> Json:
     d_model = fields.take("hidden_dim")
     heads = fields.take("num_heads")
     gated = fields.take("use_gated_activation", True)
@@ -298,16 +297,15 @@ def _decoder(fields: Fields) -> Json:
     }
 
 
-def _llama(fields: Fields, arrays: Mapping[str, Readable]) -> Json:
+def _llama(fields: Fields) -> Json:
     fields.only("rope_position_scaling_factor", 1.0)
     config = _decoder(fields) | {
         "model_type": "llama",
         "hidden_act": "silu",
-        "tie_word_embeddings": UNTIED not in arrays,
+        "tie_word_embeddings": bool(fields.take("tie_word_embeddings", False)),
         "rope_theta": float(fields.take("rope_max_wavelength")),
         "max_position_embeddings": LLAMA_LENGTH,
     }
-    fields.take("tie_word_embeddings", False)  # the arrays tell
     factor = fields.take("rope_frequency_adjustment_factor", 0)
     scaling = {
         "rope_type": "llama3",
@@ -319,12 +317,12 @@ def _llama(fields: Fields, arrays: Mapping[str, Readable]) -> Json:
     return config | ({"rope_scaling": scaling} if factor else {})
 
 
-def _mistral(fields: Fields, arrays: Mapping[str, Readable]) -> Json:
+def _mistral(fields: Fields) -> Json:
     fields.only("rope_scaling_factor", 1.0)
     config = _decoder(fields) | {
         "model_type": "mistral",
         "hidden_act": "silu",
-        "tie_word_embeddings": UNTIED not in arrays,
+        "tie_word_embeddings": False,
         "rope_theta": float(fields.take("rope_max_wavelength")),
         "sliding_window": fields.take("sliding_window", 0) or None,
     }
@@ -332,7 +330,7 @@ def _mistral(fields: Fields, arrays: Mapping[str, Readable]) -> Json:
     return config | ({"head_dim": head_dim} if head_dim else {})
 
 
-def _gemma(fields: Fields, arrays: Mapping[str, Readable]) -> Json:
+def _gemma(fields: Fields) -> Json:
     config = _decoder(fields)
     config |= {
         "intermediate_size": config["intermediate_size"] // 2,  # theirs counts gate and up
@@ -381,7 +379,6 @@ def _gemma(fields: Fields, arrays: Mapping[str, Readable]) -> Json:
 ROBERTA_PADDING = 2  # rows of transformers' positions that KerasHub does not keep
 LLAMA_LENGTH = 8192  # of texts; a preset does not tell, and no number depends on it
 TABLES = (("weight", "as_is"), ("lm_head.weight", "in"))  # the second if they are not tied
-UNTIED = "layers/reversible_embedding/vars/1"
 MASKED_LM = {
     "layers/masked_lm_head/_intermediate_dense": Row("lm_head.dense"),
     "layers/masked_lm_head/_intermediate_layer_norm": _norm("lm_head.layer_norm"),

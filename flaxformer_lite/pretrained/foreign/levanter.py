@@ -172,7 +172,7 @@ def read_config(place: Path) -> Json:
         for number, name, single in _by_layer(place, path, array):
             shapes[name] = single.shape
             layers = max(layers, number + 1)
-    vocab_size, d_model = arrays[EMBEDDING].shape
+    vocab_size, d_model = _shape(place, {EMBEDDING: arrays[EMBEDDING].shape}, EMBEDDING, 2)
     values, source = _settings(place)
     if POSITIONS in arrays:
         _check(source, values, GPT2_FIELDS)
@@ -203,6 +203,12 @@ def read_config(place: Path) -> Json:
     if values.get("type") != "llama":
         raise WeightsError(f"{source}: model.type={brief(values.get('type'))}: llama is read.")
     _check(source, values, LLAMA_FIELDS)
+    tied = LM_HEAD not in arrays
+    if values.get("tie_word_embeddings", False) != tied:
+        raise WeightsError(
+            f"{source}: model.tie_word_embeddings={brief(not tied)}, where its checkpoint is"
+            f" {'without' if tied else 'with'} {LM_HEAD}."
+        )
     return {
         "model_type": "llama",
         "architectures": ["LlamaForCausalLM"],
@@ -215,7 +221,7 @@ def read_config(place: Path) -> Json:
         "head_dim": query[2],
         "hidden_act": "silu",
         "max_position_embeddings": int(read_number(source, values, "model.seq_len", LENGTH)),
-        "tie_word_embeddings": LM_HEAD not in arrays,
+        "tie_word_embeddings": tied,
         "rms_norm_eps": read_number(source, values, "model.layer_norm_epsilon", 1e-5),
         **_rope(source, values.get("rope") or {}),
     }
@@ -235,7 +241,7 @@ def open_weights(place: Path, config: Json) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     for path, array in arrays.items():
         where = f"{place}: {path}"
-        if path in ends:
+        if path in ends and len(array.shape) in AS_IS:
             tensors[ends[path]] = Arranged(array, AS_IS[len(array.shape)], where=where)
             continue
         layers = list(_by_layer(place, path, array))

@@ -329,6 +329,11 @@ def _config_of_yml(place: Path, kind: str, *, tied: bool) -> Json:
             continue
         if told[name] != only:
             raise WeightsError(f"{source}: {name}={brief(told[name])}: only {only!r} is read.")
+    if bool(told.get("logits_via_embedding", False)) != tied:
+        raise WeightsError(
+            f"{source}: logits_via_embedding={not tied}, where its checkpoint is"
+            f" {'without' if tied else 'with'} {LOGITS}."
+        )
     normalized = told.get("normalize_embedding_logits", True)
     if kind in LAYERS and not (tied and normalized):
         raise WeightsError(
@@ -434,4 +439,6 @@ def _open(place: Path) -> dict[str, Readable]:
                 f"{place}: holds {shown('.'.join(path))} beside its parameters; quantized weights"
                 " and adapters are not read."
             )
+    if len(arrays[EMBEDDING].shape) != 2:
+        raise WeightsError(f"{place}: {EMBEDDING} is {brief(list(arrays[EMBEDDING].shape))}.")
     return arrays

@@ -18,7 +18,7 @@ import numpy as np
 from flaxformer_lite.files.read import Json, brief, read_object, shown
 from flaxformer_lite.pretrained.flax_msgpack import read_tree
 from flaxformer_lite.pretrained.foreign import orbax_arrays, t5x_bert, t5x_decoder, t5x_t5
-from flaxformer_lite.pretrained.foreign.arranged import Readable
+from flaxformer_lite.pretrained.foreign.arranged import Readable, check_shape
 from flaxformer_lite.pretrained.foreign.t5x_layers import Checkpoint, read_gin
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError, check_name
 
@@ -169,6 +169,7 @@ def _open_tree(place: Path) -> dict[str, Readable]:
             array = _open_zarr(place, name)
         elif not isinstance(leaf, np.ndarray):
             raise WeightsError(f"{path}: {name} is {brief(leaf)}, which is not an array.")
+        check_shape(f"{path}: {name}", array)
         dtype = np.dtype(getattr(array.dtype, "numpy_dtype", array.dtype))
         if dtype.name not in DTYPES:
             raise WeightsError(

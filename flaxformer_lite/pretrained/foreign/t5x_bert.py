@@ -121,12 +121,14 @@ def open_weights(checkpoint: Checkpoint, config: Json) -> dict[str, Tensor]:
 
 
 def _architecture(checkpoint: Checkpoint, shapes: Mapping[str, object]) -> str:
-    has = {name.partition(".")[0] for name in shapes}
-    predicts = "cls.predictions.bias" in shapes
-    follows = "cls.seq_relationship.weight" in shapes
-    if "classifier" in has and "cls" not in has:
+    def has(head: str) -> bool:
+        return any(name.startswith(head) for name in shapes)
+
+    predicts = has("cls.predictions")
+    follows = has("cls.seq_relationship")
+    if has("classifier") and not has("cls."):
         return "BertForSequenceClassification"
-    if "classifier" in has or (follows and not predicts):
+    if has("classifier") or (follows and not predicts):
         raise WeightsError(
             f"{checkpoint.place}: flaxformer's BERT with heads that no class of transformers has"
             f" together; {READABLE}."

@@ -72,6 +72,7 @@ def is_one(arrays: Mapping[str, Readable]) -> bool:
 def describe(checkpoint: Checkpoint, config: Json) -> list[str]:
     """Describes the model, and what was assumed."""
     arrays = _by_layer(checkpoint)
+    tied = " (tied)" if config["tie_word_embeddings"] else ""
     rotary = "rope_theta" in config or "rope_parameters" in config
     layers = config.get("num_layers", config.get("num_hidden_layers"))
     width = config.get("d_model", config.get("hidden_size"))
@@ -81,8 +82,8 @@ def describe(checkpoint: Checkpoint, config: Json) -> list[str]:
         f"{' in a scanned stack' if is_scanned(checkpoint.arrays) else ''}"
         f"{', attention and feed-forward in parallel' if _is_parallel(arrays) else ''}, width"
         f" {width}, {heads} heads, {config['num_key_value_heads']} of keys and values,"
-        f" {'rotary' if rotary else 'relative'} positions, vocabulary {config['vocab_size']:,};"
-        f" read as {config['architectures'][0]}"
+        f" {'rotary' if rotary else 'relative'} positions, vocabulary {config['vocab_size']:,}"
+        f"{tied}; read as {config['architectures'][0]}"
     ]
     assumed = []
     if "activations" not in checkpoint.gin:
@@ -110,7 +111,8 @@ def read_config(checkpoint: Checkpoint) -> Json:
     query = f"{FIRST}/self_attention/query/kernel"
     key = f"{FIRST}/self_attention/key/kernel"
     for needed in (TABLE, up, query, key):
-        if len(shapes.get(needed, ())) < 2:
+        rank = len(shapes.get(needed, ()))
+        if rank < 2 or (needed == TABLE and rank > 2):
             raise WeightsError(
                 f"{checkpoint.place}: a decoder of flaxformer whose {needed} is"
                 f" {brief(shapes.get(needed, 'missing'))}; {READABLE}."
@@ -282,10 +284,11 @@ def _by_layer(checkpoint: Checkpoint) -> dict[str, Readable]:
             continue
         keys = single.get(f"{match[1]}/kv_fused/kernel")
         ends = single.get(f"{match[1]}/o_wo_fused/kernel")
-        if keys is None or ends is None or len(array.shape) != 3:
+        fused = (array, keys, ends)
+        if keys is None or ends is None or any(one is None or len(one.shape) != 3 for one in fused):
             raise WeightsError(
                 f"{checkpoint.place}: {shown(path)} of shape {brief(list(array.shape))} in a layer"
-                " without kv_fused or o_wo_fused: not read."
+                " without kv_fused or o_wo_fused of three axes: not read."
             )
         width = keys.shape[-1] // 2
         hidden = ends.shape[1] - width

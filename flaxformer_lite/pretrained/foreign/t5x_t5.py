@@ -51,10 +51,11 @@ def describe(checkpoint: Checkpoint, config: Json) -> list[str]:
         layers = f"{config['num_layers']} encoder"
     scanned = " in scanned stacks" if is_scanned(checkpoint.arrays) else ""
     experts = f", {config['num_experts']} experts" if "num_experts" in config else ""
+    tied = " (tied)" if config["tie_word_embeddings"] else ""
     lines = [
         f"{config['model_type']} with {layers} layers{scanned}, width {config['d_model']},"
         f" {config['num_heads']} heads of {config['d_kv']}, feed-forward {config['d_ff']}"
-        f" ({config['feed_forward_proj']}){experts}, vocabulary {config['vocab_size']:,}"
+        f" ({config['feed_forward_proj']}){experts}, vocabulary {config['vocab_size']:,}{tied}"
     ]
     assumed = []
     if not checkpoint.gin:
@@ -87,8 +88,9 @@ def read_config(checkpoint: Checkpoint) -> Json:
     sparse = f"{first}/mlp/expert/wi/kernel" in shapes
     gated = any(path.endswith("/mlp/wi_0/kernel") for path in shapes)
     up = f"{first}/mlp/{'expert/wi' if sparse else 'wi_0' if gated else 'wi'}/kernel"
-    for needed in (table, query, up):
-        if len(shapes.get(needed, ())) < 2:
+    for needed in (TABLE, table, query, up):
+        rank = len(shapes.get(needed, ()))
+        if rank < 2 or (needed in (TABLE, table) and rank > 2):
             raise WeightsError(
                 f"{checkpoint.place}: a checkpoint of T5X whose {needed} is"
                 f" {brief(shapes.get(needed, 'missing'))}; {READABLE}."

@@ -1,7 +1,7 @@
 """Opens arrays in zarr for the readers of checkpoints that tensorstore wrote."""
 
 from flaxformer_lite.files.read import Json, shown
-from flaxformer_lite.pretrained.foreign.arranged import Readable
+from flaxformer_lite.pretrained.foreign.arranged import Readable, check_shape
 from flaxformer_lite.pretrained.safetensors import WeightsError
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -38,4 +38,5 @@ def open_zarr(kvstore: Json, where: str, driver: str = "zarr") -> Readable:
             f"{where} has dtype {array.dtype.name}; must be one of {', '.join(DTYPES)}: quantized"
             " weights are not read."
         )
+    check_shape(where, array)
     return array

@@ -170,6 +170,7 @@ def test_a_config_of_transformers_takes_the_place_of_the_yaml(run, published):
         ("  qk_norm: {eps: 1.0}", "model.qk_norm=.*is not known here"),
         ("  rope: {type: yarn}", "model.rope=.*default and llama3 are read"),
         ("  type: olmo", "model.type='olmo': llama is read"),
+        ("  tie_word_embeddings: true", "tie_word_embeddings=True, where its.* with lm_head"),
         ("  rope: [", "not a yaml file"),
     ],
 )
@@ -190,4 +191,7 @@ def test_missing_files_and_other_parameters_are_named(run):
         load_pretrained(run)
     shutil.copytree(layers / "mlp/gate_proj", layers / "mlp/lora_A")
     with pytest.raises(WeightsError, match=r"holds .*mlp/lora_A/weight of shape"):
+        load_pretrained(run)
+    shutil.rmtree(run / "step-30/model/lm_head")
+    with pytest.raises(WeightsError, match=r"tie_word_embeddings=False, where its.* without lm_"):
         load_pretrained(run)

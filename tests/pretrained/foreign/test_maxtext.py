@@ -240,6 +240,7 @@ def test_a_config_of_transformers_takes_the_place_of_the_yml(checkpoint, models)
         ("decoder_block: gemma2", "decoder_block='gemma2': llama2.*those of llama2 or mistral"),
         ("rope_type: yarn", "rope_type='yarn': is not read"),
         ("use_qk_norm: true", "use_qk_norm=True: only False"),
+        ("logits_via_embedding: true", "logits_via_embedding=True, where its.* with decoder.logi"),
         ("quantization: int8", "quantization='int8'"),
         ("rope_max_timescale: big", "rope_max_timescale='big': must be a number"),
     ],
