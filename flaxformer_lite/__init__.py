@@ -12,12 +12,10 @@ from typing import Any
 __version__ = "0.3.0"
 
 _STUB = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
-_MODULE_OF = {
-    name.name: node.module
-    for node in _STUB.body
-    if isinstance(node, ast.ImportFrom)
-    for name in node.names
-}
+_MODULE_OF = {}
+for _node in _STUB.body:
+    if isinstance(_node, ast.ImportFrom):
+        _MODULE_OF |= dict.fromkeys((_name.name for _name in _node.names), _node.module)
 __all__ = sorted(_MODULE_OF)
 
 

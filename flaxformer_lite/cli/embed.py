@@ -87,9 +87,10 @@ def _print_tokens(texts: list[str], vectors: "csr_array", tokenizer: PublishedTo
     for number, text in enumerate(texts):
         weights_V = vectors[[number]].toarray()[0]
         largest = np.argsort(-weights_V, kind="stable")[:TOKENS]
-        shown = [
-            f"{tokenizer.token(i).strip()} {weights_V[i]:.2f}" for i in largest if weights_V[i] > 0
-        ]
+        shown = []
+        for i in largest:
+            if weights_V[i] > 0:
+                shown.append(f"{tokenizer.token(i).strip()} {weights_V[i]:.2f}")
         print(f"{number + 1}: {text}\n   {', '.join(shown) or 'no token has a weight'}")
 
 

@@ -343,13 +343,13 @@ class ExperimentConfig(Record):
             positions = {"model.max_length": model.max_length}
         weights = [width | size for size in (*inner, heads, positions)]
         weights += [width | {f"model.{name}": getattr(model, name)} for name in tables]
-        batches = [(rows | length, MOST_TOKENS) for length in lengths]
-        batches += [
-            (rows | length | wide, MOST_NUMBERS)
-            for length in lengths
-            for wide in (width, *inner, heads)
-        ]
-        for sizes, most in [*batches, *((sizes, MOST_WEIGHTS) for sizes in weights)]:
+        products = []
+        for length in lengths:
+            products.append((rows | length, MOST_TOKENS))
+            for wide in (width, *inner, heads):
+                products.append((rows | length | wide, MOST_NUMBERS))
+        products += [(sizes, MOST_WEIGHTS) for sizes in weights]
+        for sizes, most in products:
             if math.prod(filter(None, sizes.values())) > most:
                 listed = ", ".join(f"{name}={size}" for name, size in sizes.items())
                 raise ConfigError(

@@ -255,9 +255,10 @@ def _build(
         return Sections(records)
     if typing.get_origin(kind) is tuple and isinstance(value, (tuple, list)):
         inner = typing.get_args(kind)[0]
-        return tuple(
-            _build(f, inner, item, f"{where}[{i}]", allowed) for i, item in enumerate(value)
-        )
+        items = []
+        for i, item in enumerate(value):
+            items.append(_build(f, inner, item, f"{where}[{i}]", allowed))
+        return tuple(items)
     if not isinstance(value, bool):  # numpy's numbers become Python's
         if kind is int and isinstance(value, numbers.Integral):
             return int(value)

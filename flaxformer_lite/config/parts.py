@@ -304,14 +304,16 @@ class AdapterConfig(Record, abc.ABC):
         Raises:
           ConfigError: one of them does not; names the matrices of its layers.
         """
-        modules = [path.rpartition("/")[::2] for path in paths]
-        adapted = [f"{module}/kernel" for module, name in modules if name == self.factors[0]]
+        adapted = []
+        named = set()
+        for path in paths:
+            module, _, name = path.rpartition("/")
+            if name == self.factors[0]:
+                adapted.append(f"{module}/kernel")
+            if name == "kernel" and "/layer" in module:
+                named.add(module.rpartition("/")[2])
         for pattern in self.targets:
             if not matches((pattern,), *adapted):
-                inside = (
-                    module for module, name in modules if name == "kernel" and "/layer" in module
-                )
-                named = {module.rpartition("/")[2] for module in inside}
                 raise ConfigError(
                     f"adapter.targets={pattern!r}: matches the path of no matrix that can be"
                     f" adapted; those in layers are called {', '.join(sorted(named))}."
@@ -402,10 +404,12 @@ class LayerConfig(Record):
     def __post_init__(self) -> None:
         super().__post_init__()
         slots = choices.LAYER_NORM_SLOTS
-        parts = self.parts
-        known = OneOf((*slots, *(f"{part}_{slot}" for part in parts for slot in slots)))
+        known = list(slots)
+        for part in self.parts:
+            known += [f"{part}_{slot}" for slot in slots]
+        is_known = OneOf(tuple(known))
         for slot in self.norm_at:
-            require("norm_at", self.norm_at, known(slot))
+            require("norm_at", self.norm_at, is_known(slot))
         if self.residual.startswith("parallel") and (
             self.mixer is None or self.feed_forward is None or self.cross or self.beside
         ):

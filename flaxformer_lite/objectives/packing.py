@@ -119,17 +119,14 @@ def share_rows(plan: Packing, costs: np.ndarray, budgets: tuple[int, ...]) -> Pa
     """
     assert (costs <= np.asarray(budgets)).all(), "a piece larger than a row"
     spent = np.concatenate([np.zeros((1, costs.shape[1]), np.int64), np.cumsum(costs, axis=0)])
-    columns = [
-        (np.ascontiguousarray(column), budget)
-        for column, budget in zip(spent.T, budgets, strict=True)
-    ]
+    columns = list(zip(map(np.ascontiguousarray, spent.T), budgets, strict=True))
     firsts = [0]
     row = 0
     rows = len(costs)
     while row < rows:
-        row = min(
-            int(np.searchsorted(column, column[row] + budget, side="right")) - 1
-            for column, budget in columns
-        )
+        ends = []
+        for column, budget in columns:
+            ends.append(int(np.searchsorted(column, column[row] + budget, side="right")) - 1)
+        row = min(ends)
         firsts.append(row)
     return plan._replace(first=plan.first[np.asarray(firsts)])

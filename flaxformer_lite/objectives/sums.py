@@ -84,12 +84,11 @@ class LossSums(NamedTuple):
         Its derivative with respect to the sum over tokens is exactly 1, so the gradients that the
         fused loss made in its forward pass need not be scaled, or copied for it.
         """
-        others = (
-            ratio(tokens(totals), totals[term]) * self.loss[term]
-            for term in self.loss
-            if term != TOKENS
-        )
-        return sum(others, start=self.loss.get(TOKENS, jnp.float32(0)))
+        total = self.loss.get(TOKENS, jnp.float32(0))
+        for term in self.loss:
+            if term != TOKENS:
+                total = total + ratio(tokens(totals), totals[term]) * self.loss[term]
+        return total
 
 
 def tokens(totals: dict[str, Array]) -> Array:

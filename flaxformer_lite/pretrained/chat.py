@@ -50,8 +50,9 @@ def render(tokenizer: PublishedTokenizer, messages: Messages) -> str:
 
 def standalone_template(tokenizer: PublishedTokenizer) -> str:
     """Returns a chat template with its special tokens filled in; "" if there is none."""
-    named = (
-        f"{{% set {role}_token = {json.dumps(token)} %}}"
-        for role, token in tokenizer.tokens.items()
-    )
-    return f"{''.join(named)}{tokenizer.chat_template}" if tokenizer.chat_template else ""
+    if not tokenizer.chat_template:
+        return ""
+    statements = ""
+    for role, token in tokenizer.tokens.items():
+        statements += f"{{% set {role}_token = {json.dumps(token)} %}}"
+    return statements + tokenizer.chat_template

@@ -463,9 +463,10 @@ def _complete(parts: dict[str, Tensor], needed: tuple[str, ...]) -> bool:
     ranks = {A: 2, B: 2, MAGNITUDE: 1, SCALE: 2, vera.D: 1, vera.SCALE: 1}
     if set(parts) != set(needed):
         return False
-    return all(
-        len(tensor.shape) == ranks[name] and tensor.shape[0] for name, tensor in parts.items()
-    )
+    for name, tensor in parts.items():
+        if len(tensor.shape) != ranks[name] or not tensor.shape[0]:
+            return False
+    return True
 
 
 def _projection_reader(

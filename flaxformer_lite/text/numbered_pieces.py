@@ -68,10 +68,9 @@ class NumberedPieces(Tokenizer):
 
     def pieces(self) -> list[bytes]:
         special = self.specials() | {self.unk_id}
-        texts = [
-            b"" if i in special else token_text.meta_space(name)
-            for i, name in enumerate(self._names)
-        ]
+        texts = []
+        for i, name in enumerate(self._names):
+            texts.append(b"" if i in special else token_text.meta_space(name))
         return texts + [b""] * (self.vocab_size - len(texts))
 
 

@@ -65,7 +65,10 @@ def scale_by_width(
     def factor(path: str) -> float:
         if READOUT.search(path):
             return 1.0
-        return next((width**power for pattern, power in powers if re.search(pattern, path)), 1.0)
+        for pattern, power in powers:
+            if re.search(pattern, path):
+                return width**power
+        return 1.0
 
     def scale(keys: tuple, update: jax.Array) -> jax.Array:
         return update * factor(path_of(keys))

@@ -128,10 +128,8 @@ def _attend(
     k_ids = jnp.broadcast_to(k_ids, (B, S))
     # Named as the kernel takes them, for a policy that keeps them: with the heads apart they would
     # be padded.
-    q, k, v = (
-        splash.pad(x, 1)
-        for x in named(QKV, *(x.reshape(*x.shape[:2], -1) for x in (q_BTNH, k_BSKH, v_BSKH)))
-    )
+    joined = [x.reshape(*x.shape[:2], -1) for x in (q_BTNH, k_BSKH, v_BSKH)]
+    q, k, v = (splash.pad(x, 1) for x in named(QKV, *joined))
     narrow = flash_relative_bias_kernel.heads_together(*q_BTNH.shape[2:]) * H <= LANES
     block = 256 if narrow and q.shape[1] % 256 == 0 and k.shape[1] <= 1024 else 128
     plan = flash_relative_bias_kernel.KernelPlan(*static, block, H, interpret)

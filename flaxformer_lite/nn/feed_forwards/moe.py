@@ -306,12 +306,12 @@ class Experts(nn.Module):
         for name, (fan_in, fan_out) in shapes.items():
             matrix = ExpertMatrices(cfg, run, fan_in, fan_out, name=name)
             matrices[name] = matrix(x_BTD.dtype)
-        letters = {"up": {"kernel": "XDF", "bias": "XF"}, "down": {"kernel": "XFD", "bias": "XD"}}
-        letters["gate"] = letters["up"]
-        placed = {
-            name: {leaf: letters[name][leaf] for leaf in matrix}
-            for name, matrix in matrices.items()
-        }
+        placed = {}
+        for name, leaves in matrices.items():
+            letters = {"kernel": "XDF", "bias": "XF"}
+            if name == "down":
+                letters = {"kernel": "XFD", "bias": "XD"}
+            placed[name] = {leaf: letters[leaf] for leaf in leaves}
         sharding = sharding_of(run)
         mix = functools.partial(_mix_on_shard, cfg, sharding, x_BTD.shape[0], hidden)
         on_shards = sharding.per_shard(mix, ("BTD", "BTA", "BTA", placed), "BTD")

@@ -136,9 +136,8 @@ def _transpose(
     for _ in range(mapped):
         transpose = jax.vmap(transpose)
     d_inputs = transpose(d_out, *residuals)
-    return none + [
-        d if ad.is_undefined_primal(x) else None for x, d in zip(inputs, d_inputs, strict=True)
-    ]
+    wanted = map(ad.is_undefined_primal, inputs)
+    return none + [d if is_wanted else None for is_wanted, d in zip(wanted, d_inputs, strict=True)]
 
 
 def _batch(
@@ -150,10 +149,12 @@ def _batch(
     mapped: int,
 ) -> tuple[jax.Array, int]:
     size = next(x.shape[axis] for x, axis in zip(arrays, axes, strict=True) if axis is not None)
-    mapped_arrays = [
-        jnp.broadcast_to(x, (size, *x.shape)) if axis is None else jnp.moveaxis(x, axis, 0)
-        for x, axis in zip(arrays, axes, strict=True)
-    ]
+    mapped_arrays = []
+    for x, axis in zip(arrays, axes, strict=True):
+        if axis is None:
+            mapped_arrays.append(jnp.broadcast_to(x, (size, *x.shape)))
+        else:
+            mapped_arrays.append(jnp.moveaxis(x, axis, 0))
     out = out.update(shape=(size, *out.shape))
     return _linear_call.bind(*mapped_arrays, call=call, out=out, mapped=mapped + 1), 0
 

@@ -140,9 +140,8 @@ def scan_cell(
             state = tuple(jnp.where(_like(starts_B, s), jnp.zeros_like(s), s) for s in state)
         new = step(state, x)
         if keep_B is not None:
-            new = tuple(
-                jnp.where(_like(keep_B, s), s, old) for s, old in zip(new, state, strict=True)
-            )
+            pairs = zip(new, state, strict=True)
+            new = tuple(jnp.where(_like(keep_B, s), s, old) for s, old in pairs)
         return new, output(new)
 
     if starts_BT is not None and reverse:  # a document's last token is the first to be read

@@ -234,10 +234,8 @@ def begin(
     if context.first:
         return x_BTD, context, zeros
     index = caches.start_of(cache, context.index, first=False)
-    state = tuple(
-        jnp.where(index == 0, zero, s) for zero, s in zip(zeros, cache.state, strict=True)
-    )
-    return x_BTD, context, state
+    pairs = zip(zeros, cache.state, strict=True)
+    return x_BTD, context, tuple(jnp.where(index == 0, zero, s) for zero, s in pairs)
 
 
 def finish(

@@ -1,5 +1,6 @@
 """A stack of blocks, run by a Python loop or a scan, with optional rematerialization."""
 
+from collections.abc import Callable
 from typing import Any, Unpack
 
 import flax.linen as nn
@@ -19,11 +20,13 @@ from flaxformer_lite.nn.modules.norms import Norm
 from flaxformer_lite.nn.modules.position_tables import PositionTables
 from flaxformer_lite.nn.positions.encoding import Encoding, hooks
 
-POLICIES = {"dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable, "full": None} | {
-    remat: jax.checkpoint_policies.save_only_these_names(*remat.split("+"))
-    for remat in choices.REMATS
-    if checkpoint_names.ATTENTION in remat
+POLICIES: dict[str, Callable[..., bool] | None] = {
+    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "full": None,
 }
+for _remat in choices.REMATS:
+    if checkpoint_names.ATTENTION in _remat:
+        POLICIES[_remat] = jax.checkpoint_policies.save_only_these_names(*_remat.split("+"))
 
 
 class Group(nn.Module):

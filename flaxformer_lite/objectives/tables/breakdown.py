@@ -62,9 +62,9 @@ def class_table(names: Sequence[str], scores: ClassScores, kind: str = "class") 
 def confusion_table(names: Sequence[str], counts_CC: np.ndarray) -> Breakdown:
     """Tabulates a confusion matrix, or the most frequent confusions if there are many classes."""
     if len(names) <= CONFUSED:
-        rows: list[list[Cell]] = [
-            [name, *map(int, counts)] for name, counts in zip(names, counts_CC, strict=True)
-        ]
+        rows: list[list[Cell]] = []
+        for name, counts in zip(names, counts_CC, strict=True):
+            rows.append([name, *map(int, counts)])
         return Breakdown("confusion matrix", ("true \\ predicted", *names), rows)
     wrong_CC = counts_CC * (1 - np.eye(len(names), dtype=counts_CC.dtype))
     order = np.argsort(-wrong_CC, axis=None, kind="stable")[:PAIRS]

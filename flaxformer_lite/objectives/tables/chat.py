@@ -75,15 +75,15 @@ class ChatTask(WritingTask):
         """
         known = [messages[-1]["role"] == ANSWERS for messages in conversations]
         open_turn = {"role": ANSWERS, "content": ""}
-        complete = [
-            messages if ends else [*messages, open_turn]
-            for messages, ends in zip(conversations, known, strict=True)
-        ]
+        complete = []
+        for messages, ends in zip(conversations, known, strict=True):
+            complete.append(messages if ends else [*messages, open_turn])
         encoded = reader.conversations(self.template or PLAIN, complete, known)
-        return [
-            Turns(ids[:limit], answers[:limit], ids[:last], end, row, max(0, len(ids) - limit))
-            for row, (ids, answers, last, end) in enumerate(encoded, start=reader.first)
-        ]
+        turns = []
+        for row, (ids, answers, last, end) in enumerate(encoded, start=reader.first):
+            cut = max(0, len(ids) - limit)
+            turns.append(Turns(ids[:limit], answers[:limit], ids[:last], end, row, cut))
+        return turns
 
     def limits(self, records: TableRecords) -> Limits:
         """Returns the maximum length of an answer, and the stop tokens.

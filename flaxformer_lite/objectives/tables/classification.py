@@ -336,10 +336,11 @@ class Classification(Labelled):
             shares_NC = softmax(logits_NC, axis=-1)
             chosen = [self.labels[i] for i in logits_NC.argmax(axis=-1)]
         names = [f"probability_{label}" for label in self.labels]
-        return [
-            {"prediction": label, **dict(zip(names, map(float, row), strict=True))}
-            for label, row in zip(chosen, shares_NC, strict=True)
-        ]
+        decoded: list[Json] = []
+        for label, row in zip(chosen, shares_NC, strict=True):
+            shares = dict(zip(names, map(float, row), strict=True))
+            decoded.append({"prediction": label, **shares})
+        return decoded
 
     def fit_baseline(self, data: Dataset) -> Json:
         """Returns the constant prediction of the baseline.

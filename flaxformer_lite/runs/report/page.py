@@ -140,9 +140,10 @@ def beside(parts: Iterable[tuple[str, str]]) -> str:
 
 def texts(pairs: Iterable[tuple[str, str]]) -> str:
     """Renders titles, each above a preformatted text."""
-    return "".join(
-        f"<h3>{html.escape(title)}</h3><pre>{html.escape(text)}</pre>" for title, text in pairs
-    )
+    parts = []
+    for title, text in pairs:
+        parts.append(f"<h3>{html.escape(title)}</h3><pre>{html.escape(text)}</pre>")
+    return "".join(parts)
 
 
 def folded(title: str, content: str) -> str:

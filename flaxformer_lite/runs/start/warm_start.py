@@ -164,6 +164,7 @@ def _with_copies(cfg: ModelConfig, stored: dict, needed: Mapping[str, Shaped]) -
     """Adds the parameters that repeat others along an axis, such as those of experts."""
     flat = flatten_dict(stored, sep="/")
     copies = {}
+    used = set[str]()
     for path in set(needed) - set(flat):
         sources = {part.copied_from(path) for part in _parts(cfg)}
         for source in sources & set(flat):
@@ -171,7 +172,7 @@ def _with_copies(cfg: ModelConfig, stored: dict, needed: Mapping[str, Shaped]) -
             axis = len(stack_sizes(cfg, path, shape)) - 1
             if shape[:axis] + shape[axis + 1 :] == flat[source].shape:
                 copies[path] = _repeated(flat[source], axis, shape)
-    used = {part.copied_from(path) for path in copies for part in _parts(cfg)}
+                used |= sources
     kept = {path: leaf for path, leaf in flat.items() if path not in used}
     return unflatten_dict(kept | copies, sep="/")
 
