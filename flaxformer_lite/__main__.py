@@ -12,7 +12,8 @@ from typing import Any, NoReturn
 import flaxformer_lite
 from flaxformer_lite import private_names, registry
 from flaxformer_lite.cli import command_line, failures, interruption
-from flaxformer_lite.cli.commands import COMMANDS, CONFIG_HELP, Command, examples
+from flaxformer_lite.cli.commands import COMMANDS, CONFIG_HELP, examples
+from flaxformer_lite.cli.commands.declare import Command
 from flaxformer_lite.runtime import environment, invocation
 
 NOTES = """

@@ -5,7 +5,7 @@ import argparse
 import flax.linen as nn
 
 from flaxformer_lite.cli import command_line
-from flaxformer_lite.cli.commands import SETTINGS
+from flaxformer_lite.cli.commands.texts import SETTINGS
 from flaxformer_lite.cli.open_model import Opened, check_vocabulary, folder_of, notice, open_model
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Json

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from flaxformer_lite.__main__ import main
-from flaxformer_lite.cli import commands
+from flaxformer_lite.cli.commands import models
 from flaxformer_lite.cli.lm_eval import harness_arguments
 from flaxformer_lite.config import ConfigError
 
@@ -15,7 +15,7 @@ from flaxformer_lite.config import ConfigError
 def arguments(*line):
     parser = argparse.ArgumentParser()
     parser.add_argument("--allow_plugins", action="store_true")
-    commands.lm_eval(parser)
+    models.lm_eval.add_arguments(parser)
     return harness_arguments(parser.parse_args(line))
 
 

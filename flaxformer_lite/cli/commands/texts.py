@@ -1,0 +1,372 @@
+"""Commands that write texts, search them, and look at what a model computes of them."""
+
+import argparse
+
+from flaxformer_lite.cli import command_line
+from flaxformer_lite.cli.commands.declare import add_adapter, add_model, add_prompts, command
+from flaxformer_lite.config.choices import CACHES, DTYPES, HELD
+
+# Flags of `generate` that are settings of the library's `generate`: name, type, help.
+SETTINGS = (
+    ("temperature", float, "above 0 to sample; 1 leaves the model's distribution as it is"),
+    ("top_k", int, "sample from the k most probable tokens"),
+    ("top_p", float, "sample from the most probable tokens with this total probability"),
+    ("min_p", float, "sample from tokens with at least this fraction of the highest probability"),
+    ("repetition_penalty", float, "above 1 to make repeated tokens less probable"),
+    ("no_repeat_ngram_size", int, "never repeat an n-gram of this size"),
+    ("min_new_tokens", int, "write at least this many tokens before a stop token"),
+    ("num_beams", int, "number of beams of beam search"),
+    ("length_penalty", float, "for beam search; above 0 favors longer texts"),
+    ("num_return_sequences", int, "number of texts per prompt"),
+    ("seed", int, "random seed for sampling"),
+)
+
+
+@command(
+    "write text with a model",
+    '--model path/to/gpt2 --prompt "Once upon a time" --temperature 0.8 --stream',
+    '--model runs/gpt2 --prompt "def " --temperature 0.8 --top_p 0.95',
+    '--model path/to/t5 --prompt "translate English to German: I" --num_beams 4',
+    '--model path/to/llama_chat --chat --prompt "Why is the sky blue?" --stream',
+    '--model path/to/smollm2 --prompt "def " --prompt-lookup 8',
+    'echo "Dear diary," | flaxformer_lite generate --model path/to/gpt2 --prompt - --stop "."',
+)
+def generate(parser: argparse.ArgumentParser) -> None:
+    """Generates text with a decoder or an encoder-decoder; prints nothing else to stdout.
+
+    The defaults are the settings in the directory's generation_config.json or config.json; if it
+    has none, decoding is greedy. --temperature 0 --num_beams 1 is always greedy.
+    """
+    add = parser.add_argument
+    # `generate` itself explains values that are too small.
+    integer = command_line.integer(-command_line.INT32)
+    add_model(parser, "directory of published weights, or the --workdir of train")
+    add_adapter(parser)
+    add(
+        "--quantize",
+        choices=HELD[1:],
+        help="hold the layers' matrices in 8 or 4 bits (default: as floats)",
+    )
+    add("--cache", choices=CACHES[1:], help="keep keys and values in 8 bits (default: as floats)")
+    add(
+        "--prompt",
+        required=True,
+        action="append",
+        type=command_line.text,
+        help="text to continue, or - for stdin; may be repeated",
+    )
+    add(
+        "--max_new_tokens",
+        type=integer,
+        metavar="INT",
+        help="maximum number of tokens to generate (default: 64, or what the model has room for)",
+    )
+    for name, kind, what in SETTINGS:
+        parse = integer if kind is int else kind
+        add(f"--{name}", type=parse, metavar=kind.__name__.upper(), help=what)
+    add(
+        "--stop",
+        action="append",
+        type=command_line.text,
+        metavar="TEXT",
+        help="stop before this text; may be repeated",
+    )
+    add(
+        "--draft",
+        metavar="DIR",
+        type=command_line.model,
+        help="a smaller model with the same tokenizer, whose guesses are read several at a time",
+    )
+    add(
+        "--draft_tokens",
+        dest="num_assistant_tokens",
+        type=integer,
+        metavar="INT",
+        help="tokens that the draft guesses at a time (default: 4)",
+    )
+    add(
+        "--prompt_lookup",
+        dest="prompt_lookup_num_tokens",
+        type=integer,
+        metavar="INT",
+        help="guess up to this many tokens at a time from the text so far",
+    )
+    add("--stream", action="store_true", help="print the text while it is generated")
+    add(
+        "--chat",
+        action="store_true",
+        help="format the prompt as a user's message with the chat template",
+    )
+    add(
+        "--system",
+        metavar="TEXT",
+        type=command_line.text,
+        help="system message, with --chat",
+    )
+    add(
+        "--literal",
+        action="store_true",
+        help="read special tokens in the prompt, such as </s>, as plain text",
+    )
+
+
+@command(
+    "turn sentences into vectors and compare them",
+    '--model path/to/minilm --text "A cat sleeps." --text "A kitten naps."',
+    "--model path/to/minilm --file sentences.txt --out vectors.npy",
+)
+def embed(parser: argparse.ArgumentParser) -> None:
+    """Computes a vector for each text, as sentence-transformers does for the same directory.
+
+    By default it is the normalized mean of the encoder's last hidden states. Prints the
+    similarities of the texts, or with --out writes the vectors: those of dense models to a .npy
+    file, sparse ones (SPLADE, scipy's save_npz) and those of each token (ColBERT: `vectors` of all
+    texts, and `lengths`) to a .npz file.
+    """
+    add = parser.add_argument
+    add_model(parser, "directory of an encoder's published weights, or its --workdir")
+    add(
+        "--text",
+        action="append",
+        type=command_line.text,
+        default=[],
+        help="a text; may be repeated",
+    )
+    add("--file", type=command_line.path, help="file with one text per line, or - for stdin")
+    prompts = parser.add_mutually_exclusive_group()
+    prompts.add_argument(
+        "--prompt-name",
+        metavar="NAME",
+        type=command_line.text,
+        help="name of the model's prompt to put before each text, such as query (default: the one"
+        " that config_sentence_transformers.json names, if any)",
+    )
+    prompts.add_argument(
+        "--prompt",
+        type=command_line.text,
+        help="prompt to put before each text instead; '' for none",
+    )
+    add(
+        "--out",
+        metavar="FILE",
+        type=command_line.new_file(".npy", ".npz"),
+        help="file for the vectors, float32",
+    )
+    add(
+        "--task",
+        choices=("query", "document"),
+        default="",
+        help="what the texts are, for models that treat the two differently; its prompt is put"
+        " before each text",
+    )
+
+
+@command(
+    "find hard negatives for rows of a query and its answer",
+    "--model path/to/minilm --data pairs.jsonl --output mined.jsonl --relative_margin 0.05",
+    "--model runs/search --data pairs.jsonl --output mined.jsonl --sampling random --range_max 50",
+)
+def mine(parser: argparse.ArgumentParser) -> None:
+    """Finds hard negatives: documents that a model finds similar to a query and are not its answer.
+
+    The documents are all answers and negatives of the table, and the lines of --corpus. The rows
+    that it writes, with `anchor`, `positive` and the list `negatives`, train sentence_embeddings,
+    sparse_embeddings and late_interaction. Ranges, scores and margins are those of
+    sentence-transformers' mine_hard_negatives; with several answers of a query, margins are from
+    the least similar.
+    """
+    add = parser.add_argument
+    add_model(parser, "directory of a sentence model of any kind, or its --workdir")
+    add("--data", required=True, type=command_line.place, help="table of queries and answers")
+    add(
+        "--output",
+        required=True,
+        metavar="FILE.jsonl",
+        type=command_line.new_file(".jsonl"),
+        help="file for the rows",
+    )
+    add(
+        "--columns",
+        type=command_line.text,
+        metavar="ROLE=NAME,...",
+        help="columns of the table: anchor, positive, negatives",
+    )
+    add("--corpus", type=command_line.path, help="file with further documents, one per line")
+    add_prompts(parser)
+    add(
+        "--negatives",
+        type=command_line.integer(1),
+        default=3,
+        help="negatives of a query (default: %(default)s)",
+    )
+    add(
+        "--range_min",
+        type=command_line.integer(0),
+        default=0,
+        help="candidates to leave out, the most similar first (default: %(default)s)",
+    )
+    add(
+        "--range_max",
+        type=command_line.integer(1),
+        help="candidates to choose from (default: as many as are needed)",
+    )
+    add("--max_score", type=float, help="highest similarity of a negative")
+    add("--min_score", type=float, help="lowest similarity of a negative")
+    add(
+        "--absolute_margin",
+        type=float,
+        help="a negative is less similar than the answer by at least this",
+    )
+    add(
+        "--relative_margin",
+        type=float,
+        help="a negative is less similar than the answer by at least this share: 0.05 is 5%%",
+    )
+    add(
+        "--sampling",
+        choices=("top", "random"),
+        default="top",
+        help="which candidates to take (default: %(default)s)",
+    )
+    add("--seed", type=command_line.integer(0), default=0, help="of the random choice")
+
+
+@command(
+    "predict the masked word of a sentence",
+    '--model path/to/bert "The capital of [MASK] is Paris."',
+    '--model runs/bert "import [MASK]" --top_k 10',
+)
+def fill_mask(parser: argparse.ArgumentParser) -> None:
+    """Predicts the masked word of a sentence: the most probable tokens and their probabilities.
+
+    [MASK] stands for the model's mask token, which can be given as well (<mask> for RoBERTa). If
+    there are several masks, each is predicted independently of the others.
+    """
+    add_model(parser, "directory of an encoder with its masked-LM head, or its --workdir")
+    parser.add_argument("text", type=command_line.text, help="text that contains [MASK]")
+    parser.add_argument(
+        "--top_k",
+        type=command_line.integer(1),
+        default=5,
+        help="number of predictions to show (default: %(default)s)",
+    )
+
+
+@command(
+    "find the nearest neighbors of words or texts, and score word vectors",
+    '--model runs/words --word king --analogy "paris france london"',
+    "--model path/to/t5 --questions questions-words.txt --pairs wordsim353.tsv",
+    '--model path/to/minilm --text "what falls from the sky?" --file sentences.txt',
+)
+def similar(parser: argparse.ArgumentParser) -> None:
+    """Finds the nearest neighbors of words in a model's token table, and scores the table.
+
+    --analogy "a b c" looks for d in "a is to b as c is to d", the nearest word to b - a + c: "paris
+    france london" asks for the country of London. Neighbors are words of one token; a given word of
+    several tokens is the mean of their vectors. --questions and --pairs compare the table with
+    human judgements.
+
+    --text finds the lines of --file that a sentence model, of whatever kind, finds most similar.
+    """
+    add = parser.add_argument
+    add(
+        "--model",
+        required=True,
+        type=command_line.model,
+        help="the --workdir of train, or published weights",
+    )
+    add(
+        "--word",
+        action="append",
+        type=command_line.text,
+        default=[],
+        help="word whose neighbors to show; may be repeated",
+    )
+    add(
+        "--analogy",
+        action="append",
+        type=command_line.text,
+        default=[],
+        metavar='"A B C"',
+        help="three words of an analogy; may be repeated",
+    )
+    add(
+        "--text",
+        action="append",
+        type=command_line.text,
+        default=[],
+        help="text whose neighbors among the lines of --file to show; may be repeated",
+    )
+    add("--file", type=command_line.path, help="file with one text per line, or - for stdin")
+    add_prompts(parser)
+    add(
+        "--questions",
+        type=command_line.path,
+        help="file of analogies: four words per line, in sections that begin with ': name'",
+    )
+    add(
+        "--pairs",
+        type=command_line.path,
+        help="file of word pairs and their similarity, separated by tab or comma (wordsim353)",
+    )
+    add(
+        "--top_k",
+        type=command_line.integer(1),
+        default=10,
+        help="number of words or texts to show (default: %(default)s)",
+    )
+    command_line.add_family(parser)
+    add(
+        "--dtype",
+        choices=DTYPES,
+        default="float32",
+        help="dtype of weights and arithmetic, with --text (default: %(default)s)",
+    )
+
+
+@command(
+    "show what a model computes on one text, as a page",
+    '--model path/to/gpt2 --text "To be, or not to be" --output gpt2.html',
+    '--model path/to/t5 --text "translate English to German: I" --output t5.html',
+    '--model runs/gpt2 --text "def __init__(self):" --output attention.png',
+)
+def look(parser: argparse.ArgumentParser) -> None:
+    """Shows what a model computes on one text, as a page for any browser.
+
+    The page shows attention, logit lens, losses, hidden states, positions and masks, and needs no
+    network. If --output ends in .png, .pdf or .svg, writes a figure of the attention maps instead.
+    """
+    add = parser.add_argument
+    add_model(parser, "directory of published weights, or the --workdir of train")
+    add_adapter(parser)
+    add("--text", required=True, type=command_line.text, help="text that the model reads")
+    add(
+        "--target",
+        type=command_line.text,
+        help="text that the decoder reads: the answer of an encoder-decoder (default: the model's"
+        " own), or the continuation of a decoder-only model's text",
+    )
+    add(
+        "--output",
+        required=True,
+        metavar="FILE",
+        type=command_line.new_file(".html", ".png", ".pdf", ".svg"),
+        help=".html, or .png, .pdf, .svg for attention alone",
+    )
+    add(
+        "--max_tokens",
+        type=command_line.integer(1),
+        default=64,
+        help="maximum length of the text and of the target (default: %(default)s)",
+    )
+    add(
+        "--top_k",
+        type=command_line.integer(1),
+        default=5,
+        help="tokens that the logit lens shows at each position (default: %(default)s)",
+    )
+    add(
+        "--prefix_lm",
+        action="store_true",
+        help="attend to the text in both directions, as the prefix_lm objective trains decoders",
+    )

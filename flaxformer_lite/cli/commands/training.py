@@ -1,0 +1,246 @@
+"""Commands that train, and that look at runs before, during and after."""
+
+import argparse
+import os
+from collections.abc import Mapping
+
+from flaxformer_lite.cli import command_line
+from flaxformer_lite.cli.commands.declare import command
+from flaxformer_lite.plan import environment
+
+MOST_DEVICES = 512  # simulated devices; each starts its own threads
+
+
+def _made_up_devices(args: argparse.Namespace) -> Mapping[str, str]:
+    flag = f"--xla_force_host_platform_device_count={args.devices}"
+    return {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flag}"}
+
+
+@command(
+    "train a model, or continue a run that was stopped",
+    "--config=gpt2_tiny --workdir=runs/gpt2",
+    "--config=gpt2_tiny:rope --workdir=runs/own --config.data.path=my_text.txt",
+    "--config=gpt2_tiny --help",
+    takes_config=True,
+)
+def train(parser: argparse.ArgumentParser) -> None:
+    """Trains a model; the same command continues a run that was stopped.
+
+    --config.FIELD=VALUE overrides any field of the config. On a TPU pod, or under Slurm or OpenMPI,
+    run the same command in every process; docs/clusters.md has the recipes.
+    """
+    add = parser.add_argument
+    add(
+        "--workdir",
+        type=command_line.place,
+        help="folder, or gs:// or s3:// address, for everything the run writes",
+    )
+    add(
+        "--coordinator",
+        metavar="HOST:PORT",
+        help="address of process 0, if no cluster is detected",
+    )
+    add(
+        "--num_processes",
+        type=int,
+        help="number of processes; 1 trains alone, even inside a cluster",
+    )
+    add("--process_id", type=int, help="number of this process, from 0")
+    add(
+        "--start_timeout",
+        type=command_line.integer(1),
+        default=300,
+        help="seconds to wait for all processes to start (default: %(default)s)",
+    )
+    add(
+        "--peer_timeout",
+        type=command_line.integer(5),
+        default=60,
+        help="seconds until a process that does not answer counts as lost (default: %(default)s)",
+    )
+    add(
+        "--stopped_code",
+        type=command_line.integer(0, 255),
+        default=0,
+        metavar="CODE",
+        help="exit code, for schedulers, when SIGTERM or SIGHUP stopped the run and its state was"
+        " saved (default: %(default)s)",
+    )
+
+
+@command(
+    "compare runs: results, curves, and fields that differ",
+    "runs/gpt2 runs/wide",
+    "runs/* --output compare.html",
+)
+def compare(parser: argparse.ArgumentParser) -> None:
+    """Compares runs: steps, tokens, held-out metrics, speed, and the fields that differ.
+
+    Runs that are still going, or were stopped or killed, are compared as far as they got.
+    """
+    parser.add_argument(
+        "runs",
+        nargs="+",
+        metavar="RUN",
+        type=command_line.place,
+        help="the --workdir of a run",
+    )
+    parser.add_argument(
+        "--output",
+        metavar="FILE",
+        type=command_line.new_file(".html", ".png"),
+        help="file for the held-out curves: .html or .png",
+    )
+
+
+@command(
+    "show the rows of a step of a run, and where they came from",
+    "--workdir runs/gpt2 --at 1234",
+    '--workdir runs/gpt2 --document "book.txt:1500"',
+    '--workdir runs/gpt2 --document "It was a dark and stormy night"',
+)
+def steps(parser: argparse.ArgumentParser) -> None:
+    """Shows the rows of a step, with the file and line of each, or the steps that saw a document.
+
+    Batches are a function of the seed and the step, so this needs no log: only the workdir, and the
+    data at the path that the run read.
+    """
+    add = parser.add_argument
+    add("--workdir", required=True, type=command_line.place, help="the --workdir of train")
+    add("--at", type=command_line.integer(1), metavar="STEP", help="step whose rows to print")
+    add(
+        "--document",
+        type=command_line.text,
+        metavar="X",
+        help="FILE:LINE, the number of a document or of a table's row, or words of the text",
+    )
+    add(
+        "--full",
+        action="store_true",
+        help="print rows in full, with every file and line they came from",
+    )
+
+
+@command(
+    "repeat a step of a run, and show the loss of each of its rows",
+    "--workdir runs/gpt2 --at 1234",
+    "--workdir runs/gpt2 --at 1234 --output runs/gpt2_1234",
+)
+def replay(parser: argparse.ArgumentParser) -> None:
+    """Repeats a step of a run from the nearest earlier checkpoint, and prints the loss of each row.
+
+    On the same devices the numbers equal those of the run bit for bit, which is checked against
+    metrics.jsonl. The workdir is only read, so the run may continue meanwhile.
+    """
+    add = parser.add_argument
+    add("--workdir", required=True, type=command_line.place, help="the --workdir of train")
+    add(
+        "--at",
+        required=True,
+        type=command_line.integer(1),
+        metavar="STEP",
+        help="step to repeat",
+    )
+    add(
+        "--output",
+        type=command_line.path,
+        metavar="DIR",
+        help="new workdir for a checkpoint of that step",
+    )
+
+
+@command(
+    "show the data of a config, or tokenize it beforehand",
+    "stats --config=gpt2_tiny --config.data.path=my_text.txt",
+    "show --config=bert_tiny --rows 2",
+    'tokenize --config=llama_7b --config.data.path="web/*.zst"',
+    takes_config=True,
+)
+def data(parser: argparse.ArgumentParser) -> None:
+    """Shows the data that a config trains on, or tokenizes it beforehand.
+
+    stats prints sizes, lengths and the share of padding; show prints the first training rows as the
+    model reads them, with the tokens that have a loss in «»; tokenize fills data.cache with all
+    cores, together with other hosts that share the cache and run the same command.
+    """
+    add = parser.add_argument
+    add("what", choices=("stats", "show", "tokenize"))
+    add(
+        "--rows",
+        type=command_line.integer(1, 1000),
+        default=3,
+        help="number of rows to show (default: %(default)s)",
+    )
+    add(
+        "--seed",
+        type=command_line.integer(0),
+        help="random seed for order and masking (default: config.seed)",
+    )
+
+
+@command(
+    "estimate memory and time of a training run on other machines",
+    "--config=llama_7b --topology=v5e:16x16",
+    "--config=gpt2_small --topology=h100:8 --search",
+    "--config=t5_xxl --topology=v5p-128 --json",
+    takes_config=True,
+    environment=lambda _: environment.ENVIRONMENT,
+)
+def plan(parser: argparse.ArgumentParser) -> None:
+    """Estimates the memory and time of a training run on a machine, without the machine.
+
+    Compiles the train step of the config for the machine's chips on this CPU: for TPUs with their
+    compiler (pip install 'flaxformer_lite[tpu-plan]'), for GPUs with XLA's (pip install
+    'flaxformer_lite[cuda]'). Without a compiler the plan is analytic, and says so.
+
+    Machines: v4, v5e, v5p, v6e as grids (v5e:16x16) or by their vendor's names (v5e-256; v5p-128
+    counts cores); a100, h100, h200 by number. Exits with 1 if the step does not fit. Times are the
+    compiler's estimate, not measured.
+    """
+    add = parser.add_argument
+    add("--topology", required=True, help="v5e:16x16, v5p-128, h100:8, ...")
+    add(
+        "--search",
+        action="store_true",
+        help="try meshes, batches and remat policies, and rank them",
+    )
+    add(
+        "--compiles",
+        type=command_line.integer(0),
+        default=6,
+        help="maximum number of compilations of a search (default: %(default)s)",
+    )
+    add("--analytic", action="store_true", help="use no compiler, even if there is one")
+    add("--json", action="store_true", help="print one JSON object on stdout")
+
+
+@command(
+    "compare a step on a mesh with the same step on one device",
+    "--config=llama_tiny --config.mesh.fsdp=2 --config.mesh.tensor=2",
+    "--config=t5_tiny --config.mesh.context=4 --devices=4 --all",
+    "--config=bert_tiny --config.mesh.mode=pmap",
+    takes_config=True,
+    environment=_made_up_devices,
+)
+def verify_mesh(parser: argparse.ArgumentParser) -> None:
+    """Checks that a config computes the same gradients on a mesh as on one device.
+
+    Compares all gradients of one step on devices that are simulated on this CPU. The text is random
+    words, the arithmetic float32, dropout is off and the optimizer is plain gradient descent, so
+    only the mesh differs. Give large configs fewer layers and rows with --config.FIELD. Exits with
+    1 if a gradient differs by more than rounding.
+
+    Also lists large parameters that are replicated on every device, what the devices exchange, and
+    exchanges that the design does not explain.
+    """
+    parser.add_argument(
+        "--devices",
+        type=command_line.integer(1, MOST_DEVICES),
+        default=8,
+        help="number of simulated devices (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="list every parameter, instead of the worst",
+    )
