@@ -56,6 +56,11 @@ class NoTensorFlow:
 def models() -> dict:
     """Returns each model with the arguments of its call."""
     from flaxformer.architectures.bert import bert, heads
+    from flaxformer.architectures.longt5 import (
+        long_attention,
+        longt5_architecture,
+        relative_position_biases_general,
+    )
     from flaxformer.architectures.moe import moe_architecture, moe_layers, routing
     from flaxformer.architectures.t5 import parallel_fused_decoder, t5_architecture
     from flaxformer.components import dense, embedding, layer_norm, relative_position_biases
@@ -295,6 +300,45 @@ def models() -> dict:
             decoder_factory=sparse_decoder,
         )
 
+    def longt5(attention_class, **fields):
+        def general():
+            return relative_position_biases_general.RelativePositionBiasesGeneral(
+                num_buckets=8, max_distance=128, num_heads=HEADS, dtype=np.float32
+            )
+
+        tables = {"shared_relpos_bias_factory": general}
+        if "tokens_per_block" in fields:
+            tables["shared_side_relpos_bias_factory"] = general
+
+        def make_attention(**given):
+            return attention_class(
+                num_heads=HEADS, head_dim=HEAD_WIDTH, use_bias=False, **fields, **given
+            )
+
+        def make_layer(**given):
+            return longt5_architecture.LongEncoderLayer(
+                attention_factory=make_attention, mlp=mlp(("gelu", "linear")), **layer, **given
+            )
+
+        def long_encoder(*, shared_token_embedder):
+            return longt5_architecture.LongEncoder(
+                num_layers=2,
+                layer_factory=make_layer,
+                shared_token_embedder=shared_token_embedder,
+                input_dropout_factory=no_dropout,
+                output_dropout_factory=no_dropout,
+                **stack,
+                **tables,
+            )
+
+        return longt5_architecture.LongEncoderDecoder(
+            shared_token_embedder_factory=partial(embed, "token_embedder"),
+            encoder_factory=long_encoder,
+            decoder_factory=lambda *, shared_token_embedder: decoder(
+                shared_token_embedder, ("gelu", "linear")
+            ),
+        )
+
     sizes = dict(
         hidden_size=WIDTH,
         intermediate_dim=12,
@@ -340,6 +384,18 @@ def models() -> dict:
         "t5_scanned": (encoder_decoder(gated, scanned=True), both, {}),
         "t5_fused": (encoder_decoder(gated, scanned=True, fuse=True), both, {}),
         "t5_encoder": (encoder(None, gated, token_embedder_factory=embed), None, {}),
+        "longt5_local": (
+            longt5(long_attention.EncoderLocalSelfAttention, local_radius=2),
+            both,
+            {},
+        ),
+        "longt5_global": (
+            longt5(
+                long_attention.EtcTransientGlobalSelfAttention, local_radius=2, tokens_per_block=2
+            ),
+            both,
+            {},
+        ),
         "switch": (switch(False), both, {}),
         "switch_scanned": (switch(True), both, {}),
         "decoder": (decoder_only(gated), alone, {}),

@@ -135,13 +135,17 @@ def describe(place: Path) -> list[str]:
     """Describes a checkpoint in a line, and what was assumed in another."""
     config = read_config(place)
     values, source = _settings(place)
-    layers = config.get("num_hidden_layers", config.get("n_layer"))
-    heads = config.get("num_attention_heads", config.get("n_head"))
-    width = config.get("hidden_size", config.get("n_embd"))
-    lines = [
-        f"{place}: a checkpoint of levanter: {config['model_type']} with {layers} layers, width"
-        f" {width}, {heads} heads, vocabulary {config['vocab_size']:,}"
-    ]
+    if _published(place):
+        sizes = f"{brief(config['model_type'])}, by its config.json"
+    else:
+        layers = config.get("num_hidden_layers", config.get("n_layer"))
+        heads = config.get("num_attention_heads", config.get("n_head"))
+        width = config.get("hidden_size", config.get("n_embd"))
+        sizes = (
+            f"{config['model_type']} with {layers} layers, width {width}, {heads} heads, vocabulary"
+            f" {config['vocab_size']:,}"
+        )
+    lines = [f"{place}: a checkpoint of levanter: {sizes}"]
     if not _published(place):
         known = GPT2_FIELDS if config["model_type"] == "gpt2" else LLAMA_FIELDS
         assumed = [f"{name}={brief(value)}" for name, value in known.items() if name not in values]

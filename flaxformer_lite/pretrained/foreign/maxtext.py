@@ -82,6 +82,7 @@ BASE = {  # of MaxText's base.yml; others of these values are refused, but for t
 }
 READ = ("decoder_block", "rope_type", "rope_max_timescale", "normalization_layer_epsilon")
 GEMMA = {"mlp_activations": ["gelu", "linear"]}  # where other values than in BASE are read
+GEMMA2_SCALAR = 256  # query_pre_attn_scalar in transformers if config.json does not say it
 CAPS = ("attn_logits_soft_cap", "final_logits_soft_cap")
 LLAMA31 = {  # LLaMARotaryEmbedding
     "rope_type": "llama3",
@@ -115,14 +116,15 @@ def describe(place: Path) -> list[str]:
     """Describes a checkpoint in a line, and what was assumed or left out in others."""
     arrays = _open(place)
     config = read_config(place)
+    sizes = _sizes(place, arrays)
     values, source = _settings(place)
     scanned = " in a scanned stack" if _scan_axis(arrays) is not None else ""
     lines = [
         f"{place}: a checkpoint of MaxText: {config['model_type']} with"
-        f" {config['num_hidden_layers']} layers{scanned}, width {config['hidden_size']},"
-        f" {config['num_attention_heads']} heads of {config['head_dim']}"
-        f" ({config['num_key_value_heads']} for keys and values), feed-forward"
-        f" {config['intermediate_size']}, vocabulary {config['vocab_size']:,}"
+        f" {sizes['num_hidden_layers']} layers{scanned}, width {sizes['hidden_size']},"
+        f" {sizes['num_attention_heads']} heads of {sizes['head_dim']}"
+        f" ({sizes['num_key_value_heads']} for keys and values), feed-forward"
+        f" {sizes['intermediate_size']}, vocabulary {sizes['vocab_size']:,}"
     ]
     if source and not _published(place):
         told = set(values)
@@ -132,11 +134,12 @@ def describe(place: Path) -> list[str]:
         assumed = [f"{name}={brief(BASE[name])}" for name in READ if name not in told]
         assumed.append(f"texts of up to {LENGTH:,} tokens")
         lines.append(f"assumed, as {source.name} does not say: {', '.join(assumed)}")
-    if _published(place) and config.get("tie_word_embeddings") and _kind(arrays) not in LAYERS:
+    if _published(place) and LOGITS not in arrays and _kind(arrays) not in LAYERS:
         lines.append("assumed: normalize_embedding_logits=False, as its logits are tied")
-    rows = arrays[EMBEDDING].shape[0]
-    if rows > config["vocab_size"]:
-        lines.append(f"left out: the rows of its table after {config['vocab_size']:,} of {rows:,}")
+    rows = sizes["vocab_size"]
+    kept = config.get("vocab_size", rows)
+    if rows > kept:
+        lines.append(f"left out: the rows of its table after {kept:,} of {rows:,}")
     for step in _steps(place.parent.parent) if place.parent.name.isdecimal() else []:
         is_newer = int(step.parent.name) > int(place.parent.name)
         if is_newer and not (step / METADATA).is_file():
@@ -151,7 +154,22 @@ def read_config(place: Path) -> Json:
     Raises:
       WeightsError: the checkpoint is damaged or of another kind of model, or there is no .yml.
     """
+    if published := _published(place):
+        return published
     arrays = _open(place)
+    sizes = _sizes(place, arrays)
+    config = _config_of_yml(place, _kind(arrays), tied=LOGITS not in arrays)
+    if config["model_type"] == "gemma2":
+        config["query_pre_attn_scalar"] = sizes["head_dim"]
+    return sizes | config
+
+
+def _sizes(place: Path, arrays: Mapping[str, Readable]) -> Json:
+    """Returns the sizes, by the shapes of the arrays.
+
+    Raises:
+      WeightsError: the decoder is of another kind.
+    """
     shapes: dict[str, tuple[int, ...]] = {}
     layers = 0
     for path, array in arrays.items():
@@ -168,7 +186,7 @@ def read_config(place: Path) -> Json:
                 " kind are read. Its to_huggingface.py writes others for transformers."
             )
     vocab_size, d_model = arrays[EMBEDDING].shape
-    sizes = {
+    return {
         "vocab_size": vocab_size,
         "hidden_size": d_model,
         "num_hidden_layers": layers,
@@ -180,13 +198,6 @@ def read_config(place: Path) -> Json:
         "tie_word_embeddings": LOGITS not in arrays,
         "max_position_embeddings": LENGTH,
     }
-    published = _published(place)
-    if published:
-        return published
-    config = _config_of_yml(place, _kind(arrays), tied=LOGITS not in arrays)
-    if config["model_type"] == "gemma2":
-        config["query_pre_attn_scalar"] = sizes["head_dim"]
-    return sizes | config
 
 
 def open_weights(place: Path, config: Json) -> dict[str, Tensor]:
@@ -198,6 +209,7 @@ def open_weights(place: Path, config: Json) -> dict[str, Tensor]:
     arrays = _open(place)
     kind = _kind(arrays)
     rows = LAYERS.get(kind, LAYER)
+    width = _sizes(place, arrays)["head_dim"]
     if (kind in LAYERS or "gemma" in str(config.get("model_type"))) and (
         config.get("model_type") != kind
     ):
@@ -209,11 +221,11 @@ def open_weights(place: Path, config: Json) -> dict[str, Tensor]:
     for path, array in arrays.items():
         where = f"{place}: {path}"
         if path == EMBEDDING and len(array.shape) == 2:
-            array = array[: config["vocab_size"]]
+            array = array[: config.get("vocab_size")]
         if path in ENDS and len(array.shape) in RANKS[ENDS[path][1]]:
             name, layout = ENDS[path]
             alone = Arranged(array, _groups(layout, len(array.shape)), (), where)
-            tensors[name] = _as_published(alone, path, config)
+            tensors[name] = _as_published(alone, path, config, width)
             continue
         layers = list(_by_layer(place, arrays, path))
         for number, inner, index in layers:
@@ -224,7 +236,7 @@ def open_weights(place: Path, config: Json) -> dict[str, Tensor]:
                 break
             tensor = Arranged(array, _groups(row[1], rank), index, where)
             full = f"model.layers.{number}.{row[0]}"
-            tensors[full] = _as_published(tensor, inner, config)
+            tensors[full] = _as_published(tensor, inner, config, width)
         if not layers:
             raise WeightsError(
                 f"{place}: holds {shown(path)} of shape {brief(list(array.shape))}, which no"
@@ -280,10 +292,17 @@ def _groups(layout: str, rank: int) -> tuple[tuple[int, ...], ...]:
     return tuple((axis,) for axis in axes)
 
 
-def _as_published(tensor: Tensor, name: str, config: Json) -> Tensor:
-    """Undoes what MaxText does to numbers: see the module."""
-    width = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
-    scalar: float = config.get("query_pre_attn_scalar") or width
+def _as_published(tensor: Tensor, name: str, config: Json, width: int) -> Tensor:
+    """Undoes what MaxText does to numbers: see the module.
+
+    Args:
+      tensor: the parameter.
+      name: of the parameter in its layer, or outside of them.
+      config: of transformers; what it leaves out has the value of its class.
+      width: of a head.
+    """
+    default = GEMMA2_SCALAR if config.get("model_type") == "gemma2" else width
+    scalar: float = config.get("query_pre_attn_scalar", default)
     rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
     interleaved = rope.get("rope_type", rope.get("type")) == "llama3" and name in (QUERY, KEY)
     is_gemma = str(config.get("model_type")).startswith("gemma")
@@ -291,7 +310,7 @@ def _as_published(tensor: Tensor, name: str, config: Json) -> Tensor:
     if name == QUERY:
         scale = float(scalar) ** 0.5
     elif name == EMBEDDING and is_gemma:
-        scale = float(config["hidden_size"]) ** -0.5
+        scale = float(tensor.shape[1]) ** -0.5
     less = 1.0 if is_gemma and name.endswith(".scale") else 0.0
 
     def published(x: np.ndarray) -> np.ndarray:

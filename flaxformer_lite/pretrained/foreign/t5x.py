@@ -59,8 +59,16 @@ def describe(place: Path) -> list[str]:
     kind = _architecture(checkpoint)
     step = FOLDER.fullmatch(place.name)
     what = f"{place}: a checkpoint of T5X{f', step {int(step[1]):,}' if step else ''}"
-    first, *others = kind.describe(checkpoint, _published(place) or kind.read_config(checkpoint))
-    return [f"{what}: {first}", *others, *_tokenizer(place, kind)]
+    published = _published(place)
+    try:
+        lines = kind.describe(checkpoint, kind.read_config(checkpoint))
+    except WeightsError:
+        if not published:
+            raise
+        lines = [f"{brief(published['model_type'])}, by its config.json"]
+    if published:
+        lines = [f"{lines[0]}; config.json has the last word", *lines[1:]]
+    return [f"{what}: {lines[0]}", *lines[1:], *_tokenizer(place, kind)]
 
 
 def read_config(place: Path) -> Json:

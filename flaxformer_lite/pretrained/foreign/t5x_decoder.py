@@ -191,7 +191,7 @@ def open_weights(checkpoint: Checkpoint, config: Json) -> dict[str, Tensor]:
     granite = config.get("model_type") == "granite"
     names = GRANITE_NAMES if granite else T5_NAMES
     above = "model.layers" if granite else "decoder.block"
-    width = config["head_dim"] if granite else config["d_kv"]
+    heads = config["num_attention_heads" if granite else "num_heads"]
     fused = any("_fused/" in path and "wi_fused" not in path for path in checkpoint.arrays)
     rescaled = checkpoint.flag("rescale_logits")
     if "rescale_logits" not in checkpoint.gin:
@@ -205,7 +205,9 @@ def open_weights(checkpoint: Checkpoint, config: Json) -> dict[str, Tensor]:
                 f"{checkpoint.place}: holds {shown(path)} of shape {brief(list(array.shape))};"
                 f" {READABLE}."
             )
-        scale = width**-0.5 if path.endswith("/query/kernel") and rescaled else 1.0
+        scale = 1.0
+        if path.endswith("/query/kernel") and rescaled:
+            scale = (_size(tuple(array.shape[1:])) // heads) ** -0.5
         full = f"{above}.{match[1]}.{name}" if match else name
         tensors[full] = as_torch(checkpoint, path, array, scale=scale)
     return tensors

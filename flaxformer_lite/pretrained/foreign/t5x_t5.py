@@ -165,7 +165,7 @@ def open_weights(checkpoint: Checkpoint, config: Json) -> dict[str, Tensor]:
                 )
             scale = 1.0
             if path.endswith("/query/kernel") and (rescaled or _is_fused(checkpoint, path)):
-                scale = config["d_kv"] ** -0.5
+                scale = config.get("d_kv", 64) ** -0.5  # as transformers' T5 if it is not said
             tensors[spelled] = as_torch(checkpoint, name, single, scale=scale)
     return tensors
 

@@ -31,12 +31,15 @@ BERT = dict(input_ids=IDS, attention_mask=IDS > 0, token_type_ids=SEGMENTS)
 BERT_GIN = "bert.BertEncoder:\n  num_attention_heads = 2\n"
 SWISH_GIN = "dense.MlpBlock.activations = ('swish', 'linear')\n"
 ROTARY_GIN = f"{SWISH_GIN}NUM_HEADS = 2\nAttention.use_rotary_embedding = True\n"
+LOCAL_GIN = "LOCAL_RADIUS = 2\nf = @long_attention.EncoderLocalSelfAttention\n"
 CASES = {
     "t5_1_1": (BOTH, "", ("logits",)),
     "t5_tied": (BOTH, "", ("logits",)),
     "t5_scanned": (BOTH, "", ("logits",)),
     "t5_fused": (BOTH, "", ("logits",)),
     "t5_encoder": (dict(input_ids=IDS, attention_mask=IDS > 0), "", ("last_hidden_state",)),
+    "longt5_local": (BOTH, LOCAL_GIN, ("logits",)),
+    "longt5_global": (BOTH, "LOCAL_RADIUS = 2\nTOKENS_PER_BLOCK = 2\n", ("logits",)),
     "switch": (BOTH, "", ("logits",)),
     "decoder": (dict(input_ids=TEXT), "", ("logits",)),
     "decoder_tied_scanned": (dict(input_ids=TEXT), "", ("logits",)),
@@ -263,3 +266,16 @@ def test_what_no_class_of_transformers_computes_is_refused(name, change, message
 def test_settings_that_change_numbers_are_refused(name, gin, message, tmp_path):
     with pytest.raises(WeightsError, match=message):
         load_pretrained(write(tmp_path / "checkpoint_3", arrays(name), gin))
+
+
+def test_a_config_that_leaves_fields_out_has_the_last_word(tmp_path, capsys):
+    folder = write(tmp_path / "checkpoint_3", arrays("decoder_rotary"))
+    config = dict(model_type="granite", architectures=["GraniteForCausalLM"], vocab_size=40)
+    config |= dict(hidden_size=8, num_hidden_layers=3, num_attention_heads=2, head_dim=6)
+    config |= dict(intermediate_size=12, max_position_embeddings=9)
+    (folder / "config.json").write_text(json.dumps(config))
+    main(["convert", str(folder), str(tmp_path / "out")])
+    assert "of T5X, step 3: 'granite', by its config.json; config.json has the" in (
+        capsys.readouterr().err
+    )
+    assert load_pretrained(tmp_path / "out")[0].cfg.max_length == 9
