@@ -24,7 +24,8 @@ def __getattr__(name: str) -> Any:
         near = ""
         if name[:1].isupper():  # not a submodule, for which Python asks here first
             hints = importlib.import_module(f"{__name__}.hints")
-            if sentence := hints.instead(__name__, hints.PACKAGE, name):
+            sentence = hints.instead(__name__, hints.PACKAGE, name)
+            if sentence:
                 raise ImportError(sentence)  # `from ... import` hides the text of another error
             near = importlib.import_module(f"{__name__}.registry").nearest(name, __all__)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}{near}")

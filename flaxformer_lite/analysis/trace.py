@@ -114,7 +114,8 @@ def table(rows: list[OpTime], ops: Mapping[str, hlo.Op], runs: int) -> list[str]
     cells = [["share", "ms a step", "times", "operation", "kind", "result", "rate", "from"]]
     for row in rows[:LARGEST]:
         described = ["", "", _rates(row), ""]
-        if op := ops.get(row.name):
+        op = ops.get(row.name)
+        if op:
             result = "".join(f"{a.dtype}{list(a.shape)}".replace(" ", "") for a in op.arrays[:1])
             described = [op.kind, result, _rates(row), source(op)]
         cells.append([*_figures(row, total, runs), row.name, *described])

@@ -40,7 +40,8 @@ def describe(tree: object) -> Leaves:
 
 def digest(tree: object) -> str:
     """Computes one digest over all leaves, equal if two trees are equal bit for bit."""
-    return hashlib.sha256(repr(sorted(describe(tree).items())).encode()).hexdigest()
+    described = repr(sorted(describe(tree).items()))
+    return hashlib.sha256(described.encode()).hexdigest()
 
 
 def _digest(leaf: jax.Array | np.ndarray) -> str:

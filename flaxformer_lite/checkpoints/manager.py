@@ -76,7 +76,8 @@ class Checkpoints(contextlib.AbstractContextManager):
         Raises:
           CheckpointError: this save, or the one before it in the background, failed.
         """
-        if lacks := self._place.check_room(state):
+        lacks = self._place.check_room(state)
+        if lacks:
             raise CheckpointError(f"checkpoint of step {step}: {lacks} {self._last_good(step)}")
         record = sealed({**meta, "step": step, "leaves": describe(state)})
         self.wait()
@@ -117,7 +118,8 @@ class Checkpoints(contextlib.AbstractContextManager):
             state, damaged[step] = self._all(arrays.read, at, target)
             if state is None:
                 continue
-            if broken := broken_leaf(record["leaves"], describe(state)):
+            broken = broken_leaf(record["leaves"], describe(state))
+            if broken:
                 where = _lies_in(at, broken)
                 damaged[step] = f"the content of {broken} does not match its digest{where}"
                 continue

@@ -129,7 +129,8 @@ def import_from_here() -> None:
     Other commands run without it: the folder may be untrusted, and its files would be imported in
     place of modules that are not installed.
     """
-    if (here := os.getcwd()) not in sys.path:
+    here = os.getcwd()
+    if here not in sys.path:
         sys.path.append(here)
 
 

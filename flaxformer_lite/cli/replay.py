@@ -53,6 +53,7 @@ def comparison(gaps: dict[int, float]) -> str:
     steps = f"step {numbers[0]}"
     if len(numbers) > 1:
         steps = f"{len(numbers)} steps from {numbers[0]} to {numbers[-1]}"
-    if worst := max(gaps.values()):
+    worst = max(gaps.values())
+    if worst:
         return f"loss and grad_norm differ from the records of {steps} by up to {worst:.1e} of them"
     return f"loss and grad_norm equal the records of {steps} bit for bit"

@@ -122,7 +122,10 @@ def is_local(value: str) -> str:
 def is_place(value: str) -> str:
     """Rejects misspelled addresses, and those of stores that are not supported."""
     for part in value.split(","):
-        if "://" in part and (match := SECRET.search(part)):
+        if "://" not in part:
+            continue
+        match = SECRET.search(part)
+        if match:
             # the `?` of a local pattern such as part-?x=1 is one letter
             pattern = "" if match[0].endswith("@") else " In a pattern, write * for ?."
             return (
@@ -137,7 +140,8 @@ def is_place(value: str) -> str:
                 f"{scheme}:// is not read or written, only {known} and local paths; copy it there,"
                 " and pass that."
             )
-    if match := re.search(rf"(?:^|,)\s*({'|'.join(choices.STORES)}):(?!//[^/])", value):
+    match = re.search(rf"(?:^|,)\s*({'|'.join(choices.STORES)}):(?!//[^/])", value)
+    if match:
         return f"an address has a bucket behind two slashes, {match[1]}://BUCKET/NAME."
     return ""
 
@@ -371,7 +375,8 @@ def _broken_tuple(hint: object, value: object) -> str:
     kind = typing.get_args(hint)[0]
     if isinstance(value, tuple):
         for item in value:
-            if problem := broken(kind, item):
+            problem = broken(kind, item)
+            if problem:
                 return problem
         has_names = any(isinstance(rule, OneOf | Plugin) for rule in rules_of(kind))
         if has_names and len(set(value)) < len(value):

@@ -440,7 +440,8 @@ class _Column:
 def _form(value: Any, leaves: list[Any]) -> Form:
     """Returns the layout of a feature, and appends the values of its leaves."""
     kind: Any = type(value)
-    if kind is np.ndarray and (form := _array_form(value.dtype)):
+    form = _array_form(value.dtype) if kind is np.ndarray else None
+    if form:
         leaves.append(value)
         if value.ndim == 1:
             return form

@@ -134,7 +134,8 @@ def _swap(made: Path, target: Path) -> None:
     if hasattr(libc, "renameat2"):
         if libc.renameat2(HERE, os.fsencode(made), HERE, os.fsencode(target), EXCHANGE) == 0:
             return
-        if (number := ctypes.get_errno()) not in (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP):
+        number = ctypes.get_errno()
+        if number not in (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP):
             raise OSError(number, os.strerror(number))
     aside = _private(target, "old")  # if killed before the next rename, `recover` restores it
     target.rename(aside)

@@ -51,7 +51,8 @@ def open_regular(path: Path, *, error: type[Exception] = ConfigError) -> BinaryI
 def read_bytes(path: Path, *, limit: int = LARGEST, error: type[Exception] = ConfigError) -> bytes:
     """Reads a regular file of at most `limit` bytes."""
     with open_regular(path, error=error) as file:
-        if (size := os.fstat(file.fileno()).st_size) > limit:
+        size = os.fstat(file.fileno()).st_size
+        if size > limit:
             raise error(
                 f"{path}: {size:,} bytes, where {limit:,} are the most; is it the right file?"
             )
@@ -105,7 +106,8 @@ def parse_object(
     if not isinstance(values, dict):
         raise error(f"{where}: must be a JSON object.")
     for name, kind in (kinds or {}).items():
-        if (value := values.get(name)) is not None and not is_kind(value, kind):
+        value = values.get(name)
+        if value is not None and not is_kind(value, kind):
             raise error(f"{where}: {name}={brief(value)}: must be {spelled(kind)}.")
     return values
 

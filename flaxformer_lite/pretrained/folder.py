@@ -57,7 +57,8 @@ def find_foreign(folder: Path) -> Foreign | None:
     found = []
     for name in registry.available("foreign"):
         reader = registry.resolve("foreign", name)
-        if place := reader.find(folder):
+        place = reader.find(folder)
+        if place:
             found.append(Foreign(reader, place))
     if len(found) > 1:
         forms = " and a ".join(foreign.reader.FORM for foreign in found)
@@ -84,7 +85,8 @@ def read_config(folder: Path) -> dict:
             raise WeightsError(
                 f"{folder}: an adapter alone; pass its model's directory, with adapter= this one."
             )
-        if foreign := find_foreign(folder):
+        foreign = find_foreign(folder)
+        if foreign:
             return foreign.reader.read_config(foreign.place)
         for pattern, what in UNREAD.items():
             if any(folder.glob(pattern)):
@@ -96,7 +98,10 @@ def read_config(folder: Path) -> dict:
             f"{folder}: no config.json; pass the directory that save_pretrained wrote."
         )
     config = read_object(path, error=WeightsError)
-    if "model_type" not in config and (foreign := find_foreign(folder)):
+    if "model_type" in config:
+        return config
+    foreign = find_foreign(folder)
+    if foreign:
         return foreign.reader.read_config(foreign.place)
     return config
 
@@ -120,7 +125,8 @@ def open_weights(folder: Path) -> dict[str, Tensor]:
     if (folder / "flax_model.msgpack.index.json").is_file():
         index = "flax_model.msgpack.index.json"
         return flax_msgpack.named_as_torch(_open_shards(folder, index, flax_msgpack.open_file))
-    if foreign := find_foreign(folder):
+    foreign = find_foreign(folder)
+    if foreign:
         return foreign.reader.open_weights(foreign.place, read_config(folder))
     for name in ("model.safetensors", "model.safetensors.index.json", "flax_model.msgpack"):
         _follow(folder / name)
@@ -170,8 +176,7 @@ def _open_shards(folder: Path, index_name: str, open_one: Callable[[Path], dict]
             )
         tensors[name] = files[file][name]
     for file, inside in files.items():
-        if extra := sorted(
-            set(inside) - {name for name, where in weight_map.items() if where == file}
-        ):
+        extra = sorted(set(inside) - {name for name, where in weight_map.items() if where == file})
+        if extra:
             raise WeightsError(f"{path}: does not mention {extra[0]}, which {file} holds.")
     return tensors

@@ -79,7 +79,8 @@ def open_file(path: Path) -> dict[str, Tensor]:
                 f"{path}: tensor {name} lies at bytes {begin} to {end}, but the file holds {size}:"
                 " it is truncated or its header is damaged; fetch it again."
             )
-        if (needed := math.prod(shape) * dtype.itemsize) != end - begin:
+        needed = math.prod(shape) * dtype.itemsize
+        if needed != end - begin:
             raise WeightsError(
                 f"{path}: tensor {name} of shape {list(shape)} and dtype {dtype} needs {needed}"
                 f" bytes, its header gives {end - begin}: damaged."

@@ -120,7 +120,8 @@ def obstacle(cfg: ModelConfig, model: nn.Module, pad_id: int) -> str:
         return f"the class of model.family={cfg.family} takes no packed rows"
     if skeleton == "encoder_decoder" and cfg.head not in model.encoder_heads:
         return f"the decoder of model.family={cfg.family} reads padded rows"
-    if obstacle := _padding_obstacle(cfg, model):
+    obstacle = _padding_obstacle(cfg, model)
+    if obstacle:
         return obstacle
     for name in cfg.mixer_names:
         if ":" in name:
@@ -138,7 +139,8 @@ def cutting_obstacle(cfg: ModelConfig, model: nn.Module, length: int) -> str:
     """
     if not getattr(model, "skeleton", ""):
         return f"the class of model.family={cfg.family} may count padding"
-    if obstacle := _padding_obstacle(cfg, model):
+    obstacle = _padding_obstacle(cfg, model)
+    if obstacle:
         return obstacle
     for name in cfg.mixer_names:
         if ":" in name and _parameters(model, length) != _parameters(model, MULTIPLE):

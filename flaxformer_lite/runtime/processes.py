@@ -180,7 +180,8 @@ class Processes:
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # process 0 is gone
             while not self._closing.wait(INTERVAL):
                 for key, news in self._store.key_value_dir_get(NEWS):
-                    if then := self._listeners.pop(key.removeprefix(NEWS), None):
+                    then = self._listeners.pop(key.removeprefix(NEWS), None)
+                    if then:
                         then(news)
 
     def _get(self, key: str, waiting: str = "") -> str:

@@ -92,11 +92,13 @@ def spec(url: str) -> Json:
         "max_delay": "20s",
     }
     if scheme == "gs":
-        if emulator := os.environ.get("STORAGE_EMULATOR_HOST"):
+        emulator = os.environ.get("STORAGE_EMULATOR_HOST")
+        if emulator:
             os.environ.setdefault("TENSORSTORE_GCS_HTTP_URL", emulator)
         return known
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    if endpoint := os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL"):
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    if endpoint:
         known |= {"endpoint": endpoint, "aws_region": region or "us-east-1"}
     if region:
         known["aws_region"] = region

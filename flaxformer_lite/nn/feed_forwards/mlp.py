@@ -86,11 +86,15 @@ class FeedForward(nn.Module):
 
         def hidden(inputs: tuple[jax.Array, ...]) -> jax.Array:
             *up, last = inputs
-            return sharding.constrain(act(last) * up[0] if up else act(last), "BTF")
+            activated = act(last)
+            if up:
+                activated = activated * up[0]
+            return sharding.constrain(activated, "BTF")
 
         biased = cfg.bias or cfg.down_bias
         down = Einsum("BTF,FD->BTD", sizes, biased, cfg.initial, run, residual=True, name="down")
         dropout = Dropout("mlp", run)
         if sharding.is_single_cpu and not dropout.on:
             return down(inputs, hidden)  # recomputed in the backward pass
-        return down(dropout(materialize(hidden(materialize_gradient(inputs)), sharding)))
+        hidden_BTF = materialize(hidden(materialize_gradient(inputs)), sharding)
+        return down(dropout(hidden_BTF))

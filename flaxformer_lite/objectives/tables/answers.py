@@ -83,7 +83,8 @@ def best_span(start_T: np.ndarray, end_T: np.ndarray, longest: int) -> tuple[flo
 
 def normalized(text: str) -> str:
     """Removes what SQuAD's scores ignore: case, punctuation, articles and extra whitespace."""
-    return " ".join(ARTICLES.sub(" ", text.lower().translate(NO_PUNCTUATION)).split())
+    letters = text.lower().translate(NO_PUNCTUATION)
+    return " ".join(ARTICLES.sub(" ", letters).split())
 
 
 def squad_scores(predicted: Sequence[str], true: Sequence[Sequence[str]]) -> dict[str, float]:

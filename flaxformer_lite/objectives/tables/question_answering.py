@@ -211,7 +211,8 @@ class QuestionAnswering(Task):
             guess = self._guess(
                 records.features[example], records.rows[number]["context"], start, end
             )
-            if (other := guesses.get(number)) is not None:
+            other = guesses.get(number)
+            if other is not None:
                 best = max(guess, other)
                 none = min(guess, other, key=lambda each: each.none)
                 guess = best._replace(none=none.none, none_share=none.none_share)

@@ -77,7 +77,8 @@ def banner(experiment: Experiment, workdir: Path, start: int) -> Rows:
     ]
     if start:
         rows.append(("resuming", f"after step {start}"))
-    if (warmup := cfg.optimizer.warmup_steps) >= cfg.train.steps:
+    warmup = cfg.optimizer.warmup_steps
+    if warmup >= cfg.train.steps:
         rows.append(
             ("note", f"warmup_steps={warmup} of {cfg.train.steps}: the peak is not reached")
         )

@@ -24,7 +24,8 @@ def usage(history: list[Record]) -> list[tuple[str, str]]:
         ("tokens_per_second", "tokens a second", ",.0f"),
         ("mfu", "share of the peak", ".1%"),
     ):
-        if values := [record[name] for record in history if name in record]:
+        values = [record[name] for record in history if name in record]
+        if values:
             median = statistics.median(values)
             rows.append((label, f"{median:{form}} in the median, {max(values):{form}} at best"))
     for name, most in memory().items():
