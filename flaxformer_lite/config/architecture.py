@@ -375,8 +375,8 @@ class Architecture(Record):
             return
         if not self.base_width:
             raise ConfigError(
-                "base_width=0, width_rule='mup': name the width whose learning rate is to serve"
-                " this model, such as base_width=128."
+                "base_width=0, width_rule='mup': set it to the width of the model that the learning"
+                " rate was tuned on, such as base_width=128."
             )
         mixers = [self.mixer, self.decoder_mixer, *(kind.mixer for kind in self.pattern)]
         uncovered = {

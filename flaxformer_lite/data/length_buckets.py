@@ -1,4 +1,4 @@
-"""Batches of padded examples, cut behind their longest example, to one of a few widths.
+"""Batches of padded examples, cut to the width that their longest example needs, one of a few.
 
 This is for what cannot be computed in packed rows (data/packed_batches.py): a program is compiled
 for each width, so widths are chosen from the lengths in the data before the first step. The width

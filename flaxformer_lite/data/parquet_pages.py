@@ -1,4 +1,4 @@
-"""The unpacked sizes of the pages in a parquet file, which pyarrow does not tell.
+"""The unpacked sizes of the pages in a parquet file, which pyarrow does not report.
 
 A page's header is a Thrift struct in the compact protocol.
 """

@@ -126,7 +126,7 @@ def _check_replaceable(target: Path, carry: Callable[[str], bool] | None) -> Non
 
 
 def _swap(made: Path, target: Path) -> None:
-    """Moves a directory to its place; what was there is then at `made`."""
+    """Moves a directory to its place; the one it replaces is then at `made`."""
     if not os.path.lexists(target):
         made.rename(target)
         return
@@ -182,7 +182,7 @@ def _flush(path: Path) -> None:
 
 
 def _link(source: Path, target: Path) -> None:
-    """Gives an entry a second place, without a copy where the file system can."""
+    """Links an entry at a second path; copies it where the file system has no links."""
     if source.is_dir() and not source.is_symlink():
         shutil.copytree(
             source, target, symlinks=True, copy_function=lambda a, b: _link(Path(a), Path(b))

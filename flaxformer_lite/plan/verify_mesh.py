@@ -64,7 +64,7 @@ class SentData(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """The result of a comparison; `strange` describes the exchanges that the design has not."""
+    """The result of a comparison; `strange` describes exchanges that the mesh should not need."""
 
     losses: tuple[float, float]  # on one device, on the mesh
     gradients: list[Gradient]  # worst first

@@ -67,7 +67,7 @@ def find_foreign(folder: Path) -> Foreign | None:
 
 
 def check_exists(folder: Path) -> None:
-    """Refuses what is no directory, such as a model's name on a hub."""
+    """Refuses a path that is no directory, such as a model's name on a hub."""
     if not folder.is_dir():
         raise WeightsError(
             f"{folder}: no such directory; the address of a model is gs://, s3:// or hf://ORG/NAME."

@@ -506,7 +506,7 @@ def _dense(folder: Path, of: str = "sentence_embedding") -> Dense:
     out = config.get("out_features")
     expected = {"linear.weight": (out, config.get("in_features")), "linear.bias": (out,)}
     if "linear.weight" not in shapes or expected | shapes != expected:
-        raise WeightsError(f"{folder}: has tensors of shapes {brief(shapes)}; due are {expected}.")
+        raise WeightsError(f"{folder}: has tensors of shapes {brief(shapes)}; expected {expected}.")
     kernel = tensors["linear.weight"].read().astype(np.float32)
     bias = np.zeros(kernel.shape[0], np.float32)
     if "linear.bias" in tensors:

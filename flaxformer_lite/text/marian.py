@@ -1,4 +1,4 @@
-"""Tokenizers of Marian's translators: a sentencepiece model for each language, and ids of both."""
+"""Tokenizers of Marian's translators: a sentencepiece model per language, and one vocabulary."""
 
 from flaxformer_lite.text.numbered_pieces import NumberedPieces
 

@@ -215,7 +215,7 @@ def test_a_dense_layer_needs_its_weights(folder):
             json.dumps({**config, "out_features": size})
         )
         with pytest.raises(
-            WeightsError, match=rf"due are .*weight': \({size}, 16\), .*bias': \({size},\)"
+            WeightsError, match=rf"expected .*weight': \({size}, 16\), .*bias': \({size},\)"
         ):
             read_sentence_layers(folder)
     (folder / "2_Dense" / "model.safetensors").unlink()

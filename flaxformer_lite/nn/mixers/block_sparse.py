@@ -231,7 +231,7 @@ def of_any_length(
     scale: float,
     softcap: float = 0.0,
 ) -> jax.Array:
-    """Computes plain attention up to `full_length` tokens, else what `block_sparse` does.
+    """Computes plain attention up to `full_length` tokens, and `block_sparse` beyond.
 
     It is for lengths that are not known while it is traced, and takes memory that grows with their
     square: a token is weighted by how often it is seen, which is 0 for most of a long row.

@@ -118,8 +118,8 @@ def _check_own(workdir: Path) -> None:
 
     if has("config.json") and not is_workdir(workdir) and not has(NAME):
         raise RunError(
-            f"--workdir={workdir}: holds a config.json that no run wrote, such as that of published"
-            " weights, or that was cut, and would lose it; choose another --workdir."
+            f"--workdir={workdir}: holds a config.json that no run wrote, of published weights or"
+            " a truncated one, which training would overwrite; choose another --workdir."
         )
 
 
