@@ -35,6 +35,17 @@ def check_shape(where: str, array: Readable) -> None:
         raise WeightsError(f"{where} has the shape {list(array.shape)}, without entries: damaged.")
 
 
+def add(tensors: dict[str, Tensor], name: str, tensor: Tensor, where: str) -> None:
+    """Adds a tensor by its published name.
+
+    Raises:
+      WeightsError: there is one of this name, as of a checkpoint that holds layers in two ways.
+    """
+    if name in tensors:
+        raise WeightsError(f"{where}: a second array for {name}; its folder holds two models.")
+    tensors[name] = tensor
+
+
 @dataclasses.dataclass(frozen=True)
 class Arranged(Tensor):
     """An array with its axes in another order, and neighbouring axes merged.

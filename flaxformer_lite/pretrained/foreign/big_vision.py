@@ -8,6 +8,7 @@ Reference: big_vision/models/proj/image_text/{two_towers,text_transformer}.py an
 
 import re
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from flaxformer_lite.files.read import Json, brief, shown
-from flaxformer_lite.pretrained.foreign.arranged import Arranged, Computed
+from flaxformer_lite.pretrained.foreign.arranged import Arranged, Computed, add
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError, check_name
 
 FORM = "big_vision npz"
@@ -70,7 +71,7 @@ class NpzArray:
         try:
             with np.load(self.path, allow_pickle=False) as file:
                 return file[self.name][index]
-        except (zipfile.BadZipFile, EOFError) as error:
+        except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
             raise ValueError(str(error)) from None
 
 
@@ -169,7 +170,7 @@ def open_weights(place: Path, config: Json) -> dict[str, Tensor]:
                     f"{place}: holds txt/{shown(path)} of shape {brief(list(array.shape))}; {READ}."
                 )
             name = row[0] if number < 0 else f"encoder.layers.{number}.{row[0]}"
-            tensors[name] = Arranged(single.array, groups, single.index, where)
+            add(tensors, name, Arranged(single.array, groups, single.index, where), where)
     table = ENDS[POSITIONS][0]
     if second is not None and table in tensors:
         where = f"{place}: txt/{SECOND_POSITIONS}"
@@ -212,8 +213,12 @@ def _by_layer(path: str, array: NpzArray) -> Iterator[tuple[int, str, Arranged]]
 
 
 def _names(path: Path) -> list[str]:
-    with zipfile.ZipFile(path) as file:
-        return [name.removesuffix(".npy") for name in file.namelist()]
+    """Lists the arrays of an npz; none if it is damaged."""
+    try:
+        with zipfile.ZipFile(path) as file:
+            return [name.removesuffix(".npy") for name in file.namelist()]
+    except zipfile.BadZipFile:
+        return []
 
 
 def _open(place: Path) -> dict[str, NpzArray]:
@@ -232,7 +237,7 @@ def _open(place: Path) -> dict[str, NpzArray]:
                 if version != (1, 0):
                     read = np.lib.format.read_array_header_2_0
                 shape, _, dtype = read(entry)
-        except (ValueError, zipfile.BadZipFile, EOFError) as error:
+        except (ValueError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
             raise WeightsError(
                 f"{path}: {name} is damaged ({shown(str(error))}); fetch it again."
             ) from None

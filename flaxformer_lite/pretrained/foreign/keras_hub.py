@@ -16,7 +16,7 @@ import numpy as np
 
 from flaxformer_lite.files.read import Json, brief, read_object, shown
 from flaxformer_lite.pretrained.foreign import keras_hub_tokenizer
-from flaxformer_lite.pretrained.foreign.arranged import Arranged, Joined, Readable
+from flaxformer_lite.pretrained.foreign.arranged import Arranged, Joined, Readable, add
 from flaxformer_lite.pretrained.foreign.keras_hub_kinds import (
     KINDS,
     LLAMA_LENGTH,
@@ -193,7 +193,7 @@ def _named(
         if (layout, rank) not in LAYOUTS:
             raise WeightsError(f"{file}: {path} has {rank} axes; no such layer has.")
         where = f"{file}: {path}"
-        tensors[prefix + name] = Arranged(array, LAYOUTS[layout, rank], where=where)
+        add(tensors, prefix + name, Arranged(array, LAYOUTS[layout, rank], where=where), where)
     return tensors
 
 
@@ -205,7 +205,7 @@ def _kind(place: Path) -> Kind:
             f"{path}: a preset of KerasHub ({brief(name)}), which is not read; {', '.join(KINDS)}"
             " are. There, export_to_transformers(path) may write it."
         )
-    if "config" not in _read(path):
+    if not _read(path).get("config"):
         raise WeightsError(f"{path}: a preset of KerasHub without sizes; fetch it again.")
     return KINDS[name]
 
@@ -219,7 +219,7 @@ def _task(place: Path) -> tuple[str, Json]:
     if not (place / TASK).is_file():
         return "", {}
     task = _read(place / TASK)
-    return str(task.get("class_name", "")), task.get("config", {})
+    return str(task.get("class_name", "")), task.get("config") or {}
 
 
 def _task_name(name: str) -> str:

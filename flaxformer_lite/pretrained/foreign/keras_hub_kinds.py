@@ -174,15 +174,16 @@ class Fields:
         self.left = set(values) - set(UNUSED_FIELDS)
 
     def take(self, name: str, default: Any = None) -> Any:
-        """Returns a field; without a default, it must be a number.
+        """Returns a field; without a default, it must be a number above 0.
 
         Raises:
           WeightsError: it is missing, or of another type.
         """
         self.left.discard(name)
         value = self.values.get(name, default)
-        if default is None and (isinstance(value, bool) or not isinstance(value, int | float)):
-            raise WeightsError(f"{self.path}: {name}={brief(value)}: must be a number.")
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if default is None and (not is_number or value <= 0):
+            raise WeightsError(f"{self.path}: {name}={brief(value)}: must be a number above 0.")
         return value
 
     def only(self, name: str, *allowed: object) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from flaxformer_lite.files.read import Json, brief, read_object, shown
-from flaxformer_lite.pretrained.foreign.arranged import Arranged, Readable
+from flaxformer_lite.pretrained.foreign.arranged import Arranged, Readable, add
 from flaxformer_lite.pretrained.foreign.yaml_files import read_number, read_yaml
 from flaxformer_lite.pretrained.foreign.zarr_arrays import open_zarr
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError, check_name
@@ -256,7 +256,7 @@ def open_weights(place: Path, config: Json) -> dict[str, Tensor]:
                 layers = []
                 break
             full = f"{above}.{number}.{name.replace('/', '.')}"
-            tensors[full] = Arranged(single.array, groups, single.index, where)
+            add(tensors, full, Arranged(single.array, groups, single.index, where), where)
         if not layers:
             raise WeightsError(
                 f"{place}: holds {shown(path)} of shape {brief(list(array.shape))}, which no"

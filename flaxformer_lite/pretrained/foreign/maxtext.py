@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from flaxformer_lite.files.read import Json, brief, read_object, shown
-from flaxformer_lite.pretrained.foreign.arranged import Arranged, Computed, Readable
+from flaxformer_lite.pretrained.foreign.arranged import Arranged, Computed, Readable, add
 from flaxformer_lite.pretrained.foreign.orbax_arrays import METADATA, open_array, tree_paths
 from flaxformer_lite.pretrained.foreign.yaml_files import read_number, read_yaml
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError
@@ -236,7 +236,7 @@ def open_weights(place: Path, config: Json) -> dict[str, Tensor]:
                 break
             tensor = Arranged(array, _groups(row[1], rank), index, where)
             full = f"model.layers.{number}.{row[0]}"
-            tensors[full] = _as_published(tensor, inner, config, width)
+            add(tensors, full, _as_published(tensor, inner, config, width), where)
         if not layers:
             raise WeightsError(
                 f"{place}: holds {shown(path)} of shape {brief(list(array.shape))}, which no"

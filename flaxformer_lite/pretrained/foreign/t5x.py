@@ -170,7 +170,7 @@ def _open_tree(place: Path) -> dict[str, Readable]:
     arrays = {}
     for name, leaf in _leaves(target):
         check_name(path, name)
-        if name.endswith(VERSION) and leaf == 0:
+        if name.endswith(VERSION) and np.size(leaf) == 1 and leaf == 0:
             continue
         array = leaf
         if isinstance(leaf, dict):

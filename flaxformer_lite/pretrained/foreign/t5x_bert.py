@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 
 from flaxformer_lite.files.read import Json, brief, shown
-from flaxformer_lite.pretrained.foreign.arranged import Readable
+from flaxformer_lite.pretrained.foreign.arranged import Readable, add
 from flaxformer_lite.pretrained.foreign.t5x_layers import Checkpoint, as_torch
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError
 
@@ -114,9 +114,8 @@ def open_weights(checkpoint: Checkpoint, config: Json) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     for name, array, path in _named(checkpoint):
         spelled = name.removeprefix("bert.") if alone else name
-        if spelled in tensors:
-            raise WeightsError(f"{checkpoint.place}: holds {shown(path)} twice, by two paths.")
-        tensors[spelled] = as_torch(checkpoint, path, array)
+        tensor = as_torch(checkpoint, path, array)
+        add(tensors, spelled, tensor, f"{checkpoint.place}: {shown(path)}")
     return tensors
 
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from flaxformer_lite.files.read import Json, brief, shown
-from flaxformer_lite.pretrained.foreign.arranged import Readable
+from flaxformer_lite.pretrained.foreign.arranged import Readable, add
 from flaxformer_lite.pretrained.foreign.t5x_layers import (
     Checkpoint,
     activation,
@@ -209,7 +209,8 @@ def open_weights(checkpoint: Checkpoint, config: Json) -> dict[str, Tensor]:
         if path.endswith("/query/kernel") and rescaled:
             scale = (_size(tuple(array.shape[1:])) // heads) ** -0.5
         full = f"{above}.{match[1]}.{name}" if match else name
-        tensors[full] = as_torch(checkpoint, path, array, scale=scale)
+        tensor = as_torch(checkpoint, path, array, scale=scale)
+        add(tensors, full, tensor, f"{checkpoint.place}: {path}")
     return tensors
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from flaxformer_lite.files.read import Json, brief, shown
-from flaxformer_lite.pretrained.foreign.arranged import Readable
+from flaxformer_lite.pretrained.foreign.arranged import Readable, add
 from flaxformer_lite.pretrained.foreign.t5x_layers import (
     Checkpoint,
     activation,
@@ -81,6 +81,8 @@ def read_config(checkpoint: Checkpoint) -> Json:
     shapes = {path: tuple(array.shape) for path, array in arrays.items()}
     _check_parts(checkpoint, shapes)
     layers = {side: _layers(shapes, side) for side in SIDES}
+    if max(layers.values()) > len(shapes):  # before anything is made for each
+        raise WeightsError(f"{checkpoint.place}: a checkpoint of T5X without most of its layers.")
     first = "encoder/layers_0"
     per_layer = f"{first}/relpos_bias/rel_embedding" in shapes
     table = f"{first if per_layer else 'encoder'}/relpos_bias/rel_embedding"
@@ -166,7 +168,8 @@ def open_weights(checkpoint: Checkpoint, config: Json) -> dict[str, Tensor]:
             scale = 1.0
             if path.endswith("/query/kernel") and (rescaled or _is_fused(checkpoint, path)):
                 scale = config.get("d_kv", 64) ** -0.5  # as transformers' T5 if it is not said
-            tensors[spelled] = as_torch(checkpoint, name, single, scale=scale)
+            tensor = as_torch(checkpoint, name, single, scale=scale)
+            add(tensors, spelled, tensor, f"{checkpoint.place}: {path}")
     return tensors
 
 

@@ -8,6 +8,15 @@ from flaxformer_lite.files.read import Json, brief, read_text, shown
 from flaxformer_lite.pretrained.safetensors import WeightsError
 
 
+class Loader(yaml.SafeLoader):
+    """A loader without aliases, by which a few lines can stand for more than memory holds."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("it has aliases, which are not read")
+        return super().compose_node(parent, index)
+
+
 def read_yaml(path: Path) -> Json:
     """Reads a mapping; {} if the file holds something else.
 
@@ -15,7 +24,7 @@ def read_yaml(path: Path) -> Json:
       WeightsError: the file is not yaml.
     """
     try:
-        values = yaml.safe_load(read_text(path, error=WeightsError))
+        values = yaml.load(read_text(path, error=WeightsError), Loader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         if isinstance(error, WeightsError):
             raise

@@ -185,6 +185,16 @@ def added(folder):
         file["layers/transformer_encoder/router/vars/0"] = np.zeros(2, "float32")
 
 
+def no_task(folder):
+    task = {"class_name": "BertTextClassifier", "config": None}
+    (folder / "task.json").write_text(json.dumps(task))
+
+
+def twice(folder):
+    with h5py.File(folder / "model.weights.h5", "r+") as file:
+        file.copy("layers/transformer_encoder_1", "layers/transformer_encoder_01")
+
+
 def quantized(folder):
     without(folder, "layers/dense/vars/0")
     with h5py.File(folder / "model.weights.h5", "r+") as file:
@@ -205,6 +215,9 @@ WEIGHTS = "model.weights.h5"
         (quantized, "has dtype int8.*quantized"),
         (lambda f: edit(f, alibi=True), "alibi=True: a field that is not known"),
         (lambda f: edit(f, num_layers="two"), "num_layers='two': must be a number"),
+        (lambda f: edit(f, num_heads=0), "num_heads=0: must be a number above 0"),
+        (twice, r"vars/0: a second array for encoder\.layer\.1"),
+        (no_task, r"classifier.bias .* has shape \[3\], but config.json implies \[2\]"),
         (
             lambda f: edit(f, dtype={"class_name": "DTypePolicyMap"}),
             "quantized weights of KerasHub",

@@ -146,6 +146,13 @@ def test_convert_says_what_it_found_and_what_it_assumed(run, tmp_path, capsys):
     assert "assumed, as config.yaml does not say: activation_function='silu'" in said
 
 
+def test_layers_that_are_there_twice_are_refused(run, published):
+    """A run wrote its step anew, with its layers side by side."""
+    write(run / "step-30", levanter_arrays(published, axes, stacked=False))
+    with pytest.raises(WeightsError, match=r"a second array for model\.layers\.0"):
+        load_pretrained(run)
+
+
 def test_a_step_that_is_not_whole_is_noticed(run, published, tmp_path, capsys):
     write(run / "step-50", levanter_arrays(published, axes))
     (run / "step-50/metadata.json").unlink()
@@ -172,6 +179,7 @@ def test_a_config_of_transformers_takes_the_place_of_the_yaml(run, published):
         ("  type: olmo", "model.type='olmo': llama is read"),
         ("  tie_word_embeddings: true", "tie_word_embeddings=True, where its.* with lm_head"),
         ("  rope: [", "not a yaml file"),
+        ("  rope: &x {a: 1}\nother: *x", "not a yaml file .it has aliases"),
     ],
 )
 def test_settings_that_change_numbers_are_refused(run, line, message):
