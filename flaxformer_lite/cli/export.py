@@ -11,6 +11,7 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.export.folder import CASES, SUFFIXES, check_files, export_model
 from flaxformer_lite.export.genai import genai_config
 from flaxformer_lite.export.programs import ExportProgram
+from flaxformer_lite.export.stablehlo import PARAMS
 from flaxformer_lite.files.publish import new_directory
 from flaxformer_lite.inference.embed import limit_of, token_rows
 from flaxformer_lite.open_model import load_labels, load_sentence_layers, origin_of
@@ -18,7 +19,7 @@ from flaxformer_lite.pretrained.save import write_companions
 from flaxformer_lite.pretrained.sentences import SentenceLayers
 
 LABELLED = ("sequence_classification", "token_classification")
-GENAI = "genai_config.json"  # of this model alone; one of an earlier export is not kept
+GENAI = "genai_config.json"
 
 
 def run(args: argparse.Namespace) -> None:
@@ -45,7 +46,9 @@ def run(args: argparse.Namespace) -> None:
         args.model, head=args.head, family=args.family, allow_plugins=args.allow_plugins
     )
     layers = _layers(args)
-    with notices(), new_directory(args.output.parent, carry=lambda name: name != GENAI) as made:
+    with notices():
+        rows = token_rows(opened, TEXTS, limit_of(layers or SentenceLayers(), opened))
+    with notices(), new_directory(args.output.parent, carry=_is_kept) as made:
         write_companions(made, opened.model, like=origin_of(opened.model))
         tokenizer_config = made / "tokenizer_config.json"
         if not tokenizer_config.exists():  # transformers.js reads no tokenizer without it
@@ -56,7 +59,7 @@ def run(args: argparse.Namespace) -> None:
             opened.params,
             layers=layers,
             weights=args.weights,
-            rows=token_rows(opened, TEXTS, limit_of(layers or SentenceLayers(), opened)),
+            rows=[row for row in rows if row] or None,  # some tokenizers know none of our words
             metadata=_metadata(opened, args),
             length=args.length,
             gradients=args.gradients,
@@ -84,6 +87,11 @@ def _describe_decoder(made: Path, file: str, opened: Opened, program: ExportProg
         (made / GENAI).write_text(json.dumps(described, indent=2) + "\n")
 
 
+def _is_kept(name: str) -> bool:
+    """Says whether a file in the folder is none of an earlier export, which this one replaces."""
+    return name not in (GENAI, PARAMS) and Path(name.removesuffix(".data")).suffix not in SUFFIXES
+
+
 def _check_folder(output: Path) -> None:
     """Refuses a folder with other files, some of which could be replaced.
 
@@ -98,8 +106,10 @@ def _check_folder(output: Path) -> None:
             " config.json and a tokenizer are written beside the model; name a new folder, such as"
             f" exported/{output.name}."
         )
-    others = [name for name in names if Path(name).suffix in SUFFIXES]
-    if others and not any(name.startswith(f"{output.stem}.") for name in others):
+    own = {output.name}
+    own |= {f"{output.stem}.{program}{output.suffix}" for program in ("encode", "decode")}
+    others = [name for name in names if Path(name).suffix in SUFFIXES and name not in own]
+    if others:
         raise ConfigError(
             f"--output={output}: {folder} holds {others[0]}, whose test cases and README.md would"
             f" be replaced; name a new folder, such as {folder}_{output.stem}/{output.name}."

@@ -46,11 +46,14 @@ def cost_of(
         return ""
     limits = (limit_of(layers or SentenceLayers(), opened), exported.programs[0].length)
     limit = min(filter(None, limits), default=None)
+    rows = [row for row in token_rows(opened, texts, limit) if row]
+    if not rows:
+        raise ConfigError(f"--data={args.data}: the tokenizer makes no token of any text.")
     cost = measure_cost(
         exported.programs,
         opened.params,
         open_files(exported.files),
-        token_rows(opened, texts, limit),
+        rows,
         head=opened.cfg.head,
         start=opened.cfg.decoder_start_token_id or 0,
     )

@@ -22,6 +22,8 @@ from flaxformer_lite.export.readme import readme
 from flaxformer_lite.export.stablehlo import open_stablehlo, write_differentiable, write_stablehlo
 from flaxformer_lite.export.tflite import LENGTH, for_one_text, open_tflite, write_tflite
 from flaxformer_lite.export.weights import stored_as, widened
+from flaxformer_lite.nn.adapters.merge import merge_adapter
+from flaxformer_lite.nn.modules.layout import unstack_layers
 from flaxformer_lite.pretrained.sentences import SentenceLayers
 from flaxformer_lite.types import Params
 
@@ -66,7 +68,8 @@ def export_model(
 
     Args:
       path: a file in an existing folder, whose suffix is the format: .onnx, .stablehlo or .tflite.
-      model, params: a model of a family, without an adapter (`merge_adapter`).
+      model, params: a model of a family. An adapter is merged, and matrices in few bits become
+        floats.
       layers: the layers of a sentence model, from `load_sentence_layers`.
       weights: what the file stores: `float32`, `float16` or `int8`; arithmetic is in float32.
       rows: ids of texts for the test cases; None makes some up.
@@ -82,6 +85,10 @@ def export_model(
     path = Path(path)
     if path.suffix not in SUFFIXES:
         raise ConfigError(f"{path}: must end in {' or '.join(SUFFIXES)}.")
+    if rows is not None and not (len(rows) and all(len(row) for row in rows)):
+        raise ConfigError("rows: must be lists of ids, at least one of each.")
+    model, params = merge_adapter(model, dict(params))
+    params = unstack_layers(params)
     programs = programs_of(model, layers)
     if path.suffix == ".tflite":
         tokens = _length(model.cfg, length)
@@ -103,8 +110,10 @@ def export_model(
             write_stablehlo(made[program.name], program, stored)
     start = model.cfg.decoder_start_token_id or 0
     texts = rows or _made_up(model.cfg.vocab_size)
-    save_cases(path.parent / CASES, make_cases(programs, widened(stored), texts, start=start))
     longest = model.cfg.max_length if model.cfg.has_position_table else None
+    if longest is not None and programs[0].name == "decode":
+        texts = [row[: longest - 1] for row in texts]  # a case reads one token more
+    save_cases(path.parent / CASES, make_cases(programs, widened(stored), texts, start=start))
     if programs[0].length is not None:
         longest = None  # its length was checked
     described = readme(made, programs, weights, start, longest=longest, gradients=gradients)
@@ -132,6 +141,9 @@ def check_files(path: str | Path) -> dict[str, float]:
     path = Path(path)
     cases = load_cases(path.parent / CASES)
     names = {case.program for case in cases}
+    stem, _, program = path.stem.rpartition(".")
+    if len(names) > 1 and program in names:  # one file of a pair stands for both
+        path = path.with_name(f"{stem}{path.suffix}")
     files = {name: path if len(names) == 1 else _several(path, name) for name in names}
     differences = largest_difference(cases, open_files(files))
     for program, difference in differences.items():

@@ -96,9 +96,17 @@ def programs_of(model: nn.Module, layers: SentenceLayers | None = None) -> list[
 
 
 def _portable(model: nn.Module) -> nn.Module:
-    """Returns the model with the plainest execution, without kernels of one platform."""
+    """Returns the model with the plainest execution, in float32, without a platform's kernels."""
     plain = dataclasses.replace(
-        model.cfg, attention="dense", scan=False, remat="none", sharding=Portable()
+        model.cfg,
+        dtype="float32",
+        param_dtype="float32",
+        matmul="float",
+        cache="float",
+        attention="dense",
+        scan=False,
+        remat="none",
+        sharding=Portable(),
     )
     return model.clone(cfg=plain)
 

@@ -93,9 +93,11 @@ def open_stablehlo(path: Path) -> Callable[[Mapping[str, np.ndarray]], dict[str,
                 outputs = exported.call(**inputs)
             else:
                 outputs = exported.call(weights, dict(inputs))
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, jax.errors.JaxRuntimeError) as error:
             first = str(error).strip().partition("\n")[0]
-            raise ConfigError(f"{path}: its inputs do not fit ({first}).") from error
+            raise ConfigError(
+                f"{path}: cannot be run, or its inputs do not fit ({first})."
+            ) from error
         return {name: np.asarray(x) for name, x in outputs.items()}
 
     return run

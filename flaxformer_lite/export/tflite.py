@@ -80,12 +80,13 @@ def write_tflite(path: Path, program: ExportProgram, stored: StoredWeights) -> N
                 output_names=list(program.outputs),
             )
             converter.run_convert_to_tfl_passes(module, passes.PassManager(), config)
-            converter.export_flatbuffer_to_file(module.operation, str(path))
+            content = converter.export_flatbuffer_to_bytes(module.operation)
     except (ValueError, RuntimeError) as error:
         raise ConfigError(
             f"{path}: litert-converter cannot convert {program.name} of this model"
             f" ({_line(error)}); write .onnx or .stablehlo."
         ) from error
+    path.write_bytes(content)
 
 
 def open_tflite(path: Path) -> Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]:

@@ -7,6 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.pretrained.layouts import input_axes
+from flaxformer_lite.pretrained.tensor_names import EXPERTS, VOCAB_KERNELS
 from flaxformer_lite.types import Params
 
 WEIGHTS = ("float32", "float16", "int8")
@@ -29,9 +32,14 @@ def stored_as(weights: str, params: Params) -> StoredWeights:
 
     Args:
       weights: `float32`, `float16`, or `int8`: matrices are integers times max|w| / 127, the
-        maximum over a row of a token table, and over a column of other matrices.
-      params: the model's parameters.
+        maximum over a row of a table, and over the inputs of each output of other matrices.
+      params: the model's parameters, layers side by side.
+
+    Raises:
+      ConfigError: `weights` is none of these.
     """
+    if weights not in WEIGHTS:
+        raise ConfigError(f"weights={weights!r}: must be {', '.join(WEIGHTS)}.")
     flat: dict[str, jax.Array] = flatten_dict(params, sep="/")
     return {path: _stored(weights, path, np.asarray(x, np.float32)) for path, x in flat.items()}
 
@@ -41,12 +49,17 @@ def _stored(weights: str, path: str, x: np.ndarray) -> np.ndarray | Quantized:
         return x
     if weights == "float16":
         return np.clip(x, -LARGEST_HALF, LARGEST_HALF).astype(np.float16)
-    axes = tuple(range(x.ndim - 1))
-    if path.endswith("embedding"):
-        axes = (x.ndim - 1,)
-    largest = np.abs(x).max(axis=axes, keepdims=True)
+    largest = np.abs(x).max(axis=_summed(path, x.ndim), keepdims=True)
     scale = np.maximum(largest / 127, np.finfo(np.float32).tiny)
     return Quantized(np.rint(x / scale).astype(np.int8), scale)
+
+
+def _summed(path: str, ndim: int) -> tuple[int, ...]:
+    """Returns the axes that products with a parameter sum over, whose numbers share a scale."""
+    if not path.endswith("/kernel") or path.endswith(VOCAB_KERNELS):
+        return (ndim - 1,)
+    first = int(EXPERTS in path)
+    return tuple(range(first, first + input_axes(path)))
 
 
 def widened(stored: StoredWeights) -> Params:

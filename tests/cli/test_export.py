@@ -6,6 +6,7 @@ import pytest
 
 from flaxformer_lite import load_pretrained, load_tokenizer
 from flaxformer_lite.__main__ import main
+from flaxformer_lite.cli import export
 from tests.cli import models
 
 
@@ -86,6 +87,11 @@ def test_wrong_calls_are_refused(bert, tmp_path, capsys, monkeypatch):
         (tmp_path / "other" / name).touch()
     told = refused(capsys, "--model", bert, "--output", tmp_path / "other/model.onnx")
     assert "holds small.onnx" in told and "other_model/model.onnx" in told
+    told = refused(capsys, "--model", bert, "--output", tmp_path / "other/small.stablehlo")
+    assert "holds small.onnx" in told  # whose test cases may be of other weights
+    replaced = ("small.onnx", "m.encode.onnx.data", "params.npz", "genai_config.json")
+    assert not any(export._is_kept(name) for name in replaced)
+    assert export._is_kept("notes.md") and export._is_kept("my.data")
 
     there = importlib.import_module
 

@@ -199,6 +199,9 @@ def test_weights_are_stored_smaller():
     rng = np.random.default_rng(0)
     params = {
         "embed": {"embedding": rng.normal(size=(64, 32)).astype(np.float32)},
+        "lm_head": {"kernel": rng.normal(size=(64, 32)).astype(np.float32)},
+        "attention": {"query": {"kernel": rng.normal(size=(32, 4, 8)).astype(np.float32)}},
+        "mlp": {"experts": {"up": {"kernel": rng.normal(size=(4, 32, 8)).astype(np.float32)}}},
         "up": {"kernel": rng.normal(size=(32, 64)).astype(np.float32), "bias": np.ones(64)},
     }
     for weights, limit in (("float32", 0), ("float16", 2e-3), ("int8", 0.02)):
@@ -209,6 +212,9 @@ def test_weights_are_stored_smaller():
     assert stored["up/kernel"].integers.dtype == np.int8
     assert stored["up/kernel"].scale.shape == (1, 64)
     assert stored["embed/embedding"].scale.shape == (64, 1)
+    assert stored["lm_head/kernel"].scale.shape == (64, 1)
+    assert stored["attention/query/kernel"].scale.shape == (1, 4, 8)
+    assert stored["mlp/experts/up/kernel"].scale.shape == (4, 1, 8)
 
 
 def test_cases_are_read_as_they_were_written(tmp_path):
