@@ -8,7 +8,7 @@ import numpy as np
 
 from flaxformer_lite.config import ExperimentConfig
 from flaxformer_lite.data.corpus import Records
-from flaxformer_lite.data.labelled import LabelledRecords, encode
+from flaxformer_lite.data.encoded_rows import LabelledRecords, encode
 from flaxformer_lite.data.mixture import tagged
 from flaxformer_lite.data.open_tokenizer import open_tokenizer
 from flaxformer_lite.data.table import Table

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.data.labelled import by_role
+from flaxformer_lite.data.columns import by_role
 from flaxformer_lite.data.table import Table, read_table
 from flaxformer_lite.files.read import brief
 from flaxformer_lite.inference.retrieval import Collected

@@ -110,7 +110,7 @@ class TokenRow(Protocol):
 
 
 class TableRecords(Records, Protocol):
-    """The examples of a table's rows (data/labelled.py), and what tasks encode them with.
+    """The examples of a table's rows (data/encoded_rows.py), and what tasks encode them with.
 
     `frame` joins `spans`, texts without special tokens, to rows with them.
     """

@@ -14,7 +14,7 @@ import numpy as np
 from flaxformer_lite.config import ConfigError, DataConfig
 from flaxformer_lite.data import documents, token_files
 from flaxformer_lite.data.corpus import Corpus, Records
-from flaxformer_lite.data.labelled import LabelledRecords
+from flaxformer_lite.data.encoded_rows import LabelledRecords
 from flaxformer_lite.data.split import Document, split_of
 from flaxformer_lite.storage import compressed, content_cache
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.config import ConfigError, DataConfig, TokenizerConfig
-from flaxformer_lite.data import labelled, stored, table
+from flaxformer_lite.data import encoded_rows, labelled, stored, table
 from flaxformer_lite.data.labelled import open_labelled, open_rows
 from flaxformer_lite.objectives.tables.classification import Classification
 from flaxformer_lite.objectives.tables.dpo import Dpo
@@ -97,7 +97,7 @@ def test_a_large_table_is_read_from_files_and_gives_the_same_examples(tmp_path, 
     due, in_memory, said = opened(tmp_path, task, rows, skeleton=skeleton)
     assert isinstance(in_memory["eval"].features, list)
     monkeypatch.setattr(table, "SMALL", 0)
-    monkeypatch.setattr(labelled, "CHUNK", 7)
+    monkeypatch.setattr(encoded_rows, "CHUNK", 7)
     for _ in range(2):
         fitted, mapped, told = opened(tmp_path, task, rows, skeleton=skeleton)
         assert fitted == due and told == said
@@ -132,7 +132,7 @@ def test_only_a_sample_of_a_large_table_trains_the_tokenizer(tmp_path, monkeypat
 
 def test_an_error_in_a_large_table_names_the_row_of_the_file(tmp_path, monkeypatch):
     monkeypatch.setattr(table, "SMALL", 0)
-    monkeypatch.setattr(labelled, "CHUNK", 4)
+    monkeypatch.setattr(encoded_rows, "CHUNK", 4)
     rows = [{"text": text, "label": i % 2} for i, text in enumerate(TEXTS)]
     rows[29]["text"] = 3.5
     with pytest.raises(ConfigError, match=r"rows.jsonl'?: row 30: text='3.5' is not a text"):
@@ -147,7 +147,7 @@ def test_a_task_that_wants_all_rows_at_once_gets_them(tmp_path, monkeypatch):
             return [[(one, len(rows))] for ((one, _),) in made]
 
     monkeypatch.setattr(table, "SMALL", 0)
-    monkeypatch.setattr(labelled, "CHUNK", 4)
+    monkeypatch.setattr(encoded_rows, "CHUNK", 4)
     rows = [{"text": text, "label": i % 2} for i, text in enumerate(TEXTS)]
     read = table.read_table(
         opened(tmp_path, Classification(), rows)[1]["train"].table.where.split("'")[1],

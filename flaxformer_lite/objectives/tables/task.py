@@ -111,7 +111,7 @@ class Task(Objective):
         Args:
           rows: values by role; those of `predicted` columns may be None.
           reader: has the tokenizer, `spans(texts)`, `frame`, `length` and `target_length`
-            (data/labelled.py).
+            (data/encoded_rows.py).
 
         Raises:
           ConfigError: a value cannot be used; names the row.
