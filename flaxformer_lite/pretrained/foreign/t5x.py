@@ -41,12 +41,17 @@ def find(folder: Path) -> Path | None:
     """
     if _is_checkpoint(folder):
         return folder
+    return next((step for step in _steps(folder) if _is_checkpoint(step)), None)
+
+
+def _steps(folder: Path) -> list[Path]:
+    """Lists the checkpoints of a run by their names, the newest first."""
     steps = {}
     if folder.is_dir():
         for child in folder.iterdir():
-            if (match := FOLDER.fullmatch(child.name)) and _is_checkpoint(child):
+            if match := FOLDER.fullmatch(child.name):
                 steps[int(match[1])] = child
-    return steps[max(steps)] if steps else None
+    return [steps[number] for number in sorted(steps, reverse=True)]
 
 
 def describe(place: Path) -> list[str]:
@@ -68,6 +73,11 @@ def describe(place: Path) -> list[str]:
         lines = [f"{brief(published['model_type'])}, by its config.json"]
     if published:
         lines = [f"{lines[0]}; config.json has the last word", *lines[1:]]
+    for newer in _steps(place.absolute().parent) if step else []:
+        if newer.name == place.name:
+            break
+        if not _is_checkpoint(newer):
+            lines.append(f"{newer} is newer, but no whole checkpoint: not read")
     return [f"{what}: {lines[0]}", *lines[1:], *_tokenizer(place, kind)]
 
 

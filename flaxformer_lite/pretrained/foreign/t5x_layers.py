@@ -81,7 +81,8 @@ def read_gin(place: Path) -> str:
     for folder in (place, place.absolute().parent):
         for name in GIN:
             if (folder / name).is_file():
-                return read_text(folder / name, error=WeightsError)
+                text = read_text(folder / name, error=WeightsError)
+                return re.sub(r"^\s*#.*$", "", text, flags=re.M)
     return ""
 
 

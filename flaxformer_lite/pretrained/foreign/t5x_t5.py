@@ -246,7 +246,7 @@ def _experts(
             f"{where} with gated feed-forwards, which no Switch of transformers has."
         )
     chosen = checkpoint.number("num_selected_experts", checkpoint.number("NUM_SELECTED_EXPERTS", 1))
-    if chosen != 1 or re.search(r"^[^#]*ExpertsChoose", checkpoint.gin, re.M):
+    if chosen != 1 or "ExpertsChoose" in checkpoint.gin:
         raise WeightsError(
             f"{where} whose gin file has num_selected_experts={chosen} or"
             " ExpertsChooseMaskedRouter: tokens that choose one expert are read."

@@ -91,8 +91,10 @@ def test_outputs_are_those_of_flaxformer(name, tmp_path):
 
 def test_convert_says_what_it_found_and_what_it_assumed(tmp_path, capsys):
     folder = write(tmp_path / "checkpoint_3", arrays("switch"))
-    main(["convert", str(folder), str(tmp_path / "out")])
+    (tmp_path / "checkpoint_20/state").mkdir(parents=True)
+    main(["convert", str(tmp_path), str(tmp_path / "out")])
     said = capsys.readouterr().err
+    assert "checkpoint_20 is newer, but no whole checkpoint: not read" in said
     assert "T5X, step 3: switch_transformers with 4 + 2 layers, width 8, 2 heads of 6" in said
     assert "(relu), 4 experts, vocabulary 40" in said
     assert "assumed, as there is no gin file: feed_forward_proj='relu'" in said
@@ -184,6 +186,15 @@ def test_the_gin_file_or_a_config_tells_how_many_heads_bert_has(tmp_path):
 
 def add(name, shape):
     return lambda given: given.update({name: np.zeros(shape, "float32")})
+
+
+def test_what_a_gin_file_only_mentions_is_not_set(tmp_path):
+    gin = "# rescale_logits = True\n  # max_distance = 64, not 128\nB.max_distance = 128\n"
+    folder = write(tmp_path / "checkpoint_3", arrays("t5_1_1"), gin)
+    _, read = load_pretrained(folder)
+    (folder / "config.gin").unlink()
+    _, expected = load_pretrained(folder)
+    jax.tree.map(np.testing.assert_array_equal, read, expected)
 
 
 def drop(name):
