@@ -1,0 +1,140 @@
+"""The files of a checkpoint that is older than tokenizer.json."""
+
+import functools
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer
+
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.files.read import Json, brief, read_object
+from flaxformer_lite.text.sentencepiece_file import SentencePieceFile, read_sentencepiece
+
+MODELS = ("spm.model", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
+ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")  # the order in which they are added
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The tokenizer of a family of checkpoints.
+
+    Attributes:
+      make: makes the tokenizer, without special tokens, of a folder.
+      tokens: the spelling of special tokens by role, where the folder does not say.
+      around: the special tokens around text A, and around A and B, by role; `lang` is that of the
+        language.
+      types: whether the second text and what follows it are of type 1.
+      strips: roles whose tokens take the spaces around them, `lstrip` and `rstrip`.
+      others: returns further special tokens.
+    """
+
+    make: Callable[["Folder"], Tokenizer]
+    tokens: dict[str, str]
+    around: tuple[str, str] = ("A", "A B")
+    types: bool = False
+    strips: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    others: Callable[["Folder"], Iterable[str]] = lambda _: ()
+
+
+class Folder:
+    """The files of a checkpoint.
+
+    Attributes:
+      path: the directory.
+      config: of tokenizer_config.json and special_tokens_map.json.
+      kind: how it is tokenized.
+    """
+
+    def __init__(self, path: Path, config: Json, kind: Kind):
+        self.path = path
+        self.config = config
+        self.kind = kind
+
+    def spelled(self, role: str) -> str:
+        """Returns the spelling of a special token; "" where there is none."""
+        return content_of(self._token(role)) or ""
+
+    def _token(self, role: str) -> Any:
+        token = self.config.get(f"{role}_token", self.kind.tokens.get(role))
+        if token is not None and content_of(token) is None:
+            raise ConfigError(
+                f"tokenizer_config.json: {role}_token={brief(token)}: must be a text."
+            )
+        return token
+
+    def flag(self, name: str, usual: bool | None) -> Any:
+        """Returns a setting that is true or false.
+
+        Raises:
+          ConfigError: it is something else.
+        """
+        value = self.config.get(name, usual)
+        if value is not None and not isinstance(value, bool):
+            raise ConfigError(f"tokenizer_config.json: {name}: must be true or false.")
+        return value
+
+    @functools.cached_property
+    def sentencepiece(self) -> SentencePieceFile:
+        return read_sentencepiece(present(self.path, MODELS)[0])
+
+    @property
+    def added(self) -> list[AddedToken]:
+        """The tokens that the vocabulary may lack, in the order of their ids."""
+        tokens = []
+        for _, token in self.numbered:
+            tokens.append(added_token(token, special=bool(token.get("special"))))
+        for role in ROLES:
+            named = self._token(role)
+            if isinstance(named, str):
+                named = {"content": named, **dict.fromkeys(self.kind.strips.get(role, ()), True)}
+            if named:
+                tokens.append(added_token(named, special=True))
+        for name in (*self.kind.others(self), *listed_tokens(self.config)):
+            tokens.append(added_token({"content": name}, special=True))
+        return tokens
+
+    @functools.cached_property
+    def numbered(self) -> list[tuple[int, Json]]:
+        """The tokens for which the files state an id, by id."""
+        decoder = self.config.get("added_tokens_decoder") or {}
+        tokens = [(int(index), token) for index, token in decoder.items()]
+        if not tokens:
+            numbers = read_optional(self.path / "added_tokens.json")
+            tokens = [(index, {"content": token}) for token, index in numbers.items()]
+        return sorted(tokens, key=operator.itemgetter(0))
+
+
+def listed_tokens(config: Json) -> list[str]:
+    """Returns the special tokens that a config lists beside those with a role."""
+    listed = config.get("extra_special_tokens") or config.get("additional_special_tokens")
+    if not isinstance(listed, list):
+        return []
+    return list(filter(None, map(content_of, listed)))
+
+
+def added_token(token: Json, *, special: bool) -> AddedToken:
+    """Reads a token of tokenizer_config.json."""
+    flags = {name: bool(token.get(name)) for name in ("lstrip", "rstrip", "single_word")}
+    normalized = bool(token.get("normalized", not special))
+    return AddedToken(content_of(token) or "", special=special, normalized=normalized, **flags)
+
+
+def content_of(token: object) -> str | None:
+    """Returns the spelling of a token, which is a text or an object; None for anything else."""
+    content = token.get("content") if isinstance(token, dict) else token
+    return content if isinstance(content, str) else None
+
+
+def present(path: Path, names: tuple[str, ...]) -> list[Path]:
+    """Lists the files of these names that exist."""
+    return [path / name for name in names if (path / name).is_file()]
+
+
+def read_optional(path: Path) -> Json:
+    """Reads a JSON object; {} if there is no file."""
+    if not path.is_file():
+        return {}
+    return read_object(path)

@@ -1,0 +1,294 @@
+"""Tokenizers made of vocab.txt, vocab.json or a sentencepiece model, before special tokens."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.files.read import Json, brief, read_object, read_text
+from flaxformer_lite.text import sentencepiece_file
+from flaxformer_lite.text.older_folder import ROLES, Folder, listed_tokens
+from flaxformer_lite.text.sentencepiece_file import SentencePieceFile
+from flaxformer_lite.text.token_text import BYTE_OF
+
+SPACE = "\u2581"
+LARGEST = 1 << 28  # bytes of a vocabulary
+PLBART: dict[str, tuple[str, ...]] = {"base": ("java", "python", "en_XX")}
+PLBART["multi"] = (*PLBART["base"], "javascript", "php", "ruby", "go")
+UNUSED = [f"<unk_{k}>" for k in range(2, 103)]
+Piece = tuple[str, float]
+Steps = list[normalizers.Normalizer]
+
+
+def word_pieces(folder: Folder) -> Tokenizer:
+    """Makes BERT's, of vocab.txt."""
+    lines = read_text(folder.path / "vocab.txt", limit=LARGEST).split("\n")
+    tokens = lines[:-1] if lines[-1] == "" else lines
+    vocab = {token.rstrip("\r"): index for index, token in enumerate(tokens)}
+    if folder.spelled("unk") not in vocab:
+        raise ValueError(f"{folder.spelled('unk')} is not in it")
+    made = Tokenizer(models.WordPiece(vocab, unk_token=folder.spelled("unk")))
+    made.normalizer = normalizers.BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=folder.flag("tokenize_chinese_chars", True),
+        strip_accents=folder.flag("strip_accents", None),
+        lowercase=folder.flag("do_lower_case", True),
+    )
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    made.decoder = decoders.WordPiece(prefix="##")
+    return made
+
+
+def whole_words(folder: Folder) -> Tokenizer:
+    """Makes ESM's: the longest token of the vocabulary at each place, and unknown text between."""
+    lines = read_text(folder.path / "vocab.txt", limit=LARGEST).splitlines()
+    vocab = {line.strip(): index for index, line in enumerate(lines)}
+    longest_first = sorted(filter(None, vocab), key=len, reverse=True)
+    known = Regex("|".join(map(re.escape, longest_first)))
+    made = Tokenizer(models.WordLevel(vocab, unk_token=folder.spelled("unk")))
+    made.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex("[\x1c-\x1f]+"), "removed"),  # spaces of Python's split
+            pre_tokenizers.WhitespaceSplit(),
+            pre_tokenizers.Split(known, "isolated"),
+        ]
+    )
+    return made
+
+
+def byte_pairs(folder: Folder, *, space: bool = False) -> Tokenizer:
+    """Makes GPT-2's, of vocab.json and merges.txt."""
+    vocab = read_object(folder.path / "vocab.json")
+    lines = read_text(folder.path / "merges.txt", limit=LARGEST).split("\n")
+    merges = [_pair(line) for line in lines if line.strip() and not line.startswith("#version")]
+    made = Tokenizer(models.BPE(vocab, merges, continuing_subword_prefix="", end_of_word_suffix=""))
+    space = folder.flag("add_prefix_space", space)
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=space)
+    made.decoder = decoders.ByteLevel()
+    return made
+
+
+def spaced_byte_pairs(folder: Folder) -> Tokenizer:
+    """Makes Blenderbot's, which puts a space before a text."""
+    return byte_pairs(folder, space=True)
+
+
+def byte_tokens(folder: Folder) -> Tokenizer:
+    """Makes ByT5's: the bytes of UTF-8 after three special tokens, and 125 sentinels."""
+    special = [folder.spelled(role) for role in ("pad", "eos", "unk")]
+    vocab = {character: byte + len(special) for character, byte in BYTE_OF.items()}
+    vocab |= {token: index for index, token in enumerate(special)}
+    made = Tokenizer(models.BPE(vocab, []))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    made.decoder = decoders.ByteLevel()
+    return made
+
+
+def nllb(folder: Folder) -> Tokenizer:
+    """Makes NLLB's, whose sentencepiece model is of byte pairs."""
+    read = folder.sentencepiece
+    if read.model != sentencepiece_file.BPE:
+        raise ValueError("its sentencepiece model must be of byte pairs")
+    if not listed_tokens(folder.config):
+        raise ConfigError(
+            "special_tokens_map.json: additional_special_tokens must name the languages, whose ids"
+            " follow the vocabulary."
+        )
+    names = [folder.spelled(role) for role in ("bos", "pad", "eos", "unk")]
+    names += [piece for piece, _ in _scored(read) if piece not in names]
+    vocab = {piece: index for index, piece in enumerate([*names, *listed_tokens(folder.config)])}
+    made = Tokenizer(
+        models.BPE(vocab, list(_merges(names)), unk_token=folder.spelled("unk"), fuse_unk=True)
+    )
+    return _with_spaces(made, folder, of_file_steps, words=True)
+
+
+def _merges(names: list[str]) -> list[tuple[str, str]]:
+    """Returns the merges that make pieces of shorter ones, those of the first pieces first."""
+    numbers = {piece: index for index, piece in enumerate(names)}
+    ranked = []
+    for piece, index in numbers.items():
+        for at in range(1, len(piece)):
+            left = piece[:at]
+            right = piece[at:]
+            if left in numbers and right in numbers:
+                ranked.append((index, len(left), len(right), left, right))
+    return [(left, right) for *_, left, right in sorted(ranked)]
+
+
+def unigram(
+    pieces: Callable[[Folder], Iterable[Piece]],
+    normalizer: Callable[[Folder, Steps], Steps],
+    *,
+    words: bool,
+) -> Callable[[Folder], Tokenizer]:
+    """Returns what makes a tokenizer of a sentencepiece model of unigrams.
+
+    Args:
+      pieces: returns the vocabulary by id.
+      normalizer: returns the normalizers, given those of the file.
+      words: whether spaces are split at, and left out, before pieces are.
+    """
+
+    def make(folder: Folder) -> Tokenizer:
+        read = folder.sentencepiece
+        if read.model != sentencepiece_file.UNIGRAM:
+            raise ValueError("its sentencepiece model must be of unigrams")
+        vocab = list(pieces(folder))
+        names = [piece for piece, _ in vocab]
+        made = Tokenizer(models.Unigram(vocab, names.index(folder.spelled("unk")), False))
+        return _with_spaces(made, folder, normalizer, words=words)
+
+    return make
+
+
+def _with_spaces(
+    made: Tokenizer,
+    folder: Folder,
+    normalizer: Callable[[Folder, Steps], Steps],
+    *,
+    words: bool,
+) -> Tokenizer:
+    of_file: Steps = []
+    if folder.sentencepiece.charsmap:
+        of_file.append(normalizers.Precompiled(folder.sentencepiece.charsmap))
+    steps = normalizer(folder, of_file)
+    if steps:
+        made.normalizer = normalizers.Sequence(steps)
+    spaces = pre_tokenizers.Metaspace(SPACE, prepend_scheme="always")
+    before: list[pre_tokenizers.PreTokenizer] = []
+    if words:
+        before.append(pre_tokenizers.WhitespaceSplit())
+    if "split_by_punct" in folder.config and folder.flag("split_by_punct", False):
+        before = [pre_tokenizers.Punctuation("isolated")]
+    made.pre_tokenizer = pre_tokenizers.Sequence([*before, spaces])
+    made.decoder = decoders.Metaspace(SPACE, prepend_scheme="always")
+    roles = [folder.spelled(role) for role in ROLES]
+    for piece, _, kind in folder.sentencepiece.pieces:
+        if kind in (sentencepiece_file.CONTROL, sentencepiece_file.USER_DEFINED):
+            special = kind == sentencepiece_file.CONTROL or piece in roles
+            add_token(made, AddedToken(piece, normalized=False, special=special))
+    return made
+
+
+def add_token(made: Tokenizer, token: AddedToken) -> None:
+    """Adds a token, as a special one if it is one."""
+    if token.special:
+        made.add_special_tokens([token])
+    else:
+        made.add_tokens([token])
+
+
+def plain_pieces(folder: Folder) -> Iterable[Piece]:
+    """Returns the pieces as the file has them."""
+    return _scored(folder.sentencepiece)
+
+
+def fairseq_pieces(*last: str) -> Callable[[Folder], list[Piece]]:
+    """Returns the pieces in fairseq's order: four special tokens, the pieces, and others."""
+
+    def pieces(folder: Folder) -> list[Piece]:
+        first = [folder.spelled(role) for role in ("bos", "pad", "eos", "unk")]
+        rest = list(_scored(folder.sentencepiece))[3:]
+        ends = [*last, *([folder.spelled("mask")] if "mask" in folder.kind.tokens else [])]
+        return [*_zeros(first), *rest, *_zeros(ends)]
+
+    return pieces
+
+
+def camembert_pieces(folder: Folder) -> list[Piece]:
+    """Returns the pieces behind CamemBERT's five special tokens, with a mask at the end."""
+    first = ["<s>NOTUSED", folder.spelled("pad"), "</s>NOTUSED", folder.spelled("unk")]
+    rest = list(_scored(folder.sentencepiece))[1:]
+    return [*_zeros(first), ("<unk>NOTUSED", -100.0), *rest, *_zeros([folder.spelled("mask")])]
+
+
+def plbart_languages(folder: Folder) -> list[str]:
+    """Returns the tokens of PLBART's languages."""
+    return plbart_languages_of(folder.config)
+
+
+def plbart_languages_of(config: Json) -> list[str]:
+    codes = config.get("language_codes", "base")
+    if codes not in PLBART:
+        raise ConfigError(
+            f"tokenizer_config.json: language_codes={brief(codes)}: must be {' or '.join(PLBART)}."
+        )
+    return [f"__{language}__" for language in PLBART[codes]]
+
+
+def plbart_pieces(folder: Folder) -> list[Piece]:
+    """Returns the pieces of PLBART; only the three languages of `base` are followed by a mask."""
+    ends = plbart_languages(folder)
+    if len(ends) == len(PLBART["base"]):
+        ends.append(folder.spelled("mask"))
+    first = [folder.spelled(role) for role in ("bos", "pad", "eos", "unk")]
+    return [*_zeros(first), *list(_scored(folder.sentencepiece))[3:], *_zeros(ends)]
+
+
+def pegasus_pieces(folder: Folder) -> list[Piece]:
+    """Returns the pieces behind Pegasus's special and unused tokens."""
+    first = [folder.spelled("pad"), folder.spelled("eos"), "<mask_1>", folder.spelled("mask")]
+    unused = [(token, -100.0) for token in UNUSED]
+    return [*_zeros(first), *unused, *list(_scored(folder.sentencepiece))[2:]]
+
+
+def of_file_steps(_: Folder, of_file: Steps) -> Steps:
+    return of_file
+
+
+def no_steps(_: Folder, __: Steps) -> Steps:
+    return []
+
+
+def one_space_steps(_: Folder, of_file: Steps) -> Steps:
+    return [*of_file, normalizers.Replace(Regex(" {2,}"), " ")]
+
+
+def pegasus_steps(_: Folder, of_file: Steps) -> Steps:
+    return [
+        *(of_file or [normalizers.Replace(Regex(r"\n"), " ")]),
+        normalizers.Replace(Regex(" {2,}"), " "),
+    ]
+
+
+def big_bird_steps(_: Folder, __: Steps) -> Steps:
+    return [normalizers.Replace(Regex(" {2,}"), SPACE)]
+
+
+def albert_steps(folder: Folder, of_file: Steps) -> Steps:
+    steps: Steps = [
+        normalizers.Replace("``", '"'),
+        normalizers.Replace("''", '"'),
+    ]
+    if not folder.flag("keep_accents", False):
+        steps += [normalizers.NFKD(), normalizers.StripAccents()]
+    if folder.flag("do_lower_case", True):
+        steps.append(normalizers.Lowercase())
+    return [*steps, *of_file]
+
+
+def deberta_steps(folder: Folder, _: Steps) -> Steps:
+    steps: Steps = []
+    if folder.flag("do_lower_case", False):
+        steps.append(normalizers.Lowercase())
+    steps += [
+        normalizers.Replace(Regex(r"\s{2,}|[\n\r\t]"), " "),
+        normalizers.NFC(),
+        normalizers.Strip(left=False, right=True),
+    ]
+    return steps
+
+
+def _scored(read: SentencePieceFile) -> Iterator[Piece]:
+    return ((piece, score) for piece, score, _ in read.pieces)
+
+
+def _zeros(tokens: Iterable[str]) -> list[Piece]:
+    return [(token, 0.0) for token in tokens]
+
+
+def _pair(line: str) -> tuple[str, str]:
+    left, _, right = line.rstrip("\r").partition(" ")
+    return left, right
