@@ -241,6 +241,7 @@ def test_no_such_family_or_attention(field, name):
         build(**{f"model.{field}": name})
 
 
+@pytest.mark.nightly
 def test_train_py_finds_a_module_beside_which_it_is_called():
     command = [
         sys.executable,

@@ -165,6 +165,7 @@ def test_a_tiny_case_is_trained_and_its_numbers_come_back(tmp_path, monkeypatch)
     )
 
 
+@pytest.mark.nightly
 def test_a_peer_that_fails_is_named_with_its_last_words(tmp_path):
     with pytest.raises(
         RuntimeError, match=r"flaxformer_lite ended with 1; its last words:\n[^$]*num_heads=3"

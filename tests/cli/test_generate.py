@@ -62,6 +62,7 @@ def test_a_stream_is_the_same_text(gpt2, capsys):
     assert written(capsys, gpt2, *args, "--stream") == written(capsys, gpt2, *args)
 
 
+@pytest.mark.nightly
 def test_several_texts_are_numbered_and_a_seed_gives_the_same(gpt2, capsys):
     args = [
         "--prompt",
@@ -92,6 +93,7 @@ def test_stop_ends_the_text(gpt2, capsys):
     assert whole.startswith(cut) and stop in cut and len(cut) < len(whole)
 
 
+@pytest.mark.nightly
 def test_an_empty_prompt_begins_with_bos(gpt2, capsys):
     assert written(capsys, gpt2, "--prompt", "", "--max_new_tokens", "3")
 

@@ -86,6 +86,7 @@ def test_an_encoder_decoder_answers_by_itself(folders, tmp_path, capsys):
     assert data_of(tmp_path / "given.html")["losses"]["words"] == ["s", "even"]
 
 
+@pytest.mark.nightly
 def test_a_masked_lm_and_a_long_text(folders, tmp_path, capsys):
     look(folders["bert"], tmp_path / "page.html", "--max_tokens", "4")
     assert "--text has 5 tokens and is cut at 4" in capsys.readouterr().err
@@ -96,6 +97,7 @@ def test_a_masked_lm_and_a_long_text(folders, tmp_path, capsys):
     assert data["losses"]["values"][0] is None and data["losses"]["values"][1] > 0
 
 
+@pytest.mark.nightly
 def test_a_figure(folders, tmp_path):
     look(folders["gpt2"], tmp_path / "maps.png")
     assert (tmp_path / "maps.png").read_bytes().startswith(b"\x89PNG")

@@ -107,6 +107,7 @@ def test_a_pipe_that_is_no_text_is_one_line(args, message, errors, gpt2, capsys,
     )
 
 
+@pytest.mark.nightly
 def test_a_prompt_through_a_pipe_in_a_process_of_its_own(gpt2):
     done = program(
         "generate", "--model", gpt2, "--prompt", "-", "--max_new_tokens", 4, input="zero one\n"

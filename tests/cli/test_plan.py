@@ -32,6 +32,7 @@ def plan(capsys, monkeypatch):
 TINY = ("--config=configs/gpt2_tiny.py", "--analytic", "--config.model.decoder_layers=1")
 
 
+@pytest.mark.nightly
 def test_words_and_overrides(plan):
     code, out, err = plan(
         *TINY, "--topology=v5e-4", "--config.mesh.fsdp=2", "--config.train.batch_size=32"
@@ -74,6 +75,7 @@ def test_bad_input_is_one_line_and_exit_code_2(plan, arguments, message):
     assert message in err and err.startswith("error: ") and err.count("\n") == 1
 
 
+@pytest.mark.nightly
 def test_search_prints_command_lines(plan, monkeypatch):
     monkeypatch.setattr(search, "TENSOR", (1,))
     monkeypatch.setattr(search, "BATCH", (1,))

@@ -92,7 +92,9 @@ def sizes(cfg, count):
     return [len(data.packing(number)) for number in range(count)]
 
 
-@pytest.mark.parametrize("name", ["causal_lm", "masked_lm", "span_corruption"])
+@pytest.mark.parametrize(
+    "name", daily(["causal_lm", "masked_lm", "span_corruption"], ["causal_lm"])
+)
 def test_every_epoch_of_a_text_has_each_token_once_in_other_rows(experiment, name):
     cfg = experiment(name, length=64)
     ends = np.cumsum([0, *sizes(cfg, 4)])
@@ -116,7 +118,7 @@ def test_every_epoch_of_a_text_has_each_token_once_in_other_rows(experiment, nam
     assert max(abs(np.diff(ends) / ends[1] - 1)) < 0.02, "as many rows, or nearly"
 
 
-@pytest.mark.parametrize("hosts", daily([1, 2, 4, 8], [1, 4]))
+@pytest.mark.parametrize("hosts", daily([1, 2, 4, 8], [4]))
 def test_resumed_in_the_middle_of_an_epoch_by_any_number_of_hosts(experiment, hosts):
     cfg = experiment(length=512)
     steps = sum(sizes(cfg, 3)) // 12

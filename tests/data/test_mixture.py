@@ -15,6 +15,7 @@ from flaxformer_lite.data.pipeline import open_dataset
 from flaxformer_lite.objectives.tables.task import Task
 from flaxformer_lite.objectives.text.text_objective import label_counts, unigram_loss
 from flaxformer_lite.registry import available, resolve_class
+from tests.marks import daily
 
 WORDS = {
     "web": "alpha beta gamma delta",
@@ -108,7 +109,7 @@ def test_each_row_of_a_source_once_an_epoch_in_another_order(mixed):
         assert len(orders) >= 3 and len(set(orders)) == len(orders)
 
 
-@pytest.mark.parametrize("name", ["causal_lm", "span_corruption"])
+@pytest.mark.parametrize("name", daily(["causal_lm", "span_corruption"], ["span_corruption"]))
 def test_every_token_of_each_source_once_an_epoch(mixed, name):
     data = open_dataset(mixed(name, length=48, web={"epochs": 1}, code={"epochs": 2, "weight": 3}))
     assert data.mixture.interleaving.total == sum(
@@ -225,7 +226,9 @@ def of_text(name):
     return cls.fields == ("text",) and not issubclass(cls, Task)
 
 
-@pytest.mark.parametrize("name", [*filter(of_text, available("objectives"))])
+@pytest.mark.parametrize(
+    "name", daily(filter(of_text, available("objectives")), ("causal_lm", "masked_lm"))
+)
 def test_every_objective_on_text(mixed, name):
     cfg = mixed(name)
     data = open_dataset(cfg)

@@ -75,6 +75,7 @@ def test_a_side_that_is_too_long_keeps_its_axes(monkeypatch):
     assert shapes == [(1, 2, 2), (1, 2, 2), (1, 2, 5), (1, 2, 5)]
 
 
+@pytest.mark.nightly  # each matrix takes the steps of the paper
 def test_it_trains_as_a_user_starts_it(tmp_path):
     _, records = trials.train(tmp_path, **{"optimizer.name": "examples.soap:make"})
     assert records[-1]["loss"] < records[0]["loss"]

@@ -1,5 +1,7 @@
 """What genai_config.json says of a decoder."""
 
+import pytest
+
 from flaxformer_lite.export.genai import genai_config
 from flaxformer_lite.export.programs import programs_of
 from tests.models.tiny import built, small
@@ -23,6 +25,7 @@ def test_it_names_the_inputs_and_sizes_of_the_file():
     assert (decoder["num_key_value_heads"], decoder["head_size"]) == (shape[1], shape[3])
 
 
+@pytest.mark.nightly
 def test_caches_of_different_sizes_have_none():
     model, _ = built(small("deepseek_v3", 1))
     (program,) = programs_of(model)

@@ -27,13 +27,16 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_killed_or_two_at_once_a_directory_is_old_or_new(tmp_path):
+@pytest.mark.parametrize(
+    ("kills", "pairs"), [(1, 1), pytest.param(6, 2, marks=pytest.mark.nightly)]
+)
+def test_killed_or_two_at_once_a_directory_is_old_or_new(tmp_path, kills, pairs):
     """The long run is tools/publishers.py."""
     command = [
         sys.executable,
         "tools/publishers.py",
-        "--kills=6",
-        "--pairs=2",
+        f"--kills={kills}",
+        f"--pairs={pairs}",
         f"--folder={tmp_path}",
     ]
     ended = subprocess.run(
@@ -45,7 +48,8 @@ def test_killed_or_two_at_once_a_directory_is_old_or_new(tmp_path):
     )
     assert ended.returncode == 0, ended.stderr
     assert (
-        "6 saved: old or new" in ended.stdout and "2 two at once, convert: 1 wrote" in ended.stdout
+        f"{kills} saved: old or new" in ended.stdout
+        and f"{pairs} two at once, convert: 1 wrote" in ended.stdout
     )
 
 

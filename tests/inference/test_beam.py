@@ -46,8 +46,8 @@ def stepper(model, params):
     return next_logprobs
 
 
-ROWS = [("gpt2", way, 2) for way in WAYS] + [("llama", "plain", 1)]
-ROWS += [pytest.param("llama", "plain", 2, marks=pytest.mark.nightly)]
+ROWS = [("gpt2", way, 2) for way in WAYS]
+ROWS += [pytest.param("llama", "plain", rows, marks=pytest.mark.nightly) for rows in (1, 2)]
 ROWS += [
     pytest.param("lstm and attention", "plain", rows, marks=pytest.mark.nightly) for rows in (2, 1)
 ]

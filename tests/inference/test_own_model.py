@@ -71,6 +71,7 @@ def test_generate_and_score_compute_what_the_module_alone_computes(params):
     assert np.concatenate(new, axis=1).tolist() == written.sequences[:1, 3:].tolist()
 
 
+@pytest.mark.nightly
 def test_beam_search_finds_at_least_what_greedy_search_finds(params):
     def likelihood(**options):
         row = generate(Lm(), params, [[5, 7]], max_new_tokens=3, **options)[0].tolist()

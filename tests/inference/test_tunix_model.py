@@ -58,6 +58,7 @@ def greedy(module, prompts):
 FAMILIES = ("gemma2", "bloom", "deepseek_v3", "qwen3_next")
 
 
+@pytest.mark.nightly  # slow; the logits are compared below
 @pytest.mark.parametrize(
     "prompts",
     [PROMPTS, pytest.param(PROMPTS[:1], marks=pytest.mark.nightly)],

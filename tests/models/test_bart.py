@@ -30,6 +30,7 @@ def test_mbart_brings_the_last_token_to_the_front():
     )
 
 
+@pytest.mark.nightly
 def test_without_decoder_input_ids_the_input_is_read_again():
     model, params = built(small("bart", decoder_start_token_id=START, number=1))
     got = model.apply({"params": params}, TOKENS).logits

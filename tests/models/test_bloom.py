@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.models.skeletons.build_layers import init_cache
+from tests.marks import daily
 from tests.models.tiny import built, close, small
 from tests.pretrained.fixtures import loaded
 
@@ -29,7 +30,7 @@ def run(model, params, ids, mask, **cached):
     return out.logits, out.cache
 
 
-@pytest.mark.parametrize("attention", ["auto", "dense", "blockwise"])
+@pytest.mark.parametrize("attention", daily(["auto", "dense", "blockwise"], ["auto"]))
 def test_padding_between_tokens_counts_nothing(attention):
     model, params = loaded("bloom_lm")
     model = model.clone(cfg=dataclasses.replace(model.cfg, attention=attention))
@@ -38,7 +39,7 @@ def test_padding_between_tokens_counts_nothing(attention):
     np.testing.assert_allclose(logits[0, 5, :5], MIDDLE, atol=1e-4)
 
 
-@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("batch", daily([1, 2], [1]))
 def test_nor_does_it_with_a_cache(batch):
     model, params = loaded("bloom_lm")
     cache = init_cache(model.cfg, batch, 10)
@@ -59,6 +60,7 @@ def test_nor_does_it_with_a_cache(batch):
     np.testing.assert_allclose(logits[:, -1, :5], LAST[:batch], atol=1e-4)
 
 
+@pytest.mark.nightly
 def test_a_row_with_gaps_is_the_row_without_them_under_scan():
     cfg = small("bloom", scan=True)
     model, params = built(cfg)

@@ -63,7 +63,6 @@ CASES = {
 DAILY = (
     "a chunk longer than its window",
     "rotary, grouped, one row, all windows",
-    "shaw",
 )
 
 

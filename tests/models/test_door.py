@@ -152,7 +152,7 @@ def test_yarn_that_divides_by_zero_is_refused(fields):
         Rope(scaling="yarn", factor=2.0, original_max_position_embeddings=32, **fields)
 
 
-@pytest.mark.parametrize("family", daily(["gpt2", "bert", "t5"], ("t5",)))
+@pytest.mark.parametrize("family", daily(["gpt2", "bert", "t5"], ("gpt2",)))
 def test_one_exported_program_takes_every_length(family):
     model, params = built(small(family, number=1))
     names = (*inputs_of(model.cfg, ONES), "attention_mask")

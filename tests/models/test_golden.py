@@ -12,6 +12,7 @@ import pytest
 
 from flaxformer_lite import registry
 from flaxformer_lite.config import ModelConfig
+from tests.marks import daily
 
 GOLDEN = Path(__file__).parent / "golden"
 CASES = {
@@ -54,7 +55,7 @@ def tree(case: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", daily(CASES, ("bert_pretraining", "gpt2", "gpt2_scan", "t5")))
 def test_parameter_tree(case):
     assert tree(case) == (GOLDEN / f"{case}.txt").read_text(), (
         "run `python -m tests.models.test_golden` and read the diff"

@@ -17,9 +17,7 @@ from tests.pretrained.fixtures import ROOT, loaded, part
 QUICK = (
     "bert_base",
     "gpt2_lm",
-    "llama_lm",
     "t5_conditional_generation",
-    "bart_conditional_generation",
 )
 FLAGS = {"output_attentions": True, "output_hidden_states": True}
 

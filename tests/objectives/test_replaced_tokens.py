@@ -239,6 +239,7 @@ def disentangled(folder):
     return tiny_runs.config(folder, model=model, objective=DISENTANGLED)
 
 
+@pytest.mark.nightly
 def test_disentangled_embeddings_are_the_generators_without_gradient_plus_an_offset(tmp_path):
     """Each loss moves what equation 5 says."""
     cfg = disentangled(tmp_path)

@@ -146,6 +146,7 @@ def test_learns_scores(tmp_path):
     assert last["spearman"] > 0.5
 
 
+@pytest.mark.nightly  # of the same step over devices, tests/training/test_step.py
 @pytest.mark.parametrize(
     "mesh",
     [

@@ -82,6 +82,7 @@ def test_bart_starts_a_target_with_its_own_token_wherever_it_stands_in_a_row():
         at += len(due)
 
 
+@pytest.mark.nightly  # as those of test_instruction.py
 def test_packed_rows_have_the_loss_of_their_pairs():
     task = TextToText()
     model = models.build_model(dataclasses.replace(T5, vocab_size=384))

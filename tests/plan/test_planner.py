@@ -87,6 +87,7 @@ def test_keys_and_values_are_those_of_each_kind_of_layer():
     assert exchanged(num_heads=2, pattern=(half, LayerKind())) * 3 == 2 * exchanged(num_heads=2)
 
 
+@pytest.mark.nightly
 def test_tokens_of_a_mixture_meet_the_experts_of_other_devices():
     def exchanged(expert, **mesh):
         page = config("moe_tiny")
@@ -124,6 +125,7 @@ def test_every_config_of_scale_has_a_mesh_for_its_machine(name):
     assert sum(memory.held(program)) < topology.parse(SCALE[name]).chip.memory
 
 
+@pytest.mark.nightly
 def test_gpus_are_planned_from_data_sheets_and_nodes():
     cfg = dataclasses.replace(config("gpt2_xl"), mesh=MeshConfig(data=-1, fsdp=8))
     plan = planner.make(cfg, topology.parse("h100:16"), compiler=False)

@@ -64,6 +64,7 @@ def test_only_as_many_compilations_as_asked_for_and_what_does_not_fit_is_left_ou
     )
 
 
+@pytest.mark.nightly
 def test_a_machine_too_small_finds_nothing(cfg, monkeypatch):
     monkeypatch.setattr(search, "TENSOR", (1,))
     monkeypatch.setattr(search, "BATCH", (1,))

@@ -84,9 +84,9 @@ def reference(name):
         return verify_mesh.reference(small(name))
 
 
-# Each axis but `data`, which tests/sharding has, and each skeleton but the encoder's, whose layers
-# are T5's. Rings: tests/nn/attentions/test_context_parallel.py.
-DAILY = (("t5_tiny", "tensor"), ("llama_tiny", EVERYTHING))
+# Each axis but `data`, which tests/sharding has. Rings:
+# tests/nn/attentions/test_context_parallel.py.
+DAILY = (("llama_tiny", EVERYTHING),)
 
 
 @pytest.mark.parametrize(
@@ -178,6 +178,7 @@ def test_one_wrong_gradient_is_enough():
     assert not verdict._replace(gradients=[right], losses=(1.0, 1.1)).equal
 
 
+@pytest.mark.nightly
 def test_activations_that_are_gathered_are_named(monkeypatch):
     monkeypatch.setitem(activations.ACTIVATIONS, "mlp", ("data", "fsdp"))
     monkeypatch.setitem(activations.ACTIVATIONS, "batch", None)

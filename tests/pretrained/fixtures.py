@@ -106,7 +106,7 @@ def errors(model, params, name, cases=None):
     largest value; padding aside."""
     for case in cases or MANIFEST[name]["cases"]:
         inputs = part(name, f"{case}/in/")
-        output = outputs(model, params, inputs)
+        output = model.apply({"params": params}, **inputs)
         for field, due in part(name, f"{case}/out/").items():
             got = np.asarray(getattr(output, field), np.float32)
             assert got.shape == due.shape, f"{case} {field}"

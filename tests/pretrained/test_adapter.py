@@ -206,7 +206,12 @@ def noisy(name, adapter, **options):
             {"query_key_value": 6, "attention.dense": 2},
             marks=pytest.mark.nightly,
         ),
-        ("roberta_sequence_classification", ("query",), {"self.query": 2}),
+        pytest.param(
+            "roberta_sequence_classification",
+            ("query",),
+            {"self.query": 2},
+            marks=pytest.mark.nightly,
+        ),
         (
             "t5_conditional_generation",
             ("encoder/.*query", "cross_attention/value"),

@@ -60,7 +60,8 @@ def test_the_leaves_are_those_of_one_program(tmp_path, family, model):
     assert all(not leaf.any() for leaf in jax.tree.leaves((state.step, state.opt_state)))
 
 
-@pytest.mark.parametrize("scan", [pytest.param(False, marks=pytest.mark.nightly), True])
+@pytest.mark.nightly
+@pytest.mark.parametrize("scan", [False, True])
 def test_a_deeper_model_compiles_no_more_programs(tmp_path, scan):
     made = []
     for layers in (2, 4):

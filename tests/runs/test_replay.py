@@ -133,6 +133,7 @@ def test_a_step_again_is_the_same_bit_for_bit(run, opened, tmp_path, capsys):
     )
 
 
+@pytest.mark.nightly
 def test_a_mixture_has_the_files_of_each_source(tmp_path):
     for name in ("a", "b"):
         lines = [

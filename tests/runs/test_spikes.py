@@ -131,7 +131,8 @@ def test_a_large_loss_is_left_out_once_there_are_enough_to_compare_with():
     assert [number for number, skipped in enumerate(seen) if skipped] == [66, 67]
 
 
-@pytest.mark.parametrize("mode", ["shard_map", pytest.param("pmap", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("mode", ["shard_map", "pmap"])
 def test_all_devices_leave_out_the_same(mode):
     mesh = sharding.build_mesh(MeshConfig(data=2, mode=mode))
     fn, at = build(6.0, over=None if mode == "jit" else sharding.DATA, accumulate=2)

@@ -15,7 +15,6 @@ from flaxformer_lite.objectives.text.causal_lm import CausalLm
 from flaxformer_lite.objectives.text.seq2seq import Seq2seq
 from flaxformer_lite.training import optimizer, program, state
 from flaxformer_lite.training.bound_models import Models
-from tests.marks import daily
 
 TESTS = Path(__file__).parents[1]
 OPTIMIZER = OptimizerConfig(
@@ -64,7 +63,8 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", daily(CASES, ("t5_conditional_generation",)))
+@pytest.mark.nightly  # of gradients, tests/pretrained/test_parity.py; of the update, tests/training
+@pytest.mark.parametrize("name", CASES)
 def test_a_step_is_torchs(name):
     model, params = load_pretrained(TESTS / "fixtures" / name, dropout=0.0)
     with np.load(TESTS / "updates" / name / "step.npz") as file:

@@ -35,7 +35,10 @@ def run(request, tmp_path_factory):
 # second one has.
 @pytest.mark.parametrize(
     ("mesh", "scan"),
-    [(MeshConfig(data=1), False), (MeshConfig(data=2, fsdp=2, tensor=2), True)],
+    [
+        pytest.param(MeshConfig(data=1), False, marks=pytest.mark.nightly),
+        (MeshConfig(data=2, fsdp=2, tensor=2), True),
+    ],
     ids=["one", "split"],
 )
 def test_a_run_begins_with_the_weights_of_its_directory(run, mesh, scan):

@@ -268,6 +268,7 @@ QLORA = {**LORA, "model.quantize": "nf4", "model.adapter.targets": "('query','up
 QLORA |= {"optimizer.learning_rate": 1e-2}
 
 
+@pytest.mark.nightly  # of a layer, tests/nn/adapters/test_qwix.py
 def test_an_adapter_is_trained_over_four_bits_and_merged(tmp_path, adapted):
     base = adapted[0] / "published"
     new, records = tuned(tmp_path, base, **QLORA)

@@ -8,6 +8,7 @@ from flaxformer_lite import stack_layers
 from flaxformer_lite.config import ConfigError, OptimizerConfig
 from flaxformer_lite.models import bert, gpt2, t5
 from flaxformer_lite.training import optimizer, per_param_lr
+from tests.marks import daily
 from tests.training.test_optimizer import updates_of
 
 SIZES = {"vocab_size": 64, "d_model": 16, "num_heads": 2, "mlp_dim": 32}
@@ -56,7 +57,7 @@ def test_each_stack_counts_its_own_layers_and_shared_embeddings_follow_the_deepe
     assert found["decoder/final_norm/scale"] == 1
 
 
-@pytest.mark.parametrize("period", [1, 2])
+@pytest.mark.parametrize("period", daily([1, 2], [2]))
 def test_stacked_layers_move_as_those_side_by_side(period):
     cfg = OptimizerConfig(
         name="sgd",

@@ -42,7 +42,8 @@ def test_an_adapter_beside_a_generator_that_would_never_learn_is_refused(tmp_pat
         program.build(cfg, sharding.build_mesh(cfg.mesh), dummy.example(cfg))
 
 
-@pytest.mark.parametrize("family", ["gpt2", pytest.param("t5", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("family", ["gpt2", "t5"])
 def test_scanned_layers_trace_to_as_many_operations_at_any_depth(tmp_path, family):
     counts = []
     for depth in (2, 8):

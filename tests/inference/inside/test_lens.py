@@ -16,10 +16,10 @@ FAMILIES = {
     "t5": ("t5", {}),
     "scanned": ("llama", {"scan": True}),
 }
-SLOW = [pytest.param(name, marks=pytest.mark.nightly) for name in ("shared", "t5", "scanned")]
 
 
-@pytest.mark.parametrize("name", ["narrow", *SLOW])
+@pytest.mark.nightly  # as the last of the layers below
+@pytest.mark.parametrize("name", FAMILIES)
 def test_the_last_layer_says_what_the_model_says(name):
     family, overrides = FAMILIES[name]
     cfg = small(family, **overrides)

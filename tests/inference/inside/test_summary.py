@@ -47,7 +47,7 @@ class AverageConfig(MixerConfig):
         pytest.param("gpt2", {"windows": (3, 0)}, True, marks=pytest.mark.nightly),
         pytest.param("bert", {"head": "causal_lm"}, False, marks=pytest.mark.nightly),
         ("bert", {"pattern": (LayerKind(window=3), LayerKind())}, False),
-        ("t5", {}, False),
+        pytest.param("t5", {}, False, marks=pytest.mark.nightly),
     ],
 )
 def test_weights_lie_where_the_masks_say(family, overrides, prefix):
@@ -67,7 +67,8 @@ def test_weights_lie_where_the_masks_say(family, overrides, prefix):
         )
 
 
-@pytest.mark.parametrize("scan", [False, pytest.param(True, marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("scan", [False, True])
 def test_which_expert_reads_which_token(scan):
     """As the router of the first layer with experts chooses, computed by hand."""
     kinds = {} if scan else deepseek_v2.sparse_after(1, 2, deepseek_v3.SMALL_MOE)
@@ -117,6 +118,7 @@ def test_losses_of_a_decoder_are_its_scores():
     close(rest.nats_T[3:], whole.nats_T[3:])
 
 
+@pytest.mark.nightly
 def test_losses_of_an_answer_are_its_scores():
     model, params = built(small("t5", number=1))
     inside = look_inside(model, params, IDS, TARGET)

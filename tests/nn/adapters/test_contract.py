@@ -13,6 +13,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from flaxformer_lite import Execution, build_model, merge_adapter, registry
 from flaxformer_lite.nn.adapters.dora import DoraConfig
+from tests.marks import daily
 from tests.models import tiny
 
 NAMES = registry.available("adapters")
@@ -39,7 +40,7 @@ def moved(model, params):
     return unflatten_dict(flat)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", daily(NAMES, ("lora", "vera")))
 def test_a_new_one_changes_nothing(name):
     cfg = tiny.small("gpt2", number=1)
     adapter = registry.resolve_class("adapters", name)()
@@ -71,7 +72,7 @@ def test_merged_it_computes_the_same(family, run, name):
     assert np.abs(ours - tiny.logits_of(plain, without_factors(model, params), **x)).max() > 1e-2
 
 
-@pytest.mark.parametrize("name", ["dora", "ia3"])
+@pytest.mark.parametrize("name", daily(["dora", "ia3"], ["ia3"]))
 def test_a_small_change_of_a_factor_is_seen_in_bfloat16(name):
     """One per thousand on each factor or length, where bfloat16 has only steps of four and more."""
     model, params = adapted("gpt2", name, dtype="bfloat16")
@@ -84,10 +85,11 @@ def test_a_small_change_of_a_factor_is_seen_in_bfloat16(name):
     assert np.any(np.asarray(before) != np.asarray(after))
 
 
-@pytest.mark.parametrize("name", NAMES)
+# Beside the input, on it alone, and on both.
+@pytest.mark.parametrize("name", daily(NAMES, ("lora", "dora")))
 def test_no_matrix_is_multiplied_twice(name):
     """The compiled program has the base's large products, and only thin ones besides."""
-    cfg = tiny.small("gpt2", d_model=64, num_heads=2, mlp_dim=64, vocab_size=64)
+    cfg = tiny.small("gpt2", 1, d_model=64, num_heads=2, mlp_dim=64, vocab_size=64)
     adapter = registry.resolve_class("adapters", name)(targets=(".",))
     x = jnp.zeros((2, 8), jnp.int32)
 
@@ -122,6 +124,7 @@ class Matrix(nn.Module):
         return DoraConfig(rank=2, dropout=0.5).apply(self, x, kernel, x @ kernel, None)
 
 
+@pytest.mark.nightly
 def test_dora_drops_what_peft_drops_and_a_column_of_zeros_is_no_nan():
     """y = x W + (s - 1) * dropout(x) W with s = 2; W is the unit matrix but for a column."""
     x = jnp.arange(1.0, 65).reshape(1, 8, 8)

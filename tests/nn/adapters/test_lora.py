@@ -56,6 +56,7 @@ def test_its_merged_matrices_compute_the_same(family, run):
     }
 
 
+@pytest.mark.nightly  # daily in test_contract.py
 @pytest.mark.parametrize("family", ["gpt2", pytest.param("t5", marks=pytest.mark.nightly)])
 def test_a_new_one_changes_nothing(family):
     cfg = tiny.small(family, number=1)

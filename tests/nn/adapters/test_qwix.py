@@ -50,7 +50,7 @@ def found(params):
 
 @pytest.mark.parametrize(
     "family",
-    daily(["t5", "bert", "gpt2", "llama"], ["gpt2"]),
+    daily(["t5", "bert", "gpt2", "llama"], ["bert"]),
 )
 def test_every_matrix_of_a_layer_is_quantized_and_nothing_else(family):
     model, params, small, held = quantized(family, adapter=LoraConfig(rank=2))

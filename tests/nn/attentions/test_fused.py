@@ -59,7 +59,7 @@ def compare(attend, q, k, v, direction, tolerance=1e-5, **options):
     jax.tree.map(close, both(attend, q, k, v), both(DENSE, q, k, v))
 
 
-@pytest.mark.parametrize("name", daily(MASKS, ("packed", "padded left")))
+@pytest.mark.parametrize("name", daily(MASKS, ("packed",)))
 def test_splash_equals_dense_in_value_and_gradient(name):
     compare(
         SPLASH, *inputs(), mask=MASKS[name], scale=0.2, softcap=5.0 if name == "packed" else 0.0
@@ -85,6 +85,7 @@ def test_splash_takes_sinks_and_the_other_kernels_refuse_them():
     assert cudnn.unsupported_reason(*short, args) == "the kernel has no sinks"
 
 
+@pytest.mark.nightly
 def test_splash_crosses_and_computes_in_bfloat16():
     q, k, v, direction = inputs(150, jnp.bfloat16)
     mask = masks.segments(SEGMENTS, SEGMENTS[:, :150])  # documents whose source is not there
@@ -172,6 +173,7 @@ def test_relative_equals_dense_in_value_and_gradient_of_the_bias_too(position, m
     jax.tree.map(close, both(RELATIVE, tables, q, k, v), both(DENSE, tables, q, k, v))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("heads", "width", "length"), daily([(4, 32, 200), (3, 48, 150)], [(3, 48, 150)])
 )  # all together; two tiles of columns

@@ -95,6 +95,7 @@ def test_scanned_layers_and_bfloat16(decoder):
     assert np.linalg.norm(half.astype(jnp.float32) - logits) < 3e-2 * np.linalg.norm(logits)
 
 
+@pytest.mark.nightly  # of a state that is continued, the test below
 def test_prompts_of_unequal_length_are_continued_as_each_alone(decoder):
     model, params = decoder
     prompts = [np.asarray(ids(seed, 1, length)[0]).tolist() for seed, length in ((1, 5), (2, 2))]
