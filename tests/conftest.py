@@ -20,6 +20,7 @@ SETTINGS = (
     ("AWS_", "GOOGLE_", "CLOUDSDK_", "STORAGE_EMULATOR", "TENSORSTORE_")
     + ("SLURM_", "OMPI_", "PMIX_", "KUBERNETES_", "WANDB_", "TRACKIO_")
     + ("FLAXFORMER_LITE_", "JAX_", "LIBTPU_", "GLIBC_TUNABLES", "PYTHONWARNINGS", "MPL")
+    + ("PYTHONDONTWRITEBYTECODE",)  # each process would compile the package anew
     + ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_", "XDG_")
     + ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 )

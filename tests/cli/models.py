@@ -16,7 +16,7 @@ from flaxformer_lite.text.tokenizer_training import train
 SIZES = {"d_model": 16, "num_heads": 2, "mlp_dim": 32}
 LAYERS = {
     "gpt2": {"decoder_layers": 2, "max_length": 64},
-    "bert": {"encoder_layers": 2, "max_length": 64},
+    "bert": {"encoder_layers": 1, "max_length": 64},
     "t5": {"encoder_layers": 1, "decoder_layers": 1, "head_dim": 8},
 }
 WORDS = ["zero one two three", "four five six seven", "eight nine ten eleven", "naïve 日本 🙂"]

@@ -57,6 +57,7 @@ def test_without_a_length_it_writes_what_fits(gpt2, capsys):
     )
 
 
+@pytest.mark.nightly  # as of tests/inference
 def test_a_stream_is_the_same_text(gpt2, capsys):
     args = ["--prompt", "zero one", "--max_new_tokens", "9", "--temperature", "1", "--seed", "3"]
     assert written(capsys, gpt2, *args, "--stream") == written(capsys, gpt2, *args)

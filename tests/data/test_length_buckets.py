@@ -59,7 +59,7 @@ def test_a_row_with_more_tokens_than_were_counted_is_refused():
         buckets.arrange({"inputs": {"attention_mask": mask}}, np.arange(8, 16), np.arange(8))
 
 
-@pytest.mark.parametrize("name", daily(ROWS, ("dpo",)))
+@pytest.mark.parametrize("name", daily(ROWS, ("instruction",)))
 def test_the_loss_and_gradient_of_a_task_are_the_same_without_the_padding(name):
     task = resolve_class("objectives", name)()
     rows = [{column.role: row.get(column.role) for column in task.columns} for row in ROWS[name]]

@@ -209,6 +209,7 @@ def test_bytes_per_token_of_a_trained_tokenizer(experiment):
     assert bytes_per_target(data) == pytest.approx(len(text.encode()) / len(tokens), rel=0.02)
 
 
+@pytest.mark.nightly
 def test_built_in_text(experiment):
     data = open_dataset(experiment(path="", corpus="stdlib_code", length=128), "train")
     (batch,) = take(data.batches(batch_size=8), 1)

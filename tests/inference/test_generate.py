@@ -293,6 +293,7 @@ def test_new_tokens_decide_where_a_least_length_is_given_too():
         assert generate(model, params, [[5, 6]], **common, **least)[0, 2:].tolist() == due, least
 
 
+@pytest.mark.nightly
 def test_a_decoder_prompt_of_several_tokens():
     _, model, params = model_of("t5")
     source = ids(1, 2, 6)
@@ -370,6 +371,7 @@ def test_errors_say_the_way_out_before_anything_compiles(case):
         generate(model, None, **{"input_ids": [[1, 2, 3, 4, 5]], **options})
 
 
+@pytest.mark.nightly
 def test_sharded_weights_write_the_same():
     _, model, params = model_of("gpt2")
     mesh = Mesh(np.asarray(jax.devices()).reshape(2, 4), ("data", "fsdp"))

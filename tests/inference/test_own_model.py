@@ -103,6 +103,7 @@ def test_what_cannot_write_is_refused_with_the_way_out(params):
         save_pretrained("nowhere", Lm(), params)
 
 
+@pytest.mark.nightly
 def test_to_nnx_and_capture_take_parts_alone(params):
     ids = jnp.asarray([[5, 7, 9]])
     due = Lm().apply({"params": params}, ids)

@@ -176,11 +176,8 @@ STARTS = {
 }
 
 
-# All read the start in one place; a test below has one that is missing.
-DAILY = ("t5_conditional_generation",)
-
-
-@pytest.mark.parametrize("name", daily(STARTS, DAILY))
+@pytest.mark.nightly  # of generation, tests/models/test_bart.py
+@pytest.mark.parametrize("name", STARTS)
 def test_the_decoder_starts_as_config_json_says(name, tmp_path):
     folder = copied(name, tmp_path)
     usual, other = STARTS[name]

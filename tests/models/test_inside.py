@@ -61,6 +61,7 @@ def test_fields_are_those_of_transformers(name):
     assert {name for name in fields if getattr(output, name) is not None} == set(theirs()[name])
 
 
+@pytest.mark.nightly
 def test_nothing_else_changes():
     """Neither the output, nor its dropout, nor what layers sow for the loss; nor does `init`."""
     cfg = small("gpt2", dropout=0.5, feed_forward=MoeConfig(num_experts=2))

@@ -355,6 +355,7 @@ def test_a_new_head_on_a_body_that_has_none(trained, tmp_path, caplog):
 START = {"train.steps": 1, "train.eval_every": 1}
 
 
+@pytest.mark.nightly
 def test_a_run_continues_another_with_its_labels(trained, tmp_path):
     start = {"train.init_from": str(trained / "run"), "data.eval_path": str(trained / "test.csv")}
     loop.run(read_experiment(page(trained, **START, **start)), tmp_path / "same")

@@ -152,6 +152,7 @@ def test_the_reference_of_matrices_in_few_bits_are_these_matrices(finished, tmp_
     assert after["loss"] < before["loss"]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kept", [pytest.param(True, marks=pytest.mark.nightly), False])
 def test_a_resumed_run_has_the_same_reference_also_if_its_file_is_gone(finished, tmp_path, kept):
     cfg, folder = finished

@@ -50,6 +50,7 @@ def test_the_loss_is_that_of_sentence_transformers():
     np.testing.assert_allclose(losses(), EXPECTED["loss"], rtol=1e-5)
 
 
+@pytest.mark.nightly  # as of test_sparse_embeddings.py
 def test_learns_is_published_and_searches(tmp_path, capsys):
     """Queries are filled with mask tokens in training as they are when the result is used."""
     task = LateInteraction(query_length=8, query_prompt="b1 ", temperature=0.2)

@@ -140,6 +140,7 @@ def test_the_generator_is_a_fraction_of_the_model(create):
     assert (cfg.embedding_width, cfg.head) == (768, "masked_lm")
 
 
+@pytest.mark.nightly
 def test_embeddings_are_shared_and_draws_pass_no_gradient(tmp_path):
     """The discriminator's loss alone moves embeddings, but nothing that only the generator has."""
     cfg = config(tmp_path)

@@ -75,6 +75,7 @@ def test_data_sheets_know_what_wide_meshes_and_recomputation_cost(seven):
     assert ideal / 0.55 < compute < seven.executed_flops / 256 / 197e12 / 0.55
 
 
+@pytest.mark.nightly
 def test_keys_and_values_are_those_of_each_kind_of_layer():
     def exchanged(**model):
         page = config("gpt2_tiny")

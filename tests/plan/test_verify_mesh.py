@@ -211,6 +211,7 @@ def command(monkeypatch):
     return run
 
 
+@pytest.mark.nightly
 @LOADED
 def test_the_command_prints_a_table_and_what_is_exchanged(command, capsys):
     command("--config.mesh.mode=pmap", "--config.model.matmul=int8", "--all")

@@ -104,8 +104,6 @@ DAILY = (
     "gpt2_lm-dora",
     "gpt2_lm-ia3",
     "gpt2_lm-vera",
-    "llama_lm-head",
-    "llama_lm-saved",
     "llama_lm-uneven",
     "t5_conditional_generation",
 )
@@ -292,6 +290,7 @@ def test_projections_that_are_not_shared_are_not_written(name, changes, said, tm
         save_adapter(tmp_path / "out", model, params)
 
 
+@pytest.mark.nightly
 def test_a_new_vera_over_matrices_of_other_sizes_comes_back(tmp_path):
     """The A of a matrix with more inputs is smaller, which d takes over in the file."""
     base, own = load_pretrained(ROOT / "llama_lm")

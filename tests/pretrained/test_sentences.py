@@ -223,6 +223,7 @@ def test_a_dense_layer_needs_its_weights(folder):
         read_sentence_layers(folder)
 
 
+@pytest.mark.nightly
 def test_a_run_takes_pooling_and_lower_case_from_the_weights_and_publishes_them(tmp_path, capsys):
     source = Path(shutil.copytree(ROOT / "cls_dense", tmp_path / "source"))
     edit(source / "sentence_bert_config.json", do_lower_case=True)

@@ -36,6 +36,7 @@ SETTINGS = {
     "train.eval_every": 1000,
     "train.eval_batches": 1,
     "train.sample_tokens": 0,
+    "train.loss_chunks": 1,
 }
 
 

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from flaxformer_lite.runs.interrupt import Interrupt
+from tests.marks import daily
 
 SIGNALS = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
 
@@ -42,7 +43,7 @@ def test_the_first_signal_while_training_is_noted_and_the_second_ends(number, ca
     )
 
 
-@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("number", daily(SIGNALS, (signal.SIGTERM,)))
 def test_a_signal_before_or_after_training_ends_even_in_a_callback_of_the_collector(number):
     ended = []
 

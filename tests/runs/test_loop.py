@@ -186,6 +186,7 @@ def test_so_it_is_with_the_state_of_other_optimizers(name, cfg, tmp_path):
     same_end(tmp_path / "twice", tmp_path / "straight")
 
 
+@pytest.mark.nightly
 def test_what_schedule_free_averages_is_evaluated_and_read(cfg, tmp_path):
     chosen = OptimizerConfig(name="schedule_free", learning_rate=1e-2, schedule="constant")
     cfg = dataclasses.replace(cfg, optimizer=chosen)
@@ -366,7 +367,7 @@ def test_a_batch_that_does_not_split_is_refused_before_the_data_is_read(folder, 
     cfg = dataclasses.replace(
         tiny_runs.config(folder, train={"batch_size": 12}), mesh=MeshConfig(data=8)
     )
-    with pytest.raises(ConfigError, match=r"try train.batch_size=16"):
+    with pytest.raises(ConfigError, match=r"^train.batch_size=12: .*try train.batch_size=16"):
         loop.run(cfg, tmp_path)
 
 

@@ -3,6 +3,7 @@ from matplotlib import image
 
 from flaxformer_lite.objectives import Metric
 from flaxformer_lite.runs.report.plot import BEST, HELD_OUT, loss_curve
+from tests.marks import daily
 
 
 def where(pixels, color):
@@ -30,7 +31,7 @@ def test_draws_both_losses_and_the_baseline(tmp_path):
     )
 
 
-@pytest.mark.parametrize("by", ["accuracy", "loss"])
+@pytest.mark.parametrize("by", daily(["accuracy", "loss"], ["loss"]))
 def test_draws_the_best_step_in_each_panel_and_where_the_run_stopped(tmp_path, by):
     accuracy = Metric("accuracy", form=".1%", higher_is_better=True)
     loss = Metric("loss")

@@ -111,6 +111,7 @@ def texts_of(tokens):
     ]
 
 
+@pytest.mark.nightly
 def test_rows_of_csv_and_tokens_of_a_file(experiment, tmp_path, documents):
     table = tmp_path / "t.csv"
     ids = tmp_path / "t.npy"

@@ -242,6 +242,7 @@ def test_changed_text_is_refused(run, tmp_path, capsys):
             assert "has changed since the run read it" in line
 
 
+@pytest.mark.nightly  # of a damaged checkpoint, test_loop.py
 def test_without_the_nearest_checkpoint_an_earlier_state_leads_to_the_same(run, tmp_path):
     shutil.copytree(run, tmp_path / "run")
     for path in (tmp_path / "run" / "checkpoints" / "8").rglob("d/*"):

@@ -110,6 +110,7 @@ def test_the_average_before_the_first_update_is_the_weights():
         )
 
 
+@pytest.mark.nightly
 def test_without_a_spike_nothing_changes():
     states = []
     for fn, at in (compiled(6.0), compiled(0.0)):

@@ -192,6 +192,7 @@ def test_a_pattern_that_matches_nothing_is_refused_with_the_names_that_exist(tmp
         setup.prepare(experiment(tmp_path, base, **{"model.adapter.targets": "('query','valeu')"}))
 
 
+@pytest.mark.nightly
 def test_a_new_part_of_a_head_that_would_be_frozen_is_refused(tmp_path):
     body = models.directory(tmp_path / "body", "bert", "masked_lm")
     page = {

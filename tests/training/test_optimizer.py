@@ -9,6 +9,7 @@ from flaxformer_lite.models import gpt2
 from flaxformer_lite.nn.functions import cpu_tuning
 from flaxformer_lite.sharding.parameters import path_of
 from flaxformer_lite.training import optimizer
+from tests.marks import daily
 
 STEPS = 100
 
@@ -101,7 +102,7 @@ def updates_of(tx, grads, params=PARAMS):
     )
 
 
-@pytest.mark.parametrize("name", registry.available("optimizers"))
+@pytest.mark.parametrize("name", daily(registry.available("optimizers"), ("adamw", "muon")))
 def test_zero_gradient_shrinks_by_rate_times_decay(name):
     cfg = OptimizerConfig(
         name=name, learning_rate=0.5, schedule="constant", warmup_steps=0, weight_decay=0.2

@@ -88,6 +88,7 @@ def are_flat(found):
     return all(least[name] < slope < 0.1 for name, slope in found.items())
 
 
+@pytest.mark.nightly  # by hand, a test below
 def test_activations_of_all_widths_have_one_size():
     """The coordinate check of Tensor Programs V, appendix D.1."""
     found = slopes(gpt2, "mup", ENDS)

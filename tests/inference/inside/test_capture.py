@@ -174,6 +174,7 @@ def test_names_values_and_patches_are_the_same_however_layers_run(name, way):
     close(values[first], before[first], 1e-4)
 
 
+@pytest.mark.nightly
 def test_the_program_is_the_same_without_a_wish():
     for name in ("gpt2", "t5"):
         model, params, inputs = model_of(name)
@@ -190,6 +191,7 @@ def test_the_program_is_the_same_without_a_wish():
         assert str(asked) != str(plain_jaxpr)
 
 
+@pytest.mark.nightly
 def test_a_step_with_a_cache_has_the_rows_of_the_whole():
     _, expected = plain("t5")
     model, params, inputs = run_as("t5", "scan")

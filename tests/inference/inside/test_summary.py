@@ -151,6 +151,7 @@ def test_a_model_without_attention_or_head():
     assert inside.norms["decoder"].shape == (3, 8) and len(inside.positions) == 1
 
 
+@pytest.mark.nightly
 def test_one_token_has_no_loss_and_no_number_is_no_page():
     model, params = built(small("gpt2"))
     inside = look_inside(model, params, [5])

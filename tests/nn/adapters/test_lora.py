@@ -109,6 +109,7 @@ def test_generation_by_a_cache_is_that_of_the_merged_model():
     tiny.close(first.logits, model.apply({"params": params}, prompt).logits)
 
 
+@pytest.mark.nightly
 def test_the_dtypes_of_weights_and_of_activations():
     model, params = adapted("gpt2", param_dtype="bfloat16", dtype="bfloat16")
     assert {leaf.dtype for leaf in factors(params).values()} == {jnp.dtype("bfloat16")}

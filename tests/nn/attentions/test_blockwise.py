@@ -11,7 +11,6 @@ from flaxformer_lite.nn.attentions import blockwise, dense
 from flaxformer_lite.nn.functions import masks
 from flaxformer_lite.nn.functions.sharding import ActivationSharding
 from flaxformer_lite.nn.positions.t5_buckets import T5Buckets
-from tests.marks import daily
 from tests.nn.attentions.cases import MASKS, POSITIONS, N, T, by_keywords, encode, heads
 
 BLOCKWISE = by_keywords(blockwise.attend)
@@ -84,7 +83,11 @@ def test_equals_dense_in_bfloat16(mask, position):
 
 
 @pytest.mark.parametrize(
-    "blocks", daily([((3, 5),), ((100, 100),), ((1, 1),), ((11, 4),)], [((100, 100),)])
+    "blocks",
+    [
+        (100, 100),
+        *(pytest.param(size, marks=pytest.mark.nightly) for size in ((1, 1), (3, 5), (11, 4))),
+    ],
 )
 def test_any_block_size(blocks):
     compare(MASKS["packed"], "t5_buckets", 2, jnp.float32, blocks, softcap=2.0)
@@ -106,6 +109,7 @@ def test_gradient_of_a_bias_array(shape):
     np.testing.assert_allclose(grad(BLOCKWISE, q_block=4, k_block=3), grad(DENSE), atol=1e-5)
 
 
+@pytest.mark.nightly
 def test_gradient_beside_a_bias_of_integers():
     q, k, v, direction = heads(2)
     bias = jnp.arange(T * T).reshape(1, 1, T, T) % 3
@@ -218,6 +222,7 @@ def test_forward_mode_and_hessian_vector_products(run):
         np.testing.assert_allclose(x, y, rtol=2e-4, atol=2e-4 * float(jnp.abs(y).max()))
 
 
+@pytest.mark.nightly
 def test_a_tuned_cpu_drops_the_same_weights():
     q, k, v, _ = heads(2)
 

@@ -206,7 +206,7 @@ def test_a_cache_and_lengths_that_do_not_divide_are_left_alone():
     )
 
 
-@pytest.mark.parametrize("name", BLOCKS)
+@pytest.mark.parametrize("name", daily(BLOCKS, ("blockwise",)))
 def test_dropout_differs_from_part_to_part_and_keeps_the_mean(name):
     ones = jnp.ones((64, T, 4, 8))
     attend = on(mesh_of(context=4, data=2), gather.spread(BLOCKS[name]))
@@ -273,6 +273,7 @@ def test_every_part_of_a_causal_ring_has_the_same_work():
     assert work == [[10 + 16 + 10] * 4] + [[32] * 4] * 3
 
 
+@pytest.mark.nightly
 def test_a_ring_drops_what_one_device_drops():
     q, k, v, _ = cases.heads(2, length=T)
 

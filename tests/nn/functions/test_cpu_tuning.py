@@ -56,6 +56,7 @@ PLAIN = jax.grad(net(plain_matmul))
 TUNED = jax.grad(net(cpu_tuning.recompute_matmul))
 
 
+@pytest.mark.nightly
 def test_recomputed_gradients_are_those_of_the_product(case):
     for got, want in zip(jax.tree.leaves(TUNED(*case)), jax.tree.leaves(PLAIN(*case)), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4 * np.abs(want).max())
@@ -183,6 +184,7 @@ def test_plain_equals_tuned(tmp_path, family):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), *results)
 
 
+@pytest.mark.nightly
 def test_a_mesh_is_not_tuned(tmp_path):
     """Several devices run the plain program, and so do steps written by hand; the switch is for one
     CPU."""

@@ -227,6 +227,7 @@ def test_any_leading_axes(case, tokens):
     )
 
 
+@pytest.mark.nightly
 def test_logits_instead_of_a_projection(case):
     x, kernel, bias, labels, weights = case
     projection = DeferredLogits(x, kernel, bias, 0.5, 3.0)

@@ -96,6 +96,7 @@ def test_rows_of_the_published_buckets():
     assert rows_of_distance(np.array([512, 3000]), 256, 256, 512).tolist() == [511, 511]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("attention", ["dense", "blockwise"])
 def test_a_row_of_padding_attends_to_all_columns_alike(attention):
     """As in transformers: its output is the projected mean of the values."""
@@ -113,6 +114,7 @@ def test_a_row_of_padding_attends_to_all_columns_alike(attention):
     np.testing.assert_allclose(out[0, 9:], [due] * 3, rtol=0, atol=1e-5)
 
 
+@pytest.mark.nightly
 def test_documents_of_a_row_do_not_see_each_other_with_a_convolution_beside():
     """Neither an earlier document nor padding changes a document."""
     stack = stack_of(MIXER, beside=ConvolutionConfig())

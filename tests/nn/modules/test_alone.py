@@ -63,7 +63,7 @@ def applied(name, cfg, context, x=X, causal=True):
     return begun(LAYERS[name](cfg, causal), x, *inputs)
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", daily(LAYERS, ("stack",)))
 def test_causal_layers_hide_what_comes_later(name):
     cfg = config()
     keep = jnp.ones((B, T), bool).at[1, 0].set(False)
@@ -78,7 +78,7 @@ def test_causal_layers_hide_what_comes_later(name):
     )
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", daily(LAYERS, ("stack",)))
 def test_a_structured_mask_shows_a_prefix(name):
     prefix = jnp.arange(T)[None].repeat(B, 0) < 3
     context = Context(mask=masks.causal() | masks.prefix(prefix), structured=True)
@@ -97,6 +97,7 @@ def test_attention_alone_heeds_its_encoding(position):
     np.testing.assert_allclose(*plain, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.nightly
 def test_rope_in_attention_alone_is_that_of_a_stack():
     cfg = config("rope")
     context = Context(phase=cfg.position.phase(POSITIONS, cfg.head_width), prepared=True)
@@ -112,6 +113,7 @@ def test_a_stack_alone_adds_positions(position):
     assert np.abs(outs[0] - outs[1]).max() > 1e-4
 
 
+@pytest.mark.nightly
 def test_scan_keeps_what_layers_sow():
     """`capture_intermediates` finds each layer's output, stacked as their weights are."""
     found = {}
@@ -142,6 +144,7 @@ def test_cross_attention_without_anything_to_read_says_so():
         layer.init(jax.random.key(0), X)
 
 
+@pytest.mark.nightly
 def test_a_layer_without_a_mixer_keeps_no_cache():
     cfg = config()
     alone = dataclasses.replace(build_layers.layer(cfg, KIND), mixer=None)
@@ -172,8 +175,8 @@ def fed(name, cfg, capacity, causal=True):
     return layer, variables, cache if name == "stack" else cache[0]
 
 
-@pytest.mark.parametrize("scan", [False, True])
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("scan", daily([False, True], [False]))
+@pytest.mark.parametrize("name", daily(LAYERS, ("attention", "stack")))
 def test_tokens_beyond_the_cache_are_refused_or_nan(name, scan):
     if scan and name != "stack":
         return

@@ -114,6 +114,7 @@ def test_methods_and_modules_of_ones_own(gpt2):
     assert_same(layer.apply({"params": from_nnx(bridged)[1]}, x), bridged(x))
 
 
+@pytest.mark.nightly
 def test_factors_of_an_adapter_train_alone():
     model, params = made(decoder_layers=1, adapter=LoraConfig(rank=2, targets=("query",)))
     module = to_nnx(model, params)

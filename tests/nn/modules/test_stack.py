@@ -59,7 +59,7 @@ def test_every_layer_drops_at_random_for_itself(options):
     }, "each layer adds 0 or 2: never 2 in all, if both drew the same"
 
 
-@pytest.mark.parametrize("options", [{}, {"remat": "full"}])
+@pytest.mark.parametrize("options", daily([{}, {"remat": "full"}], [{}]))
 def test_a_trainer_traces_layers_of_one_look_once(options):
     model, variables = build(4, windows=(2, 0), **options)
     seen = []
@@ -98,6 +98,7 @@ def test_it_computes_the_same():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), once, each)
 
 
+@pytest.mark.nightly
 def test_gradients_without_jit_compile_nothing_twice():
     model, variables = build(2)
     gradient = jax.grad(lambda v: model.apply(v, *INPUTS).sum())
