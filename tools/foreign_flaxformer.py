@@ -142,14 +142,24 @@ def models() -> dict:
         tied=False,
         cross=True,
         rotary=False,
+        parallel=False,
+        multi_query=False,
         **fields,
     ):
         of_stack, of_layer = ({}, {}) if rotary else biases(scanned)
         of_attention = {"use_rotary_embedding": True} if rotary else {}
 
+        def self_attention():
+            if multi_query:
+                return dense_attention.MultiQueryDotProductAttention(
+                    num_heads=HEADS, head_dim=HEAD_WIDTH, use_bias=False, **of_attention
+                )
+            return attention("qkv" if fuse else None, **of_attention)
+
         def make_layer(shared_relative_position_bias):
             return t5_architecture.DecoderLayer(
-                self_attention=attention("qkv" if fuse else None, **of_attention),
+                self_attention=self_attention(),
+                parallel=parallel,
                 encoder_decoder_attention=attention("kv" if fuse else None) if cross else None,
                 mlp=mlp(activations, fuse),
                 shared_relative_position_bias=shared_relative_position_bias,
@@ -401,6 +411,8 @@ def models() -> dict:
         "decoder": (decoder_only(gated), alone, {}),
         "decoder_tied_scanned": (decoder_only(("relu",), tied=True, scanned=True), alone, {}),
         "decoder_rotary": (decoder_only(("swish", "linear"), rotary=True), alone, {}),
+        "decoder_multi_query": (decoder_only(gated, rotary=True, multi_query=True), alone, {}),
+        "decoder_parallel_layers": (decoder_only(gated, parallel=True), alone, {}),
         "decoder_parallel": (
             t5_architecture.DecoderOnly(
                 decoder_factory=lambda *, shared_token_embedder: parallel_fused(None)

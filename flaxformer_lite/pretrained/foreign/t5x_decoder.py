@@ -88,7 +88,7 @@ def describe(checkpoint: Checkpoint, config: Json) -> list[str]:
     assumed = []
     if "activations" not in checkpoint.gin:
         assumed.append(f"activation {config.get('feed_forward_proj', config.get('hidden_act'))}")
-    if _is_parallel(arrays) and "rescale_logits" not in checkpoint.gin:
+    if _is_fused(checkpoint) and "rescale_logits" not in checkpoint.gin:
         assumed.append("rescale_logits=True")
     if assumed:
         lines.append(f"assumed, as no gin file says it: {', '.join(assumed)}")
@@ -122,6 +122,11 @@ def read_config(checkpoint: Checkpoint) -> Json:
     table = shapes.get(f"{FIRST}/relpos_bias/rel_embedding" if per_layer else POSITIONS)
     query_width = _size(shapes[query][1:])
     key_width = _size(shapes[key][1:])
+    if table and checkpoint.flag("use_rotary_embedding"):
+        raise WeightsError(
+            f"{checkpoint.place}: a decoder of flaxformer with relative positions and"
+            " use_rotary_embedding=True; one of both is read."
+        )
     rotary: Json = {} if table else {"rope_theta": _rotary(checkpoint, shapes)}
     heads, kv_heads = _heads(checkpoint, shapes, table, query_width, key_width)
     tied = LOGITS not in shapes
@@ -192,10 +197,10 @@ def open_weights(checkpoint: Checkpoint, config: Json) -> dict[str, Tensor]:
     names = GRANITE_NAMES if granite else T5_NAMES
     above = "model.layers" if granite else "decoder.block"
     heads = config["num_attention_heads" if granite else "num_heads"]
-    fused = any("_fused/" in path and "wi_fused" not in path for path in checkpoint.arrays)
-    rescaled = checkpoint.flag("rescale_logits")
-    if "rescale_logits" not in checkpoint.gin:
-        rescaled = fused or _is_parallel(arrays)  # which has no initializer to fold the root into
+    rescaled = _is_rescaled(checkpoint)
+    branch = 1.0  # two parallel branches are divided by the root of 2, if they are not fused
+    if _is_parallel(arrays) and not _is_fused(checkpoint):
+        branch = 2**-0.5
     tensors: dict[str, Tensor] = {}
     for path, array in arrays.items():
         match = LAYER.fullmatch(path)
@@ -206,7 +211,9 @@ def open_weights(checkpoint: Checkpoint, config: Json) -> dict[str, Tensor]:
                 f" {READABLE}."
             )
         scale = 1.0
-        if path.endswith("/query/kernel") and rescaled:
+        if path.endswith(("/out/kernel", "/wo/kernel")):
+            scale = branch
+        elif path.endswith("/query/kernel") and rescaled:
             scale = (_size(tuple(array.shape[1:])) // heads) ** -0.5
         full = f"{above}.{match[1]}.{name}" if match else name
         tensor = as_torch(checkpoint, path, array, scale=scale)
@@ -223,6 +230,22 @@ def _size(shape: tuple[int, ...]) -> int:
 
 def _is_parallel(arrays: Mapping[str, object]) -> bool:
     return f"{FIRST}/layer_norm/scale" in arrays
+
+
+def _is_fused(checkpoint: Checkpoint) -> bool:
+    """Returns whether queries are fused with the feed-forward, or with keys and values."""
+    fused = re.compile(r"(^|.*/)(q_wi_fused|qkv_fused|kv_fused)/kernel")
+    return any(fused.fullmatch(path) for path in checkpoint.arrays)
+
+
+def _is_rescaled(checkpoint: Checkpoint) -> bool:
+    """Returns whether logits are divided by a root, instead of the initial kernel of queries.
+
+    Fused kernels have no initializer of their own to divide.
+    """
+    if "rescale_logits" in checkpoint.gin:
+        return checkpoint.flag("rescale_logits")
+    return _is_fused(checkpoint)
 
 
 def _rotary(checkpoint: Checkpoint, paths: Mapping[str, object]) -> float:
