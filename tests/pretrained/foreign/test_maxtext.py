@@ -242,6 +242,7 @@ def test_a_config_of_transformers_takes_the_place_of_the_yml(checkpoint, models)
         ("use_qk_norm: true", "use_qk_norm=True: only False"),
         ("logits_via_embedding: true", "logits_via_embedding=True, where its.* with decoder.logi"),
         ("quantization: int8", "quantization='int8'"),
+        ("partial_rotary_factor: 0.5", "partial_rotary_factor=0.5: only 1.0"),
         ("rope_max_timescale: big", "rope_max_timescale='big': must be a number"),
     ],
 )
