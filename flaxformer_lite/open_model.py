@@ -379,7 +379,9 @@ def open_pretrained(
       ConfigError, WeightsError, CheckpointError: as `load_pretrained`.
     """
     check_path(path)
-    source = str(path if is_address(path) else Path(path).expanduser())
+    source = str(path)
+    if not is_address(path):
+        source = str(Path(path).expanduser())
     load.check_overrides(overrides)
     form = overrides.pop("quantize", None)
     if form is not None:
@@ -571,9 +573,12 @@ def _check_kind(path: Path) -> None:
     """Rejects a directory that holds something other than a model."""
     from flaxformer_lite.pretrained import save
 
-    if path.is_dir() and is_workdir(path):
+    if not path.is_dir():
+        save.check_names(str(path), [])
+        return
+    if is_workdir(path):
         raise ConfigError(
             f"{path}: is a training workdir, whose config.json would be lost; choose another"
             " directory."
         )
-    save.check_names(str(path), [entry.name for entry in path.iterdir()] if path.is_dir() else [])
+    save.check_names(str(path), [entry.name for entry in path.iterdir()])

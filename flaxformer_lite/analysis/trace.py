@@ -149,7 +149,8 @@ def _aligned(cells: list[list[str]]) -> list[str]:
     padded = []
     for at, column in enumerate(columns):
         width = max(map(len, column))
-        padded.append([text.rjust(width) if at < 3 else text.ljust(width) for text in column])
+        align = str.rjust if at < 3 else str.ljust
+        padded.append([align(text, width) for text in column])
     return ["  ".join(row).rstrip() for row in zip(*padded, strict=True)]
 
 

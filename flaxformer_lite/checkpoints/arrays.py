@@ -163,7 +163,10 @@ def lies_in(at: Path | Objects, path: str) -> list[str]:
     for name in names:
         if name.split("/")[-2:-1] != ["d"]:
             continue
-        data = (at.read(name) or b"") if isinstance(at, Objects) else (at / name).read_bytes()
+        if isinstance(at, Objects):
+            data = at.read(name) or b""
+        else:
+            data = (at / name).read_bytes()
         if any(piece in data for piece in stored):
             holding.append(name)
         searched += len(data)

@@ -64,7 +64,10 @@ def is_workdir(folder: Path) -> bool:
     """Returns whether training, not save_pretrained, wrote this folder or address."""
     file = folder / "config.json"
     try:
-        content = Objects(str(folder)).read(file.name) if is_url(folder) else read_bytes(file)
+        if is_url(folder):
+            content = Objects(str(folder)).read(file.name)
+        else:
+            content = read_bytes(file)
         return {"hash", "config"} <= set(parse_object(content or b"", str(file)))
     except StorageError:
         raise

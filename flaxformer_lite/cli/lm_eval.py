@@ -44,8 +44,9 @@ def harness_arguments(args: argparse.Namespace) -> list[str]:
             of_model[name] = getattr(args, name)
     for name, value in of_model.items():
         if set(str(value)) & set(",="):
+            flag = "model" if name == "pretrained" else name
             raise ConfigError(
-                f"--{'model' if name == 'pretrained' else name}={value}: the harness splits its"
+                f"--{flag}={value}: the harness splits its"
                 " arguments at commas and equal signs; use a path without them."
             )
     model_args = ",".join(f"{name}={value}" for name, value in of_model.items())

@@ -447,11 +447,8 @@ class ModelConfig(Execution, Architecture):
                 ) from None
         for layers, side in ((self.encoder_layers, self), (self.decoder_layers, self.of_decoder)):
             if self.scan:
-                check_scan(
-                    layers,
-                    len(side.kinds),
-                    "pattern" if side.pattern else f"windows={side.windows}",
-                )
+                field = "pattern" if side.pattern else f"windows={side.windows}"
+                check_scan(layers, len(side.kinds), field)
 
     @property
     def execution(self) -> Execution:

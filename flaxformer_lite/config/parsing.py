@@ -227,9 +227,9 @@ def fingerprint(cfg: object) -> str:
 
     The hash is stored with the run and compared on resume.
     """
-    text = json.dumps(
-        cfg if isinstance(cfg, dict) else to_config_dict(cfg).to_dict(), sort_keys=True
-    )
+    if not isinstance(cfg, dict):
+        cfg = to_config_dict(cfg).to_dict()
+    text = json.dumps(cfg, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -45,8 +45,12 @@ class MiningRules:
           ConfigError: the range leaves too few.
         """
         excludes = (self.absolute_margin, self.relative_margin, self.max_score)
-        more = self.negatives * (10 if any(rule is not None for rule in excludes) else 1)
-        last = self.range_min + more + positives if self.range_max is None else self.range_max
+        more = self.negatives
+        if any(rule is not None for rule in excludes):
+            more *= 10
+        last = self.range_max
+        if last is None:
+            last = self.range_min + more + positives
         if last - self.range_min < self.negatives:
             raise ConfigError(
                 f"range_min={self.range_min}, range_max={last}: leave"

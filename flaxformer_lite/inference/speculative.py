@@ -219,7 +219,9 @@ def proceed(
         assert draft is not None
         guess_BK, logits_BKV, cache = _drafted(draft, state, rows, rules, seed, prompt, guessed)
         state = state.replace(draft_cache=cache)
-        return verify(state, guess_BK, None if rules.temperature is None else logits_BKV)
+        if rules.temperature is None:
+            return verify(state, guess_BK, None)
+        return verify(state, guess_BK, logits_BKV)
 
     state = jax.lax.while_loop(unfinished, look_up if draft is None else follow_draft, state)
     columns_1S = jnp.arange(state.tokens_BS.shape[1], dtype=jnp.int32)[None]

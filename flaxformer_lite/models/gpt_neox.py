@@ -59,14 +59,13 @@ BODY = (
 
 def read(fields: Fields) -> ModelFields:
     rope = read_rope(fields, base="rotary_emb_base", fraction="rotary_pct", default_fraction=0.25)
+    biased: tuple[str, ...] = ("mlp",)
+    if fields.get("attention_bias", True):
+        biased = ("query", "key", "value", "out", "mlp")
     return {
         "position": rope,
         "residual": "parallel" if fields.get("use_parallel_residual", True) else "sequential",
-        "bias_at": (
-            ("query", "key", "value", "out", "mlp")
-            if fields.get("attention_bias", True)
-            else ("mlp",)
-        ),
+        "bias_at": biased,
     }
 
 

@@ -28,12 +28,16 @@ Model = gemma.Model
 
 
 def read(fields: Fields) -> ModelFields:
-    attention = ("query", "key", "value") if fields.get("attention_bias", False) else ()
+    biased: tuple[str, ...] = ()
+    if fields.get("attention_bias", False):
+        biased += ("query", "key", "value")
+    if fields.get("mlp_bias", False):
+        biased += ("mlp",)
     return {
         "num_kv_heads": fields.get("num_key_value_heads", 20),
         "head_dim": fields.get("head_dim", 128),
         "position": dataclasses.replace(read_rope(fields), layout="interleaved"),
-        "bias_at": attention + (("mlp",) if fields.get("mlp_bias", False) else ()),
+        "bias_at": biased,
     }
 
 

@@ -157,8 +157,10 @@ def read_sizes(fields: Fields) -> ModelFields:
     """
     projection = fields.get("feed_forward_proj", "relu")
     gated = projection.startswith("gated-")
-    name = projection.removeprefix("gated-")
-    name = fields.get("dense_act_fn", "gelu_new" if projection == "gated-gelu" else name)
+    usual = projection.removeprefix("gated-")
+    if projection == "gated-gelu":
+        usual = "gelu_new"
+    name = fields.get("dense_act_fn", usual)
     fields.require("is_gated_act", gated)
     buckets = T5Buckets(
         num_buckets=fields.get("relative_attention_num_buckets", 32),

@@ -108,7 +108,8 @@ def compile_step(program: Program) -> Compiled:
         constraints = str(traced.jaxpr).count("sharding_constraint")
         lowered = traced.lower(lowering_platforms=(platform,))
         try:
-            done = lowered.compile({"xla_gpu_autotune_level": 0} if kind == "gpu" else None)
+            options = {"xla_gpu_autotune_level": 0} if kind == "gpu" else None
+            done = lowered.compile(options)
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise

@@ -248,7 +248,8 @@ class PublishedAdapter:
         scales = collections.Counter(map(self._scale, self.factors))
         rank = max(map(self._rank, self.factors))
         rslora = bool(self.fields.get("use_rslora"))
-        alpha = scales.most_common(1)[0][0] * (math.sqrt(rank) if rslora else rank)
+        usual_scale = scales.most_common(1)[0][0]
+        alpha = usual_scale * (math.sqrt(rank) if rslora else rank)
         method = DoraConfig if self.method is DoraConfig else LoraConfig
         return method(
             **common,

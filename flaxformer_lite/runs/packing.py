@@ -115,7 +115,8 @@ def obstacle(cfg: ModelConfig, model: nn.Module, pad_id: int) -> str:
     if classifies and cfg.pad_token_id is not None and cfg.pad_token_id != pad_id:
         # then the last token that is no padding is a column of padding
         return f"model.pad_token_id={cfg.pad_token_id} is not the tokenizer's padding, {pad_id}"
-    method = getattr(model, "decode" if skeleton == "decoder" else "encode", None)
+    side = "decode" if skeleton == "decoder" else "encode"
+    method = getattr(model, side, None)
     if method is None or PACKING not in inspect.signature(method).parameters:
         return f"the class of model.family={cfg.family} takes no packed rows"
     if skeleton == "encoder_decoder" and cfg.head not in model.encoder_heads:

@@ -223,11 +223,9 @@ def differences(answers: list[list]) -> str:
             differing.append(f"{where}: {name} is {values[odd[0]]!r}, elsewhere {usual!r}")
     if not differing:
         return ""
-    more = (
-        f"; and {len(differing) - MOST_DIFFERENCES} more"
-        if len(differing) > MOST_DIFFERENCES
-        else ""
-    )
+    more = ""
+    if len(differing) > MOST_DIFFERENCES:
+        more = f"; and {len(differing) - MOST_DIFFERENCES} more"
     return (
         f"the processes differ. {'; '.join(differing[:MOST_DIFFERENCES])}{more}. Start all from the"
         " same command, code and data."

@@ -67,7 +67,10 @@ class Entry:
             problem = f"incomplete or damaged ({error}), written again."
             print(f"notice: {self.url}: {problem}", file=sys.stderr)
             for path in sorted(folder.rglob("*"), reverse=True):
-                path.rmdir() if path.is_dir() else path.unlink()
+                if path.is_dir():
+                    path.rmdir()
+                else:
+                    path.unlink()
             return False
         return True
 

@@ -164,7 +164,8 @@ def request(
                 raise FileNotFoundError(url) from None
             begun = begun or time.monotonic()
             wait = random.uniform(pause / 2, pause)
-            is_last = tries > (1 if anonymous else TRIED)
+            most = 1 if anonymous else TRIED
+            is_last = tries > most
             is_late = time.monotonic() + wait - begun > PATIENCE
             if is_last or is_late or not _may_pass(error):
                 raise _explained(url, error, tries) from error

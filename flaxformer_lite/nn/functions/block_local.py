@@ -96,13 +96,17 @@ def attend_blocks(
       [B, T, N, H] in the dtype of the values; zero in rows that see nothing.
     """
     batch, length, heads, _ = q_BTNH.shape
-    columns = 3 * block + (0 if shared is None else shared.k_BSKH.shape[1])
+    columns = 3 * block
+    if shared is not None:
+        columns += shared.k_BSKH.shape[1]
+    if radius is None:
+        radius = 3 * block
     blocks = -(-length // block)
     parts = -(-blocks * block * heads * columns // MOST_SCORES)
     per_part = -(-blocks // min(parts, blocks))
     parts = -(-blocks // per_part)
     distance_TS = np.arange(3 * block)[None] - block - np.arange(block)[:, None]
-    near_1TS = np.abs(distance_TS)[None] <= (3 * block if radius is None else radius)
+    near_1TS = np.abs(distance_TS)[None] <= radius
 
     def split(x: jax.Array, halo: int) -> jax.Array:
         """Returns parts of x with `halo` blocks on each side, [parts, B, blocks, block, ...]."""

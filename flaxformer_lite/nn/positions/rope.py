@@ -167,7 +167,9 @@ class Rope(Encoding):
             short = np.asarray(self.short_factor)
             long = np.asarray(self.long_factor)
             within = length is None or length <= self.original_max_position_embeddings
-            return plain / (short if within is True else jnp.where(within, short, long))
+            if within is True:
+                return plain / short
+            return plain / jnp.where(within, short, long)
         if self.scaling == "llama3":
             turns = self.original_max_position_embeddings * plain / (2 * math.pi)
             kept = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
