@@ -100,6 +100,11 @@ class Settings:
             object.__setattr__(self, f.name, read)
         if self.max_new_tokens is None and self.max_length is None:
             raise ConfigError("max_new_tokens is missing: set the most tokens to write.")
+        self._check_ranges()
+        self._check_sampling()
+        self._check_search()
+
+    def _check_ranges(self) -> None:
         self._check(1, MOST, "max_new_tokens", "max_length")
         self._check(1, MOST_ROWS, "num_return_sequences", "num_beams")
         self._check(0, MOST, "min_new_tokens", "min_length", "top_k", "no_repeat_ngram_size")
@@ -128,12 +133,16 @@ class Settings:
             raise ConfigError(
                 f"early_stopping={self.early_stopping!r}: must be True, False or 'never'."
             )
+
+    def _check_sampling(self) -> None:
         for name, off in (("top_k", 0), ("top_p", 1.0), ("min_p", 0.0)):
             if getattr(self, name) != off and not self.temperature:
                 raise ConfigError(
                     f"{name}={getattr(self, name)} restricts sampling, but temperature=0 does not"
                     f" sample; set temperature=1.0 or leave {name} out."
                 )
+
+    def _check_search(self) -> None:
         several = f"num_return_sequences={self.num_return_sequences}"
         beams = f"num_beams={self.num_beams}"
         if self.num_beams == 1 < self.num_return_sequences and not self.temperature:

@@ -105,7 +105,36 @@ def prepare(
     check_writes(cfg)
     if s.stop_strings and not hasattr(tokenizer, "decode"):
         raise ConfigError("stop_strings needs tokenizer=, an object with decode(ids) -> text.")
-    vocab = cfg.of_decoder.vocab_size
+    _check_tokens(s, cfg.of_decoder.vocab_size)
+    limit = longest(cfg)
+    two = is_encoder_decoder(cfg)
+    pad = s.pad_token_id
+    ids_BT, mask_BT = prompts.read_ids(cfg.vocab_size, input_ids, attention_mask, pad, left=not two)
+    source = None
+    is_bare = ids_BT.shape[1] == 1
+    if two:
+        prompts.check_length(limit, "input_ids", ids_BT.shape[1])
+        columns = prompts.padded_length(cfg, ids_BT.shape[1], limit)
+        source = prompts.pad_source(ids_BT, mask_BT, pad, columns)
+        ids_BT, mask_BT, is_bare = _decoder_prompt(model, decoder_input_ids, len(ids_BT), s)
+    elif decoder_input_ids is not None:
+        raise ConfigError(
+            f"decoder_input_ids: {cfg.family} has no encoder; pass the prompt as input_ids."
+        )
+    width = ids_BT.shape[1]
+    max_new = _most_new(s, width)
+    prompts.check_length(limit, "a prompt", int(mask_BT.sum(axis=1).max()), max_new)
+    prompt = prompts.align(ids_BT, mask_BT, pad, prompts.padded_length(cfg, width, limit))
+    min_new = s.min_length - width if s.min_new_tokens is None else s.min_new_tokens
+    forced = s if is_bare else dataclasses.replace(s, forced_bos_token_id=None)
+    rules = rules_of(forced, max_new, max(min_new, 0))
+    slots = prompt.tokens_BT.shape[1] + prompts.bucket(max_new)
+    if s.guessed:
+        slots += s.guessed + 1  # the last guess may end behind the last token
+    return GenerationTask(s, prompt, source, rules, max_new, slots, tokenizer)
+
+
+def _check_tokens(s: Settings, vocab: int) -> None:
     for name in (
         "eos_token_id",
         "pad_token_id",
@@ -117,54 +146,43 @@ def prepare(
         several = tokens if isinstance(tokens, tuple) else (tokens or 0,)
         if not all(0 <= token < vocab for token in several):
             raise ConfigError(
-                f"{name}={getattr(s, name)}: must be in 0..{vocab - 1}, the model's vocabulary."
+                f"{name}={tokens}: must be in 0..{vocab - 1}, the model's vocabulary."
             )
-    limit = longest(cfg)
-    two = is_encoder_decoder(cfg)
+
+
+def _decoder_prompt(
+    model: nn.Module, given: prompts.Ids | None, rows: int, s: Settings
+) -> tuple[np.ndarray, np.ndarray, bool]:
+    """Returns the decoder's prompt, its mask, and whether it is the start token alone."""
     pad = s.pad_token_id
-    ids_BT, mask_BT = prompts.read_ids(cfg.vocab_size, input_ids, attention_mask, pad, left=not two)
-    source = None
-    bare = ids_BT.shape[1] == 1
-    if two:
-        prompts.check_length(limit, "input_ids", ids_BT.shape[1])
-        columns = prompts.padded_length(cfg, ids_BT.shape[1], limit)
-        source = prompts.pad_source(ids_BT, mask_BT, pad, columns)
-        rows = len(ids_BT)
-        begun = decoder_input_ids
-        start = s.decoder_start_token_id
-        if begun is None:
-            start = decoder_start(model, start, pad)
-            begun = [[start]] * rows
-        elif start is None:
-            start = cfg.decoder_start_token_id
-        ids_BT, mask_BT = prompts.read_ids(vocab, begun, None, pad, "decoder_input_ids")
-        first = pad if start is None else start
-        bare = ids_BT.shape[1] == 1 and bool(np.any(ids_BT == first))
-        if len(ids_BT) != rows:
-            raise ConfigError(
-                f"decoder_input_ids has {len(ids_BT)} rows, input_ids {rows}: must be equal."
-            )
-    elif decoder_input_ids is not None:
+    start = s.decoder_start_token_id
+    if given is None:
+        start = decoder_start(model, start, pad)
+        given = [[start]] * rows
+    elif start is None:
+        start = model.cfg.decoder_start_token_id
+    if start is None:
+        start = pad
+    vocab = model.cfg.of_decoder.vocab_size
+    ids_BT, mask_BT = prompts.read_ids(vocab, given, None, pad, "decoder_input_ids")
+    if len(ids_BT) != rows:
         raise ConfigError(
-            f"decoder_input_ids: {cfg.family} has no encoder; pass the prompt as input_ids."
+            f"decoder_input_ids has {len(ids_BT)} rows, input_ids {rows}: must be equal."
         )
-    width = ids_BT.shape[1]
+    is_bare = ids_BT.shape[1] == 1 and bool(np.any(ids_BT == start))
+    return ids_BT, mask_BT, is_bare
+
+
+def _most_new(s: Settings, width: int) -> int:
+    """Returns the most tokens to write after a prompt of `width` tokens."""
     limits = []
     if s.max_new_tokens is not None:
         limits.append(s.max_new_tokens)
     if s.max_length is not None:
         limits.append(s.max_length - width)
-    max_new = min(limits)
-    if max_new < 1:
+    most = min(limits)
+    if most < 1:
         raise ConfigError(
             f"max_length={s.max_length}: the prompt alone has {width} tokens; raise it."
         )
-    prompts.check_length(limit, "a prompt", int(mask_BT.sum(axis=1).max()), max_new)
-    prompt = prompts.align(ids_BT, mask_BT, pad, prompts.padded_length(cfg, width, limit))
-    min_new = s.min_length - width if s.min_new_tokens is None else s.min_new_tokens
-    forced = s if bare else dataclasses.replace(s, forced_bos_token_id=None)
-    rules = rules_of(forced, max_new, max(min_new, 0))
-    slots = prompt.tokens_BT.shape[1] + prompts.bucket(max_new)
-    if s.guessed:
-        slots += s.guessed + 1  # the last guess may end behind the last token
-    return GenerationTask(s, prompt, source, rules, max_new, slots, tokenizer)
+    return most
