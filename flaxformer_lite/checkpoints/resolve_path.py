@@ -142,7 +142,9 @@ def new_place(
     name_copy(sending, url)
     with private_directory(sending) as made:  # removes what a killed process has left there
         yield made
-        replaced = [name for name in before if not carry(name)] if carry else []
+        replaced = []
+        if carry:
+            replaced = [name for name in before if not carry(name)]
         _send(made, url, replaced)
 
 

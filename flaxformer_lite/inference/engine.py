@@ -146,8 +146,11 @@ def read_window(
         x_BTD, per_row = mapped(tokens_BT, slot_B, start_B, source_mask_BS, per_row, cross)
     grown = []
     for layer, arrays in zip(cache, per_row, strict=True):
-        shared = {name: getattr(layer, name) for name in SHARED} if layer else {}
-        grown.append(layer and arrays.replace(**shared))
+        if layer:
+            shared = {name: getattr(layer, name) for name in SHARED}
+            grown.append(arrays.replace(**shared))
+        else:
+            grown.append(layer)
     return x_BTD, grown
 
 

@@ -125,7 +125,9 @@ def score(
 
 def _rows(name: str, ids: Iterable[ArrayLike | Sequence[int]] | None) -> list[list[int]]:
     """Converts lists or an array of ids to lists."""
-    rows = [] if ids is None else [np.asarray(row).tolist() for row in ids]
+    rows = []
+    if ids is not None:
+        rows = [np.asarray(row).tolist() for row in ids]
     if not rows or not all(isinstance(row, list) for row in rows):
         raise ConfigError(
             f"{name}: must be lists of token ids, one list for each pair and at least one, such as"

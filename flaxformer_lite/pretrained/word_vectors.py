@@ -161,5 +161,10 @@ def vectors_of(
 
 def _word(piece: bytes) -> str:
     """Returns the word that a token stands for; "" if it is part of one, or no word."""
-    text = piece[1:].decode(errors="replace") if piece[:1] == b" " else ""
-    return text if text[:1].isalnum() and all(c.isalnum() or c in "'\u2019-" for c in text) else ""
+    if piece[:1] != b" ":
+        return ""
+    text = piece[1:].decode(errors="replace")
+    letters = text.replace("'", "").replace("\u2019", "").replace("-", "")
+    if text[:1].isalnum() and letters.isalnum():
+        return text
+    return ""

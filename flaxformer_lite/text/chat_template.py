@@ -48,7 +48,9 @@ def guarded(value: object, special: re.Pattern[str], guard: str) -> Any:
         return special.sub(lambda match: f"{match[0][0]}{guard}{match[0][1:]}", value)
     if isinstance(value, dict):
         return {key: guarded(item, special, guard) for key, item in value.items()}
-    return [guarded(item, special, guard) for item in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [guarded(item, special, guard) for item in value]
+    return value
 
 
 def _in_process(request: Json) -> Json:

@@ -23,8 +23,11 @@ def _byte_alphabet() -> dict[str, int]:
     Printable Latin-1 is kept, the others are numbered from U+0100.
     """
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [b for b in range(256) if b not in plain]
-    return {**{chr(b): b for b in plain}, **{chr(256 + k): b for k, b in enumerate(others)}}
+    alphabet = {chr(byte): byte for byte in plain}
+    others = [byte for byte in range(256) if byte not in plain]
+    for number, byte in enumerate(others, start=256):
+        alphabet[chr(number)] = byte
+    return alphabet
 
 
 BYTE_OF = _byte_alphabet()
