@@ -13,6 +13,7 @@ from flaxformer_lite.objectives.text.cbow import Cbow
 from flaxformer_lite.objectives.text.skip_gram import SkipGram
 from flaxformer_lite.runs import loop
 from tests.cli import models
+from tests.marks import daily
 from tests.training import tiny_runs
 
 TOPICS = (
@@ -49,7 +50,7 @@ def config(folder, name):
     )
 
 
-@pytest.fixture(scope="module", params=OBJECTIVES)
+@pytest.fixture(scope="module", params=daily(OBJECTIVES, ("skip_gram",)))
 def run(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     loop.run(config(folder, request.param), folder / "run")

@@ -136,6 +136,7 @@ class Letters:
         return "".join(chr(97 + int(i) % 26) for i in ids)
 
 
+@pytest.mark.nightly
 def test_streams_and_stop_strings_are_those_without_guesses_and_nothing_compiles_twice():
     model, params = model_of("gpt2", windows=(3,), scan=True)
     options = {"max_new_tokens": NEW, "eos_token_id": stop_token(model, params)}

@@ -186,6 +186,7 @@ def test_examples_longer_than_the_weights_positions(tmp_path):
         read_experiment(page(tmp_path, **{"train.init_from": str(folder), "data.length": 96}))
 
 
+@pytest.mark.nightly  # of a directory, test_warm_start.py
 def test_a_run_goes_on_without_the_directory_that_it_began_with(tmp_path):
     """The first is a workdir too: model, weights of its newest checkpoint, and tokenizer come from
     there."""

@@ -132,6 +132,7 @@ def test_auto_takes_the_first_kernel_that_can_and_says_so_once(monkeypatch, capl
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("position", "mask", "scale"),
     [

@@ -55,10 +55,10 @@ def plain(
 @pytest.mark.parametrize(
     "options",
     [
-        {},
         *(
             pytest.param(alone, marks=pytest.mark.nightly)  # the last case has all of them
             for alone in (
+                {},
                 {"bias": True},
                 {"scale": 0.3, "softcap": 2.0, "bias": True},
                 {"z_loss": 1e-2},
