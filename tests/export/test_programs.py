@@ -54,7 +54,7 @@ def files_of(programs, params):
 @pytest.mark.parametrize(
     ("family", "number", "overrides"),
     [
-        ("gpt2", 1, {"windows": (3,)}),
+        ("gpt2", 1, {}),
         pytest.param("gpt2", 2, {"windows": (3, 0)}, marks=pytest.mark.nightly),
         pytest.param("llama", 1, {"num_kv_heads": 2}, marks=pytest.mark.nightly),
         ("t5", 1, {}),
