@@ -21,6 +21,7 @@ from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError, check_n
 FORM = "levanter checkpoint"
 STEP = re.compile(r"step-(\d+)")
 METADATA = "metadata.json"
+FLAG = "inference"  # whether a dropout is off, stored beside the parameters
 EMBEDDING = "embeddings/token_embeddings/weight"
 POSITIONS = "embeddings/position_embeddings/weight"
 LM_HEAD = "lm_head/weight"
@@ -356,6 +357,8 @@ def _open(place: Path) -> dict[str, Readable]:
     arrays = {}
     for file in sorted(model.rglob(".zarray")):
         name = file.parent.relative_to(model).as_posix()
+        if file.parent.name == FLAG:
+            continue
         check_name(model, name)
         kvstore = {"driver": "file", "path": f"{file.parent.absolute()}/"}
         arrays[name] = open_zarr(kvstore, f"{place}: {name}")
