@@ -147,6 +147,7 @@ def test_lora_of_rank_zero():
         lora.LoraConfig(rank=0)
 
 
+@pytest.mark.nightly
 def test_a_model_of_ones_own(capsys):
     runpy.run_path(str(ROOT / "examples" / "own_model.py"), run_name="__main__")
     linen, of_nnx = (float(line.split()[1]) for line in capsys.readouterr().out.splitlines())

@@ -203,6 +203,7 @@ def compiled(tmp_path):
     return of
 
 
+@pytest.mark.nightly
 def test_findings_name_what_is_wrong_and_are_silent_where_nothing_is(compiled):
     program, done, module = compiled("dense", chunks=1, data=2, fsdp=4)
     found = " ".join(lints.warnings(program, done, module))

@@ -84,9 +84,7 @@ def test_scanned_parameters_are_the_same_numbers(name, tmp_path):
     same_tensors(tmp_path, ROOT / name)
 
 
-@pytest.mark.parametrize(
-    "name", daily(BFLOAT16, ("bert_pretraining", "gpt2_lm", "t5_v1_1_conditional_generation"))
-)
+@pytest.mark.parametrize("name", daily(BFLOAT16, ("gpt2_lm",)))
 def test_bfloat16(name):
     for what, error in errors(*load_pretrained(ROOT / name, dtype="bfloat16"), name):
         assert error < 0.1, what

@@ -18,6 +18,7 @@ from tests.pretrained.fixtures import ROOT
 from tests.training import tiny_runs
 
 
+@pytest.mark.nightly
 def test_another_text_is_read_by_the_tokenizer_of_the_run(tmp_path):
     cfg = tiny_runs.config(tmp_path, train={"steps": 10, "eval_every": 10, "checkpoint_every": 10})
     words = TokenizerConfig(name="byte_bpe", vocab_size=400)

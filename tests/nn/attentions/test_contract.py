@@ -219,6 +219,7 @@ def test_the_gradient_sees_the_same_dropout_as_the_value(attend):
     jax.tree.map(close, *run(q, k, v))
 
 
+@pytest.mark.nightly
 def test_works_under_vmap_scan_and_remat(attend):
     q, k, v, direction = heads(2)
 

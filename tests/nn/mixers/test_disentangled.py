@@ -32,6 +32,7 @@ def stack_of(mixer, attention="dense", beside=None):
     return Stack(record, Execution(attention=attention, dropout=0.0))
 
 
+@pytest.mark.nightly
 def test_blocks_compute_the_scores_and_gradients_of_the_whole():
     """Blockwise attention gathers position scores, dense attention shifts them."""
     x = jax.random.normal(jax.random.key(0), (B, T, D))
