@@ -6,9 +6,12 @@ without JAX.
 """
 
 import argparse
-from collections.abc import Sequence
+import contextlib
+import importlib
+import itertools
+from collections.abc import Iterator, Sequence
 from types import ModuleType
-from typing import Protocol
+from typing import Any, Protocol
 
 # coordinator, number of processes, process id and local devices, each None where unknown
 Cluster = tuple[str | None, int | None, int | None, int | Sequence[int] | None]
@@ -77,6 +80,32 @@ def flags(parser: argparse.ArgumentParser) -> list[argparse.Action]:
     Programs that complete command lines (argcomplete, shtab) use the same name.
     """
     return parser._actions
+
+
+@contextlib.contextmanager
+def newest_nodes_first() -> Iterator[None]:
+    """Lets jax2onnx look for the node of each new result from the last node of the graph.
+
+    jax2onnx 0.17 checks that every result belongs to the graph, and reads all nodes from the first,
+    so that its time grows with the square of a model's depth: minutes for 30 layers.
+    """
+    binding: Any = importlib.import_module("jax2onnx.converter.output_binding")
+    matches = binding._value_matches_reference
+    before = binding._value_is_graph_connected
+
+    def is_connected(ctx: Any, value: object) -> bool:
+        builder = ctx.builder
+        for node in reversed(builder.nodes):
+            if any(matches(output, value) for output in node.outputs):
+                return True
+        others = itertools.chain(builder.inputs, builder.initializers)
+        return any(matches(other, value) for other in others)
+
+    binding._value_is_graph_connected = is_connected
+    try:
+        yield
+    finally:
+        binding._value_is_graph_connected = before
 
 
 def compiler() -> ModuleType:

@@ -2,6 +2,8 @@
 go."""
 
 import argparse
+import sys
+from types import SimpleNamespace
 
 import jax
 import pytest
@@ -27,6 +29,26 @@ def test_functions_with_a_rule_for_reverse_mode_have_none_for_forward_mode():
     with pytest.raises(TypeError, match="forward-mode"):
         jax.jvp(f, (1.0,), (1.0,))
     assert not hasattr(f, "defjvp")
+
+
+def test_a_result_is_looked_for_from_the_last_node(monkeypatch):
+    """`newest_nodes_first` can go once jax2onnx, which pyproject.toml bounds, does so itself."""
+    outputs = [SimpleNamespace(outputs=[number]) for number in range(9)]
+    ctx = SimpleNamespace(builder=SimpleNamespace(nodes=outputs, inputs=["x"], initializers=["w"]))
+    read = []
+
+    def matches(existing, value):
+        read.append(existing)
+        return existing == value
+
+    name = "jax2onnx.converter.output_binding"
+    binding = SimpleNamespace(_value_matches_reference=matches, _value_is_graph_connected=None)
+    monkeypatch.setitem(sys.modules, name, binding)
+    with private_names.newest_nodes_first():
+        search = binding._value_is_graph_connected
+        assert search(ctx, 8) and read == [8]
+        assert search(ctx, "x") and search(ctx, "w") and not search(ctx, 9)
+    assert binding._value_is_graph_connected is None
 
 
 def test_parsers_have_no_public_list_of_flags():

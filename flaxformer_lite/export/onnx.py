@@ -13,6 +13,7 @@ import jax
 import numpy as np
 from jax.extend.core import jaxpr_as_fun
 
+from flaxformer_lite import private_names
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.export.programs import ExportProgram
 from flaxformer_lite.export.weights import StoredWeights, widened
@@ -51,7 +52,7 @@ def write_onnx(
         jax.jit(_positional(program, stored)).trace(*specs).jaxpr
     )
     try:
-        with _quiet():
+        with _quiet(), private_names.newest_nodes_first():
             model = jax2onnx.to_onnx(
                 lambda *arrays: tuple(operations(*arrays)),
                 specs,
