@@ -1,4 +1,8 @@
-"""Joins the processes of a run."""
+"""Joins the processes of a run.
+
+Where a process cannot join, or another is gone, jax 0.10.2 by itself ends it with SIGABRT and 14 to
+20 lines, most of them of a stack trace in C++, that name neither the address nor the process.
+"""
 
 import ctypes
 import functools
