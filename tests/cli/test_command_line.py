@@ -41,6 +41,7 @@ def refused(handlers, capsys, monkeypatch, tmp_path):
     def run(*args):
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(launch, "join", lambda **_: ALONE)  # jax has begun
+        monkeypatch.setattr(sys, "dont_write_bytecode", True)  # beside a config file
         # the last file that ml_collections read
         monkeypatch.delitem(sys.modules, "config_config", raising=False)
         before = sorted(tmp_path.iterdir())
