@@ -78,7 +78,7 @@ def row(name: str) -> str:
     )
 
 
-@pytest.mark.parametrize("name", daily(CONFIGS, ("bert_tiny", "gpt2_tiny")))
+@pytest.mark.parametrize("name", daily(CONFIGS, ("gpt2_tiny",)))
 def test_a_step_does_no_more_than_it_did(name):
     assert row(name) in TABLE.read_text().splitlines(keepends=True), (
         "run `python -m tests.test_budgets` and read the diff"

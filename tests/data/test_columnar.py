@@ -76,6 +76,7 @@ def test_a_text_that_is_too_long_is_refused(kind, tmp_path, monkeypatch):
         list(columnar.rows(long, "data.path", kind))
 
 
+@pytest.mark.nightly
 def test_equal_texts_of_parquet_are_held_once(tmp_path):
     path = written(tmp_path / "t.parquet", pyarrow.table({"text": ["x" * 100_000] * 2000}))
     before = pyarrow.total_allocated_bytes()

@@ -7,6 +7,7 @@ import pytest
 from examples import teacher_forcing
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["LSTM", pytest.param("transformer", marks=pytest.mark.nightly)])
 def test_the_loss_in_one_pass_is_that_step_by_step(name):
     with jax.numpy_rank_promotion("allow"):

@@ -91,6 +91,7 @@ def test_tables_name_their_axes(encoding):
         assert table.init in ("normal", "zeros") or table.init > 0
 
 
+@pytest.mark.nightly
 def test_jit_equals_eager_and_gradients_are_finite(encoding):
     learned = tables(encoding)
     x = embeddings()
