@@ -60,7 +60,7 @@ ANCHORS = {
     "llama3_70b": Anchor("llama3_70b", (), "v6e:16x16", 2, 8192, 960, {"fsdp": 256}),
     "mixtral_8x7b": Anchor(
         "mixtral_8x7b",
-        ("train.batch_size=4608", "train.accumulate=4", "mesh.expert=1", "mesh.fsdp=32"),
+        ("train.batch_size=4608", "train.accumulate=2", "mesh.expert=1", "mesh.fsdp=32"),
         "v5p:4x4x8",
         36,
         4096,
