@@ -51,6 +51,17 @@ def test_a_result_is_looked_for_from_the_last_node(monkeypatch):
     assert binding._value_is_graph_connected is None
 
 
+def test_two_passes_that_remove_casts_are_left_out(monkeypatch):
+    """`without_removal_of_casts` can go once jax2onnx does not read all nodes for each cast."""
+    names = ("name_fix", "remove_redundant_casts", "remove_redundant_casts_after_propagation")
+    passes = tuple(SimpleNamespace(name=name) for name in names)
+    optimizations = SimpleNamespace(_OPTIMIZER_PASSES=passes)
+    monkeypatch.setitem(sys.modules, "jax2onnx.converter.ir_optimizations", optimizations)
+    with private_names.without_removal_of_casts():
+        assert passes[:1] == optimizations._OPTIMIZER_PASSES
+    assert passes == optimizations._OPTIMIZER_PASSES
+
+
 def test_parsers_have_no_public_list_of_flags():
     """Otherwise `flags` can go."""
     parser = argparse.ArgumentParser()

@@ -52,7 +52,11 @@ def write_onnx(
         jax.jit(_positional(program, stored)).trace(*specs).jaxpr
     )
     try:
-        with _quiet(), private_names.newest_nodes_first():
+        with (
+            _quiet(),
+            private_names.newest_nodes_first(),
+            private_names.without_removal_of_casts(),
+        ):
             model = jax2onnx.to_onnx(
                 lambda *arrays: tuple(operations(*arrays)),
                 specs,

@@ -56,8 +56,10 @@ def search(
         )
 
     guesses = sorted(_guesses(cfg, topology, say), key=rank)
-    best_last = {_kind(guess): guess for guess in reversed(guesses)}
-    guesses = list(best_last.values())[::-1]
+    best: dict[tuple, Candidate] = {}
+    for guess in guesses:
+        best.setdefault(_kind(guess), guess)
+    guesses = list(best.values())
     if not compiler or aot.missing(topology):
         return guesses
     guesses.sort(key=_all_reduces)
