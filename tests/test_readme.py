@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 
 import jax
-import pytest
 
 from tools import docs
 
@@ -17,7 +16,6 @@ def test_readme_is_short():
     assert len(README.splitlines()) <= LINES
 
 
-@pytest.mark.nightly  # `make docs-test` runs them, too
 def test_readme_blocks_run(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
