@@ -20,6 +20,7 @@ from flaxformer_lite.pretrained.flax_msgpack import read_tree
 from flaxformer_lite.pretrained.foreign import orbax_arrays, t5x_bert, t5x_decoder, t5x_t5
 from flaxformer_lite.pretrained.foreign.arranged import Readable, check_shape
 from flaxformer_lite.pretrained.foreign.t5x_layers import Checkpoint, read_gin
+from flaxformer_lite.pretrained.foreign.zarr_arrays import open_zarr
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError, check_name
 
 FORM = "T5X checkpoint"
@@ -209,27 +210,12 @@ def _leaves(tree: dict, above: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _open_zarr(place: Path, name: str) -> Readable:
-    import tensorstore
-
     # The folder follows from the name; what the reference says of it is not trusted.
     if not ARRAY_NAME.fullmatch(name):
         raise WeightsError(f"{place / TREE}: {shown(name)} is no name of an array.")
     where = place / f"target.{name.replace('/', '.')}"
-    try:
-        return tensorstore.open(
-            {
-                "driver": "zarr",
-                "kvstore": {"driver": "file", "path": f"{where}/"},
-                # Zeros in place of a chunk that was not copied would be a silent error.
-                "fill_missing_data_reads": False,
-            },
-            open=True,
-            read=True,
-        ).result()
-    except ValueError as error:
-        if not (where / ".zarray").is_file():
-            raise WeightsError(
-                f"{where}: missing, though {TREE} names it; fetch the whole folder again."
-            ) from None
-        why = shown(str(error).partition(" [")[0])
-        raise WeightsError(f"{where}: not a zarr array ({why}); fetch it again.") from None
+    if not (where / ".zarray").is_file():
+        raise WeightsError(
+            f"{where}: missing, though {TREE} names it; fetch the whole folder again."
+        )
+    return open_zarr({"driver": "file", "path": f"{where}/"}, str(where))

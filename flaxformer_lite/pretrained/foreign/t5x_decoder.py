@@ -6,6 +6,7 @@ that they compute; others as `t5_decoder`, which transformers does not have.
 Reference: flaxformer/architectures/t5/{t5_architecture,parallel_fused_decoder}.py of April 2024.
 """
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 
@@ -120,8 +121,8 @@ def read_config(checkpoint: Checkpoint) -> Json:
     vocab_size, d_model = shapes[TABLE]
     per_layer = f"{FIRST}/relpos_bias/rel_embedding" in shapes
     table = shapes.get(f"{FIRST}/relpos_bias/rel_embedding" if per_layer else POSITIONS)
-    query_width = _size(shapes[query][1:])
-    key_width = _size(shapes[key][1:])
+    query_width = math.prod(shapes[query][1:])
+    key_width = math.prod(shapes[key][1:])
     if table and checkpoint.flag("use_rotary_embedding"):
         raise WeightsError(
             f"{checkpoint.place}: a decoder of flaxformer with relative positions and"
@@ -140,7 +141,7 @@ def read_config(checkpoint: Checkpoint) -> Json:
             "architectures": ["GraniteForCausalLM"],
             "vocab_size": vocab_size,
             "hidden_size": d_model,
-            "intermediate_size": _size(shapes[up][1:]),
+            "intermediate_size": math.prod(shapes[up][1:]),
             "num_hidden_layers": max(numbers),
             "num_attention_heads": heads,
             "num_key_value_heads": kv_heads,
@@ -163,7 +164,7 @@ def read_config(checkpoint: Checkpoint) -> Json:
         "vocab_size": vocab_size,
         "d_model": d_model,
         "d_kv": query_width // heads,
-        "d_ff": _size(shapes[up][1:]),
+        "d_ff": math.prod(shapes[up][1:]),
         "num_layers": max(numbers),
         "num_heads": heads,
         "num_key_value_heads": kv_heads,
@@ -214,18 +215,11 @@ def open_weights(checkpoint: Checkpoint, config: Json) -> dict[str, Tensor]:
         if path.endswith(("/out/kernel", "/wo/kernel")):
             scale = branch
         elif path.endswith("/query/kernel") and rescaled:
-            scale = (_size(tuple(array.shape[1:])) // heads) ** -0.5
+            scale = (math.prod(array.shape[1:]) // heads) ** -0.5
         full = f"{above}.{match[1]}.{name}" if match else name
         tensor = as_torch(checkpoint, path, array, scale=scale)
         add(tensors, full, tensor, f"{checkpoint.place}: {path}")
     return tensors
-
-
-def _size(shape: tuple[int, ...]) -> int:
-    size = 1
-    for length in shape:
-        size *= length
-    return size
 
 
 def _is_parallel(arrays: Mapping[str, object]) -> bool:

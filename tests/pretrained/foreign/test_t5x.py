@@ -199,7 +199,7 @@ KERNEL = "target.decoder.layers_0.mlp.wo.kernel"
             lambda f: (f / KERNEL / "0.0").write_bytes(b"no"),
             "wo.kernel: a file.*is missing or damaged",
         ),
-        (lambda f: (f / KERNEL / ".zarray").write_text("{}"), "wo.kernel: not a zarr array"),
+        (lambda f: (f / KERNEL / ".zarray").write_text("{}"), "wo.kernel is missing or damaged"),
     ],
 )
 def test_damage_is_one_sentence(checkpoint, damage, message):
