@@ -1,15 +1,15 @@
-"""Speculative decoding: a guess at several tokens is read at once, and its right beginning is kept.
+"""Speculative decoding: the model reads several guessed tokens at once and keeps the right ones.
 
-The guess is copied from where the row's last tokens stood before (prompt lookup: Saxena 2023,
-github.com/apoorvumang/prompt-lookup-decoding), or written by a small draft model. Leviathan et al.
-2023 (arXiv:2211.17192), Chen et al. 2023 (arXiv:2302.01318).
+The guess is copied from an earlier place in the row where its last tokens stood as well (prompt
+lookup: Saxena 2023, github.com/apoorvumang/prompt-lookup-decoding), or written by a small draft
+model (Leviathan et al. 2023, arXiv:2211.17192; Chen et al. 2023, arXiv:2302.01318).
 
-Nothing that is written depends on the guess, only the time does: greedy decoding and prompt lookup
-keep the tokens that the model itself chooses, with the random numbers of plain generation, and
-samples of a draft model are kept or drawn again so that their distribution is the model's.
+Guesses change the speed and not the text: greedy decoding and prompt lookup keep the tokens that
+the model itself chooses, with the random numbers of plain generation; tokens sampled from a draft
+are accepted or drawn again so that they have the model's distribution.
 
-Sums over several tokens at once are rounded otherwise than those of one, so that the logits differ
-by about 1e-6. Where the two best tokens are that close, either may be written.
+Logits of several tokens computed together differ from those of one token by rounding, about 1e-6.
+If the two best tokens are that close, either may be written.
 """
 
 import dataclasses
@@ -39,32 +39,39 @@ from flaxformer_lite.nn.functions import sampling
 from flaxformer_lite.nn.modules.cache import LayerCache
 
 NGRAM = 3  # the longest sequence of last tokens that a lookup compares
-# Purposes of random numbers at one position of one row, beside the choice of its token.
+# Folded into the key of a token, for random numbers other than the one that chooses the token.
 DRAFT = 1
 ACCEPT = 2
 REPLACE = 3
 
 
 class Draft(flax.struct.PyTreeNode):
-    """A smaller model that guesses."""
+    """A smaller model that writes the guesses."""
 
     params: Params
     model: nn.Module = flax.struct.field(pytree_node=False)
 
 
 class GuessState(SampleState):
-    """The state of the loop; `lengths_B` differ, and `new` is the columns that all rows have."""
+    """The state of the loop.
+
+    Rows have different numbers of new tokens, `lengths_B`; `new` is the number that all rows have.
+
+    Attributes:
+      draft_cache: the caches of the draft model, or None.
+      reads_B: int32, the calls of the model for each row after its prompt.
+    """
 
     draft_cache: Caches | None
-    reads_B: jax.Array  # int32, how often the model has read each row after its prompt
+    reads_B: jax.Array
 
 
 def check(model: Generator, draft: Draft | None, task: GenerationTask) -> None:
-    """Refuses what cannot be guessed exactly, before anything is compiled.
+    """Refuses models for which guesses would change the text, before anything is compiled.
 
     Raises:
-      ConfigError: a model has a layer that cannot go back to an earlier token, or the two models do
-        not belong together.
+      ConfigError: a model has a layer that cannot go back to an earlier token, or the draft does
+        not fit the model.
     """
     if not task.settings.guessed:
         return
@@ -119,7 +126,7 @@ def _check_rolls_back(model: Generator, name: str) -> None:
 
 
 def start(state: SampleState, cache: Caches, draft_cache: Caches | None) -> GuessState:
-    """Adds to the result of `sample.start` what guessing needs."""
+    """Extends the state of `sample.start` by the fields for guesses."""
     fields = {field.name: getattr(state, field.name) for field in dataclasses.fields(state)}
     fields["cache"] = cache
     return GuessState(**fields, draft_cache=draft_cache, reads_B=jnp.zeros_like(state.lengths_B))
@@ -144,22 +151,25 @@ def proceed(
     prompt: int,
     guessed: int,
 ) -> GuessState:
-    """Writes tokens until each row has at least `until` of them, or all are done.
+    """Writes tokens until each row has at least `until` new ones, or all rows are done.
 
     Rows accept different numbers of tokens, so that `state.lengths_B` differ, and each row has
-    slots of its own in the caches.
+    its own slots in the caches.
 
     Args:
-      model, params: what is written with.
-      draft: what guesses; None looks up.
-      state: of `start`, or of an earlier call.
-      rows: where prompts start, and the tokens of sources.
-      source_BS: tokens of an encoder, which are looked up too.
-      rules: settings as arrays.
+      model, params: the model that writes.
+      draft: the model that guesses; None for prompt lookup.
+      state: from `start`, or from an earlier call.
+      rows: the start of each prompt, and the encoded sources.
+      source_BS: int32, the tokens of an encoder's input, in which guesses are looked up too.
+      rules: the generation settings as arrays.
       seed: as in `sample.proceed`.
-      until: the least number of new tokens.
-      prompt: columns before the first new token.
-      guessed: K, tokens of a guess.
+      until: int32 scalar, the number of new tokens at which a row needs no more in this call.
+      prompt: number of columns before the first new token.
+      guessed: K, the number of tokens in a guess.
+
+    Returns:
+      The new state; columns beyond the last token of a row hold padding.
     """
     start_B = jnp.asarray(rows.start_B)
 
@@ -169,7 +179,7 @@ def proceed(
     def verify(
         state: GuessState, guess_BK: jax.Array, draft_logits_BKV: jax.Array | None
     ) -> GuessState:
-        """Reads the last token and K guessed ones; writes 1 to K + 1 tokens."""
+        """Reads the last token and K guessed tokens, and appends 1 to K + 1 tokens."""
         length = guess_BK.shape[1] + 1
         column_B = prompt + state.lengths_B
         tokens_BS = _write_rows(state.tokens_BS, guess_BK, column_B)
@@ -196,18 +206,19 @@ def proceed(
             logits_BTV,
         )
 
-    def look_up(state: GuessState) -> GuessState:
+    def guess_from_text(state: GuessState) -> GuessState:
         column_B = prompt + state.lengths_B
         text_BS = state.tokens_BS
         columns_1S = jnp.arange(text_BS.shape[1], dtype=jnp.int32)[None]
-        known_BS = columns_1S >= start_B[:, None]
-        before = 0
+        is_token_BS = columns_1S >= start_B[:, None]
+        source_length = 0
         if source_BS is not None:
             text_BS = jnp.concatenate([source_BS, text_BS], axis=1)
             source_mask_BS = jnp.asarray(rows.source_mask_BS)
-            known_BS = jnp.concatenate([source_mask_BS, known_BS], axis=1)
-            before = source_BS.shape[1]
-        guess_BK, found_B = _looked_up(text_BS, known_BS, before + column_B, guessed)
+            is_token_BS = jnp.concatenate([source_mask_BS, is_token_BS], axis=1)
+            source_length = source_BS.shape[1]
+        guess_BK, found_B = _look_up(text_BS, is_token_BS, source_length + column_B, guessed)
+        # An encoder may have a larger vocabulary than the decoder.
         guess_BK = jnp.minimum(guess_BK, model.cfg.of_decoder.vocab_size - 1)
         return jax.lax.cond(
             jnp.any(found_B & ~state.done_B & (state.lengths_B < rules.max_new)),
@@ -215,19 +226,30 @@ def proceed(
             lambda: verify(state, guess_BK[:, :0], None),
         )
 
-    def follow_draft(state: GuessState) -> GuessState:
+    def guess_with_draft(state: GuessState) -> GuessState:
         assert draft is not None
-        guess_BK, logits_BKV, cache = _drafted(draft, state, rows, rules, seed, prompt, guessed)
+        guess_BK, logits_BKV, cache = _draft(draft, state, rows, rules, seed, prompt, guessed)
         state = state.replace(draft_cache=cache)
         if rules.temperature is None:
             return verify(state, guess_BK, None)
         return verify(state, guess_BK, logits_BKV)
 
-    state = jax.lax.while_loop(unfinished, look_up if draft is None else follow_draft, state)
+    body = guess_with_draft
+    if draft is None:
+        body = guess_from_text
+    state = jax.lax.while_loop(unfinished, body, state)
+    return _without_rejected(rules, state, prompt, until)
+
+
+def _without_rejected(
+    rules: GenerationRules, state: GuessState, prompt: int, until: jax.Array
+) -> GuessState:
+    """Replaces rejected tokens behind the end of each row by padding, and updates `new`."""
     columns_1S = jnp.arange(state.tokens_BS.shape[1], dtype=jnp.int32)[None]
     written_BS = columns_1S < (prompt + state.lengths_B)[:, None]
-    least = jnp.min(jnp.where(state.done_B, rules.max_new, state.lengths_B))
-    reached = jnp.minimum(least, jnp.max(state.lengths_B))
+    # Rows that are done set no limit; if all are, the longest one does.
+    fewest = jnp.min(jnp.where(state.done_B, rules.max_new, state.lengths_B))
+    reached = jnp.minimum(fewest, jnp.max(state.lengths_B))
     tokens_BS = jnp.where(written_BS, state.tokens_BS, rules.pad)
     logprobs_BS = state.logprobs_BS
     if logprobs_BS is not None:
@@ -244,7 +266,10 @@ def _append(
     column_B: jax.Array,
     logits_BTV: jax.Array,
 ) -> GuessState:
-    """Appends the first tokens of each row, up to one that ends it; what follows is overwritten."""
+    """Appends the first `count_B` of T tokens to each row, or fewer, up to one that ends it.
+
+    The other tokens are written behind them, where later calls overwrite them.
+    """
     index_1T = jnp.arange(token_BT.shape[1], dtype=jnp.int32)[None]
     count_B = jnp.minimum(count_B, rules.max_new - state.lengths_B)
     ends_BT = ends(rules, token_BT) & (index_1T < count_B[:, None])
@@ -264,41 +289,45 @@ def _append(
     )
 
 
-def _looked_up(
-    text_BS: jax.Array, known_BS: jax.Array, end_B: jax.Array, guessed: int
+def _look_up(
+    text_BS: jax.Array, is_token_BS: jax.Array, end_B: jax.Array, guessed: int
 ) -> tuple[jax.Array, jax.Array]:
-    """Guesses what followed the last tokens of a row where they stood before.
+    """Guesses that the last tokens of a row are followed by the same tokens as earlier in the text.
 
-    The longest recurring sequence of them counts, up to NGRAM, and its latest occurrence.
+    Of the earlier occurrences, the one that agrees in most of the last NGRAM tokens is used, and of
+    several such, the latest.
 
     Args:
-      text_BS: int32.
-      known_BS: False for padding.
-      end_B: the column after the last token.
-      guessed: K.
+      text_BS: int32, the tokens.
+      is_token_BS: bool, False for padding.
+      end_B: int32, the column after the last token.
+      guessed: K, the number of tokens to guess.
 
     Returns:
-      The guess, int32 [B, K], and whether at least two tokens recur, bool [B].
+      The guess, int32 [B, K], and whether at least two tokens agree, bool [B].
     """
     S = text_BS.shape[1]
     index_1S = jnp.arange(S, dtype=jnp.int32)[None]
     same_BS = index_1S < end_B[:, None] - 1
-    recurring_BS = jnp.zeros(text_BS.shape, jnp.int32)
+    agreeing_BS = jnp.zeros(text_BS.shape, jnp.int32)
     for back in range(NGRAM):
-        at_B1 = jnp.maximum(end_B - 1 - back, 0)[:, None]
-        same_BS &= jnp.roll(text_BS, back, axis=1) == jnp.take_along_axis(text_BS, at_B1, axis=1)
-        same_BS &= jnp.roll(known_BS, back, axis=1) & jnp.take_along_axis(known_BS, at_B1, axis=1)
+        last_B1 = jnp.maximum(end_B - 1 - back, 0)[:, None]
+        same_BS &= jnp.roll(text_BS, back, axis=1) == jnp.take_along_axis(text_BS, last_B1, axis=1)
+        same_BS &= jnp.roll(is_token_BS, back, axis=1) & jnp.take_along_axis(
+            is_token_BS, last_B1, axis=1
+        )
         same_BS &= index_1S >= back
-        recurring_BS += same_BS.astype(jnp.int32)
-    best_B = jnp.argmax(recurring_BS * S + index_1S, axis=1).astype(jnp.int32)
-    # What repeats itself up to the end of the text is expected to go on repeating.
+        agreeing_BS += same_BS.astype(jnp.int32)
+    best_B = jnp.argmax(agreeing_BS * S + index_1S, axis=1).astype(jnp.int32)
+    # If the guess would reach beyond the end of the text, the text repeats itself there: the guess
+    # continues the repetition.
     period_B1 = jnp.maximum(end_B - 1 - best_B, 1)[:, None]
     ahead_BK = jnp.arange(guessed, dtype=jnp.int32)[None] % period_B1
     guess_BK = jnp.take_along_axis(text_BS, best_B[:, None] + 1 + ahead_BK, axis=1, mode="clip")
-    return guess_BK, jnp.max(recurring_BS, axis=1) >= 2
+    return guess_BK, jnp.max(agreeing_BS, axis=1) >= 2
 
 
-def _drafted(
+def _draft(
     draft: Draft,
     state: GuessState,
     rows: PromptRows,
@@ -307,16 +336,18 @@ def _drafted(
     prompt: int,
     guessed: int,
 ) -> tuple[jax.Array, jax.Array, Caches]:
-    """Continues each row with the draft model, by the rules of the model.
+    """Continues each row with the draft model, under the rules of the model.
 
-    Returns the guess, int32 [B, K], the logits that it is drawn from, [B, K, V], and the caches.
+    Returns:
+      The guess, int32 [B, K], the logits that it was drawn from, [B, K, V], and the draft's caches.
     """
     column_B = prompt + state.lengths_B
     rows = PromptRows(rows.start_B)
     start_B = jnp.asarray(rows.start_B)
     S = state.tokens_BS.shape[1]
 
-    def guess(tokens_BS: jax.Array, x_BTD: jax.Array, done: jax.Array | int) -> tuple:
+    def write(tokens_BS: jax.Array, x_BTD: jax.Array, done: jax.Array | int) -> tuple:
+        """Writes guessed token number `done` after the last of the hidden states."""
         logits_B1V = engine.project(draft.model, draft.params, x_BTD[:, -1:])
         new_B = state.lengths_B + done
         logits_B1V = _constrain(rules, logits_B1V, tokens_BS, start_B, column_B + done, new_B)
@@ -331,17 +362,17 @@ def _drafted(
         window_BT = _columns(tokens_BS, first_B, length)
         return engine.read_window(draft.model, draft.params, window_BT, rows, cache, first_B, S)
 
-    def go_on(carry: tuple, done: jax.Array) -> tuple[tuple, jax.Array]:
+    def write_next(carry: tuple, done: jax.Array) -> tuple[tuple, jax.Array]:
         tokens_BS, cache = carry
         x_B1D, cache = read(tokens_BS, cache, column_B + done - 1, 1)
-        tokens_BS, logits_BV = guess(tokens_BS, x_B1D, done)
+        tokens_BS, logits_BV = write(tokens_BS, x_B1D, done)
         return (tokens_BS, cache), logits_BV
 
-    # The draft has not read the last token, nor the one before where a whole guess was right.
+    # The draft has not read the last token, nor the one before it if its whole guess was accepted.
     x_B2D, cache = read(state.tokens_BS, state.draft_cache, column_B - 2, 2)
-    tokens_BS, first_BV = guess(state.tokens_BS, x_B2D, 0)
+    tokens_BS, first_BV = write(state.tokens_BS, x_B2D, 0)
     carry = (tokens_BS, cache)
-    carry, rest_KBV = jax.lax.scan(go_on, carry, jnp.arange(1, guessed))
+    carry, rest_KBV = jax.lax.scan(write_next, carry, jnp.arange(1, guessed))
     tokens_BS, cache = carry
     logits_BKV = jnp.concatenate([first_BV[:, None], jnp.swapaxes(rest_KBV, 0, 1)], axis=1)
     return _columns(tokens_BS, column_B, guessed), logits_BKV, cache
@@ -355,13 +386,14 @@ def _accept_or_replace(
     seed: jax.Array,
     new_B: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
-    """Keeps a token x drawn from q with probability min(1, p(x) / q(x)).
+    """Accepts a token x, which the draft drew from q, with probability min(1, p(x) / q(x)).
 
-    What replaces the first that is not kept is drawn from max(p - q, 0), normalized; what follows
-    a whole guess from p. So each token has the distribution p, given those before it (Leviathan et
-    al. 2023, section 2.3 and appendix A.1).
+    The first rejected token is replaced by one drawn from max(p - q, 0), normalized. If all are
+    accepted, one more token is drawn from p. Each token then has the model's distribution p, given
+    the tokens before it (Leviathan et al. 2023, section 2.3 and appendix A.1).
 
-    Returns the tokens, int32 [B, K + 1], and which of the guess are kept, bool [B, K].
+    Returns:
+      The tokens, int32 [B, K + 1], and which guessed ones are accepted, bool [B, K].
     """
     batch, length, vocab = logits_BTV.shape
     p_BTV = distribution(rules, logits_BTV.reshape(-1, vocab)).reshape(logits_BTV.shape)
@@ -374,10 +406,10 @@ def _accept_or_replace(
     p_BK = jnp.take_along_axis(p_BKV, guess_BK1, axis=2)[:, :, 0]
     q_BK = jnp.take_along_axis(q_BKV, guess_BK1, axis=2)[:, :, 0]
     accepted_BK = uniform_BK * q_BK < p_BK
-    more_BKV = jnp.maximum(p_BKV - q_BKV, 0.0)
-    # Equal distributions differ by rounding alone; what rounding rejects is drawn from p.
-    more_BKV = jnp.where(jnp.any(more_BKV > 0, axis=2, keepdims=True), more_BKV, p_BKV)
-    weights_BTV = jnp.concatenate([more_BKV, p_BTV[:, -1:]], axis=1)
+    residual_BKV = jnp.maximum(p_BKV - q_BKV, 0.0)
+    # Without any residual, p equals q, and only rounding can reject a token: draw from p.
+    residual_BKV = jnp.where(jnp.any(residual_BKV > 0, axis=2, keepdims=True), residual_BKV, p_BKV)
+    weights_BTV = jnp.concatenate([residual_BKV, p_BTV[:, -1:]], axis=1)
     keys = _keys(seed, new_BT, REPLACE).reshape(-1)
     drawn_BT = sampling.draw(jnp.log(weights_BTV).reshape(-1, vocab), keys).reshape(batch, length)
     token_BK = jnp.where(accepted_BK, guess_BK, drawn_BT[:, :-1])
@@ -402,9 +434,12 @@ def _constrain(
     column_B: jax.Array,
     new_B: jax.Array,
 ) -> jax.Array:
-    """Applies the rules to T positions of each row, from `column_B` on, each behind its prefix."""
+    """Applies the rules to T positions of each row, which begin at `column_B`.
 
-    def at(
+    Each position sees the tokens before it.
+    """
+
+    def of_position(
         logits_V: jax.Array,
         tokens_S: jax.Array,
         start: jax.Array,
@@ -414,32 +449,36 @@ def _constrain(
         return constrain(rules, logits_V[None], tokens_S[None], start[None], column, new)[0]
 
     ahead_1T = jnp.arange(logits_BTV.shape[1], dtype=jnp.int32)[None]
-    of_row = jax.vmap(at, in_axes=(0, None, None, 0, 0))
+    of_row = jax.vmap(of_position, in_axes=(0, None, None, 0, 0))
     column_BT = column_B[:, None] + ahead_1T
     new_BT = new_B[:, None] + ahead_1T
     return jax.vmap(of_row)(logits_BTV, tokens_BS, start_B, column_BT, new_BT)
 
 
 def _keys(seed: jax.Array, new_BT: jax.Array, purpose: int | None = None) -> jax.Array:
-    """Returns the random key of each new token, given its number, in each row."""
+    """Returns the random key of each new token, [B, T], from its number in the row."""
 
     def of_token(row: jax.Array, new: jax.Array) -> jax.Array:
         key = key_at(seed, row, new)
-        return key if purpose is None else jax.random.fold_in(key, purpose)
+        if purpose is None:
+            return key
+        return jax.random.fold_in(key, purpose)
 
     of_row = jax.vmap(of_token, in_axes=(None, 0))
     return jax.vmap(of_row)(jnp.arange(len(new_BT), dtype=jnp.int32), new_BT)
 
 
 def _columns(x_BS: jax.Array, first_B: jax.Array, length: int) -> jax.Array:
-    """Returns `length` columns of each row, from its own first."""
-    return jax.vmap(lambda x_S, first: jax.lax.dynamic_slice_in_dim(x_S, first, length))(
-        x_BS, first_B
-    )
+    """Returns `length` columns of each row, beginning at `first_B`."""
+
+    def of_row(x_S: jax.Array, first: jax.Array) -> jax.Array:
+        return jax.lax.dynamic_slice_in_dim(x_S, first, length)
+
+    return jax.vmap(of_row)(x_BS, first_B)
 
 
 def _write_rows(x_BS: jax.Array, new_BT: jax.Array, first_B: jax.Array) -> jax.Array:
-    """Writes columns of each row, from its own first."""
+    """Overwrites columns of each row, beginning at `first_B`."""
     return jax.vmap(jax.lax.dynamic_update_slice_in_dim, in_axes=(0, 0, 0, None))(
         x_BS, new_BT, first_B, 0
     )

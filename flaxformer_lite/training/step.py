@@ -18,8 +18,8 @@ from flaxformer_lite.training.optimizer import norm
 from flaxformer_lite.training.state import TrainState
 from flaxformer_lite.types import Batch, Params, Tree
 
-MOST_LOADS = 512  # most experts of a model whose load is a metric each
-# what an objective's loss reads, and auxiliary losses by name
+MOST_LOADS = 512  # with more experts than this in the model, their loads are not metrics each
+# the model's outputs, which the objective's loss reads, and auxiliary losses by name
 Computed = tuple[Any, dict[str, jax.Array]]
 Outputs = Callable[[Params, Mapping[str, jax.Array], jax.Array | None], Computed]
 
@@ -42,9 +42,9 @@ def train_step(
     The loss is sum / weight over the whole batch, for any number of microbatches.
 
     Args:
-      outputs: (params, inputs, dropout key or None) -> the input of the objective's loss, and
-        auxiliary losses by name; under names `load/...` how many choices of tokens fell on each
-        expert of a layer, [X].
+      outputs: function of (params, inputs, dropout key or None). It returns the input of the
+        objective's loss, and auxiliary losses by name; names `load/...` are the number of tokens
+        that chose each expert of a layer, [X].
       objective: the objective; it returns sums, never means.
       tx: the update rule, from training/optimizer.py.
       rate: the schedule, only for the metrics.
@@ -52,11 +52,11 @@ def train_step(
       accumulate: number of microbatches; rows r, r + accumulate, ... form one, so that no row
         leaves its device.
       chunks: chunks of a microbatch; the logits of one exist at a time.
-      over: name of a mapped axis (shard_map, pmap) over which the batch is split, with independent
-        dropout; None if the step sees the whole batch, as under jit.
-      concat_small: for the norms; see `optimizer.norm`.
-      compares_rows: whether the loss is that of all rows of the batch together, not a sum over
-        microbatches or over the devices of `over`; see `_whole_batch`.
+      over: name of a mapped axis (shard_map, pmap) over which the batch is split; dropout is then
+        independent on each device. None if the step sees the whole batch, as under jit.
+      concat_small: as in `optimizer.norm`.
+      compares_rows: whether the loss compares all rows of the batch with each other, and is no sum
+        over microbatches or over the devices of `over`; see `_whole_batch`.
 
     Returns:
       A function of (state, batch); metrics are float32 scalars on the device: loss, the objective's
@@ -76,39 +76,46 @@ def train_step(
         gradients = functools.partial(_whole_batch, outputs, loss_sums)
     else:
         gradients = functools.partial(_accumulate, functools.partial(_gradient, outputs, loss_sums))
+    norm_of = functools.partial(norm, concat_small=concat_small)
 
-    def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
-        key = None if dropout_key is None else jax.random.fold_in(dropout_key, state.step)
-        if key is not None and over:
+    def key_of(step: jax.Array) -> jax.Array | None:
+        if dropout_key is None:
+            return None
+        key = jax.random.fold_in(dropout_key, step)
+        if over:
             key = jax.random.fold_in(key, jax.lax.axis_index(over))
+        return key
+
+    def mean_gradients(state: TrainState, batch: Batch) -> tuple[Params, LossSums]:
+        key = key_of(state.step)
         totals = sum_over_axis(weight_sums(batch["targets"]))
         partial = gradients(state.params, batch, totals, key, accumulate)
         grads, sums = sum_over_axis(partial)
         scale = 1 / tokens(totals)
-        grads = jax.tree.map(lambda g: g * scale, grads)
-        before = spikes.skip_count(state.opt_state)
+        return jax.tree.map(lambda g: g * scale, grads), sums
+
+    def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
+        grads, sums = mean_gradients(state, batch)
+        skipped_before = spikes.skip_count(state.opt_state)  # None if `tx` does not skip spikes
         spike_inputs = {}
-        if before is not None:
-            spike_inputs = {
-                "loss": objective.metrics(sums)["loss"],
-                "grad_norm": norm(grads, concat_small=concat_small),
-            }
+        updates_before = state.step
+        if skipped_before is not None:
+            spike_inputs = {"loss": objective.metrics(sums)["loss"], "grad_norm": norm_of(grads)}
         updates, opt_state = tx.update(grads, state.opt_state, state.params, **spike_inputs)
         # A bfloat16 weight and its float32 update are added in float32.
         with jax.numpy_dtype_promotion("standard"):
             params = optax.apply_updates(state.params, updates)
-        step_count = state.step
-        if before is not None:
-            step_count = step_count - before
+        if skipped_before is not None:
+            updates_before = updates_before - skipped_before
         metrics = {
             **_scalars(objective.metrics(sums)),
-            "grad_norm": norm(grads, concat_small=concat_small),
-            "param_norm": norm(_floats(params), concat_small=concat_small),
-            "learning_rate": rate(step_count),
+            "grad_norm": norm_of(grads),
+            "param_norm": norm_of(_floats(params)),
+            "learning_rate": rate(updates_before),
         }
-        after = spikes.skip_count(opt_state)
-        if before is not None and after is not None:
-            metrics["skipped"] = after - before
+        skipped = spikes.skip_count(opt_state)
+        if skipped_before is not None and skipped is not None:
+            metrics["skipped"] = skipped - skipped_before
         metrics = jax.tree.map(lambda m: m.astype(jnp.float32), metrics)
         return TrainState(step=state.step + 1, params=params, opt_state=opt_state), metrics
 
@@ -116,7 +123,10 @@ def train_step(
 
 
 def _scalars(metrics: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    """Names the loads of experts; of more than MOST_LOADS, those of the busiest and the idlest."""
+    """Splits the load of experts into scalars, one for each expert.
+
+    If the model has more than MOST_LOADS experts, keeps only the largest and smallest of a layer.
+    """
     few = sum(value.size for value in metrics.values() if value.ndim) <= MOST_LOADS
     scalars: dict[str, jax.Array] = {}
     for name, value in metrics.items():
@@ -153,27 +163,39 @@ def _is_float(x: jax.Array) -> bool:
 
 
 def _floats(params: Params) -> list[jax.Array]:
-    """Lists the leaves that have gradients; the codes of a matrix in few bits have none."""
+    """Lists the floating leaves; the integer codes of a quantized matrix have no gradient."""
     return [x for x in jax.tree.leaves(params) if _is_float(x)]
 
 
 def _with_floats(params: Params, floats: Sequence[jax.Array]) -> Params:
-    """Returns the parameters with other floats, and the same codes."""
+    """Replaces the floating leaves of the parameters, in the order of `_floats`."""
     rest = iter(floats)
-    return jax.tree.map(lambda x: next(rest) if _is_float(x) else x, params)
+
+    def replace(x: jax.Array) -> jax.Array:
+        if _is_float(x):
+            return next(rest)
+        return x
+
+    return jax.tree.map(replace, params)
 
 
 def _gradient_tree(params: Params, floats: Sequence[jax.Array]) -> Params:
-    """Returns the tree of gradients in float32, where a zero stands for codes."""
+    """Returns the tree of float32 gradients, with a scalar zero for each integer leaf."""
     rest = iter(floats)
     zero = jnp.zeros((), jnp.float32)
-    return jax.tree.map(lambda x: next(rest).astype(jnp.float32) if _is_float(x) else zero, params)
+
+    def gradient(x: jax.Array) -> jax.Array:
+        if _is_float(x):
+            return next(rest).astype(jnp.float32)
+        return zero
+
+    return jax.tree.map(gradient, params)
 
 
 def _loss_of_sums(
     sums: LossSums, auxiliary: dict[str, jax.Array], totals: dict[str, jax.Array]
 ) -> tuple[jax.Array, LossSums]:
-    """Returns the scalar to differentiate, and the sums with what layers report besides."""
+    """Returns the scalar to differentiate, and the sums extended by auxiliary losses and loads."""
     if not isinstance(sums, LossSums):
         raise ConfigError(
             f"the objective's loss returned {type(sums).__name__}: must return LossSums, as"
@@ -195,9 +217,10 @@ def _loss_of_sums(
 
 
 def _of_all_devices(loss_sums: Callable, over: str) -> Callable:
-    """Returns a device's share of the loss of all devices' rows: each computes it, and divides.
+    """Wraps a loss that compares rows, so that it compares the rows of all devices.
 
-    The weights are those of the device's own rows, which also weigh its auxiliary losses.
+    Each device computes the loss of all rows and divides it by the number of devices. The weights
+    are those of the device's own rows, as its auxiliary losses are weighted by them.
     """
 
     def gathered(tree: Tree) -> Tree:
@@ -225,8 +248,8 @@ def _whole_batch(
     """Computes the gradient of a loss that compares all rows, and its sums.
 
     The activations of one microbatch exist at a time. The outputs of all microbatches are computed
-    first, then the gradient of the loss with respect to them, then each microbatch again, with the
-    same dropout, to carry it to the parameters.
+    first, then the gradient of the loss with respect to these outputs. Then each microbatch is
+    computed again, with the same dropout, to propagate that gradient to the parameters.
 
     Reference: Gao et al. 2021, "Scaling deep contrastive learning batch size under memory limited
     setup" (arXiv:2101.06983).
@@ -236,8 +259,7 @@ def _whole_batch(
         return _microbatches(x, accumulate)
 
     def forward(params: Params, index: jax.Array, inputs: Mapping[str, jax.Array]) -> Computed:
-        folded = None if key is None else jax.random.fold_in(key, index)
-        return outputs(params, inputs, folded)
+        return outputs(params, inputs, _key_of_microbatch(key, index))
 
     def loss(cached: Computed) -> tuple[jax.Array, LossSums]:
         out, auxiliary = cached
@@ -282,7 +304,7 @@ def eval_step(
       A function (params, batch) -> (sums, the objective's predictions).
     """
 
-    # Its name tells it from the training step in a trace.
+    # Not named `step`, so that a profile distinguishes it from the training step.
     def evaluate(params: Params, batch: Batch) -> tuple[LossSums, dict[str, jax.Array]]:
         out = outputs(params, batch["inputs"], None)[0]
         return objective.loss(out, batch["targets"], chunks=chunks), objective.predictions(out)
@@ -304,13 +326,19 @@ def _accumulate(
 
     def body(so_far, item):
         index, microbatch = item
-        folded = None if key is None else jax.random.fold_in(key, index)
-        return jax.tree.map(jnp.add, so_far, gradient(params, microbatch, totals, folded)), None
+        added = gradient(params, microbatch, totals, _key_of_microbatch(key, index))
+        return jax.tree.map(jnp.add, so_far, added), None
 
     microbatches = jax.tree.map(lambda x: _microbatches(x, accumulate), batch)
     first = jax.tree.map(lambda x: x[0], microbatches)
     zeros = jax.tree.map(jnp.zeros_like, jax.eval_shape(gradient, params, first, totals, key))
     return jax.lax.scan(body, zeros, (jnp.arange(accumulate, dtype=jnp.int32), microbatches))[0]
+
+
+def _key_of_microbatch(key: jax.Array | None, index: jax.Array) -> jax.Array | None:
+    if key is None:
+        return None
+    return jax.random.fold_in(key, index)
 
 
 def _microbatches(x: jax.Array, accumulate: int) -> jax.Array:

@@ -1,4 +1,4 @@
-"""The choice of an attention implementation, for modules and for direct calls on arrays."""
+"""Chooses an attention implementation, for modules and for direct calls on arrays."""
 
 import functools
 import logging
@@ -21,12 +21,12 @@ FUSED = {
     "tpu": ("flash_relative_bias", "splash"),
     "gpu": ("cudnn",),
 }
-SMALL = 128  # lengths up to which a kernel's padding costs more than the kernel saves
-# The largest T x S that `auto` holds; on CPU blockwise is twice as fast at 1024 x 1024, equal at
-# 512 x 512.
+SMALL = 128  # up to this length, a kernel's padding costs more than the kernel saves
+# The largest T x S for which `auto` holds all logits. On a CPU, blockwise attention is twice as
+# fast at 1024 x 1024, and equally fast at 512 x 512.
 WHOLE = 512 * 1024
-# The number of rows from which causal attention is chunked on a CPU: with its gradient it is 1.45
-# times as fast at 256 rows, 1.3 times at 512.
+# The fewest rows for which causal attention is chunked on a CPU: with its gradient it is 1.45 times
+# as fast at 256 rows, 1.3 times at 512.
 CHUNKED_FROM = 256
 
 
@@ -48,7 +48,7 @@ def attention(
     sharding: ActivationSharding = UNSHARDED,
     implementation: str = "auto",
 ) -> jax.Array:
-    """Computes `softmax(scale Q K^T + bias) V` by the implementation that suits these devices best.
+    """Computes `softmax(scale Q K^T + bias) V` with the best implementation for these devices.
 
         >>> q = k = v = jnp.ones((2, 5, 4, 8))
         >>> attention(q, k, v, mask=masks.causal()).shape
@@ -89,11 +89,43 @@ def attention(
         why.
       ValueError: there is no such implementation, or shapes do not fit each other.
     """
+    _check_arrays(q_BTNH, k_BSKH, v_BSKH, bias, sinks)
+    _check_numbers(scale, softcap, dropout_rate, dropout_key)
+    if q_index is not None:
+        q_index = jnp.asarray(q_index, jnp.int32)
+    if k_index is not None:
+        k_index = jnp.asarray(k_index, jnp.int32)
+    args = Arguments(
+        mask=mask,
+        bias=bias,
+        scale=scale,
+        softcap=softcap,
+        dropout_rate=dropout_rate,
+        dropout_key=dropout_key,
+        q_index=q_index,
+        k_index=k_index,
+        sinks_N=sinks,
+        sharding=sharding,
+    )
+    implemented = select_implementation(implementation, q_BTNH.shape[1], k_BSKH.shape[1], sharding)
+    return implemented(q_BTNH, k_BSKH, v_BSKH, args)
+
+
+def _check_arrays(
+    q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, bias: Any, sinks: Any
+) -> None:
     for name, array in (("q", q_BTNH), ("k", k_BSKH), ("v", v_BSKH)):
         if not hasattr(array, "dtype"):
             raise TypeError(f"{name} is {type(array).__name__}: must be an array.")
         if not jnp.issubdtype(array.dtype, jnp.floating):
             raise ValueError(f"{name} is {array.dtype}: attention is of floats; use astype.")
+    if bias is not None and not callable(bias) and not hasattr(bias, "ndim"):
+        raise TypeError(f"bias is {type(bias).__name__}: must be an array or a function.")
+    if sinks is not None and not hasattr(sinks, "dtype"):
+        raise TypeError(f"sinks is {type(sinks).__name__}: must be an array of one logit per head.")
+
+
+def _check_numbers(scale: Any, softcap: Any, dropout_rate: Any, dropout_key: Any) -> None:
     for name, number in (("scale", scale), ("softcap", softcap), ("dropout_rate", dropout_rate)):
         if not _is_number(number) and not (number is None and name == "scale"):
             raise TypeError(f"{name}={number!r}: must be one number.")
@@ -106,24 +138,6 @@ def attention(
             f"dropout_rate={dropout_rate}, dropout_key={dropout_key}: weights are dropped by a key;"
             " pass dropout_key=jax.random.key(...), or dropout_rate=0 to drop none."
         )
-    if bias is not None and not callable(bias) and not hasattr(bias, "ndim"):
-        raise TypeError(f"bias is {type(bias).__name__}: must be an array or a function.")
-    if sinks is not None and not hasattr(sinks, "dtype"):
-        raise TypeError(f"sinks is {type(sinks).__name__}: must be an array of one logit per head.")
-    args = Arguments(
-        mask=mask,
-        bias=bias,
-        scale=scale,
-        softcap=softcap,
-        dropout_rate=dropout_rate,
-        dropout_key=dropout_key,
-        q_index=None if q_index is None else jnp.asarray(q_index, jnp.int32),
-        k_index=None if k_index is None else jnp.asarray(k_index, jnp.int32),
-        sinks_N=sinks,
-        sharding=sharding,
-    )
-    implemented = select_implementation(implementation, q_BTNH.shape[1], k_BSKH.shape[1], sharding)
-    return implemented(q_BTNH, k_BSKH, v_BSKH, args)
 
 
 def _is_number(x: Any) -> bool:
@@ -131,7 +145,7 @@ def _is_number(x: Any) -> bool:
 
 
 def attend(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, /, **options: Any) -> jax.Array:
-    """Computes `attention` by the dense implementation, the reference for the others.
+    """Computes `attention` with the dense implementation, the reference for the others.
 
     Args:
       q_BTNH, k_BSKH, v_BSKH, **options: as in `attention`.
@@ -160,36 +174,38 @@ def select_implementation(
       ValueError: there is no such implementation.
     """
     shards = sharding.num_shards("T").count
-    way = sharding.context_attention
-    if shards > 1 and way == "all_to_all":
+    context_attention = sharding.context_attention
+    if shards > 1 and context_attention == "all_to_all":
         over_heads = select_implementation(name, target, source, sharding.over_heads())
-        return registry.resolve("context_attentions", way).spread(over_heads)
+        return registry.resolve("context_attentions", context_attention).spread(over_heads)
     platform = sharding.platform
-    # Symbolic lengths of jax.export cannot be compared.
+    # A symbolic length of jax.export cannot be compared with a number.
     if not isinstance(target, int) or not isinstance(source, int):
         if name not in ("auto", "dense"):
             raise ConfigError(
                 f"attention {name!r}: needs known lengths; to export with a symbolic one, {AUTO}."
             )
         return registry.resolve("attentions", "dense").attend
-    if shards > 1 and way == "ring":
+    if shards > 1 and context_attention == "ring":
         if name not in ("auto", "blockwise"):
             raise ConfigError(
                 f"attention {name!r}: mesh.context_attention='ring' computes block by block; set"
                 " model.attention=auto, or another mesh.context_attention."
             )
-        return registry.resolve("context_attentions", way).attend
+        return registry.resolve("context_attentions", context_attention).attend
     if name == "auto":
-        name = "blockwise" if target // shards * source > WHOLE else "dense"
+        name = "dense"
+        if target // shards * source > WHOLE:
+            name = "blockwise"
         if shards == 1 and target > 1 and platform in FUSED:
             return functools.partial(_first_supported, FUSED[platform], name)
         if shards == 1 and target >= CHUNKED_FROM and name == "dense" and platform == "cpu":
             name = "chunked_causal"
         _say(f"attention: {name}")
-    homes = [home for home, names in FUSED.items() if name in names]
-    if homes and platform not in homes:
+    platforms = [other for other, names in FUSED.items() if name in names]
+    if platforms and platform not in platforms:
         raise ConfigError(
-            f"attention {name!r}: is a kernel for {homes[0]} devices, but these are {platform};"
+            f"attention {name!r}: is a kernel for {platforms[0]} devices, but these are {platform};"
             f" {AUTO}."
         )
     attend = registry.resolve("attentions", name).attend
@@ -206,6 +222,7 @@ def _first_supported(
     v_BSKH: jax.Array,
     args: Arguments,
 ) -> jax.Array:
+    """Computes attention with the first of the kernels that supports the call, or `otherwise`."""
     reasons = []
     if max(q_BTNH.shape[1], k_BSKH.shape[1]) <= SMALL:
         names = ()
@@ -223,5 +240,5 @@ def _first_supported(
 
 @functools.cache
 def _say(line: str) -> None:
-    """Logs each choice once, however many layers make it."""
+    """Logs a choice the first time that a layer makes it."""
     LOG.info(line)

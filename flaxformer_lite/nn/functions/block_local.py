@@ -1,7 +1,7 @@
 """Attention of blocks of tokens to their neighbors, and to a few keys that all of them read.
 
 A block sees the block before it, itself and the block after it, so time and memory grow with the
-length and not with its square. Long rows are computed a few blocks at a time, and once more in the
+length and not with its square. Long rows are computed in parts of a few blocks, and again in the
 backward pass, so that scores never take more than a fixed amount of memory.
 
     T = 12 tokens in blocks of 4, radius 3:  block 1 reads columns 0 to 11, row 5 sees 2 to 8
@@ -19,7 +19,7 @@ import numpy as np
 
 from flaxformer_lite.nn.functions import kernels
 
-MOST_SCORES = 2**24  # of one example that exist at the same time, 64 MiB in float32
+MOST_SCORES = 2**24  # scores of one example in memory at a time, 64 MiB in float32
 
 
 class Shared(NamedTuple):
@@ -27,9 +27,9 @@ class Shared(NamedTuple):
 
     Attributes:
       k_BSKH, v_BSKH: the keys and values.
-      rows: a tree of arrays [B, T, ...] that `logits` reads.
-      logits: maps the part of `rows` for some rows to a bias [B or 1, N or 1, T or 1, S] and to
-        bool [B, T, S], True = may attend.
+      rows: a tree of arrays [B, T, ...], what `logits` needs to know of each row.
+      logits: function of `rows`, or of a slice of it along T; returns a bias, [B or 1, N or 1,
+        T or 1, S], and bool [B, T, S], True = may attend.
     """
 
     k_BSKH: jax.Array
@@ -39,15 +39,34 @@ class Shared(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """Some blocks of a row; keys have one block more on each side."""
+    """The inputs of Q blocks of T tokens that are computed at the same time.
+
+    Keys, values and their ids have Q + 2 blocks, one more on each side.
+    """
 
     q_BQTNH: jax.Array
     k_BQTKH: jax.Array
     v_BQTKH: jax.Array
     q_ids_BQT: jax.Array
     k_ids_BQT: jax.Array
-    rows: Any
-    number: jax.Array
+    rows: Any  # `Shared.rows` of these blocks
+    number: jax.Array  # int32 scalar, from 0
+
+
+class _Layout(NamedTuple):
+    """The cut of a sequence into parts, the last of which may reach beyond its end.
+
+    Attributes:
+      length: tokens in the sequence.
+      block: tokens in a block.
+      blocks_per_part: Q.
+      parts: the number of parts.
+    """
+
+    length: int
+    block: int
+    blocks_per_part: int
+    parts: int
 
 
 class WeightDropout(NamedTuple):
@@ -99,74 +118,95 @@ def attend_blocks(
     columns = 3 * block
     if shared is not None:
         columns += shared.k_BSKH.shape[1]
+    layout = _layout(length, block, scores_per_block=block * heads * columns)
     if radius is None:
         radius = 3 * block
-    blocks = -(-length // block)
-    parts = -(-blocks * block * heads * columns // MOST_SCORES)
-    per_part = -(-blocks // min(parts, blocks))
-    parts = -(-blocks // per_part)
     distance_TS = np.arange(3 * block)[None] - block - np.arange(block)[:, None]
     near_1TS = np.abs(distance_TS)[None] <= radius
 
-    def split(x: jax.Array, halo: int) -> jax.Array:
-        """Returns parts of x with `halo` blocks on each side, [parts, B, blocks, block, ...]."""
-        before = halo * block
-        after = (parts * per_part + halo) * block - length
-        x = jnp.pad(x, ((0, 0), (before, after), *((0, 0),) * (x.ndim - 2)))
-        x = x.reshape(batch, -1, block, *x.shape[2:])
-        if parts == 1:
-            return x[None]
-        first = np.arange(parts)[:, None] * per_part
-        taken = jnp.take(x, first + np.arange(per_part + 2 * halo)[None], axis=1)
-        return jnp.swapaxes(taken, 0, 1)
-
-    def attend(part: _Part) -> jax.Array:
-        """Computes the rows of one part, [B, blocks * block, N, H]."""
-        q_BQTNH, k_BQTKH, v_BQTKH, q_ids_BQT, k_ids_BQT, rows, number = part
-        q_XTNH = _merge(q_BQTNH)
-        scores_XNTS = kernels.dot_products(q_XTNH, _merge(_neighbors(k_BQTKH))) * scale
+    def scores(q_BTNH: jax.Array, k_BSKH: jax.Array) -> jax.Array:
+        scores_BNTS = kernels.dot_products(q_BTNH, k_BSKH) * scale
         if softcap:
-            scores_XNTS = softcap * jnp.tanh(scores_XNTS / softcap)
+            scores_BNTS = softcap * jnp.tanh(scores_BNTS / softcap)
+        return scores_BNTS
+
+    def neighbor_logits(part: _Part) -> tuple[jax.Array, jax.Array]:
+        """Computes logits of the near columns, [X, N, block, 3 * block], and their visibility."""
+        scores_XNTS = scores(_merge(part.q_BQTNH), _merge(_neighbors(part.k_BQTKH)))
         if bias_NTS is not None:
             scores_XNTS += bias_NTS.astype(jnp.float32)[None]
-        q_ids_XT1 = _merge(q_ids_BQT)[:, :, None]
-        same_XTS = q_ids_XT1 == _merge(_neighbors(k_ids_BQT))[:, None, :]
-        visible_XTS = same_XTS & (q_ids_XT1 != 0) & near_1TS
+        q_ids_XT1 = _merge(part.q_ids_BQT)[:, :, None]
+        same_XTS = q_ids_XT1 == _merge(_neighbors(part.k_ids_BQT))[:, None, :]
+        return scores_XNTS, same_XTS & (q_ids_XT1 != 0) & near_1TS
+
+    def shared_logits(part: _Part, shared: Shared) -> tuple[jax.Array, jax.Array]:
+        """Computes the logits of the shared columns, [B, N, Q * block, S], and their visibility."""
+        q_BTNH = part.q_BQTNH.reshape(batch, -1, *part.q_BQTNH.shape[3:])
+        scores_BNTS = scores(q_BTNH, shared.k_BSKH)
+        rows = jax.tree.map(lambda x: x.reshape(batch, -1, *x.shape[3:]), part.rows)
+        bias_BNTS, visible_BTS = shared.logits(rows)
+        return scores_BNTS + bias_BNTS.astype(jnp.float32), visible_BTS
+
+    def attend(part: _Part) -> jax.Array:
+        """Computes the rows of one part, [B, Q * block, N, H]."""
+        scores_XNTS, visible_XTS = neighbor_logits(part)
         if shared is not None:
-            q_BTNH = q_BQTNH.reshape(batch, -1, *q_BQTNH.shape[3:])
-            more_BNTS = kernels.dot_products(q_BTNH, shared.k_BSKH) * scale
-            if softcap:
-                more_BNTS = softcap * jnp.tanh(more_BNTS / softcap)
-            flat = jax.tree.map(lambda x: x.reshape(batch, -1, *x.shape[3:]), rows)
-            bias_BNTS, seen_BTS = shared.logits(flat)
-            more_BNTS += bias_BNTS.astype(jnp.float32)
-            scores_XNTS = jnp.concatenate([scores_XNTS, _by_block(more_BNTS, block)], axis=-1)
-            seen_XTS = seen_BTS.reshape(-1, block, seen_BTS.shape[-1])
-            visible_XTS = jnp.concatenate([visible_XTS, seen_XTS], axis=-1)
+            scores_BNTS, visible_BTS = shared_logits(part, shared)
+            scores_XNTS = jnp.concatenate([scores_XNTS, _by_block(scores_BNTS, block)], axis=-1)
+            shared_XTS = visible_BTS.reshape(-1, block, visible_BTS.shape[-1])
+            visible_XTS = jnp.concatenate([visible_XTS, shared_XTS], axis=-1)
         weights_XNTS = kernels.softmax(scores_XNTS, visible_XTS)
         if dropout is not None:
-            weights_XNTS = drop(weights_XNTS, dropout, number)
+            weights_XNTS = drop(weights_XNTS, dropout, part.number)
         local_XNTS = weights_XNTS[..., : 3 * block]
-        out_XTNH = kernels.pool(local_XNTS, _merge(_neighbors(v_BQTKH)))
+        out_XTNH = kernels.pool(local_XNTS, _merge(_neighbors(part.v_BQTKH)))
         out_BTNH = out_XTNH.reshape(batch, -1, *out_XTNH.shape[2:])
         if shared is not None:
-            more_BNTS = _by_row(weights_XNTS[..., 3 * block :], batch)
-            out_BTNH += kernels.pool(more_BNTS, shared.v_BSKH)
+            shared_BNTS = _by_row(weights_XNTS[..., 3 * block :], batch)
+            out_BTNH += kernels.pool(shared_BNTS, shared.v_BSKH)
         return out_BTNH
 
-    given = _Part(
-        split(q_BTNH, 0),
-        split(k_BTKH, 1),
-        split(v_BTKH, 1),
-        split(q_ids_BT, 0),
-        split(k_ids_BT, 1),
-        None if shared is None else jax.tree.map(lambda x: split(x, 0), shared.rows),
-        jnp.arange(parts),
+    rows = None
+    if shared is not None:
+        rows = shared.rows
+    parts = _Part(
+        _split(q_BTNH, layout, halo=0),
+        _split(k_BTKH, layout, halo=1),
+        _split(v_BTKH, layout, halo=1),
+        _split(q_ids_BT, layout, halo=0),
+        _split(k_ids_BT, layout, halo=1),
+        jax.tree.map(lambda x: _split(x, layout, halo=0), rows),
+        jnp.arange(layout.parts),
     )
-    if parts == 1:
-        return attend(jax.tree.map(lambda x: x[0], given))[:, :length]
-    out = jax.lax.map(jax.checkpoint(attend), given)
+    if layout.parts == 1:
+        return attend(jax.tree.map(lambda x: x[0], parts))[:, :length]
+    out = jax.lax.map(jax.checkpoint(attend), parts)
     return jnp.swapaxes(out, 0, 1).reshape(batch, -1, *out.shape[3:])[:, :length]
+
+
+def _layout(length: int, block: int, *, scores_per_block: int) -> _Layout:
+    """Chooses the fewest parts with about MOST_SCORES scores at most, of equal size."""
+    blocks = -(-length // block)
+    parts = min(-(-blocks * scores_per_block // MOST_SCORES), blocks)
+    blocks_per_part = -(-blocks // parts)
+    return _Layout(length, block, blocks_per_part, -(-blocks // blocks_per_part))
+
+
+def _split(x: jax.Array, layout: _Layout, *, halo: int) -> jax.Array:
+    """Splits x [B, T, ...] into parts with `halo` more blocks on each side.
+
+    Returns:
+      [parts, B, Q + 2 * halo, block, ...], zero outside of the sequence.
+    """
+    before = halo * layout.block
+    padded = (layout.parts * layout.blocks_per_part + halo) * layout.block
+    x = jnp.pad(x, ((0, 0), (before, padded - layout.length), *((0, 0),) * (x.ndim - 2)))
+    x = x.reshape(x.shape[0], -1, layout.block, *x.shape[2:])
+    if layout.parts == 1:
+        return x[None]
+    first = np.arange(layout.parts)[:, None] * layout.blocks_per_part
+    index = first + np.arange(layout.blocks_per_part + 2 * halo)[None]
+    return jnp.swapaxes(jnp.take(x, index, axis=1), 0, 1)
 
 
 def attend_any_length(
@@ -182,16 +222,17 @@ def attend_any_length(
     softcap: float = 0.0,
     shared: tuple[jax.Array, jax.Array] | None = None,
 ) -> jax.Array:
-    """Computes what `attend_blocks` does with scores of all pairs of tokens.
+    """Computes the same as `attend_blocks`, from the scores of all pairs of tokens.
 
-    It is for lengths that are not known while it is traced, which ONNX cannot cut into blocks;
-    memory grows with their square.
+    For lengths that are unknown at tracing time, which an ONNX graph cannot cut into blocks. Memory
+    grows with the square of the length.
 
     Args:
       k_BSKH, v_BSKH: keys and values of the T tokens, then the shared ones.
       kept_BT: bool, False for padding, in rows of one document.
       bias_NTT: added to the logits of tokens.
-      shared: what `Shared.logits` returns for all rows.
+      shared: the bias and visibility of the shared columns, as `Shared.logits` returns them for
+        all rows.
       q_BTNH, radius, scale, softcap: as in `attend_blocks`.
     """
     batch, length, heads, _ = q_BTNH.shape
@@ -215,24 +256,24 @@ def attend_any_length(
 
 
 def drop(weights: jax.Array, dropout: WeightDropout, number: jax.Array | int) -> jax.Array:
-    """Drops weights, differently for each number."""
+    """Drops weights at random, independently for each part `number`."""
     key = jax.random.fold_in(dropout.key, number)
     keep = jax.random.bernoulli(key, 1 - dropout.rate, weights.shape)
     return weights * keep.astype(jnp.float32) / (1 - dropout.rate)
 
 
 def _neighbors(x: jax.Array) -> jax.Array:
-    """Joins each block but the first and last of x [B, Q, T, ...] with those on its sides."""
+    """Joins each inner block with its two neighbors: [B, Q + 2, T, ...] to [B, Q, 3 T, ...]."""
     return jnp.concatenate([x[:, :-2], x[:, 1:-1], x[:, 2:]], axis=2)
 
 
 def _merge(x: jax.Array) -> jax.Array:
-    """Turns blocks [B, Q, T, ...] into rows of a larger batch."""
+    """Merges the axes of batch and blocks: [B, Q, T, ...] to [X, T, ...], X = B * Q."""
     return x.reshape(-1, *x.shape[2:])
 
 
 def _by_block(x_BNTS: jax.Array, block: int) -> jax.Array:
-    """Turns scores [B, N, Q * block, S] into those of a batch of blocks."""
+    """Reshapes scores [B, N, Q * block, S] to [X, N, block, S], X = B * Q."""
     batch, heads, _, columns = x_BNTS.shape
     x_BNQTS = x_BNTS.reshape(batch, heads, -1, block, columns)
     return jnp.swapaxes(x_BNQTS, 1, 2).reshape(-1, heads, block, columns)

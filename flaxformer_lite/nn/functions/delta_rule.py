@@ -1,10 +1,10 @@
-"""The gated delta rule: a state that forgets, and writes what it does not predict yet.
+"""The gated delta rule: a linear recurrence that stores the error of its own prediction.
 
     S_t = a_t S_{t-1} + k_t d_t^T    with d_t = b_t (v_t - a_t S_{t-1}^T k_t)
     o_t = S_t^T q_t
 
-Computed in chunks: within one, the writes d of all tokens solve a triangular system, so that what
-is left for the loop over chunks are matrix products.
+It is computed in chunks. The writes d of all tokens in a chunk are the solution of a triangular
+system, so that the loop over chunks consists of matrix products only.
 
 Reference: Yang, Kautz, Hatamizadeh 2024, "Gated Delta Networks" (arXiv:2412.06464), section 3; Yang
 et al. 2024 (arXiv:2406.06484), section 3, for the chunks.
@@ -45,64 +45,72 @@ def gated_delta_rule(
       rate_BTN: b, from 0 to 1; 0 writes nothing.
       state_BNHF: S before the first token.
       starts_BT: bool, True where a document starts: S is zero before it. None: one document.
-      chunk: tokens in a chunk; changes no number.
+      chunk: tokens in a chunk; the result does not depend on it, up to rounding.
 
     Returns:
       o, float32 [B, T, N, F], and S after the last token, float32.
     """
-    batch, length, heads, _ = q_BTNH.shape
+    batch, length, heads, width = v_BTNF.shape
     if export.is_symbolic_dim(length):
         return _by_token(q_BTNH, k_BTNH, v_BTNF, log_decay_BTN, rate_BTN, state_BNHF, starts_BT)
     chunk = min(chunk, length)
-    behind = -length % chunk
+    padding = -length % chunk
 
     def split(x: jax.Array) -> jax.Array:
-        """Returns chunks of x [B, T, N, ...], heads first: [chunks, B, N, chunk, ...]."""
-        x = jnp.pad(x.astype(jnp.float32), ((0, 0), (0, behind), *((0, 0),) * (x.ndim - 2)))
+        """Splits x [B, T, N, ...] into Y chunks with heads first, [Y, B, N, chunk, ...]."""
+        x = jnp.pad(x.astype(jnp.float32), ((0, 0), (0, padding), *((0, 0),) * (x.ndim - 2)))
         x = x.reshape(batch, -1, chunk, *x.shape[2:])
         return jnp.moveaxis(jnp.swapaxes(x, 0, 1), 3, 2)
 
     if starts_BT is None:
         starts_BT = jnp.zeros((batch, length), bool)
     document_BT = jnp.cumsum(starts_BT, axis=1, dtype=jnp.int32)
-    document_BT = jnp.pad(document_BT, ((0, 0), (0, behind)), mode="edge")
+    document_BT = jnp.pad(document_BT, ((0, 0), (0, padding)), mode="edge")
     document_YBT = jnp.swapaxes(document_BT.reshape(batch, -1, chunk), 0, 1)
     zeros_1B = jnp.zeros((1, batch), jnp.int32)
-    before_YB = jnp.concatenate([zeros_1B, document_YBT[:-1, :, -1]])  # of the state's document
-    q, k, v, rate = map(split, (q_BTNH, k_BTNH, v_BTNF, rate_BTN))
-    total = jnp.cumsum(split(log_decay_BTN), axis=-1)  # of logs, from the chunk's first token on
+    state_document_YB = jnp.concatenate([zeros_1B, document_YBT[:-1, :, -1]])
+    q_YBNTH, k_YBNTH, v_YBNTF, rate_YBNT = map(split, (q_BTNH, k_BTNH, v_BTNF, rate_BTN))
+    # log of the decay from the beginning of the chunk to each token, inclusive
+    total_YBNT = jnp.cumsum(split(log_decay_BTN), axis=-1)
     same_YB1TS = (document_YBT[..., :, None] == document_YBT[..., None, :])[:, :, None]
     earlier_TS = jnp.tril(jnp.ones((chunk, chunk), bool))
-    decays = _exp(
-        total[..., :, None] - total[..., None, :], same_YB1TS & earlier_TS[None, None, None]
+    decay_YBNTS = _exp(
+        total_YBNT[..., :, None] - total_YBNT[..., None, :],
+        same_YB1TS & earlier_TS[None, None, None],
     )
-    reads_state_YB1T = (document_YBT == before_YB[..., None])[:, :, None]
-    of_state = _exp(total, reads_state_YB1T)
+    sees_state_YB1T = (document_YBT == state_document_YB[..., None])[:, :, None]
+    decay_of_state_YBNT = _exp(total_YBNT, sees_state_YB1T)
     is_last_YB1T = (document_YBT == document_YBT[..., -1:])[:, :, None]
-    to_end = _exp(total[..., -1:] - total, is_last_YB1T)
-    system = jnp.einsum("ybnth,ybnsh->ybnts", k, k) * decays * rate[..., None]
-    written = jnp.concatenate([v, k * of_state[..., None]], axis=-1) * rate[..., None]
-    solved = jax.scipy.linalg.solve_triangular(system, written, lower=True, unit_diagonal=True)
-    width = v.shape[-1]
-    attention = jnp.einsum("ybnth,ybnsh->ybnts", q, k) * decays
+    decay_to_end_YBNT = _exp(total_YBNT[..., -1:] - total_YBNT, is_last_YB1T)
+    # The writes of a chunk are d = new - known S, linear in the state S before the chunk. Both
+    # terms are solutions of the same triangular system.
+    system_YBNTS = jnp.einsum("ybnth,ybnsh->ybnts", k_YBNTH, k_YBNTH)
+    system_YBNTS = system_YBNTS * decay_YBNTS * rate_YBNT[..., None]
+    sides = jnp.concatenate([v_YBNTF, k_YBNTH * decay_of_state_YBNT[..., None]], axis=-1)
+    solved = jax.scipy.linalg.solve_triangular(
+        system_YBNTS, sides * rate_YBNT[..., None], lower=True, unit_diagonal=True
+    )
+    attention_YBNTS = jnp.einsum("ybnth,ybnsh->ybnts", q_YBNTH, k_YBNTH) * decay_YBNTS
 
-    def read(state_BNHF: jax.Array, given: tuple) -> tuple[jax.Array, jax.Array]:
-        new, known, q, k, attention, keeps = given
-        new = new - known @ state_BNHF
-        out = q @ state_BNHF + attention @ new
-        state_BNHF = state_BNHF * keeps[..., None, None] + jnp.swapaxes(k, -1, -2) @ new
+    def read(state_BNHF: jax.Array, item: tuple) -> tuple[jax.Array, jax.Array]:
+        """Reads a chunk; returns the state behind it, and its outputs [B, N, chunk, F]."""
+        new, known, q, k, attention, decay = item
+        written = new - known @ state_BNHF
+        out = q @ state_BNHF + attention @ written
+        state_BNHF = state_BNHF * decay[..., None, None] + jnp.swapaxes(k, -1, -2) @ written
         return state_BNHF, out
 
-    given = (
+    chunks = (
         solved[..., :width],
         solved[..., width:],
-        q * of_state[..., None],
-        k * to_end[..., None],
-        attention,
-        of_state[..., -1],
+        q_YBNTH * decay_of_state_YBNT[..., None],
+        k_YBNTH * decay_to_end_YBNT[..., None],
+        attention_YBNTS,
+        decay_of_state_YBNT[..., -1],
     )
-    state_BNHF, out = jax.lax.scan(read, state_BNHF.astype(jnp.float32), given)
-    out_BTNF = jnp.swapaxes(jnp.moveaxis(out, 2, 3), 0, 1).reshape(batch, -1, heads, width)
+    state_BNHF, out_YBNTF = jax.lax.scan(read, state_BNHF.astype(jnp.float32), chunks)
+    out_YBTNF = jnp.moveaxis(out_YBNTF, 2, 3)
+    out_BTNF = jnp.swapaxes(out_YBTNF, 0, 1).reshape(batch, -1, heads, width)
     return out_BTNF[:, :length], state_BNHF
 
 
@@ -115,7 +123,7 @@ def _by_token(
     state_BNHF: jax.Array,
     starts_BT: jax.Array | None,
 ) -> tuple[jax.Array, jax.Array]:
-    """Computes what `gated_delta_rule` does token by token, for files of calls of any length."""
+    """Computes `gated_delta_rule` token by token, for exported programs of any length."""
 
     def step(state: RecurrentState, token: tuple) -> RecurrentState:
         k_BNH, v_BNF, log_decay_BN, rate_BN, q_BNH = token
@@ -135,7 +143,7 @@ def _by_token(
 
 
 def _exp(log: jax.Array, kept: jax.Array) -> jax.Array:
-    """Computes exp(log), 0 where not kept; logs there may be large."""
+    """Computes exp(log) where kept, else 0; logs that are not kept may overflow."""
     return jnp.where(kept, jnp.exp(jnp.where(kept, log, 0.0)), 0.0)
 
 
@@ -146,13 +154,13 @@ def causal_convolution(
     /,
     starts_BT: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """Sums each channel over W tokens with its weights, the last one the token itself.
+    """Computes a weighted sum of the last W tokens for each channel and token.
 
     Args:
       x_BTD: the input.
-      weight_DW: the weights of each channel.
-      before_BSD: the W - 1 tokens before; zeros where there are none.
-      starts_BT: bool, True where a document starts, which sees none before it.
+      weight_DW: the weights of each channel, the last one that of the token itself.
+      before_BSD: the W - 1 tokens before the first one; zeros if there are none.
+      starts_BT: bool, True where a document starts, which sees no token of the one before it.
 
     Returns:
       The sums [B, T, D], and the last W - 1 tokens.

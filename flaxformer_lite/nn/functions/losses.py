@@ -23,7 +23,7 @@ from flaxformer_lite.types import Tree
 class CrossEntropy:
     """Sums over tokens, so that those of microbatches, devices and hosts add up exactly.
 
-    Divide once, by the global weight. All are float32 scalars but `nll_B`.
+    Divide once, by the global weight. All are float32 scalars except `nll_B`.
 
     Attributes:
       loss_sum: the loss to minimize, with smoothing and z-loss; the only one with a gradient.
@@ -43,6 +43,8 @@ class CrossEntropy:
 
 
 class _Options(NamedTuple):
+    """The options of `cross_entropy`, and the platform that the program is for."""
+
     z_loss: float
     label_smoothing: float
     chunks: int
@@ -87,8 +89,8 @@ def cross_entropy(
       label_smoothing: e, the share of the target spread evenly over the vocabulary.
       soft: the logits of a teacher, which also exist for one chunk at a time; needs a
         `projection` that is a DeferredLogits.
-      chunks: number of chunks; 1 holds all logits. D or fewer tokens are never split, as each chunk
-        adds a gradient of the kernel, [V, D], which is as large as all their logits.
+      chunks: number of chunks; 1 holds all logits. D or fewer tokens are never split, as the
+        gradient of the kernel that each chunk adds, [V, D], is as large as the logits of D tokens.
       by_row: whether to return `nll_B` as well, sums over all axes of tokens but the first.
 
     Returns:
@@ -100,21 +102,19 @@ def cross_entropy(
     Reference: z-loss, Chowdhery et al. 2022, PaLM, section 5 (arXiv:2204.02311); smoothing, Szegedy
     et al. 2016, section 7 (arXiv:1512.00567).
     """
-    logits = projection.x if isinstance(projection, DeferredLogits) else projection
-    for name, array in (("projection", logits), ("labels", labels)):
+    if isinstance(projection, DeferredLogits):
+        x = projection.x
+    else:
+        x = projection
+    for name, array in (("projection", x), ("labels", labels)):
         if not hasattr(array, "dtype"):
             raise TypeError(f"{name} is {type(array).__name__}: must be an array.")
     if not jnp.issubdtype(labels.dtype, jnp.integer):
         raise ValueError(f"labels are {labels.dtype}: must be integers, the number of each class.")
-    tokens = logits.shape[:-1]
     if weights is None:
-        weights = jnp.ones(tokens, jnp.float32)
+        weights = jnp.ones(x.shape[:-1], jnp.float32)
     weights = weights.astype(jnp.float32)
-    if not tokens or labels.shape != tokens or weights.shape != tokens:
-        raise ValueError(
-            f"labels {labels.shape}, weights {weights.shape}: both need one entry per token,"
-            f" {tokens}."
-        )
+    _check_shapes(x.shape[:-1], labels, weights)
     if not 0 <= label_smoothing < 1 or z_loss < 0 or chunks < 1:
         raise ValueError(
             f"label_smoothing={label_smoothing}, z_loss={z_loss}, chunks={chunks}: need 0 <="
@@ -126,9 +126,9 @@ def cross_entropy(
         pieces = pieces_of(labels.size, projection.x.shape[-1], chunks)
         options = _Options(z_loss, label_smoothing, pieces, projection.sharding.platform, by_row)
         if soft is not None:
-            projection_of_teacher = _by_part(soft.projection, labels, weights)[0]
-            soft = dataclasses.replace(soft, projection=projection_of_teacher)
-        projection, labels, weights = _by_part(projection, labels, weights)
+            teacher, _, _ = _by_shard(soft.projection, labels, weights)
+            soft = dataclasses.replace(soft, projection=teacher)
+        projection, labels, weights = _by_shard(projection, labels, weights)
         loss_sum, *others = _fused(options, projection, soft, labels, weights)
     else:
         options = _Options(z_loss, label_smoothing, 1, UNSHARDED.platform, by_row)
@@ -139,6 +139,14 @@ def cross_entropy(
     nll_sum = nll.sum()
     sums = CrossEntropy(loss_sum, nll_sum, weights.sum(), correct_sum, *soft_sum)
     return dataclasses.replace(sums, nll_B=nll)
+
+
+def _check_shapes(tokens: tuple[int, ...], labels: jax.Array, weights: jax.Array) -> None:
+    if not tokens or labels.shape != tokens or weights.shape != tokens:
+        raise ValueError(
+            f"labels {labels.shape}, weights {weights.shape}: both need one entry per token,"
+            f" {tokens}."
+        )
 
 
 def token_log_probs(
@@ -161,7 +169,7 @@ def token_log_probs(
     @jax.checkpoint
     def log_probs(x: jax.Array, labels: jax.Array) -> jax.Array:
         logits = dataclasses.replace(projection, x=x).logits()
-        return _looked_up(logits, labels) - jax.nn.logsumexp(logits, axis=-1)
+        return _look_up(logits, labels) - jax.nn.logsumexp(logits, axis=-1)
 
     options = _Options(
         0.0,
@@ -182,10 +190,12 @@ def pieces_of(tokens: int, width: int, chunks: int) -> int:
     Args:
       tokens: the number of tokens, B * T.
       width: D of the hidden states.
-      chunks: the number that was asked for; a single chunk is used if the logits are no larger
-        than the gradient of the kernel.
+      chunks: the requested number; a single chunk is used if the logits are no larger than the
+        gradient of the kernel.
     """
-    return 1 if tokens <= width else chunks
+    if tokens <= width:
+        return 1
+    return chunks
 
 
 def gather_positions(x_BTD: jax.Array, positions_BM: jax.Array, /) -> jax.Array:
@@ -216,16 +226,15 @@ def _sums(
 
     With a teacher's chunk, also sums the divergence from it.
     """
-    # A label with weight zero may be anything (-100); with a positive weight, one outside the
-    # vocabulary gives NaN.
-    # a lookup would count negative ones from the end
+    # A label outside the vocabulary gives NaN, unless its weight is zero (-100 is common there).
+    # Negative labels are moved behind the vocabulary, as a lookup would count them from its end.
     labels = jnp.where(labels < 0, logits.shape[-1], labels)
     labels = jnp.where(weights == 0, 0, labels)
     top = jax.lax.stop_gradient(logits.max(axis=-1))
     if options.platform == "gpu":
-        label_logit = top + _compared(logits - top[..., None], labels)
+        label_logit = top + _select_by_comparison(logits - top[..., None], labels)
     else:  # a CPU sums comparisons on one core
-        label_logit = _looked_up(logits, labels)
+        label_logit = _look_up(logits, labels)
     lse = top + jnp.log(jnp.exp(logits - top[..., None]).sum(axis=-1))
     nll = loss = lse - label_logit
     if options.label_smoothing:
@@ -234,43 +243,46 @@ def _sums(
         )
     if options.z_loss:
         loss += options.z_loss * lse**2
-    summed_axes = tuple(range(1, nll.ndim)) if options.by_row else None
-    of_nll = (weights * nll).sum(axis=summed_axes)
-    sums = (weights * loss).sum(), of_nll, jnp.where(label_logit >= top, weights, 0).sum()
+    summed_axes = None
+    if options.by_row:
+        summed_axes = tuple(range(1, nll.ndim))
+    nll_sum = (weights * nll).sum(axis=summed_axes)
+    loss_sum = (weights * loss).sum()
+    correct_sum = jnp.where(label_logit >= top, weights, 0).sum()
     if soft is None:
-        return sums
+        return loss_sum, nll_sum, correct_sum
     divergence = (weights * soft.divergence(logits)).sum()
-    return (1 - soft.weight) * sums[0] + soft.weight * divergence, *sums[1:], divergence
+    loss_sum = (1 - soft.weight) * loss_sum + soft.weight * divergence
+    return loss_sum, nll_sum, correct_sum, divergence
 
 
-def _compared(logits: jax.Array, labels: jax.Array) -> jax.Array:
+def _select_by_comparison(logits: jax.Array, labels: jax.Array) -> jax.Array:
     """Returns the logits of the labels by comparison; NaN for an unknown label.
 
-    A GPU fuses the comparison with other passes.
-
-    The gradient of a lookup is a scatter into all logits, which costs another pass.
+    A GPU fuses the comparison with other passes over the logits, while the gradient of a lookup is
+    a scatter into all of them, which costs another pass.
     """
     values = jnp.where(_is_label(logits, labels), logits, 0).sum(axis=-1)
     return jnp.where((labels >= 0) & (labels < logits.shape[-1]), values, jnp.nan)
 
 
 @jax.custom_jvp
-def _looked_up(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """Looks up the logits of the labels, NaN for an unknown label.
+def _look_up(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """Looks up the logits of the labels; NaN for an unknown label.
 
-    The gradient compares, as a scatter needs zeros.
+    Its gradient is by comparison, as a scatter would need an array of zeros first.
     """
     return jnp.take_along_axis(logits, labels[..., None], axis=-1, mode="fill")[..., 0]
 
 
-@_looked_up.defjvp
-def _looked_up_jvp(
+@_look_up.defjvp
+def _look_up_jvp(
     primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
 ) -> tuple[jax.Array, jax.Array]:
     logits, labels = primals
-    # XLA:CPU would fuse a where() before the first chunk
+    # A product and not a where(), which XLA:CPU would compute before the first chunk.
     is_label = _is_label(logits, labels).astype(logits.dtype)
-    return _looked_up(logits, labels), (is_label * tangents[0]).sum(axis=-1)
+    return _look_up(logits, labels), (is_label * tangents[0]).sum(axis=-1)
 
 
 def _is_label(logits: jax.Array, labels: jax.Array) -> jax.Array:
@@ -291,12 +303,9 @@ def _fused(
     for part in _parts(options, labels):
         x = _after(projection.sharding, total[:1], projection.x[..., part, :])
         logits = dataclasses.replace(projection, x=x).logits()
-        total = _add(
-            total,
-            _sums(
-                options, logits, labels[..., part], weights[..., part], _soft_part(soft, part, x)
-            ),
-        )
+        soft_part = _soft_part(soft, part, x)
+        sums = _sums(options, logits, labels[..., part], weights[..., part], soft_part)
+        total = _add(total, sums)
     return total
 
 
@@ -307,9 +316,9 @@ def _fused_forward(
     labels: jax.Array,
     weights: jax.Array,
 ) -> tuple[tuple[jax.Array, ...], DeferredLogits]:
-    """Computes the sums, and the gradients of the first, chunk by chunk.
+    """Computes the sums, and the gradients of the loss, chunk by chunk.
 
-    No logits survive to the backward pass.
+    The backward pass only scales these gradients, so no logits are kept for it.
     """
     kernel_VD = projection.kernel_VD.astype(projection.x.dtype)
 
@@ -320,13 +329,8 @@ def _fused_forward(
         weights: jax.Array,
         soft: SoftTargets | None,
     ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-        sums = _sums(
-            options,
-            dataclasses.replace(projection, bias_V=bias_V).from_dots(dots),
-            labels,
-            weights,
-            soft,
-        )
+        logits = dataclasses.replace(projection, bias_V=bias_V).from_dots(dots)
+        sums = _sums(options, logits, labels, weights, soft)
         return sums[0], sums
 
     total: tuple[tuple[jax.Array, ...], jax.Array | None] | None = None
@@ -339,9 +343,9 @@ def _fused_forward(
         elif d_kernel_VD is not None:
             x = _after(projection.sharding, [d_kernel_VD], x)
         dots = projection.dot(x, kernel_VD, (-1, 1))
-        pull = jax.grad(loss, argnums=(0, 1), has_aux=True)
-        tokens = labels[..., part], weights[..., part], _soft_part(soft, part, x)
-        (d_dots, d_bias_V), sums = pull(dots, projection.bias_V, *tokens)
+        gradient_of_loss = jax.grad(loss, argnums=(0, 1), has_aux=True)
+        tokens = (labels[..., part], weights[..., part], _soft_part(soft, part, x))
+        (d_dots, d_bias_V), sums = gradient_of_loss(dots, projection.bias_V, *tokens)
         d_dots = d_dots.astype(x.dtype)
         d_x.append(projection.dot(d_dots, kernel_VD, (-1, 0)))
         d_kernel_VD = _add_product(projection, d_kernel_VD, d_dots, x)
@@ -357,23 +361,21 @@ def _fused_forward(
 def _fused_backward(
     options: _Options, gradient: DeferredLogits, cotangents: tuple[jax.Array, ...]
 ) -> tuple[DeferredLogits, None, None, None]:
-    return (
-        jax.tree.map(lambda g: (g.astype(jnp.float32) * cotangents[0]).astype(g.dtype), gradient),
-        None,
-        None,
-        None,
-    )
+    def scale(g: jax.Array) -> jax.Array:
+        return (g.astype(jnp.float32) * cotangents[0]).astype(g.dtype)
+
+    return jax.tree.map(scale, gradient), None, None, None
 
 
 _fused.defvjp(_fused_forward, _fused_backward)
 
 
-def _by_part(
+def _by_shard(
     projection: DeferredLogits, labels: jax.Array, weights: jax.Array
 ) -> tuple[DeferredLogits, jax.Array, jax.Array]:
-    """Reshapes [B, T] to [B, Q, T / Q] if sequences are split in Q.
+    """Reshapes [B, T, ...] to [B, Q, T / Q, ...] if sequences are split over Q devices.
 
-    A chunk then has tokens of every device.
+    Every chunk, cut from the last axis of tokens, then has tokens of every device.
     """
     parts = projection.sharding.num_shards("T").count
     if parts == 1 or labels.ndim != 2 or labels.shape[1] % parts:
@@ -390,9 +392,9 @@ def _parts(options: _Options, labels: jax.Array) -> list[slice]:
 
 
 def _soft_part(soft: SoftTargets | None, part: slice, x: jax.Array) -> SoftTargets | None:
-    """Returns a teacher's features of a chunk.
+    """Returns a teacher's features of a chunk, to be used only after `x` exists.
 
-    Their logits must not be computed before those of `x`.
+    Otherwise the teacher's logits of several chunks could exist at a time.
     """
     if soft is None:
         return None
@@ -401,7 +403,7 @@ def _soft_part(soft: SoftTargets | None, part: slice, x: jax.Array) -> SoftTarge
 
 
 def _add(total: Tree | None, more: Tree) -> Tree:
-    """Adds trees leaf by leaf; None and an empty tuple are nothing yet."""
+    """Adds trees leaf by leaf; a total of None or () is that of no chunk."""
     if not total:
         return more
     return jax.tree.map(jnp.add, total, more)

@@ -264,7 +264,9 @@ def test_every_part_of_a_causal_ring_has_the_same_work():
 
     def blocks(i, j):
         rows = ring.QueryRows(masks.causal(), jnp.asarray(held[i]), None)
-        _, _, given = ring._meet(plan, rows, ring.KeyValues(keys, keys, jnp.asarray(held[j])))
+        _, _, given = ring._block_inputs(
+            plan, rows, ring.KeyValues(keys, keys, jnp.asarray(held[j]))
+        )
         first, last = given.spans.T
         return int((last - first).sum())
 

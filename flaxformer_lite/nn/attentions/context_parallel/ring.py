@@ -1,17 +1,17 @@
-"""Ring attention: rows that are split over devices meet keys and values that travel.
+"""Ring attention: queries stay on their device, keys and values travel around a ring of devices.
 
-Each device keeps its queries. Keys, values and the numbers of their columns pass from device to
-device, and every device adds what it sees of them to the softmax of its rows, block by block as in
-blockwise.py. The backward pass is a ring too: keys and values travel again, and their gradients
-travel with them until they are home. No device ever holds more than two parts of the keys, and no
-step of the ring leaves anything for the backward pass.
+The sequence is split over n devices. Keys, values and the numbers of their columns pass from device
+to device, and every device adds the columns that its rows see to their softmax, block by block as
+in blockwise.py. In the backward pass, keys and values travel once more, together with their
+gradients, which end on the device of those keys. No device ever holds more than two parts of the
+keys, and no step of the ring saves anything for the backward pass.
 
 Blocks that the mask rules out are not computed, and parts that no device sees are not sent: under a
 sliding window a device receives its neighbors' parts only.
 
-If later rows see more, as under a causal mask, the rows are cut into 2n parts, and of each pair i
-and 2n - 1 - i of them one device holds both. In each step of the ring every device then has two
-pairs of parts to compare, and all have the same work.
+If later rows see more columns, as under a causal mask, the rows are cut into 2n parts, and device i
+holds two of them, one from the beginning and one from the end: parts 2i and 2n - 1 - 2i. In each
+step of the ring, every device then compares two pairs of parts, so that all have the same work.
 
 Reference: Liu et al. 2023, Ring Attention (arXiv:2310.01889); for the balance of causal work,
 Brandon et al. 2023, Striped Attention (arXiv:2311.09431), section 3.
@@ -38,9 +38,10 @@ BLOCK = 256  # rows and columns of a block, as blockwise has
 
 
 class Route(NamedTuple):
-    """The way of the keys around a ring.
+    """The parts of the keys that each device of a ring receives.
 
-    Device i first receives the part of device `i - first`, then those before it, `parts` in all.
+    Device i first receives the part of device `i - first`, then those of the devices before that
+    one, `parts` in all.
     """
 
     first: int
@@ -48,19 +49,27 @@ class Route(NamedTuple):
 
 
 class RingPlan(NamedTuple):
-    """The constants of a call."""
+    """The constants of a call.
+
+    Attributes:
+      blocks: those of blockwise attention on each device.
+      ring: the devices.
+      route: the parts that each device receives.
+      length: S, the number of columns on all devices together.
+      dropout_strides: for rows and for columns, the tokens for which the number of dropout's block
+        grows by one: the size of a block, or 1 if the blocks of a device are not blocks of the
+        whole sequence.
+    """
 
     blocks: blockwise.BlockPlan
     ring: Shards
     route: Route
-    length: int  # S, the columns on all devices
-    # slots between numbers of dropout's blocks: a block's size, or 1 where blocks do not line up
-    # with those of one device
-    numbered_by: tuple[int, int]
+    length: int
+    dropout_strides: tuple[int, int]
 
 
 class KeyValues(NamedTuple):
-    """The keys and values that travel, with the numbers of their columns, increasing."""
+    """A part of the keys and values, with the increasing numbers of its columns."""
 
     k_BSKH: jax.Array
     v_BSKH: jax.Array
@@ -68,19 +77,20 @@ class KeyValues(NamedTuple):
 
 
 class QueryRows(NamedTuple):
-    """Inputs that stay on a device and have no gradient: mask, numbers of rows, key of dropout."""
+    """Inputs that stay on a device and have no gradient: mask, row numbers, and dropout key."""
 
     mask: masks.Mask | None
     rows_T: jax.Array
     dropout_key: jax.Array | None
 
 
-# queries, the part of this device, the bias, the sinks, rows, the output, log-sums of exponentials
-_Saved = tuple[jax.Array, KeyValues, BiasTree, jax.Array | None, QueryRows, jax.Array, jax.Array]
+# queries, the device's own part of the keys and values, the bias, the sinks, and the query rows
 _Primals = tuple[jax.Array, KeyValues, BiasTree, jax.Array | None, QueryRows]
+# the primals, the output, and the logarithms of the sums of exponentials
+_Saved = tuple[jax.Array, KeyValues, BiasTree, jax.Array | None, QueryRows, jax.Array, jax.Array]
 _Carry = tuple[SoftmaxState, KeyValues]
-_OfPart = tuple[jax.Array, jax.Array]  # gradients or tangents of a part's keys and values
-_OfRows = tuple[jax.Array, list[jax.Array]]  # gradients of queries and the bias
+_KeyValueGrads = tuple[jax.Array, jax.Array]  # gradients or tangents of a part's keys and values
+_QueryGrads = tuple[jax.Array, list[jax.Array]]  # gradients of queries and of the bias
 
 
 def attend(
@@ -93,18 +103,19 @@ def attend(
     q_block: int = BLOCK,
     k_block: int = BLOCK,
 ) -> jax.Array:
-    """Computes `dense.attend` of sequences that `args.sharding` splits.
+    """Computes `dense.attend` for sequences that `args.sharding` splits over devices.
 
-    Dropout draws the numbers that blockwise attention draws on one device, if each device's parts
-    are whole blocks; else other ones.
+    Dropout draws the same random numbers as blockwise attention on one device if the parts of each
+    device are whole blocks, and different ones otherwise.
 
     Args:
       q_BTNH, k_BSKH, v_BSKH, args: as in `dispatch.attention`.
       q_block, k_block: rows and columns of a block.
 
     Returns:
-      Array [B, T, N, H] in the dtype of the values, with the derivatives that blockwise has. If
-      there are slots of a cache, or lengths that do not divide, attention is blockwise's.
+      Array [B, T, N, H] in the dtype of the values, with the same derivatives as blockwise
+      attention, which also computes calls with slots of a cache, or with lengths that the number of
+      devices does not divide.
     """
     ring = args.sharding.num_shards("T")
     T = q_BTNH.shape[1]
@@ -117,25 +128,28 @@ def attend(
         mask = masks.dense(mask)
     scale = args.resolve(q_BTNH, k_BSKH, v_BSKH).scale
     route = route_of(mask, T, S, ring.count)
-    # Mirrored parts would see more than their neighbors' under a sliding window.
+    # Under a sliding window, a device with mirrored rows would need more than its neighbors' parts.
     mirrored = (
         route.parts == ring.count and S % (2 * ring.count) == 0 and lopsided(mask, T, S, ring.count)
     )
-    halves = 2 if mirrored else 1
+    halves = 1
+    if mirrored:
+        halves = 2
+        route = Route(0, ring.count)
     q_part = T // ring.count // halves
     k_part = S // ring.count // halves
     q_block = min(q_block, q_part)
     k_block = min(k_block, k_part)
-    dropout_rate = args.dropout_rate if args.drops else 0.0
-    plan = RingPlan(
-        blockwise.BlockPlan(
-            scale, args.softcap, dropout_rate, q_block, k_block, args.sharding.inside_shard()
-        ),
-        ring,
-        Route(0, ring.count) if mirrored else route,
-        S,
-        (1 if q_part % q_block else q_block, 1 if k_part % k_block else k_block),
+    dropout_rate = 0.0
+    dropout_key = None
+    if args.drops:
+        dropout_rate = args.dropout_rate
+        dropout_key = args.dropout_key
+    blocks = blockwise.BlockPlan(
+        scale, args.softcap, dropout_rate, q_block, k_block, args.sharding.inside_shard()
     )
+    strides = (_dropout_stride(q_part, q_block), _dropout_stride(k_part, k_block))
+    plan = RingPlan(blocks, ring, route, S, strides)
     bias = args.bias
     if callable(bias):
         bias = blockwise.as_pytree(bias, q_BTNH[:, :q_block], k_block)
@@ -158,7 +172,7 @@ def attend(
                 functools.partial(_mirror, device=device, ring=ring), (q_BTNH, part, rows_T)
             )
         rows = QueryRows(mask, rows_T, dropout_key)
-        out_BTNH = _attend(plan, q_BTNH, part, _of_rows(bias, rows_T), sinks_N, rows)
+        out_BTNH = _attend(plan, q_BTNH, part, _bias_at_rows(bias, rows_T), sinks_N, rows)
         if mirrored:
             out_BTNH = _mirror_back(out_BTNH, device, ring)
         return out_BTNH
@@ -178,27 +192,37 @@ def attend(
         mask,
         bias,
         sinks_N,
-        args.dropout_key if args.drops else None,
+        dropout_key,
     )
 
 
+def _dropout_stride(part: int, block: int) -> int:
+    """Returns the tokens for which the number of dropout's block grows by one."""
+    if part % block:
+        return 1
+    return block
+
+
 def route_of(mask: masks.Mask | None, T: int, S: int, count: int) -> Route:
-    """Returns the shortest way on which every part of the keys meets the rows that see it."""
+    """Returns the shortest route on which every part of the keys reaches the rows that see it."""
     if mask is None:
         return Route(0, count)
-    needed = set()
+    rows = T // count
+    columns = S // count
+    needed = set()  # the distances on the ring between a device and those whose parts it sees
     for device in range(count):
-        size = T // count
-        first, last = mask.column_bounds(device * size, (device + 1) * size, S)
+        first, last = mask.column_bounds(device * rows, (device + 1) * rows, S)
         for other in range(count):
-            size = S // count
-            if first < (other + 1) * size and last > other * size:
+            if first < (other + 1) * columns and last > other * columns:
                 needed.add((device - other) % count)
-    # After the longest run of parts that no device sees, all those that follow are sent.
-    steps = sorted(needed) or [0]
-    gaps = [(steps[i] - steps[i - 1] - 1) % count for i in range(len(steps))]
+    # The route begins after the longest gap between distances: what lies in the other gaps is sent,
+    # though no device sees it.
+    distances = sorted(needed) or [0]
+    gaps = []
+    for i, distance in enumerate(distances):
+        gaps.append((distance - distances[i - 1] - 1) % count)
     gap = max(gaps)
-    first = steps[gaps.index(gap)]
+    first = distances[gaps.index(gap)]
     if first > count // 2:
         first -= count
     return Route(first, count - gap)
@@ -235,7 +259,7 @@ def _attend_jvp(
 def _forward(
     plan: RingPlan,
     q_BTNH: jax.Array,
-    home: KeyValues,
+    local_part: KeyValues,
     bias: BiasTree,
     sinks_N: jax.Array | None,
     rows: QueryRows,
@@ -244,119 +268,134 @@ def _forward(
     numbers = jnp.arange(padded_BTNH.shape[1] // plan.blocks.q_block)
 
     def add(states: SoftmaxState, part: KeyValues) -> SoftmaxState:
-        k_BSKH, v_BSKH, given = _meet(plan, rows, part)
+        """Adds the columns of a part to the state of each block of rows."""
+        k_BSKH, v_BSKH, given = _block_inputs(plan, rows, part)
 
-        def of_block(_: None, each: tuple[jax.Array, SoftmaxState]) -> tuple[None, SoftmaxState]:
-            i, state = each
-            biased = _of_columns(bias, part.columns_S)
+        def add_to_block(
+            _: None, item: tuple[jax.Array, SoftmaxState]
+        ) -> tuple[None, SoftmaxState]:
+            i, state = item
+            bias_of_part = _bias_at_columns(bias, part.columns_S)
             return None, blockwise.add_columns(
-                plan.blocks, padded_BTNH, k_BSKH, v_BSKH, biased, given, i, state
+                plan.blocks, padded_BTNH, k_BSKH, v_BSKH, bias_of_part, given, i, state
             )
 
-        return lax.scan(of_block, None, (numbers, states))[1]
+        return lax.scan(add_to_block, None, (numbers, states))[1]
 
     def step(carry: _Carry, _: None) -> tuple[_Carry, None]:
         states, part = carry
-        coming = _pass_on(plan.ring, part)  # while this part is computed
-        return (add(states, part), coming), None
+        next_part = _rotate(plan.ring, part)  # is sent while this part is computed
+        return (add(states, part), next_part), None
 
-    start = blockwise.no_columns(q_BTNH, home.v_BSKH, plan.blocks.q_block, sinks_N)
+    start = blockwise.no_columns(q_BTNH, local_part.v_BSKH, plan.blocks.q_block, sinks_N)
     states = jax.tree.map(lambda x: jnp.broadcast_to(x, (numbers.size, *x.shape)), start)
-    part = _pass_on(plan.ring, home, plan.route.first)
+    part = _rotate(plan.ring, local_part, plan.route.first)
     (states, part), _ = lax.scan(step, (states, part), length=plan.route.parts - 1)
     states = add(states, part)
-    out, lse = jax.vmap(functools.partial(blockwise.finish, v_BSKH=home.v_BSKH))(states)
+    out, lse = jax.vmap(functools.partial(blockwise.finish, v_BSKH=local_part.v_BSKH))(states)
     out_BTNH, lse = named(ATTENTION, blockwise.join(out)[:, : q_BTNH.shape[1]], lse)
-    return out_BTNH, (q_BTNH, home, bias, sinks_N, rows, out_BTNH, lse)
+    return out_BTNH, (q_BTNH, local_part, bias, sinks_N, rows, out_BTNH, lse)
 
 
 def _backward(plan: RingPlan, saved: _Saved, d_out_BTNH: jax.Array) -> blockwise.Inputs:
-    """Sends keys and values around again, and with them their gradients."""
-    q_BTNH, home, bias, sinks_N, *_ = saved
+    """Computes the gradients, sending keys and values around again together with theirs."""
+    q_BTNH, local_part, bias, sinks_N, *_ = saved
     d_out_BTNH = _pad(d_out_BTNH, plan.blocks.q_block)
 
     def step(
-        carry: tuple[_OfRows, KeyValues, _OfPart], _: None
-    ) -> tuple[tuple[_OfRows, KeyValues, _OfPart], None]:
-        d_here, part, d_part = carry
-        coming = _pass_on(plan.ring, part)
-        d_here, d_part = add(d_here, part, d_part)[:2]
-        return (d_here, coming, d_part), None
+        carry: tuple[_QueryGrads, KeyValues, _KeyValueGrads], _: None
+    ) -> tuple[tuple[_QueryGrads, KeyValues, _KeyValueGrads], None]:
+        d_queries, part, d_part = carry
+        next_part = _rotate(plan.ring, part)
+        d_queries, d_part = add(d_queries, part, d_part)[:2]
+        return (d_queries, next_part, d_part), None
 
     def add(
-        d_here: _OfRows, part: KeyValues, d_part: _OfPart, sinks_N: jax.Array | None = None
-    ) -> tuple[_OfRows, _OfPart, jax.Array | None]:
-        d_part = _pass_on(plan.ring, d_part)  # from the device that had this part before
+        d_queries: _QueryGrads,
+        part: KeyValues,
+        d_part: _KeyValueGrads,
+        sinks_N: jax.Array | None = None,
+    ) -> tuple[_QueryGrads, _KeyValueGrads, jax.Array | None]:
+        d_part = _rotate(plan.ring, d_part)  # they come from the device that had this part before
         d_q, d_k, d_v, d_bias, d_sinks_N = blockwise.gradients(
-            plan.blocks, _meeting(plan, saved, part, sinks_N), d_out_BTNH, jnp.float32
+            plan.blocks, _saved_for_part(plan, saved, part, sinks_N), d_out_BTNH, jnp.float32
         )
         size = part.columns_S.size
-        d_here = jax.tree.map(jnp.add, d_here, (d_q[:, : q_BTNH.shape[1]], d_bias))
+        d_queries = jax.tree.map(jnp.add, d_queries, (d_q[:, : q_BTNH.shape[1]], d_bias))
         d_part = jax.tree.map(jnp.add, d_part, (d_k[:, :size], d_v[:, :size]))
-        return d_here, d_part, d_sinks_N
+        return d_queries, d_part, d_sinks_N
 
     def zeros(tree: Tree) -> Tree:
         return jax.tree.map(lambda x: jnp.zeros(x.shape), tree)
 
     floats = blockwise.floats(bias)
-    carry = zeros((q_BTNH, floats)), _pass_on(plan.ring, home, plan.route.first), zeros(home[:2])
+    carry = (
+        zeros((q_BTNH, floats)),
+        _rotate(plan.ring, local_part, plan.route.first),
+        zeros(local_part[:2]),
+    )
     carry, _ = lax.scan(step, carry, length=plan.route.parts - 1)
-    (d_q, d_bias), (d_k, d_v), d_sinks_N = add(*carry, sinks_N)  # sinks count once
-    back = plan.route.first + plan.route.parts - 1
-    d_k, d_v = _pass_on(plan.ring, (d_k, d_v), -back)
+    (d_q, d_bias), (d_k, d_v), d_sinks_N = add(*carry, sinks_N)  # the sinks, only once
+    distance = plan.route.first + plan.route.parts - 1  # to the device of the part that came last
+    d_k, d_v = _rotate(plan.ring, (d_k, d_v), -distance)
     gradients = (d_q, d_k, d_v, d_bias, d_sinks_N)
     return jax.tree.map(
         lambda d, x: only_forwards(d.astype(x.dtype), blockwise.TWICE),
         gradients,
-        (q_BTNH, *home[:2], floats, sinks_N),
+        (q_BTNH, *local_part[:2], floats, sinks_N),
     )
 
 
 def _tangent(plan: RingPlan, saved: _Saved, inputs: blockwise.Inputs) -> jax.Array:
-    """Sends keys, values and their tangents around."""
-    q_BTNH, home, _, sinks_N, _, out_BTNH, _ = saved
+    """Computes the tangent of the output, sending keys and values around with their tangents."""
+    q_BTNH, local_part, _, sinks_N, _, out_BTNH, _ = saved
     d_q, d_k, d_v, d_floats, d_sinks_N = inputs
     d_q = _pad(d_q, plan.blocks.q_block)
 
     def add(
-        d_out_BTNH: jax.Array, part: KeyValues, d_part: _OfPart, sinks_N: jax.Array | None = None
+        d_out_BTNH: jax.Array,
+        part: KeyValues,
+        d_part: _KeyValueGrads,
+        sinks_N: jax.Array | None = None,
     ) -> jax.Array:
         d_k = _pad(d_part[0], plan.blocks.k_block)
         d_v = _pad(d_part[1], plan.blocks.k_block)
         more_BTNH = blockwise.tangent(
             plan.blocks,
-            _meeting(plan, saved, part, sinks_N),
+            _saved_for_part(plan, saved, part, sinks_N),
             (d_q, d_k, d_v, d_floats, d_sinks_N),
         )
         return d_out_BTNH + more_BTNH[:, : q_BTNH.shape[1]]
 
     def step(
-        carry: tuple[jax.Array, KeyValues, _OfPart], _: None
-    ) -> tuple[tuple[jax.Array, KeyValues, _OfPart], None]:
+        carry: tuple[jax.Array, KeyValues, _KeyValueGrads], _: None
+    ) -> tuple[tuple[jax.Array, KeyValues, _KeyValueGrads], None]:
         d_out_BTNH, part, d_part = carry
-        coming = _pass_on(plan.ring, (part, d_part))
-        return (add(d_out_BTNH, part, d_part), *coming), None
+        following = _rotate(plan.ring, (part, d_part))
+        return (add(d_out_BTNH, part, d_part), *following), None
 
-    travelling = _pass_on(plan.ring, (home, (d_k, d_v)), plan.route.first)
-    carry = (jnp.zeros(out_BTNH.shape), *travelling)
+    sent = _rotate(plan.ring, (local_part, (d_k, d_v)), plan.route.first)
+    carry = (jnp.zeros(out_BTNH.shape), *sent)
     carry, _ = lax.scan(step, carry, length=plan.route.parts - 1)
     return only_forwards(add(*carry, sinks_N).astype(out_BTNH.dtype), blockwise.TWICE)
 
 
-def _meeting(
+def _saved_for_part(
     plan: RingPlan, saved: _Saved, part: KeyValues, sinks_N: jax.Array | None
 ) -> blockwise.Saved:
-    """Returns what blockwise attention would save of the rows here and a part of the keys."""
+    """Returns what blockwise attention of this device's rows to a part of the keys would save."""
     q_BTNH, _, bias, _, rows, out_BTNH, lse = saved
-    k_BSKH, v_BSKH, given = _meet(plan, rows, part)
+    k_BSKH, v_BSKH, given = _block_inputs(plan, rows, part)
     q_BTNH = _pad(q_BTNH, plan.blocks.q_block)
     out_BTNH = _pad(out_BTNH, plan.blocks.q_block)
-    biased = _of_columns(bias, part.columns_S)
-    return q_BTNH, k_BSKH, v_BSKH, biased, sinks_N, given, out_BTNH, lse
+    bias_of_part = _bias_at_columns(bias, part.columns_S)
+    return q_BTNH, k_BSKH, v_BSKH, bias_of_part, sinks_N, given, out_BTNH, lse
 
 
-def _meet(plan: RingPlan, rows: QueryRows, part: KeyValues) -> tuple[jax.Array, jax.Array, Given]:
-    """Pads a part of the keys to whole blocks, and finds the blocks that the rows here see."""
+def _block_inputs(
+    plan: RingPlan, rows: QueryRows, part: KeyValues
+) -> tuple[jax.Array, jax.Array, Given]:
+    """Pads a part of the keys to whole blocks, and finds the blocks that this device's rows see."""
     q_block = plan.blocks.q_block
     k_block = plan.blocks.k_block
     q_index_T = jnp.pad(rows.rows_T, (0, -rows.rows_T.size % q_block), mode="edge")
@@ -379,8 +418,8 @@ def _meet(plan: RingPlan, rows: QueryRows, part: KeyValues) -> tuple[jax.Array, 
         k_index_S,
         rows.dropout_key,
         q_spans,
-        starts[:, 0] // plan.numbered_by[0],
-        k_index_S.reshape(-1, k_block)[:, 0] // plan.numbered_by[1],
+        starts[:, 0] // plan.dropout_strides[0],
+        k_index_S.reshape(-1, k_block)[:, 0] // plan.dropout_strides[1],
     )
     return _pad(part.k_BSKH, k_block), _pad(part.v_BSKH, k_block), given
 
@@ -388,7 +427,7 @@ def _meet(plan: RingPlan, rows: QueryRows, part: KeyValues) -> tuple[jax.Array, 
 def _blocks_within(
     bounds: tuple[masks.Slot, masks.Slot], columns_S: jax.Array, rows: int, k_block: int
 ) -> jax.Array:
-    """Returns the blocks of a part's columns whose numbers are within bounds, [rows, 2]."""
+    """Returns the range of blocks of a part whose columns are within bounds, int32 [rows, 2]."""
 
     def columns_before(bound: masks.Slot) -> jax.Array:
         limits = jnp.broadcast_to(bound, rows)
@@ -399,52 +438,56 @@ def _blocks_within(
     return jnp.where((first < last)[:, None], spans, 0).astype(jnp.int32)
 
 
-def _of_rows(bias: Bias | jax.Array | None, rows_T: jax.Array) -> BiasTree:
-    """Returns a bias that takes numbers of rows here, and numbers of columns on all devices."""
+def _bias_at_rows(bias: Bias | jax.Array | None, rows_T: jax.Array) -> BiasTree:
+    """Returns a bias whose rows are numbered from this device's first one.
+
+    Its columns are numbered over the whole sequence.
+    """
     if callable(bias):
-        return jax.tree_util.Partial(_asked_of_rows, bias, rows_T)
+        return jax.tree_util.Partial(_call_at_rows, bias, rows_T)
     if bias is None:
         return None
-    return jax.tree_util.Partial(_taken, jnp.take(bias, rows_T, axis=2))
+    return jax.tree_util.Partial(_index_array, jnp.take(bias, rows_T, axis=2))
 
 
-def _asked_of_rows(
+def _call_at_rows(
     bias: Bias, rows_T: jax.Array, q_BTNH: jax.Array, rows: jax.Array, columns: jax.Array
 ) -> jax.Array:
     return bias(q_BTNH, jnp.take(rows_T, rows, mode="clip"), columns)
 
 
-def _taken(
+def _index_array(
     bias_BNTS: jax.Array, q_BTNH: jax.Array, rows: jax.Array, columns: jax.Array
 ) -> jax.Array:
     rows_BNTS = jnp.take(bias_BNTS, rows, axis=2, mode="clip")
     return jnp.take(rows_BNTS, columns, axis=3, mode="clip")
 
 
-def _of_columns(bias: BiasTree, columns_S: jax.Array) -> BiasTree:
+def _bias_at_columns(bias: BiasTree, columns_S: jax.Array) -> BiasTree:
+    """Returns a bias whose columns are numbered from the first one of a part."""
     if bias is None:
         return None
-    return jax.tree_util.Partial(_asked_of_columns, bias, columns_S)
+    return jax.tree_util.Partial(_call_at_columns, bias, columns_S)
 
 
-def _asked_of_columns(
+def _call_at_columns(
     bias: Bias, columns_S: jax.Array, q_BTNH: jax.Array, rows: jax.Array, columns: jax.Array
 ) -> jax.Array:
     return bias(q_BTNH, rows, jnp.take(columns_S, columns, mode="clip"))
 
 
-def _pass_on(ring: Shards, tree: Tree, places: int = 1) -> Tree:
-    """Sends arrays `places` devices ahead on the ring."""
-    if places % ring.count == 0:
+def _rotate(ring: Shards, tree: Tree, distance: int = 1) -> Tree:
+    """Sends arrays to the device `distance` further on the ring."""
+    if distance % ring.count == 0:
         return tree
-    to = [(i, (i + places) % ring.count) for i in range(ring.count)]
+    to = [(i, (i + distance) % ring.count) for i in range(ring.count)]
     return jax.tree.map(lambda x: lax.ppermute(x, ring.mesh_axis, to), tree)
 
 
 def _mirror(x: jax.Array, device: jax.Array, ring: Shards) -> jax.Array:
-    """Swaps the second half with the device at the other end; the earlier half comes first.
+    """Swaps the second half with the device at the other end of the ring.
 
-    Device i of n then holds halves 2i and 2n - 1 - 2i.
+    Device i of n then holds halves 2i and 2n - 1 - 2i of the sequence, the earlier one first.
     """
     axis = min(1, x.ndim - 1)
     first, second = jnp.split(x, 2, axis)
@@ -455,6 +498,7 @@ def _mirror(x: jax.Array, device: jax.Array, ring: Shards) -> jax.Array:
 
 
 def _mirror_back(x: jax.Array, device: jax.Array, ring: Shards) -> jax.Array:
+    """Undoes `_mirror` along axis 1."""
     earlier, later = jnp.split(x, 2, axis=1)
     in_order = 2 * device < ring.count
     second = _to_mirror(jnp.where(in_order, later, earlier), ring)
@@ -462,10 +506,12 @@ def _mirror_back(x: jax.Array, device: jax.Array, ring: Shards) -> jax.Array:
 
 
 def _to_mirror(x: jax.Array, ring: Shards) -> jax.Array:
+    """Exchanges x between devices i and n - 1 - i."""
     to = [(i, ring.count - 1 - i) for i in range(ring.count)]
     return lax.ppermute(x, ring.mesh_axis, to)
 
 
 def _pad(x_BT: jax.Array, block: int) -> jax.Array:
+    """Pads axis 1 of x [B, T, ...] with zeros to whole blocks."""
     widths = [(0, 0), (0, -x_BT.shape[1] % block)] + [(0, 0)] * (x_BT.ndim - 2)
     return jnp.pad(x_BT, widths)
