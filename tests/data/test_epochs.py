@@ -5,6 +5,7 @@ import dataclasses
 import itertools
 from itertools import pairwise
 
+import grain
 import numpy as np
 import pytest
 
@@ -38,6 +39,15 @@ def test_found_without_state():
     ]
     find = epochs.endless(lambda number: range(SIZES[number]), 3, seed=3)
     assert [find(place) for place in reversed(places)] == once[::-1]
+
+
+@pytest.mark.parametrize("size", [7, epochs.SHORT])
+def test_the_order_is_grains(size):
+    seed = 2**32 + 5
+    find = epochs.endless(lambda number: range(size), 1, seed)
+    order = grain.MapDataset.range(size).seed(5).shuffle().repeat()
+    places = (0, size - 1, size, 2 * size + 1)
+    assert [find(place)[1] for place in places] == [order[place] for place in places]
 
 
 def test_no_packing_is_asked_for_before_its_epoch():
