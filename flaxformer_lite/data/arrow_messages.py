@@ -1,4 +1,4 @@
-"""The unpacked sizes of the compressed batches in an arrow file, which pyarrow does not tell.
+"""Checks the uncompressed sizes of the batches in an arrow file, which pyarrow does not report.
 
 A message's header is a flatbuffer (Message.fbs of Apache Arrow).
 """
@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 MAGIC = b"ARROW1"
-DICTIONARY = 2  # kinds of header of a Message
+# Values of MessageHeader in Message.fbs.
+DICTIONARY = 2
 BATCH = 3
-UNCOMPRESSED = -1  # in place of a buffer's length: it is stored as it is
+UNCOMPRESSED = -1  # the length of a buffer that is stored without compression
 
-
-Check = Callable[[int, int], None]  # of the bytes stored, and what they unpack to
+# Function of the stored and the uncompressed bytes of a message; raises to reject it.
+Check = Callable[[int, int], None]
 
 
 def check_all(
@@ -30,8 +31,8 @@ def check_all(
     Args:
       arrow: pyarrow.
       source: the file.
-      batches: how many the file has; None for a stream.
-      check: raises for a batch that grows too much.
+      batches: the number of record batches in the file; None for a stream.
+      check: raises for a batch that is too large when it is uncompressed.
 
     Raises:
       ValueError: a header is damaged.
@@ -42,9 +43,9 @@ def check_all(
 
 
 class CheckedStream(io.RawIOBase):
-    """The messages of a file as a stream, each checked before anybody sees it.
+    """The messages of a file as a stream, each checked before it can be read.
 
-    So what is read once, such as an object in a store, is read once.
+    Unlike `check_all`, it reads the file once, which matters for an object in a store.
     """
 
     def __init__(
@@ -72,9 +73,12 @@ class CheckedStream(io.RawIOBase):
 def _messages(
     arrow: ModuleType, source: "pyarrow.NativeFile", batches: int | None, check: Check
 ) -> Iterator["pyarrow.ipc.Message"]:
-    """Yields the messages that `check` passes."""
+    """Yields the messages, each after `check` accepts it."""
     source.seek(0)
-    source.seek(8 if source.read(len(MAGIC)) == MAGIC else 0)
+    has_magic = source.read(len(MAGIC)) == MAGIC
+    source.seek(0)
+    if has_magic:
+        source.seek(8)  # MAGIC, and two bytes of padding
     seen = 0
     for message in arrow.ipc.MessageReader.open_stream(source):
         if message.body is not None:
@@ -90,10 +94,12 @@ def _messages(
 
 
 def _unpacked(header: bytes, body: "pyarrow.Buffer") -> int:
-    """Returns the bytes that the buffers of a message have unpacked."""
+    """Returns the uncompressed bytes of a message's buffers; 0 if they are not compressed."""
     (root,) = struct.unpack_from("<I", header)
     kind_at = _field(header, root, 1)
-    kind = header[kind_at] if kind_at else 0
+    kind = 0
+    if kind_at:
+        kind = header[kind_at]
     batch = _table(header, root, 2)
     if kind == DICTIONARY:
         batch = _table(header, batch, 1)
@@ -104,14 +110,17 @@ def _unpacked(header: bytes, body: "pyarrow.Buffer") -> int:
     total = 0
     for number in range(count):
         at, length = struct.unpack_from("<qq", header, buffers + 4 + 16 * number)
-        if length:
-            (unpacked,) = struct.unpack("<q", body[at : at + 8].to_pybytes())
-            total += length if unpacked == UNCOMPRESSED else max(unpacked, 0)
+        if not length:
+            continue
+        (unpacked,) = struct.unpack("<q", body[at : at + 8].to_pybytes())
+        if unpacked == UNCOMPRESSED:
+            unpacked = length
+        total += max(unpacked, 0)
     return total
 
 
 def _field(header: bytes, table: int, number: int) -> int:
-    """Returns the position of a table's field; 0 where it has none."""
+    """Returns the position of a table's field, or 0 if the table lacks it."""
     (back,) = struct.unpack_from("<i", header, table)
     offsets = table - back
     if offsets < 0:
@@ -120,7 +129,9 @@ def _field(header: bytes, table: int, number: int) -> int:
     if 4 + 2 * number >= size:
         return 0
     (offset,) = struct.unpack_from("<H", header, offsets + 4 + 2 * number)
-    return table + offset if offset else 0
+    if not offset:
+        return 0
+    return table + offset
 
 
 def _table(header: bytes, table: int, number: int) -> int:

@@ -58,12 +58,12 @@ def score(
         >>> # the likelier answer
         >>> score(model, params, [[5, 7], [5, 7]], [[9, 1], [4]]).log_likelihood.argmax()
 
-    Lengths are rounded up to the buckets of `generate`, so that calls with the same batch size soon
-    compile nothing.
+    Lengths are rounded up to the buckets of `generate`, so that only a few programs are compiled
+    for each batch size.
 
     Args:
-      model: a decoder or an encoder-decoder with its language-model head, or a causal linen module
-        of your own, as `generate` takes it.
+      model: a decoder or an encoder-decoder with its language-model head, or your own causal linen
+        module, as for `generate`.
       params: its weights.
       prompts: ids of each prompt (an encoder-decoder's input); at least one id each.
       continuations: ids of each continuation; at least one id each.
@@ -96,12 +96,10 @@ def score(
         sources = pad_source(ids_BS, mask_BS, 0, padded_length(cfg, ids_BS.shape[1], limit))
         start = decoder_start(model, decoder_start_token_id, 0)
         prompts = [[start]] * len(prompts)
-    rows = [
-        [*prompt, *continuation]
-        for prompt, continuation in zip(prompts, continuations, strict=True)
-    ]
-    # The last token of a row is scored but never read.
-    width = max(map(len, rows)) - 1
+    rows = []
+    for prompt, continuation in zip(prompts, continuations, strict=True):
+        rows.append([*prompt, *continuation])
+    width = max(map(len, rows)) - 1  # the last token of a row is scored, but is no input
     check_length(limit, "a prompt and its continuation", width)
     ids, _ = read_ids(
         cfg.of_decoder.vocab_size, rows, None, 0, "prompts and continuations", left=False
@@ -113,14 +111,12 @@ def score(
         targets_BU[i, : lengths[i]] = continuation
     columns = padded_length(cfg, width, limit)
     tokens_BT = pad_source(ids[:, :width], ids[:, :width] == 0, 0, columns).tokens_BS
-    logprobs_BU, best_BU = map(
-        np.asarray, _score(model, params, sources, tokens_BT, columns_BU, targets_BU)
-    )
+    scored = _score(model, params, sources, tokens_BT, columns_BU, targets_BU)
+    logprobs_BU, is_best_BU = map(np.asarray, scored)
     kept_BU = np.arange(columns_BU.shape[1])[None] < np.asarray(lengths)[:, None]
     logprobs_BU = np.where(kept_BU, logprobs_BU, np.float32(0))[:, : max(lengths)]
-    return Scores(
-        logprobs_BU.sum(axis=1), logprobs_BU, np.asarray(np.all(best_BU | ~kept_BU, axis=1))
-    )
+    greedy_B = np.asarray(np.all(is_best_BU | ~kept_BU, axis=1))
+    return Scores(logprobs_BU.sum(axis=1), logprobs_BU, greedy_B)
 
 
 def _rows(name: str, ids: Iterable[ArrayLike | Sequence[int]] | None) -> list[list[int]]:
@@ -145,7 +141,7 @@ def _score(
     columns_BU: jax.Array,
     targets_BU: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
-    """Computes log-probabilities of the targets [B, U], and whether each is the likeliest."""
+    """Computes the log-probability of each target, [B, U], and whether it is the best token."""
     variables = {"params": params}
     if isinstance(model, OwnModel):
         logits_BTV = model.logits(params, tokens_BT)
@@ -164,12 +160,12 @@ def _score(
         )
     x_BUD = gather_positions(x_BTD, columns_BU)
 
-    def one(pair: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    def score_token(pair: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         x_D, target = pair
         projection: Any = model.apply(variables, x_D[None, None], method="project")
         logits_V = projection.logits()[0, 0]
         return logits_V[target] - jax.nn.logsumexp(logits_V), jnp.argmax(logits_V) == target
 
     flat = x_BUD.reshape(-1, x_BUD.shape[-1]), targets_BU.reshape(-1)
-    logprobs, best = jax.lax.map(one, flat, batch_size=min(AT_ONCE, targets_BU.size))
+    logprobs, best = jax.lax.map(score_token, flat, batch_size=min(AT_ONCE, targets_BU.size))
     return logprobs.reshape(targets_BU.shape), best.reshape(targets_BU.shape)

@@ -1,4 +1,4 @@
-"""Building a config from a family's table of presets."""
+"""Builds a config from a family's table of presets."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +18,16 @@ def build(
 ) -> ModelConfig:
     """Builds a config: the family's base, overridden by the preset, then by the caller's fields.
 
-    A family binds the first four: `config = partial(build, "gpt2", BASE, PRESETS, "small")`.
+    A family binds the first four arguments: `config = partial(build, "gpt2", BASE, PRESETS,
+    "small")`.
+
+    Args:
+      family: the name of the family.
+      base: the fields that its presets have in common.
+      presets: the fields of each preset.
+      default: the preset to use for `preset=""`.
+      preset: the name of a preset.
+      **overrides: fields of ModelConfig.
 
     Raises:
       ConfigError: there is no such preset or field, or a rule of ModelConfig is broken.

@@ -17,7 +17,14 @@ NUMBER = re.compile(r"[-+]?\d+(\.\d+)?")
 
 
 class Section(NamedTuple):
-    """The counts of a section of questions: all, those of known words only, and the right ones."""
+    """The result of a section of questions.
+
+    Attributes:
+      name: the name of the section.
+      total: the number of questions.
+      known: the number of questions whose words are all known.
+      right: the number of questions that were answered correctly.
+    """
 
     name: str
     total: int
@@ -28,13 +35,15 @@ class Section(NamedTuple):
 def score_analogies(vectors: WordVectors, path: Path) -> list[Section]:
     """Answers questions "a is to b as c is to d", and counts the right answers.
 
-    Each line has four words; a line that starts with a colon names a section.
+    A question is known if each of its four words is one token. Its answer is the token nearest to
+    b - a + c, other than a, b and c in any spelling.
 
-    A question is known if its four words are one token each. The answer is the nearest to b - a + c
-    but the three.
+    Args:
+      vectors: the word vectors.
+      path: a file with four words on each line, and sections that begin with a line ": name".
 
     Raises:
-      ConfigError: a line of the file is something else.
+      ConfigError: a line of the file has another form.
     """
     name = ""
     sections = dict[str, list[list[str]]]()
@@ -78,18 +87,23 @@ def _score(vectors: WordVectors, name: str, questions: list[list[str]]) -> Secti
 def score_pairs(vectors: WordVectors, path: Path) -> dict[str, float]:
     """Correlates cosines with human scores of word pairs.
 
-    Each line has two words and a number, separated by tabs or commas.
+    Args:
+      vectors: the word vectors.
+      path: a file with two words and a number on each line, separated by tabs or commas. The first
+        line may have titles.
 
     Returns:
-      `spearman` and `pearson` over the pairs whose words are one token each, `total`, and `known`,
-      the number of these.
+      The correlations `spearman` and `pearson` over the known pairs, whose words are one token
+      each; their number `known`, and the number of all pairs, `total`.
 
     Raises:
-      ConfigError: a line of the file, but for a first one of titles, is something else.
+      ConfigError: a line of the file has another form.
     """
     pairs: list[tuple[list[int | None], float]] = []
     for number, line in _lines(path):
-        separator = "\t" if "\t" in line else ","
+        separator = ","
+        if "\t" in line:
+            separator = "\t"
         *words, last = line.split(separator)
         score = NUMBER.fullmatch(last.strip())
         if len(words) != 2 or (pairs and not score):
@@ -110,7 +124,7 @@ def score_pairs(vectors: WordVectors, path: Path) -> dict[str, float]:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yields the numbers of lines and their text, but not blank ones and comments."""
+    """Yields the number and text of each line that is neither blank nor a comment."""
     for number, line in enumerate(read_text(path).splitlines(), start=1):
         text = line.strip()
         if text and not text.startswith("#"):

@@ -1,10 +1,11 @@
-"""A run from its first step to its closing summary: what it opens, claims and closes again."""
+"""Runs an experiment from its first step to its closing summary, and owns what it opens."""
 
 import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
@@ -54,7 +55,7 @@ def run(
 
     Args:
       cfg: an ExperimentConfig, or the ConfigDict of a page, as `pages.get_config` returns it.
-      workdir: a folder, or an address such as gs://bucket/run; gets checkpoints/, best/ (with
+      workdir: a folder, or an address such as gs://bucket/run, for checkpoints/, best/ (with
         `train.best`), metrics.jsonl, samples.jsonl, tensorboard/, config.json, tokenizer/, loss.png
         and report.html.
       group: the processes of the run; each writes its part of the checkpoints, and process 0
@@ -92,15 +93,22 @@ def run(
             best = stack.enter_context(saving(place / "best", keep=1))
         terminal = Terminal(cfg.train.steps, _shown(cfg), quiet=not group.first)
         stack.enter_context(terminal.listening())
-        experiment, make = _in_background(stack, experiment, checkpoints.latest_step, group, clock)
-        state, start, record, notices = _begin(experiment, checkpoints, make)
-        experiment = reference.attach(experiment, state, start, make, workdir, writes=group.first)
-        selection = Selection(cfg, best, Best(**record.get("best", {})))
-        if selection.stalled and start < cfg.train.steps:
+        experiment, create_state = _start_compiling(
+            stack, experiment, checkpoints.latest_step, group, clock
+        )
+        begin = _begin(experiment, checkpoints, create_state)
+        experiment = reference.attach(
+            experiment, begin.state, begin.step, create_state, workdir, writes=group.first
+        )
+        selection = Selection(cfg, best, Best(**begin.record.get("best", {})))
+        notices = list(begin.notices)
+        if selection.stalled and begin.step < cfg.train.steps:
             notices.append(f"{selection.words}: nothing is left to train.")
-        last_step = start if checkpoints.latest_step is not None else -1
+        last_step = -1  # no record of an earlier start is kept, if it left no checkpoint
+        if checkpoints.latest_step is not None:
+            last_step = begin.step
         recorder = Recorder(workdir, last_step, writes=group.first)
-        about = text.banner(experiment, place, start)
+        about = text.banner(experiment, place, begin.step)
         terminal.rows("flaxformer_lite", about)
         for notice in [*notices, *recorder.notices]:
             terminal.note(f"notice: {notice}")
@@ -110,9 +118,11 @@ def run(
             write_inputs(workdir, cfg, data.tokenizer, data.fingerprint)
             report = RunPage(workdir, cfg, requested, about, recorder, clock)
         meter = _meter(experiment, clock, recorder)
-        watchers = _guards(experiment, str(place), checkpoints, recorder, terminal, group, record)
-        watchers += [
-            *_watchers(experiment, mirror, last_step, terminal, group, clock),
+        watchers = [
+            *_loss_watchers(
+                experiment, str(place), checkpoints, recorder, terminal, group, begin.record
+            ),
+            *_other_watchers(experiment, mirror, last_step, terminal, group, clock),
             Upload(mirror, lock, terminal),
         ]
         for watcher in watchers:
@@ -125,18 +135,37 @@ def run(
             group,
         )
         try:
-            state, caught = trainer.train(state, start, interrupt or Interrupt())
-            if group.first and not caught:
+            state, caught_signal = trainer.train(begin.state, begin.step, interrupt or Interrupt())
+            if group.first and not caught_signal:
                 trainer.close(state)
         except BaseException as error:
             trainer.report(f"ended by an error ({first_line(error)})")
             raise
-        trainer.report(f"stopped by {caught}" if caught else "finished")
-        return caught
+        if caught_signal:
+            trainer.report(f"stopped by {caught_signal}")
+        else:
+            trainer.report("finished")
+        return caught_signal
+
+
+class _Begin(NamedTuple):
+    """The beginning of a run.
+
+    Attributes:
+      state: the restored or new train state.
+      step: the number of steps already done.
+      record: the record of the restored checkpoint; empty for a new run.
+      notices: for the terminal.
+    """
+
+    state: TrainState
+    step: int
+    record: Json
+    notices: list[str]
 
 
 def _shown(cfg: ExperimentConfig) -> list[Metric]:
-    """Returns the metrics of the terminal; the one that selects checkpoints is shown live."""
+    """Returns the metrics for the terminal, of which that of `train.best` is shown live too."""
     shown = []
     for metric in cfg.objective.shown:
         is_live = metric.live or metric.name == cfg.train.best
@@ -144,34 +173,42 @@ def _shown(cfg: ExperimentConfig) -> list[Metric]:
     return shown
 
 
-def _in_background(
+def _start_compiling(
     stack: contextlib.ExitStack,
     experiment: Experiment,
     latest: int | None,
     group: Processes,
     clock: Clock,
 ) -> tuple[Experiment, Callable[[], TrainState]]:
-    """Starts compiling the steps and creating the first state, if they will be needed."""
+    """Starts compiling the steps and creating the first state in the background, if needed.
+
+    Returns:
+      The experiment with the steps that are being compiled, and a function that returns the first
+      state.
+    """
     cfg = experiment.cfg
-    make: Callable[[], TrainState] = functools.partial(
+    create_state: Callable[[], TrainState] = functools.partial(
         initial_state, experiment.program, cfg.train.init_from
     )
-    if (latest or 0) < cfg.train.steps:
-        needed = ("train_step", "eval_step") if latest else ("eval_step", "train_step")
-        # ctrl-C would not stop a thread that reads files
-        reads = cfg.train.init_from or experiment.weights
-        if latest is None and not reads:
-            make = stack.enter_context(precompile.making(make))
-        compiling = precompile.precompile(
-            experiment.program, *needed, group=group, waiting=clock.during
-        )
-        program = stack.enter_context(compiling)
-        experiment = dataclasses.replace(experiment, program=program)
-    return experiment, make
+    if (latest or 0) >= cfg.train.steps:
+        return experiment, create_state
+    # The step that is needed first. A run evaluates before its first step.
+    needed = ("eval_step", "train_step")
+    if latest:
+        needed = ("train_step", "eval_step")
+    # Files are read in the main thread, as ctrl-C would not stop another one.
+    reads_files = cfg.train.init_from or experiment.weights
+    if latest is None and not reads_files:
+        create_state = stack.enter_context(precompile.making(create_state))
+    compiling = precompile.precompile(
+        experiment.program, *needed, group=group, waiting=clock.during
+    )
+    program = stack.enter_context(compiling)
+    return dataclasses.replace(experiment, program=program), create_state
 
 
 def _meter(experiment: Experiment, clock: Clock, recorder: Recorder) -> Meter:
-    """Returns a meter that includes the recorded time of the run's earlier starts."""
+    """Returns a meter that includes the recorded time of the run before it was resumed."""
     peak = flops.peak(experiment.program.mesh.devices.flat[0])
     earlier = seconds(recorder.history)
     clock.seconds["repeated"] += seconds(recorder.dropped).total()
@@ -185,7 +222,7 @@ def _meter(experiment: Experiment, clock: Clock, recorder: Recorder) -> Meter:
     )
 
 
-def _guards(
+def _loss_watchers(
     experiment: Experiment,
     place: str,
     checkpoints: Checkpoints,
@@ -194,17 +231,20 @@ def _guards(
     group: Processes,
     record: Json,
 ) -> list[Watcher]:
-    """Returns the watchers that guard the loss, which come before all others."""
+    """Returns the watchers of the loss, which are notified before all others."""
     history = BatchHistory(experiment.cfg, experiment.train_data)
 
     def rows(step: int) -> list[str]:
-        return history.named(step) if group.first else []
+        if not group.first:
+            return []
+        return history.named(step)
 
     finite = Finite(checkpoints, lambda step: suspect_rows(rows(step), place, step))
-    return [finite, Spikes(rows, place, recorder, terminal.note, record.get("losses", ()))]
+    spikes = Spikes(rows, place, recorder, terminal.note, record.get("losses", ()))
+    return [finite, spikes]
 
 
-def _watchers(
+def _other_watchers(
     experiment: Experiment,
     mirror: Mirror,
     last_step: int,
@@ -224,9 +264,12 @@ def _watchers(
         watchers.append(Estimate(cfg.train.steps, note))
         watchers.append(Tracking(cfg.train.trackers, note, workdir, resume.plain(cfg), last_step))
     if cfg.train.profile:
-        profile_folder = "profile" if group.alone else f"profile/process-{group.index}"
-        compiled = precompile.BackgroundCompiled, precompile.CompiledByShape
-        program = step.as_text if isinstance(step, compiled) else str
+        profile_folder = "profile"
+        if not group.alone:
+            profile_folder = f"profile/process-{group.index}"
+        program: Callable[[], str] = str  # returns "" for a step that is not compiled ahead
+        if isinstance(step, precompile.BackgroundCompiled | precompile.CompiledByShape):
+            program = step.as_text
         watchers.append(
             Profile(
                 cfg.train.profiled,
@@ -241,20 +284,16 @@ def _watchers(
 
 
 def _begin(
-    experiment: Experiment, checkpoints: Checkpoints, make: Callable[[], TrainState]
-) -> tuple[TrainState, int, Json, list[str]]:
-    """Restores the newest checkpoint, or creates a new state.
-
-    Returns:
-      The state, the steps done, the checkpoint's record and notices.
-    """
+    experiment: Experiment, checkpoints: Checkpoints, create_state: Callable[[], TrainState]
+) -> _Begin:
+    """Restores the newest checkpoint, or creates a new state."""
     cfg = experiment.cfg
     target = experiment.program.saved(experiment.program.target)
     restored = checkpoints.restore(
         target, lambda meta: resume.check(meta, cfg, experiment.fingerprint)
     )
     if restored is None:
-        return make(), 0, {}, []
+        return _Begin(create_state(), 0, {}, [])
     notices = [*restored.notices, *resume.notices(restored.meta, cfg)]
     if restored.step >= cfg.train.steps:
         notices.append(
@@ -262,4 +301,4 @@ def _begin(
             " train."
         )
     state = companion.complete(experiment.program, restored.state)
-    return state, restored.step, restored.meta, notices
+    return _Begin(state, restored.step, restored.meta, notices)

@@ -40,8 +40,13 @@ def evaluate(
     """Computes the objective's metrics over all batches, with each target counted once.
 
     Args:
-      eval_step: (params, batch) -> (LossSums, predictions); from training/step.py, compiled.
-      write: from inference/writer.py, for metrics of generated text.
+      objective: defines the metrics.
+      eval_step: compiled function (params, batch) -> (LossSums, predictions), as
+        `training.step.eval_step` builds it.
+      params: the parameters to evaluate.
+      batches: all batches of the held-out data.
+      data: the held-out data.
+      write: generates text (inference/writer.py), for metrics of generated text.
     """
     total, predictions = run(eval_step, params, batches, data)
     metrics = metrics_of(objective, total, predictions, data)
@@ -79,7 +84,7 @@ def metrics_of(
 
 
 def _examples(predictions: dict[str, np.ndarray], data: Dataset) -> np.ndarray:
-    """Returns the numbers of the examples that were predicted."""
+    """Returns the indices of the examples that were predicted, [examples]."""
     return data.order[: len(next(iter(predictions.values())))]
 
 
@@ -106,7 +111,10 @@ def run(
 
 
 def _concatenated(parts: list[np.ndarray]) -> np.ndarray:
-    """Concatenates the rows of batches; columns that were cut off some batches are zero."""
+    """Concatenates the rows of batches, with zeros for columns that a batch lacks.
+
+    Batches may be cut behind their longest text.
+    """
     shape = np.max([part.shape[1:] for part in parts], axis=0)
     widened = []
     for part in parts:

@@ -79,20 +79,20 @@ def build(
 ) -> optax.GradientTransformation:
     """Builds the update rule p <- p - rate(step) * (direction(clip(g)) + weight_decay * p).
 
-    Only matrices decay. The rate of a parameter may have a factor (per_param_lr.py), and an average
-    of the weights may be kept (average.py).
+    Only matrices decay. A parameter may have its own factor of the rate (per_param_lr.py), and an
+    average of the weights may be kept (average.py).
 
     Args:
-      cfg: names the optimizer, a file of training/optimizers or `module:make`.
+      cfg: the optimizer section; `name` is a file of training/optimizers or `module:make`.
       steps: number of steps in the whole run, for the schedule.
-      width: the model's width by that of its base, where rates follow the width
-        (`model.width_rule`): the optimizer's powers of it multiply the directions, and not the
-        decay. None: rates do not follow it.
-      skip_spikes: skips updates that are spikes by this many standard deviations (spikes.py); 0:
-        none.
-      concat_small: see `norm`.
-      bias_rate: how much a step moves the biases of routers against the sign of their gradient
-        (nn/feed_forwards/moe.py); 0 if the model has none.
+      width: the ratio of the model's width to that of its base, if rates follow the width
+        (`model.width_rule`). The directions, but not the decay, are multiplied by powers of it that
+        the optimizer defines. None if rates do not follow it.
+      skip_spikes: the standard deviations above the mean from which on an update is skipped as a
+        spike (spikes.py); 0 skips none.
+      concat_small: as in `norm`.
+      bias_rate: the amount by which a step moves the biases of routers against the sign of their
+        gradient (nn/feed_forwards/moe.py); 0 if the model has none.
 
     Raises:
       ConfigError: the optimizer does not fit the other fields.
@@ -128,8 +128,8 @@ def build(
         chain = plugin.wrap(cfg, chain, rate, functools.partial(_frozen, cfg))
 
     def wide(tree):
-        # The state is float32, like gradients: in bfloat16 0.999 is 1, so that a second moment
-        # would not decay.
+        # The state is float32, like gradients. In bfloat16, a decay of 0.999 would round to 1, and
+        # the second moment would never shrink.
         return jax.tree.map(lambda x: x.astype(jnp.float32), tree)
 
     def update(updates, state, params=None, **more):
@@ -146,12 +146,14 @@ def build(
 
 
 def _kinds(cfg: OptimizerConfig, params: optax.Params) -> optax.Params:
-    """Returns for each parameter which rule updates it."""
+    """Labels each parameter with the name of the rule that updates it."""
 
-    def kind(keys: jax.tree_util.KeyPath, off: bool) -> str:
-        if off:
+    def kind(keys: jax.tree_util.KeyPath, is_frozen: bool) -> str:
+        if is_frozen:
             return "frozen"
-        return "balanced" if is_balanced(keys) else "trained"
+        if is_balanced(keys):
+            return "balanced"
+        return "trained"
 
     if cfg.freeze:
         frozen = _frozen(cfg, params)
@@ -161,7 +163,7 @@ def _kinds(cfg: OptimizerConfig, params: optax.Params) -> optax.Params:
 
 
 def is_balanced(keys: jax.tree_util.KeyPath) -> bool:
-    """Returns whether a parameter's gradient is the load of experts, not that of the loss."""
+    """Returns whether a parameter is a router's bias, whose gradient holds the load of experts."""
     return bool(BALANCED.search(path_of(keys)))
 
 
@@ -175,16 +177,22 @@ def stop_frozen(cfg: OptimizerConfig, params: Tree) -> Tree:
     if not cfg.freeze:
         return params
 
-    def stopped(x, off):
-        return jax.lax.stop_gradient(x) if off else x
+    def stop(x, is_frozen):
+        if is_frozen:
+            return jax.lax.stop_gradient(x)
+        return x
 
-    return jax.tree.map(stopped, params, _frozen(cfg, params))
+    return jax.tree.map(stop, params, _frozen(cfg, params))
 
 
 def trained(cfg: OptimizerConfig, params: optax.Params) -> list[jax.Array]:
     """Lists the leaves that are not frozen."""
     frozen = jax.tree.leaves(_frozen(cfg, params))
-    return [leaf for leaf, off in zip(jax.tree.leaves(params), frozen, strict=True) if not off]
+    leaves = []
+    for leaf, is_frozen in zip(jax.tree.leaves(params), frozen, strict=True):
+        if not is_frozen:
+            leaves.append(leaf)
+    return leaves
 
 
 def _frozen(cfg: OptimizerConfig, params: optax.Params) -> optax.Params:
@@ -208,9 +216,10 @@ def _frozen(cfg: OptimizerConfig, params: optax.Params) -> optax.Params:
 
 
 def _clip(most: float, concat_small: bool, updates: optax.Updates, _: object) -> optax.Updates:
-    """Scales to a global norm of at most `most`.
+    """Scales the updates to a global norm of at most `most`.
 
-    By one factor, unlike optax, whose quotients of all gradients XLA would keep.
+    Multiplies by one factor, unlike optax, which divides every gradient: XLA would keep the
+    quotients.
     """
     factor = jnp.minimum(most / norm(updates, concat_small=concat_small), 1.0)
     return jax.tree.map(lambda g: (g * factor).astype(g.dtype), updates)
@@ -220,8 +229,8 @@ def norm(tree: object, *, concat_small: bool = False) -> jax.Array:
     """Computes the root of the sum of all squares in float32.
 
     Args:
-      tree: the arrays; biases of routers do not count, whose gradients are those of no loss.
-      concat_small: whether small arrays are joined first (nn/functions/cpu_tuning.py).
+      tree: the arrays. Biases of routers are left out, as their gradients are not those of a loss.
+      concat_small: whether small arrays are concatenated first (nn/functions/cpu_tuning.py).
     """
     leaves = []
     for keys, x in jax.tree_util.tree_leaves_with_path(tree):

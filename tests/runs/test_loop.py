@@ -400,7 +400,7 @@ class Heard(Watcher):
 
 def test_a_watcher_hears_all_that_the_run_does_in_order(cfg, tmp_path, monkeypatch, traced_once):
     heard = Heard()
-    monkeypatch.setattr(loop, "_watchers", lambda *_, **__: [heard])
+    monkeypatch.setattr(loop, "_other_watchers", lambda *_, **__: [heard])
     loop.run(tiny_runs.steps(cfg, 4, checkpoint_every=2), tmp_path)
     assert [call for call in heard.calls if call[0] != "begins"] == [
         ("eval", 0),
@@ -432,7 +432,7 @@ def test_a_watcher_closes_after_an_error_and_ends_the_run_with_its_own(
             raise RunError("enough")
 
     heard = Refusing()
-    monkeypatch.setattr(loop, "_watchers", lambda *_, **__: [heard])
+    monkeypatch.setattr(loop, "_other_watchers", lambda *_, **__: [heard])
     with pytest.raises(RunError, match="enough"):
         loop.run(tiny_runs.steps(cfg, 4), tmp_path)
     assert heard.calls[-1] == "close" and ("saved", 4) not in heard.calls

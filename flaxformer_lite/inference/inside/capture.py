@@ -1,4 +1,4 @@
-"""Hidden states, attention weights and other values inside a model, read or replaced by name."""
+"""Reads or replaces hidden states, attention weights and other values inside a model, by name."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ from flaxformer_lite.types import Params
 
 # token ids, or the arguments of the call by name
 Inputs = ArrayLike | Mapping[str, object]
-# hidden states and attention weights
+# the values that `capture` returns by default: hidden states and attention weights
 USUAL = (
     "embed",
     "encoder_embed",
@@ -54,12 +54,12 @@ def capture(
       slots;
     * `heads`, [B, T, N, H]: the mean of the values for each head, before the output projection.
 
-    Where a fused or blockwise implementation never holds logits and weights, these are computed
-    again by the dense equation, only if asked for: they take T x S numbers for each head. A
-    module's second call in one pass is `name:1`.
+    Fused and blockwise implementations never hold logits and weights. If you ask for them, they are
+    computed again by the dense equation, and take T x S numbers for each head. The second call of a
+    module in one pass is `name:1`.
 
     Works inside `jax.jit`, and gradients pass through values and patches. A stack that scans keeps
-    a value for all of its layers if it is asked for in one.
+    a value of all its layers if you ask for that of one.
 
     Args:
       model: a model of this package, or any module of linen.
@@ -67,16 +67,17 @@ def capture(
       inputs: the first argument of the call, input_ids of a model or x of a layer; or a mapping
         with all of its arguments by name, such as attention_mask or cache.
       names: names or patterns, in which `*` stands for any part of a name between slashes. A
-        pattern that begins in the middle matches too: `layer_*` is every hidden state. None is
+        pattern may match the end of a name only: `layer_*` is every hidden state. None is
         embeddings, hidden states and attention weights.
       patch: values to replace, by name: an array of the same shape, one number for all of it, or a
-        function of the value. What follows is computed from the new value, and so is what is
-        returned here. Replaced logits or weights reach the output by the dense equation.
+        function of the value. Everything after it is computed from the new value, which is also the
+        one returned here. The output of replaced logits or weights is computed by the dense
+        equation.
       method: the method to call instead of `__call__`.
       rngs: as for `model.apply`; a `dropout` key turns dropout on.
 
     Returns:
-      The output, and the values by name, in the order of their computation.
+      The output, and a dict of the values by name, in the order of their computation.
 
     Raises:
       ConfigError: a name matches nothing, a patch has another shape, or the inputs ask for values
@@ -106,9 +107,11 @@ def capture(
     out, values, _ = interceptors.apply(
         model, {"params": params}, tap, *positional, rngs=rngs, method=method, **arguments
     )
-    for pattern in () if names is None else patterns:
-        if not any(_matches(name, pattern) for name in tap.found):
-            raise ConfigError(_unknown(f"names={pattern!r}: matches nothing", pattern, tap.found))
+    if names is not None:  # a model need not have all of USUAL
+        for pattern in patterns:
+            if not any(_matches(name, pattern) for name in tap.found):
+                problem = f"names={pattern!r}: matches nothing"
+                raise ConfigError(_unknown(problem, pattern, tap.found))
     for name in patch or {}:
         if name not in tap.found:
             raise ConfigError(

@@ -116,14 +116,17 @@ def dot_products(q_BTNH: jax.Array, k_BSKH: jax.Array, /) -> jax.Array:
 
 
 def additive_scores(q_BTNH: jax.Array, k_BSKH: jax.Array, /, weights_NH: jax.Array) -> jax.Array:
-    """Computes `w . tanh(q + k)` as float32 [B, N, T, S], of projected queries and keys.
+    """Computes `w . tanh(q + k)` of all projected queries and keys.
 
-    Holds B x T x S x N x H numbers.
+    Holds an array of B x T x S x N x H numbers.
 
     Args:
       q_BTNH: queries.
       k_BSKH: keys; K is N or 1.
       weights_NH: w.
+
+    Returns:
+      float32 [B, N, T, S].
 
     Reference: Bahdanau et al. 2015, appendix A.1.2 (arXiv:1409.0473).
     """
@@ -223,17 +226,15 @@ def softmax_pool(
     sinks_N: jax.Array | None = None,
     /,
 ) -> jax.Array:
-    """Computes `pool(factor softmax(scores), v)`, keeping one T x S array.
+    """Computes `pool(factor * softmax(scores), v)`, keeping one T x S array for the backward pass.
 
-    It divides T x H outputs, not T x S weights.
-
-    The backward pass uses `exp(scores - top)` and the sum of each row, where a plain softmax would
-    keep two or three such arrays. It takes row means over the products at hand, not from output and
-    gradient, so that rounding cancels.
+    That array is `exp(scores - top)`; with the sum of each row, it gives all derivatives, where a
+    plain softmax would keep two or three such arrays. Row means are computed from the same products
+    that they are subtracted from, and not from output and gradient, so that rounding errors cancel.
+    The T x H outputs are divided by the sums, and not the T x S weights.
 
     Args:
-      scores_BNTS: float32, finite; a row entirely below half of MASKED counts as one that sees
-        nothing.
+      scores_BNTS: float32, finite; a row whose scores are all below MASKED / 2 sees nothing.
       v_BSKH: values.
       visible_BTS: bool [B or 1, T, S], True = counts; a row that sees nothing has output zero.
       factor_BNTS: multiplies the weights after the softmax (dropout); no gradient reaches it.
@@ -270,17 +271,15 @@ def _softmax_pool_jvp(
 def _exponentials(
     scores_BNTS: jax.Array, visible_BTS: jax.Array | None, sinks_N: jax.Array | None
 ) -> tuple[jax.Array, jax.Array]:
-    """Computes exp(scores - each row's largest) and the row sums [B, T, N, 1].
+    """Computes exp(scores - maximum of the row), and the sum of each row [B, T, N, 1].
 
-    The largest and the sum include the sink.
-
-    A sum is 1 if nothing is visible.
+    Maximum and sum include the sink. The sum is 1 if nothing is visible.
     """
     if visible_BTS is not None:
         scores_BNTS = jnp.where(visible_BTS[:, None], scores_BNTS, MASKED)
-    # The largest is at least half of MASKED, which leaves a row that sees nothing zero without a
-    # second mask. Its derivative cancels, but would be NaN where XLA computes a score twice, with
-    # another last bit.
+    # Below, the maximum is at least MASKED / 2, so that a row that sees nothing is zero without a
+    # second mask. The derivative of the maximum cancels, but would be NaN if XLA computed a score
+    # twice and rounded it differently.
     top_BNT1 = jax.lax.stop_gradient(scores_BNTS).max(axis=-1, keepdims=True)
     if sinks_N is not None:
         sinks_1N11 = sinks_N[None, :, None, None]
@@ -300,8 +299,8 @@ def _mean(
         kernel_BNTS *= factor_BNTS
     if v_BSKH.dtype == jnp.float32:
         return pool(kernel_BNTS, v_BSKH) / total_BTN1
-    # The weights are rounded in a separate pass, where dividing is free and the quotient is rounded
-    # once.
+    # A separate pass rounds the weights to the dtype of the values. A division costs nothing there,
+    # and only its result is rounded.
     return pool(kernel_BNTS / jnp.swapaxes(total_BTN1, 1, 2), v_BSKH)
 
 
@@ -317,8 +316,8 @@ def kernel_weights(
 ) -> jax.Array:
     """Computes the Nadaraya-Watson weights of a kernel.
 
-    It is a kernel of distance, `K(q, k) = kernel(|q - k|^2 / bandwidth^2)`, or has a given
-    logarithm, `K(q, k) = exp(score(q, k))`.
+    The kernel is a function of the distance, `K(q, k) = kernel(|q - k|^2 / bandwidth^2)`, or is
+    given by its logarithm, `K(q, k) = exp(score(q, k))`.
 
     If all keys have the same length, the Gaussian of bandwidth `H ** 0.25` gives the weights of
     scaled dot-product attention: `exp(-|q - k|^2 / 2 sqrt(H))` and `exp(q . k / sqrt(H))` then
@@ -329,10 +328,10 @@ def kernel_weights(
       k_BSKH: keys; N is a multiple of K.
       kernel: nonnegative function of the squared distance, such as `gaussian`, `boxcar` or
         `epanechnikov`.
-      bandwidth: the distance at which the kernel's argument is one; may be learned, where it is not
-        checked.
-      score: function of queries and keys to float32 [B, N, T, S], such as `dot_products`, in place
-        of the kernel.
+      bandwidth: the distance at which the kernel's argument is one. A traced bandwidth, as of a
+        learned one, is not checked.
+      score: function of queries and keys that returns float32 [B, N, T, S], such as `dot_products`.
+        Replaces the kernel.
       visible_BTS: bool [B or 1, T, S], True = counts.
 
     Returns:

@@ -1,12 +1,13 @@
-"""Reading and replacing of what modules compute, by name, while a model is applied.
+"""Reads or replaces the outputs of modules, by name, while a model is applied.
 
-Linen's interceptors see every call of a module, also inside scan and remat; where none is active,
-nothing is read and the program stays as it is. A name is the path in the parameter tree, with the
-layers of a stack numbered as they run, also where they share weights or are scanned. Attention adds
-`logits`, `weights` and `heads` below its own name.
+Linen's interceptors see every call of a module, also inside scan and remat; without an active one,
+nothing is read and the compiled program is the same. A name is the path in the parameter tree, with
+the layers of a stack numbered in the order in which they run, even if they share weights or are
+scanned. Attention adds `logits`, `weights` and `heads` below its own name.
 """
 
 import dataclasses
+import functools
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -29,13 +30,12 @@ from flaxformer_lite.nn.modules.dropout import Dropout, DropoutMask
 from flaxformer_lite.nn.modules.stack import Group, Stack
 from flaxformer_lite.types import Params
 
-VALUES = "tap_values"  # collections: what is read, and the number of each row of a scan
-ROWS = "tap_rows"
-LAYERS = re.compile(r"\{([\d,]+)\}")
-UNNAMED = (Dropout, DropoutMask, nn.Dropout, Group)
+VALUES = "tap_values"  # the collection of the values that are read
+ROWS = "tap_rows"  # the collection of the row numbers of scanned layers
+LAYERS = re.compile(r"\{([\d,]+)\}")  # in the name of a scanned layer, the layers of its rows
+UNNAMED = (Dropout, DropoutMask, nn.Dropout, Group)  # modules whose output has no name
 
-
-# in place of a value: an array, a number, or a function of the value that returns either
+# What replaces a value: an array, a number, or a function of the value that returns either.
 Patch = ArrayLike | Callable[[jax.Array], ArrayLike]
 
 
@@ -43,12 +43,12 @@ class RunningModule(NamedTuple):
     """A module that is running.
 
     Attributes:
-      calls: how often each path was called from here.
-      path: its path in the parameter tree.
-      name: that of its output; in a scan with the layers that one trace stands for, as
-        `layer_{0,2,4}`.
-      module: None outside of the model.
-      row: which of these layers runs; traced.
+      calls: the number of calls of each path from this module.
+      path: the module's path in the parameter tree.
+      name: the name of its output. In a scan, one trace stands for several layers, which the name
+        lists, as in `layer_{0,2,4}`.
+      module: the module; None outside of the model.
+      row: in a scan, the traced index into these layers.
     """
 
     calls: Counter[tuple[str, ...]]
@@ -61,12 +61,12 @@ class RunningModule(NamedTuple):
 class Taps:
     """An interceptor (`nn.intercept_methods`) of one call of `apply`.
 
-    Sows what it reads into VALUES.
+    Sows the values that it reads into the collection VALUES.
 
     Attributes:
-      wants: whether the value of this name is read.
-      patches: by name, an array in place of a value, or a function of the value.
-      found: the shape and dtype of all values, in the order of their computation.
+      wants: function of a name that returns whether to read its value.
+      patches: replacements of values, by name.
+      found: the shapes and dtypes of all values by name, in the order of their computation.
     """
 
     def __init__(self, wants: Callable[[str], bool], patches: Mapping[str, Patch]) -> None:
@@ -89,54 +89,40 @@ class Taps:
         if method != "__call__":
             return next_function(*args, **kwargs)
         frame = self._enter(module)
-        # a module inside its own scan or remat, or the model itself
-        lifted = frame.path == self._frames[-1].path
+        # A module inside its own scan or remat has the same path twice, and is read outside. The
+        # path of the model is that of the outermost frame; it has no name.
+        is_nested = frame.path == self._frames[-1].path
         self._frames.append(frame)
         try:
             out = next_function(*args, **kwargs)
         finally:
             self._frames.pop()
-        if lifted or isinstance(module, UNNAMED):
+        if is_nested or isinstance(module, UNNAMED):
             return out
         if not isinstance(out, tuple):
             return self._tap(module, frame, "", out)
-        value, *rest = out  # with a cache, layers return it too
+        value, *rest = out  # layers with a cache return (x, cache)
         return (self._tap(module, frame, "", value), *rest)
 
     def _enter(self, module: nn.Module) -> RunningModule:
         """Returns the frame of a module that begins to run."""
         path = module.path
-        above = next(
-            frame for frame in reversed(self._frames) if path[: len(frame.path)] == frame.path
-        )
+        for frame in reversed(self._frames):
+            if path[: len(frame.path)] == frame.path:
+                above = frame
+                break
         name = above.name
         row = above.row
         if path != above.path:
-            below = path[len(above.path) :]
             call = above.calls[path]
             above.calls[path] += 1
-            last = below[-1] + f":{call}" * bool(call)
-            name = (*name, *below[:-1], last)
-            if isinstance(above.module, Group):
-                kind = int(last.removeprefix("block_"))
-                cfg = above.module.cfg
-                layers = ",".join(map(str, range(kind, cfg.num_layers, len(cfg.pattern))))
-                name = (*above.name[:-1], f"layer_{{{layers}}}")
-            elif (
-                isinstance(above.module, Stack)
-                and above.module.cfg.share
-                and below[0].startswith("layer_")
-            ):
-                which = int(below[0].removeprefix("layer_"))
-                shares = [i for i, shared in enumerate(above.module.cfg.share) if shared == which]
-                depth = shares[call]
-                name = (*above.name, f"layer_{depth}")
+            name = _name_below(above, path[len(above.path) :], call)
         if isinstance(module, Group) and module.has_variable(ROWS, "row"):
             row = module.get_variable(ROWS, "row")
         return RunningModule(Counter(), path, name, module, row)
 
     def _tap(self, module: nn.Module, frame: RunningModule, part: str, value: Any) -> Any:
-        """Reads or replaces a value where it is asked for."""
+        """Replaces a value if it has a patch, and sows it if it is wanted; returns it."""
         names = _expanded(_name(frame, part))
         if isinstance(value, DeferredLogits):
             patched = [name for name in names if name in self.patches]
@@ -155,10 +141,10 @@ class Taps:
         for row, name in enumerate(names):
             if name not in self.patches:
                 continue
+            replace = functools.partial(self._patched, name)
             if frame.row is None:
-                value = self._patched(name, value)
+                value = replace(value)
             else:
-                replace = lambda x, name=name: self._patched(name, x)  # noqa: E731
                 value = jax.lax.cond(frame.row == row, replace, lambda x: x, value)
         if any(map(self.wants, names)):
             self._sow(module, frame, part, value)
@@ -173,9 +159,9 @@ class Taps:
         v_BSKH: jax.Array,
         args: Arguments,
     ) -> jax.Array:
-        """Computes attention, and its logits and weights densely where they are captured.
+        """Computes attention, and also its dense logits and weights if they are wanted or patched.
 
-        The output is computed from them only if they are replaced.
+        Only if they are patched, the output is computed from them.
         """
         frame = self._frames[-1]
         B, T, N, _ = q_BTNH.shape
@@ -212,10 +198,16 @@ class Taps:
 
     def _patched(self, name: str, value: jax.Array) -> jax.Array:
         patch = self.patches[name]
-        new = patch(value) if callable(patch) else patch
-        shape = None if new is None or isinstance(new, str) else jnp.shape(new)
+        if callable(patch):
+            new = patch(value)
+        else:
+            new = patch
+        shape = None
+        has = f"is {new!r}"
+        if new is not None and not isinstance(new, str):
+            shape = jnp.shape(new)
+            has = f"has shape {shape}"
         if shape not in ((), value.shape):
-            has = f"is {new!r}" if shape is None else f"has shape {shape}"
             raise ConfigError(
                 f"patch of {name!r}: {has}; must be an array of {value.shape}, as the value it"
                 " replaces, one number, or a function of the value that returns either."
@@ -231,21 +223,22 @@ def apply(
     mutable: CollectionFilter = (),
     **options: Any,
 ) -> tuple[Any, dict[str, jax.Array], Mapping[str, Params]]:
-    """Applies a module under the taps.
+    """Applies a module, reading and replacing values with `taps`.
 
     Args:
       module: a model, or any module.
       variables: as for `module.apply`.
-      taps: new ones for each call.
-      *args, **options: of `module.apply`.
-      mutable: collections to return updated.
+      taps: a new object for each call.
+      *args, **options: as for `module.apply`.
+      mutable: the collections to return updated.
 
     Returns:
-      The output, the values that `taps.wants`, and the updated collections.
+      The output, the values that `taps` wants, by name, and the updated collections.
     """
-    rows = _rows(variables["params"]) if taps.patches else {}
-    if rows:
-        variables = {**variables, ROWS: rows}
+    if taps.patches:
+        rows = _rows(variables["params"])
+        if rows:
+            variables = {**variables, ROWS: rows}
     mutable = union_filters(mutable, [VALUES])
     with nn.intercept_methods(taps):
         out, state = _untuned(module).apply(variables, *args, mutable=mutable, **options)
@@ -264,6 +257,28 @@ def apply(
     return out, captured, state
 
 
+def _name_below(above: RunningModule, below: tuple[str, ...], call: int) -> tuple[str, ...]:
+    """Returns the name of a module that another one calls.
+
+    Args:
+      above: the calling module.
+      below: the path of the called module from that of `above`.
+      call: the number of earlier calls of this path from `above`.
+    """
+    if isinstance(above.module, Group):
+        kind = int(below[-1].removeprefix("block_"))
+        cfg = above.module.cfg
+        layers = ",".join(map(str, range(kind, cfg.num_layers, len(cfg.pattern))))
+        return (*above.name[:-1], f"layer_{{{layers}}}")
+    if isinstance(above.module, Stack) and above.module.cfg.share and below[0].startswith("layer_"):
+        first = int(below[0].removeprefix("layer_"))
+        sharing = [i for i, other in enumerate(above.module.cfg.share) if other == first]
+        return (*above.name, f"layer_{sharing[call]}")
+    if call:
+        return (*above.name, *below[:-1], f"{below[-1]}:{call}")
+    return (*above.name, *below)
+
+
 def _name(frame: RunningModule, part: str) -> str:
     if not part:
         return "/".join(frame.name)
@@ -271,7 +286,7 @@ def _name(frame: RunningModule, part: str) -> str:
 
 
 def _expanded(name: str) -> list[str]:
-    """Returns the names that a name in a scan stands for."""
+    """Returns the names of all layers that the name of a scanned layer lists."""
     layers = LAYERS.search(name)
     if layers is None:
         return [name]
@@ -279,9 +294,11 @@ def _expanded(name: str) -> list[str]:
 
 
 def found_by(module: nn.Module, *args: Any, **options: Any) -> dict[str, jax.ShapeDtypeStruct]:
-    """Returns the names, shapes and dtypes of all values in a call, without computing them.
+    """Returns the shapes and dtypes of all values in a call by name, without computing them.
 
-    The options are those of `init`.
+    Args:
+      module: a model, or any module.
+      *args, **options: as for `module.init`.
     """
     taps = Taps(lambda name: False, {})
     with nn.intercept_methods(taps):
@@ -290,7 +307,7 @@ def found_by(module: nn.Module, *args: Any, **options: Any) -> dict[str, jax.Sha
 
 
 def _rows(params: Params) -> dict[str, Params]:
-    """Numbers the rows of scanned layers, at the paths of their groups."""
+    """Returns the row numbers of scanned layers, as a tree with the paths of their groups."""
     rows: dict[str, Params] = {}
     for name, below in params.items():
         if not isinstance(below, Mapping):
@@ -305,15 +322,13 @@ def _rows(params: Params) -> dict[str, Params]:
 
 
 def _untuned(module: nn.Module) -> nn.Module:
-    """Returns the module with each layer traced separately.
-
-    A trainer would trace identical layers once.
-    """
-    record = "cfg" if hasattr(getattr(module, "cfg", None), "sharding") else "execution"
-    run = getattr(module, record, None)
-    sharding = getattr(run, "sharding", None)
-    if run is None or not (isinstance(sharding, ActivationSharding) and sharding.tuned):
+    """Returns the module without the tuning that traces identical layers only once."""
+    field = "execution"
+    if hasattr(getattr(module, "cfg", None), "sharding"):
+        field = "cfg"
+    execution = getattr(module, field, None)
+    sharding = getattr(execution, "sharding", None)
+    if execution is None or not isinstance(sharding, ActivationSharding) or not sharding.tuned:
         return module
-    return module.clone(
-        **{record: dataclasses.replace(run, sharding=dataclasses.replace(sharding, tuned=False))}
-    )
+    untuned = dataclasses.replace(sharding, tuned=False)
+    return module.clone(**{field: dataclasses.replace(execution, sharding=untuned)})

@@ -1,7 +1,4 @@
-"""Conversion to NNX and back by flax.nnx.bridge.
-
-A linen model becomes an nnx.Module with its parameters.
-"""
+"""Converts linen models with their parameters to nnx.Modules and back, with flax.nnx.bridge."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,15 +12,15 @@ from flaxformer_lite.config import ConfigError
 
 
 class NnxModel(nnx.bridge.ToNNX):
-    """A linen model with its parameters, as an nnx.Module; `to_nnx` makes it.
+    """A linen model with its parameters, as an nnx.Module; the result of `to_nnx`.
 
-    It is called as the linen model is, without `{"params": params}`, and has its methods. Its
-    parameters are nnx.Param, in dicts under their names in linen:
+    It has the methods of the linen model, and is called with the same arguments, without
+    `{"params": params}`. Its parameters are nnx.Param, in dicts under their names in linen:
     `module.decoder["layer_0"]["mlp"]["up"]["kernel"]`.
 
     Attributes:
-      deterministic: whether dropout is off, as at first. `train()` and `eval()` of this module, or
-        of one that holds it, switch it.
+      deterministic: whether dropout is off, which is the default. `train()` and `eval()` of this
+        module, or of one that contains it, change it.
     """
 
     def __init__(self, model: nn.Module, rngs: nnx.Rngs | None = None):
@@ -42,12 +39,12 @@ class NnxModel(nnx.bridge.ToNNX):
         """Applies the linen model.
 
         Args:
-          *args, **kwargs: those of the linen model.
-          rngs: draws dropout for this call; None: those of the module between `train()` and
-            `eval()`, else none.
+          *args, **kwargs: as for the linen model.
+          rngs: the random numbers for dropout in this call. None: after `train()`, those of the
+            module; otherwise there is no dropout.
 
         Raises:
-          ConfigError: training has begun, and there are no rngs.
+          ConfigError: `train()` was called, and the module has no rngs.
         """
         if rngs is None and not self.deterministic:
             if self.to_nnx__rngs is None:
@@ -56,7 +53,10 @@ class NnxModel(nnx.bridge.ToNNX):
                     " pass them, or call eval()."
                 )
             rngs = self.to_nnx__rngs
-        key = rngs.dropout() if isinstance(rngs, nnx.Rngs) else rngs
+        if isinstance(rngs, nnx.Rngs):
+            key: jax.Array | None = rngs.dropout()
+        else:
+            key = rngs
         if key is None:
             return super().__call__(*args, rngs=nnx.Rngs(), **kwargs)
         return super().__call__(*args, rngs=nnx.Rngs(dropout=key), **kwargs)
@@ -70,12 +70,12 @@ def to_nnx(model: nn.Module, params: dict, *, rngs: nnx.Rngs | None = None) -> N
 
     Args:
       model: a linen module of this package, or one of your own.
-      params: its parameters, such as load_pretrained and `model.init(...)["params"]` give them, on
-        any mesh.
-      rngs: draw dropout after `train()`, by their stream `dropout`, or the default one.
+      params: its parameters, from load_pretrained or `model.init(...)["params"]`, on any mesh.
+      rngs: the random numbers for dropout after `train()`, from their stream `dropout`, or the
+        default one.
 
     Raises:
-      ConfigError: params are not those of a model.
+      ConfigError: params is not a dict of parameters.
     """
     if not isinstance(params, Mapping) or set(params) <= {"params"}:
         raise ConfigError(
@@ -90,12 +90,15 @@ def to_nnx(model: nn.Module, params: dict, *, rngs: nnx.Rngs | None = None) -> N
 def from_nnx(module: nnx.Module) -> tuple[nn.Module, dict]:
     """Returns the linen model and the parameters of a bridged nnx.Module.
 
-    `to_nnx` or nnx.bridge.ToNNX has made it.
+    It is the inverse of `to_nnx`.
 
         >>> save_pretrained("published/mine", *from_nnx(module))  # doctest: +SKIP
 
+    Args:
+      module: the result of `to_nnx`, or an nnx.bridge.ToNNX.
+
     Raises:
-      ConfigError: the module was made otherwise.
+      ConfigError: the module holds no linen model.
     """
     if not isinstance(module, nnx.bridge.ToNNX):
         raise ConfigError(

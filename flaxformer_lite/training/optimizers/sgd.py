@@ -6,5 +6,5 @@ from flaxformer_lite.config import OptimizerConfig
 
 
 def make(cfg: OptimizerConfig) -> optax.GradientTransformation:
-    """Builds the momentum, a sum of gradients."""
+    """Builds plain momentum, `m <- b1 m + g`; with b1 = 0 it is the gradient itself."""
     return optax.trace(cfg.b1)
