@@ -69,8 +69,10 @@ def _equation(eqn: Any) -> int:
         (contracted, _), _ = numbers.dot_dimension_numbers
         inner = math.prod(eqn.invars[0].aval.shape[axis] for axis in contracted)
         flops = 2 * inner * math.prod(eqn.outvars[0].aval.shape)
-        sums_groups = set(numbers.lhs_ragged_dimensions) <= set(contracted)  # a matrix for each
-        return flops // eqn.invars[2].aval.shape[-1] if sums_groups else flops
+        if set(numbers.lhs_ragged_dimensions) <= set(contracted):
+            # The result has a matrix for each group, and each row is used for one of them only.
+            return flops // eqn.invars[2].aval.shape[-1]
+        return flops
     if name == "conv_general_dilated":
         kernel = eqn.invars[1].aval.shape
         out_features = kernel[params["dimension_numbers"].rhs_spec[0]]
@@ -78,7 +80,9 @@ def _equation(eqn: Any) -> int:
     if name == "cond":
         return max(_walk(branch.jaxpr) for branch in params["branches"])
     inner = sum(_walk(getattr(sub, "jaxpr", sub)) for sub in _subjaxprs(params))
-    return inner * params["length"] if name == "scan" else inner
+    if name == "scan":
+        return inner * params["length"]
+    return inner
 
 
 def _subjaxprs(params: dict[str, Any]) -> list[Any]:

@@ -1,9 +1,9 @@
-"""Checkpoints: written in the background, verified when read, and never skipped silently.
+"""Saves checkpoints in the background, and verifies them when they are restored.
 
 A checkpoint is a train state and a JSON record beside it. The record holds the path, dtype, shape
-and digest of each leaf, so that a restore can tell a changed model from a damaged file. Each
-process writes and reads its own part, and none continues from a checkpoint that another could not
-read.
+and digest of each leaf, so that a restore can distinguish a changed model from a damaged file. Each
+process writes and reads its own part. All processes restore the same checkpoint, the newest one
+that every process can read, and damaged ones are reported.
 """
 
 import contextlib
@@ -46,8 +46,8 @@ class Checkpoints(contextlib.AbstractContextManager):
       folder: created if missing; leftovers of interrupted saves are removed.
       keep: number of checkpoints to keep; older ones are deleted.
       group: the processes that save and restore together.
-      before: for object stores: process 0 calls it in the background, before it begins a checkpoint
-        and before it commits it.
+      before: for object stores, a function that process 0 calls in the background before it begins
+        and before it commits a checkpoint.
 
     Raises:
       CheckpointError: the folder is not writable.
@@ -63,12 +63,12 @@ class Checkpoints(contextlib.AbstractContextManager):
     ):
         self._group = group
         self._saving: int | None = None  # the step that is being written, or was written last
-        self._place: Store | Disk
+        self._storage: Store | Disk
         if is_url(folder):
-            self._place = Store(folder, keep=keep, group=group, before=before)
+            self._storage = Store(folder, keep=keep, group=group, before=before)
         else:
-            self._place = Disk(Path(folder), keep=keep, group=group)
-        self.folder = self._place.folder
+            self._storage = Disk(Path(folder), keep=keep, group=group)
+        self.folder = self._storage.folder
 
     def save(self, step: int, state: object, meta: Json) -> None:
         """Copies the state and returns; the files are written in the background.
@@ -76,23 +76,24 @@ class Checkpoints(contextlib.AbstractContextManager):
         Raises:
           CheckpointError: this save, or the one before it in the background, failed.
         """
-        lacks = self._place.check_room(state)
-        if lacks:
-            raise CheckpointError(f"checkpoint of step {step}: {lacks} {self._last_good(step)}")
+        problem = self._storage.check_room(state)
+        if problem:
+            raise CheckpointError(f"checkpoint of step {step}: {problem} {self._last_good(step)}")
         record = sealed({**meta, "step": step, "leaves": describe(state)})
         self.wait()
         self._saving = step
         try:
-            self._place.save(step, state, record)
+            self._storage.save(step, state, record)
         except Exception as error:  # orbax and tensorstore raise many types; nothing was written
             raise CheckpointError(self._failed(step, error)) from error
 
     def restore(self, target: object, accept: Callable[[Json], None]) -> Restored | None:
-        """Restores the newest undamaged checkpoint; damaged ones are moved to `damaged/`.
+        """Restores the newest undamaged checkpoint, and moves damaged ones to `damaged/`.
 
         Args:
           target: tree of ShapeDtypeStructs with shardings, which the state must match.
-          accept: called with the record before the state is read; raises to reject it.
+          accept: function that is called with the record before the state is read, and raises to
+            reject it.
 
         Returns:
           The restored checkpoint, or None if there is none at all.
@@ -102,20 +103,20 @@ class Checkpoints(contextlib.AbstractContextManager):
         """
         damaged: dict[int, str] = {}
         wanted = describe(target)
-        steps = sorted(self._place.steps(), reverse=True)
+        steps = sorted(self._storage.steps(), reverse=True)
         for step in self._group.coordinate("checkpoints", steps, lambda answers: answers[0]):
-            at = self._place.at(step)
-            record, damaged[step] = self._all(read_record, at)
+            at = self._storage.at(step)
+            record, damaged[step] = self._on_all_processes(read_record, at)
             if record is None:
                 continue
             try:
                 accept(record)
             except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
-                # The record lacks what a record has.
+                # `accept` did not find what every record holds.
                 damaged[step] = f"its record cannot be read ({type(error).__name__}: {error})"
                 continue
             compare(step, record["leaves"], wanted)
-            state, damaged[step] = self._all(arrays.read, at, target)
+            state, damaged[step] = self._on_all_processes(arrays.read, at, target)
             if state is None:
                 continue
             broken = broken_leaf(record["leaves"], describe(state))
@@ -136,12 +137,12 @@ class Checkpoints(contextlib.AbstractContextManager):
 
     @property
     def latest_step(self) -> int | None:
-        return max(self._place.steps(), default=None)
+        return max(self._storage.steps(), default=None)
 
     def wait(self) -> None:
         """Waits for the save in the background; raises CheckpointError if it failed."""
         try:
-            self._place.wait()
+            self._storage.wait()
         except Exception as error:
             raise CheckpointError(self._failed(self._saving, error)) from error
 
@@ -154,18 +155,18 @@ class Checkpoints(contextlib.AbstractContextManager):
         try:
             self.wait()
         finally:
-            self._place.close()
+            self._storage.close()
 
     def __exit__(self, kind, *_) -> None:
         # A save waits for all processes; after an error in some of them, that may be forever.
         if self._group.alone or kind is None:
             self.close()
 
-    def _all(self, read: Callable, *arguments: object) -> tuple[Any, str]:
-        """Reads on all processes.
+    def _on_all_processes(self, read: Callable, *arguments: object) -> tuple[Any, str]:
+        """Calls `read` on all processes.
 
         Returns:
-          (result, "") on all processes, or (None, reason) on all if one of them failed.
+          (result, "") on all processes, or (None, reason) on all of them if any failed.
         """
         value = None
         why = ""
@@ -178,10 +179,12 @@ class Checkpoints(contextlib.AbstractContextManager):
                 raise
             why = first_line(error)
         why = self._group.coordinate("a checkpoint", why, first_reason)
-        return (None, why) if why else (value, "")
+        if why:
+            return None, why
+        return value, ""
 
     def _set_aside(self, step: int, why: str, restored: int) -> str:
-        now = self._place.set_aside(step)
+        now = self._storage.set_aside(step)
         return (
             f"checkpoint of step {step} is damaged ({why}); {now}, continuing from step {restored}."
         )
@@ -191,12 +194,15 @@ class Checkpoints(contextlib.AbstractContextManager):
         return f"{what}; {self._last_good(step)}"
 
     def _last_good(self, step: int | None) -> str:
-        good = [s for s in self._place.steps() if s != step]
+        good = [s for s in self._storage.steps() if s != step]
         if not good:
             return "There is no earlier checkpoint."
         return f"The last good checkpoint is step {max(good)}."
 
 
 def _lies_in(at: Path | objects.Objects, leaf: str) -> str:
+    """Returns the end of a message that names the files of a leaf; "" if they are unknown."""
     files = arrays.lies_in(at, leaf)
-    return f"; it lies in {', '.join(files)}" if files else ""
+    if not files:
+        return ""
+    return f"; it lies in {', '.join(files)}"

@@ -61,7 +61,7 @@ def _needed(path: str, names: list[str], weights: bool) -> list[str]:
         inside = [name for name in inside if name in SINGLE or not TOP_WEIGHTS.fullmatch(name)]
     chosen = []
     for name in inside:
-        is_layer = "/" in name  # of a sentence model, whose weights are small
+        is_layer = "/" in name  # a layer of a sentence model; these have few weights
         suffixes = (*READ, *WEIGHTS) if weights or is_layer else READ
         if name.endswith(suffixes):
             chosen.append(name)

@@ -44,7 +44,7 @@ ENDS = {"fill": " [MASK]"}
 
 
 class Parts(NamedTuple):
-    """A model and what its page does; `layers` are those of a sentence model."""
+    """A model and the task of its page; `layers` are those of a sentence model."""
 
     opened: Opened
     layers: SentenceLayers | None

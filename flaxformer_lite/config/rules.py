@@ -314,7 +314,7 @@ def _is_union(hint: object) -> bool:
 
 
 def rules_of(hint: object) -> list[Any]:
-    """Lists the rules of an annotation, and of what it is a tuple of."""
+    """Lists the rules of an annotation, and those of the items of a tuple."""
     if typing.get_origin(hint) is Annotated:
         kind, *rules = typing.get_args(hint)
         return [*rules, *rules_of(kind)]

@@ -1,4 +1,4 @@
-"""Tokenized text in memory-mapped files, and the rows that examples are made from."""
+"""Reads text that is tokenized and packed into rows, from memory-mapped files in a cache."""
 
 import contextlib
 import dataclasses
@@ -35,9 +35,9 @@ from flaxformer_lite.storage import content_cache
 from flaxformer_lite.text import tokenizer, tokenizer_training
 from flaxformer_lite.text.tokenizer import Tokenizer
 
-FORMAT = "4"  # increase when the files below, the split or the training of a tokenizer change
-PACKED = 1 << 24  # tokens packed into rows at a time
-PLAN = np.int64, np.int32, np.int64, np.int64  # dtypes of the fields of a Packing
+FORMAT = "4"  # to increase if the files below, the split or the training of a tokenizer change
+PACKED = 1 << 24  # tokens that are packed into rows at a time
+PACKING_DTYPES = (np.int64, np.int32, np.int64, np.int64)
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,13 @@ class Corpus:
 
 @dataclass(frozen=True, eq=False)
 class Records:
-    """The rows that an objective makes examples from; each row is a list of pieces of documents.
+    """The rows from which an objective makes examples; a row is a list of pieces of documents.
 
     Attributes:
-      tokenizer: has the special ids.
+      tokenizer: the tokenizer of the text.
       length: T of the encoder or decoder-only model.
       target_length: T of the decoder of an encoder-decoder, else 0.
-      ids: [tokens], the tokens of the split.
+      ids: uint16 or uint32 [tokens], the tokens of the split.
       start: int64 [pieces], the index of the first token of each piece in `ids`.
       length_of: int32 [pieces], the number of tokens of each piece.
       document: int64 [pieces], the document that each piece is from.
@@ -106,7 +106,7 @@ class Records:
     def counts(self) -> np.ndarray:
         """Number of occurrences of each id in the training split, int64 [V].
 
-        If that split is empty, the records' own ids are counted.
+        If that split is empty, the ids of these records are counted instead.
         """
         counts = np.zeros(self.tokenizer.vocab_size, np.int64)
         ids = self.trained_on if len(self.trained_on) else self.ids
@@ -117,8 +117,9 @@ class Records:
     def other_piece(self, index: int, rng: np.random.Generator, tokens: int = 1) -> np.ndarray:
         """Draws a random piece from a document other than the one that row `index` starts with.
 
-        With only one document, draws from that one. The piece has at least `tokens` tokens, or is
-        the longest of sixteen draws.
+        Of sixteen random pieces of other documents, returns the first with `tokens` tokens or more,
+        or else the longest. If all sixteen are from the same document, returns the piece half a
+        split away.
         """
         first = int(self.first[index])
         drawn = rng.integers(len(self.start), size=16)
@@ -132,7 +133,7 @@ class Text(NamedTuple):
     """A text before it is tokenized."""
 
     source: Source
-    split: Callable[[], Split]  # the first call computes it in a pass over the text
+    split: Callable[[], Split]  # its first call reads the whole text
     share: float  # held-out share of the text
     key: str  # hash of text and split
 
@@ -156,10 +157,10 @@ def read_text(cfg: DataConfig, fields: tuple[str, ...], *, all_held_out: bool = 
 
 
 def shared_tokenizer(cfg: DataConfig, texts: Sequence[Text]) -> TokenizerConfig:
-    """Returns the config of one tokenizer for all texts: the given one, or one trained on them."""
+    """Returns the config of one tokenizer for all texts, which is trained if none is configured."""
     if cfg.tokenizer.path or cfg.tokenizer.name == "bytes":
         return cfg.tokenizer
-    return TokenizerConfig(path=str(_trained(cfg, texts)))
+    return TokenizerConfig(path=str(_train_tokenizer(cfg, texts)))
 
 
 def open_corpus(cfg: DataConfig, fields: tuple[str, ...], *, all_held_out: bool = False) -> Corpus:
@@ -203,8 +204,9 @@ def _tokenized(cfg: DataConfig, text: Text, chosen: Tokenizer) -> Corpus:
     def copy(folder: Path) -> None:
         token_files.copy(source.files, chosen, text.share, source.where, folder)
 
-    work = tokenizing.Tokenizing(source, text.split, chosen)
-    write = copy if source.has_tokens else work.write
+    write = tokenizing.Tokenizing(source, text.split, chosen).write
+    if source.has_tokens:
+        write = copy
     folder = content_cache.folder(cfg.cache, f"tokens-{key}", write)
     tokens = {}
     for name in SPLITS:
@@ -224,7 +226,7 @@ def open_records(
       corpus: the tokenized text.
       objective: plans the rows.
       split: "train" or "eval".
-      packing: which of `objective.packings`; held-out text has the first.
+      packing: the index of one of `objective.packings`; held-out text is packed by the first.
 
     Raises:
       ConfigError: the split does not fill one row.
@@ -249,10 +251,10 @@ def open_records(
             plan = objective.pack(ends, length, target_length, corpus.tokenizer, **shifted)
             first = plan.first + pieces
             if begin:
-                first = first[1:]  # the end of the rows before, which is written already
+                first = first[1:]  # already written, as the end of the rows before
             part = Packing(plan.start + offset, plan.length, plan.document + begin, first)
             pieces += len(plan.start)
-            for name, array, dtype in zip(Packing._fields, part, PLAN, strict=True):
+            for name, array, dtype in zip(Packing._fields, part, PACKING_DTYPES, strict=True):
                 with (folder / name).open("ab") as file:
                     np.asarray(array, dtype).tofile(file)
 
@@ -261,7 +263,9 @@ def open_records(
             f"{corpus.source.where}: {len(tokens.ids)} tokens to train on, less than one row of"
             f" data.length={length}; give more text or lower data.length."
         )
-    suffix = f"-{packing}" if packing else ""
+    suffix = ""
+    if packing:
+        suffix = f"-{packing}"
     folder = content_cache.folder(cfg.cache, f"rows-{key}-{split}{suffix}", write)
     if not (folder / "start").stat().st_size:
         where = corpus.source.where
@@ -272,7 +276,7 @@ def open_records(
             f" {plugin_name(objective)}; give more text."
         )
     arrays = []
-    for name, dtype in zip(Packing._fields, PLAN, strict=True):
+    for name, dtype in zip(Packing._fields, PACKING_DTYPES, strict=True):
         arrays.append(np.memmap(folder / name, dtype, "r"))
     plan = Packing(*arrays)
     return Records(
@@ -281,7 +285,7 @@ def open_records(
 
 
 def _ranges(offsets: np.ndarray, texts: int) -> Iterator[tuple[int, int]]:
-    """Yields ranges of about PACKED tokens that keep the texts of a document together."""
+    """Yields ranges of texts with about PACKED tokens; `texts` of a document stay together."""
     begin = 0
     count = len(offsets) - 1
     while begin < count:
@@ -315,11 +319,11 @@ def _tokenizer(cfg: DataConfig, texts: Sequence[Text]) -> Tokenizer:
         return open_tokenizer(cfg.tokenizer.path)
     if cfg.tokenizer.name == "bytes":
         return tokenizer.Bytes()
-    return tokenizer.load(_trained(cfg, texts))
+    return tokenizer.load(_train_tokenizer(cfg, texts))
 
 
-def _trained(cfg: DataConfig, texts: Sequence[Text]) -> Path:
-    """Trains a tokenizer on texts, or finds it in the cache; returns its folder."""
+def _train_tokenizer(cfg: DataConfig, texts: Sequence[Text]) -> Path:
+    """Returns the folder of a tokenizer that is trained on the texts, unless it is cached."""
 
     def write(folder: Path) -> None:
         characters = sum(text.split().characters for text in texts)
@@ -329,17 +333,17 @@ def _trained(cfg: DataConfig, texts: Sequence[Text]) -> Path:
             trained = tokenizer_training.train(cfg.tokenizer, _training_text(texts, every, advance))
             trained.save(folder)
 
-    # The key of a single text is not a list, as in caches of older versions.
-    key = texts[0].key if len(texts) == 1 else [text.key for text in texts]
-    return content_cache.folder(
-        cfg.cache, f"tokenizer-{_hash(key, *cfg.tokenizer.training)}", write
-    )
+    keys: str | list[str] = [text.key for text in texts]
+    if len(texts) == 1:
+        keys = texts[0].key  # not in a list, as in the caches of older versions
+    digest = _hash(keys, *cfg.tokenizer.training)
+    return content_cache.folder(cfg.cache, f"tokenizer-{digest}", write)
 
 
 def _training_text(
     texts: Sequence[Text], every: int, advance: Callable[[int], None]
 ) -> Iterator[str]:
-    """Yields one of every `every` pieces of the training splits."""
+    """Yields every `every`-th piece of the training splits."""
     number = itertools.count()
     for text in texts:
         for name, piece, _ in shards.pieces(text.split().deal(text.source.documents())):

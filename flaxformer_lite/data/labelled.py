@@ -1,4 +1,4 @@
-"""Labelled rows of a table as examples: split, tokenizer, and the task's fitted fields."""
+"""Turns the rows of a table into examples: splits and encodes them, and fits the task to them."""
 
 import hashlib
 import itertools
@@ -40,7 +40,7 @@ from flaxformer_lite.text.tokenizer import Tokenizer
 
 DROP = "leave such rows out with --config.data.drop_incomplete=True"
 NAMED = 12  # most labels that the start of a run prints
-SAMPLED = 1 << 12  # rows whose characters are counted
+SAMPLED = 1 << 12  # number of rows by which the characters of a table are estimated
 
 
 def open_labelled(
@@ -51,13 +51,14 @@ def open_labelled(
     Args:
       cfg: the data section.
       objective: a `Task` of objectives/tables/task.py.
-      skeleton, types: the model's, and the token types that it tells apart; they decide the frame
-        around texts.
-      labels: names of the classes of the weights to start from.
+      skeleton: the model's skeleton, such as "encoder".
+      types: the number of token types that the model distinguishes; with the skeleton, it decides
+        which special tokens frame the texts.
+      labels: the class names of the weights that training starts from.
 
     Returns:
-      The task with its labels, the records of `train` and `eval`, and pairs that describe them in
-      words.
+      The task with its labels, the records of `train` and `eval`, and (title, text) pairs that
+      describe them in the banner of a run.
 
     Raises:
       ConfigError: a file, a column, a label or the tokenizer cannot be used.
@@ -139,11 +140,11 @@ def open_rows(
     Args:
       path: the table.
       cfg: the data section of the run; `columns` and lengths are used.
-      task: the trained one.
+      task: the trained task.
       chosen: the run's tokenizer.
-      skeleton, types: the model's, as in `open_labelled`.
-      predicts: whether the columns that the task predicts are to be ignored, as new data may hold
-        anything there.
+      skeleton, types: as in `open_labelled`.
+      predicts: whether to ignore the columns that the task predicts. New data may have anything in
+        them.
 
     Raises:
       ConfigError: as `open_labelled`.
@@ -157,16 +158,16 @@ def open_rows(
         return encode(task, cfg, read, rows, chosen, skeleton, types, root=root)
 
     try:
-        # On this machine: other hosts have no use for the rows.
+        # In the cache of this machine, as other hosts have no use for the rows.
         return opened(str(content_cache.local(cfg.cache)))
-    except content_cache.NotWritable:  # as where the model was moved to another machine
+    except content_cache.NotWritable:  # for example, if the workdir comes from another machine
         return opened("")
 
 
 def _split(cfg: DataConfig, objective: Task) -> tuple[dict[str, Table], list[str]]:
     """Reads the training and held-out rows, with remarks about them.
 
-    They come from two files, from two splits of a folder, or from a split by the hash of each row.
+    They are two files, two splits of a folder, or a division of one table by the hash of each row.
     """
     where = f"data.path={cfg.path!r}"
     read = table.read_table(cfg.path, where, root=cfg.cache)
@@ -245,7 +246,7 @@ def _tokenizer(cfg: DataConfig, read: Table, rows: Sequence[RoleRow]) -> Tokeniz
 
 
 def _characters(rows: Sequence[RoleRow]) -> float:
-    """Returns about how many characters the texts of all rows have."""
+    """Estimates the number of characters in the texts of all rows."""
     sample = [rows[i] for i in range(0, len(rows), max(1, len(rows) // SAMPLED))]
     return sum(map(len, _texts(sample))) / len(sample) * len(rows)
 

@@ -1,9 +1,9 @@
 """Mixtures of texts, interleaved by weight.
 
-Each text is tokenized and packed separately, with one tokenizer for all.
+Each text is tokenized and packed separately, with the same tokenizer.
 
-Weights that follow from sizes by a temperature are those of Raffel et al. 2020 (T5), section 3.5.2:
-size ** (1 / T).
+With a temperature T, the weights are multiplied by size ** (1 / T) (Raffel et al. 2020, T5, section
+3.5.2).
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from flaxformer_lite.data.text_rows import TextRows, open_text_rows
 from flaxformer_lite.objectives.rows import Example
 from flaxformer_lite.objectives.sums import SOURCE
 
-STAIRS = 100  # equal steps of a weight that changes linearly
+STAIRS = 100  # most steps by which a linear change of a weight is approximated
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -39,7 +39,7 @@ class ConcatRecords:
         return sum(map(len, self.parts))
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("tokenizer", "length", "target_length"):  # which all have in common
+        if name in ("tokenizer", "length", "target_length"):  # the same for all sources
             return getattr(self.parts[0], name)
         raise AttributeError(name)
 
@@ -67,11 +67,10 @@ class Mixture:
     run_rows: int  # rows that the whole run reads
 
     def finder(self, seed: int) -> Callable[[int], tuple[Records, int]]:
-        """Returns the function that finds row p of the stream.
+        """Returns a function that finds row p of the stream.
 
-        The function returns the records of the row's source and the row in them.
-
-        Each source has its own order, which does not change when other sources are added.
+        It returns the records of the row's source, and the number of the row in them. Each source
+        has its own order, which does not change when other sources are added.
         """
         finders = []
         for name, rows in self.sources.items():
@@ -115,9 +114,9 @@ class Mixture:
         return (*rows, ("held out", f"{len(held):,} examples, taken from the sources in turn"))
 
     def order(self, records: ConcatRecords) -> np.ndarray:
-        """Returns an order of all rows that cycles through the sources.
+        """Returns an order of all rows that takes one from each source in turn.
 
-        Any prefix therefore represents every source equally.
+        Any prefix of it therefore has as many rows of each source, as long as they last.
         """
         stage = Stage(0, (1.0,) * len(records.parts))
         turns = Interleaving([stage], list(map(len, records.parts)))
@@ -146,7 +145,7 @@ def open_mixture(cfg: ExperimentConfig) -> Mixture:
     The first call tokenizes and packs them into `data.cache`.
 
     Raises:
-      ConfigError: a source, the tokenizer or the weights cannot work, or the mixture ends before
+      ConfigError: a source, the tokenizer or a weight cannot be used, or the mixture ends before
         the run.
     """
     data = cfg.data
@@ -155,6 +154,7 @@ def open_mixture(cfg: ExperimentConfig) -> Mixture:
     for name, section in sections.items():
         with _naming(name):
             text = read_text(section, cfg.objective.fields)
+        # The text is split later, and errors of that should name the source too.
         texts.append(text._replace(split=_naming(name)(text.split)))
     chosen = shared_tokenizer(data, texts)
     sources = dict[str, TextRows]()
@@ -167,7 +167,10 @@ def open_mixture(cfg: ExperimentConfig) -> Mixture:
         parts.append(sources[name].splits["train"])
     limits = []
     for name, source in data.mixture.items():
-        limits.append(sources[name].rows_of(source.epochs) if source.epochs else None)
+        limit = None
+        if source.epochs:
+            limit = sources[name].rows_of(source.epochs)
+        limits.append(limit)
     interleaving = Interleaving(_stages(cfg, sources), limits)
     size = sum(len(text.splits["train"]) for text in sources.values())
     train = cfg.train
@@ -183,6 +186,8 @@ def open_mixture(cfg: ExperimentConfig) -> Mixture:
 def _section(data: DataConfig, source: SourceConfig) -> DataConfig:
     """Returns the data section for this source alone."""
     text_field = source.text_field or data.text_field
+    if source.corpus:
+        text_field = "text"
     return dataclasses.replace(
         data,
         mixture={},
@@ -190,7 +195,7 @@ def _section(data: DataConfig, source: SourceConfig) -> DataConfig:
         mixture_schedule="",
         path=source.path,
         corpus=source.corpus or data.corpus,
-        text_field="text" if source.corpus else text_field,
+        text_field=text_field,
     )
 
 
@@ -206,9 +211,9 @@ def _naming(name: str) -> Iterator[None]:
 
 
 def _stages(cfg: ExperimentConfig, sources: Mapping[str, TextRows]) -> list[Stage]:
-    """Turns weights, temperature and schedule into stages.
+    """Turns weights, temperature and schedule into stages of constant weights.
 
-    A weight that changes linearly does so in STAIRS equal steps.
+    A linear change is approximated by at most STAIRS equal steps.
     """
     data = cfg.data
     size = cfg.train.batch_size
@@ -238,11 +243,11 @@ def _stages(cfg: ExperimentConfig, sources: Mapping[str, TextRows]) -> list[Stag
                 between[name] = (1 - part) * before[name] + part * weight
             stages[step] = between
         stages[change.end] = weights
-    made = []
+    in_rows = []
     for step, weights in stages.items():
         products = tuple(weights[name] * factors[name] for name in sources)
-        made.append(Stage(step * size, products))
-    return made
+        in_rows.append(Stage(step * size, products))
+    return in_rows
 
 
 def _check_shares(data: DataConfig, mixture: Mixture) -> None:
@@ -264,7 +269,9 @@ def _check_length(cfg: ExperimentConfig, mixture: Mixture) -> None:
             " raise a source's epochs."
         )
     if total is not None and mixture.run_rows > total:
-        field = f"epochs={train.epochs:g}" if train.epochs else f"steps={train.steps}"
+        field = f"steps={train.steps}"
+        if train.epochs:
+            field = f"epochs={train.epochs:g}"
         raise ConfigError(
             f"train.{field}: needs {mixture.run_rows:,} rows, and the mixture holds {total:,} until"
             " its sources reach their epochs; set train.steps to"

@@ -1,4 +1,4 @@
-"""The unpacked sizes of the pages in a parquet file, which pyarrow does not report.
+"""Reads the uncompressed sizes of the pages in a parquet file, which pyarrow does not report.
 
 A page's header is a Thrift struct in the compact protocol.
 """
@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pyarrow.parquet
 
-HEADERS = (1 << 12, 1 << 24)  # bytes: of usual ones, and the most that pyarrow reads
-DEEPEST = 8  # structs within each other
-UNCOMPRESSED = 2  # fields of PageHeader in parquet.thrift
+# Bytes to read for a header: enough for most, then the most that pyarrow reads.
+HEADERS = (1 << 12, 1 << 24)
+DEEPEST = 8  # levels of nested structs
+# The ids of two fields of PageHeader in parquet.thrift.
+UNCOMPRESSED = 2
 COMPRESSED = 3
-# Thrift's types of a field: the only ones in a PageHeader.
+# The types of fields in Thrift's compact protocol that occur in a PageHeader.
 BOOLEANS = (1, 2)
 BYTE = 3
 NUMBERS = (4, 5, 6)
@@ -23,7 +25,7 @@ STRUCT = 12
 def largest(source: "pyarrow.NativeFile", chunk: "pyarrow.parquet.ColumnChunkMetaData") -> int:
     """Returns the uncompressed bytes of the largest page of a column chunk.
 
-    The sizes in the file's footer are not used, as nothing compares them with the pages.
+    The sizes in the file's footer are not trusted, as no reader compares them with the pages.
 
     Args:
       source: the file, as a pyarrow.NativeFile.
@@ -47,7 +49,7 @@ def largest(source: "pyarrow.NativeFile", chunk: "pyarrow.parquet.ColumnChunkMet
 
 
 def _header(source: "pyarrow.NativeFile", at: int, end: int) -> tuple[dict[int, int], int]:
-    """Reads the header of a page; returns its numbers and its length."""
+    """Reads the header of a page; returns its integer fields by id, and its length in bytes."""
     for size in HEADERS:
         source.seek(at)
         header = _Header(source.read(min(size, end - at)))
@@ -66,7 +68,7 @@ class _Header:
         self.at = 0
 
     def struct(self, depth: int = 0) -> dict[int, int]:
-        """Reads a struct; returns those of its fields that are whole numbers.
+        """Reads a struct; returns its integer fields by id.
 
         Raises:
           EOFError: the content ends before the struct.

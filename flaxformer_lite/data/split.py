@@ -14,7 +14,7 @@ from flaxformer_lite.config import ConfigError
 SPLITS = ("train", "eval")
 ENOUGH = 8  # documents expected in the held-out split, for their hashes to decide
 FAR = 2  # largest factor between the held-out share and the one asked for
-# documents whose sizes are remembered; of more, the hashes divide the text well enough
+# Up to this many documents, the split uses their sizes; with more, hashes divide the text evenly.
 MANY = 1 << 17
 Document = tuple[str, ...]
 

@@ -133,7 +133,7 @@ def _until(ended: threading.Event, shard: list[Piece]) -> Iterator[Piece]:
 def _one_thread_each(chosen: Tokenizer) -> Iterator[None]:
     """Lets a tokenizer that several threads share start none of its own."""
     usual = chosen.threads
-    chosen.encode("")  # makes what it keeps, before the threads do
+    chosen.encode("")  # fills the tokenizer's caches before threads share it
     chosen.threads = 1
     try:
         yield

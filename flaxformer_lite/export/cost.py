@@ -1,4 +1,4 @@
-"""The cost of a file's smaller weights: how far what it computes is from the model in float32."""
+"""Measures how far the results of a file with smaller weights are from those in float32."""
 
 from collections.abc import Iterator, Sequence
 

@@ -156,7 +156,7 @@ def check_files(path: str | Path) -> dict[str, float]:
 
 
 def open_files(files: Mapping[str, Path]) -> Run:
-    """Opens the files of a model, each by what its format needs.
+    """Opens the files of an exported model.
 
     Args:
       files: by the names of their programs.

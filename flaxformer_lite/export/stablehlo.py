@@ -82,7 +82,7 @@ def open_stablehlo(path: Path) -> Callable[[Mapping[str, np.ndarray]], dict[str,
     """
     try:
         exported = export.deserialize(bytearray(path.read_bytes()))
-    except Exception as error:  # flatbuffers raises what its reads of any bytes come to
+    except Exception as error:  # flatbuffers checks nothing, and raises whatever its reads raise
         raise ConfigError(f"{path}: is no program of jax.export ({error}).") from error
     weights = _read_weights(path.with_name(PARAMS)) if exported.has_vjp() else None
 

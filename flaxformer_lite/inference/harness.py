@@ -30,7 +30,7 @@ from flaxformer_lite.inference.task import ids_without_text, longest
 from flaxformer_lite.types import Params
 
 NEW_TOKENS = 256  # default of generate_until, if a task sets none
-# The names that a task may give the number of new tokens, the first of which counts.
+# The names by which a task may give the number of new tokens; the first one present is used.
 LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 HANDLED = {*LENGTHS, "until", "do_sample", "temperature"}
 

@@ -1,4 +1,4 @@
-"""CLIP with its image model, of which the text model is read; it is written as clip_text_model.
+"""Reads the text model of a CLIP that has its image model too; writes it as clip_text_model.
 
 Reference: Radford et al., "Learning Transferable Visual Models From Natural Language Supervision"
 (2021), section 2.4.

@@ -55,7 +55,7 @@ PRESETS = {  # v3: He et al. 2021b, table 2, and the published configs
 
 
 def first_layer(layers: int, beside: ConvolutionConfig) -> tuple[LayerKind, ...]:
-    """Builds the kinds of layer of which the first has a convolution beside it."""
+    """Builds the kinds of layer; the first one has a convolution beside it."""
     return (LayerKind(beside=beside), *(LayerKind() for _ in range(layers - 1)))
 
 
@@ -87,7 +87,7 @@ class Discriminator(Hinted):
 
 
 class Model(electra.Model):
-    """DeBERTa-v2 with ELECTRA's heads, of which `pretraining` detects replaced tokens.
+    """DeBERTa-v2 with ELECTRA's heads; `pretraining` is the one that detects replaced tokens.
 
     Transformers has no class for that head; it reads such a file as one of its others.
     """

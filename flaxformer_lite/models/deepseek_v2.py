@@ -36,7 +36,7 @@ BASE = llama.BASE | dict(
 
 
 def sparse_after(dense: int, layers: int, moe: MoeConfig) -> ModelFields:
-    """Returns the fields of layers of which the first have no experts."""
+    """Returns the fields of a stack whose first layers have no experts."""
     if not dense:
         return {"feed_forward": moe, "pattern": ()}
     kinds = [LayerKind(feed_forward=moe if i >= dense else None) for i in range(layers)]

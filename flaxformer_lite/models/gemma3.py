@@ -1,4 +1,4 @@
-"""Gemma 3 with an image tower, of which the text model is read; it is written as gemma3_text.
+"""Reads the text model of a Gemma 3 that has an image tower too; writes it as gemma3_text.
 
 Reference: Gemma Team, "Gemma 3 Technical Report" (2025), section 2.
 """

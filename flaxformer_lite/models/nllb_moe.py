@@ -1,4 +1,4 @@
-"""NLLB-MoE: M2M100 with a mixture of experts in every fourth layer, of which a token uses two.
+"""NLLB-MoE: M2M100 with experts in every fourth layer; each token uses two experts.
 
 The experts of a batch have room for a limited number of tokens in training, and for all at
 inference. transformers 5.23 computes another function than its earlier versions and fairseq: its

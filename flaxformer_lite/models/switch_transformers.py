@@ -1,4 +1,4 @@
-"""Switch Transformers: T5 with a mixture of experts in some layers, of which a token uses one.
+"""Switch Transformers: T5 with experts in some layers; each token uses one expert.
 
 Each expert has room for a limited number of tokens of a row; the others pass it by.
 

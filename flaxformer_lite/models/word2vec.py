@@ -55,7 +55,7 @@ class Model(Hinted):
         self.lm_head = VocabHead(build_layers.vocab(self.cfg), self.cfg.execution)
 
     def features(self, input_ids) -> Features:
-        """Returns the words' vectors with the context table, of which losses read a few rows."""
+        """Returns the words' vectors, and the context table, from which losses read a few rows."""
         x_BTD = self.token_embed(ids_of("input_ids", input_ids, self.cfg.vocab_size))
         return Features(self.lm_head(x_BTD, self.token_embed.embedding))
 

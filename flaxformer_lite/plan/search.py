@@ -73,7 +73,7 @@ def search(
 
 
 def _kind(candidate: Candidate) -> tuple:
-    """Returns a key shared by plans that differ only in the batch, of which the best is enough."""
+    """Returns a key that is equal for plans that differ only in the batch; the best one is kept."""
     overrides = candidate.overrides.items()
     return tuple(value for name, value in overrides if not name.startswith("train."))
 

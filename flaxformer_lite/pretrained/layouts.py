@@ -1,8 +1,9 @@
-"""The place of a parameter in a published tensor: reshapes, transposes and slices, both ways.
+"""The place of a parameter in a published tensor: reads and writes it as reshapes and slices.
 
-Each axis of a tensor is a group of our axes, merged; FUSED is the axis along which a file fuses
-several parameters of one shape, JOINED marks an axis on which parameters of several sizes follow
-one another, and EXPERT is the axis along which a file stacks the experts of a layer.
+Each axis of a published tensor merges a group of axes of our parameters. Three more kinds of axis
+may be in a group: FUSED, along which the file stacks several parameters of one shape; JOINED, along
+which it concatenates parameters of different sizes; and EXPERT, along which it stacks the experts
+of a layer.
 """
 
 import dataclasses
@@ -35,7 +36,9 @@ def groups_of(layout: str, path: str, rank: int) -> Groups:
     axes = tuple(range(rank))
     if not path.endswith(("/kernel", "/bias")) or path.endswith(("lm_head/kernel", "vocab/kernel")):
         return tuple((axis,) for axis in axes)
-    inputs = 0 if path.endswith("/bias") else input_axes(path)
+    inputs = input_axes(path)
+    if path.endswith("/bias"):
+        inputs = 0
     ins = axes[:inputs]
     outs = axes[inputs:]
     layout = layout.replace("G", "")
@@ -44,7 +47,7 @@ def groups_of(layout: str, path: str, rank: int) -> Groups:
     if not inputs:
         layout = layout.replace("I", "")
     groups = []
-    for letters in re.findall("[IX1]|[^IX1]+", layout):  # those of one axis of the tensor
+    for letters in re.findall("[IX1]|[^IX1]+", layout):  # for each axis of the tensor
         group: tuple[int, ...] = ()
         for letter in letters:
             group += merged.get(letter, (FUSED,))
@@ -54,7 +57,9 @@ def groups_of(layout: str, path: str, rank: int) -> Groups:
 
 def input_axes(path: str) -> int:
     """Returns the number of input axes of the kernel at this path."""
-    return 2 if path.endswith("attention/out/kernel") else 1
+    if path.endswith("attention/out/kernel"):
+        return 2
+    return 1
 
 
 @dataclass(frozen=True)
@@ -63,14 +68,13 @@ class Place:
 
     name: str  # name of the published tensor, without the prefix
     shape: tuple[int, ...]  # shape of our parameter
-    groups: Groups  # see `groups_of`
-    part: int = 0  # index of this parameter among the fused ones
+    groups: Groups  # from `groups_of`
+    part: int = 0  # index of this parameter among the fused or joined ones
     parts: int = 1  # number of fused parameters
-    expert: int = 0  # number of this parameter's expert where the file stacks them
-    experts: int = 1  # how many it stacks
-    # sizes of all parts on the axis that joins them, and in how many groups they alternate there
-    sections: tuple[int, ...] = ()
-    repeats: int = 1
+    expert: int = 0  # index of this parameter's expert, if the file stacks experts
+    experts: int = 1  # number of stacked experts
+    sections: tuple[int, ...] = ()  # sizes of all parameters on the JOINED axis
+    repeats: int = 1  # number of times that parts of these sections alternate on that axis
 
     @property
     def file_shape(self) -> tuple[int, ...]:
@@ -83,9 +87,13 @@ class Place:
         return tuple(shape)
 
     def read(self, read: Callable[[Slices], np.ndarray], index: Slices) -> np.ndarray:
-        """Reads the slice `index` of our parameter, and only the parts of the file that contain it.
+        """Reads the slice `index` of our parameter, and little more of the file.
 
-        If parts alternate on an axis, all rows of the tensor are read.
+        If parameters alternate on an axis, all rows of the tensor are read.
+
+        Args:
+          read: function that reads a slice of the published tensor.
+          index: one slice for each axis of our parameter.
         """
         if self.sections:
             return self._alone().read(self._section(read), index)
@@ -102,10 +110,14 @@ class Place:
                 first = kept_range.start
                 inner.append(slice(wanted_range.start - first, wanted_range.stop - first))
         block = read(tuple(spans)).reshape(shape)[tuple(inner)]
-        # The axes that are not ours have size one here.
+        return self._own_axes(block)
+
+    def _own_axes(self, block: np.ndarray) -> np.ndarray:
+        """Removes the axes FUSED and EXPERT, of size one here, and puts ours into their order."""
         order = list(itertools.chain(*self.groups))
-        block = np.squeeze(block, tuple(i for i, axis in enumerate(order) if axis < 0))
-        return block.transpose(np.argsort([axis for axis in order if axis >= 0]))
+        others = tuple(i for i, axis in enumerate(order) if axis < 0)
+        own = [axis for axis in order if axis >= 0]
+        return np.squeeze(block, others).transpose(np.argsort(own))
 
     def write(self, parameter: np.ndarray, tensor: np.ndarray) -> None:
         """Writes our parameter to its place in `tensor`, which has `file_shape`."""
@@ -114,8 +126,7 @@ class Place:
             section = np.empty(alone.file_shape, tensor.dtype)
             alone.write(parameter, section)
             at = self._joined_axis
-            # rows are moved to the front, where each group has its own
-            moved = np.moveaxis(tensor, at, 0)
+            moved = np.moveaxis(tensor, at, 0)  # a view, so that this writes to `tensor`
             rows = self._rows(np.arange(len(moved)))
             moved[rows] = np.moveaxis(section, at, 0)
             return
@@ -130,9 +141,13 @@ class Place:
         return next(i for i, group in enumerate(self.groups) if JOINED in group)
 
     def _alone(self) -> "Place":
-        """Returns the place of the parameter in a tensor that holds nothing else."""
-        groups = tuple(tuple(axis for axis in group if axis != JOINED) for group in self.groups)
-        return dataclasses.replace(self, groups=groups, part=0, parts=1, sections=(), repeats=1)
+        """Returns the place of the parameter in a tensor without the other joined ones."""
+        groups = []
+        for group in self.groups:
+            groups.append(tuple(axis for axis in group if axis != JOINED))
+        return dataclasses.replace(
+            self, groups=tuple(groups), part=0, parts=1, sections=(), repeats=1
+        )
 
     def _rows(self, all_rows: np.ndarray) -> np.ndarray:
         """Chooses the rows of this part among all rows of the joined axis."""
@@ -141,7 +156,7 @@ class Place:
         return all_rows.reshape(self.repeats, -1)[:, before : before + rows].reshape(-1)
 
     def _section(self, read: Callable[[Slices], np.ndarray]) -> Callable[[Slices], np.ndarray]:
-        """Returns a function that reads slices of this part as if it stood alone."""
+        """Returns a function that reads slices of this parameter as if it were not joined."""
         at = self._joined_axis
         rows = self._rows(np.arange(sum(self.sections)))
 
@@ -156,7 +171,7 @@ class Place:
 
     @property
     def _chosen(self) -> dict[int, range]:
-        """Where this parameter stands on the axes that are not its own."""
+        """The index of this parameter on the axes FUSED and EXPERT, as a range of one."""
         return {
             FUSED: range(self.part, self.part + 1),
             EXPERT: range(self.expert, self.expert + 1),

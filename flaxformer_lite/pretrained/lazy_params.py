@@ -25,9 +25,10 @@ class Stored:
     read: Reader  # reads the part given by one slice per axis, and nothing else
 
     def __getitem__(self, index: Index) -> np.ndarray:
-        """Reads what stands at an index of the leading axes."""
-        rest = (slice(None),) * (len(self.shape) - len(index))
-        block = self.read((*(slice(i, i + 1) for i in index), *rest))
+        """Reads the part at an index of the leading axes."""
+        first = [slice(i, i + 1) for i in index]
+        rest = [slice(None)] * (len(self.shape) - len(index))
+        block = self.read((*first, *rest))
         return block[(0,) * len(index)]
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
@@ -37,9 +38,15 @@ class Stored:
 def stored_tree(
     cfg: ModelConfig, shapes: Mapping[str, jax.ShapeDtypeStruct], reader: Callable[[str], Reader]
 ) -> dict:
-    """Builds the tree of parameters from functions that read those of single layers."""
+    """Builds a tree of stored parameters.
 
-    def one(path: str, leaf: jax.ShapeDtypeStruct) -> Stored:
+    Args:
+      cfg: the model's config.
+      shapes: the shape and dtype of each parameter by path; layers may be stacked.
+      reader: returns the function that reads the parameter of one layer, given its path.
+    """
+
+    def stored(path: str, leaf: jax.ShapeDtypeStruct) -> Stored:
         readers = [reader(layer) for layer in layers_of(cfg, path, leaf.shape)]
         sizes = stack_sizes(cfg, path, leaf.shape)
         numbers = np.arange(len(readers)).reshape(sizes)
@@ -47,22 +54,25 @@ def stored_tree(
         def read(index: Slices) -> np.ndarray:
             chosen = numbers[index[: len(sizes)]]
             inner = index[len(sizes) :]
-            read = [readers[i](inner).astype(leaf.dtype) for i in chosen.reshape(-1)]
+            layers = [readers[i](inner).astype(leaf.dtype) for i in chosen.reshape(-1)]
             if not sizes:
-                return read[0]
-            return np.stack(read).reshape(*chosen.shape, *read[0].shape)
+                return layers[0]
+            return np.stack(layers).reshape(*chosen.shape, *layers[0].shape)
 
         return Stored(leaf.shape, np.dtype(leaf.dtype), read)
 
-    return unflatten_dict({path: one(path, leaf) for path, leaf in shapes.items()}, sep="/")
+    return unflatten_dict({path: stored(path, leaf) for path, leaf in shapes.items()}, sep="/")
 
 
 def reader_of(place: Place, tensors: dict[str, Tensor]) -> Reader:
     """Builds the function that reads a slice of a parameter from its place."""
 
     def read(index: Slices) -> np.ndarray:
-        if place.name not in tensors:  # optional, checked before
-            return np.zeros([len(range(n)[s]) for n, s in zip(place.shape, index, strict=True)])
+        if place.name not in tensors:  # an optional tensor; check_tensors.py refuses others
+            sizes = []
+            for size, part in zip(place.shape, index, strict=True):
+                sizes.append(len(range(size)[part]))
+            return np.zeros(sizes)
         return place.read(tensors[place.name].read, index)
 
     return read

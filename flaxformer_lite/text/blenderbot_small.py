@@ -1,4 +1,4 @@
-"""The tokenizer of Blenderbot-small: byte pairs of words in lower case, as ParlAI has it."""
+"""The tokenizer of Blenderbot-small: ParlAI's byte-pair encoding of lower-cased words."""
 
 import functools
 import itertools
@@ -17,7 +17,7 @@ UNKNOWN = "__unk__"
 PADDING = "__null__"
 NEW_LINE = "__newln__"
 LAST = "</w>"  # after the last letter of a word, in merges
-GOES_ON = "@@"  # after a piece that is not the word's last, in the vocabulary
+CONTINUED = "@@"  # after a piece that is not the last of its word, in the vocabulary
 # White space as Unicode has it; Python's counts four separators of old files, too.
 SPACE = r"(?:(?![\x1c-\x1f])\s)"
 RUN = re.compile(rf"(?:(?!{SPACE}).)+\n?", re.DOTALL)
@@ -26,7 +26,7 @@ WORDS_KEPT = 1 << 16
 
 
 class BlenderbotSmall(Tokenizer):
-    """Words in lower case, punctuation apart, of which merges.txt joins the letters.
+    """Splits text into words and punctuation, lower-cases them, and merges letters by merges.txt.
 
     Raises:
       ConfigError: a file of the folder is damaged, or lacks a special token.
@@ -70,7 +70,7 @@ class BlenderbotSmall(Tokenizer):
         return [self._ids.get(piece.lower(), self.unk_id) for piece in pieces]
 
     def _merge(self, word: str) -> tuple[str, ...]:
-        """Joins the letters of a word, always the pair that comes first in the list of merges."""
+        """Merges the letters of a word, at each step the pair that ranks first in merges.txt."""
         parts = [*word[:-1], word[-1] + LAST]
         while len(parts) > 1:
             neighbours = itertools.pairwise(parts)
@@ -78,20 +78,24 @@ class BlenderbotSmall(Tokenizer):
             if first not in self._ranks:
                 break
             parts = _joined(parts, *first)
-        continued = [f"{part}{GOES_ON}" for part in parts[:-1]]
+        continued = [f"{part}{CONTINUED}" for part in parts[:-1]]
         return (*continued, parts[-1].removesuffix(LAST))
 
     def decode(self, ids: Iterable[int]) -> str:
         special = self.specials() | {self.unk_id}
         known = [int(i) for i in ids if 0 <= i < self.vocab_size and int(i) not in special]
-        return " ".join(self._names[i] for i in known).replace(f"{GOES_ON} ", "").strip()
+        return " ".join(self._names[i] for i in known).replace(f"{CONTINUED} ", "").strip()
 
     def pieces(self) -> list[bytes]:
         special = self.specials() | {self.unk_id}
         texts = []
         for index, name in enumerate(self._names):
-            text = name.removesuffix(GOES_ON) if name.endswith(GOES_ON) else f"{name} "
-            texts.append(b"" if index in special else text.encode())
+            if index in special:
+                texts.append(b"")
+            elif name.endswith(CONTINUED):
+                texts.append(name.removesuffix(CONTINUED).encode())
+            else:
+                texts.append(f"{name} ".encode())
         return texts
 
 

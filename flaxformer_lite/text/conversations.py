@@ -79,7 +79,7 @@ def _random_digits() -> str:
 
 
 def _conversation(tokenizer: Tokenizer, parts: list[str], guard: str, learns: bool) -> Conversation:
-    """Encodes the text of parts, of which every second is an answer."""
+    """Encodes the text of parts, alternating between prompts and answers."""
     tail = parts[-1]
     end = None
     match = tokenizer.special_pattern.search(tail)

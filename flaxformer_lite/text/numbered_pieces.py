@@ -1,4 +1,4 @@
-"""Tokenizers whose ids are in a file of their own: vocab.json numbers the pieces of a model."""
+"""Tokenizers of sentencepiece pieces whose ids come from a separate file, vocab.json."""
 
 from collections.abc import Iterable
 from pathlib import Path

@@ -143,7 +143,7 @@ def build(cfg: ExperimentConfig, companion: Companion | None = None, **execution
 
 
 def optimizer_config(cfg: ExperimentConfig) -> OptimizerConfig:
-    """Returns the optimizer's settings; freezes a companion whose weights are in a directory."""
+    """Returns the optimizer's settings; freezes a companion that is read from a directory."""
     companion = cfg.objective.companion(cfg.model)
     if companion is None or not companion.source:
         return cfg.optimizer

@@ -242,7 +242,7 @@ def test_a_failed_write_is_told(folder, monkeypatch):
     def fail(*args, **kwargs):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoints._place._manager, "save", fail)
+    monkeypatch.setattr(checkpoints._storage._manager, "save", fail)
     with pytest.raises(
         CheckpointError,
         match=r"step 4 was not written .*No space left.*last.*checkpoint.*3",
@@ -260,7 +260,7 @@ def test_a_failure_in_the_background_is_told_of_its_own_step(folder, monkeypatch
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoints._place._manager, "wait_until_finished", fail)
+        patch.setattr(checkpoints._storage._manager, "wait_until_finished", fail)
         with pytest.raises(
             CheckpointError,
             match=r"step 4 was not written .*No space left.*last.*checkpoint.*3",

@@ -1,6 +1,6 @@
-"""The tables of a model's position encodings.
+"""Computes tables that show the position encodings of a model.
 
-They show what is added to embeddings, how heads rotate, and logits by distance.
+They show what is added to embeddings, how heads rotate, and what is added to logits.
 """
 
 from collections.abc import Iterator
@@ -47,50 +47,82 @@ def position_tables(model: nn.Module, params: Params, length: int) -> list[Posit
 
 
 def _tables(model: nn.Module, params: Params, side: str, length: int) -> Iterator[PositionTable]:
-    cfg = model.cfg.of_decoder if side == "decoder" else model.cfg
+    cfg = model.cfg
+    if side == "decoder":
+        cfg = cfg.of_decoder
     span = cfg.position.span(cfg.max_length)
-    count = length if span is None else min(length, span.stop)
-    positions_1T = jnp.arange(count, dtype=jnp.int32)[None]
-    numbers = [str(i) for i in range(count)]
+    count = length
+    if span is not None:
+        count = min(length, span.stop)
     if "embed" in hooks(cfg.position):
-        embed = f"{side}_embed" if model.skeleton == "encoder_decoder" else "embed"
-        learned = params.get(embed, {}).get("position", {})
-        width = model.inner_width if model.skeleton == "decoder" else cfg.embedding_width
-        x_1TD = jnp.zeros((1, count, width), jnp.float32)
-        added_TD = np.asarray(cfg.position.embed(learned, x_1TD, positions_1T))[0]
-        name = f"{side}: {type(cfg.position).__name__}"
-        columns = [str(i) for i in range(width)]
-        if learned:
-            norm_T1 = np.linalg.norm(added_TD, axis=-1, keepdims=True)
-            units_TD = added_TD / np.maximum(norm_T1, 1e-12)
-            yield PositionTable(name, LEARNED, numbers, numbers, units_TD @ units_TD.T)
-        else:
-            yield PositionTable(name, ADDED, numbers, columns, added_TD)
-    shared: dict[Encoding, str] = {}  # where nn/modules/stack.py keeps the tables of each
+        yield _added_table(model, params, side, count)
+    positions_1T = jnp.arange(count, dtype=jnp.int32)[None]
+    names: dict[Encoding, str] = {}  # of the tables in nn/modules/stack.py
     for layer, kind in enumerate(build_layers.stack(model.cfg, side).pattern):
         encoding = getattr(kind.mixer, "position", None)
-        if kind.mixer is None or encoding is None or encoding in shared:
+        if kind.mixer is None or encoding is None or encoding in names:
             continue
-        shared[encoding] = f"position_{len(shared)}" if shared else "position"
-        name = f"{side}: {type(encoding).__name__}"
+        names[encoding] = "position"
+        if len(names) > 1:
+            names[encoding] = f"position_{len(names) - 1}"
+        title = f"{side}: {type(encoding).__name__}"
         sizes = cfg.of_kind(cfg.kinds[layer])
         phase = encoding.phase(positions_1T, sizes.head_width)
         if phase is not None:
             cos_TP = np.asarray(phase.cos_BTP)[0]
-            planes = [str(i) for i in range(cos_TP.shape[1])]
-            yield PositionTable(name, TURNED, numbers, planes, cos_TP)
-        if encoding.by_distance:
-            if encoding.per_layer:
-                name += f", layer {layer}"
-                tables = params[side][f"layer_{layer}"][kind.mixer.name].get("position", {})
-            else:
-                tables = params[side].get(shared[encoding], {})
-            ahead = count if side == "encoder" else 1
-            ahead_S = np.arange(1 - count, ahead)
-            heads = jnp.zeros((1, 1, sizes.num_heads, 1))  # only their number is read
-            columns_1S = jnp.asarray(ahead_S, jnp.int32)[None]
-            row_11 = jnp.zeros((1, 1), jnp.int32)
-            bias = encoding.bias(tables, heads, row_11, columns_1S, bidirectional=side == "encoder")
-            values_NS = np.broadcast_to(np.asarray(bias)[0, :, 0], (sizes.num_heads, len(ahead_S)))
-            rows = [f"head {i}" for i in range(sizes.num_heads)]
-            yield PositionTable(name, BIAS, rows, [str(i) for i in ahead_S], values_NS)
+            planes = _numbers(cos_TP.shape[1])
+            yield PositionTable(title, TURNED, _numbers(count), planes, cos_TP)
+        if not encoding.by_distance:
+            continue
+        if encoding.per_layer:
+            title += f", layer {layer}"
+            tables = params[side][f"layer_{layer}"][kind.mixer.name].get("position", {})
+        else:
+            tables = params[side].get(names[encoding], {})
+        yield _bias_table(title, encoding, tables, sizes.num_heads, count, side)
+
+
+def _added_table(model: nn.Module, params: Params, side: str, count: int) -> PositionTable:
+    """Returns the vectors that are added to embeddings, or the similarities of learned ones."""
+    cfg = model.cfg
+    if side == "decoder":
+        cfg = cfg.of_decoder
+    embed = "embed"
+    if model.skeleton == "encoder_decoder":
+        embed = f"{side}_embed"
+    width = cfg.embedding_width
+    if model.skeleton == "decoder":
+        width = model.inner_width
+    learned = params.get(embed, {}).get("position", {})
+    x_1TD = jnp.zeros((1, count, width), jnp.float32)
+    positions_1T = jnp.arange(count, dtype=jnp.int32)[None]
+    added_TD = np.asarray(cfg.position.embed(learned, x_1TD, positions_1T))[0]
+    title = f"{side}: {type(cfg.position).__name__}"
+    if not learned:
+        return PositionTable(title, ADDED, _numbers(count), _numbers(width), added_TD)
+    norm_T1 = np.linalg.norm(added_TD, axis=-1, keepdims=True)
+    units_TD = added_TD / np.maximum(norm_T1, 1e-12)
+    cosines_TT = units_TD @ units_TD.T
+    return PositionTable(title, LEARNED, _numbers(count), _numbers(count), cosines_TT)
+
+
+def _bias_table(
+    title: str, encoding: Encoding, tables: dict, heads: int, count: int, side: str
+) -> PositionTable:
+    """Returns the bias of each head by the distance from query to key; decoders look back only."""
+    is_encoder = side == "encoder"
+    farthest = 0
+    if is_encoder:
+        farthest = count - 1
+    ahead_S = np.arange(1 - count, farthest + 1)
+    heads_11N1 = jnp.zeros((1, 1, heads, 1))  # only their number is read
+    columns_1S = jnp.asarray(ahead_S, jnp.int32)[None]
+    row_11 = jnp.zeros((1, 1), jnp.int32)
+    bias = encoding.bias(tables, heads_11N1, row_11, columns_1S, bidirectional=is_encoder)
+    values_NS = np.broadcast_to(np.asarray(bias)[0, :, 0], (heads, len(ahead_S)))
+    rows = [f"head {i}" for i in range(heads)]
+    return PositionTable(title, BIAS, rows, [str(i) for i in ahead_S], values_NS)
+
+
+def _numbers(count: int) -> list[str]:
+    return [str(i) for i in range(count)]

@@ -12,7 +12,7 @@ from flaxformer_lite.inference.inside.lens import vocabulary_logits
 from flaxformer_lite.models.skeletons.outputs import Output
 from flaxformer_lite.types import Params
 
-MOST_MASKED = 128  # longest text of which each token is masked in a copy of its own
+MOST_MASKED = 128  # the longest text for which a copy is made with each token masked
 
 
 class TokenLosses(NamedTuple):
@@ -39,7 +39,7 @@ def next_token_losses(
     nats_T = np.where(
         goals_T >= 0, -logprobs_TV[np.arange(len(goals_T)), goals_T], np.float32("nan")
     )
-    if (goals_T >= 0).all():  # an answer, which stands one place ahead of what its decoder reads
+    if (goals_T >= 0).all():  # a decoder's targets, one position ahead of its inputs
         return TokenLosses(goals_T, nats_T, "those before it and the encoder's text")
     return TokenLosses(read_T, np.roll(nats_T, 1), "those before it")
 

@@ -1,6 +1,6 @@
-"""Reads the structure of a mask for fused kernels: a window, documents, kept columns.
+"""Reads the structure of a mask for fused kernels: a window, documents, and kept columns.
 
-Also names the calls that these kernels refuse.
+Also says which calls these kernels do not support.
 """
 
 from typing import NamedTuple
@@ -17,7 +17,15 @@ AUTO = (  # the way out of a kernel that cannot take a call
 
 
 class Structure(NamedTuple):
-    """The intersection of `q - left <= k <= q + right`, equal documents, and kept columns."""
+    """A mask: the intersection of a window, equal documents, and kept columns.
+
+    A field of None restricts nothing.
+
+    Attributes:
+      left, right: the window, `q - left <= k <= q + right`.
+      q_segments_BT, k_segments_BS: int32, the documents of rows and columns.
+      keep_BS: bool, True for columns that may be seen.
+    """
 
     left: int | None = None
     right: int | None = None
@@ -27,10 +35,7 @@ class Structure(NamedTuple):
 
 
 def structure_of(mask: masks.Mask | jax.Array | None) -> Structure | None:
-    """Returns the structure of a mask, or None if no kernel supports it.
-
-    Unsupported are unions, negations and arrays.
-    """
+    """Returns the structure of a mask, or None for unions, negations and arrays."""
     if mask is None:
         return Structure()
     if isinstance(mask, masks.Window):
@@ -44,7 +49,7 @@ def structure_of(mask: masks.Mask | jax.Array | None) -> Structure | None:
         b = structure_of(mask.b)
         if a is None or b is None:
             return None
-        return _both(a, b)
+        return _intersection(a, b)
     return None
 
 
@@ -76,7 +81,8 @@ def check_supported(name: str, reason: str, args: Arguments) -> Structure:
     return structure
 
 
-def _both(a: Structure, b: Structure) -> Structure | None:
+def _intersection(a: Structure, b: Structure) -> Structure | None:
+    """Returns the intersection, or None if both have documents."""
     if a.q_segments_BT is not None and b.q_segments_BT is not None:
         return None
     keep = a.keep_BS

@@ -1,4 +1,4 @@
-"""A mixture of experts: feed-forward layers of which each token uses a few."""
+"""A mixture of experts: each token uses a few of many feed-forward layers."""
 
 import dataclasses
 import functools
@@ -149,7 +149,7 @@ class MoeConfig(parts.FeedForwardConfig):
         return rules
 
     def copied_from(self, path: str) -> str:
-        """Names the dense layer's matrix of which each expert is a copy at first.
+        """Returns the name of the dense layer's matrix from which each expert is copied at first.
 
         With normalized weights the model then computes what the dense model did (Komatsuzaki et al.
         2022, "Sparse Upcycling", arXiv:2212.05055).

@@ -209,7 +209,7 @@ def accumulate_product(
 
 
 def schedule_after_sum(total_VD: jax.Array, x: jax.Array) -> jax.Array:
-    """Returns `x`, to be computed only after the sum, of which it reads one row.
+    """Returns `x`, to be computed only after the sum, by a dependency on one row of the sum.
 
     The row's number is hidden from XLA, which would read a known row before the sum and copy the
     whole array to do so.

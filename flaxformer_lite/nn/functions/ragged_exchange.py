@@ -1,4 +1,4 @@
-"""Exchange of rows between devices, of which each two may exchange another number."""
+"""Exchanges rows between devices, a different number between each pair of them."""
 
 import functools
 
@@ -14,22 +14,23 @@ MeshAxis = str | tuple[str, ...]
 def exchange(
     x_MD: jax.Array, counts_PP: jax.Array, rows: int, axis: MeshAxis, platform: str
 ) -> jax.Array:
-    """Sends each device of a mesh axis the rows that are for it, [rows, D].
+    """Sends rows to the other devices of a mesh axis, inside `jax.shard_map`.
 
-    The result has the rows from device 0 first, then those from device 1, and so on, and zeros
-    after the last. To be called inside `jax.shard_map`.
+    XLA:CPU has no `jax.lax.ragged_all_to_all`. There, all parts have the size of the largest one
+    allowed.
 
     Args:
-      x_MD: the rows that this device sends, those for device 0 first, then those for device 1, and
-        so on. Rows beyond the last are not sent.
-      counts_PP: int32, how many rows each device sends (first axis) to each device (second axis);
-        the same on all devices.
-      rows: of the result, at least as many as any device receives. Between two devices go at most
-        as many as the larger of M and `rows` divided by the number of devices.
-      axis: of the mesh.
-      platform: what the program is for, such as "tpu".
+      x_MD: the rows that this device sends: those for device 0 first, then those for device 1, and
+        so on. Any rows after these are not sent.
+      counts_PP: int32, the number of rows that each device (first axis) sends to each device
+        (second axis); the same array on all devices.
+      rows: the number of rows of the result, at least as many as any device receives. One device
+        sends another at most max(M, rows) / P rows.
+      axis: the name of the mesh axis, or several names.
+      platform: the platform that the program is compiled for, such as "tpu".
 
-    XLA:CPU has no `jax.lax.ragged_all_to_all`. There all parts are as large as the largest may be.
+    Returns:
+      [rows, D]: the rows from device 0 first, then those from device 1, and so on, then zeros.
     """
     me = jax.lax.axis_index(axis)
     y_RD = jnp.zeros((rows, x_MD.shape[1]), x_MD.dtype)

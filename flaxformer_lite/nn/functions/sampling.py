@@ -7,7 +7,7 @@ each other, and nothing here depends on a model.
 import jax
 import jax.numpy as jnp
 
-BLOCK = 256  # entries of a row that are summed or compared before the blocks are
+BLOCK = 256  # long rows are summed and compared in two passes, the first one over blocks
 
 
 def temperature(logits_BV: jax.Array, value: jax.Array | float) -> jax.Array:
@@ -35,7 +35,7 @@ def top_k(logits_BV: jax.Array, k: jax.Array | int) -> jax.Array:
 def top_p(logits_BV: jax.Array, p: jax.Array | float) -> jax.Array:
     """Keeps the nucleus: the fewest most probable tokens with total probability p or more.
 
-    Tokens as probable as the last one of them are kept too.
+    Tokens that are as probable as the least probable of these are kept too.
 
     Args:
       logits_BV: float32.
@@ -149,10 +149,11 @@ def likeliest(logits_BV: jax.Array) -> jax.Array:
 
 
 def draw(logits_BV: jax.Array, keys_B: jax.Array) -> jax.Array:
-    """Draws one token per row from the softmax of its logits, in steps of 2^-23.
+    """Draws one token per row from the softmax of its logits.
 
-    One uniform number per row selects first a block of tokens by the blocks' cumulative
-    probabilities, then the token within it; a token of probability zero is never drawn.
+    One uniform number per row, a multiple of 2^-23, selects a block of tokens by the cumulative
+    probabilities of blocks, and then the token within it. A token of probability zero is never
+    drawn.
 
     Args:
       logits_BV: float32.
@@ -166,12 +167,10 @@ def draw(logits_BV: jax.Array, keys_B: jax.Array) -> jax.Array:
     total_BM = jnp.cumsum(blocks_BMW.sum(axis=-1), axis=-1)
     at_B1 = jax.vmap(jax.random.uniform)(keys_B)[:, None] * total_BM[:, -1:]
     block_B1 = _first_above(total_BM, at_B1)
-    before_B1 = jnp.take_along_axis(total_BM, jnp.maximum(block_B1 - 1, 0), axis=1) * (
-        block_B1 > 0
-    ).astype(jnp.float32)
-    within_BW = jnp.cumsum(
-        jnp.take_along_axis(blocks_BMW, block_B1[:, :, None], axis=1)[:, 0], axis=-1
-    )
+    before_B1 = jnp.take_along_axis(total_BM, jnp.maximum(block_B1 - 1, 0), axis=1)
+    before_B1 = before_B1 * (block_B1 > 0).astype(jnp.float32)
+    block_BW = jnp.take_along_axis(blocks_BMW, block_B1[:, :, None], axis=1)[:, 0]
+    within_BW = jnp.cumsum(block_BW, axis=-1)
     return (block_B1 * BLOCK + _first_above(within_BW, at_B1 - before_B1))[:, 0]
 
 
@@ -202,8 +201,8 @@ def _from_the_top(
     """Keeps the highest logits until their weights sum to the limit.
 
     The lowest logit to keep is the least threshold above which the weights sum to less than the
-    limit. Bisecting the 32 bits of a float finds it exactly, without a sort, which takes a CPU a
-    hundred times longer.
+    limit. Bisection over the 32 bits of a float finds it exactly, and on a CPU a hundred times as
+    fast as a sort.
     """
     if logits_BV.ndim != 2:
         raise ValueError(f"logits have shape {logits_BV.shape}: must be [batch, vocabulary].")
@@ -214,9 +213,8 @@ def _from_the_top(
         # the mean, rounded down, without overflow
         middle_B = (low_B >> 1) + (high_B >> 1) + (low_B & high_B & 1)
         above_B = jnp.where(logits_BV >= _float(middle_B + 1)[:, None], weights_BV, 0).sum(axis=-1)
-        return jnp.where(above_B < limit, low_B, middle_B), jnp.where(
-            above_B < limit, middle_B, high_B
-        )
+        low_B = jnp.where(above_B < limit, low_B, middle_B)
+        return low_B, jnp.where(above_B < limit, middle_B, high_B)
 
     _, last_B = jax.lax.fori_loop(0, 32, halve, (least_B - 1, _ordinal(logits_BV.max(axis=-1))))
     last_B = jnp.maximum(last_B, least_B)  # a limit above the total weight keeps everything

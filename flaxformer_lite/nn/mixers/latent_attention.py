@@ -1,4 +1,4 @@
-"""Attention whose keys and values are made of one narrow latent vector a token (DeepSeek's MLA)."""
+"""Attention with keys and values projected from a latent vector per token (DeepSeek's MLA)."""
 
 import dataclasses
 from collections.abc import Callable

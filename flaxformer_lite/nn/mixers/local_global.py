@@ -250,7 +250,7 @@ class LocalGlobal(Attention):
         return self.project("out", "BTNH,NHD->BTD", out_BTNH, width=x_BTD.shape[-1])
 
     def _tables(self, role: str, context: Context, x_BTD: jax.Array) -> Tables | None:
-        """Returns the tables of positions of tokens or of sums; None without a bias."""
+        """Returns the position tables for tokens or for sums, by `role`; None without a bias."""
         encoding = self.cfg.position
         if "bias" not in hooks(encoding):
             return None
@@ -266,7 +266,7 @@ class LocalGlobal(Attention):
     def _token_bias(
         self, tables: Tables | None, rows_T: jax.Array, columns_S: jax.Array
     ) -> jax.Array | None:
-        """Returns the bias of some tokens [N, T, S]; that of a block is that of all blocks."""
+        """Returns the bias between tokens at these positions, [N, T, S]; None without a bias."""
         if tables is None:
             return None
         heads = jnp.zeros((1, 1, self.cfg.num_heads, 1))  # only their number is read
@@ -277,11 +277,11 @@ class LocalGlobal(Attention):
         return bias[0]
 
     def _summed(self, x_BTD: jax.Array, sums: Sums) -> jax.Array:
-        """Returns the normed sums [B, S, D]; a row too short for any has one that nothing sees."""
+        """Returns the normalized sums [B, S, D], at least one, which a short row does not see."""
         batch, length, width = x_BTD.shape
         norm = Norm(self.norm, self.execution, name="global_norm")
         if export.is_symbolic_dim(length):
-            numbers_Q = jnp.arange(length)[:: self.global_block]  # as many as sums, or one more
+            numbers_Q = jnp.arange(length)[:: self.global_block]  # one per sum, perhaps one more
             numbers_Q = jax.lax.div(numbers_Q, jnp.full_like(numbers_Q, self.global_block))
             is_own_BTQ = sums.own_BT[..., None] == numbers_Q[None, None]
             sums_BQD = jnp.einsum("BTQ,BTD->BQD", is_own_BTQ.astype(jnp.float32), x_BTD)
@@ -296,7 +296,7 @@ class LocalGlobal(Attention):
     def _logits(
         self, tables: Tables | None, count: int
     ) -> Callable[[Sums], tuple[jax.Array, jax.Array]]:
-        """Returns the bias of the sums for some tokens, and which of them they see."""
+        """Returns a function of `Sums` that returns the bias of sums, and which ones tokens see."""
         heads = jnp.zeros((1, 1, self.cfg.num_heads, 1))
         columns_1S = jnp.arange(count, dtype=jnp.int32)[None]
 

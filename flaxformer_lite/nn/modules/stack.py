@@ -43,10 +43,11 @@ class Group(nn.Module):
         kept = []
         for i, (layer, context) in enumerate(zip(self.cfg.pattern, contexts, strict=True)):
             block = Block(layer, self.execution, self.causal, name=f"block_{i}")
-            layer_cache = None if cache is None else cache[i]
-            x_BTD, layer_cache = _run(block, x_BTD, context, layer_cache)
+            x_BTD, layer_cache = _run(block, x_BTD, context, _entry(cache, i))
             kept.append(layer_cache)
-        return x_BTD, None if cache is None else kept
+        if cache is None:
+            return x_BTD, None
+        return x_BTD, kept
 
 
 class Stack(nn.Module):
@@ -81,15 +82,22 @@ class Stack(nn.Module):
         context = with_options(context, x_BTD, cache, mask=mask, position_ids_BT=position_ids_BT)
         if cache is not None:
             check_stack(cfg, self.execution, cache, x_BTD.shape[0])
-            index = length_of(cache) if context.index is None else context.index
+            index = context.index
+            if index is None:
+                index = length_of(cache)
             context = context.replace(index=index)
-            x_BTD = check_room(x_BTD, cache, 0 if context.first else index)
+            used: int | jax.Array = index
+            if context.first:
+                used = 0
+            x_BTD = check_room(x_BTD, cache, used)
         context = self._with_structure(self._with_positions(context, x_BTD), x_BTD)
         if not self.embedded:
             x_BTD = self._embedded(x_BTD, context)
         contexts = self._contexts(context, x_BTD)
-        run = self._scan if cfg.scans(self.execution) else self._loop
-        x_BTD, kept = run(x_BTD, contexts, cache)
+        if cfg.scans(self.execution):
+            x_BTD, kept = self._scan(x_BTD, contexts, cache)
+        else:
+            x_BTD, kept = self._loop(x_BTD, contexts, cache)
         if cfg.final_norm is not None:
             x_BTD = Norm(cfg.final_norm, self.execution, name="final_norm")(x_BTD)
         x_BTD = Dropout("final", self.execution)(x_BTD)
@@ -106,9 +114,10 @@ class Stack(nn.Module):
         return context.replace(position_ids_BT=positions_1T)
 
     def _with_structure(self, context: Context, x_BTD: jax.Array) -> Context:
-        """Makes the mask of a causal stack causal itself.
+        """Makes the mask of a causal stack causal, once for all layers.
 
-        A mask array refers to the rows and columns of this call.
+        An array is left as it is, as it has the rows and columns of this call and not slots; each
+        layer makes it causal.
         """
         is_array = context.mask is not None and not isinstance(context.mask, masks.Mask)
         if not self.causal or context.structured or is_array:
@@ -136,8 +145,10 @@ class Stack(nn.Module):
         def tables(
             encoding: Encoding, role: str = "", **sizes: Unpack[TableSizes]
         ) -> dict[str, jax.Array]:
-            number = f"_{len(names)}" if names else ""
-            name = role or names.setdefault(encoding, f"position{number}")
+            new_name = "position"
+            if names:
+                new_name = f"position_{len(names)}"
+            name = role or names.setdefault(encoding, new_name)
             if name not in declared:
                 declared[name] = PositionTables(
                     encoding, "bias", **sizes, execution=self.execution, name=name
@@ -166,21 +177,27 @@ class Stack(nn.Module):
         run = self.execution
         kept = []
         blocks = {}
-        make = Block if run.remat == "none" else nn.remat(Block, policy=POLICIES[run.remat])
+        make = Block
+        if run.remat != "none":
+            make = nn.remat(Block, policy=POLICIES[run.remat])
         if sharding_of(run).tuned:
             # The trainer traces identical layers once (nn/functions/cpu_tuning.py); elsewhere each
             # layer is traced by itself, for interceptors and captured intermediates.
             make = nn.jit(make)
         for i in range(cfg.num_layers):
-            which = cfg.share[i] if cfg.share else i
+            which = i
+            if cfg.share:
+                which = cfg.share[i]
             if which not in blocks:
                 blocks[which] = make(
                     cfg.pattern[cfg.kind(i)], run, self.causal, name=f"layer_{which}"
                 )
-            layer_cache = None if cache is None else cache[i]
-            x_BTD, layer_cache = _run(blocks[which], x_BTD, contexts[cfg.kind(i)], layer_cache)
+            context = contexts[cfg.kind(i)]
+            x_BTD, layer_cache = _run(blocks[which], x_BTD, context, _entry(cache, i))
             kept.append(layer_cache)
-        return x_BTD, None if cache is None else kept
+        if cache is None:
+            return x_BTD, None
+        return x_BTD, kept
 
     def _scan(
         self, x_BTD: jax.Array, contexts: tuple[Context, ...], cache: Cache | None
@@ -198,6 +215,12 @@ class Stack(nn.Module):
             length=self.cfg.num_layers // len(self.cfg.pattern),
         )
         return layers(self.cfg, self.execution, self.causal, name="layers")(x_BTD, contexts, cache)
+
+
+def _entry(cache: Cache | None, layer: int) -> MixerCache | None:
+    if cache is None:
+        return None
+    return cache[layer]
 
 
 def _run(

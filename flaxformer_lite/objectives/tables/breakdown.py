@@ -7,7 +7,7 @@ import numpy as np
 
 Cell = str | int | float  # a float is a share, shown with three digits
 
-# most classes whose confusion is a matrix; of more, the most frequent pairs are listed
+# With more classes than this, the most frequent confusions are listed instead of a matrix.
 CONFUSED = 12
 PAIRS = 20
 WORST = 10

@@ -1,6 +1,7 @@
 """Tensors made of the arrays of other programs, read when they are needed."""
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -54,8 +55,8 @@ class Arranged(Tensor):
       array: of numpy, h5py or tensorstore.
       groups: the axes of the array that make each axis of the tensor: ((1, 2), (0,)) turns a kernel
         [D, N, H] to [N H, D].
-      index: the entry of each leading axis of `array` that is taken before, such as a layer's; an
-        axis of which all is taken is slice(None).
+      index: indices of the leading axes of `array`, such as the number of a layer, which are
+        applied first; slice(None) keeps an axis.
       where: the file, for messages.
     """
 
@@ -79,12 +80,15 @@ class Arranged(Tensor):
     @property
     def dtype(self) -> np.dtype:
         dtype = np.dtype(getattr(self.array.dtype, "numpy_dtype", self.array.dtype))
-        return dtype if dtype != BFLOAT16_OF_H5PY else np.dtype(ml_dtypes.bfloat16)
+        if dtype == BFLOAT16_OF_H5PY:
+            return np.dtype(ml_dtypes.bfloat16)
+        return dtype
 
     def read(self, slices: tuple[slice, ...] = ()) -> np.ndarray:
         index = [*self.index, *[slice(None)] * (len(self.array.shape) - len(self.index))]
         after = slices
-        if slices and all(len(group) == 1 for group in self.groups):  # then no more is read
+        merges_axes = any(len(group) > 1 for group in self.groups)
+        if slices and not merges_axes:  # only the slice is read from the file
             for (axis,), part in zip(self.groups, slices, strict=True):
                 index[self.kept[axis]] = part
             after = ()
@@ -98,7 +102,7 @@ class Arranged(Tensor):
             ) from None
         if block.dtype == BFLOAT16_OF_H5PY:
             block = block.view(ml_dtypes.bfloat16)
-        turned = np.transpose(block, [axis for group in self.groups for axis in group])
+        turned = np.transpose(block, list(itertools.chain(*self.groups)))
         if after or turned.ndim != len(self.groups):
             turned = turned.reshape(self.shape)
         return np.ascontiguousarray(turned[after])

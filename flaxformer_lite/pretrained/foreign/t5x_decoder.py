@@ -1,7 +1,8 @@
-"""flaxformer's decoders alone in checkpoints of T5X, in sequence or in parallel with fused kernels.
+"""Reads flaxformer's decoder-only models from checkpoints of T5X.
 
-With rotary positions and a gated feed-forward in sequence they are read as Granite, which has all
-that they compute; others as `t5_decoder`, which transformers does not have.
+Attention and feed-forward may be sequential, or parallel with fused kernels. A sequential model
+with rotary positions and gated feed-forwards is read as Granite, which computes the same. All
+others are read as `t5_decoder`, a family that transformers does not have.
 
 Reference: flaxformer/architectures/t5/{t5_architecture,parallel_fused_decoder}.py of April 2024.
 """
@@ -9,6 +10,7 @@ Reference: flaxformer/architectures/t5/{t5_architecture,parallel_fused_decoder}.
 import math
 import re
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from flaxformer_lite.files.read import Json, brief, shown
 from flaxformer_lite.pretrained.foreign.arranged import Readable, add
@@ -28,7 +30,7 @@ POSITIONS = "decoder/relpos_bias/rel_embedding"
 LAYER = re.compile(r"decoder/layers_(\d+)/(.+)")
 FIRST = "decoder/layers_0"
 BIAS = "layer.0.SelfAttention.relative_attention_bias.weight"
-LENGTH = 2048  # of texts; no number depends on it
+LENGTH = 2048  # max_position_embeddings; nothing that the model computes depends on it
 T5_NAMES = {
     TABLE: "shared.weight",
     f"decoder/{NORM}": "decoder.final_layer_norm.weight",
@@ -73,18 +75,23 @@ def is_one(arrays: Mapping[str, Readable]) -> bool:
 def describe(checkpoint: Checkpoint, config: Json) -> list[str]:
     """Describes the model, and what was assumed."""
     arrays = _by_layer(checkpoint)
-    tied = " (tied)" if config["tie_word_embeddings"] else ""
-    rotary = "rope_theta" in config or "rope_parameters" in config
-    layers = config.get("num_layers", config.get("num_hidden_layers"))
+    layers = f"{config.get('num_layers', config.get('num_hidden_layers'))} layers"
+    if is_scanned(checkpoint.arrays):
+        layers += " in a scanned stack"
+    if _is_parallel(arrays):
+        layers += ", attention and feed-forward in parallel"
     width = config.get("d_model", config.get("hidden_size"))
     heads = config.get("num_heads", config.get("num_attention_heads"))
+    positions = "relative positions"
+    if "rope_theta" in config or "rope_parameters" in config:
+        positions = "rotary positions"
+    vocabulary = f"vocabulary {config['vocab_size']:,}"
+    if config["tie_word_embeddings"]:
+        vocabulary += " (tied)"
     lines = [
-        f"a decoder of flaxformer with {layers} layers"
-        f"{' in a scanned stack' if is_scanned(checkpoint.arrays) else ''}"
-        f"{', attention and feed-forward in parallel' if _is_parallel(arrays) else ''}, width"
-        f" {width}, {heads} heads, {config['num_key_value_heads']} of keys and values,"
-        f" {'rotary' if rotary else 'relative'} positions, vocabulary {config['vocab_size']:,}"
-        f"{tied}; read as {config['architectures'][0]}"
+        f"a decoder of flaxformer with {layers}, width {width}, {heads} heads,"
+        f" {config['num_key_value_heads']} of keys and values, {positions}, {vocabulary}; read as"
+        f" {config['architectures'][0]}"
     ]
     assumed = []
     if "activations" not in checkpoint.gin:
@@ -108,7 +115,9 @@ def read_config(checkpoint: Checkpoint) -> Json:
     shapes = {path: tuple(array.shape) for path, array in arrays.items()}
     checkpoint.refuse("center_scale_at_zero", "use_extra_logit")
     gated = f"{FIRST}/mlp/wi_0/kernel" in shapes
-    up = f"{FIRST}/mlp/{'wi_0' if gated else 'wi'}/kernel"
+    up = f"{FIRST}/mlp/wi/kernel"
+    if gated:
+        up = f"{FIRST}/mlp/wi_0/kernel"
     query = f"{FIRST}/self_attention/query/kernel"
     key = f"{FIRST}/self_attention/key/kernel"
     for needed in (TABLE, up, query, key):
@@ -119,8 +128,8 @@ def read_config(checkpoint: Checkpoint) -> Json:
                 f" {brief(shapes.get(needed, 'missing'))}; {READABLE}."
             )
     vocab_size, d_model = shapes[TABLE]
-    per_layer = f"{FIRST}/relpos_bias/rel_embedding" in shapes
-    table = shapes.get(f"{FIRST}/relpos_bias/rel_embedding" if per_layer else POSITIONS)
+    bias_of_layer = f"{FIRST}/relpos_bias/rel_embedding"
+    table = shapes.get(bias_of_layer, shapes.get(POSITIONS))
     query_width = math.prod(shapes[query][1:])
     key_width = math.prod(shapes[key][1:])
     if table and checkpoint.flag("use_rotary_embedding"):
@@ -128,62 +137,101 @@ def read_config(checkpoint: Checkpoint) -> Json:
             f"{checkpoint.place}: a decoder of flaxformer with relative positions and"
             " use_rotary_embedding=True; one of both is read."
         )
-    rotary: Json = {} if table else {"rope_theta": _rotary(checkpoint, shapes)}
+    positions: Json = {}
+    if not table:
+        positions["rope_theta"] = _rotary(checkpoint, shapes)
     heads, kv_heads = _heads(checkpoint, shapes, table, query_width, key_width)
-    tied = LOGITS not in shapes
+    layers = set()
+    for path in shapes:
+        match = LAYER.fullmatch(path)
+        if match:
+            layers.add(int(match[1]))
+    sizes = _Sizes(
+        vocab_size=vocab_size,
+        width=d_model,
+        mlp=math.prod(shapes[up][1:]),
+        layers=max(layers) + 1,
+        heads=heads,
+        kv_heads=kv_heads,
+        head=query_width // heads,
+        tied=LOGITS not in shapes,
+    )
     projection = activation(checkpoint, gated)
-    numbers = [int(match[1]) + 1 for path in shapes if (match := LAYER.fullmatch(path))]
-    if table is None and gated and not _is_parallel(arrays):
-        names = {"gelu": "gelu_pytorch_tanh"}
-        name = projection.removeprefix("gated-")
-        return {
-            "model_type": "granite",
-            "architectures": ["GraniteForCausalLM"],
-            "vocab_size": vocab_size,
-            "hidden_size": d_model,
-            "intermediate_size": math.prod(shapes[up][1:]),
-            "num_hidden_layers": max(numbers),
-            "num_attention_heads": heads,
-            "num_key_value_heads": kv_heads,
-            "head_dim": query_width // heads,
-            "hidden_act": names.get(name, name),
-            "max_position_embeddings": LENGTH,
-            "rms_norm_eps": 1e-6,
-            **rotary,
-            "attention_multiplier": 1.0,
-            "embedding_multiplier": 1.0,
-            "residual_multiplier": 1.0,
-            "logits_scaling": d_model**0.5 if tied else 1.0,
-            "tie_word_embeddings": tied,
-            "pad_token_id": 0,
-            "eos_token_id": 1,
+    is_parallel = _is_parallel(arrays)
+    if table is None and gated and not is_parallel:
+        return _granite_config(sizes, projection) | positions
+    if table is not None:
+        positions = {
+            "relative_attention_num_buckets": table[1],
+            "relative_attention_max_distance": checkpoint.number("max_distance", 128),
+            "relative_attention_per_layer": bias_of_layer in shapes,
         }
-    config: Json = {
-        "model_type": "t5_decoder",
-        "architectures": ["T5DecoderForCausalLM"],
-        "vocab_size": vocab_size,
-        "d_model": d_model,
-        "d_kv": query_width // heads,
-        "d_ff": math.prod(shapes[up][1:]),
-        "num_layers": max(numbers),
-        "num_heads": heads,
-        "num_key_value_heads": kv_heads,
-        "feed_forward_proj": projection,
-        "parallel": _is_parallel(arrays),
-        "layer_norm_epsilon": 1e-6,
-        "dropout_rate": 0.1,
-        "tie_word_embeddings": tied,
-        "scale_decoder_outputs": tied,
-        "is_encoder_decoder": False,
+    return _t5_decoder_config(sizes, projection, is_parallel) | positions
+
+
+class _Sizes(NamedTuple):
+    """The sizes of a decoder, and whether its logits are tied to the token embeddings."""
+
+    vocab_size: int
+    width: int
+    mlp: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head: int
+    tied: bool
+
+
+def _granite_config(sizes: _Sizes, projection: str) -> Json:
+    names = {"gelu": "gelu_pytorch_tanh"}
+    name = projection.removeprefix("gated-")
+    # flaxformer divides tied logits by the root of the width.
+    logits_scaling = 1.0
+    if sizes.tied:
+        logits_scaling = sizes.width**0.5
+    return {
+        "model_type": "granite",
+        "architectures": ["GraniteForCausalLM"],
+        "vocab_size": sizes.vocab_size,
+        "hidden_size": sizes.width,
+        "intermediate_size": sizes.mlp,
+        "num_hidden_layers": sizes.layers,
+        "num_attention_heads": sizes.heads,
+        "num_key_value_heads": sizes.kv_heads,
+        "head_dim": sizes.head,
+        "hidden_act": names.get(name, name),
+        "max_position_embeddings": LENGTH,
+        "rms_norm_eps": 1e-6,
+        "attention_multiplier": 1.0,
+        "embedding_multiplier": 1.0,
+        "residual_multiplier": 1.0,
+        "logits_scaling": logits_scaling,
+        "tie_word_embeddings": sizes.tied,
         "pad_token_id": 0,
         "eos_token_id": 1,
     }
-    if table is None:
-        return config | rotary
-    return config | {
-        "relative_attention_num_buckets": table[1],
-        "relative_attention_max_distance": checkpoint.number("max_distance", 128),
-        "relative_attention_per_layer": per_layer,
+
+
+def _t5_decoder_config(sizes: _Sizes, projection: str, is_parallel: bool) -> Json:
+    return {
+        "model_type": "t5_decoder",
+        "architectures": ["T5DecoderForCausalLM"],
+        "vocab_size": sizes.vocab_size,
+        "d_model": sizes.width,
+        "d_kv": sizes.head,
+        "d_ff": sizes.mlp,
+        "num_layers": sizes.layers,
+        "num_heads": sizes.heads,
+        "num_key_value_heads": sizes.kv_heads,
+        "feed_forward_proj": projection,
+        "parallel": is_parallel,
+        "layer_norm_epsilon": 1e-6,
+        "dropout_rate": 0.1,
+        "tie_word_embeddings": sizes.tied,
+        "scale_decoder_outputs": sizes.tied,
+        "is_encoder_decoder": False,
+        "pad_token_id": 0,
+        "eos_token_id": 1,
     }
 
 
@@ -194,18 +242,25 @@ def open_weights(checkpoint: Checkpoint, config: Json) -> dict[str, Tensor]:
       WeightsError: the checkpoint holds a parameter that the class does not have.
     """
     arrays = _by_layer(checkpoint)
-    granite = config.get("model_type") == "granite"
-    names = GRANITE_NAMES if granite else T5_NAMES
-    above = "model.layers" if granite else "decoder.block"
-    heads = config["num_attention_heads" if granite else "num_heads"]
+    if config.get("model_type") == "granite":
+        names = GRANITE_NAMES
+        above = "model.layers"
+        heads = config["num_attention_heads"]
+    else:
+        names = T5_NAMES
+        above = "decoder.block"
+        heads = config["num_heads"]
     rescaled = _is_rescaled(checkpoint)
-    branch = 1.0  # two parallel branches are divided by the root of 2, if they are not fused
+    branch = 1.0  # unfused parallel branches are divided by the root of 2
     if _is_parallel(arrays) and not _is_fused(checkpoint):
         branch = 2**-0.5
     tensors: dict[str, Tensor] = {}
     for path, array in arrays.items():
         match = LAYER.fullmatch(path)
-        name = names.get(match[2]) if match else names.get(path)
+        inner = path
+        if match:
+            inner = match[2]
+        name = names.get(inner)
         if name is None:
             raise WeightsError(
                 f"{checkpoint.place}: holds {shown(path)} of shape {brief(list(array.shape))};"
@@ -216,7 +271,9 @@ def open_weights(checkpoint: Checkpoint, config: Json) -> dict[str, Tensor]:
             scale = branch
         elif path.endswith("/query/kernel") and rescaled:
             scale = (math.prod(array.shape[1:]) // heads) ** -0.5
-        full = f"{above}.{match[1]}.{name}" if match else name
+        full = name
+        if match:
+            full = f"{above}.{match[1]}.{name}"
         tensor = as_torch(checkpoint, path, array, scale=scale)
         add(tensors, full, tensor, f"{checkpoint.place}: {path}")
     return tensors
@@ -233,9 +290,9 @@ def _is_fused(checkpoint: Checkpoint) -> bool:
 
 
 def _is_rescaled(checkpoint: Checkpoint) -> bool:
-    """Returns whether logits are divided by a root, instead of the initial kernel of queries.
+    """Returns whether logits are divided by the root of the head's width.
 
-    Fused kernels have no initializer of their own to divide.
+    The alternative is a smaller initial kernel of the queries, which a fused kernel cannot have.
     """
     if "rescale_logits" in checkpoint.gin:
         return checkpoint.flag("rescale_logits")
@@ -268,15 +325,19 @@ def _heads(
     query_width: int,
     key_width: int,
 ) -> tuple[int, int]:
-    """Returns the numbers of heads, and of those of keys and values: as many, or one."""
-    heads = table[0] if table else 0
+    """Returns the number of heads, and that of key heads, which is the same or one."""
+    heads = 0
+    if table:
+        heads = table[0]
     if key_width != query_width:
         heads = heads or query_width // key_width
     kernel = shapes[f"{FIRST}/self_attention/query/kernel"]
     if not heads and len(kernel) == 3:
         heads = kernel[1]
     heads = heads or checkpoint.number("num_heads", 0) or checkpoint.number("NUM_HEADS", 0)
-    kv_heads = heads if key_width == query_width else 1
+    kv_heads = 1
+    if key_width == query_width:
+        kv_heads = heads
     if not heads or key_width * heads != query_width * kv_heads:
         raise WeightsError(
             f"{checkpoint.place}: a decoder of flaxformer with queries of {query_width} features,"
@@ -287,7 +348,7 @@ def _heads(
 
 
 def _by_layer(checkpoint: Checkpoint) -> dict[str, Readable]:
-    """Returns the parameters by layers, with those of parallel layers taken apart."""
+    """Returns the parameters of each layer by path, with fused kernels split."""
     if NORM in checkpoint.arrays:  # a Decoder without DecoderOnly around it
         named = {f"decoder/{path}": array for path, array in checkpoint.arrays.items()}
         checkpoint = checkpoint._replace(arrays=named)
@@ -318,13 +379,14 @@ def _by_layer(checkpoint: Checkpoint) -> dict[str, Readable]:
 
 
 def _parts(name: str, array: Readable, width: int, hidden: int) -> Iterator[tuple[str, Readable]]:
-    """Yields the kernels that a parallel layer fuses.
+    """Yields the names and kernels that a fused kernel consists of.
 
     Args:
-      name: of the fused kernel: [D, N, H + F/N ...], [D, 1, 2 H] or [N, H + F/N, D].
+      name: q_wi_fused, [D, N, H + F/N] or [D, N, H + 2 F/N]; kv_fused, [D, 1, 2 H]; or o_wo_fused,
+        [N, H + F/N, D].
       array: the fused kernel.
-      width: H, of a head.
-      hidden: F/N, of the feed-forward for each head.
+      width: H, the width of a head.
+      hidden: F/N, the width of the feed-forward by the number of heads.
     """
     if name == "kv_fused":
         yield "self_attention/key", array[:, :, :width]
@@ -334,8 +396,8 @@ def _parts(name: str, array: Readable, width: int, hidden: int) -> Iterator[tupl
         yield "mlp/wo", array[:, width:]
     else:
         yield "self_attention/query", array[:, :, :width]
-        names = ("wi_0", "wi_1") if array.shape[2] > width + hidden else ("wi",)
-        for i, one in enumerate(names):
-            first = width + i * hidden
-            last = array.shape[2] if one == names[-1] else first + hidden
-            yield f"mlp/{one}", array[:, :, first:last]
+        if array.shape[2] <= width + hidden:
+            yield "mlp/wi", array[:, :, width:]
+        else:
+            yield "mlp/wi_0", array[:, :, width : width + hidden]
+            yield "mlp/wi_1", array[:, :, width + hidden :]

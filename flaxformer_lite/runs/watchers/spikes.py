@@ -25,7 +25,8 @@ class Spikes(Watcher):
       rows: describes the rows of a step.
       workdir: the run's workdir, for messages.
       recorder: receives {"split": "spike", "rows": [...], ...}.
-      losses: losses of the steps before, from the checkpoint.
+      note: shows a notice.
+      losses: the losses of the last steps, from the checkpoint.
     """
 
     def __init__(
@@ -45,7 +46,10 @@ class Spikes(Watcher):
 
     def step_done(self, step: int, values: Mapping[str, float], seconds: float | None) -> None:
         is_skipped = bool(values.get("skipped"))
-        self._skipped = self._skipped + 1 if is_skipped else 0
+        if is_skipped:
+            self._skipped += 1
+        else:
+            self._skipped = 0
         # With train.skip_spikes the optimizer decides what a spike is.
         is_noted = is_skipped
         if "skipped" not in values:
@@ -69,7 +73,9 @@ class Spikes(Watcher):
             if math.isfinite(values.get(name, math.nan)):
                 record[name] = values[name]
         self._recorder.add({**record, "rows": rows})
-        what = "spike, so its update is skipped" if is_skipped else "spike"
+        what = "spike"
+        if is_skipped:
+            what = "spike, so its update is skipped"
         figures = f"loss {values['loss']:.4g}, gradient norm {values['grad_norm']:.4g}"
         suspects = suspect_rows(rows, self._workdir, step)
         self._note(f"notice: step {step} is a {what}: {figures}; {suspects}.")
@@ -80,7 +86,11 @@ class Spikes(Watcher):
 
 def suspect_rows(rows: list[str], workdir: str, step: int) -> str:
     """Names the first rows of a step, and the command that shows which of them is at fault."""
-    more = f" and {len(rows) - NAMED} more" if len(rows) > NAMED else ""
-    named = f"its rows are from {', '.join(rows[:NAMED])}{more}; " if rows else ""
     command = shlex.join(["--workdir", workdir, "--at", str(step)])
-    return f"{named}{invocation.program('replay')} {command} shows the loss of each"
+    way_out = f"{invocation.program('replay')} {command} shows the loss of each"
+    if not rows:
+        return way_out
+    named = ", ".join(rows[:NAMED])
+    if len(rows) > NAMED:
+        named += f" and {len(rows) - NAMED} more"
+    return f"its rows are from {named}; {way_out}"
