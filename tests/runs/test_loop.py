@@ -447,7 +447,7 @@ def test_a_failing_background_save_ends_the_run_with_the_last_good_step(
     def save(self, step, state, meta):
         if step == 8:
             monkeypatch.setattr(
-                self._place._manager,
+                self._storage._manager,
                 "save",
                 lambda *a, **k: (_ for _ in ()).throw(OSError(28, "No space left")),
             )
