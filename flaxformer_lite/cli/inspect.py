@@ -59,7 +59,9 @@ def run(args: argparse.Namespace) -> None:
         total_numbers += numbers
         total_bytes += numbers * kind.dtype.itemsize
         shape = " x ".join(map(str, kind.shape)) or "scalar"
-        count = f"{len(names)} times" if len(names) > 1 else ""
+        count = ""
+        if len(names) > 1:
+            count = f"{len(names)} times"
         size = f"{numbers * kind.dtype.itemsize:,}"
         rows.append([_label(names), shape, str(kind.dtype), count, size])
     print_table(["tensor", "shape", "dtype", "each", "bytes"], rows, right=[3, 4])
@@ -77,7 +79,9 @@ def read(where: Path, family: str | None = None, *, allow_plugins: bool = False)
         return Contents(form, run.cfg.model, "", published_names(run.cfg.model, run.params))
     tensors = folder.open_weights(where)
     foreign = folder.find_foreign(where)
-    form = foreign.reader.FORM if foreign else "safetensors"
+    form = "safetensors"
+    if foreign:
+        form = foreign.reader.FORM
     if any(where.glob("flax_model*")):
         form = "Flax msgpack"
     published = folder.read_config(where)
@@ -99,9 +103,16 @@ def published_names(cfg: ModelConfig, params: dict) -> Mapping[str, Shaped]:
     """
     family = registry.resolve("models", cfg.family)
     flat = flatten_dict(params, sep="/")
-    factors = cfg.adapter.factors if cfg.adapter is not None else ()
-    adapter = {path: leaf for path, leaf in flat.items() if path.rpartition("/")[2] in factors}
-    base = {path: leaf for path, leaf in flat.items() if path not in adapter}
+    factors: tuple[str, ...] = ()
+    if cfg.adapter is not None:
+        factors = cfg.adapter.factors
+    adapter = {}
+    base = {}
+    for path, leaf in flat.items():
+        if path.rpartition("/")[2] in factors:
+            adapter[path] = leaf
+        else:
+            base[path] = leaf
     if hasattr(family, "PUBLISHED"):
         try:
             hf_config.write_config(family, cfg)
@@ -116,7 +127,10 @@ def checksum(tensors: Mapping[str, Shaped]) -> str:
     digest = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name]
-        values = tensor.read() if hasattr(tensor, "read") else np.asarray(tensor)
+        if hasattr(tensor, "read"):
+            values = tensor.read()
+        else:
+            values = np.asarray(tensor)
         array = np.ascontiguousarray(values)
         digest.update(f"{name} {array.dtype} {list(array.shape)}\n".encode())
         digest.update(array.reshape(-1).view(np.uint8).data)
@@ -150,8 +164,9 @@ def _mixer(cfg: ModelConfig, kind: LayerKind) -> str:
     mixer = kind.mixer or cfg.mixer
     if mixer is not None:
         return plugin_name(mixer)
-    several = "s" if cfg.num_heads > 1 else ""
-    heads = f"{cfg.num_heads} head{several} of {cfg.head_width}"
+    heads = f"{cfg.num_heads} heads of {cfg.head_width}"
+    if cfg.num_heads == 1:
+        heads = f"1 head of {cfg.head_width}"
     if cfg.kv_heads != cfg.num_heads:
         heads += f" ({cfg.kv_heads} for keys and values)"
     return heads
@@ -172,7 +187,9 @@ def _groups(
     """Groups the names of tensors of one kind that differ only in the numbers of layers."""
     groups: dict[tuple[str, _Kind], list[str]] = {}
     for name, kind in kinds.items():
-        pattern = LAYER_NUMBER.sub("{}", name) if merge_layers else name
+        pattern = name
+        if merge_layers:
+            pattern = LAYER_NUMBER.sub("{}", name)
         groups.setdefault((pattern, kind), []).append(name)
     return groups
 
@@ -183,6 +200,8 @@ def _label(names: list[str]) -> str:
     for numbers in zip(*map(LAYER_NUMBER.findall, names), strict=True):
         first = min(numbers, key=int)
         last = max(numbers, key=int)
-        span = first if first == last else f"{{{first}-{last}}}"
+        span = first
+        if first != last:
+            span = f"{{{first}-{last}}}"
         label = label.replace("{}", span, 1)
     return label

@@ -1,4 +1,4 @@
-"""The one place where a ConfigDict is checked and turned into frozen records, and the way back."""
+"""Converts a ConfigDict to frozen records, checking every value, and back."""
 
 import dataclasses
 import functools
@@ -40,9 +40,9 @@ def from_config_dict(
     Args:
       cls: a dataclass of this folder or of a plug-in.
       values: nested mapping; the mapping of a plug-in holds its file name under `name`.
-      where: the path so far, named in errors.
-      allow_plugins: which plug-ins outside the package may be imported. Values that come from a
-        file are not to be trusted with all: `registry.check_allowed`.
+      where: the path of the values, for errors.
+      allow_plugins: the plug-ins outside the package that may be imported. If the values come from
+        a file, do not allow all; see `registry.check_allowed`.
 
     Raises:
       PluginError: the values name a plug-in that is not allowed; it was not imported.
@@ -58,7 +58,8 @@ def from_config_dict(
     for key in values:
         if key not in hints:
             near = registry.nearest(str(key), list(hints))
-            key = key if isinstance(key, str) and key.isprintable() else shown(key)
+            if not isinstance(key, str) or not key.isprintable():
+                key = shown(key)
             raise ConfigError(
                 f"{where}.{key}: no such field{near}; {cls.__name__} has"
                 f" {', '.join(hints) or 'none'}."
@@ -73,7 +74,7 @@ def from_config_dict(
         ):
             raise ConfigError(f"{where}.{f.name}: missing; {cls.__name__} needs it.")
     try:
-        check(cls, built)  # again in the record, unless it is a plug-in with checks of its own
+        check(cls, built)  # a plug-in need not call it in __post_init__, as our records do
         return cls(**built)
     except ValueError as error:
         raise ConfigError(_with_path(str(error), where.partition(".")[2], list(hints))) from None
@@ -83,8 +84,12 @@ def _with_path(message: str, path: str, fields: list[str]) -> str:
     """Rewrites each `field=` in a message as `path.field=`, the way the user writes it."""
     if not path or message.startswith((f"{path}=", f"{path}.")):
         return message
-    named = re.sub(rf"(?<![\w.])({'|'.join(fields) or '$^'})=", rf"{path}.\1=", message)
-    return named if named != message else f"{path}: {message}"
+    if not fields:
+        return f"{path}: {message}"
+    named = re.sub(rf"(?<![\w.])({'|'.join(fields)})=", rf"{path}.\1=", message)
+    if named == message:
+        return f"{path}: {message}"
+    return named
 
 
 def to_config_dict(cfg: object) -> ConfigDict:
@@ -93,24 +98,27 @@ def to_config_dict(cfg: object) -> ConfigDict:
     plugins = plugin_fields(type(cfg))
     for name, hint in declared(type(cfg)).items():
         value = getattr(cfg, name)
-        if name in plugins:
-            options = {} if value is None else to_config_dict(value)
-            out[name] = ConfigDict({"name": "" if value is None else plugin_name(value), **options})
+        if name in plugins and value is None:
+            out[name] = ConfigDict({"name": ""})
+        elif name in plugins:
+            out[name] = ConfigDict({"name": plugin_name(value), **to_config_dict(value)})
         elif isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
             out[name] = tuple(to_config_dict(item).to_dict() for item in value)
         elif dataclasses.is_dataclass(value):
             out[name] = to_config_dict(value)
         elif isinstance(value, Sections):
             out[name] = ConfigDict({key: to_config_dict(item) for key, item in value.items()})
+        elif value is None:
+            out[name] = _placeholder(hint)
         else:
-            out[name] = _placeholder(hint) if value is None else value
+            out[name] = value
     return out
 
 
 def allowed_plugins(cfg: ExperimentConfig) -> registry.Allowed:
-    """Returns which plug-ins the directories that an experiment reads may name.
+    """Returns the plug-ins that the directories read by an experiment may name.
 
-    These are the ones that the experiment itself names, or all.
+    These are all plug-ins if it allows plug-ins, and otherwise those that it names itself.
     """
     return cfg.allow_plugins or outside_plugins(cfg)
 
@@ -123,25 +131,31 @@ def outside_plugins(cfg: ExperimentConfig) -> frozenset[str]:
 def page_plugins(values: ConfigDict) -> frozenset[str]:
     """Returns the names of the outside plug-ins that a page or its flags name.
 
-    Each is returned as written and as a run stores it.
+    Each is returned as it is written, and as a run stores it.
     """
     names = _outside(values)
     for path, folder in plugin_fields(ExperimentConfig).items():
-        node: Any = values
-        for part in path.split("."):
-            node = node.get(part) if hasattr(node, "get") else None
-        name = node.get("name") if hasattr(node, "get") else None
+        name = _at(values, f"{path}.name")
         if name in names:
             names |= {registry.name_of(_plugin_class(folder, name, f"config.{path}"))}
     return names
 
 
+def _at(values: Any, path: str) -> Any:
+    """Returns the value at a dotted path, or None if there is none."""
+    for part in path.split("."):
+        if not hasattr(values, "get"):
+            return None
+        values = values.get(part)
+    return values
+
+
 def _outside(values: object) -> frozenset[str]:
-    """Returns the texts in nested values that have the form of such a name."""
+    """Returns the texts in nested values that have the form of an outside plug-in's name."""
     if hasattr(values, "items"):
         values = [value for _, value in values.items()]
-    if isinstance(values, str):
-        return frozenset([values] if OUTSIDE.fullmatch(values) else [])
+    if isinstance(values, str) and OUTSIDE.fullmatch(values):
+        return frozenset([values])
     if isinstance(values, list | tuple):
         return frozenset().union(*map(_outside, values))
     return frozenset()
@@ -182,17 +196,17 @@ def choose_plugins(values: ConfigDict, names: dict[str, str]) -> None:
       ConfigError: no such plug-in.
     """
     for path, folder in plugin_fields(ExperimentConfig).items():
-        *above, last = path.split(".")
-        parent = values
-        for part in above:
-            parent = parent.get(part) if isinstance(parent, ConfigDict) else None
-        node = parent.get(last) if isinstance(parent, ConfigDict) else None
+        above, _, last = path.rpartition(".")
+        parent = _at(values, above) if above else values
+        node = _at(values, path)
         if not isinstance(node, ConfigDict) or "name" not in node:
             continue  # from_config_dict reports what is wrong with it
         name = names.get(path, node.name)
         if not name:
             continue
-        kept = dict(node.items(preserve_field_references=True)) if name == node.name else {}
+        kept = {}
+        if name == node.name:
+            kept = dict(node.items(preserve_field_references=True))
         defaults = _defaults(_plugin_class(folder, name, f"config.{path}"))
         with parent.unlocked():
             parent[last] = ConfigDict({"name": name, **defaults, **kept})
@@ -212,12 +226,14 @@ def add_sections(values: ConfigDict, given: Iterable[str]) -> None:
     """
     for path in given:
         match = re.fullmatch(r"data\.mixture\.(\w+)\.\w+", path)
-        sources = values.get("data", {}).get("mixture") if match else None
-        if match and hasattr(ConfigDict, match[1]):
+        if not match:
+            continue
+        if hasattr(ConfigDict, match[1]):
             raise ConfigError(
                 f"data.mixture.{match[1]}: no name for a source, as configs use it; choose another."
             )
-        if match and isinstance(sources, ConfigDict) and match[1] not in sources:
+        sources = _at(values, "data.mixture")
+        if isinstance(sources, ConfigDict) and match[1] not in sources:
             with sources.unlocked():
                 sources[match[1]] = ConfigDict(_defaults(SourceConfig))
 
@@ -243,8 +259,9 @@ def _build(
     if names_plugin(hint):
         _check_allowed(value, where, allowed)
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-        is_built = isinstance(value, kind) or (value is None and kind is not hint)
-        return value if is_built else from_config_dict(kind, value, where, allow_plugins=allowed)
+        if isinstance(value, kind) or (value is None and kind is not hint):
+            return value
+        return from_config_dict(kind, value, where, allow_plugins=allowed)
     if typing.get_origin(kind) is dict and hasattr(value, "items"):
         inner = typing.get_args(kind)[1]
         records = {}
@@ -317,10 +334,14 @@ def _defaults(cls: type) -> dict[str, Any]:
     for f in dataclasses.fields(cls):
         if f.name not in hints:
             continue
-        made = f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
-        if made is None or made is dataclasses.MISSING:
-            made = _placeholder(hints[f.name])
-        out[f.name] = to_config_dict(made) if dataclasses.is_dataclass(made) else made
+        default: Any = f.default
+        if f.default_factory is not dataclasses.MISSING:
+            default = f.default_factory()
+        if default is None or default is dataclasses.MISSING:
+            default = _placeholder(hints[f.name])
+        elif dataclasses.is_dataclass(default):
+            default = to_config_dict(default)
+        out[f.name] = default
     return out
 
 

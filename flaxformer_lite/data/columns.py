@@ -15,10 +15,15 @@ def columns_of(
 ) -> dict[str, str]:
     """Maps each role of a task to a column, as configured or by a conventional name.
 
+    Args:
+      objective: the task.
+      read: the table.
+      named: the configured columns, as ROLE=NAME,...
+      predicts: whether to leave out the columns that the task predicts.
+
     Raises:
-      ConfigError: there is no such column, or none with a usual name.
+      ConfigError: there is no such column, or none with a conventional name.
     """
-    flag = "--columns" if read.where.startswith("--data=") else "--config.data.columns"
     configured = dict(pair.split("=", 1) for pair in named.split(",") if pair)
     roles = {column.role: column for column in objective.columns}
     has = f"has {', '.join(map(repr, read.columns[:NAMED]))}"
@@ -45,9 +50,14 @@ def columns_of(
         elif not column.optional:
             lacking.append(role)
     if lacking:
-        is_one = len(lacking) == 1
-        what = "a column for" if is_one else "columns for"
-        them = "it" if is_one else "them"
+        flag = "--config.data.columns"
+        if read.where.startswith("--data="):
+            flag = "--columns"
+        what = "a column for"
+        them = "it"
+        if len(lacking) > 1:
+            what = "columns for"
+            them = "them"
         value = ",".join(f"{role}=NAME" for role in lacking)
         raise ConfigError(
             f"{read.where}: {has}, where {plugin_name(objective)} needs {what}"

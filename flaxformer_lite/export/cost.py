@@ -65,7 +65,9 @@ def _calls(
     """Yields the first call of the last program for each batch of texts."""
     first = programs[0]
     last = programs[-1]
-    batch = BATCH if first.length is None else 1
+    batch = BATCH
+    if first.length is not None:
+        batch = 1
     for at in range(0, len(rows), batch):
         chosen = rows[at : at + batch]
         case = None
@@ -116,7 +118,9 @@ def _divergence(pairs: Pairs) -> str:
     total = 0.0
     count = 0
     for exact, stored in pairs:
-        name = "logits" if "logits" in exact.outputs else "prediction_logits"
+        name = "logits"
+        if name not in exact.outputs:
+            name = "prediction_logits"
         logp_BTV = log_softmax(exact.outputs[name].astype(np.float64), axis=-1)
         logq_BTV = log_softmax(stored.outputs[name].astype(np.float64), axis=-1)
         apart_BT = (np.exp(logp_BTV) * (logp_BTV - logq_BTV)).sum(axis=-1)
@@ -138,11 +142,16 @@ def _cosines(pairs: Pairs) -> str:
             exact.inputs["attention_mask"],
             strict=True,
         ):
-            has_tokens = x.shape[:1] == mask_T.shape
-            a = (x[mask_T != 0] if has_tokens else x).ravel().astype(np.float64)
-            b = (y[mask_T != 0] if has_tokens else y).ravel().astype(np.float64)
+            if x.shape[:1] == mask_T.shape:  # a vector per token
+                x = x[mask_T != 0]
+                y = y[mask_T != 0]
+            a = x.ravel().astype(np.float64)
+            b = y.ravel().astype(np.float64)
             lengths = np.linalg.norm(a) * np.linalg.norm(b)
-            cosines.append(float(a @ b / lengths) if lengths else 1.0)
+            cosine = 1.0
+            if lengths:
+                cosine = float(a @ b / lengths)
+            cosines.append(cosine)
     return (
         f"cosine with float32 {np.mean(cosines):.4f} on average, at least {min(cosines):.4f}"
         f" ({len(cosines):,} texts)"

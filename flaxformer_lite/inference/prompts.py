@@ -1,7 +1,4 @@
-"""Preparation of prompts on the host.
-
-They are checked, right-aligned, and padded to one of a few lengths.
-"""
+"""Prepares prompts on the host: checks, right-aligns and pads them to one of a few lengths."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -20,11 +17,11 @@ Ids = Array | Sequence[Sequence[int]] | Sequence[np.ndarray]
 
 
 class Prompt(NamedTuple):
-    """Rows of tokens, aligned on the right, so that all continue in the same column."""
+    """Rows of tokens, right-aligned, so that all rows continue in the same column."""
 
-    tokens_BT: np.ndarray  # int32; T is the length of a bucket
-    start_B: np.ndarray  # int32, the first column of each row that holds a token
-    width: int  # the number of columns that the caller passed, the last ones of T
+    tokens_BT: np.ndarray  # int32; T is usually the length of a bucket
+    start_B: np.ndarray  # int32, the column of the first token of each row
+    width: int  # the number of columns that the caller passed; they are the last ones of T
 
 
 class EncoderInput(NamedTuple):
@@ -42,10 +39,10 @@ def bucket(length: int, least: int = 16) -> int:
 
 
 def padded_length(cfg: ModelConfig, length: int, limit: int) -> int:
-    """Returns the columns that rows of a length are padded to, so that few lengths are compiled.
+    """Returns the length to which rows are padded, so that few lengths are compiled.
 
-    It is a bucket's length, at most `limit`; or the length itself, where a layer's result depends
-    on columns of padding: experts' room grows with them, and the last block of block-sparse
+    It is the length of a bucket, at most `limit`. For some layers, the result depends on columns of
+    padding, and rows are not padded: experts get more room, and the last block of block-sparse
     attention moves.
     """
     reads_tokens = all(plugin.reads_one_token for plugin in cfg.feed_forwards)
@@ -90,7 +87,9 @@ def read_ids(
         raise ValueError(f"attention_mask: row {row} keeps no token; a prompt needs at least one.")
     real = ids_BT[mask_BT]
     if real.min() < 0 or real.max() >= vocab_size:
-        bad = int(real.min() if real.min() < 0 else real.max())
+        bad = int(real.max())
+        if real.min() < 0:
+            bad = int(real.min())
         raise ValueError(
             f"{name} holds the id {bad}: must be in 0..{vocab_size - 1}, the model's vocabulary;"
             " is it this model's tokenizer?"
@@ -104,7 +103,10 @@ def _rectangle(rows: Sequence[Sequence[int]], fill: int, left: bool) -> list[lis
     padded = []
     for row in rows:
         gap = [fill] * (width - len(row))
-        padded.append([*gap, *row] if left else [*row, *gap])
+        if left:
+            padded.append([*gap, *row])
+        else:
+            padded.append([*row, *gap])
     return padded
 
 
@@ -115,7 +117,9 @@ def align(ids_BT: np.ndarray, mask_BT: np.ndarray, pad: int, columns: int) -> Pr
     """
     B, width = ids_BT.shape
     lengths_B = mask_BT.sum(axis=1)
-    T = 1 if width == 1 else max(int(lengths_B.max()), columns)
+    T = max(int(lengths_B.max()), columns)
+    if width == 1:
+        T = 1
     tokens_BT = np.full((B, max(T, width)), pad, np.int32)
     tokens_BT[:, -width:] = np.take_along_axis(
         ids_BT, np.argsort(mask_BT, axis=1, kind="stable"), axis=1
@@ -139,6 +143,10 @@ def check_length(limit: int, name: str, tokens: int, new: int = 0) -> None:
     way = f"shorten {name}"
     if new and tokens < limit:
         way = f"ask for at most {limit - tokens} new tokens"
-    new_tokens = f" and {new} new tokens" if new else ""
-    most = limit if limit == LONGEST else f"the model's max_length={limit}"
-    raise ConfigError(f"{name} of {tokens} tokens{new_tokens}: rows end at {most}; {way}.")
+    length = f"{tokens} tokens"
+    if new:
+        length += f" and {new} new tokens"
+    most = f"the model's max_length={limit}"
+    if limit == LONGEST:
+        most = str(limit)
+    raise ConfigError(f"{name} of {length}: rows end at {most}; {way}.")

@@ -26,8 +26,8 @@ class Plan:
     """The resources that a step needs on a machine. Bytes are per chip, seconds per step.
 
     Attributes:
-      how: the compiler that made the plan, or why none did.
-      memory: None if the compiler gave up too early to know.
+      how: the compiler that made the plan, or the reason why none did.
+      memory: the memory of a chip; None if the compiler failed before it reported any.
       excess: the compiler's message if the step does not fit.
       model_flops, executed_flops: FLOPs of all chips together, without and with recomputation.
       seconds: time with all traffic hidden behind the computation, and with none hidden.
@@ -71,7 +71,7 @@ class Plan:
 
 
 def make(cfg: ExperimentConfig, topology: Topology, *, compiler: bool = True) -> Plan:
-    """Plans a run, by a compiler for the machine if there is one, else analytically.
+    """Plans a run with a compiler for the machine if there is one, else analytically.
 
     Args:
       cfg: the experiment; no data is opened.
@@ -81,7 +81,9 @@ def make(cfg: ExperimentConfig, topology: Topology, *, compiler: bool = True) ->
     Raises:
       ConfigError: config, mesh and machine do not fit each other.
     """
-    reason = aot.missing(topology) if compiler else "asked for"
+    reason = "asked for"
+    if compiler:
+        reason = aot.missing(topology)
     if reason:
         return analytic_plan(build(cfg, topology, described=True), topology, reason)
     return _compiled(build(cfg, topology, described=False), topology)
@@ -146,7 +148,9 @@ def _compiled(program: Program, topology: Topology) -> Plan:
     how = f"compiled by {aot.compiler(topology)} with jax {jax.__version__}"
     if done.peak is None:
         total = aot.needed(done.excess, sum(memory.held(program)[:2]))
-        needs = memory.compiled(program, total) if total else None
+        needs = None
+        if total:
+            needs = memory.compiled(program, total)
         return _plan(
             program,
             topology,
@@ -158,8 +162,9 @@ def _compiled(program: Program, topology: Topology) -> Plan:
             compile_seconds=done.seconds,
         )
     module = hlo.parse(done.text)
-    # a decoder's rows see half of all pairs
-    seen = 0.5 if program.cfg.model.skeleton == "decoder" else 1.0
+    seen = 1.0
+    if program.cfg.model.skeleton == "decoder":
+        seen = 0.5  # of all pairs of positions, under a causal mask
     cost = costs.of(module, topology.chip, program.mesh.shape, program.cfg.mesh.slices, seen=seen)
     if not cost.parts:  # GPU programs have no cycle estimates
         cost = dataclasses.replace(cost, parts=analytic.of(program, topology.chip).parts, unknown=0)
@@ -190,8 +195,25 @@ def _plan(
     cfg = program.cfg
     chip = topology.chip
     chips = program.mesh.size
-    seconds = cost.seconds if cost else None
-    ideal = program.flops_per_step / chips / chip.peak
+    timing: dict[str, Any] = {
+        "exchanges": (),
+        "seconds": None,
+        "scheduled": None,
+        "utilisation": None,
+        "largest": (),
+        "unknown_loops": 0,
+    }
+    if cost:
+        ideal = program.flops_per_step / chips / chip.peak
+        shortest, longest = cost.seconds
+        timing = {
+            "exchanges": cost.exchanges,
+            "seconds": cost.seconds,
+            "scheduled": cost.scheduled,
+            "utilisation": (ideal / longest, ideal / shortest),
+            "largest": tuple(cost.largest()),
+            "unknown_loops": cost.unknown,
+        }
     timed_by = "from data sheets"
     if compile_seconds is not None and chip.clock:
         timed_by = "the compiler's estimate"
@@ -214,13 +236,8 @@ def _plan(
         excess=excess,
         model_flops=program.flops_per_step,
         executed_flops=programs.executed_flops(program),
-        exchanges=cost.exchanges if cost else (),
-        seconds=seconds,
-        scheduled=cost.scheduled if cost else None,
         timed_by=timed_by,
-        utilisation=(ideal / seconds[1], ideal / seconds[0]) if seconds else None,
-        largest=tuple(cost.largest()) if cost else (),
-        unknown_loops=cost.unknown if cost else 0,
         warnings=warnings,
         compile_seconds=compile_seconds,
+        **timing,
     )

@@ -1,4 +1,4 @@
-"""Machines that can be planned for, by their usual names."""
+"""The machines for which a plan can be made, by their usual names."""
 
 import dataclasses
 import math
@@ -26,7 +26,7 @@ class Chip:
       axes: number of axes of the torus, or 1.
       clock: Hz of the matrix units, derived as peak / FLOPs per cycle, as makers do not publish it.
         0: not known.
-      node: number of accelerators that `link` connects without the network; 0: all.
+      node: number of accelerators that `link` connects without the network; 0 for all.
     """
 
     name: str
@@ -78,15 +78,17 @@ class Topology:
 def parse(text: str) -> Topology:
     """Parses a topology.
 
-    It is a grid such as `v5e:16x16`, or a name such as `v5e-256`, `v5p-128` (64 chips).
+    It is a grid such as `v5e:16x16`, or a maker's name such as `v5e-256` or `v5p-128` (64 chips).
 
     Raises:
       ConfigError: there is no such machine; the message suggests names.
     """
     match = PATTERN.fullmatch(text.strip().lower().removeprefix("tpu-").replace("_", "-"))
-    name = match and ALIASES.get(match["chip"], match["chip"])
-    if not match or name not in CHIPS:
-        near = registry.nearest(match["chip"], [*CHIPS, *ALIASES]) if match else ""
+    if not match:
+        raise ConfigError(f"--topology={text}: no such machine; try {EXAMPLES}.")
+    name = ALIASES.get(match["chip"], match["chip"])
+    if name not in CHIPS:
+        near = registry.nearest(match["chip"], [*CHIPS, *ALIASES])
         raise ConfigError(f"--topology={text}: no such machine{near}; try {EXAMPLES}.")
     chip = CHIPS[name]
     sizes = tuple(map(int, match["size"].split("x")))
@@ -99,7 +101,9 @@ def parse(text: str) -> Topology:
         grid = _grid(text, chip, sizes, by_cores=is_name and name in BY_CORES)
         return Topology(chip, grid)
     if len(sizes) != chip.axes:
-        example = "4x4x4" if chip.axes == 3 else "16x16"
+        example = "16x16"
+        if chip.axes == 3:
+            example = "4x4x4"
         raise ConfigError(
             f"--topology={text}: {name} is a grid of {chip.axes} sides; for example"
             f" {name}:{example}."
@@ -110,15 +114,17 @@ def parse(text: str) -> Topology:
 def _grid(text: str, chip: Chip, sizes: tuple[int, ...], *, by_cores: bool) -> tuple[int, ...]:
     """Returns the grid of a maker's name: powers of two, as equal as possible, ascending."""
     count = math.prod(sizes)
-    unit = "cores" if by_cores else "chips"
-    chips = count // 2 if by_cores else count
+    unit = "chips"
+    per_chip = 1
+    if by_cores:
+        unit = "cores"
+        per_chip = 2
+    chips, half = divmod(count, per_chip)
     largest = LARGEST.get(chip.name, 2**13)
     is_power_of_two = not chips & (chips - 1)
-    is_half_a_chip = by_cores and count % 2
-    if len(sizes) > 1 or not is_power_of_two or not 0 < chips <= largest or is_half_a_chip:
-        per_chip = 2 if by_cores else 1
+    if len(sizes) > 1 or not is_power_of_two or not 0 < chips <= largest or half:
         examples = ", ".join(f"{chip.name}-{n * per_chip}" for n in (4, 16, 64, 256))
-        grid = "4x4x4" if chip.axes == 3 else "4x4"
+        grid = "x".join(["4"] * chip.axes)
         raise ConfigError(
             f"--topology={text}: no slice of {count} {unit}; try {examples}, or a grid such as"
             f" {chip.name}:{grid}."
@@ -128,4 +134,4 @@ def _grid(text: str, chip: Chip, sizes: tuple[int, ...], *, by_cores: bool) -> t
         return (2, 2, 1)
     quotient, remainder = divmod(power, chip.axes)
     powers = [quotient] * (chip.axes - remainder) + [quotient + 1] * remainder
-    return tuple(2**each for each in powers)
+    return tuple(2**exponent for exponent in powers)

@@ -64,7 +64,9 @@ class MeshSharding(ActivationSharding):
 
     @property
     def _axes(self) -> dict[str, MeshAxes]:
-        return OVER_HEADS if self.exchanged else ACTIVATIONS
+        if self.exchanged:
+            return OVER_HEADS
+        return ACTIVATIONS
 
     @property
     def platform(self) -> str:

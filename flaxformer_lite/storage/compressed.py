@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 SUFFIXES = (".gz", ".zst")
-LARGEST = 1 << 28  # bytes that a file unpacks to, where all of it must be in memory
+LARGEST = 1 << 28  # most bytes of a decompressed file that must be in memory as a whole
 File = Path | RemoteFile
 Stream = io.BufferedReader | gzip.GzipFile
 INSTALL = "reading it needs pyarrow: pip install 'flaxformer_lite[tables]'"
@@ -29,7 +29,10 @@ def kind(path: File) -> str:
 
 def compression(path: File) -> str:
     """Returns ".gz", ".zst" or "", by the name of a file."""
-    return next((suffix for suffix in SUFFIXES if path.name.lower().endswith(suffix)), "")
+    for suffix in SUFFIXES:
+        if path.name.lower().endswith(suffix):
+            return suffix
+    return ""
 
 
 @contextlib.contextmanager
@@ -42,18 +45,21 @@ def reading(path: File, where: str) -> Iterator[None]:
 
 
 def unpacked(path: File, where: str) -> Stream:
-    """Opens a file and decompresses it by its name.
+    """Opens a file, and decompresses it if its name ends in one of SUFFIXES.
+
+    Read it within `reading`, which converts the errors of a damaged stream.
 
     Raises:
-      ConfigError: pyarrow is needed and not installed. Reading a damaged stream raises what
-        `reading` turns into a sentence.
+      ConfigError: pyarrow is needed and not installed.
     """
-    packed = path if isinstance(path, Path) else path.open("rb")
     if compression(path) == ".zst":
-        return io.BufferedReader(_zstd(path, where, packed))
+        return io.BufferedReader(_zstd(path, where))
+    if compression(path) == ".gz" and isinstance(path, Path):
+        return gzip.open(path)
+    stream = path.open("rb")
     if compression(path) == ".gz":
-        return gzip.open(packed)
-    return packed.open("rb") if isinstance(packed, Path) else packed
+        return gzip.open(stream)
+    return stream
 
 
 def read_unpacked(path: File, where: str) -> bytes:
@@ -72,11 +78,11 @@ def read_unpacked(path: File, where: str) -> bytes:
     return content
 
 
-def _zstd(path: File, where: str, packed: Path | Stream) -> "pyarrow.CompressedInputStream":
+def _zstd(path: File, where: str) -> "pyarrow.CompressedInputStream":
     try:
         import pyarrow
     except ImportError:
         raise ConfigError(f"{where}: {path.name}: {INSTALL}.") from None
-    return pyarrow.CompressedInputStream(
-        str(packed) if isinstance(packed, Path) else packed, "zstd"
-    )
+    if isinstance(path, Path):
+        return pyarrow.CompressedInputStream(str(path), "zstd")
+    return pyarrow.CompressedInputStream(path.open("rb"), "zstd")

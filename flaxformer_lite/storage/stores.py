@@ -68,7 +68,9 @@ def name_copy(folder: Path, url: str) -> None:
 
 def address_of(path: str | Path) -> str:
     """Returns the address of an address or of a local copy; "" for other paths."""
-    return str(path) if is_url(path) else _copies.get(str(path), "")
+    if is_url(path):
+        return str(path)
+    return _copies.get(str(path), "")
 
 
 def addressed(message: str) -> str:
@@ -85,7 +87,9 @@ def is_anonymous(url: str) -> bool:
         return False
     if Path(FILES[scheme]).expanduser().exists():
         return False
-    vendor = VENDOR.read_text() if VENDOR.exists() else ""
+    vendor = ""
+    if VENDOR.exists():
+        vendor = VENDOR.read_text()
     return not re.match(VENDORS[scheme], vendor)
 
 
@@ -164,7 +168,9 @@ def request(
                 raise FileNotFoundError(url) from None
             begun = begun or time.monotonic()
             wait = random.uniform(pause / 2, pause)
-            most = 1 if anonymous else TRIED
+            most = TRIED
+            if anonymous:
+                most = 1
             is_last = tries > most
             is_late = time.monotonic() + wait - begun > PATIENCE
             if is_last or is_late or not _may_pass(error):
@@ -191,17 +197,27 @@ def _client(
         )
     from obstore.store import GCSStore, S3Store
 
+    retries = 0
+    if retried_inside:
+        retries = TRIED
     options: Json = {
         "client_options": {"allow_http": endpoint.startswith("http:"), **TIMEOUTS},
-        "retry_config": {"max_retries": TRIED if retried_inside else 0},
+        "retry_config": {"max_retries": retries},
     }
     if scheme == "gs":
         if endpoint:  # accepts any token; without one, obstore looks for credentials
             return GCSStore(bucket, base_url=endpoint, bearer_token="none", **options)
-        options |= {"skip_signature": True} if anonymous else _google_login()
+        if anonymous:
+            options["skip_signature"] = True
+        else:
+            options |= _google_login()
         return GCSStore(bucket, **options)
-    options |= {"endpoint": endpoint} if endpoint else {}
-    options |= {"skip_signature": True} if anonymous else _amazon_login()
+    if endpoint:
+        options["endpoint"] = endpoint
+    if anonymous:
+        options["skip_signature"] = True
+    else:
+        options |= _amazon_login()
     region = _region(bucket, endpoint)
     return S3Store(bucket, region=region, disable_bulk_delete=True, **options)
 
@@ -281,8 +297,12 @@ def _profile(variable: str, file: str, prefix: str) -> dict[str, str]:
     parser = configparser.ConfigParser(interpolation=None)
     parser.read(Path(os.environ.get(variable) or file).expanduser())
     name = os.environ.get("AWS_PROFILE") or "default"
-    section = name if name == "default" else f"{prefix}{name}"
-    return dict(parser[section]) if parser.has_section(section) else {}
+    section = name
+    if name != "default":
+        section = f"{prefix}{name}"
+    if not parser.has_section(section):
+        return {}
+    return dict(parser[section])
 
 
 def _may_pass(error: BaseException) -> bool:
@@ -309,7 +329,9 @@ def _explained(url: str, error: BaseException, tries: int) -> StorageError:
 def _status(error: BaseException) -> int:
     """Returns the HTTP status in an error message of obstore, or 0."""
     match = re.search(r"status code: (\d{3})", str(error))
-    return int(match[1]) if match else 0
+    if not match:
+        return 0
+    return int(match[1])
 
 
 def _reason(error: BaseException) -> str:
@@ -323,4 +345,6 @@ def _reason(error: BaseException) -> str:
     if reasons and performed:
         return f"{performed[1]}: {''.join(reasons[-1])}"
     lines = text.strip().splitlines()
-    return lines[0][:200] if lines else type(error).__name__
+    if not lines:
+        return type(error).__name__
+    return lines[0][:200]

@@ -1,4 +1,4 @@
-"""Conversion of a model's config to the records of its parts."""
+"""Converts a model's config to the records of its parts."""
 
 from typing import Any
 
@@ -33,6 +33,9 @@ def attention(cfg: ModelConfig, kind: LayerKind, *, cross: bool = False) -> Atte
     scale = _of(kind, cfg, "attention_scale")
     if cfg.base_head_dim:
         scale = cfg.scale
+    window = kind.window or 0
+    if cross:
+        window = 0
     return AttentionConfig(
         num_heads=_of(kind, cfg, "num_heads"),
         num_kv_heads=_of(kind, cfg, "num_kv_heads"),
@@ -40,7 +43,7 @@ def attention(cfg: ModelConfig, kind: LayerKind, *, cross: bool = False) -> Atte
         bias=tuple(slot for slot in choices.ATTENTION_BIAS_SLOTS if slot in cfg.bias_at),
         scale=scale,
         softcap=cfg.attention_softcap,
-        window=0 if cross else kind.window or 0,
+        window=window,
         qk_norm=qk_norm,
         qk_norm_over=cfg.qk_norm_over,
         clip=cfg.qkv_clip,
@@ -54,9 +57,11 @@ def attention(cfg: ModelConfig, kind: LayerKind, *, cross: bool = False) -> Atte
 
 
 def _of(kind: LayerKind, cfg: ModelConfig, name: str) -> Any:
-    """Returns a field of the kind, or the model's where the kind keeps it."""
+    """Returns a field of the kind of layer, or that of the model if the kind does not set it."""
     value = getattr(kind, name)
-    return getattr(cfg, name) if value is None else value
+    if value is None:
+        return getattr(cfg, name)
+    return value
 
 
 def feed_forward(cfg: ModelConfig) -> MlpConfig:
@@ -81,19 +86,22 @@ def layer(cfg: ModelConfig, kind: LayerKind, *, cross: bool = False) -> LayerCon
     if cross and not (chosen_mixer and chosen_mixer.reads_source):
         cross_attention = attention(cfg, kind, cross=True)
     chosen_feed_forward = kind.feed_forward or cfg.feed_forward
-    fed: FeedForwardConfig | None = None
+    made_feed_forward: FeedForwardConfig | None = None
     if chosen_feed_forward:
-        fed = chosen_feed_forward.for_model(feed_forward(cfg))
+        made_feed_forward = chosen_feed_forward.for_model(feed_forward(cfg))
     elif cfg.mlp != "none":
-        fed = feed_forward(cfg)
+        made_feed_forward = feed_forward(cfg)
+    beside = None
+    if kind.beside:
+        beside = kind.beside.for_model(attention(cfg, kind))
     norm_at = kind.norm_at
     if norm_at is None:
         norm_at = tuple(slot for slot in cfg.norm_at if slot in choices.LAYER_NORM_SLOTS)
     return LayerConfig(
         mixer=mixer,
         cross=cross_attention,
-        feed_forward=fed,
-        beside=kind.beside.for_model(attention(cfg, kind)) if kind.beside else None,
+        feed_forward=made_feed_forward,
+        beside=beside,
         norm=cfg.norm_config,
         norm_at=norm_at,
         residual=cfg.residual,
@@ -103,8 +111,11 @@ def layer(cfg: ModelConfig, kind: LayerKind, *, cross: bool = False) -> LayerCon
 
 def stack(cfg: ModelConfig, side: str) -> StackConfig:
     """Builds the record of the `encoder` or the `decoder`."""
-    cross = side == "decoder" and bool(cfg.encoder_layers)
-    sizes = cfg.of_decoder if side == "decoder" else cfg
+    cross = False
+    sizes = cfg
+    if side == "decoder":
+        cross = bool(cfg.encoder_layers)
+        sizes = cfg.of_decoder
     pattern = tuple(layer(sizes, kind, cross=cross) for kind in sizes.kinds)
     unread = set(hooks(cfg.position)) - {"embed"}
     if unread and all(kind.mixer is not None and kind.mixer.knows_order for kind in pattern):
@@ -114,16 +125,19 @@ def stack(cfg: ModelConfig, side: str) -> StackConfig:
             " position.name=nope."
         )
     _check_low_precision(cfg, pattern)
+    final_norm = None
+    if "final" in cfg.norm_at:
+        final_norm = cfg.norm_config
     return StackConfig(
         num_layers=getattr(cfg, f"{side}_layers"),
         pattern=pattern,
-        final_norm=cfg.norm_config if "final" in cfg.norm_at else None,
+        final_norm=final_norm,
         share=cfg.share_layers,
     )
 
 
 def _check_low_precision(cfg: ModelConfig, pattern: tuple[LayerConfig, ...]) -> None:
-    """Refuses parts whose matrices or caches cannot be computed in few bits."""
+    """Refuses parts that cannot hold their matrices or caches in few bits."""
     fields = {"matmul": "float", "quantize": "none", "cache": "float"}
     for name, off in fields.items():
         value = getattr(cfg, name)
@@ -147,15 +161,25 @@ def embed(
     always_projects: bool = False,
     norm_first: bool = False,
 ) -> EmbedConfig:
-    """Builds the record of the embeddings; `width` overrides that of the tables.
+    """Builds the record of the embeddings.
 
-    `frozen` names the tables whose row of the padding token transformers does not train. Only the
-    losses of question answering and of `padded_heads` read vectors of padding, so only there it
-    makes a difference.
+    Args:
+      cfg: the model's config.
+      width: the width of the tables; 0 for that of the config.
+      frozen: the tables, "tokens" or "positions", whose row for the padding token transformers does
+        not train. It matters only for losses that read vectors of padding: those of question
+        answering and of `padded_heads`.
+      padded_heads: more heads whose losses read vectors of padding.
+      always_projects: whether to project the embeddings even to their own width.
+      norm_first: whether the norm comes before the projection.
     """
-    reads_padding = cfg.head in ("question_answering", *padded_heads)
-    padding = cfg.pad_token_id if reads_padding else None
+    padding = None
+    if cfg.head in ("question_answering", *padded_heads):
+        padding = cfg.pad_token_id
     stddev = {"fan_in": 1.0, "xavier": cfg.d_model**-0.5}.get(cfg.init)  # embeddings have no fans
+    norm = None
+    if "embed" in cfg.norm_at:
+        norm = cfg.norm_config
     return EmbedConfig(
         vocab_size=cfg.vocab_size,
         width=width or cfg.embedding_width,
@@ -164,7 +188,7 @@ def embed(
         position=cfg.position,
         max_length=cfg.max_length,
         scale=cfg.embed_scale,
-        norm=cfg.norm_config if "embed" in cfg.norm_at else None,
+        norm=norm,
         norm_first=norm_first,
         always_projects=always_projects,
         project_bias="embed" in cfg.bias_at,
@@ -188,9 +212,9 @@ def vocab(cfg: ModelConfig) -> VocabConfig:
 
 
 def init_cache(cfg: ModelConfig, batch: int, length: int) -> list[MixerCache | None]:
-    """Builds empty caches for `length` positions: one per layer.
+    """Builds empty caches for `length` positions, one per layer.
 
-    If the stack scans, there is one per kind with a leading Y axis.
+    If the stack scans, there is one per kind of layer, with a leading Y axis.
 
     Args:
       cfg: the model's config.

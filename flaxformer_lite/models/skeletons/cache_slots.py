@@ -85,7 +85,9 @@ def place(
             f"cache_index has shape {jnp.shape(index)}: must be one number, the first token's slot."
         )
     held = _known(length_of(cache))
-    start = held if index is None else _known(index)
+    start = held
+    if index is not None:
+        start = _known(index)
     rules = [*_rules(cache, start, held, next(iter(over_slots.values())) is None)]
     for name, x in over_slots.items():
         if x is not None:
@@ -100,7 +102,10 @@ def place(
     arrays = list(over_slots.values())
     if first:
         arrays = [None if x is None else x[:, :length] for x in arrays]
-    slot = np.int32(start) if isinstance(start, int) else start.astype(jnp.int32)
+    if isinstance(start, int):
+        slot: Any = np.int32(start)
+    else:
+        slot = start.astype(jnp.int32)
     return Slots(length, slot, first, tuple(faults)), arrays
 
 
@@ -148,8 +153,9 @@ def _check_rows(name: str, x: jax.Array | None, batch: int, length: int | None) 
     if x is None:
         return
     if x.ndim != 2 or x.shape[0] != batch or (length is not None and x.shape[1] != length):
-        columns = "slots" if length is None else length
-        wanted = f"[{batch}, {columns}]"
+        wanted = f"[{batch}, {length}]"
+        if length is None:
+            wanted = f"[{batch}, slots]"
         raise ConfigError(
             f"{name} has shape {x.shape}: must be {wanted}, one row per row of input_ids."
         )

@@ -49,7 +49,9 @@ def merge_adapter(model: Module, params: dict) -> tuple[Module, dict]:
         else:
             kept[path] = leaf
     for module, by_name in adapted.items():
-        merged = jax.vmap(adapter.merged) if STACKED in module else adapter.merged
+        merge = adapter.merged
+        if STACKED in module:
+            merge = jax.vmap(merge)
         factors = tuple(by_name[name] for name in adapter.factors)
         bias = kept.get(f"{module}/bias")
         # The table of the logits is stored with its outputs first.
@@ -57,8 +59,12 @@ def merge_adapter(model: Module, params: dict) -> tuple[Module, dict]:
         kernel = _array(kept[f"{module}/kernel"])
         if is_table:
             kernel = kernel.T
-        kernel, bias = merged(kernel, None if bias is None else _array(bias), factors)
-        kept[f"{module}/kernel"] = kernel.T if is_table else kernel
+        if bias is not None:
+            bias = _array(bias)
+        kernel, bias = merge(kernel, bias, factors)
+        if is_table:
+            kernel = kernel.T
+        kept[f"{module}/kernel"] = kernel
         if bias is not None:
             kept[f"{module}/bias"] = bias
     plain = model.clone(cfg=dataclasses.replace(model.cfg, adapter=None))
@@ -110,4 +116,6 @@ def with_initial_factors(adapter: AdapterConfig, params: dict) -> dict:
 
 
 def _array(leaf: Array) -> jax.Array:
-    return leaf if isinstance(leaf, jax.Array) else jnp.asarray(np.asarray(leaf))
+    if isinstance(leaf, jax.Array):
+        return leaf
+    return jnp.asarray(np.asarray(leaf))

@@ -87,8 +87,12 @@ class Arguments:
         mask = self.mask
         rows_ordered = self.q_index is None
         columns_ordered = self.k_index is None
-        q_index_T = jnp.arange(T, dtype=jnp.int32) if self.q_index is None else self.q_index
-        k_index_S = jnp.arange(S, dtype=jnp.int32) if self.k_index is None else self.k_index
+        q_index_T = self.q_index
+        if q_index_T is None:
+            q_index_T = jnp.arange(T, dtype=jnp.int32)
+        k_index_S = self.k_index
+        if k_index_S is None:
+            k_index_S = jnp.arange(S, dtype=jnp.int32)
         check_mask(mask, B, T, S, self.q_index, self.k_index)
         if mask is not None and not isinstance(mask, masks.Mask):
             mask = masks.dense(mask)
@@ -104,7 +108,9 @@ class Arguments:
             raise ValueError(
                 f"sinks has shape {self.sinks_N.shape}: needs one logit per query head, ({N},)."
             )
-        scale = H**-0.5 if self.scale is None else self.scale
+        scale = self.scale
+        if scale is None:
+            scale = H**-0.5
         return Resolved(mask, q_index_T, k_index_S, scale, rows_ordered, columns_ordered)
 
 
@@ -175,10 +181,11 @@ def _sizes(
     elif isinstance(mask, masks.Columns):
         yield mask.name, mask.keep_BS.shape[0], None, mask.keep_BS.shape[1]
     elif isinstance(mask, masks.Segments):
-        k_BS = mask.q_BT if mask.k_BS is None else mask.k_BS
         yield "segments(q)", mask.q_BT.shape[0], mask.q_BT.shape[1], None
-        name = "segments(q) without k" if mask.k_BS is None else "segments(k)"
-        yield name, k_BS.shape[0], None, k_BS.shape[1]
+        if mask.k_BS is None:
+            yield "segments(q) without k", mask.q_BT.shape[0], None, mask.q_BT.shape[1]
+        else:
+            yield "segments(k)", mask.k_BS.shape[0], None, mask.k_BS.shape[1]
     elif isinstance(mask, masks.Dense):
         batch, *sizes = mask.mask_BTS.shape
         height, width = (None if n == 1 else n for n in sizes)
@@ -191,10 +198,12 @@ def _check_mask_array(mask: jax.Array, batch: int, rows: int, columns: int) -> N
         shape = np.shape(mask)
     fits = len(shape) == 2 and shape == (rows, columns)
     if len(shape) == 2 and (not fits or batch == rows > 1):
-        also = "is also [batch, source]" if fits else f"must be [1 or {batch}, {rows}, {columns}]"
+        problem = f"must be [1 or {batch}, {rows}, {columns}]"
+        if fits:
+            problem = "is also [batch, source]"
         raise ValueError(
-            f"mask has shape {shape}: {also}; a padding mask is padding(x), one of rows and columns"
-            " for all examples dense(x)."
+            f"mask has shape {shape}: {problem}; a padding mask is padding(x), one of rows and"
+            " columns for all examples dense(x)."
         )
     _check("mask", masks.dense(mask).mask_BTS, ((1, batch), (rows,), (columns,)))
 

@@ -1,13 +1,17 @@
-"""Checkpoints of MaxText: decoders of Llama, Mistral, Gemma and Gemma 2 in Orbax, scanned or not.
+"""Reads Llama, Mistral, Gemma and Gemma 2 from MaxText's checkpoints in Orbax, scanned or not.
 
-The arrays tell the sizes. What they do not (the rotary positions, epsilon) must be in a .yml of
-MaxText in the folder, such as configs/models/llama3.1-8b.yml; fields that it leaves out are those
-of MaxText's base.yml. Or a config.json of transformers is there for the same model.
+The shapes of the arrays give the sizes. The rest, such as rotary positions and epsilon, is read
+from a .yml of MaxText in the folder, such as configs/models/llama3.1-8b.yml; fields that it leaves
+out have the values of MaxText's base.yml. A config.json of transformers for the same model may
+take the place of the .yml.
 
-MaxText divides the query's kernel by the square root of a head's width instead of the logits. Where
-it uses the positions of Llama 3.1, the features of queries and keys are interleaved. Gemma's norms
-are stored with the one that transformers adds, its table times the square root of the width, with
-rows of padding; two layers of Gemma 2 are one, `_local` and `_global`.
+Differences to the published weights:
+
+* MaxText divides the kernel of queries, and not the logits, by the root of a head's width.
+* With the positions of Llama 3.1, the features of queries and keys are interleaved.
+* The scales of Gemma's norms include the 1 that transformers adds.
+* Gemma's token table is multiplied by the root of the width, and may have rows of padding.
+* Two layers of Gemma 2, a local and a global one, are stored as one.
 
 Reference: src/maxtext/checkpoint_conversion/utils/param_mapping.py, the functions LLAMA31_... and
 GEMMA2_..., standalone_scripts/convert_gemma_chkpt.py, models/gemma{,2}.py and configs/base.yml of
@@ -63,7 +67,7 @@ QUERY = "self_attention.query.kernel"
 KEY = "self_attention.key.kernel"
 UP = "mlp.wi_0.kernel"
 RANKS = {"as_is": (1, 2), "in": (2, 3), "out": (3, 3)}
-BASE = {  # of MaxText's base.yml; others of these values are refused, but for the first four
+BASE = {  # from MaxText's base.yml; other values are refused, except for the fields of READ
     "decoder_block": "llama2",
     "rope_type": "default",
     "rope_max_timescale": 10_000,
@@ -92,8 +96,8 @@ BASE = {  # of MaxText's base.yml; others of these values are refused, but for t
     "quantization": "",
 }
 READ = ("decoder_block", "rope_type", "rope_max_timescale", "normalization_layer_epsilon")
-GEMMA = {"mlp_activations": ["gelu", "linear"]}  # where other values than in BASE are read
-GEMMA2_SCALAR = 256  # query_pre_attn_scalar in transformers if config.json does not say it
+GEMMA = {"mlp_activations": ["gelu", "linear"]}  # the fields that differ from BASE for Gemma
+GEMMA2_SCALAR = 256  # the default of query_pre_attn_scalar in transformers
 CAPS = ("attn_logits_soft_cap", "final_logits_soft_cap")
 LLAMA31 = {  # LLaMARotaryEmbedding
     "rope_type": "llama3",
@@ -102,11 +106,11 @@ LLAMA31 = {  # LLaMARotaryEmbedding
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
 }
-LENGTH = 8192  # of texts; no number depends on it
+LENGTH = 8192  # max_position_embeddings; nothing that the model computes depends on it
 
 
 def find(folder: Path) -> Path | None:
-    """Finds `items` of a step: the folder itself, in it, or in the newest step of a run."""
+    """Finds the `items` of a step: in this folder, or in the newest step of a run."""
     if not folder.is_dir():
         return None
     for place in (folder, folder / "items", *_steps(folder), *_steps(folder / "checkpoints")):
@@ -116,7 +120,7 @@ def find(folder: Path) -> Path | None:
 
 
 def _steps(folder: Path) -> list[Path]:
-    """Lists `items` of the steps in a folder, the newest first."""
+    """Lists the `items` folders of the steps in a folder, the newest first."""
     if not folder.is_dir():
         return []
     steps = [child for child in folder.iterdir() if child.name.isdecimal()]
@@ -124,12 +128,14 @@ def _steps(folder: Path) -> list[Path]:
 
 
 def describe(place: Path) -> list[str]:
-    """Describes a checkpoint in a line, and what was assumed or left out in others."""
+    """Describes a checkpoint in one line, and what was assumed or left out in further ones."""
     arrays = _open(place)
     config = read_config(place)
     sizes = _sizes(place, arrays)
     values, source = _settings(place)
-    scanned = " in a scanned stack" if _scan_axis(arrays) is not None else ""
+    scanned = ""
+    if _scan_axis(arrays) is not None:
+        scanned = " in a scanned stack"
     lines = [
         f"{place}: a checkpoint of MaxText: {config['model_type']} with"
         f" {sizes['num_hidden_layers']} layers{scanned}, width {sizes['hidden_size']},"
@@ -151,10 +157,11 @@ def describe(place: Path) -> list[str]:
     kept = config.get("vocab_size", rows)
     if rows > kept:
         lines.append(f"left out: the rows of its table after {kept:,} of {rows:,}")
-    for step in _steps(place.parent.parent) if place.parent.name.isdecimal() else []:
-        is_newer = int(step.parent.name) > int(place.parent.name)
-        if is_newer and not (step / METADATA).is_file():
-            lines.append(f"{step.parent} is newer, but no whole checkpoint: not read")
+    if place.parent.name.isdecimal():
+        for step in _steps(place.parent.parent):
+            is_newer = int(step.parent.name) > int(place.parent.name)
+            if is_newer and not (step / METADATA).is_file():
+                lines.append(f"{step.parent} is newer, but no whole checkpoint: not read")
     lines.append("it has no tokenizer: copy the files of the model's into the new folder")
     return lines
 
@@ -186,9 +193,11 @@ def _sizes(place: Path, arrays: Mapping[str, Readable]) -> Json:
     for path, array in arrays.items():
         for number, name, index in _by_layer(place, arrays, path):
             layers = max(layers, number + 1)
-            shape = array.shape
-            axis = len(index) - 1
-            shapes[name] = tuple(shape) if axis < 0 else (*shape[:axis], *shape[axis + 1 :])
+            shape = tuple(array.shape)
+            if index:
+                axis = len(index) - 1  # that of the layers
+                shape = (*shape[:axis], *shape[axis + 1 :])
+            shapes[name] = shape
     for name, rank in ((QUERY, 3), (KEY, 3), (UP, 2)):
         if len(shapes.get(name, ())) != rank:
             raise WeightsError(
@@ -240,7 +249,7 @@ def open_weights(place: Path, config: Json) -> dict[str, Tensor]:
             continue
         layers = list(_by_layer(place, arrays, path))
         for number, inner, index in layers:
-            rank = len(array.shape) - (1 if index else 0)
+            rank = len(array.shape) - bool(index)
             row = rows.get(inner)
             if row is None or rank not in RANKS[row[1]]:
                 layers = []
@@ -258,11 +267,15 @@ def open_weights(place: Path, config: Json) -> dict[str, Tensor]:
 
 
 def _kind(arrays: Mapping[str, Readable]) -> str:
-    """Returns llama (Mistral too), gemma or gemma2, by the names of the layers' parameters."""
-    matches = [match for path in arrays if (match := IN_LAYER.fullmatch(path))]
-    if any(match[3] for match in matches):
-        return "gemma2"
-    return "gemma" if any(match[2] == "pre_ffw_norm" for match in matches) else "llama"
+    """Returns "llama" (Mistral too), "gemma" or "gemma2", by the names of parameters."""
+    kind = "llama"
+    for path in arrays:
+        match = IN_LAYER.fullmatch(path)
+        if match and match[3]:
+            return "gemma2"
+        if match and match[2] == "pre_ffw_norm":
+            kind = "gemma"
+    return kind
 
 
 def _by_layer(
@@ -277,8 +290,11 @@ def _by_layer(
         return
     number, module, half, leaf = match.groups()
     name = f"{module}.{leaf}"
-    step = 2 if half else 1
-    offset = 1 if half == "_global" else 0
+    step = 1
+    offset = 0
+    if half:
+        step = 2
+        offset = int(half == "_global")
     if number is not None:
         yield step * int(number) + offset, name, ()
         return
@@ -304,15 +320,17 @@ def _groups(layout: str, rank: int) -> tuple[tuple[int, ...], ...]:
 
 
 def _as_published(tensor: Tensor, name: str, config: Json, width: int) -> Tensor:
-    """Undoes what MaxText does to numbers: see the module.
+    """Converts a parameter to the published weights; the module lists the differences.
 
     Args:
       tensor: the parameter.
-      name: of the parameter in its layer, or outside of them.
-      config: of transformers; what it leaves out has the value of its class.
-      width: of a head.
+      name: its name in a layer, or outside of the layers.
+      config: the config of transformers, without fields that have their default value.
+      width: the width of a head.
     """
-    default = GEMMA2_SCALAR if config.get("model_type") == "gemma2" else width
+    default = width
+    if config.get("model_type") == "gemma2":
+        default = GEMMA2_SCALAR
     scalar: float = config.get("query_pre_attn_scalar", default)
     rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
     interleaved = rope.get("rope_type", rope.get("type")) == "llama3" and name in (QUERY, KEY)
@@ -322,7 +340,9 @@ def _as_published(tensor: Tensor, name: str, config: Json, width: int) -> Tensor
         scale = float(scalar) ** 0.5
     elif name == EMBEDDING and is_gemma:
         scale = float(tensor.shape[1]) ** -0.5
-    less = 1.0 if is_gemma and name.endswith(".scale") else 0.0
+    less = 0.0
+    if is_gemma and name.endswith(".scale"):
+        less = 1.0
 
     def published(x: np.ndarray) -> np.ndarray:
         if interleaved:
@@ -347,13 +367,17 @@ def _config_of_yml(place: Path, kind: str, *, tied: bool) -> Json:
         )
     told: Json = BASE | values
     block = told["decoder_block"]
-    expected = ("llama2", "mistral") if kind == "llama" else (kind,)
+    expected: tuple[str, ...] = (kind,)
+    if kind == "llama":
+        expected = ("llama2", "mistral")
     if block not in expected:
         raise WeightsError(
             f"{source}: decoder_block={brief(block)}: llama2 (Llama 2 and 3), mistral, gemma and"
             f" gemma2 are read, and its arrays are those of {' or '.join(expected)}."
         )
-    known = BASE | (GEMMA if kind in LAYERS else {})
+    known = dict(BASE)
+    if kind in LAYERS:
+        known |= GEMMA
     for name, only in known.items():
         if name in READ or (name in CAPS and kind == "gemma2"):
             continue
@@ -398,11 +422,13 @@ def _config_of_yml(place: Path, kind: str, *, tied: bool) -> Json:
         config["final_logit_softcapping"] = (
             read_number(source, told, "final_logits_soft_cap") or None
         )
-    return config | ({"rope_scaling": LLAMA31} if is_llama31 else {})
+    if is_llama31:
+        config["rope_scaling"] = LLAMA31
+    return config
 
 
 def _beside(place: Path) -> list[Path]:
-    """Returns the folders in which a config may lie: items, its step, its steps', and the run's."""
+    """Returns the folders that may have a config: `items`, its step, the steps and the run."""
     here = place.absolute()
     return [here, *here.parents[:3]]
 
@@ -422,35 +448,41 @@ def _settings(place: Path) -> tuple[Json, Path | None]:
         for path in sorted(folder.glob("*.yml")):
             values = read_yaml(path)
             if {"decoder_block", "rope_max_timescale", "base_emb_dim"} & set(values):
-                named = {"model_name": path.stem} if "model_name" not in values else {}
-                return values | named, path
+                return {"model_name": path.stem} | values, path
     return {}, None
 
 
 def _scan_axis(arrays: Mapping[str, Readable]) -> int | None:
-    """Returns the axis of layers in a scanned stack; None if layers are side by side.
+    """Returns the axis of layers in a scanned stack, or None if it is not scanned.
 
-    A norm's scale tells: it has the axes of layers and of features.
+    It follows from the scale of a norm, which has an axis of layers and one of features.
     """
     norm = _scanned_norm(arrays)
     if norm is None or len(norm.shape) != 2:
         return None
     width = arrays[EMBEDDING].shape[1]
-    return 0 if norm.shape[1] == width and norm.shape[0] != width else 1
+    if norm.shape[1] == width and norm.shape[0] != width:
+        return 0
+    return 1
 
 
 def _scanned_layers(arrays: Mapping[str, Readable]) -> int:
     norm = _scanned_norm(arrays)
     axis = _scan_axis(arrays)
-    return 0 if norm is None or axis is None else norm.shape[axis]
+    if norm is None or axis is None:
+        return 0
+    return norm.shape[axis]
 
 
 def _scanned_norm(arrays: Mapping[str, Readable]) -> Readable | None:
-    return next((array for path, array in arrays.items() if NORM.fullmatch(path)), None)
+    for path, array in arrays.items():
+        if NORM.fullmatch(path):
+            return array
+    return None
 
 
 def _names(place: Path) -> list[str]:
-    """Lists the parameters of a checkpoint, without what the optimizer has of them."""
+    """Lists the parameters of a checkpoint, without the optimizer's state."""
     return [".".join(path[2:]) for path in tree_paths(place) if path[:2] == PARAMS]
 
 

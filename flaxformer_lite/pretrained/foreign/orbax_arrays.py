@@ -1,4 +1,4 @@
-"""Arrays in the folders that Orbax writes, by their paths in the tree that was saved."""
+"""Reads arrays from the folders that Orbax writes, by their paths in the saved tree."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from flaxformer_lite.pretrained.foreign.zarr_arrays import open_zarr
 from flaxformer_lite.pretrained.safetensors import WeightsError, check_name
 
 METADATA = "_METADATA"
-STRUCTURE = "checkpoint"  # in its place before 2023: the tree in msgpack, with names for arrays
+STRUCTURE = "checkpoint"  # before 2023: the tree in msgpack, with a placeholder for each array
 PLACEHOLDER = "PLACEHOLDER://"
 MERGED = "manifest.ocdbt"
 TreePath = tuple[str, ...]
@@ -32,7 +32,9 @@ def tree_paths(place: Path) -> list[TreePath]:
         return _placeholders(read_tree(place / STRUCTURE))
     paths = []
     for leaf in _metadata(place).get("tree_metadata", {}).values():
-        keys = leaf.get("key_metadata", []) if isinstance(leaf, dict) else []
+        keys = []
+        if isinstance(leaf, dict):
+            keys = leaf.get("key_metadata", [])
         paths.append(tuple(str(key.get("key")) for key in keys if isinstance(key, dict)))
     return paths
 
@@ -41,7 +43,7 @@ def open_array(place: Path, path: TreePath) -> Readable:
     """Opens an array, which is read later.
 
     Raises:
-      WeightsError: it is missing, damaged or of integers, or its name is none.
+      WeightsError: it is missing, damaged or of integers, or the path is not that of an array.
     """
     name = ".".join(path)
     check_name(place, name)
@@ -51,8 +53,10 @@ def open_array(place: Path, path: TreePath) -> Readable:
     if (place / MERGED).is_file():
         base = f"file://{place.absolute()}/"
         kvstore = {"driver": "ocdbt", "base": base, "path": f"{name}/"}
-    is_zarr3 = (place / METADATA).is_file() and _metadata(place).get("use_zarr3")
-    return open_zarr(kvstore, f"{place}: {name}", "zarr3" if is_zarr3 else "zarr")
+    driver = "zarr"
+    if (place / METADATA).is_file() and _metadata(place).get("use_zarr3"):
+        driver = "zarr3"
+    return open_zarr(kvstore, f"{place}: {name}", driver)
 
 
 def _metadata(place: Path) -> Json:
@@ -61,5 +65,10 @@ def _metadata(place: Path) -> Json:
 
 def _placeholders(tree: object, above: TreePath = ()) -> list[TreePath]:
     if isinstance(tree, dict):
-        return [path for key, x in tree.items() for path in _placeholders(x, (*above, str(key)))]
-    return [above] if isinstance(tree, str) and tree.startswith(PLACEHOLDER) else []
+        paths = []
+        for key, below in tree.items():
+            paths += _placeholders(below, (*above, str(key)))
+        return paths
+    if isinstance(tree, str) and tree.startswith(PLACEHOLDER):
+        return [above]
+    return []

@@ -46,16 +46,20 @@ UNREAD = {  # parts of flaxformer's modules that no model of transformers has
 
 def describe(checkpoint: Checkpoint, config: Json) -> list[str]:
     """Describes the model, and what was assumed."""
-    layers = f"{config['num_layers']} + {config['num_decoder_layers']}"
+    layers = f"{config['num_layers']} + {config['num_decoder_layers']} layers"
     if not config["is_encoder_decoder"]:
-        layers = f"{config['num_layers']} encoder"
-    scanned = " in scanned stacks" if is_scanned(checkpoint.arrays) else ""
-    experts = f", {config['num_experts']} experts" if "num_experts" in config else ""
-    tied = " (tied)" if config["tie_word_embeddings"] else ""
+        layers = f"{config['num_layers']} encoder layers"
+    if is_scanned(checkpoint.arrays):
+        layers += " in scanned stacks"
+    feed_forward = f"feed-forward {config['d_ff']} ({config['feed_forward_proj']})"
+    if "num_experts" in config:
+        feed_forward += f", {config['num_experts']} experts"
+    vocabulary = f"vocabulary {config['vocab_size']:,}"
+    if config["tie_word_embeddings"]:
+        vocabulary += " (tied)"
     lines = [
-        f"{config['model_type']} with {layers} layers{scanned}, width {config['d_model']},"
-        f" {config['num_heads']} heads of {config['d_kv']}, feed-forward {config['d_ff']}"
-        f" ({config['feed_forward_proj']}){experts}, vocabulary {config['vocab_size']:,}{tied}"
+        f"{config['model_type']} with {layers}, width {config['d_model']}, {config['num_heads']}"
+        f" heads of {config['d_kv']}, {feed_forward}, {vocabulary}"
     ]
     assumed = []
     if not checkpoint.gin:
@@ -84,12 +88,17 @@ def read_config(checkpoint: Checkpoint) -> Json:
     if max(layers.values()) > len(shapes):  # before anything is made for each
         raise WeightsError(f"{checkpoint.place}: a checkpoint of T5X without most of its layers.")
     first = "encoder/layers_0"
-    per_layer = f"{first}/relpos_bias/rel_embedding" in shapes
-    table = f"{first if per_layer else 'encoder'}/relpos_bias/rel_embedding"
+    table = f"{first}/relpos_bias/rel_embedding"
+    per_layer = table in shapes
+    if not per_layer:
+        table = "encoder/relpos_bias/rel_embedding"
     query = f"{first}/attention/query/kernel"
-    sparse = f"{first}/mlp/expert/wi/kernel" in shapes
     gated = any(path.endswith("/mlp/wi_0/kernel") for path in shapes)
-    up = f"{first}/mlp/{'expert/wi' if sparse else 'wi_0' if gated else 'wi'}/kernel"
+    up = f"{first}/mlp/expert/wi/kernel"
+    if up not in shapes:
+        up = f"{first}/mlp/wi/kernel"
+        if gated:
+            up = f"{first}/mlp/wi_0/kernel"
     for needed in (TABLE, table, query, up):
         rank = len(shapes.get(needed, ()))
         if rank < 2 or (needed in (TABLE, table) and rank > 2):
@@ -102,6 +111,7 @@ def read_config(checkpoint: Checkpoint) -> Json:
     has_sums = "encoder/side_relpos_bias/rel_embedding" in shapes
     untied = "decoder/logits_dense/kernel" in shapes
     decodes = layers["decoder"] > 0
+    decoder_layers = layers["decoder"] or layers["encoder"]  # as transformers' T5 encoders say it
     config: Json = {
         "model_type": "t5",
         "vocab_size": vocab_size,
@@ -109,7 +119,7 @@ def read_config(checkpoint: Checkpoint) -> Json:
         "d_kv": int(np.prod(shapes[query][1:])) // heads,
         "d_ff": shapes[up][-1],
         "num_layers": layers["encoder"],
-        "num_decoder_layers": layers["decoder"] if decodes else layers["encoder"],
+        "num_decoder_layers": decoder_layers,
         "num_heads": heads,
         "feed_forward_proj": activation(checkpoint, gated),
         "relative_attention_num_buckets": buckets,
@@ -131,14 +141,18 @@ def read_config(checkpoint: Checkpoint) -> Json:
         kind = "UMT5"
     elif has_sums or "EncoderLocalSelfAttention" in checkpoint.gin:
         kind = "LongT5"
-        config["encoder_attention_type"] = "transient-global" if has_sums else "local"
+        config["encoder_attention_type"] = "local"
+        if has_sums:
+            config["encoder_attention_type"] = "transient-global"
         config["local_radius"] = checkpoint.number("LOCAL_RADIUS", 127)
         config["global_block_size"] = checkpoint.number("TOKENS_PER_BLOCK", 16)
     elif vocab_size == MT5_VOCABULARY and untied:
         kind = "MT5"
     if kind != "SwitchTransformers":
         config["model_type"] = kind.lower()
-    task = "ForConditionalGeneration" if decodes else "EncoderModel"
+    task = "EncoderModel"
+    if decodes:
+        task = "ForConditionalGeneration"
     config["architectures"] = [f"{kind}{task}"]
     return config
 
@@ -152,10 +166,13 @@ def open_weights(checkpoint: Checkpoint, config: Json) -> dict[str, Tensor]:
     arrays = _by_layer(checkpoint)
     _check_parts(checkpoint, {path: tuple(array.shape) for path, array in arrays.items()})
     attention = "SelfAttention"
-    if config.get("model_type") == "longt5":
-        is_local = config.get("encoder_attention_type", "local") == "local"
-        attention = LOCAL if is_local else GLOBAL
-    feed_forward = "mlp" if config.get("model_type") == "switch_transformers" else "DenseReluDense"
+    feed_forward = "DenseReluDense"
+    if config.get("model_type") == "switch_transformers":
+        feed_forward = "mlp"
+    elif config.get("model_type") == "longt5":
+        attention = GLOBAL
+        if config.get("encoder_attention_type", "local") == "local":
+            attention = LOCAL
     rescaled = checkpoint.flag("rescale_logits")
     tensors: dict[str, Tensor] = {}
     for path, array in arrays.items():
@@ -167,7 +184,7 @@ def open_weights(checkpoint: Checkpoint, config: Json) -> dict[str, Tensor]:
                 )
             scale = 1.0
             if path.endswith("/query/kernel") and (rescaled or _is_fused(checkpoint, path)):
-                scale = config.get("d_kv", 64) ** -0.5  # as transformers' T5 if it is not said
+                scale = config.get("d_kv", 64) ** -0.5  # 64 is the default of transformers' T5
             tensor = as_torch(checkpoint, name, single, scale=scale)
             add(tensors, spelled, tensor, f"{checkpoint.place}: {path}")
     return tensors
@@ -179,7 +196,7 @@ def is_one(arrays: Mapping[str, Readable]) -> bool:
 
 
 def _by_layer(checkpoint: Checkpoint) -> dict[str, Readable]:
-    """Returns the parameters by layers, those of an encoder alone as if a decoder were there."""
+    """Returns the parameters of each layer; an encoder alone gets the paths of both sides."""
     if "encoder_norm/scale" in checkpoint.arrays:
         named = {f"encoder/{path}": array for path, array in checkpoint.arrays.items()}
         checkpoint = checkpoint._replace(arrays=named)
@@ -217,10 +234,12 @@ def _check_parts(checkpoint: Checkpoint, shapes: Mapping[str, tuple[int, ...]]) 
 
 def _layers(paths: Mapping[str, object], side: str) -> int:
     """Counts the layers of a side."""
-    numbers = [
-        int(match[2]) for path in paths if (match := LAYER.fullmatch(path)) and match[1] == side
-    ]
-    return max(numbers, default=-1) + 1
+    count = 0
+    for path in paths:
+        match = LAYER.fullmatch(path)
+        if match and match[1] == side:
+            count = max(count, int(match[2]) + 1)
+    return count
 
 
 def _experts(
@@ -276,13 +295,16 @@ def _experts(
 
 
 def _pattern(layers: int, step: int) -> list[bool]:
-    """Returns which layers have experts in transformers."""
+    """Returns which layers have experts in transformers, for a `sparse_step`."""
     return [step > 0 and (i % step == 1 or step == 1) for i in range(layers)]
 
 
 def _is_fused(checkpoint: Checkpoint, path: str) -> bool:
-    """Returns whether the query was fused with keys; flaxformer then divides logits by a root."""
-    attention = path.split("/")[-3]  # another name in each place
+    """Returns whether a query kernel is part of a fused one.
+
+    flaxformer then divides the logits by the root of the head's width.
+    """
+    attention = path.split("/")[-3]  # its name differs between self-attention and cross-attention
     fused = re.compile(rf"(^|.*/){attention}/q?kv_fused/kernel")
     return any(fused.fullmatch(one) for one in checkpoint.arrays)
 
@@ -318,17 +340,22 @@ def _published_name(path: str, attention: str, feed_forward: str) -> str | None:
         return None
     side, layer, rest = match.groups()
     above = f"{side}.block.{layer}.layer"
-    number = 1 if side == "encoder" else 2  # of the feed-forward
+    number = 1  # of the feed-forward among the sublayers
+    names = _encoder_layer(attention)
+    if side == "decoder":
+        number = 2
+        names = _decoder_layer()
     experts = f"{number}.mlp"
     if found := re.fullmatch(r"mlp/experts/(\d+)/(wi|wo)/kernel", rest):
         return f"{above}.{experts}.experts.expert_{found[1]}.{found[2]}.weight"
     if found := re.fullmatch(r"mlp/router/router_weights/w/(kernel|bias)", rest):
         return f"{above}.{experts}.router.classifier.{found[1].replace('kernel', 'weight')}"
-    names = _encoder_layer(attention) if side == "encoder" else _decoder_layer()
     for matrix in ("wi", "wi_0", "wi_1", "wo"):
         names[f"mlp/{matrix}/kernel"] = f"{number}.{feed_forward}.{matrix}"
     names["pre_mlp_layer_norm/scale"] = f"{number}.layer_norm"
-    return f"{above}.{names[rest]}.weight" if rest in names else None
+    if rest not in names:
+        return None
+    return f"{above}.{names[rest]}.weight"
 
 
 def _encoder_layer(attention: str) -> dict[str, str]:

@@ -28,8 +28,12 @@ def _batch(program: Program) -> str:
     train = program.cfg.train
     ways = sharding.batch_ways(mesh)
     rows = memory.rows(program)
-    microbatches = f" in {train.accumulate} microbatches of {rows}" if train.accumulate > 1 else ""
-    split = "data x fsdp" if mesh["expert"] == 1 else "data x fsdp x expert"
+    microbatches = ""
+    if train.accumulate > 1:
+        microbatches = f" in {train.accumulate} microbatches of {rows}"
+    split = "data x fsdp"
+    if mesh["expert"] > 1:
+        split = "data x fsdp x expert"
     text = (
         f"{train.batch_size} sequences, {train.batch_size // ways} a device{microbatches} ({split}"
         f" = {ways})"
@@ -46,8 +50,9 @@ def _reads(program: Program) -> str:
     count = jax.process_count()
     rows = sharding.batch_rows(program.mesh, size)
     if len(rows) == size:
-        everywhere = f" in each of {count} processes" if count > 1 else ""
-        return f"all rows of each batch{everywhere}, from {cache}"
+        if count > 1:
+            return f"all rows of each batch in each of {count} processes, from {cache}"
+        return f"all rows of each batch, from {cache}"
     span = f"{len(rows)} rows from {rows[0]}"
     if rows[-1] - rows[0] + 1 == len(rows):
         span = f"{rows[0]} to {rows[-1]}"
