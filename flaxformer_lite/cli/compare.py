@@ -1,4 +1,4 @@
-"""Compares runs: their results, the fields in which configs differ, and their held-out curves."""
+"""Compares runs: their results, the fields in which their configs differ, and their curves."""
 
 import argparse
 import math
@@ -24,7 +24,7 @@ from flaxformer_lite.runs.start import resume
 from flaxformer_lite.storage.stores import addressed
 
 UNKNOWN = "-"
-Rows = list[list[str]]
+TableRows = list[list[str]]  # the first row has the titles
 
 
 class ComparedRun(NamedTuple):
@@ -32,14 +32,14 @@ class ComparedRun(NamedTuple):
 
     name: str
     cfg: ExperimentConfig
-    tokenizer: str  # its hash
-    history: list[metrics.Record]  # of metrics.jsonl
-    held: list[metrics.Record]  # those of held-out data
+    tokenizer: str  # hash of the tokenizer
+    history: list[metrics.Record]  # the records of metrics.jsonl
+    evaluations: list[metrics.Record]  # those of held-out data
 
     def values(self, metric: Metric) -> list[tuple[float, float]]:
         """Returns (step, value) of each evaluation in which the metric is finite."""
         points = []
-        for record in self.held:
+        for record in self.evaluations:
             value = record.get(metric.name, math.nan)
             if math.isfinite(value):
                 points.append((float(record["step"]), value))
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> None:
         print(f"{args.output}: written")
 
 
-def _print(rows: Rows) -> None:
+def _print(rows: TableRows) -> None:
     """Prints a table below the titles of its columns."""
     head, *body = rows
     print_table(head, body, right=range(1, len(head)))
@@ -88,25 +88,29 @@ def read(folder: Path, given: Sequence[str], *, allow_plugins: bool = False) -> 
         )
     cfg = workdir.read_config(folder, allow_plugins=allow_plugins)
     history = metrics.read(folder / "metrics.jsonl")
-    held = [record for record in history if record["split"] == "eval"]
-    if not held:
+    evaluations = [record for record in history if record["split"] == "eval"]
+    if not evaluations:
         raise ConfigError(
             f"{folder}: metrics.jsonl has no evaluation yet; wait until the run has compiled and"
             " evaluated once."
         )
     name = folder.resolve().name
-    names = [Path(other).expanduser().resolve().name for other in given]
-    if names.count(name) != 1:
+    same_name = 0
+    for other in given:
+        same_name += Path(other).expanduser().resolve().name == name
+    if same_name != 1:
         name = addressed(str(folder))
     return ComparedRun(
-        name, cfg, str(read_object(folder / "config.json").get("tokenizer")), history, held
+        name, cfg, str(read_object(folder / "config.json").get("tokenizer")), history, evaluations
     )
 
 
 def choose(runs: Sequence[ComparedRun]) -> tuple[Metric | None, list[str]]:
     """Chooses the metric to compare runs by, None if they share none, and notes about it."""
-    shown = runs[0].cfg.objective.shown
-    common = [metric for metric in shown if all(run.values(metric) for run in runs)]
+    common = []
+    for metric in runs[0].cfg.objective.shown:
+        if all(run.values(metric) for run in runs):
+            common.append(metric)
     objectives = {plugin_name(run.cfg.objective) for run in runs}
     headlines = {run.cfg.objective.headline.name for run in runs}
     notes = []
@@ -136,7 +140,7 @@ def choose(runs: Sequence[ComparedRun]) -> tuple[Metric | None, list[str]]:
     return metric, notes
 
 
-def summary(runs: Sequence[ComparedRun], metric: Metric | None) -> Rows:
+def summary(runs: Sequence[ComparedRun], metric: Metric | None) -> TableRows:
     """Tabulates the runs, below the titles of the columns."""
     titles = ["run", "steps", "tokens"]
     if metric:
@@ -145,21 +149,14 @@ def summary(runs: Sequence[ComparedRun], metric: Metric | None) -> Rows:
     for run in runs:
         last = run.history[-1]["step"]
         steps = run.cfg.train.steps
-        timed = [record for record in run.history if "tokens_per_second" in record]
-        tokens = UNKNOWN
-        speed = UNKNOWN
-        if timed:
-            tokens_per_step = timed[-1]["tokens_per_second"] * timed[-1]["step_seconds"]
-            tokens = f"{last * round(tokens_per_step):,}"
-            speeds = [record["tokens_per_second"] for record in timed]
-            speed = f"{statistics.median(speeds):,.0f}"
-        done = str(last) if last == steps else f"{last} of {steps}"
+        done = f"{last} of {steps}"
+        if last == steps:
+            done = str(last)
+        tokens, speed = _throughput(run)
         row = [run.name, done, tokens]
         if metric:
             values = run.values(metric)
-            trained = [value for value in values if value[0]] or values  # as train.best counts
-            choose_best = max if metric.higher_is_better else min
-            step, best = choose_best(trained, key=lambda value: value[1])
+            step, best = _best(values, metric)
             row += [f"{metric.show(best)} after {step:g}", metric.show(values[-1][1])]
         shapes = parameter_shapes(build_model(run.cfg.model)).values()
         count = sum(math.prod(leaf.shape) for leaf in shapes)
@@ -167,12 +164,40 @@ def summary(runs: Sequence[ComparedRun], metric: Metric | None) -> Rows:
     return rows
 
 
-def differences(runs: Sequence[ComparedRun]) -> Rows:
+def _throughput(run: ComparedRun) -> tuple[str, str]:
+    """Returns the number of tokens that a run has seen, and its median speed, as texts."""
+    timed = [record for record in run.history if "tokens_per_second" in record]
+    if not timed:
+        return UNKNOWN, UNKNOWN
+    tokens_per_step = timed[-1]["tokens_per_second"] * timed[-1]["step_seconds"]
+    tokens = run.history[-1]["step"] * round(tokens_per_step)
+    speed = statistics.median(record["tokens_per_second"] for record in timed)
+    return f"{tokens:,}", f"{speed:,.0f}"
+
+
+def _best(values: list[tuple[float, float]], metric: Metric) -> tuple[float, float]:
+    """Returns step and value of the best evaluation.
+
+    As for `train.best`, the evaluation before the first step counts only if it is the only one.
+    """
+    trained = [value for value in values if value[0]] or values
+    choose_best = min
+    if metric.higher_is_better:
+        choose_best = max
+    return choose_best(trained, key=lambda value: value[1])
+
+
+def differences(runs: Sequence[ComparedRun]) -> TableRows:
     """Tabulates the fields in which resolved configs differ, below the titles of the columns."""
     configs = [flatten_dict(resume.plain(run.cfg), sep=".") for run in runs]
     rows = [["differs", *(run.name for run in runs)]]
     for name in sorted(set().union(*configs)):
-        values = [repr(cfg[name]) if name in cfg else UNKNOWN for cfg in configs]
+        values = []
+        for cfg in configs:
+            value = UNKNOWN
+            if name in cfg:
+                value = repr(cfg[name])
+            values.append(value)
         if len(set(values)) > 1:
             rows.append([name, *values])
     return rows
@@ -183,8 +208,8 @@ def draw(
     runs: Sequence[ComparedRun],
     metric: Metric | None,
     notes: Sequence[str],
-    results: Rows,
-    fields: Rows,
+    results: TableRows,
+    fields: TableRows,
 ) -> None:
     """Writes the chart as a PNG, or with the tables as a page of HTML."""
     if path.suffix == ".png":
@@ -199,7 +224,7 @@ def draw(
         lines = []
         for i, run in enumerate(runs):
             lines.append(Line(run.name, run.values(metric), f"c{i}", dots=True))
-        last = float(max(run.held[-1]["step"] for run in runs))
+        last = float(max(run.evaluations[-1]["step"] for run in runs))
         figure = chart(f"held-out {metric.words}", lines, last, tall=True)
     sections = [
         ("Curves", figure),

@@ -17,7 +17,7 @@ from flaxformer_lite.objectives.base import Objective
 from flaxformer_lite.objectives.tables.breakdown import Breakdown, cell_text
 from flaxformer_lite.runs.evaluate_file import open_file, open_trained
 
-ROWS = 30  # most of a table on the terminal
+ROWS = 30  # most rows of a table on the terminal
 
 
 def run(args: argparse.Namespace) -> None:
@@ -84,7 +84,9 @@ def run(args: argparse.Namespace) -> None:
 
 def show(table: Breakdown) -> None:
     """Prints a table, at most ROWS of it."""
-    rows = [[shown(cell_text(cell)) for cell in row] for row in table.rows[:ROWS]]
+    rows = []
+    for row in table.rows[:ROWS]:
+        rows.append([shown(cell_text(cell)) for cell in row])
     if not rows:
         return
     print(f"\n{table.title}")

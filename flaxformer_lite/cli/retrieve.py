@@ -36,11 +36,12 @@ def evaluate(args: argparse.Namespace) -> None:
             "--length, --batch_size: retrieval cuts texts where the model's"
             " sentence_bert_config.json says, and batches them by their length; leave both out."
         )
-    data = read_beir(args.data, where) if is_beir(args.data) else None
-    if data is not None and args.columns:
-        raise ConfigError("--columns: is for tables; the names in a folder of BEIR are fixed.")
-    if data is None:
+    if not is_beir(args.data):
         data = read_pairs(args.data, where, args.columns or "")
+    elif args.columns:
+        raise ConfigError("--columns: is for tables; the names in a folder of BEIR are fixed.")
+    else:
+        data = read_beir(args.data, where)
     with notices():
         layers, opened = open_sentence_model(args)
         hits = nearest(opened, layers, data, DEEPEST, prompts_of(args))
@@ -58,9 +59,14 @@ def evaluate(args: argparse.Namespace) -> None:
     rows = []
     for name in PRINTED:
         kind, _, k = name.partition("_")
-        row = [f"{NAMES.get(kind, kind)}@{k}", f"{values[name]:.4f}"]
-        rows.append([*row, f"{baseline[name]:.4f}" if baseline else ""])
-    print_table(["retrieval", "model", "tf-idf" if baseline else ""], rows, right=[1, 2])
+        row = [f"{NAMES.get(kind, kind)}@{k}", f"{values[name]:.4f}", ""]
+        if baseline:
+            row[2] = f"{baseline[name]:.4f}"
+        rows.append(row)
+    title_of_baseline = ""
+    if baseline:
+        title_of_baseline = "tf-idf"
+    print_table(["retrieval", "model", title_of_baseline], rows, right=[1, 2])
 
 
 def searches_only(path: str) -> bool:
@@ -106,7 +112,8 @@ def nearest_and_scores(
 ) -> tuple[Hits, list[dict[int, float]]]:
     """Returns the k nearest documents of each query, and its similarities to `scored_rows`.
 
-    Of equals those of lower id come first. The numbers of documents are those of their sorted ids.
+    Documents are numbered in the order of their sorted ids. Of equally similar documents, the one
+    with the lower number comes first.
     """
     similar: list[dict[int, float]] = [{} for _ in scored_rows]
 
@@ -137,8 +144,10 @@ def nearest_and_scores(
 def measured(data: Collected, hits: Hits) -> dict[str, float]:
     """Computes the metrics of a search."""
     names = sorted(data.corpus)
-    listed = [[names[row] for row in rows if row >= 0] for rows in hits.rows_QK.tolist()]
-    return metrics(listed, [data.relevant[query] for query in data.queries])
+    retrieved = []
+    for rows in hits.rows_QK.tolist():
+        retrieved.append([names[row] for row in rows if row >= 0])
+    return metrics(retrieved, [data.relevant[query] for query in data.queries])
 
 
 def _words(data: Collected) -> dict[str, float] | None:

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Sequence
 
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 
 from flaxformer_lite.files.read import printable
@@ -13,7 +13,9 @@ MANY = 1000  # rows above which wrapping cells to a terminal's width takes secon
 
 
 def console() -> Console:
-    width = None if Console().is_terminal else WIDTH
+    width: int | None = WIDTH
+    if Console().is_terminal:
+        width = None
     return Console(width=width, highlight=False, markup=False, emoji=False)
 
 
@@ -21,14 +23,17 @@ def print_table(
     titles: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[int]
 ) -> None:
     """Prints a table; columns whose numbers are in `right` are right-aligned."""
-    titles = [printable(title) for title in titles]
-    cells = [[printable(cell) for cell in row] for row in rows]
+    titles = list(map(printable, titles))
+    cells = [list(map(printable, row)) for row in rows]
     if len(cells) > MANY:
         _print_plain(titles, cells, right)
         return
     table = Table(box=None, pad_edge=False, header_style="dim")
     for number, title in enumerate(titles):
-        table.add_column(title, justify="right" if number in right else "left", overflow="fold")
+        justify: JustifyMethod = "left"
+        if number in right:
+            justify = "right"
+        table.add_column(title, justify=justify, overflow="fold")
     for row in cells:
         table.add_row(*row)
     console().print(table)

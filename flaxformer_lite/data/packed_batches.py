@@ -1,9 +1,9 @@
-"""Batches of padded examples, packed: where each token is computed, in rows of few shapes.
+"""Packs batches of padded examples into fewer rows, so that models compute less padding.
 
-The examples of a batch stay those of its step, padded as they are. Beside them goes `packing`, an
-array that places their tokens side by side in fewer rows, for models to compute these instead
-(models/skeletons/packed_rows.py). Its shape is a function of the lengths of all examples of the
-batch, so it is the same in every process and whenever the step is repeated.
+The examples of a batch stay padded. They are accompanied by `packing`, an array with the positions
+of their tokens side by side in fewer rows, which models compute instead
+(models/skeletons/packed_rows.py). Its shape is one of a few, and a function of the lengths of all
+examples of the batch, so that it is the same in every process and when the step is repeated.
 """
 
 import dataclasses
@@ -17,15 +17,14 @@ import numpy as np
 from flaxformer_lite.objectives.rows import PACKING
 
 Batch = dict[str, dict[str, np.ndarray]]
-NARROWEST = 32  # columns of a packed row, at least
-DRAWS = 200  # batches that shapes are chosen by, at most
-TOKENS = 40_000  # texts in these batches, at most
-SHAPES = 4  # for each, a program is compiled
-GAIN = 0.06  # of the computation, by which a further shape is worth its compilation
-SPARE = 0.1  # rows of the largest shape beyond the most that the drawn batches need
-WORTH = 0.9  # of the computation with padding: packing that leaves more is not done
-# A token is compared with a row's width of others; at this width that costs about as much as the
-# rest of a small model.
+NARROWEST = 32  # fewest columns of a packed row
+DRAWS = 200  # most random batches by which shapes are chosen
+TEXTS = 40_000  # most texts in these batches
+SHAPES = 4  # most shapes; a program is compiled for each
+GAIN = 0.06  # the share of the computation that a further shape must save
+SPARE = 0.1  # rows of the largest shape beyond the most that the random batches need, as a share
+WORTH = 0.9  # packing must reduce the computation to this share of that with padding
+# The width of a row at which attention costs about as much as the rest of a small model.
 COSTLY_WIDTH = 1024
 
 
@@ -45,16 +44,17 @@ class Packer:
     """Packs the batches of a split.
 
     Attributes:
-      counts: returns the tokens of each text of some examples, [examples, texts].
-      texts: those of an example.
+      counts: function of the numbers of examples that returns the tokens of each of their texts,
+        [examples, texts].
+      texts: number of texts of an example.
       length: columns of a padded text.
-      batch_size: examples of a batch.
-      ways: devices that a batch is split over.
-      accumulate: microbatches that each of them makes of its examples, as training/step.py does.
-      shapes: those to choose from, the most frequent first.
+      batch_size: number of examples of a batch.
+      ways: number of devices that a batch is split over.
+      accumulate: number of microbatches of the examples of a device, as in training/step.py.
+      shapes: the shapes to choose from, the most frequent first.
       share: expected share of the padded batch that is computed.
+      filled: expected share of the computed tokens that are not padding.
       mean: expected tokens of a text.
-      filled: expected share of the computed tokens that are no padding.
     """
 
     counts: Callable[[np.ndarray], np.ndarray]
@@ -82,7 +82,7 @@ class Packer:
         return split.transpose(0, 2, 1).reshape(self.groups, -1)
 
     def arrange(self, batch: Batch, examples: np.ndarray, rows: np.ndarray) -> Batch:
-        """Returns a batch with its packing beside it; without, if it fits no shape.
+        """Adds its packing to the inputs of a batch, unless the batch fits no shape.
 
         Args:
           batch: the given rows of the batch.
@@ -94,14 +94,15 @@ class Packer:
         return {**batch, "inputs": {**batch["inputs"], PACKING: packing}}
 
     def pack(self, examples: np.ndarray, rows: np.ndarray) -> np.ndarray | None:
-        """Returns the packing of the groups that have all of `rows`, [groups, rows, width] int32.
+        """Packs the groups that consist of `rows`.
 
         Args:
           examples: the numbers of all examples of the batch.
           rows: the rows of the batch that this process reads.
 
         Returns:
-          The packing, or None if the batch fits no shape and is to be computed as it is.
+          The packing, int32 [groups, rows, width]; None if the batch fits no shape, and is computed
+          with its padding.
         """
         groups = np.flatnonzero(np.isin(self._rows_of_groups[:, 0], rows))
         texts = self._by_group(examples)
@@ -114,7 +115,7 @@ class Packer:
         return None
 
     def _by_group(self, examples: np.ndarray) -> list[np.ndarray]:
-        """Returns the tokens of the texts of each group; one at least, as none has no vector."""
+        """Returns the token counts of each group's texts; an empty text counts as one token."""
         counts_BC = np.maximum(self.counts(examples), 1)
         return [counts_BC[group].reshape(-1) for group in self._rows_of_groups]
 
@@ -128,11 +129,11 @@ class Packer:
         return slots
 
     def planned(self, batches: np.ndarray, spare: float = SPARE) -> "Packer":
-        """Chooses the shapes; chooses none if packing would not pay.
+        """Returns a packer with the best shapes, or without shapes if packing does not pay.
 
         Args:
           batches: the examples of some batches, [batches, batch_size].
-          spare: share of rows that the largest shape has beyond what these batches need.
+          spare: the rows of the largest shape beyond those that these batches need, as a share.
         """
         widths = [self.length]
         while widths[-1] % 2 == 0 and widths[-1] // 2 >= NARROWEST:
@@ -174,7 +175,7 @@ class Packer:
         taken = costs(chosen).argmin(axis=1)
         uses = np.bincount(taken, minlength=len(chosen))
         tokens = np.asarray([chosen[choice].rows * chosen[choice].width for choice in taken])
-        real = np.asarray([sum(int(sizes.sum()) for sizes in batch) for batch in texts])
+        real = np.asarray([int(np.concatenate(batch).sum()) for batch in texts])
         order = np.argsort(-uses, kind="stable")
         return dataclasses.replace(
             self,
@@ -187,7 +188,7 @@ class Packer:
 
 def draws(examples: int, batch_size: int, texts: int) -> np.ndarray:
     """Returns the examples of some random batches, [batches, batch_size]."""
-    count = int(np.clip(TOKENS // (batch_size * texts), 16, DRAWS))
+    count = int(np.clip(TEXTS // (batch_size * texts), 16, DRAWS))
     return np.random.default_rng(0).integers(examples, size=(count, batch_size))
 
 

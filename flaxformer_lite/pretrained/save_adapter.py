@@ -1,4 +1,4 @@
-"""Writing of adapters in the form that PEFT reads."""
+"""Writes adapters in PEFT's format."""
 
 import collections
 import json
@@ -38,8 +38,8 @@ from flaxformer_lite.pretrained.tensor_names import Leaf, by_layer, side_by_side
 from flaxformer_lite.sharding.parameter_rules import HEADS as HEAD_MODULES
 from flaxformer_lite.types import Array
 
-Factors = dict[str, np.ndarray]  # by our names
-Parts = list[tuple[Target, Factors]]  # of the matrices that one published module holds
+Factors = dict[str, np.ndarray]  # the factors of a matrix by our names
+Parts = list[tuple[Target, Factors]]  # the matrices that one published module fuses
 
 
 def write_adapter(folder: Path, model: nn.Module, params: dict, *, base: str | None) -> None:
@@ -49,10 +49,10 @@ def write_adapter(folder: Path, model: nn.Module, params: dict, *, base: str | N
       folder: the directory.
       model: a linen module with an adapter, of a family with published weights.
       params: its parameters, scanned or not.
-      base: the name or directory of the model that it is for, if it is known.
+      base: the name or directory of the base model, if it is known.
 
     Raises:
-      ConfigError: the model has no adapter of a method that PEFT has, or no published form.
+      ConfigError: PEFT has no such method, or the model has no published form.
       WeightsError: params do not belong to the model.
     """
     cfg = model.cfg
@@ -89,7 +89,7 @@ def write_adapter(folder: Path, model: nn.Module, params: dict, *, base: str | N
                 joined = _joined(parts)
             for factor, x in joined.items():
                 tensors[ROOT + module + NAMES[factor]] = x
-            ranks[module] = len(joined[A]) if A in joined else 0
+            ranks[module] = len(joined.get(A, ()))
     base_params = _without_factors(flat, adapter)
     saved_whole = _whole(model, family.PUBLISHED, side_by_side(cfg, shapes))
     for name, tensor in published_tensors(family.PUBLISHED, cfg, base_params).items():
@@ -104,11 +104,14 @@ def write_adapter(folder: Path, model: nn.Module, params: dict, *, base: str | N
         method = _vera_config(adapter, list(modules), every_module)
     else:
         method = _config(adapter, ranks, every_module)
-    adapted = [target for parts in modules.values() for target, _ in parts]
+    is_transposed = False
+    for parts in modules.values():
+        for target, _ in parts:
+            is_transposed = is_transposed or target.is_transposed
     config = method | {
         "base_model_name_or_path": base,
         "task_type": _task(model),
-        "fan_in_fan_out": any(target.is_transposed for target in adapted),
+        "fan_in_fan_out": is_transposed,
         "modules_to_save": sorted(saved_whole) or None,
     }
     (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
@@ -118,19 +121,23 @@ def write_adapter(folder: Path, model: nn.Module, params: dict, *, base: str | N
 
 def _by_matrix(cfg: ModelConfig, flat: Mapping[str, Array]) -> dict[str, Factors]:
     """Maps the module of each adapted matrix, with layers side by side, to its factors."""
-    factors = () if cfg.adapter is None else cfg.adapter.factors
     by_matrix = collections.defaultdict[str, Factors](dict)
+    if cfg.adapter is None:
+        return by_matrix
     for path, (leaf, index) in by_layer(cfg, flat).items():
         module, _, name = path.rpartition("/")
-        if name in factors:
-            by_matrix[module][name] = np.asarray(leaf[index] if index else leaf)
+        if name in cfg.adapter.factors:
+            if index:
+                leaf = leaf[index]
+            by_matrix[module][name] = np.asarray(leaf)
     return by_matrix
 
 
 def _joined(parts: Parts) -> Factors:
-    """Joins the factors of the matrices that one published module fuses.
+    """Joins the factors of the matrices that one published module fuses into one pair.
 
-    Distinct As stand side by side; each B goes into its own rows, and the columns of its A.
+    The distinct factors A are concatenated along the rank. Each B is written to the rows of its
+    matrix, and to the columns of its A; the other entries are zero.
 
     Raises:
       ConfigError: DoRA adapts only some of the matrices.
@@ -138,12 +145,12 @@ def _joined(parts: Parts) -> Factors:
     distinct: list[np.ndarray] = []
     columns = []
     for _, factors in parts:
-        same = [i for i, a in enumerate(distinct) if np.array_equal(a, factors[A])]
-        if same:
-            columns.append(same[0])
-        else:
-            columns.append(len(distinct))
+        column = 0
+        while column < len(distinct) and not np.array_equal(distinct[column], factors[A]):
+            column += 1
+        if column == len(distinct):
             distinct.append(factors[A])
+        columns.append(column)
     target, first = parts[0]
     rank = parts[0][1][B].shape[0]
     joined_a = [np.empty(target.place(A, rank).file_shape, first[A].dtype) for _ in distinct]
@@ -168,7 +175,7 @@ def _joined(parts: Parts) -> Factors:
 
 
 def _scale(parts: Parts, adapter: Ia3Config) -> Factors:
-    """Joins the scales of the matrices that one published module fuses; 1 for those not adapted."""
+    """Joins the scales of the matrices that one published module fuses, with 1 for the others."""
     target, first = parts[0]
     on_inputs = matches(adapter.on_inputs, f"{target.path}/kernel")
     if on_inputs and target.kernel.parts > 1:
@@ -276,9 +283,13 @@ def _config(adapter: LoraConfig, ranks: dict[str, int], every: list[str]) -> Jso
     others = {module: rank for module, rank in ranks.items() if rank != common}
 
     def alpha(rank: int) -> float:
-        divisor = math.sqrt(rank) if adapter.rslora else rank
+        divisor: float = rank
+        if adapter.rslora:
+            divisor = math.sqrt(rank)
         exact = round(adapter.scale * divisor, 6)
-        return int(exact) if exact.is_integer() else exact
+        if exact.is_integer():
+            return int(exact)
+        return exact
 
     return {
         "peft_type": "LORA",
@@ -298,9 +309,9 @@ def _config(adapter: LoraConfig, ranks: dict[str, int], every: list[str]) -> Jso
 def _whole(
     model: nn.Module, spelled: Published, shapes: Mapping[str, jax.ShapeDtypeStruct]
 ) -> set[str]:
-    """Returns the published modules to save in full: those that are trained.
+    """Returns the published modules that are trained themselves, to save in full.
 
-    If a part of the head is trained, they include all modules that PEFT counts as the head.
+    If a part of the head is trained, these include all modules that PEFT counts as the head.
     """
     cfg = model.cfg
     heads = (*HEAD_MODULES, *model.head_modules)
@@ -319,10 +330,12 @@ def _whole(
 
 
 def _without_factors(flat: Mapping[str, Leaf], adapter: AdapterConfig) -> dict[str, Leaf]:
-    """Returns the parameters of the model that an adapter adapts."""
-    return {
-        path: leaf for path, leaf in flat.items() if path.rpartition("/")[2] not in adapter.factors
-    }
+    """Returns the parameters without the factors of the adapter."""
+    kept = {}
+    for path, leaf in flat.items():
+        if path.rpartition("/")[2] not in adapter.factors:
+            kept[path] = leaf
+    return kept
 
 
 def _module(name: str) -> str:
@@ -335,4 +348,7 @@ def _module(name: str) -> str:
 def _task(model: nn.Module) -> str | None:
     if model.cfg.head == "lm" and model.skeleton == "encoder_decoder":
         return "SEQ_2_SEQ_LM"
-    return next((task for task, heads in HEADS.items() if model.cfg.head in heads), None)
+    for task, heads in HEADS.items():
+        if model.cfg.head in heads:
+            return task
+    return None

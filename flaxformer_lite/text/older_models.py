@@ -1,4 +1,7 @@
-"""Tokenizers made of vocab.txt, vocab.json or a sentencepiece model, before special tokens."""
+"""Builds tokenizers from vocab.txt, vocab.json or a sentencepiece model.
+
+Special tokens are added by the caller.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -22,10 +25,11 @@ Steps = list[normalizers.Normalizer]
 
 
 def word_pieces(folder: Folder) -> Tokenizer:
-    """Makes BERT's, of vocab.txt."""
+    """Builds BERT's tokenizer from vocab.txt."""
     lines = read_text(folder.path / "vocab.txt", limit=LARGEST).split("\n")
-    tokens = lines[:-1] if lines[-1] == "" else lines
-    vocab = {token.rstrip("\r"): index for index, token in enumerate(tokens)}
+    if lines[-1] == "":
+        lines.pop()
+    vocab = {token.rstrip("\r"): index for index, token in enumerate(lines)}
     if folder.spelled("unk") not in vocab:
         raise ValueError(f"{folder.spelled('unk')} is not in it")
     made = Tokenizer(models.WordPiece(vocab, unk_token=folder.spelled("unk")))
@@ -41,7 +45,7 @@ def word_pieces(folder: Folder) -> Tokenizer:
 
 
 def whole_words(folder: Folder) -> Tokenizer:
-    """Makes ESM's: the longest token of the vocabulary at each place, and unknown text between."""
+    """Builds ESM's tokenizer, which takes the longest token that matches at each position."""
     lines = read_text(folder.path / "vocab.txt", limit=LARGEST).splitlines()
     vocab = {line.strip(): index for index, line in enumerate(lines)}
     longest_first = sorted(filter(None, vocab), key=len, reverse=True)
@@ -58,10 +62,13 @@ def whole_words(folder: Folder) -> Tokenizer:
 
 
 def byte_pairs(folder: Folder, *, space: bool = False) -> Tokenizer:
-    """Makes GPT-2's, of vocab.json and merges.txt."""
+    """Builds GPT-2's tokenizer from vocab.json and merges.txt."""
     vocab = read_object(folder.path / "vocab.json")
     lines = read_text(folder.path / "merges.txt", limit=LARGEST).split("\n")
-    merges = [_pair(line) for line in lines if line.strip() and not line.startswith("#version")]
+    merges = []
+    for line in lines:
+        if line.strip() and not line.startswith("#version"):
+            merges.append(_pair(line))
     made = Tokenizer(models.BPE(vocab, merges, continuing_subword_prefix="", end_of_word_suffix=""))
     space = folder.flag("add_prefix_space", space)
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=space)
@@ -70,12 +77,12 @@ def byte_pairs(folder: Folder, *, space: bool = False) -> Tokenizer:
 
 
 def spaced_byte_pairs(folder: Folder) -> Tokenizer:
-    """Makes Blenderbot's, which puts a space before a text."""
+    """Builds Blenderbot's tokenizer, which puts a space before a text."""
     return byte_pairs(folder, space=True)
 
 
 def byte_tokens(folder: Folder) -> Tokenizer:
-    """Makes ByT5's: the bytes of UTF-8 after three special tokens, and 125 sentinels."""
+    """Builds ByT5's tokenizer: three special tokens, the bytes of UTF-8, and 125 sentinels."""
     special = [folder.spelled(role) for role in ("pad", "eos", "unk")]
     vocab = {character: byte + len(special) for character, byte in BYTE_OF.items()}
     vocab |= {token: index for index, token in enumerate(special)}
@@ -86,7 +93,7 @@ def byte_tokens(folder: Folder) -> Tokenizer:
 
 
 def nllb(folder: Folder) -> Tokenizer:
-    """Makes NLLB's, whose sentencepiece model is of byte pairs."""
+    """Builds NLLB's tokenizer, whose sentencepiece model is a byte-pair encoding."""
     read = folder.sentencepiece
     if read.model != sentencepiece_file.BPE:
         raise ValueError("its sentencepiece model must be of byte pairs")
@@ -105,7 +112,7 @@ def nllb(folder: Folder) -> Tokenizer:
 
 
 def _merges(names: list[str]) -> list[tuple[str, str]]:
-    """Returns the merges that make pieces of shorter ones, those of the first pieces first."""
+    """Returns the pairs of pieces whose concatenation is a piece, in the order of that piece."""
     numbers = {piece: index for index, piece in enumerate(names)}
     ranked = []
     for piece, index in numbers.items():
@@ -123,12 +130,13 @@ def unigram(
     *,
     words: bool,
 ) -> Callable[[Folder], Tokenizer]:
-    """Returns what makes a tokenizer of a sentencepiece model of unigrams.
+    """Returns a function that builds a tokenizer from a unigram model of sentencepiece.
 
     Args:
-      pieces: returns the vocabulary by id.
-      normalizer: returns the normalizers, given those of the file.
-      words: whether spaces are split at, and left out, before pieces are.
+      pieces: function that returns the vocabulary in the order of ids.
+      normalizer: function of the folder and the normalizers of the model's file that returns the
+        normalizers to use.
+      words: whether to split at white space first, which is left out.
     """
 
     def make(folder: Folder) -> Tokenizer:
@@ -173,7 +181,7 @@ def _with_spaces(
 
 
 def add_token(made: Tokenizer, token: AddedToken) -> None:
-    """Adds a token, as a special one if it is one."""
+    """Adds a token to the vocabulary, among the special tokens if it is one."""
     if token.special:
         made.add_special_tokens([token])
     else:
@@ -181,17 +189,22 @@ def add_token(made: Tokenizer, token: AddedToken) -> None:
 
 
 def plain_pieces(folder: Folder) -> Iterable[Piece]:
-    """Returns the pieces as the file has them."""
+    """Returns the pieces in the order of the file."""
     return _scored(folder.sentencepiece)
 
 
 def fairseq_pieces(*last: str) -> Callable[[Folder], list[Piece]]:
-    """Returns the pieces in fairseq's order: four special tokens, the pieces, and others."""
+    """Returns a function that lists pieces in fairseq's order.
+
+    Four special tokens come first, then the pieces, then the tokens `last` and the mask, if any.
+    """
 
     def pieces(folder: Folder) -> list[Piece]:
         first = [folder.spelled(role) for role in ("bos", "pad", "eos", "unk")]
         rest = list(_scored(folder.sentencepiece))[3:]
-        ends = [*last, *([folder.spelled("mask")] if "mask" in folder.kind.tokens else [])]
+        ends = list(last)
+        if "mask" in folder.kind.tokens:
+            ends.append(folder.spelled("mask"))
         return [*_zeros(first), *rest, *_zeros(ends)]
 
     return pieces
@@ -247,10 +260,8 @@ def one_space_steps(_: Folder, of_file: Steps) -> Steps:
 
 
 def pegasus_steps(_: Folder, of_file: Steps) -> Steps:
-    return [
-        *(of_file or [normalizers.Replace(Regex(r"\n"), " ")]),
-        normalizers.Replace(Regex(" {2,}"), " "),
-    ]
+    steps = of_file or [normalizers.Replace(Regex(r"\n"), " ")]
+    return [*steps, normalizers.Replace(Regex(" {2,}"), " ")]
 
 
 def big_bird_steps(_: Folder, __: Steps) -> Steps:

@@ -9,7 +9,7 @@ from flaxformer_lite.inference.inside.summary import AttentionMaps
 
 SMALLEST = 0.62  # inches of a map
 LARGEST = 1.8
-HIDDEN = "#dcdcd6"  # what a row may not attend to
+HIDDEN = "#dcdcd6"  # the color of columns that the mask hides
 
 
 def save_figure(path: Path, attentions: list[AttentionMaps], title: str) -> None:
@@ -28,16 +28,17 @@ def save_figure(path: Path, attentions: list[AttentionMaps], title: str) -> None
     from matplotlib.figure import Figure
 
     shapes = [maps.weights_LNTS.shape[:2] for maps in attentions]
-    size = max(SMALLEST, min(LARGEST, 6 / max(heads for _, heads in shapes)))
+    most_heads = max(heads for _, heads in shapes)
+    size = max(SMALLEST, min(LARGEST, 6 / most_heads))
     heights = [size * layers + 0.6 for layers, _ in shapes]
-    width = max(size * heads for _, heads in shapes) + 1.8
+    width = size * most_heads + 1.8
     figure = Figure(figsize=(width, sum(heights) + 0.5), dpi=200, layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(textwrap.fill(title, int(11 * width)), x=0.01, ha="left", fontsize="medium")
     blues = matplotlib.colormaps["Blues"].with_extremes(bad=HIDDEN)
     panels = figure.subplots(len(attentions), 1, height_ratios=heights, squeeze=False)[:, 0]
     for axes, maps, (layers, heads) in zip(panels, attentions, shapes, strict=True):
-        # Every map is a square, also that of two texts of different lengths.
+        # Every map is drawn as a square, even if its two texts have different lengths.
         placement = {"extent": (0, heads, layers, 0), "aspect": "auto", "interpolation": "nearest"}
         image = axes.imshow(mosaic(maps), cmap=blues, norm=PowerNorm(0.5, 0, 1), **placement)
         axes.set_box_aspect(layers / heads)
@@ -54,7 +55,8 @@ def save_figure(path: Path, attentions: list[AttentionMaps], title: str) -> None
         )
         axes.hlines(range(1, layers), 0, heads, color="white", linewidth=2)
         axes.vlines(range(1, heads), 0, layers, color="white", linewidth=2)
-        axes.set_title(maps.name if len(attentions) > 1 else "", loc="left", fontsize="small")
+        if len(attentions) > 1:
+            axes.set_title(maps.name, loc="left", fontsize="small")
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
     beside = {"aspect": 25, "anchor": (0, 1), "shrink": min(1, 3 / sum(heights))}

@@ -1,4 +1,4 @@
-"""Multiple choice: which of several texts continues or answers another.
+"""Multiple choice: selects the text that continues or answers another one.
 
 References: Zellers et al. 2018, SWAG (arXiv:1808.05326); Devlin et al. 2019, section 4.4
 (arXiv:1810.04805).
@@ -35,24 +35,24 @@ ABSENT = -1e30  # the logit of a choice that a row lacks
 class Choices(NamedTuple):
     """A text with each of its choices."""
 
-    # [C] the tokens, a `Framed` per choice, and None for those that the row lacks
+    # [C] the tokens of the text with each choice, and None for choices that the row lacks
     rows: tuple[TokenRow | None, ...]
-    label: np.int32  # the right one
-    cut: int  # tokens that were too many, and left out
+    label: np.int32  # index of the right choice
+    cut: int  # number of tokens cut off from all choices
 
 
 @dataclass(frozen=True, kw_only=True)
 class MultipleChoice(Task):
     """Maximizes log P(choice | text), a softmax over one logit per pair of text and choice.
 
-    A row has a `question` and its `choices`, a list, {label, text}, or columns ending0, ending1,
-    ... Choices begin with `start`, if there is one (SWAG's sent2), and with the question if there
-    is a `context`, which is then the text. The label is a number from 0, the choice's name in
-    {label, text}, its text, or its letter. Rows with fewer choices than others are filled up with
-    choices that have no probability.
+    A row has a `question` and its choices, as a list or {label, text} in the column `choices`, or
+    as columns ending0, ending1, ... If there is a `start` (SWAG's sent2), each choice begins with
+    it. If there is a `context`, it is the text, and each choice begins with the question. The label
+    is a number from 0, the choice's name in {label, text}, its text, or its letter. Rows with fewer
+    choices than others are filled up with choices of probability zero.
     """
 
-    choices: Count = 0  # C, the most choices of a row; 0: those of the training rows
+    choices: Count = 0  # C, the most choices of a row; 0 for the most of the training rows
 
     skeletons: ClassVar[tuple[str, ...]] = ("encoder",)
     head: ClassVar[str] = "multiple_choice"
@@ -76,12 +76,15 @@ class MultipleChoice(Task):
 
     @property
     def chunked(self) -> bool:  # type: ignore[override]
-        return self.choices > 0  # else all rows decide it
+        return self.choices > 0  # otherwise it is known only after all rows are read
 
     def fit(
         self, rows: Sequence[Row], names: Mapping[str, tuple[str, ...]], known: tuple[str, ...] = ()
     ) -> Self:
-        most = max(len(_choices(row, f"row {i + 1}")[0]) for i, row in enumerate(rows))
+        most = 0
+        for i, row in enumerate(rows):
+            choices, _ = _choices(row, f"row {i + 1}")
+            most = max(most, len(choices))
         return dataclasses.replace(self, choices=self.choices or most)
 
     def encode(self, rows: Sequence[Row], reader: TableRecords) -> list[list[Choices]]:
@@ -121,7 +124,13 @@ class MultipleChoice(Task):
         return made
 
     def token_counts(self, feature: Choices) -> tuple[int, ...]:
-        return tuple(1 if row is None else len(row.ids) for row in feature.rows)
+        counts = []
+        for row in feature.rows:
+            count = 1  # an absent choice is computed as one token
+            if row is not None:
+                count = len(row.ids)
+            counts.append(count)
+        return tuple(counts)
 
     def make_example(self, records: TableRecords, index: int, rng: np.random.Generator) -> Example:
         """Returns inputs input_ids, attention_mask, for some encoders token_type_ids, [C, T] int32.
@@ -132,8 +141,13 @@ class MultipleChoice(Task):
         chosen = records.features[index]
         absent = {name: np.zeros_like(x) for name, x in framed(chosen.rows[0], records).items()}
         absent["input_ids"] += records.tokenizer.pad_id
-        absent["attention_mask"][0] = 1  # softmax over no token has no value
-        rows = [absent if row is None else framed(row, records) for row in chosen.rows]
+        absent["attention_mask"][0] = 1  # a softmax over no tokens would be NaN
+        rows = []
+        for row in chosen.rows:
+            if row is None:
+                rows.append(absent)
+            else:
+                rows.append(framed(row, records))
         inputs = {name: np.stack([row[name] for row in rows]) for name in absent}
         return {"inputs": inputs, "targets": {"label": chosen.label, "weights": np.float32(1)}}
 
@@ -158,9 +172,8 @@ class MultipleChoice(Task):
         for row, logits in zip(records.rows, predictions["logits"].astype(np.float64), strict=True):
             best = int(logits.argmax())
             share = float(softmax(logits).max())
-            rows.append(
-                {"prediction": best, "choice": _choices(row)[0][best], "probability": share}
-            )
+            choices, _ = _choices(row)
+            rows.append({"prediction": best, "choice": choices[best], "probability": share})
         return rows
 
     def fit_baseline(self, data: Dataset) -> Json:

@@ -81,7 +81,9 @@ class Tagging(Labelled):
 
     @property
     def shown(self) -> tuple[Metric, ...]:  # type: ignore[override]
-        return ENTITIES if self.has_entities else PLAIN
+        if self.has_entities:
+            return ENTITIES
+        return PLAIN
 
     @property
     def has_entities(self) -> bool:
@@ -240,9 +242,11 @@ class Tagging(Labelled):
 
     def _predicted(self, tagged: Tagged, tags: np.ndarray) -> np.ndarray:
         """Returns the tag of each word, [W], from the tags of all columns."""
-        name = self.usual or OUTSIDE
-        without = self.labels.index(name) if name in self.labels else 0
-        return np.where(tagged.first >= 0, tags[tagged.first], without)
+        usual = self.usual or OUTSIDE
+        unpredicted = 0
+        if usual in self.labels:
+            unpredicted = self.labels.index(usual)
+        return np.where(tagged.first >= 0, tags[tagged.first], unpredicted)
 
     def _scored(
         self, tagged: Sequence[Tagged], predicted: Sequence[np.ndarray]
@@ -267,9 +271,13 @@ class Tagging(Labelled):
     def _names(
         self, tagged: Sequence[Tagged], predicted: Sequence[np.ndarray]
     ) -> tuple[list[list[str]], list[list[str]]]:
-        """Returns the names of the predicted and the true tags."""
-        chosen = [[self.labels[i] for i in tags] for tags in predicted]
-        return chosen, [[self.labels[i] for i in example.tag] for example in tagged]
+        """Returns the names of the predicted and of the true tags, for each example."""
+        predicted_names = []
+        true_names = []
+        for example, tags in zip(tagged, predicted, strict=True):
+            predicted_names.append([self.labels[i] for i in tags])
+            true_names.append([self.labels[i] for i in example.tag])
+        return predicted_names, true_names
 
     def _target(self, row: Row, words: int, where: str) -> np.ndarray:
         if row["tags"] is None:  # to be predicted

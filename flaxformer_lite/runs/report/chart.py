@@ -1,4 +1,4 @@
-"""Line charts for an HTML page: an SVG that stretches with the page, and labels that do not."""
+"""Draws line charts for an HTML page, as an SVG that stretches and labels that do not."""
 
 import html
 import math
@@ -6,10 +6,10 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-MOST = 400  # most points of a line; of more, the extremes of each part are drawn
-DOTTED = 60  # most points that are marked
-SPREAD = 20  # the axis is logarithmic where the largest value exceeds the median this many times
-SIZE = 1000  # of the SVG's own coordinates
+MOST = 400  # most points of a line; of a longer one, the extremes of each part are drawn
+DOTTED = 60  # most points of a line whose points are marked
+SPREAD = 20  # from this ratio of the largest value to the median on, the axis is logarithmic
+SIZE = 1000  # width and height in the SVG's coordinates
 HEIGHT = operator.itemgetter(1)
 Points = Sequence[tuple[float, float]]
 
@@ -60,7 +60,9 @@ def chart(
         values.append(level[1])
     values.sort()
     is_log = values[0] > 0 and values[-1] > SPREAD * values[len(values) // 2]
-    scale: Callable[[float], float] = math.log10 if is_log else float
+    scale: Callable[[float], float] = float
+    if is_log:
+        scale = math.log10
     low = scale(values[0])
     high = scale(values[-1])
     margin = (high - low or abs(high) or 1) * 0.06
@@ -97,11 +99,16 @@ def chart(
         parts.append(f'<span class="y" style="top:{top:.4g}%">{name}</span>')
     for x, name in _ticks(0, last, False):
         parts.append(f'<span class="x" style="left:{100 * x / last:.4g}%">{name}</span>')
-    scale_note = " (logarithmic)" if is_log else ""
-    legend = "".join(key) if len(key) > 1 else ""
-    caption = f"<figcaption><b>{html.escape(title)}</b>{scale_note}{legend}</figcaption>"
-    kind = " class=tall" if tall else ""
-    return f'<figure{kind}>{caption}<div class="plot">{"".join(parts)}</div></figure>'
+    caption = f"<b>{html.escape(title)}</b>"
+    if is_log:
+        caption += " (logarithmic)"
+    if len(key) > 1:
+        caption += "".join(key)
+    kind = ""
+    if tall:
+        kind = " class=tall"
+    plot = f'<div class="plot">{"".join(parts)}</div>'
+    return f"<figure{kind}><figcaption>{caption}</figcaption>{plot}</figure>"
 
 
 def number(value: float, digits: int = 4) -> str:

@@ -95,7 +95,7 @@ def curves(
     names = [metric.name for metric in metrics]
     for record in history:
         names += record
-    # Keyed by the lines: the loss of many runs repeats their headline.
+    # By their lines, as the loss of many objectives is their headline metric, too.
     charts: dict[tuple[Line, ...], str] = {}
     for name in dict.fromkeys(names):
         if UNDRAWN.fullmatch(name):
@@ -103,10 +103,14 @@ def curves(
         lines = _lines(history, name)
         metric = known.get(name, Metric(name))
         is_first = not charts
-        unit = f" ({metric.unit})" if metric.unit else ""
-        level = baseline if is_first else None
+        title = metric.words
+        if metric.unit:
+            title += f" ({metric.unit})"
+        level = None
+        if is_first:
+            level = baseline
         last = float(history[-1]["step"])
-        drawn = chart(f"{metric.words}{unit}", lines, last, level=level, tall=is_first)
+        drawn = chart(title, lines, last, level=level, tall=is_first)
         charts.setdefault(lines, drawn)
     return f'<div class="grid-of">{"".join(charts.values())}</div>'
 
@@ -164,8 +168,9 @@ def samples(recorded: list[Record]) -> str:
         when = f"after step {sample['step']}"
         shortened = []
         for title, written in sample["texts"]:
-            more = " ..." if len(written) > LETTERS else ""
-            shortened.append((title, written[:LETTERS] + more))
+            if len(written) > LETTERS:
+                written = f"{written[:LETTERS]} ..."
+            shortened.append((title, written))
         content = texts(shortened)
         if parts:
             parts.append(folded(when, content))
@@ -181,7 +186,9 @@ def scores(recorded: Record) -> str:
     parts = []
     for title, head, rows in recorded["tables"]:
         cells = [list(map(cell_text, row)) for row in rows]
-        shown = table(cells, head) if cells else "<p>none</p>"
+        shown = "<p>none</p>"
+        if cells:
+            shown = table(cells, head)
         if len(cells) > OPEN:
             content = folded(f"{title} ({len(cells)})", shown)
         else:
@@ -202,7 +209,10 @@ def evaluations(held: list[Record]) -> str:
     for record in spread(held, EVALUATIONS):
         row = [str(record["step"])]
         for name in names:
-            row.append(number(record[name]) if name in record else "")
+            cell = ""
+            if name in record:
+                cell = number(record[name])
+            row.append(cell)
         rows.append(row)
     return table(rows, ["step", *(name.replace("_", " ") for name in names)])
 
