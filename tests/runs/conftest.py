@@ -1,3 +1,18 @@
-"""Fixtures of the tests of data, which the tests of provenance use too."""
+"""Fixtures of the tests of data, which the tests of provenance use too, and programs for runs."""
 
+import functools
+
+import pytest
+
+from flaxformer_lite.runs import loop
+from flaxformer_lite.runs.start import setup
 from tests.data.conftest import documents, experiment, jsonl  # noqa: F401, fixtures
+
+
+@pytest.fixture(scope="module")
+def prepared_once():
+    """Lets runs of one config share their traced steps, as a step is traced anew at each start in
+    tests/runs/test_loop.py."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "prepare", functools.cache(setup.prepare))
+        yield

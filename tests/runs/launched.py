@@ -16,13 +16,14 @@ from configs import gpt2_tiny
 from flaxformer_lite.data.pipeline import Dataset
 from flaxformer_lite.runs import loop
 from flaxformer_lite.runs.start.adopt import read_experiment
+from tests.runs.recorded import SEED
 from tests.training import tiny_runs
 from tools import faults
 
 ROOT = Path(__file__).parents[2]
 RECORDER = Path(__file__).with_name("recorded.py")
 SETTINGS = {
-    "seed": 7,
+    "seed": SEED,
     "data.length": 32,
     "data.eval_fraction": 0.1,
     "data.tokenizer.name": "bytes",
@@ -68,7 +69,7 @@ def alone(folder, workdir, settings):
     page.update_from_flattened_dict(fields(folder, settings))
 
     def noted(self, row, seed, position, *records):
-        if seed == SETTINGS["seed"]:
+        if seed == SEED:
             made.append((position, row))
         return make(self, row, seed, position, *records)
 

@@ -23,11 +23,11 @@ class Poisoned(CausalLm):
 
 def config(folder, **train):
     cfg = tiny_runs.config(
-        folder, objective=Poisoned(), train={"batch_size": 80, "log_every": 3, **train}
+        folder, objective=Poisoned(), train={"batch_size": 20, "log_every": 3, **train}
     )
     cfg = tiny_runs.with_dropout(cfg)  # a step again draws it again
     path = folder / "text.jsonl"
-    lines = path.read_text().splitlines()
-    lines[LINE - 1] = json.dumps({"text": "from 16: " + "@" * 40})
+    lines = path.read_text().splitlines()[:30]
+    lines[LINE - 1] = json.dumps({"text": "@from 16: " + "@" * 40})
     path.write_text("\n".join(lines) + "\n")
     return cfg

@@ -4,20 +4,29 @@ position and its row."""
 import runpy
 import sys
 
-from flaxformer_lite.data.pipeline import Dataset
-from tests.runs.launched import SETTINGS
+from flaxformer_lite.runtime import environment
 
-make = Dataset.example
+SEED = 7  # of the runs whose examples are noted
 
 
-def noted(self, row, seed, position, *records):
-    if seed == SETTINGS["seed"]:  # others are looked at for their shapes, or held out
-        with open(ids, "a") as file:
-            file.write(f"{position} {row}\n")
-    return make(self, row, seed, position, *records)
+def note(ids):
+    """Makes each example of the training data write a line to the file `ids`."""
+    from flaxformer_lite.data.pipeline import Dataset
+
+    make = Dataset.example
+
+    def noted(self, row, seed, position, *records):
+        if seed == SEED:  # others are looked at for their shapes, or held out
+            with open(ids, "a") as file:
+                file.write(f"{position} {row}\n")
+        return make(self, row, seed, position, *records)
+
+    Dataset.example = noted
 
 
 if __name__ == "__main__":
+    # A command may begin its process anew, which after the import of jax would take seconds.
+    environment.configure()
     _, ids, *sys.argv = sys.argv
-    Dataset.example = noted
+    note(ids)
     runpy.run_path(sys.argv[0], run_name="__main__")

@@ -39,7 +39,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def cfg(folder):
     """Eight steps of a GPT, without dropout, as meshes draw it differently."""
-    return tiny_runs.config(folder, train={"loss_chunks": 4})
+    return tiny_runs.config(folder)
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def leaves_of(workdir, step):
     return {path: content for path, (_, _, content) in meta["leaves"].items()}
 
 
-def test_a_run_learns_and_leaves_its_files(cfg, tmp_path, capsys, monkeypatch):
+def test_a_run_learns_and_leaves_its_files(cfg, tmp_path, capsys, monkeypatch, traced_once):
     monkeypatch.setattr(plot, "loss_curve", LOSS_CURVE)
     dispatch._say.cache_clear()
     cfg = tiny_runs.steps(cfg, 30, eval_every=15, checkpoint_every=30, sample_tokens=9)
@@ -208,6 +208,7 @@ def test_so_it_is_with_dropout_and_microbatches(folder, tmp_path):
     same_end(tmp_path / "twice", tmp_path / "straight")
 
 
+@pytest.mark.nightly  # fewer devices, test_two_processes.py; more, tests/checkpoints/test_store.py
 def test_another_mesh_resumes_to_rounding_and_says_so(cfg, finished, workdir, capsys):
     shutil.rmtree(workdir / "checkpoints" / "8")
     loop.run(dataclasses.replace(cfg, mesh=MeshConfig(data=1, fsdp=2, tensor=2)), workdir)
@@ -244,9 +245,11 @@ def test_a_damaged_newest_checkpoint_is_trained_again(cfg, finished, workdir, ca
     ]["goodput"] < 1
 
 
-def test_nan_stops_at_its_step_and_keeps_the_last_good_checkpoint(cfg, tmp_path, monkeypatch):
+def test_nan_stops_at_its_step_and_keeps_the_last_good_checkpoint(
+    cfg, tmp_path, monkeypatch, traced_once
+):
     cfg = tiny_runs.steps(cfg, 20, checkpoint_every=3)
-    real = setup.prepare
+    real = loop.prepare
 
     def poisoned(cfg):
         experiment = real(cfg)

@@ -32,7 +32,7 @@ from tests.objectives.test_tasks import TASKS
 
 LENGTH = 48
 ROWS = [
-    {"text": f"{'very ' * (number % 4)}{word}", "label": word}
+    {"text": f"{'very ' * (number % 3)}{word}", "label": word}
     for number, word in enumerate(["good", "bad", "so so", "fine"] * 12)
 ]
 MODEL = {"vocab_size": 0, "max_length": LENGTH, "pad_token_id": 0, "number": 1}
@@ -146,7 +146,7 @@ def records(folder):
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
+def finished(tmp_path_factory, prepared_once):
     """A run of six steps with dropout, and its workdir, of which only copies are written to."""
     folder = tmp_path_factory.mktemp("packed")
     cfg = experiment(folder, dropout=0.1)

@@ -4,6 +4,7 @@ stays as it was."""
 import collections
 import contextlib
 import dataclasses
+import functools
 import json
 import math
 import re
@@ -25,6 +26,14 @@ from flaxformer_lite.runs.report import metrics
 from flaxformer_lite.runs.start import resume
 from flaxformer_lite.runs.start.preflight import RunError
 from tests.runs import poison
+
+
+@pytest.fixture(scope="module", autouse=True)
+def traced_once():
+    """Traces the steps of a run for the run and once more for all that is run again."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(replay, "prepare", functools.cache(replay.prepare))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +89,7 @@ def test_rows_are_those_of_the_batches(opened):
 
 
 def test_a_line_leads_to_every_step_that_saw_it(run, opened, capsys):
-    lines = [f"{opened.cfg.data.path}:{number}" for number in (17, 50)]
+    lines = [f"{opened.cfg.data.path}:{number}" for number in (17, 25)]
     seen = {line: set() for line in lines}
     for step in range(1, 17):
         for row, places in enumerate(opened.places(step)):
@@ -107,7 +116,7 @@ def test_the_losses_of_rows_make_the_loss_of_the_batch(run):
     rows = replay.row_losses(point)
     whole = point.experiment.program.eval_step(point.state.params, point.batch)[0].mean()
     weights = np.asarray(point.batch["targets"]["weights"]).sum(axis=1)
-    assert len(set(rows.tolist())) > 40
+    assert len(set(rows.tolist())) > 10
     assert (rows * weights).sum() / weights.sum() == pytest.approx(float(whole), rel=1e-5)
 
 
@@ -120,7 +129,7 @@ def test_a_step_again_is_the_same_bit_for_bit(run, opened, tmp_path, capsys):
     assert told[0] == "step 16 of 16, run again from checkpoint 8"
     assert told[1] == "loss and grad_norm equal the records of 3 steps from 12 to 16 bit for bit"
     losses = [float(line.split()[0]) for line in told if re.match(r" *\S+  row \d+  ", line)]
-    assert len(losses) == 80 and losses == sorted(losses, reverse=True)
+    assert len(losses) == 20 and losses == sorted(losses, reverse=True)
     mine, theirs = (
         read_record(folder / "checkpoints" / "16") for folder in (tmp_path / "new", run)
     )
@@ -191,7 +200,7 @@ def test_misuse_is_one_sentence(run, tmp_path, capsys):
 def test_a_bad_line_is_found_end_to_end(tmp_path, capsys):
     with pytest.raises(
         RunError,
-        match=r"not finite.*\d+: .*;.*its rows.*text.jsonl:\d+, .* and 76 more",
+        match=r"not finite.*\d+: .*;.*its rows.*text.jsonl:\d+, .* and 16 more",
     ) as ended:
         loop.run(poison.config(tmp_path, steps=16), tmp_path / "run")
     step = int(

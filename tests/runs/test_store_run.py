@@ -31,7 +31,7 @@ def cfg(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def run(cfg, gcs, tmp_path_factory):
+def run(cfg, gcs, prepared_once):
     """A run whose data ended before step 4, and that was continued where nothing of it is on the
     disk."""
     at = f"{gcs.url}/run"

@@ -126,7 +126,8 @@ def test_fewer_devices_go_on_to_rounding(folder, uninterrupted, devices, capsys)
     parts = min(2, devices)
     mesh = {"mesh.data": devices // parts, "mesh.fsdp": parts, "mesh.tensor": 1}
     made = launched.alone(folder, workdir, {**SETTINGS, **mesh})
-    assert "after step 3" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "after step 3" in said and "mesh.tensor; equal to rounding" in said
     np.testing.assert_allclose(
         list(losses(workdir).values()), list(losses(uninterrupted[0]).values()), rtol=1e-5
     )
