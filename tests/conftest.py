@@ -118,9 +118,10 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(scope="session", autouse=True)
 def spare_what_has_its_own_tests():
     """Draws no loss curves (tests/runs/test_plot.py, test_loop.py), starts no process for a chat
-    template (tests/pretrained/test_tokenizer.py), and makes a state in one program
-    (tests/runs/test_init_per_leaf.py): a tenth of a second, the last nearly a whole one, often."""
-    from flaxformer_lite.runs.report import plot
+    template (tests/pretrained/test_tokenizer.py), traces no step to count the FLOPs of a run
+    (tests/runs/test_loop.py), and makes a state in one program (tests/runs/test_init_per_leaf.py):
+    a tenth of a second, the last nearly a whole one, often."""
+    from flaxformer_lite.runs.report import plot, text
     from flaxformer_lite.runs.start import initial_state
     from flaxformer_lite.text import chat_template, render_template
 
@@ -131,6 +132,13 @@ def spare_what_has_its_own_tests():
             "_in_process",
             lambda request: render_template.answer(json.loads(json.dumps(request))),
         )
+        banner = text.banner
+
+        def banner_of_few_flops(experiment, *rest):
+            experiment.program.__dict__.setdefault("flops_per_step", 3_000_000)
+            return banner(experiment, *rest)
+
+        patch.setattr(text, "banner", banner_of_few_flops)
         if not DEFAULT_XLA:
             patch.setattr(initial_state, "init_per_leaf", programs.init_at_once)
         yield

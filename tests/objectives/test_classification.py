@@ -75,6 +75,7 @@ def page(folder, **fields):
         "train.batch_size": 16,
         "train.eval_every": 15,
         "train.checkpoint_every": 15,
+        "train.packing": False,  # tests/runs/test_packing.py
     }
     config.update_from_flattened_dict({**small, **given, **fields})
     return config

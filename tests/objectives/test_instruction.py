@@ -205,9 +205,13 @@ def test_a_template_that_drops_an_answer_is_refused():
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
-    task = Instruction(answer_length=16)
-    cfg = tables.experiment(folder, LLAMA, task, ROWS * 8, held=ROWS, steps=150, length=64)
-    cfg = dataclasses.replace(cfg, train=dataclasses.replace(cfg.train, eval_every=150))
+    task = Instruction(answer_length=12)
+    cfg = tables.experiment(folder, LLAMA, task, ROWS * 8, held=ROWS, steps=60, length=64)
+    cfg = dataclasses.replace(
+        cfg,
+        train=dataclasses.replace(cfg.train, eval_every=60),
+        optimizer=dataclasses.replace(cfg.optimizer, learning_rate=1e-2, warmup_steps=5),
+    )
     with pytest.MonkeyPatch.context() as patch:
         lines = []
         patch.setattr(

@@ -19,6 +19,7 @@ from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
 from flaxformer_lite.objectives.text.replaced_tokens import Detection, ReplacedTokens, draw
 from flaxformer_lite.runs import loop
 from flaxformer_lite.training import bound_models
+from tests.models.tiny import logits_of
 from tests.training import tiny_runs
 
 SIZES = tiny_runs.SIZES | {
@@ -193,8 +194,7 @@ def test_a_workdir_is_the_discriminator_and_its_companion_the_generator(finished
             published.cfg.head == {"discriminator": "pretraining", "generator": "masked_lm"}[name]
         )
         np.testing.assert_array_equal(
-            jax.jit(published.apply)({"params": stored}, ids).logits,
-            jax.jit(source.apply)({"params": variables}, ids).logits,
+            logits_of(published, stored, input_ids=ids), logits_of(source, variables, input_ids=ids)
         )
     with pytest.raises(
         ConfigError,

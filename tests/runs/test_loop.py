@@ -20,7 +20,7 @@ from flaxformer_lite.config import ConfigError, MeshConfig, OptimizerConfig, to_
 from flaxformer_lite.nn.attentions import dispatch
 from flaxformer_lite.runs import loop, trainer
 from flaxformer_lite.runs.interrupt import Interrupt
-from flaxformer_lite.runs.report import metrics, plot
+from flaxformer_lite.runs.report import metrics, plot, text as report_text
 from flaxformer_lite.runs.start import setup
 from flaxformer_lite.runs.start.preflight import RunError, lock_workdir
 from flaxformer_lite.runs.watchers.watcher import Watcher
@@ -28,7 +28,9 @@ from flaxformer_lite.runtime.processes import ALONE
 from tests.runs.test_report import run_as_printed
 from tests.training import tiny_runs
 
-LOSS_CURVE = plot.loss_curve  # before tests/conftest.py replaces it
+# before tests/conftest.py replaces them
+LOSS_CURVE = plot.loss_curve
+BANNER = report_text.banner
 
 
 @pytest.fixture(scope="module")
@@ -107,12 +109,17 @@ def leaves_of(workdir, step):
 
 def test_a_run_learns_and_leaves_its_files(cfg, tmp_path, capsys, monkeypatch, traced_once):
     monkeypatch.setattr(plot, "loss_curve", LOSS_CURVE)
+    monkeypatch.setattr(report_text, "banner", BANNER)
     dispatch._say.cache_clear()
     cfg = tiny_runs.steps(cfg, 30, eval_every=15, checkpoint_every=30, sample_tokens=9)
     loop.run(cfg, tmp_path)
     said = capsys.readouterr().out
+    flops = loop.prepare(cfg).program.flops_per_step
+    matrices = (384 + 4 * 16 + 2 * 32) * 16  # of the vocabulary, the attention and the MLP
+    assert flops == 6 * 8 * 32 * matrices + 12 * 8 * 32 * 32 * 16
     for word in (
         "parameters",
+        f"{flops / 1e6:.1f} MFLOP",
         "attention: dense",
         "unigram baseline",
         "perplexity",
