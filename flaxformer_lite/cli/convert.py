@@ -44,7 +44,7 @@ def convert(
     companion: bool = False,
     allow_plugins: bool = False,
 ) -> None:
-    """Writes the directory `dst`, which appears once it is complete, and prints one line."""
+    """Writes the directory `dst`, which appears only when it is complete, and prints one line."""
     if hub.is_hub(dst):
         hub.check_push(dst)
     source = folder_of(src)
@@ -91,9 +91,14 @@ def _card(
 ) -> str:
     """Writes the model card of a push."""
     count = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(params))
-    run = source if workdir.is_workdir(source) else None
-    begun = src if run is None else workdir.started_from(run)
-    base = hub.name_of(begun) if hub.is_hub(begun) else ""
+    run = None
+    started_from = src
+    if workdir.is_workdir(source):
+        run = source
+        started_from = workdir.started_from(source)
+    base = ""
+    if hub.is_hub(started_from):
+        base = hub.name_of(started_from)
     return model_card.card(dst, cfg, count, run=run, base=base, allow_plugins=allow_plugins)
 
 
@@ -120,7 +125,7 @@ def write_adapter(
 
 
 class _Watched:
-    """A parameter that reports how many of its bytes have been read."""
+    """A parameter that reports the bytes that are read from it, to show progress."""
 
     def __init__(self, leaf: Array, advance: Callable[[int], None]):
         self.shape = leaf.shape

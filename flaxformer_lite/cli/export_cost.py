@@ -1,4 +1,4 @@
-"""Measures on texts what an exported model loses by float16 and int8."""
+"""Measures on texts how much an exported model loses with weights in float16 or int8."""
 
 import argparse
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ MOST = 256  # texts on which the cost is measured
 
 
 def read_texts(args: argparse.Namespace) -> Sequence[str]:
-    """Returns the first lines of --data, or texts of our own.
+    """Returns the first lines of --data, or else TEXTS.
 
     Raises:
       ConfigError: the file cannot be read, or has no text.
@@ -41,11 +41,11 @@ def cost_of(
     exported: Exported,
     texts: Sequence[str],
 ) -> str:
-    """Returns a line that says what --weights cost; "" for float32."""
+    """Returns a line about the loss of accuracy by --weights; "" for float32."""
     if args.weights == "float32":
         return ""
     limits = (limit_of(layers or SentenceLayers(), opened), exported.programs[0].length)
-    limit = min(filter(None, limits), default=None)
+    limit = min(filter(None, limits), default=None)  # each is None if there is none
     rows = [row for row in token_rows(opened, texts, limit) if row]
     if not rows:
         raise ConfigError(f"--data={args.data}: the tokenizer makes no token of any text.")

@@ -1,8 +1,8 @@
-"""The documents of one file: its lines of jsonl, its rows as a table, or its text.
+"""Reads the documents of a file: lines of jsonl, rows of a table, or plain text.
 
-Each line of a `.jsonl` file is a document of at most LONGEST bytes, as is each row of a table
-(`.csv`, `.tsv`, `.parquet`, `.arrow`); any other file is one document, or several if it is longer
-than half of that, cut at the ends of lines. All may be compressed (`.gz`, `.zst`).
+Each line of a `.jsonl` file and each row of a table (`.csv`, `.tsv`, `.parquet`, `.arrow`) is a
+document, of at most LONGEST bytes. Any other file is one document; if it has more than LONGEST / 2
+bytes, it is cut at the ends of lines. All files may be compressed (`.gz`, `.zst`).
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from flaxformer_lite.storage.compressed import File
 
 JSONL = (".jsonl", ".ndjson")
 TABLES = (".csv", ".tsv", *columnar.KINDS)
-LONGEST = 1 << 24  # bytes of a line of jsonl, and of a document of plain text
+LONGEST = 1 << 24  # most bytes of a line of jsonl, and of a document of plain text
 Document = tuple[str, ...]
 
 
@@ -31,11 +31,11 @@ def read(path: File, where: str, fields: tuple[str, ...]) -> Iterator[tuple[int,
 
     Args:
       path: the file.
-      where: the field and value that errors name.
+      where: the field and value of the config, for errors.
       fields: keys of a jsonl line, or columns of a table; a document has one text for each.
 
     Raises:
-      ConfigError: the file is not text, or a line or row is malformed; names file and line.
+      ConfigError: the file is not text, or a line or row is malformed; it names file and line.
     """
     if compressed.kind(path) in TABLES:
         return enumerate(_rows(path, where, fields), start=1)
@@ -63,7 +63,7 @@ def is_jsonl(path: File) -> bool:
 
 
 def _texts(path: File, where: str) -> Iterator[str]:
-    """Yields the lines of jsonl, or a plain text in parts, holding one at a time in memory."""
+    """Yields the lines of jsonl, or the parts of a plain text, with one at a time in memory."""
     offset = 0
     number = 0
     with compressed.reading(path, where), compressed.unpacked(path, where) as file:
@@ -94,6 +94,7 @@ def _texts(path: File, where: str) -> Iterator[str]:
 
 
 def _parts(path: File, where: str) -> Iterator[tuple[int, Document]]:
+    """Yields the parts of a plain text, each with the number of its first line."""
     line = 1
     for text in _texts(path, where):
         yield line, (text,)
@@ -101,10 +102,7 @@ def _parts(path: File, where: str) -> Iterator[tuple[int, Document]]:
 
 
 def _part(file: compressed.Stream) -> bytes:
-    """Reads half of LONGEST, and then to the end of the line.
-
-    If that line is too long, reads to the end of the character instead.
-    """
+    """Reads LONGEST / 2 bytes and the rest of the line; cuts a longer line between characters."""
     data = file.read(LONGEST // 2) + file.readline(LONGEST // 2 - 3)
     for _ in range(3):
         if b"\x80" <= file.peek(1)[:1] < b"\xc0":  # in the middle of a character
@@ -113,9 +111,9 @@ def _part(file: compressed.Stream) -> bytes:
 
 
 def _rows(path: File, where: str, fields: tuple[str, ...]) -> Iterator[Document]:
-    """Yields the texts of the rows of a table; a missing value is blank.
+    """Yields the texts of each row of a table, with only a few rows in memory.
 
-    Only a few rows are held in memory.
+    A missing value is an empty text.
     """
     kind = compressed.kind(path)
     at = f"{where}: {path.name}"
@@ -132,10 +130,16 @@ def _rows(path: File, where: str, fields: tuple[str, ...]) -> Iterator[Document]
         else:
             text = io.TextIOWrapper(compressed.unpacked(path, where), "utf-8-sig", newline="")
             lines = _lines(stack.enter_context(text), at)
-            rows = table.delimited(lines, at, "," if kind == ".csv" else "\t")
+            separator = "\t"
+            if kind == ".csv":
+                separator = ","
+            rows = table.delimited(lines, at, separator)
         for number, row in enumerate(rows, start=1):
-            blank = {field: "" for field in fields if field in row and row[field] is None}
-            yield _chosen({**row, **blank}, f"{at}, row {number}", fields)
+            filled = dict(row)
+            for field in fields:
+                if field in filled and filled[field] is None:
+                    filled[field] = ""
+            yield _chosen(filled, f"{at}, row {number}", fields)
 
 
 def _lines(text: io.TextIOWrapper, at: str) -> Iterator[str]:
@@ -158,9 +162,11 @@ def _chosen(record: dict, at: str, fields: tuple[str, ...]) -> Document:
     """Returns the texts of a record for the given fields."""
     for field in fields:
         if not isinstance(record.get(field), str):
-            reason = "not a string" if field in record else _keys(record)
+            reason = _keys(record)
+            if field in record:
+                reason = "not a string"
             way_out = f"this objective reads {' and '.join(map(repr, fields))}"
-            texts = list(filter(functools.partial(_is_text, record), record))
+            texts = [key for key in record if _is_text(record, key)]
             if len(fields) == 1 and texts:
                 longest = max(texts, key=lambda key: len(record[key]))
                 way_out = f"set the field, --config.data.text_field={longest}"

@@ -25,7 +25,7 @@ def layer_norm(
 
     Reference: Ba, Kiros, Hinton, "Layer Normalization" (2016), section 3.
     """
-    y = _standardised(x.astype(jnp.float32), eps, True)
+    y = _standardize(x.astype(jnp.float32), eps, True)
     if scale is not None:
         y = y * _widen(scale, x.ndim)
     if bias is not None:
@@ -45,37 +45,38 @@ def rms_norm(x: jax.Array, scale: jax.Array, /, *, eps: float) -> jax.Array:
 
     Reference: Zhang and Sennrich, "Root Mean Square Layer Normalization" (2019), equation 4.
     """
-    return (_standardised(x.astype(jnp.float32), eps, False) * _widen(scale, x.ndim)).astype(
-        x.dtype
-    )
+    y = _standardize(x.astype(jnp.float32), eps, False)
+    return (y * _widen(scale, x.ndim)).astype(x.dtype)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2))
-def _standardised(x: jax.Array, eps: float, centre: bool) -> jax.Array:
-    """Computes x / sqrt(E[x^2] + eps), after subtracting E[x] if `centre`."""
-    return _standardise(x, eps, centre)[0]
+def _standardize(x: jax.Array, eps: float, center: bool) -> jax.Array:
+    """Computes x / sqrt(E[x^2] + eps), after it subtracts E[x] if `center`."""
+    return _with_factor(x, eps, center)[0]
 
 
-@_standardised.defjvp
-def _standardised_jvp(
-    eps: float, centre: bool, primals: tuple[jax.Array], tangents: tuple[jax.Array]
+@_standardize.defjvp
+def _standardize_jvp(
+    eps: float, center: bool, primals: tuple[jax.Array], tangents: tuple[jax.Array]
 ) -> tuple[jax.Array, jax.Array]:
-    """Keeps the result and one number per row for the backward pass.
+    """Saves the result and one number per row for the backward pass.
 
-    Plain differentiation would keep three arrays.
+    Plain differentiation would save three arrays.
     """
     (x,) = primals
     (d_x,) = tangents
-    y, shrink = _standardise(x, eps, centre)
-    if centre:
+    y, factor = _with_factor(x, eps, center)
+    if center:
         d_x = d_x - _mean(d_x)
-    return y, shrink * (d_x - y * _mean(y * d_x))
+    return y, factor * (d_x - y * _mean(y * d_x))
 
 
-def _standardise(x: jax.Array, eps: float, centre: bool) -> tuple[jax.Array, jax.Array]:
-    centred = x - _mean(x) if centre else x
-    shrink = jax.lax.rsqrt(_mean(jnp.square(centred)) + eps)
-    return centred * shrink, shrink
+def _with_factor(x: jax.Array, eps: float, center: bool) -> tuple[jax.Array, jax.Array]:
+    """Returns the standardized x, and the factor 1 / sqrt(E[x^2] + eps) of each row."""
+    if center:
+        x = x - _mean(x)
+    factor = jax.lax.rsqrt(_mean(jnp.square(x)) + eps)
+    return x * factor, factor
 
 
 def _mean(x: jax.Array) -> jax.Array:
@@ -83,4 +84,5 @@ def _mean(x: jax.Array) -> jax.Array:
 
 
 def _widen(weight: jax.Array, ndim: int) -> jax.Array:
+    """Reshapes a weight of the last axes to `ndim` axes, as float32."""
     return weight.astype(jnp.float32).reshape((1,) * (ndim - weight.ndim) + weight.shape)

@@ -103,11 +103,11 @@ class LocalGlobalConfig(AttentionVariantConfig):
 
 
 class Sums(NamedTuple):
-    """The sums that the tokens of a batch are added to and see.
+    """The assignment of tokens to sums of neighboring tokens, by the number of a sum in its row.
 
     Attributes:
-      own_BT: int32, the sum that a token is added to; -1 for none.
-      first_BT, stop_BT: int32, it sees sums first .. stop - 1, those of its document.
+      own_BT: int32, the sum to which a token is added; -1 for none.
+      first_BT, stop_BT: int32; a token sees sums first .. stop - 1, those of its document.
     """
 
     own_BT: jax.Array
@@ -118,8 +118,8 @@ class Sums(NamedTuple):
 def sums_of(documents: Documents, size: int) -> Sums:
     """Assigns tokens to sums of `size` neighbors.
 
-    The tokens behind the last full sum of a document belong to it; a document shorter than `size`
-    has none. Padding is counted, but not added.
+    The last sum of a document also has the tokens that remain at its end. A document with fewer
+    than `size` tokens has no sum. Padding is counted as a token, but not added.
 
         >>> ids = jnp.array([[7, 7, 7, 7, 7, 8, 8, 8, 0]])
         >>> sums_of(Documents(ids, ids != 0), 2).own_BT.tolist()
@@ -182,11 +182,9 @@ class LocalGlobal(Attention):
     ) -> jax.Array:
         """Returns y [B, T, D]."""
         context = with_options(context, x_BTD, cache, mask=mask, position_ids_BT=position_ids)
-        cfg = self.cfg
-        run = self.execution
         if cache is not None:
             raise ConfigError("cache: an encoder's layer looks both ways; leave it out.")
-        count = sharding_of(run).num_shards("T").count
+        count = sharding_of(self.execution).num_shards("T").count
         if count > 1:
             raise ConfigError(
                 f"mesh.context={count}: splits the sequence, which mixer.name='local_global' reads"
@@ -196,6 +194,7 @@ class LocalGlobal(Attention):
         ids_BT = jnp.where(documents.kept_BT, documents.ids_BT, 0)
         length = x_BTD.shape[1]
         keys_BSD = x_BTD
+        sums = None
         if self.global_block:
             if export.is_symbolic_dim(length):
                 sums = sums_of_rows(documents.kept_BT, self.global_block)
@@ -206,48 +205,83 @@ class LocalGlobal(Attention):
         q_BTNH, k_BSKH, v_BSKH = self._turned(
             q_BTNH, *self._keys(keys_BSD), self._phase(context, None, x_BTD)
         )
-        scale = q_BTNH.shape[-1] ** -0.5 if cfg.scale is None else cfg.scale
         logits = None
         if self.global_block:
             logits = self._logits(self._tables(GLOBAL, context, x_BTD), k_BSKH.shape[1] - length)
         tables = self._tables("position", context, x_BTD)
         if export.is_symbolic_dim(length):
-            row_T = jnp.arange(length, dtype=jnp.int32)
-            out_BTNH = block_local.attend_any_length(
-                q_BTNH,
-                k_BSKH,
-                v_BSKH,
-                documents.kept_BT,
-                bias_NTT=self._token_bias(tables, row_T, row_T),
-                radius=self.radius,
-                scale=scale,
-                softcap=cfg.softcap,
-                shared=None if logits is None else logits(sums),
+            out_BTNH = self._attend_any_length(
+                q_BTNH, k_BSKH, v_BSKH, documents.kept_BT, tables, logits, sums
             )
-            return self.project("out", "BTNH,NHD->BTD", out_BTNH, width=x_BTD.shape[-1])
-        shared = None
-        if logits is not None:
-            shared = block_local.Shared(k_BSKH[:, length:], v_BSKH[:, length:], sums, logits)
+        else:
+            shared = None
+            if logits is not None:
+                shared = block_local.Shared(k_BSKH[:, length:], v_BSKH[:, length:], sums, logits)
+            out_BTNH = self._attend_blocks(q_BTNH, k_BSKH, v_BSKH, ids_BT, tables, shared)
+        return self.project("out", "BTNH,NHD->BTD", out_BTNH, width=x_BTD.shape[-1])
+
+    def _attend_blocks(
+        self,
+        q_BTNH: jax.Array,
+        k_BSKH: jax.Array,
+        v_BSKH: jax.Array,
+        ids_BT: jax.Array,
+        tables: Tables | None,
+        shared: block_local.Shared | None,
+    ) -> jax.Array:
+        run = self.execution
         dropout = None
         if "attention" in run.dropout_at and run.dropout and self.has_rng("dropout"):
             dropout = block_local.WeightDropout(self.make_rng("dropout"), run.dropout)
+        length = q_BTNH.shape[1]
         block = self.radius + 1
-        near_T = jnp.arange(block, 2 * block, dtype=jnp.int32)
-        out_BTNH = block_local.attend_blocks(
+        row_T = jnp.arange(block, 2 * block, dtype=jnp.int32)
+        return block_local.attend_blocks(
             q_BTNH,
             k_BSKH[:, :length],
             v_BSKH[:, :length],
             ids_BT,
             ids_BT,
             block=block,
-            bias_NTS=self._token_bias(tables, near_T, jnp.arange(3 * block, dtype=jnp.int32)),
+            bias_NTS=self._token_bias(tables, row_T, jnp.arange(3 * block, dtype=jnp.int32)),
             radius=self.radius,
-            scale=scale,
-            softcap=cfg.softcap,
+            scale=self._scale(q_BTNH),
+            softcap=self.cfg.softcap,
             shared=shared,
             dropout=dropout,
         )
-        return self.project("out", "BTNH,NHD->BTD", out_BTNH, width=x_BTD.shape[-1])
+
+    def _attend_any_length(
+        self,
+        q_BTNH: jax.Array,
+        k_BSKH: jax.Array,
+        v_BSKH: jax.Array,
+        kept_BT: jax.Array,
+        tables: Tables | None,
+        logits: Callable[[Sums], tuple[jax.Array, jax.Array]] | None,
+        sums: Sums | None,
+    ) -> jax.Array:
+        row_T = jnp.arange(q_BTNH.shape[1], dtype=jnp.int32)
+        bias_NTT = self._token_bias(tables, row_T, row_T)
+        shared = None
+        if logits is not None and sums is not None:
+            shared = logits(sums)
+        return block_local.attend_any_length(
+            q_BTNH,
+            k_BSKH,
+            v_BSKH,
+            kept_BT,
+            bias_NTT=bias_NTT,
+            radius=self.radius,
+            scale=self._scale(q_BTNH),
+            softcap=self.cfg.softcap,
+            shared=shared,
+        )
+
+    def _scale(self, q_BTNH: jax.Array) -> float:
+        if self.cfg.scale is None:
+            return q_BTNH.shape[-1] ** -0.5
+        return self.cfg.scale
 
     def _tables(self, role: str, context: Context, x_BTD: jax.Array) -> Tables | None:
         """Returns the position tables for tokens or for sums, by `role`; None without a bias."""

@@ -1,12 +1,13 @@
-"""The balance of work between devices that hold rows of one sequence."""
+"""Decides whether work is balanced between devices that hold rows of one sequence."""
 
 from flaxformer_lite.nn.functions import masks
 
 
 def lopsided(mask: masks.Mask | None, T: int, S: int, count: int) -> bool:
-    """Returns whether rows can be halved and devices have unequal work.
+    """Returns whether devices have unequal work, and their rows can be halved to balance it.
 
-    Work is unequal if the rows of one device see twice as many columns as those of another.
+    Work is unequal if the rows of some device see at least twice as many columns as those of
+    another.
     """
     if mask is None or T % (2 * count):
         return False

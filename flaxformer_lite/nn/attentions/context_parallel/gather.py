@@ -1,11 +1,11 @@
-"""Each device computes its own rows and gathers all keys and values around a ring of neighbors.
+"""Attention over a split sequence, for which each device gathers all keys and values.
 
-Masks and biases of any kind work unchanged, and the softmax of a row is computed on one device,
-which holds the keys of the whole sequence.
+Each device computes the rows of its queries. As it then holds the keys and values of the whole
+sequence, any mask, bias and implementation works unchanged.
 
-If later rows see more, as under a causal mask, each device swaps the second half of its rows with
-its mirror image: out of 2n halves it then holds numbers 2i and 2n - 1 - 2i, and all devices have
-the same work.
+If later rows see more columns, as under a causal mask, each device swaps the second half of its
+rows with the device at the other end of the ring. Of 2n halves, device i then has halves 2i and
+2n - 1 - 2i, so that all devices have the same work.
 
 Reference: Grattafiori et al. 2024, section 3.3.2, context parallelism by gathered keys and values
 (arXiv:2407.21783).
@@ -25,18 +25,16 @@ from flaxformer_lite.nn.functions.sharding import Shards
 
 
 def spread(attend: Callable) -> Callable:
-    """Wraps `attend` for a sequence split by `args.sharding`.
+    """Wraps `attend` for a sequence that `args.sharding` splits over devices.
 
-    Values and gradients are the same, and each device computes its own rows.
-
-    Dropout draws different random numbers for each part of the rows.
+    Values and gradients are the same, except that dropout draws different random numbers.
 
     Args:
-      attend: an implementation from this folder that supports `q_index`.
+      attend: an attention implementation that supports `q_index`.
 
     Returns:
-      A function of the same arguments. It calls `attend` directly if there are `q_index` or
-      `k_index` (a cache), or the length does not divide.
+      A function of the same arguments. It calls `attend` directly if the call has slots of a cache
+      (`q_index` or `k_index`), or lengths that the number of devices does not divide.
     """
 
     def attend_spread(
@@ -52,7 +50,9 @@ def spread(attend: Callable) -> Callable:
         if mask is not None and not isinstance(mask, masks.Mask):
             mask = masks.dense(mask)
         inside = args.sharding.inside_shard()
-        halves = 2 if lopsided(mask, T, S, ring.count) else 1
+        halves = 1
+        if lopsided(mask, T, S, ring.count):
+            halves = 2
 
         def on_one_device(
             q_BTNH: jax.Array,
@@ -102,16 +102,16 @@ def spread(attend: Callable) -> Callable:
 
 
 def _exchange(parts: list[jax.Array], ring: Shards) -> list[jax.Array]:
-    """Swaps the second part, if any, with the mirrored device at the other end of the ring."""
+    """Swaps the second part, if there is one, with the device at the other end of the ring."""
     mirror = [(i, ring.count - 1 - i) for i in range(ring.count)]
     swapped = [lax.ppermute(part, ring.mesh_axis, mirror) for part in parts[1:]]
     return [*parts[:1], *swapped]
 
 
 def _gather(x_BSKH: jax.Array, rows_T: jax.Array, ring: Shards) -> jax.Array:
-    """Gathers all parts in order.
+    """Gathers the parts of all devices in the order of the sequence.
 
-    `lax.all_gather` would first replicate the axes that are not split here.
+    Unlike `lax.all_gather`, it does not replicate x over the mesh axes that are not split here.
     """
     size = x_BSKH.shape[1]
     before = [(i, (i - 1) % ring.count) for i in range(ring.count)]
@@ -125,15 +125,15 @@ def _gather(x_BSKH: jax.Array, rows_T: jax.Array, ring: Shards) -> jax.Array:
 
 
 def _of_rows(bias: Bias | jax.Array | None, rows_T: jax.Array) -> Bias | jax.Array | None:
-    """Returns the bias of some rows, renumbered from zero as `attend` expects."""
+    """Returns the bias of these rows, numbered from zero, as `attend` expects it."""
     if callable(bias):
-        return jax.tree_util.Partial(_asked, bias, rows_T)
+        return jax.tree_util.Partial(_call_at_rows, bias, rows_T)
     if bias is None:
         return None
     return jnp.take(bias, rows_T, axis=2)
 
 
-def _asked(
+def _call_at_rows(
     bias: Bias, rows_T: jax.Array, q_BTNH: jax.Array, rows: jax.Array, columns: jax.Array
 ) -> jax.Array:
     return bias(q_BTNH, jnp.take(rows_T, rows, mode="clip"), columns)
