@@ -89,13 +89,13 @@ class Part(Record):
       name: the module's name in a layer, and so in the paths of its parameters.
       added: patterns of the paths of parameters that the standard part lacks, so that published
         weights do not hold them.
-      low_precision: whether its matrices are all of class Einsum, which `matmul` and `quantize`
-        reach, and its cache one of attention, which `cache` reaches.
+      low_precision: the fields of few bits that it computes: `matmul` and `quantize` if all its
+        matrices are of class Einsum, and `cache` if its cache is one of attention.
     """
 
     name: ClassVar[str] = "part"
     added: ClassVar[tuple[str, ...]] = ()
-    low_precision: ClassVar[bool] = False
+    low_precision: ClassVar[tuple[str, ...]] = ()
 
     def for_model(self, standard: "Part") -> Self:
         """Returns the record to use inside a model, by default itself.

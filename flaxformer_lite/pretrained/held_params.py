@@ -1,7 +1,7 @@
 """Parameters of published weights whose matrices are held in few bits."""
 
 import dataclasses
-import functools
+import re
 
 import flax.linen as nn
 import jax
@@ -18,6 +18,7 @@ from flaxformer_lite.pretrained.tensor_names import STACKED
 from flaxformer_lite.types import Array
 
 PARTS = ("codes", "scale")
+EXPERTS = re.compile(r"/experts/(up|gate|down)/kernel$")  # nn/feed_forwards/moe.py
 
 
 def with_form(model: nn.Module, stored: dict, form: str) -> tuple[nn.Module, dict]:
@@ -53,17 +54,14 @@ def with_form(model: nn.Module, stored: dict, form: str) -> tuple[nn.Module, dic
 
 def _part(path: str, kernel: Array, leaf: jax.ShapeDtypeStruct, form: str) -> Stored:
     """Returns the codes or the scales, by dtype, of the kernel at a path."""
-    is_stacked = STACKED.search(path) is not None
+    stacks = sum(pattern.search(path) is not None for pattern in (STACKED, EXPERTS))
     which = int(leaf.dtype == jnp.float32)
 
     def read(index: Slices) -> np.ndarray:
         matrix = np.asarray(kernel, np.float32)
-        return np.asarray(_hold(matrix, input_axes(path), form, is_stacked)[which])[index]
+        return np.asarray(_hold(matrix, input_axes(path), form, stacks)[which])[index]
 
     return Stored(leaf.shape, np.dtype(leaf.dtype), read)
 
 
-@functools.partial(jax.jit, static_argnums=(1, 2, 3))
-def _hold(kernel: jax.Array, ins: int, form: str, is_stacked: bool) -> tuple[jax.Array, jax.Array]:
-    hold = functools.partial(quantized.hold, ins=ins, form=form)
-    return (jax.vmap(hold) if is_stacked else hold)(kernel)
+_hold = jax.jit(quantized.hold_stack, static_argnums=(1, 2, 3))

@@ -306,7 +306,11 @@ def test_a_run_over_few_bits_continues_bit_for_bit(tmp_path, base, split):
     [
         ({"model.adapter.name": "dora"}, "starts from matrices in floats"),
         ({"model.matmul": "int8"}, "set model.matmul=float"),
-        ({"model.feed_forward.name": "moe"}, "MoeConfig computes in floats only"),
+        (
+            {"model.feed_forward.name": "moe", "model.quantize": "none", "model.matmul": "int8"},
+            "MoeConfig computes in floats only",
+        ),
+        ({"model.feed_forward.name": "moe"}, "experts cannot be adapted"),
     ],
 )
 def test_what_few_bits_cannot_hold_is_refused(tmp_path, base, changes, said):

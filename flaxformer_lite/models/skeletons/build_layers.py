@@ -146,7 +146,7 @@ def _check_low_precision(cfg: ModelConfig, pattern: tuple[LayerConfig, ...]) -> 
         for layer in pattern:
             for part in layer.parts.values():
                 concerned = name != "cache" or isinstance(part, MixerConfig)
-                if concerned and not part.low_precision:
+                if concerned and name not in part.low_precision:
                     raise ConfigError(
                         f"{name}={value!r}: {type(part).__name__} computes in floats only; set"
                         f" {name}={off}."

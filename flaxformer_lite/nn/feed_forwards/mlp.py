@@ -36,7 +36,7 @@ class MlpConfig(parts.FeedForwardConfig):
     """
 
     name: ClassVar[str] = "mlp"
-    low_precision: ClassVar[bool] = True
+    low_precision: ClassVar[tuple[str, ...]] = ("matmul", "quantize")
     reads_one_token: ClassVar[bool] = True
 
     mlp_dim: Count = 0

@@ -14,7 +14,7 @@ from flaxformer_lite.config import ConfigError, Count, Execution, OneOf, choices
 from flaxformer_lite.config.rules import NotNegative, Positive, Size
 from flaxformer_lite.nn.attentions.mask_structure import structure_of
 from flaxformer_lite.nn.feed_forwards.mlp import FeedForward, MlpConfig
-from flaxformer_lite.nn.functions import masks
+from flaxformer_lite.nn.functions import masks, quantized
 from flaxformer_lite.nn.functions.activations import ACTIVATIONS
 from flaxformer_lite.nn.functions.grouped_matmul import grouped_matmul
 from flaxformer_lite.nn.functions.ragged_exchange import MeshAxis, exchange
@@ -27,7 +27,7 @@ from flaxformer_lite.nn.functions.routing import (
 )
 from flaxformer_lite.nn.functions.sharding import ActivationSharding, sharding_of
 from flaxformer_lite.nn.modules.context import Context
-from flaxformer_lite.nn.modules.einsum import Einsum, initializer
+from flaxformer_lite.nn.modules.einsum import IN_LAYER, Einsum, HeldKernel, initializer
 
 CHOICE_BIAS = "choice_bias"  # training/optimizer.py moves it by the sign of its gradient
 LOSSES = "losses"  # the collection of auxiliary losses
@@ -66,6 +66,7 @@ class MoeConfig(parts.FeedForwardConfig):
         describes.
     """
 
+    low_precision: ClassVar[tuple[str, ...]] = ("quantize",)
     reads_context: ClassVar[bool] = True
     reads_one_token: ClassVar[bool] = True
     added: ClassVar[tuple[str, ...]] = (r"/mlp/router/(kernel|bias)$", rf"/mlp/{CHOICE_BIAS}$")
@@ -305,7 +306,7 @@ class Experts(nn.Module):
         matrices = {}
         for name, (fan_in, fan_out) in shapes.items():
             matrix = ExpertMatrices(cfg, run, fan_in, fan_out, name=name)
-            matrices[name] = matrix(x_BTD.dtype)
+            matrices[name] = matrix(x_BTD)
         placed = {}
         for name, leaves in matrices.items():
             letters = {"kernel": "XDF", "bias": "XF"}
@@ -333,23 +334,35 @@ class ExpertMatrices(nn.Module):
     fan_out: int
 
     @nn.compact
-    def __call__(self, dtype: jnp.dtype) -> dict[str, jax.Array]:
-        """Returns the kernel [X, I, O], and the bias [X, O] if the experts have one."""
+    def __call__(self, x: jax.Array) -> dict[str, jax.Array]:
+        """Returns the kernel [X, I, O], and the bias [X, O] if the experts have one.
+
+        Both are in the dtype of the tokens x. Kernels held in few bits are restored, once x is
+        computed: those of all experts of the layer, whichever the tokens use.
+        """
         cfg = self.cfg
-        adapter = self.execution.adapter
-        if adapter is not None and adapter.adapts("/".join((*self.path, "kernel"))):
+        run = self.execution
+        path = "/".join((*self.path, "kernel"))
+        if run.adapter is not None and run.adapter.adapts(path):
             raise ConfigError(
                 f"adapter.targets: match {'/'.join(self.path)}, and experts cannot be adapted; name"
                 " the matrices of attention only."
             )
         is_residual = self.name == "down"
         init = initializer(cfg.expert.initial, self.fan_in, self.fan_out, residual=is_residual)
-        stored = jnp.dtype(self.execution.param_dtype)
+        stored = jnp.dtype(run.param_dtype)
         shape = (cfg.num_experts, self.fan_in, self.fan_out)
-        made = {"kernel": self.param("kernel", init, shape, stored).astype(dtype)}
+        if run.quantize != "none" and IN_LAYER.search(path):
+            held = HeldKernel(shape, 1, run.quantize, init, stacked=True, name="kernel")
+            codes, scale = held()
+            frozen = jax.lax.stop_gradient(scale)
+            kernel = quantized.restore_after(x, codes, frozen, run.quantize)
+        else:
+            kernel = self.param("kernel", init, shape, stored).astype(x.dtype)
+        made = {"kernel": kernel}
         if cfg.expert.bias:
             bias = self.param("bias", nn.initializers.zeros, (shape[0], shape[2]), stored)
-            made["bias"] = bias.astype(dtype)
+            made["bias"] = bias.astype(x.dtype)
         return made
 
 

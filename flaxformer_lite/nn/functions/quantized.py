@@ -229,6 +229,21 @@ def hold(kernel: jax.Array, ins: int, form: str) -> tuple[jax.Array, jax.Array]:
     return low | (high << jnp.uint8(4)), jnp.squeeze(scale, ins)
 
 
+def hold_stack(kernels: jax.Array, ins: int, form: str, stacks: int) -> tuple[jax.Array, jax.Array]:
+    """Rounds matrices by `hold`, each by itself.
+
+    Args:
+      kernels: [..., inputs, outputs].
+      ins: number of axes of the inputs.
+      form: as in `hold`.
+      stacks: number of axes that count matrices.
+    """
+    hold_one = functools.partial(hold, ins=ins, form=form)
+    for _ in range(stacks):
+        hold_one = jax.vmap(hold_one)
+    return hold_one(kernels)
+
+
 def restore(codes: jax.Array, scale: jax.Array, form: str) -> jax.Array:
     """Computes the matrix that `hold` has rounded, in float32; or a stack of such matrices."""
     if form == "int8":
@@ -267,7 +282,7 @@ def held_matmul(
     The backward pass restores the matrix again, so that it does not keep one for each layer, and
     has a gradient of x only. Reverse mode only.
     """
-    kernel = restore(_after(x, codes), scale, form).astype(x.dtype)
+    kernel = restore_after(x, codes, scale, form)
     axes = tuple(range(x.ndim - summed, x.ndim)), tuple(range(summed))
     return jax.lax.dot_general(x, kernel, (axes, ((), ())), preferred_element_type=x.dtype)
 
@@ -282,22 +297,22 @@ def _held_backward(
     summed: int, form: str, residuals: tuple[jax.Array, jax.Array], d_y: jax.Array
 ) -> tuple[jax.Array, np.ndarray, jax.Array]:
     codes, scale = residuals
-    kernel = restore(_after(d_y, codes), scale, form).astype(d_y.dtype)
+    kernel = restore_after(d_y, codes, scale, form)
     outs = kernel.ndim - summed
     axes = tuple(range(d_y.ndim - outs, d_y.ndim)), tuple(range(summed, kernel.ndim))
     d_x = jax.lax.dot_general(d_y, kernel, (axes, ((), ())), preferred_element_type=d_y.dtype)
     return d_x, np.zeros(codes.shape, jax.dtypes.float0), jnp.zeros_like(scale)
 
 
-def _after(x: jax.Array, codes: jax.Array) -> jax.Array:
-    """Returns the codes, to be restored only once x is computed.
+def restore_after(x: jax.Array, codes: jax.Array, scale: jax.Array, form: str) -> jax.Array:
+    """Restores a matrix, or a stack, in the dtype of x and only once x is computed.
 
     Or the compiler would restore all matrices before a loop over tokens, or keep those of a forward
     pass for the backward pass. XLA:CPU drops barriers, but no test whether a number is NaN; if that
     one is, the results have no meaning anyway.
     """
     is_nan = jnp.isnan(x[(0,) * x.ndim]).astype(codes.dtype)
-    return codes ^ is_nan
+    return restore(codes ^ is_nan, scale, form).astype(x.dtype)
 
 
 held_matmul.defvjp(_held_forward, _held_backward)

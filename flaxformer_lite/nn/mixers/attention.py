@@ -85,7 +85,7 @@ class AttentionConfig(parts.MixerConfig):
     """
 
     name: ClassVar[str] = "attention"
-    low_precision: ClassVar[bool] = True
+    low_precision: ClassVar[tuple[str, ...]] = ("matmul", "quantize", "cache")
 
     num_heads: rules.Size
     num_kv_heads: rules.Count = 0

@@ -38,7 +38,7 @@ class BlockSparseConfig(AttentionVariantConfig):
     section 2 and appendix D.
     """
 
-    low_precision: ClassVar[bool] = True
+    low_precision: ClassVar[tuple[str, ...]] = ("matmul", "quantize", "cache")
     whole_rows: ClassVar[bool] = True
 
     block: rules.Size = 64

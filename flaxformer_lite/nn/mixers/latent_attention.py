@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import flax.linen as nn
 import jax
@@ -52,6 +53,8 @@ class LatentAttentionConfig(AttentionVariantConfig):
         the config describes. `key` in its biases is that of the latent vector and of the part
         that turns, `query` that of the latent vector of queries.
     """
+
+    low_precision: ClassVar[tuple[str, ...]] = ("quantize",)
 
     kv_rank: rules.Size = 512
     q_rank: rules.Count = 1536

@@ -41,7 +41,7 @@ class LocalGlobalConfig(AttentionVariantConfig):
     (arXiv:2112.07916), section 3.
     """
 
-    low_precision: ClassVar[bool] = True
+    low_precision: ClassVar[tuple[str, ...]] = ("matmul", "quantize", "cache")
 
     radius: rules.Size = 127
     global_block: rules.Count = 16

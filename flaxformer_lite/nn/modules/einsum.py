@@ -162,12 +162,14 @@ class HeldKernel(nn.Module):
       ins: number of axes of its inputs.
       form: `int8`, `int4` or `nf4`.
       initial: the distribution that the matrix starts from.
+      stacked: whether the first axis of the shape counts matrices.
     """
 
     shape: tuple[int, ...]
     ins: int
     form: str
     initial: Callable[..., jax.Array]
+    stacked: bool = False
 
     @nn.compact
     def __call__(self) -> tuple[jax.Array, jax.Array]:
@@ -178,6 +180,6 @@ class HeldKernel(nn.Module):
 
         def part(key: jax.Array, which: int) -> jax.Array:
             kernel = self.initial(key, self.shape, jnp.float32)
-            return quantized.hold(kernel, self.ins, self.form)[which]
+            return quantized.hold_stack(kernel, self.ins, self.form, int(self.stacked))[which]
 
         return self.param("codes", part, 0), self.param("scale", part, 1)

@@ -1,17 +1,19 @@
 """A mixture of experts: against every expert on every token, on meshes, and in a step."""
 
 import dataclasses
+import functools
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax.traverse_util import flatten_dict
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from flaxformer_lite.config import ConfigError, Execution, MeshConfig, choices
 from flaxformer_lite.nn.feed_forwards.mlp import FeedForward, MlpConfig
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
-from flaxformer_lite.nn.functions import masks
+from flaxformer_lite.nn.functions import masks, quantized
 from flaxformer_lite.nn.modules.context import Context
 from flaxformer_lite.runs.start import setup
 from flaxformer_lite.runs.start.adopt import read_experiment
@@ -101,6 +103,55 @@ def test_a_mesh_computes_the_same(sizes):
             on_many(each),
             on_one(each),
         )
+
+
+class InLayer(nn.Module):
+    """The experts under a path of a layer's, where matrices may be held in few bits."""
+
+    execution: Execution
+
+    @nn.compact
+    def __call__(self, x):
+        return CFG.module(self.execution, name="layer_0")(x)
+
+
+@pytest.mark.parametrize(
+    ("form", "sizes"),
+    [
+        ("nf4", {"data": 1}),
+        pytest.param("int8", {"data": 2, "expert": 2, "tensor": 2}, marks=pytest.mark.nightly),
+        pytest.param("int4", {"data": 2, "fsdp": 2, "expert": 2}, marks=pytest.mark.nightly),
+    ],
+    ids=str,
+)
+def test_experts_in_few_bits_are_those_of_their_restored_matrices(form, sizes):
+    """In value and in the gradient of the tokens; the scales have none."""
+    mesh = build_mesh(MeshConfig(**sizes))
+    held = InLayer(Execution(quantize=form, sharding=MeshSharding(mesh)))
+    params = jax.jit(held.init)(jax.random.key(0), X)["params"]
+    flat = flatten_dict(params, sep="/")
+    restored = {}
+    for path, leaf in flat.items():
+        kernel, _, part = path.rpartition("/")
+        if part == "codes":
+            restored[kernel] = quantized.restore(leaf, flat[f"{kernel}/scale"], form)
+        elif f"{kernel}/codes" not in flat:
+            restored[path] = leaf
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def both(module, params, x):
+        y, pull = jax.vjp(lambda x: module.apply({"params": params}, x), x)
+        return y, pull(jnp.sin(y))[0]
+
+    got = both(held, params, X)
+    due = both(InLayer(Execution()), unflatten_dict(restored, sep="/"), X)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), got, due)
+    scales = [path for path in flat if path.endswith("experts/up/kernel/scale")]
+
+    def loss(scale):
+        return held.apply({"params": unflatten_dict(flat | {scales[0]: scale}, sep="/")}, X).sum()
+
+    assert not np.any(jax.jit(jax.grad(loss))(flat[scales[0]]))
 
 
 @pytest.mark.nightly
