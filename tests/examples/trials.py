@@ -29,6 +29,7 @@ SMALL = {
     "train.log_every": 1,
     "train.eval_batches": 2,
     "train.checkpoint_every": 6,
+    "train.sample_tokens": 0,
     "train.loss_chunks": 1,
     "optimizer.learning_rate": 1e-2,
     "optimizer.warmup_steps": 1,

@@ -31,9 +31,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def teacher(folder):
-    cfg = tiny_runs.config(folder)
-    loop.run(tiny_runs.steps(cfg, 2), folder / "teacher")
-    return folder / "teacher"
+    return tiny_runs.untrained(tiny_runs.config(folder), folder / "teacher")
 
 
 def student(folder, teacher, train=None, **options):
@@ -45,7 +43,9 @@ def student(folder, teacher, train=None, **options):
 
 
 @pytest.mark.nightly
-def test_a_stopped_run_ends_as_if_it_had_not_been_and_keeps_no_teacher(folder, teacher, tmp_path):
+def test_a_stopped_run_ends_as_if_it_had_not_been_and_keeps_no_teacher(folder, tmp_path):
+    teacher = tmp_path / "teacher"
+    loop.run(tiny_runs.config(folder), teacher)
     assert tiny_runs.resumes_exactly(student(folder, teacher, {"accumulate": 2}), tmp_path)
     leaves = read_record(tmp_path / "twice" / "checkpoints" / "8")["leaves"]
     assert not any("teacher" in path for path in leaves)
@@ -127,7 +127,7 @@ def test_other_weights_than_at_the_start_are_refused(folder, teacher, tmp_path):
     mine = shutil.copytree(teacher, tmp_path / "teacher")
     cfg = student(folder, mine)
     loop.run(tiny_runs.steps(cfg, 2), tmp_path / "run")
-    shutil.rmtree(mine / "checkpoints" / "8")
+    loop.run(tiny_runs.steps(tiny_runs.config(folder), 1), mine)
     with pytest.raises(
         ConfigError, match=r"tokenizer.*companion's weights: .* with .* -> .* with "
     ):

@@ -38,10 +38,9 @@ def config(folder, **parts):
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
+def begun(tmp_path_factory):
     folder = tmp_path_factory.mktemp("electra")
-    loop.run(config(folder, train={"steps": 2, "checkpoint_every": 2}), folder / "run")
-    return folder / "run"
+    return tiny_runs.untrained(config(folder), folder / "run")
 
 
 @pytest.mark.nightly
@@ -175,10 +174,10 @@ def test_embeddings_are_shared_and_draws_pass_no_gradient(tmp_path):
     )
 
 
-def test_a_workdir_is_the_discriminator_and_its_companion_the_generator(finished, tmp_path):
-    model, params = load_pretrained(finished)
+def test_a_workdir_is_the_discriminator_and_its_companion_the_generator(begun, tmp_path):
+    model, params = load_pretrained(begun)
     assert model.cfg.head == "pretraining" and "generator" not in params
-    other = workdir.read_run(finished, companion=True)
+    other = workdir.read_run(begun, companion=True)
     np.testing.assert_array_equal(
         other.params["token_embed"]["embedding"], params["token_embed"]["embedding"]
     )
@@ -188,7 +187,7 @@ def test_a_workdir_is_the_discriminator_and_its_companion_the_generator(finished
         ("generator", other.model, other.params),
     ):
         options = dict(dtype=None, head=None, shard_size="5GB", companion=name == "generator")
-        convert.convert(str(finished), str(tmp_path / name), **options)
+        convert.convert(str(begun), str(tmp_path / name), **options)
         published, stored = load_pretrained(tmp_path / name)
         assert (
             published.cfg.head == {"discriminator": "pretraining", "generator": "masked_lm"}[name]
@@ -204,12 +203,10 @@ def test_a_workdir_is_the_discriminator_and_its_companion_the_generator(finished
 
 
 @pytest.mark.nightly
-def test_published_weights_start_the_model_beside_a_new_generator(finished, tmp_path):
-    cfg = config(tmp_path, train={"init_from": str(finished), "steps": 1})
-    sizes = workdir.read_config(finished).model
-    tokenizer = dataclasses.replace(
-        cfg.data.tokenizer, path=str(workdir.tokenizer_folder(finished))
-    )
+def test_published_weights_start_the_model_beside_a_new_generator(begun, tmp_path):
+    cfg = config(tmp_path, train={"init_from": str(begun), "steps": 1})
+    sizes = workdir.read_config(begun).model
+    tokenizer = dataclasses.replace(cfg.data.tokenizer, path=str(workdir.tokenizer_folder(begun)))
     loop.run(
         dataclasses.replace(
             cfg, model=sizes, data=dataclasses.replace(cfg.data, tokenizer=tokenizer)

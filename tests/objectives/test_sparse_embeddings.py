@@ -37,6 +37,8 @@ def test_the_loss_is_that_of_sentence_transformers():
         assert float(metrics["query_tokens"]) == tokens
 
 
+# its files, tests/pretrained/test_sentences.py; such a run, test_classification.py
+@pytest.mark.nightly
 def test_learns_weights_is_published_and_searches(tmp_path, capsys):
     task = SparseEmbeddings(query_flops=0.01, document_flops=0.01)
     cfg = learned.config(tmp_path, task, synonyms(300), length=6, steps=50)

@@ -145,16 +145,19 @@ def records(folder):
     }
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory, prepared_once):
-    """A run of six steps with dropout, and its workdir, of which only copies are written to."""
+# Dropout is drawn again daily in tests/runs/test_replay.py.
+@pytest.fixture(
+    scope="module", params=daily([0.0, 0.1], [0.0]), ids=["without dropout", "with dropout"]
+)
+def finished(request, tmp_path_factory, prepared_once):
+    """A run of six steps, and its workdir, of which only copies are written to."""
     folder = tmp_path_factory.mktemp("packed")
-    cfg = experiment(folder, dropout=0.1)
+    cfg = experiment(folder, dropout=request.param)
     loop.run(cfg, folder / "run")
     return cfg, folder / "run"
 
 
-def test_a_packed_run_with_dropout_continues_exactly(finished, tmp_path):
+def test_a_packed_run_continues_exactly(finished, tmp_path):
     cfg, whole = finished
     cut = shutil.copytree(whole, tmp_path / "cut")
     shutil.rmtree(cut / "checkpoints" / "6")

@@ -11,12 +11,14 @@ from flaxformer_lite import load_pretrained, stack_layers
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.cli import command_line
-from flaxformer_lite.config import ConfigError
+from flaxformer_lite.config import ConfigError, ExperimentConfig, from_config_dict
 from flaxformer_lite.runs.start import setup
 from flaxformer_lite.runs.start.adopt import read_experiment
 from flaxformer_lite.runs.start.initial_state import initial_state
+from flaxformer_lite.training.evaluate import evaluate
 from tests.cli import models
 from tests.examples import trials
+from tests.training import tiny_runs
 
 # of ml_collections
 pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")
@@ -25,9 +27,10 @@ LORA = {"model.adapter.name": "lora", "model.adapter.rank": 4, "optimizer.learni
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
+    """The workdir of a run that took no step."""
     folder = tmp_path_factory.mktemp("base")
-    trials.train(folder, **{"model.decoder_layers": 1})
-    return folder / "run"
+    page = trials.experiment_dict(folder, **{"model.decoder_layers": 1})
+    return tiny_runs.untrained(from_config_dict(ExperimentConfig, page), folder / "run")
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +74,10 @@ def test_the_same_accumulated_scanned_and_sharded(tmp_path, base):
 
 def check_adapted(base, new, records):
     old = workdir.read_run(base)
-    before = trials.metrics.read(base / "metrics.jsonl")[-1]
+    held_out = setup.prepare(workdir.read_config(base))
+    batches = held_out.eval_batches(), held_out.eval_data
+    eval_step = held_out.program.eval_step
+    before = evaluate(held_out.cfg.objective, eval_step, old.params, *batches)[0]
     np.testing.assert_allclose(records[0]["loss"], before["loss"], rtol=1e-5)
     assert records[-1]["loss"] < records[0]["loss"]
     was = old.params if not new.cfg.model.scan else stack_layers(old.params)

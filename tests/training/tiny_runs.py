@@ -6,7 +6,9 @@ import json
 import jax
 import numpy as np
 
+from flaxformer_lite.checkpoints.manager import Checkpoints
 from flaxformer_lite.checkpoints.record import read_record
+from flaxformer_lite.checkpoints.workdir import write_inputs
 from flaxformer_lite.config import (
     DataConfig,
     ExperimentConfig,
@@ -20,6 +22,7 @@ from flaxformer_lite.objectives.text.causal_lm import CausalLm
 from flaxformer_lite.objectives.text.masked_lm import MaskedLm
 from flaxformer_lite.objectives.text.span_corruption import SpanCorruption
 from flaxformer_lite.runs import loop
+from flaxformer_lite.runs.start import resume, setup
 
 # Dropout and a loss in chunks are two thirds of what XLA has to compile of a step.
 SIZES = {"vocab_size": 0, "d_model": 16, "num_heads": 2, "mlp_dim": 32, "dropout": 0.0}
@@ -94,6 +97,17 @@ def any_state(program):
         return jax.device_put(value.astype(target.dtype), target.sharding)
 
     return jax.tree_util.tree_map_with_path(fill, program.target)
+
+
+def untrained(cfg, folder):
+    """Writes the workdir of a run that took no step, with noise for parameters; traces none."""
+    experiment = setup.prepare(cfg)
+    cfg = experiment.cfg
+    saved = experiment.program.saved(any_state(experiment.program))
+    with Checkpoints(folder / "checkpoints", keep=1) as checkpoints:
+        checkpoints.save(0, saved, resume.meta(cfg, experiment.fingerprint, 0))
+    write_inputs(folder, cfg, experiment.train_data.tokenizer, experiment.train_data.fingerprint)
+    return folder
 
 
 def resumes_exactly(cfg, folder):
