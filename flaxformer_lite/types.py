@@ -1,4 +1,4 @@
-"""Types that signatures all over the package share."""
+"""Types for signatures in all parts of the package."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol, TypeVar
@@ -7,15 +7,15 @@ import jax
 import numpy as np
 
 Array = jax.Array | np.ndarray
-# Arrays by name, or mappings of them: the parameters of a module, as linen nests them. Functions
-# that say so take shapes (jax.ShapeDtypeStruct) or shardings in their place.
+# The parameters of a module: arrays by name, nested as in linen. Functions that say so also take
+# shapes (jax.ShapeDtypeStruct) or shardings in place of arrays.
 Params = Mapping[str, Any]
 # {"inputs": ..., "targets": ...}, or their shapes where nothing is computed.
 Batch = Mapping[str, Mapping[str, jax.Array]]
 
 
 class Shaped(Protocol):
-    """An array, or what stands for one: jax.ShapeDtypeStruct, an array that is not yet read."""
+    """An array, or a description of one: jax.ShapeDtypeStruct, an array that is not read yet."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...

@@ -285,7 +285,7 @@ def _payload(op: Op, kind: str) -> tuple[Array, ...]:
 
 
 def _first_operand(module: Module, op: Op) -> int:
-    """Returns the bytes of the first operand, whose shape only its own instruction tells."""
+    """Returns the bytes of the first operand, whose shape is that of the instruction it names."""
     name = re.match(r"\s*(?:\S+ )?%?([\w.\-]+)", op.rest)
     for ops in module.computations.values():
         for other in ops:

@@ -21,7 +21,7 @@ from flaxformer_lite.types import Array
 Leaves = dict[str, list]
 Words = TypeVar("Words", np.ndarray, jax.Array)
 SEEDS = (0x9E3779B9, 0x85EBCA77)  # one per sum
-SMALL = 1 << 20  # bytes; a smaller array that is here as a whole is not worth a compilation
+SMALL = 1 << 20  # bytes; smaller arrays are summed on the host, to compile nothing for them
 
 
 def describe(tree: object) -> Leaves:
@@ -33,7 +33,9 @@ def describe(tree: object) -> Leaves:
     """
     described = {}
     for keys, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        digest = _digest(leaf) if isinstance(leaf, (jax.Array, np.ndarray)) else ""
+        digest = ""
+        if isinstance(leaf, (jax.Array, np.ndarray)):
+            digest = _digest(leaf)
         described[path_of(keys)] = [str(leaf.dtype), list(leaf.shape), digest]
     return described
 
@@ -47,12 +49,8 @@ def digest(tree: object) -> str:
 def _digest(leaf: jax.Array | np.ndarray) -> str:
     sums: Iterable[Array]
     if leaf.nbytes < SMALL and getattr(leaf, "is_fully_addressable", True):
-        words = (
-            np.ascontiguousarray(leaf)
-            .reshape(-1)
-            .view(f"uint{_bits(leaf.dtype)}")
-            .astype(np.uint32)
-        )
+        flat = np.ascontiguousarray(leaf).reshape(-1)
+        words = flat.view(f"uint{_bits(leaf.dtype)}").astype(np.uint32)
         sums = _sums(words, np.arange(words.size, dtype=np.uint32))
     else:
         # np.asarray waits, so that the next program starts after this one, as in evaluate.py.

@@ -71,7 +71,7 @@ def is_workdir(folder: Path) -> bool:
         return {"hash", "config"} <= set(parse_object(content or b"", str(file)))
     except StorageError:
         raise
-    except ConfigError:  # there is none, or it was cut
+    except ConfigError:  # missing, or truncated
         steps = newest_first(folder, "checkpoints")  # MaxText's are named so, too
         return any(isinstance(step, Objects) or (step / FILE).is_file() for step in steps)
 

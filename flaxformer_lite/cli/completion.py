@@ -1,4 +1,4 @@
-"""`completion`: a script by which bash and zsh complete commands, flags, pages and choices."""
+"""Prints a script for bash and zsh that completes commands, flags, pages and choices."""
 
 import argparse
 from collections.abc import Sequence

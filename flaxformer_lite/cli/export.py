@@ -88,7 +88,7 @@ def _describe_decoder(made: Path, file: str, opened: Opened, program: ExportProg
 
 
 def _is_kept(name: str) -> bool:
-    """Says whether a file in the folder is none of an earlier export, which this one replaces."""
+    """Returns whether a file is kept, as exports write no such file."""
     return name not in (GENAI, PARAMS) and Path(name.removesuffix(".data")).suffix not in SUFFIXES
 
 

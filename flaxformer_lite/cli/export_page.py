@@ -25,7 +25,7 @@ from flaxformer_lite.pretrained.sentences import SentenceLayers
 from flaxformer_lite.runs.evaluate_file import open_trained
 from flaxformer_lite.text.tokenizer import HuggingFace
 
-TEXTS = {  # that stand in the box at first
+TEXTS = {  # the initial text of the page's input
     "fill": ("The capital of France is [MASK].",),
     "classify": ("I would watch this again tomorrow.",),
     "embed": (

@@ -54,10 +54,15 @@ def card(
       base: ORG/NAME of the model that it was made from, if that is on the Hub.
       allow_plugins: as in `load_pretrained`.
     """
-    trained = None if run is None else workdir.read_config(run, allow_plugins=allow_plugins)
     name = hub.name_of(address)
-    head = "" if cfg.head == "none" else f", with the head `{cfg.head}`"
-    origin = "" if trained is None else f", trained by the objective `{_objective(trained)}`"
+    head = ""
+    if cfg.head != "none":
+        head = f", with the head `{cfg.head}`"
+    trained = None
+    origin = ""
+    if run is not None:
+        trained = workdir.read_config(run, allow_plugins=allow_plugins)
+        origin = f", trained by the objective `{_objective(trained)}`"
     lines = [
         *_front(cfg, base),
         f"# {name.partition('/')[2]}",

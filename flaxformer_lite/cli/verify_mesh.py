@@ -54,7 +54,9 @@ def run(args: argparse.Namespace) -> None:
     for sentence in verdict.strange:
         print(f"unexpected  {sentence}")
     worst = verdict.gradients[0]
-    equality = "equal to rounding" if verdict.equal else "DIFFERENT"
+    equality = "DIFFERENT"
+    if verdict.equal:
+        equality = "equal to rounding"
     count = len(verdict.gradients)
     print(f"{equality}: {count} gradients, the worst {worst.path} by {worst.difference:.1e}")
     if not verdict.equal:
@@ -64,7 +66,10 @@ def run(args: argparse.Namespace) -> None:
 def _row(gradient: verify_mesh.Gradient) -> list[str]:
     axes = []
     for entry in gradient.spec:
-        axes.append("-" if entry is None else "x".join(activations.mesh_names(entry)))
+        if entry is None:
+            axes.append("-")
+        else:
+            axes.append("x".join(activations.mesh_names(entry)))
     return [
         gradient.path,
         " x ".join(map(str, gradient.shape)),

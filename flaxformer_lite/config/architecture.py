@@ -42,7 +42,7 @@ from flaxformer_lite.config.rules import (
 MOST_LAYERS = 4096  # more would take hours to trace
 Depth = Annotated[int, Range(0, MOST_LAYERS, f"not be negative, and be at most {MOST_LAYERS}")]
 Power = Annotated[float, Range(-4, 4, "be between -4 and 4")]
-# Fields that a decoder may have of its own, as `decoder_NAME`, and their value where it has not.
+# Fields that may differ in the decoder, as `decoder_NAME`, and the value that means "the same".
 OF_DECODER: dict[str, int | tuple[int, ...] | None] = {
     "d_model": 0,
     "num_heads": 0,
@@ -230,7 +230,7 @@ class Architecture(Record):
 
     @property
     def has_decoder_table(self) -> bool:
-        """Whether the decoder looks tokens up in a table of its own."""
+        """Whether the decoder has its own table of tokens."""
         return self.decoder_table or bool(self.decoder_vocab_size)
 
     @property

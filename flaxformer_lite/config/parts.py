@@ -485,7 +485,7 @@ class StackConfig(Record):
         """Returns whether layers are stacked over a leading axis instead of standing side by side.
 
         Raises:
-          ConfigError: they are to be stacked, but their number is no multiple of the pattern.
+          ConfigError: layers are stacked, but their number is not a multiple of the pattern.
         """
         if not execution.scan or self.share:
             return False

@@ -37,7 +37,7 @@ def rows(
 
     Args:
       content: a path, which is mapped into memory, a stream, or the bytes.
-      where: the field and value that errors name.
+      where: the field and value to name in errors.
       kind: one of KINDS.
       columns: those to read; all by default, and where one of them is missing.
 

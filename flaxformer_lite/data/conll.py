@@ -1,4 +1,4 @@
-"""CoNLL files: one word and its columns per line, a blank line after each sentence."""
+"""Reads CoNLL files: one word and its columns per line, a blank line after each sentence."""
 
 import itertools
 from collections.abc import Iterable, Iterator
@@ -14,22 +14,24 @@ DOCUMENT = "-DOCSTART-"
 def read_conll(lines: Iterable[str], where: str, *, universal: bool = False) -> Iterator[TableRow]:
     """Yields one row per sentence, with a list of values per column.
 
-    The columns are `tokens`, the first of the file, and `tags`, the last.
+    The columns are `tokens`, the first column of the file, and `tags`, the last one.
 
     Args:
-      lines: the file's.
-      where: the field and value that errors name.
-      universal: whether it is CoNLL-U; the columns then have the names of UNIVERSAL, and lines of
-        contractions, empty nodes and comments are left out.
+      lines: the lines of the file.
+      where: the field and value to name in errors.
+      universal: whether the file is CoNLL-U; the columns then have the names of UNIVERSAL, and
+        lines of contractions, empty nodes and comments are left out.
 
     Raises:
-      ConfigError: a line has a different number of columns from the first; names the line.
+      ConfigError: a line has another number of columns than the first one.
     """
     sentence: list[list[str]] = []
     width = 0
     for number, line in enumerate(itertools.chain(lines, [""]), start=1):
         line = line.rstrip("\r\n")
-        values = line.split("\t") if "\t" in line else line.split()
+        values = line.split()
+        if "\t" in line:  # a column may then contain spaces
+            values = line.split("\t")
         if not any(values):
             if sentence:
                 yield dict(_columns(sentence, universal))
@@ -37,7 +39,9 @@ def read_conll(lines: Iterable[str], where: str, *, universal: bool = False) -> 
         elif values[0] != DOCUMENT and not (universal and _is_left_out(values[0])):
             width = width or len(values)
             if len(values) != width or (universal and width != len(UNIVERSAL)):
-                expected = len(UNIVERSAL) if universal else width
+                expected = width
+                if universal:
+                    expected = len(UNIVERSAL)
                 raise ConfigError(
                     f"{where}:{number}: {len(values)} columns; each word must have {expected}."
                 )

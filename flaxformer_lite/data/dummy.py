@@ -95,7 +95,7 @@ def _records(cfg: ExperimentConfig, lengths: np.ndarray, rng: np.random.Generato
 def vocab_size(cfg: ExperimentConfig) -> int:
     """Returns the vocabulary size of the config's tokenizer.
 
-    For a tokenizer that is yet to be trained, this is the largest size it may have.
+    For a tokenizer that is not trained yet, this is the largest size that it may have.
     """
     chosen: Any = cfg.data.tokenizer
     if chosen.path:

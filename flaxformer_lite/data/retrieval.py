@@ -31,7 +31,7 @@ def read_beir(path: str, where: str) -> Collected:
 
     Args:
       path: the folder, or one of the files of judgements in it, such as qrels/dev.tsv.
-      where: the field and value that errors name.
+      where: the field and value to name in errors.
 
     Raises:
       ConfigError: a file or a column is missing, or ids do not fit each other.
@@ -71,7 +71,7 @@ def read_pairs(path: str, where: str, columns: str = "", *, documents: str = "")
 
     Args:
       path: a table, as data/table.py reads it.
-      where: the field and value that errors name.
+      where: the field and value to name in errors.
       columns: `anchor=NAME,positive=NAME,negatives=NAME` where columns have other than usual names.
       documents: a text file with further documents to search, one per line.
 

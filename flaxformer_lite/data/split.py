@@ -13,7 +13,7 @@ from flaxformer_lite.config import ConfigError
 
 SPLITS = ("train", "eval")
 ENOUGH = 8  # documents expected in the held-out split, for their hashes to decide
-FAR = 2  # largest factor between the held-out share and the one asked for
+FAR = 2  # largest ratio between the actual and the configured held-out share
 # Up to this many documents, the split uses their sizes; with more, hashes divide the text evenly.
 MANY = 1 << 17
 Document = tuple[str, ...]
@@ -61,7 +61,7 @@ def split_of(
     Args:
       documents: read once, and not kept.
       fraction: share of the text to hold out; 0 and 1 are exact.
-      where: the field and value that errors name.
+      where: the field and value to name in errors.
       uncut: whether documents must not be cut, because they have labels.
 
     Raises:

@@ -25,7 +25,7 @@ from flaxformer_lite.files.read import Json
 
 CHUNK = 1 << 12  # values that are written at a time
 HELD = 1 << 26  # bytes of rows that are read at a time, if one has no more
-MOST_FORMS = 256  # forms of a task's features, each with files of its own
+MOST_FORMS = 256  # most forms of a task's features, each of which has its own files
 MOST_COLUMNS = 256  # each keeps files open, and a process may have 1024 open files
 IN_MEMORY = 1 << 16  # bytes of a file that is read instead of mapped, so that it is not kept open
 MOVED = 1 << 22  # numbers rewritten at a time, when a file gets a wider dtype

@@ -43,7 +43,7 @@ MOST_CHARACTERS = 1 << 24  # of one field of csv
 class Table:
     """Rows with named columns, in memory or mapped from files."""
 
-    where: str  # the field and value that errors name
+    where: str  # the field and value to name in errors
     columns: tuple[str, ...]  # their names
     rows: Sequence[stored.TableRow]  # a value per column; csv and tsv hold texts only
     fingerprint: str  # hash of the content
@@ -99,7 +99,7 @@ def read_table(path: str, where: str, split: str = "train", *, root: str = "") -
     Args:
       path: a file by its suffix (.csv, .tsv, .json, .jsonl, .conll, .conllu, .txt as CoNLL,
         .parquet, .arrow; .gz or .zst behind any), or a folder of `save_to_disk`.
-      where: the field and value that errors name.
+      where: the field and value to name in errors.
       split: which part of a folder that holds several to read, `train` or `eval`.
       root: data.cache, where the rows of a large table are kept; empty: they stay in memory.
 
@@ -219,7 +219,7 @@ def delimited(text: Iterable[str], where: str, usual: str) -> Iterator[stored.Ta
 
     Args:
       text: its lines.
-      where: the field and value that errors name.
+      where: the field and value to name in errors.
       usual: the separator, unless the first line lacks it and has a semicolon or tab.
 
     Raises:

@@ -85,7 +85,7 @@ CORPUS_FORMAT = "1"  # increase when an extraction in corpora.py changes
 class Source:
     """Documents that can be read repeatedly."""
 
-    where: str  # the field and value that errors name
+    where: str  # the field and value to name in errors
     files: tuple[File, ...]  # in a fixed order
     fields: tuple[str, ...]  # keys of a jsonl line, or columns; a document has one text for each
     # sha256 of the content of the files, or of the store's checksums for files in a store

@@ -29,7 +29,7 @@ def lines(path: File, where: str, newline: str = "\n") -> Iterator[str]:
 
     Args:
       path: the file, which may be compressed.
-      where: the field and value that errors name.
+      where: the field and value to name in errors.
       newline: as in `open`; "" keeps all kinds of line ends.
 
     Raises:

@@ -65,7 +65,7 @@ def copy(
       files: those to read, in order.
       known: the tokenizer that wrote the ids.
       fraction: share of the tokens to hold out.
-      where: the field and value that errors name.
+      where: the field and value to name in errors.
       folder: where the files are written.
 
     Raises:

@@ -131,7 +131,7 @@ def _until(ended: threading.Event, shard: list[Piece]) -> Iterator[Piece]:
 
 @contextlib.contextmanager
 def _one_thread_each(chosen: Tokenizer) -> Iterator[None]:
-    """Lets a tokenizer that several threads share start none of its own."""
+    """Keeps a tokenizer that several threads share from starting its own threads."""
     usual = chosen.threads
     chosen.encode("")  # fills the tokenizer's caches before threads share it
     chosen.threads = 1

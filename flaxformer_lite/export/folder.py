@@ -127,7 +127,9 @@ def _length(cfg: ModelConfig, length: int | None) -> int:
     if length is None:
         return min(LENGTH, longest or LENGTH)
     if length < 1 or (longest is not None and length > longest):
-        most = "" if longest is None else f" and at most {longest}, the model's positions"
+        most = ""
+        if longest is not None:
+            most = f" and at most {longest}, the model's positions"
         raise ConfigError(f"length={length}: must be at least 1{most}.")
     return length
 
@@ -174,7 +176,9 @@ def open_files(files: Mapping[str, Path]) -> Run:
 
 
 def _file_of(path: Path, program: ExportProgram, programs: Sequence[ExportProgram]) -> Path:
-    return path if len(programs) == 1 else _several(path, program.name)
+    if len(programs) == 1:
+        return path
+    return _several(path, program.name)
 
 
 def _several(path: Path, program: str) -> Path:

@@ -387,8 +387,8 @@ def _past(
 def _held(arrays: Arrays) -> Size:
     """Returns the number of tokens that the cache holds.
 
-    States alone do not tell it. Nothing in a model without positions reads it then, except that 0
-    would be a start.
+    A cache that has only states does not show it. A model without positions then reads only whether
+    it is 0, at the start of a text.
     """
     if "attention_mask" in arrays:
         return arrays["attention_mask"].shape[1] - arrays["input_ids"].shape[1]

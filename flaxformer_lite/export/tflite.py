@@ -14,7 +14,7 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.export.programs import ExportProgram
 from flaxformer_lite.export.weights import StoredWeights, widened
 
-LENGTH = 128  # tokens, if nothing else is asked for
+LENGTH = 128  # the default number of tokens
 SIGNATURE = "serving_default"
 INSTALL = "install it with pip install 'flaxformer_lite[tflite]'"
 

@@ -36,7 +36,7 @@ def stored_as(weights: str, params: Params) -> StoredWeights:
       params: the model's parameters, layers side by side.
 
     Raises:
-      ConfigError: `weights` is none of these.
+      ConfigError: `weights` is not one of these.
     """
     if weights not in WEIGHTS:
         raise ConfigError(f"weights={weights!r}: must be {', '.join(WEIGHTS)}.")

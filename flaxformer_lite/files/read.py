@@ -101,7 +101,9 @@ def parse_object(
         values = json.loads(text.decode(), object_pairs_hook=_unique, parse_int=_integer)
         _check_depth(values)
     except (ValueError, RecursionError) as failure:
-        why = "nested too deeply" if isinstance(failure, RecursionError) else failure
+        why = str(failure)
+        if isinstance(failure, RecursionError):
+            why = "nested too deeply"
         raise error(f"{where} is not JSON ({why}); fetch it again.") from None
     if not isinstance(values, dict):
         raise error(f"{where}: must be a JSON object.")
@@ -128,7 +130,9 @@ def is_kind(value: object, kind: Kind) -> bool:
 
 def spelled(kind: Kind) -> str:
     """Returns the name of a type for a message."""
-    return " or ".join(map(spelled, kind)) if isinstance(kind, tuple) else KINDS[kind]
+    if isinstance(kind, tuple):
+        return " or ".join(map(spelled, kind))
+    return KINDS[kind]
 
 
 def printable(text: str) -> str:
@@ -142,13 +146,17 @@ def printable(text: str) -> str:
 
 def shown(name: str) -> str:
     """Returns a name from a file for a message, escaped and truncated if necessary."""
-    return name if name.isprintable() and len(name) <= LONGEST_NAME else brief(name)
+    if name.isprintable() and len(name) <= LONGEST_NAME:
+        return name
+    return brief(name)
 
 
 def brief(value: object) -> str:
     """Returns a value from a file for a message: escaped, and cut if it is long."""
     text = repr(value)
-    return text if len(text) <= LONGEST_NAME else f"{text[:LONGEST_NAME]}..."
+    if len(text) > LONGEST_NAME:
+        return f"{text[:LONGEST_NAME]}..."
+    return text
 
 
 def _unique(pairs: list[tuple[str, object]]) -> Json:

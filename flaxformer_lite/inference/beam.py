@@ -64,7 +64,9 @@ def start(
     empty = jnp.zeros((B, beams), jnp.int32)
     state = BeamState(
         tokens_BJS=tokens_BJS,
-        scores_BJ=unscored_BJ.at[:, 0].set(0.0),  # all beams are equal at first, so only one counts
+        scores_BJ=unscored_BJ.at[:, 0].set(
+            0.0
+        ),  # beams are equal at the start, so only one may count
         pool=Pool(tokens_BJS, unscored_BJ, lengths_BJ=empty, filled_BJ=empty != 0),
         open_B=jnp.ones(B, bool),
         stuck=jnp.zeros((), bool),

@@ -111,7 +111,7 @@ def read_window(
     slot_B: jax.Array,
     slots: int,
 ) -> tuple[jax.Array, Cache]:
-    """Reads T tokens per row, each row from a slot of its own on, of `slots`.
+    """Reads T tokens per row, from a different slot on in each row, of `slots` in all.
 
     Slots from there on are written anew, whatever they held. Returns the last hidden state
     [B, T, D], and the caches. Every row is a call of its own under `vmap`, as layers know one slot.

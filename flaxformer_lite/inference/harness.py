@@ -73,7 +73,9 @@ class HarnessModel:
         self.tokenizer = tokenizer
         self.batch_size = batch_size
         self.generation = dict(generation or {})
-        self.prefix = tokenizer.eos_id if tokenizer.bos_id is None else tokenizer.bos_id
+        self.prefix = tokenizer.bos_id
+        if self.prefix is None:
+            self.prefix = tokenizer.eos_id
         if self.prefix is None:
             raise ConfigError(
                 "tokenizer: has neither bos_id nor eos_id; texts need one of them at their start."
@@ -87,7 +89,9 @@ class HarnessModel:
         self._without_text = ids_without_text(cfg, tokenizer) if sized else ()
         # The tokenizers of load_tokenizer add special tokens around a text.
         self._frames = "special_tokens" in inspect.signature(tokenizer.encode).parameters
-        mark = "eos" if tokenizer.bos_id is None else "bos"
+        mark = "bos"
+        if tokenizer.bos_id is None:
+            mark = "eos"
         self._start = getattr(tokenizer, "tokens", {}).get(mark)
 
     def loglikelihood(self, requests: list[Request]) -> list[tuple[float, bool]]:
@@ -192,7 +196,9 @@ class HarnessModel:
         return self.tokenizer.encode(text, special_tokens=framed and not begun)
 
     def _context(self, text: str) -> list[int]:
-        ids = self._encode(text) if text else []
+        ids = []
+        if text:
+            ids = self._encode(text)
         return ids or [self.prefix]
 
     def _room(self, written: int) -> int:

@@ -76,7 +76,7 @@ class OwnModel:
 
 
 def writable(model: object, params: Params) -> Any:
-    """Returns a model of this package as it is, and a module from outside as an `OwnModel`.
+    """Returns a model of this package unchanged, and any other module as an `OwnModel`.
 
     A module may say by an attribute `max_length` how many tokens it reads at most.
 

@@ -96,7 +96,9 @@ class Settings:
     def __post_init__(self) -> None:
         for f in dataclasses.fields(self):
             value = getattr(self, f.name)
-            read = f.default if value is None else _read(f.name, value, f.type)
+            read = f.default
+            if value is not None:
+                read = _read(f.name, value, f.type)
             object.__setattr__(self, f.name, read)
         if self.max_new_tokens is None and self.max_length is None:
             raise ConfigError("max_new_tokens is missing: set the most tokens to write.")
@@ -175,7 +177,9 @@ class Settings:
         for name in names:
             value = getattr(self, name)
             if value is not None and not least <= value <= most:
-                bound = f"at least {least}" if value < least else f"at most {most}"
+                bound = f"at most {most}"
+                if value < least:
+                    bound = f"at least {least}"
                 raise ConfigError(f"{name}={value}: must be {bound}.")
 
     @property
@@ -209,7 +213,9 @@ def settings(**values: Any) -> Settings:
     for name in values:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(known)}."
+            hint = f"choose from {', '.join(known)}."
+            if near:
+                hint = f"did you mean {near[0]}?"
             raise ConfigError(f"generate has no setting {name!r}; {hint}")
     return Settings(**values)
 

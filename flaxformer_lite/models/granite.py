@@ -1,6 +1,6 @@
-"""Granite: Llama with numbers on embeddings, residual branches, attention scores and logits.
+"""Granite: Llama with multipliers for embeddings, residual branches, attention and logits.
 
-The numbers carry hyperparameters from a small model to a large one.
+With these, hyperparameters that are tuned on a small model also suit a large one.
 
 Reference: IBM Granite Team, "Granite 3.0 Language Models" (2024), section 2; Yang et al., "Tensor
 Programs V" (2022, arXiv:2203.03466).

@@ -55,7 +55,7 @@ Model = m2m_100.Model
 
 
 def names(cfg: ModelConfig) -> tuple[WeightRow, ...]:
-    """Returns the weight rows, in which a decoder's cross-attention has a name of its own."""
+    """Returns the weight rows, with another name for cross-attention than in M2M100."""
     layer = within("self_attn", "attention", bart.ATTENTION) + rows(
         ("self_attn_layer_norm", "attention_in_norm"),
         ("ff_layer_norm", "mlp_in_norm"),

@@ -15,10 +15,10 @@ from flaxformer_lite.nn.functions.soft_targets import SoftTargets
 
 Array = jax.Array
 TOKENS = "weights"  # the term of an objective's tokens
-# before the name of a source in a mixture: targets that tell whether a row is of it, bool [B]
+# The prefix of targets, bool [B], that say whether a row is from a source of a mixture.
 SOURCE = "source/"
-LOAD = "load/"  # before the layer and number of an expert in the name of a metric
-BY_SOURCE = "loss/"  # before it in the name of a metric
+LOAD = "load/"  # the prefix of metrics of the load of an expert, by layer and number
+BY_SOURCE = "loss/"  # the prefix of metrics of the loss of a source
 
 
 class LossSums(NamedTuple):

@@ -79,7 +79,9 @@ def devices(topology: Topology, slices: int) -> list:
     """
     if topology.chip.maker == "gpu":
         return gpu.devices(topology)
-    options: dict[str, Any] = {"num_slices": slices} if slices > 1 else {}
+    options: dict[str, Any] = {}
+    if slices > 1:
+        options["num_slices"] = slices
     if topology.chip.name == "v4":
         options["chip_config_name"] = "megacore"
     if topology.count == 1:
@@ -91,7 +93,7 @@ def devices(topology: Topology, slices: int) -> list:
             return list(
                 topologies.get_topology_desc(topology.name, platform="tpu", **options).devices
             )
-    except Exception as error:  # the compiler raises types of its own
+    except Exception as error:  # compilers raise their own types of errors
         raise ConfigError(
             f"--topology={topology.name}: {compiler(topology)} knows no such slice"
             f" ({str(error).splitlines()[0][:120]}); try v5e:4x4, v5e:16x16, v5p:4x4x4 or v6e:8x8."
@@ -103,12 +105,15 @@ def compile_step(program: Program) -> Compiled:
     with quiet() as noise:
         start = time.perf_counter()
         kind = program.mesh.devices.flat[0].platform
-        platform = "cuda" if kind == "gpu" else kind
+        platform = kind
+        options = None
+        if kind == "gpu":
+            platform = "cuda"
+            options = {"xla_gpu_autotune_level": 0}
         traced = program.train_step.trace(program.target, program.batch)
         constraints = str(traced.jaxpr).count("sharding_constraint")
         lowered = traced.lower(lowering_platforms=(platform,))
         try:
-            options = {"xla_gpu_autotune_level": 0} if kind == "gpu" else None
             done = lowered.compile(options)
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
@@ -141,7 +146,9 @@ def needed(excess: str, arguments: int) -> int | None:
     if not match or not size:
         return None
     total = int(float(size[1]) * UNITS[size[2]])
-    return total + arguments if match[2] else total
+    if match[2]:
+        return total + arguments
+    return total
 
 
 def _peak(sizes: Any) -> int:
@@ -158,7 +165,7 @@ def _peak(sizes: Any) -> int:
 def _excess(message: str) -> str:
     lines = message.splitlines()
     about_memory = [line for line in lines if re.search("hbm|exceed", line.lower())]
-    first = about_memory[0] if about_memory else lines[0]
+    first = (about_memory or lines)[0]
     return " ".join(first.split())[:300]
 
 

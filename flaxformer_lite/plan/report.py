@@ -46,7 +46,9 @@ def verdict(plan: Plan) -> str:
             f"fits: {used / GIB:.2f} of {available} at the peak,"
             f" {(plan.available - used) / GIB:.2f} to spare"
         )
-    tail = f" ({plan.excess})" if plan.excess else ""
+    tail = ""
+    if plan.excess:
+        tail = f" ({plan.excess})"
     return (
         f"DOES NOT FIT: {used / GIB:.2f} of {available}, {(used - plan.available) / GIB:.2f} too"
         f" much{tail}"
@@ -61,7 +63,9 @@ def ranking(candidates: list[Candidate], count: int = 12) -> Rows:
             continue  # the compiler gave up too early
         low, high = plan.seconds
         used = f"{plan.memory.total / GIB:5.2f} of {plan.available / GIB:.2f} GiB"
-        kind = "compiled" if plan.compile_seconds is not None else "analytic"
+        kind = "analytic"
+        if plan.compile_seconds is not None:
+            kind = "compiled"
         line = (
             f"{speed(plan) / plan.chips:8,.0f} tokens/s a chip, step {duration(low)} to"
             f" {duration(high)}, {used}, {kind}: {shown(overrides)}"
@@ -75,7 +79,9 @@ def _memory(plan: Plan) -> Rows:
         return []
     names = ("parameters", "optimizer", "gradients", "activations")
     sizes = [f"{name} {getattr(plan.memory, name) / GIB:.2f}" for name in names]
-    rest = "the rest of the peak" if plan.compile_seconds is not None else "estimated"
+    rest = "estimated"
+    if plan.compile_seconds is not None:
+        rest = "the rest of the peak"
     line = f"{', '.join(sizes)} GiB (three by their shardings, activations and temporaries {rest})"
     return [("", line)]
 

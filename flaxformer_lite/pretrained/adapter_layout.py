@@ -107,7 +107,7 @@ def targets(
 
 
 def shortest(chosen: Iterable[str], every: Iterable[str], separator: str) -> list[str]:
-    """Returns endings of names, of as few parts as tell the chosen ones from the rest."""
+    """Returns the shortest endings of the chosen names that match none of the others."""
     wanted = set(chosen)
     others = {name for name in every if name not in wanted}
     for parts in range(1, 1 + max((name.count(separator) + 1 for name in wanted), default=1)):

@@ -32,7 +32,7 @@ def encode(tokenizer: PublishedTokenizer, messages: Messages) -> list[int]:
 def render(tokenizer: PublishedTokenizer, messages: Messages) -> str:
     """Renders the prompt for the assistant's next turn.
 
-    Rendering runs in a process of its own, with a time limit.
+    Rendering runs in a separate process, with a time limit.
 
     Args:
       tokenizer: a tokenizer with a chat template.

@@ -120,7 +120,7 @@ class SentenceLayers(NamedTuple):
     normalize: bool = True  # whether vectors have length one
     dense: tuple[Dense, ...] = ()  # layers between pooling and normalization
     prompts: tuple[tuple[str, str], ...] = ()  # names of what is put before a text, and the texts
-    default_prompt: str = ""  # the name of the prompt of a text for which none is chosen
+    default_prompt: str = ""  # the name of the prompt to use if the caller names none
     include_prompt: bool = True  # whether the prompt's tokens are pooled too
     similarity: str = "cosine"  # of two vectors, as the directory's authors compare them
     # `dense`, `sparse`: one weight for each token of the vocabulary, or `multi_vector`: one vector

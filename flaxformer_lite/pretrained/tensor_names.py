@@ -86,12 +86,19 @@ def _joined(
     sections = []
     heads = []
     for parameter in row.paths:
-        module = parameter if layer is None else parameter.replace("layer_{i}", layer[0])
+        module = parameter
+        if layer is not None:
+            module = parameter.replace("layer_{i}", layer[0])
         one = f"{module}/{leaf}"
-        outs = shapes[one][0 if leaf == "bias" else input_axes(one) :]
+        inputs = input_axes(one)
+        if leaf == "bias":
+            inputs = 0
+        outs = shapes[one][inputs:]
         sections.append(math.prod(outs))
         heads.append(outs[0])
-    repeats = min(heads) if "G" in row.layout else 1
+    repeats = 1
+    if "G" in row.layout:
+        repeats = min(heads)
     return dataclasses.replace(place, sections=tuple(sections), repeats=repeats)
 
 
@@ -103,7 +110,9 @@ def layers_of(cfg: ModelConfig, path: str, shape: tuple[int, ...]) -> list[str]:
     paths = [path]
     block = STACKED.search(path)
     if block:
-        side = cfg.of_decoder if path.startswith("decoder/") else cfg
+        side = cfg
+        if path.startswith("decoder/"):
+            side = cfg.of_decoder
         start = int(block[1])
         paths = []
         for layer in range(start, start + shape[0] * len(side.kinds), len(side.kinds)):
@@ -137,7 +146,7 @@ def _has_heads_apart(cfg: ModelConfig, path: str) -> bool:
 
 
 Leaf = TypeVar("Leaf", bound=Shaped)
-Index = tuple[int, ...]  # in the leading axes of a stack; () for a parameter that is none
+Index = tuple[int, ...]  # indices of the leading axes of a stack; () for an unstacked parameter
 
 
 def by_layer(cfg: ModelConfig, flat: Mapping[str, Leaf]) -> dict[str, tuple[Leaf, Index]]:
@@ -179,7 +188,9 @@ def vocab_kernel(spelled: Published, cfg: ModelConfig) -> str:
 
 def vocab_table(spelled: Published, cfg: ModelConfig) -> str:
     """Returns the published name of the table that tied logits share."""
-    module = "decoder_token_embed" if cfg.has_decoder_table else "token_embed"
+    module = "token_embed"
+    if cfg.has_decoder_table:
+        module = "decoder_token_embed"
     path = f"{module}/embedding"
     return places(spelled, cfg, {path: ()})[path].name
 
@@ -187,7 +198,9 @@ def vocab_table(spelled: Published, cfg: ModelConfig) -> str:
 def full_name(spelled: Published, cfg: ModelConfig, name: str) -> str:
     """Adds the family's prefix to a name, except in the bare model and for tensors of the head."""
     head = spelled.heads[cfg.head]
-    prefix = spelled.prefix if head.prefix is None else head.prefix
+    prefix = head.prefix
+    if prefix is None:
+        prefix = spelled.prefix
     if cfg.head == "none" or is_of_head(spelled, cfg, name):
         return name
     return prefix + name

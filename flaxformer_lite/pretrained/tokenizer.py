@@ -131,7 +131,7 @@ def _of_another_program(foreign: Foreign, family: str | None) -> PublishedTokeni
 def _numbered(
     folder: Path, kind: str | None, config: Json, template: str
 ) -> PublishedTokenizer | None:
-    """Reads a tokenizer with a vocab.json that no tokenizer.json is made of; None if it is none."""
+    """Reads a tokenizer with a vocab.json that no tokenizer.json can express; else returns None."""
 
     def has(*names: str) -> bool:
         return all((folder / name).is_file() for name in names)

@@ -189,7 +189,7 @@ def packed_shapes(batch: Batch, packer: Packer | Buckets) -> tuple[Batch, ...]:
 
 
 def unpacked(batch: Batch) -> Batch:
-    """Returns a batch, or its shapes, without its packing, to be computed with padding."""
+    """Returns a batch, or its shapes, without its packing, so that padding is computed."""
     inputs = {name: x for name, x in batch["inputs"].items() if name != PACKING}
     return {**batch, "inputs": inputs}
 

@@ -184,7 +184,7 @@ def _is_gone(holder: Json) -> bool:
 def _machine() -> str:
     """Names the scope of process numbers: host, boot and container.
 
-    If the system does not tell, the name is that of this process alone.
+    If the system does not report it, the name is unique to this process.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -35,7 +35,9 @@ def literal(tokenizer: tokenizers.Tokenizer) -> tuple[tokenizers.Tokenizer, str]
     inside = model.get("continuing_subword_prefix") or ""
 
     def spell(token: str) -> str:
-        return f"{mark}{token}{mark}" if token in names else token
+        if token not in names:
+            return token
+        return f"{mark}{token}{mark}"
 
     for token in read["added_tokens"]:
         normalized = token["normalized"] and not token["special"]
@@ -48,7 +50,9 @@ def literal(tokenizer: tokenizers.Tokenizer) -> tuple[tokenizers.Tokenizer, str]
         model["vocab"] = [[spell(token), score] for token, score in model["vocab"]]
     kept = []
     for pair in model.get("merges", ()):
-        left, right = pair.split(" ") if isinstance(pair, str) else pair
+        if isinstance(pair, str):
+            pair = pair.split(" ")
+        left, right = pair
         if names.isdisjoint({left, right, left + right.removeprefix(inside)}):
             kept.append([left, right])
     if "merges" in model:
@@ -72,5 +76,5 @@ def library_errors(message: str) -> Iterator[None]:
 
 
 def any_of(names: Iterable[str]) -> re.Pattern[str]:
-    """Returns a pattern of any of the names, the longest first; of nothing if there are none."""
+    """Returns a pattern that matches any of the names, the longest first; if none, nothing."""
     return re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))) or "(?!)")

@@ -1,4 +1,4 @@
-"""Renders a chat template; run as a script with a number of seconds, in a process of its own.
+"""Renders a chat template; run as a script in a separate process, with a limit in seconds.
 
 The seconds are of processor time, and begin once jinja2 is imported.
 

@@ -30,7 +30,7 @@ class Framed(NamedTuple):
     """A row of tokens: one text or two with the special tokens around them."""
 
     ids: np.ndarray  # [T] int32
-    types: np.ndarray  # [T] int32, 1 for the second text where the model tells them apart
+    types: np.ndarray  # [T] int32, 1 for the second text if the model distinguishes the two
     # [T] int32, 0 for the first text, 1 for the second, SPECIAL for special tokens
     part: np.ndarray
     start: np.ndarray  # [T] int32, characters of that text; 0 for special tokens
@@ -100,7 +100,9 @@ def usual(tokenizer: "Tokenizer", skeleton: str) -> Frame:
     if skeleton == "encoder" and tokenizer.cls_id is not None:
         cls = (tokenizer.cls_id,)
     last = {"encoder": tokenizer.sep_id, "encoder_decoder": tokenizer.eos_id}.get(skeleton)
-    end = () if last is None else (last,)
+    end: tuple[int, ...] = ()
+    if last is not None:
+        end = (last,)
     return Frame(cls, end, end, int(skeleton == "encoder"))
 
 
@@ -120,5 +122,7 @@ def of_template(
     before = ids[: at[0]]
     between = ids[at[-1] + 1 : to[0]]
     after = ids[to[-1] + 1 :]
-    second_type = types[to[0]] if skeleton == "encoder" else 0
+    second_type = 0
+    if skeleton == "encoder":
+        second_type = types[to[0]]
     return Frame(tuple(before), tuple(between), tuple(after), second_type)

@@ -91,7 +91,7 @@ def factors(cfg: OptimizerConfig, params: optax.Params) -> optax.Params:
       to the parameter.
 
     Raises:
-      ConfigError: a pattern matches no parameter, or there are no layers to tell apart.
+      ConfigError: a pattern matches no parameter, or the model has no numbered layers.
 
     Reference: Clark et al. (2020), layer-wise decay of ELECTRA's fine-tuning, with BEiT's
       exponents, Bao et al. (2022).

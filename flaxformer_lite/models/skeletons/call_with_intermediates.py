@@ -17,7 +17,7 @@ WEIGHTS = re.compile(r"(encoder|decoder)/layer_(\d+)/(cross_)?\w+/weights")
 def call_inside(
     model: nn.Module, attentions: bool, hidden_states: bool, *args: ArrayLike, **inputs: object
 ) -> Output:
-    """Calls a bound model by itself, under taps, and adds what is asked for to its output.
+    """Calls a bound model with taps, and adds the requested values to its output.
 
     Args:
       model: bound, so within `apply`; while it is initialized, nothing is added.

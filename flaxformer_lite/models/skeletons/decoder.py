@@ -167,7 +167,7 @@ class DecoderModel(Hinted):
         return self.decode(input_ids, **inputs)[0]
 
     def positions_with_padding(self, attention_mask) -> jax.Array:
-        """Returns positions that go on in the padding after a text, as transformers counts them.
+        """Returns positions that continue in the padding after a text, as transformers counts them.
 
         Where an answer starts and ends is a softmax over all columns, with the padding.
         """

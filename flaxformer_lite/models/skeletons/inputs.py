@@ -161,7 +161,7 @@ def last_token(input_ids_BT: jax.Array, pad_token_id: int | None) -> jax.Array:
     """Returns the column [B] of each row's last token that is not padding, wherever the padding is.
 
     Raises:
-      ValueError: there are several rows, but no padding token to tell where they end.
+      ValueError: there are several rows, but no padding token that marks where they end.
     """
     batch, length = input_ids_BT.shape
     if pad_token_id is None:

@@ -42,7 +42,7 @@ class Ia3Config(AdapterConfig):
         scales_inputs = matches(self.on_inputs, "/".join((*layer.path, "kernel")))
         ins = tuple(layer.sizes[c] for c in letters.ins)
         outs = tuple(layer.sizes[c] for c in letters.outs)
-        # Of the kernel's rank, so that `merged` can tell which of the two it is.
+        # With the kernel's rank, so that `merged` can distinguish the two cases.
         if scales_inputs:
             shape = ins + (1,) * len(outs)
         else:

@@ -77,7 +77,7 @@ class CapacityMoeConfig(MoeConfig):
         """Returns the room at inference in whole numbers, which round as Python's floats do.
 
         Raises:
-          ConfigError: they may not, as the factor is no fraction of a power of two.
+          ConfigError: the factor is not a fraction of a power of two.
         """
         if self.capacity and not self.eval_fraction:
             return self.capacity

@@ -13,7 +13,7 @@ from flaxformer_lite.nn.functions.sharding import UNSHARDED, ActivationSharding
 class DeferredLogits:
     """Logits that are not yet multiplied out: `cap tanh((scale x W^T + b) / cap)`.
 
-    A softcap of 0 is none.
+    A softcap of 0 caps nothing.
     """
 
     x: jax.Array  # features [..., D], in the dtype of the matmul (a CPU computes it in float32)

@@ -1,4 +1,4 @@
-"""Products of groups of rows, each with a matrix of its own."""
+"""Multiplies groups of rows by a different matrix each."""
 
 import functools
 from collections.abc import Callable

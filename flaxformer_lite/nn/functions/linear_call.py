@@ -69,7 +69,7 @@ def linear_call(
 def only_forwards(x: jax.Array, refusal: str) -> jax.Array:
     """Returns x, whose derivative can be taken forwards, and not backwards.
 
-    Loops with traced bounds have no reverse mode, which JAX says in words of its own.
+    Loops with traced bounds have no reverse mode; JAX reports that itself.
 
     Args:
       x: a result of such loops.

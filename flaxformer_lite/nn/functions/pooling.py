@@ -52,7 +52,7 @@ def pool(
 
 
 def _count(weight_BT: jax.Array) -> jax.Array:
-    """Returns the sum of each row's weights, [B, 1], and one where there are none."""
+    """Returns the sum of each row's weights, [B, 1], or 1 if all of them are 0."""
     return jnp.maximum(weight_BT.sum(axis=1, keepdims=True), 1.0)
 
 

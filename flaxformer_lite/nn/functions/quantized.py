@@ -102,7 +102,7 @@ def matmul(
 ) -> jax.Array:
     """Computes `tensordot(x, kernel, summed)` by products of few bits, in the dtype of x.
 
-    Every token and every output of the kernel has a scale of its own, and in the backward pass
+    Every token and every output of the kernel has its own scale, and in the backward pass
     every token's gradient and every input of the kernel. Reverse mode only.
 
     Args:
@@ -204,7 +204,7 @@ def hold(kernel: jax.Array, ins: int, form: str) -> tuple[jax.Array, jax.Array]:
       the inputs is half as long; and scales, float32.
 
     Raises:
-      ConfigError: that axis is no multiple of 4.
+      ConfigError: that axis is not a multiple of 4.
     """
     if form == "int8":
         return to_codes(kernel, tuple(range(ins)), jnp.int8)

@@ -202,7 +202,7 @@ def _attend(
 
 
 class Kernel(nn.Module):
-    """A weight of its own, for products inside a loop, where no module can be called."""
+    """A single weight, for products inside a loop, in which no module can be called."""
 
     letters: str
     shape: tuple[int, ...]

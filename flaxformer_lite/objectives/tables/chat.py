@@ -104,7 +104,7 @@ def messages_of(value: Any, number: int, role: str) -> Messages:
     """Parses the messages of a row: a list, its JSON, or the text of a single user's message.
 
     Raises:
-      ConfigError: it is none of these.
+      ConfigError: it is not one of these.
     """
     if isinstance(value, str):
         if not value.lstrip().startswith("[{"):

@@ -395,7 +395,7 @@ class Classification(Labelled):
         return [value]
 
     def _target(self, row: Row, number: int) -> Target:
-        known = row["label"] is not None  # else it is to be predicted
+        known = row["label"] is not None  # otherwise it is predicted
         if self.kind == "number":
             return number_of(row, "label", number) if known else np.float32(0)
         indices = []

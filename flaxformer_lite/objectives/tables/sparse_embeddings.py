@@ -69,7 +69,7 @@ class SparseEmbeddings(SentenceEmbeddings):
         return super().fit_model(model, tokenizer)
 
     def adopt(self, facts: Mapping[str, object]) -> Self:
-        """Adopts the strategy of a sparse model; other models pool in ways that are none."""
+        """Adopts the pooling strategy of a sparse model; those of other models do not apply."""
         if facts.get("pooling") not in STRATEGIES:
             return self
         return super().adopt(facts)

@@ -378,7 +378,7 @@ def _gemma(fields: Fields) -> Json:
 
 
 ROBERTA_PADDING = 2  # rows of transformers' positions that KerasHub does not keep
-LLAMA_LENGTH = 8192  # of texts; a preset does not tell, and no number depends on it
+LLAMA_LENGTH = 8192  # max_length: no preset has it, and nothing that is computed depends on it
 TABLES = (("weight", "as_is"), ("lm_head.weight", "in"))  # the second if they are not tied
 MASKED_LM = {
     "layers/masked_lm_head/_intermediate_dense": Row("lm_head.dense"),

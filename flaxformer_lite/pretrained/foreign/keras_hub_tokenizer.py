@@ -11,7 +11,7 @@ from flaxformer_lite.files.read import Json, brief, read_object, read_text, show
 from flaxformer_lite.pretrained.foreign.keras_hub_kinds import BYTE_PAIRS, Kind
 from flaxformer_lite.pretrained.safetensors import WeightsError
 
-# Llama 3's, of its own tokenizer: KerasHub's SPLIT_PATTERN_TOKENIZERS.
+# Llama 3's pattern, which its published tokenizer has; SPLIT_PATTERN_TOKENIZERS in KerasHub.
 LLAMA3_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"

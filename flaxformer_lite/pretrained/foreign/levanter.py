@@ -148,12 +148,19 @@ def describe(place: Path) -> list[str]:
         )
     lines = [f"{place}: a checkpoint of levanter: {sizes}"]
     if not _published(place):
-        known = GPT2_FIELDS if config["model_type"] == "gpt2" else LLAMA_FIELDS
+        known = LLAMA_FIELDS
+        if config["model_type"] == "gpt2":
+            known = GPT2_FIELDS
         assumed = [f"{name}={brief(value)}" for name, value in known.items() if name not in values]
         if assumed:
-            why = f"as {source.name} does not say" if source else "as there is no yaml"
+            why = "as there is no yaml"
+            if source:
+                why = f"as {source.name} does not say"
             lines.append(f"assumed, {why}: {', '.join(assumed)}")
-    for step in _steps(place.absolute().parent) if STEP.fullmatch(place.name) else []:
+    steps = []
+    if STEP.fullmatch(place.name):
+        steps = _steps(place.absolute().parent)
+    for step in steps:
         if step.name == place.name:
             break
         if not _is_checkpoint(step, whole=True):
@@ -239,10 +246,15 @@ def open_weights(place: Path, config: Json) -> dict[str, Tensor]:
       WeightsError: the checkpoint is damaged, or holds a parameter that the model does not have.
     """
     arrays = _open(place)
-    is_gpt2 = config.get("model_type") == "gpt2"
-    rows = GPT2_LAYER if is_gpt2 else LLAMA_LAYER
-    ends = GPT2_ENDS if is_gpt2 else LLAMA_ENDS
-    above = "h" if is_gpt2 else "model.layers"
+    kind = "Llama"
+    rows = LLAMA_LAYER
+    ends = LLAMA_ENDS
+    above = "model.layers"
+    if config.get("model_type") == "gpt2":
+        kind = "GPT-2"
+        rows = GPT2_LAYER
+        ends = GPT2_ENDS
+        above = "h"
     tensors: dict[str, Tensor] = {}
     for path, array in arrays.items():
         where = f"{place}: {path}"
@@ -261,7 +273,7 @@ def open_weights(place: Path, config: Json) -> dict[str, Tensor]:
         if not layers:
             raise WeightsError(
                 f"{place}: holds {shown(path)} of shape {brief(list(array.shape))}, which no"
-                f" {'GPT-2' if is_gpt2 else 'Llama'} of levanter has; adapters are not read."
+                f" {kind} of levanter has; adapters are not read."
             )
     return tensors
 
@@ -301,13 +313,17 @@ def _check(source: Path | None, values: Json, known: Json) -> None:
         if name in NO_NUMBER or (name in READ and name in known):
             continue
         if name not in known or value != known[name]:
-            only = f"only {known[name]!r} is read" if name in known else "is not known here"
-            raise WeightsError(f"{source}: model.{name}={brief(value)}: {only}.")
+            problem = "is not known here"
+            if name in known:
+                problem = f"only {known[name]!r} is read"
+            raise WeightsError(f"{source}: model.{name}={brief(value)}: {problem}.")
 
 
 def _rope(source: Path, rope: Json) -> Json:
     """Returns the fields of rotary positions."""
-    kind = rope.get("type", "default") if isinstance(rope, dict) else None
+    kind = None
+    if isinstance(rope, dict):
+        kind = rope.get("type", "default")
     if kind == "llama3":
         defaults = {
             "factor": 8.0,

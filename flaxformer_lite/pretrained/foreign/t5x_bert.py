@@ -70,7 +70,7 @@ def read_config(checkpoint: Checkpoint) -> Json:
     """Derives transformers' config.json.
 
     Raises:
-      WeightsError: parts are missing, or nothing tells the number of heads.
+      WeightsError: parts are missing, or the number of heads is unknown.
     """
     found = {name: array for name, array, _ in _named(checkpoint)}
     shapes = {name: tuple(array.shape) for name, array in found.items()}

@@ -109,7 +109,7 @@ def read_config(checkpoint: Checkpoint) -> Json:
     """Derives config.json: sizes from shapes, the rest from the gin file.
 
     Raises:
-      WeightsError: the decoder is of another kind, or nothing tells its positions or heads.
+      WeightsError: the decoder is of another kind, or its positions or heads are unknown.
     """
     arrays = _by_layer(checkpoint)
     shapes = {path: tuple(array.shape) for path, array in arrays.items()}

@@ -153,7 +153,7 @@ def _layers(checkpoint: Checkpoint, path: str, array: Readable) -> Iterator[tupl
 def _stack(checkpoint: Checkpoint, side: str) -> tuple[int, int, int]:
     """Returns the axis of layers in a scanned stack, its size, and the layers of its block.
 
-    The axis is 1 if `scan_axis` says nothing else; a norm's scale tells.
+    The axis is 1, the default of `scan_axis`, unless the scale of a norm shows another.
     """
     blocks = 1
     norm = None

@@ -36,7 +36,7 @@ def read_number(path: Path | None, values: Json, name: str, default: float | Non
     """Returns a number; yaml reads 1e-5, without a dot, as a text.
 
     Raises:
-      WeightsError: the field is none, or is missing and has no default.
+      WeightsError: the field is not a number, or is missing and has no default.
     """
     value = values.get(name.rpartition(".")[2], default)
     try:

@@ -38,7 +38,9 @@ def banner(experiment: Experiment, workdir: Path, start: int) -> Rows:
     mixers = []
     for seen, kind in cfg.model.layers:
         mixer = kind.mixer or seen.mixer
-        name = f"{seen.num_heads} heads" if mixer is None else plugin_name(mixer)
+        name = f"{seen.num_heads} heads"
+        if mixer is not None:
+            name = plugin_name(mixer)
         if name not in mixers:
             mixers.append(name)
     layers = " + ".join(str(n) for n in (cfg.model.encoder_layers, cfg.model.decoder_layers) if n)
@@ -46,7 +48,9 @@ def banner(experiment: Experiment, workdir: Path, start: int) -> Rows:
     if layers:
         sizes = ", ".join([f"{layers} layers, {sizes}", *mixers])
     shape = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
-    hosts = f" in {jax.process_count()} processes" if jax.process_count() > 1 else ""
+    hosts = ""
+    if jax.process_count() > 1:
+        hosts = f" in {jax.process_count()} processes"
     devices = f"{mesh.size} of {jax.device_count()} {mesh.devices.flat[0].device_kind}{hosts}"
     epochs = cfg.train.steps * cfg.train.batch_size / experiment.train_data.num_examples
     flops = _giga(experiment.program.flops_per_step)
@@ -98,12 +102,16 @@ def _data(experiment: Experiment) -> Rows:
     corpus = experiment.train_data.corpus
     if corpus is None:
         return list(experiment.train_data.described)
-    source = f"{cfg.path}: {corpus.source.kinds()}" if cfg.path else f"{cfg.corpus} (built in)"
+    source = f"{cfg.corpus} (built in)"
+    if cfg.path:
+        source = f"{cfg.path}: {corpus.source.kinds()}"
     train = corpus.tokens["train"]
     eval_ = corpus.tokens["eval"]
     share = len(eval_.ids) / (len(eval_.ids) + len(train.ids))
     documents = (len(eval_.offsets) - 1) // len(corpus.source.fields)
-    path = f"{cfg.eval_path}: " if cfg.eval_path else ""
+    path = ""
+    if cfg.eval_path:
+        path = f"{cfg.eval_path}: "
     held_out = (
         f"{path}{experiment.eval_data.num_examples:,} examples, of {documents:,} documents:"
         f" {share:.1%} of the tokens"
@@ -162,7 +170,9 @@ def closing(
     if evals[0]["step"] == 0:
         before = f"{headline.show(evals[0][headline.name])} before, "
     after = f"{headline.show(last[headline.name])} after {last['step']} steps"
-    unit = f" ({headline.unit})" if headline.unit else ""
+    unit = ""
+    if headline.unit:
+        unit = f" ({headline.unit})"
     rows = [(f"held-out {headline.words}", f"{before}{after}{unit}")]
     if baseline:
         rows.append((baseline[0], _compared(headline, last[headline.name], baseline[1])))
@@ -183,13 +193,16 @@ def closing(
         rows.append(("speed", f"{speeds[len(speeds) // 2]:,.0f} tokens/s"))
     skipped = [str(record["step"]) for record in recorder.of("spike") if record.get("skipped")]
     if skipped:
-        more = ", ..." if len(skipped) > NAMED else ""
         steps = ", ".join(skipped[:NAMED])
-        rows.append(("skipped updates", f"{len(skipped)}, at step {steps}{more}"))
+        if len(skipped) > NAMED:
+            steps += ", ..."
+        rows.append(("skipped updates", f"{len(skipped)}, at step {steps}"))
     logs = [str(workdir / "metrics.jsonl")]
     if TENSORBOARD in trackers:
         logs.append(str(workdir / TENSORBOARD))
-    warning = ": WARNING, a shape changes between steps" if compiles else ""
+    warning = ""
+    if compiles:
+        warning = ": WARNING, a shape changes between steps"
     return [
         *rows,
         *used,
@@ -207,8 +220,9 @@ def _compared(headline: Metric, value: float, baseline: float) -> str:
     difference = headline.show(abs(value - baseline))
     if headline.form.endswith("%"):
         difference = f"{difference.removesuffix('%')} points"
-    better = (value > baseline) == headline.higher_is_better
-    verdict = "better" if better else "WORSE so far"
+    verdict = "WORSE so far"
+    if (value > baseline) == headline.higher_is_better:
+        verdict = "better"
     return f"{headline.show(baseline)}; the model is {difference} {verdict}"
 
 

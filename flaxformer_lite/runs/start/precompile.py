@@ -147,7 +147,7 @@ def _check_same(group: Processes, name: str, compiled: Compiled) -> None:
 
 @contextlib.contextmanager
 def making(make: Callable[[], Made]) -> Iterator[Callable[[], Made]]:
-    """Starts `make` in a thread; yields a function that returns its result, to be called once.
+    """Starts `make` in a thread; yields a function that returns its result, and may be called once.
 
     Creating a state runs mostly without the GIL, in parallel with the tracing of the steps.
     """

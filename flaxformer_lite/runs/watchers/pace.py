@@ -53,9 +53,13 @@ class Pace(Watcher):
             self._interval = self._before
             return
         self._steps += 1
-        usual = statistics.median(self._last) if len(self._last) >= FEWEST else seconds
+        usual = seconds
+        if len(self._last) >= FEWEST:
+            usual = statistics.median(self._last)
         if seconds > SLOW * usual:
-            on = "" if self._group.alone else f" on process {self._group.index}"
+            on = ""
+            if not self._group.alone:
+                on = f" on process {self._group.index}"
             # around it, as results are read when two more are dispatched
             self._note(
                 f"notice: around step {step} a step took {seconds:.3g} s, {seconds / usual:.0f}"
@@ -102,4 +106,6 @@ class Pace(Watcher):
 
     def _host(self) -> float:
         seconds = self._clock.read()
-        return seconds["data"] + (0.0 if self._inline else seconds["steps"])
+        if self._inline:
+            return seconds["data"]
+        return seconds["data"] + seconds["steps"]

@@ -14,7 +14,7 @@ PRECISION = 0.01  # share of the limit by which the timer may be early: setting 
 
 
 class Watchdog(Watcher):
-    """Dumps the stacks of all threads to stderr when a step does not end in time; the run goes on.
+    """Dumps the stacks of all threads to stderr if a step takes too long; the run continues.
 
     Compilations, evaluations and checkpoints have no limit. The timer is faulthandler's: it is
     native code, and fires even while a thread holds the GIL. Each process has its own; when one

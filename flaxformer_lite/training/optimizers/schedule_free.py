@@ -37,7 +37,7 @@ def make(cfg: OptimizerConfig) -> optax.GradientTransformation:
     """Builds Adam's direction without momentum.
 
     Raises:
-      ConfigError: the schedule falls, a second average is asked for, or b1 is 0.
+      ConfigError: the schedule decays, `ema` is set as well, or b1 is 0.
     """
     if cfg.schedule != "constant":
         raise ConfigError(
@@ -80,8 +80,10 @@ def wrap(
     """
 
     def init(params: optax.Params) -> EmaState:
-        def copy(p: jax.Array, off: bool) -> jax.Array | optax.MaskedNode:
-            return optax.MaskedNode() if off else jnp.array(p, jnp.float32, copy=True)
+        def copy(p: jax.Array, is_frozen: bool) -> jax.Array | optax.MaskedNode:
+            if is_frozen:
+                return optax.MaskedNode()
+            return jnp.array(p, jnp.float32, copy=True)
 
         off = frozen(params)
         zero = jnp.zeros((), jnp.float32)
@@ -103,10 +105,14 @@ def wrap(
         share = jnp.square(max_rate) / weight_sum
 
         def move(update: jax.Array, z: Any) -> Any:
-            return z if isinstance(z, optax.MaskedNode) else z + update
+            if isinstance(z, optax.MaskedNode):
+                return z
+            return z + update
 
         def mean(update: jax.Array, x: Any, z: Any) -> Any:
-            return x if isinstance(x, optax.MaskedNode) else x + share * (z - x)
+            if isinstance(x, optax.MaskedNode):
+                return x
+            return x + share * (z - x)
 
         def change(update: jax.Array, y: jax.Array, x: Any, z: Any) -> jax.Array:
             if isinstance(x, optax.MaskedNode):
