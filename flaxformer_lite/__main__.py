@@ -44,18 +44,20 @@ class Parser(argparse.ArgumentParser):
         command_line.fail(f"{message}; {self.prog} --help shows examples.", command_line.BAD_INPUT)
 
     def known_flags(self) -> set[str]:
-        return {flag for action in private_names.flags(self) for flag in action.option_strings}
+        known = set[str]()
+        for action in private_names.flags(self):
+            known |= set(action.option_strings)
+        return known
 
     def refuse(self, unknown: list[str]) -> NoReturn:
         flag = next((arg.partition("=")[0] for arg in unknown if arg.startswith("--")), "")
         if not flag:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         near = registry.nearest(flag, [*self.known_flags() - {"--help"}])
-        named = [
-            action.metavar or action.dest
-            for action in private_names.flags(self)
-            if not action.option_strings
-        ]
+        named = []
+        for action in private_names.flags(self):
+            if not action.option_strings:
+                named.append(action.metavar or action.dest)
         if not near and named:
             near = f"; {' '.join(map(str, named))} are given without a flag"
         self.error(f"{flag}: no such flag{near}")

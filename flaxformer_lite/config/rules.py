@@ -318,7 +318,10 @@ def rules_of(hint: object) -> list[Any]:
     if typing.get_origin(hint) is Annotated:
         kind, *rules = typing.get_args(hint)
         return [*rules, *rules_of(kind)]
-    return [rule for inner in typing.get_args(hint) for rule in rules_of(inner)]
+    rules = []
+    for inner in typing.get_args(hint):
+        rules += rules_of(inner)
+    return rules
 
 
 def marked(cls: type, *marks: Mark) -> tuple[str, ...]:

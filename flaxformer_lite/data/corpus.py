@@ -147,8 +147,12 @@ def read_text(cfg: DataConfig, fields: tuple[str, ...], *, all_held_out: bool = 
     Raises:
       ConfigError: the text cannot be used.
     """
-    names = tuple(cfg.text_field if field == "text" else field for field in fields)
-    source = open_source(cfg, names)
+    names = []
+    for name in fields:
+        if name == "text":
+            name = cfg.text_field
+        names.append(name)
+    source = open_source(cfg, tuple(names))
     share = 1 if all_held_out else cfg.held_out
     split = functools.cache(lambda: split_of(source.documents(), share, source.where))
     if source.has_tokens:

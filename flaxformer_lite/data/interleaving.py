@@ -64,7 +64,11 @@ class Interleaving:
     """
 
     def __init__(self, stages: Sequence[Stage], limits: Sequence[int | None]):
-        self._limits = [FOREVER if limit is None else limit for limit in limits]
+        self._limits = []
+        for limit in limits:
+            if limit is None:
+                limit = FOREVER
+            self._limits.append(limit)
         self._segments = self._plan(stages)
         self.total: int | None = self._segments[-1].row
         if self.total >= FOREVER:

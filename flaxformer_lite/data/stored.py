@@ -132,10 +132,12 @@ class StoredRows(Chunked):
 
     def _parsed(self, text: bytes) -> list[TableRow]:
         rows = _read_json(f"[{text.decode('utf-8', 'surrogatepass').removesuffix(',')}]")
-        return [
-            row if isinstance(row, dict) else dict(zip(self._columns, row, strict=True))
-            for row in rows
-        ]
+        named = []
+        for row in rows:
+            if not isinstance(row, dict):
+                row = dict(zip(self._columns, row, strict=True))
+            named.append(row)
+        return named
 
 
 def write_rows(folder: Path, rows: Iterable[TableRow]) -> tuple[str, ...]:

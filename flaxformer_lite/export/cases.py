@@ -94,16 +94,19 @@ def first_call(
         inputs["input_ids"] = np.full((len(rows), 1), start, np.int32)
     else:
         length = max(len(row) for row in rows)
-        inputs = {
-            name: np.zeros((len(rows), length), np.int32)
-            for name in ("input_ids", "attention_mask")
-        }
+        inputs = {}
+        for name in ("input_ids", "attention_mask"):
+            inputs[name] = np.zeros((len(rows), length), np.int32)
         for number, row in enumerate(rows):
             inputs["input_ids"][number, length - len(row) :] = row
             inputs["attention_mask"][number, length - len(row) :] = 1
     for name, spec in program.inputs.items():
         if name.startswith(PAST):
-            sizes = [size if isinstance(size, int) else 0 for size in spec.shape[1:]]
+            sizes = []
+            for size in spec.shape[1:]:
+                if not isinstance(size, int):
+                    size = 0  # the symbolic length of a cache, which is empty
+                sizes.append(size)
             inputs[name] = np.zeros((len(rows), *sizes), spec.dtype)
     return inputs
 

@@ -146,7 +146,11 @@ def check_files(path: str | Path) -> dict[str, float]:
     stem, _, program = path.stem.rpartition(".")
     if len(names) > 1 and program in names:  # one file of a pair stands for both
         path = path.with_name(f"{stem}{path.suffix}")
-    files = {name: path if len(names) == 1 else _several(path, name) for name in names}
+    files = {}
+    for name in names:
+        files[name] = path
+        if len(names) > 1:
+            files[name] = _several(path, name)
     differences = largest_difference(cases, open_files(files))
     for program, difference in differences.items():
         if not difference <= TOLERANCE:

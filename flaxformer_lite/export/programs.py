@@ -312,13 +312,14 @@ def _decode_target(model: nn.Module, encode: ExportProgram) -> ExportProgram:
             inputs[name] = jax.ShapeDtypeStruct((batch, heads, source, size), spec.dtype)
 
     def run(params: Params, arrays: Arrays) -> dict[str, jax.Array]:
-        cache = [
-            layer.replace(
-                cross_k_BKSH=arrays[f"source_key_values.{number}.key"],
-                cross_v_BKSH=arrays[f"source_key_values.{number}.value"],
+        cache = []
+        for number, layer in enumerate(_cache(sizes, arrays)):
+            cache.append(
+                layer.replace(
+                    cross_k_BKSH=arrays[f"source_key_values.{number}.key"],
+                    cross_v_BKSH=arrays[f"source_key_values.{number}.value"],
+                )
             )
-            for number, layer in enumerate(_cache(sizes, arrays))
-        ]
         x_BTD, cache = _apply(
             model,
             params,

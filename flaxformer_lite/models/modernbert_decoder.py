@@ -22,10 +22,9 @@ from flaxformer_lite.models.weight_map import (
 )
 
 BASE = modernbert.BASE | dict(head="lm")
-PRESETS = {
-    name: {field.replace("encoder", "decoder"): value for field, value in sizes.items()}
-    for name, sizes in modernbert.PRESETS.items()
-}
+PRESETS = {}
+for _name, _sizes in modernbert.PRESETS.items():
+    PRESETS[_name] = {field.replace("encoder", "decoder"): value for field, value in _sizes.items()}
 
 
 class Model(DecoderModel):

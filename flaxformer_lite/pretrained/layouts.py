@@ -133,8 +133,13 @@ class Place:
         order = list(itertools.chain(*self.groups))
         view = tensor.reshape([self._size(axis) for axis in order])
         chosen = self._chosen
-        target = tuple(chosen[axis].start if axis in chosen else slice(None) for axis in order)
-        view[target] = parameter.transpose([axis for axis in order if axis >= 0])
+        target: list[int | slice] = []
+        for axis in order:
+            if axis in chosen:
+                target.append(chosen[axis].start)
+            else:
+                target.append(slice(None))
+        view[tuple(target)] = parameter.transpose([axis for axis in order if axis >= 0])
 
     @property
     def _joined_axis(self) -> int:

@@ -212,7 +212,10 @@ def differences(answers: list[list]) -> str:
       answers: [host, facts] of each process.
     """
     differing = []
-    for name in sorted({name for _, facts in answers for name in facts}):
+    names = set[str]()
+    for _, facts in answers:
+        names |= set(facts)
+    for name in sorted(names):
         values = [facts.get(name, "absent") for _, facts in answers]
         usual = max(values, key=values.count)  # on a tie, the value of the lowest process
         odd = [i for i, value in enumerate(values) if value != usual]

@@ -119,12 +119,19 @@ class MeshSharding(ActivationSharding):
             def spec_of_input(axes: list[tuple[MeshAxes, int]]) -> P:
                 entries: list[MeshAxes] = []
                 for entry, size in axes:
-                    entries.append(entry if entry in split and size > 1 else None)
+                    if entry not in split or size == 1:
+                        entry = None
+                    entries.append(entry)
                 return _once(entries)
 
             def spec_of_output(letters: str) -> P:
-                entries = [self._axes.get(name) for name in check_letters("per_shard", letters)]
-                return _once([entry if entry in split else None for entry in entries])
+                entries: list[MeshAxes] = []
+                for name in check_letters("per_shard", letters):
+                    entry = self._axes.get(name)
+                    if entry not in split:
+                        entry = None
+                    entries.append(entry)
+                return _once(entries)
 
             return jax.shard_map(
                 lambda *leaves: function(*jax.tree.unflatten(tree, leaves)),

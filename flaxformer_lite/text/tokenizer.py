@@ -54,7 +54,7 @@ class Tokenizer:
     sep_id: int | None
     mask_id: int | None
     sentinel_ids: tuple[int, ...]  # descending
-    # that encode a batch, where it is not the environment that says so; -1: one for each core
+    # threads that encode a batch, unless the environment sets it; -1 for one per core
     threads: int = -1
 
     def __init__(self, definition: bytes):
@@ -221,12 +221,16 @@ class HuggingFace(Tokenizer):
         self.library.no_truncation()
         self.vocab_size = 1 + max(self.library.get_vocab(with_added_tokens=True).values())
         ids = {role: next(self._ids(*names), None) for role, names in KNOWN.items()}
-        self.eos_id = NONE if ids["eos"] is None else ids["eos"]
+        self.eos_id = NONE
+        if ids["eos"] is not None:
+            self.eos_id = ids["eos"]
         self.bos_id = ids["bos"]
         self.cls_id = ids["cls"]
         self.sep_id = ids["sep"]
         self.mask_id = ids["mask"]
-        self.pad_id = self.eos_id if ids["pad"] is None else ids["pad"]
+        self.pad_id = self.eos_id
+        if ids["pad"] is not None:
+            self.pad_id = ids["pad"]
         self.sentinel_ids = tuple(self._ids(*(f"<extra_id_{k}>" for k in range(SENTINELS))))
 
     @functools.cached_property
@@ -287,7 +291,13 @@ class HuggingFace(Tokenizer):
         read = token_text.meta_space
         if match:
             read = kinds[match[0]]
-        return [b"" if i in special else read(token) for i, token in enumerate(tokens)]
+        texts = []
+        for i, token in enumerate(tokens):
+            text = b""
+            if i not in special:
+                text = read(token)
+            texts.append(text)
+        return texts
 
     def _ids(self, *names: str) -> Iterator[int]:
         return (i for i in map(self.library.token_to_id, names) if i is not None)
@@ -312,8 +322,12 @@ class SentencePiece(Tokenizer):
         bos = self._model.bos_id()
         if self.eos_id < 0:
             raise ValueError("no end-of-text token; train the model with an eos_id")
-        self.pad_id = pad if pad >= 0 else self.eos_id
-        self.bos_id = bos if bos >= 0 else None
+        self.pad_id = self.eos_id
+        if pad >= 0:
+            self.pad_id = pad
+        self.bos_id = None
+        if bos >= 0:
+            self.bos_id = bos
         self.cls_id = self._first(KNOWN["cls"])
         self.sep_id = self._first(KNOWN["sep"])
         self.mask_id = self._first(KNOWN["mask"])
@@ -375,14 +389,18 @@ def load(path: str | Path, *, given: str | Path | None = None) -> Tokenizer:
     Raises:
       ConfigError: there is no such file, or it cannot be read as a tokenizer.
     """
-    where = f"data.tokenizer.path={str(path if given is None else given)!r}"
+    if given is None:
+        given = path
+    where = f"data.tokenizer.path={str(given)!r}"
     path = Path(path).expanduser()
     lower = path.is_dir() and lower_case.is_asked(path)
     if path.is_dir():
         if not any((path / name).is_file() for name in (HuggingFace.file, Bytes.file)):
             made = older_files.make_tokenizer(path)
             if made is not None:
-                definition = lower_case.lowering(made.definition) if lower else made.definition
+                definition = made.definition
+                if lower:
+                    definition = lower_case.lowering(definition)
                 return _with_end(HuggingFace(definition.encode()), where)
         files = [path / name for name in FILES if (path / name).exists()]
         if not files:

@@ -121,7 +121,12 @@ def _lens(inside: Inside, spell: Spell) -> Json | None:
 def _losses(inside: Inside, spell: Spell) -> Json | None:
     if inside.losses is None:
         return None
-    nats = [None if np.isnan(value) else round(float(value), 5) for value in inside.losses.nats_T]
+    nats: list[float | None] = []
+    for value in inside.losses.nats_T:
+        if np.isnan(value):
+            nats.append(None)
+        else:
+            nats.append(round(float(value), 5))
     return {
         "words": _spelled(inside.losses.ids_T, spell),
         "values": nats,

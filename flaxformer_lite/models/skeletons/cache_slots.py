@@ -99,9 +99,11 @@ def place(
         elif broken:
             raise ConfigError(sentence)
     first = isinstance(start, int) and start == 0
-    arrays = list(over_slots.values())
-    if first:
-        arrays = [None if x is None else x[:, :length] for x in arrays]
+    arrays = []
+    for x in over_slots.values():
+        if first and x is not None:
+            x = x[:, :length]
+        arrays.append(x)
     if isinstance(start, int):
         slot: Any = np.int32(start)
     else:

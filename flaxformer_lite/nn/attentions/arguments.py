@@ -188,7 +188,7 @@ def _sizes(
             yield "segments(k)", mask.k_BS.shape[0], None, mask.k_BS.shape[1]
     elif isinstance(mask, masks.Dense):
         batch, *sizes = mask.mask_BTS.shape
-        height, width = (None if n == 1 else n for n in sizes)
+        height, width = (None if n == 1 else n for n in sizes)  # 1 is broadcast
         yield "dense(mask)", batch, height, width
 
 

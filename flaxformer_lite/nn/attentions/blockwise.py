@@ -379,10 +379,8 @@ def gradients(
             d_q_ij, d_k_j, d_part = pull_scores(weights_BNTS * (d_weights_BNTS - delta_BNT1))
             here = (0, j * plan.k_block, 0, 0)
             if callable(bias):
-                d_bias = [
-                    total + part.astype(total.dtype)
-                    for total, part in zip(d_bias, floats(d_part), strict=True)
-                ]
+                parts = floats(d_part)
+                d_bias = [t + x.astype(t.dtype) for t, x in zip(d_bias, parts, strict=True)]
             elif d_bias:  # none for a bias of integers
                 d_bias = [_add_at(d_bias[0], (0, 0, i * plan.q_block, j * plan.k_block), d_part)]
             return (

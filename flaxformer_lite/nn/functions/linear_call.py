@@ -35,9 +35,11 @@ class _Call(NamedTuple, Generic[Residuals, Inputs]):
     def split(self, arrays: Sequence[Array]) -> tuple[list[Array], list[Array]]:
         """Returns the residuals, where constants may be numpy's, and the inputs."""
         count = self.residuals.num_leaves
-        residuals: list[Array] = [
-            jnp.asarray(x) if isinstance(x, np.ndarray) else x for x in arrays[:count]
-        ]
+        residuals: list[Array] = []
+        for x in arrays[:count]:
+            if isinstance(x, np.ndarray):
+                x = jnp.asarray(x)
+            residuals.append(x)
         return residuals, list(arrays[count:])
 
 

@@ -148,9 +148,15 @@ class Einsum(nn.Module):
         return jax.random.uniform(self.make_rng("dropout"), x.shape[: x.ndim - summed])
 
     def _bias(self, out: str, x_letters: str, dtype: DTypeLike, y_dtype: DTypeLike) -> jax.Array:
-        shape = tuple(self.sizes[c] for c in out if c not in x_letters)
-        bias = self.param("bias", nn.initializers.zeros, shape, dtype)
-        broadcast = tuple(1 if c in x_letters else self.sizes[c] for c in out)
+        shape = []
+        broadcast = []
+        for letter in out:
+            if letter in x_letters:
+                broadcast.append(1)
+            else:
+                shape.append(self.sizes[letter])
+                broadcast.append(self.sizes[letter])
+        bias = self.param("bias", nn.initializers.zeros, tuple(shape), dtype)
         return bias.astype(y_dtype).reshape(broadcast)
 
 

@@ -297,13 +297,20 @@ def one_text_per_row(inputs: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
     """Reshapes inputs [B, C, T] to [B C, T]; packed ones stay as they are."""
     flat = {}
     for name, x in inputs.items():
-        flat[name] = x if name == PACKING else x.reshape(-1, x.shape[-1])
+        if name != PACKING:
+            x = x.reshape(-1, x.shape[-1])
+        flat[name] = x
     return flat
 
 
 def _with_anchor_for_absent(feature: Texts) -> list[TokenRow]:
     """Returns the texts of a row, with the first one in place of those that are absent."""
-    return [feature.rows[0] if row is None else row for row in feature.rows]
+    rows = []
+    for row in feature.rows:
+        if row is None:
+            row = feature.rows[0]
+        rows.append(row)
+    return rows
 
 
 def batch_logits(z_BCD: jax.Array, texts_BC: jax.Array, weight_B: jax.Array) -> jax.Array:

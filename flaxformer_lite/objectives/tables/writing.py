@@ -1,5 +1,6 @@
 """The base of generation tasks: prompts and answers, scored on text generated for held-out rows."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, TypedDict
@@ -85,7 +86,8 @@ class WritingTask(TextObjective, Task):
             return features
         costs = records.sizes
         if len(costs) != len(features):  # they are joined already
-            features = [(piece,) for feature in features for piece in feature]
+            pieces = itertools.chain.from_iterable(features)
+            features = [(piece,) for piece in pieces]
             costs = np.asarray([self.tokens(feature) for feature in features])
         count = np.arange(len(features) + 1)
         plan = Packing(count[:-1], np.ones(len(features), np.int32), count[:-1], count)
@@ -180,7 +182,7 @@ class JoinedFeatures(Sequence):
             return [self[i] for i in range(*index.indices(len(self)))]
         index = range(len(self))[index]
         parts = self._features[int(self.first[index]) : int(self.first[index + 1])]
-        return tuple(piece for part in parts for piece in part)
+        return tuple(itertools.chain.from_iterable(parts))
 
 
 def _brief(text: str) -> str:
