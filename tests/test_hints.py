@@ -64,6 +64,14 @@ def test_a_misspelled_argument(model_and_params):
             model.apply({"params": params}, IDS, attention_maks=IDS)
 
 
+def test_an_argument_of_another_method(model_and_params):
+    model, params = built(small("t5"))
+    with pytest.raises(ConfigError, match="method 'encode', takes no 'decoder_segment_ids'"):
+        model.apply({"params": params}, IDS, decoder_segment_ids=IDS, method="encode")
+    with pytest.raises(ConfigError, match="no 'segment_id'; did you mean 'segment_ids'"):
+        model.apply({"params": params}, IDS, segment_id=IDS, method=model.encode)
+
+
 def test_a_constructor_of_another_library(model_and_params):
     for owner in (type(model_and_params[0]), model_and_params[0]):
         with pytest.raises(AttributeError, match=r"write model, params = load_pretrained\(path\)"):

@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -77,13 +77,23 @@ class Hinted(nn.Module):
             unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
             if unknown is None or unknown[1] not in options:
                 raise
-            close = nearest(unknown[1], self._argument_names())
-            raise ConfigError(f"apply of {kind} takes no {unknown[1]!r}{close}.") from None
+            method = options.get("method") or "__call__"
+            close = nearest(unknown[1], self._argument_names(method))
+            called = kind if method == "__call__" else f"{kind}, method {method!r},"
+            raise ConfigError(f"apply of {called} takes no {unknown[1]!r}{close}.") from None
 
-    def _argument_names(self) -> list[str]:
-        """Lists the arguments by name of a call, which hands some on to `encode` and `decode`."""
+    def _argument_names(self, method: str | Callable[..., Any]) -> list[str]:
+        """Lists the arguments by name of a method.
+
+        A plain call hands some on to `encode` and `decode`.
+        """
+        if callable(method):
+            return list(inspect.signature(method).parameters)[1:]
+        methods = [method]
+        if method == "__call__":
+            methods += ["encode", "decode"]
         names: list[str] = []
-        for method in ("__call__", "encode", "decode"):
+        for method in methods:
             function = getattr(type(self), method, None)
             if function is not None:
                 names += list(inspect.signature(function).parameters)[1:]
