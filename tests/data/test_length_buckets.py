@@ -1,7 +1,5 @@
 """Batches are cut only where padding begins for all rows, to few widths known in advance."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +8,6 @@ import pytest
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data.length_buckets import Buckets, columns_used, sides_of
 from flaxformer_lite.data.packed_batches import draws
-from flaxformer_lite.models import build_model
 from flaxformer_lite.registry import resolve_class
 from flaxformer_lite.text.tokenizer import Bytes
 from tests.marks import daily
@@ -74,9 +71,7 @@ def test_the_loss_and_gradient_of_a_task_are_the_same_without_the_padding(name):
     cut = Buckets(lengths, made.sizes, sides).cut(batch, widths)
     family = {"text_to_text": "t5"}.get(name, "gpt2")
     cfg = tiny.small(family, number=1, max_length=64, vocab_size=512)
-    module = build_model(task.fit_model(cfg, Bytes()))
-    init = jax.jit(functools.partial(module.init, method=task.outputs))
-    params = init(jax.random.key(0), cut["inputs"])["params"]
+    module, params = tiny.built(task.fit_model(cfg, Bytes()))
 
     def loss(params, batch):
         outputs = module.apply({"params": params}, batch["inputs"], method=task.outputs)

@@ -9,14 +9,14 @@ import pytest
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data.labelled import open_labelled
-from flaxformer_lite.models import build_model, llama
+from flaxformer_lite.models import llama
 from flaxformer_lite.nn.adapters.lora import LoraConfig
 from flaxformer_lite.objectives.tables.dpo import Dpo
 from flaxformer_lite.runs import loop
 from flaxformer_lite.runs.evaluate_file import open_file, open_trained
 from flaxformer_lite.runs.report import metrics
 from flaxformer_lite.runs.start import reference
-from tests.models.tiny import logits_of
+from tests.models.tiny import built, logits_of
 from tests.objectives import tables
 from tests.runs.test_loop import leaves_of
 
@@ -51,14 +51,11 @@ def test_the_loss_of_a_batch_is_equation_7(smoothing):
     """-log sigmoid(beta (log p(w) / p_ref(w) - log p(l) / p_ref(l))), each sequence by itself
     through the whole model."""
     task = Dpo(beta=0.3, label_smoothing=smoothing)
-    model = build_model(dataclasses.replace(LLAMA, vocab_size=384))
+    model, params = built(dataclasses.replace(LLAMA, vocab_size=384))
     rows = [ROWS[0], {"prompt": "why is it?", "chosen": "no idea", "rejected": "so"}]
     start = np.asarray([[-7.0, -4.0], [-2.0, -9.0]], np.float32)
     records = dataclasses.replace(tables.records(task, rows, length=96), reference=start)
     batch = tables.stack(task, records)
-    params = jax.jit(partial(model.init, method=task.outputs))(jax.random.key(0), batch["inputs"])[
-        "params"
-    ]
     out = jax.jit(partial(model.apply, method=task.outputs))({"params": params}, batch["inputs"])
     sums = task.loss(out, batch["targets"], chunks=3)
 
@@ -122,7 +119,7 @@ def finished(tmp_path_factory):
     model = dataclasses.replace(LLAMA, dropout=0.1)
     cfg = tables.experiment(folder, model, Dpo(answer_length=8), ROWS, steps=20, length=80)
     cfg = dataclasses.replace(
-        cfg, train=dataclasses.replace(cfg.train, eval_every=10, checkpoint_every=10, keep=9)
+        cfg, train=dataclasses.replace(cfg.train, eval_every=20, checkpoint_every=10, keep=9)
     )
     loop.run(cfg, folder / "run")
     return cfg, folder

@@ -1,5 +1,4 @@
 import dataclasses
-import functools
 import importlib
 import json
 
@@ -24,6 +23,7 @@ from flaxformer_lite.runs.evaluate_file import open_file, open_trained
 from flaxformer_lite.runs.report import metrics
 from flaxformer_lite.runs.start.adopt import read_experiment
 from flaxformer_lite.text import tokenizer as plain
+from tests.models.tiny import built
 from tests.objectives import tables
 
 CHATML = (
@@ -138,15 +138,12 @@ def test_a_template_without_special_tokens_and_bytes():
 
 def test_packed_rows_have_the_loss_of_their_conversations():
     task = Instruction()
-    model = build_model(dataclasses.replace(LLAMA, vocab_size=384))
+    model, params = built(dataclasses.replace(LLAMA, vocab_size=384))
     records = records_of(task, ROWS, length=64)
     packed = dataclasses.replace(records, features=task.join(records.features, records))
     assert [len(feature) for feature in packed.features] == [2, 2]
     one = tables.stack(task, records)
     many = tables.stack(task, packed)
-    params = jax.jit(functools.partial(model.init, method=task.outputs))(
-        jax.random.key(0), one["inputs"]
-    )["params"]
 
     @jax.jit
     def sums(batch):

@@ -18,6 +18,7 @@ from flaxformer_lite.runs.best import Best, Selection
 from flaxformer_lite.runs.report import metrics
 from flaxformer_lite.runs.start import setup
 from flaxformer_lite.training.evaluate import evaluate
+from tests.marks import daily
 from tests.training import tiny_runs
 
 TRAIN = {"steps": 12, "eval_every": 2, "checkpoint_every": 3, "best": "accuracy"}
@@ -46,21 +47,20 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("text")
 
 
-@pytest.fixture(scope="module")
-def cfg(folder):
-    """A run whose accuracy is best in the middle, with everything that a resume has to carry on."""
+@pytest.fixture(scope="module", params=daily(["few parts", "all"], ["few parts"]))
+def cfg(request, folder):
+    """A run whose accuracy is best in the middle, nightly with all that a resume has to carry."""
     optimizer = OptimizerConfig(
-        learning_rate=0.3,
-        warmup_steps=2,
-        schedule="cosine",
-        ema=0.6,
-        layer_decay=0.8,
-        rates=("token_embed=0.5",),
-        freeze=("final_norm/bias",),
+        learning_rate=0.3, warmup_steps=2, schedule="cosine", ema=0.6, freeze=("final_norm/bias",)
     )
     cfg = tiny_runs.config(folder, train={**TRAIN, "patience": 3}, optimizer=optimizer)
+    if request.param == "few parts":
+        return cfg
+    rates = {"layer_decay": 0.8, "rates": ("token_embed=0.5",)}
     return dataclasses.replace(
-        cfg, model=dataclasses.replace(cfg.model, param_dtype="bfloat16", scan=True)
+        cfg,
+        model=dataclasses.replace(cfg.model, param_dtype="bfloat16", scan=True),
+        optimizer=dataclasses.replace(optimizer, **rates),
     )
 
 

@@ -57,7 +57,7 @@ def test_loss_and_gradient_norm_are_those_of_the_whole_batch():
     np.testing.assert_allclose(metrics["grad_norm"], norm(grads), rtol=1e-5)
 
 
-@pytest.mark.parametrize("accumulate", [2, 4])
+@pytest.mark.parametrize("accumulate", daily([2, 4], [4]))
 def test_microbatches_with_uneven_weights_add_up_to_the_batch(accumulate):
     sgd = optax.sgd(1.0)
     whole, start = build(tx=sgd)
@@ -86,7 +86,7 @@ class TwoTerms(toy.NextToken):
         )
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("accumulate", daily([1, 2], [2]))
 def test_two_terms_are_each_over_their_own_weight_in_the_gradient_too(accumulate):
     batch = toy.batch(8)
     batch["targets"]["pair_weights"] = np.linspace(0, 3, 8, dtype=np.float32)
@@ -157,11 +157,7 @@ def test_dropout_differs_between_microbatches():
     twice = jax.tree.map(lambda x: np.repeat(x, 2, axis=0), one)
     whole, start = build(dropout=0.5)
     pieces, _ = build(accumulate=2, dropout=0.5)
-    still, _ = build()
-    still_pieces, _ = build(accumulate=2)
-    np.testing.assert_allclose(
-        still_pieces(start, twice)[1]["loss"], still(start, one)[1]["loss"], rtol=1e-6
-    )
+    # Without dropout they are equal, as test_microbatches_with_uneven_weights_add_up_to_the_batch.
     assert pieces(start, twice)[1]["loss"] != whole(start, one)[1]["loss"], (
         "both microbatches dropped the same"
     )
@@ -313,7 +309,7 @@ def sentences(dropout):
 
 @pytest.mark.parametrize(
     ("devices", "dropout", "counts"),
-    daily([(1, 0.0, (1, 2, 8)), (1, 0.3, (4,)), (2, 0.3, (1, 2))], [(2, 0.3, (1, 2))]),
+    daily([(1, 0.0, (1, 2, 8)), (1, 0.3, (4,)), (2, 0.3, (1,)), (2, 0.3, (2,))], [(2, 0.3, (2,))]),
 )
 def test_cached_gradients_are_those_of_the_whole_batch(devices, dropout, counts):
     """For any number of microbatches; with dropout, of the same draws without a cache."""
