@@ -57,6 +57,16 @@ PRESETS = {
         max_length=8192,
         position=Rope(base=500000.0),
     ),
+    "llama3_70b": dict(
+        d_model=8192,
+        num_heads=64,
+        num_kv_heads=8,
+        mlp_dim=28672,
+        decoder_layers=80,
+        vocab_size=128256,
+        max_length=8192,
+        position=Rope(base=500000.0),
+    ),
 }
 config = partial(build, "llama", BASE, PRESETS, "7b")
 

@@ -28,6 +28,7 @@ PUBLISHED = {
     ("llama", "7b", "lm"): 6_738_415_616,
     ("llama", "llama2_70b", "lm"): 68_976_648_192,
     ("llama", "llama3_8b", "lm"): 8_030_261_248,
+    ("llama", "llama3_70b", "lm"): 70_553_706_496,
     ("recurrent", "medium", "lm"): 19_775_200,  # by hand; Zaremba et al. say 20M and 66M
     ("recurrent", "large", "lm"): 66_022_000,
     ("roberta", "base", "none"): 124_645_632,

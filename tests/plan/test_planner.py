@@ -28,6 +28,7 @@ SCALE = {
     "t5_xxl": "v5p-128",
     "llama_7b": "v5e:16x16",
     "llama3_8b": "v6e:16x16",
+    "llama3_70b": "v6e:16x16",
     "llama_70b": "v5p-512",
 }
 
