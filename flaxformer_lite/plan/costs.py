@@ -28,7 +28,7 @@ PRODUCTS = (
     ("_bwd", 5),
 )
 # products of groups of rows: by the compiler, and by megablox
-GROUPED = re.compile(r"ragged-dot|tgmm")
+GROUPED = re.compile(r"ragged-dot|gmm")
 FLOATS = re.compile(r"\b(?:bf16|f32)\[([\d,]+)\]")
 
 

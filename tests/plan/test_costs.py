@@ -110,6 +110,7 @@ def test_kernels_are_counted_by_the_shapes_they_take():
     ("name", "operands", "result"),
     [
         ("ragged-dot-none.1", "s32[9]{0}, bf16[64,16]{1,0}, bf16[4,16,8]{2,1,0}", "bf16[64,8]"),
+        ("gmm.9", "s32[5]{0}, bf16[64,16]{1,0}, bf16[4,16,8]{2,1,0}", "bf16[64,8]"),
         ("transpose_jvp_jit_tgmm___.2", "bf16[64,16]{1,0}, bf16[64,8]{1,0}", "bf16[4,16,8]"),
     ],
 )
