@@ -136,6 +136,8 @@ def test_shrunk_copy_takes_real_steps(name, texts):
         config.model[key] = value
     for stack in ("encoder_layers", "decoder_layers"):
         config.model[stack] = min(config.model[stack], 2)
+    if "num_experts" in config.model.feed_forward:
+        config.model.feed_forward.update(num_experts=8, mlp_dim=48)
     for source in config.data.mixture.values() if config.data.mixture else [config.data]:
         source.path = str(texts / ("pairs.jsonl" if name == "transformer_base" else "text.txt"))
         source.corpus = "" if config.data.mixture else source.corpus
