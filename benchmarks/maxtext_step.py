@@ -47,19 +47,9 @@ HOST = (
 LARGE_BLOCKS = (
     "attention=flash",
     "sa_use_fused_bwd_kernel=true",
-    *(
-        f"sa_block_{name}=2048"
-        for name in (
-            "q",
-            "kv",
-            "kv_compute",
-            "q_dkv",
-            "kv_dkv",
-            "kv_dkv_compute",
-            "q_dq",
-            "kv_dq",
-        )
-    ),
+    *(f"sa_block_{name}=2048" for name in ("kv", "kv_dkv", "kv_dq")),
+    # 2048 in the published runs; the estimate does not see these, and compiling takes longer
+    *(f"sa_block_{name}=512" for name in ("q", "kv_compute", "q_dkv", "kv_dkv_compute", "q_dq")),
 )
 OFFLOADED = (
     "remat_policy=custom",
@@ -87,7 +77,8 @@ STEPS = {
         "remat_policy=save_dot_except_mlpwi",
     ),
     "llama3_8b": (
-        f"--xla_tpu_scoped_vmem_limit_kib=98304 {LAYOUTS} {OVERLAP} {GATHERS} {HOST}",
+        # The published run set 98304, and HOST; with both it had not compiled after 10 CPU minutes.
+        f"--xla_tpu_scoped_vmem_limit_kib=65536 {LAYOUTS} {OVERLAP} {GATHERS}",
         "model_name=llama3.1-8b",
         "compile_topology=v6e-256",
         "per_device_batch_size=4",
