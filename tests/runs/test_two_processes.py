@@ -110,7 +110,8 @@ def test_stopped_by_a_signal_and_by_the_loss_of_a_process_the_same_command_ends_
         (_, err, code), _ = launched.outputs(started)
     last = err.splitlines()[-1]
     assert code == 1 and last.startswith("error: another process is gone"), err
-    assert last.endswith("the same command continues from the last checkpoint, if there is one.")
+    # what gloo says may follow in parentheses
+    assert "the same command continues from the last checkpoint, if there is one" in last
     assert "Traceback" not in err and "Fatal Python error" not in err
     with launched.pair(folder, again, SETTINGS, launched.free_port()) as started:
         (out, _, code), other = launched.outputs(started)
