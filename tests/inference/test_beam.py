@@ -23,6 +23,7 @@ WAYS = {
 }
 RECURRENT = {
     "family": "gpt2",
+    "number": 2,
     "pattern": (LayerKind(mixer=LstmConfig()), LayerKind()),
     "scan": True,
 }
@@ -55,7 +56,7 @@ ROWS += [
 
 @pytest.mark.parametrize(("name", "way", "rows"), ROWS)
 def test_beam_search_equals_the_plain_search(name, way, rows):
-    model, params = built(small(**MODELS[name], number=1), seed=3)
+    model, params = built(small(**{"number": 1, **MODELS[name]}), seed=3)
     settings = {"eos_token_id": (7, 18), **WAYS[way]}
     prompts = [
         np.asarray(ids(seed, 1, length)[0]).tolist() for seed, length in ((1, LENGTH), (2, 3))

@@ -51,7 +51,11 @@ def run(model, params, x, **inputs):
 DAILY = ("gpt_neox", "recurrent")
 
 
-@pytest.mark.parametrize("family", daily(VARIANTS, DAILY))
+# The documents of a row share the room of Switch's experts.
+INDEPENDENT = [family for family in VARIANTS if family != "switch_transformers"]
+
+
+@pytest.mark.parametrize("family", daily(INDEPENDENT, DAILY))
 def test_documents_padding_and_future(family):
     cfg = small(family)
     model, params = built(cfg)
