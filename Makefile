@@ -24,7 +24,7 @@ WORKERS := --numprocesses=2 --dist=loadfile --no-loadscope-reorder
 test: $(STAMP)  ## run the tests
 	$(BIN)/python -m pytest $(WORKERS)
 
-nightly: $(STAMP)  ## run all tests, with those too slow for every change, in about 20 minutes on two cores
+nightly: $(STAMP)  ## run all tests, with those too slow for every change, in about half an hour on two cores
 	$(BIN)/python -m pytest $(WORKERS) -m ''
 
 # TESTS=tests/nn runs a part of it.
