@@ -4,6 +4,8 @@ position and its row."""
 import runpy
 import sys
 
+from absl import logging
+
 from flaxformer_lite.runtime import environment
 
 SEED = 7  # of the runs whose examples are noted
@@ -27,6 +29,7 @@ def note(ids):
 if __name__ == "__main__":
     # A command may begin its process anew, which after the import of jax would take seconds.
     environment.configure()
+    logging.set_verbosity(logging.FATAL)  # as the command does before it imports grain
     _, ids, *sys.argv = sys.argv
     note(ids)
     runpy.run_path(sys.argv[0], run_name="__main__")

@@ -100,7 +100,8 @@ def test_no_matrix_is_multiplied_twice(name):
         return apply.lower(params).compile().cost_analysis()["flops"]
 
     thin = dataclasses.replace(adapter, rank=1) if hasattr(adapter, "rank") else adapter
-    # An adapter of rank 1 adds A, B, and for DoRA the norm of W + A B: three flops an entry.
+    # An adapter of rank 1 adds A, B, and for DoRA the norm of W + A B: three flops an entry, and
+    # more by the count of jaxlib 0.10.0.
     entries = sum(
         leaf.size
         for path, leaf in flatten_dict(
@@ -108,8 +109,8 @@ def test_no_matrix_is_multiplied_twice(name):
         ).items()
         if path[-1] == "kernel"
     )
-    assert flops(dataclasses.replace(cfg, adapter=thin)) < flops(cfg) + 10 * entries
-    assert 2 * 16 * entries > 10 * entries  # what a second product of 16 tokens would add
+    assert flops(dataclasses.replace(cfg, adapter=thin)) < flops(cfg) + 12 * entries
+    assert 2 * 16 * entries > 12 * entries  # what a second product of 16 tokens would add
 
 
 class Matrix(nn.Module):
