@@ -1,5 +1,7 @@
 """Programs that tests share compute what each would have by itself."""
 
+import os
+
 import flax.linen as nn
 import jax
 import numpy as np
@@ -9,6 +11,9 @@ from flax.errors import ScopeParamShapeError
 
 from tests import programs
 
+pytestmark = pytest.mark.skipif(
+    bool(os.environ.get("FLAXFORMER_LITE_DEFAULT_XLA")), reason="programs are not shared then"
+)
 X = np.arange(4.0, dtype=np.float32)
 
 
