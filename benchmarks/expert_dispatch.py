@@ -17,7 +17,7 @@ from flaxformer_lite.analysis import hlo
 from flaxformer_lite.config import Execution, MeshConfig
 from flaxformer_lite.nn.feed_forwards.mlp import MlpConfig
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
-from flaxformer_lite.plan import aot, costs, topology
+from flaxformer_lite.plan import aot, costs, kernels, topology
 from flaxformer_lite.sharding.activations import BATCH_AXES, MeshSharding
 from flaxformer_lite.sharding.mesh import build_mesh
 from flaxformer_lite.sharding.parameters import path_of
@@ -55,7 +55,9 @@ def main(way: str) -> None:
 
     params = jax.tree_util.tree_map_with_path(placed, shapes)
     compiled = jax.jit(forwards_and_backwards).lower(params, x_BTD, x_BTD).compile()
-    cost = costs.of(hlo.parse(compiled.as_text()), pod.chip, mesh.shape, 1)
+    module = hlo.parse(compiled.as_text())
+    times = kernels.seconds(module, pod.chip, causal=True)
+    cost = costs.of(module, pod.chip, mesh.shape, 1, times)
     for one in cost.exchanges:
         print(f"{one.kind}: {one.bytes / 1e9:.2f} GB in {one.count}, {1e3 * one.seconds[1]:.1f} ms")
     print(f"computation {1e3 * sum(cost.parts.values()):.1f} ms")

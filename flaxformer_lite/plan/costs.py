@@ -2,8 +2,8 @@
 
 The TPU compiler annotates each fusion with a cycle estimate, which is multiplied by the iterations
 of the loops around it. Large matrix products come out at 70 to 97 percent of the peak; memory-bound
-fusions come out up to four times too slow. The estimate is for comparing designs; it is not a
-promise.
+fusions come out up to four times too slow. Hand-written kernels are timed by kernels.py. The
+estimate is for comparing designs; it is not a promise.
 """
 
 import collections
@@ -11,25 +11,15 @@ import dataclasses
 import math
 import re
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from flaxformer_lite.analysis import hlo
 from flaxformer_lite.analysis.parts import part
 from flaxformer_lite.plan.topology import Chip
 
 CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
-KERNEL = "tpu_custom_call"
-# share of the peak, assumed, as the compiler has no estimate for hand-written kernels
-KERNEL_EFFICIENCY = 0.5
-# number of matrix products in a kernel, by its name
-PRODUCTS = (
-    ("_fwd", 2),
-    ("_dkv", 4),
-    ("_dq", 3),
-    ("_bwd", 5),
-)
-# products of groups of rows: by the compiler, and by megablox
-GROUPED = re.compile(r"ragged-dot|gmm")
-FLOATS = re.compile(r"\b(?:bf16|f32)\[([\d,]+)\]")
+# stands in the call of a hand-written kernel
+KERNEL = 'custom_call_target="tpu_custom_call"'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,11 +51,13 @@ class Costs:
       parts: part of the computation -> seconds per step.
       exchanges: communication, the largest first.
       unknown: number of loops with an unknown number of iterations, which are counted once.
+      untimed: names of hand-written kernels whose time is not known and not counted.
     """
 
     parts: dict[str, float]
     exchanges: tuple[Exchange, ...]
     unknown: int
+    untimed: tuple[str, ...] = ()
 
     @property
     def seconds(self) -> tuple[float, float]:
@@ -90,7 +82,11 @@ class Costs:
 
 
 def of(
-    module: hlo.Module, chip: Chip, mesh: Mapping[str, int], slices: int, *, seen: float = 1.0
+    module: hlo.Module,
+    chip: Chip,
+    mesh: Mapping[str, int],
+    slices: int,
+    kernels: Mapping[str, float] = MappingProxyType({}),
 ) -> Costs:
     """Adds up the costs of a compiled step.
 
@@ -99,21 +95,24 @@ def of(
       chip: the accelerator.
       mesh: sizes by axis.
       slices: number of slices.
-      seen: share of all pairs of positions that attention kernels compute.
+      kernels: seconds of a call of each hand-written kernel, by the operation's name
+        (kernels.seconds).
     """
     parts: dict[str, float] = collections.defaultdict(float)
     unknown = {visit.scope for visit in hlo.visits(module) if not visit.exact}
+    untimed = []
     for visit in hlo.visits(module):
         if visit.inside:
             continue
         cycles = _cycles(visit.op)
         if cycles:
             parts[part(visit.op.source)] += cycles * visit.times / chip.clock
-        elif f'custom_call_target="{KERNEL}"' in visit.op.rest:
-            share = 1.0 if GROUPED.search(visit.op.name) else seen
-            flops = share * kernel_flops(visit.op) * visit.times
-            parts[part(visit.op.source)] += flops / chip.peak / KERNEL_EFFICIENCY
-    return Costs(dict(parts), exchanges(hlo.collectives(module), chip, mesh, slices), len(unknown))
+        elif visit.op.name in kernels:
+            parts[part(visit.op.source)] += kernels[visit.op.name] * visit.times
+        elif KERNEL in visit.op.rest:
+            untimed.append(visit.op.name)
+    traffic = exchanges(hlo.collectives(module), chip, mesh, slices)
+    return Costs(dict(parts), traffic, len(unknown), tuple(dict.fromkeys(untimed)))
 
 
 def exchanges(
@@ -145,41 +144,6 @@ def exchanges(
     for (kind, axes), (size, times, fast, slow, exposed) in total.items():
         rows.append(Exchange(kind, axes, size, times, (fast, slow), exposed))
     return tuple(sorted(rows, key=lambda e: -e.bytes))
-
-
-def kernel_flops(op: hlo.Op) -> float:
-    """Counts a kernel's FLOPs from its name and shapes.
-
-    Attention counts over all pairs of positions, a product of groups over all rows, those of no
-    group too.
-    """
-    products = next((count for mark, count in PRODUCTS if mark in op.name), 0)
-    operands = re.search(r"operand_layout_constraints=\{(.*?\})\}", op.rest)
-    if not operands:
-        return 0.0
-    shapes = []
-    for dims in FLOATS.findall(operands[1]):
-        shapes.append(list(map(int, dims.split(","))))
-    if GROUPED.search(op.name):
-        results = [list(array.shape) for array in op.arrays]
-        return _grouped_flops(shapes + results)
-    if not products:
-        return 0.0
-    heads = [shape for shape in shapes if len(shape) > 2]
-    if len(heads) < 2:
-        return 0.0
-    # The kernel of keys' and values' gradients may return that of queries too: one product more.
-    gradients = [array for array in op.arrays if len(array.shape) >= len(heads[0])]
-    products += "_dkv" in op.name and len(gradients) == 3
-    return 2.0 * products * math.prod(heads[0]) * heads[1][-2]
-
-
-def _grouped_flops(shapes: list[list[int]]) -> float:
-    """Counts a product of rows [L, I], results [L, O] and matrices [X, I, O], in any order."""
-    groups = [shape[0] for shape in shapes if len(shape) == 3]
-    if len(shapes) != 3 or len(groups) != 1:
-        return 0.0
-    return 2.0 * math.sqrt(math.prod(map(math.prod, shapes)) // groups[0])
 
 
 def _cycles(op: hlo.Op) -> int:

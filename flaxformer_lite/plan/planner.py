@@ -12,7 +12,7 @@ from flaxformer_lite.analysis import hlo
 from flaxformer_lite.config import ExperimentConfig
 from flaxformer_lite.data import dummy
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.plan import analytic, aot, costs, lints
+from flaxformer_lite.plan import analytic, aot, costs, kernels, lints
 from flaxformer_lite.plan.topology import Topology
 from flaxformer_lite.runs.start import companion
 from flaxformer_lite.training import memory, program as programs
@@ -36,6 +36,7 @@ class Plan:
       utilisation: share of the peak, by the model's FLOPs, at the longer and at the shorter time.
       largest: the three largest costs, in seconds.
       unknown_loops: loops with an unknown number of iterations, counted once.
+      untimed: hand-written kernels whose time is not known and not counted.
     """
 
     topology: str
@@ -63,6 +64,7 @@ class Plan:
     utilisation: tuple[float, float] | None
     largest: tuple[tuple[str, float], ...]
     unknown_loops: int
+    untimed: tuple[str, ...]
     warnings: tuple[str, ...]
     compile_seconds: float | None
 
@@ -162,10 +164,8 @@ def _compiled(program: Program, topology: Topology) -> Plan:
             compile_seconds=done.seconds,
         )
     module = hlo.parse(done.text)
-    seen = 1.0
-    if program.cfg.model.skeleton == "decoder":
-        seen = 0.5  # of all pairs of positions, under a causal mask
-    cost = costs.of(module, topology.chip, program.mesh.shape, program.cfg.mesh.slices, seen=seen)
+    times = kernels.seconds(module, topology.chip, causal=program.cfg.model.skeleton == "decoder")
+    cost = costs.of(module, topology.chip, program.mesh.shape, program.cfg.mesh.slices, times)
     if not cost.parts:  # GPU programs have no cycle estimates
         cost = dataclasses.replace(cost, parts=analytic.of(program, topology.chip).parts, unknown=0)
     return _plan(
@@ -202,6 +202,7 @@ def _plan(
         "utilisation": None,
         "largest": (),
         "unknown_loops": 0,
+        "untimed": (),
     }
     if cost:
         ideal = program.flops_per_step / chips / chip.peak
@@ -213,6 +214,7 @@ def _plan(
             "utilisation": (ideal / longest, ideal / shortest),
             "largest": tuple(cost.largest()),
             "unknown_loops": cost.unknown,
+            "untimed": cost.untimed,
         }
     timed_by = "from data sheets"
     if compile_seconds is not None and chip.clock:

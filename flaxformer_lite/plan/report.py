@@ -125,6 +125,9 @@ def _time(plan: Plan) -> Rows:
             " time is too low"
         )
         rows.append(("note", note))
+    if plan.untimed:
+        note = f"not timed: {', '.join(plan.untimed)}: the time is too low"
+        rows.append(("note", note))
     return rows
 
 

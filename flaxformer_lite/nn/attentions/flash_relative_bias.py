@@ -22,6 +22,7 @@ from flaxformer_lite.nn.functions.checkpoint_names import ATTENTION, QKV, named
 from flaxformer_lite.nn.functions.tpu_tuning import LANES
 
 LONGEST = 2048  # columns: a block of rows meets all of them at once, in the memory of one core
+BLOCKS = (512, 256, LANES)  # rows that are taken at once
 WIDEST = 512  # numbers of a row that a program takes, of all its heads
 BEFORE_V5 = ("TPU v2", "TPU v3", "TPU v4")  # kinds of devices
 # bytes of the keys of a program: with values, gradients and sums they fill 12 of a core's 16 MiB
@@ -130,11 +131,18 @@ def _attend(
     # be padded.
     joined = [x.reshape(*x.shape[:2], -1) for x in (q_BTNH, k_BSKH, v_BSKH)]
     q, k, v = (splash.pad(x, 1) for x in named(QKV, *joined))
-    narrow = flash_relative_bias_kernel.heads_together(*q_BTNH.shape[2:]) * H <= LANES
-    block = 256 if narrow and q.shape[1] % 256 == 0 and k.shape[1] <= 1024 else 128
-    plan = flash_relative_bias_kernel.KernelPlan(*static, block, H, interpret)
+    plan = flash_relative_bias_kernel.KernelPlan(*static, _block(q, k, H), H, interpret)
     ids = splash.pad(q_ids, 1), splash.pad(k_ids, 1, -1)
     out_BTW = flash_relative_bias_kernel.attend(
         plan, q, k, v, diagonals_NL.astype(jnp.float32), *ids
     )
     return named(ATTENTION, out_BTW[:, :T]).reshape(q_BTNH.shape)
+
+
+def _block(q_BTW: jax.Array, k_BSW: jax.Array, H: int) -> int:
+    """Returns how many rows the kernel takes at once: the most that fit beside the columns."""
+    _, S, W = k_BSW.shape
+    width = heads_together(W // H, H) * H
+    if width * S * k_BSW.dtype.itemsize > COLUMNS // 2:
+        return LANES
+    return next(size for size in BLOCKS if q_BTW.shape[1] % size == 0)

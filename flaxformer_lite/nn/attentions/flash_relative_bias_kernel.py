@@ -23,6 +23,8 @@ from jax.experimental.pallas import tpu as pltpu
 from flaxformer_lite.nn.functions.kernels import MASKED
 from flaxformer_lite.nn.functions.tpu_tuning import LANES
 
+SUBLANES = 8  # rows of a register
+
 
 class KernelPlan(NamedTuple):
     """The static options of the kernel."""
@@ -234,13 +236,21 @@ def _spread(diagonals_1L: jax.Array, t: int, S: int) -> jax.Array:
 def _gathered(x_TS: jax.Array, t: int) -> jax.Array:
     """Sums along diagonals, [1, S + t], the transpose of `_spread`.
 
-    Row r moves t - 1 - r places to the right.
+    Row r moves t - 1 - r places to the right. As many rows as a register has move together, by as
+    far as the last of them has to, and are added up; only their sum is moved row by row.
     """
-    x_TL = jnp.concatenate([x_TS, jnp.zeros((t, t), x_TS.dtype)], axis=1)
-    places_T1 = t - 1 - lax.broadcasted_iota(jnp.int32, (t, 1), 0)
-    for bit in range((t - 1).bit_length()):
-        x_TL = jnp.where((places_T1 >> bit) & 1 == 1, pltpu.roll(x_TL, 1 << bit, 1), x_TL)
-    return x_TL.sum(axis=0, keepdims=True)
+    S = x_TS.shape[1]
+    sums_RL = jnp.zeros((SUBLANES, S + t), x_TS.dtype)
+    space = jnp.zeros((SUBLANES, t), x_TS.dtype)
+    for first in range(0, t, SUBLANES):
+        rows_RS = x_TS[first : first + SUBLANES]
+        rows_RL = jnp.concatenate([rows_RS, space], axis=1)
+        sums_RL += pltpu.roll(rows_RL, t - SUBLANES - first, 1)
+    places_R1 = SUBLANES - 1 - lax.broadcasted_iota(jnp.int32, (SUBLANES, 1), 0)
+    for bit in range((SUBLANES - 1).bit_length()):
+        moves_R1 = (places_R1 >> bit) & 1 == 1
+        sums_RL = jnp.where(moves_R1, pltpu.roll(sums_RL, 1 << bit, 1), sums_RL)
+    return sums_RL.sum(axis=0, keepdims=True)
 
 
 def _inner(a_TH: jax.Array, b_SH: jax.Array) -> jax.Array:

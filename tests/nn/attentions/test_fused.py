@@ -66,6 +66,15 @@ def test_splash_equals_dense_in_value_and_gradient(name):
     )
 
 
+def test_splash_multiplies_the_largest_block_in_parts():
+    length = splash.BLOCKS[0]
+    keys = jax.random.split(jax.random.key(0), 4)
+    q, k, v, direction = (jax.random.normal(key, (1, length, 1, 64)) for key in keys)
+    ids = np.arange(length)[None] // 700 + 1
+    mask = masks.causal() & masks.segments(ids.astype(np.int32))
+    compare(SPLASH, q, k, v, direction, tolerance=1e-4, mask=mask)
+
+
 def test_splash_takes_sinks_and_the_other_kernels_refuse_them():
     q, k, v, direction = inputs()
 

@@ -1,0 +1,146 @@
+"""Schedules of kernels, read from text such as the TPU compiler writes."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from flaxformer_lite.analysis import hlo
+from flaxformer_lite.plan import compile_kernels, kernel_schedule, kernels
+from flaxformer_lite.plan.topology import CHIPS
+
+FLOPS_PER_CYCLE = 2 * 128 * 128
+
+
+def kernel_text(*, products: int, split: bool = False) -> dict[str, str]:
+    """Writes a kernel of 100 bundles: a loop from 10 to 95 with a span at each end that runs at
+    times, and `products` spans of 10 bundles with products that keep one of two units busy."""
+    branches = {20: 1, 90: 0}  # address -> region that it goes to
+    starts = {10: 0, 30: 1}
+    busy = [0] * 100
+    for number in range(products):
+        first = 35 + 15 * number
+        branches[first - 5] = 10 + number
+        starts[first + 10] = 10 + number
+        busy[first : first + 10] = [1] * 10
+    lines = []
+    for address in range(100):
+        mark = ""
+        if address in starts:
+            mark = f" /* Start region {starts[address]} :: Start region {50 + address} */"
+        branch = ""
+        if address in branches:
+            branch = f"%7 = sbr.rel (!%p3) target = $region{branches[address]}"
+        core = " /* core id */" if split and not address else ""
+        hexadecimal = hex(address) if address else "0"
+        lines.append(f"{hexadecimal:>6} LB: > {{ {branch} }}{mark}{core}")
+    units = ["== CAPACITY:", "MXU, XLU", "    2     3", "== UTILIZATION:"]
+    units += [f"{count} 0" for count in busy]
+    source = "iteration_bounds = array<i64: 3, -9223372036854775808, 4>\n"
+    for _ in range(products):
+        source += (
+            "%1 = tpu.matmul %a, %b, %c {x = #tpu<[1], [0]>} : vector<128x128xbf16>,"
+            " vector<128x64xbf16>, vector<128x64xf32> -> vector<128x64xf32>\n"
+        )
+    return {"bundles": "\n".join(lines), "units": "\n".join(units), "source": source}
+
+
+def test_cycles_are_bundles_or_what_products_take_at_the_peak():
+    read = kernel_schedule.read(**kernel_text(products=1), cores=2, peak=FLOPS_PER_CYCLE)
+    # 85 bundles of the loop less two spans; five bundles after a branch run in any case.
+    assert read.ends == 5
+    assert read.always == 85 - 5 - 10
+    # The product takes 64 cycles at the peak, and half of the units are busy for 10.
+    assert read.products == 10 + (64 - 5)
+    assert read.grid[0] == 3
+    assert read.cores == 1
+
+
+def test_one_of_several_spans_with_products_runs_in_a_step():
+    read = kernel_schedule.read(**kernel_text(products=3), cores=2, peak=FLOPS_PER_CYCLE)
+    assert read.products == 10 + (64 - 5)
+    assert read.always == 85 - 5 - 30
+
+
+def test_cores_share_the_grid_of_a_kernel_that_reads_its_core():
+    split = kernel_schedule.read(
+        **kernel_text(products=1, split=True), cores=2, peak=FLOPS_PER_CYCLE
+    )
+    assert split.cores == 2
+    # 24 steps, half of which multiply, in 6 rows
+    assert split.cycles((3, 2, 4), 0.5) == (24 * (70 + 0.5 * 69) + 6 * 5) / 2
+
+
+def test_a_kernel_without_products_takes_its_bundles():
+    read = kernel_schedule.read(**kernel_text(products=0), cores=1, peak=FLOPS_PER_CYCLE)
+    assert read.products == 0
+    assert read.always == 80
+
+
+def kernel(*shapes, config="{}"):
+    arrays = tuple(hlo.Array("bf16", shape) for shape in shapes)
+    return kernels.Kernel(arrays, (), config)
+
+
+def test_blocks_below_the_diagonal_multiply():
+    # Of 4 x 4 blocks of one head 10 are on or below the diagonal, of 4 x 2 blocks 6.
+    heads = kernel((2, 8, 512, 64), (2, 8, 512, 64))
+    assert kernels.multiplying((2, 8, 4, 4), heads) == 10 / 16
+    assert kernels.multiplying((2, 8, 4, 2), heads) == 6 / 8
+    assert kernels.multiplying((2, 4, 8, 2), heads) == 6 / 8  # of keys' gradients
+    assert kernels.multiplying((14, 79, 4), kernel((36_864, 4096), (8, 4096, 14_336))) == 1
+
+
+def test_a_grid_that_depends_on_the_data_has_a_step_for_each_listed_block():
+    read = kernel_schedule.read(**kernel_text(products=1), cores=1, peak=FLOPS_PER_CYCLE)
+    assert kernels.grid_of(read, kernel((9,), (79,), (36_864, 4096))) == (3, 79, 4)
+
+
+CALL = """HloModule m
+
+ENTRY %main (p: f32[8]) -> f32[8] {
+  %gmm.1 = (bf16[64,8]{1,0}) custom-call(%a), custom_call_target="tpu_custom_call", \
+operand_layout_constraints={s32[], s32[9]{0}, bf16[64,16]{1,0}}, frontend_attributes={x={}}, \
+backend_config={"custom_call_config":{"body":"TUz{v"},"used_scoped_memory_configs":[]}, x={1}
+  %gmm.2 = (bf16[64,8]{1,0}) custom-call(%a), custom_call_target="tpu_custom_call", \
+operand_layout_constraints={s32[], s32[9]{0}, bf16[64,16]{1,0}}, \
+backend_config={"custom_call_config":{"body":"TUz{v"},"used_scoped_memory_configs":[]}
+  ROOT %other = bf16[64,8]{1,0} custom-call(%a), custom_call_target="tpu_custom_call", \
+operand_layout_constraints={bf16[64,16]{1,0}}, backend_config={"custom_call_config":{"body":"U"}}
+}
+"""
+
+
+def test_equal_kernels_are_compiled_once_and_those_that_fail_have_no_time(monkeypatch):
+    texts = kernel_text(products=1)
+
+    def compiler(command, *, input, env, **_):
+        folder = Path(command[-1])
+        given = json.loads(input)
+        assert [each["operands"] for each in given] == [
+            [["s32", []], ["s32", [9]], ["bf16", [64, 16]]],
+            [["bf16", [64, 16]]],
+        ]
+        assert f"--xla_jf_dump_to={folder}" in env["LIBTPU_INIT_ARGS"]
+        (folder / "0.json").write_text(json.dumps(texts))
+
+    monkeypatch.setattr(subprocess, "run", compiler)
+    chip = CHIPS["v5e"]
+    found = kernels.seconds(hlo.parse(CALL), chip, causal=True)
+    read = kernel_schedule.read(**texts, cores=1, peak=chip.peak / chip.clock)
+    expected = read.cycles((3, 9, 4), 1.0) / chip.clock
+    assert found == {"gmm.1": pytest.approx(expected), "gmm.2": pytest.approx(expected)}
+
+
+def test_a_program_without_kernels_starts_no_compiler(monkeypatch):
+    monkeypatch.setattr(subprocess, "run", None)
+    assert kernels.seconds(hlo.parse("HloModule m\n"), CHIPS["h100"], causal=True) == {}
+
+
+def test_dtypes_of_kernels_are_those_of_numpy():
+    for spelled in compile_kernels.DTYPES:
+        described = compile_kernels.describe((spelled, [2]), None)
+        assert hlo.Array(spelled, (2,)).bytes == max(1, described.dtype.itemsize * 2) or (
+            spelled == "s4"
+        )
