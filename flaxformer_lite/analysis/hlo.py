@@ -13,7 +13,7 @@ import dataclasses
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -75,6 +75,11 @@ class Op:
         if not match:
             return ""
         return match[1]
+
+    @property
+    def bytes(self) -> int:
+        """The size of all arrays of its result."""
+        return sum(array.bytes for array in self.arrays)
 
 
 class Module(NamedTuple):
@@ -147,6 +152,35 @@ def parse(text: str) -> Module:
 def visits(module: Module) -> Iterator[Visit]:
     """Yields every instruction at each place where the entry reaches it; reducers are left out."""
     yield from _visit(module, module.entry, 1, module.entry, "", True)
+
+
+def by_name(module: Module) -> dict[str, Op]:
+    """Returns every instruction by its name, which no other computation has."""
+    named = {}
+    for operations in module.computations.values():
+        for op in operations:
+            named[op.name] = op
+    return named
+
+
+def operands(op: Op) -> list[str]:
+    """Returns the names of an instruction's operands."""
+    end = _closing("(" + op.rest) - 1
+    return re.findall(r"%([\w.\-]+)", op.rest[:end])
+
+
+def computations_with(module: Module, kinds: Container[str]) -> set[str]:
+    """Returns the names of the computations that run an instruction of these kinds.
+
+    They may call others that do.
+    """
+    found: set[str] = set()
+    # A computation is written before those that call it.
+    for name, operations in module.computations.items():
+        for op in operations:
+            if op.kind in kinds or not found.isdisjoint(called(op)):
+                found.add(name)
+    return found
 
 
 def collectives(module: Module) -> list[Collective]:
@@ -230,29 +264,30 @@ def _visit(
 ) -> Iterator[Visit]:
     for op in module.computations.get(name, ()):
         yield Visit(op, times, scope, inside, exact)
-        for called in _called(op):
+        for each in called(op):
             if op.kind == "while":
                 trips = _trips(module, op)
                 yield from _visit(
-                    module, called, times * (trips or 1), called, "", exact and trips is not None
+                    module, each, times * (trips or 1), each, "", exact and trips is not None
                 )
             elif op.kind in ("call", "conditional"):
-                scheduled = called if op.kind == "conditional" else scope
-                yield from _visit(module, called, times, scheduled, "", exact)
+                scheduled = each if op.kind == "conditional" else scope
+                yield from _visit(module, each, times, scheduled, "", exact)
             else:
-                yield from _visit(module, called, times, scope, called, exact)
+                yield from _visit(module, each, times, scope, each, exact)
 
 
-def _called(op: Op) -> list[str]:
+def called(op: Op) -> list[str]:
+    """Returns the computations that an instruction runs, but not the functions of reductions."""
     if op.kind.endswith(("-done", "-update")) and op.kind not in KINDS:
         return []
     text = op.rest
     if op.kind == "call":
         text = text.replace("to_apply=", "calls=")
-    called: list[str] = []
+    listed: list[str] = []
     for names in _CALLED.findall(text):
-        called += [name.strip(" %") for name in names.strip("{}").split(",")]
-    return called
+        listed += [name.strip(" %") for name in names.strip("{}").split(",")]
+    return listed
 
 
 def _trips(module: Module, loop: Op) -> int | None:
@@ -287,11 +322,10 @@ def _payload(op: Op, kind: str) -> tuple[Array, ...]:
 def _first_operand(module: Module, op: Op) -> int:
     """Returns the bytes of the first operand, whose shape is that of the instruction it names."""
     name = re.match(r"\s*(?:\S+ )?%?([\w.\-]+)", op.rest)
-    for ops in module.computations.values():
-        for other in ops:
-            if name and other.name == name[1]:
-                return sum(array.bytes for array in other.arrays)
-    raise ValueError(f"{op.name}: no instruction of the program gives its first operand.")
+    source = by_name(module).get(name[1] if name else "")
+    if source is None:
+        raise ValueError(f"{op.name}: no instruction of the program gives its first operand.")
+    return source.bytes
 
 
 def _groups(text: str) -> Groups:

@@ -10,7 +10,7 @@ MESH = {"data": 2, "fsdp": 4, "tensor": 1}
 STEP = """HloModule jit_step
 
 %fused (p: f32[8]) -> f32[8] {
-  ROOT %inner = f32[8] add(%p, %p), backend_config={"estimated_cycles":"999999"}
+  ROOT %inner = f32[8] dot(%p, %p), backend_config={"estimated_cycles":"999999"}
 }
 
 %body (t: (s32[], f32[8])) -> (s32[], f32[8]) {
@@ -61,7 +61,7 @@ def test_cycles_and_bytes_count_every_turn_of_a_loop():
 
 def test_traffic_is_exposed_but_for_what_computation_carries_on():
     (gather,) = (line for line in STEP.splitlines() if "all-gather" in line)
-    fusion = f"%async_collective_fusion.1 (p: f32[8]) -> f32[8] {{\n{gather}\n}}\n"
+    fusion = f"%async_collective_fusion.1 (p: f32[8]) -> f32[8] {{\n  %d = f32[8] dot(%p, %p)\n{gather}\n}}\n"
     carried = STEP.replace(gather, "").replace(
         'calls=%fused, metadata={op_name="jit(step)/transpose',
         'calls=%async_collective_fusion.1, metadata={op_name="jit(step)/transpose',
@@ -100,3 +100,35 @@ def test_a_kernel_without_a_time_is_named():
     found = costs.of(hlo.parse(KERNEL), CHIPS["v5p"], MESH, 1)
     assert found.parts == {}
     assert found.untimed == ("gmm.9",)
+
+
+STREAMS = """HloModule m
+
+%sum (p: f32[4,1048576]) -> f32[1048576] {
+  ROOT %s = f32[1048576] reduce(%p), to_apply=%add
+}
+
+%take (p: f32[4,1048576]) -> f32[1048576] {
+  ROOT %g = f32[1048576] gather(%p)
+}
+
+ENTRY %main (p: f32[4,1048576]) -> f32[1048576] {
+  %p = f32[4,1048576] parameter(0)
+  ROOT %o = f32[1048576] fusion(f32[4,1048576] %p), kind=kLoop, calls=%sum, \
+backend_config={"estimated_cycles":"1500000"}
+}
+"""
+
+
+def test_a_fusion_takes_no_longer_than_moving_its_arrays_at_half_of_the_bandwidth():
+    chip = CHIPS["v5e"]
+    (seconds,) = costs.of(hlo.parse(STREAMS), chip, MESH, 1).parts.values()
+    assert seconds == pytest.approx(5 * 4 * 2**20 / (0.5 * chip.bandwidth))
+    (quick,) = costs.of(hlo.parse(STREAMS.replace("1500000", "15")), chip, MESH, 1).parts.values()
+    assert quick == pytest.approx(15 / chip.clock)
+
+
+def test_fusions_that_read_out_of_order_keep_the_compilers_cycles():
+    text = STREAMS.replace("calls=%sum", "calls=%take")
+    (seconds,) = costs.of(hlo.parse(text), CHIPS["v5e"], MESH, 1).parts.values()
+    assert seconds == pytest.approx(1e-3)
