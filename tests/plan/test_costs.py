@@ -61,7 +61,8 @@ def test_cycles_and_bytes_count_every_turn_of_a_loop():
 
 def test_traffic_is_exposed_but_for_what_computation_carries_on():
     (gather,) = (line for line in STEP.splitlines() if "all-gather" in line)
-    fusion = f"%async_collective_fusion.1 (p: f32[8]) -> f32[8] {{\n  %d = f32[8] dot(%p, %p)\n{gather}\n}}\n"
+    inner = f"  %d = f32[8] dot(%p, %p)\n{gather}\n"
+    fusion = f"%async_collective_fusion.1 (p: f32[8]) -> f32[8] {{\n{inner}}}\n"
     carried = STEP.replace(gather, "").replace(
         'calls=%fused, metadata={op_name="jit(step)/transpose',
         'calls=%async_collective_fusion.1, metadata={op_name="jit(step)/transpose',
