@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from flaxformer_lite.analysis import hlo
 from flaxformer_lite.plan import kernel_schedule
@@ -139,7 +139,7 @@ def schedules(kernels: list[Kernel], chip: Chip) -> list[Schedule | None]:
             texts = Path(folder, f"{number}.json")
             schedule = None
             if texts.exists():
-                parts: dict[str, Any] = json.loads(texts.read_text())
+                parts: dict[str, str] = json.loads(texts.read_text())
                 schedule = kernel_schedule.read(**parts, cores=cores, peak=peak)
             read.append(schedule)
         return read

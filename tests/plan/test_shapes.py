@@ -24,7 +24,7 @@ def arrays(jaxpr, kernels):
                 f"{eqn.source_info.name_stack} {eqn.params.get('name')}"
                 f" {eqn.params.get('name_and_src_info')}"
             )
-            kernels.update(kernel for kernel in ("splash", "relative") if kernel in named)
+            kernels.update(kernel for kernel in ("flash_causal", "relative") if kernel in named)
             continue
         for value in jax.tree.leaves(
             list(eqn.params.values()), is_leaf=lambda x: hasattr(x, "eqns") or hasattr(x, "jaxpr")
@@ -36,7 +36,9 @@ def arrays(jaxpr, kernels):
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    daily([("gpt2_xl", {"splash"}), ("t5_xl", {"relative"})], [("gpt2_xl", {"splash"})]),
+    daily(
+        [("gpt2_xl", {"flash_causal"}), ("t5_xl", {"relative"})], [("gpt2_xl", {"flash_causal"})]
+    ),
 )
 def test_no_array_of_all_pairs(monkeypatch, name, expected):
     cfg = config(name)

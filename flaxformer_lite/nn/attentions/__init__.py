@@ -4,6 +4,7 @@
 SHARED = (
     "arguments",
     "dispatch",
+    "flash_causal_kernel",
     "flash_relative_bias_kernel",
     "mask_structure",
 )

@@ -18,7 +18,7 @@ from flaxformer_lite.nn.functions.sharding import UNSHARDED, ActivationSharding
 LOG = logging.getLogger("flaxformer_lite")
 # The kernels of each platform; the first that supports the call is used.
 FUSED = {
-    "tpu": ("flash_relative_bias", "splash"),
+    "tpu": ("flash_relative_bias", "flash_causal", "splash"),
     "gpu": ("cudnn",),
 }
 SMALL = 128  # up to this length, a kernel's padding costs more than the kernel saves
@@ -77,8 +77,8 @@ def attention(
         which has no value (gpt-oss); a row's weights then sum to less than one.
       sharding: where the arrays live; `MeshSharding(mesh)` inside a program over a mesh.
       implementation: a file of this folder, or `auto`, which takes a kernel of the platform that
-        supports the call (cuDNN on GPUs, flash_relative_bias or splash on TPUs), else XLA:
-        blockwise if T x S is large, else dense, or chunked_causal on a CPU. The choice and its
+        supports the call (cuDNN on GPUs; flash_relative_bias, flash_causal or splash on TPUs), else
+        XLA: blockwise if T x S is large, else dense, or chunked_causal on a CPU. The choice and its
         reason are logged once, at level INFO of the logger "flaxformer_lite".
 
     Returns:

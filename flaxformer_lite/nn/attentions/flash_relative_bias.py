@@ -19,12 +19,11 @@ from flaxformer_lite.nn.attentions.arguments import is_by_distance
 from flaxformer_lite.nn.attentions.flash_relative_bias_kernel import heads_together
 from flaxformer_lite.nn.attentions.mask_structure import check_supported, structure_of
 from flaxformer_lite.nn.functions.checkpoint_names import ATTENTION, QKV, named
-from flaxformer_lite.nn.functions.tpu_tuning import LANES
+from flaxformer_lite.nn.functions.tpu_tuning import BEFORE_V5, LANES
 
 LONGEST = 2048  # columns: a block of rows meets all of them at once, in the memory of one core
 BLOCKS = (512, 256, LANES)  # rows that are taken at once
 WIDEST = 512  # numbers of a row that a program takes, of all its heads
-BEFORE_V5 = ("TPU v2", "TPU v3", "TPU v4")  # kinds of devices
 # bytes of the keys of a program: with values, gradients and sums they fill 12 of a core's 16 MiB
 COLUMNS = 2**20
 

@@ -61,12 +61,7 @@ def attend(
     out_BTNH = args.sharding.per_shard(kernel, ("BTNH", "BSKH", "BSKH", "BT", "BS", "N"), "BTNH")(
         q_BTNH, k_BSKH, v_BSKH, *ids_of(structure), args.sinks_N
     )
-    sees_BT = _sees(structure, resolved.mask, q_BTNH.shape[1], k_BSKH.shape[1])
-    # For a row that sees nothing the kernel returns the mean of hidden values; multiplying by zero
-    # stops its gradient.
-    if sees_BT is None:
-        return out_BTNH
-    return jnp.where(sees_BT[:, :, None, None], out_BTNH, 0)
+    return zero_unseeing(out_BTNH, sees(structure, resolved.mask, q_BTNH.shape[1], k_BSKH.shape[1]))
 
 
 def unsupported_reason(
@@ -185,7 +180,7 @@ def _mask(window: Window, shape: tuple[int, int]) -> splash_attention_mask.Mask:
     return splash_attention_mask.LocalMask(shape, window, offset=0)
 
 
-def _sees(structure: Structure, mask: masks.Mask | None, T: int, S: int) -> jax.Array | None:
+def sees(structure: Structure, mask: masks.Mask | None, T: int, S: int) -> jax.Array | None:
     """Returns which rows see anything, [B or 1, T], or None if all do.
 
     A few rows at a time are compared with all columns.
@@ -199,5 +194,15 @@ def _sees(structure: Structure, mask: masks.Mask | None, T: int, S: int) -> jax.
     columns_S = jnp.arange(S, dtype=jnp.int32)
     extra = -T % ROWS
     blocks = jnp.arange(T + extra, dtype=jnp.int32).reshape(-1, min(ROWS, T + extra))
-    sees = jax.lax.map(lambda rows_T: seen(rows_T, columns_S).any(axis=-1), blocks)
-    return jnp.moveaxis(sees, 0, 1).reshape(sees.shape[1], -1)[:, :T]
+    found = jax.lax.map(lambda rows_T: seen(rows_T, columns_S).any(axis=-1), blocks)
+    return jnp.moveaxis(found, 0, 1).reshape(found.shape[1], -1)[:, :T]
+
+
+def zero_unseeing(out_BTNH: jax.Array, sees_BT: jax.Array | None) -> jax.Array:
+    """Returns zero for rows that see nothing, and stops their gradient.
+
+    For them kernels return the mean of hidden values. `sees_BT` is what `sees` returns.
+    """
+    if sees_BT is None:
+        return out_BTNH
+    return jnp.where(sees_BT[:, :, None, None], out_BTNH, 0)

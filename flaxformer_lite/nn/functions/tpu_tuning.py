@@ -15,6 +15,7 @@ from flaxformer_lite.nn.functions.sharding import ActivationSharding
 from flaxformer_lite.types import Tree
 
 V5P = ("TPU v5", "TPU v5p")  # kinds of devices; a v5e is a TPU v5 lite
+BEFORE_V5 = ("TPU v2", "TPU v3", "TPU v4")
 V6E = ("TPU v6 lite", "TPU v6e")
 # width of a TPU's vector unit: a narrower last axis is padded to it, in memory and in products
 LANES = 128

@@ -10,15 +10,22 @@ import pytest
 
 from flaxformer_lite import attention, build_model, registry
 from flaxformer_lite.config.rules import ConfigError
-from flaxformer_lite.nn.attentions import cudnn, dense, dispatch, flash_relative_bias, splash
+from flaxformer_lite.nn.attentions import (
+    cudnn,
+    dense,
+    dispatch,
+    flash_causal,
+    flash_relative_bias,
+    splash,
+)
 from flaxformer_lite.nn.attentions.arguments import Arguments
 from flaxformer_lite.nn.functions import masks
 from flaxformer_lite.nn.functions.sharding import Shards
 from tests.marks import daily
 from tests.nn.attentions.cases import On, by_keywords
 
-SPLASH, RELATIVE, DENSE = (
-    by_keywords(module.attend) for module in (splash, flash_relative_bias, dense)
+SPLASH, CAUSAL, RELATIVE, DENSE = (
+    by_keywords(module.attend) for module in (splash, flash_causal, flash_relative_bias, dense)
 )
 
 B = 2  # T is no multiple of a block
@@ -75,6 +82,68 @@ def test_splash_multiplies_the_largest_block_in_parts():
     compare(SPLASH, q, k, v, direction, tolerance=1e-4, mask=mask)
 
 
+LONG_IDS = np.repeat([[1, 1, 2, 3, 3], [1, 2, 2, 2, 0]], 128, axis=1).astype(np.int32)
+LONG_IDS[:, 300:310] = 4  # a short document inside a block of 128
+LONG_KEEP = np.ones(LONG_IDS.shape, bool)
+LONG_KEEP[1, :140] = False  # the first block and more of a row padded on the left
+
+
+@pytest.mark.parametrize(
+    ("mask", "heads", "width", "length"),
+    daily(
+        [
+            (masks.causal(), (4, 2), 64, 200),
+            (masks.causal() & masks.segments(SEGMENTS), (4, 1), 64, 200),
+            (masks.causal() & masks.segments(LONG_IDS), (4, 2), 32, 640),
+            (masks.causal() & masks.padding(LONG_KEEP), (2, 2), 32, 640),
+            (
+                masks.causal() & masks.segments(LONG_IDS) & masks.padding(LONG_KEEP),
+                (2, 1),
+                160,
+                640,
+            ),
+            (masks.causal(), (1, 1), 64, 1024),
+        ],
+        [
+            (masks.causal() & masks.segments(LONG_IDS), (4, 2), 32, 640),
+            (masks.causal() & masks.padding(LONG_KEEP), (2, 2), 32, 640),
+        ],
+    ),
+)
+def test_causal_equals_dense_in_value_and_gradient(mask, heads, width, length):
+    N, K = heads
+    keys = jax.random.split(jax.random.key(0), 4)
+    q, k, v, direction = (
+        jax.random.normal(key, (B, length, count, width))
+        for key, count in zip(keys, (N, K, K, N), strict=True)
+    )
+    compare(CAUSAL, q, k, v, direction, tolerance=1e-4, mask=mask, scale=0.2)
+
+
+@pytest.mark.nightly
+def test_causal_computes_in_bfloat16():
+    q, k, v, direction = inputs(dtype=jnp.bfloat16)
+    compare(CAUSAL, q, k, v, direction, tolerance=6e-2, mask=MASKS["packed"])
+
+
+def test_causal_says_what_it_cannot():
+    q, k, v, _ = inputs()
+    causal = masks.causal()
+    for shape, options, reason in (
+        (q.shape, {}, "causal attention within a row"),
+        (q.shape, {"mask": causal & masks.window(40)}, "without a window"),
+        (q.shape, {"mask": causal, "softcap": 5.0}, "no soft cap"),
+        (q.shape, {"mask": causal, "sinks_N": jnp.zeros(N)}, "no sinks"),
+        (q.shape, {"mask": causal, "bias": jnp.zeros((1, N, T, T))}, "adds no bias"),
+        ((B, 150, N, H), {"mask": causal}, "within a row"),
+    ):
+        with pytest.raises(ConfigError, match=f"attention 'flash_causal': .*{reason}"):
+            CAUSAL(jnp.zeros(shape), k, v, **options)
+    long = [jnp.zeros((1, 2**17, heads, 64)) for heads in (8, 1, 1)]
+    with pytest.raises(ConfigError, match="does not fit into on-chip memory"):
+        CAUSAL(*long, mask=causal)
+
+
 def test_splash_takes_sinks_and_the_other_kernels_refuse_them():
     q, k, v, direction = inputs()
 
@@ -122,21 +191,24 @@ def test_splash_says_what_it_cannot(options, reason):
 def test_auto_takes_the_first_kernel_that_can_and_says_so_once(monkeypatch, caplog):
     q, k, v, _ = inputs()
     taken = []
-    for name in ("splash", "dense"):
+    for name in ("flash_causal", "splash", "dense"):
         module = registry.resolve("attentions", name)
         monkeypatch.setattr(module, "attend", lambda q, k, v, args, name=name: taken.append(name))
     dispatch._say.cache_clear()
     with caplog.at_level("INFO", "flaxformer_lite"):
-        for mask in (masks.causal(), masks.causal(), ~masks.causal()):
+        window = masks.causal() & masks.window(40)
+        for mask in (masks.causal(), masks.causal(), window, ~masks.causal()):
             attention(q, k, v, mask=mask, sharding=On("tpu"))
         attention(q[:, :9], k[:, :9], v[:, :9], sharding=On("tpu"))
-    assert taken == ["splash", "splash", "dense", "dense"]
+    assert taken == ["flash_causal", "flash_causal", "splash", "dense", "dense"]
     said = [record.message for record in caplog.records]
-    assert said[0] == "attention: splash" and len(said) == 3
-    assert said[1].startswith(
+    assert said[0] == "attention: flash_causal"
+    assert said[1].startswith("attention: splash")
+    assert len(said) == 4
+    assert said[2].startswith(
         "attention: dense (not flash_relative_bias, the kernel has no grouped heads"
     )
-    assert said[1].endswith(
+    assert said[2].endswith(
         "; not splash, the mask is not an intersection of windows, documents and padding)"
     )
 
@@ -242,7 +314,8 @@ def test_kernels_of_tpus_are_not_for_gpus():
 
 
 @pytest.mark.parametrize(
-    ("name", "home"), [("cudnn", "gpu"), ("splash", "tpu"), ("flash_relative_bias", "tpu")]
+    ("name", "home"),
+    [("cudnn", "gpu"), ("splash", "tpu"), ("flash_causal", "tpu"), ("flash_relative_bias", "tpu")],
 )
 def test_a_kernel_asked_for_elsewhere_is_refused_at_the_door(name, home):
     with pytest.raises(
