@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from flaxformer_lite.analysis import hlo
 from flaxformer_lite.plan import kernel_schedule
-from flaxformer_lite.plan.costs import KERNEL
+from flaxformer_lite.plan.costs import KERNEL, STREAMING
 from flaxformer_lite.plan.environment import ENVIRONMENT
 from flaxformer_lite.plan.kernel_schedule import Schedule
 from flaxformer_lite.plan.topology import BY_CORES, Chip
@@ -49,7 +49,8 @@ class Kernel(NamedTuple):
 def seconds(module: hlo.Module, chip: Chip, *, causal: bool) -> dict[str, float]:
     """Returns the seconds of a call of each kernel, by the name of the operation.
 
-    Kernels that do not compile alone are left out.
+    Kernels that do not compile alone are left out. Like a fusion that only moves arrays, a kernel
+    is taken to move its own at no more than STREAMING of the memory's bandwidth.
 
     Args:
       module: the compiled program.
@@ -69,7 +70,9 @@ def seconds(module: hlo.Module, chip: Chip, *, causal: bool) -> dict[str, float]
         if schedule is not None:
             grid = grid_of(schedule, kernel)
             share = multiplying(grid, kernel) if causal else 1.0
-            times[name] = schedule.cycles(grid, share) / chip.clock
+            computed = schedule.cycles(grid, share) / chip.clock
+            moved = sum(array.bytes for array in kernel.operands + kernel.results)
+            times[name] = max(computed, moved / (STREAMING * chip.bandwidth))
     return times
 
 

@@ -133,6 +133,21 @@ def test_equal_kernels_are_compiled_once_and_those_that_fail_have_no_time(monkey
     assert found == {"gmm.1": pytest.approx(expected), "gmm.2": pytest.approx(expected)}
 
 
+def test_a_kernel_takes_no_less_than_moving_its_arrays(monkeypatch):
+    texts = kernel_text(products=1)
+    monkeypatch.setattr(
+        subprocess,
+        "run",
+        lambda command, **_: Path(command[-1], "0.json").write_text(json.dumps(texts)),
+    )
+    chip = CHIPS["v5e"]
+    call = CALL[: CALL.index("  %gmm.2")].replace("bf16[64,16]", "bf16[65536,1024]") + "}\n"
+    (seconds,) = kernels.seconds(hlo.parse(call), chip, causal=True).values()
+    assert seconds == pytest.approx(
+        (2 * 2**26 + 40 + 2 * 64 * 8) / (0.5 * chip.bandwidth), rel=1e-6
+    )
+
+
 def test_a_program_without_kernels_starts_no_compiler(monkeypatch):
     monkeypatch.setattr(subprocess, "run", None)
     assert kernels.seconds(hlo.parse("HloModule m\n"), CHIPS["h100"], causal=True) == {}
