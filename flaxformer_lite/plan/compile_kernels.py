@@ -50,7 +50,7 @@ def main(chip: str, folder: Path) -> None:
     for number, kernel in enumerate(json.load(sys.stdin)):
         try:
             compile_alone(kernel, sharding)
-        except (KeyError, jax.errors.JaxRuntimeError) as error:
+        except Exception as error:  # compilers raise their own types of errors
             print(f"kernel {number}: {error}", file=sys.stderr)
         written = set(folder.rglob("*.txt"))
         texts = {}

@@ -18,9 +18,10 @@ from flaxformer_lite.analysis.parts import part
 from flaxformer_lite.plan.topology import Chip
 
 CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
-# What reads memory in another order than it lies, or computes for longer than it reads.
+# What reads memory in another order than it lies, or computes for longer than it reads, as random
+# bits do, of which each takes an xor.
 IRREGULAR = frozenset(
-    ("convolution", "copy", "dot", "gather", "reduce-window", "scatter", "sort", "transpose")
+    ("convolution", "copy", "dot", "gather", "reduce-window", "scatter", "sort", "transpose", "xor")
 )
 # Share of the memory's bandwidth at which other fusions move their arrays at least. The compiler
 # estimates x + y + z at 0.5 to 0.6, but a sum over the first axis at 0.1, though that too reads

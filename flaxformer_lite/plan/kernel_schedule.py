@@ -50,6 +50,9 @@ class Schedule:
         leave them out, as causal attention does for blocks that see nothing.
       ends: cycles of a step that is the first or the last along the innermost axis of the grid.
       cores: number of cores that share the grid.
+
+    What a kernel with several forms of its products takes is their mean: `flash_causal` computes a
+    mask on the diagonal only.
     """
 
     grid: tuple[int, ...]
@@ -80,9 +83,13 @@ def read(bundles: str, units: str, source: str, *, cores: int, peak: float) -> S
       source: the kernel as it was given to the compiler.
       cores: the number of cores of the chip.
       peak: FLOPs that the matrix units of a core compute in a cycle.
+
+    Raises:
+      ValueError: it multiplies, and has a loop in the loop over the grid, whose iterations are not
+        known.
     """
     busy = _busy(units)
-    loop, conditional = _spans(bundles, len(busy))
+    loop, conditional, loops_inside = _spans(bundles, len(busy))
     always = 0
     ends = 0
     products = []
@@ -95,6 +102,8 @@ def read(bundles: str, units: str, source: str, *, cores: int, peak: float) -> S
             always += count.bundles
         else:
             ends += count.bundles
+    if products and loops_inside:
+        raise ValueError("it has a loop of an unknown number of iterations.")
     bounds = _BOUNDS.search(source)
     return Schedule(
         grid=tuple(map(int, bounds[1].split(","))) if bounds else (1,),
@@ -130,9 +139,11 @@ def _flops(source: str) -> float:
     return total
 
 
-def _spans(bundles: str, count: int) -> tuple[Span, list[Span]]:
-    """Returns the loop over the grid, all `count` bundles if there is none, and the spans in it
-    that a branch may skip."""
+def _spans(bundles: str, count: int) -> tuple[Span, list[Span], list[Span]]:
+    """Returns the loop over the grid, the spans in it that a branch may skip, and loops in it.
+
+    Without a loop the grid has one step, of all `count` bundles.
+    """
     starts: dict[int, int] = {}
     branches: list[tuple[int, int]] = []
     address = 0
@@ -144,7 +155,7 @@ def _spans(bundles: str, count: int) -> tuple[Span, list[Span]]:
             starts[int(region)] = address
         for region in _BRANCH.findall(line):
             branches.append((address, int(region)))
-    loops = [Span(0, 0)]
+    loops = []
     skipped = []
     for address, region in branches:
         target = starts.get(region, address)
@@ -152,10 +163,10 @@ def _spans(bundles: str, count: int) -> tuple[Span, list[Span]]:
             loops.append(Span(target, address + DELAY))
         elif target > address:
             skipped.append(Span(address + DELAY, target))
-    loop = max(loops, key=lambda span: span.end - span.start)
-    if not loop.end:
-        loop = Span(0, count)
-    return loop, [span for span in skipped if loop.contains(span)]
+    whole = Span(0, count)
+    loop = max(loops, key=lambda span: span.end - span.start, default=whole)
+    conditional = [span for span in skipped if loop.contains(span)]
+    return loop, conditional, [span for span in loops if loop.contains(span)]
 
 
 def _busy(units: str) -> list[float]:

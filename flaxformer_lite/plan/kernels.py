@@ -5,6 +5,7 @@ it reads that option only once per process, and for a whole program the files wo
 """
 
 import json
+import logging
 import math
 import os
 import re
@@ -15,20 +16,24 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flaxformer_lite.analysis import hlo
+from flaxformer_lite.nn.functions.tpu_tuning import LANES
 from flaxformer_lite.plan import kernel_schedule
 from flaxformer_lite.plan.costs import KERNEL, STREAMING
 from flaxformer_lite.plan.environment import ENVIRONMENT
 from flaxformer_lite.plan.kernel_schedule import Schedule
 from flaxformer_lite.plan.topology import BY_CORES, Chip
 
+LOG = logging.getLogger("flaxformer_lite")
 CONFIG = "backend_config="
-# What the TPU compiler writes to which folder. "final" stands in the names of the last schedules.
+# What the TPU compiler writes into the folder of its process. "final" stands in the names of the
+# last schedules.
 WRITE = (
-    "--xla_jf_dump_to={folder}",
+    "--xla_jf_dump_to=.",
     "--xla_jf_dump_llo_text=true",
     "--xla_jf_dump_llo_pass_label_regex=final",
-    "--xla_mosaic_dump_to={folder}/sources",
+    "--xla_mosaic_dump_to=sources",
 )
+SECONDS = 120  # after which a kernel is given up
 _OPERANDS = re.compile(r"operand_layout_constraints=\{(.*?\})\}")
 _ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
 
@@ -60,7 +65,7 @@ def seconds(module: hlo.Module, chip: Chip, *, causal: bool) -> dict[str, float]
     named: dict[str, Kernel] = {}
     for operations in module.computations.values():
         for op in operations:
-            if KERNEL in op.rest:
+            if KERNEL in op.rest and CONFIG in op.rest:
                 named[op.name] = kernel_of(op)
     distinct = list(dict.fromkeys(named.values()))
     found = dict(zip(distinct, schedules(distinct, chip), strict=True))
@@ -69,7 +74,7 @@ def seconds(module: hlo.Module, chip: Chip, *, causal: bool) -> dict[str, float]
         schedule = found[kernel]
         if schedule is not None:
             grid = grid_of(schedule, kernel)
-            share = multiplying(grid, kernel) if causal else 1.0
+            share = causal_share(grid, kernel) if causal else 1.0
             computed = schedule.cycles(grid, share) / chip.clock
             moved = sum(array.bytes for array in kernel.operands + kernel.results)
             times[name] = max(computed, moved / (STREAMING * chip.bandwidth))
@@ -98,20 +103,23 @@ def grid_of(schedule: Schedule, kernel: Kernel) -> tuple[int, ...]:
     return tuple(longest if size < 0 else size for size in schedule.grid)
 
 
-def multiplying(grid: tuple[int, ...], kernel: Kernel) -> float:
+def causal_share(grid: tuple[int, ...], kernel: Kernel) -> float:
     """Returns the share of the steps that multiply under a causal mask.
 
-    It is that of the blocks on and below the diagonal, where queries [B, N, T, H] meet keys in
-    blocks; 1 for other kernels.
+    It is that of the blocks on and below the diagonal, where queries [B, N, T, H] meet keys
+    [B, K, S, H] in blocks. It is 1 for other kernels, and where the blocks do not cover all keys,
+    as with a sliding window.
     """
     heads = [array.shape for array in kernel.operands if len(array.shape) == 4]
-    if not heads:
-        return 1.0
-    blocks = math.prod(grid) // math.prod(heads[0][:2])
     columns = grid[-1]
-    rows, rest = divmod(blocks, columns)
-    if rest or not rows:
+    if len(heads) < 2 or not columns:
         return 1.0
+    batch, count, *_ = heads[0]
+    keys = heads[1][2]
+    rows, rest = divmod(math.prod(grid), max(1, batch * count * columns))
+    if rest or not rows or keys % (columns * LANES):
+        return 1.0
+    blocks = rows * columns
     seen = (blocks + rows + columns - math.gcd(rows, columns)) / 2
     return seen / blocks
 
@@ -127,22 +135,49 @@ def schedules(kernels: list[Kernel], chip: Chip) -> list[Schedule | None]:
     cores = 2 if chip.name in BY_CORES else 1
     peak = chip.peak / chip.clock / cores
     with tempfile.TemporaryDirectory() as folder:
-        listed = json.dumps([kernel._asdict() for kernel in kernels])
-        options = " ".join(WRITE).format(folder=folder)
-        # A compiler that does not know the options ends the process: no kernel is timed then.
-        subprocess.run(
-            [sys.executable, "-m", "flaxformer_lite.plan.compile_kernels", chip.name, folder],
-            input=listed,
-            text=True,
-            capture_output=True,
-            env={**os.environ, **ENVIRONMENT, "LIBTPU_INIT_ARGS": options},
-        )
-        read = []
+        _compile(kernels, chip, folder)
+        found = []
         for number in range(len(kernels)):
             texts = Path(folder, f"{number}.json")
-            schedule = None
-            if texts.exists():
-                parts: dict[str, str] = json.loads(texts.read_text())
-                schedule = kernel_schedule.read(**parts, cores=cores, peak=peak)
-            read.append(schedule)
-        return read
+            found.append(_read(texts, cores, peak) if texts.exists() else None)
+        return found
+
+
+def _compile(kernels: list[Kernel], chip: Chip, folder: str) -> None:
+    """Compiles kernels in a process of its own, which writes N.json for the Nth of them.
+
+    The end of its messages is logged if it fails, as a compiler does that lacks an option.
+    """
+    given = os.environ.get("LIBTPU_INIT_ARGS", "")
+    variables = {
+        "LIBTPU_INIT_ARGS": " ".join((given, *WRITE)),
+        "JAX_ENABLE_COMPILATION_CACHE": "false",
+        "PYTHONPATH": os.pathsep.join(str(Path(path).absolute()) for path in sys.path),
+    }
+    command = [sys.executable, "-m", "flaxformer_lite.plan.compile_kernels", chip.name, folder]
+    try:
+        subprocess.run(
+            command,
+            input=json.dumps([kernel._asdict() for kernel in kernels]),
+            text=True,
+            capture_output=True,
+            check=True,
+            timeout=SECONDS * len(kernels),
+            cwd=folder,
+            env={**os.environ, **ENVIRONMENT, **variables},
+        )
+    except subprocess.CalledProcessError as error:
+        last = (error.stderr or "").strip().splitlines()[-1:]
+        LOG.warning("kernels are not timed: %s", "".join(last) or error)
+    except subprocess.TimeoutExpired as error:
+        LOG.warning("kernels are not timed: %s", error)
+
+
+def _read(texts: Path, cores: int, peak: float) -> Schedule | None:
+    """Reads a schedule; None if it is of a form that is not known, as of another compiler."""
+    parts: dict[str, str] = json.loads(texts.read_text())
+    try:
+        return kernel_schedule.read(**parts, cores=cores, peak=peak)
+    except (ValueError, LookupError, ArithmeticError) as error:
+        LOG.warning("a kernel is not timed: %s", error)
+        return None

@@ -129,7 +129,8 @@ def test_a_fusion_takes_no_longer_than_moving_its_arrays_at_half_of_the_bandwidt
     assert quick == pytest.approx(15 / chip.clock)
 
 
-def test_fusions_that_read_out_of_order_keep_the_compilers_cycles():
-    text = STREAMS.replace("calls=%sum", "calls=%take")
+@pytest.mark.parametrize("kind", ["gather", "xor"])
+def test_fusions_that_read_out_of_order_or_compute_keep_the_compilers_cycles(kind):
+    text = STREAMS.replace("calls=%sum", "calls=%take").replace("gather(%p)", f"{kind}(%p)")
     (seconds,) = costs.of(hlo.parse(text), CHIPS["v5e"], MESH, 1).parts.values()
     assert seconds == pytest.approx(1e-3)

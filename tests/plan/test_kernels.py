@@ -78,6 +78,16 @@ def test_a_kernel_without_products_takes_its_bundles():
     assert read.always == 80
 
 
+def test_a_kernel_without_a_grid_takes_all_its_bundles():
+    texts = {
+        "bundles": "     0   :  { %1 = sfence }\n   0x1   :  { %2 = sfence }",
+        "units": "== CAPACITY:\nMXU, XLU\n  4   3\n== UTILIZATION:\n0 0\n0 1\n",
+        "source": "module {}",
+    }
+    read = kernel_schedule.read(**texts, cores=2, peak=FLOPS_PER_CYCLE)
+    assert read.cycles((1,), 1.0) == 2
+
+
 def kernel(*shapes, config="{}"):
     arrays = tuple(hlo.Array("bf16", shape) for shape in shapes)
     return kernels.Kernel(arrays, (), config)
@@ -86,10 +96,13 @@ def kernel(*shapes, config="{}"):
 def test_blocks_below_the_diagonal_multiply():
     # Of 4 x 4 blocks of one head 10 are on or below the diagonal, of 4 x 2 blocks 6.
     heads = kernel((2, 8, 512, 64), (2, 8, 512, 64))
-    assert kernels.multiplying((2, 8, 4, 4), heads) == 10 / 16
-    assert kernels.multiplying((2, 8, 4, 2), heads) == 6 / 8
-    assert kernels.multiplying((2, 4, 8, 2), heads) == 6 / 8  # of keys' gradients
-    assert kernels.multiplying((14, 79, 4), kernel((36_864, 4096), (8, 4096, 14_336))) == 1
+    assert kernels.causal_share((2, 8, 4, 4), heads) == 10 / 16
+    assert kernels.causal_share((2, 8, 4, 2), heads) == 6 / 8
+    assert kernels.causal_share((2, 4, 8, 2), heads) == 6 / 8  # of keys' gradients
+    assert kernels.causal_share((14, 79, 4), kernel((36_864, 4096), (8, 4096, 14_336))) == 1
+    # A sliding window of 3 of 4 blocks, all of which are seen.
+    assert kernels.causal_share((2, 8, 4, 3), heads) == 1
+    assert kernels.causal_share((0, 8, 4, 4), kernel((0, 8, 512, 64), (0, 8, 512, 64))) == 1
 
 
 def test_a_grid_that_depends_on_the_data_has_a_step_for_each_listed_block():
@@ -114,6 +127,7 @@ operand_layout_constraints={bf16[64,16]{1,0}}, backend_config={"custom_call_conf
 
 def test_equal_kernels_are_compiled_once_and_those_that_fail_have_no_time(monkeypatch):
     texts = kernel_text(products=1)
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", "--mine")
 
     def compiler(command, *, input, env, **_):
         folder = Path(command[-1])
@@ -122,7 +136,7 @@ def test_equal_kernels_are_compiled_once_and_those_that_fail_have_no_time(monkey
             [["s32", []], ["s32", [9]], ["bf16", [64, 16]]],
             [["bf16", [64, 16]]],
         ]
-        assert f"--xla_jf_dump_to={folder}" in env["LIBTPU_INIT_ARGS"]
+        assert env["LIBTPU_INIT_ARGS"].startswith("--mine --xla_jf_dump_to=. ")
         (folder / "0.json").write_text(json.dumps(texts))
 
     monkeypatch.setattr(subprocess, "run", compiler)
@@ -158,4 +172,35 @@ def test_dtypes_of_kernels_are_those_of_numpy():
         described = compile_kernels.describe((spelled, [2]), None)
         assert hlo.Array(spelled, (2,)).bytes == max(1, described.dtype.itemsize * 2) or (
             spelled == "s4"
+        )
+
+
+def test_a_compiler_that_fails_is_told_and_leaves_kernels_untimed(monkeypatch, caplog):
+    monkeypatch.setitem(kernels.ENVIRONMENT, "JAX_PLATFORMS", "no such platform")
+    with caplog.at_level("WARNING", "flaxformer_lite"):
+        assert kernels.seconds(hlo.parse(CALL), CHIPS["v5e"], causal=True) == {}
+    (record,) = caplog.records
+    assert record.message.startswith("kernels are not timed: ")
+
+
+def test_a_text_of_another_form_is_told(monkeypatch, caplog):
+    texts = {**kernel_text(products=1), "units": "no table"}
+    monkeypatch.setattr(
+        subprocess,
+        "run",
+        lambda command, **_: Path(command[-1], "0.json").write_text(json.dumps(texts)),
+    )
+    with caplog.at_level("WARNING", "flaxformer_lite"):
+        assert kernels.seconds(hlo.parse(CALL), CHIPS["v5e"], causal=True) == {}
+    assert "a kernel is not timed" in caplog.text
+
+
+def test_a_loop_inside_the_grid_is_refused():
+    texts = kernel_text(products=1)
+    lines = texts["bundles"].splitlines()
+    lines[60] = "  0x3c LB: > { %7 = sbr.rel (!%p3) target = $region80 }"
+    lines[55] += " /* Start region 80 */"
+    with pytest.raises(ValueError, match="loop of an unknown number"):
+        kernel_schedule.read(
+            **{**texts, "bundles": "\n".join(lines)}, cores=1, peak=FLOPS_PER_CYCLE
         )

@@ -17,11 +17,12 @@ from flaxformer_lite.nn.attentions import arguments, flash_causal_kernel, splash
 from flaxformer_lite.nn.attentions.mask_structure import check_supported, structure_of
 from flaxformer_lite.nn.functions.tpu_tuning import BEFORE_V5, LANES
 
-BLOCKS = (1024, 512, 384, 256, LANES)
-AT_ONCE = 512  # keys of a block that are multiplied at once
+# What a step of the kernel's grid costs besides its products, in pairs of queries and keys.
+STEP = 2**17
 # bytes of on-chip memory for the gradient of the queries of a row, in float32, of the heads that
 # share keys
-QUERIES = 32 * 2**20
+GRADIENT_BYTES = 32 * 2**20
+WIDEST_BYTES = 512  # of a head's numbers, for blocks that fit beside that gradient
 
 
 def attend(
@@ -67,8 +68,14 @@ def unsupported_reason(
     if v_BTKH.shape != k_BTKH.shape:
         return "the kernel needs values as wide as keys"
     width = H + -H % LANES
-    length = T + -T % LANES
-    if N // k_BTKH.shape[2] * length * width * 4 > QUERIES:
+    if width * q_BTNH.dtype.itemsize > WIDEST_BYTES:
+        return f"a head of width {H} does not fit into on-chip memory"
+    K = k_BTKH.shape[2]
+    shards = args.sharding.num_shards("N").count
+    group = N // K
+    if K == 1 and N % shards == 0:
+        group = N // shards
+    if group * _padded(T, _block(T)) * width * 4 > GRADIENT_BYTES:
         return "the gradient of the queries of a row does not fit into on-chip memory"
     return ""
 
@@ -86,15 +93,33 @@ def _attend(
     Added keys come after all queries, so that none sees them.
     """
     B, T = q_BTNH.shape[:2]
-    q, k, v = (splash.pad(jnp.swapaxes(x, 1, 2), 2) for x in (q_BTNH, k_BTKH, v_BTKH))
-    length = q.shape[2]
-    block = next(size for size in BLOCKS if length % size == 0)
+    block = _block(T)
+    length = _padded(T, block)
+    widths = [(0, 0), (0, 0), (0, length - T), (0, 0)]
+    q, k, v = (jnp.pad(jnp.swapaxes(x, 1, 2), widths) for x in (q_BTNH, k_BTKH, v_BTKH))
     plan = flash_causal_kernel.KernelPlan(
-        block=block, part=min(block, AT_ONCE), has_ids=q_ids is not None, interpret=interpret
+        block=block,
+        part=min(block, splash.AT_ONCE),
+        has_ids=q_ids is not None,
+        interpret=interpret,
     )
     ids = []
     for given in (q_ids, k_ids):
         ids_BT = jnp.broadcast_to(jnp.int32(0) if given is None else given, (B, T))
-        ids.append(splash.pad(ids_BT, 1))
+        ids.append(jnp.pad(ids_BT, [(0, 0), (0, length - T)]))
     out = flash_causal_kernel.attend(plan, q, k, v, *ids)
     return jnp.swapaxes(out[:, :, :T], 1, 2)
+
+
+def _block(T: int) -> int:
+    """Returns the size of a block for which a row takes least work, its padding included."""
+
+    def work(block: int) -> int:
+        count = _padded(T, block) // block
+        return count * (count + 1) // 2 * (block**2 + STEP)
+
+    return min(splash.BLOCKS, key=work)
+
+
+def _padded(T: int, block: int) -> int:
+    return T + -T % block

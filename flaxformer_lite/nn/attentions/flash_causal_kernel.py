@@ -56,7 +56,7 @@ def attend(
 ) -> jax.Array:
     """Computes causal attention with logits `q . k` among positions of equal ids, [B, N, T, H].
 
-    A query whose own id no key has returns the mean of some values.
+    The output of a query that no key is equal to is finite and has no meaning.
 
     Args:
       plan: static.
@@ -376,6 +376,7 @@ def _run(
       bounds: the least and the greatest id of each block of queries, and of keys.
       i, j: the blocks of queries and of keys.
     """
+    # Off the diagonal a query sees all keys of a block, unless an id differs from another.
     needs_mask = i == j
     has_pairs = True
     if plan.has_ids:

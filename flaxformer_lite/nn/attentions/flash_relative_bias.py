@@ -23,6 +23,7 @@ from flaxformer_lite.nn.functions.tpu_tuning import BEFORE_V5, LANES
 
 LONGEST = 2048  # columns: a block of rows meets all of them at once, in the memory of one core
 BLOCKS = (512, 256, LANES)  # rows that are taken at once
+PAIRS = 2 * 2**20  # of rows and columns of all heads of a program, which fit into on-chip memory
 WIDEST = 512  # numbers of a row that a program takes, of all its heads
 # bytes of the keys of a program: with values, gradients and sums they fill 12 of a core's 16 MiB
 COLUMNS = 2**20
@@ -131,7 +132,7 @@ def _attend(
     joined = [x.reshape(*x.shape[:2], -1) for x in (q_BTNH, k_BSKH, v_BSKH)]
     q, k, v = (splash.pad(x, 1) for x in named(QKV, *joined))
     plan = flash_relative_bias_kernel.KernelPlan(*static, _block(q, k, H), H, interpret)
-    ids = splash.pad(q_ids, 1), splash.pad(k_ids, 1, -1)
+    ids = splash.pad(q_ids, 1), splash.pad(k_ids, 1, splash.HIDDEN)
     out_BTW = flash_relative_bias_kernel.attend(
         plan, q, k, v, diagonals_NL.astype(jnp.float32), *ids
     )
@@ -141,7 +142,8 @@ def _attend(
 def _block(q_BTW: jax.Array, k_BSW: jax.Array, H: int) -> int:
     """Returns how many rows the kernel takes at once: the most that fit beside the columns."""
     _, S, W = k_BSW.shape
-    width = heads_together(W // H, H) * H
-    if width * S * k_BSW.dtype.itemsize > COLUMNS // 2:
+    heads = heads_together(W // H, H)
+    if heads * H * S * k_BSW.dtype.itemsize > COLUMNS // 2:
         return LANES
-    return next(size for size in BLOCKS if q_BTW.shape[1] % size == 0)
+    largest = max(LANES, PAIRS // (heads * S))
+    return next(size for size in BLOCKS if size <= largest and q_BTW.shape[1] % size == 0)

@@ -32,11 +32,12 @@ from flaxformer_lite.nn.functions.tpu_tuning import LANES
 
 ROWS = 128  # rows compared with all columns at a time
 # Queries and keys of a block. A step of the kernel's grid costs some 500 cycles besides its
-# products: forwards and backwards, Llama 3 8B's attention takes 9.7 ms for a row of 8192 tokens on
+# products: forwards and backwards, Llama 3 8B's attention takes 10.0 ms for a row of 8192 tokens on
 # v6e with the largest block and 13.8 with the next, by the compiler's schedule (plan/kernels.py).
 BLOCKS = (1024, 512, 384, 256, 128)
-ALONE = 512  # keys that are multiplied at once
-WIDEST = 256  # bytes of a head's numbers for which the largest block fits into on-chip memory
+AT_ONCE = 512  # keys of a block that are multiplied at once
+HIDDEN = -(2**31)  # the id of columns that no row sees
+WIDEST_BYTES = 256  # bytes of a head's numbers for which the largest block fits into on-chip memory
 
 
 def attend(
@@ -101,7 +102,7 @@ def ids_of(structure: Structure) -> tuple[jax.Array | None, jax.Array | None]:
     visible_BS = k_BS != 0
     if keep_BS is not None:
         visible_BS = visible_BS & keep_BS
-    return q_BT.astype(jnp.int32), jnp.where(visible_BS, k_BS, -1).astype(jnp.int32)
+    return q_BT.astype(jnp.int32), jnp.where(visible_BS, k_BS, HIDDEN).astype(jnp.int32)
 
 
 def pad(x: jax.Array, axis: int, fill: int = 0) -> jax.Array:
@@ -134,7 +135,7 @@ def _attend(
     if q_ids is not None and k_ids is not None:
         q_ids = jnp.broadcast_to(q_ids, (B, T))
         k_ids = jnp.broadcast_to(k_ids, (B, S))
-        ids = splash_attention_kernel.SegmentIds(pad(q_ids, 1), pad(k_ids, 1, -1))
+        ids = splash_attention_kernel.SegmentIds(pad(q_ids, 1), pad(k_ids, 1, HIDDEN))
     kernel = _kernel(window, q, k.shape[2], softcap, interpret)
     out = jax.vmap(kernel, in_axes=(0, 0, 0, 0, None))(q, k, v, ids, sinks_N)
     return jnp.swapaxes(out[:, :, :T], 1, 2).astype(v_BSKH.dtype)
@@ -144,13 +145,13 @@ def _kernel(
     window: Window, q_BNTH: jax.Array, S: int, softcap: float, interpret: bool
 ) -> Callable[..., jax.Array]:
     _, N, T, H = q_BNTH.shape
-    is_wide = H * q_BNTH.dtype.itemsize > WIDEST
+    is_wide = H * q_BNTH.dtype.itemsize > WIDEST_BYTES
     # A larger block computes more that a window does not see.
     is_sliding = window not in ((None, None), (None, 0))
     largest = BLOCKS[1] if is_wide or is_sliding else BLOCKS[0]
     q_block = next(size for size in BLOCKS if size <= largest and T % size == 0)
     k_block = next(size for size in BLOCKS if size <= largest and S % size == 0)
-    at_once = min(k_block, ALONE)
+    at_once = min(k_block, AT_ONCE)
     sizes = splash_attention_kernel.BlockSizes(
         block_q=q_block,
         block_kv=k_block,

@@ -120,6 +120,21 @@ def test_causal_equals_dense_in_value_and_gradient(mask, heads, width, length):
     compare(CAUSAL, q, k, v, direction, tolerance=1e-4, mask=mask, scale=0.2)
 
 
+@pytest.mark.parametrize("attend", [SPLASH, CAUSAL], ids=["splash", "flash_causal"])
+def test_negative_ids_are_documents_like_others(attend):
+    q, k, v, direction = inputs()
+    ids = np.where(np.arange(T) < 100, -1, -2)[None].astype(np.int32)
+    mask = masks.causal() & masks.segments(np.repeat(ids, B, axis=0)) & masks.padding(KEEP)
+    compare(attend, q, k, v, direction, tolerance=1e-4, mask=mask)
+
+
+def test_causal_pads_to_the_block_of_least_work():
+    assert flash_causal._block(200) == 256
+    assert flash_causal._block(2048) == 1024
+    assert flash_causal._block(6016) == 1024  # 128 is the largest that divides it
+    assert flash_causal._block(1100) == 384
+
+
 @pytest.mark.nightly
 def test_causal_computes_in_bfloat16():
     q, k, v, direction = inputs(dtype=jnp.bfloat16)
@@ -139,6 +154,8 @@ def test_causal_says_what_it_cannot():
     ):
         with pytest.raises(ConfigError, match=f"attention 'flash_causal': .*{reason}"):
             CAUSAL(jnp.zeros(shape), k, v, **options)
+    with pytest.raises(ConfigError, match="a head of width 384 does not fit"):
+        CAUSAL(*[jnp.zeros((1, 8, 1, 384))] * 3, mask=causal)
     long = [jnp.zeros((1, 2**17, heads, 64)) for heads in (8, 1, 1)]
     with pytest.raises(ConfigError, match="does not fit into on-chip memory"):
         CAUSAL(*long, mask=causal)
