@@ -99,7 +99,7 @@ LONG_KEEP[1, :140] = False  # the first block and more of a row padded on the le
             (
                 masks.causal() & masks.segments(LONG_IDS) & masks.padding(LONG_KEEP),
                 (2, 1),
-                160,
+                96,
                 640,
             ),
             (masks.causal(), (1, 1), 64, 1024),
