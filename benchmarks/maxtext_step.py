@@ -47,9 +47,10 @@ HOST = (
 LARGE_BLOCKS = (
     "attention=flash",
     "sa_use_fused_bwd_kernel=true",
-    *(f"sa_block_{name}=2048" for name in ("kv", "kv_dkv", "kv_dq")),
-    # 2048 in the published runs; the estimate does not see these, and compiling takes longer
-    *(f"sa_block_{name}=512" for name in ("q", "kv_compute", "q_dkv", "kv_dkv_compute", "q_dq")),
+    *(
+        f"sa_block_{name}=2048"
+        for name in ("q", "kv", "kv_compute", "q_dkv", "kv_dkv", "kv_dkv_compute", "q_dq", "kv_dq")
+    ),
 )
 OFFLOADED = (
     "remat_policy=custom",

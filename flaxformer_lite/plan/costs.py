@@ -2,8 +2,8 @@
 
 The TPU compiler annotates each fusion with a cycle estimate, which is multiplied by the iterations
 of the loops around it. Large matrix products come out at 70 to 97 percent of the peak; memory-bound
-fusions come out up to four times too slow. Hand-written kernels are timed by kernels.py. The
-estimate is for comparing designs; it is not a promise.
+fusions come out up to twelve times too slow, and are bounded (STREAMING). Hand-written kernels are
+timed by kernels.py. The estimate is for comparing designs; docs/plan.md says how far it is off.
 """
 
 import collections
