@@ -154,6 +154,14 @@ def visits(module: Module) -> Iterator[Visit]:
     yield from _visit(module, module.entry, 1, module.entry, "", True)
 
 
+def arrays(text: str) -> tuple[Array, ...]:
+    """Reads the arrays that a text lists, such as `bf16[8,128]{1,0}, s32[]`."""
+    listed = []
+    for dtype, dims in _ARRAY.findall(text):
+        listed.append(Array(dtype, tuple(int(n) for n in dims.split(",") if n)))
+    return tuple(listed)
+
+
 def by_name(module: Module) -> dict[str, Op]:
     """Returns every instruction by its name, which no other computation has."""
     named = {}
@@ -243,10 +251,7 @@ def mesh_axes(groups: Groups, mesh: Mapping[str, int]) -> tuple[str, ...]:
 def _op(name: str, text: str) -> Op:
     end = _closing(text) if text.startswith("(") else text.find(" ")
     kind, _, rest = text[end:].lstrip().partition("(")
-    arrays = []
-    for dtype, dims in _ARRAY.findall(text[:end]):
-        arrays.append(Array(dtype, tuple(int(n) for n in dims.split(",") if n)))
-    return Op(name, kind, tuple(arrays), rest)
+    return Op(name, kind, arrays(text[:end]), rest)
 
 
 def _closing(text: str) -> int:

@@ -55,9 +55,9 @@ def main(chip: str, folder: Path) -> None:
         written = set(folder.rglob("*.txt"))
         texts = {}
         for name, pattern in FILES.items():
-            (path,) = sorted((written - before) & set(folder.glob(pattern)))[:1] or (None,)
-            if path is not None:
-                texts[name] = path.read_text()
+            found = sorted((written - before) & set(folder.glob(pattern)))
+            if found:
+                texts[name] = found[0].read_text()
         before = written
         if texts.keys() == FILES.keys():
             (folder / f"{number}.json").write_text(json.dumps(texts))
@@ -82,6 +82,7 @@ def compile_alone(kernel: dict[str, Any], sharding: NamedSharding) -> None:
 
 
 def describe(array: Described, sharding: NamedSharding | None) -> jax.ShapeDtypeStruct:
+    """Describes an array of the dtype that XLA spells so."""
     dtype, shape = array
     return jax.ShapeDtypeStruct(tuple(shape), DTYPES[dtype], sharding=sharding)
 

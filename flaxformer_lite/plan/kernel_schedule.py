@@ -33,7 +33,10 @@ class Span(NamedTuple):
 
 
 class Count(NamedTuple):
-    """Bundles, and how many of them the matrix units are busy for, at all units' peak."""
+    """The bundles of a span, and for how many of them the matrix units are busy.
+
+    A bundle that uses half of the units counts as half.
+    """
 
     bundles: int
     busy: float

@@ -35,7 +35,6 @@ WRITE = (
 )
 SECONDS = 120  # after which a kernel is given up
 _OPERANDS = re.compile(r"operand_layout_constraints=\{(.*?\})\}")
-_ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
 
 
 class Kernel(NamedTuple):
@@ -83,13 +82,10 @@ def seconds(module: hlo.Module, chip: Chip, *, causal: bool) -> dict[str, float]
 
 def kernel_of(op: hlo.Op) -> Kernel:
     """Reads a kernel from the text of its call."""
-    operands = []
-    listed = _OPERANDS.search(op.rest)
-    for dtype, dims in _ARRAY.findall(listed[1] if listed else ""):
-        operands.append(hlo.Array(dtype, tuple(map(int, filter(None, dims.split(","))))))
+    operands = _OPERANDS.search(op.rest)
     start = op.rest.index(CONFIG) + len(CONFIG)
     config, _ = json.JSONDecoder().raw_decode(op.rest, start)
-    return Kernel(tuple(operands), op.arrays, json.dumps(config))
+    return Kernel(hlo.arrays(operands[1] if operands else ""), op.arrays, json.dumps(config))
 
 
 def grid_of(schedule: Schedule, kernel: Kernel) -> tuple[int, ...]:

@@ -110,7 +110,9 @@ LONG_KEEP[1, :140] = False  # the first block and more of a row padded on the le
         ],
     ),
 )
-def test_causal_equals_dense_in_value_and_gradient(mask, heads, width, length):
+def test_causal_equals_dense_in_value_and_gradient(monkeypatch, mask, heads, width, length):
+    if length == 640:
+        monkeypatch.setattr(splash, "BLOCKS", (128,))  # five blocks
     N, K = heads
     keys = jax.random.split(jax.random.key(0), 4)
     q, k, v, direction = (
@@ -126,6 +128,24 @@ def test_negative_ids_are_documents_like_others(attend):
     ids = np.where(np.arange(T) < 100, -1, -2)[None].astype(np.int32)
     mask = masks.causal() & masks.segments(np.repeat(ids, B, axis=0)) & masks.padding(KEEP)
     compare(attend, q, k, v, direction, tolerance=1e-4, mask=mask)
+
+
+def test_causal_does_not_compute_blocks_of_other_documents(monkeypatch):
+    monkeypatch.setattr(splash, "BLOCKS", (128,))
+    keys = jax.random.split(jax.random.key(0), 3)
+    q, k, v = (jax.random.normal(key, (1, 640, 1, 32)) for key in keys)
+    ids = np.repeat([[1, 1, 2, 2, 2]], 128, axis=1).astype(np.int32)
+    # A product with them would be NaN, whatever a mask hides.
+    k, v = (x.at[:, :256].set(jnp.nan) for x in (k, v))
+
+    def total(q, k, v):
+        out = CAUSAL(q, k, v, mask=masks.causal() & masks.segments(ids))
+        return out[:, 256:].sum()
+
+    value, gradients = jax.value_and_grad(total, argnums=(0, 1, 2))(q, k, v)
+    assert np.isfinite(value)
+    for gradient in gradients:
+        assert np.isfinite(gradient[:, 256:]).all()
 
 
 def test_causal_pads_to_the_block_of_least_work():
