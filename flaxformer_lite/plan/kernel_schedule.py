@@ -53,9 +53,6 @@ class Schedule:
         leave them out, as causal attention does for blocks that see nothing.
       ends: cycles of a step that is the first or the last along the innermost axis of the grid.
       cores: number of cores that share the grid.
-
-    What a kernel with several forms of its products takes is their mean: `flash_causal` computes a
-    mask on the diagonal only.
     """
 
     grid: tuple[int, ...]
@@ -77,13 +74,23 @@ class Schedule:
         return total / self.cores
 
 
-def read(bundles: str, units: str, source: str, *, cores: int, peak: float) -> Schedule:
+def read(
+    bundles: str,
+    units: str,
+    source: str,
+    *,
+    forms: tuple[int, ...] = (),
+    cores: int,
+    peak: float,
+) -> Schedule:
     """Reads what the compiler wrote of a kernel.
 
     Args:
       bundles: its final bundles.
       units: the number of units of each kind that each bundle uses.
       source: the kernel as it was given to the compiler.
+      forms: how often a step takes each of several forms of its products, in their order; equally
+        often if this is not known. `flash_causal` computes a mask on the diagonal only.
       cores: the number of cores of the chip.
       peak: FLOPs that the matrix units of a core compute in a cycle.
 
@@ -111,27 +118,32 @@ def read(bundles: str, units: str, source: str, *, cores: int, peak: float) -> S
     return Schedule(
         grid=tuple(map(int, bounds[1].split(","))) if bounds else (1,),
         always=always,
-        products=_products(products, _flops(source) / peak),
+        products=_products(products, forms, _flops(source) / peak),
         ends=ends,
         cores=cores if SPLIT in bundles else 1,
     )
 
 
-def _products(counts: list[Count], ideal: float) -> float:
-    """Returns the cycles of a step that multiplies.
-
-    Of several spans with products, such as with and without a mask, a step runs one.
+def _products(counts: list[Count], forms: tuple[int, ...], ideal: float) -> float:
+    """Returns the cycles of a step that multiplies, which runs one of several forms.
 
     Args:
-      counts: the spans with products.
-      ideal: the cycles that all products take at the peak.
+      counts: the spans with products, one for each form.
+      forms: how often each runs; of another number of forms than there are spans, they count
+        alike.
+      ideal: the cycles that all products take at the peak. A form's part of them is that of its
+        busy units.
     """
     if not counts:
         return 0.0
+    if len(forms) != len(counts):
+        forms = (1,) * len(counts)
+    busy = sum(count.busy for count in counts)
     total = 0.0
-    for count in counts:
-        total += count.bundles + max(0.0, ideal / len(counts) - count.busy)
-    return total / len(counts)
+    for count, times in zip(counts, forms, strict=True):
+        least = ideal * count.busy / busy
+        total += times * (count.bundles + max(0.0, least - count.busy))
+    return total / sum(forms)
 
 
 def _flops(source: str) -> float:

@@ -13,10 +13,10 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from flaxformer_lite.analysis import hlo
-from flaxformer_lite.nn.functions.tpu_tuning import LANES
+from flaxformer_lite.nn.functions.tpu_tuning import FORMS, LANES
 from flaxformer_lite.plan import kernel_schedule
 from flaxformer_lite.plan.costs import KERNEL, STREAMING
 from flaxformer_lite.plan.environment import ENVIRONMENT
@@ -25,6 +25,7 @@ from flaxformer_lite.plan.topology import BY_CORES, Chip
 
 LOG = logging.getLogger("flaxformer_lite")
 CONFIG = "backend_config="
+METADATA = "kernel_metadata="
 # What the TPU compiler writes into the folder of its process. "final" stands in the names of the
 # last schedules.
 WRITE = (
@@ -43,11 +44,13 @@ class Kernel(NamedTuple):
     Attributes:
       operands, results: dtypes, as XLA spells them, and shapes.
       config: the call's configuration, JSON, with the kernel's code.
+      forms: how often a step takes each of its forms, if the kernel says so (see FORMS).
     """
 
     operands: tuple[hlo.Array, ...]
     results: tuple[hlo.Array, ...]
     config: str
+    forms: tuple[int, ...] = ()
 
 
 def seconds(module: hlo.Module, chip: Chip, *, causal: bool) -> dict[str, float]:
@@ -83,9 +86,22 @@ def seconds(module: hlo.Module, chip: Chip, *, causal: bool) -> dict[str, float]
 def kernel_of(op: hlo.Op) -> Kernel:
     """Reads a kernel from the text of its call."""
     operands = _OPERANDS.search(op.rest)
-    start = op.rest.index(CONFIG) + len(CONFIG)
-    config, _ = json.JSONDecoder().raw_decode(op.rest, start)
-    return Kernel(hlo.arrays(operands[1] if operands else ""), op.arrays, json.dumps(config))
+    metadata = {}
+    if METADATA in op.rest:
+        metadata = _json_after(METADATA, op.rest)
+    return Kernel(
+        operands=hlo.arrays(operands[1] if operands else ""),
+        results=op.arrays,
+        config=json.dumps(_json_after(CONFIG, op.rest)),
+        forms=tuple(json.loads(metadata.get(FORMS, "[]"))),
+    )
+
+
+def _json_after(name: str, text: str) -> dict[str, Any]:
+    """Reads the JSON object that follows a name."""
+    found: dict[str, Any]
+    found, _ = json.JSONDecoder().raw_decode(text, text.index(name) + len(name))
+    return found
 
 
 def grid_of(schedule: Schedule, kernel: Kernel) -> tuple[int, ...]:
@@ -133,9 +149,9 @@ def schedules(kernels: list[Kernel], chip: Chip) -> list[Schedule | None]:
     with tempfile.TemporaryDirectory() as folder:
         _compile(kernels, chip, folder)
         found = []
-        for number in range(len(kernels)):
+        for number, kernel in enumerate(kernels):
             texts = Path(folder, f"{number}.json")
-            found.append(_read(texts, cores, peak) if texts.exists() else None)
+            found.append(_read(texts, kernel.forms, cores, peak) if texts.exists() else None)
         return found
 
 
@@ -169,11 +185,11 @@ def _compile(kernels: list[Kernel], chip: Chip, folder: str) -> None:
         LOG.warning("kernels are not timed: %s", error)
 
 
-def _read(texts: Path, cores: int, peak: float) -> Schedule | None:
+def _read(texts: Path, forms: tuple[int, ...], cores: int, peak: float) -> Schedule | None:
     """Reads a schedule; None if it is of a form that is not known, as of another compiler."""
     parts: dict[str, str] = json.loads(texts.read_text())
     try:
-        return kernel_schedule.read(**parts, cores=cores, peak=peak)
+        return kernel_schedule.read(**parts, forms=forms, cores=cores, peak=peak)
     except (ValueError, LookupError, ArithmeticError) as error:
         LOG.warning("a kernel is not timed: %s", error)
         return None

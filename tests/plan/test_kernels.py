@@ -1,5 +1,6 @@
 """Schedules of kernels, read from text such as the TPU compiler writes."""
 
+import functools
 import json
 import subprocess
 from pathlib import Path
@@ -63,6 +64,21 @@ def test_one_of_several_spans_with_products_runs_in_a_step():
     assert read.always == 85 - 5 - 30
 
 
+def test_forms_of_a_step_count_as_often_as_the_kernel_says():
+    texts = kernel_text(products=2)
+    units = texts["units"].splitlines()
+    # The second form keeps no unit busy for six of its ten bundles, the first for none.
+    for address in range(50, 56):
+        units[4 + address] = "0 0"
+    texts["units"] = "\n".join(units)
+    read = functools.partial(kernel_schedule.read, **texts, cores=1, peak=FLOPS_PER_CYCLE)
+    first = 10 + 128 * 5 / 7 - 5
+    second = 10 + 128 * 2 / 7 - 2
+    assert read(forms=(1, 3)).products == pytest.approx((first + 3 * second) / 4)
+    for forms in ((), (1, 2, 3)):  # not known, or of another kernel
+        assert read(forms=forms).products == pytest.approx((first + second) / 2)
+
+
 def test_cores_share_the_grid_of_a_kernel_that_reads_its_core():
     split = kernel_schedule.read(
         **kernel_text(products=1, split=True), cores=2, peak=FLOPS_PER_CYCLE
@@ -123,6 +139,15 @@ backend_config={"custom_call_config":{"body":"TUz{v"},"used_scoped_memory_config
 operand_layout_constraints={bf16[64,16]{1,0}}, backend_config={"custom_call_config":{"body":"U"}}
 }
 """
+
+
+def test_a_kernel_says_how_often_it_takes_each_form():
+    said = 'frontend_attributes={kernel_metadata={\n"forms":"[2, 1]"\n}}'
+    module = hlo.parse(CALL.replace("frontend_attributes={x={}}", said))
+    calls = {op.name: op for op in module.computations[module.entry]}
+    assert kernels.kernel_of(calls["gmm.1"]).forms == (2, 1)
+    assert kernels.kernel_of(calls["gmm.2"]).forms == ()
+    assert kernels.kernel_of(calls["gmm.1"]).config == kernels.kernel_of(calls["gmm.2"]).config
 
 
 def test_equal_kernels_are_compiled_once_and_those_that_fail_have_no_time(monkeypatch):

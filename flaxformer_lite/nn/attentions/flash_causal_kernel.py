@@ -2,7 +2,8 @@
 
 Blocks of queries meet blocks of keys on and below the diagonal; only those pairs of blocks are
 steps of the grid. Of packed documents, pairs of blocks that share none are skipped, and a mask is
-computed only where a pair of blocks needs one.
+computed only where a pair of blocks needs one. On the diagonal, queries are not multiplied with
+parts of the keys that all come later.
 
 The backward pass computes a block's weights once, for all three gradients: five products, where
 one kernel for queries and one for keys and values take seven. The gradient of the queries of a
@@ -11,7 +12,9 @@ its own keys are done.
 """
 
 import functools
-from collections.abc import Callable
+import json
+import math
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import jax
@@ -23,10 +26,12 @@ from jax.experimental.pallas import tpu as pltpu
 
 from flaxformer_lite.nn.functions.checkpoint_names import ATTENTION, named
 from flaxformer_lite.nn.functions.kernels import MASKED
-from flaxformer_lite.nn.functions.tpu_tuning import LANES
+from flaxformer_lite.nn.functions.tpu_tuning import FORMS, LANES
 
 # Bytes of on-chip memory that a pass may use, of 64 MiB or more for each core since v5.
 ON_CHIP = 56 * 2**20
+# Most keys that are multiplied at once on the diagonal. Fewer leave out more queries.
+DIAGONAL_PART = 256
 
 
 class KernelPlan(NamedTuple):
@@ -34,7 +39,7 @@ class KernelPlan(NamedTuple):
 
     Attributes:
       block: queries and keys of a block; divides T.
-      part: keys that are multiplied at once; divides `block`.
+      part: keys that are multiplied at once below the diagonal; divides `block`.
       has_ids: whether ids restrict what a query sees.
       interpret: whether to interpret the kernel, on other devices than TPUs.
     """
@@ -43,6 +48,18 @@ class KernelPlan(NamedTuple):
     part: int
     has_ids: bool
     interpret: bool
+
+
+class Form(NamedTuple):
+    """A form of a step, for pairs of blocks that are masked alike.
+
+    Attributes:
+      is_diagonal: whether queries meet the keys of the same positions, and see the earlier ones.
+      by_ids: whether only keys of equal ids are seen.
+    """
+
+    is_diagonal: bool
+    by_ids: bool
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -119,6 +136,7 @@ def _forward(
         ),
         interpret=plan.interpret,
         name="flash_causal_fwd",
+        metadata=_metadata(plan, count),
     )(
         jnp.asarray(q_blocks, jnp.int32),
         jnp.asarray(k_blocks, jnp.int32),
@@ -197,6 +215,7 @@ def _backward(
         ),
         interpret=plan.interpret,
         name="flash_causal_bwd",
+        metadata=_metadata(plan, count),
     )(
         q_blocks,
         k_blocks,
@@ -247,28 +266,26 @@ def _forward_kernel(
         top_ref[...] = jnp.full_like(top_ref, MASKED)
         sum_ref[...] = jnp.zeros_like(sum_ref)
 
-    def step(*, masked: bool) -> None:
-        q_QH = q_ref[0, 0]
-        for first in range(0, plan.block, plan.part):
-            part = pl.ds(first, plan.part)
+    def step(form: Form) -> None:
+        for part, rows in _parts(plan, form):
             v_PH = v_ref[0, 0, part]
-            scores_QP = _inner(q_QH, k_ref[0, 0, part])
-            if masked:
-                seen_QP = _is_causal(i, j, first, scores_QP.shape, keys_axis=1)
-                if plan.has_ids:
-                    seen_QP &= q_ids_ref[0] == k_ids_ref[0, :, part]
-                scores_QP = jnp.where(seen_QP, scores_QP, MASKED)
+            scores_QP = _inner(q_ref[0, 0, rows], k_ref[0, 0, part])
+            if form.is_diagonal:
+                scores_QP = jnp.where(_is_causal(scores_QP.shape, 1), scores_QP, MASKED)
+            if form.by_ids:
+                same_QP = q_ids_ref[0, rows] == k_ids_ref[0, :, part]
+                scores_QP = jnp.where(same_QP, scores_QP, MASKED)
             # The same number stands in all lanes, which spares moving it there for each use.
-            before_QL = top_ref[...]
+            before_QL = top_ref[rows]
             top_QL = jnp.maximum(before_QL, scores_QP.max(axis=-1, keepdims=True))
-            weights_QP = jnp.exp(scores_QP - _widened(top_QL, plan.part))
+            weights_QP = jnp.exp(scores_QP - _widened(top_QL, scores_QP.shape[1]))
             shrink_QL = jnp.exp(before_QL - top_QL)
-            sum_ref[...] = sum_ref[...] * shrink_QL + weights_QP.sum(axis=-1, keepdims=True)
-            top_ref[...] = top_QL
+            sum_ref[rows] = sum_ref[rows] * shrink_QL + weights_QP.sum(axis=-1, keepdims=True)
+            top_ref[rows] = top_QL
             added_QH = jnp.dot(
                 weights_QP.astype(v_PH.dtype), v_PH, preferred_element_type=jnp.float32
             )
-            total_ref[...] = total_ref[...] * _widened(shrink_QL, total_ref.shape[1]) + added_QH
+            total_ref[rows] = total_ref[rows] * _widened(shrink_QL, total_ref.shape[1]) + added_QH
 
     bounds = (q_least_ref, q_most_ref, k_least_ref, k_most_ref)
     _run(step, plan, count, bounds, i, j)
@@ -324,25 +341,24 @@ def _backward_kernel(
     def _() -> None:
         d_q_sum_ref[at] = jnp.zeros(d_q_sum_ref.shape[1:], jnp.float32)
 
-    def step(*, masked: bool) -> None:
-        q_QH = q_ref[0, 0]
-        d_out_QH = d_out_ref[0, 0]
-        for first in range(0, plan.block, plan.part):
-            part = pl.ds(first, plan.part)
+    def step(form: Form) -> None:
+        for part, rows in _parts(plan, form):
+            q_QH = q_ref[0, 0, rows]
+            d_out_QH = d_out_ref[0, 0, rows]
             k_PH = k_ref[0, 0, part]
             scores_PQ = _inner(k_PH, q_QH)
-            if masked:
-                seen_PQ = _is_causal(i, j, first, scores_PQ.shape, keys_axis=0)
-                if plan.has_ids:
-                    seen_PQ &= k_ids_ref[0, part] == q_ids_ref[0]
-                scores_PQ = jnp.where(seen_PQ, scores_PQ, MASKED)
-            weights_PQ = jnp.exp(scores_PQ - sums_ref[0, 0])
+            if form.is_diagonal:
+                scores_PQ = jnp.where(_is_causal(scores_PQ.shape, 0), scores_PQ, MASKED)
+            if form.by_ids:
+                same_PQ = k_ids_ref[0, part] == q_ids_ref[0, :, rows]
+                scores_PQ = jnp.where(same_PQ, scores_PQ, MASKED)
+            weights_PQ = jnp.exp(scores_PQ - sums_ref[0, 0, :, rows])
             d_v_sum_ref[part] += _outer(weights_PQ.astype(d_out_QH.dtype), d_out_QH)
             d_weights_PQ = _inner(v_ref[0, 0, part], d_out_QH)
-            d_scores_PQ = weights_PQ * (d_weights_PQ - d_sums_ref[0, 0])
+            d_scores_PQ = weights_PQ * (d_weights_PQ - d_sums_ref[0, 0, :, rows])
             d_scores_PQ = d_scores_PQ.astype(q_QH.dtype)
             d_k_sum_ref[part] += _outer(d_scores_PQ, q_QH)
-            d_q_sum_ref[at] += lax.dot_general(
+            d_q_sum_ref[at, rows] += lax.dot_general(
                 d_scores_PQ, k_PH, (((0,), (0,)), ((), ())), preferred_element_type=jnp.float32
             )
 
@@ -360,58 +376,72 @@ def _backward_kernel(
 
 
 def _run(
-    step: Callable[..., None],
+    step: Callable[[Form], None],
     plan: KernelPlan,
     count: int,
     bounds: tuple[jax.Ref, ...],
     i: jax.Array,
     j: jax.Array,
 ) -> None:
-    """Runs a step with a mask, without one, or not at all.
+    """Runs a step in the form that a pair of blocks needs, or not at all.
 
     Args:
-      step: takes `masked`.
+      step: computes a pair of blocks in a form.
       plan: static.
       count: number of blocks of a row.
       bounds: the least and the greatest id of each block of queries, and of keys.
       i, j: the blocks of queries and of keys.
     """
-    # Off the diagonal a query sees all keys of a block, unless an id differs from another.
-    needs_mask = i == j
-    has_pairs = True
-    if plan.has_ids:
-        q_least, q_most, k_least, k_most = bounds
-        q_at = pl.program_id(0) * count + i
-        k_at = pl.program_id(0) * count + j
-        has_pairs = (q_least[q_at] <= k_most[k_at]) & (k_least[k_at] <= q_most[q_at])
-        least = jnp.minimum(q_least[q_at], k_least[k_at])
-        most = jnp.maximum(q_most[q_at], k_most[k_at])
-        needs_mask |= least != most
 
-    @pl.when(has_pairs & needs_mask)
-    def _() -> None:
-        step(masked=True)
+    def run_where(condition: jax.Array, form: Form) -> None:
+        pl.when(condition)(functools.partial(step, form))
 
-    @pl.when(has_pairs & ~needs_mask)
-    def _() -> None:
-        step(masked=False)
+    if not plan.has_ids:
+        run_where(i == j, Form(is_diagonal=True, by_ids=False))
+        run_where(i != j, Form(is_diagonal=False, by_ids=False))
+        return
+    q_least, q_most, k_least, k_most = bounds
+    q_at = pl.program_id(0) * count + i
+    k_at = pl.program_id(0) * count + j
+    has_pairs = (q_least[q_at] <= k_most[k_at]) & (k_least[k_at] <= q_most[q_at])
+    least = jnp.minimum(q_least[q_at], k_least[k_at])
+    most = jnp.maximum(q_most[q_at], k_most[k_at])
+    run_where(has_pairs & (i == j), Form(is_diagonal=True, by_ids=True))
+    run_where(has_pairs & (i != j) & (least != most), Form(is_diagonal=False, by_ids=True))
+    run_where(has_pairs & (i != j) & (least == most), Form(is_diagonal=False, by_ids=False))
 
 
-def _is_causal(
-    i: jax.Array, j: jax.Array, first: int, shape: tuple[int, ...], *, keys_axis: int
-) -> jax.Array:
-    """Returns which pairs of queries and keys are on or below the diagonal.
+def _metadata(plan: KernelPlan, count: int) -> dict[str, str]:
+    """Returns how many pairs of blocks of a row take each form, in the order of `_run`.
+
+    It is for plan/kernels.py, and counts a row of one document.
+    """
+    below = count * (count - 1) // 2
+    steps = [count, 0, below] if plan.has_ids else [count, below]
+    return {FORMS: json.dumps(steps)}
+
+
+def _parts(plan: KernelPlan, form: Form) -> Iterator[tuple[slice, slice]]:
+    """Yields parts of a block's keys, each with the queries that may see it."""
+    if not form.is_diagonal:
+        for first in range(0, plan.block, plan.part):
+            yield slice(first, first + plan.part), slice(0, plan.block)
+        return
+    part = math.gcd(plan.block, DIAGONAL_PART)
+    for first in range(0, plan.block, part):
+        yield slice(first, first + part), slice(first, plan.block)
+
+
+def _is_causal(shape: tuple[int, ...], keys_axis: int) -> jax.Array:
+    """Returns which queries see which keys, if both begin at the same position.
 
     Args:
-      i, j: the blocks of queries and of keys.
-      first: the first of the keys in their block.
       shape: numbers of queries and keys, or of keys and queries.
       keys_axis: which of them are the keys.
     """
     queries = lax.broadcasted_iota(jnp.int32, shape, 1 - keys_axis)
     keys = lax.broadcasted_iota(jnp.int32, shape, keys_axis)
-    size = shape[1 - keys_axis]
-    return queries - keys >= first + (j - i) * size
+    return queries >= keys
 
 
 def _widened(x_QL: jax.Array, width: int) -> jax.Array:

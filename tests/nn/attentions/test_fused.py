@@ -1,7 +1,9 @@
 """Kernels, interpreted: equal to the dense form in value and gradient where they can do a call,
 refused where not."""
 
+import collections
 import functools
+import json
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +17,7 @@ from flaxformer_lite.nn.attentions import (
     dense,
     dispatch,
     flash_causal,
+    flash_causal_kernel,
     flash_relative_bias,
     splash,
 )
@@ -111,8 +114,10 @@ LONG_KEEP[1, :140] = False  # the first block and more of a row padded on the le
     ),
 )
 def test_causal_equals_dense_in_value_and_gradient(monkeypatch, mask, heads, width, length):
-    if length == 640:
-        monkeypatch.setattr(splash, "BLOCKS", (128,))  # five blocks
+    if length == 640:  # five blocks of two parts, or of four on the diagonal
+        monkeypatch.setattr(splash, "BLOCKS", (128,))
+        monkeypatch.setattr(splash, "AT_ONCE", 64)
+        monkeypatch.setattr(flash_causal_kernel, "DIAGONAL_PART", 32)
     N, K = heads
     keys = jax.random.split(jax.random.key(0), 4)
     q, k, v, direction = (
@@ -153,6 +158,36 @@ def test_causal_pads_to_the_block_of_least_work():
     assert flash_causal._block(2048) == 1024
     assert flash_causal._block(6016) == 1024  # 128 is the largest that divides it
     assert flash_causal._block(1100) == 384
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_causal_takes_each_form_of_a_step_as_often_as_it_says(monkeypatch, packed):
+    taken = collections.Counter()
+    run = flash_causal_kernel._run
+
+    def count(step, *rest):
+        def counted(form):
+            jax.debug.callback(functools.partial(taken.update, [form]))
+            step(form)
+
+        run(counted, *rest)
+
+    monkeypatch.setattr(flash_causal_kernel, "_run", count)
+    monkeypatch.setattr(splash, "BLOCKS", (128,))
+    q = jnp.zeros((1, 600, 2, 32))
+    k = v = jnp.zeros((1, 600, 1, 32))
+    mask = masks.causal()
+    if packed:
+        mask &= masks.segments(np.ones((1, 600), np.int32))
+    pull = jax.vjp(lambda *x: CAUSAL(*x, mask=mask), q, k, v)[1]
+    pull(jnp.zeros((1, 600, 2, 32)))
+    jax.effects_barrier()
+    diagonal = flash_causal_kernel.Form(is_diagonal=True, by_ids=packed)
+    plain = flash_causal_kernel.Form(is_diagonal=False, by_ids=False)
+    # Of two heads, forwards and backwards.
+    assert taken == {diagonal: 4 * 5, plain: 4 * 10}
+    program = str(jax.make_jaxpr(lambda *x: CAUSAL(*x, mask=mask))(q, k, v))
+    assert json.dumps([5, 0, 10] if packed else [5, 10]) in program
 
 
 @pytest.mark.nightly

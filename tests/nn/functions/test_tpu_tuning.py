@@ -57,7 +57,7 @@ def test_a_layer_tuned_for_tpus_has_the_same_values_and_gradients(module):
 
 def test_the_compiler_is_told_what_the_environment_does_not_tell_it(monkeypatch):
     monkeypatch.delenv("LIBTPU_INIT_ARGS", raising=False)
-    assert compiler_options("TPU v5 lite") is None and compiler_options("cpu") is None
+    assert compiler_options("TPU v4") is None and compiler_options("cpu") is None
     assert compiler_options("TPU v5") == OPTIONS["TPU v5"]
     assert compiler_options("TPU v6 lite") == OPTIONS["TPU v6 lite"]
     name = "xla_tpu_enable_async_collective_fusion"  # also the start of two other names
