@@ -225,6 +225,8 @@ class MeshConfig(Record):
     expert: Axis = 1  # splits the batch and the experts of a mixture
     context: Axis = 1  # splits the sequence
     tensor: Axis = 1  # splits heads, feed-forward width and vocabulary
+    # whether `data` splits the weights that `fsdp` splits, too, between their uses
+    shard_over_data: Annotated[bool, REORDERS_SUMS] = False
     # parts of `data` joined by a data-center network, such as TPU slices
     slices: Annotated[Size, REORDERS_SUMS] = 1
     # how rows that `context` splits meet their keys: gathered whole, part by part around a ring, or
@@ -248,6 +250,12 @@ class MeshConfig(Record):
                 f" slices; try mesh.data={-(-self.data // self.slices) * self.slices}."
             )
         split = [axis for axis in axes[1:] if sizes[axis] != 1]
+        if self.shard_over_data and (self.mode != "jit" or self.slices > 1):
+            raise ConfigError(
+                f"mesh.shard_over_data=True, mesh.mode={self.mode!r}, mesh.slices={self.slices}:"
+                " weights are gathered over data for every use, under jit and within a slice; set"
+                " mesh.mode=jit and mesh.slices=1, or leave it out."
+            )
         if self.mode != "jit" and split:
             named = ", ".join(f"mesh.{axis}={sizes[axis]}" for axis in split)
             raise ConfigError(

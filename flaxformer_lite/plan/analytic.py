@@ -79,12 +79,19 @@ def _collectives(program: Program, chip: Chip) -> list[hlo.Collective]:
         moe = kind.feed_forward or seen.feed_forward
         if isinstance(moe, MoeConfig):
             to_experts += _to_experts(program, moe, stream, passes * turns)
+    over_data = [_collective("all-reduce", "data", replicas, turns, program)]
+    if cfg.mesh.shard_over_data:
+        part = weights * itemsize // mesh["fsdp"]
+        over_data = [
+            _collective("all-gather", "data", part, 2 * turns, program),
+            _collective("reduce-scatter", "data", part, turns, program),
+        ]
     return [
         *to_experts,
+        *over_data,
         _collective("all-reduce", "expert", shared, turns, program),
         _collective("all-gather", "fsdp", weights * itemsize, 2 * turns, program),
         _collective(gradients, "fsdp", weights * itemsize, turns, program),
-        _collective("all-reduce", "data", replicas, turns, program),
         _collective("all-reduce", "tensor", stream, 2 * passes * layers * turns, program),
         *over_context,
     ]

@@ -3,6 +3,7 @@
 # ruff: noqa: F401
 
 from flaxformer_lite.sharding.activations import (
+    DATA,
     MESH_AXES,
     LocalSharding,
     MeshSharding,
@@ -10,9 +11,10 @@ from flaxformer_lite.sharding.activations import (
     batch_ways,
 )
 from flaxformer_lite.sharding.batches import BATCH, batch_rows, check_batch, place_batch
-from flaxformer_lite.sharding.jit import DATA, Jitted, jit_eval, jit_step
+from flaxformer_lite.sharding.jit import Jitted, jit_eval, jit_step
 from flaxformer_lite.sharding.mesh import build_mesh, mesh_sizes
 from flaxformer_lite.sharding.parameters import (
+    GatheringSharding,
     Replicated,
     param_specs,
     path_of,

@@ -16,8 +16,10 @@ from flaxformer_lite.nn.functions.sharding import (
 )
 
 MeshAxes = str | tuple[str, ...] | None  # that split one axis of an array
-MESH_AXES = ("data", "fsdp", "expert", "context", "tensor")
-BATCH_AXES = ("data", "fsdp", "expert")
+DATA = "data"
+FSDP = "fsdp"
+MESH_AXES = (DATA, FSDP, "expert", "context", "tensor")
+BATCH_AXES = (DATA, FSDP, "expert")
 # The mesh axes that split each logical axis of activations; modules and functions only use the
 # names of axes.py.
 ACTIVATIONS: dict[str, MeshAxes] = {

@@ -8,11 +8,9 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 from flaxformer_lite.nn.functions.tpu_tuning import compiler_options
-from flaxformer_lite.sharding.activations import MESH_AXES, MeshSharding
+from flaxformer_lite.sharding.activations import DATA, MeshSharding
 from flaxformer_lite.sharding.batches import BATCH
 from flaxformer_lite.sharding.parameters import HasParams
-
-DATA = MESH_AXES[0]
 
 
 class Jitted(Protocol):

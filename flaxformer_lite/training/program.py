@@ -144,11 +144,15 @@ def build(
         paths = [sharding.path_of(keys).removesuffix("/codes") for keys, _ in leaves]
         cfg.model.adapter.check(paths)
     rules = both.rules(shapes.params)
-    shardings = sharding.state_shardings(shapes, rules, mesh)
+    over_data = cfg.mesh.shard_over_data
+    shardings = sharding.state_shardings(shapes, rules, mesh, over_data=over_data)
     batch = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct((cfg.train.batch_size, *x.shape), x.dtype), example
     )
-    outside = sharding.MeshSharding(
+    make_sharding: Callable[..., sharding.MeshSharding] = sharding.MeshSharding
+    if over_data:
+        make_sharding = functools.partial(sharding.GatheringSharding, rules=rules)
+    outside = make_sharding(
         mesh,
         tuned=cfg.train.cpu_tuning,
         context_attention=cfg.mesh.context_attention,

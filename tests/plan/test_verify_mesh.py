@@ -32,6 +32,8 @@ MESHES = {
     "expert_context": {"data": 1, "expert": 4, "context": 2},
     "context_tensor": {"data": 2, "context": 2, "tensor": 2},
     "fsdp_context_tensor": {"data": 1, "fsdp": 2, "context": 2, "tensor": 2},
+    "over_data": {"data": 2, "fsdp": 2, "tensor": 2, "shard_over_data": True},
+    "over_data_expert": {"data": 2, "fsdp": 2, "expert": 2, "shard_over_data": True},
 }
 EVERYTHING = "fsdp_context_tensor"
 for WAY in ("ring", "all_to_all"):
@@ -55,6 +57,8 @@ CASES = [
     ("llama_tiny", f"{EVERYTHING}_ring"),
     ("llama_tiny", f"{EVERYTHING}_all_to_all"),
     ("llama_tiny", EVERYTHING),
+    *((name, "over_data") for name in ("bert_tiny", "gpt2_tiny", "t5_tiny", "llama_tiny")),
+    ("moe_tiny", "over_data_expert"),
     ("moe_tiny", "expert"),
     ("moe_tiny", "expert_all_to_all"),
     ("moe_tiny", "expert_context_all_to_all"),
@@ -86,7 +90,7 @@ def reference(name):
 
 # Each axis but `data`, which tests/sharding has. Rings:
 # tests/nn/attentions/test_context_parallel.py.
-DAILY = (("llama_tiny", EVERYTHING),)
+DAILY = (("llama_tiny", EVERYTHING), ("llama_tiny", "over_data"))
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,8 @@ def test_impossible_slices(sizes, message):
             r"mesh.mode='pmap', .*mesh.tensor=2:.*splits",
         ),
         ({"mode": "pjit"}, "no 'pjit'.*choose from jit, shard_map, pmap"),
+        ({"mode": "pmap", "shard_over_data": True}, "mesh.shard_over_data.*; set mesh.mode=jit"),
+        ({"slices": 2, "shard_over_data": True}, "mesh.shard_over_data.*mesh.slices=1"),
         ({"slices": 0}, "slices=0: must be positive"),
     ],
 )
@@ -155,6 +157,35 @@ def test_what_every_device_holds_whole_is_named_with_its_rule():
     assert found == [("down/kernel", 96, "kernel$")]
     # nothing is split, by design
     assert not sharding.replicated(leaves, rules, mesh_of(8, 1, 1), at_least=96)
+
+
+def test_weights_are_split_over_data_too_where_it_divides():
+    rules = ((r"wide/kernel$", ("fsdp", "tensor")), (r"kernel$", (None, ("tensor", "fsdp"))))
+    params = spec(wide=(3, 8, 6), narrow=(8, 4))
+    tx = optimizer.build(OptimizerConfig(schedule="constant"), 10)
+    shapes = jax.eval_shape(lambda: state.create(lambda: params, tx))
+    mesh = mesh_of(2, 2, 2)
+    found = sharding.state_shardings(shapes, rules, mesh, over_data=True)
+    specs = {str(leaf.spec) for leaf in jax.tree.leaves(found.opt_state)}
+    wide = found.params["wide"]["kernel"].spec
+    narrow = found.params["narrow"]["kernel"].spec
+    assert wide == P(None, ("fsdp", "data"), "tensor")
+    assert narrow == P(None, ("tensor", "fsdp"))  # 4 columns do not divide over 8 devices
+    assert specs == {str(wide), str(narrow), str(P())}
+
+
+def test_a_weight_is_gathered_over_data_alone_before_its_use():
+    rules = ((r"up/kernel$", ("fsdp", "tensor")),)
+    mesh = mesh_of(2, 2, 2)
+    gathering = sharding.GatheringSharding(mesh, rules=rules)
+    weight = jax.ShapeDtypeStruct((8, 6), jnp.float32)
+
+    def constraints(path):
+        program = jax.make_jaxpr(lambda x: gathering.gather_weight(x, path))(weight)
+        return [equation.params["sharding"].spec for equation in program.eqns]
+
+    assert constraints("layers/block_0/mlp/up/kernel") == [P("fsdp", "tensor")]
+    assert constraints("norm/scale") == []
 
 
 def test_batch_must_split_evenly():

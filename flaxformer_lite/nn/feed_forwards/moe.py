@@ -359,6 +359,7 @@ class ExpertMatrices(nn.Module):
             kernel = quantized.restore_after(x, codes, frozen, run.quantize)
         else:
             kernel = self.param("kernel", init, shape, stored).astype(x.dtype)
+            kernel = sharding_of(run).gather_weight(kernel, path)
         made = {"kernel": kernel}
         if cfg.expert.bias:
             bias = self.param("bias", nn.initializers.zeros, (shape[0], shape[2]), stored)

@@ -78,6 +78,15 @@ class ActivationSharding:
         check_letters("constrain", letters, x.shape)
         return x
 
+    def gather_weight(self, weight: jax.Array, path: str) -> jax.Array:
+        """Gathers a weight over the axes that split it between its uses only; here the identity.
+
+        Args:
+          weight: the weight, as it is multiplied.
+          path: its path in the tree of parameters.
+        """
+        return weight
+
     def num_shards(self, letter: str) -> Shards:
         """Returns how the axis of this letter is split; here into one shard."""
         check_letters("num_shards", letter)

@@ -100,6 +100,7 @@ class Einsum(nn.Module):
         dtype = jnp.dtype(self.execution.param_dtype)
         x_dtype = jax.tree.leaves(x)[0].dtype
         run = self.execution
+        sharding = sharding_of(run)
         path = "/".join((*self.path, "kernel"))
         adapter = run.adapter
         adapted = adapter is not None and adapter.adapts(path)
@@ -120,7 +121,7 @@ class Einsum(nn.Module):
             # Cast and multiplied as qwix intercepts it: a quantized kernel has no other casts, and
             # no other shape.
             kernel = jnp.asarray(self.param("kernel", init, shape, dtype), x_dtype)
-        sharding = sharding_of(self.execution)
+            kernel = sharding.gather_weight(kernel, path)
         on_tpu = sharding.platform == "tpu" and not self.is_initializing()  # when qwix reads shapes
         if is_held:
             y = quantized.held_matmul(x, *held, summed, run.quantize)

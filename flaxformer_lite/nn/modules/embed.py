@@ -71,7 +71,9 @@ class TokenEmbed(nn.Module):
     def setup(self) -> None:
         shape = (self.cfg.vocab_size, self.cfg.width)
         dtype = jnp.dtype(self.execution.param_dtype)
-        self.embedding = self.param("embedding", self.cfg.table_initializer(), shape, dtype)
+        embedding = self.param("embedding", self.cfg.table_initializer(), shape, dtype)
+        path = "/".join((*self.path, "embedding"))
+        self.embedding = sharding_of(self.execution).gather_weight(embedding, path)
 
     def __call__(self, input_ids_BT: jax.Array, *, scaled: bool = True) -> jax.Array:
         # A gather, never a one-hot matmul: its gradient is 27 times cheaper on CPU, and as cheap

@@ -55,9 +55,11 @@ class VocabHead(nn.Module):
         dtype = jnp.dtype(self.execution.param_dtype)
         bias_V = None
         kernel_VE = embedding_VE
+        sharding = sharding_of(self.execution)
         if not cfg.tied:
             init = initializer(cfg.initial, x.shape[-1], cfg.vocab_size)
             kernel_VE = self.param("kernel", init, (cfg.vocab_size, x.shape[-1]), dtype)
+            kernel_VE = sharding.gather_weight(kernel_VE, "/".join((*self.path, "kernel")))
         if cfg.bias:
             bias_V = self.param("bias", nn.initializers.zeros, (cfg.vocab_size,), dtype)
             if not self.trained_bias:
@@ -70,7 +72,6 @@ class VocabHead(nn.Module):
                     " table; set model.tie_embeddings=False to adapt it, or leave it out."
                 )
             x, kernel_VE = adapter.beside_table(self, x, kernel_VE)
-        sharding = sharding_of(self.execution)
         return DeferredLogits(
             x, kernel_VE, bias_V, scale=cfg.scale, softcap=cfg.softcap, sharding=sharding
         )
