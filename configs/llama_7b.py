@@ -34,11 +34,10 @@ def get_config():
             train=TrainConfig(
                 steps=500_000,
                 batch_size=2048,
-                accumulate=2,
                 log_every=10,
                 eval_every=1000,
                 checkpoint_every=1000,
             ),
-            mesh=MeshConfig(data=-1, fsdp=16),
+            mesh=MeshConfig(data=-1, fsdp=16, shard_over_data=True),
         )
     )

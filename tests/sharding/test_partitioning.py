@@ -163,7 +163,7 @@ def test_weights_are_split_over_data_too_where_it_divides():
     rules = ((r"wide/kernel$", ("fsdp", "tensor")), (r"kernel$", (None, ("tensor", "fsdp"))))
     params = spec(wide=(3, 8, 6), narrow=(8, 4))
     tx = optimizer.build(OptimizerConfig(schedule="constant"), 10)
-    shapes = jax.eval_shape(lambda: state.create(lambda: params, tx))
+    shapes = jax.eval_shape(lambda params: state.create(lambda: params, tx), params)
     mesh = mesh_of(2, 2, 2)
     found = sharding.state_shardings(shapes, rules, mesh, over_data=True)
     specs = {str(leaf.spec) for leaf in jax.tree.leaves(found.opt_state)}
