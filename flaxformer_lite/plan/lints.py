@@ -49,7 +49,8 @@ def _reduced(program: Program, module: hlo.Module) -> Iterator[str]:
     if size > program.cfg.train.accumulate * params / 10:
         yield (
             f"gradients are all-reduced over fsdp where a reduce-scatter would do: {size / 1e9:.1f}"
-            " GB a step; try other mesh.data and mesh.fsdp, both larger than 1."
+            " GB a step; try other mesh.data and mesh.fsdp, both larger than 1;"
+            " mesh.shard_over_data=True makes room for it."
         )
 
 
