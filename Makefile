@@ -138,7 +138,7 @@ PLANS := gpt2_xl-v5e-16x16 gpt2_xl-v5p-4x4x4 llama_7b-v5e-16x16 llama_7b-v5p-4x4
 	t5_xl-v5e-16x16 t5_xxl-v5p-4x4x4 gpt2_small-h100-1 gpt2_xl-h100-8 bert_base-h100-1 t5_base-h100-1 \
 	llama3_8b-h100-8 mixtral_8x7b-h100-64
 # Meshes of the configs are for 256 chips; 64 hold a quarter of the batch.
-llama_7b-v5p-4x4x4_FLAGS := --config.train.batch_size=512 --config.model.remat=full
+llama_7b-v5p-4x4x4_FLAGS := --config.train.batch_size=512
 gpt2_xl-v5p-4x4x4_FLAGS := --config.mesh.fsdp=16
 gpt2_small-h100-1_FLAGS := --config.objective.documents=joined --config.train.accumulate=15
 gpt2_xl-h100-8_FLAGS := --config.objective.documents=joined --config.mesh.fsdp=8 --config.train.accumulate=8 \

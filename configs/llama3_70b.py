@@ -20,5 +20,5 @@ def get_config():
     )
     config.optimizer.learning_rate = 1.5e-4
     config.train.update(batch_size=512, accumulate=2)
-    config.mesh.fsdp = 256
+    config.mesh.fsdp = 16
     return config
