@@ -92,7 +92,10 @@ def _logits(program: Program, module: hlo.Module) -> Iterator[str]:
         for array in op.arrays:
             split = sizes & set(array.shape)
             others = math.prod(array.shape) // max(split, default=1)
-            is_table = model.d_model in array.shape and model.d_model not in lengths
+            # A width equal to a length looks the same, but words are the last axis of logits.
+            is_table = model.d_model in array.shape and (
+                model.d_model not in lengths or array.shape[-1] == model.d_model
+            )
             if split and others >= tokens and not is_table:
                 logits.append(array)
     if logits:

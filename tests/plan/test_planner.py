@@ -225,6 +225,14 @@ def test_findings_name_what_is_wrong_and_are_silent_where_nothing_is(compiled):
     assert "pairs" not in found and "logits" not in found
 
 
+@pytest.mark.parametrize(("shape", "count"), [("1,8192,128256", 1), ("128256,8192", 0)])
+def test_a_table_as_wide_as_a_row_is_long_is_not_taken_for_logits(shape, count):
+    program = planner.build(config("llama3_70b"), topology.parse("v6e:16x16"), described=True)
+    entry = f"ENTRY %main (p: f32[8]) -> f32[8] {{\n  %big = f32[{shape}] fusion(%p)\n}}"
+    module = hlo.parse(f"HloModule m\n\n{entry}\n")
+    assert len(list(lints._logits(program, module))) == count
+
+
 def test_a_peak_below_what_is_held_is_no_negative_activation(tmp_path):
     program = planner.build(config("gpt2_xl"), topology.parse("v5e:16x16"), described=True)
     held = sum(memory.held(program))
