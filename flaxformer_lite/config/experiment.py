@@ -225,7 +225,8 @@ class MeshConfig(Record):
     expert: Axis = 1  # splits the batch and the experts of a mixture
     context: Axis = 1  # splits the sequence
     tensor: Axis = 1  # splits heads, feed-forward width and vocabulary
-    # whether `data` splits the weights that `fsdp` splits, too, between their uses
+    # whether `data` splits the weights that `fsdp` splits, too, between their uses; without
+    # model.remat a weight is kept for the backward pass as it was gathered over data
     shard_over_data: Annotated[bool, REORDERS_SUMS] = False
     # parts of `data` joined by a data-center network, such as TPU slices
     slices: Annotated[Size, REORDERS_SUMS] = 1
@@ -254,7 +255,7 @@ class MeshConfig(Record):
             raise ConfigError(
                 f"mesh.shard_over_data=True, mesh.mode={self.mode!r}, mesh.slices={self.slices}:"
                 " weights are gathered over data for every use, under jit and within a slice; set"
-                " mesh.mode=jit and mesh.slices=1, or leave it out."
+                " mesh.shard_over_data=False, or mesh.mode=jit and mesh.slices=1."
             )
         if self.mode != "jit" and split:
             named = ", ".join(f"mesh.{axis}={sizes[axis]}" for axis in split)

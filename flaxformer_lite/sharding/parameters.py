@@ -175,7 +175,7 @@ def _specs_by_path(
     return by_path
 
 
-def _over_data(spec: P, shape: tuple[int, ...], mesh: Mesh) -> P:
+def _over_data(spec: P, shape: tuple[int, ...], mesh: Mesh | AbstractMesh) -> P:
     entries: list[MeshAxes] = []
     for entry, size in itertools.zip_longest(spec, shape):
         names = mesh_names(entry)
@@ -208,7 +208,11 @@ class GatheringSharding(MeshSharding):
         for pattern, axes in self.rules:
             if re.search(pattern, path):
                 spec = _fit(path, weight.shape, axes, self.mesh)
-                return jax.lax.with_sharding_constraint(weight, NamedSharding(self.mesh, spec))
+                # As it is stored first, or the partitioner may cast it after gathering it.
+                for each in (_over_data(spec, weight.shape, self.mesh), spec):
+                    place = NamedSharding(self.mesh, each)
+                    weight = jax.lax.with_sharding_constraint(weight, place)
+                return weight
         return weight
 
 

@@ -83,6 +83,8 @@ def test_what_is_whole_and_why(table):
     assert (
         "mesh.fsdp=1 and mesh.tensor=1 split no weights" in table(MeshConfig(data=8))["replicated"]
     )
+    over_data = table(MeshConfig(data=8, shard_over_data=True))["replicated"]
+    assert over_data.endswith("no rule of sharding/parameter_rules.py splits them")
     rows = table(MeshConfig(fsdp=2), max_length=2**15)
     assert rows["replicated"].endswith(
         r"; the largest: embed/position/position 2.1 MB by the rule position(_\d+)?/\w+$"

@@ -78,7 +78,7 @@ def _replicated(program: Program) -> str:
     total = sum(_bytes(leaf) for leaf in leaves)
     replicated = sum(_bytes(leaf) for leaf in leaves if leaf.sharding.is_fully_replicated)
     share = f"{size(replicated)} of {size(total)} of parameters"
-    if mesh["fsdp"] == mesh["tensor"] == 1:
+    if mesh["fsdp"] == mesh["tensor"] == 1 and not program.cfg.mesh.shard_over_data:
         return f"{share}: mesh.fsdp=1 and mesh.tensor=1 split no weights"
     text = f"{share}: no rule of sharding/parameter_rules.py splits them"
     large = sharding.replicated(program.target.params, program.rules, program.mesh, LARGE)
