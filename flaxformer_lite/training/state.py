@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from flaxformer_lite.sharding.parameters import HELD, path_of
 from flaxformer_lite.types import Params
 
 
@@ -33,5 +34,16 @@ def create(init_params: Callable[[], Params], tx: optax.GradientTransformation) 
 
 
 def param_count(params: object) -> int:
-    """Counts the scalars in a tree of arrays or shapes."""
-    return sum(leaf.size for leaf in jax.tree.leaves(params))
+    """Counts the numbers in a tree of arrays or shapes.
+
+    Those of a matrix that is held in few bits are counted, of which two may share a code, and not
+    its scales.
+    """
+    count = 0
+    for keys, leaf in jax.tree_util.tree_leaves_with_path(params):
+        part = HELD.search(path_of(keys))
+        if part is None:
+            count += leaf.size
+        elif part[1] == "codes":
+            count += leaf.size * (2 if leaf.dtype == jnp.uint8 else 1)
+    return count
