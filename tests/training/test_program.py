@@ -1,7 +1,9 @@
 """Impossible configs are refused while the program is built, before anything is compiled."""
 
+import collections
 import dataclasses
 
+import jax
 import pytest
 from jax.extend.core import jaxprs_in_params
 
@@ -12,6 +14,7 @@ from flaxformer_lite.models import electra
 from flaxformer_lite.nn.adapters.lora import LoraConfig
 from flaxformer_lite.objectives.text.replaced_tokens import ReplacedTokens
 from flaxformer_lite.training import program
+from tests.plan.test_planner import config
 from tests.training import tiny_runs
 
 
@@ -33,6 +36,35 @@ def test_what_does_not_split_is_refused(tmp_path, mesh, message):
     cfg = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, vocab_size=384))
     with pytest.raises(ConfigError, match=message):
         program.build(cfg, sharding.build_mesh(cfg.mesh), dummy.example(cfg))
+
+
+@pytest.mark.parametrize("name", ["llama_tiny", "moe_tiny"])
+def test_every_weight_that_data_splits_is_gathered_where_it_is_used(name):
+    cfg = config(name)
+    mesh = MeshConfig(data=2, fsdp=2, shard_over_data=True)
+    built = program.build(
+        dataclasses.replace(cfg, mesh=mesh), sharding.build_mesh(mesh), dummy.example(cfg)
+    )
+    split = collections.Counter()
+    for leaf in jax.tree.leaves(built.target.params):
+        if sharding.DATA in str(leaf.sharding.spec):
+            split[leaf.shape, leaf.sharding.spec] += 1
+    constrained = collections.Counter()
+    for equation in equations(built.train_step.trace(built.target, built.batch).jaxpr.jaxpr):
+        if equation.primitive.name == "sharding_constraint":
+            place = equation.params["sharding"].spec
+            constrained[equation.invars[0].aval.shape, place] += 1
+    assert len(split) > 5
+    for weight, count in split.items():
+        assert constrained[weight] == 2 * count  # and its gradient
+
+
+def equations(jaxpr):
+    """Yields the equations of a traced program, with those of loops and calls."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in jaxprs_in_params(equation.params):
+            yield from equations(inner)
 
 
 def test_an_adapter_beside_a_generator_that_would_never_learn_is_refused(tmp_path):
