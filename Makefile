@@ -126,29 +126,21 @@ scoreboard: $(STAMP)  ## compare every family and head with torch, both ways, an
 	$(if $(FAMILY),,$(BIN)/python tools/scoreboard.py table runs/scoreboard)
 
 EXPORTS := .venv-exports
-exports:  ## export a tiny model of every family to ONNX and LiteRT, run the files beside it, and write docs/exports.md; let torch's libraries read what we write; FAMILY=beginning of a name, TORCH=a python
+exports:  ## export a tiny model of every family to ONNX, run the files beside it, and write docs/exports.md; let torch's libraries read what we write; FAMILY=beginning of a name, TORCH=a python
 	$(PYTHON) -m venv $(EXPORTS)
-	$(EXPORTS)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev,export,tflite]'
+	$(EXPORTS)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev,export]'
 	$(EXPORTS)/bin/python -W ignore -m tools.exports --only "$(FAMILY)" $(if $(FAMILY),,--write)
 	rm -rf runs/readers; $(EXPORTS)/bin/python -m tools.readers ours runs/readers
 	$(TORCH) tools/readers.py theirs runs/readers
 
-# Each takes a minute or more: the step is compiled for the chips by their compiler. Needs .[tpu-plan] and .[cuda].
+# Each takes a minute or more: the step is compiled for the chips by their compiler. Needs .[tpu-plan].
 PLANS := gpt2_xl-v5e-16x16 gpt2_xl-v5p-4x4x4 llama_7b-v5e-16x16 llama_7b-v5p-4x4x4 llama_70b-v5p-4x8x8 \
-	t5_xl-v5e-16x16 t5_xxl-v5p-4x4x4 gpt2_small-h100-1 gpt2_xl-h100-8 bert_base-h100-1 t5_base-h100-1 \
-	llama3_8b-h100-8 mixtral_8x7b-h100-64
+	t5_xl-v5e-16x16 t5_xxl-v5p-4x4x4
 # Meshes of the configs are for 256 chips; 64 hold a quarter of the batch.
 llama_7b-v5p-4x4x4_FLAGS := --config.train.batch_size=512
 gpt2_xl-v5p-4x4x4_FLAGS := --config.mesh.fsdp=16
-gpt2_small-h100-1_FLAGS := --config.objective.documents=joined --config.train.accumulate=15
-gpt2_xl-h100-8_FLAGS := --config.objective.documents=joined --config.mesh.fsdp=8 --config.train.accumulate=8 \
-	--config.model.remat=none
-bert_base-h100-1_FLAGS := --config.model.dropout=0.0 --config.train.accumulate=4
-llama3_8b-h100-8_FLAGS := --config.train.batch_size=16 --config.mesh.fsdp=8
-mixtral_8x7b-h100-64_FLAGS := --config.train.batch_size=128 --config.mesh.fsdp=8
-t5_base-h100-1_FLAGS := --config.model.attention=blockwise --config.train.accumulate=2
 .PHONY: plans $(PLANS)
-plans: $(PLANS)  ## compile the large configs for TPU slices and GPUs, into docs/plans
+plans: $(PLANS)  ## compile the large configs for TPU slices, into docs/plans
 $(PLANS): $(STAMP)
 	@mkdir -p docs/plans
 	@config=$(word 1,$(subst -, ,$@)); topology=$(word 2,$(subst -, ,$@)):$(word 3,$(subst -, ,$@)); \

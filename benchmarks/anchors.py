@@ -22,7 +22,7 @@ import sys
 from pathlib import Path
 
 from flaxformer_lite.analysis import hlo
-from flaxformer_lite.plan import costs, kernels, topology
+from flaxformer_lite.contrib.plan import costs, kernels, topology
 
 ROOT = Path(__file__).parents[1]
 STORED = ROOT / "docs" / "benchmarks" / "anchors.json"

@@ -15,9 +15,9 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 
 from flaxformer_lite.analysis import hlo
 from flaxformer_lite.config import Execution, MeshConfig
+from flaxformer_lite.contrib.plan import aot, costs, kernels, topology
 from flaxformer_lite.nn.feed_forwards.mlp import MlpConfig
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
-from flaxformer_lite.plan import aot, costs, kernels, topology
 from flaxformer_lite.sharding.activations import BATCH_AXES, MeshSharding
 from flaxformer_lite.sharding.mesh import build_mesh
 from flaxformer_lite.sharding.parameters import path_of

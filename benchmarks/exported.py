@@ -23,11 +23,11 @@ import jax
 import numpy as np
 
 from flaxformer_lite import generate, load_pretrained, load_tokenizer
-from flaxformer_lite.export.cases import Case, Run, first_call, next_call, padded
-from flaxformer_lite.export.folder import open_files
-from flaxformer_lite.export.onnx import write_onnx
-from flaxformer_lite.export.programs import ExportProgram, programs_of
-from flaxformer_lite.export.weights import WEIGHTS, stored_as
+from flaxformer_lite.contrib.export.cases import Case, Run, first_call, next_call, padded
+from flaxformer_lite.contrib.export.folder import open_files
+from flaxformer_lite.contrib.export.onnx import write_onnx
+from flaxformer_lite.contrib.export.programs import ExportProgram, programs_of
+from flaxformer_lite.contrib.export.weights import WEIGHTS, stored_as
 from flaxformer_lite.models import build_model
 
 LENGTH = 128

@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 
 from benchmarks.gpu_turn import BATCHES, DECODE, GPTS, TRAIN
-from flaxformer_lite.plan.topology import CHIPS
+from flaxformer_lite.contrib.plan.topology import CHIPS
 
 ROOT = Path(__file__).parents[1]
 ATTENTIONS = ("auto", "blockwise", "dense")

@@ -20,7 +20,7 @@ import lm_eval
 import yaml
 from lm_eval.tasks import TaskManager
 
-import flaxformer_lite.lm_eval_model  # noqa: F401  # registers the model
+import flaxformer_lite.contrib.lm_eval.model  # noqa: F401  # registers the model
 
 CLOSE = 1e-3  # nats
 CHOICES = 4

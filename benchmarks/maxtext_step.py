@@ -14,7 +14,7 @@ import os
 import sys
 from pathlib import Path
 
-from flaxformer_lite.plan.environment import ENVIRONMENT
+from flaxformer_lite.contrib.plan.environment import ENVIRONMENT
 
 GATHERS = (
     "--xla_tpu_enable_async_collective_fusion=true"

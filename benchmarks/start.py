@@ -23,7 +23,7 @@ import numpy as np
 
 from benchmarks import results
 from benchmarks.cases import Case
-from flaxformer_lite.plan.environment import ENVIRONMENT
+from flaxformer_lite.contrib.plan.environment import ENVIRONMENT
 
 ROOT = Path(__file__).parents[1]
 RUN = [
@@ -212,7 +212,7 @@ def start_pod() -> dict[str, float]:
     import jax
 
     from flaxformer_lite.cli import command_line
-    from flaxformer_lite.plan import aot, planner, topology
+    from flaxformer_lite.contrib.plan import aot, planner, topology
     from flaxformer_lite.runs.start.adopt import read_experiment
 
     jax.config.update("jax_raise_persistent_cache_errors", True)

@@ -24,8 +24,8 @@ from tunix.rl.grpo import grpo_learner
 from tunix.rl.rollout import base_rollout
 from tunix.sft import peft_trainer
 
+from examples.tunix_decoder import TunixDecoder
 from flaxformer_lite import build_model, cross_entropy, generate
-from flaxformer_lite.inference.tunix_model import TunixModel
 from flaxformer_lite.nn.adapters.lora import LoraConfig
 from flaxformer_lite.nn.adapters.merge import with_begun_factors
 
@@ -81,7 +81,7 @@ def model_of(family: str, **fields):
 def greedy(family: str) -> tuple[int, int]:
     """Returns how many of the prompts have the same ids, and the length of the shortest text."""
     model, params = model_of(family)
-    module = TunixModel(model, params)
+    module = TunixDecoder(model, params)
     sampler = Sampler(module, Letters(), module.cache_config(64, CacheConfig))
     outs = [sampler(list(PROMPTS), max_generation_steps=NEW, max_prompt_length=32, seed=0)]
     outs.append(sampler(PROMPTS[1], max_generation_steps=NEW, max_prompt_length=32, seed=0))
@@ -130,7 +130,7 @@ def fine_tune(adapter: LoraConfig | None) -> tuple[float, float, int]:
     params = model.init(jax.random.key(0), jnp.ones((1, 4), jnp.int32))["params"]
     if adapter is not None:
         params = with_begun_factors(adapter, params)
-    module = TunixModel(model, params)
+    module = TunixDecoder(model, params)
     before = jax.tree.map(np.asarray, module.linen()[1])
     batch = model_input(next(batches(1)))
     start = float(loss(module, batch))
@@ -156,8 +156,8 @@ def reinforce() -> tuple[float, float]:
         max_tokens_to_generate=16, max_prompt_length=16, kv_cache_size=48, temperature=1.0
     )
     cluster = rl_cluster.RLCluster(
-        actor=TunixModel(model, params),
-        reference=TunixModel(model, params),
+        actor=TunixDecoder(model, params),
+        reference=TunixDecoder(model, params),
         tokenizer=Letters(),
         cluster_config=rl_cluster.ClusterConfig(
             role_to_mesh=dict.fromkeys(roles, mesh),

@@ -153,7 +153,8 @@ def _main(argv: list[str]) -> None:
             )
         args.overrides = [f"--config={args.config}", *others]
     os.environ.update(command.environment(args))
-    importlib.import_module(f"flaxformer_lite.cli.{args.command.replace('-', '_')}").run(args)
+    of_core = f"flaxformer_lite.cli.{args.command.replace('-', '_')}"
+    importlib.import_module(command.runs or of_core).run(args)
 
 
 def _add_arguments(parser: Parser, command: Command, argv: list[str]) -> None:

@@ -1,8 +1,9 @@
 """Plug-ins by file name: the folder is the registry and the file name is the key.
 
 `resolve("attentions", "blockwise")` imports `flaxformer_lite/nn/attentions/blockwise.py`. Nothing
-registers itself: adding a file adds the name, deleting the file deletes it. A plug-in may also live
-anywhere else, as `package.module:Class`.
+registers itself: adding a file adds the name, deleting the file deletes it. A package of contrib
+holds plug-ins in a folder named after their kind, such as `contrib/t5x/readers`. A plug-in may also
+live anywhere else, as `package.module:Class`.
 """
 
 import difflib
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 PACKAGE = __name__.rpartition(".")[0]
-# The folders that hold the plug-ins of a kind.
+# The folders of the core that hold the plug-ins of a kind; contrib may hold more of each.
 FOLDERS = {
     "models": ("models",),
     "attentions": ("nn.attentions",),
@@ -27,9 +28,10 @@ FOLDERS = {
     "feed_forwards": ("nn.feed_forwards",),
     "adapters": ("nn.adapters",),
     "objectives": ("objectives.text", "objectives.tables"),
-    "foreign": ("pretrained.foreign",),
     "optimizers": ("training.optimizers",),
     "trackers": ("runs.trackers",),
+    "readers": (),
+    "commands": (),
 }
 BASES = {  # the base class of each folder's plug-ins
     "objectives": "objectives.base:Objective",
@@ -51,11 +53,21 @@ def available(folder: str) -> list[str]:
     return sorted(_modules(folder))
 
 
+@functools.cache
+def places(folder: str) -> tuple[str, ...]:
+    """Lists the folders that hold the plug-ins of a kind, those of contrib last."""
+    contrib = Path(__file__).parent / "contrib"
+    of_contrib = []
+    for init in sorted(contrib.glob(f"*/{folder}/__init__.py")):
+        of_contrib.append(f"contrib.{init.parents[1].name}.{folder}")
+    return (*FOLDERS[folder], *of_contrib)
+
+
 @functools.cache  # every config that is read asks, and each folder has up to a hundred files
 def _modules(folder: str) -> Mapping[str, str]:
     """Maps each plug-in of a kind to its module, without importing it."""
     modules: dict[str, str] = {}
-    for place in FOLDERS[folder]:
+    for place in places(folder):
         package = importlib.import_module(f"{PACKAGE}.{place}")
         for file in pkgutil.iter_modules(package.__path__):
             if not file.ispkg and file.name not in package.SHARED:
@@ -148,7 +160,7 @@ def base_of(folder: str) -> type:
 def name_of(cls: type) -> str:
     """Returns the name of a class for `resolve_class`: that of its file, or `module:Class`."""
     package, _, file = cls.__module__.rpartition(".")
-    folders = [f"{PACKAGE}.{place}" for places in FOLDERS.values() for place in places]
+    folders = [f"{PACKAGE}.{place}" for kind in FOLDERS for place in places(kind)]
     inside = package in folders and cls.__name__.removesuffix("Config") == _class_name(file)
     return file if inside else f"{cls.__module__}:{cls.__qualname__}"
 

@@ -28,16 +28,14 @@ LAYERS = (
     "sharding",
     "pretrained",
     "inference",
-    "export",
     "training",
     "storage",
     "data",
     "checkpoints",
     "open_model",
-    "lm_eval_model",
     "runs",
-    "plan",
     "cli",
+    "contrib",
     "__main__",
 )
 # What research code imports: it takes arrays, records and folders on this machine.
@@ -49,7 +47,6 @@ LIBRARY = (
     "sharding",
     "pretrained",
     "inference",
-    "export",
     "training",
 )
 # What knows addresses in stores, workdirs and the training command.
@@ -58,9 +55,7 @@ APPLICATION = (
     "data",
     "checkpoints",
     "open_model",
-    "lm_eval_model",
     "runs",
-    "plan",
     "cli",
 )
 # The files of the package that a file needs, also those that it imports only inside functions.
@@ -120,7 +115,7 @@ def ways_up(layer: str, source: str) -> list[str]:
     own = [name.split(".")[1] for name in imports(source) if name.startswith("flaxformer_lite.")]
     # A folder that is only known when the program runs may be any of them.
     if layer != NAMES_PLUGINS:
-        own += [folder or max(LAYERS[:-2], key=LAYERS.index) for folder in plugin_folders(source)]
+        own += [folder or "cli" for folder in plugin_folders(source)]
     return [name for name in own if LAYERS.index(name) > LAYERS.index(layer)]
 
 
@@ -139,7 +134,7 @@ def test_imports_go_down(path):
         ("nn", "from flaxformer_lite.models import llama", ["models"]),
         ("nn", "def f():\n    from flaxformer_lite import training", ["training"]),
         ("nn", "def f(name):\n    return registry.resolve('models', name)", ["models"]),
-        ("nn", "registry.available(folder)", ["plan"]),
+        ("nn", "registry.available(folder)", ["cli"]),
         ("cli", "registry.available(folder)", []),
         ("config", "registry.resolve('models', name)", []),
         ("models", "registry.resolve('attentions', name)\nimport flaxformer_lite.models.llama", []),
@@ -190,6 +185,33 @@ def test_the_library_knows_no_store_no_workdir_and_no_run(layer):
         if name.startswith("flaxformer_lite.") and name.split(".")[1] in APPLICATION
     }
     assert not above
+
+
+def test_nothing_outside_contrib_imports_it():
+    found = []
+    for path in FILES:
+        names = [name for name in imports(path.read_text()) if "flaxformer_lite.contrib" in name]
+        if layer_of(path) == "contrib":
+            # nor one package of contrib another
+            own = f"flaxformer_lite.contrib.{path.relative_to(PACKAGE / 'contrib').parts[0]}"
+            names = [name for name in names if not f"{name}.".startswith(f"{own}.")]
+        found += [(str(path.relative_to(PACKAGE)), name) for name in names]
+    assert not found
+
+
+def test_contrib_stands_on_public_names():
+    private = []
+    for path in sorted((PACKAGE / "contrib").rglob("*.py")):
+        for name in imports(path.read_text()):
+            if name.startswith("flaxformer_lite.") and "._" in name:
+                private.append((str(path.relative_to(PACKAGE)), name))
+    assert not private
+
+
+@pytest.mark.parametrize("package", sorted((PACKAGE / "contrib").glob("*/__init__.py")), ids=str)
+def test_a_package_of_contrib_says_what_it_was_tested_against(package):
+    words = " ".join((ast.get_docstring(ast.parse(package.read_text())) or "").split())
+    assert "Tested" in words and "Not tested" in words
 
 
 @pytest.mark.parametrize("file", MOST_FILES)

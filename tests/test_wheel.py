@@ -46,7 +46,12 @@ def test_it_holds_all_sources_and_nothing_else_on_top(installed):
     ours |= {f"flaxformer_lite/configs/{name}.py" for name in pages.names()}
     ours |= {
         f"flaxformer_lite/{name}"
-        for name in ("py.typed", "__init__.pyi", "inference/inside/page.html", "export/page.html")
+        for name in (
+            "py.typed",
+            "__init__.pyi",
+            "inference/inside/page.html",
+            "contrib/export/page.html",
+        )
     }
     held = {str(path.relative_to(installed)) for path in installed.rglob("*") if path.is_file()}
     assert {path for path in held if ".dist-info/" not in path} == ours

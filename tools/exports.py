@@ -1,4 +1,4 @@
-"""Exports a tiny model of every family to ONNX and LiteRT, and writes docs/exports.md.
+"""Exports a tiny model of every family to ONNX, and writes docs/exports.md.
 
 Of ONNX each program with fixed and symbolic sizes; of models that generate, 64 greedy ids.
 
@@ -18,12 +18,12 @@ import numpy as np
 
 from flaxformer_lite import generate, registry
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.export.cases import largest_difference, make_cases
-from flaxformer_lite.export.folder import export_model, open_files
-from flaxformer_lite.export.onnx import write_onnx
-from flaxformer_lite.export.programs import ExportProgram, programs_of
-from flaxformer_lite.export.weights import stored_as
-from tests.export.greedy import greedy
+from flaxformer_lite.contrib.export.cases import largest_difference, make_cases
+from flaxformer_lite.contrib.export.folder import open_files
+from flaxformer_lite.contrib.export.onnx import write_onnx
+from flaxformer_lite.contrib.export.programs import ExportProgram, programs_of
+from flaxformer_lite.contrib.export.weights import stored_as
+from tests.contrib.export.greedy import greedy
 from tests.models.tiny import OWN, built, small
 
 ROWS = [[3, 4, 5, 6, 7], [8, 9, 10], [11, 12]]
@@ -54,12 +54,10 @@ def outcome(family: str) -> list[tuple[str, ...]]:
     try:
         return exported(family)
     except ConfigError as error:
-        return [(family, "-", "-", "-", "-", str(error))]
+        return [(family, "-", "-", "-", str(error))]
     except Exception as error:  # a row of the table, whatever jax2onnx raises
         last = traceback.extract_tb(error.__traceback__)[-1]
-        return [
-            (family, "-", "-", "-", "-", f"{type(error).__name__} in {last.name}: {error}"[:200])
-        ]
+        return [(family, "-", "-", "-", f"{type(error).__name__} in {last.name}: {error}"[:200])]
 
 
 def exported(family: str) -> list[tuple[str, ...]]:
@@ -89,30 +87,16 @@ def exported(family: str) -> list[tuple[str, ...]]:
         ids = {}
         if programs[-1].name == "decode":
             ids["decode"] = same_ids(model, params, programs, runner, start)
-        lite = {}
-        if programs[0].name == "encode" and len(programs) == 1:
-            lite["encode"] = by_litert(Path(folder, "model.tflite"), model, params)
     return [
         (
             family,
             name,
             fixed[name],
             f"{symbolic[name]:.1e}",
-            lite.get(name, ""),
             ids.get(name, ""),
         )
         for name in symbolic
     ]
-
-
-def by_litert(path: Path, model, params) -> str:
-    """Returns the largest difference of a .tflite file of an encoder, or "fails"."""
-    try:
-        exported = export_model(path, model, params, length=IDS)
-    except ConfigError as error:
-        print(f"{path}: {error}", flush=True)
-        return "fails"
-    return f"{exported.differences['encode']:.1e}"
 
 
 def with_sizes(program: ExportProgram, inputs: dict[str, np.ndarray]) -> ExportProgram:
@@ -141,7 +125,7 @@ def same_ids(model, params, programs, runner, start: int) -> str:
 def page(rows: list[tuple[str, ...]]) -> str:
     versions = ", ".join(
         f"{name} {importlib.metadata.version(name)}"
-        for name in ("jax", "jax2onnx", "onnx", "onnxruntime", "litert-converter")
+        for name in ("jax", "jax2onnx", "onnx", "onnxruntime")
     )
     lines = [
         "# Exports",
@@ -149,13 +133,12 @@ def page(rows: list[tuple[str, ...]]) -> str:
         "Each family as a tiny model with random weights, written by `flaxformer_lite export`'s"
         " functions to ONNX and run by onnxruntime beside the model: the largest difference, of"
         " files with fixed sizes and of those with symbols for batch and lengths, and how many of"
-        f" {len(ROWS)} rows of {IDS} greedy ids are equal; of encoders also of a .tflite file for"
-        f" {IDS} tokens, run by LiteRT.",
+        f" {len(ROWS)} rows of {IDS} greedy ids are equal.",
         "",
         f"Written by `make exports` on {datetime.date.today()}, {versions}.",
         "",
-        "| family | program | fixed | symbolic | .tflite | ids |",
-        "|---|---|--:|--:|--:|---|",
+        "| family | program | fixed | symbolic | ids |",
+        "|---|---|--:|--:|---|",
     ]
     lines += [f"| {' | '.join(row)} |" for row in rows]
     return "\n".join(lines) + "\n"

@@ -50,7 +50,7 @@ def convert(
     source = folder_of(src)
     foreign = folder.find_foreign(source)
     if foreign:
-        for line in foreign.reader.describe(foreign.place):
+        for line in foreign.reader.describe(foreign.folder):
             notice(line)
     shard_bytes = _bytes_of(shard_size)
     with new_place(dst) as made:

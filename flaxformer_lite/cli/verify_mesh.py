@@ -8,7 +8,7 @@ import jax
 from flaxformer_lite import sharding
 from flaxformer_lite.cli import command_line
 from flaxformer_lite.cli.tables import print_table
-from flaxformer_lite.plan import planner, verify_mesh
+from flaxformer_lite.runs import mesh_checks, verify_mesh
 from flaxformer_lite.runs.start.adopt import read_experiment
 from flaxformer_lite.runtime import invocation
 from flaxformer_lite.sharding import activations
@@ -23,7 +23,7 @@ def run(args: argparse.Namespace) -> None:
         given=invocation.fields_given(args.overrides),
         allow_plugins=args.allow_plugins,
     )
-    planner.check(cfg, jax.device_count())
+    mesh_checks.check_mesh(cfg, jax.device_count())
     verdict = verify_mesh.verify(verify_mesh.reference(cfg), cfg.mesh)
     sizes = sharding.mesh_sizes(cfg.mesh, jax.device_count())
     split = [f"{axis} {size}" for axis, size in sizes.items() if size > 1]

@@ -1,18 +1,17 @@
 """Reads the weight files of a published directory.
 
 They are one safetensors file, several with an index, Flax's old msgpack, or those of another
-program, for which pretrained/foreign has a reader.
+program, for which a package of contrib has a reader.
 """
 
 import os
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from flaxformer_lite import registry
 from flaxformer_lite.files.publish import recover
-from flaxformer_lite.files.read import brief, read_object, shown
+from flaxformer_lite.files.read import Json, brief, read_object, shown
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError, open_file
 
 OTHERS = {
@@ -34,16 +33,40 @@ UNREAD = {  # files of checkpoints that are not read, by pattern
 }
 
 
-class Foreign(NamedTuple):
-    """A checkpoint of another program.
+class Reader(Protocol):
+    """A module that reads the checkpoints of another program: a file of `contrib/*/readers`.
+
+    It maps the arrays of a folder to the names, and its config to the config.json, that
+    transformers writes for the same model; the rest is that of published weights. `folder` is what
+    `find` returned. Readers are imported only for folders without files of transformers.
 
     Attributes:
-      reader: a module of pretrained/foreign.
-      place: the folder that holds it.
+      FORM: what it reads, in a word or two.
     """
 
-    reader: ModuleType
-    place: Path
+    FORM: str
+
+    def find(self, folder: Path) -> Path | None:
+        """Returns the folder that holds the checkpoint, or None if there is none."""
+
+    def describe(self, folder: Path) -> list[str]:
+        """Returns lines that say what was found, and what was assumed."""
+
+    def read_config(self, folder: Path) -> Json:
+        """Returns the config.json of transformers."""
+
+    def open_weights(self, folder: Path, config: Json) -> dict[str, Tensor]:
+        """Returns the tensors by the names of transformers, without reading them."""
+
+    def write_tokenizer(self, folder: Path, made: Path) -> None:
+        """Writes the files of the tokenizer as transformers names them; a reader may lack this."""
+
+
+class Foreign(NamedTuple):
+    """A checkpoint of another program, in a folder, and what reads it."""
+
+    reader: Reader
+    folder: Path
 
 
 def find_foreign(folder: Path) -> Foreign | None:
@@ -55,11 +78,11 @@ def find_foreign(folder: Path) -> Foreign | None:
     if any(folder.glob("model*.safetensors*")) or any(folder.glob("flax_model*")):
         return None
     found = []
-    for name in registry.available("foreign"):
-        reader = registry.resolve("foreign", name)
-        place = reader.find(folder)
-        if place:
-            found.append(Foreign(reader, place))
+    for name in registry.available("readers"):
+        reader = registry.resolve("readers", name)
+        inside = reader.find(folder)
+        if inside:
+            found.append(Foreign(reader, inside))
     if len(found) > 1:
         forms = " and a ".join(foreign.reader.FORM for foreign in found)
         raise WeightsError(f"{folder}: holds a {forms}; pass a folder with one of them.")
@@ -87,7 +110,7 @@ def read_config(folder: Path) -> dict:
             )
         foreign = find_foreign(folder)
         if foreign:
-            return foreign.reader.read_config(foreign.place)
+            return foreign.reader.read_config(foreign.folder)
         for pattern, what in UNREAD.items():
             if any(folder.glob(pattern)):
                 raise WeightsError(
@@ -102,7 +125,7 @@ def read_config(folder: Path) -> dict:
         return config
     foreign = find_foreign(folder)
     if foreign:
-        return foreign.reader.read_config(foreign.place)
+        return foreign.reader.read_config(foreign.folder)
     return config
 
 
@@ -127,7 +150,7 @@ def open_weights(folder: Path) -> dict[str, Tensor]:
         return flax_msgpack.named_as_torch(_open_shards(folder, index, flax_msgpack.open_file))
     foreign = find_foreign(folder)
     if foreign:
-        return foreign.reader.open_weights(foreign.place, read_config(folder))
+        return foreign.reader.open_weights(foreign.folder, read_config(folder))
     for name in ("model.safetensors", "model.safetensors.index.json", "flax_model.msgpack"):
         _follow(folder / name)
     for name, what in OTHERS.items():

@@ -259,7 +259,7 @@ def _travel(like: Path, path: Path, config: Json, written: set[str]) -> Json:
     """
     foreign = find_foreign(like)
     if foreign and hasattr(foreign.reader, "write_tokenizer"):
-        foreign.reader.write_tokenizer(foreign.place, path)
+        foreign.reader.write_tokenizer(foreign.folder, path)
     else:
         for name in COMPANIONS:
             if (like / name).is_file():

@@ -123,8 +123,8 @@ def _of_another_program(foreign: Foreign, family: str | None) -> PublishedTokeni
     """Reads a tokenizer by the files that `convert` writes for it."""
     with tempfile.TemporaryDirectory() as written:
         made = Path(written)
-        foreign.reader.write_tokenizer(foreign.place, made)
-        (made / "config.json").write_text(json.dumps(foreign.reader.read_config(foreign.place)))
+        foreign.reader.write_tokenizer(foreign.folder, made)
+        (made / "config.json").write_text(json.dumps(foreign.reader.read_config(foreign.folder)))
         return read_tokenizer(made, family=family)
 
 

@@ -110,7 +110,7 @@ def leaves_of(workdir, step):
 def test_a_run_learns_and_leaves_its_files(cfg, tmp_path, capsys, monkeypatch, traced_once):
     monkeypatch.setattr(plot, "loss_curve", LOSS_CURVE)
     monkeypatch.setattr(report_text, "banner", BANNER)
-    dispatch._say.cache_clear()
+    dispatch._log_choice.cache_clear()
     cfg = tiny_runs.steps(cfg, 30, eval_every=15, checkpoint_every=30, sample_tokens=9)
     loop.run(cfg, tmp_path)
     said = capsys.readouterr().out

@@ -14,7 +14,7 @@ from flaxformer_lite.models import electra
 from flaxformer_lite.nn.adapters.lora import LoraConfig
 from flaxformer_lite.objectives.text.replaced_tokens import ReplacedTokens
 from flaxformer_lite.training import program
-from tests.plan.test_planner import config
+from tests.contrib.plan.test_planner import config
 from tests.training import tiny_runs
 
 

@@ -1,11 +1,13 @@
 """The commands: their summaries, examples and flags.
 
-Each is implemented by `run` in the file of its name, one folder up. These files import no jax, so
-that `--help` takes 0.1 CPU seconds; to import the file of a command takes 1.2 (on an AMD EPYC).
+Each is implemented by `run` in the file of its name, one folder up; those of contrib are found in
+its packages and say where. These files import no jax, so that `--help` takes 0.1 CPU seconds; to
+import the file of a command takes 1.2 (on an AMD EPYC).
 """
 
 import argparse
 
+from flaxformer_lite import registry
 from flaxformer_lite.cli.commands import models, texts, training
 from flaxformer_lite.cli.commands.declare import Command, command
 from flaxformer_lite.runtime import invocation
@@ -25,15 +27,13 @@ def completion(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=("bash", "zsh"), help="the shell that reads it")
 
 
-# in the order in which --help lists them
+# in the order in which --help lists them; those of contrib follow
 COMMANDS: dict[str, Command] = {
     "train": training.train,
     "generate": texts.generate,
     "evaluate": models.evaluate,
     "predict": models.predict,
     "convert": models.convert,
-    "export": models.export,
-    "lm-eval": models.lm_eval,
     "inspect": models.inspect,
     "embed": texts.embed,
     "mine": texts.mine,
@@ -44,10 +44,11 @@ COMMANDS: dict[str, Command] = {
     "steps": training.steps,
     "replay": training.replay,
     "data": training.data,
-    "plan": training.plan,
     "verify-mesh": training.verify_mesh,
     "completion": completion,
 }
+for _name in registry.available("commands"):
+    COMMANDS[_name.replace("_", "-")] = getattr(registry.resolve("commands", _name), _name)
 
 
 def examples(*names: str, most: int | None = None) -> str:

@@ -17,6 +17,7 @@ class Command(NamedTuple):
       examples: its arguments, or a line for a shell.
       takes_config: whether it has --config and its fields.
       environment: variables that must be set before jax is imported.
+      runs: the module whose `run` takes the arguments; "" is the file of the command's name in cli.
     """
 
     summary: str
@@ -24,6 +25,7 @@ class Command(NamedTuple):
     examples: tuple[str, ...]
     takes_config: bool
     environment: Callable[[argparse.Namespace], Mapping[str, str]]
+    runs: str
 
 
 def command(
@@ -31,11 +33,12 @@ def command(
     *examples: str,
     takes_config: bool = False,
     environment: Callable[[argparse.Namespace], Mapping[str, str]] = lambda _: {},
+    runs: str = "",
 ) -> Callable[[Callable[[argparse.ArgumentParser], None]], Command]:
     """Makes a command of the function that declares its flags."""
 
     def declare(add_arguments: Callable[[argparse.ArgumentParser], None]) -> Command:
-        return Command(summary, add_arguments, examples, takes_config, environment)
+        return Command(summary, add_arguments, examples, takes_config, environment, runs)
 
     return declare
 

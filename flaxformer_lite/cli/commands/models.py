@@ -4,8 +4,6 @@ import argparse
 
 from flaxformer_lite.cli import command_line
 from flaxformer_lite.cli.commands.declare import (
-    add_adapter,
-    add_model,
     add_prompts,
     add_task,
     command,
@@ -93,121 +91,6 @@ def convert(parser: argparse.ArgumentParser) -> None:
         default="5GB",
         help="maximum size of a file, such as 500MB (default: %(default)s)",
     )
-
-
-@command(
-    "write a model as files that run without this package",
-    "--model path/to/minilm --output exported/model.onnx",
-    "--model runs/gpt2 --output exported/model.stablehlo",
-    "--model path/to/minilm --output page.html --weights int8",
-    "--check --output exported/model.onnx",
-)
-def export(parser: argparse.ArgumentParser) -> None:
-    """Exports a model to ONNX or StableHLO, for batches and lengths of any size, or to LiteRT.
-
-    A sentence model becomes its encoder with pooling and normalization, a decoder one program that
-    reads and writes a cache of keys and values, and a model that reads and then writes two files.
-    Beside them are the tokenizer, config.json, README.md with lines that run the files, and test
-    cases, on which the files have just been run.
-
-    A page (.html) is one file that runs the model in a browser, without a network: it fills masks,
-    classifies or compares the texts that are typed. It takes two libraries of npm: see --runtime.
-    """
-    add = parser.add_argument
-    add("--model", type=command_line.model, help="published weights, or the --workdir of train")
-    add(
-        "--output",
-        required=True,
-        metavar="FILE",
-        type=command_line.file_of(".onnx", ".stablehlo", ".tflite", ".html"),
-        help="file in a folder of its own: .onnx, .stablehlo for jax alone, or .tflite for LiteRT;"
-        " or a page, .html",
-    )
-    add(
-        "--task",
-        choices=("auto", "encode", "embed"),
-        default="auto",
-        help="what an encoder's file computes: hidden states or what its head does (encode), or the"
-        " vector of a text (embed); auto embeds if the model has modules.json",
-    )
-    add(
-        "--weights",
-        choices=("float32", "float16", "int8"),
-        default="float32",
-        help="what the file stores; arithmetic is in float32 (default: %(default)s)",
-    )
-    add(
-        "--data",
-        metavar="FILE",
-        type=command_line.path,
-        help="texts, one a line, on which the cost of float16 and int8 is measured (default: three"
-        " of its own)",
-    )
-    add("--head", help="head of the model, if not the one that config.json names")
-    add(
-        "--gradients",
-        action="store_true",
-        help="of .stablehlo: take the weights as inputs, so that jax can train them; they are"
-        " written beside the file, as params.npz",
-    )
-    add(
-        "--length",
-        type=int,
-        metavar="TOKENS",
-        help="of .tflite: how many tokens the file reads, shorter texts padded (default: 128)",
-    )
-    add(
-        "--runtime",
-        default="node_modules",
-        metavar="DIR",
-        type=command_line.path,
-        help="of pages: the folder in which `npm install onnxruntime-web @huggingface/tokenizers`"
-        " was run (default: the current one)",
-    )
-    add("--check", action="store_true", help="only run the test cases beside files that are there")
-    command_line.add_family(parser)
-
-
-@command(
-    "run EleutherAI's lm-evaluation-harness",
-    "--model path/to/smollm2 --tasks lambada_openai,hellaswag --limit 100",
-    "--model runs/gpt2 --tasks own_questions --include_path tasks",
-    "--model path/to/llama_chat --tasks gsm8k -- --apply_chat_template --log_samples",
-)
-def lm_eval(parser: argparse.ArgumentParser) -> None:
-    """Measures a model that writes on tasks of the harness, with numbers as from transformers.
-
-    The harness prints its own table. Its other flags may follow after --.
-    """
-    add = parser.add_argument
-    add_model(parser, "published weights of a model that writes, or its --workdir")
-    add_adapter(parser)
-    add(
-        "--tasks",
-        required=True,
-        nargs="+",
-        type=command_line.text,
-        metavar="TASK",
-        help="names of tasks or groups",
-    )
-    add("--include_path", type=command_line.path, metavar="DIR", help="folder with tasks of yours")
-    add("--limit", type=float, help="rows of each task, or a share of them below 1")
-    add("--num_fewshot", type=command_line.integer(0), metavar="INT", help="examples in a prompt")
-    add(
-        "--batch_size",
-        type=command_line.integer(1),
-        metavar="INT",
-        default=8,
-        help="rows computed together (default: %(default)s)",
-    )
-    add(
-        "--max_length",
-        type=command_line.integer(1),
-        metavar="INT",
-        help="most tokens that the model sees (default: its own)",
-    )
-    add("--output_path", type=command_line.path, metavar="DIR", help="folder for its results")
-    add("more", nargs="*", metavar="-- FLAGS", help="flags of the harness")
 
 
 @command(

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from flaxformer_lite.cli import command_line
 from flaxformer_lite.cli.commands.declare import command
-from flaxformer_lite.plan import environment
 
 MOST_DEVICES = 512  # simulated devices; each starts its own threads
 
@@ -176,42 +175,6 @@ def data(parser: argparse.ArgumentParser) -> None:
         type=command_line.integer(0),
         help="random seed for order and masking (default: config.seed)",
     )
-
-
-@command(
-    "estimate memory and time of a training run on other machines",
-    "--config=llama_7b --topology=v5e:16x16",
-    "--config=gpt2_small --topology=h100:8 --search",
-    "--config=t5_xxl --topology=v5p-128 --json",
-    takes_config=True,
-    environment=lambda _: environment.ENVIRONMENT,
-)
-def plan(parser: argparse.ArgumentParser) -> None:
-    """Estimates the memory and time of a training run on a machine, without the machine.
-
-    Compiles the train step of the config for the machine's chips on this CPU: for TPUs with their
-    compiler (pip install 'flaxformer_lite[tpu-plan]'), for GPUs with XLA's (pip install
-    'flaxformer_lite[cuda]'). Without a compiler the plan is analytic, and says so.
-
-    Machines: v4, v5e, v5p, v6e as grids (v5e:16x16) or by their vendor's names (v5e-256; v5p-128
-    counts cores); a100, h100, h200 by number. Exits with 1 if the step does not fit. Times are the
-    compiler's estimate, not measured.
-    """
-    add = parser.add_argument
-    add("--topology", required=True, help="v5e:16x16, v5p-128, h100:8, ...")
-    add(
-        "--search",
-        action="store_true",
-        help="try meshes, batches and remat policies, and rank them",
-    )
-    add(
-        "--compiles",
-        type=command_line.integer(0),
-        default=6,
-        help="maximum number of compilations of a search (default: %(default)s)",
-    )
-    add("--analytic", action="store_true", help="use no compiler, even if there is one")
-    add("--json", action="store_true", help="print one JSON object on stdout")
 
 
 @command(

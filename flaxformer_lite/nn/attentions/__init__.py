@@ -1,10 +1,7 @@
-"""Attention, one implementation per file; `dispatch` chooses among them."""
+"""Attention, one implementation per file; `dispatch` chooses among them.
+
+A kernel for one kind of device says so in `PLATFORM`.
+"""
 
 # Files that are not plug-ins.
-SHARED = (
-    "arguments",
-    "dispatch",
-    "flash_causal_kernel",
-    "flash_relative_bias_kernel",
-    "mask_structure",
-)
+SHARED = ("arguments", "dispatch", "mask_structure")

@@ -21,6 +21,7 @@ from flaxformer_lite.nn.attentions.mask_structure import (
     unsupported_arguments,
 )
 
+PLATFORM = "gpu"
 # tests put JAX's own "xla" in its place, which runs anywhere
 KERNEL: Literal["cudnn", "xla"] = "cudnn"
 DTYPES = ("bfloat16", "float16")

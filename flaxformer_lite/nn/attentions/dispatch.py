@@ -16,11 +16,9 @@ from flaxformer_lite.nn.functions import masks
 from flaxformer_lite.nn.functions.sharding import UNSHARDED, ActivationSharding
 
 LOG = logging.getLogger("flaxformer_lite")
-# The kernels of each platform; the first that supports the call is used.
-FUSED = {
-    "tpu": ("flash_relative_bias", "flash_causal", "splash"),
-    "gpu": ("cudnn",),
-}
+# The kernel that `auto` takes on a platform where it supports the call: one that devices of its
+# kind have run. cuDNN's, and those of contrib/tpu_kernels, are asked for by name until one has.
+KERNELS = {"tpu": "splash"}
 SMALL = 128  # up to this length, a kernel's padding costs more than the kernel saves
 # The largest T x S for which `auto` holds all logits. On a CPU, blockwise attention is twice as
 # fast at 1024 x 1024, and equally fast at 512 x 512.
@@ -77,9 +75,9 @@ def attention(
         which has no value (gpt-oss); a row's weights then sum to less than one.
       sharding: where the arrays live; `MeshSharding(mesh)` inside a program over a mesh.
       implementation: a file of this folder, or `auto`, which takes a kernel of the platform that
-        supports the call (cuDNN on GPUs; flash_relative_bias, flash_causal or splash on TPUs), else
-        XLA: blockwise if T x S is large, else dense, or chunked_causal on a CPU. The choice and its
-        reason are logged once, at level INFO of the logger "flaxformer_lite".
+        supports the call (splash on TPUs), else XLA: blockwise if T x S is large, else dense, or
+        chunked_causal on a CPU. The choice and its reason are logged once, at level INFO of the
+        logger "flaxformer_lite".
 
     Returns:
       Array [B, T, N, H] in the dtype of the values.
@@ -197,48 +195,47 @@ def select_implementation(
         name = "dense"
         if target // shards * source > WHOLE:
             name = "blockwise"
-        if shards == 1 and target > 1 and platform in FUSED:
-            return functools.partial(_first_supported, FUSED[platform], name)
+        if shards == 1 and target > 1 and platform in KERNELS:
+            return functools.partial(_kernel_or, KERNELS[platform], name)
         if shards == 1 and target >= CHUNKED_FROM and name == "dense" and platform == "cpu":
             name = "chunked_causal"
-        _say(f"attention: {name}")
-    platforms = [other for other, names in FUSED.items() if name in names]
-    if platforms and platform not in platforms:
+        _log_choice(f"attention: {name}")
+    module = registry.resolve("attentions", name)
+    needed = getattr(module, "PLATFORM", platform)
+    if platform != needed:
         raise ConfigError(
-            f"attention {name!r}: is a kernel for {platforms[0]} devices, but these are {platform};"
+            f"attention {name!r}: is a kernel for {needed} devices, but these are {platform};"
             f" {AUTO}."
         )
-    attend = registry.resolve("attentions", name).attend
+    attend = module.attend
     if shards > 1:
         return registry.resolve("context_attentions", "gather").spread(attend)
     return attend
 
 
-def _first_supported(
-    names: tuple[str, ...],
+def _kernel_or(
+    kernel: str,
     otherwise: str,
     q_BTNH: jax.Array,
     k_BSKH: jax.Array,
     v_BSKH: jax.Array,
     args: Arguments,
 ) -> jax.Array:
-    """Computes attention with the first of the kernels that supports the call, or `otherwise`."""
-    reasons = []
+    """Computes attention with the kernel if it supports the call, or else with `otherwise`."""
+    module = registry.resolve("attentions", kernel)
     if max(q_BTNH.shape[1], k_BSKH.shape[1]) <= SMALL:
-        names = ()
-        reasons = [f"at most {SMALL} positions"]
-    for name in names:
-        module = registry.resolve("attentions", name)
-        reason = module.unsupported_reason(q_BTNH, k_BSKH, v_BSKH, args)
-        if not reason:
-            _say(f"attention: {name}")
+        reason = f"at most {SMALL} positions"
+    else:
+        unsupported = module.unsupported_reason(q_BTNH, k_BSKH, v_BSKH, args)
+        if not unsupported:
+            _log_choice(f"attention: {kernel}")
             return module.attend(q_BTNH, k_BSKH, v_BSKH, args)
-        reasons.append(f"not {name}, {reason}")
-    _say(f"attention: {otherwise} ({'; '.join(reasons)})")
+        reason = f"not {kernel}, {unsupported}"
+    _log_choice(f"attention: {otherwise} ({reason})")
     return registry.resolve("attentions", otherwise).attend(q_BTNH, k_BSKH, v_BSKH, args)
 
 
 @functools.cache
-def _say(line: str) -> None:
+def _log_choice(line: str) -> None:
     """Logs a choice the first time that a layer makes it."""
     LOG.info(line)

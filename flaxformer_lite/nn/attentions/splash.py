@@ -30,10 +30,11 @@ from flaxformer_lite.nn.functions import masks
 from flaxformer_lite.nn.functions.checkpoint_names import ATTENTION
 from flaxformer_lite.nn.functions.tpu_tuning import LANES
 
+PLATFORM = "tpu"
 ROWS = 128  # rows compared with all columns at a time
 # Queries and keys of a block. A step of the kernel's grid costs some 500 cycles besides its
 # products: forwards and backwards, Llama 3 8B's attention takes 10.0 ms for a row of 8192 tokens on
-# v6e with the largest block and 13.8 with the next, by the compiler's schedule (plan/kernels.py).
+# v6e with the largest block and 13.8 with the next, by the compiler's schedule (contrib/plan).
 BLOCKS = (1024, 512, 384, 256, 128)
 AT_ONCE = 512  # keys of a block that are multiplied at once
 HIDDEN = -(2**31)  # the id of columns that no row sees

@@ -1,11 +1,8 @@
 """Optimizations for the TPU compiler; none changes the result.
 
 Each states its gain, as that compiler estimates it (docs/plan.md).
-
-Heads side by side in nn/attentions/flash_relative_bias_kernel.py are another of its kind.
 """
 
-import math
 import os
 import re
 
@@ -90,32 +87,3 @@ def materialize_gradient(arrays: Tree) -> Tree:
 @materialize_gradient.defjvp
 def _(primals: tuple[Tree], tangents: tuple[Tree]) -> tuple[Tree, Tree]:
     return primals[0], jax.lax.optimization_barrier(tangents[0])
-
-
-def has_narrow_heads(kernel: object, summed: int) -> bool:
-    """Returns whether heads of a projection, [D, N, H] or [N, H, D], do not fill the lanes.
-
-    Returns False for a quantized one.
-    """
-    if not isinstance(kernel, jax.Array) or kernel.ndim != 3:
-        return False
-    axis = -1 if summed == 1 else 1
-    return bool(kernel.shape[axis] % LANES)
-
-
-def matmul_of_heads(x: jax.Array, kernel: jax.Array, summed: int) -> jax.Array:
-    """Computes `tensordot(x, kernel, summed)` with heads side by side.
-
-    They form one axis of N * H numbers.
-
-    A barrier holds the weight, or the compiler would take the heads apart again, in this product
-    and in both gradients.
-    """
-    leading = x.shape[: x.ndim - summed]
-    fan_in = math.prod(kernel.shape[:summed])
-    x = x.reshape(*leading, fan_in)
-    kernel_IO = jax.lax.optimization_barrier(kernel.reshape(fan_in, -1))
-    y = jax.lax.dot_general(
-        x, kernel_IO, (((len(leading),), (0,)), ((), ())), preferred_element_type=x.dtype
-    )
-    return y.reshape(*leading, *kernel.shape[summed:])

@@ -351,9 +351,6 @@ class Attention(nn.Module):
         gain = 1.0
         if slot == "query" and cfg.scale:
             gain = sizes["H"] ** -0.5 / cfg.scale
-        # Side by side is how flash_relative_bias takes them; flash_causal and splash, for causal
-        # attention without a bias, take heads apart.
-        together = cfg.cross or not self.causal or "bias" in hooks(cfg.position)
         return Einsum(
             equation,
             sizes,
@@ -362,7 +359,6 @@ class Attention(nn.Module):
             self.execution,
             slot == "out",
             gain,
-            together,
             name=name,
         )
 

@@ -13,7 +13,6 @@ from jax.typing import DTypeLike
 from flaxformer_lite.config import Execution, InitConfig
 from flaxformer_lite.nn.functions import cpu_tuning, quantized
 from flaxformer_lite.nn.functions.sharding import sharding_of
-from flaxformer_lite.nn.functions.tpu_tuning import has_narrow_heads, matmul_of_heads
 
 # What runs in numbers of few bits: the matrices of layers, but no router, which chooses by small
 # differences.
@@ -72,7 +71,6 @@ class Einsum(nn.Module):
       execution: gives the weight's dtype.
       residual: whether the output is added to the residual stream (see `initializer`).
       gain: see `initializer`.
-      heads_together: whether a TPU may multiply heads that do not fill its lanes side by side.
     """
 
     equation: str
@@ -82,7 +80,6 @@ class Einsum(nn.Module):
     execution: Execution = Execution()
     residual: bool = False
     gain: float = 1.0
-    heads_together: bool = False
 
     @nn.compact
     def __call__(self, x: Any, prepare: Callable[[Any], jax.Array] | None = None) -> jax.Array:
@@ -122,13 +119,10 @@ class Einsum(nn.Module):
             # no other shape.
             kernel = jnp.asarray(self.param("kernel", init, shape, dtype), x_dtype)
             kernel = sharding.gather_weight(kernel, path)
-        on_tpu = sharding.platform == "tpu" and not self.is_initializing()  # when qwix reads shapes
         if is_held:
             y = quantized.held_matmul(x, *held, summed, run.quantize)
         elif is_rounded:
             y = quantized.matmul(x, kernel, self._noise(x, summed), summed, run.matmul)
-        elif self.heads_together and on_tpu and has_narrow_heads(kernel, summed):
-            y = matmul_of_heads(x, kernel, summed)
         elif prepare or (sharding.tuned and sharding.is_one_device):
             product = cpu_tuning.matmul if sharding.is_single_cpu else jnp.matmul
             y = cpu_tuning.matmul_of_matrices(x, kernel, summed, prepare, product=product)

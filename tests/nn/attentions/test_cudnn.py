@@ -198,9 +198,10 @@ def test_it_says_what_shapes_it_cannot(monkeypatch):
     )
 
 
-def test_auto_takes_it_and_says_so_or_why_not(monkeypatch, caplog):
+def test_as_a_platforms_kernel_it_is_taken_or_the_reason_said(monkeypatch, caplog):
     monkeypatch.setattr(dispatch, "SMALL", 4)
-    dispatch._say.cache_clear()
+    monkeypatch.setitem(dispatch.KERNELS, "gpu", "cudnn")  # as once a GPU has run it
+    dispatch._log_choice.cache_clear()
     q, k, v, _ = inputs()
     with caplog.at_level("INFO", "flaxformer_lite"):
         out = attention(q, k, v, mask=masks.causal(), sharding=GPU)

@@ -1,0 +1,12 @@
+"""What serves few, or another tool's format: each package stands on the core's public interface.
+
+Nothing of the core imports it. The core finds what a package adds by name, in a folder of the
+package that is called after its kind:
+
+    attentions/    values of `model.attention`
+    commands/      commands of `flaxformer_lite` (cli/commands/declare.py)
+    readers/       checkpoints of other programs (pretrained/folder.py)
+
+Each package says in its first lines what it was tested against, and what not. Deleting a package
+takes away what it adds, and nothing else.
+"""

@@ -1,0 +1,73 @@
+"""The command `export`: its flags."""
+
+import argparse
+
+from flaxformer_lite.cli import command_line
+from flaxformer_lite.cli.commands.declare import command
+
+
+@command(
+    "write a model as files that run without this package",
+    "--model path/to/minilm --output exported/model.onnx",
+    "--model runs/gpt2 --output exported/model.stablehlo",
+    "--model path/to/minilm --output page.html --weights int8",
+    "--check --output exported/model.onnx",
+    runs="flaxformer_lite.contrib.export.run_export",
+)
+def export(parser: argparse.ArgumentParser) -> None:
+    """Exports a model to ONNX or StableHLO, for batches and lengths of any size.
+
+    A sentence model becomes its encoder with pooling and normalization, a decoder one program that
+    reads and writes a cache of keys and values, and a model that reads and then writes two files.
+    Beside them are the tokenizer, config.json, and test cases, on which the files have just been
+    run; docs/export.md has the lines that run them.
+
+    A page (.html) is one file that runs the model in a browser, without a network: it fills masks,
+    classifies or compares the texts that are typed. It takes two libraries of npm: see --runtime.
+    """
+    add = parser.add_argument
+    add("--model", type=command_line.model, help="published weights, or the --workdir of train")
+    add(
+        "--output",
+        required=True,
+        metavar="FILE",
+        type=command_line.file_of(".onnx", ".stablehlo", ".html"),
+        help="file in a folder of its own: .onnx, or .stablehlo for jax alone; or a page, .html",
+    )
+    add(
+        "--task",
+        choices=("auto", "encode", "embed"),
+        default="auto",
+        help="what an encoder's file computes: hidden states or what its head does (encode), or the"
+        " vector of a text (embed); auto embeds if the model has modules.json",
+    )
+    add(
+        "--weights",
+        choices=("float32", "float16", "int8"),
+        default="float32",
+        help="what the file stores; arithmetic is in float32 (default: %(default)s)",
+    )
+    add(
+        "--data",
+        metavar="FILE",
+        type=command_line.path,
+        help="texts, one a line, on which the cost of float16 and int8 is measured (default: three"
+        " of its own)",
+    )
+    add("--head", help="head of the model, if not the one that config.json names")
+    add(
+        "--gradients",
+        action="store_true",
+        help="of .stablehlo: take the weights as inputs, so that jax can train them; they are"
+        " written beside the file, as params.npz",
+    )
+    add(
+        "--runtime",
+        default="node_modules",
+        metavar="DIR",
+        type=command_line.path,
+        help="of pages: the folder in which `npm install onnxruntime-web @huggingface/tokenizers`"
+        " was run (default: the current one)",
+    )
+    add("--check", action="store_true", help="only run the test cases beside files that are there")
+    command_line.add_family(parser)

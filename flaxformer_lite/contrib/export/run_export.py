@@ -1,0 +1,116 @@
+"""Writes a model as files that run without this package."""
+
+import argparse
+import json
+from pathlib import Path
+
+from flaxformer_lite.cli.open_model import Opened, folder_of, notices, open_model
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.contrib.export import run_page
+from flaxformer_lite.contrib.export.folder import CASES, SUFFIXES, check_files, export_model
+from flaxformer_lite.contrib.export.measured_texts import TEXTS, cost_of, read_texts
+from flaxformer_lite.contrib.export.stablehlo import PARAMS
+from flaxformer_lite.files.publish import new_directory
+from flaxformer_lite.inference.embed import limit_of, token_rows
+from flaxformer_lite.open_model import load_labels, load_sentence_layers, origin_of
+from flaxformer_lite.pretrained.save import write_companions
+from flaxformer_lite.pretrained.sentences import SentenceLayers
+
+LABELLED = ("sequence_classification", "token_classification")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Writes the files, or checks those that are there, and prints a line for each."""
+    is_page = args.output.suffix == ".html"
+    if args.check and is_page:
+        raise ConfigError("--check: a page checks itself when it is opened.")
+    if args.check:
+        for program, difference in check_files(args.output).items():
+            print(f"{program}: largest difference {difference:.1e}")
+        return
+    if args.model is None:
+        raise ConfigError("--model is missing: pass the model to export, or --check.")
+    if args.gradients and (args.output.suffix != ".stablehlo" or args.weights != "float32"):
+        raise ConfigError("--gradients: is of .stablehlo files with --weights float32.")
+    if is_page:
+        run_page.run(args, _layers(args))
+        return
+    _check_folder(args.output)
+    texts = read_texts(args)
+    opened = open_model(
+        args.model, head=args.head, family=args.family, allow_plugins=args.allow_plugins
+    )
+    layers = _layers(args)
+    with notices():
+        rows = token_rows(opened, TEXTS, limit_of(layers or SentenceLayers(), opened))
+    with notices(), new_directory(args.output.parent, carry=_is_kept) as made:
+        write_companions(made, opened.model, like=origin_of(opened.model))
+        tokenizer_config = made / "tokenizer_config.json"
+        if not tokenizer_config.exists():  # transformers.js reads no tokenizer without it
+            tokenizer_config.write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}\n')
+        exported = export_model(
+            made / args.output.name,
+            opened.model,
+            opened.params,
+            layers=layers,
+            weights=args.weights,
+            rows=[row for row in rows if row] or None,  # some tokenizers know none of our words
+            metadata=_metadata(opened, args),
+            gradients=args.gradients,
+        )
+        cost = cost_of(args, opened, layers, exported, texts)
+        sizes = {program: file.stat().st_size / 1e6 for program, file in exported.files.items()}
+    for program, file in exported.files.items():
+        print(
+            f"{args.output.with_name(file.name)}: {program}, {sizes[program]:,.1f} MB, largest"
+            f" difference {exported.differences[program]:.1e}"
+        )
+    if cost:
+        print(cost)
+
+
+def _is_kept(name: str) -> bool:
+    """Returns whether a file is kept, as exports write no such file."""
+    return name != PARAMS and Path(name.removesuffix(".data")).suffix not in SUFFIXES
+
+
+def _check_folder(output: Path) -> None:
+    """Refuses a folder with other files, some of which could be replaced.
+
+    Raises:
+      ConfigError: it holds something, and no earlier export to the same file.
+    """
+    folder = output.parent
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    if names and CASES not in names:
+        raise ConfigError(
+            f"--output={output}: {folder} has other files ({names[0]}, ...), and config.json"
+            " and a tokenizer are written beside the model; name a new folder, such as"
+            f" exported/{output.name}."
+        )
+    own = {output.name}
+    own |= {f"{output.stem}.{program}{output.suffix}" for program in ("encode", "decode")}
+    others = [name for name in names if Path(name).suffix in SUFFIXES and name not in own]
+    if others:
+        raise ConfigError(
+            f"--output={output}: {folder} holds {others[0]}, whose test cases would be replaced;"
+            f" name a new folder, such as {folder}_{output.stem}/{output.name}."
+        )
+
+
+def _layers(args: argparse.Namespace) -> SentenceLayers | None:
+    """Returns the layers of a sentence model, if the file is to have them."""
+    if args.task == "encode":
+        return None
+    layers = load_sentence_layers(folder_of(args.model), allow_plugins=args.allow_plugins)
+    is_sentence_model = layers != SentenceLayers()
+    return layers if is_sentence_model or args.task == "embed" else None
+
+
+def _metadata(opened: Opened, args: argparse.Namespace) -> dict[str, str]:
+    cfg = opened.cfg
+    described = {"family": cfg.family, "head": cfg.head, "weights": args.weights}
+    if cfg.head in LABELLED:
+        labels = load_labels(folder_of(args.model), allow_plugins=args.allow_plugins)
+        described["labels"] = json.dumps(labels)
+    return described

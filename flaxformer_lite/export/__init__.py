@@ -1,1 +1,0 @@
-"""Models as files that run without this package: ONNX and StableHLO."""

@@ -1,0 +1,92 @@
+import importlib
+
+import jax
+import numpy as np
+import pytest
+
+from flaxformer_lite import load_pretrained, load_tokenizer
+from flaxformer_lite.__main__ import main
+from flaxformer_lite.contrib.export import run_export
+from tests.cli import models
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    head = "sequence_classification"
+    return models.directory(tmp_path_factory.mktemp("bert"), "bert", head)
+
+
+def test_a_file_is_written_beside_what_it_needs(bert, tmp_path, capsys):
+    file = tmp_path / "exported" / "model.stablehlo"
+    main(["export", "--model", str(bert), "--output", str(file)])
+    said = capsys.readouterr().out
+    assert f"{file}: encode, " in said and "largest difference" in said
+    names = {path.name for path in file.parent.iterdir()}
+    assert {"config.json", "test_cases.npz", "tokenizer.json"} <= names
+    program = jax.export.deserialize(bytearray(file.read_bytes()))
+    assert program.platforms == ("cpu", "cuda", "tpu")
+    ids = np.asarray([load_tokenizer(bert).encode("one two three")], np.int32)
+    inputs = {"input_ids": ids, "attention_mask": ids * 0 + 1, "token_type_ids": ids * 0}
+    model, params = load_pretrained(bert)
+    due = model.apply({"params": params}, **inputs).logits
+    np.testing.assert_allclose(program.call(**inputs)["logits"], due, atol=1e-5)
+    main(["export", "--check", "--output", str(file)])
+    assert capsys.readouterr().out.startswith("encode: largest difference")
+    with np.load(file.parent / "test_cases.npz") as arrays:
+        cases = dict(arrays)
+    cases["0/encode/output/logits"] += 1
+    np.savez(file.parent / "test_cases.npz", **cases)
+    with pytest.raises(SystemExit) as stopped:
+        main(["export", "--check", "--output", str(file)])
+    assert stopped.value.code == 2
+    assert "encode differs by" in capsys.readouterr().err
+
+
+def refused(capsys, *args):
+    with pytest.raises(SystemExit) as stopped:
+        main(["export", *map(str, args)])
+    assert stopped.value.code == 2
+    return capsys.readouterr().err
+
+
+def test_wrong_calls_are_refused(bert, tmp_path, capsys, monkeypatch):
+    (tmp_path / "README.md").write_text("mine")
+    told = refused(capsys, "--model", bert, "--output", tmp_path / "model.onnx")
+    assert "README.md" in told and "exported/model.onnx" in told
+    assert (tmp_path / "README.md").read_text() == "mine"
+    assert "must end in .onnx or .stablehlo or .html" in refused(
+        capsys, "--output", tmp_path / "x.pt"
+    )
+    for args in (("x.onnx",), ("x.stablehlo", "--weights", "int8")):
+        told = refused(capsys, "--model", bert, "--gradients", "--output", *args)
+        assert "--gradients: is of .stablehlo files with --weights float32" in told
+    told = refused(capsys, "--model", bert, "--output", tmp_path / "x.html", "--runtime", tmp_path)
+    assert "npm install onnxruntime-web @huggingface/tokenizers" in told
+    assert "checks itself" in refused(capsys, "--check", "--output", tmp_path / "x.html")
+    told = refused(
+        capsys, "--model", bert, "--output", tmp_path / "new/x.onnx", "--data", tmp_path / "none"
+    )
+    assert "--data=" in told and "cannot be read" in told
+    assert "--model is missing" in refused(capsys, "--output", tmp_path / "new/model.onnx")
+    (tmp_path / "other").mkdir()
+    for name in ("small.onnx", "test_cases.npz"):
+        (tmp_path / "other" / name).touch()
+    told = refused(capsys, "--model", bert, "--output", tmp_path / "other/model.onnx")
+    assert "holds small.onnx" in told and "other_model/model.onnx" in told
+    told = refused(capsys, "--model", bert, "--output", tmp_path / "other/small.stablehlo")
+    assert "holds small.onnx" in told  # whose test cases may be of other weights
+    replaced = ("small.onnx", "m.encode.onnx.data", "params.npz")
+    assert not any(run_export._is_kept(name) for name in replaced)
+    assert run_export._is_kept("notes.md") and run_export._is_kept("my.data")
+
+    there = importlib.import_module
+
+    def without_onnx(name, *args):
+        if name.startswith(("onnx", "jax2onnx")):
+            raise ImportError(name)
+        return there(name, *args)
+
+    monkeypatch.setattr(importlib, "import_module", without_onnx)
+    told = refused(capsys, "--model", bert, "--output", tmp_path / "new/model.onnx")
+    assert "flaxformer_lite[export]" in told
+    assert not (tmp_path / "new").exists()

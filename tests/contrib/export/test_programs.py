@@ -1,0 +1,241 @@
+"""Exported programs, traced once with symbolic sizes, compute what the model does."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import export
+
+from flaxformer_lite import ConfigError, generate
+from flaxformer_lite.contrib.export.cases import (
+    Case,
+    largest_difference,
+    load_cases,
+    make_cases,
+    padded,
+    save_cases,
+)
+from flaxformer_lite.contrib.export.programs import programs_of
+from flaxformer_lite.contrib.export.stablehlo import open_stablehlo
+from flaxformer_lite.contrib.export.weights import stored_as, widened
+from flaxformer_lite.nn.feed_forwards.capacity_moe import CapacityMoeConfig
+from flaxformer_lite.nn.functions.pooling import pool
+from flaxformer_lite.nn.functions.splade import splade
+from flaxformer_lite.nn.mixers.block_sparse import BlockSparseConfig
+from flaxformer_lite.nn.mixers.local_global import LocalGlobalConfig
+from flaxformer_lite.nn.positions.learned import Learned
+from flaxformer_lite.pretrained.sentences import Dense, SentenceLayers
+from tests.contrib.export.greedy import greedy
+from tests.models.tiny import built, logits_of, small
+
+ROWS = [[3, 4, 5, 6, 7], [8, 9], [10, 11, 12]]
+NEW = 3
+
+
+def files_of(programs, params):
+    """The programs as a file has them, as (name, inputs) -> outputs."""
+    calls = {}
+    for program in programs:
+
+        def run(program=program, **arrays):
+            return program.function(params, arrays)
+
+        calls[program.name] = export.export(jax.jit(run))(**program.inputs)
+
+    def call(name, inputs):
+        return {key: np.asarray(x) for key, x in calls[name].call(**inputs).items()}
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("family", "number", "overrides"),
+    [
+        ("gpt2", 1, {}),
+        pytest.param("gpt2", 2, {"windows": (3, 0)}, marks=pytest.mark.nightly),
+        pytest.param("llama", 1, {"num_kv_heads": 2}, marks=pytest.mark.nightly),
+        ("t5", 1, {}),
+        pytest.param("recurrent", 1, {}, marks=pytest.mark.nightly),
+        pytest.param("seq2seq_recurrent", 1, {}, marks=pytest.mark.nightly),
+        pytest.param("qwen3_next", 4, {}, marks=pytest.mark.nightly),
+        pytest.param("switch_transformers", 2, {}, marks=pytest.mark.nightly),
+        pytest.param("bart", 1, {}, marks=pytest.mark.nightly),
+    ],
+)
+def test_a_file_writes_what_generate_writes(family, number, overrides):
+    model, params = built(small(family, number, **overrides))
+    programs = programs_of(model)
+    run = files_of(programs, params)
+    start = model.cfg.decoder_start_token_id or 0
+    is_pair = len(programs) == 2
+    width = max(map(len, ROWS))
+    rows = np.zeros((len(ROWS), width), np.int32)
+    for number, row in enumerate(ROWS):
+        at = slice(0, len(row)) if is_pair else slice(width - len(row), width)
+        rows[number, at] = row
+    options = {"decoder_start_token_id": start} if is_pair else {}
+    due = generate(model, params, rows, rows > 0, max_new_tokens=NEW, eos_token_id=None, **options)
+    assert greedy(programs, run, ROWS, NEW, start).tolist() == due[:, -NEW:].tolist()
+    cases = make_cases(programs, params, ROWS, start=start)
+    assert max(largest_difference(cases, run).values()) < 1e-5
+    if is_pair:
+        padding_is_not_read(next(case for case in cases if case.program == "decode"), run)
+
+
+def padding_is_not_read(case, run):
+    """Changes the keys and values of a decoder's source where it is padded."""
+    padded_BS = case.inputs["encoder_attention_mask"] == 0
+    assert padded_BS.any()
+    inputs = dict(case.inputs)
+    for name in inputs:
+        if name.startswith("source_key_values."):
+            inputs[name] = np.where(padded_BS[:, None, :, None], np.float32(9), inputs[name])
+    assert np.abs(run("decode", inputs)["logits"] - case.outputs["logits"]).max() < 1e-5
+
+
+@pytest.mark.nightly  # slow, and of two families
+@pytest.mark.parametrize(
+    ("family", "mixer"),
+    [
+        ("big_bird", BlockSparseConfig(block=2, random_blocks=1)),
+        ("longt5", LocalGlobalConfig(radius=2, global_block=4)),
+    ],
+)
+def test_long_texts_are_computed_as_in_blocks(family, mixer):
+    model, params = built(small(family, 1, mixer=mixer, max_length=32))
+    program = programs_of(model)[0]
+    run = files_of([program], params)
+    rng = np.random.default_rng(0)
+    for lengths in ((27, 9, 16), (7,)):  # both sides of what BigBird reads whole
+        inputs = padded(program, [rng.integers(1, 37, length).tolist() for length in lengths])
+        due = jax.jit(program.function)(params, inputs)
+        case = Case("encode", inputs, {name: np.asarray(x) for name, x in due.items()})
+        assert largest_difference([case], run)["encode"] < 1e-5
+
+
+def test_the_room_of_experts_is_rounded_as_in_python():
+    for fields in ({}, {"eval_capacity_factor": 1.25}, {"eval_fraction": 0.375}, {"capacity": 3}):
+        cfg = CapacityMoeConfig(num_experts=4, **fields)
+        rooms = export.export(jax.jit(lambda x, cfg=cfg: cfg.room(x.shape[0], training=False) + 0))(
+            jax.ShapeDtypeStruct(export.symbolic_shape("tokens"), jnp.float32)
+        )
+        counts = (1, 2, 3, 4, 5, 7, 8, 13, 16, 29)
+        arrays = [np.zeros(tokens, np.float32) for tokens in counts]
+        found = jax.jit(lambda arrays, rooms=rooms: [rooms.call(x) for x in arrays])(arrays)
+        assert found == [cfg.room(tokens, training=False) for tokens in counts]
+    with pytest.raises(ConfigError, match=r"eval_fraction=0\.1.*rounded alike"):
+        CapacityMoeConfig(eval_fraction=0.1).room(*export.symbolic_shape("tokens"), training=False)
+
+
+def test_an_encoder_computes_its_head_and_ignores_padding():
+    model, params = built(small("bert", 1, head="sequence_classification", num_labels=3))
+    (program,) = programs_of(model)
+    assert list(program.inputs) == ["input_ids", "attention_mask", "token_type_ids"]
+    assert program.outputs == ("logits",)
+    inputs = padded(program, ROWS)
+    logits = files_of([program], params)("encode", inputs)["logits"]
+    alone = logits_of(model, params, input_ids=jnp.asarray([ROWS[1]]))
+    np.testing.assert_allclose(logits[1], alone[0], atol=1e-5)
+
+
+def test_a_sentence_model_pools_and_normalizes():
+    cfg = small("bert", 1, head="none")
+    model, params = built(cfg)
+    rng = np.random.default_rng(0)
+    kernel_DO = rng.normal(size=(cfg.d_model, 6)).astype(np.float32)
+    dense = Dense(kernel_DO, rng.normal(size=6).astype(np.float32), "Tanh")
+    layers = SentenceLayers(pooling="mean+first", normalize=True)
+    (program,) = programs_of(model, layers)
+    inputs = padded(program, ROWS)
+    vectors = files_of([program], params)("embed", inputs)["sentence_embedding"]
+    apply = jax.jit(lambda params: model.apply({"params": params}, **inputs))
+    hidden = apply(params).last_hidden_state
+    pooled = pool("mean+first", hidden, inputs["attention_mask"], unit=False)
+    np.testing.assert_allclose(vectors, layers.finish(np.asarray(pooled)), atol=1e-6)
+    layers = SentenceLayers(pooling="max", dense=(dense,), normalize=False)
+    (program,) = programs_of(model, layers)
+    vectors = jax.jit(program.function)(params, inputs)["sentence_embedding"]
+    pooled = pool("max", hidden, inputs["attention_mask"], unit=False)
+    np.testing.assert_allclose(vectors, layers.finish(np.asarray(pooled)), atol=1e-6)
+
+
+@pytest.mark.nightly
+def test_a_sparse_model_weighs_the_vocabulary():
+    model, params = built(small("bert", 1))
+    (program,) = programs_of(model, SentenceLayers(kind="sparse", pooling="max"))
+    inputs = padded(program, ROWS)
+    weights = files_of([program], params)("embed", inputs)["sparse_embedding"]
+    features = model.apply({"params": params}, **inputs, method="features")
+    due = splade(features.projection, inputs["attention_mask"])
+    np.testing.assert_allclose(weights, due, atol=1e-5)
+
+
+def test_what_a_file_cannot_know_is_refused():
+    model, _ = built(small("bert", 1, head="none"))
+    layers = SentenceLayers(pooling="mean", include_prompt=False)
+    with pytest.raises(ConfigError, match=r"include_prompt=false.*--task encode"):
+        programs_of(model, layers)
+    cfg = small("seq2seq_recurrent", 1, position=Learned())
+    model, _ = built(cfg)
+    with pytest.raises(ConfigError, match=r"position.name='learned'.*nope"):
+        programs_of(model)
+
+
+def test_weights_are_stored_smaller():
+    rng = np.random.default_rng(0)
+    params = {
+        "embed": {"embedding": rng.normal(size=(64, 32)).astype(np.float32)},
+        "lm_head": {"kernel": rng.normal(size=(64, 32)).astype(np.float32)},
+        "attention": {"query": {"kernel": rng.normal(size=(32, 4, 8)).astype(np.float32)}},
+        "mlp": {"experts": {"up": {"kernel": rng.normal(size=(4, 32, 8)).astype(np.float32)}}},
+        "up": {"kernel": rng.normal(size=(32, 64)).astype(np.float32), "bias": np.ones(64)},
+    }
+    for weights, limit in (("float32", 0), ("float16", 2e-3), ("int8", 0.02)):
+        stored = stored_as(weights, params)
+        apart = jax.tree.map(lambda a, b: np.abs(a - b).max(), widened(stored), params)
+        assert max(jax.tree.leaves(apart)) <= limit
+        assert apart["up"]["bias"] == 0
+    assert stored["up/kernel"].integers.dtype == np.int8
+    assert stored["up/kernel"].scale.shape == (1, 64)
+    assert stored["embed/embedding"].scale.shape == (64, 1)
+    assert stored["lm_head/kernel"].scale.shape == (64, 1)
+    assert stored["attention/query/kernel"].scale.shape == (1, 4, 8)
+    assert stored["mlp/experts/up/kernel"].scale.shape == (4, 1, 8)
+
+
+def test_cases_are_read_as_they_were_written(tmp_path):
+    case = Case("encode", {"input_ids": np.ones((1, 2), np.int32)}, {"logits": np.ones(3)})
+    save_cases(tmp_path / "cases.npz", [case])
+    (read,) = load_cases(tmp_path / "cases.npz")
+    assert read.program == "encode"
+    assert read.inputs["input_ids"].tolist() == [[1, 1]]
+    off = {"logits": np.array([1, 1, np.nan])}
+    assert largest_difference([read], lambda name, inputs: off) == {"encode": np.inf}
+    with pytest.raises(ConfigError, match="missing"):
+        load_cases(tmp_path / "none.npz")
+
+
+def test_files_of_strangers_are_refused(tmp_path):
+    junk = tmp_path / "junk.npz"
+    junk.write_bytes(b"PK\x03\x04 and no more")
+    for names in (None, ["a"], ["0/encode/other/logits"], ["0/encode/input/input_ids"]):
+        if names:
+            np.savez(junk, **{name: np.ones(2) for name in names})
+        with pytest.raises(ConfigError, match="export the model again"):
+            load_cases(junk)
+    case = Case("encode", {}, {"logits": np.ones((2, 3))})
+    for outputs in ({}, {"logits": np.ones(3)}):
+        with pytest.raises(ConfigError, match=r"logits must have shape \(2, 3\)"):
+            largest_difference([case], lambda name, inputs, outputs=outputs: outputs)
+    with pytest.raises(ConfigError, match="no program of jax"):
+        open_stablehlo(junk)
+
+
+@pytest.mark.nightly  # of the numbers of experts, tests/nn/feed_forwards
+def test_experts_are_computed_without_sorting():
+    model, params = built(small("qwen2_moe", 1))
+    (program,) = programs_of(model)
+    cases = make_cases([program], params, ROWS[:1])
+    case = cases[0]
+    due = logits_of(model, params, input_ids=case.inputs["input_ids"])
+    np.testing.assert_allclose(case.outputs["logits"], due, atol=1e-5)

@@ -1,0 +1,254 @@
+"""Presets of KerasHub, with the files and the numbers of KerasHub 0.32.
+
+tools/keras_hub_numbers.py stored them; here each array is written into an h5 file by its name.
+"""
+
+import json
+import sys
+import zlib
+from pathlib import Path
+
+import h5py
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from tokenizers import pre_tokenizers
+
+from flaxformer_lite import load_pretrained, load_tokenizer
+from flaxformer_lite.__main__ import main
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.pretrained.safetensors import WeightsError
+from tests.marks import daily
+
+STORED = json.loads((Path(__file__).parent / "keras_hub.json").read_text())
+NAMES = [name for name in STORED if name != "keras_hub"]
+DAILY = ["bert_classifier", "roberta_masked_lm", "gpt2", "t5_1_1", "gemma2"]
+INPUTS = {
+    "token_ids": "input_ids",
+    "padding_mask": "attention_mask",
+    "segment_ids": "token_type_ids",
+    "encoder_token_ids": "input_ids",
+    "encoder_padding_mask": "attention_mask",
+    "decoder_token_ids": "decoder_input_ids",
+    "decoder_padding_mask": "decoder_attention_mask",
+}
+OUTPUTS = {"sequence_output": "last_hidden_state", "pooled_output": "pooler_output"}
+
+
+def values(name, shape):
+    """Draws an array from its name, as tools/keras_hub_numbers.py does."""
+    random = np.random.default_rng(zlib.crc32(name.encode()))
+    return (0.5 * random.standard_normal(shape)).astype(np.float32)
+
+
+def write(folder, name):
+    folder.mkdir()
+    for file, config in STORED[name]["configs"].items():
+        (folder / file).write_text(json.dumps(config))
+    for file, arrays in STORED[name]["arrays"].items():
+        with h5py.File(folder / file, "w") as made:
+            for path, shape in arrays.items():
+                made[path] = values(path, shape)
+    return folder
+
+
+@pytest.mark.parametrize("name", daily(NAMES, DAILY))
+def test_outputs_are_those_of_keras_hub(name, tmp_path):
+    model, params = load_pretrained(write(tmp_path / name, name))
+    given = {key: jnp.array(x) for key, x in STORED[name]["inputs"].items()}
+    chosen = given.pop("mask_positions", None)
+    inputs = {INPUTS[key]: x for key, x in given.items()}
+    real = np.array(inputs.get("decoder_attention_mask", inputs["attention_mask"]), bool)
+    output = jax.jit(model.apply)({"params": params}, **inputs)
+    for key, expected in STORED[name]["outputs"].items():
+        ours = np.array(getattr(output, OUTPUTS.get(key, key)))
+        if chosen is not None:
+            ours = np.take_along_axis(ours, np.array(chosen)[..., None], 1)
+        theirs = np.array(expected)
+        if ours.ndim == 3 and chosen is None:
+            ours = ours[real]
+            theirs = theirs[real]
+        np.testing.assert_allclose(ours, theirs, atol=1e-5 * max(1, np.abs(theirs).max()))
+
+
+@pytest.fixture
+def classifier(tmp_path):
+    folder = write(tmp_path / "preset", "bert_classifier")
+    assets = folder / "assets/tokenizer"
+    assets.mkdir(parents=True)
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "fox", "##es", "\u00e9"]
+    (assets / "vocabulary.txt").write_text("\n".join(words) + "\n")
+    config = {"class_name": "BertTokenizer", "config": {"lowercase": True, "vocabulary": None}}
+    (folder / "tokenizer.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_convert_says_what_it_found_and_takes_the_tokenizer_along(classifier, tmp_path, capsys):
+    main(["convert", str(classifier), str(tmp_path / "out")])
+    said = capsys.readouterr().err
+    assert "a preset of KerasHub, BertBackbone with BertTextClassifier: bert with 2 layers" in said
+    for folder in (classifier, tmp_path / "out"):
+        assert load_tokenizer(folder).encode("The \u00c9 Foxes") == [2, 5, 8, 6, 7, 3]
+    main(["inspect", str(classifier)])
+    assert "KerasHub preset" in capsys.readouterr().out
+
+
+LLAMA3_SPECIAL = (
+    "<|begin_of_text|>",
+    "<|end_of_text|>",
+    "<|start_header_id|>",
+    "<|end_header_id|>",
+    "<|eot_id|>",
+)
+MERGES = ("t h", "th e", "\u0120 the", "1 2", "12 3", "3 4", "\u010a \u010a")
+
+
+@pytest.fixture
+def llama3(tmp_path):
+    folder = write(tmp_path / "preset", "llama3")
+    assets = folder / "assets/tokenizer"
+    assets.mkdir(parents=True)
+    words = sorted(pre_tokenizers.ByteLevel.alphabet())
+    words += [merge.replace(" ", "") for merge in MERGES]
+    words += [*LLAMA3_SPECIAL, "<|reserved_special_token_0|>"]
+    (assets / "vocabulary.json").write_text(json.dumps({word: i for i, word in enumerate(words)}))
+    (assets / "merges.txt").write_text("#version: 0.2\n" + "\n".join(MERGES) + "\n")
+    config = {"class_name": "Llama3Tokenizer", "config": {"add_prefix_space": False}}
+    (folder / "tokenizer.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_the_tokenizer_of_llama3_gives_the_ids_of_keras_hub(llama3, tmp_path):
+    """The ids are those of keras_hub 0.32's Llama3Tokenizer, which adds no start by itself."""
+    main(["convert", str(llama3), str(tmp_path / "out")])
+    expected = {
+        "the the's 1234567\n\n \u00dc!": [
+            257,
+            258,
+            6,
+            82,
+            220,
+            260,
+            19,
+            20,
+            21,
+            22,
+            262,
+            220,
+            127,
+            250,
+            0,
+        ],
+        "THE'S<|eot_id|>the <|": [51, 39, 36, 6, 50, 267, 257, 220, 27, 91],
+    }
+    for folder in (llama3, tmp_path / "out"):
+        tokenizer = load_tokenizer(folder)
+        for text, ids in expected.items():
+            assert tokenizer.encode(text) == [263, *ids]
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("merges.txt", "t h\nq x y\n", "merges.txt: not the merges of vocabulary.json"),
+        ("vocabulary.json", '{"a": 0}', r"without <\|begin_of_text\|>"),
+        ("vocabulary.json", '{"a": ', "vocabulary.json"),
+    ],
+)
+def test_a_damaged_tokenizer_of_llama3_is_one_sentence(llama3, file, content, message):
+    (llama3 / "assets/tokenizer" / file).write_text(content)
+    with pytest.raises((WeightsError, ConfigError), match=message):
+        load_tokenizer(llama3)
+
+
+def edit(folder, **fields):
+    config = json.loads((folder / "config.json").read_text())
+    config["config"] |= fields
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def without(folder, path):
+    with h5py.File(folder / "model.weights.h5", "r+") as file:
+        del file[path]
+
+
+def linked(folder):
+    without(folder, "layers/dense/vars/0")
+    with h5py.File(folder / "model.weights.h5", "r+") as file:
+        file["layers/dense/vars/0"] = h5py.ExternalLink("/etc/passwd", "x")
+
+
+def added(folder):
+    with h5py.File(folder / "model.weights.h5", "r+") as file:
+        file["layers/transformer_encoder/router/vars/0"] = np.zeros(2, "float32")
+
+
+def no_task(folder):
+    task = {"class_name": "BertTextClassifier", "config": None}
+    (folder / "task.json").write_text(json.dumps(task))
+
+
+def twice(folder):
+    with h5py.File(folder / "model.weights.h5", "r+") as file:
+        file.copy("layers/transformer_encoder_1", "layers/transformer_encoder_01")
+
+
+def quantized(folder):
+    without(folder, "layers/dense/vars/0")
+    with h5py.File(folder / "model.weights.h5", "r+") as file:
+        file["layers/dense/vars/0"] = np.zeros((8, 8), "int8")
+
+
+WEIGHTS = "model.weights.h5"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda f: (f / WEIGHTS).unlink(), "h5: missing; fetch the whole preset"),
+        (lambda f: (f / WEIGHTS).write_bytes(b"\x89HDF\r\n"), "not an h5 file, or damaged"),
+        (lambda f: without(f, "layers/embedding"), "no tensor embeddings.token_type_embeddings"),
+        (linked, "no tensor pooler.dense.weight"),
+        (added, "holds layers/transformer_encoder/router/vars/0, which is not known"),
+        (quantized, "has dtype int8.*quantized"),
+        (lambda f: edit(f, alibi=True), "alibi=True: a field that is not known"),
+        (lambda f: edit(f, num_layers="two"), "num_layers='two': must be a number"),
+        (lambda f: edit(f, num_heads=0), "num_heads=0: must be a number above 0"),
+        (twice, r"vars/0: a second array for encoder\.layer\.1"),
+        (no_task, r"classifier.bias .* has shape \[3\], but config.json implies \[2\]"),
+        (
+            lambda f: edit(f, dtype={"class_name": "DTypePolicyMap"}),
+            "quantized weights of KerasHub",
+        ),
+    ],
+)
+def test_what_cannot_be_right_is_refused(classifier, change, message):
+    change(classifier)
+    with pytest.raises(WeightsError, match=message):
+        load_pretrained(classifier)
+
+
+def test_without_h5py_a_sentence_says_how_to_install_it(classifier, monkeypatch):
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with pytest.raises(WeightsError, match=r"needs h5py: pip install 'flaxformer_lite\[keras\]'"):
+        load_pretrained(classifier)
+
+
+def test_bfloat16_and_several_files(tmp_path):
+    folder = write(tmp_path / "gpt2", "gpt2")
+    _, expected = load_pretrained(folder, param_dtype="bfloat16")
+    arrays = STORED["gpt2"]["arrays"][WEIGHTS]
+    (folder / WEIGHTS).unlink()
+    weight_map = {}
+    for number, (path, shape) in enumerate(arrays.items()):
+        name = f"model_{number % 2:05d}.weights.h5"
+        weight_map[f"/{path.rpartition('/')[0]}"] = [name]
+        with h5py.File(folder / name, "a") as file:
+            rounded = values(path, shape).astype(ml_dtypes.bfloat16)
+            made = file.create_dataset(path, data=rounded.view("V2"))
+            made.attrs["dtype"] = "bfloat16"
+    (folder / "model.weights.json").write_text(json.dumps({"weight_map": weight_map}))
+    _, read = load_pretrained(folder, param_dtype="bfloat16")
+    jax.tree.map(np.testing.assert_array_equal, read, expected)

@@ -1,0 +1,54 @@
+"""The programs of large configs on a TPU, traced and never compiled: they hold no array of all
+pairs of positions."""
+
+import dataclasses
+
+import jax
+import pytest
+
+from flaxformer_lite import sharding
+from flaxformer_lite.config import MeshConfig
+from flaxformer_lite.data import dummy
+from flaxformer_lite.sharding.activations import MeshSharding
+from flaxformer_lite.training import program
+from tests.contrib.plan.test_planner import config
+from tests.marks import daily
+
+
+def arrays(jaxpr, kernels):
+    """Every array that a traced program makes, kernels' insides apart; the kernels by name."""
+    for eqn in jaxpr.eqns:
+        yield from ((eqn.primitive.name, v.aval.shape) for v in eqn.outvars)
+        if eqn.primitive.name == "pallas_call":
+            named = (
+                f"{eqn.source_info.name_stack} {eqn.params.get('name')}"
+                f" {eqn.params.get('name_and_src_info')}"
+            )
+            kernels.update(
+                kernel for kernel in ("splash", "flash_causal", "relative") if kernel in named
+            )
+            continue
+        for value in jax.tree.leaves(
+            list(eqn.params.values()), is_leaf=lambda x: hasattr(x, "eqns") or hasattr(x, "jaxpr")
+        ):
+            inner = getattr(value, "jaxpr", value)
+            if hasattr(inner, "eqns"):
+                yield from arrays(inner, kernels)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    daily([("gpt2_xl", {"splash"}), ("t5_xl", set())], [("gpt2_xl", {"splash"})]),
+)
+def test_no_array_of_all_pairs(monkeypatch, name, expected):
+    cfg = config(name)
+    cfg = dataclasses.replace(
+        cfg, mesh=MeshConfig(data=1), train=dataclasses.replace(cfg.train, batch_size=2)
+    )
+    built = program.build(cfg, sharding.build_mesh(cfg.mesh, jax.devices()[:1]), dummy.example(cfg))
+    monkeypatch.setattr(MeshSharding, "platform", "tpu")
+    kernels = set()
+    made = list(arrays(built.train_step.trace(built.target, built.batch).jaxpr.jaxpr, kernels))
+    length = cfg.data.length
+    assert [found for found in made if found[1].count(length) > 1] == []
+    assert kernels == expected
