@@ -53,25 +53,20 @@ def available(folder: str) -> list[str]:
     return sorted(_modules(folder))
 
 
-@functools.cache
-def places(folder: str) -> tuple[str, ...]:
-    """Lists the folders that hold the plug-ins of a kind, those of contrib last."""
-    contrib = Path(__file__).parent / "contrib"
-    of_contrib = []
-    for init in sorted(contrib.glob(f"*/{folder}/__init__.py")):
-        of_contrib.append(f"contrib.{init.parents[1].name}.{folder}")
-    return (*FOLDERS[folder], *of_contrib)
 
 
 @functools.cache  # every config that is read asks, and each folder has up to a hundred files
 def _modules(folder: str) -> Mapping[str, str]:
     """Maps each plug-in of a kind to its module, without importing it."""
     modules: dict[str, str] = {}
-    for place in places(folder):
+    for place in FOLDERS[folder]:
         package = importlib.import_module(f"{PACKAGE}.{place}")
         for file in pkgutil.iter_modules(package.__path__):
             if not file.ispkg and file.name not in package.SHARED:
                 modules[file.name] = f"{package.__name__}.{file.name}"
+    for path in sorted((Path(__file__).parent / "contrib").glob(f"*/{folder}/*.py")):
+        if path.stem != "__init__":
+            modules[path.stem] = f"{PACKAGE}.contrib.{path.parents[1].name}.{folder}.{path.stem}"
     return modules
 
 
@@ -160,7 +155,7 @@ def base_of(folder: str) -> type:
 def name_of(cls: type) -> str:
     """Returns the name of a class for `resolve_class`: that of its file, or `module:Class`."""
     package, _, file = cls.__module__.rpartition(".")
-    folders = [f"{PACKAGE}.{place}" for kind in FOLDERS for place in places(kind)]
+    folders = [f"{PACKAGE}.{place}" for places in FOLDERS.values() for place in places]
     inside = package in folders and cls.__name__.removesuffix("Config") == _class_name(file)
     return file if inside else f"{cls.__module__}:{cls.__qualname__}"
 
