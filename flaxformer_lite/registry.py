@@ -53,8 +53,6 @@ def available(folder: str) -> list[str]:
     return sorted(_modules(folder))
 
 
-
-
 @functools.cache  # every config that is read asks, and each folder has up to a hundred files
 def _modules(folder: str) -> Mapping[str, str]:
     """Maps each plug-in of a kind to its module, without importing it."""

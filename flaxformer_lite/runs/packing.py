@@ -14,7 +14,7 @@ from flaxformer_lite.data.length_buckets import MULTIPLE, Buckets
 from flaxformer_lite.data.packed_batches import Packer
 from flaxformer_lite.data.pipeline import Dataset
 from flaxformer_lite.objectives.rows import PACKING
-from flaxformer_lite.sharding.activations import batch_ways
+from flaxformer_lite.sharding.activations import num_batch_shards
 from flaxformer_lite.training.bound_models import EXAMPLE_IDS
 from flaxformer_lite.types import Batch, Params
 
@@ -48,7 +48,7 @@ def packers(
     if mesh["context"] > 1:
         why = f"mesh.context={mesh['context']} splits texts over devices"
     if train.texts and not why:
-        ways = batch_ways(mesh)
+        ways = num_batch_shards(mesh)
         packer = train.packer(size, ways, cfg.train.accumulate)
         made = {"train_step": packer, "eval_step": held.packer(size, ways)}
         if packer is None:

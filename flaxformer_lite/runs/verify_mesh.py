@@ -203,7 +203,7 @@ def _strange(program: Program, module: hlo.Module) -> Iterator[str]:
     """
     cfg = program.cfg
     mesh = program.mesh.shape
-    parts = cfg.train.accumulate * sharding.batch_ways(mesh) * mesh["context"]
+    parts = cfg.train.accumulate * sharding.num_batch_shards(mesh) * mesh["context"]
     tokens = cfg.train.batch_size * cfg.data.length // parts
     weights = _parts_of_weights(program)
     for collective in hlo.collectives(module):

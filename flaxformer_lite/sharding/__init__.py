@@ -8,7 +8,7 @@ from flaxformer_lite.sharding.activations import (
     LocalSharding,
     MeshSharding,
     axis_size,
-    batch_ways,
+    num_batch_shards,
 )
 from flaxformer_lite.sharding.batches import BATCH, batch_rows, check_batch, place_batch
 from flaxformer_lite.sharding.jit import Jitted, jit_eval, jit_step

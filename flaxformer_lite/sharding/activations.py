@@ -1,5 +1,6 @@
 """Where activations live on a mesh."""
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -70,8 +71,8 @@ class MeshSharding(ActivationSharding):
             return OVER_HEADS
         return ACTIVATIONS
 
-    @property
-    def platform(self) -> str:
+    @functools.cached_property
+    def platform(self) -> str:  # type: ignore[override]  # asked for once a mesh
         if isinstance(self.mesh, Mesh):
             return self.mesh.devices.flat[0].platform
         # An abstract mesh, as plans use at first, has sizes but no devices.
@@ -90,7 +91,9 @@ class MeshSharding(ActivationSharding):
             # An axis that does not divide stays whole: one head cannot be split.
             divides = size % axis_size(entry, self.mesh) == 0
             fitting.append(entry if divides else None)
-        return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, _once(fitting)))
+        return jax.lax.with_sharding_constraint(
+            x, NamedSharding(self.mesh, _drop_repeated_axes(fitting))
+        )
 
     def num_shards(self, letter: str) -> Shards:
         (name,) = check_letters("num_shards", letter)
@@ -124,7 +127,7 @@ class MeshSharding(ActivationSharding):
                     if entry not in split or size == 1:
                         entry = None
                     entries.append(entry)
-                return _once(entries)
+                return _drop_repeated_axes(entries)
 
             def spec_of_output(letters: str) -> P:
                 entries: list[MeshAxes] = []
@@ -133,7 +136,7 @@ class MeshSharding(ActivationSharding):
                     if entry not in split:
                         entry = None
                     entries.append(entry)
-                return _once(entries)
+                return _drop_repeated_axes(entries)
 
             return jax.shard_map(
                 lambda *leaves: function(*jax.tree.unflatten(tree, leaves)),
@@ -174,7 +177,7 @@ class MeshSharding(ActivationSharding):
         return [(self._axes.get(name), size) for name, size in zip(names, x.shape, strict=False)]
 
 
-def _once(entries: Sequence[MeshAxes]) -> P:
+def _drop_repeated_axes(entries: Sequence[MeshAxes]) -> P:
     """Uses each mesh axis for one array axis only.
 
     It splits the rows of T x S logits, but not their columns as well.
@@ -198,6 +201,6 @@ def axis_size(entry: MeshAxes, mesh: Mesh | AbstractMesh) -> int:
     return math.prod(mesh.shape[name] for name in mesh_names(entry))
 
 
-def batch_ways(sizes: Mapping[str, int]) -> int:
+def num_batch_shards(sizes: Mapping[str, int]) -> int:
     """Returns into how many parts a mesh of these sizes splits a batch."""
     return math.prod(sizes[name] for name in BATCH_AXES)

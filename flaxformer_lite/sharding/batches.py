@@ -5,7 +5,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.sharding.activations import BATCH_AXES, batch_ways
+from flaxformer_lite.sharding.activations import BATCH_AXES, num_batch_shards
 from flaxformer_lite.types import Tree
 
 BATCH = P(BATCH_AXES)
@@ -13,7 +13,7 @@ BATCH = P(BATCH_AXES)
 
 def check_batch(batch_size: int, accumulate: int, mesh: Mesh) -> None:
     """Checks that a microbatch splits evenly over the devices along BATCH_AXES."""
-    ways = batch_ways(mesh.shape)
+    ways = num_batch_shards(mesh.shape)
     unit = ways * accumulate
     if batch_size % unit:
         raise ConfigError(

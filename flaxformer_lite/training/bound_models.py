@@ -88,7 +88,9 @@ class Models:
                 second_rngs = {"dropout": jax.random.fold_in(key, 1)}
             bound = [module.bind({"params": companion.of(params)}, rngs=second_rngs)]
             params = companion.trained(params)
-        return self.model.apply(
+        # Linen's own apply: the model's adds hints for people, which no step needs.
+        return nn.Module.apply(
+            self.model,
             {"params": params},
             inputs,
             *bound,

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from flaxformer_lite.config import ExperimentConfig, MeshConfig, TrainConfig
 from flaxformer_lite.objectives.companion import Companion
-from flaxformer_lite.sharding.activations import batch_ways
+from flaxformer_lite.sharding.activations import num_batch_shards
 from flaxformer_lite.training import program as programs
 from flaxformer_lite.training.program import Program
 
@@ -55,7 +55,7 @@ def rows(program: Program) -> int:
     """Returns the sequences of a microbatch on one chip."""
     mesh = program.mesh.shape
     train = program.cfg.train
-    return max(1, train.batch_size // (train.accumulate * batch_ways(mesh)))
+    return max(1, train.batch_size // (train.accumulate * num_batch_shards(mesh)))
 
 
 def _saved(program: Program) -> int:

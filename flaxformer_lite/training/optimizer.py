@@ -5,7 +5,8 @@ The order is always clip, direction, decay, learning rate.
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +22,7 @@ from flaxformer_lite.types import Tree
 
 # not by rank: scanned biases are matrices too
 DECAYED = re.compile(r"(^|/)(kernel|embedding|token_types|lora_[ab])$")
-BALANCED = re.compile(r"(^|/)choice_bias$")
+ROUTER_BIAS = re.compile(r"(^|/)choice_bias$")
 
 
 def schedule(cfg: OptimizerConfig, steps: int) -> Callable[[jax.Array], jax.Array]:
@@ -61,11 +62,33 @@ def schedule(cfg: OptimizerConfig, steps: int) -> Callable[[jax.Array], jax.Arra
     return rate
 
 
+class LeafLabel(NamedTuple):
+    """What the update rule asks of a parameter's path.
+
+    Attributes:
+      decays: whether it is a weight matrix or token embedding, which weight decay shrinks.
+      is_router_bias: whether it is a router's bias, whose gradient holds the load of experts.
+    """
+
+    decays: bool
+    is_router_bias: bool
+
+
+@functools.lru_cache(maxsize=32)  # a step asks several times, and a path of a tree is slow to make
+def label_leaves(structure: jax.tree_util.PyTreeDef) -> tuple[LeafLabel, ...]:
+    """Labels the leaves of a tree of parameters, once for each structure."""
+    tree = jax.tree.unflatten(structure, range(structure.num_leaves))
+    labels = []
+    for keys, _ in jax.tree_util.tree_leaves_with_path(tree):
+        path = path_of(keys)
+        labels.append(LeafLabel(bool(DECAYED.search(path)), bool(ROUTER_BIAS.search(path))))
+    return tuple(labels)
+
+
 def decay_mask(params: optax.Params) -> optax.Params:
     """Returns True for weight matrices and token embeddings, False for all other parameters."""
-    return jax.tree_util.tree_map_with_path(
-        lambda keys, _: bool(DECAYED.search(path_of(keys))), params
-    )
+    structure = jax.tree.structure(params)
+    return jax.tree.unflatten(structure, [label.decays for label in label_leaves(structure)])
 
 
 def build(
@@ -90,7 +113,7 @@ def build(
         the optimizer defines. None if rates do not follow it.
       skip_spikes: the standard deviations above the mean from which on an update is skipped as a
         spike (spikes.py); 0 skips none.
-      concat_small: as in `norm`.
+      concat_small: as in `norm_of_leaves`.
       bias_rate: the amount by which a step moves the biases of routers against the sign of their
         gradient (nn/feed_forwards/moe.py); 0 if the model has none.
 
@@ -110,13 +133,13 @@ def build(
         direction = optax.chain(direction, per_param_lr.scale_by_width(cfg.name, powers, width))
     rate = schedule(cfg, steps)
     chain = optax.chain(clip, direction, decay, optax.scale_by_learning_rate(rate))
-    kinds = {"trained": chain}
+    rules = {"trained": chain}
     if bias_rate:
-        kinds["balanced"] = optax.stateless(functools.partial(_against_sign, bias_rate))
+        rules["router_bias"] = optax.stateless(functools.partial(_against_sign, bias_rate))
     if cfg.freeze:
-        kinds["frozen"] = optax.set_to_zero()
-    if len(kinds) > 1:
-        chain = optax.partition(kinds, functools.partial(_kinds, cfg))
+        rules["frozen"] = optax.set_to_zero()
+    if len(rules) > 1:
+        chain = optax.partition(rules, functools.partial(_rules_of, cfg))
     if cfg.rates or cfg.layer_decay < 1:
         chain = optax.chain(chain, per_param_lr.scale_by_path(cfg))
     if hasattr(plugin, "wrap"):
@@ -137,7 +160,11 @@ def build(
         with jax.numpy_dtype_promotion("standard"):
             return chain.update(wide(updates), state, wide(params), **more)
 
-    tx = optax.GradientTransformationExtraArgs(lambda params: chain.init(wide(params)), update)
+    def init(params):
+        label_leaves(jax.tree.structure(params))  # before a step asks for them
+        return chain.init(wide(params))
+
+    tx = optax.GradientTransformationExtraArgs(init, update)
     if skip_spikes:
         tx = spikes.skip_spikes(tx, skip_spikes)
     if cfg.ema:
@@ -145,26 +172,21 @@ def build(
     return tx
 
 
-def _kinds(cfg: OptimizerConfig, params: optax.Params) -> optax.Params:
-    """Labels each parameter with the name of the rule that updates it."""
-
-    def kind(keys: jax.tree_util.KeyPath, is_frozen: bool) -> str:
-        if is_frozen:
-            return "frozen"
-        if is_balanced(keys):
-            return "balanced"
-        return "trained"
-
+def _rules_of(cfg: OptimizerConfig, params: optax.Params) -> optax.Params:
+    """Names the rule that updates each parameter."""
+    structure = jax.tree.structure(params)
+    frozen = [False] * structure.num_leaves
     if cfg.freeze:
-        frozen = _frozen(cfg, params)
-    else:
-        frozen = jax.tree.map(lambda _: False, params)
-    return jax.tree_util.tree_map_with_path(kind, frozen)
-
-
-def is_balanced(keys: jax.tree_util.KeyPath) -> bool:
-    """Returns whether a parameter is a router's bias, whose gradient holds the load of experts."""
-    return bool(BALANCED.search(path_of(keys)))
+        frozen = jax.tree.leaves(_frozen(cfg, params))
+    rules = []
+    for is_frozen, label in zip(frozen, label_leaves(structure), strict=True):
+        if is_frozen:
+            rules.append("frozen")
+        elif label.is_router_bias:
+            rules.append("router_bias")
+        else:
+            rules.append("trained")
+    return jax.tree.unflatten(structure, rules)
 
 
 def _against_sign(rate: float, updates: optax.Updates, _: object) -> optax.Updates:
@@ -221,21 +243,33 @@ def _clip(most: float, concat_small: bool, updates: optax.Updates, _: object) ->
     Multiplies by one factor, unlike optax, which divides every gradient: XLA would keep the
     quotients.
     """
-    factor = jnp.minimum(most / norm(updates, concat_small=concat_small), 1.0)
+    factor = jnp.minimum(most / global_norm(updates, concat_small=concat_small), 1.0)
     return jax.tree.map(lambda g: (g * factor).astype(g.dtype), updates)
 
 
-def norm(tree: object, *, concat_small: bool = False) -> jax.Array:
+def global_norm(tree: Tree, *, concat_small: bool = False) -> jax.Array:
+    """Computes the norm of the gradients of a loss: those of all parameters but routers' biases.
+
+    Args:
+      tree: the gradients.
+      concat_small: as in `norm_of_leaves`.
+    """
+    leaves = []
+    labels = label_leaves(jax.tree.structure(tree))
+    for leaf, label in zip(jax.tree.leaves(tree), labels, strict=True):
+        if not label.is_router_bias:
+            leaves.append(leaf)
+    return norm_of_leaves(leaves, concat_small=concat_small)
+
+
+def norm_of_leaves(leaves: Sequence[jax.Array], *, concat_small: bool = False) -> jax.Array:
     """Computes the root of the sum of all squares in float32.
 
     Args:
-      tree: the arrays. Biases of routers are left out, as their gradients are not those of a loss.
+      leaves: the arrays.
       concat_small: whether small arrays are concatenated first (nn/functions/cpu_tuning.py).
     """
-    leaves = []
-    for keys, x in jax.tree_util.tree_leaves_with_path(tree):
-        if not is_balanced(keys):
-            leaves.append(x.astype(jnp.float32))
+    leaves = [x.astype(jnp.float32) for x in leaves]
     if concat_small:
         leaves = cpu_tuning.concat_small(leaves)
     return jnp.sqrt(sum(jnp.sum(jnp.square(x)) for x in leaves))

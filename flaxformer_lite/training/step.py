@@ -14,7 +14,7 @@ import optax
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.objectives.sums import LOAD, Loss, LossSums, tokens, weight_sums
 from flaxformer_lite.training import spikes
-from flaxformer_lite.training.optimizer import norm
+from flaxformer_lite.training.optimizer import global_norm, norm_of_leaves
 from flaxformer_lite.training.state import TrainState
 from flaxformer_lite.types import Batch, Params, Tree
 
@@ -54,7 +54,7 @@ def train_step(
       chunks: chunks of a microbatch; the logits of one exist at a time.
       over: name of a mapped axis (shard_map, pmap) over which the batch is split; dropout is then
         independent on each device. None if the step sees the whole batch, as under jit.
-      concat_small: as in `optimizer.norm`.
+      concat_small: as in `optimizer.norm_of_leaves`.
       compares_rows: whether the loss compares all rows of the batch with each other, and is no sum
         over microbatches or over the devices of `over`; see `_whole_batch`.
 
@@ -76,7 +76,7 @@ def train_step(
         gradients = functools.partial(_whole_batch, outputs, loss_sums)
     else:
         gradients = functools.partial(_accumulate, functools.partial(_gradient, outputs, loss_sums))
-    norm_of = functools.partial(norm, concat_small=concat_small)
+    norm_of = functools.partial(global_norm, concat_small=concat_small)
 
     def key_of(step: jax.Array) -> jax.Array | None:
         if dropout_key is None:
@@ -110,7 +110,7 @@ def train_step(
         metrics = {
             **_scalars(objective.metrics(sums)),
             "grad_norm": norm_of(grads),
-            "param_norm": norm_of(_floats(params)),
+            "param_norm": norm_of_leaves(_floats(params), concat_small=concat_small),
             "learning_rate": rate(updates_before),
         }
         skipped = spikes.skip_count(opt_state)

@@ -123,7 +123,8 @@ def test_norm_of_small_leaves_and_large(dtype):
     tree = [np.asarray(draw.standard_normal(shape), jnp.dtype(dtype)) for shape in shapes]
     norms = jax.jit(
         lambda tree: [
-            [optimizer.norm(tree[some], concat_small=on) for on in (True, False)] for some in parts
+            [optimizer.global_norm(tree[some], concat_small=on) for on in (True, False)]
+            for some in parts
         ]
     )(tree)
     for some, found in zip(parts, norms, strict=True):
@@ -131,7 +132,7 @@ def test_norm_of_small_leaves_and_large(dtype):
         np.testing.assert_allclose(found, np.linalg.norm(numbers), rtol=1e-6)
     assert norms[0][0].dtype == jnp.float32
     sums = [
-        str(jax.make_jaxpr(lambda x, on=on: optimizer.norm(x, concat_small=on))(tree)).count(
+        str(jax.make_jaxpr(lambda x, on=on: optimizer.global_norm(x, concat_small=on))(tree)).count(
             "reduce_sum["
         )
         for on in (0, 1)

@@ -3,6 +3,7 @@
 The default keeps everything whole on one device.
 """
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
@@ -55,12 +56,12 @@ class ActivationSharding:
         """The kind of device that the program is for, such as "TPU v5"."""
         return jax.devices()[0].device_kind
 
-    @property
+    @functools.cached_property  # asked by every product of a traced step
     def is_one_device(self) -> bool:
         """Whether one device does all the work."""
         return all(self.num_shards(letter).count == 1 for letter in "BTV")
 
-    @property
+    @functools.cached_property
     def is_single_cpu(self) -> bool:
         """Whether one CPU does all the work and its optimizations are switched on."""
         return self.tuned and self.platform == "cpu" and self.is_one_device
@@ -140,16 +141,22 @@ def check_letters(caller: str, letters: str, shape: tuple[int, ...] | None = Non
 
     If a shape is given, there must be one letter per axis.
     """
+    names = _names_of(caller, letters)
+    if shape is not None and len(letters) != len(shape):
+        raise ValueError(
+            f"{caller} letters={letters!r}: {len(letters)} letters for an array of shape {shape};"
+            " give one letter per axis."
+        )
+    return names
+
+
+@functools.cache
+def _names_of(caller: str, letters: str) -> Names:
     unknown = [letter for letter in letters if letter not in axes.AXES]
     if unknown:
         raise ValueError(
             f"{caller} letters={letters!r}: no axis {unknown[0]!r}; choose from"
             f" {''.join(axes.AXES)}."
-        )
-    if shape is not None and len(letters) != len(shape):
-        raise ValueError(
-            f"{caller} letters={letters!r}: {len(letters)} letters for an array of shape {shape};"
-            " give one letter per axis."
         )
     return axes.names(letters)
 

@@ -26,7 +26,7 @@ def sharding_report(program: Program) -> list[tuple[str, str]]:
 def _batch(program: Program) -> str:
     mesh = program.mesh.shape
     train = program.cfg.train
-    ways = sharding.batch_ways(mesh)
+    ways = sharding.num_batch_shards(mesh)
     rows = memory.rows(program)
     microbatches = ""
     if train.accumulate > 1:
