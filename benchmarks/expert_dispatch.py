@@ -18,6 +18,7 @@ from flaxformer_lite.config import Execution, MeshConfig
 from flaxformer_lite.contrib.plan import aot, costs, kernels, topology
 from flaxformer_lite.nn.feed_forwards.mlp import MlpConfig
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
+from flaxformer_lite.nn.functions.sharding import PlacedExecution
 from flaxformer_lite.sharding.activations import BATCH_AXES, MeshSharding
 from flaxformer_lite.sharding.mesh import build_mesh
 from flaxformer_lite.sharding.parameters import path_of
@@ -34,7 +35,7 @@ def main(way: str) -> None:
     pod = topology.parse("v5p:2x2x2")
     mesh = build_mesh(MeshConfig(data=1, expert=CHIPS), aot.devices(pod, 1))
     sharding = MeshSharding(mesh, expert_dispatch=way)
-    layer = LAYER.module(Execution(sharding=sharding, **BFLOAT16))
+    layer = LAYER.module(PlacedExecution(sharding=sharding, **BFLOAT16))
     x_BTD = jax.ShapeDtypeStruct(
         (ROWS, LENGTH, WIDTH), jnp.bfloat16, sharding=NamedSharding(mesh, P(BATCH_AXES))
     )

@@ -97,10 +97,8 @@ def measurements(repo: Path, package: Path) -> Iterator[tuple[str, str]]:
     )
     edges = family_edges(package, trees)
     yield "imports between family files", f"{sum(map(len, edges.values()))}"
-    yield (
-        "most family files that opening one runs",
-        f"{max(map(len, map(lambda f: reached(edges, f), edges)))}",
-    )
+    most = max(len(reached(edges, family)) for family in edges)
+    yield "most family files that opening one runs", f"{most}"
     words = collections.Counter()
     for tree in trees.values():
         for node in ast.walk(tree):

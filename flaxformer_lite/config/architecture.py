@@ -4,6 +4,7 @@ They give its weights their meaning.
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
@@ -450,10 +451,10 @@ class ModelConfig(Execution, Architecture):
                 field = "pattern" if side.pattern else f"windows={side.windows}"
                 check_scan(layers, len(side.kinds), field)
 
-    @property
+    @functools.cached_property
     def execution(self) -> Execution:
         """The execution fields as a record of their own."""
-        return Execution(**{f.name: getattr(self, f.name) for f in dataclasses.fields(Execution)})
+        return Execution(**{name: getattr(self, name) for name in EXECUTION_FIELDS})
 
 
 # Names of fields in other libraries, with ours.

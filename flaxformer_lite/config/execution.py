@@ -1,6 +1,6 @@
 """The execution record: how a model runs. No field of it changes what the weights mean."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
 from flaxformer_lite.config import choices
@@ -40,10 +40,6 @@ class Execution(Record):
     # residual stream (full), or all but the named results: of attention, the rotated queries, keys
     # and values, the output projection, the MLP's inputs.
     remat: Remat = "none"
-    # Where activations live (nn/functions/sharding.py); set by the trainer, never by a config page.
-    sharding: Any = field(default=None, metadata={"internal": True}, repr=False)
-    # What is trained beside frozen matrices; set by ModelConfig, whose field it is.
-    adapter: Any = field(default=None, metadata={"internal": True}, repr=False)
 
     def __post_init__(self) -> None:
         # jnp.bfloat16 and np.dtype("float32") are accepted as well as their names.
@@ -58,7 +54,7 @@ class Execution(Record):
             )
 
 
-EXECUTION_FIELDS = tuple(f.name for f in fields(Execution) if "internal" not in f.metadata)
+EXECUTION_FIELDS = tuple(f.name for f in fields(Execution))
 
 
 def _name_of(field: str, dtype: Any) -> str:

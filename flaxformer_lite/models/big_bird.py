@@ -9,7 +9,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.config import ConfigError, Execution, ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import bert
 from flaxformer_lite.models.presets import build
@@ -42,12 +42,13 @@ class SpanLayer(nn.Module):
     """A feed-forward with a residual and a norm, before the logits of answers."""
 
     cfg: ModelConfig
+    execution: Execution
 
     @nn.compact
     def __call__(self, x_BTD: jax.Array) -> jax.Array:
         cfg = self.cfg
-        mlp = build_layers.feed_forward(cfg).module(cfg.execution, name="mlp")
-        return Norm(cfg.norm_config, cfg.execution, name="norm")(mlp(x_BTD) + x_BTD)
+        mlp = build_layers.feed_forward(cfg).module(self.execution, name="mlp")
+        return Norm(cfg.norm_config, self.execution, name="norm")(mlp(x_BTD) + x_BTD)
 
 
 class Model(EncoderModel):
@@ -65,9 +66,11 @@ class Model(EncoderModel):
         super().setup_head()
         cfg = self.cfg
         if cfg.head == "question_answering":
-            self.spans = SpanLayer(cfg)
+            self.spans = SpanLayer(cfg, self.execution)
         if cfg.head == "sequence_classification":
-            self.transform = Transform(cfg.activation, initial=cfg.initial, execution=cfg.execution)
+            self.transform = Transform(
+                cfg.activation, initial=cfg.initial, execution=self.execution
+            )
 
     def summarise(self, x_BTD, attention_mask_BT) -> jax.Array:
         if self.cfg.head == "sequence_classification":

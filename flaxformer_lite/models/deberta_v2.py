@@ -12,11 +12,10 @@ import dataclasses
 import flax.linen as nn
 import jax
 
-from flaxformer_lite.config import ConfigError, LayerKind, ModelConfig
+from flaxformer_lite.config import ConfigError, Execution, LayerKind, ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import bert, deberta, electra
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.skeletons.hinted import Hinted
 from flaxformer_lite.models.weight_map import (
     ACTIVATION_NAMES,
     Fields,
@@ -67,18 +66,19 @@ def config(preset: str = "v3_base", **overrides) -> ModelConfig:
     return build("deberta_v2", BASE, PRESETS, preset, **overrides)
 
 
-class Discriminator(Hinted):
+class Discriminator(nn.Module):
     """One logit per token, positive if the token was replaced; it reads the first token too.
 
     Reference: He et al. 2021b, section 3.1, and the published code (`LMMaskPredictionHead`).
     """
 
     cfg: ModelConfig
+    execution: Execution
 
     @nn.compact
     def __call__(self, x_BTD: jax.Array) -> jax.Array:
         cfg = self.cfg
-        run = cfg.execution
+        run = self.execution
         sizes = {"D": cfg.d_model, "A": cfg.d_model, "C": 1}
         x_BTD = Norm(cfg.norm_config, run, name="norm")(x_BTD[:, :1] + x_BTD)
         dense = Einsum("BTD,DA->BTA", sizes, True, cfg.initial, run, name="dense")

@@ -12,11 +12,10 @@ from typing import Any, ClassVar
 import flax.linen as nn
 import jax
 
-from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.config import Execution, ModelConfig
 from flaxformer_lite.models import bert
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
-from flaxformer_lite.models.skeletons.hinted import Hinted
 from flaxformer_lite.models.skeletons.outputs import Features, Output
 from flaxformer_lite.models.weight_map import Published, heads, rows
 from flaxformer_lite.nn.functions.activations import ACTIVATIONS
@@ -32,16 +31,17 @@ PRESETS = {  # the discriminators' sizes, appendix A
 config = partial(build, "electra", BASE, PRESETS, "base")
 
 
-class Discriminator(Hinted):
+class Discriminator(nn.Module):
     """One logit per token, positive if the token was replaced (section 2)."""
 
     cfg: ModelConfig
+    execution: Execution
 
     @nn.compact
     def __call__(self, x_BTD: jax.Array) -> jax.Array:
         cfg = self.cfg
         sizes = {"D": self.cfg.d_model, "A": self.cfg.d_model, "C": 1}
-        how: dict[str, Any] = {"initial": cfg.initial, "execution": cfg.execution}
+        how: dict[str, Any] = {"initial": cfg.initial, "execution": self.execution}
         h_BTA = ACTIVATIONS[cfg.activation](
             Einsum("BTD,DA->BTA", sizes, True, **how, name="dense")(x_BTD)
         )
@@ -64,7 +64,7 @@ class Model(EncoderModel):
 
     def setup_head(self) -> None:
         super().setup_head()
-        self.discriminator = self.detector(self.cfg)
+        self.discriminator = self.detector(self.cfg, self.execution)
 
     def features(self, input_ids, **inputs) -> Features:
         if self.cfg.head == "pretraining":

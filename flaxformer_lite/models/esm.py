@@ -70,7 +70,7 @@ class Model(roberta.Model):
 
     def setup_head(self):
         super().setup_head()
-        self.contact_head = Classifier(1, True, self.cfg.initial, self.cfg.execution)
+        self.contact_head = Classifier(1, True, self.cfg.initial, self.execution)
 
     def positions(self, input_ids, position_ids, attention_mask, segment_ids):
         """Returns RoBERTa's positions for a learned table, and columns for rotary ones."""

@@ -58,7 +58,7 @@ class Model(EncoderModel):
 
     def setup_head(self):
         cfg = self.cfg
-        run = cfg.execution
+        run = self.execution
         self.transform = Transform("gelu", initial=cfg.initial, execution=run)
         self.lm_head = VocabHead(build_layers.vocab(cfg), run)
         self.classifier = Classifier(cfg.num_labels, True, cfg.initial, run)

@@ -12,7 +12,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from flaxformer_lite.config import LayerKind, ModelConfig
+from flaxformer_lite.config import Execution, LayerKind, ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import bert
 from flaxformer_lite.models.presets import build
@@ -54,10 +54,10 @@ PRESETS = {
 }
 
 
-def transform(cfg: ModelConfig) -> Transform:
+def transform(cfg: ModelConfig, execution: Execution) -> Transform:
     """Builds the layer before the last one of every head."""
     bias = "head" in cfg.bias_at
-    return Transform("gelu", cfg.norm_config, bias, cfg.initial, cfg.execution)
+    return Transform("gelu", cfg.norm_config, bias, cfg.initial, execution)
 
 
 class Model(EncoderModel):
@@ -75,9 +75,9 @@ class Model(EncoderModel):
 
     def setup_head(self):
         cfg = self.cfg
-        run = cfg.execution
+        run = self.execution
         labels = LABELS.get(cfg.head, cfg.num_labels)
-        self.transform = transform(cfg)
+        self.transform = transform(cfg, run)
         self.lm_head = VocabHead(build_layers.vocab(cfg), run)
         self.classifier = Classifier(labels, True, cfg.initial, run)
 

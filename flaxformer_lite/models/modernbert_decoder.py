@@ -34,7 +34,7 @@ class Model(DecoderModel):
 
     def setup(self):
         super().setup()
-        self.transform = modernbert.transform(self.cfg)
+        self.transform = modernbert.transform(self.cfg, self.execution)
 
     def project(self, x_BTD):
         return self.lm_head(self.transform(x_BTD), self.token_embed.embedding)

@@ -69,7 +69,7 @@ class Model(DecoderModel):
         super().setup()
         sizes = {"E": self.cfg.embedding_width, "D": self.cfg.d_model}
         if self.narrow:
-            how: dict[str, Any] = {"initial": self.cfg.initial, "execution": self.cfg.execution}
+            how: dict[str, Any] = {"initial": self.cfg.initial, "execution": self.execution}
             self.project_in = Einsum("BTE,ED->BTD", sizes, **how)
             self.project_out = Einsum("BTD,DE->BTE", sizes, **how)
 

@@ -61,7 +61,7 @@ class Model(EncoderModel):
     def setup_head(self) -> None:
         cfg = self.cfg
         width = cfg.projection_size or cfg.d_model
-        self.pooler = LastToken("", cfg.initial, cfg.execution, width)
+        self.pooler = LastToken("", cfg.initial, self.execution, width)
 
 
 BODY = (

@@ -17,6 +17,7 @@ from flaxformer_lite.models.skeletons.hinted import Hinted
 from flaxformer_lite.models.skeletons.inputs import ids_of
 from flaxformer_lite.models.skeletons.outputs import Features, Output
 from flaxformer_lite.models.weight_map import ModelFields
+from flaxformer_lite.nn.functions.sharding import UNSHARDED, ActivationSharding
 from flaxformer_lite.nn.modules.embed import TokenEmbed
 from flaxformer_lite.nn.modules.heads import VocabHead
 
@@ -43,6 +44,7 @@ class Model(Hinted):
 
     cfg: ModelConfig
     source: str = ""
+    sharding: ActivationSharding = UNSHARDED
 
     skeleton: ClassVar[str] = "embedding"
     heads: ClassVar[tuple[str, ...]] = ("lm",)
@@ -51,8 +53,8 @@ class Model(Hinted):
     head_modules: ClassVar[tuple[str, ...]] = ()
 
     def setup(self) -> None:
-        self.token_embed = TokenEmbed(build_layers.embed(self.cfg), self.cfg.execution)
-        self.lm_head = VocabHead(build_layers.vocab(self.cfg), self.cfg.execution)
+        self.token_embed = TokenEmbed(build_layers.embed(self.cfg), self.execution)
+        self.lm_head = VocabHead(build_layers.vocab(self.cfg), self.execution)
 
     def features(self, input_ids) -> Features:
         """Returns the words' vectors, and the context table, from which losses read a few rows."""

@@ -72,7 +72,7 @@ class MeshSharding(ActivationSharding):
         return ACTIVATIONS
 
     @functools.cached_property
-    def platform(self) -> str:  # type: ignore[override]  # asked for once a mesh
+    def platform(self) -> str:
         if isinstance(self.mesh, Mesh):
             return self.mesh.devices.flat[0].platform
         # An abstract mesh, as plans use at first, has sizes but no devices.

@@ -16,6 +16,7 @@ from flax.traverse_util import flatten_dict
 from flaxformer_lite.config import ConfigError, ExperimentConfig, ModelConfig, OptimizerConfig
 from flaxformer_lite.config.parts import PartitionRules
 from flaxformer_lite.models import build_model
+from flaxformer_lite.nn.functions.sharding import UNSHARDED, ActivationSharding
 from flaxformer_lite.objectives.companion import Companion
 from flaxformer_lite.sharding import parameter_rules
 from flaxformer_lite.types import Params
@@ -110,21 +111,28 @@ class Models:
         return (*second, *trained)
 
 
-def build(cfg: ExperimentConfig, companion: Companion | None = None, **execution: Any) -> Models:
+def build(
+    cfg: ExperimentConfig,
+    companion: Companion | None = None,
+    *,
+    sharding: ActivationSharding = UNSHARDED,
+    **execution: Any,
+) -> Models:
     """Builds the models that a step of the experiment runs, without their parameters.
 
     Args:
       cfg: the experiment, with the vocabulary size filled in.
       companion: the companion of the objective with its config, as `fitted` returns it; needed if
         the config is in a directory.
-      **execution: fields of Execution to set in both models, such as `attention` or `sharding`.
+      sharding: where activations live.
+      **execution: fields of Execution to set in both models, such as `attention`.
 
     Raises:
       ConfigError: the config of the objective's companion is missing.
     """
 
     def module(model: ModelConfig) -> nn.Module:
-        return build_model(dataclasses.replace(model, **execution))
+        return build_model(dataclasses.replace(model, **execution)).clone(sharding=sharding)
 
     second = cfg.objective.companion(cfg.model)
     if second is None:

@@ -6,7 +6,7 @@ The order is always clip, direction, decay, learning rate.
 import functools
 import re
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -75,7 +75,7 @@ class LeafLabel(NamedTuple):
 
 
 @functools.lru_cache(maxsize=32)  # a step asks several times, and a path of a tree is slow to make
-def label_leaves(structure: jax.tree_util.PyTreeDef) -> tuple[LeafLabel, ...]:
+def label_leaves(structure: Any) -> tuple[LeafLabel, ...]:
     """Labels the leaves of a tree of parameters, once for each structure."""
     tree = jax.tree.unflatten(structure, range(structure.num_leaves))
     labels = []
@@ -175,11 +175,12 @@ def build(
 def _rules_of(cfg: OptimizerConfig, params: optax.Params) -> optax.Params:
     """Names the rule that updates each parameter."""
     structure = jax.tree.structure(params)
-    frozen = [False] * structure.num_leaves
+    labels = label_leaves(structure)
+    frozen = [False] * len(labels)
     if cfg.freeze:
         frozen = jax.tree.leaves(_frozen(cfg, params))
     rules = []
-    for is_frozen, label in zip(frozen, label_leaves(structure), strict=True):
+    for is_frozen, label in zip(frozen, labels, strict=True):
         if is_frozen:
             rules.append("frozen")
         elif label.is_router_bias:

@@ -80,4 +80,4 @@ def test_fields_that_change_no_weight_are_fields_each_once():
     assert len(set(WEIGHTLESS_FIELDS)) == len(WEIGHTLESS_FIELDS)
     assert {f.name for f in dataclasses.fields(ModelConfig)} >= set(WEIGHTLESS_FIELDS)
     own = set(WEIGHTLESS_FIELDS) - {*INIT_FIELDS, *TASK_FIELDS}
-    assert {f.name for f in dataclasses.fields(Execution)} == own | {"sharding", "adapter"}
+    assert {f.name for f in dataclasses.fields(Execution)} == own

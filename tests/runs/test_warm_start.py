@@ -78,7 +78,7 @@ def test_experts_begin_as_copies_of_the_dense_layer(tmp_path, mesh, scan):
     state = initial_state(experiment.program, train.init_from)
     ids = np.arange(16, dtype=np.int32).reshape(2, 8)
     due = jax.jit(built.model.apply)({"params": params}, ids).logits
-    model = build_model(dataclasses.replace(experiment.program.model.cfg, sharding=None))
+    model = build_model(experiment.program.model.cfg)
     ours = jax.jit(model.apply)({"params": jax.device_get(state.params)}, ids).logits
     np.testing.assert_allclose(ours, due, rtol=1e-4, atol=1e-4)
 

@@ -104,9 +104,8 @@ def _portable(model: nn.Module) -> nn.Module:
         attention="dense",
         scan=False,
         remat="none",
-        sharding=Portable(),
     )
-    return model.clone(cfg=plain)
+    return model.clone(cfg=plain, sharding=Portable())
 
 
 def _apply(model: nn.Module, params: Params, *arguments: object, **inputs: Any) -> Any:

@@ -1,5 +1,6 @@
 """Converts a model's config to the records of its parts."""
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -109,6 +110,7 @@ def layer(cfg: ModelConfig, kind: LayerKind, *, cross: bool = False) -> LayerCon
     )
 
 
+@functools.lru_cache(maxsize=64)  # modules are set up anew at each call
 def stack(cfg: ModelConfig, side: str) -> StackConfig:
     """Builds the record of the `encoder` or the `decoder`."""
     cross = False
@@ -153,6 +155,7 @@ def _check_low_precision(cfg: ModelConfig, pattern: tuple[LayerConfig, ...]) -> 
                     )
 
 
+@functools.lru_cache(maxsize=64)  # modules are set up anew at each call
 def embed(
     cfg: ModelConfig,
     width: int = 0,
@@ -199,6 +202,7 @@ def embed(
     )
 
 
+@functools.lru_cache(maxsize=64)  # modules are set up anew at each call
 def vocab(cfg: ModelConfig) -> VocabConfig:
     """Builds the record of the logits over the vocabulary."""
     return VocabConfig(

@@ -22,6 +22,7 @@ from flaxformer_lite.models.skeletons.packed_rows import PackedRows
 from flaxformer_lite.nn.functions import masks
 from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
 from flaxformer_lite.nn.functions.segments import positions_from_mask, positions_in_segments
+from flaxformer_lite.nn.functions.sharding import UNSHARDED, ActivationSharding
 from flaxformer_lite.nn.modules.context import Context
 from flaxformer_lite.nn.modules.embed import EmbedInputs, TokenEmbed
 from flaxformer_lite.nn.modules.heads import LABELS, Classifier, VocabHead
@@ -44,6 +45,7 @@ class DecoderModel(Hinted):
 
     cfg: ModelConfig
     source: str = ""  # the directory that its published weights were loaded from
+    sharding: ActivationSharding = UNSHARDED  # where activations live
 
     skeleton: ClassVar[str] = "decoder"
     heads: ClassVar[tuple[str, ...]] = (
@@ -64,7 +66,7 @@ class DecoderModel(Hinted):
 
     def setup(self) -> None:
         cfg = self.cfg
-        run = self.cfg.execution
+        run = self.execution
         self.token_embed = TokenEmbed(build_layers.embed(cfg, frozen=self.frozen_padding), run)
         inputs = build_layers.embed(cfg, self.inner_width, norm_first=self.norms_tokens_first)
         self.embed = EmbedInputs(inputs, run)

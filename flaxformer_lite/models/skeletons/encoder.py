@@ -14,6 +14,7 @@ from flaxformer_lite.models.skeletons.outputs import Features, Output, spans
 from flaxformer_lite.models.skeletons.packed_rows import PackedRows
 from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
 from flaxformer_lite.nn.functions.losses import gather_positions
+from flaxformer_lite.nn.functions.sharding import UNSHARDED, ActivationSharding
 from flaxformer_lite.nn.modules.context import Context
 from flaxformer_lite.nn.modules.embed import EmbedInputs, TokenEmbed
 from flaxformer_lite.nn.modules.heads import LABELS, Classifier, MaskedLmHead, Pooler
@@ -34,6 +35,7 @@ class EncoderModel(Hinted):
 
     cfg: ModelConfig
     source: str = ""  # the directory that its published weights were loaded from
+    sharding: ActivationSharding = UNSHARDED  # where activations live
 
     skeleton: ClassVar[str] = "encoder"
     heads: ClassVar[tuple[str, ...]] = (
@@ -71,7 +73,7 @@ class EncoderModel(Hinted):
 
     def setup(self) -> None:
         cfg = self.cfg
-        run = self.cfg.execution
+        run = self.execution
         embed = build_layers.embed(
             cfg,
             frozen=self.frozen_padding,
@@ -88,7 +90,7 @@ class EncoderModel(Hinted):
     def setup_head(self):
         """Makes the modules of `cfg.head`."""
         cfg = self.cfg
-        run = self.cfg.execution
+        run = self.execution
         if cfg.head in self.pooled:
             self.pooler = Pooler(self.pooler_activation or cfg.activation, cfg.initial, run)
         if cfg.head in self.vocab_heads:

@@ -21,6 +21,7 @@ from flaxformer_lite.models.skeletons.outputs import Features, Output, spans
 from flaxformer_lite.models.skeletons.packed_rows import PackedRows
 from flaxformer_lite.nn.functions import masks
 from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
+from flaxformer_lite.nn.functions.sharding import UNSHARDED, ActivationSharding
 from flaxformer_lite.nn.modules.context import Context
 from flaxformer_lite.nn.modules.embed import EmbedInputs, TokenEmbed
 from flaxformer_lite.nn.modules.heads import LABELS, Classifier, Pooler, VocabHead
@@ -44,6 +45,7 @@ class EncoderDecoderModel(Hinted):
 
     cfg: ModelConfig
     source: str = ""  # the directory that its published weights were loaded from
+    sharding: ActivationSharding = UNSHARDED  # where activations live
 
     skeleton: ClassVar[str] = "encoder_decoder"
     heads: ClassVar[tuple[str, ...]] = ("lm", "none", "encoder")
@@ -67,7 +69,7 @@ class EncoderDecoderModel(Hinted):
     def setup(self) -> None:
         cfg = self.cfg
         decoder_cfg = self.cfg.of_decoder
-        run = self.cfg.execution
+        run = self.execution
         self.token_embed = TokenEmbed(build_layers.embed(cfg, frozen=self.frozen_padding), run)
         self.encoder_embed = EmbedInputs(build_layers.embed(cfg), run)
         self.encoder = Stack(build_layers.stack(cfg, "encoder"), run, embedded=True)

@@ -15,11 +15,17 @@ from flax.errors import (
 
 from flaxformer_lite import hints
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.nn.functions.sharding import PlacedExecution, place_execution
 from flaxformer_lite.registry import nearest
 
 
 class Hinted(nn.Module):
-    """A linen module whose errors name what to write."""
+    """A model: a linen module with `cfg` and `sharding`, whose errors name what to write."""
+
+    @property
+    def execution(self) -> PlacedExecution:
+        """How its modules run."""
+        return place_execution(self.cfg.execution, self.sharding, self.cfg.adapter)
 
     def __getattr__(self, name: str) -> Any:
         kind = type(self).__name__

@@ -25,7 +25,7 @@ from flaxformer_lite.nn.functions.routing import (
     with_gradient,
     z_loss,
 )
-from flaxformer_lite.nn.functions.sharding import ActivationSharding, sharding_of
+from flaxformer_lite.nn.functions.sharding import ActivationSharding, adapter_of, sharding_of
 from flaxformer_lite.nn.modules.context import Context
 from flaxformer_lite.nn.modules.einsum import IN_LAYER, Einsum, HeldKernel, initializer
 
@@ -343,7 +343,8 @@ class ExpertMatrices(nn.Module):
         cfg = self.cfg
         run = self.execution
         path = "/".join((*self.path, "kernel"))
-        if run.adapter is not None and run.adapter.adapts(path):
+        adapter = adapter_of(run)
+        if adapter is not None and adapter.adapts(path):
             raise ConfigError(
                 f"adapter.targets: match {'/'.join(self.path)}, and experts cannot be adapted; name"
                 " the matrices of attention only."

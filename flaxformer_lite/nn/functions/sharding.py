@@ -3,14 +3,17 @@
 The default keeps everything whole on one device.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import jax
 
 from flaxformer_lite import axes
+from flaxformer_lite.config import Execution
+from flaxformer_lite.config.parts import AdapterConfig
 
 Names = tuple[str, ...]
 # the letters of an array's leading axes, or those of each array in a container
@@ -164,16 +167,39 @@ def _names_of(caller: str, letters: str) -> Names:
 UNSHARDED = ActivationSharding()
 
 
-class Placed(Protocol):
-    """A record that says where activations live, such as `Execution`; None is UNSHARDED."""
+@dataclass(frozen=True, kw_only=True)
+class PlacedExecution(Execution):
+    """How modules run on devices: the config's record, and what a trainer adds to it.
 
-    @property
-    def sharding(self) -> ActivationSharding | None: ...
+    A config knows no devices. Modules take either record as their `execution`.
 
-
-def sharding_of(execution: Placed) -> ActivationSharding:
-    """Returns the sharding that a trainer has put into the record.
-
-    By default everything is whole on one device.
+    Attributes:
+      sharding: where activations live.
+      adapter: what is trained beside frozen matrices; None trains the matrices.
     """
-    return execution.sharding or UNSHARDED
+
+    sharding: ActivationSharding = UNSHARDED
+    adapter: AdapterConfig | None = None
+
+
+@functools.lru_cache(maxsize=64)  # modules are set up anew at each call
+def place_execution(
+    execution: Execution, sharding: ActivationSharding, adapter: AdapterConfig | None
+) -> PlacedExecution:
+    """Joins the three in one record."""
+    fields = {field.name: getattr(execution, field.name) for field in dataclasses.fields(Execution)}
+    return PlacedExecution(**fields, sharding=sharding, adapter=adapter)
+
+
+def sharding_of(execution: Execution) -> ActivationSharding:
+    """Returns where activations live; by default everything is whole on one device."""
+    if isinstance(execution, PlacedExecution):
+        return execution.sharding
+    return UNSHARDED
+
+
+def adapter_of(execution: Execution) -> AdapterConfig | None:
+    """Returns the adapter that is trained beside frozen matrices, if there is one."""
+    if isinstance(execution, PlacedExecution):
+        return execution.adapter
+    return None

@@ -16,7 +16,7 @@ from flaxformer_lite.nn.attentions.arguments import Arguments, check_mask
 from flaxformer_lite.nn.functions.checkpoint_names import OUT, QKV, named
 from flaxformer_lite.nn.functions.masks import Mask
 from flaxformer_lite.nn.functions.rotary import Phase, rotate
-from flaxformer_lite.nn.functions.sharding import sharding_of
+from flaxformer_lite.nn.functions.sharding import adapter_of, sharding_of
 from flaxformer_lite.nn.functions.tpu_tuning import materialize
 from flaxformer_lite.nn.mixers.attention import (
     OUT_BIAS,
@@ -262,7 +262,7 @@ class LatentAttention(Attention):
 
         Keys and values are then made of what the cache holds.
         """
-        adapter = self.execution.adapter
+        adapter = adapter_of(self.execution)
         kernels = []
         for name in ("key", "value"):
             adapted = adapter is not None and adapter.adapts("/".join((*self.path, name, "kernel")))

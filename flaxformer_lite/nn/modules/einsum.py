@@ -12,7 +12,7 @@ from jax.typing import DTypeLike
 
 from flaxformer_lite.config import Execution, InitConfig
 from flaxformer_lite.nn.functions import cpu_tuning, quantized
-from flaxformer_lite.nn.functions.sharding import sharding_of
+from flaxformer_lite.nn.functions.sharding import adapter_of, sharding_of
 
 # What runs in numbers of few bits: the matrices of layers, but no router, which chooses by small
 # differences.
@@ -44,14 +44,15 @@ def initializer(
 class Letters:
     """The letters of an equation such as `BTD,DNH->BTNH`.
 
-    `ins` are those of the kernel's summed axes (D), and `outs` the others (NH).
+    `x`, `kernel` and `out` are those of its arrays; `ins` are those of the kernel's summed axes
+    (D), and `outs` the others (NH).
     """
 
     def __init__(self, equation: str):
-        operands, out = equation.split("->")
-        kernel = operands.split(",")[1]
-        self.ins = "".join(letter for letter in kernel if letter not in out)
-        self.outs = "".join(letter for letter in kernel if letter in out)
+        operands, self.out = equation.split("->")
+        self.x, self.kernel = operands.split(",")
+        self.ins = "".join(letter for letter in self.kernel if letter not in self.out)
+        self.outs = "".join(letter for letter in self.kernel if letter in self.out)
 
 
 def expand(part: jax.Array, x: jax.Array) -> jax.Array:
@@ -87,72 +88,108 @@ class Einsum(nn.Module):
 
         `prepare(x)` is recomputed in the backward pass (nn/functions/cpu_tuning.py).
         """
-        inputs, out = self.equation.split("->")
-        x_letters, w_letters = inputs.split(",")
-        shape = tuple(self.sizes[c] for c in w_letters)
-        summed = sum(c not in out for c in w_letters)
-        fan_in = math.prod(self.sizes[c] for c in w_letters if c not in out)
-        fan_out = math.prod(self.sizes[c] for c in w_letters if c in out)
-        init = initializer(self.initial, fan_in, fan_out, residual=self.residual, gain=self.gain)
-        dtype = jnp.dtype(self.execution.param_dtype)
-        x_dtype = jax.tree.leaves(x)[0].dtype
         run = self.execution
-        sharding = sharding_of(run)
         path = "/".join((*self.path, "kernel"))
-        adapter = run.adapter
-        adapted = adapter is not None and adapter.adapts(path)
         is_in_layer = IN_LAYER.search(path) is not None
-        is_held = (
-            run.quantize != "none"
-            and is_in_layer
-            and not (adapter is not None and adapter.trains(path))
-        )
+        adapter = adapter_of(run)
+        is_trained_whole = adapter is not None and adapter.trains(path)
+        if adapter is not None and not adapter.adapts(path):
+            adapter = None
+        is_held = run.quantize != "none" and is_in_layer and not is_trained_whole
         is_rounded = run.matmul != "float" and is_in_layer
-        if (adapted or is_held or is_rounded) and prepare:
+        if prepare and (adapter is not None or is_held or is_rounded):
             x = prepare(x)
             prepare = None
         if is_held:
-            held = HeldKernel(shape, summed, run.quantize, init, name="kernel")()
-            kernel = quantized.restore(*held, run.quantize).astype(x_dtype)
-        else:
-            # Cast and multiplied as qwix intercepts it: a quantized kernel has no other casts, and
-            # no other shape.
-            kernel = jnp.asarray(self.param("kernel", init, shape, dtype), x_dtype)
-            kernel = sharding.gather_weight(kernel, path)
-        if is_held:
-            y = quantized.held_matmul(x, *held, summed, run.quantize)
+            kernel, y = self._held_product(x)
         elif is_rounded:
-            y = quantized.matmul(x, kernel, self._noise(x, summed), summed, run.matmul)
-        elif prepare or (sharding.tuned and sharding.is_one_device):
-            product = cpu_tuning.matmul if sharding.is_single_cpu else jnp.matmul
-            y = cpu_tuning.matmul_of_matrices(x, kernel, summed, prepare, product=product)
+            kernel = self._kernel(x.dtype)
+            noise = self._noise(x)
+            y = quantized.matmul(x, kernel, noise, self._num_summed, run.matmul)
         else:
-            axes = tuple(range(x.ndim - summed, x.ndim)), tuple(range(summed))
-            y = jax.lax.dot_general(x, kernel, (axes, ((), ())), preferred_element_type=x.dtype)
-        bias = self._bias(out, x_letters, dtype, y.dtype) if self.bias else None
-        if adapted:
+            kernel = self._kernel(jax.tree.leaves(x)[0].dtype)
+            y = self._product(x, kernel, prepare)
+        bias = None
+        if self.bias:
+            bias = self._bias(y.dtype)
+        if adapter is not None:
             return adapter.apply(self, x, kernel, y, bias)
         if bias is None:
             return y
         return y + bias
 
-    def _noise(self, x: jax.Array, summed: int) -> jax.Array | None:
+    # Interceptors see calls of the layer, and not those of its parts, which are nn.nowrap.
+
+    @property
+    def _num_summed(self) -> int:
+        """The number of axes of the weight that are summed, its first ones."""
+        return len(Letters(self.equation).ins)
+
+    @nn.nowrap
+    def _initializer(self) -> Callable:
+        letters = Letters(self.equation)
+        fan_in = math.prod(self.sizes[letter] for letter in letters.ins)
+        fan_out = math.prod(self.sizes[letter] for letter in letters.outs)
+        return initializer(self.initial, fan_in, fan_out, residual=self.residual, gain=self.gain)
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        return tuple(self.sizes[letter] for letter in Letters(self.equation).kernel)
+
+    @nn.nowrap
+    def _kernel(self, dtype: DTypeLike) -> jax.Array:
+        """Returns the weight in the dtype that it is multiplied in, gathered if data split it."""
+        stored = self.param(
+            "kernel", self._initializer(), self._shape, jnp.dtype(self.execution.param_dtype)
+        )
+        # Cast here alone, as qwix intercepts it: a quantized kernel has no other casts.
+        kernel = jnp.asarray(stored, dtype)
+        return sharding_of(self.execution).gather_weight(kernel, "/".join((*self.path, "kernel")))
+
+    @nn.nowrap
+    def _held_product(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Returns a weight that is held in few bits, restored, and its product with x."""
+        form = self.execution.quantize
+        summed = self._num_summed
+        held = HeldKernel(self._shape, summed, form, self._initializer(), name="kernel")()
+        kernel = quantized.restore(*held, form).astype(x.dtype)
+        return kernel, quantized.held_matmul(x, *held, summed, form)
+
+    @nn.nowrap
+    def _product(
+        self, x: Any, kernel: jax.Array, prepare: Callable[[Any], jax.Array] | None
+    ) -> jax.Array:
+        """Multiplies x, or `prepare(x)`, with the weight."""
+        sharding = sharding_of(self.execution)
+        summed = self._num_summed
+        if prepare or (sharding.tuned and sharding.is_one_device):
+            product = cpu_tuning.matmul if sharding.is_single_cpu else jnp.matmul
+            return cpu_tuning.matmul_of_matrices(x, kernel, summed, prepare, product=product)
+        axes = tuple(range(x.ndim - summed, x.ndim)), tuple(range(summed))
+        return jax.lax.dot_general(x, kernel, (axes, ((), ())), preferred_element_type=x.dtype)
+
+    @nn.nowrap
+    def _noise(self, x: jax.Array) -> jax.Array | None:
         """Draws the noise that rounds gradients; None where nothing is trained."""
         if not (quantized.RECIPES[self.execution.matmul].draws and self.has_rng("dropout")):
             return None
-        return jax.random.uniform(self.make_rng("dropout"), x.shape[: x.ndim - summed])
+        return jax.random.uniform(self.make_rng("dropout"), x.shape[: x.ndim - self._num_summed])
 
-    def _bias(self, out: str, x_letters: str, dtype: DTypeLike, y_dtype: DTypeLike) -> jax.Array:
+    @nn.nowrap
+    def _bias(self, dtype: DTypeLike) -> jax.Array:
+        """Returns the bias, over the output letters of the weight, with ones for all others."""
+        letters = Letters(self.equation)
         shape = []
         broadcast = []
-        for letter in out:
-            if letter in x_letters:
+        for letter in letters.out:
+            if letter in letters.x:
                 broadcast.append(1)
             else:
                 shape.append(self.sizes[letter])
                 broadcast.append(self.sizes[letter])
-        bias = self.param("bias", nn.initializers.zeros, tuple(shape), dtype)
-        return bias.astype(y_dtype).reshape(broadcast)
+        stored = jnp.dtype(self.execution.param_dtype)
+        bias = self.param("bias", nn.initializers.zeros, tuple(shape), stored)
+        return bias.astype(dtype).reshape(broadcast)
 
 
 class HeldKernel(nn.Module):

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flaxformer_lite.config import ConfigError, Execution, InitConfig, NormConfig
 from flaxformer_lite.nn.functions.activations import ACTIVATIONS
 from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
-from flaxformer_lite.nn.functions.sharding import sharding_of
+from flaxformer_lite.nn.functions.sharding import adapter_of, sharding_of
 from flaxformer_lite.nn.modules.dropout import Dropout
 from flaxformer_lite.nn.modules.einsum import Einsum, initializer
 from flaxformer_lite.nn.modules.norms import Norm
@@ -64,7 +64,7 @@ class VocabHead(nn.Module):
             bias_V = self.param("bias", nn.initializers.zeros, (cfg.vocab_size,), dtype)
             if not self.trained_bias:
                 bias_V = jax.lax.stop_gradient(bias_V)
-        adapter = self.execution.adapter
+        adapter = adapter_of(self.execution)
         if adapter is not None and adapter.adapts_table("/".join((*self.path, "kernel"))):
             if cfg.tied:
                 raise ConfigError(

@@ -25,7 +25,9 @@ from flaxformer_lite.nn.attentions import dense
 from flaxformer_lite.nn.attentions.arguments import Arguments
 from flaxformer_lite.nn.functions import kernels
 from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
-from flaxformer_lite.nn.functions.sharding import ActivationSharding
+from flaxformer_lite.nn.functions.sharding import (
+    PlacedExecution,
+)
 from flaxformer_lite.nn.modules.dropout import Dropout, DropoutMask
 from flaxformer_lite.nn.modules.stack import Group, Stack
 from flaxformer_lite.types import Params
@@ -323,12 +325,10 @@ def _rows(params: Params) -> dict[str, Params]:
 
 def _untuned(module: nn.Module) -> nn.Module:
     """Returns the module without the tuning that traces identical layers only once."""
-    field = "execution"
-    if hasattr(getattr(module, "cfg", None), "sharding"):
-        field = "cfg"
-    execution = getattr(module, field, None)
-    sharding = getattr(execution, "sharding", None)
-    if execution is None or not isinstance(sharding, ActivationSharding) or not sharding.tuned:
+    execution = getattr(module, "execution", None)
+    if not isinstance(execution, PlacedExecution) or not execution.sharding.tuned:
         return module
-    untuned = dataclasses.replace(sharding, tuned=False)
-    return module.clone(**{field: dataclasses.replace(execution, sharding=untuned)})
+    untuned = dataclasses.replace(execution.sharding, tuned=False)
+    if hasattr(module, "sharding"):
+        return module.clone(sharding=untuned)
+    return module.clone(execution=dataclasses.replace(execution, sharding=untuned))

@@ -21,6 +21,7 @@ from flaxformer_lite import (
 )
 from flaxformer_lite.config import ConfigError, LayerKind, MeshConfig
 from flaxformer_lite.models.skeletons import build_layers
+from flaxformer_lite.nn.functions.sharding import UNSHARDED
 from flaxformer_lite.nn.mixers.gated_delta import GatedDeltaConfig
 from flaxformer_lite.nn.mixers.local_global import LocalGlobalConfig
 from flaxformer_lite.nn.modules.layout import stack_layers
@@ -82,12 +83,14 @@ def plain(name):
 def run_as(name, way):
     """The model of this name, run in another way, and its parameters."""
     model, params, inputs = model_of(name)
-    options = {
-        k: MeshSharding(sharding.build_mesh(v)) if k == "sharding" else v
-        for k, v in WAYS[way].items()
-    }
+    options = dict(WAYS[way])
+    placed = UNSHARDED
+    if "sharding" in options:
+        placed = MeshSharding(sharding.build_mesh(options.pop("sharding")))
     cfg = dataclasses.replace(model.cfg, **options)
-    return build_model(cfg), stack_layers(params, len(cfg.kinds)) if cfg.scan else params, inputs
+    if cfg.scan:
+        params = stack_layers(params, len(cfg.kinds))
+    return build_model(cfg).clone(sharding=placed), params, inputs
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from flaxformer_lite.config import InitConfig
-from flaxformer_lite.config.execution import Execution
 from flaxformer_lite.nn.adapters.vera import VeraConfig
+from flaxformer_lite.nn.functions.sharding import PlacedExecution
 from flaxformer_lite.nn.modules.einsum import Einsum
 
 
@@ -20,7 +20,7 @@ def test_matrices_share_their_projections_and_compute_the_paper_s_equation():
             "BI,IO->BO",
             {"I": inputs, "O": outputs},
             initial=InitConfig(),
-            execution=Execution(adapter=adapter),
+            execution=PlacedExecution(adapter=adapter),
         )
         x = jax.random.normal(jax.random.key(1), (2, inputs))
         params = layer.init(jax.random.key(0), x)["params"]

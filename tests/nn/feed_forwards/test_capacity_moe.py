@@ -12,6 +12,7 @@ from flaxformer_lite.nn.feed_forwards.capacity_moe import CapacityMoeConfig
 from flaxformer_lite.nn.feed_forwards.mlp import MlpConfig
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 from flaxformer_lite.nn.functions.routing import within_capacity
+from flaxformer_lite.nn.functions.sharding import PlacedExecution
 from flaxformer_lite.sharding.activations import MeshSharding
 from flaxformer_lite.sharding.mesh import build_mesh
 
@@ -66,7 +67,7 @@ def test_a_mesh_drops_the_same(group):
     cfg = dataclasses.replace(CFG, group=group, experts_per_token=2, renormalize=True)
     module, params = made(cfg)
     sharding = MeshSharding(build_mesh(MeshConfig(data=2, expert=2, context=2)))
-    on_mesh = cfg.module(Execution(sharding=sharding))
+    on_mesh = cfg.module(PlacedExecution(sharding=sharding))
 
     def gradient(module, params):
         return jax.value_and_grad(

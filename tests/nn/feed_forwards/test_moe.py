@@ -14,6 +14,7 @@ from flaxformer_lite.config import ConfigError, Execution, MeshConfig, choices
 from flaxformer_lite.nn.feed_forwards.mlp import FeedForward, MlpConfig
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 from flaxformer_lite.nn.functions import masks, quantized
+from flaxformer_lite.nn.functions.sharding import PlacedExecution
 from flaxformer_lite.nn.modules.context import Context
 from flaxformer_lite.runs.start import setup
 from flaxformer_lite.runs.start.adopt import read_experiment
@@ -84,7 +85,7 @@ def test_a_mesh_computes_the_same(sizes):
     module, params = made()
     cfg = MeshConfig(**sizes)
     sharding = MeshSharding(build_mesh(cfg), expert_dispatch=cfg.expert_dispatch)
-    on_mesh = CFG.module(Execution(sharding=sharding))
+    on_mesh = CFG.module(PlacedExecution(sharding=sharding))
 
     def values(module, params):
         def loss(params):
@@ -127,7 +128,7 @@ class InLayer(nn.Module):
 def test_experts_in_few_bits_are_those_of_their_restored_matrices(form, sizes):
     """In value and in the gradient of the tokens; the scales have none."""
     mesh = build_mesh(MeshConfig(**sizes))
-    held = InLayer(Execution(quantize=form, sharding=MeshSharding(mesh)))
+    held = InLayer(PlacedExecution(quantize=form, sharding=MeshSharding(mesh)))
     params = jax.jit(held.init)(jax.random.key(0), X)["params"]
     flat = flatten_dict(params, sep="/")
     restored = {}
@@ -162,7 +163,7 @@ def test_a_mesh_moves_the_bias_of_the_choice_equally_and_computes_copies_as_the_
     cfg = dataclasses.replace(CFG, shared_dim=0, shared_gate=False, bias_rate=0.01)
     module, params = made(cfg)
     sharding = MeshSharding(build_mesh(MeshConfig(data=2, expert=4)), expert_dispatch=dispatch)
-    on_mesh = cfg.module(Execution(sharding=sharding))
+    on_mesh = cfg.module(PlacedExecution(sharding=sharding))
     x = jnp.concatenate([X, -X])  # rows for all devices
 
     def bias_gradient(module):

@@ -1,5 +1,4 @@
 import ast
-import dataclasses
 from pathlib import Path
 
 import jax
@@ -81,7 +80,7 @@ def test_a_model_is_the_same_program_in_and_out_of_a_trainer(family, scan):
     inputs = {"input_ids": ids} | ({"decoder_input_ids": ids} if family == "t5" else {})
     variables = jax.eval_shape(lambda: model.init(jax.random.key(0), **inputs, method="features"))
     placed = MeshSharding(sharding.build_mesh(MeshConfig(data=1)), tuned=False)
-    trained = model.clone(cfg=dataclasses.replace(model.cfg, sharding=placed))
+    trained = model.clone(sharding=placed)
 
     def traced(model):
         def loss(variables):

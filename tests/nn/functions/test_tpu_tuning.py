@@ -1,5 +1,3 @@
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +5,7 @@ import pytest
 
 from flaxformer_lite import Attention, AttentionConfig, Execution, FeedForward, Rope
 from flaxformer_lite.nn.feed_forwards.mlp import MlpConfig
+from flaxformer_lite.nn.functions.sharding import place_execution
 from flaxformer_lite.nn.functions.tpu_tuning import OPTIONS, compiler_options, materialize
 from tests.nn.attentions.cases import On
 
@@ -40,7 +39,7 @@ def test_materializing_changes_no_number_in_either_mode(value):
 def test_a_layer_tuned_for_tpus_has_the_same_values_and_gradients(module):
     x = jax.random.normal(jax.random.key(0), (2, 5, 8))
     params = module.init(jax.random.key(1), x)
-    tuned = module.clone(execution=dataclasses.replace(module.execution, sharding=On("tpu")))
+    tuned = module.clone(execution=place_execution(module.execution, On("tpu"), None))
 
     def run(module):
         return jax.jit(

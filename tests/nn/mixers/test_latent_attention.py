@@ -9,6 +9,7 @@ import pytest
 
 from flaxformer_lite.config import ConfigError, Execution
 from flaxformer_lite.nn.adapters.lora import LoraConfig
+from flaxformer_lite.nn.functions.sharding import PlacedExecution
 from flaxformer_lite.nn.mixers.attention import AttentionConfig
 from flaxformer_lite.nn.mixers.latent_attention import LatentAttentionConfig
 from flaxformer_lite.nn.positions.alibi import Alibi
@@ -53,7 +54,9 @@ def test_a_step_makes_no_keys_of_heads():
 
 @pytest.mark.nightly
 def test_adapted_keys_are_made_of_the_cache():
-    whole, stepwise, jaxpr = decoded(Execution(adapter=LoraConfig(targets=("value",), rank=2)))
+    whole, stepwise, jaxpr = decoded(
+        PlacedExecution(adapter=LoraConfig(targets=("value",), rank=2))
+    )
     np.testing.assert_allclose(stepwise, whole, atol=1e-5)
     assert "2,3,7,5]" in jaxpr
 

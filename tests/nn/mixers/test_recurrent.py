@@ -20,7 +20,7 @@ from flaxformer_lite import (
     segments,
 )
 from flaxformer_lite.config import ConfigError, Execution, LayerConfig, StackConfig
-from flaxformer_lite.nn.functions.sharding import ActivationSharding, Shards
+from flaxformer_lite.nn.functions.sharding import ActivationSharding, PlacedExecution, Shards
 from flaxformer_lite.nn.mixers.gru import GruConfig
 from flaxformer_lite.nn.mixers.lstm import LstmConfig
 from flaxformer_lite.nn.modules.cache import init_stack_cache
@@ -211,7 +211,7 @@ def test_what_cannot_be_is_refused():
         built(small("bert", mixer=GruConfig(), d_model=15))
     _, module, variables, x = stack(GruConfig())
     with pytest.raises(ConfigError, match=r"^mesh.context=2: splits the sequence"):
-        module.clone(execution=Execution(sharding=Cut())).apply(variables, x)
+        module.clone(execution=PlacedExecution(sharding=Cut())).apply(variables, x)
     encoder = GruConfig().module(Execution(), causal=False)
     with pytest.raises(ConfigError, match=r"^cache: an encoder's.*recurrent"):
         encoder.init(jax.random.key(0), x, Context(), GruConfig().init_cache(2, 6, 8, jnp.float32))

@@ -6,9 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.config import Execution, InitConfig, MeshConfig, NormConfig
+from flaxformer_lite.config import InitConfig, MeshConfig, NormConfig
 from flaxformer_lite.nn.feed_forwards.mlp import FeedForward, MlpConfig
 from flaxformer_lite.nn.functions.norms import layer_norm, rms_norm
+from flaxformer_lite.nn.functions.sharding import PlacedExecution
 from flaxformer_lite.nn.modules.einsum import Einsum
 from flaxformer_lite.nn.modules.embed import EmbedConfig, TokenEmbed
 from flaxformer_lite.nn.modules.kv_cache import append, slots
@@ -54,7 +55,7 @@ def test_a_mesh_multiplies_by_the_weight_as_it_is_sharded():
     x = jnp.asarray(rng.standard_normal((8, 3, 16)), jnp.float32)
     layer = Einsum("BTD,DNH->BTNH", {"D": 16, "N": 2, "H": 4})
     params, y = run(layer, x)
-    on_mesh = layer.clone(execution=Execution(sharding=placed))
+    on_mesh = layer.clone(execution=PlacedExecution(sharding=placed))
     text = str(jax.make_jaxpr(lambda p: on_mesh.apply({"params": p}, x))(params))
     assert "dot_general" in text
     assert "reshape" not in text

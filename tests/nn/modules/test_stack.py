@@ -1,7 +1,6 @@
 """A trainer's layers of one look are traced once, and still are layers of their own; to others
 nothing is changed."""
 
-import dataclasses
 import functools
 
 import flax.linen as nn
@@ -15,7 +14,7 @@ from flaxformer_lite.analysis import recompiles
 from flaxformer_lite.config import MeshConfig
 from flaxformer_lite.models import gpt2
 from flaxformer_lite.models.skeletons import build_layers
-from flaxformer_lite.nn.functions.sharding import sharding_of
+from flaxformer_lite.nn.functions.sharding import place_execution, sharding_of
 from flaxformer_lite.nn.modules.context import Context
 from flaxformer_lite.nn.modules.stack import Stack
 from flaxformer_lite.sharding.activations import MeshSharding
@@ -34,7 +33,7 @@ def build(layers, **options):
 def trained(model):
     """The model as a trainer runs it."""
     placed = MeshSharding(sharding.build_mesh(MeshConfig(data=1)))
-    return model.clone(execution=dataclasses.replace(model.execution, sharding=placed))
+    return model.clone(execution=place_execution(model.execution, placed, None))
 
 
 @pytest.mark.parametrize(
