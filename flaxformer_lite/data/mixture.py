@@ -21,11 +21,13 @@ import numpy as np
 from flaxformer_lite.config import ConfigError, DataConfig, ExperimentConfig
 from flaxformer_lite.config.mixture import SourceConfig, read_changes
 from flaxformer_lite.data.corpus import Records, read_text, shared_tokenizer
-from flaxformer_lite.data.interleaving import LEAST, UNIT, Interleaving, Stage
+from flaxformer_lite.data.interleaving import LEAST_SHARE, Interleaving, Stage
 from flaxformer_lite.data.text_rows import TextRows, open_text_rows
 from flaxformer_lite.objectives.rows import Example
 from flaxformer_lite.objectives.sums import SOURCE
 
+# The rule of interleaving.py: a run begun with another would not go on with the same batches.
+RULE = "counts of blocks by largest remainders"
 STAIRS = 100  # most steps by which a linear change of a weight is approximated
 
 
@@ -93,6 +95,7 @@ class Mixture:
     @functools.cached_property
     def fingerprint(self) -> str:
         known = [(name, rows.fingerprint) for name, rows in self.sources.items()]
+        known.append(("", RULE))
         return hashlib.sha256(repr(known).encode()).hexdigest()[:16]
 
     @functools.cached_property
@@ -255,7 +258,8 @@ def _check_shares(data: DataConfig, mixture: Mixture) -> None:
         if not largest:
             raise ConfigError(
                 f"data.mixture.{name}.weight={data.mixture[name].weight:g}: is less than 1 of"
-                f" {UNIT // LEAST} rows, so none would be read; raise it, or leave the source out."
+                f" {int(1 / LEAST_SHARE)} rows, so none would be read; raise it, or leave the source"
+                " out."
             )
 
 

@@ -1,5 +1,5 @@
-"""The schedule of a mixture: shares within one row at every prefix, whatever the weights, and no
-state."""
+"""The schedule of a mixture: exact counts of blocks, shares within two rows at every prefix,
+whatever the weights, and no state."""
 
 import itertools
 import random
@@ -8,14 +8,14 @@ from fractions import Fraction
 import pytest
 
 from flaxformer_lite.data import interleaving
-from flaxformer_lite.data.interleaving import UNIT, Interleaving, Stage
+from flaxformer_lite.data.interleaving import Interleaving, Stage
 
 
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Blocks of 64 rows, so that a few hundred rows have many."""
     monkeypatch.setattr(interleaving, "BLOCK", 64)
-    monkeypatch.setattr(interleaving, "LEAST", UNIT // 32)
+    monkeypatch.setattr(interleaving, "LEAST_SHARE", Fraction(1, 32))
 
 
 def dealt(schedule, rows):
@@ -40,7 +40,7 @@ def random_weights(draw, count):
 
 
 @pytest.mark.parametrize("number", range(60))
-def test_counts_stay_within_one_row_of_what_is_due(small_blocks, number):
+def test_counts_stay_within_two_rows_of_what_is_due(small_blocks, number):
     draw = random.Random(number)
     count = draw.choice((1, 2, 3, 4, 7, 12, 20))
     stages = [Stage(0, random_weights(draw, count))]
@@ -51,11 +51,16 @@ def test_counts_stay_within_one_row_of_what_is_due(small_blocks, number):
     rows = 500 if schedule.total is None else min(500, schedule.total)
     sources = dealt(schedule, rows)
     for row, counts in enumerate(prefixes(sources, count), start=1):
-        due = schedule._due(row)
-        assert sum(due) == row * UNIT, "together the shares are one row"
-        assert all(
-            abs(given * UNIT - amount) < UNIT for given, amount in zip(counts, due, strict=True)
-        )
+        assert schedule.counts(row) == list(counts)
+        segment = schedule._segments[schedule._place(row - 1)[0]]
+        at = row - segment.row
+        due = [
+            held + share * at for held, share in zip(segment.before, segment.shares, strict=True)
+        ]
+        assert sum(due) == row, "together the shares are one row"
+        assert all(abs(given - amount) < 2 for given, amount in zip(counts, due, strict=True))
+        if at % interleaving.BLOCK == 0 and at + interleaving.BLOCK <= segment.length:
+            assert all(abs(given - amount) < 1 for given, amount in zip(counts, due, strict=True))
         assert all(
             limit is None or given <= limit for given, limit in zip(counts, limits, strict=True)
         )
@@ -113,17 +118,17 @@ def test_weights_change_at_a_stage():
     assert schedule.shares(0) == [0.75, 0.25, 0] and schedule.shares(1000) == [0, 0.5, 0.5]
 
 
-def test_a_source_whose_weight_ends_completes_the_row_that_it_has_begun():
+def test_a_stage_ends_with_whole_rows_of_each_source():
     schedule = Interleaving([Stage(0, (1.0, 1.0, 1.0)), Stage(4, (1.0, 0.0, 0.0))], [None] * 3)
     counts = list(prefixes(dealt(schedule, 12), 3))
-    assert counts[11][1] == counts[11][2] == 2
+    assert sorted(counts[3]) == [1, 1, 2] and counts[11][1:] == counts[3][1:]
 
 
 def test_any_row_is_found_without_those_before_its_block(monkeypatch):
     made = []
     make = Interleaving._make_block
     monkeypatch.setattr(
-        Interleaving, "_make_block", lambda self, number: made.append(number) or make(self, number)
+        Interleaving, "_make_block", lambda self, *place: made.append(place) or make(self, *place)
     )
     schedule = Interleaving(
         [Stage(0, (0.61, 0.2, 0.1, 0.09)), Stage(10**8, (1.0, 2.0, 3.0, 4.0))],
