@@ -258,8 +258,8 @@ def _check_shares(data: DataConfig, mixture: Mixture) -> None:
         if not largest:
             raise ConfigError(
                 f"data.mixture.{name}.weight={data.mixture[name].weight:g}: is less than 1 of"
-                f" {int(1 / LEAST_SHARE)} rows, so none would be read; raise it, or leave the source"
-                " out."
+                f" {int(1 / LEAST_SHARE)} rows, so none would be read; raise it, or leave"
+                " the source out."
             )
 
 
