@@ -1,7 +1,6 @@
 """Parquet and arrow files, read in batches by pyarrow."""
 
 import contextlib
-import io
 import json
 import mmap
 from collections.abc import Callable, Iterator, Sequence
@@ -10,7 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.data import arrow_messages, parquet_pages, stored
+from flaxformer_lite.data import stored
 from flaxformer_lite.storage.compressed import INSTALL, Stream
 
 if TYPE_CHECKING:
@@ -20,9 +19,9 @@ KINDS = (".parquet", ".arrow")
 BATCH = 1024  # rows
 LONGEST = 1 << 24  # most bytes of a text and values of a list, the limit of a line of jsonl
 HELD = 1 << 26  # bytes of texts converted to Python objects at a time
-PAGES = 1 << 28  # bytes to which a batch, or a page of each column, may be unpacked at a time
+UNPACKED = 1 << 28  # bytes to which a row group or batch may be unpacked
 Content = Path | Stream | bytes
-RATIO = 16  # and how much longer than their file they may be; texts compress to a third or a tenth
+RATIO = 16  # and how much longer than its part of the file; texts compress to a third or a tenth
 # Encodings that pyarrow does not read as a dictionary. With the first, which stores a text as its
 # difference to the one before, a text may be as long as a page and take a few bytes of it.
 DIFFERENCES = ("DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY")
@@ -60,7 +59,6 @@ def _parquet_batches(
 ) -> "Iterator[pyarrow.RecordBatch]":
     """Yields batches in which each distinct text of a parquet dictionary is held once."""
     metadata = arrow.parquet.read_metadata(source)
-    is_local = not isinstance(source, arrow.PythonFile)
     encoded = _by_differences(metadata)
     leaves = [metadata.schema.column(i) for i in range(metadata.num_columns)]
     texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
@@ -77,25 +75,22 @@ def _parquet_batches(
                 continue
             if chunk.total_uncompressed_size > LONGEST * max(1, chunk.num_values):
                 raise _too_long(where)
-            page = chunk.total_uncompressed_size
-            if is_local or page > PAGES:  # of an object in a store, this reads all of it
-                page = parquet_pages.largest(source, chunk)
             packed += chunk.total_compressed_size
-            unpacked += page
+            unpacked += chunk.total_uncompressed_size
             widest = max(widest, chunk.num_values // max(1, group.num_rows))
             if chunk.path_in_schema in encoded:
-                widest = max(widest, page)
-        way_out = "with smaller pages, as by pyarrow.parquet.write_table(..., write_batch_size=16)"
+                widest = max(widest, chunk.total_uncompressed_size)
+        way_out = "in smaller groups, as by pyarrow.parquet.write_table(..., row_group_size=1000)"
         _check_growth(packed, unpacked, where, way_out)
     size = max(1, min(BATCH, HELD // widest))
     yield from file.iter_batches(size, columns=wanted)
 
 
 def _check_growth(packed: int, unpacked: int, where: str, way_out: str) -> None:
-    if unpacked > max(PAGES, RATIO * packed):
+    if unpacked > max(UNPACKED, RATIO * packed):
         raise ConfigError(
             f"{where}: {packed:,} bytes that are unpacked to {unpacked:,} at a time, where"
-            f" {PAGES >> 20} MiB are the most; write it anew {way_out}."
+            f" {UNPACKED >> 20} MiB are the most; write it anew {way_out}."
         )
 
 
@@ -113,23 +108,15 @@ def _by_differences(metadata: "pyarrow.parquet.FileMetaData") -> set[str]:
 def _arrow_batches(
     arrow: ModuleType, source: "pyarrow.NativeFile", columns: Sequence[str], where: str
 ) -> "Iterator[pyarrow.RecordBatch]":
-    def check(packed: int, unpacked: int) -> None:
-        _check_growth(packed, unpacked, where, "as datasets writes it")
-
+    size = source.size()
     reader = _opened(arrow, source)
-    count = getattr(reader, "num_record_batches", None)
-    if isinstance(source, arrow.PythonFile):  # an object in a store, which is read once
-        stream = arrow_messages.CheckedStream(arrow, source, count, check)
-        reader = arrow.ipc.open_stream(arrow.PythonFile(io.BufferedReader(stream), "r"))
-        count = None
-    else:
-        arrow_messages.check_all(arrow, source, count, check)
-        reader = _opened(arrow, source)
     batches = reader
-    if count is not None:  # of a file, where a stream is iterated over
-        batches = map(reader.get_batch, range(count))
+    if hasattr(reader, "num_record_batches"):  # a file, where a stream is iterated over
+        batches = map(reader.get_batch, range(reader.num_record_batches))
     wanted = _present(columns, reader.schema)
     for batch in batches:
+        # Nothing in the file tells the size of a batch before it is unpacked.
+        _check_growth(size, batch.get_total_buffer_size(), where, "as datasets writes it")
         yield batch.select(wanted)
 
 

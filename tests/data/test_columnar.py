@@ -87,29 +87,18 @@ def test_equal_texts_of_parquet_are_held_once(tmp_path):
     assert max(held) < 2 * columnar.HELD  # the texts are 200 MB
 
 
-@pytest.mark.parametrize("dictionary", [False, True])
-def test_pages_of_parquet_that_unpack_to_more_than_the_memory_are_refused(
-    dictionary, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(columnar, "PAGES", 1 << 18)
+def test_groups_of_parquet_that_unpack_to_more_than_the_memory_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(columnar, "UNPACKED", 1 << 18)
     texts = [f"{'x' * 10_000}{number}" for number in range(50)]  # 500 kB
     path = tmp_path / "t.parquet"
-    options = {"compression": "zstd", "dictionary_pagesize_limit": 1 << 30}
-    for batch, refused in [(1024, True), (8, dictionary)]:
-        parquet.write_table(
-            pyarrow.table({"text": texts}),
-            path,
-            use_dictionary=dictionary,
-            write_batch_size=batch,
-            data_page_size=1,
-            **options,
-        )
-        if refused:
-            with pytest.raises(ConfigError, match=r"data.path: .* unpacked to 5.*smaller pages"):
-                next(columnar.rows(path, "data.path", ".parquet"))
-        else:
-            assert [row["text"] for row in columnar.rows(path, "data.path", ".parquet")] == texts
+    options = {"compression": "zstd", "use_dictionary": False}
+    parquet.write_table(pyarrow.table({"text": texts}), path, **options)
+    with pytest.raises(ConfigError, match=r"data.path: .* unpacked to 5.*in smaller groups"):
+        next(columnar.rows(path, "data.path", ".parquet"))
+    parquet.write_table(pyarrow.table({"text": texts}), path, row_group_size=20, **options)
+    assert [row["text"] for row in columnar.rows(path, "data.path", ".parquet")] == texts
     # what a text compresses to is read, as its file is as large
+    parquet.write_table(pyarrow.table({"text": texts}), path, **options)
     monkeypatch.setattr(columnar, "RATIO", 1e9)
     assert len(list(columnar.rows(path, "data.path", ".parquet"))) == 50
 
@@ -120,7 +109,7 @@ def test_pages_of_parquet_that_unpack_to_more_than_the_memory_are_refused(
 def test_batches_of_arrow_that_unpack_to_more_than_the_memory_are_refused(
     compression, stream, content, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(columnar, "PAGES", 1 << 20)
+    monkeypatch.setattr(columnar, "UNPACKED", 1 << 20)
     batch = pyarrow.table({"text": ["x" * 20_000] * 100, "label": ["a", "b"] * 50})
     coded = batch.set_column(1, "label", batch["label"].dictionary_encode())
     path = tmp_path / "t.arrow"
@@ -133,7 +122,7 @@ def test_batches_of_arrow_that_unpack_to_more_than_the_memory_are_refused(
     if compression:
         with pytest.raises(ConfigError, match=r"data.path: .* unpacked to 2,.*write it anew"):
             list(rows)
-        monkeypatch.setattr(columnar, "PAGES", 1 << 22)
+        monkeypatch.setattr(columnar, "UNPACKED", 1 << 22)
         rows = columnar.rows(content(path), "data.path", ".arrow")
     assert list(rows) == batch.slice(0, 4).to_pylist() + batch.to_pylist()
 
@@ -153,18 +142,6 @@ def test_texts_that_are_encoded_by_differences_are_read(encoding, tmp_path, monk
     assert len(held) == 300
     if encoding == columnar.DIFFERENCES[0]:
         assert max(held) < 8 << 20
-
-
-def test_a_damaged_header_of_a_page_is_an_error(tmp_path):
-    path = written(tmp_path / "t.parquet", pyarrow.table({"text": ["a"] * 9}))
-    sound = path.read_bytes()
-    chunk = parquet.read_metadata(path).row_group(0).column(0)
-    for header in (b"\x1c" * 40, b"\x15\x00\x15\x01\x15\x01\x00", b"\xff" * 40, b"\x15" * 40):
-        damaged = bytearray(sound)
-        at = chunk.dictionary_page_offset
-        damaged[at : at + len(header)] = header
-        with pytest.raises(ConfigError, match=r"data\.path: cannot be read"):
-            list(columnar.rows(bytes(damaged), "data.path", ".parquet"))
 
 
 @pytest.mark.parametrize("name", ["t.parquet.gz", "t.json.gz"])
