@@ -1,12 +1,15 @@
 """Files, folders and modules that the Makefile names exist, as its targets are seldom all run."""
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
-MAKEFILE = re.sub("##.*", "", (ROOT / "Makefile").read_text())  # without the list of targets
+FILES = (ROOT / "Makefile", ROOT / "tools/tools.mk")
+TARGETS = "\n".join(path.read_text() for path in FILES)
+MAKEFILE = re.sub("##.*", "", TARGETS)  # without the list of targets
 FOLDERS = "benchmarks|configs|docs|examples|flaxformer_lite|launch|tests|tools"
 PATHS = re.findall(rf"(?<![\w./-])(?:{FOLDERS})/[\w./-]*", MAKEFILE)
 MODULES = re.findall(rf"-m ((?:{FOLDERS})[\w.]*)", MAKEFILE)
@@ -27,3 +30,23 @@ def test_a_module_exists(module):
 
 def test_both_are_found():
     assert "tests/cli/test_main.py" in PATHS and "tools.docs" in MODULES
+
+
+def test_each_tool_has_its_line():
+    named = set(re.findall(r"^([a-z][a-z-]*):.*##", FILES[1].read_text(), re.M))
+    assert named == set(re.findall(r"`make ([a-z-]+)`", (ROOT / "tools/README.md").read_text()))
+
+
+def test_each_stored_file_of_the_tests_has_a_maker():
+    rows = re.findall(
+        r"^\| ([\w./]+) \| ([^|]+) \|", (ROOT / "tests/FIXTURES.md").read_text(), re.M
+    )
+    places = [place for place, _ in rows if place != "files"]
+    stored = ["git", "ls-files", "--", "tests/*.json", "tests/*.npz", "tests/*.txt"]
+    listed = subprocess.run(stored, cwd=ROOT, capture_output=True, text=True, check=True)
+    for path in listed.stdout.split():
+        inside = path.removeprefix("tests/")
+        assert any(f"{inside}/".startswith(f"{place}/") for place in places), path
+    for _, makers in rows[1:]:
+        for maker in makers.split(", "):
+            assert (ROOT / maker).is_file(), maker
