@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from flaxformer_lite import pages
+from flaxformer_lite.cli import current_folder
 from flaxformer_lite.config.rules import (
     SECRET,
     ConfigError,
@@ -80,7 +81,7 @@ def config(argv: list[str]) -> Any:
 
     On an error, prints one line and exits.
     """
-    import_from_here()
+    current_folder.import_from_here()
     page, *fields = argv
     if page.endswith(".gin"):
         fail(
@@ -121,17 +122,6 @@ def _parse(argv: list[str]) -> tuple[Any, list[str]]:
     values["config"].parser = pages  # type: ignore[assignment]  # of the same form
     rest = values(line)
     return holder.value, rest[1:]
-
-
-def import_from_here() -> None:
-    """Adds the current folder to the end of Python's path, for a page and for plug-ins.
-
-    Other commands run without it: the folder may be untrusted, and its files would be imported in
-    place of modules that are not installed.
-    """
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.append(here)
 
 
 class _Pages:
