@@ -22,6 +22,7 @@ from flaxformer_lite.config.rules import (
     is_text,
     shown,
 )
+from flaxformer_lite.files.publish import check_writable
 
 BAD_INPUT = 2  # exit codes
 FAILED = 1
@@ -333,9 +334,30 @@ def new_file(*suffixes: str) -> Callable[[str], Path]:
         file = named(value)
         if not file.parent.is_dir():
             raise argparse.ArgumentTypeError(f"{value}: its folder does not exist; make it first")
+        _check_writable(file)
         return file
 
     return read
+
+
+def new_folder(value: str, rule: Callable[[str], str] = is_local) -> str:
+    """Parses a folder to write, which must not exist yet; an argparse type."""
+    folder = path(value, rule)
+    if "://" not in folder:
+        _check_writable(Path(folder))
+    return folder
+
+
+def new_model(value: str) -> str:
+    """Parses a folder to write, or an address in a store or on the Hub; an argparse type."""
+    return new_folder(value, is_model_place)
+
+
+def _check_writable(path: Path) -> None:
+    try:
+        check_writable(path)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error).rstrip(".")) from None
 
 
 def add_family(parser: argparse.ArgumentParser) -> None:

@@ -12,7 +12,7 @@ from flaxformer_lite.export.folder import CASES, SUFFIXES, check_files, export_m
 from flaxformer_lite.export.genai import genai_config
 from flaxformer_lite.export.programs import ExportProgram
 from flaxformer_lite.export.stablehlo import PARAMS
-from flaxformer_lite.files.publish import new_directory
+from flaxformer_lite.files.publish import check_writable, new_directory
 from flaxformer_lite.inference.embed import limit_of, token_rows
 from flaxformer_lite.open_model import load_labels, load_sentence_layers, origin_of
 from flaxformer_lite.pretrained.save import write_companions
@@ -38,9 +38,11 @@ def run(args: argparse.Namespace) -> None:
     if args.gradients and (args.output.suffix != ".stablehlo" or args.weights != "float32"):
         raise ConfigError("--gradients: is of .stablehlo files with --weights float32.")
     if is_page:
+        check_writable(args.output)
         export_page.run(args, _layers(args))
         return
     _check_folder(args.output)
+    check_writable(args.output.parent)
     texts = read_texts(args)
     opened = open_model(
         args.model, head=args.head, family=args.family, allow_plugins=args.allow_plugins

@@ -74,7 +74,7 @@ def convert(parser: argparse.ArgumentParser) -> None:
     """
     add = parser.add_argument
     add("src", metavar="SRC", type=command_line.model, help="directory to read")
-    add("dst", metavar="DST", type=command_line.model, help="directory to write")
+    add("dst", metavar="DST", type=command_line.new_model, help="directory to write")
     add("--dtype", choices=DTYPES, help="dtype of the weights (default: unchanged)")
     add(
         "--adapter",
@@ -206,7 +206,7 @@ def lm_eval(parser: argparse.ArgumentParser) -> None:
         metavar="INT",
         help="most tokens that the model sees (default: its own)",
     )
-    add("--output_path", type=command_line.path, metavar="DIR", help="folder for its results")
+    add("--output_path", type=command_line.new_folder, metavar="DIR", help="folder for its results")
     add("more", nargs="*", metavar="-- FLAGS", help="flags of the harness")
 
 
