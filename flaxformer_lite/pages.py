@@ -10,6 +10,7 @@ from typing import Any
 
 from flaxformer_lite import registry
 from flaxformer_lite.config.rules import ConfigError
+from flaxformer_lite.files.home import expand_home
 
 
 def folder() -> Path:
@@ -41,8 +42,9 @@ def locate(value: str) -> str:
     kind = "page"
     if re.search(r"[/\\]|\.py$", name):
         kind = "file"
-        if Path(name).expanduser().is_file():
-            return f"{Path(name).expanduser()}{colon}{argument}"
+        file = expand_home(name)
+        if file.is_file():
+            return f"{file}{colon}{argument}"
     elif name in known:
         return f"{folder() / name}.py{colon}{argument}"
     raise ConfigError(

@@ -22,6 +22,7 @@ from flaxformer_lite.config.rules import (
     is_text,
     shown,
 )
+from flaxformer_lite.files.home import expand_home
 from flaxformer_lite.files.publish import check_writable
 
 BAD_INPUT = 2  # exit codes
@@ -282,7 +283,7 @@ def read_text(file: str, flag: str) -> str:
         if file == "-":
             text = sys.stdin.read(MOST_TEXT + 1)
         else:
-            with Path(file).expanduser().open(encoding="utf-8") as lines:
+            with Path(file).open(encoding="utf-8") as lines:
                 text = lines.read(MOST_TEXT + 1)
         text.encode()  # some locales read other bytes as surrogates
     except (OSError, UnicodeError) as error:
@@ -293,13 +294,16 @@ def read_text(file: str, flag: str) -> str:
 
 
 def path(value: str, rule: Callable[[str], str] = is_local) -> str:
-    """Parses a local file or folder; an argparse type."""
+    """Parses a local file or folder, in which `~` is the home folder; an argparse type."""
     problem = is_text(value) or rule(value)
     if problem:
         is_safe = value.isprintable() and not SECRET.search(value)
         name = value if is_safe else shown(value)
         raise argparse.ArgumentTypeError(f"{name}: {problem.rstrip('.')}")
-    return value
+    if not value.startswith("~"):
+        return value
+    with _worded():
+        return str(expand_home(value))
 
 
 def place(value: str) -> str:
@@ -316,7 +320,7 @@ def file_of(*suffixes: str) -> Callable[[str], Path]:
     """Builds an argparse type for a file whose suffix selects its format."""
 
     def read(value: str) -> Path:
-        file = Path(path(value)).expanduser()
+        file = Path(path(value))
         if file.suffix not in suffixes:
             raise argparse.ArgumentTypeError(f"{value}: must end in {' or '.join(suffixes)}")
         if file.is_dir():
@@ -334,7 +338,8 @@ def new_file(*suffixes: str) -> Callable[[str], Path]:
         file = named(value)
         if not file.parent.is_dir():
             raise argparse.ArgumentTypeError(f"{value}: its folder does not exist; make it first")
-        _check_writable(file)
+        with _worded():
+            check_writable(file)
         return file
 
     return read
@@ -344,7 +349,8 @@ def new_folder(value: str, rule: Callable[[str], str] = is_local) -> str:
     """Parses a folder to write, which must not exist yet; an argparse type."""
     folder = path(value, rule)
     if "://" not in folder:
-        _check_writable(Path(folder))
+        with _worded():
+            check_writable(Path(folder))
     return folder
 
 
@@ -353,9 +359,11 @@ def new_model(value: str) -> str:
     return new_folder(value, is_model_place)
 
 
-def _check_writable(path: Path) -> None:
+@contextlib.contextmanager
+def _worded() -> Iterator[None]:
+    """Turns a ConfigError into the error of an argparse type."""
     try:
-        check_writable(path)
+        yield
     except ConfigError as error:
         raise argparse.ArgumentTypeError(str(error).rstrip(".")) from None
 
