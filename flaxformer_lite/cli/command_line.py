@@ -24,6 +24,7 @@ from flaxformer_lite.config.rules import (
 )
 from flaxformer_lite.files.home import expand_home
 from flaxformer_lite.files.publish import check_writable
+from flaxformer_lite.files.read import printable
 
 BAD_INPUT = 2  # exit codes
 FAILED = 1
@@ -390,6 +391,13 @@ def integer(least: int, most: int = INT32) -> Callable[[str], int]:
         return number
 
     return read
+
+
+def print_text(text: str, end: str = "\n") -> None:
+    """Prints a text of a model or a file; what a terminal would obey is escaped there."""
+    if sys.stdout.isatty():
+        text = printable(text)
+    print(text, end=end, flush=True)
 
 
 def print_stack() -> None:

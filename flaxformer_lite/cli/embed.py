@@ -94,7 +94,8 @@ def _print_tokens(texts: list[str], vectors: "csr_array", tokenizer: PublishedTo
         for i in largest:
             if weights_V[i] > 0:
                 shown.append(f"{tokenizer.token(i).strip()} {weights_V[i]:.2f}")
-        print(f"{number + 1}: {text}\n   {', '.join(shown) or 'no token has a weight'}")
+        tokens = ", ".join(shown) or "no token has a weight"
+        command_line.print_text(f"{number + 1}: {text}\n   {tokens}")
 
 
 def _print(texts: list[str], similar_NN: np.ndarray) -> None:
