@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import flaxformer_lite
 from flaxformer_lite import private_names, registry
-from flaxformer_lite.cli import command_line, failures, interruption
+from flaxformer_lite.cli import command_line, current_folder, failures, interruption
 from flaxformer_lite.cli.commands import COMMANDS, CONFIG_HELP, examples
 from flaxformer_lite.cli.commands.declare import Command
 from flaxformer_lite.runtime import environment, invocation
@@ -143,7 +143,7 @@ def _main(argv: list[str]) -> None:
         parser.error(f"a command is missing: {', '.join(COMMANDS)}")
     command = COMMANDS[args.command]
     if args.allow_plugins or getattr(args, "family", None):
-        command_line.import_from_here()
+        current_folder.import_from_here()
     if others and not command.takes_config:
         chosen.refuse(others)
     if command.takes_config:

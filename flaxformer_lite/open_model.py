@@ -20,6 +20,7 @@ from flaxformer_lite import registry, versions
 from flaxformer_lite.config import ConfigError, OneOf, choices
 from flaxformer_lite.config.parts import AdapterConfig
 from flaxformer_lite.config.rules import require
+from flaxformer_lite.files.home import expand_home
 from flaxformer_lite.files.read import Json, read_object
 from flaxformer_lite.models.parameter_shapes import parameter_shapes
 from flaxformer_lite.nn.adapters.merge import with_initial_factors
@@ -265,7 +266,7 @@ def save_pretrained(
 
     check_path(path)
     if not is_address(path):
-        _check_kind(Path(path).expanduser())
+        _check_kind(expand_home(path))
 
     def is_kept(name: str) -> bool:
         return not fnmatch(name, "model*.safetensors*")
@@ -381,7 +382,7 @@ def open_pretrained(
     check_path(path)
     source = str(path)
     if not is_address(path):
-        source = str(Path(path).expanduser())
+        source = str(expand_home(path))
     load.check_overrides(overrides)
     form = overrides.pop("quantize", None)
     if form is not None:
@@ -492,7 +493,7 @@ def on_disk(path: str | Path, *, weights: bool = True) -> Path:
     """Returns a model's directory on this machine; see `checkpoints.resolve_path.on_disk`."""
     check_path(path)
     if not is_address(path):
-        return Path(path).expanduser()
+        return expand_home(path)
     from flaxformer_lite.checkpoints import resolve_path
 
     return resolve_path.on_disk(path, weights=weights)

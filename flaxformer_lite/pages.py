@@ -10,6 +10,7 @@ from typing import Any
 
 from flaxformer_lite import registry
 from flaxformer_lite.config.rules import ConfigError
+from flaxformer_lite.files.home import expand_home
 
 
 def folder() -> Path:
@@ -30,21 +31,25 @@ def locate(value: str) -> str:
     """Resolves a page, or the file of one, to the path of a file.
 
     Args:
-      value: `NAME`, `NAME:ARGUMENT` or `FILE`; an existing file takes precedence over a page.
+      value: `NAME`, `NAME:ARGUMENT` or `FILE`. A file's path has a slash or ends in .py, so that a
+        stranger's folder cannot put its code in the place of a page.
 
     Raises:
       ConfigError: there is no such file or page; the message suggests the nearest page.
     """
     name, colon, argument = value.partition(":")
-    if Path(name).expanduser().is_file():
-        return f"{Path(name).expanduser()}{colon}{argument}"
     known = names()
-    if name in known:
+    kind = "page"
+    if re.search(r"[/\\]|\.py$", name):
+        kind = "file"
+        file = expand_home(name)
+        if file.is_file():
+            return f"{file}{colon}{argument}"
+    elif name in known:
         return f"{folder() / name}.py{colon}{argument}"
-    kind = "file" if re.search(r"[/\\]|\.py$", name) else "page"
     raise ConfigError(
         f"--config={value}: no such {kind}{registry.nearest(Path(name).stem, known)}; the pages are"
-        f" {', '.join(known)}."
+        f" {', '.join(known)}, and a file is named with a slash, as ./FILE, or ends in .py."
     )
 
 

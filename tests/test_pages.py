@@ -1,4 +1,4 @@
-"""Configs by name: the shipped pages, from wherever they are, after the user's own files."""
+"""Configs by name: the shipped pages, from wherever they are, and a person's own files."""
 
 import pytest
 
@@ -13,12 +13,17 @@ def test_a_page_is_found_from_any_folder(tmp_path, monkeypatch):
     assert "gpt2_tiny" in pages.names() and "__init__" not in pages.names()
 
 
-def test_a_file_that_exists_comes_first(tmp_path, monkeypatch):
+def test_a_file_is_named_with_a_slash_or_its_suffix(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "gpt2_tiny").touch()
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs/mine.py").touch()
-    assert pages.locate("gpt2_tiny:x") == "gpt2_tiny:x"
+    (tmp_path / "own").touch()
+    assert pages.locate("gpt2_tiny:x") == f"{pages.folder() / 'gpt2_tiny.py'}:x"  # not ./gpt2_tiny
+    assert pages.locate("./gpt2_tiny:x") == "gpt2_tiny:x"
+    assert pages.locate("./own") == "own"
+    with pytest.raises(ConfigError, match=r"no such page; .* a slash, as \./FILE, or ends in \.py"):
+        pages.locate("own")
     assert pages.locate("configs/mine.py") == "configs/mine.py"
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from flaxformer_lite import registry
 from flaxformer_lite.checkpoints import workdir
-from flaxformer_lite.cli import command_line
+from flaxformer_lite.cli import command_line, current_folder
 from flaxformer_lite.config import (
     ConfigError,
     ExperimentConfig,
@@ -101,7 +101,7 @@ def module(tmp_path, monkeypatch):
 
 
 def page(**changes):
-    command_line.import_from_here()  # as every command does first
+    current_folder.import_from_here()  # as every command does first
     flags = [f"--config.{name}={value}" for name, value in changes.items()]
     return command_line.config([f"--config={ROOT}/configs/gpt2_tiny.py", *flags])
 
@@ -154,7 +154,7 @@ def test_names_survive_the_round_trip():
 
 
 def test_a_family_and_an_attention_are_what_stands_behind_the_colon():
-    command_line.import_from_here()
+    current_folder.import_from_here()
     assert registry.resolve("models", "own_parts:Mine").Model.__name__ == "Mine"
     assert registry.resolve("attentions", "own_parts:attend").attend.__module__ == "own_parts"
 

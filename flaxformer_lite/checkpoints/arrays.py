@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import tensorstore
 
-from flaxformer_lite.checkpoints.record import STATE
+from flaxformer_lite.checkpoints.record import STATE, tell_unreadable
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.sharding.parameters import path_of
 from flaxformer_lite.storage.kvstore import explained, spec
@@ -117,8 +117,12 @@ def read(at: Path | Objects, target: Tree) -> Tree:
 
     Raises:
       StorageError: the store cannot be reached, as opposed to a damaged checkpoint.
+      UnreadableError: the system does not let this process read a file.
     """
-    with explained(str(at), content=True):
+    if isinstance(at, Objects):
+        with explained(at.url, content=True):
+            return _read(_base(at), target)
+    with tell_unreadable(at):
         return _read(_base(at), target)
 
 

@@ -1,5 +1,7 @@
 """Checkpoints on a disk, by orbax: written in the background, and renamed once complete."""
 
+import contextlib
+import os
 import shutil
 from pathlib import Path
 
@@ -9,6 +11,8 @@ import orbax.checkpoint as ocp
 from flaxformer_lite.checkpoints.record import RECORD, STATE, CheckpointError, check_regular
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.runtime.processes import Processes
+
+TOLD = ("report.html", "errors.log")  # what a run writes of the error that ends it
 
 
 class Disk:
@@ -31,6 +35,8 @@ class Disk:
                 f"cannot write in {folder}: {error.strerror}; choose another --workdir."
             ) from None
         check_regular(self.folder)
+        self._opened = self.folder.stat()
+        self._saving = -1  # the step that was saved last
         options = ocp.CheckpointManagerOptions(max_to_keep=keep, cleanup_tmp_directories=True)
         self._manager = ocp.CheckpointManager(self.folder, options=options)
 
@@ -50,6 +56,7 @@ class Disk:
         items = ocp.args.Composite(
             **{STATE: ocp.args.StandardSave(state), RECORD: ocp.args.JsonSave(record)}
         )
+        self._saving = step
         self._manager.save(step, args=items, force=True)
 
     def wait(self) -> None:
@@ -75,4 +82,21 @@ class Disk:
         return f"moved to {place}"
 
     def close(self) -> None:
-        self._manager.close()
+        try:
+            self._manager.close()
+        finally:
+            if self._group.first:
+                self._clear_old_place()
+
+    def _clear_old_place(self) -> None:
+        """Removes what orbax made in the place of a workdir that was renamed during a save.
+
+        That is a checkpoint of one step without the rest of a run.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(self.folder.stat(), self._opened):
+                return
+            steps = {name.partition(".")[0] for name in os.listdir(self.folder)}
+            names = {self.folder.name, *TOLD}
+            if steps <= {str(self._saving)} and set(os.listdir(self.folder.parent)) <= names:
+                shutil.rmtree(self.folder.parent, ignore_errors=True)

@@ -16,6 +16,7 @@ from flaxformer_lite.checkpoints.digest import describe
 from flaxformer_lite.checkpoints.disk import Disk
 from flaxformer_lite.checkpoints.record import (
     CheckpointError,
+    UnreadableError,
     broken_leaf,
     compare,
     first_line,
@@ -99,6 +100,7 @@ class Checkpoints(contextlib.AbstractContextManager):
           The restored checkpoint, or None if there is none at all.
 
         Raises:
+          UnreadableError: the system does not let a process read one; nothing is moved.
           CheckpointError: the leaves differ from the target's, or every checkpoint is damaged.
         """
         damaged: dict[int, str] = {}
@@ -172,7 +174,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         why = ""
         try:
             value = read(*arguments)
-        except StorageError:
+        except (StorageError, UnreadableError):
             raise
         except Exception as error:  # from tensorstore, orbax, json or the file system
             if "RESOURCE_EXHAUSTED" in str(error):

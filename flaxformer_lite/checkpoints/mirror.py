@@ -9,6 +9,7 @@ from pathlib import Path
 
 from etils import epath
 
+from flaxformer_lite.files.home import expand_home
 from flaxformer_lite.storage.kvstore import retried
 from flaxformer_lite.storage.lock import Lock, LockError
 from flaxformer_lite.storage.objects import Objects
@@ -31,7 +32,7 @@ _read: list[tempfile.TemporaryDirectory] = []  # copies for reading, deleted whe
 
 def place_of(workdir: str | Path) -> Path:
     """Returns a path; for an address an epath, whose `/` appends names too."""
-    return epath.Path(workdir) if is_url(workdir) else Path(workdir)
+    return epath.Path(workdir) if is_url(workdir) else expand_home(workdir)
 
 
 def fetch(url: str, folder: Path) -> None:

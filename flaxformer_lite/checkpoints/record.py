@@ -1,8 +1,12 @@
 """The record beside a checkpoint's state: what the state consists of, with a digest of itself."""
 
+import contextlib
+import errno
 import hashlib
 import json
 import os
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from flaxformer_lite.checkpoints.digest import Leaves
@@ -12,10 +16,51 @@ from flaxformer_lite.storage.objects import Objects
 STATE = "state"  # folders of a checkpoint
 RECORD = "meta"
 FILE = f"{RECORD}/metadata"
+# A checkpoint that lacks a file is damaged; every other error of the system may pass.
+DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
+OS_ERROR = re.compile(r"os_error_code='(\d+)'")  # in a message of tensorstore
+QUOTED_FILE = re.compile(r'"(/[^"]*)": ')
 
 
 class CheckpointError(RuntimeError):
     """A checkpoint that cannot be written or read; the message says which, why and what to do."""
+
+
+class UnreadableError(CheckpointError):
+    """A checkpoint that the system does not let this process read, as opposed to a damaged one."""
+
+
+@contextlib.contextmanager
+def tell_unreadable(at: object) -> Iterator[None]:
+    """Raises UnreadableError for errors of the system, such as a denied permission.
+
+    Args:
+      at: the checkpoint, or the folder of all; named where the error names no file.
+    """
+    try:
+        yield
+    except Exception as error:  # of many types: tensorstore's are ValueError
+        found: BaseException | None = error
+        while found is not None:
+            number, file = _system_error(found)
+            if number and number not in DAMAGE:
+                raise UnreadableError(
+                    f"{file or at}: cannot be read ({os.strerror(number)}), so the checkpoint may"
+                    " be sound and was left as it is; remove the cause, and run the same command"
+                    " again."
+                ) from error
+            found = found.__cause__ or found.__context__
+        raise
+
+
+def _system_error(error: BaseException) -> tuple[int, str]:
+    """Returns the error number of the system and the file that it is about; (0, "") for others."""
+    if isinstance(error, OSError):
+        return error.errno or 0, str(error.filename or "")
+    told = OS_ERROR.search(str(error))
+    if told is None:
+        return 0, ""
+    return int(told[1]), "".join(QUOTED_FILE.findall(str(error))[-1:])
 
 
 def sealed(record: Json) -> Json:
@@ -29,6 +74,7 @@ def read_record(at: Path | Objects) -> Json:
     """Reads the record of a checkpoint, `.../30`.
 
     Raises:
+      UnreadableError: the system does not let this process read it.
       CheckpointError: it does not exist, or was changed.
     """
     if isinstance(at, Objects):
@@ -37,7 +83,8 @@ def read_record(at: Path | Objects) -> Json:
             raise CheckpointError(f"{at}/{FILE}: there is no such object")
     else:
         check_regular(at)
-        content = read_bytes(at / FILE, error=CheckpointError)
+        with tell_unreadable(at):
+            content = read_bytes(at / FILE, error=CheckpointError)
     return _checked(content, f"{at}/{FILE}", at.name)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from flaxformer_lite.checkpoints import mirror, workdir
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.files.home import expand_home
 from flaxformer_lite.files.publish import new_directory, private_directory
 from flaxformer_lite.pretrained.folder import OTHERS
 from flaxformer_lite.runtime import progress
@@ -123,7 +124,7 @@ def new_place(
             hub.push(Path(folder), str(target))
         return
     if not is_url(target):
-        with new_directory(Path(target).expanduser(), carry=carry) as made:
+        with new_directory(expand_home(target), carry=carry) as made:
             yield made
         return
     url = str(target).rstrip("/")

@@ -1,8 +1,10 @@
 """Reads a training workdir: its config, its tokenizer, and its best or newest parameters."""
 
+import contextlib
 import dataclasses
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,9 +19,11 @@ from flaxformer_lite.checkpoints.manager import Restored
 from flaxformer_lite.checkpoints.record import (
     FILE,
     CheckpointError,
+    UnreadableError,
     broken_leaf,
     first_line,
     read_record,
+    tell_unreadable,
 )
 from flaxformer_lite.checkpoints.store import committed
 from flaxformer_lite.config import (
@@ -155,6 +159,7 @@ def read_run(
     Raises:
       ConfigError: config.json was written by another version of the code, or there is no second
         model.
+      UnreadableError: the system does not let this process read a checkpoint.
       CheckpointError: there is no checkpoint, or all are damaged.
     """
     cfg = read_config(folder, allow_plugins=allow_plugins)
@@ -172,7 +177,7 @@ def read_run(
         is_best = path in best
         try:
             params, record = _params(path)
-        except StorageError:
+        except (StorageError, UnreadableError):
             raise
         except Exception as error:  # from tensorstore, orbax, json or the file system
             what = "best checkpoint" if is_best else "checkpoint"
@@ -214,7 +219,7 @@ def read_state(folder: Path, target: object, last: int) -> Restored:
         try:
             record = read_record(path)
             return Restored(step, _read(path, target, record["leaves"]), record, notices)
-        except StorageError:
+        except (StorageError, UnreadableError):
             raise
         except Exception as error:  # from tensorstore, orbax, json or the file system
             notices.append(
@@ -234,8 +239,11 @@ def newest_first(folder: Path, name: str) -> list[Path] | list[Objects]:
     if url:
         objects = Objects(f"{url}/{name}")
         return [objects.below(str(step)) for step in reversed(committed(objects.names()))]
-    checkpoints = [at for at in (folder / name).glob("[0-9]*") if at.name.isdigit()]
-    return sorted(checkpoints, key=lambda at: -int(at.name))
+    names: list[str] = []
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), tell_unreadable(folder / name):
+        names = os.listdir(folder / name)
+    steps = sorted((step for step in names if step.isdigit()), key=int, reverse=True)
+    return [folder / name / step for step in steps]
 
 
 def tokenizer_folder(folder: Path) -> Path:

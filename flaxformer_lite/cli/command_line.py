@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from flaxformer_lite import pages
+from flaxformer_lite.cli import current_folder
 from flaxformer_lite.config.rules import (
     SECRET,
     ConfigError,
@@ -21,6 +22,9 @@ from flaxformer_lite.config.rules import (
     is_text,
     shown,
 )
+from flaxformer_lite.files.home import expand_home
+from flaxformer_lite.files.publish import check_writable
+from flaxformer_lite.files.read import printable
 
 BAD_INPUT = 2  # exit codes
 FAILED = 1
@@ -80,7 +84,7 @@ def config(argv: list[str]) -> Any:
 
     On an error, prints one line and exits.
     """
-    import_from_here()
+    current_folder.import_from_here()
     page, *fields = argv
     if page.endswith(".gin"):
         fail(
@@ -121,17 +125,6 @@ def _parse(argv: list[str]) -> tuple[Any, list[str]]:
     values["config"].parser = pages  # type: ignore[assignment]  # of the same form
     rest = values(line)
     return holder.value, rest[1:]
-
-
-def import_from_here() -> None:
-    """Adds the current folder to the end of Python's path, for a page and for plug-ins.
-
-    Other commands run without it: the folder may be untrusted, and its files would be imported in
-    place of modules that are not installed.
-    """
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.append(here)
 
 
 class _Pages:
@@ -291,7 +284,7 @@ def read_text(file: str, flag: str) -> str:
         if file == "-":
             text = sys.stdin.read(MOST_TEXT + 1)
         else:
-            with Path(file).expanduser().open(encoding="utf-8") as lines:
+            with Path(file).open(encoding="utf-8") as lines:
                 text = lines.read(MOST_TEXT + 1)
         text.encode()  # some locales read other bytes as surrogates
     except (OSError, UnicodeError) as error:
@@ -302,13 +295,16 @@ def read_text(file: str, flag: str) -> str:
 
 
 def path(value: str, rule: Callable[[str], str] = is_local) -> str:
-    """Parses a local file or folder; an argparse type."""
+    """Parses a local file or folder, in which `~` is the home folder; an argparse type."""
     problem = is_text(value) or rule(value)
     if problem:
         is_safe = value.isprintable() and not SECRET.search(value)
         name = value if is_safe else shown(value)
         raise argparse.ArgumentTypeError(f"{name}: {problem.rstrip('.')}")
-    return value
+    if not value.startswith("~"):
+        return value
+    with _worded():
+        return str(expand_home(value))
 
 
 def place(value: str) -> str:
@@ -325,7 +321,7 @@ def file_of(*suffixes: str) -> Callable[[str], Path]:
     """Builds an argparse type for a file whose suffix selects its format."""
 
     def read(value: str) -> Path:
-        file = Path(path(value)).expanduser()
+        file = Path(path(value))
         if file.suffix not in suffixes:
             raise argparse.ArgumentTypeError(f"{value}: must end in {' or '.join(suffixes)}")
         if file.is_dir():
@@ -343,9 +339,34 @@ def new_file(*suffixes: str) -> Callable[[str], Path]:
         file = named(value)
         if not file.parent.is_dir():
             raise argparse.ArgumentTypeError(f"{value}: its folder does not exist; make it first")
+        with _worded():
+            check_writable(file)
         return file
 
     return read
+
+
+def new_folder(value: str, rule: Callable[[str], str] = is_local) -> str:
+    """Parses a folder to write, which must not exist yet; an argparse type."""
+    folder = path(value, rule)
+    if "://" not in folder:
+        with _worded():
+            check_writable(Path(folder))
+    return folder
+
+
+def new_model(value: str) -> str:
+    """Parses a folder to write, or an address in a store or on the Hub; an argparse type."""
+    return new_folder(value, is_model_place)
+
+
+@contextlib.contextmanager
+def _worded() -> Iterator[None]:
+    """Turns a ConfigError into the error of an argparse type."""
+    try:
+        yield
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error).rstrip(".")) from None
 
 
 def add_family(parser: argparse.ArgumentParser) -> None:
@@ -370,6 +391,13 @@ def integer(least: int, most: int = INT32) -> Callable[[str], int]:
         return number
 
     return read
+
+
+def print_text(text: str, end: str = "\n") -> None:
+    """Prints a text of a model or a file; what a terminal would obey is escaped there."""
+    if sys.stdout.isatty():
+        text = printable(text)
+    print(text, end=end, flush=True)
 
 
 def print_stack() -> None:

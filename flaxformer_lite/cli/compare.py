@@ -97,7 +97,7 @@ def read(folder: Path, given: Sequence[str], *, allow_plugins: bool = False) -> 
     name = folder.resolve().name
     same_name = 0
     for other in given:
-        same_name += Path(other).expanduser().resolve().name == name
+        same_name += Path(other).resolve().name == name
     if same_name != 1:
         name = addressed(str(folder))
     return ComparedRun(

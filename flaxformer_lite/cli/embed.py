@@ -10,6 +10,7 @@ from flaxformer_lite.cli import command_line
 from flaxformer_lite.cli.open_model import folder_of, notice, notices, open_model
 from flaxformer_lite.cli.tables import print_table
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.files.publish import new_file
 from flaxformer_lite.inference.embed import Vectors, embed, similarity
 from flaxformer_lite.open_model import load_sentence_layers
 from flaxformer_lite.text.published_tokenizer import PublishedTokenizer
@@ -67,19 +68,21 @@ def _check_out(out: Path | None, kind: str) -> None:
 
 def _saved(out: Path, vectors: Vectors) -> str:
     """Writes vectors; returns a description of them."""
-    if isinstance(vectors, np.ndarray):
-        np.save(out, vectors)
-        return f"{vectors.shape[0]} vectors of {vectors.shape[1]}"
-    if isinstance(vectors, list):  # of the tokens of each text
-        lengths = np.asarray([len(one) for one in vectors])
-        np.savez(out, vectors=np.concatenate(vectors), lengths=lengths)
-        return f"{lengths.sum()} vectors of {vectors[0].shape[1]} for {len(vectors)} texts"
-    from scipy import sparse
+    # "w+b": to a file that is only written, numpy copies without telling why that fails.
+    with new_file(out) as made, made.open("w+b") as file:
+        if isinstance(vectors, np.ndarray):
+            np.save(file, vectors)
+            return f"{vectors.shape[0]} vectors of {vectors.shape[1]}"
+        if isinstance(vectors, list):  # of the tokens of each text
+            lengths = np.asarray([len(one) for one in vectors])
+            np.savez(file, vectors=np.concatenate(vectors), lengths=lengths)
+            return f"{lengths.sum()} vectors of {vectors[0].shape[1]} for {len(vectors)} texts"
+        from scipy import sparse
 
-    sparse.save_npz(out, vectors)
-    weights = vectors.nnz / max(1, vectors.shape[0])
-    count, width = vectors.shape
-    return f"{count} sparse vectors of {width}, on average {weights:.0f} weights"
+        sparse.save_npz(file, vectors)
+        weights = vectors.nnz / max(1, vectors.shape[0])
+        count, width = vectors.shape
+        return f"{count} sparse vectors of {width}, on average {weights:.0f} weights"
 
 
 def _print_tokens(texts: list[str], vectors: "csr_array", tokenizer: PublishedTokenizer) -> None:
@@ -91,7 +94,8 @@ def _print_tokens(texts: list[str], vectors: "csr_array", tokenizer: PublishedTo
         for i in largest:
             if weights_V[i] > 0:
                 shown.append(f"{tokenizer.token(i).strip()} {weights_V[i]:.2f}")
-        print(f"{number + 1}: {text}\n   {', '.join(shown) or 'no token has a weight'}")
+        tokens = ", ".join(shown) or "no token has a weight"
+        command_line.print_text(f"{number + 1}: {text}\n   {tokens}")
 
 
 def _print(texts: list[str], similar_NN: np.ndarray) -> None:

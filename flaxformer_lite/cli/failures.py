@@ -39,6 +39,8 @@ def explain(error: BaseException, smaller: str = SMALLER) -> tuple[str, int]:
     from flaxformer_lite.pretrained.safetensors import WeightsError
 
     message = first_line(error)
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        message = f"{error.filename}: {error.strerror}"
     if isinstance(error, WeightsError):
         return message, BAD_INPUT
     if isinstance(error, CheckpointError):

@@ -157,7 +157,9 @@ def _print(opened: Opened, prompts: list[list[int]], options: Json) -> None:
     for number, (row, length) in enumerate(zip(result.sequences, result.lengths, strict=True)):
         start = row.shape[0] - new
         text = opened.tokenizer.decode(row[start : start + length])
-        print(text if len(result.sequences) == 1 else f"[{number + 1}] {text}")
+        if len(result.sequences) > 1:
+            text = f"[{number + 1}] {text}"
+        command_line.print_text(text)
 
 
 def _stream(opened: Opened, prompts: list[list[int]], options: Json) -> None:
@@ -167,9 +169,9 @@ def _stream(opened: Opened, prompts: list[list[int]], options: Json) -> None:
         ids += new[0].tolist()
         text = opened.tokenizer.decode(ids)
         if not text.endswith(UNFINISHED) and text.startswith(shown):
-            print(text[len(shown) :], end="", flush=True)
+            command_line.print_text(text[len(shown) :], end="")
             shown = text
-    print(opened.tokenizer.decode(ids)[len(shown) :])
+    command_line.print_text(opened.tokenizer.decode(ids)[len(shown) :])
 
 
 def _text(prompt: str) -> str:

@@ -13,6 +13,7 @@ from flax.traverse_util import flatten_dict
 
 from flaxformer_lite import registry
 from flaxformer_lite.checkpoints import workdir
+from flaxformer_lite.cli import command_line
 from flaxformer_lite.cli.open_model import folder_of, notice
 from flaxformer_lite.cli.tables import print_table
 from flaxformer_lite.config import ConfigError, LayerKind, ModelConfig, plugin_name
@@ -48,7 +49,7 @@ def run(args: argparse.Namespace) -> None:
     if contents.why:
         facts["model"] = f"not supported: {contents.why}"
     for name, value in facts.items():
-        print(f"{name:<12} {value}")
+        command_line.print_text(f"{name:<12} {value}")
     kinds = {name: _kind(tensor) for name, tensor in contents.tensors.items()}
     groups = _groups(kinds, merge_layers=not args.all)
     rows = []

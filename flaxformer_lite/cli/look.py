@@ -116,13 +116,8 @@ def save(output: Path, inside: Inside, opened: Opened, title: str) -> None:
         "layers": " + ".join(f"{getattr(cfg, f'{side}_layers')} ({side})" for side in stacks),
         "parameters": f"{sum(x.size for x in jax.tree.leaves(opened.params)):,}",
     }
-    try:
-        if output.suffix == ".html":
-            page = render(inside, opened.tokenizer.token, title=title, facts=facts)
-            write_file(output, page.encode())
-        else:
-            save_figure(output, inside.attentions, title)
-    except OSError as error:
-        raise ConfigError(
-            f"--output={output}: cannot be written ({error.strerror}); choose another place."
-        ) from error
+    if output.suffix == ".html":
+        page = render(inside, opened.tokenizer.token, title=title, facts=facts)
+        write_file(output, page.encode())
+    else:
+        save_figure(output, inside.attentions, title)

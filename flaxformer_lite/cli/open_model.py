@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 
 from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.files.read import printable
 from flaxformer_lite.nn.adapters.merge import merge_adapter
 from flaxformer_lite.open_model import load_pretrained, load_tokenizer, on_disk
 from flaxformer_lite.pretrained.folder import check_exists
@@ -96,4 +97,4 @@ def notices() -> contextlib.AbstractContextManager[None]:
 
 def notice(text: str) -> None:
     """Prints a line for the user on stderr."""
-    print(f"notice: {addressed(text)}", file=sys.stderr)
+    print(f"notice: {printable(addressed(text))}", file=sys.stderr)

@@ -5,16 +5,16 @@ import csv
 import io
 import itertools
 import json
-import sys
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
+from flaxformer_lite.cli import command_line
 from flaxformer_lite.cli.open_model import folder_of, notice, notices
 from flaxformer_lite.data.pipeline import Dataset
 from flaxformer_lite.files.publish import write_file
-from flaxformer_lite.files.read import Json, printable
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.runs.evaluate_file import open_file, open_trained
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # first characters of cells that spreadsheets compute
@@ -38,9 +38,7 @@ def run(args: argparse.Namespace) -> None:
         print(f"{args.output}: {len(rows):,} rows")
     else:
         text = _delimited(_for_spreadsheets(rows, args.escape_formulas), ",")
-        if sys.stdout.isatty():
-            text = printable(text)
-        sys.stdout.write(text)
+        command_line.print_text(text, end="")
 
 
 def options_of(args: argparse.Namespace) -> Json:

@@ -16,7 +16,7 @@ from flaxformer_lite.runs.batch_history import BatchHistory
 def run(args: argparse.Namespace) -> None:
     """Prints the step's metrics, and its rows by their loss."""
     folder = folder_of(args.workdir)
-    output = Path(args.output).expanduser() if args.output else None
+    output = Path(args.output) if args.output else None
     if output and output.exists():
         raise ConfigError(f"--output={output}: exists already; name a new folder.")
     point = replay.before_step(folder, args.at, allow_plugins=args.allow_plugins)

@@ -133,6 +133,12 @@ def is_place(value: str) -> str:
                 " the store's own variables or files, such as AWS_ACCESS_KEY_ID, and leave them"
                 f" out.{pattern}"
             )
+        names = part.partition("://")[2].rstrip().removesuffix("/").split("/")
+        if {"", ".", ".."} & set(names[1:]):  # libraries leave these out, and so read another
+            return (
+                "an address needs a name between two slashes, and not . or .., as in"
+                " gs://BUCKET/FOLDER/NAME."
+            )
     for scheme in re.findall(r"(?:^|,)\s*(\w[\w+.-]*)://", value):
         if scheme not in choices.STORES:
             known = " and ".join(f"{name}://" for name in choices.STORES)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from flaxformer_lite.config import ConfigError, DataConfig
 from flaxformer_lite.data import corpora, digests, documents, token_files
+from flaxformer_lite.files.home import expand_home
 from flaxformer_lite.runtime import progress
 from flaxformer_lite.storage import compressed, content_cache, remote
 from flaxformer_lite.storage.compressed import File
@@ -237,7 +238,7 @@ def _roots(paths: str, where: str) -> list[str | File]:
 
     It is one path, or several separated by commas, with patterns such as *.txt.
     """
-    path = Path(paths).expanduser()
+    path = expand_home(paths)
     patterns = list(filter(None, map(str.strip, paths.split(","))))
     is_plain = patterns in ([], [paths]) and not glob.has_magic(paths) and not is_url(paths)
     if os.path.exists(path) or is_plain:
@@ -250,7 +251,7 @@ def _roots(paths: str, where: str) -> list[str | File]:
                 matches = remote.find_like(pattern)
             roots += matches or [pattern]
             continue
-        local = str(Path(pattern).expanduser())
+        local = str(expand_home(pattern))
         names = [local]
         if glob.has_magic(local):
             names = sorted(filter(os.path.isfile, glob.glob(local, recursive=True)))

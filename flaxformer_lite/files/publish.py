@@ -14,6 +14,7 @@ import os
 import re
 import secrets
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,16 +26,51 @@ EXCHANGE = 2  # RENAME_EXCHANGE and AT_FDCWD of Linux
 HERE = -100
 
 
-def write_file(path: Path, content: bytes) -> None:
-    """Replaces a file; a symbolic link is replaced, not followed."""
+@contextlib.contextmanager
+def new_file(path: Path) -> Iterator[Path]:
+    """Yields the path of a file to write, which replaces `path` when the block ends without error.
+
+    A symbolic link is replaced, not followed.
+
+    Raises:
+      OSError: it cannot be written; names `path`.
+    """
     made = _private(path, "tmp")
     try:
-        made.write_bytes(content)
+        yield made
         _flush(made)
         os.replace(made, path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
     finally:
         made.unlink(missing_ok=True)
     _flush(path.parent)
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Replaces a file by its whole content; see `new_file`."""
+    with new_file(path) as made:
+        made.write_bytes(content)
+
+
+def check_writable(path: Path) -> None:
+    """Checks that a file or a folder can be written at a path, before there is anything to write.
+
+    Folders above it that do not exist would be made.
+
+    Raises:
+      ConfigError: it cannot be written.
+    """
+    folder = path.absolute().parent
+    while not os.path.lexists(folder):
+        folder = folder.parent
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: cannot be written ({error.strerror}); choose another place."
+        ) from None
 
 
 @contextlib.contextmanager

@@ -117,7 +117,7 @@ def run(
             data = experiment.train_data
             write_inputs(workdir, cfg, data.tokenizer, data.fingerprint)
             report = RunPage(workdir, cfg, requested, about, recorder, clock)
-        meter = _meter(experiment, clock, recorder)
+        meter = _meter(experiment, clock, recorder, begin.record)
         watchers = [
             *_loss_watchers(
                 experiment, str(place), checkpoints, recorder, terminal, group, begin.record
@@ -207,8 +207,8 @@ def _start_compiling(
     return dataclasses.replace(experiment, program=program), create_state
 
 
-def _meter(experiment: Experiment, clock: Clock, recorder: Recorder) -> Meter:
-    """Returns a meter that includes the recorded time of the run before it was resumed."""
+def _meter(experiment: Experiment, clock: Clock, recorder: Recorder, record: Json) -> Meter:
+    """Returns a meter that includes the time and the unfinished record of the run so far."""
     peak = flops.peak(experiment.program.mesh.devices.flat[0])
     earlier = seconds(recorder.history)
     clock.seconds["repeated"] += seconds(recorder.dropped).total()
@@ -219,6 +219,7 @@ def _meter(experiment: Experiment, clock: Clock, recorder: Recorder) -> Meter:
         peak_of_mesh,
         clock,
         earlier,
+        record.get("window", ()),
     )
 
 

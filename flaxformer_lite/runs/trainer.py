@@ -346,4 +346,5 @@ class Trainer:
     def _meta(self, step: int) -> Json:
         meta = resume.meta(self._experiment.cfg, self._experiment.fingerprint, step)
         kept = [watcher.remembered() for watcher in self._watchers]
-        return {**meta, **collections.ChainMap(*kept), "best": self._selection.best._asdict()}
+        own = {"best": self._selection.best._asdict(), "window": self._meter.window}
+        return {**meta, **collections.ChainMap(*kept), **own}

@@ -12,7 +12,8 @@ import stat
 import sys
 from pathlib import Path
 
-from flaxformer_lite.config import DataConfig
+from flaxformer_lite.config import ConfigError, DataConfig
+from flaxformer_lite.files.home import expand_home
 
 # Device files of TPUs; without a plugin, jax can use no other device.
 DEVICES = ("dev/accel*", "dev/vfio/*")
@@ -52,8 +53,8 @@ def keep_compiled(cache: Path) -> None:
     Whoever writes there may run code as whoever reads it, so they are not kept in `data.cache`,
     which users share.
     """
-    folder = compiled(cache)
     try:
+        folder = compiled(cache)
         for path in (folder.parent, folder):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.mkdir(mode=0o700, exist_ok=True)
@@ -70,7 +71,7 @@ def keep_compiled(cache: Path) -> None:
                     file=sys.stderr,
                 )
                 return
-    except OSError:  # without a writable home there is no cache
+    except (OSError, ConfigError):  # without a home that is writable there is no cache
         return
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)
 
@@ -114,7 +115,7 @@ def compiled(cache: Path) -> Path:
     known = Path("/proc/cpuinfo")
     lines = known.read_text().splitlines() if known.exists() else [platform.processor()]
     features = next((line for line in lines if line.startswith(("flags", "Features"))), lines[0])
-    return cache.expanduser() / "compiled" / hashlib.sha256(features.encode()).hexdigest()[:8]
+    return expand_home(cache) / "compiled" / hashlib.sha256(features.encode()).hexdigest()[:8]
 
 
 def only_cpu(root: Path = Path("/")) -> bool:

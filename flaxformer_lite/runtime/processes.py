@@ -20,6 +20,7 @@ import jax
 
 from flaxformer_lite import private_names
 from flaxformer_lite.config.rules import ConfigError
+from flaxformer_lite.runtime import lifeline
 
 PATIENCE = 10  # seconds after which process 0 prints whom it is waiting for
 INTERVAL = 1.0  # seconds between polls for announcements
@@ -55,6 +56,7 @@ class Processes:
         self._own_failure = ""
         self._listeners: dict[str, Callable[[str], None]] = {FAILURE: self._end}
         self._closing = threading.Event()
+        self.line: socket.socket | None = None  # to process 0, if it listens
         self._thread = threading.Thread(target=self._look, daemon=True)
         if client:
             self._thread.start()
@@ -135,6 +137,9 @@ class Processes:
 
     def close(self) -> None:
         """Waits for all processes; after that, one may exit without ending the others."""
+        if self.line:
+            with contextlib.suppress(OSError):  # process 0 is gone
+                self.line.sendall(lifeline.BYE)
         if self._client:
             self.coordinate("the end", None, lambda _: None)
             self._closing.set()
@@ -152,6 +157,11 @@ class Processes:
         """Ends this process because a peer or the store is gone."""
         self._own_failure = message
         self._end(json.dumps([self.index, 1, message]))
+
+    def miss(self) -> NoReturn:
+        """Ends this process because a peer is gone, unless the peer announced why."""
+        time.sleep(2.5 * INTERVAL)
+        self.lose()
 
     def _end(self, failure: str) -> NoReturn:
         who, code, message = json.loads(failure)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from flaxformer_lite.config import ConfigError, DataConfig
+from flaxformer_lite.files.home import expand_home
 from flaxformer_lite.files.read import read_object
 from flaxformer_lite.runtime import progress
 from flaxformer_lite.storage.shared_cache import Entry
@@ -37,7 +38,7 @@ def local(root: str | Path) -> Path:
         raise ConfigError(
             f"FLAXFORMER_LITE_CACHE={default}: must be a local folder; set data.cache to the store."
         )
-    return Path(default if is_url(root) else root).expanduser()
+    return expand_home(default if is_url(root) else root)
 
 
 def parts_of(folder: Path) -> Path:

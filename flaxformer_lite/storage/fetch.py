@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
+from flaxformer_lite.files.home import expand_home
 from flaxformer_lite.runtime import progress
 from flaxformer_lite.storage import content_cache, remote
 from flaxformer_lite.storage.stores import StorageError, is_url, name_copy
@@ -23,7 +24,7 @@ def on_disk(path: str | Path, choose: Callable[[list[str]], list[str]] = list) -
       StorageError: the address does not exist, or the store cannot be used.
     """
     if not is_url(path):
-        return Path(path).expanduser()
+        return expand_home(path)
     url = str(path).rstrip("/")
     single = remote.find(url)
     if single:

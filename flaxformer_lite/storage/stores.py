@@ -85,7 +85,7 @@ def is_anonymous(url: str) -> bool:
     scheme = url[:2]
     if any(re.match(VARIABLES[scheme], name) for name in os.environ):
         return False
-    if Path(FILES[scheme]).expanduser().exists():
+    if os.path.exists(os.path.expanduser(FILES[scheme])):
         return False
     vendor = ""
     if VENDOR.exists():
@@ -238,7 +238,7 @@ def _google_login() -> Json:
     """Returns the credentials file of Google's tools, or their library if obstore needs it."""
     folder = os.environ.get("CLOUDSDK_CONFIG") or "~/.config/gcloud"
     file = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
-    path = Path(file or f"{folder}/application_default_credentials.json").expanduser()
+    path = Path(os.path.expanduser(file or f"{folder}/application_default_credentials.json"))
     if not path.is_file():
         return {}
     kind = re.search(r'"type":\s*"(\w+)"', path.read_text())
@@ -295,7 +295,7 @@ def _region(bucket: str, endpoint: str) -> str:
 def _profile(variable: str, file: str, prefix: str) -> dict[str, str]:
     """Returns the section of the current profile in a file of Amazon's tools."""
     parser = configparser.ConfigParser(interpolation=None)
-    parser.read(Path(os.environ.get(variable) or file).expanduser())
+    parser.read(os.path.expanduser(os.environ.get(variable) or file))
     name = os.environ.get("AWS_PROFILE") or "default"
     section = name
     if name != "default":

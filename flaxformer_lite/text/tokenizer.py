@@ -18,6 +18,7 @@ import sentencepiece
 import tokenizers
 
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.files.home import expand_home
 from flaxformer_lite.files.read import read_bytes
 from flaxformer_lite.text import lower_case, older_files, special_tokens, token_text
 from flaxformer_lite.text.escape_specials import FAILS, any_of, library_errors, literal
@@ -392,7 +393,7 @@ def load(path: str | Path, *, given: str | Path | None = None) -> Tokenizer:
     if given is None:
         given = path
     where = f"data.tokenizer.path={str(given)!r}"
-    path = Path(path).expanduser()
+    path = expand_home(path)
     lower = path.is_dir() and lower_case.is_asked(path)
     if path.is_dir():
         if not any((path / name).is_file() for name in (HuggingFace.file, Bytes.file)):

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import importlib.util
 import json
 import os
 import re
@@ -229,15 +230,18 @@ def test_published_weights_and_adapters_name_no_code(here, tmp_path, capsys):
     assert "evil" not in sys.modules
 
 
-def test_modules_of_the_current_folder_do_not_stand_in_for_missing_ones(tmp_path, monkeypatch):
+@pytest.mark.parametrize("flags", [[], ["--allow-plugins"], ["--family=own_family:Mine"]])
+def test_modules_of_the_current_folder_do_not_stand_in_for_missing_ones(
+    flags, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [p for p in sys.path if p and Path(p) != tmp_path])
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    (tmp_path / "not_installed.py").touch()
     with pytest.raises(SystemExit):
-        door.main(["inspect", "nothing"])
+        door.main(["inspect", "nothing", *flags])
     assert str(tmp_path) not in sys.path
-    with pytest.raises(SystemExit):
-        door.main(["inspect", "nothing", "--allow-plugins"])
-    assert str(tmp_path) in sys.path
+    assert importlib.util.find_spec("not_installed") is None
 
 
 OWN = """

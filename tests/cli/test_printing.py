@@ -2,11 +2,14 @@
 
 import csv
 import json
+import types
 
+import numpy as np
 import pytest
+from scipy.sparse import csr_array
 
 from flaxformer_lite.__main__ import main
-from flaxformer_lite.cli import command_line, tables
+from flaxformer_lite.cli import command_line, embed, generate, open_model, tables
 from flaxformer_lite.cli.predict import write_rows
 from flaxformer_lite.cli.tables import print_table
 from flaxformer_lite.config import ConfigError, TrainConfig
@@ -71,3 +74,30 @@ def test_an_error_of_another_parser_hides_keys(capsys):
     with pytest.raises(SystemExit):
         command_line.fail("steps=s3://KEY:HIDDEN@b/x: must be a whole number.", 2)
     assert capsys.readouterr().err == "error: steps=s3://***b/x: must be a whole number.\n"
+
+
+ESCAPES = "a\x1b[2J\x1b]0;title\x07b\r\u202ec\n"
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_texts_of_models_are_escaped_on_terminals_alone(is_terminal, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: is_terminal)
+    result = types.SimpleNamespace(sequences=np.ones((1, 2), int), lengths=np.full(1, 2))
+    monkeypatch.setattr(generate, "generate", lambda *_, **__: result)
+    monkeypatch.setattr(generate, "stream", lambda *_, **__: iter(np.ones((3, 1, 1), int)))
+    tokenizer = types.SimpleNamespace(
+        decode=lambda ids: ESCAPES * len(ids), token=lambda i: ESCAPES
+    )
+    opened = types.SimpleNamespace(model=None, params=None, tokenizer=tokenizer)
+    generate._print(opened, [[1]], {})
+    generate._stream(opened, [[1]], {})
+    embed._print_tokens([ESCAPES], csr_array(np.ones((1, 2))), tokenizer)
+    said = capsys.readouterr().out
+    assert ("\x1b" in said) != is_terminal and ("\u202e" in said) != is_terminal
+    assert (r"\x1b[2J" in said) == is_terminal and "\n" in said
+
+
+def test_notices_are_escaped(capsys):
+    open_model.notice(ESCAPES)
+    said = capsys.readouterr().err
+    assert r"\x1b[2J" in said and "\x1b" not in said

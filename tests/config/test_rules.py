@@ -5,8 +5,10 @@ from typing import Annotated
 
 import pytest
 
-from flaxformer_lite.config import ConfigError
+from flaxformer_lite.config import ConfigError, rules
 from flaxformer_lite.config.rules import MAY_CHANGE, OF_TASK, Record, Size, marked
+from flaxformer_lite.storage import stores
+from flaxformer_lite.storage.stores import StorageError
 
 Kept = Annotated[str, MAY_CHANGE]
 
@@ -37,3 +39,18 @@ def test_a_mark_changes_nothing_about_the_values():
     for bad in ({"every": 0}, {"names": ["a"]}, {"number": "1"}):
         with pytest.raises(ConfigError, match=next(iter(bad))):
             Outer(**bad)
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["s3://b//x", "gs://b//", "s3://b/x//y", "gs://b/./x", "gs://b/../c/x", "a.txt,s3://b//x"],
+)
+def test_an_address_that_libraries_would_read_as_another_is_refused(address):
+    assert "a name between two slashes" in rules.is_place(address)
+    with pytest.raises(StorageError, match="a name between two slashes"):
+        stores.request(address.rpartition(",")[2], lambda client, name: None)
+
+
+@pytest.mark.parametrize("address", ["s3://b", "gs://b/", "gs://b/x/y/", "s3://b/x,gs://b/*.txt"])
+def test_other_addresses_are_not(address):
+    assert rules.is_place(address) == ""

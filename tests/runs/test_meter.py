@@ -1,7 +1,12 @@
+import shutil
+
 import pytest
 
+from flaxformer_lite.runs import loop
+from flaxformer_lite.runs.report import metrics
 from flaxformer_lite.runs.report.clock import Clock
 from flaxformer_lite.runs.report.meter import Meter
+from tests.training import tiny_runs
 
 
 @pytest.fixture
@@ -93,3 +98,26 @@ def test_seconds_are_of_the_interval_and_goodput_of_all_starts(wait):
     wait(1.0)
     meter.add({"loss": 1.0})
     assert "seconds_repeated" not in meter.record(2)
+
+
+def measured(workdir):
+    """Returns the records of training steps without their times."""
+    records = []
+    for record in metrics.read(workdir / "metrics.jsonl"):
+        if record["split"] == "train":
+            timed = ("seconds_", "step_seconds", "tokens_per", "data_wait", "goodput", "peak_")
+            records.append({k: v for k, v in record.items() if not k.startswith(timed)})
+    return records
+
+
+@pytest.mark.parametrize("every", [2, 4])
+def test_a_record_whose_steps_a_checkpoint_divides_is_that_of_the_undisturbed_run(every, tmp_path):
+    train = {"steps": 4, "log_every": every, "checkpoint_every": 3}
+    cfg = tiny_runs.config(tmp_path, train=train)
+    loop.run(cfg, tmp_path / "whole")
+    shutil.copytree(tmp_path / "whole", tmp_path / "killed")
+    shutil.rmtree(tmp_path / "killed/checkpoints/4")  # as a kill after step 3 leaves it
+    loop.run(cfg, tmp_path / "killed")
+    whole = measured(tmp_path / "whole")
+    assert [record["step"] for record in whole] == [*range(every, 5, every)]
+    assert measured(tmp_path / "killed") == whole

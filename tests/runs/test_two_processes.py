@@ -10,6 +10,7 @@ import pytest
 
 from flaxformer_lite.runs.report import metrics
 from tests.runs import launched
+from tools import faults
 
 STEPS = 6
 BATCH = 16
@@ -117,6 +118,21 @@ def test_stopped_by_a_signal_and_by_the_loss_of_a_process_the_same_command_ends_
         (out, _, code), other = launched.outputs(started)
     assert (code, other[2]) == (0, 0) and "resuming" in out
     assert launched.digests(again, STEPS) == launched.digests(uninterrupted[0], STEPS)
+
+
+@pytest.mark.nightly  # the connection that tells it: tests/runtime/test_join.py
+@pytest.mark.parametrize("killed", [0, 1])
+def test_the_loss_of_a_process_during_the_first_save_is_told_at_once(folder, killed):
+    """At once, as the patience with a silent process is an hour."""
+    workdir = folder / f"killed{killed}"
+    with launched.pair(
+        folder, workdir, SETTINGS, launched.free_port(), "--peer_timeout=3600"
+    ) as started:
+        faults.until(lambda: list((workdir / "checkpoints").glob("3*")), started)
+        started[killed].kill()
+        ended = launched.outputs(started)
+    _, err, code = ended[1 - killed]
+    assert code == 1 and err.splitlines()[-1].startswith("error: another process is gone"), err
 
 
 @pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.nightly)])

@@ -80,20 +80,23 @@ PEER = """
 import os, signal, sys, time
 from flaxformer_lite.runtime.join import join
 index = int(sys.argv[2])
-group = join(sys.argv[1], 2, index, start_timeout=600)
+group = join(sys.argv[1], 2, index, start_timeout=600, peer_timeout=3600)
 group.coordinate("both are here", None, lambda _: None)
-if index == 0:
+if index == int(sys.argv[3]):
     os.kill(os.getpid(), signal.SIGKILL)
-time.sleep(600)
+time.sleep(3600)
 """
 
 
-def test_the_loss_of_process_0_ends_the_other_at_once_with_one_error_as_its_last_line():
+@pytest.mark.parametrize("killed", [0, 1])
+def test_the_loss_of_a_process_ends_the_other_at_once_with_one_error_as_its_last_line(killed):
     coordinator = f"127.0.0.1:{launched.free_port()}"
-    lines = [
-        [sys.executable, "-X", "faulthandler", "-c", PEER, coordinator, str(i)] for i in (0, 1)
-    ]
-    _, (_, err, code) = launched.outputs([launched.start(line, devices=1) for line in lines])
+    lines = []
+    for index in (0, 1):
+        arguments = [coordinator, str(index), str(killed)]
+        lines.append([sys.executable, "-X", "faulthandler", "-c", PEER, *arguments])
+    ended = launched.outputs([launched.start(line, devices=1) for line in lines])
+    _, err, code = ended[1 - killed]
     last = err.splitlines()[-1]
     assert code == 1 and last.startswith("error: another process is gone"), err
     assert last.endswith("the same command continues from the last checkpoint, if there is one.")

@@ -72,7 +72,7 @@ def convert(parser: argparse.ArgumentParser) -> None:
     """
     add = parser.add_argument
     add("src", metavar="SRC", type=command_line.model, help="directory to read")
-    add("dst", metavar="DST", type=command_line.model, help="directory to write")
+    add("dst", metavar="DST", type=command_line.new_model, help="directory to write")
     add("--dtype", choices=DTYPES, help="dtype of the weights (default: unchanged)")
     add(
         "--adapter",

@@ -142,7 +142,7 @@ def replay(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--output",
-        type=command_line.path,
+        type=command_line.new_folder,
         metavar="DIR",
         help="new workdir for a checkpoint of that step",
     )

@@ -10,7 +10,7 @@ from flaxformer_lite.contrib.export import run_page
 from flaxformer_lite.contrib.export.folder import CASES, SUFFIXES, check_files, export_model
 from flaxformer_lite.contrib.export.measured_texts import TEXTS, cost_of, read_texts
 from flaxformer_lite.contrib.export.stablehlo import PARAMS
-from flaxformer_lite.files.publish import new_directory
+from flaxformer_lite.files.publish import check_writable, new_directory
 from flaxformer_lite.inference.embed import limit_of, token_rows
 from flaxformer_lite.open_model import load_labels, load_sentence_layers, origin_of
 from flaxformer_lite.pretrained.save import write_companions
@@ -33,9 +33,11 @@ def run(args: argparse.Namespace) -> None:
     if args.gradients and (args.output.suffix != ".stablehlo" or args.weights != "float32"):
         raise ConfigError("--gradients: is of .stablehlo files with --weights float32.")
     if is_page:
+        check_writable(args.output)
         run_page.run(args, _layers(args))
         return
     _check_folder(args.output)
+    check_writable(args.output.parent)
     texts = read_texts(args)
     opened = open_model(
         args.model, head=args.head, family=args.family, allow_plugins=args.allow_plugins

@@ -59,7 +59,7 @@ def run(args: argparse.Namespace, layers: SentenceLayers | None) -> None:
       args: of the command.
       layers: those of a sentence model, if the page is to have them.
     """
-    libraries = page.load_libraries(Path(args.runtime).expanduser())
+    libraries = page.load_libraries(Path(args.runtime))
     texts = read_texts(args)
     with notices():
         parts = _parts(args, layers)

@@ -1,10 +1,12 @@
 """A figure of attention maps for papers: layers by heads, as PNG, PDF or SVG."""
 
+import io
 import textwrap
 from pathlib import Path
 
 import numpy as np
 
+from flaxformer_lite.files.publish import write_file
 from flaxformer_lite.inference.inside.summary import AttentionMaps
 
 SMALLEST = 0.62  # inches of a map
@@ -61,7 +63,9 @@ def save_figure(path: Path, attentions: list[AttentionMaps], title: str) -> None
         axes.spines[:].set_visible(False)
     beside = {"aspect": 25, "anchor": (0, 1), "shrink": min(1, 3 / sum(heights))}
     figure.colorbar(image, ax=list(panels), label="attention weight", **beside)
-    figure.savefig(path, format=path.suffix[1:])
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format=path.suffix[1:])
+    write_file(path, drawn.getvalue())
 
 
 def mosaic(maps: AttentionMaps) -> np.ndarray:

@@ -70,8 +70,12 @@ class CapacityMoeConfig(MoeConfig):
             return math.ceil(self.eval_fraction * tokens)
         if self.capacity:
             return self.capacity
+        return max(1, round(self._factor(training) * tokens / self.num_experts))
+
+    def _factor(self, training: bool) -> float:
+        """Returns the factor, at most the one at which an expert has room for all tokens."""
         factor = self.capacity_factor if training else self.eval_capacity_factor
-        return max(1, round(factor * tokens / self.num_experts))
+        return min(factor, self.num_experts)
 
     def _room_of_symbol(self, tokens: Any) -> int | jax.Array:
         """Returns the room at inference in whole numbers, which round as Python's floats do.
@@ -81,7 +85,7 @@ class CapacityMoeConfig(MoeConfig):
         """
         if self.capacity and not self.eval_fraction:
             return self.capacity
-        factor = self.eval_fraction or self.eval_capacity_factor
+        factor = self.eval_fraction or self._factor(training=False)
         top, bottom = factor.as_integer_ratio()
         if bottom > MOST_PARTS:
             raise ConfigError(

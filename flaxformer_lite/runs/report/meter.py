@@ -3,7 +3,7 @@
 import collections
 import math
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from flaxformer_lite.objectives.sums import BY_SOURCE
@@ -20,6 +20,8 @@ class Meter:
       tokens_per_step: input tokens, padding included.
       peak: FLOP/s of all devices together; None if unknown: then `mfu` is not recorded.
       earlier: seconds by part of this run's earlier starts.
+      window: metrics of the steps between the last record and the checkpoint that this start
+        continues from.
     """
 
     def __init__(
@@ -29,11 +31,12 @@ class Meter:
         peak: float | None,
         clock: Clock | None = None,
         earlier: Mapping[str, float] = types.MappingProxyType({}),
+        window: Iterable[dict[str, float]] = (),
     ):
         self._tokens = tokens_per_step
         self._flops = flops_per_step
         self._peak = peak
-        self._steps: list[dict[str, float]] = []
+        self._steps = list(window)
         self._timed = 0
         self.clock = clock or Clock()
         self.clock.seconds.update(earlier)
@@ -66,6 +69,11 @@ class Meter:
             return None
         self._timed += 1
         return self._ended - before
+
+    @property
+    def window(self) -> list[dict[str, float]]:
+        """The metrics of the steps since the last record, which a checkpoint keeps."""
+        return self._steps
 
     @property
     def is_empty(self) -> bool:

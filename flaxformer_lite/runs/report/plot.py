@@ -1,11 +1,13 @@
 """The plot of a run's loss curve."""
 
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from flaxformer_lite.files.publish import write_file
 from flaxformer_lite.objectives.base import Metric
 from flaxformer_lite.runs.report.metrics import Record, middles
 
@@ -32,6 +34,7 @@ def loss_curve(
     """Plots the headline metric on training and held-out examples over steps, and its baseline.
 
     Args:
+      path: of a PNG.
       best: the metric of `train.best` and the best step, or None; unless it is the headline, the
         metric gets a second panel.
       stopped: why the run ended before its last step, or an empty string.
@@ -56,7 +59,7 @@ def loss_curve(
             )
         axes.legend(edgecolor="none", framealpha=0.9)
     panels[0].set_title(title)
-    figure.savefig(path)
+    _write(path, figure)
 
 
 def _draw(
@@ -95,7 +98,13 @@ def compared(path: Path, runs: Mapping[str, Sequence[tuple[float, float]]], metr
         axes.plot(*zip(*points, strict=True), marker="o", markersize=4, linewidth=1.2, label=name)
     axes.set_ylabel(f"held-out {axes.get_ylabel()}")
     axes.legend(frameon=False)
-    figure.savefig(path)
+    _write(path, figure)
+
+
+def _write(path: Path, figure: "Figure") -> None:
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png")
+    write_file(path, drawn.getvalue())
 
 
 def _panels(metrics: Sequence[Metric]) -> "tuple[Figure, np.ndarray]":

@@ -15,6 +15,7 @@ from flaxformer_lite.config import (
     outside_plugins,
     plugin_name,
 )
+from flaxformer_lite.files.home import expand_home
 from flaxformer_lite.objectives.base import Metric
 from flaxformer_lite.objectives.sums import BY_SOURCE
 from flaxformer_lite.runs.report.metrics import Recorder
@@ -129,7 +130,7 @@ def _taken(cfg: ExperimentConfig) -> str:
     """Describes which parts of a run come from the directory in `train.init_from`."""
     folder = cfg.train.init_from
     tokenizer = cfg.data.tokenizer.path
-    if Path(tokenizer).expanduser().is_relative_to(Path(folder).expanduser()):
+    if expand_home(tokenizer).is_relative_to(expand_home(folder)):
         return f"{folder}: model, weights and tokenizer, in place of the config's"
     return (
         f"{folder}: model and weights, in place of the config's; tokenizer of"

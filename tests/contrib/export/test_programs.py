@@ -114,7 +114,13 @@ def test_long_texts_are_computed_as_in_blocks(family, mixer):
 
 
 def test_the_room_of_experts_is_rounded_as_in_python():
-    for fields in ({}, {"eval_capacity_factor": 1.25}, {"eval_fraction": 0.375}, {"capacity": 3}):
+    for fields in (
+        {},
+        {"eval_capacity_factor": 1.25},
+        {"eval_fraction": 0.375},
+        {"capacity": 3},
+        {"eval_capacity_factor": 1e12},
+    ):
         cfg = CapacityMoeConfig(num_experts=4, **fields)
         rooms = export.export(jax.jit(lambda x, cfg=cfg: cfg.room(x.shape[0], training=False) + 0))(
             jax.ShapeDtypeStruct(export.symbolic_shape("tokens"), jnp.float32)

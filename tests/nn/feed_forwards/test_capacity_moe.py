@@ -88,3 +88,19 @@ def test_training_has_its_own_room_and_noise():
     module, params = made(dataclasses.replace(cfg, jitter=0.5))
     run = jax.jit(lambda key: module.apply({"params": params}, X, rngs={"dropout": key}))
     assert not np.allclose(run(jax.random.key(0)), run(jax.random.key(1)))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_no_expert_has_more_room_than_there_are_tokens(training):
+    """A token chooses an expert once, so that a larger factor drops none either."""
+    name = "capacity_factor" if training else "eval_capacity_factor"
+    plain = dataclasses.replace(CFG, capacity=0, eval_fraction=0.0, jitter=0.0)
+    outputs = []
+    for factor in (float(CFG.num_experts), 1e12, 3e38):
+        cfg = dataclasses.replace(plain, **{name: factor})
+        assert cfg.room(20, training=training) == 20
+        module, params = made(cfg)
+        rngs = {"dropout": jax.random.key(0)} if training else {}
+        outputs.append(jax.jit(module.apply)({"params": params}, X, rngs=rngs))
+    np.testing.assert_array_equal(outputs[0], outputs[1])
+    np.testing.assert_array_equal(outputs[0], outputs[2])

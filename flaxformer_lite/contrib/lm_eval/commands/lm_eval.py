@@ -45,5 +45,5 @@ def lm_eval(parser: argparse.ArgumentParser) -> None:
         metavar="INT",
         help="most tokens that the model sees (default: its own)",
     )
-    add("--output_path", type=command_line.path, metavar="DIR", help="folder for its results")
+    add("--output_path", type=command_line.new_folder, metavar="DIR", help="folder for its results")
     add("more", nargs="*", metavar="-- FLAGS", help="flags of the harness")

@@ -1,0 +1,133 @@
+"""`~` in every path of a command line, and machines on which it stands for nothing."""
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flaxformer_lite import __main__ as door, open_model, pages, private_names
+from flaxformer_lite.checkpoints import mirror
+from flaxformer_lite.cli.commands import COMMANDS
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.data import text
+from flaxformer_lite.runs import loop
+from flaxformer_lite.runtime import environment
+from flaxformer_lite.storage import content_cache, fetch
+from flaxformer_lite.text import tokenizer
+from tests.training import tiny_runs
+
+ROOT = Path(__file__).parents[2]
+SUFFIXES = ("", ".jsonl", ".npy", ".html", ".onnx")
+
+
+def parsed(value):
+    """Returns (command, argument, parsed value or error) of each argument that takes a path."""
+    found = []
+    for name, command in COMMANDS.items():
+        parser = argparse.ArgumentParser()
+        command.add_arguments(parser)
+        for action in private_names.flags(parser):
+            if action.type in (None, int, float) or action.type.__name__ == "text":
+                continue
+            for suffix in SUFFIXES:
+                try:
+                    found.append((name, action.dest, action.type(f"{value}{suffix}")))
+                except argparse.ArgumentTypeError as error:
+                    if "no such home folder" in str(error):
+                        found.append((name, action.dest, error))
+    return found
+
+
+def test_each_path_begins_in_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    found = parsed("~/m")
+    arguments = {(name, argument) for name, argument, _ in found}
+    assert arguments >= {("train", "workdir"), ("convert", "dst"), ("lm-eval", "output_path")}
+    assert len(arguments) > 30
+    for name, argument, value in found:
+        assert str(value).startswith(f"{tmp_path}/m"), (name, argument, value)
+
+
+def test_each_path_of_somebody_who_is_not_there_is_refused_in_a_sentence():
+    of_a_person = {(name, argument) for name, argument, _ in parsed("/tmp/m")}
+    refused = parsed("~no_such_user/m")
+    assert {(name, argument) for name, argument, _ in refused} == of_a_person
+    for name, argument, error in refused:
+        assert "~no_such_user/m" in str(error) and "set HOME" in str(error), (name, argument)
+
+
+def test_a_run_in_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    loop.run(tiny_runs.config(tmp_path, train={"steps": 1}), "~/run")
+    assert Path("run/config.json").is_file() and not Path("~").exists()
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        mirror.place_of,
+        open_model.on_disk,
+        open_model.load_pretrained,
+        fetch.on_disk,
+        content_cache.local,
+        pages.locate,
+        tokenizer.load,
+        lambda path: text._roots(path, "data.path"),
+    ],
+    ids=lambda read: read.__name__,
+)
+def test_functions_too_say_that_there_is_no_such_folder(read):
+    with pytest.raises(ConfigError, match=r"^~no_such_user/m: there is no such home folder; set"):
+        read("~no_such_user/m")
+
+
+# A process without HOME, of a user who is in no list.
+HOMELESS = """
+import os, pwd, sys
+
+def find(*_):
+    raise KeyError("no such user")
+
+pwd.getpwuid = find
+pwd.getpwnam = find
+del os.environ["HOME"]
+os.environ["FLAXFORMER_LITE_BEGUN"] = "again"
+from flaxformer_lite.__main__ import start
+start()
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--version"], 0, ""),
+        (["inspect", "nothing"], 2, "nothing: no such directory"),
+        (["inspect", "~/m"], 2, "~/m: there is no such home folder"),
+    ],
+)
+def test_without_any_home(arguments, code, message, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", HOMELESS, *arguments],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == code and message in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_without_any_home_programs_are_not_kept(monkeypatch):
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+    environment.keep_compiled(Path("~no_such_user/cache"))
+    assert "JAX_COMPILATION_CACHE_DIR" not in os.environ
+
+
+def test_only_one_function_expands_paths():
+    package = Path(door.__file__).parent
+    raising = [path for path in package.rglob("*.py") if ".expanduser()" in path.read_text()]
+    assert raising == [package / "files/home.py"]
