@@ -45,8 +45,8 @@ def test_no_array_of_all_pairs(monkeypatch, name, expected):
     cfg = dataclasses.replace(
         cfg, mesh=MeshConfig(data=1), train=dataclasses.replace(cfg.train, batch_size=2)
     )
+    monkeypatch.setattr(MeshSharding, "platform", "tpu")  # before a mesh remembers its own
     built = program.build(cfg, sharding.build_mesh(cfg.mesh, jax.devices()[:1]), dummy.example(cfg))
-    monkeypatch.setattr(MeshSharding, "platform", "tpu")
     kernels = set()
     made = list(arrays(built.train_step.trace(built.target, built.batch).jaxpr.jaxpr, kernels))
     length = cfg.data.length
