@@ -65,7 +65,7 @@ def test_room_by_a_factor_counts_no_columns_of_our_own():
     source = ids(batch=1).tolist()
     logprobs, best = alone(cfg, model, params, source[0], [8])
     # each column of padding would let experts keep tokens that they have no room for
-    assert experts.room(T, training=False) < experts.room(16, training=False)
+    assert experts.expert_capacity(T, training=False) < experts.expert_capacity(16, training=False)
     scores = score(model, params, source, [[8]])
     np.testing.assert_allclose(scores.logprobs, [logprobs], rtol=1e-5)
     written = generate(model, params, source, max_new_tokens=1)

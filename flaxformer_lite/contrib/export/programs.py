@@ -12,6 +12,7 @@ from flax.traverse_util import unflatten_dict
 from jax import export
 
 from flaxformer_lite.config import ConfigError, ModelConfig, plugin_name
+from flaxformer_lite.contrib.export.any_length import for_any_length
 from flaxformer_lite.models.parameter_shapes import parameter_shapes
 from flaxformer_lite.models.skeletons import build_layers
 from flaxformer_lite.models.skeletons.outputs import Output
@@ -105,7 +106,7 @@ def _portable(model: nn.Module) -> nn.Module:
         scan=False,
         remat="none",
     )
-    return model.clone(cfg=plain, sharding=Portable())
+    return model.clone(cfg=for_any_length(plain), sharding=Portable())
 
 
 def _apply(model: nn.Module, params: Params, *arguments: object, **inputs: Any) -> Any:

@@ -163,7 +163,7 @@ def select_implementation(
 
     Args:
       name: a file of this folder, or `auto`, as in `attention`.
-      target: T, the number of queries; a symbolic length of jax.export gives dense attention.
+      target: T, the number of queries; a symbolic length gives dense attention.
       source: S, the number of keys.
       sharding: where the arrays live.
 
@@ -177,11 +177,11 @@ def select_implementation(
         over_heads = select_implementation(name, target, source, sharding.over_heads())
         return registry.resolve("context_attentions", context_attention).spread(over_heads)
     platform = sharding.platform
-    # A symbolic length of jax.export cannot be compared with a number.
+    # A symbolic length cannot be compared with a number.
     if not isinstance(target, int) or not isinstance(source, int):
         if name not in ("auto", "dense"):
             raise ConfigError(
-                f"attention {name!r}: needs known lengths; to export with a symbolic one, {AUTO}."
+                f"attention {name!r}: needs known lengths; for a symbolic one, {AUTO}."
             )
         return registry.resolve("attentions", "dense").attend
     if shards > 1 and context_attention == "ring":

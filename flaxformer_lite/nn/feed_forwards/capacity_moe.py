@@ -2,20 +2,18 @@
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import jax
 import jax.numpy as jnp
-from jax import export
 
-from flaxformer_lite.config import ConfigError, Count, Execution, OneOf, choices
+from flaxformer_lite.config import Count, Execution, OneOf, choices
 from flaxformer_lite.config.rules import NotNegative, Positive, Range, Size
 from flaxformer_lite.nn.feed_forwards.moe import Moe, MoeConfig, kept
 from flaxformer_lite.nn.functions.routing import drop, within_capacity
 from flaxformer_lite.nn.functions.sharding import sharding_of
 from flaxformer_lite.nn.modules.context import Context
 
-MOST_PARTS = 1024  # of a token, in which a file counts the room of an expert
 Fraction = Annotated[float, Range(0, 1, "be from 0 to 1")]
 
 
@@ -57,49 +55,23 @@ class CapacityMoeConfig(MoeConfig):
     skips_padding: bool = False
     masked: Fraction = 0.0
 
-    def room(self, tokens: int, *, training: bool) -> int | jax.Array:
+    def expert_capacity(self, tokens: int, *, training: bool) -> int | jax.Array:
         """Returns how many tokens of a group an expert has room for.
 
         Args:
-          tokens: of a group; with a symbol of `jax.export`, the room is an array.
+          tokens: of a group.
           training: whether it is a step of training.
         """
-        if export.is_symbolic_dim(tokens):
-            return self._room_of_symbol(tokens)
         if self.eval_fraction and not training:
             return math.ceil(self.eval_fraction * tokens)
         if self.capacity:
             return self.capacity
-        return max(1, round(self._factor(training) * tokens / self.num_experts))
+        return max(1, round(self.factor(training=training) * tokens / self.num_experts))
 
-    def _factor(self, training: bool) -> float:
+    def factor(self, *, training: bool) -> float:
         """Returns the factor, at most the one at which an expert has room for all tokens."""
         factor = self.capacity_factor if training else self.eval_capacity_factor
         return min(factor, self.num_experts)
-
-    def _room_of_symbol(self, tokens: Any) -> int | jax.Array:
-        """Returns the room at inference in whole numbers, which round as Python's floats do.
-
-        Raises:
-          ConfigError: the factor is not a fraction of a power of two.
-        """
-        if self.capacity and not self.eval_fraction:
-            return self.capacity
-        factor = self.eval_fraction or self._factor(training=False)
-        top, bottom = factor.as_integer_ratio()
-        if bottom > MOST_PARTS:
-            raise ConfigError(
-                f"eval_fraction={self.eval_fraction},"
-                f" eval_capacity_factor={self.eval_capacity_factor}: the room of an expert would"
-                " not be rounded alike for all numbers of tokens; set a factor such as 1, 1.25 or"
-                " 2."
-            )
-        if self.eval_fraction:
-            return jnp.asarray((top * tokens + bottom - 1) // bottom)
-        bottom *= self.num_experts
-        room = jnp.asarray((2 * top * tokens + bottom) // (2 * bottom))  # half a token rounds up
-        is_half = jnp.asarray((2 * top * tokens + bottom) % (2 * bottom)) == 0
-        return jnp.maximum(1, jnp.where(is_half & (room % 2 == 1), room - 1, room))
 
     def module(self, execution: Execution, *, name: str | None = None) -> "CapacityMoe":
         return CapacityMoe(self, execution, name=name)
@@ -151,13 +123,13 @@ class CapacityMoe(Moe):
             chosen_BTA: jax.Array, keep_BT: jax.Array | None, priority_BT: jax.Array | None
         ) -> jax.Array:
             tokens = chosen_BTA.shape[1]
-            room = cfg.room(tokens, training=training)
+            capacity = cfg.expert_capacity(tokens, training=training)
 
             def of_group(
                 chosen_LA: jax.Array, keep_L: jax.Array | None, priority_L: jax.Array | None
             ) -> jax.Array:
                 return within_capacity(
-                    chosen_LA, cfg.num_experts, room, keep_L=keep_L, priority_L=priority_L
+                    chosen_LA, cfg.num_experts, capacity, keep_L=keep_L, priority_L=priority_L
                 )
 
             return jax.vmap(of_group)(chosen_BTA, keep_BT, priority_BT)

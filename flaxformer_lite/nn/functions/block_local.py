@@ -209,52 +209,6 @@ def _split(x: jax.Array, layout: _Layout, *, halo: int) -> jax.Array:
     return jnp.swapaxes(jnp.take(x, index, axis=1), 0, 1)
 
 
-def attend_any_length(
-    q_BTNH: jax.Array,
-    k_BSKH: jax.Array,
-    v_BSKH: jax.Array,
-    kept_BT: jax.Array,
-    /,
-    *,
-    radius: int,
-    bias_NTT: jax.Array | None = None,
-    scale: float,
-    softcap: float = 0.0,
-    shared: tuple[jax.Array, jax.Array] | None = None,
-) -> jax.Array:
-    """Computes the same as `attend_blocks`, from the scores of all pairs of tokens.
-
-    For lengths that are unknown at tracing time, which an ONNX graph cannot cut into blocks. Memory
-    grows with the square of the length.
-
-    Args:
-      k_BSKH, v_BSKH: keys and values of the T tokens, then the shared ones.
-      kept_BT: bool, False for padding, in rows of one document.
-      bias_NTT: added to the logits of tokens.
-      shared: the bias and visibility of the shared columns, as `Shared.logits` returns them for
-        all rows.
-      q_BTNH, radius, scale, softcap: as in `attend_blocks`.
-    """
-    batch, length, heads, _ = q_BTNH.shape
-    row_T = jnp.arange(length)
-    is_near_TT = jnp.abs(row_T[:, None] - row_T[None, :]) <= radius
-    visible_BTS = kept_BT[:, :, None] & kept_BT[:, None, :] & is_near_TT[None]
-    bias_BNTS = jnp.zeros((batch, heads, length, length), jnp.float32)
-    if bias_NTT is not None:
-        bias_BNTS += bias_NTT.astype(jnp.float32)[None]
-    if shared is not None:
-        more_BNTS, seen_BTS = shared
-        shape = (batch, heads, *seen_BTS.shape[1:])
-        more_BNTS = jnp.broadcast_to(more_BNTS.astype(jnp.float32), shape)
-        bias_BNTS = jnp.concatenate([bias_BNTS, more_BNTS], axis=-1)
-        visible_BTS = jnp.concatenate([visible_BTS, seen_BTS], axis=-1)
-    scores_BNTS = kernels.dot_products(q_BTNH, k_BSKH) * scale
-    if softcap:
-        scores_BNTS = softcap * jnp.tanh(scores_BNTS / softcap)
-    weights_BNTS = kernels.softmax(scores_BNTS + bias_BNTS, visible_BTS)
-    return kernels.pool(weights_BNTS, v_BSKH)
-
-
 def drop(weights: jax.Array, dropout: WeightDropout, number: jax.Array | int) -> jax.Array:
     """Drops weights at random, independently for each part `number`."""
     key = jax.random.fold_in(dropout.key, number)

@@ -12,9 +12,6 @@ et al. 2024 (arXiv:2406.06484), section 3, for the chunks.
 
 import jax
 import jax.numpy as jnp
-from jax import export
-
-from flaxformer_lite.nn.functions.recurrent import RecurrentState, scan_cell
 
 CHUNK = 64
 
@@ -51,8 +48,6 @@ def gated_delta_rule(
       o, float32 [B, T, N, F], and S after the last token, float32.
     """
     batch, length, heads, width = v_BTNF.shape
-    if export.is_symbolic_dim(length):
-        return _by_token(q_BTNH, k_BTNH, v_BTNF, log_decay_BTN, rate_BTN, state_BNHF, starts_BT)
     chunk = min(chunk, length)
     padding = -length % chunk
 
@@ -112,34 +107,6 @@ def gated_delta_rule(
     out_YBTNF = jnp.moveaxis(out_YBNTF, 2, 3)
     out_BTNF = jnp.swapaxes(out_YBTNF, 0, 1).reshape(batch, -1, heads, width)
     return out_BTNF[:, :length], state_BNHF
-
-
-def _by_token(
-    q_BTNH: jax.Array,
-    k_BTNH: jax.Array,
-    v_BTNF: jax.Array,
-    log_decay_BTN: jax.Array,
-    rate_BTN: jax.Array,
-    state_BNHF: jax.Array,
-    starts_BT: jax.Array | None,
-) -> tuple[jax.Array, jax.Array]:
-    """Computes `gated_delta_rule` token by token, for exported programs of any length."""
-
-    def step(state: RecurrentState, token: tuple) -> RecurrentState:
-        k_BNH, v_BNF, log_decay_BN, rate_BN, q_BNH = token
-        state_BNHF = state[1] * jnp.exp(log_decay_BN)[..., None, None]
-        predicted_BNF = jnp.einsum("bnhf,bnh->bnf", state_BNHF, k_BNH)
-        written_BNF = (v_BNF - predicted_BNF) * rate_BN[..., None]
-        state_BNHF += k_BNH[..., None] * written_BNF[..., None, :]
-        return jnp.einsum("bnhf,bnh->bnf", state_BNHF, q_BNH), state_BNHF
-
-    tokens = (k_BTNH, v_BTNF, log_decay_BTN, rate_BTN, q_BTNH)
-    tokens = jax.tree.map(lambda x: x.astype(jnp.float32), tokens)
-    batch, _, heads, width = v_BTNF.shape
-    nothing_BNF = jnp.zeros((batch, heads, width), jnp.float32)
-    state = nothing_BNF, state_BNHF.astype(jnp.float32)
-    out_BTNF, (_, state_BNHF) = scan_cell(step, state, tokens, starts_BT)
-    return out_BTNF, state_BNHF
 
 
 def _exp(log: jax.Array, kept: jax.Array) -> jax.Array:

@@ -154,7 +154,7 @@ def scan_cell(
 
 
 def _time_first(x: jax.Array, reverse: bool) -> jax.Array:
-    """Returns x [T, B, ...] in the order of reading; scans of ONNX read forward only."""
+    """Returns x [T, B, ...] in the order of reading; some compilers scan forward only."""
     x = jnp.swapaxes(x, 0, 1)
     if reverse:
         x = jnp.flip(x, axis=0)

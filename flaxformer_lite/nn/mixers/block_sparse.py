@@ -1,6 +1,5 @@
 """Attention of blocks of tokens to their neighbors and to both ends of the row (BigBird)."""
 
-import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +8,6 @@ from typing import ClassVar
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jax import export
 
 from flaxformer_lite.config import ConfigError, Execution, rules
 from flaxformer_lite.nn.functions import block_local, kernels
@@ -63,6 +61,10 @@ class BlockSparseConfig(AttentionVariantConfig):
         """The longest row that has plain attention."""
         return (5 + 2 * self.random_blocks) * self.block
 
+    def is_plain(self, length: int) -> bool:
+        """Returns whether rows of this length have plain attention."""
+        return length <= self.full_length
+
     def module(self, execution: Execution, *, causal: bool, name: str | None = None) -> nn.Module:
         return BlockSparse(self.attention, execution, causal, record=self, name=name)
 
@@ -76,8 +78,7 @@ class BlockSparseConfig(AttentionVariantConfig):
         tables: Callable[..., Tables],
     ) -> Context:
         """Computes phases and, for short rows, what plain attention shares."""
-        length = x_BTD.shape[1]
-        if not export.is_symbolic_dim(length) and length <= self.full_length:
+        if self.is_plain(x_BTD.shape[1]):
             return self.attention.prepare(context, x_BTD, execution, causal=causal, tables=tables)
         return self.attention.with_phase(context, x_BTD)
 
@@ -105,8 +106,7 @@ class BlockSparse(Attention):
         record = self.record
         run = self.execution
         length = x_BTD.shape[1]
-        any_length = export.is_symbolic_dim(length)
-        if not any_length and length <= record.full_length:
+        if record.is_plain(length):
             return super().__call__(x_BTD, context, cache, mask=mask, position_ids=position_ids)
         if self.causal:
             raise ConfigError(
@@ -129,21 +129,32 @@ class BlockSparse(Attention):
         dropout = None
         if "attention" in run.dropout_at and run.dropout and self.has_rng("dropout"):
             dropout = block_local.WeightDropout(self.make_rng("dropout"), run.dropout)
-        compute: Callable[..., jax.Array] = functools.partial(block_sparse, dropout=dropout)
-        if any_length:
-            compute = functools.partial(of_any_length, full_length=record.full_length)
         scale = q_BTNH.shape[-1] ** -0.5 if self.cfg.scale is None else self.cfg.scale
-        out_BTNH = compute(
+        out_BTNH = self.attend_in_blocks(q_BTNH, k_BTKH, v_BTKH, documents.kept_BT, scale, dropout)
+        return self.project("out", "BTNH,NHD->BTD", out_BTNH, width=x_BTD.shape[-1])
+
+    @nn.nowrap
+    def attend_in_blocks(
+        self,
+        q_BTNH: jax.Array,
+        k_BTKH: jax.Array,
+        v_BTKH: jax.Array,
+        kept_BT: jax.Array,
+        scale: float,
+        dropout: block_local.WeightDropout | None,
+    ) -> jax.Array:
+        """Computes `block_sparse` as the record says."""
+        return block_sparse(
             q_BTNH,
             k_BTKH,
             v_BTKH,
-            documents.kept_BT,
-            block=record.block,
-            random_blocks=record.random_blocks,
+            kept_BT,
+            block=self.record.block,
+            random_blocks=self.record.random_blocks,
             scale=scale,
             softcap=self.cfg.softcap,
+            dropout=dropout,
         )
-        return self.project("out", "BTNH,NHD->BTD", out_BTNH, width=x_BTD.shape[-1])
 
 
 def block_sparse(
@@ -216,44 +227,3 @@ def block_sparse(
     joined = [ends_BTNH[:, :block], inner_BTNH, ends_BTNH[:, block:]]
     out_BTNH = jnp.where(kept_BT[..., None, None], jnp.concatenate(joined, axis=1), 0)
     return out_BTNH[:, :length]
-
-
-def of_any_length(
-    q_BTNH: jax.Array,
-    k_BTKH: jax.Array,
-    v_BTKH: jax.Array,
-    kept_BT: jax.Array,
-    /,
-    *,
-    full_length: int,
-    block: int,
-    random_blocks: int,
-    scale: float,
-    softcap: float = 0.0,
-) -> jax.Array:
-    """Computes plain attention up to `full_length` tokens, and `block_sparse` beyond.
-
-    It is for lengths that are not known while it is traced, and takes memory that grows with their
-    square: a token is weighted by how often it is seen, which is 0 for most of a long row.
-
-    Args:
-      full_length: the longest row whose tokens all see each other.
-      q_BTNH, k_BTKH, v_BTKH, kept_BT, block, random_blocks, scale, softcap: as in `block_sparse`.
-    """
-    length = q_BTNH.shape[1]
-    row_T = jnp.arange(length)
-    block_T = jax.lax.div(row_T, jnp.full_like(row_T, block))  # jax2onnx has no // of symbols
-    is_end_T = (block_T == 0) | (block_T == block_T[-1])
-    is_near_TS = jnp.abs(block_T[:, None] - block_T[None, :]) <= 1
-    times_TS = jnp.where(is_near_TS | is_end_T[None, :], 1.0, 0.0)
-    times_TS = jnp.where((block_T == 0)[None, :], 1.0 + random_blocks, times_TS)
-    is_long = jnp.asarray(length) > full_length
-    times_TS = jnp.where(is_end_T[:, None] | ~is_long, 1.0, times_TS)
-    scores_BNTS = kernels.dot_products(q_BTNH, k_BTKH) * scale
-    if softcap:
-        scores_BNTS = softcap * jnp.tanh(scores_BNTS / softcap)
-    scores_BNTS += jnp.log(jnp.maximum(times_TS, 1.0))[None, None]
-    visible_BTS = kept_BT[:, None] & (times_TS > 0)[None]
-    out_BTNH = kernels.pool(kernels.softmax(scores_BNTS, visible_BTS), v_BTKH)
-    is_zero_BT = is_long & ~kept_BT
-    return jnp.where(is_zero_BT[..., None, None], 0, out_BTNH)

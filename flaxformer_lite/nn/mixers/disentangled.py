@@ -304,7 +304,7 @@ def holds_weights(attention: str, T: int, S: int, sharding: ActivationSharding) 
 
     Otherwise they are computed block by block.
     """
-    if not isinstance(T, int) or not isinstance(S, int):  # symbolic lengths of jax.export
+    if not isinstance(T, int) or not isinstance(S, int):  # symbolic lengths
         return False
     shards = sharding.num_shards("T").count
     return attention in DENSE or (attention == "auto" and T // shards * S <= WHOLE)

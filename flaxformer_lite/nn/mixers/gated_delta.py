@@ -1,5 +1,6 @@
 """Gated DeltaNet: a recurrent layer whose state is a matrix of keys and values."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Self
 
@@ -124,6 +125,8 @@ class GatedDelta(nn.Module):
 
     cfg: GatedDeltaConfig
     execution: Execution = Execution()
+    # (queries, keys, values, log decays, rates, state, starts) -> outputs and state
+    rule: ClassVar[Callable[..., tuple[jax.Array, jax.Array]]] = staticmethod(gated_delta_rule)
 
     @nn.compact
     def __call__(
@@ -169,7 +172,7 @@ class GatedDelta(nn.Module):
         if kept_BT is not None:
             rate_BTN = jnp.where(kept_BT[..., None], rate_BTN, 0)
             decay_BTN = jnp.where(kept_BT[..., None], decay_BTN, 0)
-        out_BTNF, matrix_BNHF = gated_delta_rule(
+        out_BTNF, matrix_BNHF = self.rule(
             q_BTNH,
             self._of_heads(k_BTU),
             v_BTU.reshape(batch, length, heads, cfg.value_dim),

@@ -7,7 +7,6 @@ from typing import ClassVar, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jax import export
 
 from flaxformer_lite.config import ConfigError, Execution, NormConfig, rules
 from flaxformer_lite.nn.functions import block_local
@@ -115,6 +114,10 @@ class Sums(NamedTuple):
     stop_BT: jax.Array
 
 
+# a function of sums: their bias [B or 1, N or 1, T or 1, S], and which ones tokens see [B, T, S]
+SumLogits = Callable[[Sums], tuple[jax.Array, jax.Array]]
+
+
 def sums_of(documents: Documents, size: int) -> Sums:
     """Assigns tokens to sums of `size` neighbors.
 
@@ -141,22 +144,6 @@ def sums_of(documents: Documents, size: int) -> Sums:
     own_BT = jnp.minimum(first_BT + position_BT // size, stop_BT - 1)
     own_BT = jnp.where(kept_BT & (stop_BT > first_BT), own_BT, -1)
     return Sums(own_BT, first_BT, jnp.where(kept_BT, stop_BT, first_BT))
-
-
-def sums_of_rows(kept_BT: jax.Array, size: int) -> Sums:
-    """Computes `sums_of` where a row is one document, for files of any length.
-
-    Args:
-      kept_BT: bool, False for padding.
-      size: tokens in a sum.
-    """
-    # ONNX has no maximum over time, and jax2onnx no remainder of symbols.
-    position_1T = jnp.arange(kept_BT.shape[1], dtype=jnp.int32)[None]
-    number_1T = jax.lax.div(position_1T, jnp.full_like(position_1T, size))
-    is_end_BT = kept_BT & (position_1T == number_1T * size + (size - 1))
-    count_B1 = is_end_BT.sum(axis=1, keepdims=True, dtype=jnp.int32)
-    own_BT = jnp.where(kept_BT & (count_B1 > 0), jnp.minimum(number_1T, count_B1 - 1), -1)
-    return Sums(own_BT, jnp.zeros_like(own_BT), jnp.where(kept_BT, count_B1, 0))
 
 
 class LocalGlobal(Attention):
@@ -191,16 +178,13 @@ class LocalGlobal(Attention):
                 " in blocks; set mesh.context=1 and a larger mesh.data."
             )
         documents = documents_of(context, x_BTD, mixer="local_global")
-        ids_BT = jnp.where(documents.kept_BT, documents.ids_BT, 0)
         length = x_BTD.shape[1]
         keys_BSD = x_BTD
         sums = None
         if self.global_block:
-            if export.is_symbolic_dim(length):
-                sums = sums_of_rows(documents.kept_BT, self.global_block)
-            else:
-                sums = sums_of(documents, self.global_block)
-            keys_BSD = jnp.concatenate([x_BTD, self._summed(x_BTD, sums)], axis=1)
+            sums = self.sums_of(documents)
+            norm = Norm(self.norm, self.execution, name="global_norm")
+            keys_BSD = jnp.concatenate([x_BTD, norm(self.add_up(x_BTD, sums))], axis=1)
         q_BTNH = self.project("query", "BTD,DNH->BTNH", x_BTD)
         q_BTNH, k_BSKH, v_BSKH = self._turned(
             q_BTNH, *self._keys(keys_BSD), self._phase(context, None, x_BTD)
@@ -209,31 +193,53 @@ class LocalGlobal(Attention):
         if self.global_block:
             logits = self._logits(self._tables(GLOBAL, context, x_BTD), k_BSKH.shape[1] - length)
         tables = self._tables("position", context, x_BTD)
-        if export.is_symbolic_dim(length):
-            out_BTNH = self._attend_any_length(
-                q_BTNH, k_BSKH, v_BSKH, documents.kept_BT, tables, logits, sums
-            )
-        else:
-            shared = None
-            if logits is not None:
-                shared = block_local.Shared(k_BSKH[:, length:], v_BSKH[:, length:], sums, logits)
-            out_BTNH = self._attend_blocks(q_BTNH, k_BSKH, v_BSKH, ids_BT, tables, shared)
+        out_BTNH = self.attend_in_blocks(q_BTNH, k_BSKH, v_BSKH, documents, tables, logits, sums)
         return self.project("out", "BTNH,NHD->BTD", out_BTNH, width=x_BTD.shape[-1])
 
-    def _attend_blocks(
+    @nn.nowrap
+    def sums_of(self, documents: Documents) -> Sums:
+        """Assigns tokens to sums."""
+        return sums_of(documents, self.global_block)
+
+    @nn.nowrap
+    def add_up(self, x_BTD: jax.Array, sums: Sums) -> jax.Array:
+        """Returns the sums [B, S, D], at least one, which a short row does not see."""
+        batch, length, width = x_BTD.shape
+        count = max(1, length // self.global_block)
+        target_BT = jnp.where(sums.own_BT < 0, count, sums.own_BT)
+        rows_B1 = jnp.arange(batch)[:, None]
+        zeros_BSD = jnp.zeros((batch, count, width), jnp.float32)
+        sums_BSD = zeros_BSD.at[rows_B1, target_BT].add(x_BTD.astype(jnp.float32), mode="drop")
+        return sums_BSD.astype(x_BTD.dtype)
+
+    @nn.nowrap
+    def attend_in_blocks(
         self,
         q_BTNH: jax.Array,
         k_BSKH: jax.Array,
         v_BSKH: jax.Array,
-        ids_BT: jax.Array,
+        documents: Documents,
         tables: Tables | None,
-        shared: block_local.Shared | None,
+        logits: SumLogits | None,
+        sums: Sums | None,
     ) -> jax.Array:
+        """Attends block by block to near tokens, and to the sums.
+
+        Args:
+          k_BSKH, v_BSKH: keys and values of the tokens, then of the sums.
+          tables: of the position encoding, for tokens.
+          logits: the bias of sums, and which ones tokens see; None without sums.
+          q_BTNH, documents, sums: queries, and the documents and sums of tokens.
+        """
         run = self.execution
         dropout = None
         if "attention" in run.dropout_at and run.dropout and self.has_rng("dropout"):
             dropout = block_local.WeightDropout(self.make_rng("dropout"), run.dropout)
         length = q_BTNH.shape[1]
+        ids_BT = jnp.where(documents.kept_BT, documents.ids_BT, 0)
+        shared = None
+        if logits is not None:
+            shared = block_local.Shared(k_BSKH[:, length:], v_BSKH[:, length:], sums, logits)
         block = self.radius + 1
         row_T = jnp.arange(block, 2 * block, dtype=jnp.int32)
         return block_local.attend_blocks(
@@ -243,42 +249,16 @@ class LocalGlobal(Attention):
             ids_BT,
             ids_BT,
             block=block,
-            bias_NTS=self._token_bias(tables, row_T, jnp.arange(3 * block, dtype=jnp.int32)),
+            bias_NTS=self.token_bias(tables, row_T, jnp.arange(3 * block, dtype=jnp.int32)),
             radius=self.radius,
-            scale=self._scale(q_BTNH),
+            scale=self.scale_of(q_BTNH),
             softcap=self.cfg.softcap,
             shared=shared,
             dropout=dropout,
         )
 
-    def _attend_any_length(
-        self,
-        q_BTNH: jax.Array,
-        k_BSKH: jax.Array,
-        v_BSKH: jax.Array,
-        kept_BT: jax.Array,
-        tables: Tables | None,
-        logits: Callable[[Sums], tuple[jax.Array, jax.Array]] | None,
-        sums: Sums | None,
-    ) -> jax.Array:
-        row_T = jnp.arange(q_BTNH.shape[1], dtype=jnp.int32)
-        bias_NTT = self._token_bias(tables, row_T, row_T)
-        shared = None
-        if logits is not None and sums is not None:
-            shared = logits(sums)
-        return block_local.attend_any_length(
-            q_BTNH,
-            k_BSKH,
-            v_BSKH,
-            kept_BT,
-            bias_NTT=bias_NTT,
-            radius=self.radius,
-            scale=self._scale(q_BTNH),
-            softcap=self.cfg.softcap,
-            shared=shared,
-        )
-
-    def _scale(self, q_BTNH: jax.Array) -> float:
+    @nn.nowrap
+    def scale_of(self, q_BTNH: jax.Array) -> float:
         if self.cfg.scale is None:
             return q_BTNH.shape[-1] ** -0.5
         return self.cfg.scale
@@ -297,7 +277,8 @@ class LocalGlobal(Attention):
             return {name.removeprefix(prefix): table for name, table in mine.items()}
         return {k: table for k, table in context.tables.items() if not k.startswith(prefix)}
 
-    def _token_bias(
+    @nn.nowrap
+    def token_bias(
         self, tables: Tables | None, rows_T: jax.Array, columns_S: jax.Array
     ) -> jax.Array | None:
         """Returns the bias between tokens at these positions, [N, T, S]; None without a bias."""
@@ -310,26 +291,7 @@ class LocalGlobal(Attention):
         assert bias is not None, "the encoding has the hook"
         return bias[0]
 
-    def _summed(self, x_BTD: jax.Array, sums: Sums) -> jax.Array:
-        """Returns the normalized sums [B, S, D], at least one, which a short row does not see."""
-        batch, length, width = x_BTD.shape
-        norm = Norm(self.norm, self.execution, name="global_norm")
-        if export.is_symbolic_dim(length):
-            numbers_Q = jnp.arange(length)[:: self.global_block]  # one per sum, perhaps one more
-            numbers_Q = jax.lax.div(numbers_Q, jnp.full_like(numbers_Q, self.global_block))
-            is_own_BTQ = sums.own_BT[..., None] == numbers_Q[None, None]
-            sums_BQD = jnp.einsum("BTQ,BTD->BQD", is_own_BTQ.astype(jnp.float32), x_BTD)
-            return norm(sums_BQD.astype(x_BTD.dtype))
-        count = max(1, length // self.global_block)
-        target_BT = jnp.where(sums.own_BT < 0, count, sums.own_BT)
-        rows_B1 = jnp.arange(batch)[:, None]
-        zeros_BSD = jnp.zeros((batch, count, width), jnp.float32)
-        sums_BSD = zeros_BSD.at[rows_B1, target_BT].add(x_BTD.astype(jnp.float32), mode="drop")
-        return norm(sums_BSD.astype(x_BTD.dtype))
-
-    def _logits(
-        self, tables: Tables | None, count: int
-    ) -> Callable[[Sums], tuple[jax.Array, jax.Array]]:
+    def _logits(self, tables: Tables | None, count: int) -> SumLogits:
         """Returns a function of `Sums` that returns the bias of sums, and which ones tokens see."""
         heads = jnp.zeros((1, 1, self.cfg.num_heads, 1))
         columns_1S = jnp.arange(count, dtype=jnp.int32)[None]

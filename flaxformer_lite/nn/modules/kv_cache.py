@@ -109,7 +109,7 @@ def append(
     new_BKTH = heads_first(new_BTKH.astype(cache_BKSH.dtype))
     if cache_BKSH.ndim == 3:
         new_BKTH = jnp.squeeze(new_BKTH, 0)
-    if not isinstance(capacity, int):  # symbolic lengths of jax.export cannot be compared
+    if not isinstance(capacity, int):  # a symbolic length cannot be compared
         return jax.lax.dynamic_update_slice_in_dim(
             cache_BKSH, new_BKTH, index, axis=cache_BKSH.ndim - 2
         )

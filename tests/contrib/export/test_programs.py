@@ -7,6 +7,7 @@ import pytest
 from jax import export
 
 from flaxformer_lite import ConfigError, generate
+from flaxformer_lite.contrib.export.any_length import AnyLengthCapacityMoeConfig
 from flaxformer_lite.contrib.export.cases import (
     Case,
     largest_difference,
@@ -113,7 +114,7 @@ def test_long_texts_are_computed_as_in_blocks(family, mixer):
         assert largest_difference([case], run)["encode"] < 1e-5
 
 
-def test_the_room_of_experts_is_rounded_as_in_python():
+def test_the_capacity_of_experts_is_rounded_as_in_python():
     for fields in (
         {},
         {"eval_capacity_factor": 1.25},
@@ -122,15 +123,21 @@ def test_the_room_of_experts_is_rounded_as_in_python():
         {"eval_capacity_factor": 1e12},
     ):
         cfg = CapacityMoeConfig(num_experts=4, **fields)
-        rooms = export.export(jax.jit(lambda x, cfg=cfg: cfg.room(x.shape[0], training=False) + 0))(
-            jax.ShapeDtypeStruct(export.symbolic_shape("tokens"), jnp.float32)
-        )
+        any_length = AnyLengthCapacityMoeConfig(num_experts=4, **fields)
+
+        def capacity(x, any_length=any_length):
+            return any_length.expert_capacity(x.shape[0], training=False) + 0
+
+        tokens = jax.ShapeDtypeStruct(export.symbolic_shape("tokens"), jnp.float32)
+        rooms = export.export(jax.jit(capacity))(tokens)
         counts = (1, 2, 3, 4, 5, 7, 8, 13, 16, 29)
         arrays = [np.zeros(tokens, np.float32) for tokens in counts]
         found = jax.jit(lambda arrays, rooms=rooms: [rooms.call(x) for x in arrays])(arrays)
-        assert found == [cfg.room(tokens, training=False) for tokens in counts]
+        assert found == [cfg.expert_capacity(tokens, training=False) for tokens in counts]
     with pytest.raises(ConfigError, match=r"eval_fraction=0\.1.*rounded alike"):
-        CapacityMoeConfig(eval_fraction=0.1).room(*export.symbolic_shape("tokens"), training=False)
+        AnyLengthCapacityMoeConfig(eval_fraction=0.1).expert_capacity(
+            *export.symbolic_shape("tokens"), training=False
+        )
 
 
 def test_an_encoder_computes_its_head_and_ignores_padding():

@@ -82,9 +82,9 @@ def test_a_mesh_drops_the_same(group):
 
 def test_training_has_its_own_room_and_noise():
     cfg = dataclasses.replace(CFG, capacity=0, capacity_factor=1.0, eval_fraction=0.3)
-    assert cfg.room(20, training=True) == 5
-    assert cfg.room(20, training=False) == 6
-    assert dataclasses.replace(cfg, eval_fraction=0.0).room(20, training=False) == 10
+    assert cfg.expert_capacity(20, training=True) == 5
+    assert cfg.expert_capacity(20, training=False) == 6
+    assert dataclasses.replace(cfg, eval_fraction=0.0).expert_capacity(20, training=False) == 10
     module, params = made(dataclasses.replace(cfg, jitter=0.5))
     run = jax.jit(lambda key: module.apply({"params": params}, X, rngs={"dropout": key}))
     assert not np.allclose(run(jax.random.key(0)), run(jax.random.key(1)))
@@ -98,7 +98,7 @@ def test_no_expert_has_more_room_than_there_are_tokens(training):
     outputs = []
     for factor in (float(CFG.num_experts), 1e12, 3e38):
         cfg = dataclasses.replace(plain, **{name: factor})
-        assert cfg.room(20, training=training) == 20
+        assert cfg.expert_capacity(20, training=training) == 20
         module, params = made(cfg)
         rngs = {"dropout": jax.random.key(0)} if training else {}
         outputs.append(jax.jit(module.apply)({"params": params}, X, rngs=rngs))
