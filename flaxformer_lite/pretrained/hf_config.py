@@ -12,6 +12,7 @@ from typing import Any
 from flaxformer_lite import registry
 from flaxformer_lite.config import ConfigError, LayerKind, ModelConfig
 from flaxformer_lite.config.architecture import WEIGHTLESS_FIELDS
+from flaxformer_lite.config.parts import FeedForwardConfig
 from flaxformer_lite.files.read import Json, brief, shown
 from flaxformer_lite.models.weight_map import (
     ACTIVATION_NAMES,
@@ -32,11 +33,24 @@ PUBLISHED_IDS = {"pad_token_id", "eos_token_id", "decoder_start_token_id"}
 OURS_ONLY = {*WEIGHTLESS_FIELDS, "family", "max_length", "sharding", "adapter"} - PUBLISHED_IDS
 
 
+def _at_inference(part: ModelConfig | LayerKind) -> FeedForwardConfig | None:
+    if part.feed_forward is None:
+        return None
+    return part.feed_forward.at_inference
+
+
 def _every_layer(cfg: ModelConfig) -> list[LayerKind]:
     kinds = []
     for kind in cfg.kinds:
         window = kind.window or 0
-        kinds.append(replace(kind, window=window, position=kind.position or cfg.position))
+        kinds.append(
+            replace(
+                kind,
+                window=window,
+                position=kind.position or cfg.position,
+                feed_forward=_at_inference(kind),
+            )
+        )
     return repeated(kinds, cfg.encoder_layers + cfg.decoder_layers)
 
 
@@ -50,6 +64,7 @@ MEANING = {
     "attention_scale": lambda cfg: cfg.scale,
     "norm_at": lambda cfg: set(cfg.norm_at),
     "bias_at": lambda cfg: set(cfg.bias_at),
+    "feed_forward": _at_inference,
     "windows": _every_layer,
     "pattern": _every_layer,
     "decoder_num_heads": lambda cfg: cfg.of_decoder.num_heads,
@@ -172,7 +187,7 @@ def read_config(
     """
     spelled = family.PUBLISHED
     published = dict(spelled.flatten(published))
-    fields = Fields({**spelled.defaults, **published})
+    fields = Fields({**spelled.defaults, **published}, head=head)
     if "quantization_config" in published:
         _check_quantization(Fields(published).get("quantization_config", {}))
         del published["quantization_config"]

@@ -1,5 +1,7 @@
 """Routing of tokens to experts: scores, choice, and the losses that keep the load even."""
 
+from collections.abc import Mapping
+
 import jax
 import jax.numpy as jnp
 
@@ -199,6 +201,57 @@ def balance_loss(
     probability_LX = jax.nn.softmax(logits_LX.astype(jnp.float32), axis=-1)
     load_X = expert_load(chosen_LA, experts, keep_L)
     return experts * jnp.sum(load_X * _mean(probability_LX, keep_L))
+
+
+def router_sums(
+    logits_GLX: jax.Array, chosen_GLA: jax.Array, keep_GL: jax.Array, balance: float, z_loss: float
+) -> dict[str, jax.Array]:
+    """Sums over the tokens of groups what `losses_of_sums` reads.
+
+    Those of several layers add up leaf by leaf.
+
+    Args:
+      logits_GLX: of the router of a layer.
+      chosen_GLA: the experts of each token.
+      keep_GL: float32, 0 for padding, which does not count.
+      balance: factor on the loss that evens out the load; 0 leaves it out.
+      z_loss: factor on the square of the router's normalizer; 0 leaves it out.
+    """
+    experts = logits_GLX.shape[-1]
+    logits_GLX = logits_GLX.astype(jnp.float32)
+    sums = {"tokens": keep_GL.sum(axis=1)}
+    if balance:
+
+        def counts(chosen_LA: jax.Array, keep_L: jax.Array) -> jax.Array:
+            return expert_counts(chosen_LA, experts, keep_L)
+
+        sums["load"] = balance * experts * jax.vmap(counts)(chosen_GLA, keep_GL)
+        probability_GLX = jax.nn.softmax(logits_GLX, axis=-1)
+        sums["probability"] = jnp.einsum("GLX,GL->GX", probability_GLX, keep_GL)
+    if z_loss:
+        square_GL = jnp.square(jax.nn.logsumexp(logits_GLX, axis=-1))
+        sums["square"] = z_loss * jnp.sum(square_GL * keep_GL, axis=1)
+    return sums
+
+
+def losses_of_sums(sums: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    """Returns the losses of the routers of a stack, by name, as transformers has them.
+
+    `load_balancing` is the mean over groups of X sum_e f_e P_e, where the sum of all f_e is the
+    number of experts of a token, and `router_z` that of the mean square of the normalizer.
+
+    Args:
+      sums: the `router_sums` of all layers.
+    """
+    tokens_G = jnp.maximum(sums["tokens"], 1.0)
+    losses = {}
+    if "load" in sums:
+        load_GX = sums["load"] / tokens_G[:, None]
+        product_GX = load_GX * sums["probability"] / tokens_G[:, None]
+        losses["load_balancing"] = product_GX.sum(axis=-1).mean()
+    if "square" in sums:
+        losses["router_z"] = jnp.mean(sums["square"] / tokens_G)
+    return losses
 
 
 def z_loss(logits_LX: jax.Array, keep_L: jax.Array | None = None) -> jax.Array:

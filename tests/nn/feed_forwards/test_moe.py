@@ -217,17 +217,18 @@ EXPERTS = {
 SCANNED = {"train.accumulate": 2, "model.scan": True}
 
 
-def test_the_balance_of_experts_reaches_the_loss_of_a_step(tmp_path):
+@pytest.mark.parametrize("over", ["layer", "stack"])
+def test_the_balance_of_experts_reaches_the_loss_of_a_step(over, tmp_path):
     """And their load its metrics, and the bias of their choice, against the sign of the load."""
-    program = setup.prepare(
-        read_experiment(trials.experiment_dict(tmp_path, **EXPERTS, **SCANNED))
-    ).program
+    changes = {**EXPERTS, **SCANNED, "model.feed_forward.losses_over": over}
+    program = setup.prepare(read_experiment(trials.experiment_dict(tmp_path, **changes))).program
     rng = np.random.default_rng(0)
     batch = jax.tree.map(lambda x: jnp.asarray(rng.integers(1, 9, x.shape), x.dtype), program.batch)
     before = tiny_runs.any_state(program)
     old = biases_of(before.params)
     state, metrics = program.train_step(before, batch)
-    assert 1.0 <= metrics["load_balancing"] < 2.0  # each of two layers adds at least balance * 1
+    # each of two layers adds at least balance * 1; of both together, each of two choices of a token
+    assert 1.0 <= metrics["load_balancing"] < 2.0
     due = metrics["nll"] + metrics["load_balancing"]
     np.testing.assert_allclose(metrics["loss"], due, rtol=1e-5)
     assert len(old) == 2
