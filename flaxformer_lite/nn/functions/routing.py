@@ -70,7 +70,8 @@ def route(
         _, chosen_A = jax.lax.top_k(ranks_X, count)
         weights_A = jnp.take_along_axis(scores_X, chosen_A, axis=-1)
     if normalize:
-        weights_A = weights_A / weights_A.sum(axis=-1, keepdims=True)
+        total_1 = weights_A.sum(axis=-1, keepdims=True)  # sigmoids of low logits are all 0
+        weights_A = weights_A / jnp.where(total_1 > 0, total_1, 1.0)
     return weights_A * scale, chosen_A
 
 
