@@ -22,11 +22,10 @@ from flaxformer_lite.analysis import flops
 from flaxformer_lite.config import ConfigError, ExperimentConfig, MeshConfig, ModelConfig
 from flaxformer_lite.config.parts import PartitionRules
 from flaxformer_lite.nn.functions.quantized import RECIPES
-from flaxformer_lite.nn.functions.routing import losses_of_sums
 from flaxformer_lite.nn.functions.sharding import UNSHARDED, ActivationSharding
 from flaxformer_lite.objectives.companion import Companion
 from flaxformer_lite.objectives.rows import PACKING, Example
-from flaxformer_lite.objectives.sums import LOAD
+from flaxformer_lite.objectives.sums import LOAD, losses_of_routers
 from flaxformer_lite.training import bound_models, optimizer, state, step
 from flaxformer_lite.training.bound_models import AUXILIARY, EXAMPLE_IDS, LOADS, ROUTED, Models
 from flaxformer_lite.types import Batch, Params
@@ -397,7 +396,7 @@ def auxiliary_losses(sown: Params) -> dict[str, jax.Array]:
         of_stack = sums.setdefault(stack, {})
         of_stack[name] = of_stack.get(name, 0.0) + leaf
     for of_stack in sums.values():
-        for name, loss in losses_of_sums(of_stack).items():
+        for name, loss in losses_of_routers(of_stack).items():
             losses[name] = losses.get(name, 0.0) + loss
     return losses
 

@@ -1,7 +1,5 @@
 """Routing of tokens to experts: scores, choice, and the losses that keep the load even."""
 
-from collections.abc import Mapping
-
 import jax
 import jax.numpy as jnp
 
@@ -207,9 +205,9 @@ def balance_loss(
 def router_sums(
     logits_GLX: jax.Array, chosen_GLA: jax.Array, keep_GL: jax.Array, balance: float, z_loss: float
 ) -> dict[str, jax.Array]:
-    """Sums over the tokens of groups what `losses_of_sums` reads.
+    """Sums over the tokens of groups what the losses of a whole stack are made of.
 
-    Those of several layers add up leaf by leaf.
+    Those of several layers add up leaf by leaf; objectives/sums.py makes the losses of them.
 
     Args:
       logits_GLX: of the router of a layer.
@@ -233,26 +231,6 @@ def router_sums(
         square_GL = jnp.square(jax.nn.logsumexp(logits_GLX, axis=-1))
         sums["square"] = z_loss * jnp.sum(square_GL * keep_GL, axis=1)
     return sums
-
-
-def losses_of_sums(sums: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-    """Returns the losses of the routers of a stack, by name, as transformers has them.
-
-    `load_balancing` is the mean over groups of X sum_e f_e P_e, where the sum of all f_e is the
-    number of experts of a token, and `router_z` that of the mean square of the normalizer.
-
-    Args:
-      sums: the `router_sums` of all layers.
-    """
-    tokens_G = jnp.maximum(sums["tokens"], 1.0)
-    losses = {}
-    if "load" in sums:
-        load_GX = sums["load"] / tokens_G[:, None]
-        product_GX = load_GX * sums["probability"] / tokens_G[:, None]
-        losses["load_balancing"] = product_GX.sum(axis=-1).mean()
-    if "square" in sums:
-        losses["router_z"] = jnp.mean(sums["square"] / tokens_G)
-    return losses
 
 
 def z_loss(logits_LX: jax.Array, keep_L: jax.Array | None = None) -> jax.Array:
