@@ -55,7 +55,7 @@ def with_tied_tables(
 
     transformers reads any name of a table that is tied to others.
     """
-    originals = []
+    originals: list[tuple[str, str]] = []
     if not cfg.has_decoder_table:
         originals += spelled.duplicates.items()
     if cfg.tie_embeddings:

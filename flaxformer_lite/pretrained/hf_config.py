@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from flaxformer_lite import registry
-from flaxformer_lite.config import ConfigError, LayerKind, ModelConfig
+from flaxformer_lite.config import ConfigError, LayerKind, ModelConfig, choices
 from flaxformer_lite.config.architecture import WEIGHTLESS_FIELDS
 from flaxformer_lite.config.parts import FeedForwardConfig
 from flaxformer_lite.files.read import Json, brief, shown
@@ -31,6 +31,23 @@ LOG = logging.getLogger("flaxformer_lite")
 # of the task, and in config.json all the same
 PUBLISHED_IDS = {"pad_token_id", "eos_token_id", "decoder_start_token_id"}
 OURS_ONLY = {*WEIGHTLESS_FIELDS, "family", "max_length", "sharding", "adapter"} - PUBLISHED_IDS
+
+
+# transformers' names of the rates of dropout in our slots; a slot without one has the first rate
+MAIN_DROPOUT = (
+    "hidden_dropout_prob",
+    "hidden_dropout",
+    "resid_pdrop",
+    "resid_dropout",
+    "residual_dropout",
+    "dropout",
+    "dropout_rate",
+)
+DROPOUT = {
+    "embed": ("embd_pdrop", "embed_dropout", "embedding_dropout"),
+    "attention": ("attention_probs_dropout_prob", "attention_dropout", "attn_pdrop"),
+    "mlp": ("activation_dropout", "mlp_dropout"),
+}
 
 
 def _at_inference(part: ModelConfig | LayerKind) -> FeedForwardConfig | None:
@@ -214,9 +231,42 @@ def read_config(
     # a class that the file asks for
     fixed = {name: value for name, value in values.items() if name == "family"}
     try:
-        return family.config(**{**values, **overrides, **fixed, "head": head})
+        cfg = family.config(**{**values, **overrides, **fixed, "head": head})
     except (ArithmeticError, TypeError, ValueError) as error:
         raise ConfigError(f"config.json: {error}") from None
+    dropout = _read_dropout(fields, cfg)
+    return replace(cfg, **{name: x for name, x in dropout.items() if name not in overrides})
+
+
+def _read_dropout(fields: Fields, cfg: ModelConfig) -> dict[str, Any]:
+    """Returns the rate of dropout and its slots, as a published config has them.
+
+    Here all slots have one rate; those whose rate is 0 are left out.
+    """
+
+    def stated(names: Sequence[str], usual: float) -> float:
+        for name in names:
+            usual = fields.get(name, usual, float)
+        return usual
+
+    main = stated(MAIN_DROPOUT, cfg.dropout)
+    rates = {}
+    for slot in choices.DROPOUT_SLOTS:
+        usual = main if slot in cfg.dropout_at else 0.0
+        rates[slot] = stated(DROPOUT.get(slot, ()), usual)
+    largest = max(rates.values())
+    if not largest:
+        return {"dropout": 0.0}
+    rate = rates["branch"] or largest
+    others = {slot: x for slot, x in rates.items() if x not in (0.0, rate)}
+    if others:
+        LOG.warning(
+            "config.json: dropout of %s in other slots than %s: training here has one rate, %s.",
+            ", ".join(f"{x} ({slot})" for slot, x in others.items()),
+            rate,
+            rate,
+        )
+    return {"dropout": rate, "dropout_at": tuple(slot for slot, x in rates.items() if x)}
 
 
 def write_config(family: ModuleType, cfg: ModelConfig) -> Json:
