@@ -104,6 +104,7 @@ def write_losses(moe: MoeConfig, over: str = "stack") -> Json:
 
 
 def read(fields: Fields) -> ModelFields:
+    fields.require("router_jitter_noise", 0.0)  # of training, on what the experts read, too
     return llama.read_heads(fields, kv_heads=8) | {
         "norm_eps": fields.get("rms_norm_eps", 1e-5),
         "windows": (fields.nullable("sliding_window", 0),),
@@ -132,7 +133,6 @@ PUBLISHED = Published(
     names=lambda cfg: BODY,
     heads=llama.heads("Mixtral", "model."),
     fields=llama.FIELDS,
-    harmless=("router_jitter_noise",),
     read=read,
     write=write,
     ignored=llama.BUFFERS,

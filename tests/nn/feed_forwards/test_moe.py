@@ -19,6 +19,7 @@ from flaxformer_lite.runs.start import setup
 from flaxformer_lite.runs.start.adopt import read_experiment
 from flaxformer_lite.sharding.activations import MeshSharding
 from flaxformer_lite.sharding.mesh import build_mesh
+from flaxformer_lite.training.program import auxiliary_losses
 from tests.examples import trials
 from tests.training import tiny_runs
 
@@ -65,6 +66,9 @@ def test_it_is_the_weighted_sum_of_its_experts():
     np.testing.assert_allclose(y, jax.jit(every_expert)(params), rtol=1e-4, atol=1e-5)
 
 
+MUTABLE = ["losses", "routed", "loads"]
+
+
 @pytest.mark.parametrize(
     "sizes",
     [
@@ -103,6 +107,24 @@ def test_a_mesh_computes_the_same(sizes):
             on_many(each),
             on_one(each),
         )
+
+
+@pytest.mark.parametrize("over", ["stack", "row"])
+def test_a_mesh_has_the_same_sums_for_the_losses_of_a_stack(over):
+    _, params = made()
+    cfg = dataclasses.replace(CFG, balance=0.5, z_loss=0.1, losses_over=over)
+    sharding = MeshSharding(build_mesh(MeshConfig(data=2, expert=2, context=2)))
+
+    def losses(execution):
+        module = cfg.module(execution)
+        step = jax.jit(lambda: module.apply({"params": params}, X, PADDED, mutable=MUTABLE)[1])
+        return auxiliary_losses(step())
+
+    on_mesh = losses(Execution(sharding=sharding))
+    due = losses(Execution())
+    assert set(due) == {"load_balancing", "router_z"}
+    for name, loss in due.items():
+        np.testing.assert_allclose(on_mesh[name], loss, rtol=1e-5)
 
 
 class InLayer(nn.Module):
