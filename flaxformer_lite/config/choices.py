@@ -50,6 +50,8 @@ POOLINGS = (  # nn/functions/pooling.py
 CLASSIFIER_POOLINGS = (*POOLINGS, "late")
 QK_NORM_OVER = ("head", "each_head", "all_heads")  # nn/mixers/attention.py
 RESIDUALS = ("sequential", "none", "parallel", "parallel_shared")  # nn/modules/block.py
+# nn/feed_forwards/moe.py: whose tokens the losses of a router are means over
+ROUTER_LOSSES = ("layer", "stack", "row")
 ROUTER_SCORES = ("softmax", "sigmoid")  # nn/functions/routing.py
 CAPACITY_GROUPS = ("row", "batch")  # nn/feed_forwards/capacity_moe.py
 SCHEDULES = ("cosine", "linear", "rsqrt", "constant", "wsd")  # training/optimizer.py

@@ -225,6 +225,11 @@ class FeedForwardConfig(Part, abc.ABC):
     reads_one_token: ClassVar[bool] = False
     differs_in_training: ClassVar[bool] = False
 
+    @property
+    def at_inference(self) -> Self:
+        """The record with the usual values of all fields that only training reads."""
+        return self
+
     @abc.abstractmethod
     def module(self, execution: Execution, *, name: str | None = None) -> "nn.Module":
         """Builds the linen module: x [B, T, D] -> [B, T, D].

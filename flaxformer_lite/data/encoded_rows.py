@@ -246,7 +246,10 @@ def _sizes(objective: Task, features: Sequence[Any]) -> np.ndarray:
 
 
 def _is_cut(feature: Any) -> bool:
-    return getattr(feature, "cut", getattr(feature[0], "cut", 0)) > 0
+    """Returns whether a text of a feature, or of one of its parts, has lost tokens."""
+    if hasattr(feature, "cut"):
+        return feature.cut > 0
+    return any(getattr(part, "cut", 0) > 0 for part in feature)
 
 
 def _is_chunked(objective: Task) -> bool:

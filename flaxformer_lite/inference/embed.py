@@ -90,7 +90,17 @@ def embed(
     skip = 0
     if prefix and not layers.include_prompt:
         skip = prompt_length(opened, prefix)
-    rows = token_rows(opened, texts, limit_of(layers, opened))
+    limit = limit_of(layers, opened)
+    rows = token_rows(opened, texts, limit)
+    filled = sum(len(row) <= skip for row in rows)
+    if skip and filled:
+        LOG.warning(
+            "%d of %d texts have no token within %s but those of the prompt, which do not count:"
+            " their vectors are zeros; shorten the prompt.",
+            filled,
+            len(rows),
+            limit,
+        )
     width = opened.cfg.d_model * (1 + pooling.count("+"))
     vectors = np.zeros((len(texts), width), np.float32)
     for chosen, ids_BT, mask_BT in batches(opened, rows):

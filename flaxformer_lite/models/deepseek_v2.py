@@ -262,7 +262,7 @@ def read(fields: Fields) -> ModelFields:
         mlp_dim=1407,
         shared_dim=2 * 1407,
         normalize=False,
-        balance=fields.get("aux_loss_alpha", 0.001),
+        balance=0.0,
     )
     return read_attention(fields) | read_experts(fields, layers, 0, moe)
 
@@ -287,7 +287,16 @@ PUBLISHED = Published(
     heads=llama.heads("DeepseekV2", only=Model.heads),
     fields=llama.FIELDS,
     fixed={"norm_topk_prob": False, "mlp_bias": False, "scoring_func": "softmax"},
-    harmless=("head_dim", "qk_head_dim", "output_router_logits", "n_group", "topk_group"),
+    # transformers computes no loss of the router
+    harmless=(
+        "head_dim",
+        "qk_head_dim",
+        "output_router_logits",
+        "seq_aux",
+        "aux_loss_alpha",
+        "n_group",
+        "topk_group",
+    ),
     read=read,
     write=write,
     ignored=llama.BUFFERS,

@@ -12,7 +12,7 @@ from functools import partial
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import llama
-from flaxformer_lite.models.mixtral import moe_of
+from flaxformer_lite.models.mixtral import moe_of, read_losses, write_losses
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope
 from flaxformer_lite.models.weight_map import (
@@ -128,7 +128,7 @@ def read(fields: Fields) -> ModelFields:
             router_bias=True,
             limit=fields.get("swiglu_limit", 7.0),
             up_offset=1.0,
-            balance=fields.get("router_aux_loss_coef", 0.001),
+            **read_losses(fields),
         ),
     }
 
@@ -147,7 +147,7 @@ def write(cfg: ModelConfig) -> Json:
         "num_experts_per_tok": moe.experts_per_token,
         "swiglu_alpha": ALPHA,
         "swiglu_limit": moe.limit,
-        "router_aux_loss_coef": moe.balance,
+        **write_losses(moe),
     }
 
 
@@ -162,7 +162,7 @@ PUBLISHED = Published(
     ),
     fields=FIELDS,
     # hidden_act is not read by transformers; two are the reference implementation's names
-    harmless=("output_router_logits", "experts_per_token", "initial_context_length", "hidden_act"),
+    harmless=("experts_per_token", "initial_context_length", "hidden_act"),
     read=read,
     write=write,
     ignored=llama.BUFFERS,

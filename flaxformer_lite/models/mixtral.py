@@ -65,14 +65,53 @@ def moe_of(cfg: ModelConfig) -> MoeConfig:
     )
 
 
+def read_losses(
+    fields: Fields, *, over: str = "stack", balance: float = 0.001, z_loss: float = 0.0
+) -> ModelFields:
+    """Reads the losses of the router; all are 0 where transformers adds none.
+
+    It adds them to the loss of a language model whose file asks for the router's logits.
+
+    Args:
+      fields: a published config.
+      over: as `MoeConfig.losses_over`.
+      balance: the family's factor.
+      z_loss: likewise; 0 where transformers has no such loss.
+    """
+    balance = fields.get("router_aux_loss_coef", balance)
+    if z_loss:
+        z_loss = fields.get("router_z_loss_coef", z_loss)
+    asked = fields.get("output_router_logits", False)
+    if not asked or fields.head != "lm" or not (balance or z_loss):
+        return {"balance": 0.0}
+    return {"balance": balance, "z_loss": z_loss, "losses_over": over}
+
+
+def write_losses(moe: MoeConfig, over: str = "stack") -> Json:
+    """Writes the losses of the router, where they are transformers'; others are no part of a file.
+
+    Args:
+      moe: the record of the experts.
+      over: the family's value of `losses_over`.
+    """
+    asked = moe.losses_over == over and (moe.balance > 0 or moe.z_loss > 0)
+    written: Json = {"output_router_logits": asked}
+    if asked:
+        written["router_aux_loss_coef"] = moe.balance
+    if asked and over == "row":
+        written["router_z_loss_coef"] = moe.z_loss
+    return written
+
+
 def read(fields: Fields) -> ModelFields:
+    fields.require("router_jitter_noise", 0.0)  # of training, on what the experts read, too
     return llama.read_heads(fields, kv_heads=8) | {
         "norm_eps": fields.get("rms_norm_eps", 1e-5),
         "windows": (fields.nullable("sliding_window", 0),),
         "feed_forward": MoeConfig(
             num_experts=fields.size("num_local_experts", 8),
             experts_per_token=fields.size("num_experts_per_tok", 2),
-            balance=fields.get("router_aux_loss_coef", 0.001),
+            **read_losses(fields),
         ),
     }
 
@@ -83,7 +122,7 @@ def write(cfg: ModelConfig) -> Json:
         "sliding_window": cfg.windows[0] or None,
         "num_local_experts": moe.num_experts,
         "num_experts_per_tok": moe.experts_per_token,
-        "router_aux_loss_coef": moe.balance,
+        **write_losses(moe),
     }
 
 
@@ -94,7 +133,6 @@ PUBLISHED = Published(
     names=lambda cfg: BODY,
     heads=llama.heads("Mixtral", "model."),
     fields=llama.FIELDS,
-    harmless=("output_router_logits", "router_jitter_noise"),
     read=read,
     write=write,
     ignored=llama.BUFFERS,

@@ -13,7 +13,7 @@ from functools import partial
 from flaxformer_lite.config import LayerKind, ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import bart, m2m_100, weight_map
-from flaxformer_lite.models.mixtral import moe_of
+from flaxformer_lite.models.mixtral import moe_of, read_losses, write_losses
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import (
     Fields,
@@ -102,7 +102,7 @@ def read(fields: Fields) -> ModelFields:
         # As it is named, the field would be the other way round.
         skips_padding=not fields.get("router_ignore_padding_tokens", False),
         masked=fields.get("moe_token_dropout", 0.2),
-        balance=fields.get("router_aux_loss_coef", 0.001),
+        **read_losses(fields),
     )
     kinds = {}
     for side in ("encoder", "decoder"):
@@ -137,7 +137,7 @@ def write(cfg: ModelConfig) -> Json:
         "batch_prioritized_routing": moe.prioritized,
         "router_ignore_padding_tokens": not moe.skips_padding,
         "moe_token_dropout": moe.masked,
-        "router_aux_loss_coef": moe.balance,
+        **write_losses(moe),
     }
 
 
@@ -160,8 +160,7 @@ PUBLISHED = Published(
         vocab_size=128112,
         decoder_start_token_id=2,
     ),
-    # transformers computes no z-loss, and one balance of both stacks if it returns the logits
-    harmless=(*bart.HARMLESS, "output_router_logits", "router_z_loss_coef"),
+    harmless=(*bart.HARMLESS, "router_z_loss_coef"),  # which transformers does not compute
     fixed=bart.PUBLISHED.fixed,
     read=read,
     write=write,

@@ -8,7 +8,7 @@ from functools import partial
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import llama, olmo, qwen3, qwen3_moe
-from flaxformer_lite.models.mixtral import moe_of
+from flaxformer_lite.models.mixtral import moe_of, read_losses, write_losses
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, within
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
@@ -49,7 +49,7 @@ def read(fields: Fields) -> ModelFields:
             num_experts=fields.size("num_experts", 64),
             experts_per_token=fields.size("num_experts_per_tok", 8),
             normalize=fields.get("norm_topk_prob", False),
-            balance=fields.get("router_aux_loss_coef", 0.01),
+            **read_losses(fields, balance=0.01),
         ),
     }
 
@@ -62,7 +62,7 @@ def write(cfg: ModelConfig) -> Json:
         "num_experts": moe.num_experts,
         "num_experts_per_tok": moe.experts_per_token,
         "norm_topk_prob": moe.normalize,
-        "router_aux_loss_coef": moe.balance,
+        **write_losses(moe),
     }
 
 
@@ -73,7 +73,6 @@ PUBLISHED = Published(
     names=lambda cfg: BODY,
     heads=llama.heads("Olmoe", only=("lm", "none")),
     fields=llama.FIELDS,
-    harmless=("output_router_logits",),
     read=read,
     write=write,
     ignored=llama.BUFFERS,

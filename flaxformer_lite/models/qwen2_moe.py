@@ -9,7 +9,7 @@ from typing import Any
 from flaxformer_lite.config import LayerKind, ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import llama, qwen2
-from flaxformer_lite.models.mixtral import moe_of
+from flaxformer_lite.models.mixtral import moe_of, read_losses, write_losses
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import (
     Fields,
@@ -85,7 +85,7 @@ def experts_of(fields: Fields, **family: Any) -> MoeConfig:
         "num_experts": fields.size(name, family.pop("num_experts")),
         "experts_per_token": fields.size("num_experts_per_tok", family.pop("experts_per_token")),
         "normalize": fields.get("norm_topk_prob", False),
-        "balance": fields.get("router_aux_loss_coef", 0.001),
+        **read_losses(fields),
     }
     return MoeConfig(**read | family)
 
@@ -120,7 +120,7 @@ def write_experts(cfg: ModelConfig) -> Json:
         "num_experts_per_tok": moe.experts_per_token,
         "norm_topk_prob": moe.normalize,
         "moe_intermediate_size": moe.mlp_dim or cfg.mlp_dim,
-        "router_aux_loss_coef": moe.balance,
+        **write_losses(moe),
         "mlp_only_layers": dense,
         "decoder_sparse_step": 1,
     }
@@ -173,7 +173,6 @@ PUBLISHED = Published(
     names=lambda cfg: BODY,
     heads=llama.heads("Qwen2Moe", "model."),
     fields=llama.FIELDS,
-    harmless=("output_router_logits",),
     read=read,
     write=write,
     ignored=llama.BUFFERS,

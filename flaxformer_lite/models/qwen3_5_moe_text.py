@@ -56,7 +56,7 @@ PUBLISHED = dataclasses.replace(
         "lm": Head("Qwen3_5MoeForCausalLM", rows(("lm_head.weight", "lm_head/kernel"))),
         "none": Head("Qwen3_5MoeTextModel"),
     },
-    harmless=("output_router_logits",),
+    harmless=(),
     read=read,
     write=write,
 )

@@ -7,10 +7,10 @@ Reference: Fedus et al., "Switch Transformers" (2021), section 2.
 
 from functools import partial
 
-from flaxformer_lite.config import LayerKind, ModelConfig
+from flaxformer_lite.config import ConfigError, LayerKind, ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import t5, weight_map
-from flaxformer_lite.models.mixtral import moe_of
+from flaxformer_lite.models.mixtral import moe_of, read_losses, write_losses
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import (
     ACTIVATION_NAMES,
@@ -92,15 +92,20 @@ def read(fields: Fields) -> ModelFields:
         capacity=fields.size("expert_capacity", 64),
         router_bias=fields.get("router_bias", False),
         jitter=fields.get("router_jitter_noise", 0.01),
-        balance=fields.get("router_aux_loss_coef", 0.001),
-        z_loss=fields.get("router_z_loss_coef", 0.001),
+        **read_losses(fields, over="row", z_loss=0.001),
     )
     kinds = {}
     for side, layers in (
         ("encoder", fields.get("num_layers", 12)),
         ("decoder", sizes["decoder_layers"]),
     ):
-        kinds[side] = kinds_of(layers, read_step(fields, side, layers), moe)
+        step = read_step(fields, side, layers)
+        if step == 1 and moe.losses_over == "row":
+            raise ConfigError(
+                f"config.json: {side}_sparse_step=1: transformers then leaves the losses of the"
+                f" {side}'s routers out; set output_router_logits=false."
+            )
+        kinds[side] = kinds_of(layers, step, moe)
     tied = fields.get("tie_word_embeddings", True)
     same = kinds["decoder"] == kinds["encoder"]
     return sizes | {
@@ -128,8 +133,7 @@ def write(cfg: ModelConfig) -> Json:
         "expert_capacity": moe.capacity,
         "router_bias": moe.router_bias,
         "router_jitter_noise": moe.jitter,
-        "router_aux_loss_coef": moe.balance,
-        "router_z_loss_coef": moe.z_loss,
+        **write_losses(moe, over="row"),
     }
     for side, kinds, layers in (
         ("encoder", cfg.kinds, cfg.encoder_layers),

@@ -132,9 +132,10 @@ ModelFields = dict[str, Any]  # fields of a ModelConfig, by name
 class Fields:
     """A published config that records which of its fields were read; null counts as absent."""
 
-    def __init__(self, values: Mapping[str, Any], where: str = ""):
+    def __init__(self, values: Mapping[str, Any], where: str = "", head: str = ""):
         self.values = dict(values)
         self.where = f"config.json: {where}"
+        self.head = head  # as which the file is read
         self.read = set[str]()
 
     def get(self, name: str, default: object = None, kind: type | None = None) -> Any:

@@ -100,6 +100,26 @@ def tokens(totals: dict[str, Array]) -> Array:
     return jnp.where(weight > 0, weight, 1.0)
 
 
+def losses_of_routers(sums: Mapping[str, Array]) -> dict[str, Array]:
+    """Returns the losses of the routers of a stack, by name, as transformers has them.
+
+    `load_balancing` is the mean over groups of X sum_e f_e P_e, where the sum of all f_e is the
+    number of experts of a token, and `router_z` that of the mean square of the normalizer.
+
+    Args:
+      sums: those of nn/functions/routing.py's `router_sums`, over all layers.
+    """
+    tokens_G = jnp.maximum(sums["tokens"], 1.0)
+    losses = {}
+    if "load" in sums:
+        load_GX = sums["load"] / tokens_G[:, None]
+        product_GX = load_GX * sums["probability"] / tokens_G[:, None]
+        losses["load_balancing"] = product_GX.sum(axis=-1).mean()
+    if "square" in sums:
+        losses["router_z"] = jnp.mean(sums["square"] / tokens_G)
+    return losses
+
+
 def weight_sums(targets: Mapping[str, Array]) -> dict[str, Array]:
     """Sums the weight of each term: exactly the floating arrays among the targets are weights."""
     counts = {}

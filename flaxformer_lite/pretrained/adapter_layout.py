@@ -43,12 +43,15 @@ class Target(NamedTuple):
       kernel: its place in the weight of the module.
       inputs: the number of its input axes.
       path: the path of our module, without scan.
+      adds_apart: whether its bias is a tensor outside of the published module (DeBERTa), so that
+        what PEFT makes of the module's output is made before the bias is added.
     """
 
     module: str
     kernel: Place
     inputs: int  # number of its input axes
     path: str = ""  # of our module, with layers side by side
+    adds_apart: bool = False
 
     def place(self, factor: str, rank: int) -> Place:
         """Returns the place of a factor in its tensor; A and B are of this rank."""
@@ -96,13 +99,18 @@ def targets(
 ) -> dict[str, Target]:
     """Maps the module of each kernel, in a model with layers side by side, to its place."""
     kernels = {path: leaf.shape for path, leaf in shapes.items() if path.endswith("/kernel")}
+    sizes = {path: leaf.shape for path, leaf in shapes.items() if path.endswith("/bias")}
+    biases = tensor_names.places(spelled, cfg, sizes)
     by_module = {}
     for path, place in tensor_names.places(spelled, cfg, kernels).items():
         name = tensor_names.full_name(spelled, cfg, place.name).removesuffix(".weight")
         if path.endswith(("lm_head/kernel", "vocab/kernel")):  # stored with its outputs first
             place = Place(place.name, place.shape[::-1], ((1,), (0,)))
         module = path.removesuffix("/kernel")
-        by_module[module] = Target(name, place, input_axes(path), module)
+        bias = biases.get(f"{module}/bias")
+        of_module = place.name.removesuffix(".weight")
+        adds_apart = bias is not None and bias.name != f"{of_module}.bias"
+        by_module[module] = Target(name, place, input_axes(path), module, adds_apart)
     return by_module
 
 

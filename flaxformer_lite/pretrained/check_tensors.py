@@ -48,6 +48,26 @@ def with_computed_biases(spelled: Published, tensors: dict[str, Tensor]) -> dict
     return used
 
 
+def with_tied_tables(
+    spelled: Published, cfg: ModelConfig, tensors: dict[str, Tensor]
+) -> dict[str, Tensor]:
+    """Returns the tensors with those that the file has only under the name of a copy of theirs.
+
+    transformers reads any name of a table that is tied to others.
+    """
+    originals: list[tuple[str, str]] = []
+    if not cfg.has_decoder_table:
+        originals += spelled.duplicates.items()
+    if cfg.tie_embeddings:
+        table = tensor_names.vocab_table(spelled, cfg)
+        originals += [(name, table) for name in tensor_names.vocab_kernels(spelled, cfg)]
+    used = dict(tensors)
+    for name, original in originals:
+        if name in used:
+            used.setdefault(original, used[name])
+    return used
+
+
 def _first_of(problems: list[str]) -> str:
     if len(problems) == 1:
         return problems[0]

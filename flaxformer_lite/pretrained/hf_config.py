@@ -10,8 +10,9 @@ from types import ModuleType
 from typing import Any
 
 from flaxformer_lite import registry
-from flaxformer_lite.config import ConfigError, LayerKind, ModelConfig
+from flaxformer_lite.config import ConfigError, LayerKind, ModelConfig, choices
 from flaxformer_lite.config.architecture import WEIGHTLESS_FIELDS
+from flaxformer_lite.config.parts import FeedForwardConfig
 from flaxformer_lite.files.read import Json, brief, shown
 from flaxformer_lite.models.weight_map import (
     ACTIVATION_NAMES,
@@ -32,11 +33,41 @@ PUBLISHED_IDS = {"pad_token_id", "eos_token_id", "decoder_start_token_id"}
 OURS_ONLY = {*WEIGHTLESS_FIELDS, "family", "max_length", "sharding", "adapter"} - PUBLISHED_IDS
 
 
+# transformers' names of the rates of dropout in our slots; a slot without one has the first rate
+MAIN_DROPOUT = (
+    "hidden_dropout_prob",
+    "hidden_dropout",
+    "resid_pdrop",
+    "resid_dropout",
+    "residual_dropout",
+    "dropout",
+    "dropout_rate",
+)
+DROPOUT = {
+    "embed": ("embd_pdrop", "embed_dropout", "embedding_dropout"),
+    "attention": ("attention_probs_dropout_prob", "attention_dropout", "attn_pdrop"),
+    "mlp": ("activation_dropout", "mlp_dropout"),
+}
+
+
+def _at_inference(part: ModelConfig | LayerKind) -> FeedForwardConfig | None:
+    if part.feed_forward is None:
+        return None
+    return part.feed_forward.at_inference
+
+
 def _every_layer(cfg: ModelConfig) -> list[LayerKind]:
     kinds = []
     for kind in cfg.kinds:
         window = kind.window or 0
-        kinds.append(replace(kind, window=window, position=kind.position or cfg.position))
+        kinds.append(
+            replace(
+                kind,
+                window=window,
+                position=kind.position or cfg.position,
+                feed_forward=_at_inference(kind),
+            )
+        )
     return repeated(kinds, cfg.encoder_layers + cfg.decoder_layers)
 
 
@@ -50,6 +81,7 @@ MEANING = {
     "attention_scale": lambda cfg: cfg.scale,
     "norm_at": lambda cfg: set(cfg.norm_at),
     "bias_at": lambda cfg: set(cfg.bias_at),
+    "feed_forward": _at_inference,
     "windows": _every_layer,
     "pattern": _every_layer,
     "decoder_num_heads": lambda cfg: cfg.of_decoder.num_heads,
@@ -172,7 +204,7 @@ def read_config(
     """
     spelled = family.PUBLISHED
     published = dict(spelled.flatten(published))
-    fields = Fields({**spelled.defaults, **published})
+    fields = Fields({**spelled.defaults, **published}, head=head)
     if "quantization_config" in published:
         _check_quantization(Fields(published).get("quantization_config", {}))
         del published["quantization_config"]
@@ -199,9 +231,42 @@ def read_config(
     # a class that the file asks for
     fixed = {name: value for name, value in values.items() if name == "family"}
     try:
-        return family.config(**{**values, **overrides, **fixed, "head": head})
+        cfg = family.config(**{**values, **overrides, **fixed, "head": head})
     except (ArithmeticError, TypeError, ValueError) as error:
         raise ConfigError(f"config.json: {error}") from None
+    dropout = _read_dropout(fields, cfg)
+    return replace(cfg, **{name: x for name, x in dropout.items() if name not in overrides})
+
+
+def _read_dropout(fields: Fields, cfg: ModelConfig) -> dict[str, Any]:
+    """Returns the rate of dropout and its slots, as a published config has them.
+
+    Here all slots have one rate; those whose rate is 0 are left out.
+    """
+
+    def stated(names: Sequence[str], usual: float) -> float:
+        for name in names:
+            usual = fields.get(name, usual, float)
+        return usual
+
+    main = stated(MAIN_DROPOUT, cfg.dropout)
+    rates = {}
+    for slot in choices.DROPOUT_SLOTS:
+        usual = main if slot in cfg.dropout_at else 0.0
+        rates[slot] = stated(DROPOUT.get(slot, ()), usual)
+    largest = max(rates.values())
+    if not largest:
+        return {"dropout": 0.0}
+    rate = rates["branch"] or largest
+    others = {slot: x for slot, x in rates.items() if x not in (0.0, rate)}
+    if others:
+        LOG.warning(
+            "config.json: dropout of %s in other slots than %s: training here has one rate, %s.",
+            ", ".join(f"{x} ({slot})" for slot, x in others.items()),
+            rate,
+            rate,
+        )
+    return {"dropout": rate, "dropout_at": tuple(slot for slot, x in rates.items() if x)}
 
 
 def write_config(family: ModuleType, cfg: ModelConfig) -> Json:

@@ -135,6 +135,7 @@ def open_published(
     cfg, others = with_labels(cfg, labels, published_labels)
     tensors = tensor_names.without_prefix(plugin.PUBLISHED, open_weights(folder))
     tensors = check_tensors.with_computed_biases(plugin.PUBLISHED, tensors)
+    tensors = check_tensors.with_tied_tables(plugin.PUBLISHED, cfg, tensors)
     if added:
         tensors = added.replace(plugin.PUBLISHED, cfg, tensors)
         cfg = dataclasses.replace(cfg, num_labels=added.labels(plugin.PUBLISHED, cfg))

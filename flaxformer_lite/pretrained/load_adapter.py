@@ -272,12 +272,18 @@ class PublishedAdapter:
 
     def _scales_inputs(self, target: Target) -> bool:
         shape = self.factors[target.module][SCALE].shape
-        if shape[0] == 1 and target.kernel.parts > 1:
+        on_inputs = shape != target.scale_place(on_inputs=False).file_shape
+        if not on_inputs and target.adds_apart:
+            raise WeightsError(
+                f"{self.folder}: {target.module} has a bias outside of the module, which PEFT's IA3"
+                " does not scale and ours does; merge the adapter with peft."
+            )
+        if on_inputs and target.kernel.parts > 1:
             raise WeightsError(
                 f"{self.folder}: {target.module} scales the inputs of a module that holds several"
                 " of our matrices, which is not supported here; merge the adapter with peft."
             )
-        return shape[0] == 1
+        return on_inputs
 
     def _saved(
         self, spelled: Published, cfg: ModelConfig, shapes: Mapping[str, jax.ShapeDtypeStruct]

@@ -9,7 +9,7 @@ from pathlib import Path
 import flax.linen as nn
 import jax
 import numpy as np
-from flax.traverse_util import flatten_dict
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from flaxformer_lite import registry
 from flaxformer_lite.config import ConfigError, ModelConfig
@@ -21,7 +21,7 @@ from flaxformer_lite.nn.adapters import vera
 from flaxformer_lite.nn.adapters.dora import MAGNITUDE, DoraConfig
 from flaxformer_lite.nn.adapters.ia3 import SCALE, Ia3Config
 from flaxformer_lite.nn.adapters.lora import A, B, LoraConfig
-from flaxformer_lite.nn.adapters.merge import restored
+from flaxformer_lite.nn.adapters.merge import merge_adapter, restored
 from flaxformer_lite.pretrained import tensor_names, vera_projections
 from flaxformer_lite.pretrained.adapter_layout import (
     METHODS,
@@ -34,7 +34,7 @@ from flaxformer_lite.pretrained.adapter_layout import (
 from flaxformer_lite.pretrained.load_adapter import CONFIG, HEADS, WEIGHTS
 from flaxformer_lite.pretrained.safetensors import save_file
 from flaxformer_lite.pretrained.save import check_params, published_tensors
-from flaxformer_lite.pretrained.tensor_names import Leaf, by_layer, side_by_side
+from flaxformer_lite.pretrained.tensor_names import Leaf, by_layer, layers_of, side_by_side
 from flaxformer_lite.sharding.parameter_rules import HEADS as HEAD_MODULES
 from flaxformer_lite.types import Array
 
@@ -74,9 +74,20 @@ def write_adapter(folder: Path, model: nn.Module, params: dict, *, base: str | N
     shapes = parameter_shapes(model)
     check_params(flat, shapes)
     known = targets(family.PUBLISHED, cfg, side_by_side(cfg, shapes))
+    saved_whole = _whole(model, family.PUBLISHED, side_by_side(cfg, shapes))
+    whole = set()
+    for place, target in known.items():
+        if _is_in(saved_whole, f"{target.module}.weight"):
+            whole.add(place)
     modules = collections.defaultdict[str, Parts](list)
     for place, factors in _by_matrix(cfg, flat).items():
-        modules[known[place].module].append((known[place], factors))
+        if place not in whole:
+            modules[known[place].module].append((known[place], factors))
+    if not modules:
+        raise ConfigError(
+            f"adapter.targets={adapter.targets}: match only modules that PEFT saves whole, so that"
+            " no factors are left; use save_pretrained, which merges the adapter."
+        )
     tensors: dict[str, np.ndarray] = {}
     ranks: dict[str, int] = {}
     if isinstance(adapter, vera.VeraConfig):
@@ -90,10 +101,9 @@ def write_adapter(folder: Path, model: nn.Module, params: dict, *, base: str | N
             for factor, x in joined.items():
                 tensors[ROOT + module + NAMES[factor]] = x
             ranks[module] = len(joined.get(A, ()))
-    base_params = _without_factors(flat, adapter)
-    saved_whole = _whole(model, family.PUBLISHED, side_by_side(cfg, shapes))
+    base_params = _merged_at(whole, model, flat)
     for name, tensor in published_tensors(family.PUBLISHED, cfg, base_params).items():
-        if _module(name) in saved_whole:
+        if _is_in(saved_whole, name):
             tensors[ROOT + name] = np.asarray(tensor)
     every_module = [target.module for target in known.values()]
     if isinstance(adapter, Ia3Config):
@@ -182,6 +192,11 @@ def _scale(parts: Parts, adapter: Ia3Config) -> Factors:
         raise ConfigError(
             f"adapter.on_inputs: {target.module} holds several of our matrices, which share their"
             " inputs; use save_pretrained, which merges the adapter."
+        )
+    if not on_inputs and any(part.adds_apart for part, _ in parts):
+        raise ConfigError(
+            f"adapter.targets: {target.module} has a bias outside of the module, which PEFT's IA3"
+            " does not scale and ours does; use save_pretrained, which merges the adapter."
         )
     joined = np.ones(target.scale_place(on_inputs=on_inputs).file_shape, first[SCALE].dtype)
     for part, factors in parts:
@@ -327,6 +342,25 @@ def _whole(
     if any(tensor_names.is_of_head(spelled, cfg, name) for name in trained):
         trained |= of_heads
     return {_module(tensor_names.full_name(spelled, cfg, name)) for name in trained}
+
+
+def _is_in(saved_whole: set[str], name: str) -> bool:
+    """Returns whether a tensor is of a module that is saved whole, or of one within it."""
+    return any(name.startswith(f"{module}.") for module in saved_whole)
+
+
+def _merged_at(whole: set[str], model: nn.Module, flat: Mapping[str, Leaf]) -> dict[str, Leaf]:
+    """Returns the parameters without factors, which are merged in the modules at these places.
+
+    PEFT drops the factors of a module that it saves whole. Of a stack all layers are merged.
+    """
+    kept = {}
+    for path, leaf in flat.items():
+        is_factor = path.rpartition("/")[2] in model.cfg.adapter.factors
+        layers = layers_of(model.cfg, path, leaf.shape)
+        if not is_factor or any(one.rpartition("/")[0] in whole for one in layers):
+            kept[path] = leaf
+    return flatten_dict(merge_adapter(model, unflatten_dict(kept, sep="/"))[1], sep="/")
 
 
 def _without_factors(flat: Mapping[str, Leaf], adapter: AdapterConfig) -> dict[str, Leaf]:

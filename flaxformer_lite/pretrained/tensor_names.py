@@ -186,6 +186,20 @@ def vocab_kernel(spelled: Published, cfg: ModelConfig) -> str:
     return ""
 
 
+def vocab_kernels(spelled: Published, cfg: ModelConfig) -> list[str]:
+    """Returns the published names of the output tables of all heads."""
+    rows = list(spelled.names(cfg))
+    for head in spelled.heads.values():
+        rows += head.rows
+    names = []
+    for row in rows:
+        if row.ours in VOCAB_KERNELS:
+            names.append(row.name)
+        elif f"{row.ours}/kernel" in VOCAB_KERNELS:
+            names.append(f"{row.name}.weight")
+    return names
+
+
 def vocab_table(spelled: Published, cfg: ModelConfig) -> str:
     """Returns the published name of the table that tied logits share."""
     module = "token_embed"

@@ -172,7 +172,8 @@ def framed(
         do; a decoder that continues a prompt would take those at its end for the end of the text.
     """
     roles = {plain.KNOWN[role][0]: i for role, i in inner.ids.items()}
-    made = FramedTokenizer(inner, {}, template, inner.spelled | roles)
+    config = {"truncation_side": inner.truncation_side}
+    made = FramedTokenizer(inner, config, template, inner.spelled | roles)
     if as_published:
         around = inner.frame(skeleton)
     else:

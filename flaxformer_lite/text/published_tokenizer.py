@@ -54,7 +54,7 @@ class PublishedTokenizer:
         self._token_to_id = token_to_id
         self.vocab_size = inner.vocab_size
         self.padding_side = config.get("padding_side", "right")
-        self.truncation_side = config.get("truncation_side", "right")
+        self.truncation_side = config.get("truncation_side", inner.truncation_side)
         for name in ("padding_side", "truncation_side"):
             side = getattr(self, name)
             if side not in ("right", "left"):
@@ -106,6 +106,14 @@ class PublishedTokenizer:
             that token. If False, it is plain text, as it should be in untrusted text.
         """
         raise NotImplementedError
+
+    def _cut(self, ids: list[int], room: int | None) -> list[int]:
+        """Cuts ids to as many as there is room for, on the tokenizer's side."""
+        if room is None or len(ids) <= room:
+            return ids
+        if self.truncation_side == "left":
+            return ids[len(ids) - room :]
+        return ids[:room]
 
     def encode_pair(
         self, text: str, second: str, *, max_length: int | None = None, allow_special: bool = True
@@ -282,7 +290,7 @@ class JsonTokenizer(PublishedTokenizer):
     ) -> list[int]:
         encoding = self._encode(text, allow_special)
         if not special_tokens:
-            return encoding.ids[:max_length]
+            return self._cut(encoding.ids, max_length)
         if max_length is not None:
             room = max(max_length - self._tokenizer.num_special_tokens_to_add(False), 0)
             encoding.truncate(room, direction=self.truncation_side)
@@ -344,9 +352,9 @@ class FramedTokenizer(PublishedTokenizer):
         else:
             ids = self._inner.encode(text)
         if not special_tokens:
-            return ids[:max_length]
+            return self._cut(ids, max_length)
         if max_length is not None:
-            ids = ids[: max(max_length - len(self.before) - len(self.after), 0)]
+            ids = self._cut(ids, max(max_length - len(self.before) - len(self.after), 0))
         return [*self.before, *ids, *self.after]
 
     def encode_guarded(self, text: str, guard: str) -> list[int]:

@@ -46,6 +46,7 @@ class Frame:
     between: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
     second_type: int = 0  # token type of the second text and of what follows it
+    truncation_side: str = "right"  # at which texts lose tokens, or left
 
     def specials(self, texts: int) -> int:
         """Returns the number of special tokens around one text or two."""
@@ -85,10 +86,14 @@ class Frame:
                 at += len(self.between)
                 types[at:] = self.second_type
             stop = at + count
-            ids[at:stop] = text.ids[:count]
+            first_kept = 0
+            if self.truncation_side == "left":
+                first_kept = len(text.ids) - count
+            used = text.cut(first_kept, first_kept + count)
+            ids[at:stop] = used.ids
             part[at:stop] = number
-            start[at:stop] = text.start[:count]
-            end[at:stop] = text.end[:count]
+            start[at:stop] = used.start
+            end[at:stop] = used.end
             at = stop
         ids[at:] = self.after
         return Framed(ids, types, part, start, end, lost)

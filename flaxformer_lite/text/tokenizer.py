@@ -7,6 +7,7 @@ the end of its vocabulary in reverse order: sentinel k has id vocab_size - 1 - k
 never recognized in text: a file that contains "[MASK]" is encoded as those characters.
 """
 
+import dataclasses
 import functools
 import hashlib
 import re
@@ -20,7 +21,13 @@ import tokenizers
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.home import expand_home
 from flaxformer_lite.files.read import read_bytes
-from flaxformer_lite.text import lower_case, older_files, special_tokens, token_text
+from flaxformer_lite.text import (
+    lower_case,
+    older_files,
+    special_tokens,
+    token_text,
+    truncation,
+)
 from flaxformer_lite.text.escape_specials import FAILS, any_of, library_errors, literal
 
 LARGEST = 1 << 28  # bytes of a tokenizer's file; the largest published ones have a seventh
@@ -57,6 +64,7 @@ class Tokenizer:
     sentinel_ids: tuple[int, ...]  # descending
     # threads that encode a batch, unless the environment sets it; -1 for one per core
     threads: int = -1
+    truncation_side: str = "right"  # at which texts that are too long lose tokens, or left
 
     def __init__(self, definition: bytes):
         self.definition = definition  # the content of its file
@@ -219,6 +227,8 @@ class HuggingFace(Tokenizer):
         with library_errors("the library refuses it"):
             self.library = tokenizers.Tokenizer.from_str(definition.decode())
         self.library.no_padding()
+        if self.library.truncation is not None:
+            self.truncation_side = self.library.truncation["direction"]
         self.library.no_truncation()
         self.vocab_size = 1 + max(self.library.get_vocab(with_added_tokens=True).values())
         ids = {role: next(self._ids(*names), None) for role, names in KNOWN.items()}
@@ -276,8 +286,10 @@ class HuggingFace(Tokenizer):
     def frame(self, skeleton: str) -> special_tokens.Frame:
         pair = self.library.encode("a", "b")
         if None not in pair.sequence_ids:  # no template, or one that adds nothing
-            return super().frame(skeleton)
-        return special_tokens.of_template(pair.ids, pair.sequence_ids, pair.type_ids, skeleton)
+            frame = super().frame(skeleton)
+        else:
+            frame = special_tokens.of_template(pair.ids, pair.sequence_ids, pair.type_ids, skeleton)
+        return dataclasses.replace(frame, truncation_side=self.truncation_side)
 
     def decode(self, ids: Iterable[int]) -> str:
         known = [int(i) for i in ids if i >= 0]  # the library leaves out ids that are too large
@@ -395,14 +407,20 @@ def load(path: str | Path, *, given: str | Path | None = None) -> Tokenizer:
     where = f"data.tokenizer.path={str(given)!r}"
     path = expand_home(path)
     lower = path.is_dir() and lower_case.is_asked(path)
+    side = truncation.side_of(path) if path.is_dir() else None
+
+    def as_asked(definition: str) -> bytes:
+        if lower:
+            definition = lower_case.lowering(definition)
+        if side is not None:
+            definition = truncation.with_side(definition, side)
+        return definition.encode()
+
     if path.is_dir():
         if not any((path / name).is_file() for name in (HuggingFace.file, Bytes.file)):
             made = older_files.make_tokenizer(path)
             if made is not None:
-                definition = made.definition
-                if lower:
-                    definition = lower_case.lowering(definition)
-                return _with_end(HuggingFace(definition.encode()), where)
+                return _with_end(HuggingFace(as_asked(made.definition)), where)
         files = [path / name for name in FILES if (path / name).exists()]
         if not files:
             raise ConfigError(
@@ -414,10 +432,12 @@ def load(path: str | Path, *, given: str | Path | None = None) -> Tokenizer:
         raise ConfigError(f"{where}: must be a tokenizer.json or a sentencepiece .model.")
     if lower and path.suffix != ".json":
         lower_case.check_not_asked(path)
+    if side == "left" and path.suffix != ".json":
+        truncation.check_not_left(path)
     try:
         content = read_bytes(path, limit=LARGEST)
-        if lower:
-            content = lower_case.lowering(content.decode()).encode()
+        if lower or (side is not None and path.suffix == ".json"):
+            content = as_asked(content.decode())
         loaded = kinds[path.suffix](content)
     except Exception as error:  # tokenizers raises plain Exception
         raise ConfigError(f"{where}: cannot be read as a tokenizer ({error}).") from error

@@ -22,6 +22,7 @@ from flaxformer_lite.sharding import parameter_rules
 from flaxformer_lite.types import Params
 
 AUXILIARY = "losses"  # the collection into which layers sow auxiliary losses
+ROUTED = "routed"  # and that of the sums of which losses of whole stacks are made
 LOADS = "loads"  # and that of how many choices of tokens fell on each of their experts
 EXAMPLE_IDS = ("input_ids", "decoder_input_ids")  # the inputs that are token ids
 
@@ -97,7 +98,7 @@ class Models:
             *bound,
             rngs=rngs,
             method=self.outputs,
-            mutable=[AUXILIARY, LOADS],
+            mutable=[AUXILIARY, ROUTED, LOADS],
         )
 
     def rules(self, params: Params) -> PartitionRules:

@@ -5,6 +5,7 @@ No data are opened, no arrays are made and nothing is compiled.
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -24,9 +25,9 @@ from flaxformer_lite.nn.functions.quantized import RECIPES
 from flaxformer_lite.nn.functions.sharding import UNSHARDED, ActivationSharding
 from flaxformer_lite.objectives.companion import Companion
 from flaxformer_lite.objectives.rows import PACKING, Example
-from flaxformer_lite.objectives.sums import LOAD
+from flaxformer_lite.objectives.sums import LOAD, losses_of_routers
 from flaxformer_lite.training import bound_models, optimizer, state, step
-from flaxformer_lite.training.bound_models import AUXILIARY, EXAMPLE_IDS, LOADS, Models
+from flaxformer_lite.training.bound_models import AUXILIARY, EXAMPLE_IDS, LOADS, ROUTED, Models
 from flaxformer_lite.types import Batch, Params
 
 
@@ -371,20 +372,45 @@ def _outputs(cfg: ExperimentConfig, both: Models) -> step.Outputs:
 
     def outputs(params, inputs, key):
         out, sown = both.apply(optimizer.stop_frozen(trained, params), inputs, key)
-        auxiliary: dict[str, jax.Array] = {}  # the sum over all layers, by name
-        for keys, leaf in jax.tree_util.tree_leaves_with_path(sown.get(AUXILIARY, {})):
-            name = [key.key for key in keys if hasattr(key, "key")][-1]
-            auxiliary[name] = auxiliary.get(name, 0.0) + jnp.sum(leaf)
-        return out, auxiliary | _loads(sown.get(LOADS, {}), len(cfg.model.kinds))
+        return out, auxiliary_losses(sown) | _loads(sown.get(LOADS, {}), len(cfg.model.kinds))
 
     return outputs
+
+
+def auxiliary_losses(sown: Params) -> dict[str, jax.Array]:
+    """Returns the losses that layers have sown, by name, each summed over layers and stacks.
+
+    Args:
+      sown: the collections that `Models.apply` returns.
+    """
+    losses: dict[str, jax.Array] = {}
+    for keys, leaf in jax.tree_util.tree_leaves_with_path(sown.get(AUXILIARY, {})):
+        name = _names(keys)[-1]
+        losses[name] = losses.get(name, 0.0) + jnp.sum(leaf)
+    sums: dict[str, dict[str, jax.Array]] = {}  # of the layers of a stack
+    for keys, leaf in jax.tree_util.tree_leaves_with_path(sown.get(ROUTED, {})):
+        *above, name = _names(keys)
+        if "layers" in above:  # a scan stacks those of a kind
+            leaf = leaf.sum(axis=0)
+        stack = "/".join(itertools.takewhile(lambda part: not part.startswith("layer"), above))
+        of_stack = sums.setdefault(stack, {})
+        of_stack[name] = of_stack.get(name, 0.0) + leaf
+    for of_stack in sums.values():
+        for name, loss in losses_of_routers(of_stack).items():
+            losses[name] = losses.get(name, 0.0) + loss
+    return losses
+
+
+def _names(keys: jax.tree_util.KeyPath) -> list[str]:
+    """Returns the names on the path of a sown value, without its number."""
+    return [key.key for key in keys if hasattr(key, "key")]
 
 
 def _loads(sown: Params, kinds: int) -> dict[str, jax.Array]:
     """Returns the load of experts [X] by the name of a metric, such as `load/decoder/layer_3`."""
     loads: dict[str, jax.Array] = {}
     for keys, leaf in jax.tree_util.tree_leaves_with_path(sown):
-        above = [key.key for key in keys if hasattr(key, "key")][:-2]  # of the feed-forward
+        above = _names(keys)[:-2]  # of the feed-forward
         rows = {"/".join(above): leaf}
         if "layers" in above:  # a scan stacks those of a kind
             side = "/".join(above[: above.index("layers")])

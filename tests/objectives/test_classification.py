@@ -498,3 +498,21 @@ def test_balanced_weights_pairs_and_the_end_of_decoders(tmp_path):
     no_end = types.SimpleNamespace(frame=lambda skeleton: Frame())
     with pytest.raises(ConfigError, match=r"data\.tokenizer:.*no token"):
         data.objective.fit_model(both, no_end)
+
+
+@pytest.mark.parametrize("count", [1500, 30])
+def test_any_number_of_classes_with_several_rows_is_taken(count):
+    rows = [{"text": "a", "label": f"intent {i % count}"} for i in range(2 * count)]
+    assert len(Classification().fit(rows, {}).labels) == count
+
+
+def test_free_text_and_numbers_are_no_classes():
+    """Unless a page lists them."""
+    texts = [{"text": "a", "label": f"a text of its own {i}"} for i in range(1500)]
+    with pytest.raises(ConfigError, match=r"1500 different labels in 1500 rows.*text_to_text"):
+        Classification().fit(texts, {})
+    listed = Classification(labels=tuple(row["label"] for row in texts))
+    assert len(listed.fit(texts, {}).labels) == 1500
+    numbers = [{"text": "a", "label": i / 7} for i in range(100)]
+    with pytest.raises(ConfigError, match=r"100 different labels, such as.*kind=number\.$"):
+        Classification().fit(numbers, {})

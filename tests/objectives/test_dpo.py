@@ -100,6 +100,13 @@ def test_a_pair_with_a_side_without_answer_is_dropped(tmp_path):
     assert records["train"].row_of.tolist() == [0] and "2 rows dropped" in dict(described)["notice"]
 
 
+@pytest.mark.parametrize("side", ["chosen", "rejected"])
+def test_a_pair_of_which_either_side_is_cut_is_told(side, tmp_path):
+    rows = [ROWS[0], ROWS[1] | {side: "long " * 30}]
+    _, _, described = opened(tmp_path, rows, length=96)
+    assert "2 examples cut" in dict(described)["notice"]  # of the training and held-out rows
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [

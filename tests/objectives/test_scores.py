@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.objectives.tables import scores
-from flaxformer_lite.objectives.tables.breakdown import class_scores, confusion_matrix
+from flaxformer_lite.objectives.tables.breakdown import (
+    class_scores,
+    confusion_matrix,
+    confusion_table,
+)
 
 TAGS = ("O", "B-A", "I-A", "E-A", "S-A", "B-B", "I-B", "E-B", "S-B", "B-x-y", "I-x-y")
 
@@ -49,14 +53,14 @@ def test_scores_of_classes_are_those_of_scikit_learn(classes, metrics):
             matthews = metrics.matthews_corrcoef(true, predicted)
         assert found == {"f1": pytest.approx(want), "matthews": pytest.approx(matthews)}
         counts = confusion_matrix(predicted, true, classes)
-        each = class_scores(np.diag(counts), counts.sum(axis=0), counts.sum(axis=1))
+        each = class_scores(counts.diagonal(), counts.sum(axis=0), counts.sum(axis=1))
         labels = range(classes)
         want = metrics.precision_recall_fscore_support(
             true, predicted, labels=labels, zero_division=0
         )
         np.testing.assert_allclose(each, want)
         np.testing.assert_array_equal(
-            counts, metrics.confusion_matrix(true, predicted, labels=labels)
+            counts.toarray(), metrics.confusion_matrix(true, predicted, labels=labels)
         )
 
 
@@ -66,3 +70,18 @@ def test_scores_of_several_labels_are_those_of_scikit_learn(metrics):
     for name in ("micro", "macro"):
         want = metrics.f1_score(true, predicted, average=name, zero_division=0)
         assert found[f"f1_{name}"] == pytest.approx(want)
+
+
+def test_thousands_of_classes_take_no_square_of_them():
+    """Their most frequent confusions, too."""
+    classes = 200_000
+    rng = np.random.default_rng(0)
+    true = rng.integers(0, classes, 1000)
+    predicted = np.where(rng.random(1000) < 0.5, true, 7)
+    predicted[:3] = 9
+    true[:3] = 5
+    counts = confusion_matrix(predicted, true, classes)
+    assert counts.nnz <= 1000 and counts[5, 9] == 3
+    table = confusion_table([str(i) for i in range(classes)], counts)
+    assert table.rows[0][:3] == ["5", "9", 3] and len(table.rows) == 20
+    assert scores.single_label(predicted, true, classes=classes)["matthews"] > 0.3

@@ -3,6 +3,7 @@ PEFT reads."""
 
 import dataclasses
 import json
+import re
 import shutil
 
 import jax
@@ -493,3 +494,75 @@ def test_modules_that_scale_their_inputs_are_among_the_targets(tmp_path):
     save_adapter(tmp_path / "new", *load_pretrained(ROOT / "bert_base", adapter=adapter))
     written = json.loads((tmp_path / "new" / CONFIG).read_text())
     assert set(written["feedforward_modules"]) < set(written["target_modules"])
+
+
+# every method, over all matrices; and one where a bias of an adapted module is trained whole
+EVERYWHERE = {
+    "lora": LoraConfig(rank=2, targets=(".",)),
+    "dora": DoraConfig(rank=2, targets=(".",)),
+    "ia3": Ia3Config(targets=(".",), on_inputs=("down",)),
+    "vera": VeraConfig(rank=3, initial=1.0, targets=(".",)),
+    "bias": LoraConfig(rank=2, targets=(".",), trained=("^classifier/", "layer.*/query/bias$")),
+}
+# with layers of the head outside of `classifier` in our tree or in the file
+HEADED = (
+    "albert",
+    "big_bird",
+    "deberta",
+    "deberta_v2",
+    "distilbert",
+    "electra",
+    "esm",
+    "modernbert",
+    "mpnet",
+    "roberta",
+)
+REFUSED = {  # one matrix of query, key and value has no d of VeRA; biases apart have no IA3
+    ("deberta", "ia3"),
+    ("deberta", "vera"),
+    ("modernbert", "vera"),
+}
+FACTOR = re.compile(r"\.(lora_[AB]|lora_magnitude_vector|ia3_l|vera_lambda)")
+DAILY_HEADS = {("distilbert", method) for method in EVERYWHERE} | {("deberta_v2", "lora")}
+
+
+@pytest.mark.parametrize("scan", SCAN)
+@pytest.mark.parametrize(
+    ("family", "method"),
+    daily([(family, method) for family in HEADED for method in EVERYWHERE], DAILY_HEADS),
+)
+def test_no_module_is_saved_whole_and_adapted(family, method, scan, tmp_path):
+    """PEFT drops the factors of what it saves whole; each was loaded and compared in PEFT 0.21."""
+    model, params = built(small(family, head="sequence_classification"))
+    save_pretrained(tmp_path / "base", model, params)
+    adapter = EVERYWHERE[method]
+    model, params = load_pretrained(tmp_path / "base", adapter=adapter, scan=scan)
+    draw = np.random.default_rng(0)
+
+    def noise(path, leaf):
+        name = path.rpartition("/")[2]
+        is_trained = name in adapter.factors or adapter.trains(path)
+        if name in adapter.constant or not is_trained:
+            return leaf
+        return jnp.asarray(0.3 * draw.standard_normal(leaf.shape), leaf.dtype)
+
+    flat = flatten_dict(params, sep="/")
+    params = unflatten_dict({path: noise(path, leaf) for path, leaf in flat.items()}, sep="/")
+    folder = tmp_path / "adapter"
+    if (family, method) in REFUSED:
+        with pytest.raises(ConfigError, match=r"PEFT's (IA3|VeRA) .*save_pretrained, which merges"):
+            save_adapter(folder, model, params)
+        return
+    save_adapter(folder, model, params)
+    whole = json.loads((folder / CONFIG).read_text())["modules_to_save"]
+    for name in load_file(folder / WEIGHTS):
+        factor = FACTOR.search(name)
+        if factor:
+            module = name[: factor.start()]
+            # as peft.tuners.tuners_utils.check_target_module_exists looks for it
+            assert not any(re.match(rf"(^|.*\.){one}($|\..*)", module) for one in whole), name
+    ids = np.array([[5, 7, 9, 8, 6, 2], [5, 6, 7, 8, 2, 1]], np.int32)
+    due = model.apply({"params": params}, ids).logits
+    again, back = load_pretrained(tmp_path / "base", adapter=folder)
+    got = again.apply({"params": back}, ids).logits
+    np.testing.assert_allclose(got, due, rtol=0, atol=3e-5 * np.abs(due).max())

@@ -174,6 +174,7 @@ REFUSED = {
         {"decoder": {"rms_norm_eps": 0.1}},
         r"encoder.rms_norm_eps=1e-06, decoder.rms_norm_eps=0.1: must be the same",
     ),
+    "mixtral": ({"router_jitter_noise": 0.1}, "router_jitter_noise=0.1 .*only 0.0 is supported"),
     "big_bird": ({"attention_type": "sparse"}, "block_sparse or original_full"),
     "longt5": ({"encoder_attention_type": "full"}, "local or transient-global"),
 }

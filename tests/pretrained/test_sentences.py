@@ -148,6 +148,20 @@ def test_prompts_and_lower_case_are_those_of_sentence_transformers(tmp_path, cap
         read_sentence_layers(folder)
 
 
+def test_a_prompt_that_fills_the_window_is_told(tmp_path, caplog):
+    folder = Path(shutil.copytree(ROOT / "mean_normalize", tmp_path / "model"))
+    edit(folder / "sentence_bert_config.json", max_seq_length=4)
+    pooling = next(folder.glob("*Pooling")) / "config.json"
+    edit(pooling, include_prompt=False)
+    layers = read_sentence_layers(folder)
+    vectors = embed(open_model(str(folder)), ["five", "six"], layers, prompt="one two three four ")
+    assert not vectors.any()
+    assert "2 of 2 texts have no token within 4 but those of the prompt" in caplog.text
+    caplog.clear()
+    assert embed(open_model(str(folder)), ["five"], layers, prompt="one ").any()
+    assert "prompt" not in caplog.text
+
+
 def test_what_lies_beside_the_weights_is_saved_again(tmp_path):
     source = ROOT / "cls_dense"
     save_pretrained(tmp_path / "again", *load_pretrained(source))

@@ -185,6 +185,7 @@ def _classify(args: argparse.Namespace, opened: Opened) -> Parts:
         before=frame.before,
         after=frame.after,
         limit=limit,
+        side=frame.truncation_side,
         labels=objective.labels,
         kind=objective.kind,
     )

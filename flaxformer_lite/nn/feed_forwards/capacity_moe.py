@@ -1,8 +1,9 @@
 """A mixture of experts with room for a limited number of tokens each; the others pass them by."""
 
+import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -54,6 +55,11 @@ class CapacityMoeConfig(MoeConfig):
     prioritized: bool = False
     skips_padding: bool = False
     masked: Fraction = 0.0
+
+    @property
+    def at_inference(self) -> Self:
+        usual = dataclasses.replace(self, jitter=0.0, capacity_factor=1.0)
+        return super(CapacityMoeConfig, usual).at_inference
 
     def expert_capacity(self, tokens: int, *, training: bool) -> int | jax.Array:
         """Returns how many tokens of a group an expert has room for.

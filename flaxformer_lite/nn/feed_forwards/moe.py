@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Self
 
 import flax.linen as nn
 import jax
@@ -22,6 +22,7 @@ from flaxformer_lite.nn.functions.routing import (
     balance_loss,
     expert_counts,
     route,
+    router_sums,
     with_gradient,
     z_loss,
 )
@@ -31,6 +32,7 @@ from flaxformer_lite.nn.modules.einsum import IN_LAYER, Einsum, HeldKernel, init
 
 CHOICE_BIAS = "choice_bias"  # training/optimizer.py moves it by the sign of its gradient
 LOSSES = "losses"  # the collection of auxiliary losses
+ROUTED = "routed"  # the collection of what the losses of whole stacks are made of
 LOADS = "loads"  # the collection of how many choices of tokens fell on each expert
 Matrices = dict[str, dict[str, jax.Array]]
 # the weighted sums of experts, of tokens, their weights and their experts
@@ -60,8 +62,12 @@ class MoeConfig(parts.FeedForwardConfig):
       bias_rate: how much one step of training moves a bias of each expert, up if it has fewer
         tokens than the mean and down if it has more; the bias counts in the choice of experts, not
         in their weights (DeepSeek-V3). 0 leaves it out.
-      balance: factor on the loss that evens out the load, summed over the layers.
-      z_loss: factor on the square of the router's normalizer, summed over the layers.
+      balance: factor on the loss that evens out the load.
+      z_loss: factor on the square of the router's normalizer.
+      losses_over: the tokens that both losses are means over: those of a `layer`, summed over the
+        layers; those of all layers of a `stack` together, as transformers has it; or those of a
+        `row` in all layers of a stack, padding too, as transformers has it for Switch. In the last
+        two the shares of the experts sum to experts_per_token, in the first to one.
       expert: the layer that the experts have the shape of; in a model, the one that its config
         describes.
     """
@@ -87,6 +93,7 @@ class MoeConfig(parts.FeedForwardConfig):
     bias_rate: NotNegative = 0.0
     balance: NotNegative = 0.01
     z_loss: NotNegative = 0.0
+    losses_over: Annotated[str, OneOf(choices.ROUTER_LOSSES)] = "layer"
     expert: MlpConfig = field(default_factory=MlpConfig, metadata={"internal": True})
 
     def __post_init__(self) -> None:
@@ -149,6 +156,13 @@ class MoeConfig(parts.FeedForwardConfig):
             rules += ((rf"mlp/{CHOICE_BIAS}$", ()),)
         return rules
 
+    @property
+    def at_inference(self) -> Self:
+        has_bias = float(self.bias_rate > 0)
+        return dataclasses.replace(
+            self, balance=0.0, z_loss=0.0, losses_over="layer", bias_rate=has_bias
+        )
+
     def copied_from(self, path: str) -> str:
         """Returns the name of the dense layer's matrix from which each expert is copied at first.
 
@@ -186,9 +200,10 @@ class MoeConfig(parts.FeedForwardConfig):
 class Moe(nn.Module):
     """y = sum over a token's experts of weight * expert(x), plus the shared expert.
 
-    In training, the losses of the router are sown into the collection `losses`, and the load of
-    each expert into `loads`. The gradient of the bias of the choice is then how many choices more
-    than the mean fell on each expert, which adds up over microbatches and devices.
+    In training, the losses of the router are sown into the collection `losses`, the sums of those
+    over a whole stack into `routed`, and the load of each expert into `loads`. The gradient of the
+    bias of the choice is then how many choices more than the mean fell on each expert, which adds
+    up over microbatches and devices.
 
     Reference: Shazeer et al. 2017 (arXiv:1701.06538), section 2; Jiang et al. 2024, "Mixtral of
     Experts" (arXiv:2401.04088), section 2.1.
@@ -269,6 +284,9 @@ class Moe(nn.Module):
         cfg = self.cfg
         if not self._trains:
             return
+        if cfg.losses_over != "layer":
+            self._sow_sums(logits_BTX, chosen_BTA, context)
+            return
         keep_L = kept(context, logits_BTX)
         logits_LX = logits_BTX.reshape(-1, cfg.num_experts)
         if cfg.balance:
@@ -277,6 +295,27 @@ class Moe(nn.Module):
             self.sow(LOSSES, "load_balancing", cfg.balance * loss)
         if cfg.z_loss:
             self.sow(LOSSES, "router_z", cfg.z_loss * z_loss(logits_LX, keep_L))
+
+    def _sow_sums(
+        self, logits_BTX: jax.Array, chosen_BTA: jax.Array, context: Context | None
+    ) -> None:
+        cfg = self.cfg
+        keep_BT = jnp.ones(logits_BTX.shape[:2], jnp.float32)
+        if cfg.losses_over == "row":
+            sums = router_sums(logits_BTX, chosen_BTA, keep_BT, cfg.balance, cfg.z_loss)
+        else:
+            keep_L = kept(context, logits_BTX)
+            if keep_L is not None:
+                keep_BT = keep_L.astype(jnp.float32)
+            sums = router_sums(
+                logits_BTX.reshape(1, -1, cfg.num_experts),
+                chosen_BTA.reshape(1, -1, cfg.experts_per_token),
+                keep_BT.reshape(1, -1),
+                cfg.balance,
+                cfg.z_loss,
+            )
+        for name, value in sums.items():
+            self.sow(ROUTED, name, value)
 
 
 class Experts(nn.Module):

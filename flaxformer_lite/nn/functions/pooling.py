@@ -18,7 +18,9 @@ def pool(
         the number of tokens, or `weighted_mean`, in which token t counts t times.
       x_BTD: hidden states.
       mask_BT: nonzero for a text's tokens.
-      skip: number of tokens at the beginning of each text, a prompt, that do not count.
+      skip: number of tokens at the beginning of each text, a prompt, that do not count. A text
+        without others is zeros, in all ways; sentence-transformers takes the first of the prompt's
+        tokens, or -1e9 as the largest.
       unit: whether the vector has length one.
 
     Reference: Muennighoff 2022, "SGPT" (arXiv:2202.08904), for the weighted mean.
@@ -121,5 +123,6 @@ def shortened(x: jax.Array, width: int) -> jax.Array:
 
 
 def to_unit_length(x: jax.Array) -> jax.Array:
-    """Divides vectors by their lengths; zeros stay zeros."""
-    return x / jnp.maximum(jnp.linalg.norm(x, axis=-1, keepdims=True), jnp.finfo(jnp.float32).tiny)
+    """Divides vectors by their lengths; zeros stay zeros, with a finite gradient."""
+    squares = jnp.square(x).sum(axis=-1, keepdims=True)
+    return x / jnp.sqrt(jnp.where(squares > 0, squares, 1))

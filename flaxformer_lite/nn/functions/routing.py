@@ -68,7 +68,8 @@ def route(
         _, chosen_A = jax.lax.top_k(ranks_X, count)
         weights_A = jnp.take_along_axis(scores_X, chosen_A, axis=-1)
     if normalize:
-        weights_A = weights_A / weights_A.sum(axis=-1, keepdims=True)
+        total_1 = weights_A.sum(axis=-1, keepdims=True)  # sigmoids of low logits are all 0
+        weights_A = weights_A / jnp.where(total_1 > 0, total_1, 1.0)
     return weights_A * scale, chosen_A
 
 
@@ -199,6 +200,37 @@ def balance_loss(
     probability_LX = jax.nn.softmax(logits_LX.astype(jnp.float32), axis=-1)
     load_X = expert_load(chosen_LA, experts, keep_L)
     return experts * jnp.sum(load_X * _mean(probability_LX, keep_L))
+
+
+def router_sums(
+    logits_GLX: jax.Array, chosen_GLA: jax.Array, keep_GL: jax.Array, balance: float, z_loss: float
+) -> dict[str, jax.Array]:
+    """Sums over the tokens of groups what the losses of a whole stack are made of.
+
+    Those of several layers add up leaf by leaf; objectives/sums.py makes the losses of them.
+
+    Args:
+      logits_GLX: of the router of a layer.
+      chosen_GLA: the experts of each token.
+      keep_GL: float32, 0 for padding, which does not count.
+      balance: factor on the loss that evens out the load; 0 leaves it out.
+      z_loss: factor on the square of the router's normalizer; 0 leaves it out.
+    """
+    experts = logits_GLX.shape[-1]
+    logits_GLX = logits_GLX.astype(jnp.float32)
+    sums = {"tokens": keep_GL.sum(axis=1)}
+    if balance:
+
+        def counts(chosen_LA: jax.Array, keep_L: jax.Array) -> jax.Array:
+            return expert_counts(chosen_LA, experts, keep_L)
+
+        sums["load"] = balance * experts * jax.vmap(counts)(chosen_GLA, keep_GL)
+        probability_GLX = jax.nn.softmax(logits_GLX, axis=-1)
+        sums["probability"] = jnp.einsum("GLX,GL->GX", probability_GLX, keep_GL)
+    if z_loss:
+        square_GL = jnp.square(jax.nn.logsumexp(logits_GLX, axis=-1))
+        sums["square"] = z_loss * jnp.sum(square_GL * keep_GL, axis=1)
+    return sums
 
 
 def z_loss(logits_LX: jax.Array, keep_L: jax.Array | None = None) -> jax.Array:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from scipy.sparse import csr_array
 
 Cell = str | int | float  # a float is a share, shown with three digits
 
@@ -45,10 +46,10 @@ def class_scores(hits_C: np.ndarray, predicted_C: np.ndarray, true_C: np.ndarray
     )
 
 
-def confusion_matrix(predicted: np.ndarray, true: np.ndarray, classes: int) -> np.ndarray:
-    """Counts examples by their true (row) and predicted (column) class, [C, C]."""
-    pairs = np.bincount(true * classes + predicted, minlength=classes * classes)
-    return pairs.reshape(classes, classes)
+def confusion_matrix(predicted: np.ndarray, true: np.ndarray, classes: int) -> csr_array:
+    """Counts examples by their true (row) and predicted (column) class, sparse [C, C]."""
+    ones = np.ones(len(true), np.int64)
+    return csr_array((ones, (true, predicted)), shape=(classes, classes))  # which adds them up
 
 
 def class_table(names: Sequence[str], scores: ClassScores, kind: str = "class") -> Breakdown:
@@ -59,21 +60,23 @@ def class_table(names: Sequence[str], scores: ClassScores, kind: str = "class") 
     return Breakdown(f"scores per {kind}", (kind, "precision", "recall", "F1", "support"), rows)
 
 
-def confusion_table(names: Sequence[str], counts_CC: np.ndarray) -> Breakdown:
+def confusion_table(names: Sequence[str], counts_CC: csr_array) -> Breakdown:
     """Tabulates a confusion matrix, or the most frequent confusions if there are many classes."""
     if len(names) <= CONFUSED:
         rows: list[list[Cell]] = []
-        for name, counts in zip(names, counts_CC, strict=True):
+        for name, counts in zip(names, counts_CC.toarray(), strict=True):
             rows.append([name, *map(int, counts)])
         return Breakdown("confusion matrix", ("true \\ predicted", *names), rows)
-    wrong_CC = counts_CC * (1 - np.eye(len(names), dtype=counts_CC.dtype))
-    order = np.argsort(-wrong_CC, axis=None, kind="stable")[:PAIRS]
+    true_C = counts_CC.sum(axis=1)
+    pairs = counts_CC.tocoo()
+    wrong_P = np.where(pairs.row == pairs.col, 0, pairs.data)
     rows = []
-    for true, predicted in zip(*np.unravel_index(order, wrong_CC.shape), strict=True):
-        count = int(wrong_CC[true, predicted])
+    for pair in np.lexsort((pairs.col, pairs.row, -wrong_P))[:PAIRS]:
+        count = int(wrong_P[pair])
         if count:
-            share = count / float(counts_CC[true].sum())
-            rows.append([names[true], names[predicted], count, share])
+            true = pairs.row[pair]
+            share = count / float(true_C[true])
+            rows.append([names[true], names[pairs.col[pair]], count, share])
     head = ("true", "predicted", "examples", "share of the true class")
     return Breakdown("most frequent confusions", head, rows)
 

@@ -54,7 +54,10 @@ PROBLEMS = {  # what config.json calls each kind
 }
 FEW = 2  # rows of a class, less than which are reported
 NAMED = 5  # most labels that a remark names
-MOST_CLASSES = 1000  # more are numbers, or free text
+# More numbers with a point are no classes, and of more names most must have several rows: else they
+# are free text, of which a class with a single row would learn nothing.
+MOST_NUMBERS = 20
+MOST_NAMES = 1000
 LOSS = Metric("loss", unit="nats per text")
 METRICS = {
     "single": (ACCURACY, score("f1", "F1"), score("matthews", "Matthews correlation"), LOSS),
@@ -136,11 +139,18 @@ class Classification(Labelled):
         values = [value for _, value in counts]
         labels = self.labels or names_of(values, names.get("label", ()), known)
         are_floats = all(isinstance(value, float) for value in values)
-        if len(labels) > MOST_CLASSES or (len(labels) > 20 and are_floats):
+        shown = f"such as {labels[0][:40]!r} and {labels[1][:40]!r}" if len(labels) > 1 else ""
+        if len(labels) > MOST_NUMBERS and are_floats:
             raise ConfigError(
-                f"data.path: {len(labels)} different labels, such as {labels[0][:40]!r} and"
-                f" {labels[1][:40]!r}; is the column right? Numbers are predicted with"
-                " --config.objective.kind=number."
+                f"data.path: {len(labels)} different labels, {shown}; is the column right? Numbers"
+                " are predicted with --config.objective.kind=number."
+            )
+        if not self.labels and len(labels) > MOST_NAMES and counts.total() < 2 * len(labels):
+            raise ConfigError(
+                f"data.path: {len(labels)} different labels in {counts.total()} rows, {shown}; is"
+                " the column right? Texts are written with --config.objective.name=text_to_text,"
+                " numbers predicted with --config.objective.kind=number; to take them as classes"
+                " all the same, list them in objective.labels of a page."
             )
         if len(labels) < 2 and self.kind == "single":
             raise ConfigError(
@@ -305,7 +315,7 @@ class Classification(Labelled):
         chosen = logits_NC.argmax(axis=-1)
         counts_CC = confusion_matrix(chosen, target, len(self.labels))
         class_values = class_scores(
-            np.diag(counts_CC), counts_CC.sum(axis=0), counts_CC.sum(axis=1)
+            counts_CC.diagonal(), counts_CC.sum(axis=0), counts_CC.sum(axis=1)
         )
         share_N = softmax(logits_NC, axis=-1)[np.arange(len(target)), target]
         wrong = np.where(chosen == target, 0.0, 1 - share_N)

@@ -46,7 +46,7 @@ def single_label(predicted: np.ndarray, true: np.ndarray, *, classes: int) -> di
     of scikit-learn.
     """
     counts_CC = confusion_matrix(predicted, true, classes)
-    hits_C = np.diag(counts_CC)
+    hits_C = counts_CC.diagonal()
     predicted_C = counts_CC.sum(axis=0)
     true_C = counts_CC.sum(axis=1)
     f1_C = class_scores(hits_C, predicted_C, true_C).f1

@@ -187,7 +187,7 @@ class Tagging(Labelled):
         true = np.concatenate([example.tag for example in tagged])
         counts_CC = confusion_matrix(np.concatenate(predicted), true, len(self.labels))
         class_values = class_scores(
-            np.diag(counts_CC), counts_CC.sum(axis=0), counts_CC.sum(axis=1)
+            counts_CC.diagonal(), counts_CC.sum(axis=0), counts_CC.sum(axis=1)
         )
         return [
             class_table(self.labels, class_values, "tag"),

@@ -195,6 +195,19 @@ def twice(folder):
         file.copy("layers/transformer_encoder_1", "layers/transformer_encoder_01")
 
 
+def test_groups_that_are_linked_again_are_visited_once(classifier):
+    """Each level doubles the paths, and the last leads back to the first."""
+    due = load_pretrained(classifier)[1]
+    with h5py.File(classifier / "model.weights.h5", "r+") as file:
+        group = file.create_group("again")
+        for _ in range(40):
+            inner = group.create_group("a")
+            group["b"] = inner
+            group = inner
+        group["a"] = file["again"]
+    jax.tree.map(np.testing.assert_array_equal, load_pretrained(classifier)[1], due)
+
+
 def quantized(folder):
     without(folder, "layers/dense/vars/0")
     with h5py.File(folder / "model.weights.h5", "r+") as file:

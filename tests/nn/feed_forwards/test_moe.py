@@ -20,6 +20,7 @@ from flaxformer_lite.runs.start import setup
 from flaxformer_lite.runs.start.adopt import read_experiment
 from flaxformer_lite.sharding.activations import MeshSharding
 from flaxformer_lite.sharding.mesh import build_mesh
+from flaxformer_lite.training.program import auxiliary_losses
 from tests.examples import trials
 from tests.training import tiny_runs
 
@@ -66,6 +67,9 @@ def test_it_is_the_weighted_sum_of_its_experts():
     np.testing.assert_allclose(y, jax.jit(every_expert)(params), rtol=1e-4, atol=1e-5)
 
 
+MUTABLE = ["losses", "routed", "loads"]
+
+
 @pytest.mark.parametrize(
     "sizes",
     [
@@ -104,6 +108,24 @@ def test_a_mesh_computes_the_same(sizes):
             on_many(each),
             on_one(each),
         )
+
+
+@pytest.mark.parametrize("over", ["stack", "row"])
+def test_a_mesh_has_the_same_sums_for_the_losses_of_a_stack(over):
+    _, params = made()
+    cfg = dataclasses.replace(CFG, balance=0.5, z_loss=0.1, losses_over=over)
+    sharding = MeshSharding(build_mesh(MeshConfig(data=2, expert=2, context=2)))
+
+    def losses(execution):
+        module = cfg.module(execution)
+        step = jax.jit(lambda: module.apply({"params": params}, X, PADDED, mutable=MUTABLE)[1])
+        return auxiliary_losses(step())
+
+    on_mesh = losses(Execution(sharding=sharding))
+    due = losses(Execution())
+    assert set(due) == {"load_balancing", "router_z"}
+    for name, loss in due.items():
+        np.testing.assert_allclose(on_mesh[name], loss, rtol=1e-5)
 
 
 class InLayer(nn.Module):
@@ -218,17 +240,18 @@ EXPERTS = {
 SCANNED = {"train.accumulate": 2, "model.scan": True}
 
 
-def test_the_balance_of_experts_reaches_the_loss_of_a_step(tmp_path):
+@pytest.mark.parametrize("over", ["layer", "stack"])
+def test_the_balance_of_experts_reaches_the_loss_of_a_step(over, tmp_path):
     """And their load its metrics, and the bias of their choice, against the sign of the load."""
-    program = setup.prepare(
-        read_experiment(trials.experiment_dict(tmp_path, **EXPERTS, **SCANNED))
-    ).program
+    changes = {**EXPERTS, **SCANNED, "model.feed_forward.losses_over": over}
+    program = setup.prepare(read_experiment(trials.experiment_dict(tmp_path, **changes))).program
     rng = np.random.default_rng(0)
     batch = jax.tree.map(lambda x: jnp.asarray(rng.integers(1, 9, x.shape), x.dtype), program.batch)
     before = tiny_runs.any_state(program)
     old = biases_of(before.params)
     state, metrics = program.train_step(before, batch)
-    assert 1.0 <= metrics["load_balancing"] < 2.0  # each of two layers adds at least balance * 1
+    # each of two layers adds at least balance * 1; of both together, each of two choices of a token
+    assert 1.0 <= metrics["load_balancing"] < 2.0
     due = metrics["nll"] + metrics["load_balancing"]
     np.testing.assert_allclose(metrics["loss"], due, rtol=1e-5)
     assert len(old) == 2

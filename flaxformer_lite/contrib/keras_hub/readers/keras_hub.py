@@ -283,8 +283,14 @@ def _open_file(path: Path) -> dict[str, Readable]:
     return arrays
 
 
-def _names(h5py: Any, group: Any, above: str = "") -> list[str]:
-    """Lists the arrays of a group; links into other files are not followed."""
+def _names(h5py: Any, group: Any, above: str = "", seen: set[Any] | None = None) -> list[str]:
+    """Lists the arrays of a group; links into other files are not followed.
+
+    Each group is visited once: links may form a circle, or double the paths at each level.
+    """
+    if seen is None:
+        seen = set()
+    seen.add(group)
     names = []
     for key in group:
         if not isinstance(group.get(key, getlink=True), h5py.HardLink):
@@ -292,7 +298,8 @@ def _names(h5py: Any, group: Any, above: str = "") -> list[str]:
         item = group[key]
         path = f"{above}{key}"
         if isinstance(item, h5py.Group):
-            names += _names(h5py, item, f"{path}/")
+            if item not in seen:
+                names += _names(h5py, item, f"{path}/", seen)
         elif re.fullmatch(r".+/vars/\d+", path):
             names.append(path)
     return names
