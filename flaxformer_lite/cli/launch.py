@@ -12,7 +12,7 @@ from typing import NoReturn
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from flaxformer_lite import versions
+from flaxformer_lite import first_model
 from flaxformer_lite.checkpoints.manager import CheckpointError
 from flaxformer_lite.cli import command_line, failures
 from flaxformer_lite.config import ConfigError
@@ -72,7 +72,7 @@ def main(
             os._exit(128 + received)  # even if stderr is closed
 
     with Interrupt(end) as interrupt:
-        versions.notice_untested()
+        first_model.notice_untested()
         try:
             group = join(**how_to_join)
             if not group.first:
