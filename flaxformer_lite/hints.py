@@ -7,7 +7,7 @@ PACKAGE = {
     ),
     **dict.fromkeys(("AutoTokenizer", "Tokenizer"), "tokenizer = load_tokenizer(path)"),
     "AutoConfig": "load_pretrained(path)[0].cfg",
-    "Trainer": "from flaxformer_lite.runs.loop import run (docs/python.md)",
+    "Trainer": "run(config, workdir) (docs/python.md)",
 }
 MODEL = {
     "generate": "generate(model, params, input_ids, max_new_tokens=20)",
@@ -29,7 +29,7 @@ MODEL = {
     "cuda": "nothing: arrays are on the accelerator that jax finds",
     "half": "load_pretrained(path, dtype='bfloat16')",
     "resize_token_embeddings": "build_model(..., vocab_size=...)",
-    "fit": "from flaxformer_lite.runs.loop import run, or `flaxformer_lite train` (docs/python.md)",
+    "fit": "run(config, workdir), or `flaxformer_lite train` (docs/python.md)",
     "compile": "nothing: jax.jit around your function of params",
     "summary": "`flaxformer_lite inspect DIR`",
 }

@@ -81,7 +81,7 @@ def main(
             given = invocation.fields_given(invocation.underscored(sys.argv))
             with failures.logged(log, RunError):
                 cfg = read_experiment(config, workdir, given, allow_plugins=allow_plugins)
-                caught = loop.run(cfg, workdir, group, interrupt)
+                caught = loop.run(cfg, workdir, group, interrupt).signal
             group.close()
         except (SystemExit, GeneratorExit):
             raise
