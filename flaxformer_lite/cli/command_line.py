@@ -60,6 +60,8 @@ ALIASES = {
     "seq_length": ("length", "max_length"),
     "sequence_length": ("length", "max_length"),
     "max_seq_length": ("length", "max_length"),
+    "model": ("init_from",),
+    "model_name_or_path": ("init_from",),
     "max_steps": ("steps",),
     "num_train_steps": ("steps",),
     "max_iters": ("steps",),
@@ -224,12 +226,26 @@ def _wrong_override(page: str, fields: list[str]) -> str:
                 example = f"{path}.NAME.path=VALUE"
             return f"{name}: is a section of fields; set one of them, like --config.{example}"
         if path not in leaves:
-            near = nearest_fields(path, leaves)
-            if not near:
-                return f"{name}: no such field."
-            meant = " or ".join(f"--config.{field}" for field in near)
-            return f"{name}: no such field; did you mean {meant}?"
+            return f"{name}: no such field{_meant(path, leaves) or '.'}"
     return ""
+
+
+def fields_meant(flag: str, argv: list[str]) -> str:
+    """Returns "; did you mean --config.FIELD?" for an unknown flag, or "" if none is like it."""
+    name = flag.partition("=")[0].removeprefix("--")
+    given = [arg for arg in argv if arg.startswith("--config=")]
+    try:
+        values, _ = _parse([_located([*given, "--config=demo"][0])])
+    except Exception:  # the page itself is at fault
+        return ""
+    return _meant(name, [field for _, field in _paths(values) if field])
+
+
+def _meant(path: str, known: list[str]) -> str:
+    meant = " or ".join(f"--config.{field}" for field in nearest_fields(path, known))
+    if not meant:
+        return ""
+    return f"; did you mean {meant}?"
 
 
 def _paths(values: Any, path: str = "") -> Iterator[tuple[str, str]]:

@@ -79,6 +79,12 @@ def test_each_door_has_the_same_help_and_needs_no_jax(door):
     ("args", "message"),
     [
         ((), "--config is missing; for example --config=demo"),
+        (("gpt2_tiny",), "--config is missing; for example --config=gpt2_tiny"),
+        (("t5_v1_1:small", "--workdir=x"), "for example --config=t5_v1_1:small"),
+        (("--config=gpt2",), "--config=gpt2: no such page; did you mean 'gpt2_"),
+        ((CONFIG, "--batch_size=8"), "no such flag; did you mean --config.train.batch_size?"),
+        (("--lr=0.1", "--workdir=x"), "did you mean --config.optimizer.learning_rate?"),
+        (("--model=gpt2",), "--model: no such flag; did you mean --config.train.init_from?"),
         ((CONFIG,), "--workdir is missing; for example --workdir=runs/demo"),
         ((CONFIG, "--workdir="), "--workdir is missing"),
         (("--config=configs/gpt3.py", "--workdir=x"), "--config=configs/gpt3.py: no such file"),
