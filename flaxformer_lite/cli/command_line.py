@@ -25,6 +25,7 @@ from flaxformer_lite.config.rules import (
 BAD_INPUT = 2  # exit codes
 FAILED = 1
 INT32 = 2**31 - 1  # XLA's sizes
+ADAPTER_RATE = 2e-4  # of the examples of PEFT and TRL
 LONGEST = 1500  # most characters of a message
 MOST_TEXT = 1 << 24  # characters of a text from a file or a pipe
 MOST_FIELDS = 4  # most fields to suggest
@@ -60,6 +61,7 @@ ALIASES = {
     "seq_length": ("length", "max_length"),
     "sequence_length": ("length", "max_length"),
     "max_seq_length": ("length", "max_length"),
+    "warmup_ratio": ("warmup_share",),
     "model": ("init_from",),
     "model_name_or_path": ("init_from",),
     "max_steps": ("steps",),
@@ -168,6 +170,15 @@ class _Pages:
         for field, other in (("epochs", "steps"), ("steps", "epochs")):
             if given.get(f"train.{field}", "0").strip("0.") and other in page.get("train", {}):
                 page.train[other] = 0
+        optimizer = page.get("optimizer", {})
+        if "optimizer.warmup_steps" in given and "warmup_share" in optimizer:
+            optimizer.warmup_share = 0.0
+        if "optimizer.warmup_share" in given and "warmup_steps" in optimizer:
+            optimizer.warmup_steps = 0
+        # A page for all weights has a rate that is too low for the few of an adapter.
+        is_adapted = "model.adapter.name" in given and "optimizer.learning_rate" not in given
+        if is_adapted and optimizer.get("learning_rate", ADAPTER_RATE) < ADAPTER_RATE:
+            optimizer.learning_rate = ADAPTER_RATE
         return page
 
 

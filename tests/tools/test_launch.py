@@ -171,7 +171,10 @@ def test_each_state_of_a_request_is_waited_out_or_ends_the_script(run, state):
 WORKER = """
 python=worker/venv/bin/python
 mkdir -p worker/venv/bin
-[ -e $python ] || printf '#!/bin/bash\nprintf "%%s\\n" "$@" >> started; sleep 1; echo trained; exit CODE\n' > $python
+if [ ! -e $python ]; then
+  echo '#!/bin/bash' > $python
+  echo 'printf "%s\\n" "$@" >> started; sleep 1; echo trained; exit CODE' >> $python
+fi
 chmod +x $python
 case "$*" in
   *describe*) echo ACTIVE ;;

@@ -81,7 +81,7 @@ def banner(experiment: Experiment, workdir: Path, start: int) -> Rows:
     ]
     if start:
         rows.append(("resuming", f"after step {start}"))
-    warmup = cfg.optimizer.warmup_steps
+    warmup = cfg.optimizer.warmup(cfg.train.steps)
     if warmup >= cfg.train.steps:
         rows.append(
             ("note", f"warmup_steps={warmup} of {cfg.train.steps}: the peak is not reached")
