@@ -176,12 +176,16 @@ def _last_and_best(records: Sequence[Json], metric: Metric) -> tuple[Json, Json]
     """Returns the metrics of the last evaluation, and of the best one after the first step."""
     last: Json = {}
     best: Json = {}
+    best_value = math.nan
     for record in records:
         last = {name: value for name, value in record.items() if name != "split"}
+        if not record["step"]:
+            continue
         value = record.get(metric.name, math.nan)
-        is_first = not best and not math.isnan(value)
-        if record["step"] and (is_first or metric.is_better(value, best.get(metric.name, value))):
+        is_first = math.isnan(best_value) and not math.isnan(value)
+        if is_first or metric.is_better(value, best_value):
             best = last
+            best_value = value
     return last, best
 
 

@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 
 import pytest
 import yaml
@@ -225,6 +226,34 @@ def test_the_flags_of_each_recipe_fit_the_devices_of_its_type(flags, devices):
     assert math.prod(sizes.values()) == devices
     assert sizes["fsdp"] >= 8, "the weights stay split"
     assert config.train.batch_size % (sizes["data"] * sizes["fsdp"]) == 0
+
+
+SHRUNK = {  # the model and text, but neither mesh nor batch
+    "model.d_model": 64,
+    "model.num_heads": 2,
+    "model.mlp_dim": 64,
+    "model.decoder_layers": 2,
+    "model.vocab_size": 384,
+    "model.max_length": 16,
+    "data.length": 16,
+    "data.tokenizer.name": "bytes",
+    "train.steps": 1,
+    "train.eval_batches": 1,
+}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("flags", "devices"), list(recipes()))
+def test_each_recipe_starts_on_simulated_devices(flags, devices, tmp_path):
+    (tmp_path / "text.txt").write_text("one two three four five six seven\n" * 4000)
+    fields = {**SHRUNK, "data.path": tmp_path / "text.txt", "data.cache": tmp_path / "cache"}
+    flags = [*flags, *(f"--config.{name}={value}" for name, value in fields.items())]
+    found = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    found["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
+    command = [sys.executable, "-m", "flaxformer_lite", "train", f"--workdir={tmp_path}/run"]
+    done = subprocess.run([*command, *flags], cwd=ROOT, env=found, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "step 1/1" in done.stdout
 
 
 @pytest.mark.parametrize(("code", "requeued"), [(75, True), (0, False), (1, False)])
