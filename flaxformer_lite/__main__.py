@@ -10,7 +10,7 @@ import textwrap
 from typing import Any, NoReturn
 
 import flaxformer_lite
-from flaxformer_lite import pages, private_names, registry
+from flaxformer_lite import hints, pages, private_names, registry
 from flaxformer_lite.cli import command_line, failures, interruption
 from flaxformer_lite.cli.commands import COMMANDS, CONFIG_HELP, examples
 from flaxformer_lite.cli.commands.declare import Command
@@ -133,6 +133,8 @@ def _main(argv: list[str]) -> None:
         return
     if not argv[0].startswith("-") and argv[0] not in COMMANDS:
         near = registry.nearest(argv[0], list(COMMANDS))
+        if argv[0] in hints.COMMANDS:
+            near = f"; write {hints.COMMANDS[argv[0]]}"
         parser.error(f"{argv[0]}: no such command{near}; there are {', '.join(COMMANDS)}")
     asks_help = bool({"-h", "--help"} & set(argv))
     unknown = chosen.unknown(argv[1:]) if argv[0] in COMMANDS and not asks_help else []

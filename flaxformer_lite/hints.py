@@ -26,6 +26,12 @@ PACKAGE = {
     "pipeline": "generate(model, params, ids), or `flaxformer_lite predict`, `fill-mask`, `embed`",
     "from_pretrained": "model, params = load_pretrained(path)",
 }
+COMMANDS = {
+    "chat": "generate --model DIR --chat --prompt TEXT",
+    "finetune": "train --config=classify --config.train.init_from=DIR (docs/fine-tuning.md)",
+    "push": "convert, then `hf upload ORG/NAME DIR`",
+    "serve": "convert, and a server for the folder (docs/serving.md)",
+}
 # The homes of models that are known by their name alone, by its first word.
 HOMES = {
     "albert": "albert",
