@@ -18,7 +18,7 @@ $(STAMP): pyproject.toml
 install: $(STAMP)  ## make .venv with everything the other targets use
 
 demo: $(STAMP)  ## pretrain a tiny GPT on real text, in about two minutes on two cores
-	@$(BIN)/python train.py --config=configs/demo.py --workdir=runs/demo-$$(date +%Y%m%d-%H%M%S)
+	@$(BIN)/python train.py --config=configs/demo.py --workdir=runs/demo
 
 # A file's tests share a worker and what it has compiled; long files come first, as tests/conftest.py orders them.
 WORKERS := --numprocesses=2 --dist=loadfile --no-loadscope-reorder

@@ -63,7 +63,7 @@ def ours(data: Path, folder: Path, epochs: float, rate: float, seed: int) -> Non
         arrays[f"{split}_counts"] = np.asarray([len(feature[0].ids) for feature in features])
         arrays[f"{split}_labels"] = np.asarray([feature[1] for feature in features])
     rates = run.cfg.optimizer
-    arrays |= {"warmup": rates.warmup_steps, "rate": rates.learning_rate}
+    arrays |= {"warmup": rates.warmup(steps), "rate": rates.learning_rate}
     arrays |= {"decay": rates.weight_decay, "clip": rates.clip_norm, "b2": rates.b2}
     np.savez(folder / "data.npz", **arrays)
     compiled = {

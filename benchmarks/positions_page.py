@@ -155,7 +155,7 @@ def draw_encodings(path: Path, results: list[dict[str, Any]], length: int) -> No
     figure, panels = pyplot.subplots(
         down,
         across,
-        figsize=(2.6 * across + 1, 2.8 * down),
+        figsize=(2.6 * across + 1, 3.2 * down),
         squeeze=False,
         sharex=True,
         sharey=True,
@@ -167,13 +167,15 @@ def draw_encodings(path: Path, results: list[dict[str, Any]], length: int) -> No
         image = panel.imshow(
             np.asarray(row["picture"], np.float64), cmap="RdBu_r", vmin=-1, vmax=1, origin="upper"
         )
-        panel.set_title(f"{row['name']}\n{MEANS[row['hooks'][0]]}", fontsize=9)
+        panel.set_title(f"{row['name']}\n{MEANS[row['hooks'][0]]}", fontsize=11)
         for line in (panel.axvline, panel.axhline):
             line(length - 0.5, color="#555555", linewidth=0.6)
     panels[0, 0].set(ylabel="query position")
     panels[-1, 0].set(xlabel="key position")
     longest = max(len(row["picture"]) for row in rows)
     panels[0, 0].set(xlim=(-0.5, longest - 0.5), ylim=(longest - 0.5, -0.5))
+    for panel in panels[:-1].flat:
+        panel.tick_params(labelbottom=False)
     figure.colorbar(image, ax=panels, shrink=0.6, label="share of the largest")
     figure.savefig(path, dpi=90)
     pyplot.close(figure)

@@ -30,7 +30,11 @@ def get_config():
                 tokenizer=TokenizerConfig(vocab_size=4096), length=512, eval_fraction=0.1
             ),
             optimizer=OptimizerConfig(
-                learning_rate=1e-6, schedule="constant", warmup_steps=150, weight_decay=0.0
+                learning_rate=1e-6,
+                schedule="constant",
+                warmup_steps=0,
+                warmup_share=0.1,
+                weight_decay=0.0,
             ),
             train=TrainConfig(
                 steps=300,

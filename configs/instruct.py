@@ -7,7 +7,7 @@ DIR is a Llama, Qwen, GPT-2, ... that transformers saved, or another run's workd
 tokenizer, chat template and sizes come from it. Without `init_from` the tiny Llama below starts
 from random weights, with a vocabulary of the table's texts. Rows have `messages`, or prompt and
 response, or Alpaca's instruction, input and output. `model.adapter.name=lora` trains a small part
-of the weights, and then needs a higher rate: `optimizer.learning_rate=2e-4`.
+of the weights, and then starts from the rate of adapters, 2e-4.
 """
 
 from flaxformer_lite.config import (
@@ -31,7 +31,11 @@ def get_config():
                 tokenizer=TokenizerConfig(vocab_size=4096), length=256, eval_fraction=0.1
             ),
             optimizer=OptimizerConfig(
-                learning_rate=2e-5, schedule="cosine", warmup_steps=30, weight_decay=0.0
+                learning_rate=2e-5,
+                schedule="cosine",
+                warmup_steps=0,
+                warmup_share=0.1,
+                weight_decay=0.0,
             ),
             train=TrainConfig(
                 steps=300,

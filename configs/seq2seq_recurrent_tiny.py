@@ -33,7 +33,11 @@ def get_config(attention: str = "bahdanau"):
                 eval_fraction=0.1,
             ),
             optimizer=OptimizerConfig(
-                learning_rate=2e-3, schedule="linear", final_fraction=0.0, warmup_steps=30
+                learning_rate=2e-3,
+                schedule="linear",
+                final_fraction=0.0,
+                warmup_steps=0,
+                warmup_share=0.1,
             ),
             train=TrainConfig(
                 steps=300,

@@ -22,12 +22,15 @@ __all__ = sorted(_MODULE_OF)
 def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         near = ""
+        hints = importlib.import_module(f"{__name__}.hints")
+        sentence = hints.instead(__name__, hints.PACKAGE, name)
         if name[:1].isupper():  # not a submodule, for which Python asks here first
-            hints = importlib.import_module(f"{__name__}.hints")
-            sentence = hints.instead(__name__, hints.PACKAGE, name)
-            if sentence:
-                raise ImportError(sentence)  # `from ... import` hides the text of another error
-            near = importlib.import_module(f"{__name__}.registry").nearest(name, __all__)
+            registry = importlib.import_module(f"{__name__}.registry")
+            near = registry.nearest(name, __all__)
+            families = registry.available("models")
+            sentence = sentence or hints.instead_of_class(__name__, name, families)
+        if sentence:
+            raise ImportError(sentence)  # `from ... import` hides the text of another error
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}{near}")
     return getattr(importlib.import_module(str(_MODULE_OF[name])), name)
 

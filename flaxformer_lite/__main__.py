@@ -10,7 +10,7 @@ import textwrap
 from typing import Any, NoReturn
 
 import flaxformer_lite
-from flaxformer_lite import private_names, registry
+from flaxformer_lite import hints, pages, private_names, registry
 from flaxformer_lite.cli import command_line, current_folder, failures, interruption
 from flaxformer_lite.cli.commands import COMMANDS, CONFIG_HELP, examples
 from flaxformer_lite.cli.commands.declare import Command
@@ -49,11 +49,11 @@ class Parser(argparse.ArgumentParser):
             known |= set(action.option_strings)
         return known
 
-    def refuse(self, unknown: list[str]) -> NoReturn:
+    def refuse(self, unknown: list[str], fields: str = "") -> NoReturn:
         flag = next((arg.partition("=")[0] for arg in unknown if arg.startswith("--")), "")
         if not flag:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
-        near = registry.nearest(flag, [*self.known_flags() - {"--help"}])
+        near = registry.nearest(flag, [*self.known_flags() - {"--help"}]) or fields
         named = []
         for action in private_names.flags(self):
             if not action.option_strings:
@@ -133,11 +133,16 @@ def _main(argv: list[str]) -> None:
         return
     if not argv[0].startswith("-") and argv[0] not in COMMANDS:
         near = registry.nearest(argv[0], list(COMMANDS))
+        if argv[0] in hints.COMMANDS:
+            near = f"; write {hints.COMMANDS[argv[0]]}"
         parser.error(f"{argv[0]}: no such command{near}; there are {', '.join(COMMANDS)}")
     asks_help = bool({"-h", "--help"} & set(argv))
     unknown = chosen.unknown(argv[1:]) if argv[0] in COMMANDS and not asks_help else []
     if unknown:
-        chosen.refuse(unknown)
+        near = ""
+        if COMMANDS[argv[0]].takes_config:
+            near = command_line.fields_meant(unknown[0], argv)
+        chosen.refuse(unknown, near)
     args, others = parser.parse_known_args(argv)
     if not args.command:
         parser.error(f"a command is missing: {', '.join(COMMANDS)}")
@@ -148,8 +153,10 @@ def _main(argv: list[str]) -> None:
         chosen.refuse(others)
     if command.takes_config:
         if not args.config:
+            named = [other for other in others if other.partition(":")[0] in pages.names()]
+            example = [*named, "demo"][0]
             command_line.fail(
-                "--config is missing; for example --config=demo", command_line.BAD_INPUT
+                f"--config is missing; for example --config={example}", command_line.BAD_INPUT
             )
         args.overrides = [f"--config={args.config}", *others]
     os.environ.update(command.environment(args))

@@ -1,5 +1,8 @@
 """Hints for users of other libraries: the names of this package for theirs, in error messages."""
 
+import re
+from collections.abc import Collection
+
 PACKAGE = {
     **dict.fromkeys(
         ("AutoModel", "AutoModelForCausalLM"),
@@ -7,8 +10,66 @@ PACKAGE = {
     ),
     **dict.fromkeys(("AutoTokenizer", "Tokenizer"), "tokenizer = load_tokenizer(path)"),
     "AutoConfig": "load_pretrained(path)[0].cfg",
-    "Trainer": "from flaxformer_lite.runs.loop import run (docs/python.md)",
+    **dict.fromkeys(
+        ("Trainer", "Seq2SeqTrainer", "train"), "run(get_config(page), workdir) (docs/python.md)"
+    ),
+    **dict.fromkeys(
+        ("TrainingArguments", "Seq2SeqTrainingArguments"),
+        "config = get_config(page), whose fields replace the arguments (docs/python.md)",
+    ),
+    "SFTTrainer": "run(get_config('instruct'), workdir) (docs/fine-tuning.md)",
+    "DPOTrainer": "run(get_config('dpo'), workdir) (docs/fine-tuning.md)",
+    "SentenceTransformer": "`flaxformer_lite embed --model DIR` (docs/embeddings.md)",
+    "CrossEncoder": "run(get_config('rerank'), workdir), or `flaxformer_lite predict`",
+    "PeftModel": "load_pretrained(path, adapter=DIR) (docs/adapters.md)",
+    "get_peft_model": "load_pretrained(path, adapter=LoraConfig(rank=8)) (docs/adapters.md)",
+    "pipeline": "generate(model, params, ids), or `flaxformer_lite predict`, `fill-mask`, `embed`",
+    "from_pretrained": "model, params = load_pretrained(path)",
 }
+COMMANDS = {
+    "chat": "generate --model DIR --chat --prompt TEXT",
+    "finetune": "train --config=classify --config.train.init_from=DIR (docs/fine-tuning.md)",
+    "push": "convert, then `hf upload ORG/NAME DIR`",
+    "serve": "convert, and a server for the folder (docs/serving.md)",
+}
+# The homes of models that are known by their name alone, by its first word.
+HOMES = {
+    "albert": "albert",
+    "all": "sentence-transformers",
+    "bert": "google-bert",
+    "camembert": "almanach",
+    "distilbert": "distilbert",
+    "distilgpt2": "distilbert",
+    "distilroberta": "distilbert",
+    "gpt2": "openai-community",
+    "roberta": "FacebookAI",
+    "t5": "google-t5",
+    "xlm": "FacebookAI",
+}
+# A class of transformers: its framework, family, and task or kind of model.
+CLASS = re.compile(
+    r"(Flax|TF)?(\w+?)(?:For([A-Z]\w+)|(LMHead|MT|Encoder|)Model(?:With(Projection))?)",
+)
+# The heads of classes by what their names end in.
+HEADS = {
+    "": "none",
+    "CausalLM": "lm",
+    "ConditionalGeneration": "lm",
+    "Encoder": "encoder",
+    "LMHead": "lm",
+    "MT": "lm",
+    "MaskedLM": "masked_lm",
+    "MultipleChoice": "multiple_choice",
+    "NextSentencePrediction": "next_sentence",
+    "PreTraining": "pretraining",
+    "Projection": "projection",
+    "QuestionAnswering": "question_answering",
+    "Seq2SeqLM": "lm",
+    "SequenceClassification": "sequence_classification",
+    "TokenClassification": "token_classification",
+}
+AUTO = ("Auto", "AutoModel")
+ENCODERS = re.compile(r"(?!.*Decoder).*(Bert|berta|BigBird|Electra|RoFormer|Data2Vec)")
 MODEL = {
     "generate": "generate(model, params, input_ids, max_new_tokens=20)",
     "predict": "model.apply({'params': params}, input_ids), or `flaxformer_lite predict`",
@@ -29,7 +90,7 @@ MODEL = {
     "cuda": "nothing: arrays are on the accelerator that jax finds",
     "half": "load_pretrained(path, dtype='bfloat16')",
     "resize_token_embeddings": "build_model(..., vocab_size=...)",
-    "fit": "from flaxformer_lite.runs.loop import run, or `flaxformer_lite train` (docs/python.md)",
+    "fit": "run(config, workdir), or `flaxformer_lite train` (docs/python.md)",
     "compile": "nothing: jax.jit around your function of params",
     "summary": "`flaxformer_lite inspect DIR`",
 }
@@ -77,3 +138,46 @@ def refused(kind: str, arguments: dict[str, str], given: list[str]) -> str:
     """Returns the sentence for the first argument of another library, or "" if there is none."""
     known = [name for name in given if arguments.get(name)]
     return f"{kind} takes no {known[0]!r}; {arguments[known[0]]}." if known else ""
+
+
+def published_address(name: str) -> str:
+    """Returns the address that a model's bare name stands for, or "" if it is not known."""
+    home = HOMES.get(name.partition("-")[0], "")
+    if not home or "/" in name:
+        return ""
+    return f"hf://{home}/{name}"
+
+
+def instead_of_class(kind: str, name: str, families: Collection[str]) -> str:
+    """Returns the sentence for a class of transformers, or "" if it is not known.
+
+    Args:
+      kind: what lacks the class.
+      families: the files of flaxformer_lite/models, by which classes without a framework in
+        their name are known.
+    """
+    return instead(kind, {name: _written_for_class(name, families)}, name)
+
+
+def _written_for_class(name: str, families: Collection[str]) -> str:
+    known = {family.replace("_", ""): family for family in families}
+    tokenized = name.removesuffix("Fast")
+    if tokenized.endswith("Tokenizer") and tokenized.removesuffix("Tokenizer").lower() in known:
+        return PACKAGE["AutoTokenizer"]
+    configured = known.get(name.removesuffix("Config").lower(), "")
+    if configured and name.endswith("Config"):
+        return f"build_model({configured!r}, preset, **sizes), or load_pretrained(path)[0].cfg"
+    match = CLASS.fullmatch(name)
+    if not match:
+        return ""
+    framework, family, task, kind, projection = match.groups()
+    head = HEADS.get(task or projection or kind or "", "")
+    is_known = framework or family in AUTO or family.lower() in known
+    if not (head and is_known):
+        return ""
+    option = f", head={head!r}"
+    if task == "CausalLM" and ENCODERS.match(family):
+        option = ", head='causal_lm'"
+    if family in AUTO and task in ("CausalLM", "PreTraining"):  # config.json decides
+        option = ""
+    return f"model, params = load_pretrained(path{option}) (docs/migration/hugging-face.md)"

@@ -16,7 +16,7 @@ import flax.linen as nn
 from flax.traverse_util import flatten_dict
 from jax.sharding import Mesh
 
-from flaxformer_lite import registry, versions
+from flaxformer_lite import first_model, registry
 from flaxformer_lite.config import ConfigError, OneOf, choices
 from flaxformer_lite.config.parts import AdapterConfig
 from flaxformer_lite.config.rules import require
@@ -104,7 +104,7 @@ def load_pretrained(
         or of another shape.
       CheckpointError: the workdir has no undamaged checkpoint.
     """
-    versions.notice_untested()
+    first_model.prepare_process()
     overrides |= {"dtype": dtype, "param_dtype": param_dtype or dtype}
     labels = load.classes_of(labels, num_labels, new_head)
     new_adapter = adapter if isinstance(adapter, AdapterConfig) else None

@@ -76,6 +76,30 @@ def build(config):
     return from_config_dict(ExperimentConfig, config)
 
 
+PAGES_OF_TASKS = [page for page in PAGES if is_task(page)]
+
+
+@pytest.mark.parametrize("name", PAGES_OF_TASKS)
+def test_a_task_reaches_its_peak_however_short_it_is(name):
+    """The peak is reached in the first quarter of 20 steps, and of the page's own."""
+    page = load(name)
+    for steps in (20, page.train.steps):
+        page.train.steps = steps
+        cfg = program.with_steps(build(page), 1000)
+        assert 0 < cfg.optimizer.warmup_steps <= steps / 4
+        assert cfg.optimizer.warmup_share == 0, "the record says the number"
+
+
+def test_the_record_of_an_older_run_means_what_it_meant():
+    """Its config.json has a number of steps, and no share; and a page's run is that of before."""
+    values = to_config_dict(build(shipped("classify"))).to_dict()
+    values["optimizer"].pop("warmup_share")
+    values["optimizer"]["warmup_steps"] = 30
+    older = program.with_steps(from_config_dict(ExperimentConfig, values), 1000)
+    assert older.optimizer.warmup_steps == 30
+    assert older == program.with_steps(build(shipped("classify")), 1000)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_page_of_a_text_objective_is_sound(name):
     assert not isinstance(build(load(name)).objective, Task)

@@ -1,15 +1,18 @@
 """Hints for calls that other libraries accept."""
 
 import dataclasses
+import re
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import pytest
 
 import flaxformer_lite
-from flaxformer_lite import build_model, hints, load_tokenizer
+from flaxformer_lite import build_model, hints, load_pretrained, load_tokenizer
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.config.architecture import OTHER_NAMES
+from flaxformer_lite.pretrained.safetensors import WeightsError
 from tests.cli import models
 from tests.models.tiny import built, small
 
@@ -104,6 +107,69 @@ def test_a_tokenizer_called_as_elsewhere(tmp_path):
         tokenizer("a text", colour=True)
     with pytest.raises(AttributeError, match=r"no 'batch_decode'; write .*decode"):
         _ = tokenizer.batch_decode
+
+
+MIGRATION = (Path(__file__).parents[1] / "docs/migration/hugging-face.md").read_text()
+CLASSES = re.findall(r"^\| `(Flax\w+)` \|(?: \w+ \|)? `(\w+)` \|$", MIGRATION, re.M)
+
+
+@pytest.mark.parametrize("framework", ["Flax", "TF", ""])
+def test_each_class_of_the_migration_page_leads_on(framework):
+    assert len(CLASSES) == 118
+    for name, head in CLASSES:
+        name = name.replace("Flax", framework)
+        if name in hints.PACKAGE or name == "CLIPTextModel" or name.startswith("CLIPTextModelWith"):
+            continue  # those without the head, and the one whose family has Model in its name
+        with pytest.raises(ImportError) as refused:
+            getattr(flaxformer_lite, name)
+        written = f"no {name!r}; write model, params = load_pretrained(path, head={head!r})"
+        assert written in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("AutoModelForSequenceClassification", "head='sequence_classification')"),
+        ("FlaxAutoModelForCausalLM", "load_pretrained(path) "),
+        ("ModernBertDecoderForCausalLM", "head='lm')"),
+        ("BertTokenizerFast", "load_tokenizer(path)"),
+        ("GPT2Config", "build_model('gpt2', preset, **sizes)"),
+        ("pipeline", "generate(model, params, ids)"),
+        ("TrainingArguments", "get_config(page)"),
+        ("SFTTrainer", "run(get_config('instruct'), workdir)"),
+        ("from_pretrained", "load_pretrained(path)"),
+    ],
+)
+def test_a_name_typed_by_habit_leads_on(name, written):
+    with pytest.raises(ImportError) as refused:
+        exec(f"from flaxformer_lite import {name}")
+    assert written in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["FlaxViTForImageClassification", "ModelOfMine", "MyConfig"])
+def test_other_names_are_plain_errors(name):
+    with pytest.raises(AttributeError, match="has no attribute"):
+        getattr(flaxformer_lite, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "address"),
+    [
+        ("gpt2", "hf://openai-community/gpt2"),
+        ("gpt2-xl", "hf://openai-community/gpt2-xl"),
+        ("bert-base-uncased", "hf://google-bert/bert-base-uncased"),
+        ("distilroberta-base", "hf://distilbert/distilroberta-base"),
+        ("xlm-roberta-base", "hf://FacebookAI/xlm-roberta-base"),
+        ("t5-small", "hf://google-t5/t5-small"),
+        ("all-MiniLM-L6-v2", "hf://sentence-transformers/all-MiniLM-L6-v2"),
+    ],
+)
+def test_a_bare_name_of_the_hub_has_its_address(name, address, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(WeightsError, match=f"{name}: no such directory; did you mean {address}"):
+        load_pretrained(name)
+    with pytest.raises(WeightsError, match=r"runs/gpt2: .*s3:// or hf://ORG"):
+        load_pretrained("runs/gpt2")
 
 
 def test_names_of_the_package():

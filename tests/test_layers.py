@@ -14,7 +14,7 @@ LAYERS = (
     "types",
     "registry",
     "hints",
-    "versions",
+    "first_model",
     "private_names",
     "config",
     "files",

@@ -28,6 +28,13 @@ def test_a_module_exists(module):
     assert place.with_suffix(".py").exists() or (place / "__init__.py").exists() or place.is_dir()
 
 
+def test_what_a_target_says_to_continue_by_the_same_command_continues():
+    """A workdir with the date in its name is another at each start."""
+    workdirs = re.findall(r"--workdir=(\S+)", MAKEFILE)
+    assert "runs/demo" in workdirs
+    assert not [workdir for workdir in workdirs if "date" in workdir]
+
+
 def test_both_are_found():
     assert "tests/cli/test_main.py" in PATHS and "tools.docs" in MODULES
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import jax
 
-EVENT = "/jax/core/compile/backend_compile_duration"
+from flaxformer_lite.first_model import COMPILED
 
 
 class RecompileCounter:
@@ -56,7 +56,7 @@ def _counts() -> collections.Counter[int]:
     counts: collections.Counter[int] = collections.Counter()
 
     def listen(event: str, *_args, **_kwargs) -> None:
-        counts[threading.get_ident()] += event == EVENT
+        counts[threading.get_ident()] += event == COMPILED
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     return counts

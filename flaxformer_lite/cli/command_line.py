@@ -29,6 +29,7 @@ from flaxformer_lite.files.read import printable
 BAD_INPUT = 2  # exit codes
 FAILED = 1
 INT32 = 2**31 - 1  # XLA's sizes
+ADAPTER_RATE = 2e-4  # of the examples of PEFT and TRL
 LONGEST = 1500  # most characters of a message
 MOST_TEXT = 1 << 24  # characters of a text from a file or a pipe
 MOST_FIELDS = 4  # most fields to suggest
@@ -64,6 +65,9 @@ ALIASES = {
     "seq_length": ("length", "max_length"),
     "sequence_length": ("length", "max_length"),
     "max_seq_length": ("length", "max_length"),
+    "warmup_ratio": ("warmup_share",),
+    "model": ("init_from",),
+    "model_name_or_path": ("init_from",),
     "max_steps": ("steps",),
     "num_train_steps": ("steps",),
     "max_iters": ("steps",),
@@ -159,6 +163,15 @@ class _Pages:
         for field, other in (("epochs", "steps"), ("steps", "epochs")):
             if given.get(f"train.{field}", "0").strip("0.") and other in page.get("train", {}):
                 page.train[other] = 0
+        optimizer = page.get("optimizer", {})
+        if "optimizer.warmup_steps" in given and "warmup_share" in optimizer:
+            optimizer.warmup_share = 0.0
+        if "optimizer.warmup_share" in given and "warmup_steps" in optimizer:
+            optimizer.warmup_steps = 0
+        # A page for all weights has a rate that is too low for the few of an adapter.
+        is_adapted = "model.adapter.name" in given and "optimizer.learning_rate" not in given
+        if is_adapted and optimizer.get("learning_rate", ADAPTER_RATE) < ADAPTER_RATE:
+            optimizer.learning_rate = ADAPTER_RATE
         return page
 
 
@@ -217,12 +230,26 @@ def _wrong_override(page: str, fields: list[str]) -> str:
                 example = f"{path}.NAME.path=VALUE"
             return f"{name}: is a section of fields; set one of them, like --config.{example}"
         if path not in leaves:
-            near = nearest_fields(path, leaves)
-            if not near:
-                return f"{name}: no such field."
-            meant = " or ".join(f"--config.{field}" for field in near)
-            return f"{name}: no such field; did you mean {meant}?"
+            return f"{name}: no such field{_meant(path, leaves) or '.'}"
     return ""
+
+
+def fields_meant(flag: str, argv: list[str]) -> str:
+    """Returns "; did you mean --config.FIELD?" for an unknown flag, or "" if none is like it."""
+    name = flag.partition("=")[0].removeprefix("--")
+    given = [arg for arg in argv if arg.startswith("--config=")]
+    try:
+        values, _ = _parse([_located([*given, "--config=demo"][0])])
+    except Exception:  # the page itself is at fault
+        return ""
+    return _meant(name, [field for _, field in _paths(values) if field])
+
+
+def _meant(path: str, known: list[str]) -> str:
+    meant = " or ".join(f"--config.{field}" for field in nearest_fields(path, known))
+    if not meant:
+        return ""
+    return f"; did you mean {meant}?"
 
 
 def _paths(values: Any, path: str = "") -> Iterator[tuple[str, str]]:

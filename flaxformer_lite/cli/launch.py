@@ -12,7 +12,7 @@ from typing import NoReturn
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from flaxformer_lite import versions
+from flaxformer_lite import first_model
 from flaxformer_lite.checkpoints.manager import CheckpointError
 from flaxformer_lite.cli import command_line, failures
 from flaxformer_lite.config import ConfigError
@@ -72,7 +72,7 @@ def main(
             os._exit(128 + received)  # even if stderr is closed
 
     with Interrupt(end) as interrupt:
-        versions.notice_untested()
+        first_model.notice_untested()
         try:
             group = join(**how_to_join)
             if not group.first:
@@ -81,7 +81,7 @@ def main(
             given = invocation.fields_given(invocation.underscored(sys.argv))
             with failures.logged(log, RunError):
                 cfg = read_experiment(config, workdir, given, allow_plugins=allow_plugins)
-                caught = loop.run(cfg, workdir, group, interrupt)
+                caught = loop.run(cfg, workdir, group, interrupt).signal
             group.close()
         except (SystemExit, GeneratorExit):
             raise

@@ -18,14 +18,14 @@ FLAGS = (  # passed on to launch.main
 
 
 def run(args: argparse.Namespace) -> None:
-    if not args.workdir:
-        command_line.fail(
-            "--workdir is missing; for example --workdir=runs/demo", command_line.BAD_INPUT
-        )
     interrupted = signal.getsignal(signal.SIGINT)
     # During imports, KeyboardInterrupt prints a traceback or is lost.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     config = command_line.config(args.overrides)
+    if not args.workdir:
+        command_line.fail(
+            "--workdir is missing; for example --workdir=runs/demo", command_line.BAD_INPUT
+        )
     from absl import flags, logging
 
     flags.FLAGS.mark_as_parsed()  # grain reads flags of its own

@@ -130,7 +130,8 @@ class OptimizerConfig(Record):
     name: Annotated[str, Plugin("optimizers", later=True)] = "adamw"
     learning_rate: Positive = 3e-4  # the peak
     schedule: Annotated[str, OneOf(choices.SCHEDULES)] = "cosine"  # of the learning rate
-    warmup_steps: Count = 100  # linear, from 0 to the peak
+    warmup_steps: Count = 100  # linear, from 0 to the peak; 0: warmup_share
+    warmup_share: Probability = 0.0  # of all steps, where warmup_steps is 0
     decay_steps: Count = 0  # length of wsd's final decay; 0: a tenth of train.steps
     final_fraction: NotNegative = 0.1  # of the peak, at the last step (cosine, linear, wsd)
     b1: Probability = 0.9  # decay of the mean of gradients
@@ -146,6 +147,10 @@ class OptimizerConfig(Record):
     layer_decay: Annotated[float, Range(1e-6, 1, "be in (0, 1]")] = 1.0
     # decay of the average of the weights that is evaluated and published; 0: off
     ema: Probability = 0.0
+
+    def warmup(self, steps: int) -> int:
+        """Returns the steps of the warmup of a run of `steps`."""
+        return self.warmup_steps or round(self.warmup_share * steps)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,10 +1,11 @@
 """Turns the rows of a table into examples: splits and encodes them, and fits the task to them."""
 
+import contextlib
 import hashlib
 import itertools
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -76,9 +77,10 @@ def open_labelled(
     chosen = _tokenizer(cfg, tables["train"], rows["train"])
     records = {}
     for name in SPLITS:
-        records[name] = encode(
-            objective, cfg, tables[name], rows[name], chosen, skeleton, types, root=cfg.cache
-        )
+        with _all_doubts(objective, rows):
+            records[name] = encode(
+                objective, cfg, tables[name], rows[name], chosen, skeleton, types, root=cfg.cache
+            )
     remarks += objective.remarks(records)
     described = _described(objective, cfg, names, records)
     described += [("warning", remark) for remark in remarks]
@@ -94,6 +96,16 @@ def open_labelled(
         row_of = np.zeros(0, np.int64)
         records["train"] = replace(train, features=joined, row_of=row_of, sizes=sizes)
     return objective, records, described
+
+
+@contextlib.contextmanager
+def _all_doubts(objective: Task, rows: Mapping[str, Sequence[RoleRow]]) -> Iterator[None]:
+    """Adds to an error about a row what else is doubtful in all of them."""
+    try:
+        yield
+    except ConfigError as error:
+        doubts = objective.doubts(itertools.chain.from_iterable(rows.values()))
+        raise ConfigError(" ".join([str(error), *doubts])) from None
 
 
 def _fitted(
@@ -221,7 +233,7 @@ def _scanned(
         cached = cfg.cache, digest_of([names, *made_by(objective)])
     result = scan(read, rows, objective, fraction, drops=drops, cached=cached)
     if not drops:
-        result.check(read, way)
+        result.check(read, rows, objective, way)
     if not result.complete.any():
         raise ConfigError(f"{read.where}: no row has all of {', '.join(names)}.")
     return result

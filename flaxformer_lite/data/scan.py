@@ -13,7 +13,7 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data import stored
 from flaxformer_lite.data.split import hash_of, split_of
 from flaxformer_lite.data.table import Table
-from flaxformer_lite.objectives.tables.task import Task, is_blank
+from flaxformer_lite.objectives.tables.task import Task
 from flaxformer_lite.runtime import progress
 from flaxformer_lite.storage import content_cache
 
@@ -84,28 +84,38 @@ class Scan:
             "eval": np.flatnonzero(self.complete & held),
         }
 
-    def check(self, read: Table, way: str) -> None:
+    def check(self, read: Table, rows: Sequence[RoleRow], task: Task, way: str) -> None:
         """Rejects rows without a label or text.
 
         Args:
           read: the table.
+          rows: its rows by role.
+          task: says what else is doubtful about them.
           way: what to do about them, beside removing them.
 
         Raises:
-          ConfigError: names how many there are, and the first.
+          ConfigError: names how many there are, the first, and what else is doubtful.
         """
+        faults = []
         for role, (count, *first) in self.lacking.items():
-            numbers = [f"{read.number(row):,}" for row in first]
+            words = [rows[row][role] for row in first]
+            written = {repr(word) for word in words if isinstance(word, str) and word.strip()}
+            counted = ""
+            if written:
+                counted = f"; {', '.join(sorted(written))} counts as none (objective.missing)"
             if count == 1:
-                raise ConfigError(
-                    f"{read.where}: row {read.number(first[0])} has no {role}; remove it, or {way}."
-                )
+                row = read.number(first[0])
+                faults.append(f"row {row} has no {role}{counted}; remove it, or {way}.")
+                continue
+            numbers = [f"{read.number(row):,}" for row in first]
             if count > len(first):
                 numbers.append("...")
-            raise ConfigError(
-                f"{read.where}: {count:,} of {len(read):,} rows have no {role} (rows"
-                f" {', '.join(numbers)}); remove them, or {way}."
+            faults.append(
+                f"{count:,} of {len(read):,} rows have no {role} (rows {', '.join(numbers)})"
+                f"{counted}; remove them, or {way}."
             )
+        if faults:
+            raise ConfigError(" ".join([f"{read.where}:", *faults, *task.doubts(rows)]))
 
     def remarks(self, read: Table, *, drops: bool) -> list[str]:
         """Describes rows that are dropped, or whose text is blank."""
@@ -182,7 +192,7 @@ def _pass(read: Table, rows: Sequence[RoleRow], task: Task, fraction: float, dro
                 value = row[column.role]
                 if task.is_missing(column.role, value):
                     problems = lacking
-                elif not column.predicted and isinstance(value, str) and is_blank(value):
+                elif not column.predicted and isinstance(value, str) and task.is_blank(value):
                     problems = blank
                 else:
                     continue

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from flaxformer_lite import registry, versions
+from flaxformer_lite import first_model, registry
 from flaxformer_lite.config import ConfigError, ModelConfig, check_family, check_names
 
 if TYPE_CHECKING:  # a family's tables are read without JAX
@@ -30,7 +30,7 @@ def build_model(
       ConfigError: there is no such preset or field, or none may be named, or the sizes do not fit
         each other.
     """
-    versions.notice_untested()
+    first_model.prepare_process()
     if isinstance(family, ModelConfig):
         if preset is not None:
             raise ConfigError(

@@ -98,6 +98,12 @@ class Metric(NamedTuple):
     def show(self, value: float) -> str:
         return f"{value:{self.form}}"
 
+    def is_better(self, value: float, other: float) -> bool:
+        """Compares two values; one that is not a number is never better."""
+        if self.higher_is_better:
+            return value > other
+        return value < other
+
 
 def score(name: str, label: str = "", form: str = ".3f", live: bool = False) -> Metric:
     """Returns a metric whose higher values are better."""

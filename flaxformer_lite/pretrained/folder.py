@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from flaxformer_lite import registry
+from flaxformer_lite import hints, registry
 from flaxformer_lite.files.publish import recover
 from flaxformer_lite.files.read import Json, brief, read_object, shown
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError, open_file
@@ -91,10 +91,14 @@ def find_foreign(folder: Path) -> Foreign | None:
 
 def check_exists(folder: Path) -> None:
     """Refuses a path that is no directory, such as a model's name on a hub."""
-    if not folder.is_dir():
-        raise WeightsError(
-            f"{folder}: no such directory; the address of a model is gs://, s3:// or hf://ORG/NAME."
-        )
+    if folder.is_dir():
+        return
+    address = hints.published_address(str(folder))
+    if address:
+        raise WeightsError(f"{folder}: no such directory; did you mean {address}?")
+    raise WeightsError(
+        f"{folder}: no such directory; the address of a model is gs://, s3:// or hf://ORG/NAME."
+    )
 
 
 def read_config(folder: Path) -> dict:

@@ -59,11 +59,8 @@ class Selection:
             return False
         value = values[self.metric.name]
         best = self.best
-        if self.metric.higher_is_better:
-            is_better = value > best.value
-        else:
-            is_better = value < best.value
-        is_best = not math.isnan(value) and (is_better or not best.step)
+        is_first = not best.step and not math.isnan(value)
+        is_best = is_first or self.metric.is_better(value, best.value)
         if is_best:
             self.best = Best(step, value)
         else:

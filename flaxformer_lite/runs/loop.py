@@ -3,7 +3,8 @@
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,15 +44,34 @@ from flaxformer_lite.runtime.processes import ALONE, Processes
 from flaxformer_lite.training.state import TrainState
 
 
+class RunResult(NamedTuple):
+    """What a run came to.
+
+    Attributes:
+      steps: the steps that are done, in this call and earlier ones.
+      last: the metrics of the last evaluation by name, and its "step".
+      best: those of the best evaluation after the first step, by `train.best`, or by the
+        objective's first metric where that is unset; {} if there is none.
+      workdir: the folder or address of its files.
+      signal: the signal that ended the run early, such as "SIGTERM"; "" if it ran to its end.
+    """
+
+    steps: int
+    last: dict[str, float]
+    best: dict[str, float]
+    workdir: str
+    signal: str
+
+
 def run(
     cfg: ExperimentConfig | ConfigDict,
     workdir: str | Path,
     group: Processes = ALONE,
     interrupt: Interrupt | None = None,
-) -> str:
+) -> RunResult:
     """Trains, starting from the newest checkpoint in `workdir` if there is one.
 
-        >>> run(get_config("gpt2_tiny"), "runs/gpt2")  # doctest: +SKIP
+        >>> run(get_config("gpt2_tiny"), "runs/gpt2").last["loss"]  # doctest: +SKIP
 
     Args:
       cfg: an ExperimentConfig, or the ConfigDict of a page, as `pages.get_config` returns it.
@@ -63,7 +83,7 @@ def run(
       interrupt: handles signals; by default they keep their usual handlers.
 
     Returns:
-      The signal that ended the run early, such as "SIGTERM"; "" if it ran to its end.
+      What the run came to, also where an earlier call had trained all or some of its steps.
 
     Raises:
       ConfigError: config, data and checkpoints do not fit together.
@@ -145,7 +165,28 @@ def run(
             trainer.report(f"stopped by {caught_signal}")
         else:
             trainer.report("finished")
-        return caught_signal
+        metric = cfg.objective.headline
+        if cfg.train.best:
+            metric = selection.metric
+        last, best_one = _last_and_best(recorder.of("eval"), metric)
+        return RunResult(trainer.done, last, best_one, str(place), caught_signal)
+
+
+def _last_and_best(records: Sequence[Json], metric: Metric) -> tuple[Json, Json]:
+    """Returns the metrics of the last evaluation, and of the best one after the first step."""
+    last: Json = {}
+    best: Json = {}
+    best_value = math.nan
+    for record in records:
+        last = {name: value for name, value in record.items() if name != "split"}
+        if not record["step"]:
+            continue
+        value = record.get(metric.name, math.nan)
+        is_first = math.isnan(best_value) and not math.isnan(value)
+        if is_first or metric.is_better(value, best_value):
+            best = last
+            best_value = value
+    return last, best
 
 
 class _Begin(NamedTuple):

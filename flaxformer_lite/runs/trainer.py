@@ -61,7 +61,11 @@ class Reporting(NamedTuple):
 
 
 class Trainer:
-    """The loop over steps, with metrics, evaluation and checkpoints."""
+    """The loop over steps, with metrics, evaluation and checkpoints.
+
+    Attributes:
+      done: the number of steps whose results are known.
+    """
 
     def __init__(
         self,
@@ -80,7 +84,7 @@ class Trainer:
         self._workdir = reporting.workdir
         self._watchers = watchers
         self._group = group
-        self._done = 0
+        self.done = 0
         self._failed = set[str]()
         self._in_flight: collections.deque[tuple[int, dict[str, jax.Array]]] = collections.deque()
         self._compiles = recompiles.RecompileCounter()
@@ -110,7 +114,7 @@ class Trainer:
             contextlib.closing(self._experiment.train_batches(start)) as placed,
             contextlib.ExitStack() as stepping,
         ):
-            self._done = start
+            self.done = start
             self._meter.clock.turn_to("steps")
             if start == 0 or not evaluated:
                 self._evaluate(state, start)
@@ -196,7 +200,7 @@ class Trainer:
         """Writes report.html."""
         if self._page is not None:
             with self._optional("report.html"):
-                where = f"{state}: step {self._done} of {self._experiment.cfg.train.steps}"
+                where = f"{state}: step {self.done} of {self._experiment.cfg.train.steps}"
                 self._page.write(where, self._result(), self._baseline)
 
     @contextlib.contextmanager
@@ -273,7 +277,7 @@ class Trainer:
             seconds = self._meter.add(values)
             for watcher in self._watchers:
                 watcher.step_done(step, values, seconds)
-            self._done = step
+            self.done = step
             self._terminal.advance(step)
             is_due = (
                 step % self._experiment.cfg.train.log_every == 0

@@ -24,22 +24,48 @@ from flaxformer_lite.runtime import processes
 MINUTE = 60  # seconds between lines if there is no terminal
 
 
+def in_notebook() -> bool:
+    """Returns whether the cell of a notebook shows what is printed."""
+    return Console().is_jupyter
+
+
+def make_console(
+    *, quiet: bool, stderr: bool = False, markup: bool = True, soft_wrap: bool = False
+) -> Console:
+    """Returns a console that writes plain text in a notebook.
+
+    By itself rich makes an output of each line there, and Jupyter asks for colors by FORCE_COLOR.
+    """
+    is_terminal = None  # to be found out
+    if in_notebook():
+        is_terminal = False
+    return Console(
+        quiet=quiet,
+        stderr=stderr,
+        markup=markup,
+        soft_wrap=soft_wrap,
+        highlight=False,
+        force_jupyter=False,
+        force_terminal=is_terminal,
+    )
+
+
 @contextlib.contextmanager
 def working(what: str) -> Iterator[None]:
     """Shows a spinner."""
-    console = Console(stderr=True, quiet=not processes.is_main_process(), markup=False)
+    console = make_console(stderr=True, quiet=not processes.is_main_process(), markup=False)
     if console.is_terminal:
         with console.status(what):
             yield
     else:
-        console.print(what, highlight=False, soft_wrap=True)
+        console.print(what, soft_wrap=True)
         yield
 
 
 @contextlib.contextmanager
 def counting(what: str, total: int) -> Iterator[Callable[[int], None]]:
     """Shows how many of `total` things are done; yields a function that adds to the count."""
-    console = Console(stderr=True, quiet=not processes.is_main_process(), markup=False)
+    console = make_console(stderr=True, quiet=not processes.is_main_process(), markup=False)
     if not console.is_terminal:
         yield lambda count: None
         return
@@ -50,9 +76,9 @@ def counting(what: str, total: int) -> Iterator[Callable[[int], None]]:
 @contextlib.contextmanager
 def reading(what: str, total: int) -> Iterator[Callable[[int], None]]:
     """Shows how much of `total` bytes is read; yields a function that adds to the bytes."""
-    console = Console(stderr=True, quiet=not processes.is_main_process(), markup=False)
+    console = make_console(stderr=True, quiet=not processes.is_main_process(), markup=False)
     if not console.is_terminal:
-        console.print(f"{what}: {total / 1e6:.1f} MB", highlight=False, soft_wrap=True)
+        console.print(f"{what}: {total / 1e6:.1f} MB", soft_wrap=True)
         yield _in_lines(console, what, total)
         return
     with _bar(console, what, total, DownloadColumn(), TransferSpeedColumn()) as advance:
@@ -88,7 +114,6 @@ def _in_lines(console: Console, what: str, total: int) -> Callable[[int], None]:
             speed = f"{done / 1e6 / (now - start):.1f} MB/s"
             console.print(
                 f"{what}: {done / 1e6:.1f} MB ({done / total:.0%}), {speed}",
-                highlight=False,
                 soft_wrap=True,
             )
 

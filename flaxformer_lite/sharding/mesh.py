@@ -56,12 +56,14 @@ def mesh_sizes(cfg: MeshConfig, count: int) -> dict[str, int]:
     fixed = math.prod(n for n in sizes.values() if n > 0)
     if fixed > count:
         raise ConfigError(
-            f"{_shown(cfg)}: needs {fixed} devices, there are {count}; try mesh.data=-1, others 1."
+            f"{_shown(cfg)}: needs {fixed} devices, there are {count};"
+            f" try {_fitting(sizes, fixed, count)}."
         )
     if -1 in sizes.values():
         if count % fixed:
             raise ConfigError(
-                f"{_shown(cfg)}: {count} devices do not divide by {fixed}; try powers of two."
+                f"{_shown(cfg)}: {count} devices do not divide by {fixed};"
+                f" try {_fitting(sizes, fixed, count)}."
             )
         for axis, size in sizes.items():
             if size == -1:
@@ -71,6 +73,15 @@ def mesh_sizes(cfg: MeshConfig, count: int) -> dict[str, int]:
             f"{_shown(cfg)}: mesh.data is {sizes['data']}, no multiple of mesh.slices={cfg.slices}."
         )
     return sizes
+
+
+def _fitting(sizes: dict[str, int], fixed: int, count: int) -> str:
+    """Returns the largest axis at the most that fits: a model that is split must stay split."""
+    axis = max(sizes, key=lambda axis: sizes[axis])
+    others = fixed // sizes[axis]
+    if count % others:
+        return "mesh.data=-1, others 1"
+    return f"mesh.{axis}={math.gcd(sizes[axis], count // others)}"
 
 
 def _shown(cfg: MeshConfig) -> str:

@@ -1,6 +1,5 @@
 """Chat templates, rendered in processes that end if the template does not."""
 
-import importlib.util
 import json
 import math
 import re
@@ -23,13 +22,9 @@ def render(template: str, batch: list[Json]) -> list[str]:
     """Renders a template once for each object of variables.
 
     Raises:
-      ConfigError: there is no jinja2; the template fails, refuses the messages, renders nothing or
-        what is no Unicode, or exceeds the limits of text/render_template.py.
+      ConfigError: the template fails, refuses the messages, renders nothing or what is no Unicode,
+        or exceeds the limits of text/render_template.py.
     """
-    if not importlib.util.find_spec("jinja2"):
-        raise ConfigError(
-            "chat: the model's chat template needs jinja2; pip install 'jinja2>=3.1'."
-        )
     texts = []
     for start in range(0, len(batch), BATCH):
         answer = _in_process({"template": template, "batch": batch[start : start + BATCH]})

@@ -38,10 +38,10 @@ def schedule(cfg: OptimizerConfig, steps: int) -> Callable[[jax.Array], jax.Arra
     Reference: cosine, Loshchilov and Hutter (2017), equation 5; rsqrt, Vaswani et al. (2017),
       section 5.3; wsd, Hu et al. (2024), section 4.
     """
-    warmup = max(cfg.warmup_steps, 1)
+    start = cfg.warmup(steps)
+    warmup = max(start, 1)
     last = max(steps - 1, 1)
     decay = cfg.decay_steps or max(steps // 10, 1)
-    start = cfg.warmup_steps
     if cfg.schedule == "wsd":
         start = max(last - decay, start)
 

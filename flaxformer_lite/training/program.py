@@ -258,7 +258,7 @@ def with_vocabulary(cfg: ExperimentConfig, size: int) -> ExperimentConfig:
 
 
 def with_steps(cfg: ExperimentConfig, examples: int, held: int | None = None) -> ExperimentConfig:
-    """Converts `train.epochs` to `train.steps`.
+    """Converts `train.epochs` to `train.steps`, and the share of them that warms up to a number.
 
     Args:
       cfg: the experiment.
@@ -267,13 +267,16 @@ def with_steps(cfg: ExperimentConfig, examples: int, held: int | None = None) ->
         dropped if they do not fill a batch. None: unlimited.
     """
     train = cfg.train
-    if not train.epochs:
-        return cfg
-    exact = train.epochs * examples / train.batch_size
-    steps = max(1, math.ceil(exact - 1e-6))  # 1e-6: for products that are integers but for rounding
-    if held is not None:
-        steps = min(steps, held // train.batch_size)
-    return dataclasses.replace(cfg, train=dataclasses.replace(train, steps=steps, epochs=0.0))
+    if train.epochs:
+        exact = train.epochs * examples / train.batch_size
+        # 1e-6: for products that are integers but for rounding
+        steps = max(1, math.ceil(exact - 1e-6))
+        if held is not None:
+            steps = min(steps, held // train.batch_size)
+        train = dataclasses.replace(train, steps=steps, epochs=0.0)
+    warmup = cfg.optimizer.warmup(train.steps)
+    optimizer = dataclasses.replace(cfg.optimizer, warmup_steps=warmup, warmup_share=0.0)
+    return dataclasses.replace(cfg, train=train, optimizer=optimizer)
 
 
 def _check_example(example: object, mesh: Mesh) -> None:

@@ -77,3 +77,18 @@ def test_a_small_run_makes_the_page(tmp_path, page, capsys):
     assert "refused" in table.splitlines()[-1] and table in capsys.readouterr().out
     for figure in ("loss", "encodings"):
         assert (tmp_path / f"positions/{figure}.png").stat().st_size > 5_000
+
+
+def test_titles_of_the_encodings_lie_on_nothing(tmp_path, monkeypatch):
+    figures = []
+    monkeypatch.setattr(positions_page.pyplot, "close", figures.append)
+    hooks = list(positions_page.MEANS)
+    picture = np.eye(8).tolist()
+    rows = [{"name": f"t5_{i}", "hooks": [hooks[0]], "picture": picture} for i in range(9)]
+    positions_page.draw_encodings(tmp_path / "encodings.png", rows, 4)
+    (figure,) = figures
+    panels = figure.axes[: len(rows)]
+    boxes = [panel.get_tightbbox() for panel in panels]
+    for panel in panels:
+        title = panel.title.get_window_extent().padded(6)  # pixels
+        assert not [box for box in boxes if box.overlaps(title)][1:], panel.get_title()

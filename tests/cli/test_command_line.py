@@ -79,6 +79,12 @@ def test_each_door_has_the_same_help_and_needs_no_jax(door):
     ("args", "message"),
     [
         ((), "--config is missing; for example --config=demo"),
+        (("gpt2_tiny",), "--config is missing; for example --config=gpt2_tiny"),
+        (("t5_v1_1:small", "--workdir=x"), "for example --config=t5_v1_1:small"),
+        (("--config=gpt2",), "--config=gpt2: no such page; did you mean 'gpt2_"),
+        ((CONFIG, "--batch_size=8"), "no such flag; did you mean --config.train.batch_size?"),
+        (("--lr=0.1", "--workdir=x"), "did you mean --config.optimizer.learning_rate?"),
+        (("--model=gpt2",), "--model: no such flag; did you mean --config.train.init_from?"),
         ((CONFIG,), "--workdir is missing; for example --workdir=runs/demo"),
         ((CONFIG, "--workdir="), "--workdir is missing"),
         (("--config=configs/gpt3.py", "--workdir=x"), "--config=configs/gpt3.py: no such file"),
@@ -146,6 +152,28 @@ def test_mistakes_are_one_line(args, message, refused):
     assert message in refused(*args)
 
 
+ADAPTER = "--config.model.adapter.name=lora"
+RATE = "--config.optimizer.learning_rate"
+
+
+@pytest.mark.parametrize(
+    ("flags", "fields"),
+    [
+        (["--config=tag", "--config.optimizer.warmup_steps=5"], {"warmup_steps": 5}),
+        (["--config=tag", "--config.optimizer.warmup_steps=0"], {"warmup_share": 0.0}),
+        (["--config=demo", "--config.optimizer.warmup_share=0.2"], {"warmup_steps": 0}),
+        (["--config=instruct", ADAPTER], {"learning_rate": 2e-4}),
+        (["--config=dpo", ADAPTER], {"learning_rate": 2e-4}),
+        (["--config=instruct", ADAPTER, f"{RATE}=3e-5"], {"learning_rate": 3e-5}),
+        (["--config=gpt2_tiny", ADAPTER], {"learning_rate": 1e-3}),
+        (["--config=instruct"], {"learning_rate": 2e-5}),
+    ],
+)
+def test_what_a_command_line_implies_for_the_optimizer(flags, fields):
+    optimizer = command_line.config(flags).optimizer
+    assert {name: optimizer[name] for name in fields} == fields
+
+
 @pytest.mark.parametrize(
     ("wrong", "meant"),
     [
@@ -155,7 +183,8 @@ def test_mistakes_are_one_line(args, message, refused):
         ("batch_size", "train.batch_size"),
         ("train.learning-rate", "optimizer.learning_rate"),
         ("position", "model.position.name"),
-        ("warmup", "optimizer.warmup_steps"),
+        ("warmup", "optimizer.warmup_share or --config.optimizer.warmup_steps"),
+        ("warmup_ratio", "optimizer.warmup_share"),
         ("model.dmodel", "model.d_model"),
         ("model.num_layers", "model.decoder_layers or --config.model.encoder_layers"),
         ("model.hidden_size", "model.d_model"),

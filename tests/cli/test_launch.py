@@ -27,7 +27,7 @@ def end(monkeypatch, tmp_path, capsys):
         def run(cfg, workdir, group, interrupt):
             if isinstance(outcome, BaseException):
                 raise outcome
-            return outcome
+            return loop.RunResult(8, {}, {}, workdir, outcome)
 
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(loop, "run", run)
@@ -133,6 +133,7 @@ def test_a_signal_before_the_first_step_ends_the_run_at_once(monkeypatch, tmp_pa
         os.kill(os.getpid(), number)
         while not ended:
             time.sleep(0.001)
+        return loop.RunResult(0, {}, {}, "runs/x", "")
 
     monkeypatch.setattr(loop, "run", run)
     monkeypatch.setattr(

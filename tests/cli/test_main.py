@@ -118,6 +118,8 @@ def test_a_prompt_through_a_pipe_in_a_process_of_its_own(gpt2):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
+        (["chat"], "chat: no such command; write generate --model DIR --chat"),
+        (["serve"], "docs/serving.md"),
         (["polish"], "polish: no such command; there are train, generate"),
         (["genrate", "--model", "x"], "genrate: no such command; did you mean 'generate'?"),
         (["generate", "--modle", "x"], "--modle: no such flag; did you mean '--model'?"),

@@ -47,8 +47,9 @@ def test_all_rows_without_a_label_are_one_message_and_can_be_left_out(tmp_path):
     lacking = ["", " ", None, float("nan"), "NaN", "null", "<NA>"]
     rows = rows_of(40, **{f"_{3 * i}": {"label": value} for i, value in enumerate(lacking)})
     message = (
-        r"7 of 40 rows have no label \(rows 1, 4, 7, 10, 13, ...\); remove them, or leave such rows"
-        r" out with --config.data.drop_incomplete=True"
+        r"7 of 40 rows have no label \(rows 1, 4, 7, 10, 13, ...\); 'NaN' counts as none"
+        r" \(objective.missing\); remove them, or leave such rows out with"
+        r" --config.data.drop_incomplete=True"
     )
     with pytest.raises(ConfigError, match=message):
         opened(tmp_path, rows)
@@ -91,10 +92,62 @@ def test_labels_in_two_spellings_and_of_a_single_row_are_named_in_quotes(tmp_pat
     rows = rows_of(40, _1={"label": "B "}, _2={"label": "A"}, _5={"label": "rare"})
     held = [{"text": f"held {label}", "label": label} for label in ("a", "rare", "rare")]
     said = warnings(opened(tmp_path, rows, held=held)[2])
-    assert "labels that differ only in case or spaces: 'A', 'a'" in said and "'B ', 'b'" in said
+    assert (
+        "labels that differ only in case, spaces, Unicode form or a final .0: 'A', 'a'" in said
+        and "'B ', 'b'" in said
+    )
     assert "'rare' (1 to train on, 2 held out)" in said
     tags = [{"tokens": f"{i} b", "tags": "x X"} for i in range(20)]
     assert "'X', 'x'" in warnings(opened(tmp_path, tags, Tagging())[2])
+
+
+@pytest.mark.parametrize("word", ["#N/A", "N/A", "NA", "n/a", "None", "NULL", "<NA>", "nan"])
+def test_what_pandas_reads_as_missing_is_missing_unless_the_config_says_otherwise(tmp_path, word):
+    rows = rows_of(40, _3={"label": word}, _8={"label": word}, _9={"label": word})
+    with pytest.raises(ConfigError, match=rf"3 of 40 rows have no label .*'{word}' counts as none"):
+        opened(tmp_path, rows)
+    assert opened(tmp_path, rows, drop_incomplete=True)[0].labels == ("a", "b")
+    kept = opened(tmp_path, rows, Classification(missing=()), held=rows[:4])[0]
+    assert set(kept.labels) == {"a", "b", word}
+
+
+SPELLINGS = {
+    "case": ("humor", "Humor"),
+    "spaces": ("no  one", " no one"),
+    "Unicode form": ("caf\u00e9", "cafe\u0301"),
+    "a final .0": ("1", "1.0"),
+    "numbers": (1, 1.0),
+}
+
+
+@pytest.mark.parametrize("usual, other", SPELLINGS.values(), ids=SPELLINGS)
+def test_all_faults_of_a_file_are_one_message_and_spellings_can_be_folded(tmp_path, usual, other):
+    rows = rows_of(20, **{f"_{i}": {"label": usual} for i in range(0, 12, 2)})
+    rows += [{"text": "more", "label": "A"}, {"text": "none", "label": None}]
+    held = [{"text": "new", "label": other}, {"text": "other", "label": "b"}]
+    for dropped in (False, True):  # what is wrong first, and what is wrong after that
+        with pytest.raises(ConfigError) as refused:
+            opened(tmp_path, rows, held=held, drop_incomplete=dropped)
+        said = str(refused.value)
+        assert ("row 22 has no label" in said) != dropped
+        assert ("row 1: no training row has the label" in said) == dropped
+        assert "'A', 'a'" in said and "--config.objective.fold_labels=True" in said
+        assert (f"{str(other)!r}, and {str(usual)!r}" in said) == dropped
+    task, records, described = opened(
+        tmp_path, rows, Classification(fold_labels=True), held=held, drop_incomplete=True
+    )
+    assert task.labels == tuple(sorted([str(usual), "a", "b"]))
+    assert task.labels[records["eval"].features[0][1]] == str(usual)
+    assert "differ only" not in warnings(described)
+
+
+def test_tags_can_be_folded(tmp_path):
+    rows = [{"tokens": f"{i} b", "tags": "x y"} for i in range(20)]
+    held = [{"tokens": "c d", "tags": "X y"}]
+    with pytest.raises(ConfigError, match="fold_labels=True"):
+        opened(tmp_path, rows, Tagging(), held=held)
+    task, records, _ = opened(tmp_path, rows, Tagging(fold_labels=True), held=held)
+    assert task.labels == ("x", "y") and list(records["eval"].features[0].tag) == [0, 1]
 
 
 def test_a_class_whose_only_row_is_held_out_is_explained(tmp_path):

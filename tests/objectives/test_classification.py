@@ -172,7 +172,7 @@ def test_the_baseline_of_evaluate_is_fitted_to_the_training_rows(trained, tmp_pa
     flags = ["evaluate", "--model", trained / "run", "--data", path, "--json"]
     command(*flags)
     told = json.loads(capsys.readouterr().out)
-    assert told["baseline"] == {"majority class": pytest.approx(share)}
+    assert told["baseline"] == {"majority class of the training rows": pytest.approx(share)}
     folder = tmp_path / "published"
     command("convert", trained / "run", folder)  # which knows no training rows
     capsys.readouterr()
@@ -187,7 +187,7 @@ def test_evaluate_and_predict(trained, capsys, tmp_path, monkeypatch):
     assert (
         told["accuracy"] > 0.9
         and told["examples"] == 40
-        and 0.5 <= told["baseline"]["majority class"] < 0.9
+        and 0.5 <= told["baseline"]["majority class of the training rows"] < 0.9
     )
     (classes,) = (told["breakdown"][name] for name in ("scores per class",))
     assert [one["class"] for one in classes] == ["bad", "good"]

@@ -216,5 +216,5 @@ def test_a_run_goes_on_without_the_directory_that_it_began_with(tmp_path):
     again = read_experiment(config, second)
     assert again.model == due
     assert load(again.data.tokenizer.path).fingerprint == load(second / "tokenizer").fingerprint
-    assert loop.run(again, second) == ""
+    assert loop.run(again, second).steps == 6
     assert (second / "checkpoints" / "6").is_dir()

@@ -67,6 +67,12 @@ def test_dots_name_their_values_unless_there_are_too_many():
     assert "<title>" not in chart("loss", [line([1.0] * (DOTTED + 1), dots=True)], 60.0)
 
 
+def test_a_single_value_is_a_dot_as_a_line_of_it_could_not_be_seen():
+    alone = chart("rate", [line([0.25])], 20.0)
+    assert "<title>step 0: 0.25</title>" in alone
+    assert "<title>" not in chart("rate", [line([0.25, 0.5])], 20.0)
+
+
 def test_values_that_are_not_finite_equal_or_alone_are_no_trouble():
     assert len(drawn(chart("loss", [line([1.0, math.nan, math.inf, 2.0])], 3.0), "c0")) == 2
     assert chart("loss", [line([math.nan])], 1.0) == "" == chart("loss", [], 1.0)

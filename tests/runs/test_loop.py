@@ -57,7 +57,11 @@ def test_a_page_runs_as_its_records_do(cfg, finished, tmp_path):
     page.train.steps = 8
     copy = shutil.copytree(finished, tmp_path / "run")
     before = (copy / "config.json").read_text()
-    assert loop.run(page, copy) == ""  # the same run, which has ended
+    result = loop.run(page, copy)  # the same run, which has ended
+    evals = [r for r in metrics.read(copy / "metrics.jsonl") if r.pop("split") == "eval"]
+    best = min(evals[1:], key=lambda record: record["nll"])
+    assert result == loop.RunResult(8, evals[-1], best, str(copy), "")
+    assert result.last["step"] == 8 and result.last["loss"] < evals[0]["loss"]
     assert (copy / "config.json").read_text() == before
     page.train.steps = -1
     with pytest.raises(ConfigError, match="steps"):
@@ -314,7 +318,8 @@ def test_sigterm_finishes_the_step_and_saves(cfg, tmp_path, monkeypatch, capsys,
 
     monkeypatch.setattr(trainer.Trainer, "_settle", settle)
     with Interrupt() as interrupt:
-        assert loop.run(cfg, tmp_path, interrupt=interrupt) == "SIGTERM"
+        result = loop.run(cfg, tmp_path, interrupt=interrupt)
+    assert result.signal == "SIGTERM" and result.steps == 5 and result.last["step"] == 4
     assert (
         "SIGTERM: stopped after step 5 and saved; the same command continues."
         in capsys.readouterr().out

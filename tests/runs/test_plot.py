@@ -2,7 +2,7 @@ import pytest
 from matplotlib import image
 
 from flaxformer_lite.objectives import Metric
-from flaxformer_lite.runs.report.plot import BEST, HELD_OUT, loss_curve
+from flaxformer_lite.runs.report.plot import BEST, HELD_OUT, TRAIN, loss_curve
 from tests.marks import daily
 
 
@@ -29,6 +29,16 @@ def test_draws_both_losses_and_the_baseline(tmp_path):
     assert (
         marked[0][marked[1] < 200].mean() < marked[0][(marked[1] > 850) & (marked[0] > 200)].mean()
     )
+
+
+def test_a_single_training_record_is_a_dot(tmp_path):
+    history = [{"step": 4, "split": "train", "loss": 2.0}]
+    history += [{"step": s, "split": "eval", "loss": 3.0 - s / 2} for s in (0, 4)]
+    path = tmp_path / "loss.png"
+    loss_curve(path, history, headline=Metric("loss"), baseline=None, title="a run")
+    _, columns = where(image.imread(path)[..., :3], TRAIN)
+    in_the_middle = (columns > 400) & (columns < 700)  # the legend is at the right
+    assert in_the_middle.sum() > 20
 
 
 @pytest.mark.parametrize("by", daily(["accuracy", "loss"], ["loss"]))

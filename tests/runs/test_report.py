@@ -114,6 +114,15 @@ def test_next_commands_keep_the_config_and_move_the_workdir(monkeypatch, tmp_pat
     assert "your text" not in commands(monkeypatch, own, "--config=configs/demo.py")
 
 
+def test_a_run_of_another_program_has_no_command_line_to_change(monkeypatch):
+    cfg = config.from_config_dict(config.ExperimentConfig, demo.get_config())
+    kernel = ("-f", "kernel.json", "--HistoryManager.hist_file=:memory:")  # a notebook's
+    assert {"wider", "your text"} <= set(commands(monkeypatch, cfg, "--config=demo"))
+    rows = commands(monkeypatch, cfg, *kernel)
+    assert "write" in rows and not {"wider", "your text"} & set(rows)
+    assert "HistoryManager" not in str(rows)
+
+
 def test_next_commands_of_a_run_that_has_a_bucket_of_its_own_stay_in_it(monkeypatch):
     monkeypatch.setattr("sys.argv", ["train.py", "--config=c.py", "--workdir=gs://mine"])
     rows = dict(
@@ -130,7 +139,8 @@ def test_next_commands_of_a_run_that_has_a_bucket_of_its_own_stay_in_it(monkeypa
 def test_wider_is_not_offered_where_the_weights_have_their_width(monkeypatch):
     cfg = config.from_config_dict(config.ExperimentConfig, demo.get_config())
     own = dataclasses.replace(cfg, train=dataclasses.replace(cfg.train, init_from="published"))
-    assert "wider" in commands(monkeypatch, cfg) and "wider" not in commands(monkeypatch, own)
+    assert "wider" in commands(monkeypatch, cfg, "--config=demo")
+    assert "wider" not in commands(monkeypatch, own, "--config=demo")
 
 
 @pytest.mark.nightly  # of a decoder, test_loop.py

@@ -1,12 +1,17 @@
+import builtins
 import io
 import logging
+import sys
+import types
 
+import pytest
 from rich.console import Console
 
 from flaxformer_lite.objectives.base import LOSS
 from flaxformer_lite.objectives.text.masked_lm import MaskedLm
 from flaxformer_lite.objectives.text.text_objective import ACCURACY
 from flaxformer_lite.runs.report.terminal import Terminal
+from flaxformer_lite.runtime import progress
 
 RECORD = {
     "step": 20,
@@ -103,6 +108,45 @@ def test_a_bar_on_a_terminal():
         and "eta" in out.getvalue()
     )
     assert "gradient" not in out.getvalue()
+
+
+@pytest.fixture
+def notebook(monkeypatch):
+    """The outputs that rich would make where it finds a notebook."""
+    outputs = []
+
+    class ZMQInteractiveShell:
+        pass
+
+    shown = types.ModuleType("IPython.display")
+    shown.display = outputs.append
+    monkeypatch.setitem(sys.modules, "IPython", types.ModuleType("IPython"))
+    monkeypatch.setitem(sys.modules, "IPython.display", shown)
+    monkeypatch.setattr(builtins, "get_ipython", ZMQInteractiveShell, raising=False)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as Jupyter sets it
+    assert Console().is_jupyter
+    return outputs
+
+
+def test_a_notebook_has_one_output_and_a_line_that_is_written_over(notebook, capsys):
+    live = Terminal(100, (LOSS, ACCURACY))
+    live.rows("flaxformer_lite", [("model", "gpt2")])
+    with live.training(0), progress.counting("rows", 10) as advance:
+        advance(10)
+        for step in (20, 40):
+            live.advance(step)
+            live.train_record({**RECORD, "step": step, "loss": 60.0 / step})
+        live.eval_record({"step": 40, "split": "eval", "loss": 3.5})
+        live.train_record({**RECORD, "step": 60})
+    said = capsys.readouterr().out
+    assert not notebook, "only plain text"
+    seen = [line.rstrip("\n").split("\r")[-1].rstrip() for line in said.split("\n")[3:]]
+    assert [line.split("  ")[:2] for line in seen] == [
+        ["step 40/100", "loss 1.500"],
+        ["step 40/100", "held out: loss 3.500"],
+        ["step 60/100", "loss 3.210"],
+        [""],
+    ]
 
 
 def test_the_bar_says_compiling_until_the_first_step_is_done():

@@ -106,6 +106,22 @@ def test_impossible_slices(sizes, message):
 
 
 @pytest.mark.parametrize(
+    ("sizes", "count", "hint"),
+    [
+        ({"fsdp": 64}, 16, "mesh.fsdp=16"),
+        ({"fsdp": 64}, 96, "mesh.fsdp=32"),
+        ({"fsdp": 64, "tensor": 4}, 16, "mesh.fsdp=4"),
+        ({"fsdp": 2, "tensor": 16}, 8, "mesh.tensor=4"),
+        ({"fsdp": 64, "tensor": 32}, 16, "mesh.data=-1, others 1"),
+        ({"fsdp": 3, "tensor": 2}, 16, "mesh.fsdp=1"),
+    ],
+)
+def test_a_mesh_for_more_devices_keeps_its_largest_axis(sizes, count, hint):
+    with pytest.raises(ConfigError, match=f"{count}.*; try {hint}[.]$"):
+        sharding.mesh_sizes(MeshConfig(**sizes), count)
+
+
+@pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"data": 3, "slices": 2}, r"multiple of the slices; try mesh.data=4"),

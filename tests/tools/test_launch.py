@@ -1,14 +1,19 @@
 """The recipes of launch/, with stand-ins for the programs of a cluster; `make slurm`, `make mpi`
 and `make pods` run them."""
 
+import math
 import os
 import re
 import shlex
 import subprocess
+import sys
 
 import pytest
 import yaml
 
+from flaxformer_lite.config import ExperimentConfig, from_config_dict
+from flaxformer_lite.pages import get_config
+from flaxformer_lite.sharding.mesh import mesh_sizes
 from tests.runs.launched import ROOT
 
 FLAGS = [
@@ -22,7 +27,7 @@ FLAGS = [
 @pytest.fixture
 def run(tmp_path):
     """Runs a script of launch/ with stand-ins, as name -> lines of bash: (exit code, stdout, each
-    call of a stand-in)."""
+    call of a stand-in, stderr)."""
 
     def started(script, *words, **programs):
         for name, body in programs.items():
@@ -54,13 +59,14 @@ def run(tmp_path):
                 if calls.exists()
                 else []
             ),
+            done.stderr,
         )
 
     return started
 
 
 def test_a_dry_run_prints_commands_that_hand_on_every_flag(run):
-    code, said, called = run(
+    code, said, called, _ = run(
         "tpu_vm.sh", "--dry-run", "xl", *FLAGS, gcloud="exit 1", python3="exit 1"
     )
     lines = [shlex.split(line) for line in said.splitlines()]
@@ -75,7 +81,8 @@ def test_a_dry_run_prints_commands_that_hand_on_every_flag(run):
     (command,) = (
         word.removeprefix("--command=") for word in lines[4] if word.startswith("--command=")
     )
-    assert shlex.split(command)[1:] == [
+    _, _, job = command.partition("bash -c ")
+    assert shlex.split(shlex.split(job)[0].removesuffix("; echo $? > run.code"))[1:] == [
         "-m",
         "flaxformer_lite",
         "train",
@@ -96,7 +103,7 @@ def test_a_preempted_slice_is_made_again_and_the_run_continues(run):
       *describe*) if [ -e preempted ]; then echo SUSPENDED; rm preempted; else echo ACTIVE; fi ;;
       *flaxformer_lite\\ train*) if [ ! -e once ]; then touch once preempted; exit 1; fi ;;
     esac"""
-    code, _, called = run("tpu_vm.sh", "xl", *FLAGS, gcloud=gcloud, python3="")
+    code, _, called, _ = run("tpu_vm.sh", "xl", *FLAGS, gcloud=gcloud, python3="")
     once = [
         "queued-resources create",
         "tpu-vm scp",
@@ -113,7 +120,7 @@ def test_a_stopped_run_continues_in_a_new_slice_though_the_old_one_is_active(run
       *describe*) echo ACTIVE ;;
       *flaxformer_lite\\ train*) if [ ! -e once ]; then touch once; exit 75; fi ;;
     esac"""
-    code, _, called = run("tpu_vm.sh", "xl", *FLAGS, gcloud=gcloud, python3="")
+    code, _, called, _ = run("tpu_vm.sh", "xl", *FLAGS, gcloud=gcloud, python3="")
     assert code == 0 and actions(called).count("queued-resources create") == 2
     assert actions(called).count("queued-resources delete") == 2
 
@@ -121,14 +128,137 @@ def test_a_stopped_run_continues_in_a_new_slice_though_the_old_one_is_active(run
 @pytest.mark.parametrize(("fails", "deleted"), [("train", True), ("create", False)])
 def test_a_run_that_fails_is_not_repeated_and_no_slice_of_another_is_deleted(run, fails, deleted):
     gcloud = f'case "$*" in *{fails}*) exit 1 ;; *describe*) echo ACTIVE ;; esac'
-    code, _, called = run("tpu_vm.sh", "xl", "--config=gpt2_xl", gcloud=gcloud, python3="")
+    code, _, called, _ = run("tpu_vm.sh", "xl", "--config=gpt2_xl", gcloud=gcloud, python3="")
     assert code == 1 and ("queued-resources delete" in actions(called)) == deleted
     assert actions(called).count("queued-resources create") == 1
 
 
+STATES = {  # of a queued resource, by Google's page: whether a slice of it comes, or why not
+    "ACCEPTED": "comes",
+    "WAITING_FOR_RESOURCES": "comes",
+    "PROVISIONING": "comes",
+    "CREATING": "comes",
+    "ACTIVE": "comes",
+    "SUSPENDING": "again",
+    "SUSPENDED": "again",
+    "FAILED": "the request for xl has FAILED",
+    "": "comes",
+    "gone": "cannot describe xl",
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_each_state_of_a_request_is_waited_out_or_ends_the_script(run, state):
+    """The state is that of the first looks; the slice of the second request is there at once."""
+    looks = 20 if state == "gone" else 2
+    answer = "exit 1" if state == "gone" else f"echo {state}"
+    gcloud = f"""
+    echo >> looks
+    case "$*" in
+      *create*) echo >> creates; : > looks ;;
+      *describe*) if [ $(wc -l < looks) -gt {looks} ] || [ $(wc -l < creates) -gt 1 ]
+        then echo ACTIVE; else {answer}; fi ;;
+    esac"""
+    code, _, called, errors = run("tpu_vm.sh", "xl", *FLAGS, gcloud=gcloud, python3="")
+    creates = actions(called).count("queued-resources create")
+    due = STATES[state]
+    if due in ("comes", "again"):
+        assert code == 0 and not errors and creates == 1 + (due == "again")
+    else:
+        assert code == 1 and creates == 1 and due in errors
+    assert actions(called).count("queued-resources delete") == creates
+
+
+WORKER = """
+python=worker/venv/bin/python
+mkdir -p worker/venv/bin
+if [ ! -e $python ]; then
+  echo '#!/bin/bash' > $python
+  echo 'printf "%s\\n" "$@" >> started; sleep 1; echo trained; exit CODE' >> $python
+fi
+chmod +x $python
+case "$*" in
+  *describe*) echo ACTIVE ;;
+  *run.log*) for word; do case "$word" in --command=*) command=${word#--command=} ;; esac; done
+    if [ ! -e once ]; then touch once; LOST; fi
+    HOME=$PWD/worker bash -c "$command" ;;
+esac"""
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_lost_connection_is_made_again_and_follows_the_same_run(run, tmp_path, code):
+    """ssh ends with 255 while the run goes on; the next connection hands on its exit code."""
+    lost = 'HOME=$PWD/worker timeout 0.3 bash -c "$command"; exit 255'
+    gcloud = WORKER.replace("CODE", str(code)).replace("LOST", lost)
+    ended, said, called, errors = run("tpu_vm.sh", "xl", *FLAGS, gcloud=gcloud, python3="")
+    assert ended == code and "trained" in said
+    assert "connection to xl is lost" in errors
+    assert (tmp_path / "worker/started").read_text().splitlines()[4:] == FLAGS, "once, each flag"
+    assert actions(called).count("queued-resources create") == 1
+    assert actions(called)[-1] == "queued-resources delete"
+
+
+# Each of these starts 16 devices a slice: a v5litepod-16, two nodes or pods of eight GPUs, 4x4.
+RECIPES = [*sorted((ROOT / "launch").iterdir()), ROOT / "docs/launch.md", ROOT / "docs/clusters.md"]
+DEVICES = 16
+COMMAND = re.compile(
+    r"(?:launch/|\btrain\b)[^`\n]*--config=gpt2_xl[^`\n]*(?:\n +--config\.[^\n]*)?"
+)
+
+
+def recipes():
+    """Yields the flags of the config of each command for gpt2_xl, and its devices."""
+    for file in RECIPES:
+        text = file.read_text().replace("\\\n", " ")
+        for number, command in enumerate(COMMAND.findall(text)):
+            flags = re.findall(r"--config[.=][^\s\"'`]+", command)
+            slices = 1 + ("--config.mesh.slices=2" in flags)
+            yield pytest.param(flags, DEVICES * slices, id=f"{file.name}-{number}")
+
+
+@pytest.mark.parametrize(("flags", "devices"), list(recipes()))
+def test_the_flags_of_each_recipe_fit_the_devices_of_its_type(flags, devices):
+    page = get_config("gpt2_xl")
+    sizes = dict(re.findall(r"--config\.(mesh\.\w+)=(\d+)", " ".join(flags)))
+    page.update_from_flattened_dict({name: int(size) for name, size in sizes.items()})
+    config = from_config_dict(ExperimentConfig, page)
+    sizes = mesh_sizes(config.mesh, devices)
+    assert math.prod(sizes.values()) == devices
+    assert sizes["fsdp"] >= 8, "the weights stay split"
+    assert config.train.batch_size % (sizes["data"] * sizes["fsdp"]) == 0
+
+
+SHRUNK = {  # the model and text, but neither mesh nor batch
+    "model.d_model": 64,
+    "model.num_heads": 2,
+    "model.mlp_dim": 64,
+    "model.decoder_layers": 2,
+    "model.vocab_size": 384,
+    "model.max_length": 16,
+    "data.length": 16,
+    "data.tokenizer.name": "bytes",
+    "train.steps": 1,
+    "train.eval_batches": 1,
+}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("flags", "devices"), list(recipes()))
+def test_each_recipe_starts_on_simulated_devices(flags, devices, tmp_path):
+    (tmp_path / "text.txt").write_text("one two three four five six seven\n" * 4000)
+    fields = {**SHRUNK, "data.path": tmp_path / "text.txt", "data.cache": tmp_path / "cache"}
+    flags = [*flags, *(f"--config.{name}={value}" for name, value in fields.items())]
+    found = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    found["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
+    command = [sys.executable, "-m", "flaxformer_lite", "train", f"--workdir={tmp_path}/run"]
+    done = subprocess.run([*command, *flags], cwd=ROOT, env=found, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "step 1/1" in done.stdout
+
+
 @pytest.mark.parametrize(("code", "requeued"), [(75, True), (0, False), (1, False)])
 def test_only_a_stopped_job_goes_back_into_the_queue(run, code, requeued):
-    got, _, called = run("slurm.sbatch", *FLAGS, srun=f"exit {code}", scontrol="")
+    got, _, called, _ = run("slurm.sbatch", *FLAGS, srun=f"exit {code}", scontrol="")
     assert got == code and (["scontrol", "requeue", "7"] in called) == requeued
     assert (
         called[0][:3] == ["srun", "flaxformer_lite", "train"] and called[0][-len(FLAGS) :] == FLAGS

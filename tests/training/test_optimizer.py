@@ -50,6 +50,13 @@ def test_no_warmup_starts_at_the_peak():
     assert rates(schedule="cosine", warmup_steps=0)[0] == 2.0
 
 
+def test_a_share_of_the_steps_warms_up_unless_a_number_is_given():
+    shared = rates(schedule="cosine", warmup_steps=0, warmup_share=0.1)
+    np.testing.assert_array_equal(shared, rates(schedule="cosine", warmup_steps=STEPS // 10))
+    given = rates(schedule="cosine", warmup_steps=5, warmup_share=0.1)
+    np.testing.assert_array_equal(given, rates(schedule="cosine", warmup_steps=5))
+
+
 def ones(*shape):
     return np.ones(shape, np.float32)
 

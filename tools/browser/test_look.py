@@ -87,6 +87,27 @@ def test_it_fits_and_can_be_read(visit, name, width, scheme):
     assert sections == ["attention", "lens", "loss", "norms", "positions", *masks]
 
 
+CENTRES = """selector => [...document.querySelectorAll(selector)].map(node => {
+  const box = node.getBoundingClientRect();
+  return box.left + box.width / 2;
+})"""
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_labels_of_few_heads_stand_over_their_maps(visit, width):
+    page = visit("gpt2", width)
+    labels = page.evaluate(CENTRES, ".heads thead th:not(:first-child)")
+    maps = page.evaluate(CENTRES, ".heads tbody tr:first-child button")
+    np.testing.assert_allclose(labels, maps, atol=2)
+
+
+def test_it_opens_on_a_head_and_not_on_the_mean(visit):
+    page = visit("gpt2")
+    chosen = page.get_attribute(".heads [aria-pressed=true]", "aria-label")
+    assert re.fullmatch(r"layer \d, head \d", chosen)
+    assert page.text_content("#attention .pair h3 >> nth=1") == chosen
+
+
 def cell(page, row, column):
     """Returns the words of the attention map for a cell that is reached by the arrow keys."""
     page.focus("#attention .plot")

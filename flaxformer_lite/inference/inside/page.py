@@ -16,7 +16,7 @@ import numpy as np
 
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.inference.inside.position_tables import PositionTable
-from flaxformer_lite.inference.inside.summary import AttentionMaps, ExpertMaps, Inside
+from flaxformer_lite.inference.inside.summary import AttentionMaps, ExpertMaps, GateMaps, Inside
 
 Spell = Callable[[int], str]
 
@@ -57,6 +57,7 @@ def page_data(inside: Inside, spell: Spell) -> Json:
         "losses": _losses(inside, spell),
         "norms": [_norms(side, norms_LT, words[side]) for side, norms_LT in inside.norms.items()],
         "experts": [_experts(maps, words[maps.sequence]) for maps in inside.experts],
+        "gates": [_gates(maps, words[maps.sequence]) for maps in inside.gates],
         "positions": list(map(_positions, inside.positions)),
     }
 
@@ -86,6 +87,22 @@ def pack(values: np.ndarray, *, bits: int = 8, power: float = 1.0) -> Json:
     }
 
 
+def sharpest(weights_LNTS: np.ndarray) -> list[int]:
+    """Returns the layer and head whose rows attend most sharply, each to other places.
+
+    It has the most mutual information of row and column: a head that spreads its weight has little,
+    and so has one whose rows all attend to the first token.
+    """
+    p_LNTS = np.asarray(weights_LNTS, np.float64)
+    all_LN = _entropy(p_LNTS.mean(axis=2))
+    rows_LN = _entropy(p_LNTS).mean(axis=-1)
+    return [int(i) for i in np.unravel_index(np.argmax(all_LN - rows_LN), all_LN.shape)]
+
+
+def _entropy(p: np.ndarray) -> np.ndarray:
+    return -(p * np.log(np.maximum(p, 1e-30))).sum(axis=-1)
+
+
 def _attention(maps: AttentionMaps) -> Json:
     masks_KTS, kinds_L = np.unique(maps.visible_LTS, axis=0, return_inverse=True)
     return {
@@ -96,6 +113,7 @@ def _attention(maps: AttentionMaps) -> Json:
         "weights": pack(maps.weights_LNTS, power=2.0),
         "masks": pack(masks_KTS),
         "kinds": kinds_L.reshape(-1).tolist(),
+        "first": sharpest(maps.weights_LNTS),
     }
 
 
@@ -146,6 +164,15 @@ def _positions(table: PositionTable) -> Json:
         "rows": table.rows,
         "columns": table.columns,
         "values": pack(table.values_RC),
+    }
+
+
+def _gates(maps: GateMaps, words: list[str]) -> Json:
+    return {
+        "name": f"{maps.sequence}, {maps.cell}",
+        "rows": list(maps.gates),
+        "columns": words,
+        "values": pack(maps.open_GT, bits=16),
     }
 
 

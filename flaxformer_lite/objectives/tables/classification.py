@@ -38,8 +38,6 @@ from flaxformer_lite.objectives.tables.task import (
     Column,
     Labelled,
     Row,
-    index_of,
-    names_of,
     number_of,
     texts_of,
 )
@@ -133,11 +131,12 @@ class Classification(Labelled):
             return self
         counts: collections.Counter[tuple[type, str | int | float]] = collections.Counter()
         for i, row in enumerate(rows):
-            for value in self._values(row, i):
+            for value in self.labels_in(row, i):
                 name = value if isinstance(value, (str, int, float)) else str(value)
                 counts[type(value), name] += 1
         values = [value for _, value in counts]
-        labels = self.labels or names_of(values, names.get("label", ()), known)
+        found = [(value, count) for (_, value), count in counts.items()]
+        labels = self.fitted_labels(found, names.get("label", ()), known)
         are_floats = all(isinstance(value, float) for value in values)
         shown = f"such as {labels[0][:40]!r} and {labels[1][:40]!r}" if len(labels) > 1 else ""
         if len(labels) > MOST_NUMBERS and are_floats:
@@ -163,13 +162,14 @@ class Classification(Labelled):
                 f" labels ({', '.join(labels[:8])}); give one for each."
             )
         weights = self.class_weights
+        fitted = dataclasses.replace(self, labels=labels)
         if self.weighting == "balanced" and not weights:
             rows_of: collections.Counter[int] = collections.Counter()
             for (_, value), count in counts.items():
-                rows_of[index_of(value, labels, "data.path")] += count
+                rows_of[fitted.index(value, "data.path")] += count
             average = counts.total() / len(labels)
             weights = tuple(average / max(1, rows_of[i]) for i in range(len(labels)))
-        return dataclasses.replace(self, labels=labels, class_weights=weights)
+        return dataclasses.replace(fitted, class_weights=weights)
 
     @classmethod
     def of_published(cls, published: Json, labels: tuple[str, ...]) -> Self:
@@ -378,7 +378,7 @@ class Classification(Labelled):
             if not any(always):
                 name = "always no label (none is on over half the training rows)"
             return name, scores.micro_f1(np.broadcast_to(always, held.shape), held)
-        return "majority class", float((held == always).mean())
+        return "majority class of the training rows", float((held == always).mean())
 
     def show(self, records: TableRecords, index: int) -> str:
         row, target = records.features[index]
@@ -390,8 +390,9 @@ class Classification(Labelled):
             answer = self.labels[target]
         return f"{super().show(records, index)!r:.300} -> {answer} ({len(row.ids)} tokens)"
 
-    def _values(self, row: Row, number: int) -> list:
-        """Returns the labels of a row as they stand in the table."""
+    def labels_in(self, row: Row, number: int) -> list:
+        if self.kind == "number":
+            return []
         value = row["label"]
         if self.is_missing("label", value):
             raise ConfigError(f"row {number + 1} has no label; remove it, or predict it.")
@@ -411,7 +412,7 @@ class Classification(Labelled):
         indices = []
         if known:
             where = f"row {number + 1}"
-            indices = [index_of(value, self.labels, where) for value in self._values(row, number)]
+            indices = [self.index(value, where) for value in self.labels_in(row, number)]
         if self.kind == "single":
             return np.int32(indices[0] if known else 0)
         return np.isin(np.arange(len(self.labels)), indices).astype(np.int32)

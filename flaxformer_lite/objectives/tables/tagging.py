@@ -34,8 +34,6 @@ from flaxformer_lite.objectives.tables.task import (
     Column,
     Labelled,
     Row,
-    index_of,
-    names_of,
     text_of,
 )
 
@@ -96,12 +94,12 @@ class Tagging(Labelled):
     ) -> Self:
         counts: collections.Counter[tuple[type, str | int]] = collections.Counter()
         for i, row in enumerate(rows):
-            for value in _items(row["tags"], "tags", f"row {i + 1}", (str, int)):
+            for value in self.labels_in(row, i):
                 counts[type(value), value] += 1
-        values = [value for _, value in counts]
-        if not values:
+        found = [(value, count) for (_, value), count in counts.items()]
+        if not found:
             raise ConfigError("data.path: no row has words; there is nothing to learn.")
-        labels = self.labels or names_of(values, names.get("tags", ()), known)
+        labels = self.fitted_labels(found, names.get("tags", ()), known)
         if len(labels) < 2:
             raise ConfigError(
                 f"data.path: all words have the tag {labels[0]!r}; there is nothing to learn from"
@@ -112,8 +110,11 @@ class Tagging(Labelled):
         if not usual and OUTSIDE in labels:
             usual = OUTSIDE
         if not usual:
-            usual = labels[index_of(frequent, labels, "data.path")]
+            usual = labels[dataclasses.replace(self, labels=labels).index(frequent, "data.path")]
         return dataclasses.replace(self, labels=labels, usual=usual)
+
+    def labels_in(self, row: Row, number: int) -> list:
+        return _items(row["tags"], "tags", f"row {number + 1}", (str, int))
 
     def encode(self, rows: Sequence[Row], reader: TableRecords) -> list[list[Tagged]]:
         words = []
@@ -287,7 +288,7 @@ class Tagging(Labelled):
             raise ConfigError(
                 f"{where}: {words} tokens, but {len(values)} tags; there must be one for each."
             )
-        return np.asarray([index_of(value, self.labels, where) for value in values], np.int32)
+        return np.asarray([self.index(value, where) for value in values], np.int32)
 
 
 def first_pieces(row: TokenRow, words: Sequence[str]) -> np.ndarray:

@@ -1,10 +1,13 @@
 """The base of objectives on labelled rows: columns, labels, and predictions per row."""
 
 import abc
+import contextlib
 import dataclasses
+import functools
 import math
 import re
-from collections.abc import Mapping, Sequence
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -17,9 +20,32 @@ from flaxformer_lite.objectives.base import Objective
 from flaxformer_lite.objectives.rows import TableRecords, Tokenizer
 
 Row = Mapping[str, Any]  # role -> value
-NULLS = ("NaN", "nan", "null", "NULL", "<NA>")  # what pandas and databases write for no value
+# What stands for no value in pandas.read_csv, which is what spreadsheets and databases write.
+NULLS = (
+    "#N/A",
+    "#N/A N/A",
+    "#NA",
+    "-1.#IND",
+    "-1.#QNAN",
+    "-NaN",
+    "-nan",
+    "1.#IND",
+    "1.#QNAN",
+    "<NA>",
+    "N/A",
+    "NA",
+    "NULL",
+    "NaN",
+    "None",
+    "n/a",
+    "nan",
+    "null",
+)
 WHOLE = re.compile(r"-?\d{1,4000}")  # a number as the name of a class; Python reads no longer ones
+POINT_ZERO = re.compile(r"(-?\d+)\.0+")  # a whole number as pandas writes it beside missing ones
 MOST_LABELS = 8  # most labels that a message names
+ALIKE = "differ only in case, spaces, Unicode form or a final .0"
+FOLD = "--config.objective.fold_labels=True makes them one"
 
 
 class Column(NamedTuple):
@@ -50,6 +76,8 @@ class Task(Objective):
         overrides `encode` says so itself.
     """
 
+    missing: tuple[str, ...] = NULLS  # texts and labels that count as missing, beside empty ones
+
     columns: ClassVar[tuple[Column, ...]] = ()
     chunked: ClassVar[bool] = False
     sample: ClassVar[tuple[Row, ...]] = ()
@@ -76,8 +104,17 @@ class Task(Objective):
     def is_missing(self, role: str, value: object) -> bool:
         """Returns whether a value counts as missing; rows without a text or label are rejected."""
         if role == "label" and isinstance(value, str):
-            return is_blank(value)
+            return self.is_blank(value)
         return value is None or (isinstance(value, float) and math.isnan(value))
+
+    def is_blank(self, text: str) -> bool:
+        """Returns whether a text is empty, or one of the words that stand for a missing value."""
+        stripped = text.strip()
+        return not stripped or stripped in self.missing
+
+    def doubts(self, rows: Iterable[Row]) -> list[str]:
+        """Describes what else may be wrong with the rows of a table that is refused."""
+        return []
 
     def fit_model(self, model: ModelConfig, tokenizer: Tokenizer) -> ModelConfig:
         """Returns the model with the fields that its head takes from the task.
@@ -172,6 +209,7 @@ class Labelled(Task):
     """
 
     labels: tuple[str, ...] = ()
+    fold_labels: bool = False  # labels that differ only in case, spaces, Unicode form or .0 are one
 
     adopts: ClassVar[tuple[str, ...]] = ("labels",)
 
@@ -196,24 +234,90 @@ class Labelled(Task):
     def is_missing(self, role: str, value: object) -> bool:
         return super().is_missing(role, value) and value not in self.labels
 
+    def labels_in(self, row: Row, number: int) -> list:
+        """Returns the labels of a row as they stand in the table.
+
+        Raises:
+          ConfigError: it has none, or they cannot be read; names row `number` + 1.
+        """
+        raise NotImplementedError
+
+    def fitted_labels(
+        self,
+        counts: Sequence[tuple[object, int]],
+        names: tuple[str, ...],
+        known: tuple[str, ...],
+    ) -> tuple[str, ...]:
+        """Returns the labels in order: those of the config, or of the training rows.
+
+        Args:
+          counts: the different values of the training rows, with how often each occurs.
+          names, known: as in `names_of`.
+        """
+        if self.labels:
+            return self.labels
+        values = [value for value, _ in counts]
+        if not self.fold_labels or (names and all(isinstance(value, int) for value in values)):
+            return names_of(values, names, known)
+        usual = {fold(label): label for label in known}
+        for value, _ in sorted(counts, key=lambda pair: -pair[1]):
+            usual.setdefault(fold(str(value)), str(value))
+        spelled = {usual[fold(str(value))] for value in values}
+        return names_of(sorted(spelled), names, known)
+
+    def index(self, value: object, where: str) -> int:
+        """Returns the index of a label.
+
+        Raises:
+          ConfigError: it is not among the labels of the training rows.
+        """
+        if self.fold_labels and str(value) not in self.labels:
+            place = _folded(self.labels).get(fold(str(value)))
+            if place is not None:
+                return place
+        return index_of(value, self.labels, where)
+
+    def doubts(self, rows: Iterable[Row]) -> list[str]:
+        found = dict.fromkeys(self.labels)
+        for row in rows:
+            with contextlib.suppress(ConfigError):
+                found |= dict.fromkeys(map(str, self.labels_in(row, 0)))
+        groups = self._alike(found)
+        if not groups:
+            return []
+        return [f"There are also labels that {ALIKE}: {'; '.join(groups)}; {FOLD}."]
+
     def remarks(self, records: Mapping[str, TableRecords]) -> list[str]:
+        return [
+            f"labels that {ALIKE}: {names}; correct the rows if they are the same label, or {FOLD}"
+            for names in self._alike(self.labels)
+        ]
+
+    def _alike(self, labels: Iterable[str]) -> list[str]:
+        """Returns the groups of labels that `fold_labels` would make one, as text."""
+        if self.fold_labels:
+            return []
         alike: dict[str, list[str]] = {}
-        for label in self.labels:
-            alike.setdefault(" ".join(label.split()).casefold(), []).append(repr(label))
-        remarks = []
-        for names in alike.values():
-            if len(names) > 1:
-                remarks.append(
-                    f"labels that differ only in case or spaces: {', '.join(names)}; correct the"
-                    " rows if they are the same label"
-                )
-        return remarks
+        for label in sorted(labels):
+            alike.setdefault(fold(label), []).append(repr(label))
+        groups = [", ".join(names) for names in alike.values() if len(names) > 1]
+        if len(groups) > MOST_LABELS:
+            groups[MOST_LABELS:] = [f"and {len(groups) - MOST_LABELS} more such groups"]
+        return groups
 
 
-def is_blank(text: str) -> bool:
-    """Returns whether a text is empty, or one of the words that stand for a missing value."""
-    stripped = text.strip()
-    return not stripped or stripped in NULLS
+def fold(label: str) -> str:
+    """Returns what labels that `fold_labels` makes one have in common."""
+    plain = " ".join(unicodedata.normalize("NFC", label).split()).casefold()
+    number = POINT_ZERO.fullmatch(plain)
+    if number:
+        return number[1]
+    return plain
+
+
+@functools.cache
+def _folded(labels: tuple[str, ...]) -> dict[str, int]:
+    return {fold(label): index for index, label in reversed(list(enumerate(labels)))}
 
 
 def _longest(feature: object) -> int:
@@ -254,6 +358,12 @@ def index_of(value: object, labels: tuple[str, ...], where: str) -> int:
     if not numbered and re.fullmatch(r"\d{1,9}", str(value)) and int(str(value)) < len(labels):
         # where the table or the weights name the classes; csv has numbers as texts
         return int(str(value))
+    for label in labels:
+        if fold(label) == fold(str(value)):
+            raise ConfigError(
+                f"{where}: no training row has the label {str(value)[:80]!r}, and {label[:80]!r},"
+                f" which some have, and it {ALIKE}; correct it, or {FOLD}."
+            )
     more = f", ... ({len(labels)} in all)" if len(labels) > MOST_LABELS else ""
     raise ConfigError(
         f"{where}: no training row has the label {str(value)[:80]!r}, only"

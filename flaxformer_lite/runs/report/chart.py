@@ -20,7 +20,8 @@ class Line(NamedTuple):
     Attributes:
       points: (x, y) with ascending x; those that are not finite are dropped.
       color: a class of page.py, such as "c0".
-      dots: whether points are marked, and labelled under the pointer, if they are few.
+      dots: whether points are marked, and labelled under the pointer, if they are few; a single one
+        always is.
     """
 
     label: str
@@ -89,7 +90,8 @@ def chart(
     for line in drawn:
         path = "L".join(coordinates(x, y) for x, y in line.points)
         parts.append(f'<path class="{line.color}" d="M{path}"/>')
-        if not line.dots or len(line.points) > DOTTED:
+        is_marked = line.dots and len(line.points) <= DOTTED
+        if not is_marked and len(line.points) > 1:  # a line of one point could not be seen
             continue
         for x, y in line.points:
             name = f"<title>step {x:g}: {y:.6g}</title>"

@@ -76,8 +76,16 @@ def _draw(
             linewidth=1,
             label=f"{name}, {metric.show(value)}",
         )
+    marker = ""
+    if len(train) == 1:  # a line of one point could not be seen
+        marker = "o"
     axes.plot(
-        middles(train), [r[metric.name] for r in train], color=TRAIN, linewidth=1, label="training"
+        middles(train),
+        [r[metric.name] for r in train],
+        color=TRAIN,
+        linewidth=1,
+        marker=marker,
+        label="training",
     )
     last = f"held out, {metric.show(held_out[-1][1])} at the end"
     axes.plot(

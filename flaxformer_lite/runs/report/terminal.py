@@ -1,4 +1,8 @@
-"""The terminal output of a run: a live bar on a terminal, one plain line per interval elsewhere."""
+"""The terminal output of a run.
+
+A terminal shows a live bar, a notebook one line that is written over, anything else a plain line
+per interval.
+"""
 
 import contextlib
 import logging
@@ -12,6 +16,7 @@ from flaxformer_lite.files.read import printable
 from flaxformer_lite.objectives.base import LOSS, Metric
 from flaxformer_lite.runs.report.metrics import Record
 from flaxformer_lite.runtime.log import capture_logs
+from flaxformer_lite.runtime.progress import in_notebook, make_console
 
 COMPILING = "compiling"
 
@@ -31,7 +36,9 @@ class Terminal:
         quiet: bool = False,
         console: Console | None = None,
     ):
-        self.console = console or Console(highlight=False, soft_wrap=True, quiet=quiet)
+        self.console = console or make_console(soft_wrap=True, quiet=quiet)
+        self._in_notebook = in_notebook()
+        self._written_over = ""  # the line of a notebook that the next one replaces
         self._steps = steps
         self._bar: tuple[Progress, TaskID] | None = None
         self._pending: list[str] | None = []  # messages until training begins; then None
@@ -46,26 +53,31 @@ class Terminal:
         rows = list(rows)
         width = max(len(name) for name, _ in rows)
         room = max(20, self.console.width - width - 4)
-        self.console.print(f"\n[bold]{title}[/bold]")
-        for name, value in rows:
-            value = printable(value)
-            lines = [value]
-            if self.console.is_terminal and not copied:
-                lines = textwrap.wrap(value, room, break_long_words=False, break_on_hyphens=False)
-            indent = " " * (width + 4)
-            text = f"\n{indent}".join(lines)
-            self.console.print(f"  {name:{width}}  {text}", markup=False)
+        with self.console:  # written at once: a notebook may make an output of each writing
+            self.console.print(f"\n[bold]{title}[/bold]")
+            for name, value in rows:
+                value = printable(value)
+                lines = [value]
+                if self.console.is_terminal and not copied:
+                    lines = textwrap.wrap(
+                        value, room, break_long_words=False, break_on_hyphens=False
+                    )
+                indent = " " * (width + 4)
+                text = f"\n{indent}".join(lines)
+                self.console.print(f"  {name:{width}}  {text}", markup=False)
 
     def sample(self, texts: Iterable[tuple[str, str]]) -> None:
         """Prints texts of the model, each below its title."""
-        self.console.print("\n[bold]sample[/bold]")
-        for title, text in texts:
-            self.console.print(f"  --- {title}", style="dim")
-            lines = printable(text).splitlines()
-            self.console.print("\n".join(f"  {line}" for line in lines), markup=False)
+        with self.console:
+            self.console.print("\n[bold]sample[/bold]")
+            for title, text in texts:
+                self.console.print(f"  --- {title}", style="dim")
+                lines = printable(text).splitlines()
+                self.console.print("\n".join(f"  {line}" for line in lines), markup=False)
 
     def note(self, text: str) -> None:
         """Prints one line above the bar."""
+        self._end_line()
         self.console.print(printable(text), markup=False)
 
     def listening(self) -> contextlib.AbstractContextManager[None]:
@@ -103,6 +115,7 @@ class Terminal:
                 self.note(line)
             yield
             self._bar = None
+            self._end_line()
 
     def advance(self, step: int) -> None:
         """Advances the bar to a finished step."""
@@ -123,9 +136,23 @@ class Terminal:
         if self._bar:
             progress, task = self._bar
             progress.update(task, completed=record["step"], text=text)
+        elif self._in_notebook:
+            self._write_over(f"step {record['step']}/{self._steps}  {text}")
         else:
             grad = f"  gradient {record['grad_norm']:.2f}  rate {record['learning_rate']:.1e}"
             self.note(f"step {record['step']}/{self._steps}  {text}{grad}")
+
+    def _write_over(self, line: str) -> None:
+        """Replaces the line that it wrote before."""
+        if not self.console.quiet:
+            self.console.file.write(f"\r{line:{len(self._written_over)}}")
+            self._written_over = line
+
+    def _end_line(self) -> None:
+        """Leaves the line that would be written over."""
+        if self._written_over:
+            self.console.file.write("\n")
+            self._written_over = ""
 
     def eval_record(self, record: Record) -> None:
         """Prints the figures of an evaluation."""

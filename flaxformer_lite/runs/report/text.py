@@ -82,7 +82,7 @@ def banner(experiment: Experiment, workdir: Path, start: int) -> Rows:
     ]
     if start:
         rows.append(("resuming", f"after step {start}"))
-    warmup = cfg.optimizer.warmup_steps
+    warmup = cfg.optimizer.warmup(cfg.train.steps)
     if warmup >= cfg.train.steps:
         rows.append(
             ("note", f"warmup_steps={warmup} of {cfg.train.steps}: the peak is not reached")
@@ -255,9 +255,10 @@ def next_commands(cfg: ExperimentConfig, workdir: Path) -> Rows:
     elif model.encoder_layers and not model.decoder_layers:
         texts = ("--text", "A cat sleeps.", "--text", "A kitten naps.")
         rows.append(("compare", _program("embed", *read, *texts)))
-    if not cfg.data.path and not cfg.data.mixture:
+    is_command = bool(command())  # another program has no command line to change
+    if is_command and not cfg.data.path and not cfg.data.mixture:
         rows.append(("your text", _rerun(f"{beside}_own", {"data.path": "FILE_OR_FOLDER"})))
-    if not cfg.train.init_from:  # the weights have their width
+    if is_command and not cfg.train.init_from:  # the weights have their width
         twice = {f"model.{name}": 2 * getattr(model, name) for name in ("d_model", "mlp_dim")}
         rows.append(("wider", _rerun(f"{beside}_wide", twice)))
     if TENSORBOARD in cfg.train.trackers:
