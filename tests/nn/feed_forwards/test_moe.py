@@ -121,7 +121,7 @@ def test_a_mesh_has_the_same_sums_for_the_losses_of_a_stack(over):
         step = jax.jit(lambda: module.apply({"params": params}, X, PADDED, mutable=MUTABLE)[1])
         return auxiliary_losses(step())
 
-    on_mesh = losses(Execution(sharding=sharding))
+    on_mesh = losses(PlacedExecution(sharding=sharding))
     due = losses(Execution())
     assert set(due) == {"load_balancing", "router_z"}
     for name, loss in due.items():
