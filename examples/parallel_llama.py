@@ -18,6 +18,7 @@ from functools import partial
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import llama
+from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import Fields, ModelFields, rows, within
 
@@ -30,25 +31,25 @@ class Model(llama.Model):
     heads = ("lm", "none")
 
 
-LAYER = tuple(row for row in llama.LAYER if row.name != "input_layernorm")
+LAYER = tuple(row for row in llama_like.LAYER if row.name != "input_layernorm")
 LAYER = tuple(row for row in LAYER if row.name != "post_attention_layernorm")
 LAYER += rows(("shared_norm", "attention_in_norm"))
-BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
+BODY = llama_like.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
 
 
 def read(fields: Fields) -> ModelFields:
-    return llama.read_heads(fields) | {"logit_multiplier": fields.get("logit_multiplier", 1.0)}
+    return llama_like.read_heads(fields) | {"logit_multiplier": fields.get("logit_multiplier", 1.0)}
 
 
 def write(cfg: ModelConfig) -> Json:
-    return llama.write_heads(cfg) | {"logit_multiplier": cfg.logit_multiplier}
+    return llama_like.write_heads(cfg) | {"logit_multiplier": cfg.logit_multiplier}
 
 
 PUBLISHED = dataclasses.replace(
     llama.PUBLISHED,
     model_type="parallel_llama",
     names=lambda cfg: BODY,
-    heads=llama.heads("ParallelLlama", only=("lm", "none")),
+    heads=llama_like.heads("ParallelLlama", only=("lm", "none")),
     fixed={},
     read=read,
     write=write,

@@ -64,6 +64,8 @@ MOST_FILES = {
     "inference/inside/capture": 33,
     "training/program": 62,
 }
+MOST_FAMILY_EDGES = 75  # imports of one family by another
+MOST_FAMILIES_OPENED = 5  # that opening a family runs
 MOST_ANY = 330  # annotations `Any` in the package
 REGISTRY = ("registry.resolve", "registry.resolve_class", "registry.available")
 # A config's plug-in fields name files of the folders above it; what they hold is imported when a
@@ -185,6 +187,21 @@ def test_the_library_knows_no_store_no_workdir_and_no_run(layer):
         if name.startswith("flaxformer_lite.") and name.split(".")[1] in APPLICATION
     }
     assert not above
+
+
+def test_families_stand_on_a_common_ground():
+    """What many families share is below all of them, so that opening one runs few others."""
+    families = {
+        path for path in (PACKAGE / "models").glob("*.py") if "PUBLISHED" in path.read_text()
+    }
+    others = {}
+    for path in families:
+        others[path] = {file_of(name) for name in imports(path.read_text())} & families - {path}
+    assert sum(map(len, others.values())) <= MOST_FAMILY_EDGES
+    for path in families:
+        assert len(closure(path) & families) <= MOST_FAMILIES_OPENED, path
+    for path in (PACKAGE / "models/common").glob("*.py"):
+        assert not {file_of(name) for name in imports(path.read_text())} & families, path
 
 
 def test_nothing_outside_contrib_imports_it():

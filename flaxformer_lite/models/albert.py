@@ -6,7 +6,7 @@ Representations" (2020), section 3.
 
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.models import bert
+from flaxformer_lite.models.common import bert_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
 from flaxformer_lite.models.weight_map import (
@@ -22,10 +22,10 @@ from flaxformer_lite.models.weight_map import (
 
 __all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
 
-BASE = bert.BASE | dict(
+BASE = bert_like.BASE | dict(
     vocab_size=30000,
     embedding_size=128,
-    bias_at=("embed", *bert.BASE["bias_at"]),
+    bias_at=("embed", *bert_like.BASE["bias_at"]),
     activation="gelu_tanh",
     dropout=0.0,
 )
@@ -40,7 +40,7 @@ PRESETS = {
 
 
 class Model(EncoderModel):
-    heads = ("none", "masked_lm", "pretraining", *bert.CLASSIFIERS)
+    heads = ("none", "masked_lm", "pretraining", *bert_like.CLASSIFIERS)
     pair_logits = "sop_logits"
     projects_embeddings = True
 
@@ -111,7 +111,7 @@ LAYER = within("attention", "attention", projections("query", "key", "value", "d
     ("full_layer_layer_norm", "mlp_out_norm"),
 )
 BODY = (
-    *(row for row in bert.BODY if row.name.startswith("embeddings.")),
+    *(row for row in bert_like.BODY if row.name.startswith("embeddings.")),
     *rows(("encoder.embedding_hidden_mapping_in", "embed/project"), ("pooler", "pooler/dense")),
     *within("encoder.albert_layer_groups.{g}.albert_layers.{j}", "encoder/layer_{i}", LAYER),
 )
@@ -132,13 +132,13 @@ PUBLISHED = Published(
         none=(),
         masked_lm=PREDICTIONS,
         pretraining=PREDICTIONS + PAIRS,
-        **bert.CLASSIFIERS,
+        **bert_like.CLASSIFIERS,
     ),
-    fields=without(bert.FIELDS, "num_hidden_layers") | {"embedding_size": "embedding_size"},
-    fixed=bert.FIXED,
+    fields=without(bert_like.FIELDS, "num_hidden_layers") | {"embedding_size": "embedding_size"},
+    fixed=bert_like.FIXED,
     read=read,
     write=write,
     duplicates={"predictions.decoder.bias": "predictions.bias"},
-    ignored=bert.BUFFERS,
+    ignored=bert_like.BUFFERS,
     index=index,
 )

@@ -8,6 +8,7 @@ import dataclasses
 from functools import partial
 
 from flaxformer_lite.models import llama
+from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import (
     rows_without,
@@ -15,7 +16,7 @@ from flaxformer_lite.models.weight_map import (
 )
 from flaxformer_lite.nn.positions.rope import Rope
 
-BASE = llama.BASE | dict(
+BASE = llama_like.BASE | dict(
     vocab_size=128005,
     max_length=65536,
     mlp="plain",
@@ -27,9 +28,9 @@ PRESETS = {
     "4.5b": dict(d_model=2560, num_heads=20, num_kv_heads=4, mlp_dim=18432, decoder_layers=36),
 }
 config = partial(build, "arcee", BASE, PRESETS, "4.5b")
-Model = llama.Model
-LAYER = rows_without(llama.LAYER, "mlp.gate_proj")
-BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
+Model = llama_like.Model
+LAYER = rows_without(llama_like.LAYER, "mlp.gate_proj")
+BODY = llama_like.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
 PUBLISHED = dataclasses.replace(
     llama.PUBLISHED,
     model_type="arcee",
@@ -42,7 +43,7 @@ PUBLISHED = dataclasses.replace(
         rms_norm_eps=1e-5,
     ),
     names=lambda cfg: BODY,
-    heads=llama.heads("Arcee"),
+    heads=llama_like.heads("Arcee"),
     fixed={},
     harmless=(),
 )

@@ -7,67 +7,21 @@ Reference: Lewis et al., "BART: Denoising Sequence-to-Sequence Pre-training" (20
 
 from functools import partial
 
-import jax
-import jax.numpy as jnp
-
-from flaxformer_lite.config import ConfigError, ModelConfig
-from flaxformer_lite.files.read import Json
-from flaxformer_lite.models import bert, weight_map
+from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.models.common import bart_like, bert_like
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel
 from flaxformer_lite.models.weight_map import (
-    Fields,
-    Head,
-    ModelFields,
     Published,
     WeightRow,
-    projections,
     rows,
     within,
 )
-from flaxformer_lite.nn.positions.learned import Learned
 
-BASE = dict(
-    vocab_size=50265,
-    max_length=1024,
-    position=Learned(offset=2),
-    norm_eps=1e-5,
-    norm_at=("embed", "out"),
-    bias_at=("query", "key", "value", "out", "mlp", "logits"),
-    dropout=0.1,
-    pad_token_id=1,
-    eos_token_id=2,
-    decoder_start_token_id=2,
-)
-PRESETS = {  # section 3
-    "tiny": dict(d_model=128, num_heads=4, mlp_dim=512, encoder_layers=2, decoder_layers=2),
-    "base": dict(d_model=768, num_heads=12, mlp_dim=3072, encoder_layers=6, decoder_layers=6),
-    "large": dict(d_model=1024, num_heads=16, mlp_dim=4096, encoder_layers=12, decoder_layers=12),
-}
-config = partial(build, "bart", BASE, PRESETS, "large")
+BASE = bart_like.BASE
+PRESETS = bart_like.PRESETS
+Model = bart_like.Model
 
-
-class Model(EncoderDecoderModel):
-    """BART.
-
-    Without decoder_input_ids the decoder reads the input shifted right, as classification requires.
-    """
-
-    heads = ("lm", "none", "encoder", "sequence_classification", "question_answering")
-    trained_bias = False
-    frozen_padding = ("tokens",)
-
-    def shift_right(self, input_ids) -> jax.Array:
-        if self.cfg.decoder_start_token_id is None:
-            raise ConfigError(
-                "decoder_start_token_id=None: the decoder needs a first token; set it, or pass"
-                " decoder_input_ids."
-            )
-        start_B1 = jnp.full_like(input_ids[:, :1], self.cfg.decoder_start_token_id)
-        return jnp.concatenate([start_B1, input_ids[:, :-1]], axis=1)
-
-
-ATTENTION = projections("q_proj", "k_proj", "v_proj", "out_proj")
+config = partial(build, "bart", bart_like.BASE, bart_like.PRESETS, "large")
 
 
 def names(cfg: ModelConfig) -> tuple:
@@ -76,13 +30,13 @@ def names(cfg: ModelConfig) -> tuple:
     Norms have the same names before a layer and after it.
     """
     slot = "out" if "out" in cfg.norm_at else "in"
-    layer = within("self_attn", "attention", ATTENTION) + rows(
+    layer = within("self_attn", "attention", bart_like.ATTENTION) + rows(
         ("self_attn_layer_norm", f"attention_{slot}_norm"),
         ("fc1", "mlp/up"),
         ("fc2", "mlp/down"),
         ("final_layer_norm", f"mlp_{slot}_norm"),
     )
-    cross = within("encoder_attn", "cross_attention", ATTENTION)
+    cross = within("encoder_attn", "cross_attention", bart_like.ATTENTION)
     cross += rows(("encoder_attn_layer_norm", f"cross_attention_{slot}_norm"))
     both_stacks: tuple[WeightRow, ...] = ()
     for side, inside in (("encoder", layer), ("decoder", layer + cross)):
@@ -98,88 +52,19 @@ def names(cfg: ModelConfig) -> tuple:
     )
 
 
-LM_HEAD = rows(("lm_head.weight", "lm_head/kernel"), ("final_logits_bias", "lm_head/bias", "1O"))
-CLASSIFIER = rows(
-    ("classification_head.dense", "pooler/dense"),
-    ("classification_head.out_proj", "classifier/dense"),
-)
-FIELDS = dict(
-    d_model="d_model",
-    encoder_layers="encoder_layers",
-    decoder_layers="decoder_layers",
-    encoder_attention_heads="num_heads",
-    encoder_ffn_dim="mlp_dim",
-    max_position_embeddings="max_length",
-    activation_function="activation",
-    dropout="dropout",
-)
-ENDS = {"eos_token_id": "eos_token_id", "decoder_start_token_id": "decoder_start_token_id"}
-DUPLICATES = {
-    "encoder.embed_tokens.weight": "shared.weight",
-    "decoder.embed_tokens.weight": "shared.weight",
-}
-# Leftovers of the first releases, which no current version of transformers reads.
-HARMLESS = (
-    "add_bias_logits",
-    "add_final_layer_norm",
-    "do_blenderbot_90_layernorm",
-    "extra_pos_embeddings",
-    "force_bos_token_to_be_generated",
-    "normalize_before",
-    "normalize_embedding",
-    "num_hidden_layers",
-)
-
-
-def heads(name: str, **classifiers: tuple[WeightRow, ...]) -> dict[str, Head]:
-    return weight_map.heads(
-        name, lm=Head(f"{name}ForConditionalGeneration", LM_HEAD), none=(), **classifiers
-    )
-
-
-def read(
-    fields: Fields, *, heads: int = 16, mlp_dim: int = 4096, scaled: bool = False
-) -> ModelFields:
-    """Reads the sizes of the decoder that differ from the encoder's.
-
-    Args:
-      fields: the fields of config.json.
-      heads: number of heads, for a side whose number config.json does not give.
-      mlp_dim: width of the feed-forward layers, likewise.
-      scaled: whether token vectors are scaled, likewise.
-    """
-    encoder_heads = fields.get("encoder_attention_heads", heads)
-    encoder_mlp_dim = fields.get("encoder_ffn_dim", mlp_dim)
-    decoder_heads = fields.get("decoder_attention_heads", heads)
-    decoder_mlp_dim = fields.get("decoder_ffn_dim", mlp_dim)
-    return {
-        "decoder_num_heads": decoder_heads if decoder_heads != encoder_heads else 0,
-        "decoder_mlp_dim": decoder_mlp_dim if decoder_mlp_dim != encoder_mlp_dim else 0,
-        "embed_power": 0.5 if fields.get("scale_embedding", scaled) else 0.0,
-        "num_labels": 3,  # if the config names none
-    }
-
-
-def write(cfg: ModelConfig) -> Json:
-    return {
-        "decoder_attention_heads": cfg.of_decoder.num_heads,
-        "decoder_ffn_dim": cfg.of_decoder.mlp_dim,
-        "scale_embedding": cfg.embed_power == 0.5,
-        "is_encoder_decoder": True,
-    }
-
-
 PUBLISHED = Published(
     model_type="bart",
     prefix="model.",
     names=names,
-    heads=heads("Bart", sequence_classification=CLASSIFIER, question_answering=bert.SPANS),
-    fields=FIELDS | ENDS,
-    harmless=HARMLESS,
+    heads=bart_like.heads(
+        "Bart", sequence_classification=bart_like.CLASSIFIER, question_answering=bert_like.SPANS
+    ),
+    fields=bart_like.FIELDS | bart_like.ENDS,
+    harmless=bart_like.HARMLESS,
     fixed={"is_decoder": False},
-    read=read,
-    write=write,
-    duplicates=DUPLICATES,
+    read=bart_like.read,
+    write=bart_like.write,
+    duplicates=bart_like.DUPLICATES,
     optional=("final_logits_bias",),
     ignored=(r"(encoder|decoder)\.version",),
     relatives={"BartForCausalLM": "bart_decoder"},

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from flaxformer_lite.config import ConfigError, Execution, ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import bert
+from flaxformer_lite.models.common import bert_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons import build_layers
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
@@ -29,10 +30,10 @@ from flaxformer_lite.nn.mixers.block_sparse import BlockSparseConfig
 from flaxformer_lite.nn.modules.heads import Transform
 from flaxformer_lite.nn.modules.norms import Norm
 
-BASE = bert.BASE | dict(
+BASE = bert_like.BASE | dict(
     vocab_size=50358, max_length=4096, activation="gelu_tanh", mixer=BlockSparseConfig()
 )
-PRESETS = {name: bert.PRESETS[name] for name in ("tiny", "base", "large")}
+PRESETS = {name: bert_like.PRESETS[name] for name in ("tiny", "base", "large")}
 config = partial(build, "big_bird", BASE, PRESETS, "base")
 SEPARATOR = 66  # the id that ends a question
 FAR = 1e6  # subtracted from logits of the question's tokens
@@ -58,7 +59,7 @@ class Model(EncoderModel):
     another type, and are no answers.
     """
 
-    heads = ("none", "masked_lm", "causal_lm", "pretraining", *bert.CLASSIFIERS)
+    heads = ("none", "masked_lm", "causal_lm", "pretraining", *bert_like.CLASSIFIERS)
     pooled = tuple(head for head in heads if head != "question_answering")
     head_modules = ("transform",)
 
@@ -101,7 +102,7 @@ class Model(EncoderModel):
 
 
 POOLER = rows(("pooler", "pooler/dense"))
-BODY = rows_without(bert.BODY, "pooler.dense") + POOLER
+BODY = rows_without(bert_like.BODY, "pooler.dense") + POOLER
 SEQUENCE = rows(
     ("classifier.dense", "transform/dense"), ("classifier.out_proj", "classifier/dense")
 )
@@ -148,7 +149,7 @@ def write(cfg: ModelConfig) -> Json:
     }
 
 
-CLASSIFIERS = bert.CLASSIFIERS | dict(sequence_classification=SEQUENCE)
+CLASSIFIERS = bert_like.CLASSIFIERS | dict(sequence_classification=SEQUENCE)
 PUBLISHED = Published(
     model_type="big_bird",
     prefix="bert.",
@@ -156,16 +157,16 @@ PUBLISHED = Published(
     heads=heads(
         "BigBird",
         none=(),
-        masked_lm=bert.PREDICTIONS,
-        causal_lm=bert.PREDICTIONS,
-        pretraining=bert.PREDICTIONS + bert.PAIRS,
+        masked_lm=bert_like.PREDICTIONS,
+        causal_lm=bert_like.PREDICTIONS,
+        pretraining=bert_like.PREDICTIONS + bert_like.PAIRS,
         **CLASSIFIERS | dict(question_answering=SPAN_HEAD),
     ),
-    fields=bert.FIELDS,
-    fixed=bert.FIXED,
+    fields=bert_like.FIELDS,
+    fixed=bert_like.FIXED,
     defaults=dict(sep_token_id=SEPARATOR),
     duplicates=bert.PUBLISHED.duplicates,
     read=read,
     write=write,
-    ignored=bert.BUFFERS,
+    ignored=bert_like.BUFFERS,
 )

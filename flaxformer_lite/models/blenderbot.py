@@ -7,10 +7,11 @@ import dataclasses
 from functools import partial
 
 from flaxformer_lite.models import bart
+from flaxformer_lite.models.common import bart_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.nn.positions.learned import Learned
 
-BASE = bart.BASE | dict(
+BASE = bart_like.BASE | dict(
     vocab_size=8008,
     max_length=128,
     position=Learned(),
@@ -19,15 +20,15 @@ BASE = bart.BASE | dict(
     decoder_start_token_id=1,
 )
 PRESETS = {
-    "tiny": bart.PRESETS["tiny"],
+    "tiny": bart_like.PRESETS["tiny"],
     "3b": dict(d_model=2560, num_heads=32, mlp_dim=10240, encoder_layers=2, decoder_layers=24),
 }
 config = partial(build, "blenderbot", BASE, PRESETS, "3b")
-Model = bart.Model
+Model = bart_like.Model
 PUBLISHED = dataclasses.replace(
     bart.PUBLISHED,
     model_type="blenderbot",
-    heads=bart.heads("Blenderbot"),
-    read=lambda fields: bart.read(fields, heads=32, mlp_dim=10240),
+    heads=bart_like.heads("Blenderbot"),
+    read=lambda fields: bart_like.read(fields, heads=32, mlp_dim=10240),
     relatives={"BlenderbotForCausalLM": "blenderbot_decoder"},
 )

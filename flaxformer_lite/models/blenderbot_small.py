@@ -7,7 +7,8 @@ Reference: Roller et al., "Recipes for building an open-domain chatbot" (2021), 
 import dataclasses
 from functools import partial
 
-from flaxformer_lite.models import bart, blenderbot
+from flaxformer_lite.models import blenderbot
+from flaxformer_lite.models.common import bart_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.nn.positions.learned import Learned
 
@@ -15,13 +16,13 @@ BASE = blenderbot.BASE | dict(
     vocab_size=54944, max_length=512, position=Learned(), norm_at=("embed", "out"), embed_power=0.5
 )
 PRESETS = {
-    "tiny": bart.PRESETS["tiny"],
+    "tiny": bart_like.PRESETS["tiny"],
     "90m": dict(d_model=512, num_heads=16, mlp_dim=2048, encoder_layers=8, decoder_layers=8),
 }
 config = partial(build, "blenderbot_small", BASE, PRESETS, "90m")
 
 
-class Model(bart.Model):
+class Model(bart_like.Model):
     norms_tokens_first = True
 
 
@@ -29,7 +30,7 @@ PUBLISHED = dataclasses.replace(
     blenderbot.PUBLISHED,
     model_type="blenderbot-small",
     defaults=dict(vocab_size=50265),
-    heads=bart.heads("BlenderbotSmall"),
-    read=lambda fields: bart.read(fields, heads=16, mlp_dim=2048),
+    heads=bart_like.heads("BlenderbotSmall"),
+    read=lambda fields: bart_like.read(fields, heads=16, mlp_dim=2048),
     relatives={"BlenderbotSmallForCausalLM": "blenderbot_small_decoder"},
 )

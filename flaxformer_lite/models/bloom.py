@@ -6,7 +6,7 @@ Reference: BigScience Workshop, "BLOOM: A 176B-Parameter Open-Access Multilingua
 
 from functools import partial
 
-from flaxformer_lite.models import gpt2
+from flaxformer_lite.models.common import gpt2_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, heads, rows, within
@@ -78,7 +78,7 @@ PUBLISHED = Published(
     model_type="bloom",
     prefix="transformer.",
     names=lambda cfg: BODY,
-    heads=heads("Bloom", **gpt2.HEADS),
+    heads=heads("Bloom", **gpt2_like.HEADS),
     fields={"layer_norm_epsilon": "norm_eps"},
     fixed={"apply_residual_connection_post_layernorm": False, "n_inner": None},
     harmless=HARMLESS,

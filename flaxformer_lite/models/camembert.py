@@ -7,13 +7,14 @@ import dataclasses
 from functools import partial
 
 from flaxformer_lite.models import roberta
+from flaxformer_lite.models.common import roberta_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import heads
 
-BASE = roberta.BASE | dict(vocab_size=32005)
-PRESETS = roberta.PRESETS
+BASE = roberta_like.BASE | dict(vocab_size=32005)
+PRESETS = roberta_like.PRESETS
 config = partial(build, "camembert", BASE, PRESETS, "base")
-Model = roberta.Model
+Model = roberta_like.Model
 
 
 # The prefix of its tensors is RoBERTa's.
@@ -21,5 +22,5 @@ PUBLISHED = dataclasses.replace(
     roberta.PUBLISHED,
     model_type="camembert",
     defaults={**roberta.PUBLISHED.defaults, "vocab_size": 30522},
-    heads=heads("Camembert", **roberta.HEADS),
+    heads=heads("Camembert", **roberta_like.HEADS),
 )

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.models import bart, bert
+from flaxformer_lite.models.common import bart_like, bert_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import Fields, Head, ModelFields, Published, rows, within
@@ -67,7 +67,7 @@ class Model(DecoderModel):
         return {"text_embeds": self.text_projection(pooled_BD)}
 
 
-LAYER = within("self_attn", "attention", bart.ATTENTION) + rows(
+LAYER = within("self_attn", "attention", bart_like.ATTENTION) + rows(
     ("layer_norm1", "attention_in_norm"),
     ("mlp.fc1", "mlp/up"),
     ("mlp.fc2", "mlp/down"),
@@ -115,5 +115,5 @@ PUBLISHED = Published(
     ),
     read=read,
     write=write,
-    ignored=bert.BUFFERS,
+    ignored=bert_like.BUFFERS,
 )

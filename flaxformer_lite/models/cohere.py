@@ -11,10 +11,9 @@ from functools import partial
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.models import llama, qwen3
+from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope
-from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import (
     Fields,
     ModelFields,
@@ -25,7 +24,7 @@ from flaxformer_lite.models.weight_map import (
 )
 from flaxformer_lite.nn.positions.rope import Rope
 
-BASE = llama.BASE | dict(
+BASE = llama_like.BASE | dict(
     vocab_size=256000,
     max_length=8192,
     norm="layer_no_bias",
@@ -43,19 +42,18 @@ PRESETS = {
 config = partial(build, "cohere", BASE, PRESETS, "command_r")
 
 
-class Model(DecoderModel):
-    heads = ("lm", "none")
+Model = llama_like.LanguageModel
 
 
-LAYER = rows_without(llama.LAYER, "post_attention_layernorm")
-BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER + qwen3.QK_NORMS)
-FIELDS = without(llama.FIELDS, "rms_norm_eps") | dict(
+LAYER = rows_without(llama_like.LAYER, "post_attention_layernorm")
+BODY = llama_like.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER + llama_like.QK_NORMS)
+FIELDS = without(llama_like.FIELDS, "rms_norm_eps") | dict(
     layer_norm_eps="norm_eps", logit_scale="logit_multiplier"
 )
 
 
 def read_attention(fields: Fields) -> ModelFields:
-    biased = llama.attention_biases(fields)
+    biased = llama_like.attention_biases(fields)
     return {
         "num_kv_heads": fields.get("num_key_value_heads", 0),
         "head_dim": fields.get("head_dim", 0),
@@ -70,7 +68,7 @@ def read(fields: Fields) -> ModelFields:
 
 
 def write_attention(cfg: ModelConfig) -> Json:
-    return llama.write_heads(cfg) | {"attention_bias": "query" in cfg.bias_at}
+    return llama_like.write_heads(cfg) | {"attention_bias": "query" in cfg.bias_at}
 
 
 PUBLISHED = Published(
@@ -78,10 +76,10 @@ PUBLISHED = Published(
     defaults=dict(rope_theta=500000.0),
     prefix="model.",
     names=lambda cfg: BODY,
-    heads=llama.heads("Cohere", only=Model.heads),
+    heads=llama_like.heads("Cohere", only=Model.heads),
     fields=FIELDS,
     harmless=("model_max_length",),
     read=read,
     write=lambda cfg: write_attention(cfg) | {"use_qk_norm": cfg.qk_norm != "none"},
-    ignored=llama.BUFFERS,
+    ignored=llama_like.BUFFERS,
 )

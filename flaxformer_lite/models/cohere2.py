@@ -6,9 +6,10 @@ Reference: Cohere, "Command A: An Enterprise-Ready Large Language Model" (2025),
 
 from functools import partial
 
-from flaxformer_lite.config import LayerKind, ModelConfig
+from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.models import cohere, llama
+from flaxformer_lite.models import cohere
+from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import (
     Fields,
@@ -18,27 +19,18 @@ from flaxformer_lite.models.weight_map import (
     read_windows,
     within,
 )
-from flaxformer_lite.nn.positions.nope import Nope
 from flaxformer_lite.nn.positions.rope import Rope
 
 WINDOW = 4096
 EVERY = 4
 
 
-def pattern(*windows: int) -> tuple[LayerKind, ...]:
-    """Returns the kinds of layers with these windows; 0 sees everything and has no positions."""
-    kinds = []
-    for window in windows:
-        kinds.append(LayerKind(window=window, position=None if window else Nope()))
-    return tuple(kinds)
-
-
 BASE = cohere.BASE | dict(
     position=Rope(base=50000.0, layout="interleaved"),
-    pattern=pattern(WINDOW, WINDOW, WINDOW, 0),
+    pattern=llama_like.alternate_positions(WINDOW, WINDOW, WINDOW, 0),
 )
 PRESETS = {
-    "tiny": cohere.PRESETS["tiny"] | dict(pattern=pattern(64, 0)),
+    "tiny": cohere.PRESETS["tiny"] | dict(pattern=llama_like.alternate_positions(64, 0)),
     "r7b": dict(
         d_model=4096,
         num_heads=32,
@@ -49,8 +41,8 @@ PRESETS = {
     ),
 }
 config = partial(build, "cohere2", BASE, PRESETS, "r7b")
-Model = cohere.Model
-BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", cohere.LAYER)
+Model = llama_like.LanguageModel
+BODY = llama_like.ENDS + within("layers.{i}", "decoder/layer_{i}", cohere.LAYER)
 
 
 def read(fields: Fields) -> ModelFields:
@@ -58,7 +50,7 @@ def read(fields: Fields) -> ModelFields:
     every = fields.size("sliding_window_pattern", EVERY)
     window = fields.nullable("sliding_window", WINDOW)
     windows = read_windows(fields, layers, lambda i: (i + 1) % every != 0, window)
-    return cohere.read_attention(fields) | {"pattern": pattern(*windows)}
+    return cohere.read_attention(fields) | {"pattern": llama_like.alternate_positions(*windows)}
 
 
 def write(cfg: ModelConfig) -> Json:
@@ -81,7 +73,7 @@ PUBLISHED = Published(
     ),
     prefix="model.",
     names=lambda cfg: BODY,
-    heads=llama.heads("Cohere2", only=Model.heads),
+    heads=llama_like.heads("Cohere2", only=Model.heads),
     fields=cohere.FIELDS,
     fixed={"use_qk_norm": False},
     harmless=(
@@ -96,5 +88,5 @@ PUBLISHED = Published(
     ),
     read=read,
     write=write,
-    ignored=llama.BUFFERS,
+    ignored=llama_like.BUFFERS,
 )

@@ -8,7 +8,8 @@ from functools import partial
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.models import llama, ministral
+from flaxformer_lite.models import ministral
+from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, read_windows
 from flaxformer_lite.nn.positions.rope import Rope
@@ -22,7 +23,7 @@ SCALED = Rope(
     high_freq_factor=4.0,
     original_max_position_embeddings=8192,
 )
-BASE = llama.BASE | dict(
+BASE = llama_like.BASE | dict(
     vocab_size=128256,
     max_length=131072,
     head_dim=128,
@@ -44,7 +45,7 @@ PRESETS = {
 config = partial(build, "cwm", BASE, PRESETS, "32b")
 
 
-class Model(llama.Model):
+class Model(llama_like.Model):
     heads = ("lm", "none")
 
 
@@ -52,7 +53,7 @@ def read(fields: Fields) -> ModelFields:
     layers = fields.get("num_hidden_layers", 64)
     window = fields.nullable("sliding_window", WINDOW)
     windows = read_windows(fields, layers, lambda i: i % 4 != 0 and window > 0, window)
-    options = llama.read_heads(fields, kv_heads=8, head_dim=128)
+    options = llama_like.read_heads(fields, kv_heads=8, head_dim=128)
     if not (fields.get("rope_scaling", {}) or fields.get("rope_parameters", {})):
         options["position"] = SCALED
     return options | {"windows": windows, "norm_eps": fields.get("rms_norm_eps", 1e-5)}
@@ -69,11 +70,11 @@ PUBLISHED = Published(
     model_type="cwm",
     defaults=dict(rope_theta=1000000.0),
     prefix="model.",
-    names=lambda cfg: llama.BODY,
-    heads=llama.heads("Cwm", only=Model.heads),
-    fields=llama.FIELDS,
+    names=lambda cfg: llama_like.BODY,
+    heads=llama_like.heads("Cwm", only=Model.heads),
+    fields=llama_like.FIELDS,
     fixed={"mlp_bias": False},
     read=read,
     write=write,
-    ignored=llama.BUFFERS,
+    ignored=llama_like.BUFFERS,
 )

@@ -8,17 +8,18 @@ import dataclasses
 from functools import partial
 
 from flaxformer_lite.models import roberta
+from flaxformer_lite.models.common import roberta_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import heads
 
-BASE = roberta.BASE
-PRESETS = roberta.PRESETS
+BASE = roberta_like.BASE
+PRESETS = roberta_like.PRESETS
 config = partial(build, "data2vec_text", BASE, PRESETS, "base")
-Model = roberta.Model
+Model = roberta_like.Model
 PUBLISHED = dataclasses.replace(
     roberta.PUBLISHED,
     model_type="data2vec-text",
     prefix="data2vec_text.",
     defaults={**roberta.PUBLISHED.defaults, "vocab_size": 30522},
-    heads=heads("Data2VecText", **roberta.HEADS),
+    heads=heads("Data2VecText", **roberta_like.HEADS),
 )

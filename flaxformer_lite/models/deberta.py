@@ -8,7 +8,7 @@ from functools import partial
 
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.files.read import Json, brief
-from flaxformer_lite.models import bert
+from flaxformer_lite.models.common import bert_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
 from flaxformer_lite.models.weight_map import (
@@ -36,9 +36,9 @@ BASE: ModelFields = dict(
     head="masked_lm",
 )
 PRESETS = {  # table 8 and the published configs
-    "tiny": bert.PRESETS["tiny"],
-    "base": bert.PRESETS["base"],
-    "large": bert.PRESETS["large"],
+    "tiny": bert_like.PRESETS["tiny"],
+    "base": bert_like.PRESETS["base"],
+    "large": bert_like.PRESETS["large"],
     "xlarge": dict(d_model=1024, num_heads=16, mlp_dim=4096, encoder_layers=48),
 }
 config = partial(build, "deberta", BASE, PRESETS, "base")
@@ -93,10 +93,10 @@ BODY = (
 POOLER = rows(("pooler.dense", "pooler/dense"))
 HEADS = dict(
     none=(),
-    masked_lm=bert.PREDICTIONS,
-    sequence_classification=POOLER + bert.CLASSIFIER,
-    token_classification=bert.CLASSIFIER,
-    question_answering=bert.SPANS,
+    masked_lm=bert_like.PREDICTIONS,
+    sequence_classification=POOLER + bert_like.CLASSIFIER,
+    token_classification=bert_like.CLASSIFIER,
+    question_answering=bert_like.SPANS,
 )
 # names in the files that Microsoft published, which are those of `legacy: false`
 SPELLINGS = {
@@ -171,7 +171,7 @@ PUBLISHED = Published(
     prefix="deberta.",
     names=lambda cfg: BODY,
     heads=heads("Deberta", **HEADS),
-    fields=bert.FIELDS,
+    fields=bert_like.FIELDS,
     fixed=FIXED,
     harmless=HARMLESS,
     read=read,

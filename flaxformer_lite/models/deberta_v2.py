@@ -14,7 +14,8 @@ import jax
 
 from flaxformer_lite.config import ConfigError, Execution, LayerKind, ModelConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.models import bert, deberta, electra
+from flaxformer_lite.models import deberta, electra
+from flaxformer_lite.models.common import bert_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import (
     ACTIVATION_NAMES,
@@ -42,14 +43,14 @@ BASE: ModelFields = deberta.BASE | dict(
 TINY_MIXER = dataclasses.replace(BASE["mixer"], buckets=32, max_distance=128)
 CONVOLUTION = ConvolutionConfig(width=3, activation="gelu")
 PRESETS = {  # v3: He et al. 2021b, table 2, and the published configs
-    "tiny": bert.PRESETS["tiny"] | dict(mixer=TINY_MIXER),
+    "tiny": bert_like.PRESETS["tiny"] | dict(mixer=TINY_MIXER),
     "xlarge": dict(d_model=1536, num_heads=24, mlp_dim=6144, encoder_layers=24),
     "xxlarge": dict(d_model=1536, num_heads=24, mlp_dim=6144, encoder_layers=48),
     "v3_xsmall": dict(d_model=384, num_heads=6, mlp_dim=1536, encoder_layers=12),
     "v3_small": dict(d_model=768, num_heads=12, mlp_dim=3072, encoder_layers=6),
-    "v3_base": bert.PRESETS["base"],
-    "v3_large": bert.PRESETS["large"],
-    "mdeberta_v3_base": bert.PRESETS["base"] | dict(vocab_size=251000),
+    "v3_base": bert_like.PRESETS["base"],
+    "v3_large": bert_like.PRESETS["large"],
+    "mdeberta_v3_base": bert_like.PRESETS["base"] | dict(vocab_size=251000),
 }
 
 
@@ -92,7 +93,7 @@ class Model(electra.Model):
     Transformers has no class for that head; it reads such a file as one of its others.
     """
 
-    heads = ("none", "masked_lm", "pretraining", *bert.CLASSIFIERS)
+    heads = ("none", "masked_lm", "pretraining", *bert_like.CLASSIFIERS)
     vocab_heads = ("masked_lm",)
     masked_lm_activation = ""
     zero_padding = True
@@ -171,10 +172,10 @@ PUBLISHED = Published(
     heads=heads(
         "DebertaV2",
         **deberta.HEADS,
-        multiple_choice=deberta.POOLER + bert.CLASSIFIER,
+        multiple_choice=deberta.POOLER + bert_like.CLASSIFIER,
         pretraining=Head("DebertaV2ForPreTraining", DETECTION),
     ),
-    fields=bert.FIELDS,
+    fields=bert_like.FIELDS,
     defaults=dict(
         hidden_size=1536,
         num_hidden_layers=24,

@@ -9,8 +9,7 @@ from functools import partial
 
 from flaxformer_lite.config import ConfigError, LayerKind, ModelConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.models import llama
-from flaxformer_lite.models.mixtral import moe_of
+from flaxformer_lite.models.common import experts, llama_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
 from flaxformer_lite.models.weight_map import (
@@ -30,7 +29,7 @@ from flaxformer_lite.nn.positions.rope import Rope
 
 LATENT = LatentAttentionConfig()
 TINY = LatentAttentionConfig(kv_rank=32, q_rank=64, content_dim=32, rotary_dim=16, value_dim=32)
-BASE = llama.BASE | dict(
+BASE = llama_like.BASE | dict(
     vocab_size=102400, norm_eps=1e-6, mixer=LATENT, position=Rope(layout="interleaved"), head_dim=64
 )
 
@@ -97,7 +96,7 @@ PRESETS = {  # section 3.1.2 and appendix B
 config = partial(build, "deepseek_v2", BASE, PRESETS, "lite")
 
 
-class Model(llama.Model):
+class Model(llama_like.Model):
     heads = ("lm", "sequence_classification", "none")
 
 
@@ -121,7 +120,7 @@ QUERY = rows(("q_proj", "query"))
 LATENT_QUERY = rows(
     ("q_a_proj", "query_latent"), ("q_a_layernorm", "query_norm"), ("q_b_proj", "query")
 )
-REST = rows_without(llama.LAYER, "self_attn.") + EXPERTS
+REST = rows_without(llama_like.LAYER, "self_attn.") + EXPERTS
 SIZES = {
     "kv_lora_rank": "kv_rank",
     "qk_nope_head_dim": "content_dim",
@@ -133,7 +132,7 @@ SIZES = {
 def names(cfg: ModelConfig) -> tuple[WeightRow, ...]:
     query = LATENT_QUERY if latent_of(cfg).q_rank else QUERY
     layer = within("self_attn", "attention", ATTENTION + query) + REST
-    return llama.ENDS + within("layers.{i}", "decoder/layer_{i}", layer)
+    return llama_like.ENDS + within("layers.{i}", "decoder/layer_{i}", layer)
 
 
 def latent_of(cfg: ModelConfig) -> LatentAttentionConfig:
@@ -228,7 +227,7 @@ def write_experts(cfg: ModelConfig) -> Json:
     dense = sum((kind.feed_forward or cfg.feed_forward) is None for kind in kinds)
     if dense == cfg.decoder_layers:
         return {"first_k_dense_replace": dense}
-    moe = moe_of(cfg)
+    moe = experts.find_experts(cfg)
     width = moe.mlp_dim or cfg.mlp_dim
     if moe.shared_dim % width or not moe.shared_dim:
         raise ConfigError(
@@ -284,8 +283,8 @@ PUBLISHED = Published(
     ),
     prefix="model.",
     names=names,
-    heads=llama.heads("DeepseekV2", only=Model.heads),
-    fields=llama.FIELDS,
+    heads=llama_like.heads("DeepseekV2", only=Model.heads),
+    fields=llama_like.FIELDS,
     fixed={"norm_topk_prob": False, "mlp_bias": False, "scoring_func": "softmax"},
     # transformers computes no loss of the router
     harmless=(
@@ -299,5 +298,5 @@ PUBLISHED = Published(
     ),
     read=read,
     write=write,
-    ignored=llama.BUFFERS,
+    ignored=llama_like.BUFFERS,
 )

@@ -8,8 +8,8 @@ from functools import partial
 
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.models import deepseek_v2, llama
-from flaxformer_lite.models.mixtral import moe_of
+from flaxformer_lite.models import deepseek_v2
+from flaxformer_lite.models.common import experts, llama_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import Fields, ModelFields
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
@@ -43,7 +43,7 @@ PRESETS = {
 config = partial(build, "deepseek_v3", BASE, PRESETS, "671b")
 
 
-class Model(llama.Model):
+class Model(llama_like.Model):
     heads = ("lm", "sequence_classification", "token_classification", "none")
 
 
@@ -61,7 +61,7 @@ def write_experts(cfg: ModelConfig) -> Json:
     fields = deepseek_v2.write_experts(cfg)
     if "n_routed_experts" not in fields:
         return fields
-    moe = moe_of(cfg)
+    moe = experts.find_experts(cfg)
     if moe.score != "sigmoid" or not moe.bias_rate:
         raise ConfigError(
             f"score={moe.score!r}, bias_rate={moe.bias_rate}: published files of"
@@ -85,7 +85,7 @@ PUBLISHED = dataclasses.replace(
         num_attention_heads=128,
         max_position_embeddings=4096,
     ),
-    heads=llama.heads("DeepseekV3", only=Model.heads),
+    heads=llama_like.heads("DeepseekV3", only=Model.heads),
     fixed={"scoring_func": "sigmoid", "topk_method": "noaux_tc", "moe_layer_freq": 1},
     harmless=(
         "head_dim",

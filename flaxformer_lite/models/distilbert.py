@@ -5,18 +5,21 @@ Reference: Sanh et al., "DistilBERT, a distilled version of BERT" (2019), sectio
 
 from functools import partial
 
-from flaxformer_lite.models import bert
+from flaxformer_lite.models.common import bert_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
 from flaxformer_lite.models.weight_map import Published, heads, projections, rows, within
 
-BASE = bert.BASE | dict(type_vocab_size=0, norm_eps=1e-12, head="masked_lm")
-PRESETS = {"tiny": bert.PRESETS["tiny"], "base": dict(bert.PRESETS["base"], encoder_layers=6)}
+BASE = bert_like.BASE | dict(type_vocab_size=0, norm_eps=1e-12, head="masked_lm")
+PRESETS = {
+    "tiny": bert_like.PRESETS["tiny"],
+    "base": dict(bert_like.PRESETS["base"], encoder_layers=6),
+}
 config = partial(build, "distilbert", BASE, PRESETS, "base")
 
 
 class Model(EncoderModel):
-    heads = ("none", "masked_lm", *bert.CLASSIFIERS)
+    heads = ("none", "masked_lm", *bert_like.CLASSIFIERS)
     pooled = ("sequence_classification", "multiple_choice")
     pooler_activation = "relu"
 
@@ -55,10 +58,10 @@ PUBLISHED = Published(
     model_type="distilbert",
     prefix="distilbert.",
     names=lambda cfg: BODY,
-    heads=heads("DistilBert", none=(), masked_lm=PREDICTIONS, **bert.CLASSIFIERS | POOLED),
+    heads=heads("DistilBert", none=(), masked_lm=PREDICTIONS, **bert_like.CLASSIFIERS | POOLED),
     fields=FIELDS,
     harmless=(
         "sinusoidal_pos_embds",
     ),  # only says how the position table, which the file holds, was initialized
-    ignored=bert.BUFFERS,
+    ignored=bert_like.BUFFERS,
 )

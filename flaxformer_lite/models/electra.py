@@ -13,7 +13,7 @@ import flax.linen as nn
 import jax
 
 from flaxformer_lite.config import Execution, ModelConfig
-from flaxformer_lite.models import bert
+from flaxformer_lite.models.common import bert_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
 from flaxformer_lite.models.skeletons.outputs import Features, Output
@@ -21,12 +21,12 @@ from flaxformer_lite.models.weight_map import Published, heads, rows
 from flaxformer_lite.nn.functions.activations import ACTIVATIONS
 from flaxformer_lite.nn.modules.einsum import Einsum
 
-BASE = bert.BASE | dict(bias_at=("embed", *bert.BASE["bias_at"]), head="masked_lm")
+BASE = bert_like.BASE | dict(bias_at=("embed", *bert_like.BASE["bias_at"]), head="masked_lm")
 PRESETS = {  # the discriminators' sizes, appendix A
     "tiny": dict(d_model=128, num_heads=2, mlp_dim=512, encoder_layers=2, embedding_size=64),
     "small": dict(d_model=256, num_heads=4, mlp_dim=1024, encoder_layers=12, embedding_size=128),
-    "base": bert.PRESETS["base"],
-    "large": bert.PRESETS["large"],
+    "base": bert_like.PRESETS["base"],
+    "large": bert_like.PRESETS["large"],
 }
 config = partial(build, "electra", BASE, PRESETS, "base")
 
@@ -54,7 +54,7 @@ class Model(EncoderModel):
     Other heads are on the discriminator.
     """
 
-    heads = ("none", "masked_lm", "causal_lm", "pretraining", *bert.CLASSIFIERS)
+    heads = ("none", "masked_lm", "causal_lm", "pretraining", *bert_like.CLASSIFIERS)
     vocab_heads: ClassVar[tuple[str, ...]] = ("masked_lm", "causal_lm")
     pooled = ("sequence_classification", "multiple_choice")
     pooler_activation = "gelu"
@@ -101,23 +101,23 @@ PUBLISHED = Published(
         embedding_size=128, hidden_size=256, num_attention_heads=4, intermediate_size=1024
     ),
     prefix="electra.",
-    names=lambda cfg: bert.BODY + PROJECT,
+    names=lambda cfg: bert_like.BODY + PROJECT,
     heads=heads(
         "Electra",
         none=(),
         masked_lm=PREDICTIONS,
         causal_lm=PREDICTIONS,
         pretraining=DISCRIMINATOR,
-        **bert.CLASSIFIERS
-        | dict(sequence_classification=FIRST_TOKEN, multiple_choice=bert.CLASSIFIER + SUMMARY),
+        **bert_like.CLASSIFIERS
+        | dict(sequence_classification=FIRST_TOKEN, multiple_choice=bert_like.CLASSIFIER + SUMMARY),
     ),
-    fields=bert.FIELDS | {"embedding_size": "embedding_size"},
-    fixed=bert.FIXED
+    fields=bert_like.FIELDS | {"embedding_size": "embedding_size"},
+    fixed=bert_like.FIXED
     | {
         "summary_type": "first",
         "summary_activation": "gelu",
         "summary_use_proj": True,
     },
     write=lambda cfg: {"embedding_size": cfg.embedding_width},
-    ignored=bert.BUFFERS,
+    ignored=bert_like.BUFFERS,
 )

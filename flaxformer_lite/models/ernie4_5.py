@@ -8,14 +8,14 @@ from functools import partial
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.models import cohere, llama
+from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope
 from flaxformer_lite.models.weight_map import Fields, ModelFields, Published
 from flaxformer_lite.nn.positions.rope import Rope
 
 ALL = ("query", "key", "value", "out", "mlp")
-BASE = llama.BASE | dict(
+BASE = llama_like.BASE | dict(
     vocab_size=103424,
     max_length=131072,
     position=Rope(base=500000.0, layout="interleaved"),
@@ -30,7 +30,7 @@ PRESETS = {
     "0.3b": dict(d_model=1024, num_heads=16, num_kv_heads=2, mlp_dim=3072, decoder_layers=18),
 }
 config = partial(build, "ernie4_5", BASE, PRESETS, "0.3b")
-Model = cohere.Model
+Model = llama_like.LanguageModel
 
 
 def read(fields: Fields) -> ModelFields:
@@ -43,17 +43,17 @@ def read(fields: Fields) -> ModelFields:
 
 
 def write(cfg: ModelConfig) -> Json:
-    return llama.write_heads(cfg) | {"use_bias": "mlp" in cfg.bias_at}
+    return llama_like.write_heads(cfg) | {"use_bias": "mlp" in cfg.bias_at}
 
 
 PUBLISHED = Published(
     model_type="ernie4_5",
     defaults=dict(rope_theta=500000.0),
     prefix="model.",
-    names=lambda cfg: llama.BODY,
-    heads=llama.heads("Ernie4_5", only=Model.heads),
-    fields=llama.FIELDS,
+    names=lambda cfg: llama_like.BODY,
+    heads=llama_like.heads("Ernie4_5", only=Model.heads),
+    fields=llama_like.FIELDS,
     read=read,
     write=write,
-    ignored=llama.BUFFERS,
+    ignored=llama_like.BUFFERS,
 )

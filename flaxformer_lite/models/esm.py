@@ -20,7 +20,7 @@ import numpy as np
 
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.models import bert, roberta
+from flaxformer_lite.models.common import bert_like, roberta_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.call_with_intermediates import call_inside
 from flaxformer_lite.models.weight_map import (
@@ -36,7 +36,7 @@ from flaxformer_lite.nn.modules.heads import Classifier
 from flaxformer_lite.nn.positions.learned import Learned
 from flaxformer_lite.nn.positions.rope import Rope
 
-BASE = bert.BASE | dict(
+BASE = bert_like.BASE | dict(
     vocab_size=33,
     max_length=1026,
     type_vocab_size=0,
@@ -61,7 +61,7 @@ UNMASKED_IN_TRAINING = 1 - 0.15 * 0.8
 END = 2  # the token after a protein, which contacts leave out
 
 
-class Model(roberta.Model):
+class Model(roberta_like.Model):
     """ESM; `contacts` predicts which amino acids touch."""
 
     heads = ("none", "masked_lm", "sequence_classification", "token_classification")
@@ -77,7 +77,7 @@ class Model(roberta.Model):
         given = (input_ids, position_ids, attention_mask, segment_ids)
         if isinstance(self.cfg.position, Learned):
             return super().positions(*given)
-        return super(roberta.Model, self).positions(*given)
+        return super(roberta_like.Model, self).positions(*given)
 
     def encode(self, input_ids, **inputs) -> jax.Array:
         if self.is_initializing():  # no other call makes its parameters
@@ -137,7 +137,7 @@ class Model(roberta.Model):
 
 
 LAYER = rows(
-    *[row for row in bert.LAYER if "LayerNorm" not in row.name],
+    *[row for row in bert_like.LAYER if "LayerNorm" not in row.name],
     ("attention.LayerNorm", "attention_in_norm"),
     ("LayerNorm", "mlp_in_norm"),
 )
@@ -224,12 +224,12 @@ PUBLISHED = Published(
     heads=heads(
         "Esm",
         none=(),
-        masked_lm=roberta.LM_HEAD,
-        sequence_classification=roberta.FIRST_TOKEN,
-        token_classification=bert.CLASSIFIER,
+        masked_lm=roberta_like.LM_HEAD,
+        sequence_classification=roberta_like.FIRST_TOKEN,
+        token_classification=bert_like.CLASSIFIER,
     ),
     defaults=dict(layer_norm_eps=1e-12, rope_theta=10000.0),
-    fields=without(bert.FIELDS, "hidden_act", "type_vocab_size"),
+    fields=without(bert_like.FIELDS, "hidden_act", "type_vocab_size"),
     fixed={"is_decoder": False, "add_cross_attention": False, "is_folding_model": False},
     read=read,
     write=write,
@@ -238,7 +238,7 @@ PUBLISHED = Published(
     derived=frequencies,
     # files with rotary positions hold a table that nothing reads, too
     ignored=(
-        *bert.BUFFERS,
+        *bert_like.BUFFERS,
         rf"(.*\.)?{re.escape(FREQUENCIES)}",
         r"embeddings\.position_embeddings\.weight",
     ),

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.models import bert, llama
+from flaxformer_lite.models.common import bert_like, llama_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons import build_layers
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
@@ -26,7 +26,7 @@ from flaxformer_lite.nn.functions.pooling import pool
 from flaxformer_lite.nn.modules.heads import Classifier, Transform, VocabHead
 from flaxformer_lite.nn.positions.rope import Rope
 
-BASE = llama.BASE | dict(
+BASE = llama_like.BASE | dict(
     vocab_size=128256,
     max_length=8192,
     position=Rope(base=250_000.0),
@@ -82,7 +82,7 @@ class Model(EncoderModel):
 BODY = rows(
     ("embed_tokens", "token_embed"),
     ("norm", "encoder/final_norm"),
-) + within("layers.{i}", "encoder/layer_{i}", llama.LAYER)
+) + within("layers.{i}", "encoder/layer_{i}", llama_like.LAYER)
 VOCABULARY = rows(("lm_head.weight", "lm_head/kernel"), ("lm_head.bias", "lm_head/bias"))
 POOLINGS = {"bos": "first", "mean": "mean", "late": "late"}
 
@@ -90,7 +90,7 @@ POOLINGS = {"bos": "first", "mean": "mean", "late": "late"}
 def read(fields: Fields) -> ModelFields:
     pooling = fields.get("classifier_pooling", "late")
     fields.require("classifier_pooling", pooling if pooling in POOLINGS else "late")
-    read = llama.read(fields)
+    read = llama_like.read(fields)
     if fields.get("mlp_bias", False):
         read["bias_at"] += ("logits",)
     return read | {
@@ -101,7 +101,7 @@ def read(fields: Fields) -> ModelFields:
 
 def write(cfg: ModelConfig) -> Json:
     names = {ours: name for name, ours in POOLINGS.items()}
-    return llama.write(cfg) | {"classifier_pooling": names[cfg.classifier_pooling]}
+    return llama_like.write(cfg) | {"classifier_pooling": names[cfg.classifier_pooling]}
 
 
 PUBLISHED = Published(
@@ -112,12 +112,12 @@ PUBLISHED = Published(
         "EuroBert",
         none=(),
         masked_lm=VOCABULARY,
-        sequence_classification=rows(("dense", "transform/dense")) + bert.CLASSIFIER,
-        token_classification=bert.CLASSIFIER,
+        sequence_classification=rows(("dense", "transform/dense")) + bert_like.CLASSIFIER,
+        token_classification=bert_like.CLASSIFIER,
     ),
-    fields=llama.FIELDS | {"num_hidden_layers": "encoder_layers"},
+    fields=llama_like.FIELDS | {"num_hidden_layers": "encoder_layers"},
     harmless=("mask_token_id",),
     read=read,
     write=write,
-    ignored=llama.BUFFERS,
+    ignored=llama_like.BUFFERS,
 )

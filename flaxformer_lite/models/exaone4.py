@@ -11,7 +11,8 @@ from functools import partial
 
 from flaxformer_lite.config import LayerKind, ModelConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.models import cohere2, llama, olmo2
+from flaxformer_lite.models import olmo2
+from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import (
     Fields,
@@ -23,7 +24,7 @@ from flaxformer_lite.models.weight_map import (
 from flaxformer_lite.nn.positions.rope import Rope
 
 WINDOW = 4096
-BASE = llama.BASE | dict(
+BASE = llama_like.BASE | dict(
     vocab_size=102400,
     max_length=131072,
     norm_at=("branch", "final"),
@@ -47,11 +48,11 @@ PRESETS = {  # table 1
         num_kv_heads=8,
         mlp_dim=27392,
         decoder_layers=64,
-        pattern=cohere2.pattern(WINDOW, WINDOW, WINDOW, 0),
+        pattern=llama_like.alternate_positions(WINDOW, WINDOW, WINDOW, 0),
     ),
 }
 config = partial(build, "exaone4", BASE, PRESETS, "1.2b")
-Model = llama.Model
+Model = llama_like.Model
 
 
 def read(fields: Fields) -> ModelFields:
@@ -63,8 +64,8 @@ def read(fields: Fields) -> ModelFields:
         every = 1
     windows = read_windows(fields, layers, lambda i: (i + 1) % max(every, 1) != 0, window)
     hybrid = window > 0
-    pattern = cohere2.pattern(*windows) if hybrid else (LayerKind(window=0),)
-    return llama.read_heads(fields, kv_heads=32) | {
+    pattern = llama_like.alternate_positions(*windows) if hybrid else (LayerKind(window=0),)
+    return llama_like.read_heads(fields, kv_heads=32) | {
         "norm_eps": fields.get("rms_norm_eps", 1e-5),
         "pattern": pattern,
     }
@@ -74,7 +75,7 @@ def write(cfg: ModelConfig) -> Json:
     windows = [kind.window for kind in cfg.kinds if kind.window]
     hybrid = any(kind.window or kind.position is not None for kind in cfg.kinds)
     window = windows[0] if windows else WINDOW
-    return llama.write_heads(cfg) | {
+    return llama_like.write_heads(cfg) | {
         "sliding_window": window if hybrid else None,
         "layer_types": layer_types(cfg),
     }
@@ -91,9 +92,9 @@ PUBLISHED = Published(
     ),
     prefix="model.",
     names=lambda cfg: olmo2.BODY,
-    heads=llama.heads("Exaone4"),
-    fields=llama.FIELDS,
+    heads=llama_like.heads("Exaone4"),
+    fields=llama_like.FIELDS,
     read=read,
     write=write,
-    ignored=llama.BUFFERS,
+    ignored=llama_like.BUFFERS,
 )

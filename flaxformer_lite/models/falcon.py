@@ -7,7 +7,7 @@ from functools import partial
 
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.models import gpt2
+from flaxformer_lite.models.common import gpt2_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
@@ -117,7 +117,7 @@ PUBLISHED = Published(
     model_type="falcon",
     prefix="transformer.",
     names=names,
-    heads=heads("Falcon", **gpt2.HEADS),
+    heads=heads("Falcon", **gpt2_like.HEADS),
     fields=dict(
         hidden_size="d_model",
         num_hidden_layers="decoder_layers",

@@ -9,12 +9,11 @@ Reference: Gemma Team, "Gemma: Open Models Based on Gemini Research and Technolo
 from functools import partial
 
 from flaxformer_lite.config import ModelConfig
-from flaxformer_lite.models import llama
+from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import Fields, Head, ModelFields, Published
 
-BASE = llama.BASE | dict(
+BASE = llama_like.BASE | dict(
     vocab_size=256000,
     max_length=8192,
     norm="rms_offset",
@@ -35,8 +34,7 @@ PRESETS = {  # table 1; mlp_dim is per branch of the gate
 config = partial(build, "gemma", BASE, PRESETS, "7b")
 
 
-class Model(DecoderModel):
-    heads = ("lm", "sequence_classification", "token_classification", "none")
+Model = llama_like.LabelingModel
 
 
 def read(fields: Fields) -> ModelFields:
@@ -48,7 +46,7 @@ def read(fields: Fields) -> ModelFields:
     if fields.get("hidden_act") in (None, "gelu"):
         act["activation"] = "gelu_tanh"
     fields.get("hidden_activation")
-    return llama.read_heads(fields, kv_heads=16, head_dim=256) | act
+    return llama_like.read_heads(fields, kv_heads=16, head_dim=256) | act
 
 
 def write_activation(cfg: ModelConfig, field: str) -> dict[str, str]:
@@ -60,7 +58,7 @@ def write_activation(cfg: ModelConfig, field: str) -> dict[str, str]:
 
 def heads(name: str) -> dict[str, Head]:
     """Returns Llama's heads except question answering, which Gemma lacks."""
-    return llama.heads(name, only=Model.heads)
+    return llama_like.heads(name, only=Model.heads)
 
 
 FIXED = {"use_bidirectional_attention": False, "attention_bias": False}
@@ -68,11 +66,11 @@ PUBLISHED = Published(
     model_type="gemma",
     sentencepiece="bos",
     prefix="model.",
-    names=lambda cfg: llama.BODY,
+    names=lambda cfg: llama_like.BODY,
     heads=heads("Gemma"),
-    fields=llama.FIELDS,
+    fields=llama_like.FIELDS,
     fixed=FIXED,
     read=read,
-    write=lambda cfg: llama.write_heads(cfg) | write_activation(cfg, "hidden_act"),
-    ignored=llama.BUFFERS,
+    write=lambda cfg: llama_like.write_heads(cfg) | write_activation(cfg, "hidden_act"),
+    ignored=llama_like.BUFFERS,
 )

@@ -10,7 +10,8 @@ from functools import partial
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.models import gemma, llama
+from flaxformer_lite.models import gemma
+from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import (
     Fields,
@@ -55,15 +56,15 @@ PRESETS = {  # table 1
     ),
 }
 config = partial(build, "gemma2", BASE, PRESETS, "9b")
-Model = gemma.Model
+Model = llama_like.LabelingModel
 NORMS = rows(
     ("post_attention_layernorm", "attention_branch_norm"),
     ("pre_feedforward_layernorm", "mlp_in_norm"),
     ("post_feedforward_layernorm", "mlp_branch_norm"),
 )
-LAYER = rows_without(llama.LAYER, "post_attention_layernorm") + NORMS
-BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
-FIELDS = without(llama.FIELDS, "hidden_act") | {"hidden_activation": "activation"}
+LAYER = rows_without(llama_like.LAYER, "post_attention_layernorm") + NORMS
+BODY = llama_like.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
+FIELDS = without(llama_like.FIELDS, "hidden_act") | {"hidden_activation": "activation"}
 
 
 def read(fields: Fields) -> ModelFields:
@@ -74,7 +75,7 @@ def read(fields: Fields) -> ModelFields:
     layers = fields.get("num_hidden_layers", 26)
     window = fields.get("sliding_window", 4096)
     caps = {field: fields.nullable(name, BASE[field]) for name, field in CAPS.items()}
-    return llama.read_heads(fields, kv_heads=4, head_dim=256) | {
+    return llama_like.read_heads(fields, kv_heads=4, head_dim=256) | {
         "windows": read_windows(fields, layers, lambda i: i % 2 == 0, window),
         "attention_scale": fields.size("query_pre_attn_scalar", 256.0) ** -0.5,
         **caps,
@@ -85,7 +86,7 @@ def write(cfg: ModelConfig) -> Json:
     scalar = cfg.scale**-2
     query_scalar = round(scalar) if round(scalar) ** -0.5 == cfg.scale else scalar
     return (
-        llama.write_heads(cfg)
+        llama_like.write_heads(cfg)
         | gemma.write_activation(cfg, "hidden_activation")
         | {
             "sliding_window": max(cfg.windows) or 4096,
@@ -111,5 +112,5 @@ PUBLISHED = Published(
     harmless=("hidden_act", "sliding_window_size"),
     read=read,
     write=write,
-    ignored=llama.BUFFERS,
+    ignored=llama_like.BUFFERS,
 )

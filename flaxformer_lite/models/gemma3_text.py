@@ -10,7 +10,8 @@ from functools import partial
 
 from flaxformer_lite.config import LayerKind, ModelConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.models import gemma, gemma2, llama, qwen3
+from flaxformer_lite.models import gemma, gemma2
+from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope_of, write_ropes
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
@@ -84,7 +85,7 @@ class Model(DecoderModel):
     heads = ("lm", "sequence_classification", "none")
 
 
-LAYER = gemma2.LAYER + qwen3.QK_NORMS
+LAYER = gemma2.LAYER + llama_like.QK_NORMS
 FULL = "full_attention"
 SLIDING = "sliding_attention"
 
@@ -110,7 +111,7 @@ def read(fields: Fields) -> ModelFields:
     full = read_rope_of(fields, FULL, fields.get("rope_theta", 1000000.0))
     base = fields.get("rope_local_base_freq", 10000.0)
     local = read_rope_of(fields, SLIDING, base, scaled=False)
-    options = llama.read_sizes(fields, kv_heads=4, head_dim=256) | {
+    options = llama_like.read_sizes(fields, kv_heads=4, head_dim=256) | {
         "position": full,
         "pattern": tuple(LayerKind(window=w, position=local if w else None) for w in windows),
         "attention_scale": fields.size("query_pre_attn_scalar", 256.0) ** -0.5,
@@ -132,7 +133,7 @@ def write(cfg: ModelConfig) -> Json:
     if round(query_scalar) ** -0.5 == cfg.scale:
         query_scalar = round(query_scalar)
     return (
-        llama.write_heads(cfg)
+        llama_like.write_heads(cfg)
         | gemma.write_activation(cfg, "hidden_activation")
         | write_ropes({FULL: cfg.position, SLIDING: base})
         | {
@@ -155,8 +156,8 @@ PUBLISHED = Published(
     prefix="model.",
     names=names,
     heads={
-        **llama.heads("Gemma3", only=("lm",)),
-        **llama.heads("Gemma3Text", only=("sequence_classification", "none")),
+        **llama_like.heads("Gemma3", only=("lm",)),
+        **llama_like.heads("Gemma3Text", only=("sequence_classification", "none")),
     },
     fields=gemma2.FIELDS,
     fixed={"attention_bias": False},
@@ -164,5 +165,5 @@ PUBLISHED = Published(
     harmless=("attn_logit_softcapping", "hidden_act"),
     read=read,
     write=write,
-    ignored=llama.BUFFERS,
+    ignored=llama_like.BUFFERS,
 )

@@ -9,7 +9,7 @@ from functools import partial
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.models import gemma, llama
+from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
 from flaxformer_lite.models.weight_map import (
@@ -22,7 +22,7 @@ from flaxformer_lite.models.weight_map import (
 )
 from flaxformer_lite.nn.positions.rope import Rope
 
-BASE = llama.BASE | dict(
+BASE = llama_like.BASE | dict(
     vocab_size=151552,
     max_length=131072,
     norm_eps=1.5625e-7,
@@ -44,10 +44,10 @@ PRESETS = {
     "9b": dict(d_model=4096, num_heads=32, num_kv_heads=2, mlp_dim=13696, decoder_layers=40),
 }
 config = partial(build, "glm", BASE, PRESETS, "9b")
-Model = gemma.Model
+Model = llama_like.LabelingModel
 FUSED = rows(("mlp.gate_up_proj", ("mlp/gate", "mlp/up"), "2OI"))
-LAYER = rows_without(llama.LAYER, "mlp.gate_proj", "mlp.up_proj") + FUSED
-BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
+LAYER = rows_without(llama_like.LAYER, "mlp.gate_proj", "mlp.up_proj") + FUSED
+BODY = llama_like.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
 
 
 def read(fields: Fields) -> ModelFields:
@@ -73,9 +73,9 @@ PUBLISHED = Published(
     model_type="glm",
     prefix="model.",
     names=lambda cfg: BODY,
-    heads=llama.heads("Glm", only=Model.heads),
-    fields=llama.FIELDS,
+    heads=llama_like.heads("Glm", only=Model.heads),
+    fields=llama_like.FIELDS,
     read=read,
     write=write,
-    ignored=llama.BUFFERS,
+    ignored=llama_like.BUFFERS,
 )

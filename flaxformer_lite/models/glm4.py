@@ -7,7 +7,8 @@ Reference: Team GLM, "ChatGLM: A Family of Large Language Models from GLM-130B t
 import dataclasses
 from functools import partial
 
-from flaxformer_lite.models import glm, llama
+from flaxformer_lite.models import glm
+from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import rows, within
 
@@ -21,11 +22,11 @@ NORMS = rows(
     ("post_self_attn_layernorm", "attention_branch_norm"),
     ("post_mlp_layernorm", "mlp_branch_norm"),
 )
-BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", glm.LAYER + NORMS)
+BODY = llama_like.ENDS + within("layers.{i}", "decoder/layer_{i}", glm.LAYER + NORMS)
 PUBLISHED = dataclasses.replace(
     glm.PUBLISHED,
     model_type="glm4",
     defaults=dict(max_position_embeddings=131072),
     names=lambda cfg: BODY,
-    heads=llama.heads("Glm4", only=Model.heads),
+    heads=llama_like.heads("Glm4", only=Model.heads),
 )

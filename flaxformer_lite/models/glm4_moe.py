@@ -8,14 +8,15 @@ from functools import partial
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.models import deepseek_v2, deepseek_v3, llama, qwen3
+from flaxformer_lite.models import deepseek_v2, deepseek_v3
+from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
 from flaxformer_lite.models.weight_map import Fields, ModelFields, within
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 from flaxformer_lite.nn.positions.rope import Rope
 
-BASE = llama.BASE | dict(vocab_size=151552, max_length=131072, position=Rope(fraction=0.5))
+BASE = llama_like.BASE | dict(vocab_size=151552, max_length=131072, position=Rope(fraction=0.5))
 MOE = MoeConfig(
     num_experts=128,
     experts_per_token=8,
@@ -49,19 +50,19 @@ PRESETS = {
 config = partial(build, "glm4_moe", BASE, PRESETS, "air")
 
 
-class Model(llama.Model):
+class Model(llama_like.Model):
     heads = ("lm", "none")
 
 
-LAYER = llama.LAYER + qwen3.QK_NORMS + deepseek_v2.EXPERTS
-BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
+LAYER = llama_like.LAYER + llama_like.QK_NORMS + deepseek_v2.EXPERTS
+BODY = llama_like.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
 
 
 def read(fields: Fields) -> ModelFields:
     layers = fields.get("num_hidden_layers", 46)
     moe = deepseek_v3.with_normalized(fields, MOE)
     return {
-        **llama.read_sizes(fields, kv_heads=8),
+        **llama_like.read_sizes(fields, kv_heads=8),
         "norm_eps": fields.get("rms_norm_eps", 1e-5),
         "position": read_rope(fields, fraction="partial_rotary_factor", default_fraction=0.5),
         "bias_at": ("query", "key", "value") if fields.get("attention_bias", False) else (),
@@ -93,7 +94,7 @@ PUBLISHED = dataclasses.replace(
         max_position_embeddings=131072,
     ),
     names=lambda cfg: BODY,
-    heads=llama.heads("Glm4Moe", only=Model.heads),
+    heads=llama_like.heads("Glm4Moe", only=Model.heads),
     read=read,
     write=write,
 )

@@ -6,37 +6,15 @@ Reference: Radford et al., "Language Models are Unsupervised Multitask Learners"
 
 from functools import partial
 
-from flaxformer_lite.models import bert
+from flaxformer_lite.models.common import gpt2_like
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import Head, Published, heads, rows, within
-from flaxformer_lite.nn.positions.learned import Learned
 
-BASE = dict(
-    vocab_size=50257,
-    max_length=1024,
-    position=Learned(),
-    norm_eps=1e-5,
-    norm_at=("in", "final"),
-    activation="gelu_tanh",
-    bias_at=("query", "key", "value", "out", "mlp"),
-    dropout=0.1,
-    init="normal_residual",
-)
-PRESETS = {  # table 2
-    "tiny": dict(d_model=128, num_heads=4, mlp_dim=512, decoder_layers=4),
-    "small": dict(d_model=768, num_heads=12, mlp_dim=3072, decoder_layers=12),
-    "medium": dict(d_model=1024, num_heads=16, mlp_dim=4096, decoder_layers=24),
-    "large": dict(d_model=1280, num_heads=20, mlp_dim=5120, decoder_layers=36),
-    "xl": dict(d_model=1600, num_heads=25, mlp_dim=6400, decoder_layers=48),
-}
-config = partial(build, "gpt2", BASE, PRESETS, "small")
+BASE = gpt2_like.BASE
+PRESETS = gpt2_like.PRESETS
+Model = gpt2_like.Model
 
-
-class Model(DecoderModel):
-    """GPT-2, which looks token types up in its token table."""
-
-    types_are_tokens = True
+config = partial(build, "gpt2", gpt2_like.BASE, gpt2_like.PRESETS, "small")
 
 
 LAYER = rows(
@@ -47,44 +25,14 @@ LAYER = rows(
     ("mlp.c_fc", "mlp/up", "IO"),
     ("mlp.c_proj", "mlp/down", "IO"),
 )
-SCORE = rows(("score", "classifier/dense"))
-ENDS = rows(
-    ("wte", "token_embed"),
-    ("wpe.weight", "embed/position/position"),
-    ("ln_f", "decoder/final_norm"),
-)
-BODY = ENDS + within("h.{i}", "decoder/layer_{i}", LAYER)
-LM_HEAD = rows(("lm_head.weight", "lm_head/kernel"))
-HEADS = dict(
-    lm=LM_HEAD,
-    sequence_classification=SCORE,
-    token_classification=bert.CLASSIFIER,
-    question_answering=bert.SPANS,
-    none=(),
-)
-FIELDS = dict(
-    n_positions="max_length",
-    n_embd="d_model",
-    n_layer="decoder_layers",
-    n_head="num_heads",
-    activation_function="activation",
-    layer_norm_epsilon="norm_eps",
-    resid_pdrop="dropout",
-)
-HARMLESS = (
-    "n_ctx",
-    "summary_activation",
-    "summary_proj_to_labels",
-    "summary_type",
-    "summary_use_proj",
-)
+BODY = gpt2_like.ENDS + within("h.{i}", "decoder/layer_{i}", LAYER)
 PUBLISHED = Published(
     model_type="gpt2",
     prefix="transformer.",
     names=lambda cfg: BODY,
-    heads=heads("GPT2", **HEADS | {"lm": Head("GPT2LMHeadModel", LM_HEAD)}),
-    fields=FIELDS,
-    harmless=HARMLESS,
+    heads=heads("GPT2", **gpt2_like.HEADS | {"lm": Head("GPT2LMHeadModel", gpt2_like.LM_HEAD)}),
+    fields=gpt2_like.FIELDS,
+    harmless=gpt2_like.HARMLESS,
     fixed={
         "scale_attn_weights": True,
         "scale_attn_by_inverse_layer_idx": False,

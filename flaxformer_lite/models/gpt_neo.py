@@ -13,7 +13,7 @@ from functools import partial
 
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.files.read import Json, brief
-from flaxformer_lite.models import gpt2
+from flaxformer_lite.models.common import gpt2_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import (
     Fields,
@@ -27,7 +27,7 @@ from flaxformer_lite.models.weight_map import (
     within,
 )
 
-BASE = gpt2.BASE | dict(
+BASE = gpt2_like.BASE | dict(
     max_length=2048,
     attention_scale=1.0,
     bias_at=("out", "mlp"),
@@ -36,13 +36,13 @@ BASE = gpt2.BASE | dict(
     init="normal",
 )
 PRESETS = {
-    "tiny": dict(gpt2.PRESETS["tiny"], windows=(0, 64)),
-    "125m": gpt2.PRESETS["small"],
+    "tiny": dict(gpt2_like.PRESETS["tiny"], windows=(0, 64)),
+    "125m": gpt2_like.PRESETS["small"],
     "1.3b": dict(d_model=2048, num_heads=16, mlp_dim=8192, decoder_layers=24),
     "2.7b": dict(d_model=2560, num_heads=20, mlp_dim=10240, decoder_layers=32),
 }
 config = partial(build, "gpt_neo", BASE, PRESETS, "1.3b")
-Model = gpt2.Model
+Model = gpt2_like.Model
 LAYER = within(
     "attn.attention", "attention", projections("q_proj", "k_proj", "v_proj", "out_proj")
 ) + rows(
@@ -51,7 +51,7 @@ LAYER = within(
     ("mlp.c_fc", "mlp/up"),
     ("mlp.c_proj", "mlp/down"),
 )
-BODY = gpt2.ENDS + within("h.{i}", "decoder/layer_{i}", LAYER)
+BODY = gpt2_like.ENDS + within("h.{i}", "decoder/layer_{i}", LAYER)
 
 
 def read(fields: Fields) -> ModelFields:
@@ -104,9 +104,9 @@ PUBLISHED = Published(
     model_type="gpt_neo",
     prefix="transformer.",
     names=lambda cfg: BODY,
-    heads=heads("GPTNeo", **gpt2.HEADS),
+    heads=heads("GPTNeo", **gpt2_like.HEADS),
     fields=FIELDS,
-    harmless=("attention_layers", *gpt2.HARMLESS),
+    harmless=("attention_layers", *gpt2_like.HARMLESS),
     read=read,
     write=write,
     ignored=(r"h\.\d+\.attn\.attention\.(masked_)?bias",),

@@ -10,7 +10,7 @@ from functools import partial
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.models import gpt2, llama
+from flaxformer_lite.models.common import gpt2_like, llama_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
@@ -83,8 +83,10 @@ PUBLISHED = Published(
     model_type="gpt_neox",
     prefix="gpt_neox.",
     names=lambda cfg: BODY,
-    heads=heads("GPTNeoX", **gpt2.HEADS | {"lm": rows(("embed_out.weight", "lm_head/kernel"))}),
-    fields=without(llama.FIELDS, "rms_norm_eps") | {"layer_norm_eps": "norm_eps"},
+    heads=heads(
+        "GPTNeoX", **gpt2_like.HEADS | {"lm": rows(("embed_out.weight", "lm_head/kernel"))}
+    ),
+    fields=without(llama_like.FIELDS, "rms_norm_eps") | {"layer_norm_eps": "norm_eps"},
     fixed={"is_decoder": False},
     read=read,
     write=write,

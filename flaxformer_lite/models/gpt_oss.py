@@ -11,8 +11,7 @@ from functools import partial
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.models import llama
-from flaxformer_lite.models.mixtral import moe_of, read_losses, write_losses
+from flaxformer_lite.models.common import experts, llama_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope
 from flaxformer_lite.models.weight_map import (
@@ -47,7 +46,7 @@ EXPERTS_20B = MoeConfig(
     up_offset=1.0,
     balance=0.001,
 )
-BASE = llama.BASE | dict(
+BASE = llama_like.BASE | dict(
     vocab_size=201088,
     max_length=131072,
     position=YARN,
@@ -87,7 +86,7 @@ PRESETS = {  # table 1
     ),
 }
 config = partial(build, "gpt_oss", BASE, PRESETS, "20b")
-Model = llama.Model
+Model = llama_like.Model
 EXPERTS = rows(
     ("mlp.router", "mlp/router"),
     (
@@ -103,9 +102,9 @@ EXPERTS = rows(
     ("mlp.experts.down_proj", "mlp/expert_{e}/down/kernel", "XIO"),
     ("mlp.experts.down_proj_bias", "mlp/expert_{e}/down/bias", "XIO"),
 )
-LAYER = rows_without(llama.LAYER, "mlp.") + EXPERTS
+LAYER = rows_without(llama_like.LAYER, "mlp.") + EXPERTS
 LAYER += rows(("self_attn.sinks", "attention/sinks"))
-BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
+BODY = llama_like.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
 
 
 def read(fields: Fields) -> ModelFields:
@@ -116,7 +115,7 @@ def read(fields: Fields) -> ModelFields:
     is_scaled = bool(fields.get("rope_scaling", {}) or fields.get("rope_parameters", {}))
     base = fields.get("rope_theta", YARN.base)
     biased = ATTENTION_BIASES if fields.get("attention_bias", True) else ()
-    return llama.read_sizes(fields, kv_heads=8, head_dim=64) | {
+    return llama_like.read_sizes(fields, kv_heads=8, head_dim=64) | {
         "norm_eps": fields.get("rms_norm_eps", 1e-5),
         "position": read_rope(fields) if is_scaled else dataclasses.replace(YARN, base=base),
         "windows": windows,
@@ -128,15 +127,15 @@ def read(fields: Fields) -> ModelFields:
             router_bias=True,
             limit=fields.get("swiglu_limit", 7.0),
             up_offset=1.0,
-            **read_losses(fields),
+            **experts.read_router_losses(fields),
         ),
     }
 
 
 def write(cfg: ModelConfig) -> Json:
-    moe = moe_of(cfg)
+    moe = experts.find_experts(cfg)
     window = max(kind.window or 0 for kind in cfg.kinds)
-    fields = llama.write_heads(cfg)
+    fields = llama_like.write_heads(cfg)
     if cfg.position.scaling == "none":  # without the field transformers scales
         fields["rope_parameters"] = {"rope_type": "default", "rope_theta": fields["rope_theta"]}
     return fields | {
@@ -147,17 +146,17 @@ def write(cfg: ModelConfig) -> Json:
         "num_experts_per_tok": moe.experts_per_token,
         "swiglu_alpha": ALPHA,
         "swiglu_limit": moe.limit,
-        **write_losses(moe),
+        **experts.write_router_losses(moe),
     }
 
 
-FIELDS = without(llama.FIELDS, "hidden_act")
+FIELDS = without(llama_like.FIELDS, "hidden_act")
 PUBLISHED = Published(
     model_type="gpt_oss",
     defaults=dict(num_hidden_layers=36, rope_theta=150000.0),
     prefix="model.",
     names=lambda cfg: BODY,
-    heads=llama.heads(
+    heads=llama_like.heads(
         "GptOss", only=("lm", "none", "sequence_classification", "token_classification")
     ),
     fields=FIELDS,
@@ -165,5 +164,5 @@ PUBLISHED = Published(
     harmless=("experts_per_token", "initial_context_length", "hidden_act"),
     read=read,
     write=write,
-    ignored=llama.BUFFERS,
+    ignored=llama_like.BUFFERS,
 )

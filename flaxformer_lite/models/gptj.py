@@ -7,7 +7,7 @@ Reference: Wang and Komatsuzaki, "GPT-J-6B: A 6 Billion Parameter Autoregressive
 from functools import partial
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.models import bert, gpt2
+from flaxformer_lite.models.common import bert_like, gpt2_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import (
     Fields,
@@ -20,7 +20,7 @@ from flaxformer_lite.models.weight_map import (
 )
 from flaxformer_lite.nn.positions.rope import Rope
 
-BASE = gpt2.BASE | dict(
+BASE = gpt2_like.BASE | dict(
     vocab_size=50400,
     max_length=2048,
     position=Rope(layout="interleaved", fraction=0.25),
@@ -38,13 +38,13 @@ config = partial(build, "gptj", BASE, PRESETS, "6b")
 LAYER = within("attn", "attention", projections("q_proj", "k_proj", "v_proj", "out_proj")) + rows(
     ("ln_1", "attention_in_norm"), ("mlp.fc_in", "mlp/up"), ("mlp.fc_out", "mlp/down")
 )
-BODY = gpt2.ENDS + within("h.{i}", "decoder/layer_{i}", LAYER)
+BODY = gpt2_like.ENDS + within("h.{i}", "decoder/layer_{i}", LAYER)
 
 
 LM_HEAD = rows(("lm_head.weight", "lm_head/kernel"), ("lm_head.bias", "lm_head/bias"))
 
 
-class Model(gpt2.Model):
+class Model(gpt2_like.Model):
     heads = ("lm", "sequence_classification", "question_answering", "none")
 
 
@@ -69,12 +69,12 @@ PUBLISHED = Published(
     heads=heads(
         "GPTJ",
         lm=LM_HEAD,
-        sequence_classification=gpt2.SCORE,
-        question_answering=bert.SPANS,
+        sequence_classification=gpt2_like.SCORE,
+        question_answering=bert_like.SPANS,
         none=(),
     ),
-    fields=gpt2.FIELDS,
-    harmless=("scale_attn_weights", "rotary", *gpt2.HARMLESS),
+    fields=gpt2_like.FIELDS,
+    harmless=("scale_attn_weights", "rotary", *gpt2_like.HARMLESS),
     read=read,
     write=lambda cfg: {"n_inner": cfg.mlp_dim, "rotary_dim": cfg.position.rotated(cfg.head_width)},
     ignored=(r"h\.\d+\.attn\.(masked_)?bias",),

@@ -10,13 +10,13 @@ from functools import partial
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.models import llama
+from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, inverse
 from flaxformer_lite.nn.positions.rope import Rope
 
-BASE = llama.BASE | dict(
+BASE = llama_like.BASE | dict(
     vocab_size=49155,
     max_length=4096,
     embed_multiplier=12.0,
@@ -59,14 +59,14 @@ class Model(DecoderModel):
     heads = ("lm", "none")
 
 
-FIELDS = llama.FIELDS | dict(
+FIELDS = llama_like.FIELDS | dict(
     embedding_multiplier="embed_multiplier",
     residual_multiplier="residual_multiplier",
 )
 
 
 def read(fields: Fields) -> ModelFields:
-    return llama.read(fields) | {
+    return llama_like.read(fields) | {
         "embed_multiplier": fields.get("embedding_multiplier", 1.0),
         "residual_multiplier": fields.get("residual_multiplier", 1.0),
         "attention_scale": fields.get("attention_multiplier", 1.0),
@@ -75,7 +75,7 @@ def read(fields: Fields) -> ModelFields:
 
 
 def write(cfg: ModelConfig) -> Json:
-    return llama.write(cfg) | {
+    return llama_like.write(cfg) | {
         "attention_multiplier": cfg.scale,
         "logits_scaling": inverse(cfg.logit_multiplier),
     }
@@ -92,10 +92,10 @@ PUBLISHED = Published(
         tie_word_embeddings=False,
     ),
     prefix="model.",
-    names=lambda cfg: llama.BODY,
-    heads=llama.heads("Granite", only=Model.heads),
+    names=lambda cfg: llama_like.BODY,
+    heads=llama_like.heads("Granite", only=Model.heads),
     fields=FIELDS,
     read=read,
     write=write,
-    ignored=llama.BUFFERS,
+    ignored=llama_like.BUFFERS,
 )

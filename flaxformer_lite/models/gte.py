@@ -6,7 +6,8 @@ for Multilingual Text Retrieval" (2024), section 2.
 
 from functools import partial
 
-from flaxformer_lite.models import bert, jina_embeddings_v3
+from flaxformer_lite.models import jina_embeddings_v3
+from flaxformer_lite.models.common import bert_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
 from flaxformer_lite.models.weight_map import (
@@ -18,7 +19,7 @@ from flaxformer_lite.models.weight_map import (
 )
 from flaxformer_lite.nn.positions.rope import Rope
 
-BASE = bert.BASE | dict(
+BASE = bert_like.BASE | dict(
     vocab_size=250048,
     max_length=8192,
     type_vocab_size=1,
@@ -28,7 +29,7 @@ BASE = bert.BASE | dict(
     pad_token_id=1,
     head="masked_lm",
 )
-PRESETS = {"tiny": bert.PRESETS["tiny"], "base": bert.PRESETS["base"]}
+PRESETS = {"tiny": bert_like.PRESETS["tiny"], "base": bert_like.PRESETS["base"]}
 config = partial(build, "gte", BASE, PRESETS, "base")
 
 
@@ -46,7 +47,7 @@ LAYER = rows(
     ("mlp.down_proj", "mlp/down"),
     ("mlp_ln", "mlp_out_norm"),
 )
-ENDS = outside_layers(bert.BODY)
+ENDS = outside_layers(bert_like.BODY)
 BODY = ENDS + within("encoder.layer.{i}", "encoder/layer_{i}", LAYER)
 LM_HEAD = rows(
     ("lm_head.dense", "masked_lm/dense"),
@@ -64,11 +65,11 @@ PUBLISHED = Published(
         "Gte",
         none=(),
         masked_lm=LM_HEAD,
-        sequence_classification=bert.CLASSIFIER,
-        token_classification=bert.CLASSIFIER,
+        sequence_classification=bert_like.CLASSIFIER,
+        token_classification=bert_like.CLASSIFIER,
     ),
-    fields=bert.FIELDS,
+    fields=bert_like.FIELDS,
     read=jina_embeddings_v3.read,
     write=jina_embeddings_v3.write,
-    ignored=bert.BUFFERS,
+    ignored=bert_like.BUFFERS,
 )

@@ -6,13 +6,13 @@ Reference: Kyutai, "Helium 1: a modular and multilingual LLM" (2025).
 import dataclasses
 from functools import partial
 
-from flaxformer_lite.models import gemma, llama
+from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope
 from flaxformer_lite.models.weight_map import Fields, ModelFields, Published
 from flaxformer_lite.nn.positions.rope import Rope
 
-BASE = llama.BASE | dict(
+BASE = llama_like.BASE | dict(
     vocab_size=48000,
     max_length=4096,
     norm_eps=1e-8,
@@ -24,7 +24,7 @@ PRESETS = {
     "2b": dict(d_model=2560, num_heads=20, mlp_dim=7040, decoder_layers=24),
 }
 config = partial(build, "helium", BASE, PRESETS, "2b")
-Model = gemma.Model
+Model = llama_like.LabelingModel
 
 
 def read(fields: Fields) -> ModelFields:
@@ -45,10 +45,10 @@ PUBLISHED = Published(
     model_type="helium",
     defaults=dict(rope_theta=100000.0),
     prefix="model.",
-    names=lambda cfg: llama.BODY,
-    heads=llama.heads("Helium", only=Model.heads),
-    fields=llama.FIELDS,
+    names=lambda cfg: llama_like.BODY,
+    heads=llama_like.heads("Helium", only=Model.heads),
+    fields=llama_like.FIELDS,
     read=read,
-    write=llama.write,
-    ignored=llama.BUFFERS,
+    write=llama_like.write,
+    ignored=llama_like.BUFFERS,
 )

@@ -8,12 +8,15 @@ from functools import partial
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.models import granite, llama
+from flaxformer_lite.models import granite
+from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import Fields, ModelFields, rows, within
 
-BASE = llama.BASE | dict(vocab_size=128256, max_length=131072, norm_at=("in", "branch", "final"))
+BASE = llama_like.BASE | dict(
+    vocab_size=128256, max_length=131072, norm_at=("in", "branch", "final")
+)
 PRESETS = {
     "tiny": dict(d_model=128, num_heads=4, num_kv_heads=2, mlp_dim=344, decoder_layers=4),
     "14b": dict(d_model=6144, num_heads=48, num_kv_heads=8, mlp_dim=14336, decoder_layers=38),
@@ -26,7 +29,7 @@ class Model(DecoderModel):
 
 
 NORMS = rows(("post_norm1", "attention_branch_norm"), ("post_norm2", "mlp_branch_norm"))
-BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", llama.LAYER + NORMS)
+BODY = llama_like.ENDS + within("layers.{i}", "decoder/layer_{i}", llama_like.LAYER + NORMS)
 BOTH = ("in", "branch", "final")
 
 
@@ -59,7 +62,7 @@ PUBLISHED = dataclasses.replace(
         max_position_embeddings=2048,
     ),
     names=lambda cfg: BODY,
-    heads=llama.heads("HyperCLOVAX", only=Model.heads),
+    heads=llama_like.heads("HyperCLOVAX", only=Model.heads),
     read=read,
     write=write,
 )

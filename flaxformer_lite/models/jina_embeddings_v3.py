@@ -10,7 +10,8 @@ from functools import partial
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.models import bert, nomic_bert, roberta
+from flaxformer_lite.models import nomic_bert, roberta
+from flaxformer_lite.models.common import bert_like, roberta_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
@@ -26,7 +27,7 @@ from flaxformer_lite.models.weight_map import (
 )
 from flaxformer_lite.nn.positions.rope import Rope
 
-BASE = bert.BASE | dict(
+BASE = bert_like.BASE | dict(
     vocab_size=250002,
     max_length=8194,
     type_vocab_size=1,
@@ -35,9 +36,9 @@ BASE = bert.BASE | dict(
     pad_token_id=1,
     head="masked_lm",
 )
-PRESETS = {"tiny": bert.PRESETS["tiny"], "large": bert.PRESETS["large"]}
+PRESETS = {"tiny": bert_like.PRESETS["tiny"], "large": bert_like.PRESETS["large"]}
 config = partial(build, "jina_embeddings_v3", BASE, PRESETS, "large")
-HEADS = without(roberta.HEADS, "causal_lm", "multiple_choice")
+HEADS = without(roberta_like.HEADS, "causal_lm", "multiple_choice")
 
 
 class Model(EncoderModel):
@@ -71,9 +72,9 @@ PUBLISHED = Published(
     prefix="roberta.",
     names=lambda cfg: BODY,
     heads=heads("JinaEmbeddingsV3", **HEADS),
-    fields=bert.FIELDS,
+    fields=bert_like.FIELDS,
     read=read,
     write=write,
     duplicates=roberta.PUBLISHED.duplicates,
-    ignored=bert.BUFFERS,
+    ignored=bert_like.BUFFERS,
 )

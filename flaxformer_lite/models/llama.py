@@ -6,34 +6,16 @@ et al., "The Llama 3 Herd of Models" (2024), section 3.2.
 
 from functools import partial
 
-from flaxformer_lite.config import ModelConfig
-from flaxformer_lite.files.read import Json
-from flaxformer_lite.models import bert, gpt2, weight_map
+from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.rope_fields import read_rope, write_rope
-from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import (
-    Fields,
-    Head,
-    ModelFields,
     Published,
-    projections,
-    rows,
-    within,
 )
 from flaxformer_lite.nn.positions.rope import Rope
 
-BASE = dict(
-    vocab_size=32000,
-    max_length=2048,
-    position=Rope(),
-    norm="rms",
-    norm_eps=1e-5,
-    norm_at=("in", "final"),
-    activation="silu",
-    mlp="gated",
-    tie_embeddings=False,
-)
+BASE = llama_like.BASE
+Model = llama_like.Model
+
 PRESETS = {
     "tiny": dict(d_model=128, num_heads=4, num_kv_heads=2, mlp_dim=344, decoder_layers=4),
     # TinyLlama's sizes
@@ -68,112 +50,19 @@ PRESETS = {
         position=Rope(base=500000.0),
     ),
 }
-config = partial(build, "llama", BASE, PRESETS, "7b")
-
-
-class Model(DecoderModel):
-    frozen_padding = ("tokens",)
-
-
-LAYER = within(
-    "self_attn", "attention", projections("q_proj", "k_proj", "v_proj", "o_proj")
-) + rows(
-    ("input_layernorm", "attention_in_norm"),
-    ("post_attention_layernorm", "mlp_in_norm"),
-    ("mlp.gate_proj", "mlp/gate"),
-    ("mlp.up_proj", "mlp/up"),
-    ("mlp.down_proj", "mlp/down"),
-)
-ENDS = rows(("embed_tokens", "token_embed"), ("norm", "decoder/final_norm"))
-BODY = ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
-BUFFERS = (r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq",)
-FIELDS = dict(
-    hidden_size="d_model",
-    intermediate_size="mlp_dim",
-    num_hidden_layers="decoder_layers",
-    num_attention_heads="num_heads",
-    max_position_embeddings="max_length",
-    hidden_act="activation",
-    rms_norm_eps="norm_eps",
-)
-
-
-def heads(
-    name: str, spans_prefix: str = "transformer.", only: tuple[str, ...] = ()
-) -> dict[str, Head]:
-    """Returns the heads of decoders that are variations of Llama.
-
-    Args:
-      name: the beginning of the names of their classes.
-      spans_prefix: the prefix of the body with question answering.
-      only: the heads that the family has; empty for all.
-    """
-    tasks: dict[str, Head | tuple] = {
-        "question_answering": Head(f"{name}ForQuestionAnswering", bert.SPANS, spans_prefix)
-    }
-    every = {**gpt2.HEADS, "token_classification": gpt2.SCORE, **tasks}
-    chosen = {head: every[head] for head in only or every}
-    return weight_map.heads(name, **chosen)
-
-
-def attention_biases(fields: Fields) -> tuple[str, ...]:
-    """Returns the projections that have a bias: with `attention_bias` all four."""
-    if not fields.get("attention_bias", False):
-        return ()
-    return ("query", "key", "value", "out")
-
-
-def read_sizes(fields: Fields, kv_heads: int = 0, head_dim: int = 0) -> ModelFields:
-    """Reads the number of key and value heads and their width, with a family's defaults.
-
-    0 derives them. An absent norm epsilon is 1e-6, not the preset's value.
-    """
-    return {
-        "num_kv_heads": fields.get("num_key_value_heads", kv_heads),
-        "head_dim": fields.get("head_dim", head_dim),
-        "norm_eps": fields.get("rms_norm_eps", 1e-6),
-    }
-
-
-def read_heads(fields: Fields, kv_heads: int = 0, head_dim: int = 0) -> ModelFields:
-    """Reads what `read_sizes` does, and the rotary positions of all layers."""
-    return read_sizes(fields, kv_heads, head_dim) | {"position": read_rope(fields)}
-
-
-def write_heads(cfg: ModelConfig) -> Json:
-    return {
-        "num_key_value_heads": cfg.kv_heads,
-        "head_dim": cfg.head_width,
-        **write_rope(cfg.position),
-    }
-
-
-def read(fields: Fields) -> ModelFields:
-    bias_at: tuple[str, ...] = ()
-    if fields.get("attention_bias", False):
-        bias_at += ("query", "key", "value", "out")
-    if fields.get("mlp_bias", False):
-        bias_at += ("mlp",)
-    return read_heads(fields) | {"bias_at": bias_at}
-
-
-def write(cfg: ModelConfig) -> Json:
-    return write_heads(cfg) | {
-        "attention_bias": "query" in cfg.bias_at,
-        "mlp_bias": "mlp" in cfg.bias_at,
-    }
+config = partial(build, "llama", llama_like.BASE, PRESETS, "7b")
 
 
 PUBLISHED = Published(
     model_type="llama",
     sentencepiece="bos",
     prefix="model.",
-    names=lambda cfg: BODY,
-    heads=heads("Llama"),
-    fields=FIELDS,
+    names=lambda cfg: llama_like.BODY,
+    heads=llama_like.heads("Llama"),
+    fields=llama_like.FIELDS,
     fixed={"rope_interleaved": False},
     harmless=("is_llama_config", "max_sequence_length"),
-    read=read,
-    write=write,
-    ignored=BUFFERS,
+    read=llama_like.read,
+    write=llama_like.write,
+    ignored=llama_like.BUFFERS,
 )

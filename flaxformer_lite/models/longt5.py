@@ -9,16 +9,17 @@ from functools import partial
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import mt5, t5, weight_map
+from flaxformer_lite.models.common import t5_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import Fields, Head, ModelFields, WeightRow, rows, within
 from flaxformer_lite.nn.mixers.local_global import LocalGlobalConfig
 
-BASE = t5.BASE | t5.V1_1 | dict(mixer=LocalGlobalConfig())
+BASE = t5_like.BASE | t5_like.V1_1 | dict(mixer=LocalGlobalConfig())
 PRESETS = {name: mt5.PRESETS[name] for name in ("tiny", "base", "large", "xl")}
 config = partial(build, "longt5", BASE, PRESETS, "base")
 
 
-class Model(t5.Model):
+class Model(t5_like.Model):
     heads = ("lm", "none", "encoder")
 
 
@@ -43,11 +44,11 @@ def mixer_of(cfg: ModelConfig) -> LocalGlobalConfig:
 def names(cfg: ModelConfig) -> tuple[WeightRow, ...]:
     """Returns T5's rows with the table of positions of sums and their norms."""
     if not mixer_of(cfg).global_block:
-        return t5.names(cfg, LOCAL)
+        return t5_like.names(cfg, LOCAL)
     table = f"encoder.block.0.layer.0.{GLOBAL}.global_relative_attention_bias.weight"
     norm = rows((f"layer.0.{GLOBAL}.global_input_layer_norm", "attention/global_norm"))
     return (
-        *t5.names(cfg, GLOBAL),
+        *t5_like.names(cfg, GLOBAL),
         *rows((table, "encoder/global_position/relative")),
         *within("encoder.block.{i}", "encoder/layer_{i}", norm),
     )
@@ -70,12 +71,12 @@ def read(fields: Fields) -> ModelFields:
         norm_eps=fields.get("layer_norm_epsilon", 1e-6),
     )
     tied = fields.get("tie_word_embeddings", True)
-    return t5.read_sizes(fields) | {"logit_power": -0.5 if tied else 0.0, "mixer": mixer}
+    return t5_like.read_sizes(fields) | {"logit_power": -0.5 if tied else 0.0, "mixer": mixer}
 
 
 def write(cfg: ModelConfig) -> Json:
     mixer = mixer_of(cfg)
-    written = t5.write_sizes(cfg) | {"local_radius": mixer.radius}
+    written = t5_like.write_sizes(cfg) | {"local_radius": mixer.radius}
     if not mixer.global_block:
         return written | {"encoder_attention_type": "local"}
     return written | {

@@ -10,6 +10,7 @@ from functools import partial
 import jax.numpy as jnp
 
 from flaxformer_lite.models import bart
+from flaxformer_lite.models.common import bart_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel
 from flaxformer_lite.models.weight_map import Fields, ModelFields
@@ -17,7 +18,7 @@ from flaxformer_lite.nn.positions.sinusoidal import Sinusoidal
 
 PAD = 1
 POSITION = Sinusoidal(layout="halves", inclusive=True, offset=PAD + 1, zero_at=PAD)
-BASE = bart.BASE | dict(
+BASE = bart_like.BASE | dict(
     vocab_size=128112,
     position=POSITION,
     norm_at=("in", "final"),
@@ -28,10 +29,10 @@ BASE = bart.BASE | dict(
 )
 LARGE = dict(d_model=1024, num_heads=16, mlp_dim=8192, encoder_layers=24, decoder_layers=24)
 PRESETS = {
-    "tiny": bart.PRESETS["tiny"],
-    "418m": bart.PRESETS["large"],
+    "tiny": bart_like.PRESETS["tiny"],
+    "418m": bart_like.PRESETS["large"],
     "1.2b": LARGE,
-    "nllb_600m": bart.PRESETS["large"] | dict(vocab_size=256206),
+    "nllb_600m": bart_like.PRESETS["large"] | dict(vocab_size=256206),
     "nllb_1.3b": LARGE | dict(vocab_size=256206),
     "nllb_3.3b": LARGE | dict(vocab_size=256206, d_model=2048),
 }
@@ -55,14 +56,14 @@ class Model(EncoderDecoderModel):
 def read(fields: Fields) -> ModelFields:
     pad = fields.get("pad_token_id", PAD)
     position = dataclasses.replace(POSITION, offset=pad + 1, zero_at=pad)
-    return bart.read(fields, scaled=True) | {"position": position}
+    return bart_like.read(fields, scaled=True) | {"position": position}
 
 
 PUBLISHED = dataclasses.replace(
     bart.PUBLISHED,
     model_type="m2m_100",
     defaults=dict(decoder_start_token_id=2),
-    heads=bart.heads("M2M100"),
+    heads=bart_like.heads("M2M100"),
     read=read,
     optional=(),
     ignored=(*bart.PUBLISHED.ignored, r"(encoder|decoder)\.embed_positions\.weights"),

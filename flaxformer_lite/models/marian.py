@@ -9,13 +9,14 @@ from functools import partial
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.models import bart, pegasus
+from flaxformer_lite.models import bart
+from flaxformer_lite.models.common import bart_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel
 from flaxformer_lite.models.weight_map import Fields, Head, ModelFields
 from flaxformer_lite.nn.positions.sinusoidal import Sinusoidal
 
-BASE = bart.BASE | dict(
+BASE = bart_like.BASE | dict(
     vocab_size=58101,
     max_length=512,
     position=Sinusoidal(layout="halves"),
@@ -27,7 +28,7 @@ BASE = bart.BASE | dict(
     decoder_start_token_id=None,
 )
 PRESETS = {  # OPUS-MT's size
-    "tiny": bart.PRESETS["tiny"],
+    "tiny": bart_like.PRESETS["tiny"],
     "base": dict(d_model=512, num_heads=8, mlp_dim=2048, encoder_layers=6, decoder_layers=6),
 }
 config = partial(build, "marian", BASE, PRESETS, "base")
@@ -41,14 +42,14 @@ def read(fields: Fields) -> ModelFields:
     """Reads the decoder's vocabulary: some language pairs have one for each side."""
     shared = fields.get("share_encoder_decoder_embeddings", True)
     decoder_vocab_size = fields.get("decoder_vocab_size", fields.get("vocab_size", 58101))
-    return bart.read(fields) | {
+    return bart_like.read(fields) | {
         "decoder_vocab_size": 0 if shared else decoder_vocab_size,
         "decoder_start_token_id": fields.get("decoder_start_token_id", START),
     }
 
 
 def write(cfg: ModelConfig) -> Json:
-    written = bart.write(cfg)
+    written = bart_like.write(cfg)
     # Always written, as transformers' default lies outside most vocabularies.
     start = cfg.decoder_start_token_id
     written["decoder_start_token_id"] = cfg.pad_token_id if start is None else start
@@ -72,12 +73,12 @@ PUBLISHED = dataclasses.replace(
     bart.PUBLISHED,
     model_type="marian",
     defaults=DEFAULTS,
-    heads={"lm": Head("MarianMTModel", bart.LM_HEAD), "none": Head("MarianModel")},
-    fields=bart.FIELDS,
+    heads={"lm": Head("MarianMTModel", bart_like.LM_HEAD), "none": Head("MarianModel")},
+    fields=bart_like.FIELDS,
     read=read,
     write=write,
     # transformers asks for the tables in a file of the bare model alone
-    derived=lambda cfg: pegasus.sinusoids(cfg) if cfg.head == "none" else {},
+    derived=lambda cfg: bart_like.sinusoids(cfg) if cfg.head == "none" else {},
     ignored=(r"(encoder|decoder)\.(version|embed_positions\.weight)",),
     relatives={"MarianForCausalLM": "marian_decoder"},
 )

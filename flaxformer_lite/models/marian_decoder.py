@@ -5,10 +5,11 @@ from functools import partial
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.models import bart_decoder, marian, pegasus_decoder
+from flaxformer_lite.models.common import bart_decoder_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import Fields, ModelFields, heads
 
-BASE = bart_decoder.BASE | dict(
+BASE = bart_decoder_like.BASE | dict(
     vocab_size=58101,
     max_length=512,
     position=marian.BASE["position"],
@@ -19,11 +20,11 @@ BASE = bart_decoder.BASE | dict(
     eos_token_id=None,
 )
 PRESETS = {
-    "tiny": bart_decoder.PRESETS["tiny"],
+    "tiny": bart_decoder_like.PRESETS["tiny"],
     "base": dict(d_model=512, num_heads=8, mlp_dim=2048, decoder_layers=6),
 }
 config = partial(build, "marian_decoder", BASE, PRESETS, "base")
-Model = bart_decoder.Model
+Model = bart_decoder_like.Model
 
 
 def read(fields: Fields) -> ModelFields:
@@ -34,14 +35,14 @@ def read(fields: Fields) -> ModelFields:
             f"config.json: decoder_vocab_size={decoder_vocab_size!r} is not vocab_size={vocab_size}"
             ", which MarianForCausalLM's logits have; write the decoder's into both."
         )
-    return bart_decoder.read(fields)
+    return bart_decoder_like.read(fields)
 
 
 PUBLISHED = dataclasses.replace(
     pegasus_decoder.PUBLISHED,
     model_type="marian",
     defaults=marian.DEFAULTS,
-    heads=heads("Marian", lm=bart_decoder.LM_HEAD),
+    heads=heads("Marian", lm=bart_decoder_like.LM_HEAD),
     read=read,
     harmless=(*bart_decoder.PUBLISHED.harmless, "share_encoder_decoder_embeddings"),
 )

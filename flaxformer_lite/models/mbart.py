@@ -10,22 +10,23 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from flaxformer_lite.models import bart, bert
+from flaxformer_lite.models import bart
+from flaxformer_lite.models.common import bart_like, bert_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.inputs import last_token
 
-BASE = bart.BASE | dict(
+BASE = bart_like.BASE | dict(
     vocab_size=250027,
     norm_at=("embed", "in", "final"),
     activation="relu",
     embed_power=0.5,
     decoder_start_token_id=None,
 )
-PRESETS = {"tiny": bart.PRESETS["tiny"], "large": bart.PRESETS["large"]}
+PRESETS = {"tiny": bart_like.PRESETS["tiny"], "large": bart_like.PRESETS["large"]}
 config = partial(build, "mbart", BASE, PRESETS, "large")
 
 
-class Model(bart.Model):
+class Model(bart_like.Model):
     """mBART, where shifting right moves the last token of the text, its language, to the front.
 
     A language model needs decoder_start_token_id instead: it writes a text whose last token is not
@@ -45,9 +46,9 @@ PUBLISHED = dataclasses.replace(
     bart.PUBLISHED,
     model_type="mbart",
     defaults=dict(vocab_size=50265, activation_function="gelu"),
-    heads=bart.heads(
-        "MBart", sequence_classification=bart.CLASSIFIER, question_answering=bert.SPANS
+    heads=bart_like.heads(
+        "MBart", sequence_classification=bart_like.CLASSIFIER, question_answering=bert_like.SPANS
     ),
-    read=lambda fields: bart.read(fields) | {"num_labels": 2},
+    read=lambda fields: bart_like.read(fields) | {"num_labels": 2},
     relatives={"MBartForCausalLM": "mbart_decoder"},
 )

@@ -7,7 +7,8 @@ from functools import partial
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.models import llama, mistral
+from flaxformer_lite.models import mistral
+from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import (
     Fields,
@@ -32,18 +33,18 @@ PRESETS = {
     ),
 }
 config = partial(build, "ministral", BASE, PRESETS, "8b")
-Model = llama.Model
+Model = llama_like.Model
 
 
 def read(fields: Fields) -> ModelFields:
     layers = fields.get("num_hidden_layers", 32)
     window = fields.nullable("sliding_window", 4096)
     windows = read_windows(fields, layers, lambda i: window > 0, window)
-    return llama.read_heads(fields, kv_heads=8) | {"windows": windows}
+    return llama_like.read_heads(fields, kv_heads=8) | {"windows": windows}
 
 
 def write(cfg: ModelConfig) -> Json:
-    return llama.write_heads(cfg) | {
+    return llama_like.write_heads(cfg) | {
         "sliding_window": max(cfg.windows) or None,
         "layer_types": layer_types(cfg),
     }
@@ -58,10 +59,10 @@ PUBLISHED = Published(
         max_position_embeddings=131072,
     ),
     prefix="model.",
-    names=lambda cfg: llama.BODY,
-    heads=llama.heads("Ministral"),
-    fields=llama.FIELDS,
+    names=lambda cfg: llama_like.BODY,
+    heads=llama_like.heads("Ministral"),
+    fields=llama_like.FIELDS,
     read=read,
     write=write,
-    ignored=llama.BUFFERS,
+    ignored=llama_like.BUFFERS,
 )

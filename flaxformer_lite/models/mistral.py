@@ -7,11 +7,11 @@ from functools import partial
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.models import llama
+from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import Fields, ModelFields, Published
 
-BASE = llama.BASE | dict(max_length=32768, windows=(4096,))
+BASE = llama_like.BASE | dict(max_length=32768, windows=(4096,))
 PRESETS = {  # table 1
     "tiny": dict(
         d_model=128, num_heads=4, num_kv_heads=2, mlp_dim=344, decoder_layers=4, windows=(64,)
@@ -19,17 +19,17 @@ PRESETS = {  # table 1
     "7b": dict(d_model=4096, num_heads=32, num_kv_heads=8, mlp_dim=14336, decoder_layers=32),
 }
 config = partial(build, "mistral", BASE, PRESETS, "7b")
-Model = llama.Model
+Model = llama_like.Model
 
 
 def read(fields: Fields) -> ModelFields:
-    return llama.read_heads(fields, kv_heads=8) | {
+    return llama_like.read_heads(fields, kv_heads=8) | {
         "windows": (fields.nullable("sliding_window", 4096),)
     }
 
 
 def write(cfg: ModelConfig) -> Json:
-    return llama.write_heads(cfg) | {"sliding_window": cfg.windows[0] or None}
+    return llama_like.write_heads(cfg) | {"sliding_window": cfg.windows[0] or None}
 
 
 PUBLISHED = Published(
@@ -37,10 +37,10 @@ PUBLISHED = Published(
     sentencepiece="bos",
     defaults=dict(max_position_embeddings=131072),
     prefix="model.",
-    names=lambda cfg: llama.BODY,
-    heads=llama.heads("Mistral", "model."),
-    fields=llama.FIELDS,
+    names=lambda cfg: llama_like.BODY,
+    heads=llama_like.heads("Mistral", "model."),
+    fields=llama_like.FIELDS,
     read=read,
     write=write,
-    ignored=llama.BUFFERS,
+    ignored=llama_like.BUFFERS,
 )

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from flaxformer_lite.config import Execution, LayerKind, ModelConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.models import bert
+from flaxformer_lite.models.common import bert_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope_of, write_ropes
 from flaxformer_lite.models.skeletons import build_layers
@@ -67,7 +67,7 @@ class Model(EncoderModel):
     both the mean of all tokens, as `classifier_pooling` says.
     """
 
-    heads = ("none", "masked_lm", *bert.CLASSIFIERS)
+    heads = ("none", "masked_lm", *bert_like.CLASSIFIERS)
     vocab_heads = ("masked_lm",)
     pooled = ()
     head_modules = ("transform",)
@@ -142,7 +142,7 @@ BODY = (
 TRANSFORM_PARTS = rows(("dense", "dense"), ("norm", "norm"))
 TRANSFORM = within("head", "transform", TRANSFORM_PARTS)
 VOCABULARY = rows(("decoder.weight", "lm_head/kernel"), ("decoder.bias", "lm_head/bias"))
-CLASSIFIER = TRANSFORM + bert.CLASSIFIER
+CLASSIFIER = TRANSFORM + bert_like.CLASSIFIER
 FIELDS = dict(
     hidden_size="d_model",
     num_attention_heads="num_heads",
@@ -257,7 +257,7 @@ PUBLISHED = Published(
         "ModernBert",
         none=(),
         masked_lm=TRANSFORM + VOCABULARY,
-        **dict.fromkeys(bert.CLASSIFIERS, CLASSIFIER),
+        **dict.fromkeys(bert_like.CLASSIFIERS, CLASSIFIER),
     ),
     fields=FIELDS | {"num_hidden_layers": "encoder_layers"},
     fixed={"classifier_activation": "gelu"},

@@ -7,7 +7,8 @@ Understanding" (2020), section 2 and appendix A.
 import dataclasses
 from functools import partial
 
-from flaxformer_lite.models import bert, roberta
+from flaxformer_lite.models import roberta
+from flaxformer_lite.models.common import bert_like, roberta_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import (
     heads,
@@ -20,15 +21,15 @@ from flaxformer_lite.models.weight_map import (
 )
 from flaxformer_lite.nn.positions.learned_t5_buckets import LearnedT5Buckets
 
-BASE = roberta.BASE | dict(
+BASE = roberta_like.BASE | dict(
     vocab_size=30527, type_vocab_size=0, position=LearnedT5Buckets(), norm_eps=1e-12
 )
-PRESETS = {"tiny": bert.PRESETS["tiny"], "base": bert.PRESETS["base"]}
+PRESETS = {"tiny": bert_like.PRESETS["tiny"], "base": bert_like.PRESETS["base"]}
 config = partial(build, "mpnet", BASE, PRESETS, "base")
 
 
-class Model(roberta.Model):
-    heads = ("none", "masked_lm", *bert.CLASSIFIERS)
+class Model(roberta_like.Model):
+    heads = ("none", "masked_lm", *bert_like.CLASSIFIERS)
     pooled = ("none", "sequence_classification", "multiple_choice")
 
 
@@ -39,11 +40,11 @@ LAYER = within("attention.attn", "attention", projections("q", "k", "v", "o")) +
     ("output.LayerNorm", "mlp_out_norm"),
 )
 BODY = (
-    *rows_without(outside_layers(bert.BODY), "embeddings.token_type"),
+    *rows_without(outside_layers(bert_like.BODY), "embeddings.token_type"),
     *rows(("encoder.relative_attention_bias.weight", "encoder/position/relative")),
     *within("encoder.layer.{i}", "encoder/layer_{i}", LAYER),
 )
-HEADS = without(roberta.HEADS, "causal_lm")
+HEADS = without(roberta_like.HEADS, "causal_lm")
 PUBLISHED = dataclasses.replace(
     roberta.PUBLISHED,
     model_type="mpnet",
@@ -51,7 +52,7 @@ PUBLISHED = dataclasses.replace(
     defaults=dict(max_position_embeddings=512),
     names=lambda cfg: BODY,
     heads=heads("MPNet", **HEADS),
-    fields=without(bert.FIELDS, "type_vocab_size"),
+    fields=without(bert_like.FIELDS, "type_vocab_size"),
     # transformers uses these values whatever the config says
     fixed={"pad_token_id": 1, "relative_attention_num_buckets": 32},
 )

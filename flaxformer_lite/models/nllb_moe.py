@@ -13,7 +13,7 @@ from functools import partial
 from flaxformer_lite.config import LayerKind, ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import bart, m2m_100, weight_map
-from flaxformer_lite.models.mixtral import moe_of, read_losses, write_losses
+from flaxformer_lite.models.common import bart_like, experts
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import (
     Fields,
@@ -56,7 +56,7 @@ Model = m2m_100.Model
 
 def names(cfg: ModelConfig) -> tuple[WeightRow, ...]:
     """Returns the weight rows, with another name for cross-attention than in M2M100."""
-    layer = within("self_attn", "attention", bart.ATTENTION) + rows(
+    layer = within("self_attn", "attention", bart_like.ATTENTION) + rows(
         ("self_attn_layer_norm", "attention_in_norm"),
         ("ff_layer_norm", "mlp_in_norm"),
         ("ffn.fc1", "mlp/up"),
@@ -65,7 +65,7 @@ def names(cfg: ModelConfig) -> tuple[WeightRow, ...]:
         ("ffn.experts.expert_{e}.fc1", "mlp/expert_{e}/up"),
         ("ffn.experts.expert_{e}.fc2", "mlp/expert_{e}/down"),
     )
-    cross = within("cross_attention", "cross_attention", bart.ATTENTION)
+    cross = within("cross_attention", "cross_attention", bart_like.ATTENTION)
     cross += rows(("cross_attention_layer_norm", "cross_attention_in_norm"))
     listed = rows(("shared", "token_embed"))
     for side, inside in (("encoder", layer), ("decoder", layer + cross)):
@@ -102,7 +102,7 @@ def read(fields: Fields) -> ModelFields:
         # As it is named, the field would be the other way round.
         skips_padding=not fields.get("router_ignore_padding_tokens", False),
         masked=fields.get("moe_token_dropout", 0.2),
-        **read_losses(fields),
+        **experts.read_router_losses(fields),
     )
     kinds = {}
     for side in ("encoder", "decoder"):
@@ -124,9 +124,9 @@ def step_of(kinds: tuple[LayerKind, ...], layers: int) -> int:
 
 
 def write(cfg: ModelConfig) -> Json:
-    moe = moe_of(cfg)
+    moe = experts.find_experts(cfg)
     assert isinstance(moe, CapacityMoeConfig)
-    return bart.write(cfg) | {
+    return bart_like.write(cfg) | {
         "encoder_sparse_step": step_of(cfg.kinds, cfg.encoder_layers),
         "decoder_sparse_step": step_of(cfg.of_decoder.kinds, cfg.decoder_layers),
         "num_experts": moe.num_experts,
@@ -137,7 +137,7 @@ def write(cfg: ModelConfig) -> Json:
         "batch_prioritized_routing": moe.prioritized,
         "router_ignore_padding_tokens": not moe.skips_padding,
         "moe_token_dropout": moe.masked,
-        **write_losses(moe),
+        **experts.write_router_losses(moe),
     }
 
 
@@ -150,7 +150,7 @@ PUBLISHED = Published(
         lm=Head("NllbMoeForConditionalGeneration", rows(("lm_head.weight", "lm_head/kernel"))),
         none=(),
     ),
-    fields=bart.FIELDS | bart.ENDS,
+    fields=bart_like.FIELDS | bart_like.ENDS,
     defaults=dict(
         d_model=1024,
         encoder_layers=12,
@@ -160,10 +160,10 @@ PUBLISHED = Published(
         vocab_size=128112,
         decoder_start_token_id=2,
     ),
-    harmless=(*bart.HARMLESS, "router_z_loss_coef"),  # which transformers does not compute
+    harmless=(*bart_like.HARMLESS, "router_z_loss_coef"),  # which transformers does not compute
     fixed=bart.PUBLISHED.fixed,
     read=read,
     write=write,
-    duplicates=bart.DUPLICATES,
+    duplicates=bart_like.DUPLICATES,
     ignored=m2m_100.PUBLISHED.ignored,
 )

@@ -8,7 +8,7 @@ from functools import partial
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.models import bert
+from flaxformer_lite.models.common import bert_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
@@ -22,7 +22,7 @@ from flaxformer_lite.models.weight_map import (
 )
 from flaxformer_lite.nn.positions.rope import Rope
 
-BASE = bert.BASE | dict(
+BASE = bert_like.BASE | dict(
     vocab_size=30528,
     max_length=2048,
     position=Rope(base=1000.0),
@@ -32,7 +32,7 @@ BASE = bert.BASE | dict(
     dropout=0.0,
     head="masked_lm",
 )
-PRESETS = {"tiny": bert.PRESETS["tiny"], "base": bert.PRESETS["base"]}
+PRESETS = {"tiny": bert_like.PRESETS["tiny"], "base": bert_like.PRESETS["base"]}
 config = partial(build, "nomic_bert", BASE, PRESETS, "base")
 
 
@@ -84,12 +84,12 @@ PUBLISHED = Published(
         "NomicBert",
         none=(),
         masked_lm=PREDICTIONS,
-        sequence_classification=bert.CLASSIFIER,
-        token_classification=bert.CLASSIFIER,
+        sequence_classification=bert_like.CLASSIFIER,
+        token_classification=bert_like.CLASSIFIER,
     ),
-    fields=bert.FIELDS,
+    fields=bert_like.FIELDS,
     read=read,
     write=write,
     duplicates={"cls.predictions.decoder.bias": "cls.predictions.bias"},
-    ignored=bert.BUFFERS,
+    ignored=bert_like.BUFFERS,
 )

@@ -9,9 +9,8 @@ from functools import partial
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.models import llama
+from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import (
     Fields,
     ModelFields,
@@ -19,7 +18,7 @@ from flaxformer_lite.models.weight_map import (
     without,
 )
 
-BASE = llama.BASE | dict(vocab_size=50304, norm="layer_no_affine", norm_eps=1e-5)
+BASE = llama_like.BASE | dict(vocab_size=50304, norm="layer_no_affine", norm_eps=1e-5)
 PRESETS = {  # table 1
     "tiny": dict(d_model=128, num_heads=4, mlp_dim=344, decoder_layers=4),
     "1b": dict(d_model=2048, num_heads=16, mlp_dim=8192, decoder_layers=16, tie_embeddings=True),
@@ -28,22 +27,21 @@ PRESETS = {  # table 1
 config = partial(build, "olmo", BASE, PRESETS, "7b")
 
 
-class Model(DecoderModel):
-    heads = ("lm", "sequence_classification", "none")
+Model = llama_like.SequenceModel
 
 
-FIELDS = without(llama.FIELDS, "rms_norm_eps")
+FIELDS = without(llama_like.FIELDS, "rms_norm_eps")
 
 
 def read(fields: Fields) -> ModelFields:
-    biased = llama.attention_biases(fields)
-    shared = llama.read_heads(fields)
+    biased = llama_like.attention_biases(fields)
+    shared = llama_like.read_heads(fields)
     shared.pop("norm_eps")  # not in the file
     return shared | {"qkv_clip": fields.get("clip_qkv", 0.0), "bias_at": biased}
 
 
 def write(cfg: ModelConfig) -> Json:
-    return llama.write_heads(cfg) | {
+    return llama_like.write_heads(cfg) | {
         "clip_qkv": cfg.qkv_clip or None,
         "attention_bias": "query" in cfg.bias_at,
     }
@@ -53,11 +51,11 @@ PUBLISHED = Published(
     model_type="olmo",
     defaults=dict(pad_token_id=1),
     prefix="model.",
-    names=lambda cfg: llama.BODY,
-    heads=llama.heads("Olmo", only=Model.heads),
+    names=lambda cfg: llama_like.BODY,
+    heads=llama_like.heads("Olmo", only=Model.heads),
     fields=FIELDS,
     harmless=("rms_norm_eps",),
     read=read,
     write=write,
-    ignored=llama.BUFFERS,
+    ignored=llama_like.BUFFERS,
 )

@@ -9,13 +9,13 @@ from functools import partial
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.models import llama, olmo, qwen3
+from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope
 from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, rows, within
 from flaxformer_lite.nn.positions.rope import Rope
 
-BASE = llama.BASE | dict(
+BASE = llama_like.BASE | dict(
     vocab_size=100352,
     max_length=4096,
     norm_eps=1e-6,
@@ -31,18 +31,20 @@ PRESETS = {  # table 3
     "32b": dict(d_model=5120, num_heads=40, num_kv_heads=8, mlp_dim=27648, decoder_layers=64),
 }
 config = partial(build, "olmo2", BASE, PRESETS, "7b")
-Model = olmo.Model
+Model = llama_like.SequenceModel
 NORMS = rows(
     ("post_attention_layernorm", "attention_branch_norm"),
     ("post_feedforward_layernorm", "mlp_branch_norm"),
 )
-LAYER = tuple(row for row in llama.LAYER if "norm" not in row.name) + NORMS + qwen3.QK_NORMS
-BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
+LAYER = (
+    tuple(row for row in llama_like.LAYER if "norm" not in row.name) + NORMS + llama_like.QK_NORMS
+)
+BODY = llama_like.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
 
 
 def read_sizes(fields: Fields) -> ModelFields:
-    biased = llama.attention_biases(fields)
-    return llama.read_sizes(fields) | {
+    biased = llama_like.attention_biases(fields)
+    return llama_like.read_sizes(fields) | {
         "norm_eps": fields.get("rms_norm_eps", 1e-5),
         "bias_at": biased,
     }
@@ -53,7 +55,7 @@ def read(fields: Fields) -> ModelFields:
 
 
 def write(cfg: ModelConfig) -> Json:
-    return llama.write_heads(cfg) | {"attention_bias": "query" in cfg.bias_at}
+    return llama_like.write_heads(cfg) | {"attention_bias": "query" in cfg.bias_at}
 
 
 PUBLISHED = Published(
@@ -61,9 +63,9 @@ PUBLISHED = Published(
     defaults=dict(vocab_size=50304, max_position_embeddings=2048, pad_token_id=1),
     prefix="model.",
     names=lambda cfg: BODY,
-    heads=llama.heads("Olmo2", only=Model.heads),
-    fields=llama.FIELDS,
+    heads=llama_like.heads("Olmo2", only=Model.heads),
+    fields=llama_like.FIELDS,
     read=read,
     write=write,
-    ignored=llama.BUFFERS,
+    ignored=llama_like.BUFFERS,
 )

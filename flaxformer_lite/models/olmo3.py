@@ -9,7 +9,8 @@ from functools import partial
 
 from flaxformer_lite.config import LayerKind, ModelConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.models import llama, olmo2
+from flaxformer_lite.models import olmo2
+from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope_of, write_ropes
 from flaxformer_lite.models.weight_map import (
@@ -74,9 +75,9 @@ PUBLISHED = Published(
     defaults=dict(vocab_size=50304, max_position_embeddings=2048, pad_token_id=1),
     prefix="model.",
     names=lambda cfg: olmo2.BODY,
-    heads=llama.heads("Olmo3", only=Model.heads),
-    fields=llama.FIELDS,
+    heads=llama_like.heads("Olmo3", only=Model.heads),
+    fields=llama_like.FIELDS,
     read=read,
     write=write,
-    ignored=llama.BUFFERS,
+    ignored=llama_like.BUFFERS,
 )

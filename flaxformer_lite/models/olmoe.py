@@ -7,13 +7,15 @@ from functools import partial
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.models import llama, olmo, qwen3, qwen3_moe
-from flaxformer_lite.models.mixtral import moe_of, read_losses, write_losses
+from flaxformer_lite.models import qwen3_moe
+from flaxformer_lite.models.common import experts, llama_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, within
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 
-BASE = llama.BASE | dict(vocab_size=50304, max_length=4096, qk_norm="rms", qk_norm_over="all_heads")
+BASE = llama_like.BASE | dict(
+    vocab_size=50304, max_length=4096, qk_norm="rms", qk_norm_over="all_heads"
+)
 PRESETS = {  # table 1
     "tiny": dict(
         d_model=128,
@@ -31,17 +33,17 @@ PRESETS = {  # table 1
     ),
 }
 config = partial(build, "olmoe", BASE, PRESETS, "1b_7b")
-Model = olmo.Model
-BODY = llama.ENDS + within(
+Model = llama_like.SequenceModel
+BODY = llama_like.ENDS + within(
     "layers.{i}",
     "decoder/layer_{i}",
-    llama.LAYER + qwen3.QK_NORMS + qwen3_moe.EXPERTS,
+    llama_like.LAYER + llama_like.QK_NORMS + qwen3_moe.EXPERTS,
 )
 
 
 def read(fields: Fields) -> ModelFields:
-    biased = llama.attention_biases(fields)
-    return llama.read_heads(fields) | {
+    biased = llama_like.attention_biases(fields)
+    return llama_like.read_heads(fields) | {
         "norm_eps": fields.get("rms_norm_eps", 1e-5),
         "qkv_clip": fields.get("clip_qkv", 0.0),
         "bias_at": biased,
@@ -49,20 +51,20 @@ def read(fields: Fields) -> ModelFields:
             num_experts=fields.size("num_experts", 64),
             experts_per_token=fields.size("num_experts_per_tok", 8),
             normalize=fields.get("norm_topk_prob", False),
-            **read_losses(fields, balance=0.01),
+            **experts.read_router_losses(fields, balance=0.01),
         ),
     }
 
 
 def write(cfg: ModelConfig) -> Json:
-    moe = moe_of(cfg)
-    return llama.write_heads(cfg) | {
+    moe = experts.find_experts(cfg)
+    return llama_like.write_heads(cfg) | {
         "clip_qkv": cfg.qkv_clip or None,
         "attention_bias": "query" in cfg.bias_at,
         "num_experts": moe.num_experts,
         "num_experts_per_tok": moe.experts_per_token,
         "norm_topk_prob": moe.normalize,
-        **write_losses(moe),
+        **experts.write_router_losses(moe),
     }
 
 
@@ -71,9 +73,9 @@ PUBLISHED = Published(
     defaults=dict(intermediate_size=2048, pad_token_id=1),
     prefix="model.",
     names=lambda cfg: BODY,
-    heads=llama.heads("Olmoe", only=("lm", "none")),
-    fields=llama.FIELDS,
+    heads=llama_like.heads("Olmoe", only=("lm", "none")),
+    fields=llama_like.FIELDS,
     read=read,
     write=write,
-    ignored=llama.BUFFERS,
+    ignored=llama_like.BUFFERS,
 )

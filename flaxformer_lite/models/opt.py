@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.models import bert, gpt2
+from flaxformer_lite.models.common import bert_like, gpt2_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import (
@@ -155,9 +155,9 @@ PUBLISHED = Published(
     names=names,
     heads=heads(
         "OPT",
-        lm=gpt2.LM_HEAD,
-        sequence_classification=gpt2.SCORE,
-        question_answering=bert.SPANS,
+        lm=gpt2_like.LM_HEAD,
+        sequence_classification=gpt2_like.SCORE,
+        question_answering=bert_like.SPANS,
         none=(),
     ),
     fields=FIELDS,

@@ -9,17 +9,16 @@ Summarization", sections 3 and 5 (arXiv:1912.08777).
 import dataclasses
 from functools import partial
 
-import numpy as np
-
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import bart
+from flaxformer_lite.models.common import bart_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel
 from flaxformer_lite.models.weight_map import Fields, ModelFields
 from flaxformer_lite.nn.positions.sinusoidal import Sinusoidal
 
-BASE = bart.BASE | dict(
+BASE = bart_like.BASE | dict(
     vocab_size=96103,
     position=Sinusoidal(layout="halves"),
     norm_at=("in", "final"),
@@ -30,7 +29,7 @@ BASE = bart.BASE | dict(
     decoder_start_token_id=None,
 )
 PRESETS = {  # section 5
-    "tiny": bart.PRESETS["tiny"],
+    "tiny": bart_like.PRESETS["tiny"],
     "large": dict(d_model=1024, num_heads=16, mlp_dim=4096, encoder_layers=16, decoder_layers=16),
 }
 config = partial(build, "pegasus", BASE, PRESETS, "large")
@@ -40,35 +39,19 @@ class Model(EncoderDecoderModel):
     trained_bias = False
 
 
-def sinusoids(cfg: ModelConfig) -> dict[str, np.ndarray]:
-    """Computes the fixed position tables of both stacks, which published files hold.
-
-    WeightRow t of a table is [sin(t w_0), sin(t w_1), ..., cos(t w_0), ...], w_p = 10000^(-2p / D).
-
-    Returns:
-      Arrays [max_length, D] by their published names.
-    """
-    angles_TP = (
-        np.arange(cfg.max_length)[:, None]
-        * 10000.0 ** (-np.arange(0, cfg.d_model, 2) / cfg.d_model)[None]
-    )
-    table = np.concatenate([np.sin(angles_TP), np.cos(angles_TP)], axis=1)
-    return {f"{side}.embed_positions.weight": table for side in ("encoder", "decoder")}
-
-
 START = 0  # what the decoder reads first if the config names nothing
 
 
 def read(fields: Fields) -> ModelFields:
     start = fields.get("decoder_start_token_id", START)
-    return bart.read(fields) | {"decoder_start_token_id": start}
+    return bart_like.read(fields) | {"decoder_start_token_id": start}
 
 
 def write(cfg: ModelConfig) -> Json:
     start = cfg.decoder_start_token_id
     if start is None:
         start = cfg.pad_token_id
-    return bart.write(cfg) | {"decoder_start_token_id": start}
+    return bart_like.write(cfg) | {"decoder_start_token_id": start}
 
 
 PUBLISHED = dataclasses.replace(
@@ -77,10 +60,10 @@ PUBLISHED = dataclasses.replace(
     defaults=dict(
         vocab_size=50265, encoder_layers=12, decoder_layers=12, activation_function="gelu"
     ),
-    heads=bart.heads("Pegasus"),
-    fields=bart.FIELDS,
+    heads=bart_like.heads("Pegasus"),
+    fields=bart_like.FIELDS,
     read=read,
     write=write,
-    derived=sinusoids,
+    derived=bart_like.sinusoids,
     relatives={"PegasusForCausalLM": "pegasus_decoder"},
 )

@@ -7,11 +7,12 @@ import numpy as np
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models import bart_decoder, pegasus
+from flaxformer_lite.models.common import bart_decoder_like, bart_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import heads
 from flaxformer_lite.nn.positions.sinusoidal import Sinusoidal
 
-BASE = bart_decoder.BASE | dict(
+BASE = bart_decoder_like.BASE | dict(
     vocab_size=96103,
     position=Sinusoidal(layout="halves"),
     norm_at=("in", "final"),
@@ -21,23 +22,23 @@ BASE = bart_decoder.BASE | dict(
     eos_token_id=None,
 )
 PRESETS = {
-    "tiny": bart_decoder.PRESETS["tiny"],
-    "large": bart_decoder.PRESETS["large"] | dict(decoder_layers=16),
+    "tiny": bart_decoder_like.PRESETS["tiny"],
+    "large": bart_decoder_like.PRESETS["large"] | dict(decoder_layers=16),
 }
 config = partial(build, "pegasus_decoder", BASE, PRESETS, "large")
-Model = bart_decoder.Model
+Model = bart_decoder_like.Model
 
 
 def derived(cfg: ModelConfig) -> dict[str, np.ndarray]:
     """Returns the position table and the cross-attention, which the file holds."""
     positions = "decoder.embed_positions.weight"
-    return bart_decoder.cross_attention(cfg) | {positions: pegasus.sinusoids(cfg)[positions]}
+    return bart_decoder_like.cross_attention(cfg) | {positions: bart_like.sinusoids(cfg)[positions]}
 
 
 PUBLISHED = dataclasses.replace(
     bart_decoder.PUBLISHED,
     model_type="pegasus",
     defaults=pegasus.PUBLISHED.defaults,
-    heads=heads("Pegasus", lm=bart_decoder.LM_HEAD),
+    heads=heads("Pegasus", lm=bart_decoder_like.LM_HEAD),
     derived=derived,
 )

@@ -10,7 +10,7 @@ from functools import partial
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.models import gpt2, llama
+from flaxformer_lite.models.common import gpt2_like, llama_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
@@ -90,12 +90,12 @@ PUBLISHED = Published(
     heads=heads(
         "Phi",
         lm=LM_HEAD,
-        sequence_classification=gpt2.SCORE,
-        token_classification=gpt2.SCORE,
+        sequence_classification=gpt2_like.SCORE,
+        token_classification=gpt2_like.SCORE,
         none=(),
     ),
-    fields=without(llama.FIELDS, "rms_norm_eps") | {"layer_norm_eps": "norm_eps"},
+    fields=without(llama_like.FIELDS, "rms_norm_eps") | {"layer_norm_eps": "norm_eps"},
     read=read,
     write=write,
-    ignored=llama.BUFFERS,
+    ignored=llama_like.BUFFERS,
 )

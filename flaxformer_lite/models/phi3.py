@@ -10,7 +10,8 @@ from functools import partial
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.models import gemma, glm, llama
+from flaxformer_lite.models import glm
+from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
 from flaxformer_lite.models.weight_map import (
@@ -22,7 +23,9 @@ from flaxformer_lite.models.weight_map import (
     within,
 )
 
-BASE = llama.BASE | dict(vocab_size=32064, max_length=4096, windows=(2047,), pad_token_id=32000)
+BASE = llama_like.BASE | dict(
+    vocab_size=32064, max_length=4096, windows=(2047,), pad_token_id=32000
+)
 PRESETS = {
     "tiny": dict(
         d_model=128, num_heads=4, mlp_dim=344, decoder_layers=4, windows=(64,), pad_token_id=0
@@ -31,7 +34,7 @@ PRESETS = {
     "medium": dict(d_model=5120, num_heads=40, num_kv_heads=10, mlp_dim=17920, decoder_layers=40),
 }
 config = partial(build, "phi3", BASE, PRESETS, "mini")
-Model = gemma.Model
+Model = llama_like.LabelingModel
 FUSED = rows(
     (
         "self_attn.qkv_proj",
@@ -41,7 +44,7 @@ FUSED = rows(
     ("self_attn.o_proj", "attention/out"),
 )
 LAYER = rows_without(glm.LAYER, "self_attn.") + FUSED
-BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
+BODY = llama_like.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
 
 
 def read(fields: Fields) -> ModelFields:
@@ -75,10 +78,10 @@ PUBLISHED = Published(
     defaults=dict(original_max_position_embeddings=4096),
     prefix="model.",
     names=lambda cfg: BODY,
-    heads=llama.heads("Phi3", only=Model.heads),
-    fields=llama.FIELDS,
+    heads=llama_like.heads("Phi3", only=Model.heads),
+    fields=llama_like.FIELDS,
     fixed={"attention_bias": False},
     read=read,
     write=write,
-    ignored=llama.BUFFERS,
+    ignored=llama_like.BUFFERS,
 )

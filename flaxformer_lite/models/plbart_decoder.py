@@ -4,16 +4,17 @@ import dataclasses
 from functools import partial
 
 from flaxformer_lite.models import bart_decoder
+from flaxformer_lite.models.common import bart_decoder_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import heads
 
-BASE = bart_decoder.BASE | dict(vocab_size=50005, embed_power=0.5)
-PRESETS = {name: bart_decoder.PRESETS[name] for name in ("tiny", "base")}
+BASE = bart_decoder_like.BASE | dict(vocab_size=50005, embed_power=0.5)
+PRESETS = {name: bart_decoder_like.PRESETS[name] for name in ("tiny", "base")}
 config = partial(build, "plbart_decoder", BASE, PRESETS, "base")
-Model = bart_decoder.Model
+Model = bart_decoder_like.Model
 PUBLISHED = dataclasses.replace(
     bart_decoder.PUBLISHED,
     model_type="plbart",
-    heads=heads("PLBart", lm=bart_decoder.LM_HEAD),
-    read=partial(bart_decoder.read, scaled=True),
+    heads=heads("PLBart", lm=bart_decoder_like.LM_HEAD),
+    read=partial(bart_decoder_like.read, scaled=True),
 )

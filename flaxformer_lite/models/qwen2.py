@@ -7,7 +7,7 @@ from functools import partial
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.models import llama
+from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import (
     Fields,
@@ -18,7 +18,7 @@ from flaxformer_lite.models.weight_map import (
 )
 from flaxformer_lite.nn.positions.rope import Rope
 
-BASE = llama.BASE | dict(
+BASE = llama_like.BASE | dict(
     vocab_size=151936,
     max_length=32768,
     norm_eps=1e-6,
@@ -46,7 +46,7 @@ PRESETS = {  # table 1
     ),
 }
 config = partial(build, "qwen2", BASE, PRESETS, "7b")
-Model = llama.Model
+Model = llama_like.Model
 
 
 def read_attention(fields: Fields, kv_heads: int, head_dim: int = 0) -> ModelFields:
@@ -56,11 +56,11 @@ def read_attention(fields: Fields, kv_heads: int, head_dim: int = 0) -> ModelFie
     window = fields.nullable("sliding_window", 4096)
     on = fields.get("use_sliding_window", False)
     windows = read_windows(fields, layers, lambda i: on and i >= first, window if on else 0)
-    return llama.read_heads(fields, kv_heads, head_dim) | {"windows": windows}
+    return llama_like.read_heads(fields, kv_heads, head_dim) | {"windows": windows}
 
 
 def write_attention(cfg: ModelConfig) -> Json:
-    fields = llama.write_heads(cfg) | {"use_sliding_window": any(cfg.windows)}
+    fields = llama_like.write_heads(cfg) | {"use_sliding_window": any(cfg.windows)}
     if any(cfg.windows):
         fields["sliding_window"] = max(cfg.windows)
         fields["layer_types"] = layer_types(cfg)
@@ -77,11 +77,11 @@ PUBLISHED = Published(
         num_attention_heads=32,
     ),
     prefix="model.",
-    names=lambda cfg: llama.BODY,
-    heads=llama.heads("Qwen2"),
-    fields=llama.FIELDS,
+    names=lambda cfg: llama_like.BODY,
+    heads=llama_like.heads("Qwen2"),
+    fields=llama_like.FIELDS,
     harmless=("use_mrope",),
     read=lambda fields: read_attention(fields, kv_heads=32),
     write=write_attention,
-    ignored=llama.BUFFERS,
+    ignored=llama_like.BUFFERS,
 )

@@ -8,8 +8,8 @@ from typing import Any
 
 from flaxformer_lite.config import LayerKind, ModelConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.models import llama, qwen2
-from flaxformer_lite.models.mixtral import moe_of, read_losses, write_losses
+from flaxformer_lite.models import qwen2
+from flaxformer_lite.models.common import experts, llama_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import (
     Fields,
@@ -52,7 +52,7 @@ PRESETS = {
     ),
 }
 config = partial(build, "qwen2_moe", BASE, PRESETS, "a2.7b")
-Model = llama.Model
+Model = llama_like.Model
 EXPERTS = rows(
     ("mlp.gate", "mlp/router"),
     ("mlp.experts.{e}.gate_proj", "mlp/expert_{e}/gate"),
@@ -63,7 +63,7 @@ EXPERTS = rows(
     ("mlp.shared_expert.down_proj", "mlp/shared/down"),
     ("mlp.shared_expert_gate", "mlp/shared_gate"),
 )
-BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", llama.LAYER + EXPERTS)
+BODY = llama_like.ENDS + within("layers.{i}", "decoder/layer_{i}", llama_like.LAYER + EXPERTS)
 
 
 def sparse_layers(fields: Fields, layers: int) -> list[bool]:
@@ -85,7 +85,7 @@ def experts_of(fields: Fields, **family: Any) -> MoeConfig:
         "num_experts": fields.size(name, family.pop("num_experts")),
         "experts_per_token": fields.size("num_experts_per_tok", family.pop("experts_per_token")),
         "normalize": fields.get("norm_topk_prob", False),
-        **read_losses(fields),
+        **experts.read_router_losses(fields),
     }
     return MoeConfig(**read | family)
 
@@ -110,7 +110,7 @@ def read_experts(fields: Fields, windows: tuple[int, ...], **family: object) -> 
 
 
 def write_experts(cfg: ModelConfig) -> Json:
-    moe = moe_of(cfg)
+    moe = experts.find_experts(cfg)
     dense = []
     for i, kind in enumerate(repeated(cfg.kinds, cfg.decoder_layers)):
         if (kind.feed_forward or cfg.feed_forward) is None:
@@ -120,7 +120,7 @@ def write_experts(cfg: ModelConfig) -> Json:
         "num_experts_per_tok": moe.experts_per_token,
         "norm_topk_prob": moe.normalize,
         "moe_intermediate_size": moe.mlp_dim or cfg.mlp_dim,
-        **write_losses(moe),
+        **experts.write_router_losses(moe),
         "mlp_only_layers": dense,
         "decoder_sparse_step": 1,
     }
@@ -150,18 +150,18 @@ def read(fields: Fields) -> ModelFields:
         shared_dim=fields.size("shared_expert_intermediate_size", 5632),
         shared_gate=True,
     )
-    return llama.read_heads(fields, kv_heads=16) | experts | {"bias_at": biased}
+    return llama_like.read_heads(fields, kv_heads=16) | experts | {"bias_at": biased}
 
 
 def write(cfg: ModelConfig) -> Json:
-    fields = llama.write_heads(cfg) | write_experts(cfg)
+    fields = llama_like.write_heads(cfg) | write_experts(cfg)
     window = max(kind.window or 0 for kind in cfg.kinds)
     if window:
         fields["sliding_window"] = window
         fields["layer_types"] = layer_types(cfg)
     return fields | {
         "use_sliding_window": window > 0,
-        "shared_expert_intermediate_size": moe_of(cfg).shared_dim,
+        "shared_expert_intermediate_size": experts.find_experts(cfg).shared_dim,
         "qkv_bias": "query" in cfg.bias_at,
     }
 
@@ -171,9 +171,9 @@ PUBLISHED = Published(
     defaults=dict(vocab_size=151936, max_position_embeddings=32768),
     prefix="model.",
     names=lambda cfg: BODY,
-    heads=llama.heads("Qwen2Moe", "model."),
-    fields=llama.FIELDS,
+    heads=llama_like.heads("Qwen2Moe", "model."),
+    fields=llama_like.FIELDS,
     read=read,
     write=write,
-    ignored=llama.BUFFERS,
+    ignored=llama_like.BUFFERS,
 )

@@ -7,9 +7,10 @@ Reference: Yang et al., "Qwen3 Technical Report" (2025), section 2.
 
 from functools import partial
 
-from flaxformer_lite.models import llama, qwen2
+from flaxformer_lite.models import qwen2
+from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, rows, within
+from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, within
 
 BASE = qwen2.BASE | dict(bias_at=(), qk_norm="rms", head_dim=128, max_length=40960)
 PRESETS = {  # table 1
@@ -27,15 +28,14 @@ PRESETS = {  # table 1
     "8b": dict(d_model=4096, num_heads=32, num_kv_heads=8, mlp_dim=12288, decoder_layers=36),
 }
 config = partial(build, "qwen3", BASE, PRESETS, "8b")
-Model = llama.Model
-QK_NORMS = rows(
-    ("self_attn.q_norm", "attention/query_norm"), ("self_attn.k_norm", "attention/key_norm")
+Model = llama_like.Model
+BODY = llama_like.ENDS + within(
+    "layers.{i}", "decoder/layer_{i}", llama_like.LAYER + llama_like.QK_NORMS
 )
-BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", llama.LAYER + QK_NORMS)
 
 
 def read(fields: Fields) -> ModelFields:
-    biased = llama.attention_biases(fields)
+    biased = llama_like.attention_biases(fields)
     return qwen2.read_attention(fields, kv_heads=32, head_dim=128) | {"bias_at": biased}
 
 
@@ -44,9 +44,9 @@ PUBLISHED = Published(
     defaults=dict(intermediate_size=22016, num_hidden_layers=32, max_position_embeddings=32768),
     prefix="model.",
     names=lambda cfg: BODY,
-    heads=llama.heads("Qwen3"),
-    fields=llama.FIELDS,
+    heads=llama_like.heads("Qwen3"),
+    fields=llama_like.FIELDS,
     read=read,
     write=lambda cfg: qwen2.write_attention(cfg) | {"attention_bias": "query" in cfg.bias_at},
-    ignored=llama.BUFFERS,
+    ignored=llama_like.BUFFERS,
 )

@@ -8,7 +8,8 @@ from functools import partial
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.models import llama, qwen3_5_text, qwen3_next
+from flaxformer_lite.models import qwen3_5_text, qwen3_next
+from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import Fields, Head, ModelFields, rows
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
@@ -23,7 +24,7 @@ PRESETS = {
 config = partial(build, "qwen3_5_moe_text", BASE, PRESETS, "35b_a3b")
 
 
-class Model(llama.Model):
+class Model(llama_like.Model):
     heads = ("lm", "none")
 
 

@@ -8,7 +8,8 @@ Reference: Qwen Team, "Qwen3.5" (2026).
 import dataclasses
 from functools import partial
 
-from flaxformer_lite.models import llama, qwen3_next
+from flaxformer_lite.models import qwen3_next
+from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import Fields, Head, ModelFields, rows, within
 
@@ -23,7 +24,7 @@ PRESETS = {
 config = partial(build, "qwen3_5_text", BASE, PRESETS, "9b")
 
 
-class Model(llama.Model):
+class Model(llama_like.Model):
     heads = ("lm", "sequence_classification", "none")
 
 
@@ -33,8 +34,8 @@ PROJECTIONS = rows(
     ("in_proj_b", "rate"),
     ("in_proj_a", "decay"),
 )
-BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", qwen3_next.layer(PROJECTIONS))
-SPELLED = llama.heads("Qwen3_5Text", only=("sequence_classification", "none"))
+BODY = llama_like.ENDS + within("layers.{i}", "decoder/layer_{i}", qwen3_next.layer(PROJECTIONS))
+SPELLED = llama_like.heads("Qwen3_5Text", only=("sequence_classification", "none"))
 
 
 def drop_image_axes(fields: Fields) -> None:

@@ -7,7 +7,8 @@ from functools import partial
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.models import llama, qwen2_moe, qwen3
+from flaxformer_lite.models import qwen2_moe, qwen3
+from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, within
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
@@ -41,14 +42,14 @@ PRESETS = {  # table 2
     ),
 }
 config = partial(build, "qwen3_moe", BASE, PRESETS, "30b_a3b")
-Model = llama.Model
+Model = llama_like.Model
 EXPERTS = tuple(row for row in qwen2_moe.EXPERTS if "shared" not in row.name)
-LAYER = llama.LAYER + qwen3.QK_NORMS + EXPERTS
-BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
+LAYER = llama_like.LAYER + llama_like.QK_NORMS + EXPERTS
+BODY = llama_like.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
 
 
 def read(fields: Fields) -> ModelFields:
-    biased = llama.attention_biases(fields)
+    biased = llama_like.attention_biases(fields)
     experts = qwen2_moe.read_experts(
         fields,
         (qwen2_moe.read_window(fields),),
@@ -56,13 +57,13 @@ def read(fields: Fields) -> ModelFields:
         experts_per_token=8,
         mlp_dim=fields.size("moe_intermediate_size", 768),
     )
-    return llama.read_heads(fields, kv_heads=4) | experts | {"bias_at": biased}
+    return llama_like.read_heads(fields, kv_heads=4) | experts | {"bias_at": biased}
 
 
 def write(cfg: ModelConfig) -> Json:
     window = max(kind.window or 0 for kind in cfg.kinds)
     return (
-        llama.write_heads(cfg)
+        llama_like.write_heads(cfg)
         | qwen2_moe.write_experts(cfg)
         | {
             "attention_bias": "query" in cfg.bias_at,
@@ -77,10 +78,10 @@ PUBLISHED = Published(
     defaults=dict(num_hidden_layers=24, max_position_embeddings=32768),
     prefix="model.",
     names=lambda cfg: BODY,
-    heads=llama.heads("Qwen3Moe"),
-    fields=llama.FIELDS,
+    heads=llama_like.heads("Qwen3Moe"),
+    fields=llama_like.FIELDS,
     harmless=("max_window_layers",),
     read=read,
     write=write,
-    ignored=llama.BUFFERS,
+    ignored=llama_like.BUFFERS,
 )

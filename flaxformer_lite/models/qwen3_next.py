@@ -8,8 +8,8 @@ from functools import partial
 
 from flaxformer_lite.config import ConfigError, LayerKind, ModelConfig
 from flaxformer_lite.files.read import Json, brief
-from flaxformer_lite.models import llama, qwen2_moe, qwen3
-from flaxformer_lite.models.mixtral import moe_of
+from flaxformer_lite.models import qwen2_moe, qwen3
+from flaxformer_lite.models.common import experts, llama_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
 from flaxformer_lite.models.weight_map import (
@@ -73,7 +73,7 @@ PRESETS = {
     ),
 }
 config = partial(build, "qwen3_next", BASE, PRESETS, "dense")
-Model = llama.Model
+Model = llama_like.Model
 
 INNER = rows(
     ("conv1d.weight", "taps"),
@@ -91,13 +91,13 @@ GATED = rows(("self_attn.q_proj", ("attention/query", "attention/gate"), "N2HI")
 
 def layer(projections: tuple[WeightRow, ...]) -> tuple[WeightRow, ...]:
     """Returns the rows of a layer of either kind, with those of the delta rule's projections."""
-    plain = rows_without(llama.LAYER, "self_attn.q_proj")
+    plain = rows_without(llama_like.LAYER, "self_attn.q_proj")
     norm = rows(("input_layernorm", "delta_in_norm"))
     delta = within("linear_attn", "delta", INNER + projections)
-    return plain + GATED + qwen3.QK_NORMS + norm + delta + qwen2_moe.EXPERTS
+    return plain + GATED + llama_like.QK_NORMS + norm + delta + qwen2_moe.EXPERTS
 
 
-BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", layer(JOINED))
+BODY = llama_like.ENDS + within("layers.{i}", "decoder/layer_{i}", layer(JOINED))
 LINEAR = "linear_attention"  # layers with the delta rule
 FULL = "full_attention"
 SIZES = {
@@ -124,8 +124,8 @@ def read_layers(fields: Fields, layers: int) -> ModelFields:
             f" {LINEAR} or {FULL}."
         )
     kinds = [LayerKind(mixer=delta if kind == LINEAR else None) for kind in types]
-    biased = llama.attention_biases(fields)
-    return llama.read_sizes(fields, kv_heads=2, head_dim=256) | {
+    biased = llama_like.attention_biases(fields)
+    return llama_like.read_sizes(fields, kv_heads=2, head_dim=256) | {
         "position": read_rope(fields, fraction="partial_rotary_factor", default_fraction=0.25),
         "pattern": shortest_pattern(kinds),
         "bias_at": biased,
@@ -192,7 +192,7 @@ def write(cfg: ModelConfig) -> Json:
     parts = [cfg.feed_forward, *(kind.feed_forward for kind in cfg.kinds)]
     if not any(isinstance(part, MoeConfig) for part in parts):
         return fields | {"num_experts": 0, "mlp_only_layers": []}
-    shared = moe_of(cfg).shared_dim
+    shared = experts.find_experts(cfg).shared_dim
     return fields | qwen2_moe.write_experts(cfg) | {"shared_expert_intermediate_size": shared}
 
 
@@ -207,8 +207,8 @@ PUBLISHED = Published(
     ),
     prefix="model.",
     names=lambda cfg: BODY,
-    heads=llama.heads("Qwen3Next"),
-    fields=llama.FIELDS,
+    heads=llama_like.heads("Qwen3Next"),
+    fields=llama_like.FIELDS,
     harmless=(
         "moe_intermediate_size",
         "shared_expert_intermediate_size",
@@ -221,5 +221,5 @@ PUBLISHED = Published(
     ),
     read=read,
     write=write,
-    ignored=(*llama.BUFFERS, r"mtp\..*"),
+    ignored=(*llama_like.BUFFERS, r"mtp\..*"),
 )

@@ -7,7 +7,8 @@ et al., "Should You Mask 15% in Masked Language Modeling?" (2023), whose models 
 import dataclasses
 from functools import partial
 
-from flaxformer_lite.models import bert, roberta
+from flaxformer_lite.models import roberta
+from flaxformer_lite.models.common import bert_like, roberta_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import (
     heads,
@@ -16,17 +17,17 @@ from flaxformer_lite.models.weight_map import (
     within,
 )
 
-BASE = roberta.BASE | dict(norm_at=("embed", "in", "final"))
-PRESETS = roberta.PRESETS
+BASE = roberta_like.BASE | dict(norm_at=("embed", "in", "final"))
+PRESETS = roberta_like.PRESETS
 config = partial(build, "roberta_prelayernorm", BASE, PRESETS, "base")
-Model = roberta.Model
+Model = roberta_like.Model
 POST_NORMS = ("attention.output.LayerNorm", "output.LayerNorm")
 LAYER = rows(
-    *[row for row in bert.LAYER if row.name not in POST_NORMS],
+    *[row for row in bert_like.LAYER if row.name not in POST_NORMS],
     ("attention.LayerNorm", "attention_in_norm"),
     ("intermediate.LayerNorm", "mlp_in_norm"),
 )
-ENDS = outside_layers(bert.BODY)
+ENDS = outside_layers(bert_like.BODY)
 BODY = (
     *ENDS,
     *rows(("LayerNorm", "encoder/final_norm")),
@@ -37,5 +38,5 @@ PUBLISHED = dataclasses.replace(
     model_type="roberta-prelayernorm",
     prefix="roberta_prelayernorm.",
     names=lambda cfg: BODY,
-    heads=heads("RobertaPreLayerNorm", **roberta.HEADS),
+    heads=heads("RobertaPreLayerNorm", **roberta_like.HEADS),
 )

@@ -10,23 +10,23 @@ import numpy as np
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.models import bert, roberta
+from flaxformer_lite.models.common import bert_like, roberta_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
 from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, heads, rows
 from flaxformer_lite.nn.positions.rope import Rope
 
-BASE = bert.BASE | dict(
+BASE = bert_like.BASE | dict(
     vocab_size=50000,
     max_length=1536,
     position=Rope(layout="interleaved"),
-    bias_at=("embed", *bert.BASE["bias_at"]),
+    bias_at=("embed", *bert_like.BASE["bias_at"]),
     head="masked_lm",
 )
 PRESETS = {  # the published Chinese models
-    "tiny": bert.PRESETS["tiny"],
+    "tiny": bert_like.PRESETS["tiny"],
     "small": dict(d_model=384, num_heads=6, mlp_dim=1536, encoder_layers=6),
-    "base": bert.PRESETS["base"],
+    "base": bert_like.PRESETS["base"],
 }
 config = partial(build, "roformer", BASE, PRESETS, "base")
 
@@ -38,7 +38,7 @@ class Model(EncoderModel):
     left.
     """
 
-    heads = ("none", "masked_lm", "causal_lm", *bert.CLASSIFIERS)
+    heads = ("none", "masked_lm", "causal_lm", *bert_like.CLASSIFIERS)
     pooled = ("sequence_classification",)
     padded_heads = ("multiple_choice",)
     pooler_activation = ""
@@ -71,15 +71,17 @@ def derived(cfg: ModelConfig) -> dict[str, np.ndarray]:
 PUBLISHED = Published(
     model_type="roformer",
     prefix="roformer.",
-    names=lambda cfg: bert.BODY + rows(("embeddings_project", "embed/project")),
+    names=lambda cfg: bert_like.BODY + rows(("embeddings_project", "embed/project")),
     heads=heads(
-        "RoFormer", **roberta.HEADS | dict(masked_lm=bert.PREDICTIONS, causal_lm=bert.PREDICTIONS)
+        "RoFormer",
+        **roberta_like.HEADS
+        | dict(masked_lm=bert_like.PREDICTIONS, causal_lm=bert_like.PREDICTIONS),
     ),
-    fields=bert.FIELDS | {"embedding_size": "embedding_size"},
-    fixed=bert.FIXED,
+    fields=bert_like.FIELDS | {"embedding_size": "embedding_size"},
+    fixed=bert_like.FIXED,
     read=read,
     write=write,
     duplicates={"cls.predictions.decoder.bias": "cls.predictions.bias"},
     derived=derived,
-    ignored=bert.BUFFERS,
+    ignored=bert_like.BUFFERS,
 )

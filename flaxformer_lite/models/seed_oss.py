@@ -7,12 +7,12 @@ from functools import partial
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.models import llama
+from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import Fields, ModelFields, Published
 from flaxformer_lite.nn.positions.rope import Rope
 
-BASE = llama.BASE | dict(
+BASE = llama_like.BASE | dict(
     vocab_size=155136,
     max_length=524288,
     norm_eps=1e-6,
@@ -28,7 +28,7 @@ PRESETS = {
     "36b": dict(d_model=5120, num_heads=80, num_kv_heads=8, mlp_dim=27648, decoder_layers=64),
 }
 config = partial(build, "seed_oss", BASE, PRESETS, "36b")
-Model = llama.Model
+Model = llama_like.Model
 BIASES = dict(
     attention_bias=("query", "key", "value"), attention_out_bias=("out",), mlp_bias=("mlp",)
 )
@@ -39,23 +39,23 @@ def read(fields: Fields) -> ModelFields:
     for name, slots in BIASES.items():
         if fields.get(name, name == "attention_bias"):
             biased += slots
-    return llama.read_heads(fields, kv_heads=8, head_dim=128) | {"bias_at": biased}
+    return llama_like.read_heads(fields, kv_heads=8, head_dim=128) | {"bias_at": biased}
 
 
 def write(cfg: ModelConfig) -> Json:
     biases = {name: slots[0] in cfg.bias_at for name, slots in BIASES.items()}
-    return llama.write_heads(cfg) | biases
+    return llama_like.write_heads(cfg) | biases
 
 
 PUBLISHED = Published(
     model_type="seed_oss",
     defaults=dict(hidden_size=4096),
     prefix="model.",
-    names=lambda cfg: llama.BODY,
-    heads=llama.heads("SeedOss"),
-    fields=llama.FIELDS,
+    names=lambda cfg: llama_like.BODY,
+    heads=llama_like.heads("SeedOss"),
+    fields=llama_like.FIELDS,
     harmless=("residual_dropout",),
     read=read,
     write=write,
-    ignored=llama.BUFFERS,
+    ignored=llama_like.BUFFERS,
 )

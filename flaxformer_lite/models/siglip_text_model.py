@@ -13,7 +13,8 @@ import jax
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.models import bert, clip_text_model
+from flaxformer_lite.models import clip_text_model
+from flaxformer_lite.models.common import bert_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
 from flaxformer_lite.models.weight_map import Fields, Head, ModelFields, Published, rows, within
@@ -91,5 +92,5 @@ PUBLISHED = Published(
     fields={**clip_text_model.PUBLISHED.fields, "num_hidden_layers": "encoder_layers"},
     read=read,
     write=write,
-    ignored=bert.BUFFERS,
+    ignored=bert_like.BUFFERS,
 )

@@ -8,7 +8,7 @@ from functools import partial
 
 from flaxformer_lite.config import LayerKind, ModelConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.models import llama
+from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import (
     Fields,
@@ -23,7 +23,7 @@ from flaxformer_lite.nn.positions.nope import Nope
 from flaxformer_lite.nn.positions.rope import Rope
 
 EVERY = 4
-BASE = llama.BASE | dict(
+BASE = llama_like.BASE | dict(
     vocab_size=128256,
     max_length=65536,
     norm_eps=1e-6,
@@ -43,7 +43,7 @@ PRESETS = {
     "3b": dict(d_model=2048, num_heads=16, num_kv_heads=4, mlp_dim=11008, decoder_layers=36),
 }
 config = partial(build, "smollm3", BASE, PRESETS, "3b")
-Model = llama.Model
+Model = llama_like.Model
 
 
 def read(fields: Fields) -> ModelFields:
@@ -61,7 +61,7 @@ def read(fields: Fields) -> ModelFields:
     kinds = []
     for i, window in enumerate(repeated(windows, layers)):
         kinds.append(LayerKind(window=window, position=None if rotates[i] else Nope()))
-    return llama.read(fields) | {
+    return llama_like.read(fields) | {
         "num_kv_heads": fields.get("num_key_value_heads", 4),
         "pattern": shortest_pattern(kinds),
     }
@@ -70,7 +70,7 @@ def read(fields: Fields) -> ModelFields:
 def write(cfg: ModelConfig) -> Json:
     kinds = repeated(cfg.kinds, cfg.decoder_layers)
     window = max(kind.window or 0 for kind in kinds)
-    return llama.write(cfg) | {
+    return llama_like.write(cfg) | {
         "no_rope_layers": [int(kind.position is None) for kind in kinds],
         "use_sliding_window": window > 0,
         "sliding_window": window or None,
@@ -82,11 +82,11 @@ PUBLISHED = Published(
     model_type="smollm3",
     defaults=dict(max_position_embeddings=32768, rope_theta=2000000.0, pad_token_id=128004),
     prefix="model.",
-    names=lambda cfg: llama.BODY,
-    heads=llama.heads("SmolLM3"),
-    fields=llama.FIELDS,
+    names=lambda cfg: llama_like.BODY,
+    heads=llama_like.heads("SmolLM3"),
+    fields=llama_like.FIELDS,
     harmless=("max_window_layers",),
     read=read,
     write=write,
-    ignored=llama.BUFFERS,
+    ignored=llama_like.BUFFERS,
 )

@@ -7,7 +7,8 @@ from functools import partial
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.models import cohere, gemma, llama
+from flaxformer_lite.models import cohere
+from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
 from flaxformer_lite.models.weight_map import (
@@ -20,7 +21,7 @@ from flaxformer_lite.models.weight_map import (
 )
 from flaxformer_lite.nn.positions.rope import Rope
 
-BASE = llama.BASE | dict(
+BASE = llama_like.BASE | dict(
     vocab_size=100352,
     max_length=4096,
     norm="layer",
@@ -48,7 +49,7 @@ PRESETS = {
     "3b": dict(d_model=2560, num_heads=32, mlp_dim=6912, decoder_layers=32, vocab_size=50304),
 }
 config = partial(build, "stablelm", BASE, PRESETS, "3b")
-Model = gemma.Model
+Model = llama_like.LabelingModel
 HEAD_NORMS = within(
     "layers.{i}.self_attn",
     "decoder/layer_{i}/attention",
@@ -84,11 +85,11 @@ def write(cfg: ModelConfig) -> Json:
 PUBLISHED = Published(
     model_type="stablelm",
     prefix="model.",
-    names=lambda cfg: llama.BODY + (HEAD_NORMS if cfg.qk_norm != "none" else ()),
-    heads=llama.heads("StableLm", only=Model.heads),
+    names=lambda cfg: llama_like.BODY + (HEAD_NORMS if cfg.qk_norm != "none" else ()),
+    heads=llama_like.heads("StableLm", only=Model.heads),
     fields=FIELDS,
     read=read,
     write=write,
-    ignored=llama.BUFFERS,
+    ignored=llama_like.BUFFERS,
     heads_apart=("query_norm", "key_norm"),
 )

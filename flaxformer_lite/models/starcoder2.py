@@ -7,7 +7,7 @@ from functools import partial
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.models import gemma, llama
+from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
 from flaxformer_lite.models.weight_map import (
@@ -22,7 +22,7 @@ from flaxformer_lite.models.weight_map import (
 from flaxformer_lite.nn.positions.rope import Rope
 
 ALL = ("query", "key", "value", "out", "mlp")
-BASE = llama.BASE | dict(
+BASE = llama_like.BASE | dict(
     vocab_size=49152,
     max_length=16384,
     norm="layer",
@@ -48,11 +48,11 @@ PRESETS = {  # table 6
     ),
 }
 config = partial(build, "starcoder2", BASE, PRESETS, "3b")
-Model = gemma.Model
+Model = llama_like.LabelingModel
 MLP = rows(("mlp.c_fc", "mlp/up"), ("mlp.c_proj", "mlp/down"))
-LAYER = rows_without(llama.LAYER, "mlp.") + MLP
-BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
-FIELDS = without(llama.FIELDS, "rms_norm_eps") | {"norm_epsilon": "norm_eps"}
+LAYER = rows_without(llama_like.LAYER, "mlp.") + MLP
+BODY = llama_like.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
+FIELDS = without(llama_like.FIELDS, "rms_norm_eps") | {"norm_epsilon": "norm_eps"}
 
 
 def read(fields: Fields) -> ModelFields:
@@ -80,10 +80,10 @@ PUBLISHED = Published(
     defaults=dict(max_position_embeddings=4096, rope_theta=10000.0),
     prefix="model.",
     names=lambda cfg: BODY,
-    heads=llama.heads("Starcoder2", only=Model.heads),
+    heads=llama_like.heads("Starcoder2", only=Model.heads),
     fields=FIELDS,
     harmless=("embedding_dropout", "mlp_type", "norm_type", "residual_dropout"),
     read=read,
     write=write,
-    ignored=llama.BUFFERS,
+    ignored=llama_like.BUFFERS,
 )

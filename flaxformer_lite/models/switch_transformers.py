@@ -9,8 +9,8 @@ from functools import partial
 
 from flaxformer_lite.config import ConfigError, LayerKind, ModelConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.models import t5, weight_map
-from flaxformer_lite.models.mixtral import moe_of, read_losses, write_losses
+from flaxformer_lite.models import weight_map
+from flaxformer_lite.models.common import experts, t5_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import (
     ACTIVATION_NAMES,
@@ -26,7 +26,7 @@ from flaxformer_lite.models.weight_map import (
 from flaxformer_lite.nn.feed_forwards.capacity_moe import CapacityMoeConfig
 
 # Every other layer has experts. Nothing is dropped within a layer, as experts drop nothing there.
-BASE = t5.BASE | dict(dropout_at=("embed", "attention", "branch", "final"))
+BASE = t5_like.BASE | dict(dropout_at=("embed", "attention", "branch", "final"))
 
 
 def _with_experts(count: int) -> dict:
@@ -36,15 +36,15 @@ def _with_experts(count: int) -> dict:
 
 
 PRESETS = {  # table 9; the published files are of 8 to 256 experts
-    "tiny": t5.PRESETS["tiny"] | _with_experts(4),
-    "base_8": t5.PRESETS["base"] | _with_experts(8),
-    "base_128": t5.PRESETS["base"] | _with_experts(128),
-    "large_128": t5.PRESETS["large"] | _with_experts(128),
+    "tiny": t5_like.PRESETS["tiny"] | _with_experts(4),
+    "base_8": t5_like.PRESETS["base"] | _with_experts(8),
+    "base_128": t5_like.PRESETS["base"] | _with_experts(128),
+    "large_128": t5_like.PRESETS["large"] | _with_experts(128),
 }
 config = partial(build, "switch_transformers", BASE, PRESETS, "base_8")
 
 
-class Model(t5.Model):
+class Model(t5_like.Model):
     """Switch Transformers; the language model, the encoder, or both without a head."""
 
     heads = ("lm", "none", "encoder")
@@ -58,7 +58,7 @@ EXPERTS = rows(
 
 
 def names(cfg: ModelConfig) -> tuple[WeightRow, ...]:
-    return t5.names(cfg, feed_forward="mlp", experts=EXPERTS)
+    return t5_like.names(cfg, feed_forward="mlp", experts=EXPERTS)
 
 
 def has_experts(layer: int, step: int) -> bool:
@@ -85,14 +85,14 @@ def read_step(fields: Fields, side: str, layers: int) -> int:
 
 def read(fields: Fields) -> ModelFields:
     fields.require("router_dtype", "float32")
-    sizes = t5.read_sizes(fields)
+    sizes = t5_like.read_sizes(fields)
     moe = CapacityMoeConfig(
         num_experts=fields.size("num_experts", 8),
         # transformers counts the tokens of each row, padding too, in training and at inference
         capacity=fields.size("expert_capacity", 64),
         router_bias=fields.get("router_bias", False),
         jitter=fields.get("router_jitter_noise", 0.01),
-        **read_losses(fields, over="row", z_loss=0.001),
+        **experts.read_router_losses(fields, over="row", z_loss=0.001),
     )
     kinds = {}
     for side, layers in (
@@ -125,15 +125,15 @@ def step_of(kinds: tuple[LayerKind, ...], layers: int) -> int:
 
 
 def write(cfg: ModelConfig) -> Json:
-    moe = moe_of(cfg)
+    moe = experts.find_experts(cfg)
     assert isinstance(moe, CapacityMoeConfig)
-    fields = t5.write_sizes(cfg) | {
+    fields = t5_like.write_sizes(cfg) | {
         "dense_act_fn": ACTIVATION_NAMES[cfg.activation][0],
         "num_experts": moe.num_experts,
         "expert_capacity": moe.capacity,
         "router_bias": moe.router_bias,
         "router_jitter_noise": moe.jitter,
-        **write_losses(moe, over="row"),
+        **experts.write_router_losses(moe, over="row"),
     }
     for side, kinds, layers in (
         ("encoder", cfg.kinds, cfg.encoder_layers),
@@ -155,17 +155,17 @@ PUBLISHED = Published(
         none=(),
         encoder=(),
     ),
-    fields=t5.FIELDS,
+    fields=t5_like.FIELDS,
     defaults=dict(num_layers=12, d_ff=2048, d_model=768, num_heads=12, num_decoder_layers=12),
     read=read,
     write=write,
-    fixed=t5.FIXED,
+    fixed=t5_like.FIXED,
     harmless=(
-        *t5.HARMLESS,
+        *t5_like.HARMLESS,
         "add_cross_attention",
         "add_router_probs",
         "router_ignore_padding_tokens",
     ),
-    duplicates=t5.DUPLICATES,
-    ignored=t5.UNUSED,
+    duplicates=t5_like.DUPLICATES,
+    ignored=t5_like.UNUSED,
 )

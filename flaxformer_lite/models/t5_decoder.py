@@ -13,7 +13,7 @@ from functools import partial
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.models import gpt2, t5
+from flaxformer_lite.models.common import gpt2_like, t5_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
@@ -28,7 +28,7 @@ from flaxformer_lite.models.weight_map import (
 )
 from flaxformer_lite.nn.positions.rope import Rope
 
-BASE = t5.BASE
+BASE = t5_like.BASE
 PRESETS = {
     "tiny": dict(d_model=128, num_heads=4, head_dim=32, mlp_dim=512, decoder_layers=2),
     "base": dict(d_model=768, num_heads=12, head_dim=64, mlp_dim=3072, decoder_layers=12),
@@ -50,7 +50,7 @@ def names(cfg: ModelConfig) -> tuple[WeightRow, ...]:
         (TABLE, "attention/position/relative"),
         ("layer.1.layer_norm", "mlp_in_norm"),
     )
-    layer += within("layer.0.SelfAttention", "attention", t5.ATTENTION)
+    layer += within("layer.0.SelfAttention", "attention", t5_like.ATTENTION)
     layer += within("layer.1.DenseReluDense", "mlp", rows(*ups, ("wo", "down")))
     return (
         *rows(
@@ -63,7 +63,7 @@ def names(cfg: ModelConfig) -> tuple[WeightRow, ...]:
 
 
 def read(fields: Fields) -> ModelFields:
-    sizes = t5.read(fields)
+    sizes = t5_like.read(fields)
     for name in ("decoder_layers", "decoder_start_token_id", "eos_token_id"):
         del sizes[name]
     per_layer = fields.get("relative_attention_per_layer", False)
@@ -83,7 +83,7 @@ def write(cfg: ModelConfig) -> Json:
         "is_encoder_decoder": False,
         "scale_decoder_outputs": bool(cfg.logit_power),
     }
-    name = t5.projection(cfg)
+    name = t5_like.projection(cfg)
     if isinstance(cfg.position, Rope):
         return fields | {"feed_forward_proj": name, **write_rope(cfg.position)}
     return fields | {
@@ -97,7 +97,7 @@ def write(cfg: ModelConfig) -> Json:
 PUBLISHED = Published(
     model_type="t5_decoder",
     names=names,
-    heads=heads("T5Decoder", lm=gpt2.LM_HEAD, none=()),
+    heads=heads("T5Decoder", lm=gpt2_like.LM_HEAD, none=()),
     fields=dict(
         d_model="d_model",
         d_kv="head_dim",

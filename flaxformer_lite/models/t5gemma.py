@@ -14,8 +14,9 @@ import jax.numpy as jnp
 
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.files.read import Json, brief
-from flaxformer_lite.models import gemma2, llama, weight_map
+from flaxformer_lite.models import gemma2, weight_map
 from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.rope_fields import read_rope, write_rope
 from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel
 from flaxformer_lite.models.skeletons.inputs import last_token
 from flaxformer_lite.models.weight_map import (
@@ -224,7 +225,7 @@ def read(fields: Fields) -> ModelFields:
         | caps
         | {
             "norm_eps": fields.get("rms_norm_eps", 1e-6),
-            "position": llama.read_rope(fields),
+            "position": read_rope(fields),
             "attention_scale": fields.size("query_pre_attn_scalar", 256.0) ** -0.5,
             "decoder_start_token_id": fields.get("decoder_bos_token_id", START),
         }
@@ -259,7 +260,7 @@ def write(cfg: ModelConfig) -> Json:
     start = START if cfg.decoder_start_token_id is None else cfg.decoder_start_token_id
     return (
         flat
-        | llama.write_rope(cfg.position)
+        | write_rope(cfg.position)
         | {
             "hidden_activation": "gelu_pytorch_tanh",
             "max_position_embeddings": cfg.max_length,

@@ -7,7 +7,8 @@ Multilingual Pretraining" (2023).
 import dataclasses
 from functools import partial
 
-from flaxformer_lite.models import mt5, t5
+from flaxformer_lite.models import mt5
+from flaxformer_lite.models.common import t5_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import Fields, ModelFields
 from flaxformer_lite.nn.positions.t5_buckets import T5Buckets
@@ -15,7 +16,7 @@ from flaxformer_lite.nn.positions.t5_buckets import T5Buckets
 BASE = mt5.BASE | dict(vocab_size=256384, position=T5Buckets(per_layer=True))
 PRESETS = mt5.PRESETS
 config = partial(build, "umt5", BASE, PRESETS, "small")
-Model = t5.Model
+Model = t5_like.Model
 
 
 def read(fields: Fields) -> ModelFields:
@@ -26,7 +27,7 @@ def read(fields: Fields) -> ModelFields:
     files that it saved are therefore scaled here too. Greedy search writes the same text either
     way; probabilities differ.
     """
-    sizes = t5.read(fields)
+    sizes = t5_like.read(fields)
     return sizes | {"position": dataclasses.replace(sizes["position"], per_layer=True)}
 
 
@@ -34,7 +35,7 @@ PUBLISHED = dataclasses.replace(
     mt5.PUBLISHED,
     model_type="umt5",
     defaults={**mt5.PUBLISHED.defaults, "vocab_size": 250112},
-    heads=t5.heads("UMT5"),
+    heads=t5_like.heads("UMT5"),
     read=read,
-    write=t5.write,
+    write=t5_like.write,
 )

@@ -6,7 +6,8 @@ Reference: VaultGemma Team, "VaultGemma: A Differentially Private Gemma Model" (
 import dataclasses
 from functools import partial
 
-from flaxformer_lite.models import gemma2, llama
+from flaxformer_lite.models import gemma2
+from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import within
@@ -26,12 +27,12 @@ class Model(DecoderModel):
 
 
 LAYER = tuple(row for row in gemma2.LAYER if "branch" not in str(row.ours))
-BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
+BODY = llama_like.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
 PUBLISHED = dataclasses.replace(
     gemma2.PUBLISHED,
     model_type="vaultgemma",
     sentencepiece="",
     defaults={**gemma2.PUBLISHED.defaults, "max_position_embeddings": 8192},
     names=lambda cfg: BODY,
-    heads=llama.heads("VaultGemma", only=Model.heads),
+    heads=llama_like.heads("VaultGemma", only=Model.heads),
 )

@@ -9,7 +9,7 @@ from functools import partial
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.models import bart
+from flaxformer_lite.models.common import bart_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import (
@@ -49,7 +49,7 @@ class Model(DecoderModel):
     frozen_padding = ("tokens",)
 
 
-LAYER = within("self_attn", "attention", bart.ATTENTION) + rows(
+LAYER = within("self_attn", "attention", bart_like.ATTENTION) + rows(
     ("self_attn_layer_norm", "attention_in_norm"),
     ("fc1", "mlp/up"),
     ("fc2", "mlp/down"),

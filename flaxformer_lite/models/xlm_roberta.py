@@ -8,13 +8,14 @@ import dataclasses
 from functools import partial
 
 from flaxformer_lite.models import roberta
+from flaxformer_lite.models.common import roberta_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import heads
 
-BASE = roberta.BASE | dict(vocab_size=250002)
-PRESETS = roberta.PRESETS
+BASE = roberta_like.BASE | dict(vocab_size=250002)
+PRESETS = roberta_like.PRESETS
 config = partial(build, "xlm_roberta", BASE, PRESETS, "base")
-Model = roberta.Model
+Model = roberta_like.Model
 
 
 # The prefix of its tensors is RoBERTa's.
@@ -22,5 +23,5 @@ PUBLISHED = dataclasses.replace(
     roberta.PUBLISHED,
     model_type="xlm-roberta",
     defaults={**roberta.PUBLISHED.defaults, "vocab_size": 30522},
-    heads=heads("XLMRoberta", **roberta.HEADS),
+    heads=heads("XLMRoberta", **roberta_like.HEADS),
 )

@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 
 from flaxformer_lite import load_pretrained, save_pretrained
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.models.mixtral import moe_of
+from flaxformer_lite.models.common.experts import find_experts
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 from flaxformer_lite.pretrained.hf_config import read_config, write_config
 from flaxformer_lite.registry import resolve
@@ -71,7 +71,7 @@ def test_the_training_loss_is_that_of_torch(stem, case, tmp_path):
     save_pretrained(tmp_path / "again", model, params)
     again = json.loads((tmp_path / "again" / "config.json").read_text())
     back = read_config(resolve("models", stem), again, "lm")
-    assert moe_of(back) == moe_of(model.cfg)
+    assert find_experts(back) == find_experts(model.cfg)
     if routers:
         assert again["router_aux_loss_coef"] == 0.9
         assert again["output_router_logits"] is True
@@ -91,7 +91,7 @@ def test_a_loss_of_ours_is_a_field_and_no_part_of_a_published_file(tmp_path):
     given = given_to(model)
     assert not routers_of(model, params, given)[1]
     ours = dataclasses.replace(
-        moe_of(model.cfg), balance=0.02, z_loss=0.1, bias_rate=0.0, losses_over="layer"
+        find_experts(model.cfg), balance=0.02, z_loss=0.1, bias_rate=0.0, losses_over="layer"
     )
     cfg = dataclasses.replace(model.cfg, feed_forward=ours)
     _, routers = routers_of(type(model)(cfg), params, given)
@@ -100,20 +100,20 @@ def test_a_loss_of_ours_is_a_field_and_no_part_of_a_published_file(tmp_path):
     written = write_config(resolve("models", "mixtral"), cfg)
     assert written["output_router_logits"] is False
     assert "router_aux_loss_coef" not in written
-    assert moe_of(read_config(resolve("models", "mixtral"), written, "lm")).balance == 0
+    assert find_experts(read_config(resolve("models", "mixtral"), written, "lm")).balance == 0
 
 
 def test_only_the_loss_of_a_language_model_has_them():
     config = router_losses.family("mixtral")["config"] | router_losses.CASES["on"]
     family = resolve("models", "mixtral")
-    assert moe_of(read_config(family, config, "lm")).balance == 0.9
-    assert moe_of(read_config(family, config, "sequence_classification")).balance == 0
+    assert find_experts(read_config(family, config, "lm")).balance == 0.9
+    assert find_experts(read_config(family, config, "sequence_classification")).balance == 0
 
 
 def test_a_switch_with_experts_in_every_layer_of_a_stack_has_none_in_transformers():
     config = router_losses.family("switch_transformers")["config"] | {"decoder_sparse_step": 1}
     family = resolve("models", "switch_transformers")
-    assert moe_of(read_config(family, config, "lm")).balance == 0
+    assert find_experts(read_config(family, config, "lm")).balance == 0
     with pytest.raises(ConfigError, match=r"decoder_sparse_step=1.*set output_router_logits=false"):
         read_config(family, config | router_losses.CASES["on"], "lm")
 

@@ -1,0 +1,152 @@
+"""What Llama shares with families like it: values, names of weights and fields, heads."""
+
+from flaxformer_lite.config import LayerKind, ModelConfig
+from flaxformer_lite.files.read import Json
+from flaxformer_lite.models import weight_map
+from flaxformer_lite.models.common import bert_like, gpt2_like
+from flaxformer_lite.models.rope_fields import read_rope, write_rope
+from flaxformer_lite.models.skeletons.decoder import DecoderModel
+from flaxformer_lite.models.weight_map import (
+    Fields,
+    Head,
+    ModelFields,
+    projections,
+    rows,
+    within,
+)
+from flaxformer_lite.nn.positions.nope import Nope
+from flaxformer_lite.nn.positions.rope import Rope
+
+BASE = dict(
+    vocab_size=32000,
+    max_length=2048,
+    position=Rope(),
+    norm="rms",
+    norm_eps=1e-5,
+    norm_at=("in", "final"),
+    activation="silu",
+    mlp="gated",
+    tie_embeddings=False,
+)
+
+
+class Model(DecoderModel):
+    frozen_padding = ("tokens",)
+
+
+class LabelingModel(DecoderModel):
+    """A decoder whose texts and tokens have labels."""
+
+    heads = ("lm", "sequence_classification", "token_classification", "none")
+
+
+class SequenceModel(DecoderModel):
+    """A decoder whose texts have labels."""
+
+    heads = ("lm", "sequence_classification", "none")
+
+
+class LanguageModel(DecoderModel):
+    """A decoder that writes only."""
+
+    heads = ("lm", "none")
+
+
+LAYER = within(
+    "self_attn", "attention", projections("q_proj", "k_proj", "v_proj", "o_proj")
+) + rows(
+    ("input_layernorm", "attention_in_norm"),
+    ("post_attention_layernorm", "mlp_in_norm"),
+    ("mlp.gate_proj", "mlp/gate"),
+    ("mlp.up_proj", "mlp/up"),
+    ("mlp.down_proj", "mlp/down"),
+)
+ENDS = rows(("embed_tokens", "token_embed"), ("norm", "decoder/final_norm"))
+BODY = ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
+QK_NORMS = rows(
+    ("self_attn.q_norm", "attention/query_norm"), ("self_attn.k_norm", "attention/key_norm")
+)
+BUFFERS = (r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq",)
+FIELDS = dict(
+    hidden_size="d_model",
+    intermediate_size="mlp_dim",
+    num_hidden_layers="decoder_layers",
+    num_attention_heads="num_heads",
+    max_position_embeddings="max_length",
+    hidden_act="activation",
+    rms_norm_eps="norm_eps",
+)
+
+
+def heads(
+    name: str, spans_prefix: str = "transformer.", only: tuple[str, ...] = ()
+) -> dict[str, Head]:
+    """Returns the heads of decoders that are variations of Llama.
+
+    Args:
+      name: the beginning of the names of their classes.
+      spans_prefix: the prefix of the body with question answering.
+      only: the heads that the family has; empty for all.
+    """
+    tasks: dict[str, Head | tuple] = {
+        "question_answering": Head(f"{name}ForQuestionAnswering", bert_like.SPANS, spans_prefix)
+    }
+    every = {**gpt2_like.HEADS, "token_classification": gpt2_like.SCORE, **tasks}
+    chosen = {head: every[head] for head in only or every}
+    return weight_map.heads(name, **chosen)
+
+
+def attention_biases(fields: Fields) -> tuple[str, ...]:
+    """Returns the projections that have a bias: with `attention_bias` all four."""
+    if not fields.get("attention_bias", False):
+        return ()
+    return ("query", "key", "value", "out")
+
+
+def read_sizes(fields: Fields, kv_heads: int = 0, head_dim: int = 0) -> ModelFields:
+    """Reads the number of key and value heads and their width, with a family's defaults.
+
+    0 derives them. An absent norm epsilon is 1e-6, not the preset's value.
+    """
+    return {
+        "num_kv_heads": fields.get("num_key_value_heads", kv_heads),
+        "head_dim": fields.get("head_dim", head_dim),
+        "norm_eps": fields.get("rms_norm_eps", 1e-6),
+    }
+
+
+def read_heads(fields: Fields, kv_heads: int = 0, head_dim: int = 0) -> ModelFields:
+    """Reads what `read_sizes` does, and the rotary positions of all layers."""
+    return read_sizes(fields, kv_heads, head_dim) | {"position": read_rope(fields)}
+
+
+def write_heads(cfg: ModelConfig) -> Json:
+    return {
+        "num_key_value_heads": cfg.kv_heads,
+        "head_dim": cfg.head_width,
+        **write_rope(cfg.position),
+    }
+
+
+def read(fields: Fields) -> ModelFields:
+    bias_at: tuple[str, ...] = ()
+    if fields.get("attention_bias", False):
+        bias_at += ("query", "key", "value", "out")
+    if fields.get("mlp_bias", False):
+        bias_at += ("mlp",)
+    return read_heads(fields) | {"bias_at": bias_at}
+
+
+def write(cfg: ModelConfig) -> Json:
+    return write_heads(cfg) | {
+        "attention_bias": "query" in cfg.bias_at,
+        "mlp_bias": "mlp" in cfg.bias_at,
+    }
+
+
+def alternate_positions(*windows: int) -> tuple[LayerKind, ...]:
+    """Returns the kinds of layers with these windows; 0 sees everything and has no positions."""
+    kinds = []
+    for window in windows:
+        kinds.append(LayerKind(window=window, position=None if window else Nope()))
+    return tuple(kinds)
