@@ -20,7 +20,7 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import llama
 from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import Fields, ModelFields, rows, within
+from flaxformer_lite.models.weight_map import Fields, ModelFields, add_prefix, weight_rows
 
 BASE = llama.BASE | dict(residual="parallel_shared")
 PRESETS = {"tiny": llama.PRESETS["tiny"], "1b": llama.PRESETS["1b"]}
@@ -33,8 +33,8 @@ class Model(llama.Model):
 
 LAYER = tuple(row for row in llama_like.LAYER if row.name != "input_layernorm")
 LAYER = tuple(row for row in LAYER if row.name != "post_attention_layernorm")
-LAYER += rows(("shared_norm", "attention_in_norm"))
-BODY = llama_like.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
+LAYER += weight_rows(("shared_norm", "attention_in_norm"))
+BODY = llama_like.ENDS + add_prefix("layers.{i}", "decoder/layer_{i}", LAYER)
 
 
 def read(fields: Fields) -> ModelFields:

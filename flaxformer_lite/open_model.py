@@ -19,7 +19,7 @@ from jax.sharding import Mesh
 from flaxformer_lite import first_model, registry
 from flaxformer_lite.config import ConfigError, OneOf, choices
 from flaxformer_lite.config.parts import AdapterConfig
-from flaxformer_lite.config.rules import require
+from flaxformer_lite.config.rules import raise_if_invalid
 from flaxformer_lite.files.home import expand_home
 from flaxformer_lite.files.read import Json, read_object
 from flaxformer_lite.models.parameter_shapes import parameter_shapes
@@ -386,7 +386,7 @@ def open_pretrained(
     load.check_overrides(overrides)
     form = overrides.pop("quantize", None)
     if form is not None:
-        require("quantize", form, OneOf(choices.HELD)(form))
+        raise_if_invalid("quantize", form, OneOf(choices.QUANTIZATIONS)(form))
     folder = on_disk(path)
     if is_workdir(folder):
         if adapter is not None:
@@ -421,9 +421,9 @@ def _in_form(model: nn.Module, stored: dict, form: str | None) -> tuple[nn.Modul
     """Returns the model and its parameters, with matrices held in few bits if a form is named."""
     if form is None:
         return model, stored
-    from flaxformer_lite.pretrained.held_params import with_form
+    from flaxformer_lite.pretrained.quantized_params import with_scheme
 
-    return with_form(model, stored, form)
+    return with_scheme(model, stored, form)
 
 
 def published_settings(path: str | Path) -> Json:

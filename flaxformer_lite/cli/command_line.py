@@ -16,11 +16,11 @@ from flaxformer_lite.cli import current_folder
 from flaxformer_lite.config.rules import (
     SECRET,
     ConfigError,
+    format_value,
     is_local,
     is_model_place,
     is_place,
     is_text,
-    shown,
 )
 from flaxformer_lite.files.home import expand_home
 from flaxformer_lite.files.publish import check_writable
@@ -326,7 +326,7 @@ def path(value: str, rule: Callable[[str], str] = is_local) -> str:
     problem = is_text(value) or rule(value)
     if problem:
         is_safe = value.isprintable() and not SECRET.search(value)
-        name = value if is_safe else shown(value)
+        name = value if is_safe else format_value(value)
         raise argparse.ArgumentTypeError(f"{name}: {problem.rstrip('.')}")
     if not value.startswith("~"):
         return value

@@ -15,7 +15,13 @@ from ml_collections import ConfigDict
 from flaxformer_lite import registry
 from flaxformer_lite.config import ExperimentConfig, from_config_dict, plugin_name
 from flaxformer_lite.config.parsing import plugin_fields
-from flaxformer_lite.config.rules import Sections, declared, is_optional, plain, rules_of
+from flaxformer_lite.config.rules import (
+    Sections,
+    declared_fields,
+    is_optional,
+    rules_of,
+    strip_annotation,
+)
 
 COLUMN = 50
 WIDTH = 120
@@ -37,13 +43,12 @@ def _section(cfg: object, path: str, folder: str) -> Iterator[str]:
     helps = comments(kind)
     plugins = plugin_fields(kind)
     sections: list[Iterable[str]] = []
-    for name, hint in declared(type(cfg)).items():
+    for name, hint in declared_fields(type(cfg)).items():
         value = getattr(cfg, name)
         if isinstance(value, Sections):
             record = typing.get_args(hint)[1]
-            sections.append(
-                [f"{path}.{name}.NAME: {helps.get(name)}; fields: {', '.join(declared(record))}"]
-            )
+            fields = ", ".join(declared_fields(record))
+            sections.append([f"{path}.{name}.NAME: {helps.get(name)}; fields: {fields}"])
             sections += [_section(item, f"{path}.{name}.{key}", "") for key, item in value.items()]
             continue
         if name in plugins or dataclasses.is_dataclass(value):
@@ -104,7 +109,7 @@ def _one_of(names: Sequence[str]) -> str:
 
 
 def _type(hint: object) -> str:
-    kind = plain(hint)
+    kind = strip_annotation(hint)
     if typing.get_origin(kind) is tuple:
         name = f"tuple of {_type(typing.get_args(kind)[0])}"
     else:

@@ -33,11 +33,11 @@ from flaxformer_lite.config.rules import (
     Record,
     Size,
     TokenId,
-    marked,
+    fields_with_mark,
     optional_plugin,
     plugin,
     plugin_name,
-    require,
+    raise_if_invalid,
 )
 
 MOST_LAYERS = 4096  # more would take hours to trace
@@ -421,8 +421,8 @@ class Architecture(Record):
 
 
 # Fields that do not affect the weights of a checkpoint.
-INIT_FIELDS = marked(Architecture, OF_INIT)
-TASK_FIELDS = marked(Architecture, OF_TASK)
+INIT_FIELDS = fields_with_mark(Architecture, OF_INIT)
+TASK_FIELDS = fields_with_mark(Architecture, OF_TASK)
 WEIGHTLESS_FIELDS = (*EXECUTION_FIELDS, *INIT_FIELDS, *TASK_FIELDS)
 
 
@@ -501,7 +501,7 @@ def check_family(cfg: ModelConfig, where: str = "") -> type[Any]:
         wrong stacks.
     """
     try:
-        require("family", cfg.family, Plugin("models")(cfg.family))
+        raise_if_invalid("family", cfg.family, Plugin("models")(cfg.family))
         model = registry.resolve("models", cfg.family).Model
         if cfg.skeleton != model.skeleton:
             sides = "no" if model.skeleton == "embedding" else model.skeleton.replace("_", " and ")
@@ -509,9 +509,9 @@ def check_family(cfg: ModelConfig, where: str = "") -> type[Any]:
                 f"encoder_layers={cfg.encoder_layers}, {where}decoder_layers={cfg.decoder_layers}:"
                 f" {cfg.family} has {sides} layers; set those and no others."
             )
-        require("head", cfg.head, OneOf(model.heads)(cfg.head))
+        raise_if_invalid("head", cfg.head, OneOf(model.heads)(cfg.head))
         poolings = getattr(model, "classifier_poolings", ("first",))
-        require(
+        raise_if_invalid(
             "classifier_pooling", cfg.classifier_pooling, OneOf(poolings)(cfg.classifier_pooling)
         )
     except ConfigError as error:

@@ -32,7 +32,7 @@ class Execution(Record):
     # numbers that the layers' matrices multiply in training, float for those of `dtype`
     matmul: Annotated[str, OneOf(choices.MATMULS)] = "float"
     # how the layers' matrices are held where they are not trained: to generate, or under an adapter
-    quantize: Annotated[str, OneOf(choices.HELD)] = "none"
+    quantize: Annotated[str, OneOf(choices.QUANTIZATIONS)] = "none"
     # numbers that keys and values are kept in while generating, float for those of `dtype`
     cache: Annotated[str, OneOf(choices.CACHES)] = "float"
     scan: bool = False  # one traced layer instead of a Python loop: compile time flat in depth

@@ -31,12 +31,12 @@ from flaxformer_lite.config.rules import (
     Sections,
     Share,
     Size,
+    format_value,
     is_given,
     is_interval,
     is_pattern,
     is_rate,
     plugin_name,
-    shown,
 )
 
 MOST_TOKENS = 2**32  # of a batch, of its activations, of one weight
@@ -114,8 +114,8 @@ class DataConfig(Record):
         check_mixture(self)
         if self.text_field != "text" and not self.path and not self.mixture:
             raise ConfigError(
-                f"data.text_field={shown(self.text_field)}: applies to your own jsonl or tables"
-                " only; set data.path to them."
+                f"data.text_field={format_value(self.text_field)}: applies to your own jsonl or"
+                " tables only; set data.path to them."
             )
 
     @property

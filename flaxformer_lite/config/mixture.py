@@ -12,8 +12,8 @@ from flaxformer_lite.config.rules import (
     OneOf,
     Place,
     Record,
-    require,
-    shown,
+    format_value,
+    raise_if_invalid,
 )
 
 MOST = 256  # sources
@@ -41,7 +41,7 @@ def read_changes(text: str) -> list[Change]:
         match = re.fullmatch(CHANGE, part)
         if not match:
             raise ValueError(
-                f"{shown(part)} must be like 9000: books=3, web=0.1 or 8000-9000: books=3."
+                f"{format_value(part)} must be like 9000: books=3, web=0.1 or 8000-9000: books=3."
             )
         pairs = [pair.split("=") for pair in match[3].split(",") if pair.strip()]
         weights = {name.strip(): _weight(value, part) for name, value in pairs}
@@ -63,7 +63,7 @@ def _weight(value: str, part: str) -> float:
     except ValueError:
         weight = -1.0
     if not 0 <= weight < 1e30:
-        raise ValueError(f"{shown(part)} has a negative or non-numeric weight.")
+        raise ValueError(f"{format_value(part)} has a negative or non-numeric weight.")
     return weight
 
 
@@ -111,21 +111,21 @@ def check_mixture(data: Any) -> None:
     if not sources:
         needs_sources = "is for the sources of data.mixture, and there are none; name some."
         if schedule:
-            require("mixture_schedule", schedule, needs_sources)
+            raise_if_invalid("mixture_schedule", schedule, needs_sources)
         if data.mixture_temperature:
-            require("mixture_temperature", data.mixture_temperature, needs_sources)
+            raise_if_invalid("mixture_temperature", data.mixture_temperature, needs_sources)
         return
     if data.path:
         rule = "is one text, and data.mixture names others; empty one of them."
-        require("path", data.path, rule)
+        raise_if_invalid("path", data.path, rule)
     if data.eval_path:
         rule = "is not for a mixture, which holds out a share of each source; leave it empty."
-        require("eval_path", data.eval_path, rule)
+        raise_if_invalid("eval_path", data.eval_path, rule)
     if len(sources) > MOST:
-        require("mixture", len(sources), f"has more than {MOST} sources; join some.")
+        raise_if_invalid("mixture", len(sources), f"has more than {MOST} sources; join some.")
     for name in sources:
         if not re.fullmatch(r"[A-Za-z]\w*", name):
-            require("mixture", name, "a name has letters, digits and _ only.")
+            raise_if_invalid("mixture", name, "a name has letters, digits and _ only.")
     changes = read_changes(schedule)
     has_weight = any(source.weight for source in sources.values())
     if not has_weight and not any(change.end == 0 for change in changes):
@@ -135,4 +135,4 @@ def check_mixture(data: Any) -> None:
             if name not in sources:
                 near = registry.nearest(name, list(sources))
                 rule = f"no source {name!r}{near}; the mixture has {', '.join(sources)}."
-                require("mixture_schedule", schedule, rule)
+                raise_if_invalid("mixture_schedule", schedule, rule)

@@ -21,11 +21,11 @@ from flaxformer_lite.config.rules import (
     PluginError,
     Sections,
     check,
-    declared,
+    declared_fields,
+    format_value,
     names_plugin,
-    plain,
     plugin_name,
-    shown,
+    strip_annotation,
 )
 
 T = TypeVar("T")
@@ -51,15 +51,15 @@ def from_config_dict(
     """
     if not hasattr(values, "items"):
         raise ConfigError(
-            f"{where}={shown(values)}: must be a section ({cls.__name__}), not"
+            f"{where}={format_value(values)}: must be a section ({cls.__name__}), not"
             f" {type(values).__name__}."
         )
-    hints = declared(cls)
+    hints = declared_fields(cls)
     for key in values:
         if key not in hints:
             near = registry.nearest(str(key), list(hints))
             if not isinstance(key, str) or not key.isprintable():
-                key = shown(key)
+                key = format_value(key)
             raise ConfigError(
                 f"{where}.{key}: no such field{near}; {cls.__name__} has"
                 f" {', '.join(hints) or 'none'}."
@@ -96,7 +96,7 @@ def to_config_dict(cfg: object) -> ConfigDict:
     """Converts a record back to a ConfigDict whose fields the command line can override."""
     out = ConfigDict()
     plugins = plugin_fields(type(cfg))
-    for name, hint in declared(type(cfg)).items():
+    for name, hint in declared_fields(type(cfg)).items():
         value = getattr(cfg, name)
         if name in plugins and value is None:
             out[name] = ConfigDict({"name": ""})
@@ -172,7 +172,7 @@ def plugin_fields(cls: type) -> Mapping[str, str]:
 @functools.cache  # apart, for mypy, as `rules._declared`
 def _plugin_fields(cls: type) -> Mapping[str, str]:
     folders: dict[str, str] = {}
-    hints = declared(cls)
+    hints = declared_fields(cls)
     for f in dataclasses.fields(cls):
         if "plugin" in f.metadata:
             folders[f.name] = f.metadata["plugin"]
@@ -253,7 +253,7 @@ def _build(
     f: dataclasses.Field, hint: object, value: object, where: str, allowed: registry.Allowed
 ) -> Any:
     """Turns sections into records, lists into tuples, and integers into floats, as declared."""
-    kind = plain(hint)
+    kind = strip_annotation(hint)
     if "plugin" in f.metadata:
         return _build_plugin(f, value, where, allowed)
     if names_plugin(hint):
@@ -290,8 +290,8 @@ def _build_plugin(f: dataclasses.Field, value: Any, where: str, allowed: registr
         return value
     if not hasattr(value, "items"):
         raise ConfigError(
-            f"{where}={shown(value)}: must be a section with a name, not {type(value).__name__};"
-            f" set {where}.name."
+            f"{where}={format_value(value)}: must be a section with a name, not"
+            f" {type(value).__name__}; set {where}.name."
         )
     options = dict(value)
     if options == {"name": ""} and f.default is None:
@@ -319,7 +319,8 @@ def _check_allowed(value: object, where: str, allowed: registry.Allowed) -> None
 def _plugin_class(folder: str, name: object, where: str) -> type:
     if not isinstance(name, str):
         raise ConfigError(
-            f"{where}.name={shown(name)}: must be one of {', '.join(registry.available(folder))}."
+            f"{where}.name={format_value(name)}: must be one of"
+            f" {', '.join(registry.available(folder))}."
         )
     try:
         return registry.resolve_class(folder, name)
@@ -329,7 +330,7 @@ def _plugin_class(folder: str, name: object, where: str) -> type:
 
 def _defaults(cls: type) -> dict[str, Any]:
     """Returns a plug-in's options as a page holds them, with placeholders for missing defaults."""
-    hints = declared(cls)
+    hints = declared_fields(cls)
     out = {}
     for f in dataclasses.fields(cls):
         if f.name not in hints:
@@ -346,5 +347,5 @@ def _defaults(cls: type) -> dict[str, Any]:
 
 
 def _placeholder(hint: object) -> Any:
-    hint = plain(hint)
+    hint = strip_annotation(hint)
     return config_dict.placeholder(typing.get_origin(hint) or hint)

@@ -20,7 +20,7 @@ from flaxformer_lite.config.rules import (
     Record,
     Size,
     is_pattern,
-    require,
+    raise_if_invalid,
 )
 
 if TYPE_CHECKING:  # --help does not wait for jax
@@ -414,7 +414,7 @@ class LayerConfig(Record):
             known += [f"{part}_{slot}" for slot in slots]
         is_known = OneOf(tuple(known))
         for slot in self.norm_at:
-            require("norm_at", self.norm_at, is_known(slot))
+            raise_if_invalid("norm_at", self.norm_at, is_known(slot))
         if self.residual.startswith("parallel") and (
             self.mixer is None or self.feed_forward is None or self.cross or self.beside
         ):

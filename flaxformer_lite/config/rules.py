@@ -55,7 +55,7 @@ class OneOf(NamedTuple):
         if value in self.names:
             return ""
         near = registry.nearest(value, list(self.names))
-        return f"no {shown(value)}{near}; choose from {', '.join(self.names)}."
+        return f"no {format_value(value)}{near}; choose from {', '.join(self.names)}."
 
 
 class Plugin(NamedTuple):
@@ -246,15 +246,15 @@ def check(cls: type, values: Mapping[str, object]) -> None:
     Raises:
       ConfigError: one of them is not what its annotation declares.
     """
-    for name, hint in declared(cls).items():
+    for name, hint in declared_fields(cls).items():
         if name in values:
-            require(name, values[name], broken(hint, values[name]))
+            raise_if_invalid(name, values[name], validation_error(hint, values[name]))
 
 
-def require(name: str, value: object, problem: str) -> None:
+def raise_if_invalid(name: str, value: object, problem: str) -> None:
     """Raises ConfigError about a field if there is a problem with its value."""
     if problem:
-        raise ConfigError(f"{name}={shown(value)}: {problem}")
+        raise ConfigError(f"{name}={format_value(value)}: {problem}")
 
 
 def plugin(folder: str, default: str) -> Any:
@@ -275,7 +275,7 @@ def plugin_name(value: object) -> str:
     return registry.name_of(type(value))
 
 
-def declared(cls: type) -> dict[str, Any]:
+def declared_fields(cls: type) -> dict[str, Any]:
     """Returns the annotations of the fields that a config sets.
 
     A plug-in's annotation is the base class of its folder.
@@ -300,15 +300,15 @@ def _declared(cls: type) -> dict[str, Any]:
     return settable
 
 
-def plain(hint: object) -> Any:
+def strip_annotation(hint: object) -> Any:
     """Returns the type of an annotation without `Annotated` and `| None`.
 
     A union of several types is returned as it is.
     """
     if typing.get_origin(hint) is Annotated:
-        return plain(typing.get_args(hint)[0])
+        return strip_annotation(typing.get_args(hint)[0])
     inner = [kind for kind in typing.get_args(hint) if kind is not types.NoneType]
-    return plain(inner[0]) if _is_union(hint) and len(inner) == 1 else hint
+    return strip_annotation(inner[0]) if _is_union(hint) and len(inner) == 1 else hint
 
 
 def is_optional(hint: object) -> bool:
@@ -330,18 +330,18 @@ def rules_of(hint: object) -> list[Any]:
     return rules
 
 
-def marked(cls: type, *marks: Mark) -> tuple[str, ...]:
+def fields_with_mark(cls: type, *marks: Mark) -> tuple[str, ...]:
     """Lists the fields of a record that have one of the marks.
 
     Those of nested records are named like `data.cache`.
     """
     names: list[str] = []
     for name, hint in typing.get_type_hints(cls, include_extras=True).items():
-        kind = plain(hint)
+        kind = strip_annotation(hint)
         if any(mark in rules_of(hint) for mark in marks):
             names.append(name)
         elif isinstance(kind, type) and issubclass(kind, Record):
-            names += [f"{name}.{inner}" for inner in marked(kind, *marks)]
+            names += [f"{name}.{inner}" for inner in fields_with_mark(kind, *marks)]
     return tuple(names)
 
 
@@ -350,9 +350,9 @@ def names_plugin(hint: object) -> bool:
     return any(isinstance(rule, Plugin | PluginName) for rule in rules_of(hint))
 
 
-def broken(hint: object, value: object) -> str:
+def validation_error(hint: object, value: object) -> str:
     """Returns the rule of an annotation that a value breaks, or an empty string."""
-    kind = plain(hint)
+    kind = strip_annotation(hint)
     if value is None and is_optional(hint):
         return ""
     if typing.get_origin(kind) is tuple and typing.get_args(kind)[1:] == (...,):
@@ -384,7 +384,7 @@ def _broken_tuple(hint: object, value: object) -> str:
     kind = typing.get_args(hint)[0]
     if isinstance(value, tuple):
         for item in value:
-            problem = broken(kind, item)
+            problem = validation_error(kind, item)
             if problem:
                 return problem
         has_names = any(isinstance(rule, OneOf | Plugin) for rule in rules_of(kind))
@@ -393,7 +393,7 @@ def _broken_tuple(hint: object, value: object) -> str:
         return ""
     meant = tuple(value) if isinstance(value, list) else (value,)
     if not _broken_tuple(hint, meant):
-        return f"must be a tuple, {shown(meant)}."
+        return f"must be a tuple, {format_value(meant)}."
     example = ""
     for rule in rules_of(hint):
         if isinstance(rule, OneOf):
@@ -408,7 +408,7 @@ def _is_instance(value: object, kind: type) -> bool:
     return isinstance(value, number) and not isinstance(value, bool)
 
 
-def shown(value: object) -> str:
+def format_value(value: object) -> str:
     """Formats a value for a message.
 
     A class is its name, a record has no fields, an address no secrets, and a long value is
@@ -420,7 +420,7 @@ def shown(value: object) -> str:
         return f"{type(value).__name__}(...)"
     if isinstance(value, tuple) and any(map(dataclasses.is_dataclass, value)):
         comma = "," if len(value) == 1 else ""
-        return f"({', '.join(map(shown, value))}{comma})"
+        return f"({', '.join(map(format_value, value))}{comma})"
     try:
         text = repr(value)
     except Exception as error:  # such as an integer with more digits than Python prints

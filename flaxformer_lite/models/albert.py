@@ -13,11 +13,11 @@ from flaxformer_lite.models.weight_map import (
     Fields,
     ModelFields,
     Published,
-    heads,
-    projections,
-    rows,
-    within,
-    without,
+    add_prefix,
+    attention_rows,
+    build_heads,
+    omit,
+    weight_rows,
 )
 
 __all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
@@ -104,7 +104,9 @@ def index(cfg: ModelConfig, layer: int) -> dict[str, int]:
     return {"g": layer // inner, "j": layer % inner}
 
 
-LAYER = within("attention", "attention", projections("query", "key", "value", "dense")) + rows(
+LAYER = add_prefix(
+    "attention", "attention", attention_rows("query", "key", "value", "dense")
+) + weight_rows(
     ("attention.LayerNorm", "attention_out_norm"),
     ("ffn", "mlp/up"),
     ("ffn_output", "mlp/down"),
@@ -112,29 +114,31 @@ LAYER = within("attention", "attention", projections("query", "key", "value", "d
 )
 BODY = (
     *(row for row in bert_like.BODY if row.name.startswith("embeddings.")),
-    *rows(("encoder.embedding_hidden_mapping_in", "embed/project"), ("pooler", "pooler/dense")),
-    *within("encoder.albert_layer_groups.{g}.albert_layers.{j}", "encoder/layer_{i}", LAYER),
+    *weight_rows(
+        ("encoder.embedding_hidden_mapping_in", "embed/project"), ("pooler", "pooler/dense")
+    ),
+    *add_prefix("encoder.albert_layer_groups.{g}.albert_layers.{j}", "encoder/layer_{i}", LAYER),
 )
-PREDICTIONS = rows(
+PREDICTIONS = weight_rows(
     ("predictions.dense", "masked_lm/dense"),
     ("predictions.LayerNorm", "masked_lm/norm"),
     ("predictions.decoder.weight", "masked_lm/vocab/kernel"),
     ("predictions.bias", "masked_lm/vocab/bias"),
 )
-PAIRS = rows(("sop_classifier.classifier", "next_sentence/dense"))
+PAIRS = weight_rows(("sop_classifier.classifier", "next_sentence/dense"))
 PUBLISHED = Published(
     model_type="albert",
     defaults=dict(hidden_size=4096, num_attention_heads=64, intermediate_size=16384),
     prefix="albert.",
     names=lambda cfg: BODY,
-    heads=heads(
+    heads=build_heads(
         "Albert",
         none=(),
         masked_lm=PREDICTIONS,
         pretraining=PREDICTIONS + PAIRS,
         **bert_like.CLASSIFIERS,
     ),
-    fields=without(bert_like.FIELDS, "num_hidden_layers") | {"embedding_size": "embedding_size"},
+    fields=omit(bert_like.FIELDS, "num_hidden_layers") | {"embedding_size": "embedding_size"},
     fixed=bert_like.FIXED,
     read=read,
     write=write,

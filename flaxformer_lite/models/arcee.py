@@ -11,8 +11,8 @@ from flaxformer_lite.models import llama
 from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import (
-    rows_without,
-    within,
+    add_prefix,
+    omit_prefixes,
 )
 from flaxformer_lite.nn.positions.rope import Rope
 
@@ -29,8 +29,8 @@ PRESETS = {
 }
 config = partial(build, "arcee", BASE, PRESETS, "4.5b")
 Model = llama_like.Model
-LAYER = rows_without(llama_like.LAYER, "mlp.gate_proj")
-BODY = llama_like.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
+LAYER = omit_prefixes(llama_like.LAYER, "mlp.gate_proj")
+BODY = llama_like.ENDS + add_prefix("layers.{i}", "decoder/layer_{i}", LAYER)
 PUBLISHED = dataclasses.replace(
     llama.PUBLISHED,
     model_type="arcee",

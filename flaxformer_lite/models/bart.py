@@ -13,8 +13,8 @@ from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import (
     Published,
     WeightRow,
-    rows,
-    within,
+    add_prefix,
+    weight_rows,
 )
 
 BASE = bart_like.BASE
@@ -30,24 +30,26 @@ def names(cfg: ModelConfig) -> tuple:
     Norms have the same names before a layer and after it.
     """
     slot = "out" if "out" in cfg.norm_at else "in"
-    layer = within("self_attn", "attention", bart_like.ATTENTION) + rows(
+    layer = add_prefix("self_attn", "attention", bart_like.ATTENTION) + weight_rows(
         ("self_attn_layer_norm", f"attention_{slot}_norm"),
         ("fc1", "mlp/up"),
         ("fc2", "mlp/down"),
         ("final_layer_norm", f"mlp_{slot}_norm"),
     )
-    cross = within("encoder_attn", "cross_attention", bart_like.ATTENTION)
-    cross += rows(("encoder_attn_layer_norm", f"cross_attention_{slot}_norm"))
+    cross = add_prefix("encoder_attn", "cross_attention", bart_like.ATTENTION)
+    cross += weight_rows(("encoder_attn_layer_norm", f"cross_attention_{slot}_norm"))
     both_stacks: tuple[WeightRow, ...] = ()
     for side, inside in (("encoder", layer), ("decoder", layer + cross)):
-        both_stacks += within(f"{side}.layers.{{i}}", f"{side}/layer_{{i}}", inside) + rows(
+        both_stacks += add_prefix(
+            f"{side}.layers.{{i}}", f"{side}/layer_{{i}}", inside
+        ) + weight_rows(
             (f"{side}.embed_positions.weight", f"{side}_embed/position/position"),
             (f"{side}.layernorm_embedding", f"{side}_embed/norm"),
             (f"{side}.layer_norm", f"{side}/final_norm"),
         )
     if not cfg.decoder_vocab_size:
-        return both_stacks + rows(("shared", "token_embed"))
-    return both_stacks + rows(
+        return both_stacks + weight_rows(("shared", "token_embed"))
+    return both_stacks + weight_rows(
         ("encoder.embed_tokens", "token_embed"), ("decoder.embed_tokens", "decoder_token_embed")
     )
 

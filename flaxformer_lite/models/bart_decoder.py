@@ -13,9 +13,9 @@ from flaxformer_lite.models import bart
 from flaxformer_lite.models.common import bart_decoder_like, bart_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import (
-    heads,
-    rows,
-    within,
+    add_prefix,
+    build_heads,
+    weight_rows,
 )
 
 BASE = bart_decoder_like.BASE
@@ -28,19 +28,19 @@ config = partial(build, "bart_decoder", bart_decoder_like.BASE, bart_decoder_lik
 def names(cfg: ModelConfig) -> tuple:
     """Returns the weight rows; norms have the same names before a layer and after it."""
     slot = "out" if "out" in cfg.norm_at else "in"
-    layer = within("self_attn", "attention", bart_like.ATTENTION) + rows(
+    layer = add_prefix("self_attn", "attention", bart_like.ATTENTION) + weight_rows(
         ("self_attn_layer_norm", f"attention_{slot}_norm"),
         ("fc1", "mlp/up"),
         ("fc2", "mlp/down"),
         ("final_layer_norm", f"mlp_{slot}_norm"),
     )
-    ends = rows(
+    ends = weight_rows(
         ("embed_tokens", "token_embed"),
         ("embed_positions.weight", "embed/position/position"),
         ("layernorm_embedding", "embed/norm"),
         ("layer_norm", "decoder/final_norm"),
     )
-    return within("decoder", "", ends + within("layers.{i}", "decoder/layer_{i}", layer))
+    return add_prefix("decoder", "", ends + add_prefix("layers.{i}", "decoder/layer_{i}", layer))
 
 
 FIELDS = dict(
@@ -70,7 +70,7 @@ def write(cfg: ModelConfig) -> Json:
 PUBLISHED = dataclasses.replace(
     bart.PUBLISHED,
     names=names,
-    heads=heads("Bart", lm=bart_decoder_like.LM_HEAD),
+    heads=build_heads("Bart", lm=bart_decoder_like.LM_HEAD),
     fields=FIELDS,
     harmless=(*bart_like.HARMLESS, *ENCODER, "is_decoder"),
     fixed={},

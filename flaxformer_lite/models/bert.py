@@ -12,7 +12,7 @@ from flaxformer_lite.models.skeletons.encoder import EncoderModel
 from flaxformer_lite.models.weight_map import (
     Head,
     Published,
-    heads,
+    build_heads,
 )
 
 BASE = bert_like.BASE
@@ -26,7 +26,7 @@ PUBLISHED = Published(
     model_type="bert",
     prefix="bert.",
     names=lambda cfg: bert_like.BODY,
-    heads=heads(
+    heads=build_heads(
         "Bert",
         none=(),
         masked_lm=bert_like.PREDICTIONS,

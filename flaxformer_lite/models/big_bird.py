@@ -22,9 +22,9 @@ from flaxformer_lite.models.weight_map import (
     Head,
     ModelFields,
     Published,
-    heads,
-    rows,
-    rows_without,
+    build_heads,
+    omit_prefixes,
+    weight_rows,
 )
 from flaxformer_lite.nn.mixers.block_sparse import BlockSparseConfig
 from flaxformer_lite.nn.modules.heads import Transform
@@ -101,12 +101,12 @@ class Model(EncoderModel):
         return output.replace(start_logits=start_BT - far_BT, end_logits=end_BT - far_BT)
 
 
-POOLER = rows(("pooler", "pooler/dense"))
-BODY = rows_without(bert_like.BODY, "pooler.dense") + POOLER
-SEQUENCE = rows(
+POOLER = weight_rows(("pooler", "pooler/dense"))
+BODY = omit_prefixes(bert_like.BODY, "pooler.dense") + POOLER
+SEQUENCE = weight_rows(
     ("classifier.dense", "transform/dense"), ("classifier.out_proj", "classifier/dense")
 )
-SPANS = rows(
+SPANS = weight_rows(
     ("qa_classifier.intermediate.dense", "spans/mlp/up"),
     ("qa_classifier.output.dense", "spans/mlp/down"),
     ("qa_classifier.output.LayerNorm", "spans/norm"),
@@ -154,7 +154,7 @@ PUBLISHED = Published(
     model_type="big_bird",
     prefix="bert.",
     names=lambda cfg: BODY,
-    heads=heads(
+    heads=build_heads(
         "BigBird",
         none=(),
         masked_lm=bert_like.PREDICTIONS,

@@ -6,7 +6,7 @@ from functools import partial
 from flaxformer_lite.models import bart_decoder
 from flaxformer_lite.models.common import bart_decoder_like
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import heads
+from flaxformer_lite.models.weight_map import build_heads
 from flaxformer_lite.nn.positions.learned import Learned
 
 BASE = bart_decoder_like.BASE | dict(
@@ -21,5 +21,5 @@ Model = bart_decoder_like.Model
 PUBLISHED = dataclasses.replace(
     bart_decoder.PUBLISHED,
     model_type="blenderbot",
-    heads=heads("Blenderbot", lm=bart_decoder_like.LM_HEAD),
+    heads=build_heads("Blenderbot", lm=bart_decoder_like.LM_HEAD),
 )

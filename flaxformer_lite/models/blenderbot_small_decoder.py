@@ -6,7 +6,7 @@ from functools import partial
 from flaxformer_lite.models import blenderbot_decoder
 from flaxformer_lite.models.common import bart_decoder_like
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import Fields, ModelFields, heads
+from flaxformer_lite.models.weight_map import Fields, ModelFields, build_heads
 
 BASE = blenderbot_decoder.BASE | dict(vocab_size=54944, max_length=512, norm_at=("embed", "out"))
 PRESETS = {
@@ -29,6 +29,6 @@ PUBLISHED = dataclasses.replace(
     blenderbot_decoder.PUBLISHED,
     model_type="blenderbot-small",
     defaults=dict(vocab_size=50265),
-    heads=heads("BlenderbotSmall", lm=bart_decoder_like.LM_HEAD),
+    heads=build_heads("BlenderbotSmall", lm=bart_decoder_like.LM_HEAD),
     read=read,
 )

@@ -9,7 +9,14 @@ from functools import partial
 from flaxformer_lite.models.common import gpt2_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
-from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, heads, rows, within
+from flaxformer_lite.models.weight_map import (
+    Fields,
+    ModelFields,
+    Published,
+    add_prefix,
+    build_heads,
+    weight_rows,
+)
 from flaxformer_lite.nn.positions.alibi import Alibi
 
 BASE = dict(
@@ -30,7 +37,7 @@ PRESETS = {  # table 3
 }
 config = partial(build, "bloom", BASE, PRESETS, "560m")
 Model = DecoderModel
-LAYER = rows(
+LAYER = weight_rows(
     ("input_layernorm", "attention_in_norm"),
     (
         "self_attention.query_key_value",
@@ -43,12 +50,12 @@ LAYER = rows(
     ("mlp.dense_4h_to_h", "mlp/down"),
 )
 BODY = (
-    *rows(
+    *weight_rows(
         ("word_embeddings", "token_embed"),
         ("word_embeddings_layernorm", "embed/norm"),
         ("ln_f", "decoder/final_norm"),
     ),
-    *within("h.{i}", "decoder/layer_{i}", LAYER),
+    *add_prefix("h.{i}", "decoder/layer_{i}", LAYER),
 )
 
 
@@ -78,7 +85,7 @@ PUBLISHED = Published(
     model_type="bloom",
     prefix="transformer.",
     names=lambda cfg: BODY,
-    heads=heads("Bloom", **gpt2_like.HEADS),
+    heads=build_heads("Bloom", **gpt2_like.HEADS),
     fields={"layer_norm_epsilon": "norm_eps"},
     fixed={"apply_residual_connection_post_layernorm": False, "n_inner": None},
     harmless=HARMLESS,

@@ -9,7 +9,7 @@ from functools import partial
 from flaxformer_lite.models import roberta
 from flaxformer_lite.models.common import roberta_like
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import heads
+from flaxformer_lite.models.weight_map import build_heads
 
 BASE = roberta_like.BASE | dict(vocab_size=32005)
 PRESETS = roberta_like.PRESETS
@@ -22,5 +22,5 @@ PUBLISHED = dataclasses.replace(
     roberta.PUBLISHED,
     model_type="camembert",
     defaults={**roberta.PUBLISHED.defaults, "vocab_size": 30522},
-    heads=heads("Camembert", **roberta_like.HEADS),
+    heads=build_heads("Camembert", **roberta_like.HEADS),
 )

@@ -17,7 +17,14 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import bart_like, bert_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
-from flaxformer_lite.models.weight_map import Fields, Head, ModelFields, Published, rows, within
+from flaxformer_lite.models.weight_map import (
+    Fields,
+    Head,
+    ModelFields,
+    Published,
+    add_prefix,
+    weight_rows,
+)
 from flaxformer_lite.nn.modules.einsum import Einsum
 from flaxformer_lite.nn.positions.learned import Learned
 
@@ -67,19 +74,19 @@ class Model(DecoderModel):
         return {"text_embeds": self.text_projection(pooled_BD)}
 
 
-LAYER = within("self_attn", "attention", bart_like.ATTENTION) + rows(
+LAYER = add_prefix("self_attn", "attention", bart_like.ATTENTION) + weight_rows(
     ("layer_norm1", "attention_in_norm"),
     ("mlp.fc1", "mlp/up"),
     ("mlp.fc2", "mlp/down"),
     ("layer_norm2", "mlp_in_norm"),
 )
 BODY = (
-    *rows(
+    *weight_rows(
         ("embeddings.token_embedding", "token_embed"),
         ("embeddings.position_embedding.weight", "embed/position/position"),
         ("final_layer_norm", "decoder/final_norm"),
     ),
-    *within("encoder.layers.{i}", "decoder/layer_{i}", LAYER),
+    *add_prefix("encoder.layers.{i}", "decoder/layer_{i}", LAYER),
 )
 
 
@@ -95,7 +102,7 @@ def write(cfg: ModelConfig) -> Json:
     return {"eos_token_id": end, "projection_dim": cfg.projection_size or cfg.d_model}
 
 
-PROJECTION = rows(("text_projection", "text_projection"))
+PROJECTION = weight_rows(("text_projection", "text_projection"))
 PUBLISHED = Published(
     model_type="clip_text_model",
     prefix="text_model.",

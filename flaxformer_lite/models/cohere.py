@@ -18,9 +18,9 @@ from flaxformer_lite.models.weight_map import (
     Fields,
     ModelFields,
     Published,
-    rows_without,
-    within,
-    without,
+    add_prefix,
+    omit,
+    omit_prefixes,
 )
 from flaxformer_lite.nn.positions.rope import Rope
 
@@ -45,9 +45,9 @@ config = partial(build, "cohere", BASE, PRESETS, "command_r")
 Model = llama_like.LanguageModel
 
 
-LAYER = rows_without(llama_like.LAYER, "post_attention_layernorm")
-BODY = llama_like.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER + llama_like.QK_NORMS)
-FIELDS = without(llama_like.FIELDS, "rms_norm_eps") | dict(
+LAYER = omit_prefixes(llama_like.LAYER, "post_attention_layernorm")
+BODY = llama_like.ENDS + add_prefix("layers.{i}", "decoder/layer_{i}", LAYER + llama_like.QK_NORMS)
+FIELDS = omit(llama_like.FIELDS, "rms_norm_eps") | dict(
     layer_norm_eps="norm_eps", logit_scale="logit_multiplier"
 )
 

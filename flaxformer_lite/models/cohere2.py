@@ -15,9 +15,9 @@ from flaxformer_lite.models.weight_map import (
     Fields,
     ModelFields,
     Published,
+    add_prefix,
     layer_types,
     read_windows,
-    within,
 )
 from flaxformer_lite.nn.positions.rope import Rope
 
@@ -42,7 +42,7 @@ PRESETS = {
 }
 config = partial(build, "cohere2", BASE, PRESETS, "r7b")
 Model = llama_like.LanguageModel
-BODY = llama_like.ENDS + within("layers.{i}", "decoder/layer_{i}", cohere.LAYER)
+BODY = llama_like.ENDS + add_prefix("layers.{i}", "decoder/layer_{i}", cohere.LAYER)
 
 
 def read(fields: Fields) -> ModelFields:

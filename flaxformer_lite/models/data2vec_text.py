@@ -10,7 +10,7 @@ from functools import partial
 from flaxformer_lite.models import roberta
 from flaxformer_lite.models.common import roberta_like
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import heads
+from flaxformer_lite.models.weight_map import build_heads
 
 BASE = roberta_like.BASE
 PRESETS = roberta_like.PRESETS
@@ -21,5 +21,5 @@ PUBLISHED = dataclasses.replace(
     model_type="data2vec-text",
     prefix="data2vec_text.",
     defaults={**roberta.PUBLISHED.defaults, "vocab_size": 30522},
-    heads=heads("Data2VecText", **roberta_like.HEADS),
+    heads=build_heads("Data2VecText", **roberta_like.HEADS),
 )

@@ -15,9 +15,9 @@ from flaxformer_lite.models.weight_map import (
     Fields,
     ModelFields,
     Published,
-    heads,
-    rows,
-    within,
+    add_prefix,
+    build_heads,
+    weight_rows,
 )
 from flaxformer_lite.nn.mixers.disentangled import TERMS, DisentangledConfig
 from flaxformer_lite.nn.positions.learned import Learned
@@ -64,21 +64,21 @@ class Model(EncoderModel):
     zero_padding = True
 
 
-LAYER = rows(
+LAYER = weight_rows(
     ("attention.output.dense", "attention/out"),
     ("attention.output.LayerNorm", "attention_out_norm"),
     ("intermediate.dense", "mlp/up"),
     ("output.dense", "mlp/down"),
     ("output.LayerNorm", "mlp_out_norm"),
 )
-JOINED = rows(
+JOINED = weight_rows(
     ("in_proj", ("attention/query", "attention/key", "attention/value"), "N3HI"),
     ("q_bias", "attention/query/bias"),
     ("v_bias", "attention/value/bias"),
     ("pos_proj", "attention/position_key"),
     ("pos_q_proj", "attention/position_query"),
 )
-EMBEDDINGS = rows(
+EMBEDDINGS = weight_rows(
     ("embeddings.word_embeddings", "token_embed"),
     ("embeddings.position_embeddings.weight", "embed/position/position"),
     ("embeddings.token_type_embeddings.weight", "embed/token_types"),
@@ -87,10 +87,10 @@ EMBEDDINGS = rows(
 )
 BODY = (
     *EMBEDDINGS,
-    *within("encoder.layer.{i}", "encoder/layer_{i}", LAYER),
-    *within("encoder.layer.{i}.attention.self", "encoder/layer_{i}", JOINED),
+    *add_prefix("encoder.layer.{i}", "encoder/layer_{i}", LAYER),
+    *add_prefix("encoder.layer.{i}.attention.self", "encoder/layer_{i}", JOINED),
 )
-POOLER = rows(("pooler.dense", "pooler/dense"))
+POOLER = weight_rows(("pooler.dense", "pooler/dense"))
 HEADS = dict(
     none=(),
     masked_lm=bert_like.PREDICTIONS,
@@ -170,7 +170,7 @@ PUBLISHED = Published(
     model_type="deberta",
     prefix="deberta.",
     names=lambda cfg: BODY,
-    heads=heads("Deberta", **HEADS),
+    heads=build_heads("Deberta", **HEADS),
     fields=bert_like.FIELDS,
     fixed=FIXED,
     harmless=HARMLESS,

@@ -24,10 +24,10 @@ from flaxformer_lite.models.weight_map import (
     ModelFields,
     Published,
     activation_of,
-    heads,
-    projections,
-    rows,
-    within,
+    add_prefix,
+    attention_rows,
+    build_heads,
+    weight_rows,
 )
 from flaxformer_lite.nn.functions.activations import ACTIVATIONS
 from flaxformer_lite.nn.mixers.convolution import ConvolutionConfig
@@ -100,22 +100,22 @@ class Model(electra.Model):
     detector = Discriminator
 
 
-NAMES = projections("self.query_proj", "self.key_proj", "self.value_proj", "output.dense") + rows(
-    ("self.pos_key_proj", "position_key"), ("self.pos_query_proj", "position_query")
-)
+NAMES = attention_rows(
+    "self.query_proj", "self.key_proj", "self.value_proj", "output.dense"
+) + weight_rows(("self.pos_key_proj", "position_key"), ("self.pos_query_proj", "position_query"))
 BODY = (
     *deberta.EMBEDDINGS,
-    *rows(
+    *weight_rows(
         ("encoder.LayerNorm.weight", "encoder/position/norm_scale"),
         ("encoder.LayerNorm.bias", "encoder/position/norm_bias"),
         ("encoder.conv.conv.weight", "encoder/layer_{i}/conv/filters"),
         ("encoder.conv.conv.bias", "encoder/layer_{i}/conv/bias"),
         ("encoder.conv.LayerNorm", "encoder/layer_{i}/conv_out_norm"),
     ),
-    *within("encoder.layer.{i}", "encoder/layer_{i}", deberta.LAYER),
-    *within("encoder.layer.{i}.attention", "encoder/layer_{i}/attention", NAMES),
+    *add_prefix("encoder.layer.{i}", "encoder/layer_{i}", deberta.LAYER),
+    *add_prefix("encoder.layer.{i}.attention", "encoder/layer_{i}/attention", NAMES),
 )
-DETECTION = rows(
+DETECTION = weight_rows(
     ("mask_predictions.LayerNorm", "discriminator/norm"),
     ("mask_predictions.dense", "discriminator/dense"),
     ("mask_predictions.classifier", "discriminator/output"),
@@ -169,7 +169,7 @@ PUBLISHED = Published(
     model_type="deberta-v2",
     prefix="deberta.",
     names=lambda cfg: BODY,
-    heads=heads(
+    heads=build_heads(
         "DebertaV2",
         **deberta.HEADS,
         multiple_choice=deberta.POOLER + bert_like.CLASSIFIER,

@@ -17,11 +17,11 @@ from flaxformer_lite.models.weight_map import (
     ModelFields,
     Published,
     WeightRow,
+    add_prefix,
+    omit_prefixes,
     repeated,
-    rows,
-    rows_without,
     shortest_pattern,
-    within,
+    weight_rows,
 )
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 from flaxformer_lite.nn.mixers.latent_attention import LatentAttentionConfig
@@ -100,7 +100,7 @@ class Model(llama_like.Model):
     heads = ("lm", "sequence_classification", "none")
 
 
-EXPERTS = rows(
+EXPERTS = weight_rows(
     ("mlp.gate", "mlp/router"),
     ("mlp.gate.e_score_correction_bias", "mlp/choice_bias"),
     ("mlp.experts.{e}.gate_proj", "mlp/expert_{e}/gate"),
@@ -110,17 +110,17 @@ EXPERTS = rows(
     ("mlp.shared_experts.up_proj", "mlp/shared/up"),
     ("mlp.shared_experts.down_proj", "mlp/shared/down"),
 )
-ATTENTION = rows(
+ATTENTION = weight_rows(
     ("kv_a_proj_with_mqa", ("latent", "rotary_key"), "+OI"),
     ("kv_a_layernorm", "latent_norm"),
     ("kv_b_proj", ("key", "value"), "G+OI"),
     ("o_proj", "out"),
 )
-QUERY = rows(("q_proj", "query"))
-LATENT_QUERY = rows(
+QUERY = weight_rows(("q_proj", "query"))
+LATENT_QUERY = weight_rows(
     ("q_a_proj", "query_latent"), ("q_a_layernorm", "query_norm"), ("q_b_proj", "query")
 )
-REST = rows_without(llama_like.LAYER, "self_attn.") + EXPERTS
+REST = omit_prefixes(llama_like.LAYER, "self_attn.") + EXPERTS
 SIZES = {
     "kv_lora_rank": "kv_rank",
     "qk_nope_head_dim": "content_dim",
@@ -131,8 +131,8 @@ SIZES = {
 
 def names(cfg: ModelConfig) -> tuple[WeightRow, ...]:
     query = LATENT_QUERY if latent_of(cfg).q_rank else QUERY
-    layer = within("self_attn", "attention", ATTENTION + query) + REST
-    return llama_like.ENDS + within("layers.{i}", "decoder/layer_{i}", layer)
+    layer = add_prefix("self_attn", "attention", ATTENTION + query) + REST
+    return llama_like.ENDS + add_prefix("layers.{i}", "decoder/layer_{i}", layer)
 
 
 def latent_of(cfg: ModelConfig) -> LatentAttentionConfig:

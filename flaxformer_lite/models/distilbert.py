@@ -8,7 +8,13 @@ from functools import partial
 from flaxformer_lite.models.common import bert_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
-from flaxformer_lite.models.weight_map import Published, heads, projections, rows, within
+from flaxformer_lite.models.weight_map import (
+    Published,
+    add_prefix,
+    attention_rows,
+    build_heads,
+    weight_rows,
+)
 
 BASE = bert_like.BASE | dict(type_vocab_size=0, norm_eps=1e-12, head="masked_lm")
 PRESETS = {
@@ -24,26 +30,28 @@ class Model(EncoderModel):
     pooler_activation = "relu"
 
 
-LAYER = within("attention", "attention", projections("q_lin", "k_lin", "v_lin", "out_lin")) + rows(
+LAYER = add_prefix(
+    "attention", "attention", attention_rows("q_lin", "k_lin", "v_lin", "out_lin")
+) + weight_rows(
     ("sa_layer_norm", "attention_out_norm"),
     ("ffn.lin1", "mlp/up"),
     ("ffn.lin2", "mlp/down"),
     ("output_layer_norm", "mlp_out_norm"),
 )
 BODY = (
-    *rows(
+    *weight_rows(
         ("embeddings.word_embeddings", "token_embed"),
         ("embeddings.position_embeddings.weight", "embed/position/position"),
         ("embeddings.LayerNorm", "embed/norm"),
     ),
-    *within("transformer.layer.{i}", "encoder/layer_{i}", LAYER),
+    *add_prefix("transformer.layer.{i}", "encoder/layer_{i}", LAYER),
 )
-PREDICTIONS = rows(
+PREDICTIONS = weight_rows(
     ("vocab_transform", "masked_lm/dense"),
     ("vocab_layer_norm", "masked_lm/norm"),
     ("vocab_projector", "masked_lm/vocab"),
 )
-FIRST_TOKEN = rows(("pre_classifier", "pooler/dense"), ("classifier", "classifier/dense"))
+FIRST_TOKEN = weight_rows(("pre_classifier", "pooler/dense"), ("classifier", "classifier/dense"))
 POOLED = dict(sequence_classification=FIRST_TOKEN, multiple_choice=FIRST_TOKEN)
 FIELDS = dict(
     dim="d_model",
@@ -58,7 +66,9 @@ PUBLISHED = Published(
     model_type="distilbert",
     prefix="distilbert.",
     names=lambda cfg: BODY,
-    heads=heads("DistilBert", none=(), masked_lm=PREDICTIONS, **bert_like.CLASSIFIERS | POOLED),
+    heads=build_heads(
+        "DistilBert", none=(), masked_lm=PREDICTIONS, **bert_like.CLASSIFIERS | POOLED
+    ),
     fields=FIELDS,
     harmless=(
         "sinusoidal_pos_embds",

@@ -17,7 +17,7 @@ from flaxformer_lite.models.common import bert_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
 from flaxformer_lite.models.skeletons.outputs import Features, Output
-from flaxformer_lite.models.weight_map import Published, heads, rows
+from flaxformer_lite.models.weight_map import Published, build_heads, weight_rows
 from flaxformer_lite.nn.functions.activations import ACTIVATIONS
 from flaxformer_lite.nn.modules.einsum import Einsum
 
@@ -81,20 +81,20 @@ class Model(EncoderModel):
         return Output(last_hidden_state=x_BTD, logits=self.discriminator(x_BTD))
 
 
-PROJECT = rows(("embeddings_project", "embed/project"))
-PREDICTIONS = rows(
+PROJECT = weight_rows(("embeddings_project", "embed/project"))
+PREDICTIONS = weight_rows(
     ("generator_predictions.dense", "masked_lm/dense"),
     ("generator_predictions.LayerNorm", "masked_lm/norm"),
     ("generator_lm_head", "masked_lm/vocab"),
 )
-DISCRIMINATOR = rows(
+DISCRIMINATOR = weight_rows(
     ("discriminator_predictions.dense", "discriminator/dense"),
     ("discriminator_predictions.dense_prediction", "discriminator/output"),
 )
-FIRST_TOKEN = rows(
+FIRST_TOKEN = weight_rows(
     ("classifier.dense", "pooler/dense"), ("classifier.out_proj", "classifier/dense")
 )
-SUMMARY = rows(("sequence_summary.summary", "pooler/dense"))
+SUMMARY = weight_rows(("sequence_summary.summary", "pooler/dense"))
 PUBLISHED = Published(
     model_type="electra",
     defaults=dict(
@@ -102,7 +102,7 @@ PUBLISHED = Published(
     ),
     prefix="electra.",
     names=lambda cfg: bert_like.BODY + PROJECT,
-    heads=heads(
+    heads=build_heads(
         "Electra",
         none=(),
         masked_lm=PREDICTIONS,

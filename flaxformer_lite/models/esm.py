@@ -27,10 +27,10 @@ from flaxformer_lite.models.weight_map import (
     Fields,
     ModelFields,
     Published,
-    heads,
-    rows,
-    within,
-    without,
+    add_prefix,
+    build_heads,
+    omit,
+    weight_rows,
 )
 from flaxformer_lite.nn.modules.heads import Classifier
 from flaxformer_lite.nn.positions.learned import Learned
@@ -136,13 +136,13 @@ class Model(roberta_like.Model):
         return jax.nn.sigmoid(self.contact_head(pairs_BPA)).reshape(batch, inner, inner)
 
 
-LAYER = rows(
+LAYER = weight_rows(
     *[row for row in bert_like.LAYER if "LayerNorm" not in row.name],
     ("attention.LayerNorm", "attention_in_norm"),
     ("LayerNorm", "mlp_in_norm"),
 )
 BODY = (
-    *rows(
+    *weight_rows(
         ("embeddings.word_embeddings", "token_embed"),
         ("embeddings.position_embeddings.weight", "embed/position/position"),
         ("embeddings.layer_norm", "embed/norm"),
@@ -150,7 +150,7 @@ BODY = (
         ("pooler.dense", "pooler/dense"),
         ("contact_head.regression", "contact_head/dense"),
     ),
-    *within("encoder.layer.{i}", "encoder/layer_{i}", LAYER),
+    *add_prefix("encoder.layer.{i}", "encoder/layer_{i}", LAYER),
 )
 FREQUENCIES = "rotary_embeddings.inv_freq"
 
@@ -221,7 +221,7 @@ PUBLISHED = Published(
     model_type="esm",
     prefix="esm.",
     names=lambda cfg: BODY,
-    heads=heads(
+    heads=build_heads(
         "Esm",
         none=(),
         masked_lm=roberta_like.LM_HEAD,
@@ -229,7 +229,7 @@ PUBLISHED = Published(
         token_classification=bert_like.CLASSIFIER,
     ),
     defaults=dict(layer_norm_eps=1e-12, rope_theta=10000.0),
-    fields=without(bert_like.FIELDS, "hidden_act", "type_vocab_size"),
+    fields=omit(bert_like.FIELDS, "hidden_act", "type_vocab_size"),
     fixed={"is_decoder": False, "add_cross_attention": False, "is_folding_model": False},
     read=read,
     write=write,

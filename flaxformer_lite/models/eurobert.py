@@ -18,9 +18,9 @@ from flaxformer_lite.models.weight_map import (
     Fields,
     ModelFields,
     Published,
-    heads,
-    rows,
-    within,
+    add_prefix,
+    build_heads,
+    weight_rows,
 )
 from flaxformer_lite.nn.functions.pooling import pool
 from flaxformer_lite.nn.modules.heads import Classifier, Transform, VocabHead
@@ -79,11 +79,11 @@ class Model(EncoderModel):
         return self.transform(pooled_BD)
 
 
-BODY = rows(
+BODY = weight_rows(
     ("embed_tokens", "token_embed"),
     ("norm", "encoder/final_norm"),
-) + within("layers.{i}", "encoder/layer_{i}", llama_like.LAYER)
-VOCABULARY = rows(("lm_head.weight", "lm_head/kernel"), ("lm_head.bias", "lm_head/bias"))
+) + add_prefix("layers.{i}", "encoder/layer_{i}", llama_like.LAYER)
+VOCABULARY = weight_rows(("lm_head.weight", "lm_head/kernel"), ("lm_head.bias", "lm_head/bias"))
 POOLINGS = {"bos": "first", "mean": "mean", "late": "late"}
 
 
@@ -108,11 +108,11 @@ PUBLISHED = Published(
     model_type="eurobert",
     prefix="model.",
     names=lambda cfg: BODY,
-    heads=heads(
+    heads=build_heads(
         "EuroBert",
         none=(),
         masked_lm=VOCABULARY,
-        sequence_classification=rows(("dense", "transform/dense")) + bert_like.CLASSIFIER,
+        sequence_classification=weight_rows(("dense", "transform/dense")) + bert_like.CLASSIFIER,
         token_classification=bert_like.CLASSIFIER,
     ),
     fields=llama_like.FIELDS | {"num_hidden_layers": "encoder_layers"},

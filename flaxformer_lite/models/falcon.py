@@ -16,9 +16,9 @@ from flaxformer_lite.models.weight_map import (
     ModelFields,
     Published,
     WeightRow,
-    heads,
-    rows,
-    within,
+    add_prefix,
+    build_heads,
+    weight_rows,
 )
 from flaxformer_lite.nn.positions.rope import Rope
 from flaxformer_lite.nn.positions.rounded_alibi import RoundedAlibi
@@ -43,7 +43,7 @@ PRESETS = {  # table 10, and the models of RefinedWeb alone
 }
 config = partial(build, "falcon", BASE, PRESETS, "7b")
 Model = DecoderModel
-LAYER = rows(
+LAYER = weight_rows(
     (
         "self_attention.query_key_value",
         ("attention/query", "attention/key", "attention/value"),
@@ -58,12 +58,12 @@ NORMS = {
     "parallel_shared": ("input_layernorm",),
     "sequential": ("input_layernorm", "post_attention_layernorm"),
 }
-ENDS = rows(("word_embeddings", "token_embed"), ("ln_f", "decoder/final_norm"))
+ENDS = weight_rows(("word_embeddings", "token_embed"), ("ln_f", "decoder/final_norm"))
 
 
 def names(cfg: ModelConfig) -> tuple[WeightRow, ...]:
     slots = zip(NORMS[cfg.residual], ("attention_in_norm", "mlp_in_norm"), strict=False)
-    return ENDS + within("h.{i}", "decoder/layer_{i}", LAYER + rows(*slots))
+    return ENDS + add_prefix("h.{i}", "decoder/layer_{i}", LAYER + weight_rows(*slots))
 
 
 def read(fields: Fields) -> ModelFields:
@@ -117,7 +117,7 @@ PUBLISHED = Published(
     model_type="falcon",
     prefix="transformer.",
     names=names,
-    heads=heads("Falcon", **gpt2_like.HEADS),
+    heads=build_heads("Falcon", **gpt2_like.HEADS),
     fields=dict(
         hidden_size="d_model",
         num_hidden_layers="decoder_layers",

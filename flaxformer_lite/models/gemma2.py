@@ -17,12 +17,12 @@ from flaxformer_lite.models.weight_map import (
     Fields,
     ModelFields,
     Published,
+    add_prefix,
     layer_types,
+    omit,
+    omit_prefixes,
     read_windows,
-    rows,
-    rows_without,
-    within,
-    without,
+    weight_rows,
 )
 
 BASE = gemma.BASE | dict(
@@ -57,14 +57,14 @@ PRESETS = {  # table 1
 }
 config = partial(build, "gemma2", BASE, PRESETS, "9b")
 Model = llama_like.LabelingModel
-NORMS = rows(
+NORMS = weight_rows(
     ("post_attention_layernorm", "attention_branch_norm"),
     ("pre_feedforward_layernorm", "mlp_in_norm"),
     ("post_feedforward_layernorm", "mlp_branch_norm"),
 )
-LAYER = rows_without(llama_like.LAYER, "post_attention_layernorm") + NORMS
-BODY = llama_like.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
-FIELDS = without(llama_like.FIELDS, "hidden_act") | {"hidden_activation": "activation"}
+LAYER = omit_prefixes(llama_like.LAYER, "post_attention_layernorm") + NORMS
+BODY = llama_like.ENDS + add_prefix("layers.{i}", "decoder/layer_{i}", LAYER)
+FIELDS = omit(llama_like.FIELDS, "hidden_act") | {"hidden_activation": "activation"}
 
 
 def read(fields: Fields) -> ModelFields:

@@ -20,10 +20,10 @@ from flaxformer_lite.models.weight_map import (
     ModelFields,
     Published,
     WeightRow,
+    add_prefix,
     layer_types,
     read_windows,
-    rows,
-    within,
+    weight_rows,
 )
 from flaxformer_lite.nn.positions.rope import Rope
 
@@ -92,8 +92,8 @@ SLIDING = "sliding_attention"
 
 def names(cfg: ModelConfig) -> tuple[WeightRow, ...]:
     side = "encoder" if cfg.encoder_layers else "decoder"
-    ends = rows(("embed_tokens", "token_embed"), ("norm", f"{side}/final_norm"))
-    return ends + within("layers.{i}", f"{side}/layer_{{i}}", LAYER)
+    ends = weight_rows(("embed_tokens", "token_embed"), ("norm", f"{side}/final_norm"))
+    return ends + add_prefix("layers.{i}", f"{side}/layer_{{i}}", LAYER)
 
 
 def read(fields: Fields) -> ModelFields:

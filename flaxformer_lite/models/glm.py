@@ -16,9 +16,9 @@ from flaxformer_lite.models.weight_map import (
     Fields,
     ModelFields,
     Published,
-    rows,
-    rows_without,
-    within,
+    add_prefix,
+    omit_prefixes,
+    weight_rows,
 )
 from flaxformer_lite.nn.positions.rope import Rope
 
@@ -45,9 +45,9 @@ PRESETS = {
 }
 config = partial(build, "glm", BASE, PRESETS, "9b")
 Model = llama_like.LabelingModel
-FUSED = rows(("mlp.gate_up_proj", ("mlp/gate", "mlp/up"), "2OI"))
-LAYER = rows_without(llama_like.LAYER, "mlp.gate_proj", "mlp.up_proj") + FUSED
-BODY = llama_like.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
+FUSED = weight_rows(("mlp.gate_up_proj", ("mlp/gate", "mlp/up"), "2OI"))
+LAYER = omit_prefixes(llama_like.LAYER, "mlp.gate_proj", "mlp.up_proj") + FUSED
+BODY = llama_like.ENDS + add_prefix("layers.{i}", "decoder/layer_{i}", LAYER)
 
 
 def read(fields: Fields) -> ModelFields:

@@ -12,7 +12,7 @@ from flaxformer_lite.models import deepseek_v2, deepseek_v3
 from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
-from flaxformer_lite.models.weight_map import Fields, ModelFields, within
+from flaxformer_lite.models.weight_map import Fields, ModelFields, add_prefix
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 from flaxformer_lite.nn.positions.rope import Rope
 
@@ -55,7 +55,7 @@ class Model(llama_like.Model):
 
 
 LAYER = llama_like.LAYER + llama_like.QK_NORMS + deepseek_v2.EXPERTS
-BODY = llama_like.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
+BODY = llama_like.ENDS + add_prefix("layers.{i}", "decoder/layer_{i}", LAYER)
 
 
 def read(fields: Fields) -> ModelFields:

@@ -8,7 +8,7 @@ from functools import partial
 
 from flaxformer_lite.models.common import gpt2_like
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import Head, Published, heads, rows, within
+from flaxformer_lite.models.weight_map import Head, Published, add_prefix, build_heads, weight_rows
 
 BASE = gpt2_like.BASE
 PRESETS = gpt2_like.PRESETS
@@ -17,7 +17,7 @@ Model = gpt2_like.Model
 config = partial(build, "gpt2", gpt2_like.BASE, gpt2_like.PRESETS, "small")
 
 
-LAYER = rows(
+LAYER = weight_rows(
     ("ln_1", "attention_in_norm"),
     ("attn.c_attn", ("attention/query", "attention/key", "attention/value"), "I3O"),
     ("attn.c_proj", "attention/out", "IO"),
@@ -25,12 +25,14 @@ LAYER = rows(
     ("mlp.c_fc", "mlp/up", "IO"),
     ("mlp.c_proj", "mlp/down", "IO"),
 )
-BODY = gpt2_like.ENDS + within("h.{i}", "decoder/layer_{i}", LAYER)
+BODY = gpt2_like.ENDS + add_prefix("h.{i}", "decoder/layer_{i}", LAYER)
 PUBLISHED = Published(
     model_type="gpt2",
     prefix="transformer.",
     names=lambda cfg: BODY,
-    heads=heads("GPT2", **gpt2_like.HEADS | {"lm": Head("GPT2LMHeadModel", gpt2_like.LM_HEAD)}),
+    heads=build_heads(
+        "GPT2", **gpt2_like.HEADS | {"lm": Head("GPT2LMHeadModel", gpt2_like.LM_HEAD)}
+    ),
     fields=gpt2_like.FIELDS,
     harmless=gpt2_like.HARMLESS,
     fixed={

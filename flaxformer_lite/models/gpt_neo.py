@@ -19,12 +19,12 @@ from flaxformer_lite.models.weight_map import (
     Fields,
     ModelFields,
     Published,
-    heads,
-    projections,
+    add_prefix,
+    attention_rows,
+    build_heads,
     read_windows,
     repeated,
-    rows,
-    within,
+    weight_rows,
 )
 
 BASE = gpt2_like.BASE | dict(
@@ -43,15 +43,15 @@ PRESETS = {
 }
 config = partial(build, "gpt_neo", BASE, PRESETS, "1.3b")
 Model = gpt2_like.Model
-LAYER = within(
-    "attn.attention", "attention", projections("q_proj", "k_proj", "v_proj", "out_proj")
-) + rows(
+LAYER = add_prefix(
+    "attn.attention", "attention", attention_rows("q_proj", "k_proj", "v_proj", "out_proj")
+) + weight_rows(
     ("ln_1", "attention_in_norm"),
     ("ln_2", "mlp_in_norm"),
     ("mlp.c_fc", "mlp/up"),
     ("mlp.c_proj", "mlp/down"),
 )
-BODY = gpt2_like.ENDS + within("h.{i}", "decoder/layer_{i}", LAYER)
+BODY = gpt2_like.ENDS + add_prefix("h.{i}", "decoder/layer_{i}", LAYER)
 
 
 def read(fields: Fields) -> ModelFields:
@@ -104,7 +104,7 @@ PUBLISHED = Published(
     model_type="gpt_neo",
     prefix="transformer.",
     names=lambda cfg: BODY,
-    heads=heads("GPTNeo", **gpt2_like.HEADS),
+    heads=build_heads("GPTNeo", **gpt2_like.HEADS),
     fields=FIELDS,
     harmless=("attention_layers", *gpt2_like.HARMLESS),
     read=read,

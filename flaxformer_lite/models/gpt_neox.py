@@ -18,10 +18,10 @@ from flaxformer_lite.models.weight_map import (
     Fields,
     ModelFields,
     Published,
-    heads,
-    rows,
-    within,
-    without,
+    add_prefix,
+    build_heads,
+    omit,
+    weight_rows,
 )
 from flaxformer_lite.nn.positions.rope import Rope
 
@@ -43,7 +43,7 @@ PRESETS = {
 }
 config = partial(build, "gpt_neox", BASE, PRESETS, "20b")
 Model = DecoderModel
-LAYER = rows(
+LAYER = weight_rows(
     ("input_layernorm", "attention_in_norm"),
     ("attention.query_key_value", ("attention/query", "attention/key", "attention/value"), "N3HI"),
     ("attention.dense", "attention/out"),
@@ -52,8 +52,8 @@ LAYER = rows(
     ("mlp.dense_4h_to_h", "mlp/down"),
 )
 BODY = (
-    *rows(("embed_in", "token_embed"), ("final_layer_norm", "decoder/final_norm")),
-    *within("layers.{i}", "decoder/layer_{i}", LAYER),
+    *weight_rows(("embed_in", "token_embed"), ("final_layer_norm", "decoder/final_norm")),
+    *add_prefix("layers.{i}", "decoder/layer_{i}", LAYER),
 )
 
 
@@ -83,10 +83,10 @@ PUBLISHED = Published(
     model_type="gpt_neox",
     prefix="gpt_neox.",
     names=lambda cfg: BODY,
-    heads=heads(
-        "GPTNeoX", **gpt2_like.HEADS | {"lm": rows(("embed_out.weight", "lm_head/kernel"))}
+    heads=build_heads(
+        "GPTNeoX", **gpt2_like.HEADS | {"lm": weight_rows(("embed_out.weight", "lm_head/kernel"))}
     ),
-    fields=without(llama_like.FIELDS, "rms_norm_eps") | {"layer_norm_eps": "norm_eps"},
+    fields=omit(llama_like.FIELDS, "rms_norm_eps") | {"layer_norm_eps": "norm_eps"},
     fixed={"is_decoder": False},
     read=read,
     write=write,

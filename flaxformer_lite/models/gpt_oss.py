@@ -18,12 +18,12 @@ from flaxformer_lite.models.weight_map import (
     Fields,
     ModelFields,
     Published,
+    add_prefix,
     layer_types,
+    omit,
+    omit_prefixes,
     read_windows,
-    rows,
-    rows_without,
-    within,
-    without,
+    weight_rows,
 )
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 from flaxformer_lite.nn.positions.rope import Rope
@@ -87,7 +87,7 @@ PRESETS = {  # table 1
 }
 config = partial(build, "gpt_oss", BASE, PRESETS, "20b")
 Model = llama_like.Model
-EXPERTS = rows(
+EXPERTS = weight_rows(
     ("mlp.router", "mlp/router"),
     (
         "mlp.experts.gate_up_proj",
@@ -102,9 +102,9 @@ EXPERTS = rows(
     ("mlp.experts.down_proj", "mlp/expert_{e}/down/kernel", "XIO"),
     ("mlp.experts.down_proj_bias", "mlp/expert_{e}/down/bias", "XIO"),
 )
-LAYER = rows_without(llama_like.LAYER, "mlp.") + EXPERTS
-LAYER += rows(("self_attn.sinks", "attention/sinks"))
-BODY = llama_like.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
+LAYER = omit_prefixes(llama_like.LAYER, "mlp.") + EXPERTS
+LAYER += weight_rows(("self_attn.sinks", "attention/sinks"))
+BODY = llama_like.ENDS + add_prefix("layers.{i}", "decoder/layer_{i}", LAYER)
 
 
 def read(fields: Fields) -> ModelFields:
@@ -150,7 +150,7 @@ def write(cfg: ModelConfig) -> Json:
     }
 
 
-FIELDS = without(llama_like.FIELDS, "hidden_act")
+FIELDS = omit(llama_like.FIELDS, "hidden_act")
 PUBLISHED = Published(
     model_type="gpt_oss",
     defaults=dict(num_hidden_layers=36, rope_theta=150000.0),

@@ -13,10 +13,10 @@ from flaxformer_lite.models.weight_map import (
     Fields,
     ModelFields,
     Published,
-    heads,
-    projections,
-    rows,
-    within,
+    add_prefix,
+    attention_rows,
+    build_heads,
+    weight_rows,
 )
 from flaxformer_lite.nn.positions.rope import Rope
 
@@ -35,13 +35,13 @@ PRESETS = {
     "6b": dict(d_model=4096, num_heads=16, mlp_dim=16384, decoder_layers=28),
 }
 config = partial(build, "gptj", BASE, PRESETS, "6b")
-LAYER = within("attn", "attention", projections("q_proj", "k_proj", "v_proj", "out_proj")) + rows(
-    ("ln_1", "attention_in_norm"), ("mlp.fc_in", "mlp/up"), ("mlp.fc_out", "mlp/down")
-)
-BODY = gpt2_like.ENDS + within("h.{i}", "decoder/layer_{i}", LAYER)
+LAYER = add_prefix(
+    "attn", "attention", attention_rows("q_proj", "k_proj", "v_proj", "out_proj")
+) + weight_rows(("ln_1", "attention_in_norm"), ("mlp.fc_in", "mlp/up"), ("mlp.fc_out", "mlp/down"))
+BODY = gpt2_like.ENDS + add_prefix("h.{i}", "decoder/layer_{i}", LAYER)
 
 
-LM_HEAD = rows(("lm_head.weight", "lm_head/kernel"), ("lm_head.bias", "lm_head/bias"))
+LM_HEAD = weight_rows(("lm_head.weight", "lm_head/kernel"), ("lm_head.bias", "lm_head/bias"))
 
 
 class Model(gpt2_like.Model):
@@ -66,7 +66,7 @@ PUBLISHED = Published(
     model_type="gptj",
     prefix="transformer.",
     names=lambda cfg: BODY,
-    heads=heads(
+    heads=build_heads(
         "GPTJ",
         lm=LM_HEAD,
         sequence_classification=gpt2_like.SCORE,

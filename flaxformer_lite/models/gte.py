@@ -12,10 +12,10 @@ from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
 from flaxformer_lite.models.weight_map import (
     Published,
-    heads,
+    add_prefix,
+    build_heads,
     outside_layers,
-    rows,
-    within,
+    weight_rows,
 )
 from flaxformer_lite.nn.positions.rope import Rope
 
@@ -39,7 +39,7 @@ class Model(EncoderModel):
     masked_lm_activation = "gelu"
 
 
-LAYER = rows(
+LAYER = weight_rows(
     ("attention.qkv_proj", ("attention/query", "attention/key", "attention/value"), "3OI"),
     ("attention.o_proj", "attention/out"),
     ("attn_ln", "attention_out_norm"),
@@ -48,8 +48,8 @@ LAYER = rows(
     ("mlp_ln", "mlp_out_norm"),
 )
 ENDS = outside_layers(bert_like.BODY)
-BODY = ENDS + within("encoder.layer.{i}", "encoder/layer_{i}", LAYER)
-LM_HEAD = rows(
+BODY = ENDS + add_prefix("encoder.layer.{i}", "encoder/layer_{i}", LAYER)
+LM_HEAD = weight_rows(
     ("lm_head.dense", "masked_lm/dense"),
     ("lm_head.norm", "masked_lm/norm"),
     ("lm_head.decoder.weight", "masked_lm/vocab/kernel"),
@@ -61,7 +61,7 @@ PUBLISHED = Published(
     prefix="gte.",
     spellings={r"^new\.": ""},  # of the authors' files
     names=lambda cfg: BODY,
-    heads=heads(
+    heads=build_heads(
         "Gte",
         none=(),
         masked_lm=LM_HEAD,

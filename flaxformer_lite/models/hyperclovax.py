@@ -12,7 +12,7 @@ from flaxformer_lite.models import granite
 from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
-from flaxformer_lite.models.weight_map import Fields, ModelFields, rows, within
+from flaxformer_lite.models.weight_map import Fields, ModelFields, add_prefix, weight_rows
 
 BASE = llama_like.BASE | dict(
     vocab_size=128256, max_length=131072, norm_at=("in", "branch", "final")
@@ -28,8 +28,8 @@ class Model(DecoderModel):
     heads = ("lm", "none")
 
 
-NORMS = rows(("post_norm1", "attention_branch_norm"), ("post_norm2", "mlp_branch_norm"))
-BODY = llama_like.ENDS + within("layers.{i}", "decoder/layer_{i}", llama_like.LAYER + NORMS)
+NORMS = weight_rows(("post_norm1", "attention_branch_norm"), ("post_norm2", "mlp_branch_norm"))
+BODY = llama_like.ENDS + add_prefix("layers.{i}", "decoder/layer_{i}", llama_like.LAYER + NORMS)
 BOTH = ("in", "branch", "final")
 
 

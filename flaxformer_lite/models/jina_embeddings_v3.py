@@ -19,11 +19,11 @@ from flaxformer_lite.models.weight_map import (
     Fields,
     ModelFields,
     Published,
-    heads,
+    add_prefix,
+    build_heads,
+    omit,
     outside_layers,
-    rows,
-    within,
-    without,
+    weight_rows,
 )
 from flaxformer_lite.nn.positions.rope import Rope
 
@@ -38,7 +38,7 @@ BASE = bert_like.BASE | dict(
 )
 PRESETS = {"tiny": bert_like.PRESETS["tiny"], "large": bert_like.PRESETS["large"]}
 config = partial(build, "jina_embeddings_v3", BASE, PRESETS, "large")
-HEADS = without(roberta_like.HEADS, "causal_lm", "multiple_choice")
+HEADS = omit(roberta_like.HEADS, "causal_lm", "multiple_choice")
 
 
 class Model(EncoderModel):
@@ -46,7 +46,7 @@ class Model(EncoderModel):
     masked_lm_activation = "gelu"
 
 
-LAYER = rows(
+LAYER = weight_rows(
     ("mixer.Wqkv", ("attention/query", "attention/key", "attention/value"), "3OI"),
     ("mixer.out_proj", "attention/out"),
     ("norm1", "attention_out_norm"),
@@ -55,7 +55,7 @@ LAYER = rows(
     ("norm2", "mlp_out_norm"),
 )
 ENDS = outside_layers(nomic_bert.BODY)
-BODY = ENDS + within("encoder.layers.{i}", "encoder/layer_{i}", LAYER)
+BODY = ENDS + add_prefix("encoder.layers.{i}", "encoder/layer_{i}", LAYER)
 
 
 def read(fields: Fields) -> ModelFields:
@@ -71,7 +71,7 @@ PUBLISHED = Published(
     defaults=dict(rope_theta=20000.0),
     prefix="roberta.",
     names=lambda cfg: BODY,
-    heads=heads("JinaEmbeddingsV3", **HEADS),
+    heads=build_heads("JinaEmbeddingsV3", **HEADS),
     fields=bert_like.FIELDS,
     read=read,
     write=write,

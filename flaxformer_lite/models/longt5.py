@@ -11,7 +11,14 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import mt5, t5, weight_map
 from flaxformer_lite.models.common import t5_like
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import Fields, Head, ModelFields, WeightRow, rows, within
+from flaxformer_lite.models.weight_map import (
+    Fields,
+    Head,
+    ModelFields,
+    WeightRow,
+    add_prefix,
+    weight_rows,
+)
 from flaxformer_lite.nn.mixers.local_global import LocalGlobalConfig
 
 BASE = t5_like.BASE | t5_like.V1_1 | dict(mixer=LocalGlobalConfig())
@@ -46,11 +53,11 @@ def names(cfg: ModelConfig) -> tuple[WeightRow, ...]:
     if not mixer_of(cfg).global_block:
         return t5_like.names(cfg, LOCAL)
     table = f"encoder.block.0.layer.0.{GLOBAL}.global_relative_attention_bias.weight"
-    norm = rows((f"layer.0.{GLOBAL}.global_input_layer_norm", "attention/global_norm"))
+    norm = weight_rows((f"layer.0.{GLOBAL}.global_input_layer_norm", "attention/global_norm"))
     return (
         *t5_like.names(cfg, GLOBAL),
-        *rows((table, "encoder/global_position/relative")),
-        *within("encoder.block.{i}", "encoder/layer_{i}", norm),
+        *weight_rows((table, "encoder/global_position/relative")),
+        *add_prefix("encoder.block.{i}", "encoder/layer_{i}", norm),
     )
 
 
@@ -85,7 +92,7 @@ def write(cfg: ModelConfig) -> Json:
     }
 
 
-spelled: dict[str, Head] = weight_map.heads("LongT5", none=(), encoder=())
+spelled: dict[str, Head] = weight_map.build_heads("LongT5", none=(), encoder=())
 PUBLISHED = dataclasses.replace(
     t5.PUBLISHED,
     model_type="longt5",

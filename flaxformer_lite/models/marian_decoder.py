@@ -7,7 +7,7 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.models import bart_decoder, marian, pegasus_decoder
 from flaxformer_lite.models.common import bart_decoder_like
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import Fields, ModelFields, heads
+from flaxformer_lite.models.weight_map import Fields, ModelFields, build_heads
 
 BASE = bart_decoder_like.BASE | dict(
     vocab_size=58101,
@@ -42,7 +42,7 @@ PUBLISHED = dataclasses.replace(
     pegasus_decoder.PUBLISHED,
     model_type="marian",
     defaults=marian.DEFAULTS,
-    heads=heads("Marian", lm=bart_decoder_like.LM_HEAD),
+    heads=build_heads("Marian", lm=bart_decoder_like.LM_HEAD),
     read=read,
     harmless=(*bart_decoder.PUBLISHED.harmless, "share_encoder_decoder_embeddings"),
 )

@@ -6,7 +6,7 @@ from functools import partial
 from flaxformer_lite.models import bart_decoder, mbart
 from flaxformer_lite.models.common import bart_decoder_like
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import heads
+from flaxformer_lite.models.weight_map import build_heads
 
 BASE = bart_decoder_like.BASE | dict(
     vocab_size=250027,
@@ -21,5 +21,5 @@ PUBLISHED = dataclasses.replace(
     bart_decoder.PUBLISHED,
     model_type="mbart",
     defaults=mbart.PUBLISHED.defaults,
-    heads=heads("MBart", lm=bart_decoder_like.LM_HEAD),
+    heads=build_heads("MBart", lm=bart_decoder_like.LM_HEAD),
 )

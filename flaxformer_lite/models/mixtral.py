@@ -13,9 +13,9 @@ from flaxformer_lite.models.weight_map import (
     Fields,
     ModelFields,
     Published,
-    rows,
-    rows_without,
-    within,
+    add_prefix,
+    omit_prefixes,
+    weight_rows,
 )
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 from flaxformer_lite.nn.positions.rope import Rope
@@ -44,14 +44,14 @@ PRESETS = {  # table 1
 }
 config = partial(build, "mixtral", BASE, PRESETS, "8x7b")
 Model = llama_like.Model
-EXPERTS = rows(
+EXPERTS = weight_rows(
     ("block_sparse_moe.gate", "mlp/router"),
     ("block_sparse_moe.experts.{e}.w1", "mlp/expert_{e}/gate"),
     ("block_sparse_moe.experts.{e}.w3", "mlp/expert_{e}/up"),
     ("block_sparse_moe.experts.{e}.w2", "mlp/expert_{e}/down"),
 )
-LAYER = rows_without(llama_like.LAYER, "mlp.") + EXPERTS
-BODY = llama_like.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
+LAYER = omit_prefixes(llama_like.LAYER, "mlp.") + EXPERTS
+BODY = llama_like.ENDS + add_prefix("layers.{i}", "decoder/layer_{i}", LAYER)
 
 
 def read(fields: Fields) -> ModelFields:

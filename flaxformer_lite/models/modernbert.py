@@ -23,12 +23,12 @@ from flaxformer_lite.models.weight_map import (
     Fields,
     ModelFields,
     Published,
-    heads,
+    add_prefix,
+    build_heads,
     layer_types,
     read_windows,
     repeated,
-    rows,
-    within,
+    weight_rows,
 )
 from flaxformer_lite.nn.functions.pooling import pool
 from flaxformer_lite.nn.modules.heads import LABELS, Classifier, Transform, VocabHead
@@ -120,28 +120,28 @@ def config(preset: str = "base", **overrides) -> ModelConfig:
     return build("modernbert", BASE, PRESETS, preset, **kinds | overrides)
 
 
-NORMS_AND_MLP = rows(
+NORMS_AND_MLP = weight_rows(
     ("attn_norm", "attention_in_norm"),
     ("mlp_norm", "mlp_in_norm"),
     ("mlp.Wi", ("mlp/gate", "mlp/up"), "2OI"),
     ("mlp.Wo", "mlp/down"),
 )
-LAYER = NORMS_AND_MLP + rows(
+LAYER = NORMS_AND_MLP + weight_rows(
     ("attn.Wqkv", ("attention/query", "attention/key", "attention/value"), "3OI"),
     ("attn.Wo", "attention/out"),
 )
-EMBEDDINGS = rows(
+EMBEDDINGS = weight_rows(
     ("embeddings.tok_embeddings", "token_embed"),
     ("embeddings.norm", "embed/norm"),
 )
 BODY = (
     *EMBEDDINGS,
-    *rows(("final_norm", "encoder/final_norm")),
-    *within("layers.{i}", "encoder/layer_{i}", LAYER),
+    *weight_rows(("final_norm", "encoder/final_norm")),
+    *add_prefix("layers.{i}", "encoder/layer_{i}", LAYER),
 )
-TRANSFORM_PARTS = rows(("dense", "dense"), ("norm", "norm"))
-TRANSFORM = within("head", "transform", TRANSFORM_PARTS)
-VOCABULARY = rows(("decoder.weight", "lm_head/kernel"), ("decoder.bias", "lm_head/bias"))
+TRANSFORM_PARTS = weight_rows(("dense", "dense"), ("norm", "norm"))
+TRANSFORM = add_prefix("head", "transform", TRANSFORM_PARTS)
+VOCABULARY = weight_rows(("decoder.weight", "lm_head/kernel"), ("decoder.bias", "lm_head/bias"))
 CLASSIFIER = TRANSFORM + bert_like.CLASSIFIER
 FIELDS = dict(
     hidden_size="d_model",
@@ -253,7 +253,7 @@ PUBLISHED = Published(
     model_type="modernbert",
     prefix="model.",
     names=lambda cfg: BODY,
-    heads=heads(
+    heads=build_heads(
         "ModernBert",
         none=(),
         masked_lm=TRANSFORM + VOCABULARY,

@@ -15,10 +15,10 @@ from flaxformer_lite.models.weight_map import (
     Fields,
     ModelFields,
     Published,
-    heads,
-    projections,
-    rows,
-    within,
+    add_prefix,
+    attention_rows,
+    build_heads,
+    weight_rows,
 )
 
 BASE = modernbert.BASE | dict(head="lm")
@@ -55,14 +55,14 @@ def config(preset: str = "base", **overrides) -> ModelConfig:
 
 LAYER = (
     *modernbert.NORMS_AND_MLP,
-    *within("attn", "attention", projections("q_proj", "k_proj", "v_proj", "Wo")),
+    *add_prefix("attn", "attention", attention_rows("q_proj", "k_proj", "v_proj", "Wo")),
 )
 BODY = (
     *modernbert.EMBEDDINGS,
-    *rows(("final_norm", "decoder/final_norm")),
-    *within("layers.{i}", "decoder/layer_{i}", LAYER),
+    *weight_rows(("final_norm", "decoder/final_norm")),
+    *add_prefix("layers.{i}", "decoder/layer_{i}", LAYER),
 )
-TRANSFORM = within("lm_head", "transform", modernbert.TRANSFORM_PARTS)
+TRANSFORM = add_prefix("lm_head", "transform", modernbert.TRANSFORM_PARTS)
 
 
 def read(fields: Fields) -> ModelFields:
@@ -78,7 +78,7 @@ PUBLISHED = Published(
     defaults=dict(pad_token_id=50283),
     prefix="model.",
     names=lambda cfg: BODY,
-    heads=heads(
+    heads=build_heads(
         "ModernBertDecoder",
         none=(),
         lm=TRANSFORM + modernbert.VOCABULARY,

@@ -11,13 +11,13 @@ from flaxformer_lite.models import roberta
 from flaxformer_lite.models.common import bert_like, roberta_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import (
-    heads,
+    add_prefix,
+    attention_rows,
+    build_heads,
+    omit,
+    omit_prefixes,
     outside_layers,
-    projections,
-    rows,
-    rows_without,
-    within,
-    without,
+    weight_rows,
 )
 from flaxformer_lite.nn.positions.learned_t5_buckets import LearnedT5Buckets
 
@@ -33,26 +33,26 @@ class Model(roberta_like.Model):
     pooled = ("none", "sequence_classification", "multiple_choice")
 
 
-LAYER = within("attention.attn", "attention", projections("q", "k", "v", "o")) + rows(
+LAYER = add_prefix("attention.attn", "attention", attention_rows("q", "k", "v", "o")) + weight_rows(
     ("attention.LayerNorm", "attention_out_norm"),
     ("intermediate.dense", "mlp/up"),
     ("output.dense", "mlp/down"),
     ("output.LayerNorm", "mlp_out_norm"),
 )
 BODY = (
-    *rows_without(outside_layers(bert_like.BODY), "embeddings.token_type"),
-    *rows(("encoder.relative_attention_bias.weight", "encoder/position/relative")),
-    *within("encoder.layer.{i}", "encoder/layer_{i}", LAYER),
+    *omit_prefixes(outside_layers(bert_like.BODY), "embeddings.token_type"),
+    *weight_rows(("encoder.relative_attention_bias.weight", "encoder/position/relative")),
+    *add_prefix("encoder.layer.{i}", "encoder/layer_{i}", LAYER),
 )
-HEADS = without(roberta_like.HEADS, "causal_lm")
+HEADS = omit(roberta_like.HEADS, "causal_lm")
 PUBLISHED = dataclasses.replace(
     roberta.PUBLISHED,
     model_type="mpnet",
     prefix="mpnet.",
     defaults=dict(max_position_embeddings=512),
     names=lambda cfg: BODY,
-    heads=heads("MPNet", **HEADS),
-    fields=without(bert_like.FIELDS, "type_vocab_size"),
+    heads=build_heads("MPNet", **HEADS),
+    fields=omit(bert_like.FIELDS, "type_vocab_size"),
     # transformers uses these values whatever the config says
     fixed={"pad_token_id": 1, "relative_attention_num_buckets": 32},
 )

@@ -21,10 +21,10 @@ from flaxformer_lite.models.weight_map import (
     ModelFields,
     Published,
     WeightRow,
+    add_prefix,
     repeated,
-    rows,
     shortest_pattern,
-    within,
+    weight_rows,
 )
 from flaxformer_lite.nn.feed_forwards.capacity_moe import CapacityMoeConfig
 
@@ -56,7 +56,7 @@ Model = m2m_100.Model
 
 def names(cfg: ModelConfig) -> tuple[WeightRow, ...]:
     """Returns the weight rows, with another name for cross-attention than in M2M100."""
-    layer = within("self_attn", "attention", bart_like.ATTENTION) + rows(
+    layer = add_prefix("self_attn", "attention", bart_like.ATTENTION) + weight_rows(
         ("self_attn_layer_norm", "attention_in_norm"),
         ("ff_layer_norm", "mlp_in_norm"),
         ("ffn.fc1", "mlp/up"),
@@ -65,12 +65,12 @@ def names(cfg: ModelConfig) -> tuple[WeightRow, ...]:
         ("ffn.experts.expert_{e}.fc1", "mlp/expert_{e}/up"),
         ("ffn.experts.expert_{e}.fc2", "mlp/expert_{e}/down"),
     )
-    cross = within("cross_attention", "cross_attention", bart_like.ATTENTION)
-    cross += rows(("cross_attention_layer_norm", "cross_attention_in_norm"))
-    listed = rows(("shared", "token_embed"))
+    cross = add_prefix("cross_attention", "cross_attention", bart_like.ATTENTION)
+    cross += weight_rows(("cross_attention_layer_norm", "cross_attention_in_norm"))
+    listed = weight_rows(("shared", "token_embed"))
     for side, inside in (("encoder", layer), ("decoder", layer + cross)):
-        listed += within(f"{side}.layers.{{i}}", f"{side}/layer_{{i}}", inside)
-        listed += rows((f"{side}.layer_norm", f"{side}/final_norm"))
+        listed += add_prefix(f"{side}.layers.{{i}}", f"{side}/layer_{{i}}", inside)
+        listed += weight_rows((f"{side}.layer_norm", f"{side}/final_norm"))
     return listed
 
 
@@ -145,9 +145,11 @@ PUBLISHED = Published(
     model_type="nllb-moe",
     prefix="model.",
     names=names,
-    heads=weight_map.heads(
+    heads=weight_map.build_heads(
         "NllbMoe",
-        lm=Head("NllbMoeForConditionalGeneration", rows(("lm_head.weight", "lm_head/kernel"))),
+        lm=Head(
+            "NllbMoeForConditionalGeneration", weight_rows(("lm_head.weight", "lm_head/kernel"))
+        ),
         none=(),
     ),
     fields=bart_like.FIELDS | bart_like.ENDS,

@@ -16,9 +16,9 @@ from flaxformer_lite.models.weight_map import (
     Fields,
     ModelFields,
     Published,
-    heads,
-    rows,
-    within,
+    add_prefix,
+    build_heads,
+    weight_rows,
 )
 from flaxformer_lite.nn.positions.rope import Rope
 
@@ -41,7 +41,7 @@ class Model(EncoderModel):
     pooled = ("sequence_classification",)
 
 
-LAYER = rows(
+LAYER = weight_rows(
     ("attn.Wqkv", ("attention/query", "attention/key", "attention/value"), "3OI"),
     ("attn.out_proj", "attention/out"),
     ("norm1", "attention_out_norm"),
@@ -51,15 +51,15 @@ LAYER = rows(
     ("norm2", "mlp_out_norm"),
 )
 BODY = (
-    *rows(
+    *weight_rows(
         ("embeddings.word_embeddings", "token_embed"),
         ("embeddings.token_type_embeddings.weight", "embed/token_types"),
         ("emb_ln", "embed/norm"),
         ("pooler.dense", "pooler/dense"),
     ),
-    *within("encoder.layers.{i}", "encoder/layer_{i}", LAYER),
+    *add_prefix("encoder.layers.{i}", "encoder/layer_{i}", LAYER),
 )
-PREDICTIONS = rows(
+PREDICTIONS = weight_rows(
     ("cls.predictions.transform.dense", "masked_lm/dense"),
     ("cls.predictions.transform.layer_norm", "masked_lm/norm"),
     ("cls.predictions.decoder.weight", "masked_lm/vocab/kernel"),
@@ -80,7 +80,7 @@ PUBLISHED = Published(
     defaults=dict(rope_theta=1000.0),
     prefix="nomic_bert.",
     names=lambda cfg: BODY,
-    heads=heads(
+    heads=build_heads(
         "NomicBert",
         none=(),
         masked_lm=PREDICTIONS,

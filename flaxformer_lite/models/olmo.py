@@ -15,7 +15,7 @@ from flaxformer_lite.models.weight_map import (
     Fields,
     ModelFields,
     Published,
-    without,
+    omit,
 )
 
 BASE = llama_like.BASE | dict(vocab_size=50304, norm="layer_no_affine", norm_eps=1e-5)
@@ -30,7 +30,7 @@ config = partial(build, "olmo", BASE, PRESETS, "7b")
 Model = llama_like.SequenceModel
 
 
-FIELDS = without(llama_like.FIELDS, "rms_norm_eps")
+FIELDS = omit(llama_like.FIELDS, "rms_norm_eps")
 
 
 def read(fields: Fields) -> ModelFields:

@@ -12,7 +12,13 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope
-from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, rows, within
+from flaxformer_lite.models.weight_map import (
+    Fields,
+    ModelFields,
+    Published,
+    add_prefix,
+    weight_rows,
+)
 from flaxformer_lite.nn.positions.rope import Rope
 
 BASE = llama_like.BASE | dict(
@@ -32,14 +38,14 @@ PRESETS = {  # table 3
 }
 config = partial(build, "olmo2", BASE, PRESETS, "7b")
 Model = llama_like.SequenceModel
-NORMS = rows(
+NORMS = weight_rows(
     ("post_attention_layernorm", "attention_branch_norm"),
     ("post_feedforward_layernorm", "mlp_branch_norm"),
 )
 LAYER = (
     tuple(row for row in llama_like.LAYER if "norm" not in row.name) + NORMS + llama_like.QK_NORMS
 )
-BODY = llama_like.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
+BODY = llama_like.ENDS + add_prefix("layers.{i}", "decoder/layer_{i}", LAYER)
 
 
 def read_sizes(fields: Fields) -> ModelFields:

@@ -10,7 +10,7 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import qwen3_moe
 from flaxformer_lite.models.common import experts, llama_like
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, within
+from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, add_prefix
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 
 BASE = llama_like.BASE | dict(
@@ -34,7 +34,7 @@ PRESETS = {  # table 1
 }
 config = partial(build, "olmoe", BASE, PRESETS, "1b_7b")
 Model = llama_like.SequenceModel
-BODY = llama_like.ENDS + within(
+BODY = llama_like.ENDS + add_prefix(
     "layers.{i}",
     "decoder/layer_{i}",
     llama_like.LAYER + llama_like.QK_NORMS + qwen3_moe.EXPERTS,

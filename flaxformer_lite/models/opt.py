@@ -20,10 +20,10 @@ from flaxformer_lite.models.weight_map import (
     Fields,
     ModelFields,
     Published,
-    heads,
-    projections,
-    rows,
-    within,
+    add_prefix,
+    attention_rows,
+    build_heads,
+    weight_rows,
 )
 from flaxformer_lite.nn.modules.einsum import Einsum
 from flaxformer_lite.nn.positions.learned import Learned
@@ -99,24 +99,28 @@ class Model(DecoderModel):
         return x_BTD, cache
 
 
-LAYER = within("self_attn", "attention", projections("q_proj", "k_proj", "v_proj", "out_proj"))
-LAYER += rows(("fc1", "mlp/up"), ("fc2", "mlp/down"))
+LAYER = add_prefix(
+    "self_attn", "attention", attention_rows("q_proj", "k_proj", "v_proj", "out_proj")
+)
+LAYER += weight_rows(("fc1", "mlp/up"), ("fc2", "mlp/down"))
 
 
 def names(cfg: ModelConfig) -> tuple:
     """Returns the weight rows; norms have the same names before a layer and after it."""
     slot = "out" if "out" in cfg.norm_at else "in"
-    norms = rows(
+    norms = weight_rows(
         ("self_attn_layer_norm", f"attention_{slot}_norm"), ("final_layer_norm", f"mlp_{slot}_norm")
     )
-    ends = rows(
+    ends = weight_rows(
         ("embed_tokens", "token_embed"),
         ("embed_positions.weight", "embed/position/position"),
         ("project_in", "project_in"),
         ("project_out", "project_out"),
         ("final_layer_norm", "decoder/final_norm"),
     )
-    return within("decoder", "", ends + within("layers.{i}", "decoder/layer_{i}", LAYER + norms))
+    return add_prefix(
+        "decoder", "", ends + add_prefix("layers.{i}", "decoder/layer_{i}", LAYER + norms)
+    )
 
 
 def read(fields: Fields) -> ModelFields:
@@ -153,7 +157,7 @@ PUBLISHED = Published(
     model_type="opt",
     prefix="model.",
     names=names,
-    heads=heads(
+    heads=build_heads(
         "OPT",
         lm=gpt2_like.LM_HEAD,
         sequence_classification=gpt2_like.SCORE,

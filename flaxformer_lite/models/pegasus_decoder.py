@@ -9,7 +9,7 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models import bart_decoder, pegasus
 from flaxformer_lite.models.common import bart_decoder_like, bart_like
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import heads
+from flaxformer_lite.models.weight_map import build_heads
 from flaxformer_lite.nn.positions.sinusoidal import Sinusoidal
 
 BASE = bart_decoder_like.BASE | dict(
@@ -39,6 +39,6 @@ PUBLISHED = dataclasses.replace(
     bart_decoder.PUBLISHED,
     model_type="pegasus",
     defaults=pegasus.PUBLISHED.defaults,
-    heads=heads("Pegasus", lm=bart_decoder_like.LM_HEAD),
+    heads=build_heads("Pegasus", lm=bart_decoder_like.LM_HEAD),
     derived=derived,
 )

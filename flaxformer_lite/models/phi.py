@@ -18,10 +18,10 @@ from flaxformer_lite.models.weight_map import (
     Fields,
     ModelFields,
     Published,
-    heads,
-    rows,
-    within,
-    without,
+    add_prefix,
+    build_heads,
+    omit,
+    weight_rows,
 )
 from flaxformer_lite.nn.positions.rope import Rope
 
@@ -49,7 +49,7 @@ class Model(DecoderModel):
     heads = ("lm", "sequence_classification", "token_classification", "none")
 
 
-LAYER = rows(
+LAYER = weight_rows(
     ("input_layernorm", "attention_in_norm"),
     ("self_attn.q_proj", "attention/query"),
     ("self_attn.k_proj", "attention/key"),
@@ -61,8 +61,8 @@ LAYER = rows(
     ("mlp.fc2", "mlp/down"),
 )
 BODY = (
-    *rows(("embed_tokens", "token_embed"), ("final_layernorm", "decoder/final_norm")),
-    *within("layers.{i}", "decoder/layer_{i}", LAYER),
+    *weight_rows(("embed_tokens", "token_embed"), ("final_layernorm", "decoder/final_norm")),
+    *add_prefix("layers.{i}", "decoder/layer_{i}", LAYER),
 )
 
 
@@ -82,19 +82,19 @@ def write(cfg: ModelConfig) -> Json:
     }
 
 
-LM_HEAD = rows(("lm_head.weight", "lm_head/kernel"), ("lm_head.bias", "lm_head/bias"))
+LM_HEAD = weight_rows(("lm_head.weight", "lm_head/kernel"), ("lm_head.bias", "lm_head/bias"))
 PUBLISHED = Published(
     model_type="phi",
     prefix="model.",
     names=lambda cfg: BODY,
-    heads=heads(
+    heads=build_heads(
         "Phi",
         lm=LM_HEAD,
         sequence_classification=gpt2_like.SCORE,
         token_classification=gpt2_like.SCORE,
         none=(),
     ),
-    fields=without(llama_like.FIELDS, "rms_norm_eps") | {"layer_norm_eps": "norm_eps"},
+    fields=omit(llama_like.FIELDS, "rms_norm_eps") | {"layer_norm_eps": "norm_eps"},
     read=read,
     write=write,
     ignored=llama_like.BUFFERS,

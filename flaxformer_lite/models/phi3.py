@@ -18,9 +18,9 @@ from flaxformer_lite.models.weight_map import (
     Fields,
     ModelFields,
     Published,
-    rows,
-    rows_without,
-    within,
+    add_prefix,
+    omit_prefixes,
+    weight_rows,
 )
 
 BASE = llama_like.BASE | dict(
@@ -35,7 +35,7 @@ PRESETS = {
 }
 config = partial(build, "phi3", BASE, PRESETS, "mini")
 Model = llama_like.LabelingModel
-FUSED = rows(
+FUSED = weight_rows(
     (
         "self_attn.qkv_proj",
         ("attention/query", "attention/key", "attention/value"),
@@ -43,8 +43,8 @@ FUSED = rows(
     ),
     ("self_attn.o_proj", "attention/out"),
 )
-LAYER = rows_without(glm.LAYER, "self_attn.") + FUSED
-BODY = llama_like.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
+LAYER = omit_prefixes(glm.LAYER, "self_attn.") + FUSED
+BODY = llama_like.ENDS + add_prefix("layers.{i}", "decoder/layer_{i}", LAYER)
 
 
 def read(fields: Fields) -> ModelFields:

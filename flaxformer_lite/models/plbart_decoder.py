@@ -6,7 +6,7 @@ from functools import partial
 from flaxformer_lite.models import bart_decoder
 from flaxformer_lite.models.common import bart_decoder_like
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import heads
+from flaxformer_lite.models.weight_map import build_heads
 
 BASE = bart_decoder_like.BASE | dict(vocab_size=50005, embed_power=0.5)
 PRESETS = {name: bart_decoder_like.PRESETS[name] for name in ("tiny", "base")}
@@ -15,6 +15,6 @@ Model = bart_decoder_like.Model
 PUBLISHED = dataclasses.replace(
     bart_decoder.PUBLISHED,
     model_type="plbart",
-    heads=heads("PLBart", lm=bart_decoder_like.LM_HEAD),
+    heads=build_heads("PLBart", lm=bart_decoder_like.LM_HEAD),
     read=partial(bart_decoder_like.read, scaled=True),
 )

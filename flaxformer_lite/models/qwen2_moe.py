@@ -15,12 +15,12 @@ from flaxformer_lite.models.weight_map import (
     Fields,
     ModelFields,
     Published,
+    add_prefix,
     layer_types,
     read_windows,
     repeated,
-    rows,
     shortest_pattern,
-    within,
+    weight_rows,
 )
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 
@@ -53,7 +53,7 @@ PRESETS = {
 }
 config = partial(build, "qwen2_moe", BASE, PRESETS, "a2.7b")
 Model = llama_like.Model
-EXPERTS = rows(
+EXPERTS = weight_rows(
     ("mlp.gate", "mlp/router"),
     ("mlp.experts.{e}.gate_proj", "mlp/expert_{e}/gate"),
     ("mlp.experts.{e}.up_proj", "mlp/expert_{e}/up"),
@@ -63,7 +63,7 @@ EXPERTS = rows(
     ("mlp.shared_expert.down_proj", "mlp/shared/down"),
     ("mlp.shared_expert_gate", "mlp/shared_gate"),
 )
-BODY = llama_like.ENDS + within("layers.{i}", "decoder/layer_{i}", llama_like.LAYER + EXPERTS)
+BODY = llama_like.ENDS + add_prefix("layers.{i}", "decoder/layer_{i}", llama_like.LAYER + EXPERTS)
 
 
 def sparse_layers(fields: Fields, layers: int) -> list[bool]:

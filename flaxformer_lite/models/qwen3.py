@@ -10,7 +10,7 @@ from functools import partial
 from flaxformer_lite.models import qwen2
 from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, within
+from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, add_prefix
 
 BASE = qwen2.BASE | dict(bias_at=(), qk_norm="rms", head_dim=128, max_length=40960)
 PRESETS = {  # table 1
@@ -29,7 +29,7 @@ PRESETS = {  # table 1
 }
 config = partial(build, "qwen3", BASE, PRESETS, "8b")
 Model = llama_like.Model
-BODY = llama_like.ENDS + within(
+BODY = llama_like.ENDS + add_prefix(
     "layers.{i}", "decoder/layer_{i}", llama_like.LAYER + llama_like.QK_NORMS
 )
 

@@ -11,7 +11,7 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import qwen3_5_text, qwen3_next
 from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import Fields, Head, ModelFields, rows
+from flaxformer_lite.models.weight_map import Fields, Head, ModelFields, weight_rows
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 
 BASE = qwen3_5_text.BASE
@@ -54,7 +54,7 @@ PUBLISHED = dataclasses.replace(
         max_position_embeddings=32768,
     ),
     heads={
-        "lm": Head("Qwen3_5MoeForCausalLM", rows(("lm_head.weight", "lm_head/kernel"))),
+        "lm": Head("Qwen3_5MoeForCausalLM", weight_rows(("lm_head.weight", "lm_head/kernel"))),
         "none": Head("Qwen3_5MoeTextModel"),
     },
     harmless=(),

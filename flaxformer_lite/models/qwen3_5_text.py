@@ -11,7 +11,7 @@ from functools import partial
 from flaxformer_lite.models import qwen3_next
 from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import Fields, Head, ModelFields, rows, within
+from flaxformer_lite.models.weight_map import Fields, Head, ModelFields, add_prefix, weight_rows
 
 BASE = qwen3_next.BASE | dict(vocab_size=248320)
 PRESETS = {
@@ -28,13 +28,15 @@ class Model(llama_like.Model):
     heads = ("lm", "sequence_classification", "none")
 
 
-PROJECTIONS = rows(
+PROJECTIONS = weight_rows(
     ("in_proj_qkv", ("query", "key", "value"), "+OI"),
     ("in_proj_z", "gate"),
     ("in_proj_b", "rate"),
     ("in_proj_a", "decay"),
 )
-BODY = llama_like.ENDS + within("layers.{i}", "decoder/layer_{i}", qwen3_next.layer(PROJECTIONS))
+BODY = llama_like.ENDS + add_prefix(
+    "layers.{i}", "decoder/layer_{i}", qwen3_next.layer(PROJECTIONS)
+)
 SPELLED = llama_like.heads("Qwen3_5Text", only=("sequence_classification", "none"))
 
 
@@ -66,7 +68,10 @@ PUBLISHED = dataclasses.replace(
         max_position_embeddings=32768,
     ),
     names=lambda cfg: BODY,
-    heads={"lm": Head("Qwen3_5ForCausalLM", rows(("lm_head.weight", "lm_head/kernel"))), **SPELLED},
+    heads={
+        "lm": Head("Qwen3_5ForCausalLM", weight_rows(("lm_head.weight", "lm_head/kernel"))),
+        **SPELLED,
+    },
     harmless=(),
     read=read,
     write=qwen3_next.write_layers,

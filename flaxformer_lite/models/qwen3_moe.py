@@ -10,7 +10,7 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import qwen2_moe, qwen3
 from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, within
+from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, add_prefix
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 
 BASE = qwen3.BASE
@@ -45,7 +45,7 @@ config = partial(build, "qwen3_moe", BASE, PRESETS, "30b_a3b")
 Model = llama_like.Model
 EXPERTS = tuple(row for row in qwen2_moe.EXPERTS if "shared" not in row.name)
 LAYER = llama_like.LAYER + llama_like.QK_NORMS + EXPERTS
-BODY = llama_like.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
+BODY = llama_like.ENDS + add_prefix("layers.{i}", "decoder/layer_{i}", LAYER)
 
 
 def read(fields: Fields) -> ModelFields:

@@ -18,11 +18,11 @@ from flaxformer_lite.models.weight_map import (
     Published,
     WeightRow,
     activation_of,
+    add_prefix,
+    omit_prefixes,
     repeated,
-    rows,
-    rows_without,
     shortest_pattern,
-    within,
+    weight_rows,
 )
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 from flaxformer_lite.nn.mixers.gated_delta import GatedDeltaConfig
@@ -75,29 +75,29 @@ PRESETS = {
 config = partial(build, "qwen3_next", BASE, PRESETS, "dense")
 Model = llama_like.Model
 
-INNER = rows(
+INNER = weight_rows(
     ("conv1d.weight", "taps"),
     ("A_log", "log_decay"),
     ("dt_bias", "decay_bias"),
     ("norm", "norm"),
     ("out_proj", "out"),
 )
-JOINED = rows(
+JOINED = weight_rows(
     ("in_proj_qkvz", ("query", "key", "value", "gate"), "G+OI"),
     ("in_proj_ba", ("rate", "decay"), "G+OI"),
 )
-GATED = rows(("self_attn.q_proj", ("attention/query", "attention/gate"), "N2HI"))
+GATED = weight_rows(("self_attn.q_proj", ("attention/query", "attention/gate"), "N2HI"))
 
 
 def layer(projections: tuple[WeightRow, ...]) -> tuple[WeightRow, ...]:
     """Returns the rows of a layer of either kind, with those of the delta rule's projections."""
-    plain = rows_without(llama_like.LAYER, "self_attn.q_proj")
-    norm = rows(("input_layernorm", "delta_in_norm"))
-    delta = within("linear_attn", "delta", INNER + projections)
+    plain = omit_prefixes(llama_like.LAYER, "self_attn.q_proj")
+    norm = weight_rows(("input_layernorm", "delta_in_norm"))
+    delta = add_prefix("linear_attn", "delta", INNER + projections)
     return plain + GATED + llama_like.QK_NORMS + norm + delta + qwen2_moe.EXPERTS
 
 
-BODY = llama_like.ENDS + within("layers.{i}", "decoder/layer_{i}", layer(JOINED))
+BODY = llama_like.ENDS + add_prefix("layers.{i}", "decoder/layer_{i}", layer(JOINED))
 LINEAR = "linear_attention"  # layers with the delta rule
 FULL = "full_attention"
 SIZES = {

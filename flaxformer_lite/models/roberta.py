@@ -10,7 +10,7 @@ from functools import partial
 
 from flaxformer_lite.models.common import bert_like, roberta_like
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import Published, heads
+from flaxformer_lite.models.weight_map import Published, build_heads
 
 BASE = roberta_like.BASE
 PRESETS = roberta_like.PRESETS
@@ -24,7 +24,7 @@ PUBLISHED = Published(
     defaults=dict(max_position_embeddings=512, type_vocab_size=2, layer_norm_eps=1e-12),
     prefix="roberta.",
     names=lambda cfg: bert_like.BODY,
-    heads=heads("Roberta", **roberta_like.HEADS),
+    heads=build_heads("Roberta", **roberta_like.HEADS),
     fields=bert_like.FIELDS,
     fixed=bert_like.FIXED,
     duplicates={"lm_head.decoder.bias": "lm_head.bias"},

@@ -11,10 +11,10 @@ from flaxformer_lite.models import roberta
 from flaxformer_lite.models.common import bert_like, roberta_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import (
-    heads,
+    add_prefix,
+    build_heads,
     outside_layers,
-    rows,
-    within,
+    weight_rows,
 )
 
 BASE = roberta_like.BASE | dict(norm_at=("embed", "in", "final"))
@@ -22,7 +22,7 @@ PRESETS = roberta_like.PRESETS
 config = partial(build, "roberta_prelayernorm", BASE, PRESETS, "base")
 Model = roberta_like.Model
 POST_NORMS = ("attention.output.LayerNorm", "output.LayerNorm")
-LAYER = rows(
+LAYER = weight_rows(
     *[row for row in bert_like.LAYER if row.name not in POST_NORMS],
     ("attention.LayerNorm", "attention_in_norm"),
     ("intermediate.LayerNorm", "mlp_in_norm"),
@@ -30,13 +30,13 @@ LAYER = rows(
 ENDS = outside_layers(bert_like.BODY)
 BODY = (
     *ENDS,
-    *rows(("LayerNorm", "encoder/final_norm")),
-    *within("encoder.layer.{i}", "encoder/layer_{i}", LAYER),
+    *weight_rows(("LayerNorm", "encoder/final_norm")),
+    *add_prefix("encoder.layer.{i}", "encoder/layer_{i}", LAYER),
 )
 PUBLISHED = dataclasses.replace(
     roberta.PUBLISHED,
     model_type="roberta-prelayernorm",
     prefix="roberta_prelayernorm.",
     names=lambda cfg: BODY,
-    heads=heads("RobertaPreLayerNorm", **roberta_like.HEADS),
+    heads=build_heads("RobertaPreLayerNorm", **roberta_like.HEADS),
 )

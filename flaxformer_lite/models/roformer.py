@@ -13,7 +13,13 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import bert_like, roberta_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
-from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, heads, rows
+from flaxformer_lite.models.weight_map import (
+    Fields,
+    ModelFields,
+    Published,
+    build_heads,
+    weight_rows,
+)
 from flaxformer_lite.nn.positions.rope import Rope
 
 BASE = bert_like.BASE | dict(
@@ -71,8 +77,8 @@ def derived(cfg: ModelConfig) -> dict[str, np.ndarray]:
 PUBLISHED = Published(
     model_type="roformer",
     prefix="roformer.",
-    names=lambda cfg: bert_like.BODY + rows(("embeddings_project", "embed/project")),
-    heads=heads(
+    names=lambda cfg: bert_like.BODY + weight_rows(("embeddings_project", "embed/project")),
+    heads=build_heads(
         "RoFormer",
         **roberta_like.HEADS
         | dict(masked_lm=bert_like.PREDICTIONS, causal_lm=bert_like.PREDICTIONS),

@@ -17,7 +17,14 @@ from flaxformer_lite.models import clip_text_model
 from flaxformer_lite.models.common import bert_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
-from flaxformer_lite.models.weight_map import Fields, Head, ModelFields, Published, rows, within
+from flaxformer_lite.models.weight_map import (
+    Fields,
+    Head,
+    ModelFields,
+    Published,
+    add_prefix,
+    weight_rows,
+)
 from flaxformer_lite.nn.modules.einsum import Einsum
 from flaxformer_lite.nn.modules.heads import Pooler
 from flaxformer_lite.nn.positions.learned import Learned
@@ -66,13 +73,13 @@ class Model(EncoderModel):
 
 
 BODY = (
-    *rows(
+    *weight_rows(
         ("embeddings.token_embedding", "token_embed"),
         ("embeddings.position_embedding.weight", "embed/position/position"),
         ("final_layer_norm", "encoder/final_norm"),
         ("head", "pooler/dense"),
     ),
-    *within("encoder.layers.{i}", "encoder/layer_{i}", clip_text_model.LAYER),
+    *add_prefix("encoder.layers.{i}", "encoder/layer_{i}", clip_text_model.LAYER),
 )
 
 

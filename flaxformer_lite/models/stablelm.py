@@ -15,9 +15,9 @@ from flaxformer_lite.models.weight_map import (
     Fields,
     ModelFields,
     Published,
-    rows,
-    within,
-    without,
+    add_prefix,
+    omit,
+    weight_rows,
 )
 from flaxformer_lite.nn.positions.rope import Rope
 
@@ -50,15 +50,15 @@ PRESETS = {
 }
 config = partial(build, "stablelm", BASE, PRESETS, "3b")
 Model = llama_like.LabelingModel
-HEAD_NORMS = within(
+HEAD_NORMS = add_prefix(
     "layers.{i}.self_attn",
     "decoder/layer_{i}/attention",
-    rows(
+    weight_rows(
         ("q_layernorm.norms.{h}", "query_norm/head_{h}"),
         ("k_layernorm.norms.{h}", "key_norm/head_{h}"),
     ),
 )
-FIELDS = without(cohere.FIELDS, "logit_scale")
+FIELDS = omit(cohere.FIELDS, "logit_scale")
 
 
 def read(fields: Fields) -> ModelFields:

@@ -14,10 +14,10 @@ from flaxformer_lite.models.weight_map import (
     Fields,
     ModelFields,
     Published,
-    rows,
-    rows_without,
-    within,
-    without,
+    add_prefix,
+    omit,
+    omit_prefixes,
+    weight_rows,
 )
 from flaxformer_lite.nn.positions.rope import Rope
 
@@ -49,10 +49,10 @@ PRESETS = {  # table 6
 }
 config = partial(build, "starcoder2", BASE, PRESETS, "3b")
 Model = llama_like.LabelingModel
-MLP = rows(("mlp.c_fc", "mlp/up"), ("mlp.c_proj", "mlp/down"))
-LAYER = rows_without(llama_like.LAYER, "mlp.") + MLP
-BODY = llama_like.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
-FIELDS = without(llama_like.FIELDS, "rms_norm_eps") | {"norm_epsilon": "norm_eps"}
+MLP = weight_rows(("mlp.c_fc", "mlp/up"), ("mlp.c_proj", "mlp/down"))
+LAYER = omit_prefixes(llama_like.LAYER, "mlp.") + MLP
+BODY = llama_like.ENDS + add_prefix("layers.{i}", "decoder/layer_{i}", LAYER)
+FIELDS = omit(llama_like.FIELDS, "rms_norm_eps") | {"norm_epsilon": "norm_eps"}
 
 
 def read(fields: Fields) -> ModelFields:

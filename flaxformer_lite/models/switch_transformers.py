@@ -20,8 +20,8 @@ from flaxformer_lite.models.weight_map import (
     Published,
     WeightRow,
     repeated,
-    rows,
     shortest_pattern,
+    weight_rows,
 )
 from flaxformer_lite.nn.feed_forwards.capacity_moe import CapacityMoeConfig
 
@@ -50,7 +50,7 @@ class Model(t5_like.Model):
     heads = ("lm", "none", "encoder")
 
 
-EXPERTS = rows(
+EXPERTS = weight_rows(
     ("router.classifier", "router"),
     ("experts.expert_{e}.wi", "expert_{e}/up"),
     ("experts.expert_{e}.wo", "expert_{e}/down"),
@@ -149,7 +149,7 @@ PUBLISHED = Published(
     model_type="switch_transformers",
     sentencepiece="eos",
     names=names,
-    heads=weight_map.heads(
+    heads=weight_map.build_heads(
         "SwitchTransformers",
         lm=Head("SwitchTransformersForConditionalGeneration"),
         none=(),

@@ -22,9 +22,9 @@ from flaxformer_lite.models.weight_map import (
     ModelFields,
     Published,
     WeightRow,
-    heads,
-    rows,
-    within,
+    add_prefix,
+    build_heads,
+    weight_rows,
 )
 from flaxformer_lite.nn.positions.rope import Rope
 
@@ -45,20 +45,20 @@ TABLE = "layer.0.SelfAttention.relative_attention_bias.weight"
 
 def names(cfg: ModelConfig) -> tuple[WeightRow, ...]:
     ups = (("wi_0", "gate"), ("wi_1", "up")) if cfg.mlp == "gated" else (("wi", "up"),)
-    layer = rows(
+    layer = weight_rows(
         ("layer.0.layer_norm", "attention_in_norm"),
         (TABLE, "attention/position/relative"),
         ("layer.1.layer_norm", "mlp_in_norm"),
     )
-    layer += within("layer.0.SelfAttention", "attention", t5_like.ATTENTION)
-    layer += within("layer.1.DenseReluDense", "mlp", rows(*ups, ("wo", "down")))
+    layer += add_prefix("layer.0.SelfAttention", "attention", t5_like.ATTENTION)
+    layer += add_prefix("layer.1.DenseReluDense", "mlp", weight_rows(*ups, ("wo", "down")))
     return (
-        *rows(
+        *weight_rows(
             ("shared", "token_embed"),
             ("decoder.final_layer_norm", "decoder/final_norm"),
             (f"decoder.block.0.{TABLE}", "decoder/position/relative"),
         ),
-        *within("decoder.block.{i}", "decoder/layer_{i}", layer),
+        *add_prefix("decoder.block.{i}", "decoder/layer_{i}", layer),
     )
 
 
@@ -97,7 +97,7 @@ def write(cfg: ModelConfig) -> Json:
 PUBLISHED = Published(
     model_type="t5_decoder",
     names=names,
-    heads=heads("T5Decoder", lm=gpt2_like.LM_HEAD, none=()),
+    heads=build_heads("T5Decoder", lm=gpt2_like.LM_HEAD, none=()),
     fields=dict(
         d_model="d_model",
         d_kv="head_dim",

@@ -25,11 +25,11 @@ from flaxformer_lite.models.weight_map import (
     ModelFields,
     Published,
     WeightRow,
+    add_prefix,
+    omit,
     read_windows,
     repeated,
-    rows,
-    within,
-    without,
+    weight_rows,
 )
 
 START = 2  # the beginning of a text, which starts the decoder
@@ -112,27 +112,31 @@ class Model(EncoderDecoderModel):
         return {"logits": self.classifier(x_B1D)[:, 0]}
 
 
-NORMS = rows(
+NORMS = weight_rows(
     ("pre_self_attn_layernorm", "attention_in_norm"),
     ("post_self_attn_layernorm", "attention_branch_norm"),
     ("pre_feedforward_layernorm", "mlp_in_norm"),
     ("post_feedforward_layernorm", "mlp_branch_norm"),
 )
-PROJECTIONS = weight_map.projections("q_proj", "k_proj", "v_proj", "o_proj")
-MLP = within("mlp", "mlp", rows(("gate_proj", "gate"), ("up_proj", "up"), ("down_proj", "down")))
-LAYER = (*within("self_attn", "attention", PROJECTIONS), *MLP, *NORMS)
+PROJECTIONS = weight_map.attention_rows("q_proj", "k_proj", "v_proj", "o_proj")
+MLP = add_prefix(
+    "mlp", "mlp", weight_rows(("gate_proj", "gate"), ("up_proj", "up"), ("down_proj", "down"))
+)
+LAYER = (*add_prefix("self_attn", "attention", PROJECTIONS), *MLP, *NORMS)
 CROSS = (
-    *within("cross_attn", "cross_attention", PROJECTIONS),
-    *rows(
+    *add_prefix("cross_attn", "cross_attention", PROJECTIONS),
+    *weight_rows(
         ("pre_cross_attn_layernorm", "cross_attention_in_norm"),
         ("post_cross_attn_layernorm", "cross_attention_branch_norm"),
     ),
 )
 BODY: tuple[WeightRow, ...] = (
-    *rows(("encoder.embed_tokens", "token_embed"), ("encoder.norm", "encoder/final_norm")),
-    *within("encoder.layers.{i}", "encoder/layer_{i}", LAYER),
-    *rows(("decoder.embed_tokens", "decoder_token_embed"), ("decoder.norm", "decoder/final_norm")),
-    *within("decoder.layers.{i}", "decoder/layer_{i}", LAYER + CROSS),
+    *weight_rows(("encoder.embed_tokens", "token_embed"), ("encoder.norm", "encoder/final_norm")),
+    *add_prefix("encoder.layers.{i}", "encoder/layer_{i}", LAYER),
+    *weight_rows(
+        ("decoder.embed_tokens", "decoder_token_embed"), ("decoder.norm", "decoder/final_norm")
+    ),
+    *add_prefix("decoder.layers.{i}", "decoder/layer_{i}", LAYER + CROSS),
 )
 
 # Fields of a side that may differ, with transformers' values of absent ones, and ours.
@@ -186,7 +190,7 @@ def flatten(published: Json) -> Json:
     flat["decoder_bos_token_id"] = decoder.get("bos_token_id", START)
     cap = "final_logit_softcapping"
     flat[cap] = decoder.get(cap, BASE["logit_softcap"])
-    return flat | without(published, *OUTER)
+    return flat | omit(published, *OUTER)
 
 
 def nest(flat: Json) -> Json:
@@ -272,14 +276,15 @@ def write(cfg: ModelConfig) -> Json:
     )
 
 
-SCORE = rows(("score.out_proj", "classifier/dense"))
+SCORE = weight_rows(("score.out_proj", "classifier/dense"))
 PUBLISHED = Published(
     model_type="t5gemma",
     prefix="model.",
     names=lambda cfg: BODY,
     heads={
         "lm": Head(
-            "T5GemmaForConditionalGeneration", rows(("lm_head.out_proj.weight", "lm_head/kernel"))
+            "T5GemmaForConditionalGeneration",
+            weight_rows(("lm_head.out_proj.weight", "lm_head/kernel")),
         ),
         "none": Head("T5GemmaModel"),
         "encoder": Head("T5GemmaEncoderModel", prefix="", fixed={"is_encoder_decoder": False}),

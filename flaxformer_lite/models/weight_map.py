@@ -107,7 +107,7 @@ ENDINGS = {
 }
 
 
-def heads(name: str, **rows_of_heads: "Head | tuple[WeightRow, ...]") -> dict[str, Head]:
+def build_heads(name: str, **rows_of_heads: "Head | tuple[WeightRow, ...]") -> dict[str, Head]:
     """Builds heads from their rows; their classes are called `name` with the usual ending."""
     built = {}
     for head, rows in rows_of_heads.items():
@@ -343,12 +343,12 @@ class Published:
 SHARED_FIELDS = {"vocab_size": "vocab_size", "tie_word_embeddings": "tie_embeddings"}
 
 
-def without(fields: Mapping[str, Value], *names: str) -> dict[str, Value]:
+def omit(fields: Mapping[str, Value], *names: str) -> dict[str, Value]:
     """Returns the fields of a family that another one follows, except some."""
     return {name: value for name, value in fields.items() if name not in names}
 
 
-def rows_without(rows: Sequence[WeightRow], *beginnings: str) -> tuple[WeightRow, ...]:
+def omit_prefixes(rows: Sequence[WeightRow], *beginnings: str) -> tuple[WeightRow, ...]:
     """Returns the rows whose published names do not begin so."""
     return tuple(row for row in rows if not row.name.startswith(beginnings))
 
@@ -358,16 +358,16 @@ def outside_layers(rows: Sequence[WeightRow]) -> tuple[WeightRow, ...]:
     return tuple(row for row in rows if "{i}" not in row.name)
 
 
-def rows(*pairs: tuple) -> tuple[WeightRow, ...]:
+def weight_rows(*pairs: tuple) -> tuple[WeightRow, ...]:
     return tuple(WeightRow(*pair) for pair in pairs)
 
 
-def projections(query: str, key: str, value: str, out: str) -> tuple[WeightRow, ...]:
+def attention_rows(query: str, key: str, value: str, out: str) -> tuple[WeightRow, ...]:
     """Returns the rows of an attention's four projections."""
-    return rows((query, "query"), (key, "key"), (value, "value"), (out, "out"))
+    return weight_rows((query, "query"), (key, "key"), (value, "value"), (out, "out"))
 
 
-def within(name: str, ours: str, inner: tuple[WeightRow, ...]) -> tuple[WeightRow, ...]:
+def add_prefix(name: str, ours: str, inner: tuple[WeightRow, ...]) -> tuple[WeightRow, ...]:
     """Returns the rows of a part named `name` in the file and `ours` in our tree ("": its root)."""
 
     def place(path: str | tuple) -> str | tuple:

@@ -16,9 +16,9 @@ from flaxformer_lite.models.weight_map import (
     Fields,
     ModelFields,
     Published,
-    heads,
-    rows,
-    within,
+    add_prefix,
+    build_heads,
+    weight_rows,
 )
 from flaxformer_lite.nn.positions.sinusoidal import Sinusoidal
 
@@ -49,15 +49,15 @@ class Model(DecoderModel):
     frozen_padding = ("tokens",)
 
 
-LAYER = within("self_attn", "attention", bart_like.ATTENTION) + rows(
+LAYER = add_prefix("self_attn", "attention", bart_like.ATTENTION) + weight_rows(
     ("self_attn_layer_norm", "attention_in_norm"),
     ("fc1", "mlp/up"),
     ("fc2", "mlp/down"),
     ("final_layer_norm", "mlp_in_norm"),
 )
 BODY = (
-    *rows(("embed_tokens", "token_embed"), ("layer_norm", "decoder/final_norm")),
-    *within("layers.{i}", "decoder/layer_{i}", LAYER),
+    *weight_rows(("embed_tokens", "token_embed"), ("layer_norm", "decoder/final_norm")),
+    *add_prefix("layers.{i}", "decoder/layer_{i}", LAYER),
 )
 
 
@@ -76,7 +76,7 @@ PUBLISHED = Published(
     model_type="xglm",
     prefix="model.",
     names=lambda cfg: BODY,
-    heads=heads("XGLM", lm=rows(("lm_head.weight", "lm_head/kernel")), none=()),
+    heads=build_heads("XGLM", lm=weight_rows(("lm_head.weight", "lm_head/kernel")), none=()),
     fields=dict(
         d_model="d_model",
         ffn_dim="mlp_dim",

@@ -10,7 +10,7 @@ from functools import partial
 from flaxformer_lite.models import roberta
 from flaxformer_lite.models.common import roberta_like
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import heads
+from flaxformer_lite.models.weight_map import build_heads
 
 BASE = roberta_like.BASE | dict(vocab_size=250002)
 PRESETS = roberta_like.PRESETS
@@ -23,5 +23,5 @@ PUBLISHED = dataclasses.replace(
     roberta.PUBLISHED,
     model_type="xlm-roberta",
     defaults={**roberta.PUBLISHED.defaults, "vocab_size": 30522},
-    heads=heads("XLMRoberta", **roberta_like.HEADS),
+    heads=build_heads("XLMRoberta", **roberta_like.HEADS),
 )

@@ -21,7 +21,7 @@ from flaxformer_lite.nn.adapters import vera
 from flaxformer_lite.nn.adapters.dora import MAGNITUDE, DoraConfig
 from flaxformer_lite.nn.adapters.ia3 import SCALE, Ia3Config
 from flaxformer_lite.nn.adapters.lora import A, B, LoraConfig
-from flaxformer_lite.nn.adapters.merge import merge_adapter, restored
+from flaxformer_lite.nn.adapters.merge import dequantize_params, merge_adapter
 from flaxformer_lite.pretrained import tensor_names, vera_projections
 from flaxformer_lite.pretrained.adapter_layout import (
     METHODS,
@@ -68,7 +68,7 @@ def write_adapter(folder: Path, model: nn.Module, params: dict, *, base: str | N
         raise ConfigError(
             f"family={cfg.family!r}: has no published form; its checkpoints stay in our own format."
         )
-    model, params = restored(model, params)
+    model, params = dequantize_params(model, params)
     cfg = model.cfg
     flat = flatten_dict(params, sep="/")
     shapes = parameter_shapes(model)

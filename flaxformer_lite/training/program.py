@@ -306,35 +306,35 @@ def _check_example(example: object, mesh: Mesh) -> None:
 
 def train_step(
     cfg: ExperimentConfig,
-    both: Models,
-    placed: ActivationSharding = UNSHARDED,
-    over: str | None = None,
+    models: Models,
+    activation_sharding: ActivationSharding = UNSHARDED,
+    axis_name: str | None = None,
 ) -> Callable:
     """Builds the function (state, batch) -> (state, metrics), which is not compiled.
 
     Args:
       cfg: the experiment.
-      both: its models.
-      placed: where activations live.
-      over: the name of the mesh axis over which gradients are summed, inside shard_map or pmap.
+      models: its models.
+      activation_sharding: where activations live.
+      axis_name: the mesh axis over which gradients are summed, inside shard_map or pmap.
     """
     _, dropout_key = jax.random.split(jax.random.key(cfg.seed))
-    draws = _draws(cfg.model)
+    draws = uses_rng(cfg.model)
     return step.train_step(
-        _outputs(cfg, both),
+        _outputs(cfg, models),
         cfg.objective,
-        update_rule(cfg, concat_small=placed.is_single_cpu),
+        update_rule(cfg, concat_small=activation_sharding.is_single_cpu),
         optimizer.schedule(cfg.optimizer, cfg.train.steps),
         dropout_key=dropout_key if draws else None,
         accumulate=cfg.train.accumulate,
         chunks=cfg.train.loss_chunks,
-        over=over,
-        concat_small=placed.is_single_cpu,
+        axis_name=axis_name,
+        concat_small=activation_sharding.is_single_cpu,
         compares_rows=cfg.objective.compares_rows,
     )
 
 
-def _draws(cfg: ModelConfig) -> bool:
+def uses_rng(cfg: ModelConfig) -> bool:
     """Returns whether a training step of the model draws random numbers."""
     rounds_at_random = cfg.matmul != "float" and RECIPES[cfg.matmul].draws
     drops = cfg.dropout or getattr(cfg.adapter, "dropout", 0)

@@ -33,7 +33,7 @@ def train_step(
     dropout_key: jax.Array | None,
     accumulate: int,
     chunks: int,
-    over: str | None = None,
+    axis_name: str | None = None,
     concat_small: bool = False,
     compares_rows: bool = False,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]]]:
@@ -52,11 +52,11 @@ def train_step(
       accumulate: number of microbatches; rows r, r + accumulate, ... form one, so that no row
         leaves its device.
       chunks: chunks of a microbatch; the logits of one exist at a time.
-      over: name of a mapped axis (shard_map, pmap) over which the batch is split; dropout is then
+      axis_name: a mapped axis (shard_map, pmap) over which the batch is split; dropout is then
         independent on each device. None if the step sees the whole batch, as under jit.
       concat_small: as in `optimizer.norm_of_leaves`.
       compares_rows: whether the loss compares all rows of the batch with each other, and is no sum
-        over microbatches or over the devices of `over`; see `_whole_batch`.
+        over microbatches or over the devices of `axis_name`; see `_whole_batch`.
 
     Returns:
       A function of (state, batch); metrics are float32 scalars on the device: loss, the objective's
@@ -65,13 +65,13 @@ def train_step(
     """
 
     def sum_over_axis(sums: Tree) -> Tree:
-        if not over:
+        if not axis_name:
             return sums
-        return jax.lax.psum(sums, axis_name=over)
+        return jax.lax.psum(sums, axis_name=axis_name)
 
     loss_sums: Callable = functools.partial(objective.loss, chunks=chunks)
-    if compares_rows and over:
-        loss_sums = _of_all_devices(loss_sums, over)
+    if compares_rows and axis_name:
+        loss_sums = _of_all_devices(loss_sums, axis_name)
     if compares_rows and accumulate > 1:
         gradients = functools.partial(_whole_batch, outputs, loss_sums)
     else:
@@ -82,8 +82,8 @@ def train_step(
         if dropout_key is None:
             return None
         key = jax.random.fold_in(dropout_key, step)
-        if over:
-            key = jax.random.fold_in(key, jax.lax.axis_index(over))
+        if axis_name:
+            key = jax.random.fold_in(key, jax.lax.axis_index(axis_name))
         return key
 
     def mean_gradients(state: TrainState, batch: Batch) -> tuple[Params, LossSums]:
@@ -216,7 +216,7 @@ def _loss_of_sums(
     return sums.times_tokens(weights), sums
 
 
-def _of_all_devices(loss_sums: Callable, over: str) -> Callable:
+def _of_all_devices(loss_sums: Callable, axis_name: str) -> Callable:
     """Wraps a loss that compares rows, so that it compares the rows of all devices.
 
     Each device computes the loss of all rows and divides it by the number of devices. The weights
@@ -224,10 +224,10 @@ def _of_all_devices(loss_sums: Callable, over: str) -> Callable:
     """
 
     def gathered(tree: Tree) -> Tree:
-        return jax.tree.map(lambda x: jax.lax.all_gather(x, over, tiled=True), tree)
+        return jax.tree.map(lambda x: jax.lax.all_gather(x, axis_name, tiled=True), tree)
 
     def share_of(out: Tree, targets: Mapping[str, jax.Array]) -> LossSums:
-        devices = jax.lax.axis_size(over)
+        devices = jax.lax.axis_size(axis_name)
         sums = loss_sums(gathered(out), gathered(targets))
         share = jax.tree.map(lambda x: x / devices, sums)
         of_device = weight_sums(targets)

@@ -112,7 +112,7 @@ def paths(values, above=()):
 def numbers(value):
     """All numbers in a record and the records inside it."""
     if dataclasses.is_dataclass(value):
-        for name in rules.declared(type(value)):
+        for name in rules.declared_fields(type(value)):
             yield from numbers(getattr(value, name))
     elif isinstance(value, tuple):
         for item in value:
@@ -158,9 +158,13 @@ def tried(values, path, hostile):
             )
         except ConfigError as error:
             if not clear(error):
-                yield ".".join(path), rules.shown(value)[:20], f"unclear: {str(error)[:200]!r}"
+                yield (
+                    ".".join(path),
+                    rules.format_value(value)[:20],
+                    f"unclear: {str(error)[:200]!r}",
+                )
         except Exception as error:
-            yield ".".join(path), rules.shown(value)[:20], repr(error)[:200]
+            yield ".".join(path), rules.format_value(value)[:20], repr(error)[:200]
         finally:
             parent[last] = before
 

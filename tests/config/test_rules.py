@@ -6,7 +6,7 @@ from typing import Annotated
 import pytest
 
 from flaxformer_lite.config import ConfigError, rules
-from flaxformer_lite.config.rules import MAY_CHANGE, OF_TASK, Record, Size, marked
+from flaxformer_lite.config.rules import MAY_CHANGE, OF_TASK, Record, Size, fields_with_mark
 from flaxformer_lite.storage import stores
 from flaxformer_lite.storage.stores import StorageError
 
@@ -29,9 +29,14 @@ class Outer(Record):
 
 
 def test_marked_fields_are_listed_with_those_of_inner_records():
-    assert marked(Outer, MAY_CHANGE) == ("every", "names", "inner.name")
-    assert marked(Outer, OF_TASK) == ("number",)
-    assert marked(Outer, OF_TASK, MAY_CHANGE) == ("every", "names", "number", "inner.name")
+    assert fields_with_mark(Outer, MAY_CHANGE) == ("every", "names", "inner.name")
+    assert fields_with_mark(Outer, OF_TASK) == ("number",)
+    assert fields_with_mark(Outer, OF_TASK, MAY_CHANGE) == (
+        "every",
+        "names",
+        "number",
+        "inner.name",
+    )
 
 
 def test_a_mark_changes_nothing_about_the_values():

@@ -242,7 +242,7 @@ def run(mesh, steps=2, accumulate=1, mode="jit", name="adamw"):
         dropout_key=None,
         accumulate=accumulate,
         chunks=1,
-        over=None if mode == "jit" else sharding.DATA,
+        axis_name=None if mode == "jit" else sharding.DATA,
     )
     train = sharding.jit_step(pure, shardings, mesh, mode)
     for index in range(steps):

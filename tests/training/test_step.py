@@ -186,7 +186,7 @@ def test_parts_of_a_batch_add_up_and_drop_each_for_itself():
         dropout_key=jax.random.key(0),
         accumulate=1,
         chunks=1,
-        over="d",
+        axis_name="d",
     )
     start = state.create(lambda: jnp.zeros(()), optax.sgd(0.1))
     mesh = jax.sharding.Mesh(np.asarray(jax.devices()[:4]), ("d",))
@@ -325,7 +325,7 @@ def test_cached_gradients_are_those_of_the_whole_batch(devices, dropout, counts)
             dropout_key=jax.random.key(1) if dropout else None,
             accumulate=accumulate,
             chunks=1,
-            over="d" if devices > 1 else None,
+            axis_name="d" if devices > 1 else None,
             compares_rows=task.compares_rows,
         )
         if devices > 1:

@@ -4,7 +4,7 @@ import argparse
 
 from flaxformer_lite.cli import command_line
 from flaxformer_lite.cli.commands.declare import add_adapter, add_model, add_prompts, command
-from flaxformer_lite.config.choices import CACHES, DTYPES, HELD
+from flaxformer_lite.config.choices import CACHES, DTYPES, QUANTIZATIONS
 
 # Flags of `generate` that are settings of the library's `generate`: name, type, help.
 SETTINGS = (
@@ -44,7 +44,7 @@ def generate(parser: argparse.ArgumentParser) -> None:
     add_adapter(parser)
     add(
         "--quantize",
-        choices=HELD[1:],
+        choices=QUANTIZATIONS[1:],
         help="hold the layers' matrices in 8 or 4 bits (default: as floats)",
     )
     add("--cache", choices=CACHES[1:], help="keep keys and values in 8 bits (default: as floats)")

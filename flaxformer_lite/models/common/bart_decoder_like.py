@@ -8,11 +8,11 @@ from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import (
     Fields,
     ModelFields,
-    rows,
-    without,
+    omit,
+    weight_rows,
 )
 
-BASE = without(bart_like.BASE, "decoder_start_token_id") | dict(
+BASE = omit(bart_like.BASE, "decoder_start_token_id") | dict(
     bias_at=("query", "key", "value", "out", "mlp")
 )
 PRESETS = {
@@ -51,4 +51,4 @@ def read(fields: Fields, *, scaled: bool = False) -> ModelFields:
     return {"embed_power": 0.5 if fields.get("scale_embedding", scaled) else 0.0}
 
 
-LM_HEAD = rows(("lm_head.weight", "lm_head/kernel"))
+LM_HEAD = weight_rows(("lm_head.weight", "lm_head/kernel"))

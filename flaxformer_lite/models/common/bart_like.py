@@ -13,8 +13,8 @@ from flaxformer_lite.models.weight_map import (
     Head,
     ModelFields,
     WeightRow,
-    projections,
-    rows,
+    attention_rows,
+    weight_rows,
 )
 from flaxformer_lite.nn.positions.learned import Learned
 
@@ -57,9 +57,11 @@ class Model(EncoderDecoderModel):
         return jnp.concatenate([start_B1, input_ids[:, :-1]], axis=1)
 
 
-ATTENTION = projections("q_proj", "k_proj", "v_proj", "out_proj")
-LM_HEAD = rows(("lm_head.weight", "lm_head/kernel"), ("final_logits_bias", "lm_head/bias", "1O"))
-CLASSIFIER = rows(
+ATTENTION = attention_rows("q_proj", "k_proj", "v_proj", "out_proj")
+LM_HEAD = weight_rows(
+    ("lm_head.weight", "lm_head/kernel"), ("final_logits_bias", "lm_head/bias", "1O")
+)
+CLASSIFIER = weight_rows(
     ("classification_head.dense", "pooler/dense"),
     ("classification_head.out_proj", "classifier/dense"),
 )
@@ -92,7 +94,7 @@ HARMLESS = (
 
 
 def heads(name: str, **classifiers: tuple[WeightRow, ...]) -> dict[str, Head]:
-    return weight_map.heads(
+    return weight_map.build_heads(
         name, lm=Head(f"{name}ForConditionalGeneration", LM_HEAD), none=(), **classifiers
     )
 

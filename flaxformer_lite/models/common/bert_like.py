@@ -2,9 +2,9 @@
 
 from flaxformer_lite.models.weight_map import (
     ModelFields,
-    projections,
-    rows,
-    within,
+    add_prefix,
+    attention_rows,
+    weight_rows,
 )
 from flaxformer_lite.nn.positions.learned import Learned
 
@@ -25,33 +25,33 @@ PRESETS = {  # section 3; tiny and mini: Turc et al. (2019)
     "base": dict(d_model=768, num_heads=12, mlp_dim=3072, encoder_layers=12),
     "large": dict(d_model=1024, num_heads=16, mlp_dim=4096, encoder_layers=24),
 }
-LAYER = within(
-    "attention", "attention", projections("self.query", "self.key", "self.value", "output.dense")
-) + rows(
+LAYER = add_prefix(
+    "attention", "attention", attention_rows("self.query", "self.key", "self.value", "output.dense")
+) + weight_rows(
     ("attention.output.LayerNorm", "attention_out_norm"),
     ("intermediate.dense", "mlp/up"),
     ("output.dense", "mlp/down"),
     ("output.LayerNorm", "mlp_out_norm"),
 )
 BODY = (
-    *rows(
+    *weight_rows(
         ("embeddings.word_embeddings", "token_embed"),
         ("embeddings.position_embeddings.weight", "embed/position/position"),
         ("embeddings.token_type_embeddings.weight", "embed/token_types"),
         ("embeddings.LayerNorm", "embed/norm"),
         ("pooler.dense", "pooler/dense"),
     ),
-    *within("encoder.layer.{i}", "encoder/layer_{i}", LAYER),
+    *add_prefix("encoder.layer.{i}", "encoder/layer_{i}", LAYER),
 )
-PREDICTIONS = rows(
+PREDICTIONS = weight_rows(
     ("cls.predictions.transform.dense", "masked_lm/dense"),
     ("cls.predictions.transform.LayerNorm", "masked_lm/norm"),
     ("cls.predictions.decoder.weight", "masked_lm/vocab/kernel"),
     ("cls.predictions.bias", "masked_lm/vocab/bias"),
 )
-PAIRS = rows(("cls.seq_relationship", "next_sentence/dense"))
-CLASSIFIER = rows(("classifier", "classifier/dense"))
-SPANS = rows(("qa_outputs", "classifier/dense"))
+PAIRS = weight_rows(("cls.seq_relationship", "next_sentence/dense"))
+CLASSIFIER = weight_rows(("classifier", "classifier/dense"))
+SPANS = weight_rows(("qa_outputs", "classifier/dense"))
 CLASSIFIERS = dict(
     sequence_classification=CLASSIFIER,
     token_classification=CLASSIFIER,

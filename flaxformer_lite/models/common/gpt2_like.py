@@ -2,7 +2,7 @@
 
 from flaxformer_lite.models.common import bert_like
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
-from flaxformer_lite.models.weight_map import rows
+from flaxformer_lite.models.weight_map import weight_rows
 from flaxformer_lite.nn.positions.learned import Learned
 
 BASE = dict(
@@ -31,13 +31,13 @@ class Model(DecoderModel):
     types_are_tokens = True
 
 
-SCORE = rows(("score", "classifier/dense"))
-ENDS = rows(
+SCORE = weight_rows(("score", "classifier/dense"))
+ENDS = weight_rows(
     ("wte", "token_embed"),
     ("wpe.weight", "embed/position/position"),
     ("ln_f", "decoder/final_norm"),
 )
-LM_HEAD = rows(("lm_head.weight", "lm_head/kernel"))
+LM_HEAD = weight_rows(("lm_head.weight", "lm_head/kernel"))
 HEADS = dict(
     lm=LM_HEAD,
     sequence_classification=SCORE,

@@ -10,9 +10,9 @@ from flaxformer_lite.models.weight_map import (
     Fields,
     Head,
     ModelFields,
-    projections,
-    rows,
-    within,
+    add_prefix,
+    attention_rows,
+    weight_rows,
 )
 from flaxformer_lite.nn.positions.nope import Nope
 from flaxformer_lite.nn.positions.rope import Rope
@@ -52,18 +52,18 @@ class LanguageModel(DecoderModel):
     heads = ("lm", "none")
 
 
-LAYER = within(
-    "self_attn", "attention", projections("q_proj", "k_proj", "v_proj", "o_proj")
-) + rows(
+LAYER = add_prefix(
+    "self_attn", "attention", attention_rows("q_proj", "k_proj", "v_proj", "o_proj")
+) + weight_rows(
     ("input_layernorm", "attention_in_norm"),
     ("post_attention_layernorm", "mlp_in_norm"),
     ("mlp.gate_proj", "mlp/gate"),
     ("mlp.up_proj", "mlp/up"),
     ("mlp.down_proj", "mlp/down"),
 )
-ENDS = rows(("embed_tokens", "token_embed"), ("norm", "decoder/final_norm"))
-BODY = ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
-QK_NORMS = rows(
+ENDS = weight_rows(("embed_tokens", "token_embed"), ("norm", "decoder/final_norm"))
+BODY = ENDS + add_prefix("layers.{i}", "decoder/layer_{i}", LAYER)
+QK_NORMS = weight_rows(
     ("self_attn.q_norm", "attention/query_norm"), ("self_attn.k_norm", "attention/key_norm")
 )
 BUFFERS = (r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq",)
@@ -93,7 +93,7 @@ def heads(
     }
     every = {**gpt2_like.HEADS, "token_classification": gpt2_like.SCORE, **tasks}
     chosen = {head: every[head] for head in only or every}
-    return weight_map.heads(name, **chosen)
+    return weight_map.build_heads(name, **chosen)
 
 
 def attention_biases(fields: Fields) -> tuple[str, ...]:

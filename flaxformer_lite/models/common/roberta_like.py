@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.models.common import bert_like
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
-from flaxformer_lite.models.weight_map import rows
+from flaxformer_lite.models.weight_map import weight_rows
 from flaxformer_lite.nn.functions.segments import positions_in_segments
 
 BASE = bert_like.BASE | dict(
@@ -45,13 +45,13 @@ class Model(EncoderModel):
         return pad + jnp.cumsum(real_BT, axis=1) * real_BT
 
 
-LM_HEAD = rows(
+LM_HEAD = weight_rows(
     ("lm_head.dense", "masked_lm/dense"),
     ("lm_head.layer_norm", "masked_lm/norm"),
     ("lm_head.decoder.weight", "masked_lm/vocab/kernel"),
     ("lm_head.bias", "masked_lm/vocab/bias"),
 )
-FIRST_TOKEN = rows(
+FIRST_TOKEN = weight_rows(
     ("classifier.dense", "pooler/dense"), ("classifier.out_proj", "classifier/dense")
 )
 POOLED = dict(sequence_classification=FIRST_TOKEN)

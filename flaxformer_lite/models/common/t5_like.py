@@ -17,8 +17,8 @@ from flaxformer_lite.models.weight_map import (
     ModelFields,
     WeightRow,
     activation_of,
-    rows,
-    within,
+    add_prefix,
+    weight_rows,
 )
 from flaxformer_lite.nn.positions.t5_buckets import T5Buckets
 
@@ -84,7 +84,7 @@ class Model(EncoderDecoderModel):
         return END if self.cfg.eos_token_id is None else self.cfg.eos_token_id
 
 
-ATTENTION = weight_map.projections("q", "k", "v", "o")
+ATTENTION = weight_map.attention_rows("q", "k", "v", "o")
 FIXED = {"is_decoder": False}
 HARMLESS = ("n_positions", "scalable_attention", "scale_decoder_outputs")
 DUPLICATES = {
@@ -115,24 +115,26 @@ def names(
     feed-forward, with the rows of its experts if it has any.
     """
     ups = (("wi_0", "gate"), ("wi_1", "up")) if cfg.mlp == "gated" else (("wi", "up"),)
-    listed = rows(("shared", "token_embed"), ("lm_head.weight", "lm_head/kernel"))
+    listed = weight_rows(("shared", "token_embed"), ("lm_head.weight", "lm_head/kernel"))
     for side, mlp, attention in (
         ("encoder", "layer.1", encoder_attention),
         ("decoder", "layer.2", "SelfAttention"),
     ):
         table = f"{attention}.relative_attention_bias.weight"
-        layer = rows(
+        layer = weight_rows(
             ("layer.0.layer_norm", "attention_in_norm"),
             (f"layer.0.{table}", "attention/position/relative"),
             (f"{mlp}.layer_norm", "mlp_in_norm"),
         )
-        layer += within(f"layer.0.{attention}", "attention", ATTENTION)
-        layer += within(f"{mlp}.{feed_forward}", "mlp", rows(*ups, ("wo", "down")) + experts)
+        layer += add_prefix(f"layer.0.{attention}", "attention", ATTENTION)
+        layer += add_prefix(
+            f"{mlp}.{feed_forward}", "mlp", weight_rows(*ups, ("wo", "down")) + experts
+        )
         if side == "decoder":
-            layer += rows(("layer.1.layer_norm", "cross_attention_in_norm"))
-            layer += within("layer.1.EncDecAttention", "cross_attention", ATTENTION)
-        listed += within(f"{side}.block.{{i}}", f"{side}/layer_{{i}}", layer)
-        listed += rows(
+            layer += weight_rows(("layer.1.layer_norm", "cross_attention_in_norm"))
+            layer += add_prefix("layer.1.EncDecAttention", "cross_attention", ATTENTION)
+        listed += add_prefix(f"{side}.block.{{i}}", f"{side}/layer_{{i}}", layer)
+        listed += weight_rows(
             (f"{side}.final_layer_norm", f"{side}/final_norm"),
             (f"{side}.block.0.layer.0.{table}", f"{side}/position/relative"),
         )
@@ -212,7 +214,7 @@ def write(cfg: ModelConfig) -> Json:
     return written
 
 
-SEQUENCE = rows(
+SEQUENCE = weight_rows(
     ("classification_head.dense", "pooler/dense"),
     ("classification_head.out_proj", "classifier/dense"),
 )
@@ -220,7 +222,7 @@ SEQUENCE = rows(
 
 def heads(name: str) -> dict[str, Head]:
     """Returns T5's heads, for classes called `name`; also used by models that only renamed it."""
-    return weight_map.heads(
+    return weight_map.build_heads(
         name,
         lm=Head(f"{name}ForConditionalGeneration"),
         none=(),

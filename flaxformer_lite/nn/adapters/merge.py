@@ -36,7 +36,7 @@ def merge_adapter(model: Module, params: dict) -> tuple[Module, dict]:
             f"merge_adapter of {type(model).__name__}: is not a model of a family; pass the model,"
             " then its parameters."
         )
-    model, params = restored(model, params)
+    model, params = dequantize_params(model, params)
     adapter = model.cfg.adapter
     if adapter is None:
         return model, params
@@ -71,7 +71,7 @@ def merge_adapter(model: Module, params: dict) -> tuple[Module, dict]:
     return plain, unflatten_dict(kept, sep="/")
 
 
-def restored(model: Module, params: dict) -> tuple[Module, dict]:
+def dequantize_params(model: Module, params: dict) -> tuple[Module, dict]:
     """Returns the model and its parameters with all matrices as floats."""
     cfg = model.cfg
     if cfg.quantize == "none":
@@ -82,7 +82,7 @@ def restored(model: Module, params: dict) -> tuple[Module, dict]:
         kernel, _, part = path.rpartition("/")
         if part == "codes":
             scale = _array(flat[f"{kernel}/scale"])
-            matrix = quantized.restore(_array(leaf), scale, cfg.quantize)
+            matrix = quantized.dequantize(_array(leaf), scale, cfg.quantize)
             restored[kernel] = matrix.astype(cfg.param_dtype)
         elif f"{kernel}/codes" not in flat:
             restored[path] = leaf

@@ -24,7 +24,7 @@ from jax.typing import DTypeLike
 from flaxformer_lite.nn.attentions import arguments
 from flaxformer_lite.nn.functions import cpu_tuning, kernels, masks
 from flaxformer_lite.nn.functions.checkpoint_names import ATTENTION, named
-from flaxformer_lite.nn.functions.linear_call import linear_call, only_forwards
+from flaxformer_lite.nn.functions.linear_call import forbid_reverse_mode, linear_call
 from flaxformer_lite.nn.functions.sharding import ActivationSharding
 from flaxformer_lite.types import Array, Tree
 
@@ -293,12 +293,12 @@ def finish(state: SoftmaxState, v_BSKH: jax.Array) -> tuple[jax.Array, jax.Array
 
 def _tangent_once(plan: BlockPlan, saved: Saved, inputs: Inputs) -> jax.Array:
     d_out_BTNH = tangent(plan, saved, inputs).astype(saved[-2].dtype)
-    return only_forwards(d_out_BTNH, TWICE)
+    return forbid_reverse_mode(d_out_BTNH, TWICE)
 
 
 def _backward_once(plan: BlockPlan, saved: Saved, d_out_BTNH: jax.Array) -> Inputs:
     return jax.tree.map(
-        lambda gradient: only_forwards(gradient, TWICE), gradients(plan, saved, d_out_BTNH)
+        lambda gradient: forbid_reverse_mode(gradient, TWICE), gradients(plan, saved, d_out_BTNH)
     )
 
 

@@ -28,7 +28,7 @@ from flaxformer_lite.nn.functions.routing import (
 )
 from flaxformer_lite.nn.functions.sharding import ActivationSharding, adapter_of, sharding_of
 from flaxformer_lite.nn.modules.context import Context
-from flaxformer_lite.nn.modules.einsum import IN_LAYER, Einsum, HeldKernel, initializer
+from flaxformer_lite.nn.modules.einsum import IN_LAYER, Einsum, QuantizedKernel, initializer
 
 CHOICE_BIAS = "choice_bias"  # training/optimizer.py moves it by the sign of its gradient
 LOSSES = "losses"  # the collection of auxiliary losses
@@ -376,7 +376,7 @@ class ExpertMatrices(nn.Module):
     def __call__(self, x: jax.Array) -> dict[str, jax.Array]:
         """Returns the kernel [X, I, O], and the bias [X, O] if the experts have one.
 
-        Both are in the dtype of the tokens x. Kernels held in few bits are restored, once x is
+        Both are in the dtype of the tokens x. Quantized kernels are dequantized, once x is
         computed: those of all experts of the layer, whichever the tokens use.
         """
         cfg = self.cfg
@@ -393,10 +393,12 @@ class ExpertMatrices(nn.Module):
         stored = jnp.dtype(run.param_dtype)
         shape = (cfg.num_experts, self.fan_in, self.fan_out)
         if run.quantize != "none" and IN_LAYER.search(path):
-            held = HeldKernel(shape, 1, run.quantize, init, stacked=True, name="kernel")
-            codes, scale = held()
+            quantized_kernel = QuantizedKernel(
+                shape, 1, run.quantize, init, stacked=True, name="kernel"
+            )
+            codes, scale = quantized_kernel()
             frozen = jax.lax.stop_gradient(scale)
-            kernel = quantized.restore_after(x, codes, frozen, run.quantize)
+            kernel = quantized.dequantize_after(x, codes, frozen, run.quantize)
         else:
             kernel = self.param("kernel", init, shape, stored).astype(x.dtype)
             kernel = sharding_of(run).gather_weight(kernel, path)

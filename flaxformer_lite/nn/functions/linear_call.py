@@ -68,24 +68,24 @@ def linear_call(
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
-def only_forwards(x: jax.Array, refusal: str) -> jax.Array:
+def forbid_reverse_mode(x: jax.Array, message: str) -> jax.Array:
     """Returns x, whose derivative can be taken forwards, and not backwards.
 
     Loops with traced bounds have no reverse mode; JAX reports that itself.
 
     Args:
       x: a result of such loops.
-      refusal: the sentence of the ConfigError if x is differentiated backwards.
+      message: the sentence of the ConfigError if x is differentiated backwards.
     """
     return x
 
 
-@only_forwards.defjvp
-def _only_forwards_jvp(
-    refusal: str, primals: tuple[jax.Array], tangents: tuple[jax.Array]
+@forbid_reverse_mode.defjvp
+def _forbid_reverse_mode_jvp(
+    message: str, primals: tuple[jax.Array], tangents: tuple[jax.Array]
 ) -> tuple[jax.Array, jax.Array]:
     def refuse(residuals: tuple[()], d_x: jax.Array) -> jax.Array:
-        raise ConfigError(refusal)
+        raise ConfigError(message)
 
     (x,) = primals
     (d_x,) = tangents

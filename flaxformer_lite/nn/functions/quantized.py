@@ -1,6 +1,6 @@
 """Products and weights in numbers of few bits: int8, fp8, int4 and nf4.
 
-A number x is held as a code of few bits, and a scale that many numbers share.
+A number x is stored as a code of few bits, and a scale that many numbers share.
 """
 
 import functools
@@ -190,14 +190,14 @@ def _beside(noise: jax.Array | None, x: jax.Array) -> jax.Array | None:
     return noise.reshape(*noise.shape, *(1,) * (x.ndim - noise.ndim))
 
 
-def hold(kernel: jax.Array, ins: int, form: str) -> tuple[jax.Array, jax.Array]:
+def quantize(kernel: jax.Array, ins: int, scheme: str) -> tuple[jax.Array, jax.Array]:
     """Rounds a matrix to the codes and scales in which it is kept.
 
     Args:
       kernel: [inputs, outputs].
       ins: number of axes of the inputs.
-      form: `int8` has a scale for each output; `int4` and `nf4` for each `group_size` neighbors on
-        the last axis of the inputs.
+      scheme: `int8` has a scale for each output; `int4` and `nf4` for each `group_size` neighbors
+        on the last axis of the inputs.
 
     Returns:
       Codes, int8 of the kernel's shape, or uint8 with two numbers each, so that the last axis of
@@ -206,20 +206,20 @@ def hold(kernel: jax.Array, ins: int, form: str) -> tuple[jax.Array, jax.Array]:
     Raises:
       ConfigError: that axis is not a multiple of 4.
     """
-    if form == "int8":
+    if scheme == "int8":
         return to_codes(kernel, tuple(range(ins)), jnp.int8)
     axis = ins - 1
     size = kernel.shape[axis]
     if size % 4:
         raise ConfigError(
-            f"quantize={form!r}: needs a multiple of 4 inputs, and a matrix {kernel.shape} has"
+            f"quantize={scheme!r}: needs a multiple of 4 inputs, and a matrix {kernel.shape} has"
             f" {size}; use int8."
         )
     groups = _split(kernel.astype(jnp.float32), axis, group_size(size))
     top = jnp.max(jnp.abs(groups), axis=ins, keepdims=True)
-    scale = jnp.where(top == 0, 1.0, top / INT4 if form == "int4" else top)
+    scale = jnp.where(top == 0, 1.0, top / INT4 if scheme == "int4" else top)
     values = (groups / scale).reshape(kernel.shape)
-    if form == "int4":
+    if scheme == "int4":
         codes = jnp.round(values) + INT4
     else:
         codes = jnp.searchsorted(jnp.asarray((NF4[1:] + NF4[:-1]) / 2), values)
@@ -229,31 +229,33 @@ def hold(kernel: jax.Array, ins: int, form: str) -> tuple[jax.Array, jax.Array]:
     return low | (high << jnp.uint8(4)), jnp.squeeze(scale, ins)
 
 
-def hold_stack(kernels: jax.Array, ins: int, form: str, stacks: int) -> tuple[jax.Array, jax.Array]:
-    """Rounds matrices by `hold`, each by itself.
+def quantize_stack(
+    kernels: jax.Array, ins: int, scheme: str, stacks: int
+) -> tuple[jax.Array, jax.Array]:
+    """Rounds matrices by `quantize`, each by itself.
 
     Args:
       kernels: [..., inputs, outputs].
       ins: number of axes of the inputs.
-      form: as in `hold`.
+      scheme: as in `quantize`.
       stacks: number of axes that count matrices.
     """
-    hold_one = functools.partial(hold, ins=ins, form=form)
+    quantize_one = functools.partial(quantize, ins=ins, scheme=scheme)
     for _ in range(stacks):
-        hold_one = jax.vmap(hold_one)
-    return hold_one(kernels)
+        quantize_one = jax.vmap(quantize_one)
+    return quantize_one(kernels)
 
 
-def restore(codes: jax.Array, scale: jax.Array, form: str) -> jax.Array:
-    """Computes the matrix that `hold` has rounded, in float32; or a stack of such matrices."""
-    if form == "int8":
+def dequantize(codes: jax.Array, scale: jax.Array, scheme: str) -> jax.Array:
+    """Computes the matrix that `quantize` has rounded, in float32; or a stack of such matrices."""
+    if scheme == "int8":
         return codes.astype(jnp.float32) * scale
     pairs = zip(codes.shape, scale.shape, strict=True)
     axis = next(i for i, (bytes_, groups) in enumerate(pairs) if bytes_ != groups)
     halves = jnp.stack([codes & jnp.uint8(15), codes >> jnp.uint8(4)], axis=axis + 1)
     shape = codes.shape[:axis] + (2 * codes.shape[axis],) + codes.shape[axis + 1 :]
     numbers = halves.reshape(shape)
-    if form == "int4":
+    if scheme == "int4":
         values = numbers.astype(jnp.float32) - INT4
     else:
         values = jnp.asarray(NF4)[numbers]
@@ -274,45 +276,45 @@ def _split(x: jax.Array, axis: int, size: int) -> jax.Array:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
-def held_matmul(
-    x: jax.Array, codes: jax.Array, scale: jax.Array, summed: int, form: str
+def quantized_matmul(
+    x: jax.Array, codes: jax.Array, scale: jax.Array, summed: int, scheme: str
 ) -> jax.Array:
-    """Computes `tensordot(x, restore(codes, scale), summed)` in the dtype of x.
+    """Computes `tensordot(x, dequantize(codes, scale), summed)` in the dtype of x.
 
-    The backward pass restores the matrix again, so that it does not keep one for each layer, and
+    The backward pass dequantizes the matrix again, so that it does not keep one for each layer, and
     has a gradient of x only. Reverse mode only.
     """
-    kernel = restore_after(x, codes, scale, form)
+    kernel = dequantize_after(x, codes, scale, scheme)
     axes = tuple(range(x.ndim - summed, x.ndim)), tuple(range(summed))
     return jax.lax.dot_general(x, kernel, (axes, ((), ())), preferred_element_type=x.dtype)
 
 
-def _held_forward(
-    x: jax.Array, codes: jax.Array, scale: jax.Array, summed: int, form: str
+def _quantized_forward(
+    x: jax.Array, codes: jax.Array, scale: jax.Array, summed: int, scheme: str
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return held_matmul(x, codes, scale, summed, form), (codes, scale)
+    return quantized_matmul(x, codes, scale, summed, scheme), (codes, scale)
 
 
-def _held_backward(
-    summed: int, form: str, residuals: tuple[jax.Array, jax.Array], d_y: jax.Array
+def _quantized_backward(
+    summed: int, scheme: str, residuals: tuple[jax.Array, jax.Array], d_y: jax.Array
 ) -> tuple[jax.Array, np.ndarray, jax.Array]:
     codes, scale = residuals
-    kernel = restore_after(d_y, codes, scale, form)
+    kernel = dequantize_after(d_y, codes, scale, scheme)
     outs = kernel.ndim - summed
     axes = tuple(range(d_y.ndim - outs, d_y.ndim)), tuple(range(summed, kernel.ndim))
     d_x = jax.lax.dot_general(d_y, kernel, (axes, ((), ())), preferred_element_type=d_y.dtype)
     return d_x, np.zeros(codes.shape, jax.dtypes.float0), jnp.zeros_like(scale)
 
 
-def restore_after(x: jax.Array, codes: jax.Array, scale: jax.Array, form: str) -> jax.Array:
-    """Restores a matrix, or a stack, in the dtype of x and only once x is computed.
+def dequantize_after(x: jax.Array, codes: jax.Array, scale: jax.Array, scheme: str) -> jax.Array:
+    """Dequantizes a matrix, or a stack, in the dtype of x and only once x is computed.
 
-    Or the compiler would restore all matrices before a loop over tokens, or keep those of a forward
-    pass for the backward pass. XLA:CPU drops barriers, but no test whether a number is NaN; if that
-    one is, the results have no meaning anyway.
+    Or the compiler would dequantize all matrices before a loop over tokens, or keep those of a
+    forward pass for the backward pass. XLA:CPU drops barriers, but no test whether a number is NaN;
+    if that one is, the results have no meaning anyway.
     """
     is_nan = jnp.isnan(x[(0,) * x.ndim]).astype(codes.dtype)
-    return restore(codes ^ is_nan, scale, form).astype(x.dtype)
+    return dequantize(codes ^ is_nan, scale, scheme).astype(x.dtype)
 
 
-held_matmul.defvjp(_held_forward, _held_backward)
+quantized_matmul.defvjp(_quantized_forward, _quantized_backward)

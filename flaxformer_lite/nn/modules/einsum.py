@@ -95,13 +95,13 @@ class Einsum(nn.Module):
         is_trained_whole = adapter is not None and adapter.trains(path)
         if adapter is not None and not adapter.adapts(path):
             adapter = None
-        is_held = run.quantize != "none" and is_in_layer and not is_trained_whole
+        is_quantized = run.quantize != "none" and is_in_layer and not is_trained_whole
         is_rounded = run.matmul != "float" and is_in_layer
-        if prepare and (adapter is not None or is_held or is_rounded):
+        if prepare and (adapter is not None or is_quantized or is_rounded):
             x = prepare(x)
             prepare = None
-        if is_held:
-            kernel, y = self._held_product(x)
+        if is_quantized:
+            kernel, y = self._quantized_product(x)
         elif is_rounded:
             kernel = self._kernel(x.dtype)
             noise = self._noise(x)
@@ -147,13 +147,13 @@ class Einsum(nn.Module):
         return sharding_of(self.execution).gather_weight(kernel, "/".join((*self.path, "kernel")))
 
     @nn.nowrap
-    def _held_product(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Returns a weight that is held in few bits, restored, and its product with x."""
-        form = self.execution.quantize
+    def _quantized_product(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Returns a quantized weight, dequantized, and its product with x."""
+        scheme = self.execution.quantize
         summed = self._num_summed
-        held = HeldKernel(self._shape, summed, form, self._initializer(), name="kernel")()
-        kernel = quantized.restore(*held, form).astype(x.dtype)
-        return kernel, quantized.held_matmul(x, *held, summed, form)
+        parts = QuantizedKernel(self._shape, summed, scheme, self._initializer(), name="kernel")()
+        kernel = quantized.dequantize(*parts, scheme).astype(x.dtype)
+        return kernel, quantized.quantized_matmul(x, *parts, summed, scheme)
 
     @nn.nowrap
     def _product(
@@ -192,20 +192,20 @@ class Einsum(nn.Module):
         return bias.astype(dtype).reshape(broadcast)
 
 
-class HeldKernel(nn.Module):
+class QuantizedKernel(nn.Module):
     """A matrix that is not trained, as the codes and scales of nn/functions/quantized.py.
 
     Attributes:
       shape: of the matrix.
       ins: number of axes of its inputs.
-      form: `int8`, `int4` or `nf4`.
+      scheme: `int8`, `int4` or `nf4`.
       initial: the distribution that the matrix starts from.
       stacked: whether the first axis of the shape counts matrices.
     """
 
     shape: tuple[int, ...]
     ins: int
-    form: str
+    scheme: str
     initial: Callable[..., jax.Array]
     stacked: bool = False
 
@@ -218,6 +218,6 @@ class HeldKernel(nn.Module):
 
         def part(key: jax.Array, which: int) -> jax.Array:
             kernel = self.initial(key, self.shape, jnp.float32)
-            return quantized.hold_stack(kernel, self.ins, self.form, int(self.stacked))[which]
+            return quantized.quantize_stack(kernel, self.ins, self.scheme, int(self.stacked))[which]
 
         return self.param("codes", part, 0), self.param("scale", part, 1)

@@ -25,13 +25,13 @@ from flaxformer_lite.config import (
     to_config_dict,
 )
 from flaxformer_lite.config.mixture import is_source_path
-from flaxformer_lite.config.rules import MAY_CHANGE, REORDERS_SUMS, marked
+from flaxformer_lite.config.rules import MAY_CHANGE, REORDERS_SUMS, fields_with_mark
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.training import optimizer
 
 # fields that change only rounding, and all that may change between starts
-REORDERING = marked(ExperimentConfig, REORDERS_SUMS)
-CHANGEABLE = (*marked(ExperimentConfig, MAY_CHANGE), *REORDERING)
+REORDERING = fields_with_mark(ExperimentConfig, REORDERS_SUMS)
+CHANGEABLE = (*fields_with_mark(ExperimentConfig, MAY_CHANGE), *REORDERING)
 MOST_DIFFERENCES = 6  # most differences that an error lists
 
 

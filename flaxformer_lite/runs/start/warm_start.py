@@ -15,10 +15,10 @@ from flaxformer_lite.config.parts import Part
 from flaxformer_lite.models.skeletons import build_layers
 from flaxformer_lite.nn.adapters.merge import initial_factors
 from flaxformer_lite.open_model import load_labels, on_disk, open_pretrained
-from flaxformer_lite.pretrained.held_params import with_form
 from flaxformer_lite.pretrained.layouts import Slices
 from flaxformer_lite.pretrained.lazy_params import Stored
 from flaxformer_lite.pretrained.load import is_of_head
+from flaxformer_lite.pretrained.quantized_params import with_scheme
 from flaxformer_lite.pretrained.safetensors import WeightsError
 from flaxformer_lite.pretrained.tensor_names import stack_sizes
 from flaxformer_lite.runs.start.adopt import flags, mismatches
@@ -45,7 +45,7 @@ def init_from_pretrained(program: Program, folder: str) -> Callable[[TrainState]
     model, stored = _open(program.cfg, folder)
     _check_same_model(folder, model.cfg, cfg)
     try:
-        model, stored = with_form(model, stored, cfg.quantize)
+        model, stored = with_scheme(model, stored, cfg.quantize)
     except ConfigError as error:
         raise ConfigError(f"train.init_from={folder}: {error}") from None
     needed = flatten_dict(program.trained_params(program.target.params), sep="/")

@@ -8,7 +8,7 @@ from pathlib import Path
 from flaxformer_lite import registry
 from flaxformer_lite.checkpoints.manager import first_line
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.config.rules import shown
+from flaxformer_lite.config.rules import format_value
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.runs.trackers.base import Tracker
 from flaxformer_lite.runs.watchers.watcher import Watcher
@@ -27,7 +27,7 @@ def check_installed(names: Sequence[str]) -> None:
             if name in registry.available("trackers"):
                 package = f"flaxformer_lite[{name}]"
             raise ConfigError(
-                f"train.trackers={shown(tuple(names))}: {name} needs {needed}; pip install"
+                f"train.trackers={format_value(tuple(names))}: {name} needs {needed}; pip install"
                 f" '{package}', or leave it out."
             )
 

@@ -157,7 +157,7 @@ def test_experts_in_few_bits_are_those_of_their_restored_matrices(form, sizes):
     for path, leaf in flat.items():
         kernel, _, part = path.rpartition("/")
         if part == "codes":
-            restored[kernel] = quantized.restore(leaf, flat[f"{kernel}/scale"], form)
+            restored[kernel] = quantized.dequantize(leaf, flat[f"{kernel}/scale"], form)
         elif f"{kernel}/codes" not in flat:
             restored[path] = leaf
 

@@ -60,19 +60,19 @@ def test_noise_rounds_without_a_bias():
 def test_a_held_matrix_is_near_and_multiplies_as_restored(form, shape, ins):
     keys = jax.random.split(jax.random.key(0), 2)
     kernel = jax.random.normal(keys[0], shape)
-    codes, scale = quantized.hold(kernel, ins, form)
-    restored = quantized.restore(codes, scale, form)
+    codes, scale = quantized.quantize(kernel, ins, form)
+    restored = quantized.dequantize(codes, scale, form)
     assert relative(restored, kernel) < (0.01 if form == "int8" else 0.12)
     held = codes.nbytes + scale.nbytes
     assert held < kernel.nbytes * (0.3 if form == "int8" else 0.26)
-    again, _ = quantized.hold(restored, ins, form)
+    again, _ = quantized.quantize(restored, ins, form)
     np.testing.assert_array_equal(again, codes)
     x = jax.random.normal(keys[1], (2, 3, *shape[:ins]))
 
     @jax.jit
     def both(x):
         due, due_pull = jax.vjp(lambda x: jnp.tensordot(x, restored, ins), x)
-        got, pull = jax.vjp(lambda x: quantized.held_matmul(x, codes, scale, ins, form), x)
+        got, pull = jax.vjp(lambda x: quantized.quantized_matmul(x, codes, scale, ins, form), x)
         return got, due, pull(got)[0], due_pull(due)[0]
 
     got, due, moved, due_moved = both(x)
@@ -88,7 +88,7 @@ def test_nf4_is_that_of_qwix():
 
 def test_a_matrix_of_odd_sizes_is_refused():
     with pytest.raises(ConfigError, match=r"multiple of 4.* has 6; use int8"):
-        quantized.hold(jnp.ones((6, 5)), 1, "int4")
+        quantized.quantize(jnp.ones((6, 5)), 1, "int4")
 
 
 def test_an_int8_cache_decodes_as_a_pass_over_the_row():

@@ -30,7 +30,7 @@ from flaxformer_lite.nn.attentions.blockwise import BiasTree, Given, SoftmaxStat
 from flaxformer_lite.nn.attentions.context_parallel.balance import lopsided
 from flaxformer_lite.nn.functions import masks
 from flaxformer_lite.nn.functions.checkpoint_names import ATTENTION, named
-from flaxformer_lite.nn.functions.linear_call import linear_call, only_forwards
+from flaxformer_lite.nn.functions.linear_call import forbid_reverse_mode, linear_call
 from flaxformer_lite.nn.functions.sharding import Shards
 from flaxformer_lite.types import Tree
 
@@ -340,7 +340,7 @@ def _backward(plan: RingPlan, saved: _Saved, d_out_BTNH: jax.Array) -> blockwise
     d_k, d_v = _rotate(plan.ring, (d_k, d_v), -distance)
     gradients = (d_q, d_k, d_v, d_bias, d_sinks_N)
     return jax.tree.map(
-        lambda d, x: only_forwards(d.astype(x.dtype), blockwise.TWICE),
+        lambda d, x: forbid_reverse_mode(d.astype(x.dtype), blockwise.TWICE),
         gradients,
         (q_BTNH, *local_part[:2], floats, sinks_N),
     )
@@ -377,7 +377,7 @@ def _tangent(plan: RingPlan, saved: _Saved, inputs: blockwise.Inputs) -> jax.Arr
     sent = _rotate(plan.ring, (local_part, (d_k, d_v)), plan.route.first)
     carry = (jnp.zeros(out_BTNH.shape), *sent)
     carry, _ = lax.scan(step, carry, length=plan.route.parts - 1)
-    return only_forwards(add(*carry, sinks_N).astype(out_BTNH.dtype), blockwise.TWICE)
+    return forbid_reverse_mode(add(*carry, sinks_N).astype(out_BTNH.dtype), blockwise.TWICE)
 
 
 def _saved_for_part(

@@ -21,7 +21,7 @@ PARTS = ("codes", "scale")
 EXPERTS = re.compile(r"/experts/(up|gate|down)/kernel$")  # nn/feed_forwards/moe.py
 
 
-def with_form(model: nn.Module, stored: dict, form: str) -> tuple[nn.Module, dict]:
+def with_scheme(model: nn.Module, stored: dict, form: str) -> tuple[nn.Module, dict]:
     """Returns a model that holds its layers' matrices in a form, and its parameters.
 
     Each matrix is read and rounded when its codes or its scales are read.
@@ -64,4 +64,4 @@ def _part(path: str, kernel: Array, leaf: jax.ShapeDtypeStruct, form: str) -> St
     return Stored(leaf.shape, np.dtype(leaf.dtype), read)
 
 
-_hold = jax.jit(quantized.hold_stack, static_argnums=(1, 2, 3))
+_hold = jax.jit(quantized.quantize_stack, static_argnums=(1, 2, 3))

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite import load_pretrained
-from flaxformer_lite.nn.adapters.merge import restored
+from flaxformer_lite.nn.adapters.merge import dequantize_params
 from tests.pretrained import recipe
 from tests.pretrained.test_families import FAMILIES, write_files
 
@@ -41,7 +41,7 @@ def test_a_model_computes_what_its_restored_matrices_do(name, form, scan, tmp_pa
     cfg = model.cfg
     inputs = recipe.inputs(cfg.vocab_size, cfg.pad_token_id)
     got = logits(model, params, inputs)
-    due = logits(*restored(model, params), inputs)
+    due = logits(*dequantize_params(model, params), inputs)
     np.testing.assert_allclose(got, due, rtol=0, atol=1e-5 * np.abs(due).max())
     exact = logits(*load_pretrained(source), inputs)
     distance = np.linalg.norm(got - exact) / np.linalg.norm(exact)
