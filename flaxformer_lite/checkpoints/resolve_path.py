@@ -156,7 +156,7 @@ def _send(folder: Path, url: str, old: list[str]) -> None:
         if path.is_file():
             files[path.relative_to(folder).as_posix()] = path
     target = Objects(url)
-    target.write_all({"config.json": None})
+    target.delete("config.json")
     total = sum(path.stat().st_size for path in files.values())
 
     def order(name: str) -> tuple[bool, bool, str]:
@@ -165,6 +165,6 @@ def _send(folder: Path, url: str, old: list[str]) -> None:
     with progress.reading(f"sending {url}", total) as advance:
         for name in sorted(files, key=order):
             if name == "config.json":
-                target.write_all(dict.fromkeys(set(old) - set(files)))
+                target.delete_all(set(old) - set(files))
             remote.upload(files[name], f"{url}/{name}")
             advance(files[name].stat().st_size)
