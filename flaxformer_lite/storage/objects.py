@@ -31,7 +31,7 @@ class Objects:
 
     def names(self) -> list[str]:
         """Lists the names of all objects, relative to the address."""
-        return [file.url.removeprefix(f"{self.url}/") for file in remote.find_below(self.url)]
+        return list(remote.map_below(self.url))
 
     def read(self, name: str) -> bytes | None:
         """Reads an object; None if it does not exist."""

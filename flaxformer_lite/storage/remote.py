@@ -6,10 +6,12 @@ import fnmatch
 import io
 import os
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flaxformer_lite.runtime import progress
 from flaxformer_lite.storage.stores import StorageError, no_bucket, open_bucket
 
 if TYPE_CHECKING:  # imported with the first address
@@ -103,6 +105,12 @@ def find_below(url: str) -> list[RemoteFile]:
     return sorted((file for file in below if file.size or find(file.url)), key=str)
 
 
+def map_below(url: str) -> dict[str, RemoteFile]:
+    """Maps the names of all objects below an address, relative to it, to the objects."""
+    beginning = f"{url.rstrip('/')}/"
+    return {file.url.removeprefix(beginning): file for file in find_below(url)}
+
+
 def find_like(pattern: str) -> list[RemoteFile]:
     """Lists the objects that match a pattern such as `gs://bucket/*.txt`, sorted by address."""
     parts = pattern.split("/")
@@ -158,6 +166,43 @@ def download(file: RemoteFile, path: Path) -> None:
                 block.result()
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def download_all(files: Mapping[str, RemoteFile], folder: Path, url: str) -> None:
+    """Copies objects below an address to a folder, and shows the progress.
+
+    Args:
+      files: each object by its path in the folder; the store's names have no `..`, which obstore
+        refuses.
+      folder: a folder on this machine.
+      url: the address.
+    """
+    total = sum(file.size for file in files.values())
+    with progress.reading(f"fetching {url}", total) as advance:
+        for name, file in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            download(file, folder / name)
+            advance(file.size)
+
+
+def upload_all(folder: Path, url: str, order: Callable[[str], tuple]) -> None:
+    """Copies the files of a folder to the same names below an address, and shows the progress.
+
+    Args:
+      folder: a folder on this machine.
+      url: the address.
+      order: the key of a name by which they are sorted, as the last one tells readers that all are
+        there.
+    """
+    files = {}
+    for path in folder.rglob("*"):
+        if path.is_file():
+            files[path.relative_to(folder).as_posix()] = path
+    total = sum(path.stat().st_size for path in files.values())
+    with progress.reading(f"sending {url}", total) as advance:
+        for name in sorted(files, key=order):
+            upload(files[name], f"{url}/{name}")
+            advance(files[name].stat().st_size)
 
 
 def missing(url: str) -> StorageError:

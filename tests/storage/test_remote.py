@@ -322,3 +322,14 @@ def test_a_forked_process_is_refused_what_its_parent_has_used(bucket):
 def test_only_addresses_of_known_stores_are_addresses():
     assert stores.is_url("gs://b") and stores.is_url("s3://b/c")
     assert not any(map(stores.is_url, ("gs", "gs:/b", "hf://b", "/gs://b", "a/gs://b")))
+
+
+def test_names_that_would_lie_elsewhere_on_a_disk_are_refused(s3):
+    key = {"Bucket": storage.BUCKET, "Key": "dots/../elsewhere"}
+    client = boto3.client("s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"])
+    client.put_object(**key, Body=b"1")
+    with pytest.raises(
+        StorageError, match=r'dots: the store cannot be used \(.*invalid path.*"\.\."'
+    ):
+        remote.find_below(f"{s3.url}/dots")
+    client.delete_object(**key)
