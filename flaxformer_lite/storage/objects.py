@@ -57,11 +57,11 @@ class Objects:
     def write_all(self, contents: Mapping[str, bytes]) -> None:
         """Writes objects concurrently."""
         with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
-            list(pool.map(self.write, contents, contents.values()))
+            list(pool.map(self.write, contents, contents.values()))  # raises what failed
 
     def delete_all(self, names: Iterable[str] | None = None) -> None:
         """Deletes objects concurrently: those of the names, or all below the address."""
         if names is None:
             names = self.names()
         with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
-            list(pool.map(self.delete, names))
+            list(pool.map(self.delete, names))  # raises what failed
