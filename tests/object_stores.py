@@ -23,6 +23,7 @@ from typing import Any
 
 import pytest
 
+from flaxformer_lite.storage import stores
 from flaxformer_lite.storage.objects import Objects
 
 BUCKET = "bucket"
@@ -287,7 +288,7 @@ def write(url: str, content: bytes) -> None:
 def delete(url: str) -> None:
     """Deletes an object."""
     folder, _, name = url.rpartition("/")
-    Objects(folder).write_all({name: None})
+    Objects(folder).delete(name)
 
 
 @contextlib.contextmanager
@@ -296,6 +297,7 @@ def led(store: Store) -> Iterator[Store]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in store.environment.items():
             patch.setenv(name, value)
+        stores._client.cache_clear()  # which were led elsewhere
         yield store
 
 

@@ -13,7 +13,7 @@ import tensorstore
 from flaxformer_lite.checkpoints.record import STATE, tell_unreadable
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.sharding.parameters import path_of
-from flaxformer_lite.storage.kvstore import explained, spec
+from flaxformer_lite.storage.kvstore import explain_errors, spec
 from flaxformer_lite.storage.objects import Objects
 from flaxformer_lite.types import Array, Tree
 
@@ -120,7 +120,7 @@ def read(at: Path | Objects, target: Tree) -> Tree:
       UnreadableError: the system does not let this process read a file.
     """
     if isinstance(at, Objects):
-        with explained(at.url, content=True):
+        with explain_errors(at.url, content=True):
             return _read(_base(at), target)
     with tell_unreadable(at):
         return _read(_base(at), target)

@@ -1,7 +1,6 @@
 """A local copy of a workdir in an object store: all files but the checkpoints."""
 
 import contextlib
-import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -10,10 +9,9 @@ from pathlib import Path
 from etils import epath
 
 from flaxformer_lite.files.home import expand_home
-from flaxformer_lite.storage.kvstore import retried
 from flaxformer_lite.storage.lock import Lock, LockError
 from flaxformer_lite.storage.objects import Objects
-from flaxformer_lite.storage.stores import StorageError, is_url, name_copy, retries
+from flaxformer_lite.storage.stores import StorageError, is_url, name_copy
 
 # The files that a later start or a reader needs, by name or prefix; others are not copied.
 KEPT = (
@@ -38,16 +36,11 @@ def place_of(workdir: str | Path) -> Path:
 def fetch(url: str, folder: Path) -> None:
     """Copies the files of a run that are read again to a folder."""
     objects = Objects(url)
-    names: list[str] = []
-    for kept in KEPT:
-        is_prefix = kept[-1] in "-/"
-        names += objects.names(kept) if is_prefix else [kept]
-    for name in names:
-        # The consoles of stores create folders as objects whose name ends with a slash.
-        if name.endswith("/") or ".." in name.split("/")[:-1]:
+    for name in objects.names():
+        if not name.startswith(KEPT):
             continue
         content = objects.read(name)
-        if content is not None:
+        if content is not None:  # deleted meanwhile
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(content)
     name_copy(folder, str(objects))
@@ -122,20 +115,18 @@ class Mirror:
 
 
 @contextlib.contextmanager
-def mirrored(place: Path, lock: Lock | None, *, writes: bool) -> Iterator[Mirror]:
+def mirrored(place: Path, lock: Lock | None) -> Iterator[Mirror]:
     """Mirrors a workdir within the block; sends the files at its end, even after an error.
 
     Args:
       place: the workdir; one on a disk is its own folder.
       lock: the lock of the workdir, as for `Mirror`.
-      writes: whether this is the process that prints notices.
     """
     if not is_url(place):
         yield Mirror(place)
         return
     with tempfile.TemporaryDirectory(prefix="flaxformer_lite-") as made:
         folder = Path(made, place.name)  # trackers and pages name the run after its folder
-        before = retried() + retries()
         folder.mkdir()
         mirror = Mirror(place, folder, lock)
         try:
@@ -146,7 +137,3 @@ def mirrored(place: Path, lock: Lock | None, *, writes: bool) -> Iterator[Mirror
             raise
         else:
             mirror.send()
-        finally:
-            times = retried() + retries() - before
-            if writes and times:
-                print(f"notice: storage: {times} requests were retried.", file=sys.stderr)

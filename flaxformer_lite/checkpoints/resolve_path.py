@@ -13,7 +13,6 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.home import expand_home
 from flaxformer_lite.files.publish import new_directory, private_directory
 from flaxformer_lite.pretrained.folder import OTHERS
-from flaxformer_lite.runtime import progress
 from flaxformer_lite.storage import content_cache, fetch, hub, remote
 from flaxformer_lite.storage.objects import Objects
 from flaxformer_lite.storage.stores import StorageError, is_url, name_copy
@@ -131,7 +130,7 @@ def new_place(
     room = content_cache.local(str(target))
     # The hash, as an address may be too long for the name of a file.
     sending = room / f"sending-{hashlib.sha256(url.encode()).hexdigest()[:16]}"
-    before = {str(file)[len(url) + 1 :]: file for file in remote.find_below(url)}
+    before = remote.map_below(url)
     if before and carry is None:
         state = "" if set(LAST) & set(before) else " without a config.json (interrupted writing?)"
         raise ConfigError(
@@ -150,21 +149,12 @@ def new_place(
 
 
 def _send(folder: Path, url: str, old: list[str]) -> None:
-    """Sends the files of a folder, LAST at the end; deletes the `old` ones before config.json."""
-    files = {}
-    for path in folder.rglob("*"):
-        if path.is_file():
-            files[path.relative_to(folder).as_posix()] = path
-    target = Objects(url)
-    target.write_all({"config.json": None})
-    total = sum(path.stat().st_size for path in files.values())
+    """Deletes config.json and the `old` files, and sends those of a folder, LAST at the end."""
 
     def order(name: str) -> tuple[bool, bool, str]:
         return name in LAST, name.endswith(".index.json"), name
 
-    with progress.reading(f"sending {url}", total) as advance:
-        for name in sorted(files, key=order):
-            if name == "config.json":
-                target.write_all(dict.fromkeys(set(old) - set(files)))
-            remote.upload(files[name], f"{url}/{name}")
-            advance(files[name].stat().st_size)
+    target = Objects(url)
+    target.delete("config.json")
+    target.delete_all(name for name in old if not (folder / name).is_file())
+    remote.upload_all(folder, url, order)

@@ -19,7 +19,7 @@ from flaxformer_lite.checkpoints import arrays
 from flaxformer_lite.checkpoints.record import FILE, CheckpointError, first_reason
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.runtime.processes import Processes
-from flaxformer_lite.storage.kvstore import explained
+from flaxformer_lite.storage.kvstore import explain_errors
 from flaxformer_lite.storage.objects import Objects
 
 DAMAGED = "damaged"
@@ -44,7 +44,7 @@ class Store:
             kept = set(map(str, self._steps))
             kept |= {name.split("/")[0] for name in names if name.endswith(f"/{DAMAGED}")}
             for left in {name.split("/")[0] for name in names} - kept:
-                self._objects.delete(f"{left}/")
+                self._objects.below(left).delete_all()
         group.coordinate(f"leftovers in {url}", None, lambda _: None)
         self._worker = concurrent.futures.ThreadPoolExecutor(1)
         self._saving: concurrent.futures.Future | None = None
@@ -92,7 +92,7 @@ class Store:
             """Calls `do` on each process; raises on all of them if it failed on one."""
             why = ""
             try:
-                with explained(at.url, content=True):
+                with explain_errors(at.url, content=True):
                     do()
             except Exception as error:
                 if group.alone:
@@ -104,7 +104,7 @@ class Store:
 
         def begin() -> None:
             self._before()
-            at.delete()
+            at.delete_all()
 
         def commit() -> None:
             arrays.merge(at, group.count)
@@ -114,7 +114,7 @@ class Store:
         def delete_old() -> None:
             for old in sorted({*self._steps} - {step})[: -self._keep + 1 or None]:
                 self._objects.delete(f"{old}/{FILE}")
-                self._objects.delete(f"{old}/")
+                self._objects.below(f"{old}").delete_all()
 
         first = group.first
         together("the start", lambda: begin() if first else None)

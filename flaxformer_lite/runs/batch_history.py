@@ -14,12 +14,13 @@ from flaxformer_lite import registry
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import ConfigError, ExperimentConfig
 from flaxformer_lite.data.pipeline import Dataset, open_dataset
-from flaxformer_lite.runs.provenance import Row, TableOrigins, TextOrigins
+from flaxformer_lite.runs.provenance import TableOrigins, TextOrigins
 from flaxformer_lite.runs.report import metrics
 from flaxformer_lite.runtime.progress import counting
 
 QUICK = 1 << 30  # most bytes of text that a run in progress looks through
 COUNTED = 1 << 12  # positions between two updates of the progress bar
+Row = tuple[Any, int]  # the records, and the number of a row in them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,14 +66,9 @@ class BatchHistory:
 
     def places(self, step: int) -> list[list[str]]:
         """Returns the files and lines of each row of a step."""
-        rows = self.rows(step)
-        places: list[list[str]] = [[] for _ in rows]
-        for name, origins in self._origins.items():
-            numbers = [i for i, (records, _) in enumerate(rows) if _source(records) == name]
-            of_source = origins.places([rows[i] for i in numbers])
-            for i, row_places in zip(numbers, of_source, strict=True):
-                places[i] = row_places
-        return places
+        return [
+            self._origins[_source(records)].places(records, row) for records, row in self.rows(step)
+        ]
 
     def named(self, step: int) -> list[str]:
         """Returns the places of each row of a step as one text.

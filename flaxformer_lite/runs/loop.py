@@ -99,7 +99,7 @@ def run(
     with contextlib.ExitStack() as stack:
         group.agree("config and code", {"--num_processes": group.count, **program_facts(cfg)})
         lock = stack.enter_context(lock_workdir(place, group))
-        mirror = stack.enter_context(mirrored(place, lock, writes=group.first))
+        mirror = stack.enter_context(mirrored(place, lock))
         workdir = mirror.folder
         requested = cfg
         experiment = prepare(cfg)

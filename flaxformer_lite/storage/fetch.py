@@ -5,9 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from flaxformer_lite.files.home import expand_home
-from flaxformer_lite.runtime import progress
 from flaxformer_lite.storage import content_cache, remote
-from flaxformer_lite.storage.stores import StorageError, is_url, name_copy
+from flaxformer_lite.storage.stores import is_url, name_copy
 
 
 def on_disk(path: str | Path, choose: Callable[[list[str]], list[str]] = list) -> Path:
@@ -30,23 +29,13 @@ def on_disk(path: str | Path, choose: Callable[[list[str]], list[str]] = list) -
     if single:
         files = {single.name: single}
     else:
-        below = {str(file)[len(url) + 1 :]: file for file in remote.find_below(url)}
+        below = remote.map_below(url)
         if not below:
             raise remote.missing(url)
         files = {name: below[name] for name in choose([*below])}
-    for name, file in files.items():
-        if ".." in name.split("/"):
-            raise StorageError(
-                f"{file}: a name with '..' would lie elsewhere on a disk; rename it."
-            )
 
     def write(folder: Path) -> None:
-        total = sum(file.size for file in files.values())
-        with progress.reading(f"fetching {url}", total) as advance:
-            for name, file in files.items():
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                remote.download(file, folder / name)
-                advance(file.size)
+        remote.download_all(files, folder, url)
 
     versions = [(str(file), file.size, file.version) for file in files.values()]
     digest = hashlib.sha256(f"{versions}".encode())

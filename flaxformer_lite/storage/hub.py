@@ -16,8 +16,6 @@ from flaxformer_lite.storage.stores import StorageError, name_copy
 LOG = logging.getLogger("flaxformer_lite")
 LOGIN = "set HF_TOKEN, or log in: hf auth login"
 SERVER_ERROR = 500  # statuses from here on may pass
-# The files that say where a copy in the cache is.
-LOOKED_UP = ("config.json", "adapter_config.json")
 OLD = ("model*.safetensors", "model.safetensors.index.json")  # replaced by a push
 
 
@@ -58,9 +56,11 @@ def on_disk(
         except (library.errors.HTTPError, OSError) as error:
             if _status(error) and _status(error) < SERVER_ERROR:
                 raise
-            folder = _cached(library, name, revision)
-            if folder is None:
-                raise
+            try:
+                cached = library.snapshot_download(name, revision=revision, local_files_only=True)
+            except library.errors.LocalEntryNotFoundError:
+                raise error from None
+            folder = Path(cached)
             names = [path.relative_to(folder).as_posix() for path in folder.rglob("*")]
             if not is_whole(choose(names)):  # such as its tokenizer alone
                 raise
@@ -139,15 +139,6 @@ def _library(address: str) -> Any:
             " model and pass its folder."
         ) from None
     return huggingface_hub
-
-
-def _cached(library: Any, name: str, revision: str | None) -> Path | None:
-    """Returns the folder of a model in the cache; None if it is not there."""
-    for file in LOOKED_UP:
-        path = library.try_to_load_from_cache(name, file, revision=revision)
-        if isinstance(path, str):
-            return Path(path).parent
-    return None
 
 
 @contextlib.contextmanager

@@ -1,15 +1,13 @@
 """The store client of tensorstore, for arrays of checkpoints, conditional writes and deletions.
 
-obstore, the client for everything else, has no conditional deletion. tensorstore itself retries and
-counts requests that fail temporarily.
+obstore, the client for everything else, has no conditional deletion (0.12). tensorstore's errors
+have no types, so what happened is read from their texts.
 """
 
 import contextlib
 import functools
 import os
 import re
-import sys
-import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,7 +18,6 @@ from flaxformer_lite.storage.stores import StorageError
 if TYPE_CHECKING:
     import tensorstore
 
-SILENT = 15  # seconds without an answer until a notice is printed
 REFUSED = re.compile(r"PERMISSION_DENIED|UNAUTHENTICATED|http_response_code='(401|403)'")
 # Listing a missing bucket fails with the second message, as tensorstore parses the answer.
 NO_BUCKET = re.compile(r"NOT_FOUND|parse response metadata")
@@ -52,7 +49,7 @@ class Versioned:
 
     def read(self) -> Version:
         """Reads the object and its generation."""
-        with explained(self._url):
+        with explain_errors(self._url):
             answer = self._store.read(self._name).result()
         content = answer.value if answer.state == "value" else None
         return Version(content, answer.stamp.generation)
@@ -68,14 +65,14 @@ class Versioned:
           The mark of the new version; None if another process was faster, or if the answer to an
           earlier attempt of the same request was lost.
         """
-        with explained(self._url):
+        with explain_errors(self._url):
             return self._store.write(self._name, content, if_equal=seen).result().generation or None
 
     @functools.cached_property
     def _store(self) -> "tensorstore.KvStore":
         import tensorstore
 
-        with explained(self._url):
+        with explain_errors(self._url):
             return tensorstore.KvStore.open(spec(f"{self._url}/")).result()
 
 
@@ -110,19 +107,8 @@ def spec(url: str) -> Json:
     return known
 
 
-def retried() -> int:
-    """Returns how many requests of this process tensorstore has retried."""
-    import tensorstore
-
-    count = 0
-    for metric in tensorstore.experimental_collect_matching_metrics("/tensorstore/kvstore/"):
-        if metric["name"].endswith("/retries"):
-            count += sum(value["value"] for value in metric["values"])
-    return count
-
-
 @contextlib.contextmanager
-def explained(url: str, *, content: bool = False) -> Iterator[None]:
+def explain_errors(url: str, *, content: bool = False) -> Iterator[None]:
     """Turns errors of tensorstore into a StorageError that names the address.
 
     Args:
@@ -130,10 +116,6 @@ def explained(url: str, *, content: bool = False) -> Iterator[None]:
       content: whether errors about the content, such as a missing or damaged part, propagate
         unchanged.
     """
-    waiting = f"notice: {url}: no answer yet; requests are retried for up to 80 s."
-    notice = threading.Timer(SILENT, lambda: print(waiting, file=sys.stderr))
-    notice.daemon = True
-    notice.start()
     try:
         yield
     except StorageError:
@@ -147,6 +129,4 @@ def explained(url: str, *, content: bool = False) -> Iterator[None]:
             raise
         if NO_BUCKET.search(reason):
             raise stores.no_bucket(url) from error
-        raise stores.unreachable(url, reason) from error
-    finally:
-        notice.cancel()
+        raise stores.unusable(url, reason) from error

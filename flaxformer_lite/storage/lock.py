@@ -60,7 +60,7 @@ class Lock(contextlib.AbstractContextManager):
         self._thread = threading.Thread(target=self._beat, daemon=True)
 
     def __enter__(self) -> "Lock":
-        self._objects.names(NAME)  # raises if the bucket does not exist
+        self._objects.below(NAME).names()  # raises if the bucket does not exist
         seen = self._object.read()
         if seen.content is not None and not _is_gone(_parsed(seen)):
             seen = self._watched(seen)

@@ -1,9 +1,11 @@
 """The objects below an address such as `gs://bucket/run`: checkpoints and the files beside them."""
 
 import concurrent.futures
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterable, Mapping
 
 from flaxformer_lite.storage import remote
+from flaxformer_lite.storage.stores import open_bucket
 
 AT_ONCE = 16  # requests at a time
 
@@ -11,7 +13,7 @@ AT_ONCE = 16  # requests at a time
 class Objects:
     """The objects whose names begin with `url/`.
 
-    All methods raise StorageError if the store cannot be reached or denies access.
+    All methods raise StorageError if the store cannot be used or denies access.
     """
 
     def __init__(self, url: str):
@@ -27,33 +29,39 @@ class Objects:
     def below(self, name: str) -> "Objects":
         return Objects(f"{self.url}/{name}")
 
+    def names(self) -> list[str]:
+        """Lists the names of all objects, relative to the address."""
+        return list(remote.map_below(self.url))
+
     def read(self, name: str) -> bytes | None:
         """Reads an object; None if it does not exist."""
-        return remote.content(f"{self.url}/{name}")
+        import obstore
+
+        url = f"{self.url}/{name}"
+        with contextlib.suppress(FileNotFoundError), open_bucket(url) as (client, path):
+            return bytes(obstore.get(client, path).bytes())
+        return None
 
     def write(self, name: str, content: bytes) -> None:
         """Writes an object, which appears complete or not at all."""
-        remote.write(f"{self.url}/{name}", content)
+        remote.upload(content, f"{self.url}/{name}")
 
-    def write_all(self, contents: Mapping[str, bytes | None]) -> None:
-        """Writes objects concurrently; deletes those whose content is None."""
+    def delete(self, name: str) -> None:
+        """Deletes an object if it exists."""
+        import obstore
 
-        def change(name: str) -> None:
-            content = contents[name]
-            if content is None:
-                remote.delete(f"{self.url}/{name}")
-            else:
-                self.write(name, content)
+        url = f"{self.url}/{name}"
+        with contextlib.suppress(FileNotFoundError), open_bucket(url) as (client, path):
+            obstore.delete(client, path)
 
+    def write_all(self, contents: Mapping[str, bytes]) -> None:
+        """Writes objects concurrently."""
         with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
-            for done in [pool.submit(change, name) for name in contents]:
-                done.result()
+            list(pool.map(self.write, contents, contents.values()))  # raises what failed
 
-    def names(self, prefix: str = "") -> list[str]:
-        """Lists the names that begin with a prefix, relative to the address."""
-        begin = len(self.url) + 1
-        return [str(file)[begin:] for file in remote.find_prefix(f"{self.url}/{prefix}")]
-
-    def delete(self, prefix: str = "") -> None:
-        """Deletes all objects whose names begin with a prefix."""
-        self.write_all(dict.fromkeys(self.names(prefix)))
+    def delete_all(self, names: Iterable[str] | None = None) -> None:
+        """Deletes objects concurrently: those of the names, or all below the address."""
+        if names is None:
+            names = self.names()
+        with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+            list(pool.map(self.delete, names))  # raises what failed

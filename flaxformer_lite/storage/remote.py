@@ -6,16 +6,16 @@ import fnmatch
 import io
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
-from flaxformer_lite.storage.stores import StorageError, no_bucket, request
+from flaxformer_lite.runtime import progress
+from flaxformer_lite.storage.stores import StorageError, no_bucket, open_bucket
 
 if TYPE_CHECKING:  # imported with the first address
     from obstore import GetOptions, ObjectMeta
-    from obstore.store import ObjectStore
     from typing_extensions import Buffer
 
 BLOCK = 1 << 23  # bytes per request
@@ -80,47 +80,35 @@ def find(url: str) -> RemoteFile | None:
     """Returns the object of exactly this address, or None."""
     import obstore
 
-    def head(store: "ObjectStore", name: str) -> RemoteFile | None:
-        if not name.strip("/"):  # the address of a bucket
-            return None
-        return _file(url, obstore.head(store, name))
-
-    with contextlib.suppress(FileNotFoundError):
-        return request(url, head)
+    with contextlib.suppress(FileNotFoundError), open_bucket(url) as (client, name):
+        if name.strip("/"):  # else the address of a bucket
+            return _file(url, obstore.head(client, name))
     return None
 
 
 def find_below(url: str) -> list[RemoteFile]:
     """Lists all objects whose addresses begin with `url/`, sorted by address."""
-    return find_prefix(f"{url.rstrip('/')}/")
-
-
-def find_prefix(url: str) -> list[RemoteFile]:
-    """Lists all objects whose addresses begin with a prefix, sorted by address."""
     import obstore
 
-    scheme, _, place = url.partition("://")
-    bucket, _, prefix = place.partition("/")
-    folder = prefix.rpartition("/")[0]
-
-    def entries(store: "ObjectStore", _: str) -> list["ObjectMeta"]:
-        # obstore lists whole folders, sorted by name: begin just before the prefix, and end after.
-        offset = None if prefix in ("", f"{folder}/") else prefix[:-1]
-        matching = []
-        for page in obstore.list(store, folder or None, offset=offset):
-            for entry in page:
-                if entry["path"].startswith(prefix):
-                    matching.append(entry)
-                elif entry["path"] > prefix:
-                    return matching
-        return matching
-
+    url = url.rstrip("/")
+    files = []
     try:
-        listed = request(url.rstrip("/"), entries)
+        with open_bucket(url) as (client, folder):
+            bucket = url.removesuffix(folder).rstrip("/")
+            for page in obstore.list(client, folder or None):
+                for entry in page:
+                    files.append(_file(f"{bucket}/{entry['path']}", entry))
     except FileNotFoundError:
         raise no_bucket(url) from None
-    files = [_file(f"{scheme}://{bucket}/{entry['path']}", entry) for entry in listed]
-    return sorted((file for file in files if file.size or find(file.url)), key=str)
+    # Consoles create folders as empty objects `folder/`, which obstore lists without the slash.
+    below = [file for file in files if file.url.startswith(f"{url}/")]
+    return sorted((file for file in below if file.size or find(file.url)), key=str)
+
+
+def map_below(url: str) -> dict[str, RemoteFile]:
+    """Maps the names of all objects below an address, relative to it, to the objects."""
+    beginning = f"{url.rstrip('/')}/"
+    return {file.url.removeprefix(beginning): file for file in find_below(url)}
 
 
 def find_like(pattern: str) -> list[RemoteFile]:
@@ -131,15 +119,6 @@ def find_like(pattern: str) -> list[RemoteFile]:
     return [file for file in below if _is_like(file.url.split("/")[plain:], parts[plain:])]
 
 
-def content(url: str) -> bytes | None:
-    """Reads an object; None if it does not exist."""
-    import obstore
-
-    with contextlib.suppress(FileNotFoundError):
-        return request(url, lambda store, name: bytes(obstore.get(store, name).bytes()))
-    return None
-
-
 def read(file: RemoteFile, begin: int = 0, end: int | None = None) -> bytes:
     """Reads the bytes from `begin` to `end`, or to the end of the object if that comes first.
 
@@ -147,7 +126,6 @@ def read(file: RemoteFile, begin: int = 0, end: int | None = None) -> bytes:
       StorageError: the object was replaced since it was listed, or the store cannot be used.
     """
     import obstore
-    from obstore.exceptions import PreconditionError
 
     end = file.size if end is None else min(end, file.size)
     if begin >= end:
@@ -155,39 +133,24 @@ def read(file: RemoteFile, begin: int = 0, end: int | None = None) -> bytes:
     options: GetOptions = {"range": (begin, end)}
     if file.version:
         options["if_match"] = f'"{file.version.removeprefix("md5:")}"'
-
-    def get(store: "ObjectStore", name: str) -> bytes:
-        data = bytes(obstore.get(store, name, options=options).bytes())
-        if len(data) != end - begin:
-            raise ConnectionError(f"{len(data)} of {end - begin} bytes")
-        return data
-
     try:
-        return request(file.url, get)
+        with open_bucket(file.url) as (client, name):
+            return bytes(obstore.get(client, name, options=options).bytes())
     except FileNotFoundError:
         raise missing(file.url) from None
-    except PreconditionError:
-        raise StorageError(
-            f"{file}: was replaced while it was read; start again when nothing writes it."
-        ) from None
 
 
-def write(url: str, data: bytes) -> None:
-    """Writes an object, which appears complete or not at all."""
-    _send(url, len(data), lambda: io.BytesIO(data))
-
-
-def delete(url: str) -> None:
-    """Deletes an object if it exists."""
+def upload(content: Path | bytes, url: str) -> None:
+    """Copies a local file or bytes to an object, which appears complete or not at all."""
     import obstore
 
-    with contextlib.suppress(FileNotFoundError):
-        request(url, lambda store, name: obstore.delete(store, name))
-
-
-def upload(path: Path, url: str) -> None:
-    """Copies a local file to an object, which appears complete or not at all."""
-    _send(url, path.stat().st_size, lambda: path.open("rb"))
+    size = len(content) if isinstance(content, bytes) else content.stat().st_size
+    block = max(BLOCK, size // PARTS + 1)
+    try:
+        with open_bucket(url) as (client, name):
+            obstore.put(client, name, content, chunk_size=block, max_concurrency=STREAMS)
+    except FileNotFoundError:
+        raise no_bucket(url) from None
 
 
 def download(file: RemoteFile, path: Path) -> None:
@@ -205,42 +168,57 @@ def download(file: RemoteFile, path: Path) -> None:
             pool.shutdown(cancel_futures=True)
 
 
+def download_all(files: Mapping[str, RemoteFile], folder: Path, url: str) -> None:
+    """Copies objects below an address to a folder, and shows the progress.
+
+    Args:
+      files: each object by its path in the folder; the store's names have no `..`, which obstore
+        refuses.
+      folder: a folder on this machine.
+      url: the address.
+    """
+    total = sum(file.size for file in files.values())
+    with progress.reading(f"fetching {url}", total) as advance:
+        for name, file in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            download(file, folder / name)
+            advance(file.size)
+
+
+def upload_all(folder: Path, url: str, order: Callable[[str], tuple]) -> None:
+    """Copies the files of a folder to the same names below an address, and shows the progress.
+
+    Args:
+      folder: a folder on this machine.
+      url: the address.
+      order: the key of a name by which they are sorted, as the last one tells readers that all are
+        there.
+    """
+    files = {}
+    for path in folder.rglob("*"):
+        if path.is_file():
+            files[path.relative_to(folder).as_posix()] = path
+    total = sum(path.stat().st_size for path in files.values())
+    with progress.reading(f"sending {url}", total) as advance:
+        for name in sorted(files, key=order):
+            upload(files[name], f"{url}/{name}")
+            advance(files[name].stat().st_size)
+
+
 def missing(url: str) -> StorageError:
     """Builds the error for an object or bucket that does not exist."""
     import obstore
 
     try:
-        with contextlib.suppress(StorageError):  # permission to read may not include listing
-            request(url, lambda store, name: next(iter(obstore.list(store, name)), None))
+        with open_bucket(url) as (client, name):
+            next(iter(obstore.list(client, name or None)), None)
     except FileNotFoundError:
         return no_bucket(url)
+    except StorageError:  # permission to read may not include listing
+        pass
     return StorageError(
         f"{url}: the bucket has no object of this name, and none below it; check the name."
     )
-
-
-def _send(url: str, size: int, read: Callable[[], BinaryIO]) -> None:
-    """Writes the content of a file in one request, or as a multipart upload if it is large."""
-    import obstore
-
-    def put(store: "ObjectStore", name: str) -> None:
-        with read() as file:
-            obstore.put(store, name, file.read(), use_multipart=False)
-
-    def put_parts(store: "ObjectStore", name: str) -> None:
-        block = max(BLOCK, size // PARTS + 1)
-        # Not a with statement, which would complete the object even after an error.
-        out = obstore.open_writer(store, name, buffer_size=block, max_concurrency=STREAMS)
-        with read() as file:
-            while piece := file.read(block):
-                out.write(piece)
-        out.close()
-
-    several = size > BLOCK
-    try:
-        request(url, put_parts if several else put, retried_inside=several)
-    except FileNotFoundError:
-        raise no_bucket(url) from None
 
 
 def _is_like(parts: list[str], pattern: list[str]) -> bool:

@@ -5,8 +5,9 @@ An entry is complete once its manifest exists.
 
 import contextlib
 import secrets
+import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from flaxformer_lite.files.read import parse_object
@@ -34,7 +35,7 @@ class Entry:
         """Returns whether the entry is complete."""
         return remote.find(self._manifest) is not None
 
-    def fetch(self, folder: Path, checksums: Callable[[Path], object]) -> bool:
+    def fetch(self, folder: Path, checksums: Callable[[Path], Iterable[object]]) -> bool:
         """Copies the files of the entry to an empty folder.
 
         Args:
@@ -47,44 +48,27 @@ class Entry:
         manifest = remote.find(self._manifest)
         if manifest is None:
             return False
+        stored = remote.map_below(self.url)
         try:
-            files = parse_object(remote.read(manifest), self._manifest)
-            stored = {str(file)[len(self.url) + 1 :]: file for file in remote.find_below(self.url)}
-            total = sum(file.size for file in stored.values())
-            with progress.reading(f"fetching {self.url}", total) as advance:
-                for name, expected in files.items():
-                    if ".." in Path(name).parts:
-                        raise ValueError("a name with '..'")
-                    path = folder / name
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    remote.download(stored[name], path)
-                    if list(checksums(path)) != expected:  # type: ignore[call-overload]  # a pair
-                        raise ValueError(f"{name} is not what was written")
-                    advance(stored[name].size)
+            expected = parse_object(remote.read(manifest), self._manifest)
+            remote.download_all({name: stored[name] for name in expected}, folder, self.url)
+            for name in expected:
+                if list(checksums(folder / name)) != expected[name]:
+                    raise ValueError(f"{name} is not what was written")
+        except StorageError:
+            raise
         except (KeyError, ValueError) as error:
-            if isinstance(error, StorageError) and "damaged" not in str(error):
-                raise
             problem = f"incomplete or damaged ({error}), written again."
             print(f"notice: {self.url}: {problem}", file=sys.stderr)
-            for path in sorted(folder.rglob("*"), reverse=True):
-                if path.is_dir():
-                    path.rmdir()
-                else:
-                    path.unlink()
+            shutil.rmtree(folder)
+            folder.mkdir()
             return False
         return True
 
     def send(self, folder: Path) -> None:
         """Copies the files of a folder to the entry, the manifest last."""
-        files = {}
-        for path in sorted(folder.rglob("*")):
-            if path.is_file():
-                files[f"{self.url}/{path.relative_to(folder).as_posix()}"] = path
-        total = sum(path.stat().st_size for path in files.values())
-        with progress.reading(f"sending {self.url}", total) as advance:
-            for url in sorted(files, key=lambda url: url == self._manifest):
-                remote.upload(files[url], url)
-                advance(files[url].stat().st_size)
+        last = self._manifest.rpartition("/")[2]
+        remote.upload_all(folder, self.url, lambda name: (name == last, name))
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[bool]:

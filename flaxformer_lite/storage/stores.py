@@ -1,24 +1,18 @@
-"""Requests to object stores, `gs://` and `s3://`, by obstore, with retries and readable errors.
+"""Object stores, `gs://` and `s3://`: addresses, obstore's client of a bucket, readable errors.
 
-STORAGE_EMULATOR_HOST and AWS_ENDPOINT_URL name compatible servers. Credentials are those that the
-tools of Google and Amazon use.
+STORAGE_EMULATOR_HOST and AWS_ENDPOINT_URL name compatible servers.
 """
 
-import configparser
+import contextlib
+import datetime
 import functools
-import http
-import itertools
 import os
-import random
 import re
-import sys
-import threading
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.choices import STORES
@@ -26,16 +20,19 @@ from flaxformer_lite.config.rules import SECRET, is_place
 from flaxformer_lite.files.read import Json
 
 if TYPE_CHECKING:  # imported with the first address
-    from obstore.store import ObjectStore
+    from obstore.store import ObjectStore, S3CredentialProvider
 
 TRIED = 9  # maximum number of retries of a request
-PATIENCE = 80.0  # seconds from the first failure to the last retry
-PAUSE = 0.3  # seconds before the first retry, doubled for each further one
-LONGEST_PAUSE = 20.0
+PATIENCE = datetime.timedelta(seconds=80)  # from a request to its last retry
+# Before the first retry, doubled for each further one up to the longest.
+PAUSE = datetime.timedelta(milliseconds=300)
+LONGEST_PAUSE = datetime.timedelta(seconds=20)
 TIMEOUTS = {"connect_timeout": "10s", "read_timeout": "60s", "timeout": "120s"}
-PASSING = {408, 429, 500, 502, 503, 504}  # HTTP statuses that are retried
 METADATA = "169.254."  # addresses from which machines of Google and Amazon get credentials
-LOGIN = {"gs": "gcloud auth application-default login", "s3": "aws configure, or AWS_ACCESS_KEY_ID"}
+LOGIN = {
+    "gs": "gcloud auth application-default login",
+    "s3": "aws configure and pip install boto3, or AWS_ACCESS_KEY_ID",
+}
 # Signs that there may be credentials: environment variables, a file, the vendor of the machine.
 VARIABLES = {
     "gs": (
@@ -46,10 +43,7 @@ VARIABLES = {
 FILES = {"gs": "~/.config/gcloud/application_default_credentials.json", "s3": "~/.aws"}
 VENDORS = {"gs": "Google", "s3": "Amazon|Xen"}  # older machines of Amazon say Xen
 VENDOR = Path("/sys/class/dmi/id/sys_vendor")
-_retries = 0
-_counting = threading.Lock()
 _copies: dict[str, str] = {}  # the address that each local copy was downloaded from
-Answer = TypeVar("Answer")
 
 
 class StorageError(ConfigError):
@@ -81,7 +75,11 @@ def addressed(message: str) -> str:
 
 
 def is_anonymous(url: str) -> bool:
-    """Returns whether there are no credentials, so that only public objects can be read."""
+    """Returns whether there are no credentials, so that only public objects can be read.
+
+    Neither client finds that out by itself: obstore would ask 169.254.169.254 for a token, and
+    fail.
+    """
     scheme = url[:2]
     if any(re.match(VARIABLES[scheme], name) for name in os.environ):
         return False
@@ -101,16 +99,16 @@ def forbidden(url: str, why: str) -> StorageError:
     )
 
 
-def unreachable(url: str, why: str) -> StorageError:
-    """Builds the error for a store that does not answer."""
+def unusable(url: str, why: str) -> StorageError:
+    """Builds the error for a store that does not answer, or rejects a request."""
     if is_anonymous(url):
         return StorageError(
-            f"{url}: there are no credentials, and without them the store cannot be reached"
-            f" ({why}); log in: {LOGIN[url[:2]]}."
+            f"{url}: there are no credentials, and without them the store cannot be used ({why});"
+            f" log in: {LOGIN[url[:2]]}."
         )
     return StorageError(
-        f"{url}: the store cannot be reached ({why}); check the network, and the endpoint if you"
-        " have set one; the same command continues."
+        f"{url}: the store cannot be used ({why}); check the network, and the endpoint if you have"
+        " set one; the same command continues."
     )
 
 
@@ -122,104 +120,53 @@ def no_bucket(url: str) -> StorageError:
     )
 
 
-def retries() -> int:
-    """Returns how many requests of this process were retried."""
-    return _retries
+@contextlib.contextmanager
+def open_bucket(url: str) -> Iterator[tuple["ObjectStore", str]]:
+    """Yields obstore's client of the bucket of an address, and the name of the object.
 
-
-def request(
-    url: str, act: Callable[["ObjectStore", str], Answer], *, retried_inside: bool = False
-) -> Answer:
-    """Returns `act(client, name)`, with obstore's client of the bucket and the name of the object.
-
-    Args:
-      url: an address in the store.
-      act: makes requests; called again if one of them fails temporarily.
-      retried_inside: whether obstore retries single requests, which are not counted; for uploads in
-        parts, where a failed part would repeat all of them.
+    Errors within the block, which come after obstore's retries, become one sentence that names the
+    address.
 
     Raises:
       FileNotFoundError: the object or bucket does not exist.
-      PreconditionError: the condition of a conditional request does not hold; of obstore.
-      StorageError: the store cannot be used, or fails for longer than PATIENCE.
+      StorageError: the address is malformed or holds keys, the store cannot be used, or an object
+        was replaced since it was listed.
     """
-    global _retries
+    from obstore import exceptions
+
     problem = is_place(url)
     if problem:
         raise StorageError(f"{SECRET.sub('***', url)}: {problem}")
-    from obstore.exceptions import BaseError, PreconditionError
-
+    if os.getpid() != _first_process():
+        raise StorageError(
+            f"{url}: a forked process cannot use a store that its parent has used; start the"
+            " process by spawn or forkserver."
+        )
     scheme, _, place = url.partition("://")
     bucket, _, name = place.partition("/")
-    anonymous = is_anonymous(url)
-    process = os.getpid()
-    pause = PAUSE
-    begun = 0.0
-    for tries in itertools.count(1):
-        try:
-            client = _client(scheme, bucket, _endpoint(scheme), anonymous, retried_inside, process)
-            return act(client, name)
-        except (FileNotFoundError, PreconditionError, StorageError):
-            raise
-        except (BaseError, OSError, ValueError) as error:
-            if getattr(error, "errno", None):  # about a local file
-                raise
-            if _status(error) == 404:  # about a listing, for which obstore has no type
-                raise FileNotFoundError(url) from None
-            begun = begun or time.monotonic()
-            wait = random.uniform(pause / 2, pause)
-            most = TRIED
-            if anonymous:
-                most = 1
-            is_last = tries > most
-            is_late = time.monotonic() + wait - begun > PATIENCE
-            if is_last or is_late or not _may_pass(error):
-                raise _explained(url, error, tries) from error
-            print(
-                f"notice: {url}: {_reason(error)}; trying again in {wait:.1f} s.", file=sys.stderr
-            )
-        with _counting:
-            _retries += 1
-        pause = min(2 * pause, LONGEST_PAUSE)
-        time.sleep(wait)
-    raise AssertionError  # for mypy, which does not know that the loop is infinite
-
-
-@functools.cache
-def _client(
-    scheme: str, bucket: str, endpoint: str, anonymous: bool, retried_inside: bool, process: int
-) -> "ObjectStore":
-    """Builds obstore's client of a bucket, usually without its retries, which are not counted."""
-    if process != _first_process():
+    try:
+        yield _client(scheme, bucket), name
+    except exceptions.PreconditionError:
         raise StorageError(
-            f"{scheme}://{bucket}: a forked process cannot use a store that its parent has used;"
-            " start the process by spawn or forkserver."
-        )
-    from obstore.store import GCSStore, S3Store
+            f"{url}: was replaced while it was read; start again when nothing writes it."
+        ) from None
+    except exceptions.BaseError as error:
+        why = _first_sentence(error)
+        # The errors of listings have no type of their own (obstore 0.12).
+        if "status code: 404" in why:
+            raise FileNotFoundError(url) from None
+        if METADATA in why:
+            raise forbidden(url, "no credentials were found") from error
+        denied = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)
+        if isinstance(error, denied) or re.search("status code: 40[13]", why):
+            raise forbidden(url, why) from error
+        raise unusable(url, why) from error
 
-    retries = 0
-    if retried_inside:
-        retries = TRIED
-    options: Json = {
-        "client_options": {"allow_http": endpoint.startswith("http:"), **TIMEOUTS},
-        "retry_config": {"max_retries": retries},
-    }
-    if scheme == "gs":
-        if endpoint:  # accepts any token; without one, obstore looks for credentials
-            return GCSStore(bucket, base_url=endpoint, bearer_token="none", **options)
-        if anonymous:
-            options["skip_signature"] = True
-        else:
-            options |= _google_login()
-        return GCSStore(bucket, **options)
-    if endpoint:
-        options["endpoint"] = endpoint
-    if anonymous:
-        options["skip_signature"] = True
-    else:
-        options |= _amazon_login()
-    region = _region(bucket, endpoint)
-    return S3Store(bucket, region=region, disable_bulk_delete=True, **options)
+
+def _first_sentence(error: BaseException) -> str:
+    """Returns what obstore says, without the page of the server and the structures after it."""
+    first_paragraph = str(error).partition("\n\n")[0]
+    return " ".join(first_paragraph.partition(": <")[0].split()).rstrip(":")
 
 
 @functools.cache
@@ -228,59 +175,65 @@ def _first_process() -> int:
     return os.getpid()
 
 
-def _endpoint(scheme: str) -> str:
-    if scheme == "gs":
-        return os.environ.get("STORAGE_EMULATOR_HOST", "")
-    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", "")
+@functools.cache
+def _client(scheme: str, bucket: str) -> "ObjectStore":
+    from obstore.exceptions import BaseError
+    from obstore.store import GCSStore, S3Store
 
-
-def _google_login() -> Json:
-    """Returns the credentials file of Google's tools, or their library if obstore needs it."""
-    folder = os.environ.get("CLOUDSDK_CONFIG") or "~/.config/gcloud"
-    file = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
-    path = Path(os.path.expanduser(file or f"{folder}/application_default_credentials.json"))
-    if not path.is_file():
-        return {}
-    kind = re.search(r'"type":\s*"(\w+)"', path.read_text())
-    if kind is None or kind[1] in ("service_account", "authorized_user"):
-        return {"application_credentials": str(path)}
+    retries: Json = {
+        "max_retries": TRIED,
+        "retry_timeout": PATIENCE,
+        "backoff": {"init_backoff": PAUSE, "max_backoff": LONGEST_PAUSE},
+    }
+    options: Json = {
+        "client_options": {"allow_http": True, **TIMEOUTS},  # of an endpoint in a variable
+        "retry_config": retries,
+    }
+    if is_anonymous(f"{scheme}://{bucket}"):
+        options["skip_signature"] = True
+        retries["max_retries"] = 1  # such a machine often has no network either
+    elif scheme == "s3":
+        options["credential_provider"] = _amazon_login()
+    if scheme == "s3":
+        options |= _region_of(bucket)
+        # Not all compatible servers delete several objects by one request.
+        return S3Store(bucket, disable_bulk_delete=True, **options)
+    endpoint = os.environ.get("STORAGE_EMULATOR_HOST")
+    if endpoint:  # accepts any token; without one, obstore looks for credentials
+        return GCSStore(bucket, base_url=endpoint, bearer_token="none", **options)
     try:
-        from obstore.auth.google import GoogleCredentialProvider
-    except ImportError as error:
-        raise StorageError(
-            f"{path}: credentials of the kind {kind[1]} need a package that is not installed"
-            f" ({error}): pip install google-auth requests."
-        ) from None
-    return {"credential_provider": GoogleCredentialProvider()}
+        return GCSStore(bucket, **options)
+    except BaseError as error:  # a file of credentials that obstore does not know
+        try:
+            from obstore.auth.google import GoogleCredentialProvider
+
+            return GCSStore(bucket, credential_provider=GoogleCredentialProvider(), **options)
+        except ImportError:
+            raise StorageError(
+                f"gs://{bucket}: these credentials need a package that is not installed"
+                f" ({_first_sentence(error)}): pip install google-auth requests."
+            ) from None
 
 
-def _amazon_login() -> Json:
-    """Returns the keys that `aws configure` wrote, or boto3 if it is installed.
+def _amazon_login() -> "S3CredentialProvider | None":
+    """Returns boto3's credentials, which include ~/.aws and SSO; None if it has none.
 
-    Without either, obstore looks for credentials in the environment and on the machine.
+    obstore itself knows those in environment variables, and those of machines and pods.
     """
     if os.environ.get("AWS_ACCESS_KEY_ID"):
-        return {}
-    names = {"access_key_id": "aws_access_key_id", "secret_access_key": "aws_secret_access_key"}
-    names["token"] = "aws_session_token"
-    profile = _profile("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials", "")
-    if names["access_key_id"] in profile:
-        return {field: profile[theirs] for field, theirs in names.items() if theirs in profile}
+        return None
     try:
         from obstore.auth.boto3 import Boto3CredentialProvider
 
-        return {"credential_provider": Boto3CredentialProvider()}
+        return Boto3CredentialProvider()
     except (ImportError, ValueError):  # not installed, or without credentials
+        return None
+
+
+def _region_of(bucket: str) -> Json:
+    """Returns the region of a bucket of Amazon, whose servers redirect other regions' requests."""
+    if os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL"):
         return {}
-
-
-def _region(bucket: str, endpoint: str) -> str:
-    """Returns the region of a bucket of Amazon; for another endpoint, the configured region."""
-    configured = _profile("AWS_CONFIG_FILE", "~/.aws/config", "profile ").get("region", "us-east-1")
-    configured = os.environ.get("AWS_DEFAULT_REGION") or configured
-    configured = os.environ.get("AWS_REGION") or configured
-    if endpoint:
-        return configured
     head = urllib.request.Request(f"https://s3.amazonaws.com/{bucket}", method="HEAD")
     try:
         with urllib.request.urlopen(head, timeout=10) as answer:
@@ -288,63 +241,6 @@ def _region(bucket: str, endpoint: str) -> str:
     except urllib.error.HTTPError as error:
         headers = error.headers
     except OSError:
-        return configured
-    return headers.get("x-amz-bucket-region") or configured
-
-
-def _profile(variable: str, file: str, prefix: str) -> dict[str, str]:
-    """Returns the section of the current profile in a file of Amazon's tools."""
-    parser = configparser.ConfigParser(interpolation=None)
-    parser.read(os.path.expanduser(os.environ.get(variable) or file))
-    name = os.environ.get("AWS_PROFILE") or "default"
-    section = name
-    if name != "default":
-        section = f"{prefix}{name}"
-    if not parser.has_section(section):
         return {}
-    return dict(parser[section])
-
-
-def _may_pass(error: BaseException) -> bool:
-    """Returns whether a retry may succeed."""
-    if isinstance(error, ConnectionError):
-        return True
-    status = _status(error)
-    if status:
-        return status in PASSING
-    return "HTTP error" in str(error)
-
-
-def _explained(url: str, error: BaseException, tries: int) -> StorageError:
-    why = _reason(error)
-    if METADATA in str(error):
-        return forbidden(url, "no credentials were found")
-    if _status(error) in (401, 403):
-        return forbidden(url, why)
-    if _may_pass(error):
-        return unreachable(url, f"{why}; {tries} tries")
-    return StorageError(f"{url}: the store rejected the request ({why}).")
-
-
-def _status(error: BaseException) -> int:
-    """Returns the HTTP status in an error message of obstore, or 0."""
-    match = re.search(r"status code: (\d{3})", str(error))
-    if not match:
-        return 0
-    return int(match[1])
-
-
-def _reason(error: BaseException) -> str:
-    """Extracts the reason from an error of obstore: an HTTP status, or a message of the system."""
-    text = str(error)
-    status = _status(error)
-    if status in set(http.HTTPStatus):
-        return f"{status} {http.HTTPStatus(status).phrase}"
-    reasons = re.findall(r'(?:message|error): "([^"]+)"|kind: (Timeout)|HTTP error: (.+)', text)
-    performed = re.search(r"Error performing ([A-Z]+ [^\s?]+)", text)
-    if reasons and performed:
-        return f"{performed[1]}: {''.join(reasons[-1])}"
-    lines = text.strip().splitlines()
-    if not lines:
-        return type(error).__name__
-    return lines[0][:200]
+    region = headers.get("x-amz-bucket-region")
+    return {"region": region} if region else {}

@@ -31,8 +31,8 @@ def test_each_process_sends_what_it_alone_writes(gcs):
     place = place_of(f"{gcs.url}/two")
     objects = Objects(f"{gcs.url}/two")
     objects.write("metrics.jsonl", b"of process 0, before")
-    with Lock(objects, "first") as lock, mirrored(place, None, writes=False) as other:
-        with mirrored(place, lock, writes=True) as first:
+    with Lock(objects, "first") as lock, mirrored(place, None) as other:
+        with mirrored(place, lock) as first:
             (first.folder / "metrics.jsonl").write_bytes(b"of process 0, now")
         (other.folder / "profile-1.txt").write_bytes(b"of process 1")
     assert (

@@ -114,7 +114,7 @@ def test_a_missing_object_is_damage_and_a_store_that_refuses_is_none(objects, bu
     ):
         restore(objects)
     bucket.faults.clear()
-    objects.delete("3/state/ocdbt.process_0/d/")
+    objects.below("3/state/ocdbt.process_0/d").delete_all()
     assert restore(objects).step == 2
 
 

@@ -228,7 +228,7 @@ def test_held_out_text_of_ones_own(experiment, documents, tmp_path, tokenizer):
         == train.corpus.fingerprint
         != open_dataset(experiment(tokenizer=tokenizer)).fingerprint
     )
-    (place,) = provenance.TextOrigins(cfg.data, train.corpus).places([(train.records, 0)])[0][:1]
+    (place,) = provenance.TextOrigins(cfg.data, train.corpus).places(train.records, 0)[:1]
     assert place.startswith(f"{cfg.data.path}:")
 
 

@@ -33,8 +33,8 @@ def pieces_of(data, packing):
 def test_pieces_of_jsonl_are_in_their_lines(experiment, jsonl, documents, tokenizer, packing):
     data, origins = opened(experiment(tokenizer=tokenizer))
     rows = pieces_of(data, packing)
-    places = origins.places([(records, row) for records, row, _ in rows])
-    for (records, row, texts), told in zip(rows, places, strict=True):
+    for records, row, texts in rows:
+        told = origins.places(records, row)
         numbers = [int(place.removeprefix(f"{jsonl}:")) - 1 for place in told]
         assert len(texts) == len(numbers)
         for text, number in zip(texts, numbers, strict=True):
@@ -50,9 +50,8 @@ def test_pieces_of_plain_text_begin_in_their_lines(experiment, tmp_path, documen
     rows = pieces_of(data, 2)
     lines = [f"{text} äöü\n" for text in documents]
     off = []
-    for (_, _, (text,)), (told,) in zip(
-        rows, origins.places([row[:2] for row in rows]), strict=True
-    ):
+    for records, row, (text,) in rows:
+        (told,) = origins.places(records, row)
         about = "~" * (tokenizer == "words")
         line = int(told.removeprefix(f"{path}:{about}"))
         if about:  # letters that are not in the vocabulary are lost
@@ -123,9 +122,8 @@ def test_rows_of_csv_and_tokens_of_a_file(experiment, tmp_path, documents):
     for path in (table, ids):
         data, origins = opened(experiment(path=str(path)))
         records = data.packing(1)
-        for row, (place, *_) in enumerate(
-            origins.places([(records, row) for row in range(len(records))])
-        ):
+        for row in range(len(records)):
+            place, *_ = origins.places(records, row)
             number = int(place.split()[-1])
             found = data.tokenizer.decode(records.row(row)[0])
             if path is table:
@@ -146,8 +144,9 @@ def test_pairs_count_both_texts(experiment, tmp_path, documents):
         )
     )
     data, origins = opened(experiment("seq2seq", path=str(path), length=64, target_length=16))
-    rows = [(data.records, row) for row in range(len(data.records))]
-    for (records, row), told in zip(rows, origins.places(rows), strict=True):
+    records = data.records
+    for row in range(len(records)):
+        told = origins.places(records, row)
         texts = [data.tokenizer.decode(ids) for ids in records.row(row)]
         numbers = [int(place.removeprefix(f"{path}:")) for place in told]
         assert texts == [text for n in numbers for text in (documents[n // 2][:60], f"to {n // 2}")]
@@ -166,9 +165,8 @@ def test_examples_of_tasks_lead_to_rows_of_their_table_packed_or_not(experiment,
         data = open_dataset(experiment("instruction", path=str(path), length=160, options=options))
         origins = provenance.TableOrigins(DataConfig(path=str(path)))
         records = data.records
-        for example, places in enumerate(
-            origins.places([(records, row) for row in range(len(records))])
-        ):
+        for example in range(len(records)):
+            places = origins.places(records, example)
             numbers = [int(place.removeprefix(f"{path}, row ")) for place in places]
             assert len(numbers) > 1 or not options["packed"] or example == len(records) - 1
             text = data.tokenizer.decode(data.example(example, 0, 0)["inputs"]["input_ids"])
