@@ -15,6 +15,8 @@ from flaxformer_lite.types import Params
 Inputs = Mapping[str, np.ndarray]
 Run = Callable[[str, Inputs], dict[str, np.ndarray]]  # (name of a program, inputs) -> outputs
 TOLERANCE = 1e-4
+PROGRAMS = ("encode", "decode", "embed")
+MOST_COMPRESSED = 200  # times; arrays of a model compress 10 times at most, and zeros 1,000
 PAST = "past_key_values."
 SOURCE = "source_key_values."
 
@@ -141,9 +143,15 @@ def load_cases(path: Path) -> list[Case]:
         raise ConfigError(f"{path}: is missing; it is written beside an exported file.")
     cases: dict[str, Case] = {}
     try:
+        with zipfile.ZipFile(path) as archive:
+            size = sum(member.file_size for member in archive.infolist())
+        if size > MOST_COMPRESSED * path.stat().st_size:
+            raise ValueError(f"{size} bytes are compressed {MOST_COMPRESSED} times or more")
         with path.open("rb") as file, np.load(file) as arrays:
             for key in arrays.files:
                 number, program, kind, name = key.split("/", 3)
+                if program not in PROGRAMS:
+                    raise ValueError(f"no program is called {program[:40]}")
                 case = cases.setdefault(number, Case(program, {}, {}))
                 fields = {"input": case.inputs, "output": case.outputs}
                 fields[kind][name] = arrays[key]

@@ -228,10 +228,27 @@ def test_cases_are_read_as_they_were_written(tmp_path):
         load_cases(tmp_path / "none.npz")
 
 
+LONG_NAME = f"0/{'x' * 300}/output/logits"  # no name of a file
+
+
+def test_cases_that_would_fill_the_memory_are_refused(tmp_path):
+    bomb = tmp_path / "bomb.npz"
+    np.savez_compressed(bomb, **{"0/encode/output/logits": np.zeros(10_000_000)})
+    assert bomb.stat().st_size < 100_000
+    with pytest.raises(ConfigError, match="compressed 200 times"):
+        load_cases(bomb)
+
+
 def test_files_of_strangers_are_refused(tmp_path):
     junk = tmp_path / "junk.npz"
     junk.write_bytes(b"PK\x03\x04 and no more")
-    for names in (None, ["a"], ["0/encode/other/logits"], ["0/encode/input/input_ids"]):
+    for names in (
+        None,
+        ["a"],
+        ["0/encode/other/logits"],
+        ["0/encode/input/input_ids"],
+        [LONG_NAME],
+    ):
         if names:
             np.savez(junk, **{name: np.ones(2) for name in names})
         with pytest.raises(ConfigError, match="export the model again"):
