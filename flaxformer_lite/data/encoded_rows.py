@@ -21,7 +21,7 @@ from flaxformer_lite.config import ConfigError, DataConfig, plugin_name, to_conf
 from flaxformer_lite.data import stored
 from flaxformer_lite.data.scan import RoleRow, RoleRows
 from flaxformer_lite.data.table import Table
-from flaxformer_lite.objectives.tables.chat import Messages
+from flaxformer_lite.objectives.rows import Messages
 from flaxformer_lite.objectives.tables.task import Task
 from flaxformer_lite.runtime import progress
 from flaxformer_lite.storage import content_cache

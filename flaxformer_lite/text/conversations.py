@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.objectives.tables.chat import ANSWERS, Messages
+from flaxformer_lite.objectives.rows import ANSWERS, Messages
 from flaxformer_lite.text import chat_template
 from flaxformer_lite.text.tokenizer import Tokenizer
 

@@ -10,12 +10,10 @@ import numpy as np
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.rules import Size
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.objectives.rows import TableRecords
+from flaxformer_lite.objectives.rows import ANSWERS, Messages, TableRecords
 from flaxformer_lite.objectives.tables.task import Row
 from flaxformer_lite.objectives.tables.writing import Limits, ScoredBy, WritingTask
 
-Messages = list[Json]  # with `role` and `content`
-ANSWERS = "assistant"  # the role whose turns are answers
 # For models without a template: each turn under its role; answers end with the end-of-text token.
 PLAIN = (
     "{% for m in messages %}{{ m.role ~ ':\n' ~ m.content }}{% if m.role == 'assistant' %}{{"

@@ -21,12 +21,10 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
 from flaxformer_lite.nn.functions.losses import token_log_probs
 from flaxformer_lite.objectives.base import Dataset, Metric, score
-from flaxformer_lite.objectives.rows import Example, TableRecords, fill
+from flaxformer_lite.objectives.rows import ANSWERS, Example, Messages, TableRecords, fill
 from flaxformer_lite.objectives.sums import LossSums
 from flaxformer_lite.objectives.tables.chat import (
-    ANSWERS,
     ChatTask,
-    Messages,
     Turns,
     asked_and_answered,
     check_known,

@@ -11,11 +11,16 @@ from typing import ClassVar
 import numpy as np
 
 from flaxformer_lite.config.rules import NotNegative, Probability
-from flaxformer_lite.objectives.rows import Example, TableRecords, fill, next_tokens
-from flaxformer_lite.objectives.tables.chat import (
+from flaxformer_lite.objectives.rows import (
     ANSWERS,
-    ChatTask,
+    Example,
     Messages,
+    TableRecords,
+    fill,
+    next_tokens,
+)
+from flaxformer_lite.objectives.tables.chat import (
+    ChatTask,
     Turns,
     asked_and_answered,
     check_known,
