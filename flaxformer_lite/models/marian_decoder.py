@@ -4,7 +4,7 @@ import dataclasses
 from functools import partial
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.models import bart_decoder, marian, pegasus_decoder
+from flaxformer_lite.models import bart_decoder, marian
 from flaxformer_lite.models.common import bart_decoder_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import Fields, ModelFields, build_heads
@@ -39,10 +39,11 @@ def read(fields: Fields) -> ModelFields:
 
 
 PUBLISHED = dataclasses.replace(
-    pegasus_decoder.PUBLISHED,
+    bart_decoder.PUBLISHED,
     model_type="marian",
     defaults=marian.DEFAULTS,
     heads=build_heads("Marian", lm=bart_decoder_like.LM_HEAD),
     read=read,
+    derived=bart_decoder_like.cross_attention_and_positions,
     harmless=(*bart_decoder.PUBLISHED.harmless, "share_encoder_decoder_embeddings"),
 )

@@ -7,8 +7,7 @@ from functools import partial
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.models import qwen3_moe
-from flaxformer_lite.models.common import experts, llama_like
+from flaxformer_lite.models.common import experts, llama_like, qwen_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, add_prefix
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
@@ -37,7 +36,7 @@ Model = llama_like.SequenceModel
 BODY = llama_like.ENDS + add_prefix(
     "layers.{i}",
     "decoder/layer_{i}",
-    llama_like.LAYER + llama_like.QK_NORMS + qwen3_moe.EXPERTS,
+    llama_like.LAYER + llama_like.QK_NORMS + qwen_like.ROUTED_EXPERTS,
 )
 
 

@@ -3,11 +3,8 @@
 import dataclasses
 from functools import partial
 
-import numpy as np
-
-from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models import bart_decoder, pegasus
-from flaxformer_lite.models.common import bart_decoder_like, bart_like
+from flaxformer_lite.models.common import bart_decoder_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import build_heads
 from flaxformer_lite.nn.positions.sinusoidal import Sinusoidal
@@ -29,16 +26,10 @@ config = partial(build, "pegasus_decoder", BASE, PRESETS, "large")
 Model = bart_decoder_like.Model
 
 
-def derived(cfg: ModelConfig) -> dict[str, np.ndarray]:
-    """Returns the position table and the cross-attention, which the file holds."""
-    positions = "decoder.embed_positions.weight"
-    return bart_decoder_like.cross_attention(cfg) | {positions: bart_like.sinusoids(cfg)[positions]}
-
-
 PUBLISHED = dataclasses.replace(
     bart_decoder.PUBLISHED,
     model_type="pegasus",
     defaults=pegasus.PUBLISHED.defaults,
     heads=build_heads("Pegasus", lm=bart_decoder_like.LM_HEAD),
-    derived=derived,
+    derived=bart_decoder_like.cross_attention_and_positions,
 )

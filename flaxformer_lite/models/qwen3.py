@@ -7,12 +7,11 @@ Reference: Yang et al., "Qwen3 Technical Report" (2025), section 2.
 
 from functools import partial
 
-from flaxformer_lite.models import qwen2
-from flaxformer_lite.models.common import llama_like
+from flaxformer_lite.models.common import llama_like, qwen_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, add_prefix
 
-BASE = qwen2.BASE | dict(bias_at=(), qk_norm="rms", head_dim=128, max_length=40960)
+BASE = qwen_like.BASE | dict(bias_at=(), qk_norm="rms", head_dim=128, max_length=40960)
 PRESETS = {  # table 1
     "tiny": dict(
         d_model=128, num_heads=4, num_kv_heads=2, head_dim=48, mlp_dim=344, decoder_layers=4
@@ -36,7 +35,7 @@ BODY = llama_like.ENDS + add_prefix(
 
 def read(fields: Fields) -> ModelFields:
     biased = llama_like.attention_biases(fields)
-    return qwen2.read_attention(fields, kv_heads=32, head_dim=128) | {"bias_at": biased}
+    return qwen_like.read_attention(fields, kv_heads=32, head_dim=128) | {"bias_at": biased}
 
 
 PUBLISHED = Published(
@@ -47,6 +46,6 @@ PUBLISHED = Published(
     heads=llama_like.heads("Qwen3"),
     fields=llama_like.FIELDS,
     read=read,
-    write=lambda cfg: qwen2.write_attention(cfg) | {"attention_bias": "query" in cfg.bias_at},
+    write=lambda cfg: qwen_like.write_attention(cfg) | {"attention_bias": "query" in cfg.bias_at},
     ignored=llama_like.BUFFERS,
 )

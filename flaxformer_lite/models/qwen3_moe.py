@@ -7,8 +7,8 @@ from functools import partial
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.models import qwen2_moe, qwen3
-from flaxformer_lite.models.common import llama_like
+from flaxformer_lite.models import qwen3
+from flaxformer_lite.models.common import llama_like, qwen_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, add_prefix
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
@@ -43,16 +43,15 @@ PRESETS = {  # table 2
 }
 config = partial(build, "qwen3_moe", BASE, PRESETS, "30b_a3b")
 Model = llama_like.Model
-EXPERTS = tuple(row for row in qwen2_moe.EXPERTS if "shared" not in row.name)
-LAYER = llama_like.LAYER + llama_like.QK_NORMS + EXPERTS
+LAYER = llama_like.LAYER + llama_like.QK_NORMS + qwen_like.ROUTED_EXPERTS
 BODY = llama_like.ENDS + add_prefix("layers.{i}", "decoder/layer_{i}", LAYER)
 
 
 def read(fields: Fields) -> ModelFields:
     biased = llama_like.attention_biases(fields)
-    experts = qwen2_moe.read_experts(
+    experts = qwen_like.read_experts(
         fields,
-        (qwen2_moe.read_window(fields),),
+        (qwen_like.read_window(fields),),
         num_experts=128,
         experts_per_token=8,
         mlp_dim=fields.size("moe_intermediate_size", 768),
@@ -64,7 +63,7 @@ def write(cfg: ModelConfig) -> Json:
     window = max(kind.window or 0 for kind in cfg.kinds)
     return (
         llama_like.write_heads(cfg)
-        | qwen2_moe.write_experts(cfg)
+        | qwen_like.write_experts(cfg)
         | {
             "attention_bias": "query" in cfg.bias_at,
             "use_sliding_window": window > 0,

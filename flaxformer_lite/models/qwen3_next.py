@@ -8,8 +8,8 @@ from functools import partial
 
 from flaxformer_lite.config import ConfigError, LayerKind, ModelConfig
 from flaxformer_lite.files.read import Json, brief
-from flaxformer_lite.models import qwen2_moe, qwen3
-from flaxformer_lite.models.common import experts, llama_like
+from flaxformer_lite.models import qwen3
+from flaxformer_lite.models.common import experts, llama_like, qwen_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
 from flaxformer_lite.models.weight_map import (
@@ -94,7 +94,7 @@ def layer(projections: tuple[WeightRow, ...]) -> tuple[WeightRow, ...]:
     plain = omit_prefixes(llama_like.LAYER, "self_attn.q_proj")
     norm = weight_rows(("input_layernorm", "delta_in_norm"))
     delta = add_prefix("linear_attn", "delta", INNER + projections)
-    return plain + GATED + llama_like.QK_NORMS + norm + delta + qwen2_moe.EXPERTS
+    return plain + GATED + llama_like.QK_NORMS + norm + delta + qwen_like.EXPERTS
 
 
 BODY = llama_like.ENDS + add_prefix("layers.{i}", "decoder/layer_{i}", layer(JOINED))
@@ -158,10 +158,10 @@ def read_experts(
       normalize: whether the weights of a token's experts are normalized to sum to 1.
     """
     made = read_layers(fields, layers)
-    sparse = qwen2_moe.sparse_layers(fields, layers)
+    sparse = qwen_like.sparse_layers(fields, layers)
     if not any(sparse):
         return made
-    moe = qwen2_moe.experts_of(
+    moe = qwen_like.read_moe(
         fields,
         num_experts=num_experts,
         experts_per_token=experts_per_token,
@@ -193,7 +193,7 @@ def write(cfg: ModelConfig) -> Json:
     if not any(isinstance(part, MoeConfig) for part in parts):
         return fields | {"num_experts": 0, "mlp_only_layers": []}
     shared = experts.find_experts(cfg).shared_dim
-    return fields | qwen2_moe.write_experts(cfg) | {"shared_expert_intermediate_size": shared}
+    return fields | qwen_like.write_experts(cfg) | {"shared_expert_intermediate_size": shared}
 
 
 PUBLISHED = Published(

@@ -7,11 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer_lite.files.read import Json
-
 # {"inputs": ..., "targets": ...}; those of a batch are stacked
 Example = dict[str, dict[str, np.ndarray]]
-Messages = list[Json]  # of a conversation, with `role` and `content`
+Messages = list[dict[str, Any]]  # of a conversation, with `role` and `content`
 ANSWERS = "assistant"  # the role whose turns are answers
 
 

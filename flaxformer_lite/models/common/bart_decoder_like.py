@@ -47,6 +47,12 @@ def cross_attention(cfg: ModelConfig) -> dict[str, np.ndarray]:
     return tensors
 
 
+def cross_attention_and_positions(cfg: ModelConfig) -> dict[str, np.ndarray]:
+    """Returns also the table of sinusoidal positions, which files of Pegasus and Marian hold."""
+    positions = "decoder.embed_positions.weight"
+    return cross_attention(cfg) | {positions: bart_like.sinusoids(cfg)[positions]}
+
+
 def read(fields: Fields, *, scaled: bool = False) -> ModelFields:
     return {"embed_power": 0.5 if fields.get("scale_embedding", scaled) else 0.0}
 
