@@ -2,7 +2,7 @@
 
 import functools
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,8 @@ class Kind:
         language.
       types: whether the second text and what follows it are of type 1.
       strips: roles whose tokens take the spaces around them, `lstrip` and `rstrip`.
-      others: returns further special tokens.
+      others: further special tokens.
+      language: the language of texts where the folder does not say; "" for none.
     """
 
     make: Callable[["Folder"], Tokenizer]
@@ -36,7 +37,8 @@ class Kind:
     around: tuple[str, str] = ("A", "A B")
     types: bool = False
     strips: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    others: Callable[["Folder"], Iterable[str]] = lambda _: ()
+    others: Sequence[str] = ()
+    language: str = ""
 
 
 class Folder:
@@ -107,7 +109,7 @@ class Folder:
                 named = {"content": named, **dict.fromkeys(self.kind.strips.get(role, ()), True)}
             if named:
                 tokens.append(added_token(named, special=True))
-        for name in (*self.kind.others(self), *listed_tokens(self.config)):
+        for name in (*self.kind.others, *listed_tokens(self.config)):
             tokens.append(added_token({"content": name}, special=True))
         return tokens
 

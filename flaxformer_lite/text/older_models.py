@@ -9,14 +9,12 @@ from collections.abc import Callable, Iterable, Iterator
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.files.read import Json, brief, read_object, read_text
+from flaxformer_lite.files.read import read_object, read_text
 from flaxformer_lite.text.older_folder import LARGEST, ROLES, Folder, listed_tokens
 from flaxformer_lite.text.token_text import BYTE_OF
 
 SPACE = "\u2581"
-PLBART: dict[str, tuple[str, ...]] = {"base": ("java", "python", "en_XX")}
-PLBART["multi"] = (*PLBART["base"], "javascript", "php", "ruby", "go")
-UNUSED = [f"<unk_{k}>" for k in range(2, 103)]
+UNUSED = tuple(f"<unk_{k}>" for k in range(2, 103))
 Piece = tuple[str, float]
 Steps = list[normalizers.Normalizer]
 
@@ -213,29 +211,6 @@ def camembert_pieces(folder: Folder) -> list[Piece]:
     first = ["<s>NOTUSED", folder.spelled("pad"), "</s>NOTUSED", folder.spelled("unk")]
     rest = list(_scored(folder))[1:]
     return [*_zeros(first), ("<unk>NOTUSED", -100.0), *rest, *_zeros([folder.spelled("mask")])]
-
-
-def plbart_languages(folder: Folder) -> list[str]:
-    """Returns the tokens of PLBART's languages."""
-    return plbart_languages_of(folder.config)
-
-
-def plbart_languages_of(config: Json) -> list[str]:
-    codes = config.get("language_codes", "base")
-    if codes not in PLBART:
-        raise ConfigError(
-            f"tokenizer_config.json: language_codes={brief(codes)}: must be {' or '.join(PLBART)}."
-        )
-    return [f"__{language}__" for language in PLBART[codes]]
-
-
-def plbart_pieces(folder: Folder) -> list[Piece]:
-    """Returns the pieces of PLBART; only the three languages of `base` are followed by a mask."""
-    ends = plbart_languages(folder)
-    if len(ends) == len(PLBART["base"]):
-        ends.append(folder.spelled("mask"))
-    first = [folder.spelled(role) for role in ("bos", "pad", "eos", "unk")]
-    return [*_zeros(first), *list(_scored(folder))[3:], *_zeros(ends)]
 
 
 def pegasus_pieces(folder: Folder) -> list[Piece]:
