@@ -28,7 +28,7 @@ from flaxformer_lite.text import (
     token_text,
     truncation,
 )
-from flaxformer_lite.text.escape_specials import FAILS, any_of, library_errors, literal
+from flaxformer_lite.text.escape_specials import FAILS, any_of, library_errors, literal, split_at
 
 LARGEST = 1 << 28  # bytes of a tokenizer's file; the largest published ones have a seventh
 SENTINELS = 100
@@ -108,16 +108,11 @@ class Tokenizer:
         A spelling with `guard` after its first character is text. Offsets do not count the guard.
         """
         parts: list[tuple[Ids, Ids, Ids]] = []
-        at = 0
         column = 0
-        edges = [match.span() for match in self.special_pattern.finditer(text)]
-        for begin, end in [*edges, (len(text), len(text))]:
-            between = text[at:begin].replace(guard, "")
-            token = text[begin:end]
+        for between, token in split_at(self.special_pattern, text, guard):
             (spans,) = self.encode_spans([between])
             parts.append((spans.ids, spans.start + column, spans.end + column))
             column = column + len(between) + len(token)
-            at = end
             if token:
                 parts.append(([self.spelled[token]], [column - len(token)], [column]))
         ids, start, end_of_token = map(np.concatenate, zip(*parts, strict=True))
@@ -267,13 +262,12 @@ class HuggingFace(Tokenizer):
 
     def encode_spelled(self, text: str, guard: str) -> special_tokens.Spans:
         tokenizer, mark = self._literal
-        parts = []
-        at = 0
-        for token in self.special_pattern.finditer(text):
-            parts += [text[at : token.start()].replace(guard, ""), mark, token[0], mark]
-            at = token.end()
-        parts.append(text[at:].replace(guard, ""))  # not in a mark, which may hold a short guard
-        marked = "".join(parts)
+        marked = ""
+        # guards are gone before there are marks, which may hold a short one
+        for between, token in split_at(self.special_pattern, text, guard):
+            marked += between
+            if token:
+                marked += f"{mark}{token}{mark}"
         with library_errors(FAILS):
             encoded = tokenizer.encode(marked, add_special_tokens=False)
         marks = np.asarray([match.start() for match in re.finditer(mark, marked)])
