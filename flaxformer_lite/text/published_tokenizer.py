@@ -22,6 +22,7 @@ from flaxformer_lite.files.read import Json, brief
 from flaxformer_lite.text import lower_case, tokenizer as plain
 from flaxformer_lite.text.escape_specials import FAILS, any_of, library_errors, split_at
 from flaxformer_lite.text.older_folder import content_of
+from flaxformer_lite.text.special_tokens import longest_first
 
 LOG = logging.getLogger("flaxformer_lite")
 
@@ -304,12 +305,9 @@ class JsonTokenizer(PublishedTokenizer):
         other = self._encode(second, allow_special)
         if max_length is not None:
             room = max(max_length - self._tokenizer.num_special_tokens_to_add(True), 0)
-            shorter = min(len(first), len(other), room // 2)
-            first_room = shorter
-            if len(first) > len(other):
-                first_room = room - shorter
-            first.truncate(first_room, direction=self.truncation_side)
-            other.truncate(room - len(first), direction=self.truncation_side)
+            kept, other_kept = longest_first(len(first), len(other), room)
+            first.truncate(kept, direction=self.truncation_side)
+            other.truncate(other_kept, direction=self.truncation_side)
         both = self._tokenizer.post_process(first, other)
         return both.ids, both.type_ids
 
