@@ -117,16 +117,14 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session", autouse=True)
 def spare_what_has_its_own_tests():
-    """Draws no loss curves (tests/runs/test_plot.py, test_loop.py), starts no process for a chat
-    template (tests/pretrained/test_tokenizer.py), traces no step to count the FLOPs of a run
-    (tests/runs/test_loop.py), and makes a state in one program (tests/runs/test_init_per_leaf.py):
-    a tenth of a second, the last nearly a whole one, often."""
-    from flaxformer_lite.runs.report import plot, text
+    """Starts no process for a chat template (tests/pretrained/test_tokenizer.py), traces
+    no step to count the FLOPs of a run (tests/runs/test_loop.py), and makes a state in one program
+    (tests/runs/test_init_per_leaf.py): a tenth of a second, the last nearly a whole one, often."""
+    from flaxformer_lite.runs.report import text
     from flaxformer_lite.runs.start import initial_state
     from flaxformer_lite.text import chat_template, render_template
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plot, "loss_curve", lambda path, *_, **__: path.write_bytes(b""))
         patch.setattr(
             chat_template,
             "_in_process",

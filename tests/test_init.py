@@ -19,6 +19,7 @@ def test_one_version_and_no_cap_on_jax_and_flax():
     assert project["version"] == flaxformer_lite.__version__
     extras = project["optional-dependencies"]
     assert any(line.startswith("jinja2") for line in project["dependencies"]), "of chat models"
+    assert len(project["dependencies"]) <= 14
     needs = [
         *project["dependencies"],
         *(line for name in ("cuda", "tpu", "tpu-plan") for line in extras[name]),

@@ -33,7 +33,6 @@ IMPORTS = [
     "orbax.checkpoint",
     "tensorstore",
     "tensorboardX",
-    "matplotlib.pyplot",
 ]
 KILLED = 9  # the signal, and the most requests of a process before it
 LONGEST = 200

@@ -18,8 +18,8 @@ from flaxformer_lite.files.read import read_object
 from flaxformer_lite.models import build_model
 from flaxformer_lite.models.parameter_shapes import parameter_shapes
 from flaxformer_lite.objectives.base import Metric
-from flaxformer_lite.runs.report import metrics, page, plot
-from flaxformer_lite.runs.report.chart import Line, chart
+from flaxformer_lite.runs.report import metrics, page
+from flaxformer_lite.runs.report.chart import Line, draw_chart
 from flaxformer_lite.runs.start import resume
 from flaxformer_lite.storage.stores import addressed
 
@@ -211,24 +211,20 @@ def draw(
     results: TableRows,
     fields: TableRows,
 ) -> None:
-    """Writes the chart as a PNG, or with the tables as a page of HTML."""
-    if path.suffix == ".png":
-        if metric is None:
-            raise ConfigError(
-                f"--output={path}: there is no metric to draw; name a .html for the tables alone."
-            )
-        plot.compared(path, {run.name: run.values(metric) for run in runs}, metric)
-        return
+    """Writes the chart and the tables as a page of HTML."""
     figure = ""
     if metric:
         lines = []
         for i, run in enumerate(runs):
             lines.append(Line(run.name, run.values(metric), f"c{i}", dots=True))
         last = float(max(run.evaluations[-1]["step"] for run in runs))
-        figure = chart(f"held-out {metric.words}", lines, last, tall=True)
-    sections = [
-        ("Curves", figure),
-        ("Runs", page.table(results[1:], results[0])),
-        ("Fields that differ", page.table(fields[1:], fields[0], code=True)),
-    ]
-    write_file(path, page.page(", ".join(run.name for run in runs), notes, sections))
+        figure = draw_chart(f"held-out {metric.words}", lines, last, tall=True)
+    rendered = page.render_page(
+        "compare.html",
+        title=", ".join(run.name for run in runs),
+        notes=notes,
+        chart=figure,
+        results=results,
+        fields=fields,
+    )
+    write_file(path, rendered)

@@ -1,6 +1,7 @@
 """Writes a page, or a figure, of what a model computes on one text."""
 
 import argparse
+import importlib.util
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,12 @@ def run(args: argparse.Namespace) -> None:
     for flag, text in (("text", args.text), ("target", args.target)):
         if text is not None and not text.strip():
             raise ConfigError(f"--{flag}: is empty; pass the words to look at.")
+    is_figure = args.output.suffix != ".html"
+    if is_figure and importlib.util.find_spec("matplotlib") is None:
+        raise ConfigError(
+            f"--output: {args.output.name} needs matplotlib: pip install 'flaxformer_lite[plots]',"
+            " or name a .html."
+        )
     opened = open_model(
         args.model,
         dtype=args.dtype,

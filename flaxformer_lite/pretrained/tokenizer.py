@@ -12,7 +12,6 @@ from flaxformer_lite.files.read import Json, brief, read_bytes, read_object, rea
 from flaxformer_lite.pretrained import hf_config
 from flaxformer_lite.pretrained.folder import Foreign, check_exists, find_foreign
 from flaxformer_lite.text import (
-    blenderbot_small,
     lower_case,
     older_files,
     special_tokens,
@@ -21,7 +20,7 @@ from flaxformer_lite.text import (
 from flaxformer_lite.text.blenderbot_small import MERGES, BlenderbotSmall
 from flaxformer_lite.text.m2m_100 import M2M100
 from flaxformer_lite.text.marian import Marian
-from flaxformer_lite.text.numbered_pieces import VOCABULARY
+from flaxformer_lite.text.numbered_pieces import VOCABULARY, NumberedPieces
 from flaxformer_lite.text.published_tokenizer import (
     JSON,
     FramedTokenizer,
@@ -41,20 +40,6 @@ OTHERS = (
     "vocab.json",
     "tokenizer_config.json",
 )
-# Spellings of special tokens where tokenizer_config.json leaves them out.
-M2M100_TOKENS = {
-    "bos_token": "<s>",
-    "eos_token": "</s>",
-    "sep_token": "</s>",
-    "pad_token": "<pad>",
-    "unk_token": "<unk>",
-}
-SMALL_TOKENS = {
-    "bos_token": blenderbot_small.START,
-    "eos_token": blenderbot_small.END,
-    "pad_token": blenderbot_small.PADDING,
-    "unk_token": blenderbot_small.UNKNOWN,
-}
 KINDS = {
     "padding_side": str,
     "truncation_side": str,
@@ -143,14 +128,19 @@ def _numbered(
         return made
     if kind == "m2m_100" and has(M2M100.model_file, VOCABULARY):
         m2m_100 = M2M100(folder, config)
-        made = FramedTokenizer(m2m_100, M2M100_TOKENS | config, template, m2m_100.spelled)
+        made = FramedTokenizer(m2m_100, _usual(m2m_100) | config, template, m2m_100.spelled)
         made.before = (m2m_100.language_id,)
         made.after = (m2m_100.eos_id,)
         return made
     if kind == "blenderbot-small" and has(MERGES, VOCABULARY):
         small = BlenderbotSmall(folder)
-        return FramedTokenizer(small, SMALL_TOKENS | config, template, small.spelled)
+        return FramedTokenizer(small, _usual(small) | config, template, small.spelled)
     return None
+
+
+def _usual(inner: NumberedPieces) -> Json:
+    """Returns the special tokens for where tokenizer_config.json leaves them out."""
+    return {f"{role}_token": token for role, token in inner.special.items()}
 
 
 def _of_json(definition: str, where: Path, config: Json, template: str) -> PublishedTokenizer:

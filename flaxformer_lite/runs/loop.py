@@ -76,8 +76,8 @@ def run(
     Args:
       cfg: an ExperimentConfig, or the ConfigDict of a page, as `pages.get_config` returns it.
       workdir: a folder, or an address such as gs://bucket/run, for checkpoints/, best/ (with
-        `train.best`), metrics.jsonl, samples.jsonl, tensorboard/, config.json, tokenizer/, loss.png
-        and report.html.
+        `train.best`), metrics.jsonl, samples.jsonl, tensorboard/, config.json, tokenizer/ and
+        report.html.
       group: the processes of the run; each writes its part of the checkpoints, and process 0
         everything else.
       interrupt: handles signals; by default they keep their usual handlers.
@@ -155,9 +155,9 @@ def run(
             group,
         )
         try:
-            state, caught_signal = trainer.train(begin.state, begin.step, interrupt or Interrupt())
+            caught_signal = trainer.train(begin.state, begin.step, interrupt or Interrupt())
             if group.first and not caught_signal:
-                trainer.close(state)
+                trainer.close()
         except BaseException as error:
             trainer.report(f"ended by an error ({first_line(error)})")
             raise

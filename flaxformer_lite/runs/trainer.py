@@ -16,7 +16,7 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.runs import packing
 from flaxformer_lite.runs.best import Selection
 from flaxformer_lite.runs.interrupt import Interrupt
-from flaxformer_lite.runs.report import clock, plot, text, usage
+from flaxformer_lite.runs.report import clock, text, usage
 from flaxformer_lite.runs.report.meter import Meter
 from flaxformer_lite.runs.report.metrics import Recorder
 from flaxformer_lite.runs.report.run_page import RunPage
@@ -29,7 +29,7 @@ from flaxformer_lite.runs.watchers.watcher import Watcher
 from flaxformer_lite.runtime.processes import ALONE, Processes
 from flaxformer_lite.training.average import evaluated_params
 from flaxformer_lite.training.evaluate import WRITTEN, evaluate, show
-from flaxformer_lite.training.state import TrainState, param_count
+from flaxformer_lite.training.state import TrainState
 from flaxformer_lite.types import Params
 
 AHEAD = 2  # steps dispatched before the host reads a result, so that neither waits for the other
@@ -90,11 +90,11 @@ class Trainer:
         self._compiles = recompiles.RecompileCounter()
         self._during = self._meter.clock.during
 
-    def train(self, state: TrainState, start: int, interrupt: Interrupt) -> tuple[TrainState, str]:
+    def train(self, state: TrainState, start: int, interrupt: Interrupt) -> str:
         """Runs the steps start + 1 .. train.steps, or until train.patience is used up.
 
         Returns:
-          The last state, and the signal that ended the steps early or "".
+          The signal that ended the steps early, or "".
         """
         train = self._experiment.cfg.train
         train_step = self._experiment.program.train_step
@@ -152,10 +152,10 @@ class Trainer:
             with self._during("checkpoint"):
                 self._checkpoints.wait()
         if step >= train.steps or selection.stalled:
-            return state, ""  # a signal came, if at all, while a finished run was saved
+            return ""  # a signal came, if at all, while a finished run was saved
         if interrupt.caught:
             self._note_stop(interrupt, step)
-        return state, interrupt.caught
+        return interrupt.caught
 
     def _note_stop(self, interrupt: Interrupt, step: int) -> None:
         signal = interrupt.caught
@@ -165,28 +165,9 @@ class Trainer:
             f"{signal}: stopped after step {step} and saved; the same command continues."
         )
 
-    def close(self, state: TrainState) -> None:
-        """Writes the loss curve, the closing summary and the model's last texts."""
+    def close(self) -> None:
+        """Prints the closing summary, the model's last texts, and what to do next."""
         cfg = self._experiment.cfg
-        workdir = self._workdir
-        title = (
-            f"{workdir.name}: {cfg.model.family}, {param_count(state.params) / 1e6:.3g}M parameters"
-        )
-        curve = self._recorder.folder / "loss.png"
-        history = self._recorder.history
-        selection = self._selection
-        best = None
-        if selection.best.step:
-            best = (selection.metric, selection.best.step)
-        plot.loss_curve(
-            curve,
-            history,
-            headline=cfg.objective.headline,
-            baseline=self._baseline,
-            title=title,
-            best=best,
-            stopped=selection.stopped,
-        )
         self._terminal.rows("result", self._result())
         if self._recorder.samples:
             texts = self._recorder.samples[-1]["texts"]
@@ -194,14 +175,18 @@ class Trainer:
                 self._terminal.rows("written", texts, copied=True)
             else:
                 self._terminal.sample(texts)
-        self._terminal.rows("next", text.next_commands(cfg, workdir), copied=True)
+        self._terminal.rows("next", text.next_commands(cfg, self._workdir), copied=True)
 
     def report(self, state: str = "running") -> None:
         """Writes report.html."""
         if self._page is not None:
             with self._optional("report.html"):
                 where = f"{state}: step {self.done} of {self._experiment.cfg.train.steps}"
-                self._page.write(where, self._result(), self._baseline)
+                best = None
+                step = self._selection.best.step
+                if step:
+                    best = (f"best by {self._selection.metric.words}, after {step} steps", step)
+                self._page.write(where, self._result(), self._baseline, best)
 
     @contextlib.contextmanager
     def _optional(self, what: str) -> Iterator[None]:

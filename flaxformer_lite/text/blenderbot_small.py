@@ -5,10 +5,11 @@ import itertools
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import ClassVar
 
 from flaxformer_lite.files.read import read_text
-from flaxformer_lite.text.numbered_pieces import VOCABULARY, read_ids
-from flaxformer_lite.text.tokenizer import LARGEST, Tokenizer
+from flaxformer_lite.text.numbered_pieces import NumberedPieces
+from flaxformer_lite.text.tokenizer import LARGEST
 
 MERGES = "merges.txt"
 START = "__start__"
@@ -25,41 +26,23 @@ SPACES = re.compile(rf"{SPACE}{{2,}}")
 WORDS_KEPT = 1 << 16
 
 
-class BlenderbotSmall(Tokenizer):
+class BlenderbotSmall(NumberedPieces):
     """Splits text into words and punctuation, lower-cases them, and merges letters by merges.txt.
 
     Raises:
       ConfigError: a file of the folder is damaged, or lacks a special token.
     """
 
-    file = VOCABULARY
+    special: ClassVar = {"bos": START, "eos": END, "unk": UNKNOWN, "pad": PADDING}
 
     def __init__(self, folder: Path):
         merges = read_text(folder / MERGES, limit=LARGEST)
-        super().__init__(merges.encode())
+        super().__init__(folder, merges.encode())
         pairs = [tuple(line.split()) for line in merges.split("\n")[1:-1]]
         self._ranks = {pair: rank for rank, pair in enumerate(pairs)}
-        self._ids = read_ids(folder, (START, END, UNKNOWN, PADDING))
-        self._names = sorted(self._ids, key=self._ids.__getitem__)
         self._merged = functools.lru_cache(WORDS_KEPT)(self._merge)
-        self.vocab_size = len(self._ids)
-        self.bos_id = self._ids[START]
-        self.eos_id = self._ids[END]
-        self.unk_id = self._ids[UNKNOWN]
-        self.pad_id = self._ids[PADDING]
-        self.cls_id = None
-        self.sep_id = None
-        self.mask_id = None
-        self.sentinel_ids = ()
 
-    @property
-    def spelled(self) -> dict[str, int]:
-        return {token: self._ids[token] for token in (START, END, UNKNOWN, PADDING)}
-
-    def encode_batch(self, texts: list[str]) -> list[list[int]]:
-        return list(map(self._encode, texts))
-
-    def _encode(self, text: str) -> list[int]:
+    def _cut(self, text: str) -> list[str]:
         pieces: list[str] = []
         for run in RUN.findall(text):
             spaced = re.sub(r"([.,!?()])", r" \1", run)
@@ -67,7 +50,7 @@ class BlenderbotSmall(Tokenizer):
             spaced = SPACES.sub(" ", spaced).replace("\n", f" {NEW_LINE}")
             for word in filter(None, spaced.split(" ")):
                 pieces += self._merged(word.lower())
-        return [self._ids.get(piece.lower(), self.unk_id) for piece in pieces]
+        return [piece.lower() for piece in pieces]
 
     def _merge(self, word: str) -> tuple[str, ...]:
         """Merges the letters of a word, at each step the pair that ranks first in merges.txt."""
@@ -82,21 +65,14 @@ class BlenderbotSmall(Tokenizer):
         return (*continued, parts[-1].removesuffix(LAST))
 
     def decode(self, ids: Iterable[int]) -> str:
-        special = self.specials() | {self.unk_id}
-        known = [int(i) for i in ids if 0 <= i < self.vocab_size and int(i) not in special]
-        return " ".join(self._names[i] for i in known).replace(f"{CONTINUED} ", "").strip()
+        text = " ".join(self._names[i] for i in self._with_text(ids))
+        return text.replace(f"{CONTINUED} ", "").strip()
 
-    def pieces(self) -> list[bytes]:
-        special = self.specials() | {self.unk_id}
-        texts = []
-        for index, name in enumerate(self._names):
-            if index in special:
-                texts.append(b"")
-            elif name.endswith(CONTINUED):
-                texts.append(name.removesuffix(CONTINUED).encode())
-            else:
-                texts.append(f"{name} ".encode())
-        return texts
+    def _piece(self, index: int) -> bytes:
+        name = self._names[index]
+        if name.endswith(CONTINUED):
+            return name.removesuffix(CONTINUED).encode()
+        return f"{name} ".encode()
 
 
 def _joined(parts: list[str], left: str, right: str) -> list[str]:

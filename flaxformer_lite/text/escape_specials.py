@@ -78,3 +78,16 @@ def library_errors(message: str) -> Iterator[None]:
 def any_of(names: Iterable[str]) -> re.Pattern[str]:
     """Returns a pattern that matches any of the names, the longest first; if none, nothing."""
     return re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))) or "(?!)")
+
+
+def split_at(names: re.Pattern[str], text: str, guard: str) -> Iterator[tuple[str, str]]:
+    """Yields each text before a name, with the name; at last the text after all of them, with "".
+
+    A name with `guard` after its first character is text, as the pattern does not match it; guards
+    are left out.
+    """
+    at = 0
+    for match in names.finditer(text):
+        yield text[at : match.start()].replace(guard, ""), match[0]
+        at = match.end()
+    yield text[at:].replace(guard, ""), ""

@@ -2,11 +2,12 @@
 
 import re
 from pathlib import Path
+from typing import ClassVar
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Json, brief
 from flaxformer_lite.registry import nearest
-from flaxformer_lite.text.numbered_pieces import NumberedPieces
+from flaxformer_lite.text.numbered_pieces import NumberedSentencePieces
 
 # In the order of their ids, which follow the vocabulary.
 LANGUAGES = {
@@ -21,7 +22,7 @@ LANGUAGES = {
 }
 
 
-class M2M100(NumberedPieces):
+class M2M100(NumberedSentencePieces):
     """The pieces of sentencepiece.bpe.model, with the ids of vocab.json, and languages.
 
     A text begins with the token of its language, `src_lang` of tokenizer_config.json, and ends with
@@ -32,7 +33,13 @@ class M2M100(NumberedPieces):
     """
 
     model_file = "sentencepiece.bpe.model"
-    special = ("<s>", "<pad>", "</s>", "<unk>")
+    special: ClassVar = {
+        "bos": "<s>",
+        "eos": "</s>",
+        "sep": "</s>",
+        "pad": "<pad>",
+        "unk": "<unk>",
+    }
 
     def __init__(self, folder: Path, config: Json):
         super().__init__(folder)
@@ -52,6 +59,7 @@ class M2M100(NumberedPieces):
                 f"tokenizer_config.json: src_lang={brief(source)}: no such language{near}."
             )
         self.language_id = numbers[f"__{source}__"]
+        self._languages = set(numbers.values())
         self.vocab_size += len(numbers)
         listed = config.get("extra_special_tokens") or config.get("additional_special_tokens")
         self._listed = {token: numbers[token] for token in listed or [] if token in numbers}
@@ -59,3 +67,6 @@ class M2M100(NumberedPieces):
     @property
     def spelled(self) -> dict[str, int]:
         return super().spelled | self._listed
+
+    def specials(self) -> set[int]:
+        return super().specials() | self._languages

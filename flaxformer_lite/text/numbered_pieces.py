@@ -1,4 +1,4 @@
-"""Tokenizers of sentencepiece pieces whose ids come from a separate file, vocab.json."""
+"""Tokenizers whose ids come from a separate file, vocab.json."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,75 +15,75 @@ VOCABULARY = "vocab.json"
 
 
 class NumberedPieces(Tokenizer):
+    """Pieces with the ids of vocab.json; how a text is cut into pieces, a class says.
+
+    Raises:
+      ConfigError: vocab.json numbers its tokens other than 0, 1, 2 ..., or lacks a special one.
+    """
+
+    file = VOCABULARY
+    special: ClassVar[dict[str, str]]  # the tokens that the vocabulary must have, by role
+
+    def __init__(self, folder: Path, definition: bytes):
+        super().__init__(definition)
+        path = folder / VOCABULARY
+        self._ids = read_object(path)
+        tokens = self.special.values()
+        if not set(tokens) <= set(self._ids) or set(self._ids.values()) != set(
+            range(len(self._ids))
+        ):
+            raise ConfigError(
+                f"{path}: must number its tokens from 0 on, {', '.join(tokens)} among them."
+            )
+        self._names = sorted(self._ids, key=self._ids.__getitem__)
+        self.vocab_size = len(self._ids)
+        self._set_ids({role: self._ids[token] for role, token in self.special.items()})
+        self.unk_id = self._ids[self.special["unk"]]
+        self.sentinel_ids = ()
+
+    @property
+    def spelled(self) -> dict[str, int]:
+        return {token: self._ids[token] for token in self.special.values()}
+
+    def specials(self) -> set[int]:
+        return super().specials() | {self.unk_id}
+
+    def encode_batch(self, texts: list[str]) -> list[list[int]]:
+        rows = []
+        for text in texts:
+            rows.append([self._ids.get(piece, self.unk_id) for piece in self._cut(text)])
+        return rows
+
+    def _cut(self, text: str) -> list[str]:
+        """Cuts a text into pieces of the vocabulary, and others, which are unknown."""
+        raise NotImplementedError
+
+
+class NumberedSentencePieces(NumberedPieces):
     """The pieces of a sentencepiece model, with the ids of vocab.json.
 
     Raises:
       ConfigError: a file of the folder is damaged, or lacks a special token.
     """
 
-    file = VOCABULARY
     model_file: ClassVar[str]
-    special: ClassVar[tuple[str, ...]]  # tokens that the vocabulary must have
 
     def __init__(self, folder: Path):
-        super().__init__(read_bytes(folder / self.model_file, limit=LARGEST))
+        path = folder / self.model_file
+        definition = read_bytes(path, limit=LARGEST)
         try:
-            self._model = sentencepiece.SentencePieceProcessor(model_proto=self.definition)
+            self._model = sentencepiece.SentencePieceProcessor(model_proto=definition)
             self._model.encode("a")  # fails of an empty file
         except Exception as error:  # a plain RuntimeError, and more
-            raise ConfigError(
-                f"{folder / self.model_file}: is no sentencepiece model ({error})."
-            ) from None
-        self._ids = read_ids(folder, self.special)
-        self._names = sorted(self._ids, key=self._ids.__getitem__)
-        self.vocab_size = len(self._ids)
-        self.eos_id = self._ids["</s>"]
-        self.unk_id = self._ids["<unk>"]
-        self.pad_id = self._ids["<pad>"]
-        self.bos_id = self._ids["<s>"] if "<s>" in self.special else None
-        self.cls_id = None
-        self.sep_id = None
-        self.mask_id = None
-        self.sentinel_ids = ()
+            raise ConfigError(f"{path}: is no sentencepiece model ({error}).") from None
+        super().__init__(folder, definition)
 
-    @property
-    def spelled(self) -> dict[str, int]:
-        return {token: self._ids[token] for token in self.special}
-
-    def encode_batch(self, texts: list[str]) -> list[list[int]]:
-        return list(map(self._encode, texts))
-
-    def _encode(self, text: str) -> list[int]:
-        return [self._ids.get(piece, self.unk_id) for piece in self._pieces_of(text)]
-
-    def _pieces_of(self, text: str) -> list[str]:
+    def _cut(self, text: str) -> list[str]:
         return self._model.encode(text, out_type=str)
 
     def decode(self, ids: Iterable[int]) -> str:
-        special = self.specials() | {self.unk_id}
-        names = len(self._names)
-        known = [int(i) for i in ids if 0 <= i < names and int(i) not in special]
-        text = self._model.decode_pieces([self._names[i] for i in known])
+        text = self._model.decode_pieces([self._names[i] for i in self._with_text(ids)])
         return text.replace("\u2581", " ").strip()
 
-    def pieces(self) -> list[bytes]:
-        special = self.specials() | {self.unk_id}
-        texts = []
-        for i, name in enumerate(self._names):
-            texts.append(b"" if i in special else token_text.meta_space(name))
-        return texts + [b""] * (self.vocab_size - len(texts))
-
-
-def read_ids(folder: Path, special: Iterable[str]) -> dict[str, int]:
-    """Reads vocab.json.
-
-    Raises:
-      ConfigError: its ids are not 0, 1, 2 ..., or a special token is missing.
-    """
-    ids = read_object(folder / VOCABULARY)
-    if not set(special) <= set(ids) or set(ids.values()) != set(range(len(ids))):
-        raise ConfigError(
-            f"{folder / VOCABULARY}: must number its tokens from 0 on, {', '.join(special)}"
-            " among them."
-        )
-    return ids
+    def _piece(self, index: int) -> bytes:
+        return token_text.meta_space(self._names[index])

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from tokenizers import Tokenizer, processors
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.files.read import Json
+from flaxformer_lite.files.read import Json, brief
 from flaxformer_lite.text.escape_specials import library_errors
 from flaxformer_lite.text.older_folder import (
     MODELS,
@@ -30,7 +30,6 @@ from flaxformer_lite.text.older_folder import (
     read_optional,
 )
 from flaxformer_lite.text.older_models import (
-    PLBART,
     UNUSED,
     add_token,
     albert_steps,
@@ -47,9 +46,6 @@ from flaxformer_lite.text.older_models import (
     pegasus_pieces,
     pegasus_steps,
     plain_pieces,
-    plbart_languages,
-    plbart_languages_of,
-    plbart_pieces,
     spaced_byte_pairs,
     unigram,
     whole_words,
@@ -77,14 +73,13 @@ MBART = re.findall(
     "ar_AR cs_CZ de_DE en_XX es_XX et_EE fi_FI fr_XX gu_IN hi_IN it_IT ja_XX kk_KZ ko_KR lt_LT"
     " lv_LV my_MM ne_NP nl_XX ro_RO ru_RU si_LK tr_TR vi_VN zh_CN",
 )
-MBART50 = re.findall(
+MBART50 = MBART + re.findall(
     r"\w+",
     "af_ZA az_AZ bn_IN fa_IR he_IL hr_HR id_ID ka_GE km_KH mk_MK ml_IN mn_MN mr_IN pl_PL ps_AF"
     " pt_XX sv_SE sw_KE ta_IN te_IN th_TH tl_XX uk_UA ur_PK xh_ZA gl_ES sl_SI",
 )
-_mbart = unigram(fairseq_pieces(*MBART), no_steps, words=True)
-_plbart_tokens = unigram(plbart_pieces, of_file_steps, words=True)
-_mbart50 = unigram(fairseq_pieces(*MBART, *MBART50), one_space_steps, words=False)
+PLBART = ("__java__", "__python__", "__en_XX__")
+PLBART_MULTI = (*PLBART, "__javascript__", "__php__", "__ruby__", "__go__")
 KINDS = {
     "bert": Kind(word_pieces, BERT, AROUND, types=True),
     "mpnet": Kind(word_pieces, FAIRSEQ | {"unk": "[UNK]"}, DOUBLED, strips=MASK),
@@ -98,7 +93,7 @@ KINDS = {
         SENTENCES,
         ("A eos", "A eos B eos"),
         strips=dict.fromkeys(SENTENCES, ("lstrip", "rstrip")),
-        others=lambda _: [f"<extra_id_{k}>" for k in range(125)],
+        others=tuple(f"<extra_id_{k}>" for k in range(125)),
     ),
     "xlmroberta": Kind(unigram(fairseq_pieces(), of_file_steps, words=True), FAIRSEQ, DOUBLED),
     "camembert": Kind(
@@ -110,23 +105,36 @@ KINDS = {
         ("eos A", "eos A eos eos B"),
     ),
     "mbart": Kind(
-        _mbart, FAIRSEQ, ("A eos lang", "A B eos lang"), strips=MASK, others=lambda _: MBART
-    ),
-    "mbart50": Kind(
-        _mbart50,
-        FAIRSEQ,
-        ("lang A eos", "lang A B eos"),
-        strips=MASK,
-        others=lambda _: (*MBART, *MBART50),
-    ),
-    "plbart": Kind(
-        _plbart_tokens,
+        unigram(fairseq_pieces(*MBART), no_steps, words=True),
         FAIRSEQ,
         ("A eos lang", "A B eos lang"),
         strips=MASK,
-        others=plbart_languages,
+        others=MBART,
+        language="en_XX",
     ),
-    "nllb": Kind(nllb, FAIRSEQ, ("lang A eos", "lang A B eos"), strips=MASK),
+    "mbart50": Kind(
+        unigram(fairseq_pieces(*MBART50), one_space_steps, words=False),
+        FAIRSEQ,
+        ("lang A eos", "lang A B eos"),
+        strips=MASK,
+        others=MBART50,
+        language="en_XX",
+    ),
+    "plbart base": Kind(
+        unigram(fairseq_pieces(*PLBART), of_file_steps, words=True),
+        FAIRSEQ,
+        ("A eos lang", "A B eos lang"),
+        strips=MASK,
+        others=PLBART,
+    ),
+    "plbart multi": Kind(  # whose vocabulary has no mask
+        unigram(fairseq_pieces(*PLBART_MULTI), of_file_steps, words=True),
+        NO_MASK,
+        ("A eos lang", "A B eos lang"),
+        others=PLBART_MULTI,
+        language="en_XX",
+    ),
+    "nllb": Kind(nllb, FAIRSEQ, ("lang A eos", "lang A B eos"), strips=MASK, language="eng_Latn"),
     "albert": Kind(
         unigram(plain_pieces, albert_steps, words=True),
         BERT | {"bos": "[CLS]", "eos": "[SEP]", "unk": "<unk>", "pad": "<pad>"},
@@ -143,7 +151,7 @@ KINDS = {
         unigram(pegasus_pieces, pegasus_steps, words=False),
         SENTENCES | {"mask": "<mask_2>"},
         ("A eos", "A B eos"),
-        others=lambda _: ("<mask_1>", *UNUSED),
+        others=("<mask_1>", *UNUSED),
     ),
     "bigbird": Kind(
         unigram(plain_pieces, big_bird_steps, words=False),
@@ -153,7 +161,6 @@ KINDS = {
         strips=MASK,
     ),
 }
-LANGUAGES = {_mbart: "en_XX", _mbart50: "en_XX", nllb: "eng_Latn"}
 # Other tokenizer classes and model types that are tokenized alike.
 NAMES = (
     dict.fromkeys(
@@ -205,7 +212,7 @@ def make_tokenizer(path: Path) -> Made | None:
     kind = _kind_of(path, config, published)
     if kind is None:
         return None
-    if kind.make is _plbart_tokens and len(plbart_languages_of(config)) > len(PLBART["base"]):
+    if kind is KINDS["plbart multi"]:
         config["mask_token"] = None  # the vocabulary has none
     names = " and ".join(FILES.get(kind.make, ("the sentencepiece model",)))
     message = f"{path}: no tokenizer can be made of {names}"
@@ -252,6 +259,8 @@ def _kind_of(path: Path, config: Json, published: Json) -> Kind | None:
     if not named:
         name = str(published.get("model_type", "")).replace("-", "").replace("_", "")
     name = NAMES.get(name, name)
+    if name == "plbart":
+        name = f"plbart {_plbart_languages(config)}"
     if name not in KINDS:
         return None
     kind = KINDS[name]
@@ -266,9 +275,9 @@ def _kind_of(path: Path, config: Json, published: Json) -> Kind | None:
 def _template(made: Tokenizer, folder: Folder) -> Any:
     """Returns the post-processor that puts special tokens around texts."""
     kind = folder.kind
-    language = folder.config.get("src_lang") or LANGUAGES.get(kind.make, "")
-    if kind.make is _plbart_tokens:
-        language = _plbart_language(folder)
+    language = folder.config.get("src_lang") or kind.language
+    if f"__{language}__" in kind.others:
+        language = f"__{language}__"
     single, pair = kind.around
     if not language:
         single = single.removesuffix(" lang")
@@ -301,15 +310,14 @@ def _template(made: Tokenizer, folder: Folder) -> Any:
     )
 
 
-def _plbart_language(folder: Folder) -> str:
-    """Returns the token of the source language; "" for none."""
-    is_base = folder.config.get("language_codes", "base") == "base"
-    language = folder.config.get("src_lang")
-    if not language and not is_base:
-        language = "en_XX"
-    if language in PLBART["multi"]:
-        return f"__{language}__"
-    return language or ""
+def _plbart_languages(config: Json) -> str:
+    """Returns which languages PLBART's vocabulary has, base or multi."""
+    codes = config.get("language_codes", "base")
+    if codes not in ("base", "multi"):
+        raise ConfigError(
+            f"tokenizer_config.json: language_codes={brief(codes)}: must be base or multi."
+        )
+    return codes
 
 
 def _check_ids(made: Tokenizer, folder: Folder) -> None:

@@ -2,7 +2,7 @@
 
 import functools
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,10 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.files.read import Json, brief, read_object
-from flaxformer_lite.text.sentencepiece_file import SentencePieceFile, read_sentencepiece
+from flaxformer_lite.files.read import Json, brief, read_bytes, read_object
 
 MODELS = ("spm.model", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
+LARGEST = 1 << 28  # bytes of a vocabulary
 ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")  # the order in which they are added
 
 
@@ -28,7 +28,8 @@ class Kind:
         language.
       types: whether the second text and what follows it are of type 1.
       strips: roles whose tokens take the spaces around them, `lstrip` and `rstrip`.
-      others: returns further special tokens.
+      others: further special tokens.
+      language: the language of texts where the folder does not say; "" for none.
     """
 
     make: Callable[["Folder"], Tokenizer]
@@ -36,7 +37,8 @@ class Kind:
     around: tuple[str, str] = ("A", "A B")
     types: bool = False
     strips: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    others: Callable[["Folder"], Iterable[str]] = lambda _: ()
+    others: Sequence[str] = ()
+    language: str = ""
 
 
 class Folder:
@@ -77,8 +79,23 @@ class Folder:
         return value
 
     @functools.cached_property
-    def sentencepiece(self) -> SentencePieceFile:
-        return read_sentencepiece(present(self.path, MODELS)[0])
+    def sentencepiece(self) -> Any:
+        """The sentencepiece model as it is stored.
+
+        Its scores and its normalization are not shown by `sentencepiece` itself.
+
+        Raises:
+          ValueError, protobuf's DecodeError: it is damaged.
+        """
+        # protobuf, which grain and orbax bring, takes 25 ms; most folders have a tokenizer.json
+        from sentencepiece import sentencepiece_model_pb2
+
+        content = read_bytes(present(self.path, MODELS)[0], limit=LARGEST)
+        # protobuf makes the class as the module is imported
+        read = sentencepiece_model_pb2.ModelProto.FromString(content)  # type: ignore[attr-defined]
+        if not read.pieces:
+            raise ValueError("no pieces in it")
+        return read
 
     @property
     def added(self) -> list[AddedToken]:
@@ -92,7 +109,7 @@ class Folder:
                 named = {"content": named, **dict.fromkeys(self.kind.strips.get(role, ()), True)}
             if named:
                 tokens.append(added_token(named, special=True))
-        for name in (*self.kind.others(self), *listed_tokens(self.config)):
+        for name in (*self.kind.others, *listed_tokens(self.config)):
             tokens.append(added_token({"content": name}, special=True))
         return tokens
 

@@ -9,17 +9,12 @@ from collections.abc import Callable, Iterable, Iterator
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.files.read import Json, brief, read_object, read_text
-from flaxformer_lite.text import sentencepiece_file
-from flaxformer_lite.text.older_folder import ROLES, Folder, listed_tokens
-from flaxformer_lite.text.sentencepiece_file import SentencePieceFile
+from flaxformer_lite.files.read import read_object, read_text
+from flaxformer_lite.text.older_folder import LARGEST, ROLES, Folder, listed_tokens
 from flaxformer_lite.text.token_text import BYTE_OF
 
 SPACE = "\u2581"
-LARGEST = 1 << 28  # bytes of a vocabulary
-PLBART: dict[str, tuple[str, ...]] = {"base": ("java", "python", "en_XX")}
-PLBART["multi"] = (*PLBART["base"], "javascript", "php", "ruby", "go")
-UNUSED = [f"<unk_{k}>" for k in range(2, 103)]
+UNUSED = tuple(f"<unk_{k}>" for k in range(2, 103))
 Piece = tuple[str, float]
 Steps = list[normalizers.Normalizer]
 
@@ -95,7 +90,7 @@ def byte_tokens(folder: Folder) -> Tokenizer:
 def nllb(folder: Folder) -> Tokenizer:
     """Builds NLLB's tokenizer, whose sentencepiece model is a byte-pair encoding."""
     read = folder.sentencepiece
-    if read.model != sentencepiece_file.BPE:
+    if read.trainer_spec.model_type != read.trainer_spec.BPE:
         raise ValueError("its sentencepiece model must be of byte pairs")
     if not listed_tokens(folder.config):
         raise ConfigError(
@@ -103,7 +98,7 @@ def nllb(folder: Folder) -> Tokenizer:
             " follow the vocabulary."
         )
     names = [folder.spelled(role) for role in ("bos", "pad", "eos", "unk")]
-    names += [piece for piece, _ in _scored(read) if piece not in names]
+    names += [piece for piece, _ in _scored(folder) if piece not in names]
     vocab = {piece: index for index, piece in enumerate([*names, *listed_tokens(folder.config)])}
     made = Tokenizer(
         models.BPE(vocab, list(_merges(names)), unk_token=folder.spelled("unk"), fuse_unk=True)
@@ -141,7 +136,7 @@ def unigram(
 
     def make(folder: Folder) -> Tokenizer:
         read = folder.sentencepiece
-        if read.model != sentencepiece_file.UNIGRAM:
+        if read.trainer_spec.model_type != read.trainer_spec.UNIGRAM:
             raise ValueError("its sentencepiece model must be of unigrams")
         vocab = list(pieces(folder))
         names = [piece for piece, _ in vocab]
@@ -159,8 +154,9 @@ def _with_spaces(
     words: bool,
 ) -> Tokenizer:
     of_file: Steps = []
-    if folder.sentencepiece.charsmap:
-        of_file.append(normalizers.Precompiled(folder.sentencepiece.charsmap))
+    charsmap = folder.sentencepiece.normalizer_spec.precompiled_charsmap
+    if charsmap:
+        of_file.append(normalizers.Precompiled(charsmap))
     steps = normalizer(folder, of_file)
     if steps:
         made.normalizer = normalizers.Sequence(steps)
@@ -173,10 +169,10 @@ def _with_spaces(
     made.pre_tokenizer = pre_tokenizers.Sequence([*before, spaces])
     made.decoder = decoders.Metaspace(SPACE, prepend_scheme="always")
     roles = [folder.spelled(role) for role in ROLES]
-    for piece, _, kind in folder.sentencepiece.pieces:
-        if kind in (sentencepiece_file.CONTROL, sentencepiece_file.USER_DEFINED):
-            special = kind == sentencepiece_file.CONTROL or piece in roles
-            add_token(made, AddedToken(piece, normalized=False, special=special))
+    for piece in folder.sentencepiece.pieces:
+        if piece.type in (piece.CONTROL, piece.USER_DEFINED):
+            special = piece.type == piece.CONTROL or piece.piece in roles
+            add_token(made, AddedToken(piece.piece, normalized=False, special=special))
     return made
 
 
@@ -190,7 +186,7 @@ def add_token(made: Tokenizer, token: AddedToken) -> None:
 
 def plain_pieces(folder: Folder) -> Iterable[Piece]:
     """Returns the pieces in the order of the file."""
-    return _scored(folder.sentencepiece)
+    return _scored(folder)
 
 
 def fairseq_pieces(*last: str) -> Callable[[Folder], list[Piece]]:
@@ -201,7 +197,7 @@ def fairseq_pieces(*last: str) -> Callable[[Folder], list[Piece]]:
 
     def pieces(folder: Folder) -> list[Piece]:
         first = [folder.spelled(role) for role in ("bos", "pad", "eos", "unk")]
-        rest = list(_scored(folder.sentencepiece))[3:]
+        rest = list(_scored(folder))[3:]
         ends = list(last)
         if "mask" in folder.kind.tokens:
             ends.append(folder.spelled("mask"))
@@ -213,38 +209,15 @@ def fairseq_pieces(*last: str) -> Callable[[Folder], list[Piece]]:
 def camembert_pieces(folder: Folder) -> list[Piece]:
     """Returns the pieces behind CamemBERT's five special tokens, with a mask at the end."""
     first = ["<s>NOTUSED", folder.spelled("pad"), "</s>NOTUSED", folder.spelled("unk")]
-    rest = list(_scored(folder.sentencepiece))[1:]
+    rest = list(_scored(folder))[1:]
     return [*_zeros(first), ("<unk>NOTUSED", -100.0), *rest, *_zeros([folder.spelled("mask")])]
-
-
-def plbart_languages(folder: Folder) -> list[str]:
-    """Returns the tokens of PLBART's languages."""
-    return plbart_languages_of(folder.config)
-
-
-def plbart_languages_of(config: Json) -> list[str]:
-    codes = config.get("language_codes", "base")
-    if codes not in PLBART:
-        raise ConfigError(
-            f"tokenizer_config.json: language_codes={brief(codes)}: must be {' or '.join(PLBART)}."
-        )
-    return [f"__{language}__" for language in PLBART[codes]]
-
-
-def plbart_pieces(folder: Folder) -> list[Piece]:
-    """Returns the pieces of PLBART; only the three languages of `base` are followed by a mask."""
-    ends = plbart_languages(folder)
-    if len(ends) == len(PLBART["base"]):
-        ends.append(folder.spelled("mask"))
-    first = [folder.spelled(role) for role in ("bos", "pad", "eos", "unk")]
-    return [*_zeros(first), *list(_scored(folder.sentencepiece))[3:], *_zeros(ends)]
 
 
 def pegasus_pieces(folder: Folder) -> list[Piece]:
     """Returns the pieces behind Pegasus's special and unused tokens."""
     first = [folder.spelled("pad"), folder.spelled("eos"), "<mask_1>", folder.spelled("mask")]
     unused = [(token, -100.0) for token in UNUSED]
-    return [*_zeros(first), *unused, *list(_scored(folder.sentencepiece))[2:]]
+    return [*_zeros(first), *unused, *list(_scored(folder))[2:]]
 
 
 def of_file_steps(_: Folder, of_file: Steps) -> Steps:
@@ -292,8 +265,8 @@ def deberta_steps(folder: Folder, _: Steps) -> Steps:
     return steps
 
 
-def _scored(read: SentencePieceFile) -> Iterator[Piece]:
-    return ((piece, score) for piece, score, _ in read.pieces)
+def _scored(folder: Folder) -> Iterator[Piece]:
+    return ((piece.piece, piece.score) for piece in folder.sentencepiece.pieces)
 
 
 def _zeros(tokens: Iterable[str]) -> list[Piece]:

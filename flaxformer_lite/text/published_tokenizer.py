@@ -20,7 +20,9 @@ from flaxformer_lite import hints
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Json, brief
 from flaxformer_lite.text import lower_case, tokenizer as plain
-from flaxformer_lite.text.escape_specials import FAILS, any_of, library_errors
+from flaxformer_lite.text.escape_specials import FAILS, any_of, library_errors, split_at
+from flaxformer_lite.text.older_folder import content_of
+from flaxformer_lite.text.special_tokens import longest_first
 
 LOG = logging.getLogger("flaxformer_lite")
 
@@ -74,7 +76,7 @@ class PublishedTokenizer:
         states_roles = any(f"{role}_token" in config for role in ROLES)
         for role in ROLES:
             candidates: tuple[str, ...] = ()
-            named = _content(config.get(f"{role}_token"))
+            named = content_of(config.get(f"{role}_token"))
             if named:
                 candidates = (named,)
             elif not states_roles:
@@ -303,12 +305,9 @@ class JsonTokenizer(PublishedTokenizer):
         other = self._encode(second, allow_special)
         if max_length is not None:
             room = max(max_length - self._tokenizer.num_special_tokens_to_add(True), 0)
-            shorter = min(len(first), len(other), room // 2)
-            first_room = shorter
-            if len(first) > len(other):
-                first_room = room - shorter
-            first.truncate(first_room, direction=self.truncation_side)
-            other.truncate(room - len(first), direction=self.truncation_side)
+            kept, other_kept = longest_first(len(first), len(other), room)
+            first.truncate(kept, direction=self.truncation_side)
+            other.truncate(other_kept, direction=self.truncation_side)
         both = self._tokenizer.post_process(first, other)
         return both.ids, both.type_ids
 
@@ -363,14 +362,11 @@ class FramedTokenizer(PublishedTokenizer):
         if self._inner.file == JSON and "mask" in self.tokens:
             text = text.replace(f" {self.tokens['mask']}", self.tokens["mask"])
         ids = []
-        at = 0
-        for match in self.special_pattern.finditer(text):
-            ids += [
-                *self._inner.encode(text[at : match.start()].replace(guard, "")),
-                self._spelled[match[0]],
-            ]
-            at = match.end()
-        return ids + self._inner.encode(text[at:].replace(guard, ""))
+        for between, token in split_at(self.special_pattern, text, guard):
+            ids += self._inner.encode(between)
+            if token:
+                ids.append(self._spelled[token])
+        return ids
 
     def spelling(self, index: int) -> str:
         if index in self._spelled_by_id:
@@ -400,8 +396,3 @@ def _width(longest: int, pad_to: int | None, multiple: int | None) -> int:
     width = max(1, longest, pad_to or 0)
     multiple = multiple or 1
     return math.ceil(width / multiple) * multiple
-
-
-def _content(token: object) -> str | None:
-    content = token.get("content") if isinstance(token, dict) else token
-    return content if isinstance(content, str) else None

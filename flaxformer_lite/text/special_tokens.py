@@ -63,14 +63,10 @@ class Frame:
         texts = [first] if second is None else [first, second]
         room = max(limit - self.specials(len(texts)), 0)
         kept = [min(len(first.ids), room)]
-        if second is not None:
-            if not keep_first:
-                shorter = min(len(first.ids), len(second.ids), room // 2)
-                if len(first.ids) <= len(second.ids):
-                    kept[0] = shorter
-                else:
-                    kept[0] = min(len(first.ids), room - shorter)
+        if second is not None and keep_first:
             kept.append(min(len(second.ids), room - kept[0]))
+        elif second is not None:
+            kept = list(longest_first(len(first.ids), len(second.ids), room))
         lost = sum(len(text.ids) for text in texts) - sum(kept)
         size = sum(kept) + self.specials(len(texts))
         ids = np.zeros(size, np.int32)
@@ -97,6 +93,14 @@ class Frame:
             at = stop
         ids[at:] = self.after
         return Framed(ids, types, part, start, end, lost)
+
+
+def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
+    """Returns how many tokens of two texts are kept; the longer one loses tokens first."""
+    kept = min(first, second, room // 2)
+    if first > second:
+        kept = min(first, room - kept)
+    return kept, min(second, room - kept)
 
 
 def usual(tokenizer: "Tokenizer", skeleton: str) -> Frame:

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import hashlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +28,7 @@ from flaxformer_lite.text import (
     token_text,
     truncation,
 )
-from flaxformer_lite.text.escape_specials import FAILS, any_of, library_errors, literal
+from flaxformer_lite.text.escape_specials import FAILS, any_of, library_errors, literal, split_at
 
 LARGEST = 1 << 28  # bytes of a tokenizer's file; the largest published ones have a seventh
 SENTINELS = 100
@@ -108,16 +108,11 @@ class Tokenizer:
         A spelling with `guard` after its first character is text. Offsets do not count the guard.
         """
         parts: list[tuple[Ids, Ids, Ids]] = []
-        at = 0
         column = 0
-        edges = [match.span() for match in self.special_pattern.finditer(text)]
-        for begin, end in [*edges, (len(text), len(text))]:
-            between = text[at:begin].replace(guard, "")
-            token = text[begin:end]
+        for between, token in split_at(self.special_pattern, text, guard):
             (spans,) = self.encode_spans([between])
             parts.append((spans.ids, spans.start + column, spans.end + column))
             column = column + len(between) + len(token)
-            at = end
             if token:
                 parts.append(([self.spelled[token]], [column - len(token)], [column]))
         ids, start, end_of_token = map(np.concatenate, zip(*parts, strict=True))
@@ -139,7 +134,28 @@ class Tokenizer:
 
     def pieces(self) -> list[bytes]:
         """Returns the text that each id stands for, as UTF-8; empty for special tokens."""
+        texts = [b""] * self.vocab_size
+        for i in self._with_text(range(self.vocab_size)):
+            texts[i] = self._piece(i)
+        return texts
+
+    def _piece(self, index: int) -> bytes:
+        """Returns the text of an id that is no special token, as UTF-8."""
         raise NotImplementedError
+
+    def _with_text(self, ids: Iterable[int]) -> list[int]:
+        """Returns the ids that are in the vocabulary and no special tokens."""
+        special = self.specials()
+        return [int(i) for i in ids if 0 <= i < self.vocab_size and int(i) not in special]
+
+    def _set_ids(self, ids: Mapping[str, int | None]) -> None:
+        """Sets `pad_id` and the like by role; one that pads with no token of its own ends texts."""
+        for role in KNOWN:
+            setattr(self, f"{role}_id", ids.get(role))
+        if ids.get("eos") is None:
+            self.eos_id = NONE
+        if ids.get("pad") is None:
+            self.pad_id = self.eos_id
 
     @functools.cached_property
     def ordinary_ids(self) -> np.ndarray:
@@ -186,9 +202,7 @@ class Bytes(Tokenizer):
         definition: bytes = f"UTF-8 bytes after the special tokens {' '.join(SPECIALS)}\n".encode(),
     ):
         super().__init__(definition)
-        self.pad_id, self.eos_id, self.bos_id, self.cls_id, self.sep_id, self.mask_id = range(
-            self.first
-        )
+        self._set_ids({role: i for i, role in enumerate(KNOWN)})
         self._end_with_sentinels(self.first + BYTES)
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
@@ -206,11 +220,10 @@ class Bytes(Tokenizer):
         return rows
 
     def decode(self, ids: Iterable[int]) -> str:
-        values = bytes(i - self.first for i in ids if self.first <= i < self.first + BYTES)
-        return values.decode(errors="replace")
+        return b"".join(map(self._piece, self._with_text(ids))).decode(errors="replace")
 
-    def pieces(self) -> list[bytes]:
-        return [b""] * self.first + [bytes([b]) for b in range(BYTES)] + [b""] * SENTINELS
+    def _piece(self, index: int) -> bytes:
+        return bytes([index - self.first])
 
 
 class HuggingFace(Tokenizer):
@@ -231,17 +244,7 @@ class HuggingFace(Tokenizer):
             self.truncation_side = self.library.truncation["direction"]
         self.library.no_truncation()
         self.vocab_size = 1 + max(self.library.get_vocab(with_added_tokens=True).values())
-        ids = {role: next(self._ids(*names), None) for role, names in KNOWN.items()}
-        self.eos_id = NONE
-        if ids["eos"] is not None:
-            self.eos_id = ids["eos"]
-        self.bos_id = ids["bos"]
-        self.cls_id = ids["cls"]
-        self.sep_id = ids["sep"]
-        self.mask_id = ids["mask"]
-        self.pad_id = self.eos_id
-        if ids["pad"] is not None:
-            self.pad_id = ids["pad"]
+        self._set_ids({role: next(self._ids(*names), None) for role, names in KNOWN.items()})
         self.sentinel_ids = tuple(self._ids(*(f"<extra_id_{k}>" for k in range(SENTINELS))))
 
     @functools.cached_property
@@ -259,13 +262,12 @@ class HuggingFace(Tokenizer):
 
     def encode_spelled(self, text: str, guard: str) -> special_tokens.Spans:
         tokenizer, mark = self._literal
-        parts = []
-        at = 0
-        for token in self.special_pattern.finditer(text):
-            parts += [text[at : token.start()].replace(guard, ""), mark, token[0], mark]
-            at = token.end()
-        parts.append(text[at:].replace(guard, ""))  # not in a mark, which may hold a short guard
-        marked = "".join(parts)
+        marked = ""
+        # guards are gone before there are marks, which may hold a short one
+        for between, token in split_at(self.special_pattern, text, guard):
+            marked += between
+            if token:
+                marked += f"{mark}{token}{mark}"
         with library_errors(FAILS):
             encoded = tokenizer.encode(marked, add_special_tokens=False)
         marks = np.asarray([match.start() for match in re.finditer(mark, marked)])
@@ -330,20 +332,16 @@ class SentencePiece(Tokenizer):
         super().__init__(definition)
         self._model = sentencepiece.SentencePieceProcessor(model_proto=definition)
         self._end_with_sentinels(self._model.get_piece_size())
-        self.eos_id = self._model.eos_id()
-        pad = self._model.pad_id()
-        bos = self._model.bos_id()
-        if self.eos_id < 0:
+        own = {
+            "pad": self._model.pad_id(),
+            "eos": self._model.eos_id(),
+            "bos": self._model.bos_id(),
+        }
+        if own["eos"] < 0:
             raise ValueError("no end-of-text token; train the model with an eos_id")
-        self.pad_id = self.eos_id
-        if pad >= 0:
-            self.pad_id = pad
-        self.bos_id = None
-        if bos >= 0:
-            self.bos_id = bos
-        self.cls_id = self._first(KNOWN["cls"])
-        self.sep_id = self._first(KNOWN["sep"])
-        self.mask_id = self._first(KNOWN["mask"])
+        ids = {role: self._first(KNOWN[role]) for role in ("cls", "sep", "mask")}
+        ids |= {role: i for role, i in own.items() if i >= 0}
+        self._set_ids(ids)
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
         return self._model.encode(texts, num_threads=self.threads)
@@ -359,20 +357,10 @@ class SentencePiece(Tokenizer):
         return rows
 
     def decode(self, ids: Iterable[int]) -> str:
-        special = self.specials()
-        piece_ids = range(self._model.get_piece_size())  # the library raises for any other id
-        known = [int(i) for i in ids if int(i) in piece_ids and int(i) not in special]
-        return self._model.decode(known)
+        return self._model.decode(self._with_text(ids))  # the library raises for unknown ids
 
-    def pieces(self) -> list[bytes]:
-        special = self.specials()
-        texts = []
-        for i in range(self._model.get_piece_size()):
-            if i in special:
-                texts.append(b"")
-            else:
-                texts.append(token_text.meta_space(self._model.id_to_piece(i)))
-        return texts + [b""] * SENTINELS
+    def _piece(self, index: int) -> bytes:
+        return token_text.meta_space(self._model.id_to_piece(index))
 
     def _first(self, names: tuple[str, ...]) -> int | None:
         for name in names:

@@ -112,8 +112,6 @@ def test_curves_lie_over_each_other_in_one_chart(runs, capsys, tmp_path):
             and f'{color}">{name}<' in page
         )
     assert "<th>model.d_model<td>16<td>32" in page
-    compared(capsys, *runs, "--output", tmp_path / "out.png")
-    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_killed_in_mid_line_resumed_and_of_the_same_name(cfg, runs, capsys, tmp_path):
@@ -179,7 +177,6 @@ def test_other_objectives_are_said_to_be_others(cfg, runs, capsys, tmp_path):
         and "held-out" not in said
         and "<figure" not in (tmp_path / "out.html").read_text()
     )
-    assert "no metric to draw" in refused(capsys, scored, runs[0], "--output", tmp_path / "out.png")
     assert "90.0% after 10" in compared(capsys, scored)  # higher is better
 
 
@@ -198,10 +195,10 @@ def test_what_is_no_run_is_one_sentence(cfg, runs, capsys, tmp_path):
         (begun / "config.json").read_text().replace('"steps": 20', '"steps": 30')
     )
     assert "is not what the run wrote" in refused(capsys, begun)
-    assert "must end in .html or .png" in refused(capsys, *runs, "--output", "x.pdf")
+    assert "must end in .html" in refused(capsys, *runs, "--output", "x.pdf")
     assert "its folder does not exist; make it first" in refused(
-        capsys, *runs, "--output", tmp_path / "no" / "x.png"
+        capsys, *runs, "--output", tmp_path / "no" / "x.html"
     )
     assert "draws at most 8 runs, and there are 9" in refused(
-        capsys, *[runs[0]] * 9, "--output", "x.png"
+        capsys, *[runs[0]] * 9, "--output", "x.html"
     )

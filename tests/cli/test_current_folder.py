@@ -52,7 +52,7 @@ LINES = {  # in the order of a group, in which the first imports the most
     "fill-mask": ["--model=../bert_lm", "one [MASK]"],
     "similar": ["--model=../gpt2", "--word=one"],
     "look": ["--model=../gpt2", "--text=one two", "--output=../page.html"],
-    "compare": ["../run", "--output=../compare.png"],
+    "compare": ["../run", "--output=../compare.html"],
     "steps": ["--workdir=../run", "--at=1"],
     "replay": ["--workdir=../run", "--at=1"],
     "completion": ["bash"],

@@ -4,6 +4,7 @@ one line."""
 import json
 import re
 import shutil
+import sys
 
 import pytest
 
@@ -101,6 +102,16 @@ def test_a_masked_lm_and_a_long_text(folders, tmp_path, capsys):
 def test_a_figure(folders, tmp_path):
     look(folders["gpt2"], tmp_path / "maps.png")
     assert (tmp_path / "maps.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_figure_without_matplotlib_is_refused_before_the_model_is_read(
+    folders, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(SystemExit):
+        look(folders["gpt2"], tmp_path / "maps.png")
+    needs = "--output: maps.png needs matplotlib: pip install 'flaxformer_lite[plots]', or name a"
+    assert needs in capsys.readouterr().err
 
 
 @pytest.mark.nightly

@@ -17,11 +17,8 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files import publish
 from flaxformer_lite.inference.inside.figure import save_figure
 from flaxformer_lite.inference.inside.summary import AttentionMaps
-from flaxformer_lite.objectives.base import LOSS
-from flaxformer_lite.runs.report import plot
 
 # The arguments that name what a command writes, in a command line without the value.
-LOSS_CURVE = plot.loss_curve  # which conftest.py replaces
 OUTPUTS = {
     ("evaluate", "output"): ["--model=m", "--data=d.csv", "--output"],
     ("predict", "output"): ["--model=m", "--data=d.csv", "--output"],
@@ -34,16 +31,12 @@ OUTPUTS = {
     ("compare", "output"): ["m", "--output"],
     ("replay", "output"): ["--workdir=m", "--at=1", "--output"],
 }
-FILES = {"embed": "x.npy", "compare": "x.png", "look": "x.png", "export": "x.onnx"}
+FILES = {"embed": "x.npy", "compare": "x.html", "look": "x.png", "export": "x.onnx"}
 VECTORS = np.random.default_rng(0).standard_normal((300, 40), np.float32)
 MAPS = AttentionMaps(
     "decoder", "decoder", "decoder", (0,), np.ones((1, 2, 3, 3)) / 3, np.ones((1, 3, 3), bool)
 )
 ROWS = [{"text": f"row {n}", "prediction": "a"} for n in range(5000)]
-HISTORY = [
-    {"step": 1, "split": "train", "loss": 2.0},
-    {"step": 1, "split": "eval", "loss": 1.0},
-]
 
 
 def test_every_output_of_a_command_is_here():
@@ -93,10 +86,6 @@ WRITERS = {
     "maps.png": lambda path: save_figure(path, [MAPS], "a title"),
     "maps.pdf": lambda path: save_figure(path, [MAPS], "a title"),
     "maps.svg": lambda path: save_figure(path, [MAPS], "a title"),
-    "compared.png": lambda path: plot.compared(path, {"a": [(0, 2.0), (1, 1.0)]}, LOSS),
-    "loss.png": lambda path: LOSS_CURVE(
-        path, HISTORY, headline=LOSS, baseline=None, title="a title"
-    ),
 }
 
 

@@ -2,13 +2,14 @@ import html
 import math
 import re
 
-from flaxformer_lite.runs.report.chart import DOTTED, MOST, Line, chart, number
+from flaxformer_lite.runs.report.chart import DOTTED, MOST, Line, draw_chart
+from flaxformer_lite.runs.report.page import format_number
 
 
 def drawn(svg, color):
     """The points of a line, as shares of the plot's width and height from its top left corner."""
     path = re.search(rf'<path class="{color}" d="M([^"]*)"', svg)[1]
-    return [tuple(float(part) / 1000 for part in point.split()) for point in path.split("L")]
+    return [tuple(float(part) / 100 for part in point.split()) for point in path.split("L")]
 
 
 def labels(svg, axis):
@@ -21,7 +22,7 @@ def line(values, every=1, **options):
 
 
 def test_points_lie_where_the_labels_of_the_axes_say():
-    svg = chart("loss", [line([4.0, 3.0, 2.0], every=50)], 100.0)
+    svg = draw_chart("loss", [line([4.0, 3.0, 2.0], every=50)], 100.0)
     (_, top), (middle, center), (right, bottom) = drawn(svg, "c0")
     assert (middle, right) == (0.5, 1.0) and top < center < bottom
     assert (
@@ -32,7 +33,7 @@ def test_points_lie_where_the_labels_of_the_axes_say():
 
 
 def test_a_few_huge_values_make_the_axis_logarithmic_and_a_schedule_does_not():
-    svg = chart("perplexity", [line([30_000.0, 300.0, 40.0, 30.0, 30.0])], 4.0)
+    svg = draw_chart("perplexity", [line([30_000.0, 300.0, 40.0, 30.0, 30.0])], 4.0)
     assert "(logarithmic)" in svg and {"100", "1000", "10k"} <= set(labels(svg, "y"))
     heights = [y for _, y in drawn(svg, "c0")]
     assert math.isclose(
@@ -43,46 +44,48 @@ def test_a_few_huge_values_make_the_axis_logarithmic_and_a_schedule_does_not():
     warmed = [
         min(step / 100, 1) * (0.1 + 0.9 * math.cos(step / 700)) * 1e-3 for step in range(1, 1000)
     ]
-    assert "(logarithmic)" not in chart("rate", [line(warmed)], 1000.0)
+    assert "(logarithmic)" not in draw_chart("rate", [line(warmed)], 1000.0)
 
 
 def test_labels_of_close_values_differ():
-    names = labels(chart("norm", [line([12.5901, 12.5904, 12.5909])], 2.0), "y")
+    names = labels(draw_chart("norm", [line([12.5901, 12.5904, 12.5909])], 2.0), "y")
     assert len(names) > 2 and all(12.59 < float(name) < 12.592 for name in names)
 
 
 def test_many_points_become_few_and_keep_their_spikes():
     values = [1.0] * 10_000
     values[7_321] = 9.0
-    points = drawn(chart("norm", [line(values)], 9_999.0), "c0")
+    points = drawn(draw_chart("norm", [line(values)], 9_999.0), "c0")
     assert len(points) <= MOST + 2
     highest = min(points, key=lambda point: point[1])
     assert abs(highest[0] - 0.7321) < 0.001 and sum(point[1] == highest[1] for point in points) == 1
 
 
 def test_dots_name_their_values_unless_there_are_too_many():
-    assert "<title>step 2: 0.125</title>" in chart(
+    assert "<title>step 2: 0.125</title>" in draw_chart(
         "loss", [line([1.0, 0.5, 0.125], dots=True)], 2.0
     )
-    assert "<title>" not in chart("loss", [line([1.0] * (DOTTED + 1), dots=True)], 60.0)
+    assert "<title>" not in draw_chart("loss", [line([1.0] * (DOTTED + 1), dots=True)], 60.0)
 
 
 def test_a_single_value_is_a_dot_as_a_line_of_it_could_not_be_seen():
-    alone = chart("rate", [line([0.25])], 20.0)
+    alone = draw_chart("rate", [line([0.25])], 20.0)
     assert "<title>step 0: 0.25</title>" in alone
-    assert "<title>" not in chart("rate", [line([0.25, 0.5])], 20.0)
+    assert "<title>" not in draw_chart("rate", [line([0.25, 0.5])], 20.0)
 
 
 def test_values_that_are_not_finite_equal_or_alone_are_no_trouble():
-    assert len(drawn(chart("loss", [line([1.0, math.nan, math.inf, 2.0])], 3.0), "c0")) == 2
-    assert chart("loss", [line([math.nan])], 1.0) == "" == chart("loss", [], 1.0)
+    assert len(drawn(draw_chart("loss", [line([1.0, math.nan, math.inf, 2.0])], 3.0), "c0")) == 2
+    assert draw_chart("loss", [line([math.nan])], 1.0) == "" == draw_chart("loss", [], 1.0)
     for values in ([0.0], [0.0, 0.0], [5.0, 5.0], [-1e300, 1e300], [1e-12, 2e-12]):
-        places = [y for _, y in drawn(chart("loss", [line(values)], float(len(values) - 1)), "c0")]
+        places = [
+            y for _, y in drawn(draw_chart("loss", [line(values)], float(len(values) - 1)), "c0")
+        ]
         assert all(0 <= place <= 1 for place in places)
 
 
 def test_names_are_text_and_a_level_is_dashed():
-    svg = chart("<b>", [line([1.0, 2.0])._replace(label="<i>")], 1.0, level=("<u>", 1.5))
+    svg = draw_chart("<b>", [line([1.0, 2.0])._replace(label="<i>")], 1.0, level=("<u>", 1.5))
     assert all(
         html.escape(name) in svg and name not in svg.replace("<b>&lt;b&gt;</b>", "")
         for name in ("<b>", "<i>", "<u>")
@@ -90,6 +93,11 @@ def test_names_are_text_and_a_level_is_dashed():
     assert 'class="level"' in svg and "1.5" in svg
 
 
+def test_a_mark_stands_at_its_step_and_is_named():
+    svg = draw_chart("loss", [line([2.0, 1.0], every=50)], 100.0, mark=("best, after 25", 25))
+    assert 'd="M25 0V100"' in svg and "best, after 25<" in svg
+
+
 def test_numbers_are_short():
-    shown = [number(v) for v in (0.0, 0.25, -3.0, 9999.0, 12_000.0, 2.5e6, 3e9, 3e-4, 1e-8)]
+    shown = [format_number(v) for v in (0.0, 0.25, -3.0, 9999.0, 12_000.0, 2.5e6, 3e9, 3e-4, 1e-8)]
     assert shown == ["0", "0.25", "-3", "9999", "12k", "2.5M", "3G", "0.0003", "1e-08"]

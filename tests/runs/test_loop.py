@@ -20,7 +20,7 @@ from flaxformer_lite.config import ConfigError, MeshConfig, OptimizerConfig, to_
 from flaxformer_lite.nn.attentions import dispatch
 from flaxformer_lite.runs import loop, trainer
 from flaxformer_lite.runs.interrupt import Interrupt
-from flaxformer_lite.runs.report import metrics, plot, text as report_text
+from flaxformer_lite.runs.report import metrics, text as report_text
 from flaxformer_lite.runs.start import setup
 from flaxformer_lite.runs.start.preflight import RunError, lock_workdir
 from flaxformer_lite.runs.watchers.watcher import Watcher
@@ -29,7 +29,6 @@ from tests.runs.test_report import run_as_printed
 from tests.training import tiny_runs
 
 # before tests/conftest.py replaces them
-LOSS_CURVE = plot.loss_curve
 BANNER = report_text.banner
 
 
@@ -112,7 +111,6 @@ def leaves_of(workdir, step):
 
 
 def test_a_run_learns_and_leaves_its_files(cfg, tmp_path, capsys, monkeypatch, traced_once):
-    monkeypatch.setattr(plot, "loss_curve", LOSS_CURVE)
     monkeypatch.setattr(report_text, "banner", BANNER)
     dispatch._log_choice.cache_clear()
     cfg = tiny_runs.steps(cfg, 30, eval_every=15, checkpoint_every=30, sample_tokens=9)
@@ -150,13 +148,12 @@ def test_a_run_learns_and_leaves_its_files(cfg, tmp_path, capsys, monkeypatch, t
         "goodput",
         "peak_process_bytes",
     } <= trains[1].keys()
-    assert (tmp_path / "loss.png").stat().st_size > 10_000
     samples = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
     assert [sample["step"] for sample in samples] == [15, 30]
-    report = (tmp_path / "report.html").read_text()
+    report = html.unescape((tmp_path / "report.html").read_text())
     assert "<p>finished: step 30 of 30; " in report
     for text in (samples[0]["texts"][1][1], samples[1]["texts"][1][1]):
-        assert html.escape(text) in report
+        assert text in report
     assert samples[1]["texts"][1][1].splitlines()[0] in said
     assert (
         json.loads((tmp_path / "config.json").read_text())["config"]["model"]["vocab_size"] % 64

@@ -48,9 +48,9 @@ def test_the_latest_load_of_experts_is_a_table():
         {"split": "train", "step": 20, **{f"load/decoder/layer_1/{i}": i / 2 for i in range(2)}},
         {"split": "eval", "step": 20, "loss": 1.0},
     ]
-    shown = run_page.experts(records)
-    assert "decoder layer 1" in shown and "0.50" in shown and "3.00" not in shown
-    assert "step 20" in shown and run_page.experts(records[2:]) == ""
+    table = [["layer", "0", "1"], ["decoder layer 1", "0.00", "0.50"]]
+    assert run_page.experts(records) == {"step": 20, "table": table}
+    assert run_page.experts(records[2:]) == {}
 
 
 def test_the_model_is_measured_against_the_baseline_by_text_alone():
@@ -73,8 +73,8 @@ def test_a_headline_that_is_better_when_higher_and_an_objective_without_a_baseli
     )
     assert "majority" not in rows[None]
     assert rows[None]["metrics"] == "x/metrics.jsonl"  # without trackers
-    named = dict(text.closing(history, metrics, None, 0, Path("x"), trackers=("tensorboard",)))
-    assert named["metrics"] == "x/metrics.jsonl, x/tensorboard"
+    named = text.closing(history, metrics, None, 0, Path("x"), trackers=("tensorboard",))
+    assert dict(named)["metrics"] == "x/metrics.jsonl, x/tensorboard"
     assert rows[0.5]["majority"] == "50.0%; the model is 25.0 points better"
     assert (
         rows[0.75]["majority"]

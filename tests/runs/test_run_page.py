@@ -63,7 +63,9 @@ def written(tmp_path, monkeypatch):
         recorder = Recorder(tmp_path, -1)
         page = RunPage(tmp_path, cfg, asked, [("model", "a <b>tiny</b> one")], recorder, spent())
         record(recorder, steps, **others)
-        page.write("running: step 40 of 100", [("speed", "12 tokens/s")], ("unigram baseline", 4.8))
+        rows = [("speed", "12 tokens/s")]
+        level = ("unigram baseline", 4.8)
+        page.write("running: step 40 of 100", rows, level, ("best by loss, after 40 steps", 40))
         return (tmp_path / "report.html").read_text()
 
     return write
@@ -108,6 +110,8 @@ def test_its_curves_are_those_of_the_records(written):
     figures = re.findall(r"<figure.*?</figure>", written(rare_metric=7.0), re.S)
     titles = [re.search("<b>(.*?)</b>", figure)[1] for figure in figures]
     assert titles[0] == "loss (nats per target)" and "unigram baseline, 4.8" in figures[0]
+    assert 'd="M40 0V100"' in figures[0] and "best by loss, after 40 steps<" in figures[0]
+    assert "best by loss" not in "".join(figures[1:])
     assert titles[1:] == [
         "accuracy",
         "loss with all its terms",

@@ -74,7 +74,6 @@ def test_ends_as_on_a_disk_with_its_whole_history(run, cfg, tmp_path):
     assert names == {
         "baseline.json",
         "config.json",
-        "loss.png",
         "metrics.jsonl",
         "report.html",
         "tokenizer/tokenizer.bytes",

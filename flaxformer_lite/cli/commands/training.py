@@ -87,8 +87,8 @@ def compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output",
         metavar="FILE",
-        type=command_line.new_file(".html", ".png"),
-        help="file for the held-out curves: .html or .png",
+        type=command_line.new_file(".html"),
+        help="a .html for the held-out curves and the tables",
     )
 
 

@@ -65,9 +65,9 @@ class Recorder:
         if self._texts.exists():
             _rewrite(self._texts, self.samples)
         tables, _ = _read(self._tables, _is_breakdown)
-        self.breakdown = {}
-        if tables and tables[0]["step"] <= last_step:
-            self.breakdown = tables[0]
+        for table in tables:
+            if table["step"] <= last_step:
+                self.breakdown = table
 
     def add(self, record: Record) -> None:
         self.history.append(record)
@@ -140,7 +140,7 @@ def _read(path: Path, is_whole: Callable[[Record], bool]) -> tuple[list[Record],
             record = parse_object(line, path.name)
         except ConfigError:
             record = {}
-        if is_whole(record):
+        if is_kind(record.get("step"), int) and is_whole(record):
             records.append(record)
         elif number < len(lines):  # SIGKILL may truncate the last line
             damaged.append(number)
@@ -149,23 +149,20 @@ def _read(path: Path, is_whole: Callable[[Record], bool]) -> tuple[list[Record],
 
 def _is_record(record: Record) -> bool:
     numbers = [value for name, value in record.items() if name not in ("split", "rows")]
-    is_named = is_kind(record.get("step"), int) and is_kind(record.get("split"), str)
     has_rows = is_kind(record.get("rows", []), list)
+    is_named = is_kind(record.get("split"), str)
     return is_named and has_rows and all(isinstance(value, (int, float)) for value in numbers)
 
 
 def _is_breakdown(record: Record) -> bool:
-    tables = record.get("tables")
-    if not (is_kind(record.get("step"), int) and isinstance(tables, list)):
+    return _are_rows(record.get("tables"), str, list, list)
+
+
+def _is_sample(record: Record) -> bool:
+    return _are_rows(record.get("texts"), str, str)
+
+
+def _are_rows(rows: object, *kinds: type) -> bool:
+    if not isinstance(rows, list):
         return False
-    return all(_is_list_of(table, str, list, list) for table in tables)
-
-
-def _is_sample(sample: Record) -> bool:
-    if not (is_kind(sample.get("step"), int) and isinstance(sample.get("texts"), list)):
-        return False
-    return all(_is_list_of(pair, str, str) for pair in sample["texts"])
-
-
-def _is_list_of(value: object, *kinds: type) -> bool:
-    return isinstance(value, list) and tuple(map(type, value)) == kinds
+    return all(isinstance(row, list) and tuple(map(type, row)) == kinds for row in rows)

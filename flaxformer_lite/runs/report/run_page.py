@@ -1,12 +1,12 @@
 """The run's report.html: curves, texts, times, memory, config and environment in one file."""
 
-import html
+import functools
 import itertools
 import platform
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import jax
@@ -16,12 +16,11 @@ from flaxformer_lite.config import ExperimentConfig
 from flaxformer_lite.files.publish import write_file
 from flaxformer_lite.objectives.base import Metric
 from flaxformer_lite.objectives.sums import LOAD
-from flaxformer_lite.objectives.tables.breakdown import cell_text
 from flaxformer_lite.runs.report import text
-from flaxformer_lite.runs.report.chart import Line, Points, chart, number
+from flaxformer_lite.runs.report.chart import Line, draw_chart
 from flaxformer_lite.runs.report.clock import Clock, words
 from flaxformer_lite.runs.report.metrics import LATEST, Record, Recorder, middles
-from flaxformer_lite.runs.report.page import beside, folded, page, table, texts
+from flaxformer_lite.runs.report.page import format_number, render_page
 from flaxformer_lite.runs.report.usage import usage
 from flaxformer_lite.runs.start import resume
 from flaxformer_lite.runtime import invocation
@@ -32,6 +31,7 @@ EVALUATIONS = 100  # most evaluations in the page
 SAMPLES = 24  # most samples
 LETTERS = 2000  # most characters of a text
 OPEN = 30  # most rows of a table of scores; longer ones are folded
+Table = list[list[str]]  # the first row has the titles
 
 
 class RunPage:
@@ -55,40 +55,55 @@ class RunPage:
         self._about = about
         self._recorder = recorder
         self._metrics = cfg.objective.shown
-        self._config = config(cfg, requested)
+        self._fields = flatten_dict(resume.plain(cfg), sep=".")
+        self._requested = flatten_dict(resume.plain(requested), sep=".")
         self._clock = clock
 
-    def write(self, state: str, result: text.Rows, baseline: tuple[str, float] | None) -> None:
+    def write(
+        self,
+        state: str,
+        result: text.Rows,
+        baseline: tuple[str, float] | None,
+        best: tuple[str, int] | None = None,
+    ) -> None:
         """Replaces the report.
 
         Args:
           state: the progress of the run.
           result: the rows of the closing summary.
           baseline: the name and value of the headline's baseline.
+          best: the name and step of a mark in the headline's curve.
         """
         history = self._recorder.history
         evals = self._recorder.of("eval")
-        results = [row for row in result if row[0] != "report"]  # this page
-        times = [("whole time", words(self._clock.read())), *usage(history)]
-        about = beside([("Result", table(results)), ("Run", table(self._about))])
-        machine = beside([("Time and memory", table(times)), ("Environment", table(environment()))])
-        sections = [
-            ("", about),
-            ("Scores", scores(self._recorder.breakdown)),
-            ("Curves", curves(history, self._metrics, baseline)),
-            ("Experts", experts(history)),
-            ("Texts", samples(self._recorder.samples)),
-            ("Evaluations", folded(f"figures of {len(evals)} evaluations", evaluations(evals))),
-            ("Config", self._config),
-            ("", machine),
-        ]
-        written = f"{state}; written {time.strftime('%Y-%m-%d %H:%M:%S %Z')}"
-        write_file(self._path, page(self._path.parent.resolve().name, [written], sections))
+        rendered = render_page(
+            "report.html",
+            title=self._path.parent.resolve().name,
+            state=f"{state}; written {time.strftime('%Y-%m-%d %H:%M:%S %Z')}",
+            result=[row for row in result if row[0] != "report"],  # this page
+            about=self._about,
+            scores=self._recorder.breakdown,
+            most_open=OPEN,
+            charts=curves(history, self._metrics, baseline, best),
+            experts=experts(history),
+            samples=spread(self._recorder.samples, SAMPLES)[::-1],
+            letters=LETTERS,
+            num_evaluations=len(evals),
+            evaluations=evaluations(spread(evals, EVALUATIONS)),
+            fields=[(name, repr(value)) for name, value in self._fields.items()],
+            changed=changes(self._fields, self._requested),
+            times=[("whole time", words(self._clock.read())), *usage(history)],
+            environment=environment(),
+        )
+        write_file(self._path, rendered)
 
 
 def curves(
-    history: list[Record], metrics: Sequence[Metric], baseline: tuple[str, float] | None
-) -> str:
+    history: list[Record],
+    metrics: Sequence[Metric],
+    baseline: tuple[str, float] | None,
+    best: tuple[str, int] | None,
+) -> list[str]:
     """Draws every figure of the records over steps, the objective's headline first and large."""
     known = {"loss": Metric("loss", "loss with all its terms")}
     known |= {metric.name: metric for metric in reversed(metrics)}
@@ -102,45 +117,37 @@ def curves(
             continue
         lines = _lines(history, name)
         metric = known.get(name, Metric(name))
-        is_first = not charts
         title = metric.words
         if metric.unit:
             title += f" ({metric.unit})"
-        level = None
-        if is_first:
-            level = baseline
-        last = float(history[-1]["step"])
-        drawn = chart(title, lines, last, level=level, tall=is_first)
-        charts.setdefault(lines, drawn)
-    return f'<div class="grid-of">{"".join(charts.values())}</div>'
+        draw = functools.partial(draw_chart, title, lines, float(history[-1]["step"]))
+        if not charts:
+            charts[lines] = draw(level=baseline, mark=best, tall=True)
+        elif lines not in charts:
+            charts[lines] = draw()
+    return list(charts.values())
 
 
-def experts(history: list[Record]) -> str:
-    """Tabulates the latest load of each expert, a row a layer, as shares of the layer's mean."""
+def experts(history: list[Record]) -> Record:
+    """Returns the step and the latest load of each expert, a row a layer.
+
+    Loads are shares of the layer's mean. Returns {} if no record has them.
+    """
     latest: Record = {}
     for record in history:
-        if any(map(is_load, record)):
+        if any(name.startswith(LOAD) for name in record):
             latest = record
-    rows: dict[str, dict[str, str]] = {}
+    layers: dict[str, dict[str, str]] = {}
     for name, value in latest.items():
-        if not is_load(name):
-            continue
-        layer, _, expert = name.removeprefix(LOAD).rpartition("/")
-        row = rows.setdefault(layer.replace("/", " ").replace("_", " "), {})
-        row[expert] = f"{value:.2f}"
-    if not rows:
-        return ""
-    names = list(dict.fromkeys(itertools.chain.from_iterable(rows.values())))
-    cells = []
-    for layer, row in rows.items():
-        cells.append([layer, *(row.get(name, "") for name in names)])
-    when = f"up to step {latest['step']}"
-    heading = f"<p>tokens of each expert, 1 is the mean of its layer; {when}</p>"
-    return heading + table(cells, ["layer", *names])
-
-
-def is_load(name: str) -> bool:
-    return name.startswith(LOAD)
+        if name.startswith(LOAD):
+            layer, _, expert = name.removeprefix(LOAD).rpartition("/")
+            row = layers.setdefault(layer.replace("/", " ").replace("_", " "), {})
+            row[expert] = f"{value:.2f}"
+    if not layers:
+        return {}
+    names = list(dict.fromkeys(itertools.chain.from_iterable(layers.values())))
+    rows = [[layer, *(row.get(name, "") for name in names)] for layer, row in layers.items()]
+    return {"step": latest["step"], "table": [["layer", *names], *rows]}
 
 
 def _lines(history: list[Record], name: str) -> tuple[Line, Line]:
@@ -150,88 +157,42 @@ def _lines(history: list[Record], name: str) -> tuple[Line, Line]:
     train_steps = middles(train)
     if name in LATEST:
         train_steps = [float(record["step"]) for record in train]
-    eval_steps = [float(record["step"]) for record in evals]
+    train_points = zip(train_steps, (record[name] for record in train), strict=True)
+    eval_points = tuple((float(record["step"]), record[name]) for record in evals)
     return (
-        Line("training", _points(train_steps, train, name), "train"),
-        Line("held out", _points(eval_steps, evals, name), "c0", dots=True),
+        Line("training", tuple(train_points), "train"),
+        Line("held out", eval_points, "c0", dots=True),
     )
 
 
-def _points(steps: list[float], records: list[Record], name: str) -> Points:
-    return tuple(zip(steps, (record[name] for record in records), strict=True))
-
-
-def samples(recorded: list[Record]) -> str:
-    """Renders the model's texts, the newest first and open."""
-    parts: list[str] = []
-    for sample in spread(recorded, SAMPLES)[::-1]:
-        when = f"after step {sample['step']}"
-        shortened = []
-        for title, written in sample["texts"]:
-            if len(written) > LETTERS:
-                written = f"{written[:LETTERS]} ..."
-            shortened.append((title, written))
-        content = texts(shortened)
-        if parts:
-            parts.append(folded(when, content))
-        else:
-            parts.append(f"<p>{when}</p>{content}")
-    return "".join(parts)
-
-
-def scores(recorded: Record) -> str:
-    """Shows the tables of the last evaluation, such as the scores per class."""
-    if not recorded:
-        return ""
-    parts = []
-    for title, head, rows in recorded["tables"]:
-        cells = [list(map(cell_text, row)) for row in rows]
-        shown = "<p>none</p>"
-        if cells:
-            shown = table(cells, head)
-        if len(cells) > OPEN:
-            content = folded(f"{title} ({len(cells)})", shown)
-        else:
-            content = f"<h3>{html.escape(title)}</h3>{shown}"
-        parts.append(f"<section>{content}</section>")
-    when = f"<p>of held-out examples, after step {recorded['step']}</p>"
-    return f'{when}<div class="flow">{"".join(parts)}</div>'
-
-
-def evaluations(held: list[Record]) -> str:
+def evaluations(evals: list[Record]) -> Table:
     """Tabulates the figures of evaluations."""
-    names: list[str] = []
-    for record in held:
-        for name in record:
-            if name not in names and not UNDRAWN.fullmatch(name):
-                names.append(name)
-    rows = []
-    for record in spread(held, EVALUATIONS):
+    names = []
+    for name in dict.fromkeys(itertools.chain.from_iterable(evals)):
+        if not UNDRAWN.fullmatch(name):
+            names.append(name)
+    rows = [["step", *(name.replace("_", " ") for name in names)]]
+    for record in evals:
         row = [str(record["step"])]
         for name in names:
             cell = ""
             if name in record:
-                cell = number(record[name])
+                cell = format_number(record[name])
             row.append(cell)
         rows.append(row)
-    return table(rows, ["step", *(name.replace("_", " ") for name in names)])
+    return rows
 
 
-def config(cfg: ExperimentConfig, requested: ExperimentConfig) -> str:
-    """Tabulates the resolved config, after the fields that the command line or the run changed."""
-    resolved = flatten_dict(resume.plain(cfg), sep=".")
-    before = flatten_dict(resume.plain(requested), sep=".")
+def changes(fields: Mapping[str, object], requested: Mapping[str, object]) -> Table:
+    """Tabulates the fields that the command line or the run changed, and which of them did."""
     given = invocation.fields_given(invocation.underscored(sys.argv))
-    changed = []
-    for name, value in resolved.items():
-        if before.get(name) != value:
-            changed.append([name, repr(value), f"the run; was {before.get(name)!r}"])
+    rows = []
+    for name, value in fields.items():
+        if requested.get(name) != value:
+            rows.append([name, repr(value), f"the run; was {requested.get(name)!r}"])
         elif name in given:
-            changed.append([name, repr(value), "command line"])
-    changes = table(changed, ["in place of the page's", "value", "set by"], code=True)
-    rows = [(name, repr(value)) for name, value in resolved.items()]
-    fields = table(rows, marked=[row[0] for row in changed], code=True)
-    return changes + folded(f"all {len(resolved)} fields", fields)
+            rows.append([name, repr(value), "command line"])
+    return rows
 
 
 def environment() -> text.Rows:

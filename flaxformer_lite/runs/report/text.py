@@ -1,5 +1,6 @@
 """The texts printed before and after a run."""
 
+import importlib.util
 import math
 import shlex
 import sys
@@ -199,7 +200,7 @@ def closing(
             steps += ", ..."
         rows.append(("skipped updates", f"{len(skipped)}, at step {steps}"))
     logs = [str(workdir / "metrics.jsonl")]
-    if TENSORBOARD in trackers:
+    if _writes_tensorboard(trackers):
         logs.append(str(workdir / TENSORBOARD))
     warning = ""
     if compiles:
@@ -208,7 +209,6 @@ def closing(
         *rows,
         *used,
         ("compilations", f"{compiles} after step two{warning}"),
-        ("loss curve", str(workdir / "loss.png")),
         ("report", str(workdir / "report.html")),
         ("metrics", ", ".join(logs)),
         ("checkpoints", str(workdir / "checkpoints")),
@@ -261,10 +261,14 @@ def next_commands(cfg: ExperimentConfig, workdir: Path) -> Rows:
     if is_command and not cfg.train.init_from:  # the weights have their width
         twice = {f"model.{name}": 2 * getattr(model, name) for name in ("d_model", "mlp_dim")}
         rows.append(("wider", _rerun(f"{beside}_wide", twice)))
-    if TENSORBOARD in cfg.train.trackers:
+    if _writes_tensorboard(cfg.train.trackers):
         logdir = shlex.quote(str(logs))
         rows.append(("watch", f"pip install tensorboard && tensorboard --logdir {logdir}"))
     return rows
+
+
+def _writes_tensorboard(trackers: Sequence[str]) -> bool:
+    return TENSORBOARD in trackers and importlib.util.find_spec("tensorboardX") is not None
 
 
 def _prompt(cfg: ExperimentConfig) -> list[str]:
