@@ -184,7 +184,7 @@ class TrainConfig(Record):
     # minutes without the end of a step after which all stacks are printed; 0: never
     watchdog: Annotated[NotNegative, MAY_CHANGE] = 10.0
     # what shows the records elsewhere
-    trackers: Annotated[tuple[Tracker, ...], MAY_CHANGE] = ("tensorboard",)
+    trackers: Annotated[tuple[Tracker, ...], MAY_CHANGE] = ()
     # skips updates whose loss or gradient is this many standard deviations high, such as 6; 0: none
     skip_spikes: NotNegative = 0.0
     # a model directory or workdir to take model, weights and tokenizer from; empty: random

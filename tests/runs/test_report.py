@@ -125,12 +125,10 @@ def test_a_run_of_another_program_has_no_command_line_to_change(monkeypatch):
 
 def test_next_commands_of_a_run_that_has_a_bucket_of_its_own_stay_in_it(monkeypatch):
     monkeypatch.setattr("sys.argv", ["train.py", "--config=c.py", "--workdir=gs://mine"])
-    rows = dict(
-        text.next_commands(
-            config.from_config_dict(config.ExperimentConfig, demo.get_config()),
-            place_of("gs://mine"),
-        )
-    )
+    page = demo.get_config()
+    page.train.trackers = ("tensorboard",)
+    cfg = config.from_config_dict(config.ExperimentConfig, page)
+    rows = dict(text.next_commands(cfg, place_of("gs://mine")))
     assert rows["wider"].endswith(" --workdir=gs://mine/run_wide") and rows["watch"].endswith(
         " --logdir gs://mine"
     )

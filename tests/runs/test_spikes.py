@@ -43,9 +43,9 @@ def batch(seed, factor=1.0):
     return {**made, "targets": {**made["targets"], "factor": big}}
 
 
-def build(skip, *, accumulate=1, over=None):
+def build(skip, *, accumulate=1, axis_name=None):
     tx = optimizer.build(CFG, 20, skip_spikes=skip)
-    options = {"dropout_key": None, "accumulate": accumulate, "chunks": 1, "over": over}
+    options = {"dropout_key": None, "accumulate": accumulate, "chunks": 1, "axis_name": axis_name}
     fn = step.train_step(
         toy.features(toy.Toy()), Spiky(), tx, optimizer.schedule(CFG, 20), **options
     )
@@ -136,7 +136,7 @@ def test_a_large_loss_is_left_out_once_there_are_enough_to_compare_with():
 @pytest.mark.parametrize("mode", ["shard_map", "pmap"])
 def test_all_devices_leave_out_the_same(mode):
     mesh = sharding.build_mesh(MeshConfig(data=2, mode=mode))
-    fn, at = build(6.0, over=None if mode == "jit" else sharding.DATA, accumulate=2)
+    fn, at = build(6.0, axis_name=None if mode == "jit" else sharding.DATA, accumulate=2)
     shardings = sharding.state_shardings(jax.eval_shape(lambda: at), toy.RULES, mesh)
     fn = sharding.jit_step(fn, shardings, mesh, mode)
     at = jax.device_put(at, shardings)

@@ -1,12 +1,10 @@
 """A run's trackers: their records, and what happens where one cannot be had or fails."""
 
 import importlib.util
-import sys
 
 import pytest
 
 from flaxformer_lite.config import ConfigError, TrainConfig
-from flaxformer_lite.runs.report import text
 from flaxformer_lite.runs.trackers import base
 from flaxformer_lite.runs.watchers.tracking import Tracking, check_installed
 
@@ -76,7 +74,7 @@ def test_one_that_cannot_be_opened_is_a_notice(tmp_path):
 
 def test_a_package_that_is_missing_is_named_with_its_extra(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    check_installed(["tensorboard", OWN])
+    check_installed([*TrainConfig().trackers, OWN])  # the default needs no package
     with pytest.raises(
         ConfigError,
         match=r"train.trackers=\('wandb',\): wandb needs wandb; pip install 'flaxformer_lite\[w",
@@ -85,18 +83,6 @@ def test_a_package_that_is_missing_is_named_with_its_extra(monkeypatch):
     monkeypatch.setattr(Kept, "requires", "mlflow")
     with pytest.raises(ConfigError, match="needs mlflow; pip install 'mlflow'"):
         check_installed([OWN])
-
-
-def test_the_default_is_left_out_with_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "tensorboardX.event_file_writer", None)
-    _, notes = tracking(tmp_path, *TrainConfig().trackers)
-    assert notes == [
-        "notice: train.trackers: tensorboard failed (it needs tensorboardX: pip install"
-        " 'flaxformer_lite[tensorboard]'); the run continues without it."
-    ]
-    assert not (tmp_path / "tensorboard").exists()
-    monkeypatch.setitem(sys.modules, "tensorboardX", None)
-    assert not text._writes_tensorboard(TrainConfig().trackers)  # nothing points to its folder
 
 
 def test_names_are_those_of_plugins():

@@ -1,6 +1,5 @@
 """The texts printed before and after a run."""
 
-import importlib.util
 import math
 import shlex
 import sys
@@ -200,7 +199,7 @@ def closing(
             steps += ", ..."
         rows.append(("skipped updates", f"{len(skipped)}, at step {steps}"))
     logs = [str(workdir / "metrics.jsonl")]
-    if _writes_tensorboard(trackers):
+    if TENSORBOARD in trackers:
         logs.append(str(workdir / TENSORBOARD))
     warning = ""
     if compiles:
@@ -261,14 +260,10 @@ def next_commands(cfg: ExperimentConfig, workdir: Path) -> Rows:
     if is_command and not cfg.train.init_from:  # the weights have their width
         twice = {f"model.{name}": 2 * getattr(model, name) for name in ("d_model", "mlp_dim")}
         rows.append(("wider", _rerun(f"{beside}_wide", twice)))
-    if _writes_tensorboard(cfg.train.trackers):
+    if TENSORBOARD in cfg.train.trackers:
         logdir = shlex.quote(str(logs))
         rows.append(("watch", f"pip install tensorboard && tensorboard --logdir {logdir}"))
     return rows
-
-
-def _writes_tensorboard(trackers: Sequence[str]) -> bool:
-    return TENSORBOARD in trackers and importlib.util.find_spec("tensorboardX") is not None
 
 
 def _prompt(cfg: ExperimentConfig) -> list[str]:

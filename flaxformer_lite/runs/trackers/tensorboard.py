@@ -4,7 +4,6 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.runs.trackers import base
 
@@ -12,18 +11,14 @@ from flaxformer_lite.runs.trackers import base
 class Tracker(base.Tracker):
     """Writes each record at once.
 
-    On a full disk, tensorboardX's own thread would die and the run wait for it forever. It has no
-    `requires`: as it is the default, a run without tensorboardX trains all the same.
+    On a full disk, tensorboardX's own thread would die and the run wait for it forever.
     """
 
+    requires = "tensorboardX"
+
     def __init__(self, workdir: Path, config: Json, last_step: int):
-        try:
-            from tensorboardX.event_file_writer import EventsWriter
-            from tensorboardX.proto.event_pb2 import Event, SessionLog
-        except ImportError:
-            raise ConfigError(
-                "it needs tensorboardX: pip install 'flaxformer_lite[tensorboard]'"
-            ) from None
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import Event, SessionLog
 
         folder = workdir / "tensorboard"
         folder.mkdir(parents=True, exist_ok=True)
