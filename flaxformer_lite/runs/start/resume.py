@@ -92,7 +92,9 @@ def check(stored: Json, cfg: ExperimentConfig, data_fingerprint: str) -> None:
         what = "text or tokenizer"
         if " " in data_fingerprint:  # the second part is of the companion
             what = "text, tokenizer or a companion's weights"
-        lines = [f"{what}: {stored['data_fingerprint']} -> {data_fingerprint}"]
+        then_and_now = f"{stored['data_fingerprint']} -> {data_fingerprint}"
+        # The hash is also of the rules by which the package makes rows, such as a mixture's.
+        lines = [f"{what}: {then_and_now} (or this version makes other rows of the same)"]
     if lines:
         more = f" and {len(lines) - MOST_DIFFERENCES} more" if len(lines) > MOST_DIFFERENCES else ""
         raise ConfigError(
