@@ -35,7 +35,7 @@ class Disk:
                 f"cannot write in {folder}: {error.strerror}; choose another --workdir."
             ) from None
         check_regular(self.folder)
-        self._opened = self.folder.stat()
+        self._workdir = self.folder.parent.stat()  # which may be renamed during the run
         self._saving = -1  # the step that was saved last
         options = ocp.CheckpointManagerOptions(max_to_keep=keep, cleanup_tmp_directories=True)
         self._manager = ocp.CheckpointManager(self.folder, options=options)
@@ -94,7 +94,7 @@ class Disk:
         That is a checkpoint of one step without the rest of a run.
         """
         with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(self.folder.stat(), self._opened):
+            if os.path.samestat(self.folder.parent.stat(), self._workdir):
                 return
             steps = {name.partition(".")[0] for name in os.listdir(self.folder)}
             names = {self.folder.name, *TOLD}

@@ -319,3 +319,13 @@ def test_nothing_remains_where_a_workdir_was_that_was_renamed_during_a_save(tmp_
 def test_what_another_run_has_there_remains(name, tmp_path):
     place = old_place(tmp_path, name)
     assert (place / name).exists() and (place / "checkpoints/1.orbax-checkpoint-tmp").exists()
+
+
+def test_a_workdir_whose_checkpoints_are_moved_away_remains(tmp_path):
+    checkpoints = Checkpoints(tmp_path / "run/checkpoints", keep=3)
+    checkpoints.save(1, tree(1), {})
+    checkpoints.wait()
+    (tmp_path / "run/checkpoints").rename(tmp_path / "kept")
+    (tmp_path / "run/checkpoints").mkdir()
+    checkpoints.close()
+    assert (tmp_path / "run/checkpoints").is_dir()
