@@ -191,7 +191,7 @@ def _rows(data: Dataset, cfg: ExperimentConfig, examples: list[Any]) -> Rows:
 def _packed(data: Dataset, cfg: ExperimentConfig) -> Rows:
     """Describes the packing of labelled rows in a run on one device."""
     single = dict.fromkeys(MESH_AXES, 1)
-    _, described = packing.packers(cfg, build_model(cfg.model), single, data)
+    _, described = packing.plan_packing(cfg, build_model(cfg.model), single, data)
     return described
 
 
