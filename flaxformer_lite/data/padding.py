@@ -280,17 +280,18 @@ class Buckets:
 
     def cut(self, batch: Mapping[str, Mapping[str, X]], widths: Widths) -> dict[str, dict[str, X]]:
         """Cuts a batch, or its shapes, to the given widths."""
-        narrowed: dict[str, dict[str, X]] = {}
+
+        def narrow(part: str, name: str, x: X) -> X:
+            side = self.sides.get((part, name))
+            if side is None:
+                return x
+            if isinstance(x, jax.ShapeDtypeStruct):
+                return x.update(shape=(*x.shape[:-1], widths[side]))
+            return x[..., : widths[side]]
+
+        narrowed = {}
         for part, arrays in batch.items():
-            narrowed[part] = dict(arrays)
-            for name, x in arrays.items():
-                side = self.sides.get((part, name))
-                if side is None:
-                    continue
-                if isinstance(x, jax.ShapeDtypeStruct):
-                    narrowed[part][name] = x.update(shape=(*x.shape[:-1], widths[side]))
-                else:
-                    narrowed[part][name] = x[..., : widths[side]]
+            narrowed[part] = {name: narrow(part, name, x) for name, x in arrays.items()}
         return narrowed
 
     def planned(self, batches: np.ndarray, multiple: int = 1) -> "Buckets":

@@ -87,7 +87,7 @@ class StoredRows(LazyRows):
     """The rows of a table, each a dict of values by column; `write_rows` makes the folder."""
 
     def __init__(self, folder: Path):
-        self._text = memoryview(mapped(folder / "rows", np.uint8))
+        self._text = mapped(folder / "rows", np.uint8).data
         self._offsets = mapped(folder / "rows.offsets", np.int64)
         widest = int(np.diff(self._offsets).max(initial=1))
         self.chunk = min(CHUNK, max(1, HELD // widest))

@@ -165,8 +165,8 @@ class FeatureWriter:
             positions[list(places)] = self._count + np.arange(len(places))
             self._count += len(places)
             columns = []
-            for leaf, values in zip(form[1:], values_by_leaf, strict=True):
-                array, offsets = _joined(leaf, values)
+            for leaf, group in zip(form[1:], values_by_leaf, strict=True):
+                array, offsets = _joined(leaf, group)
                 columns.append([self._write(array, written), self._write(offsets, written)])
             block = {"form": self._number(form), "count": len(places), "columns": columns}
             self._blocks.append(block)
