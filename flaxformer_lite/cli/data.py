@@ -20,7 +20,7 @@ from flaxformer_lite.config import ExperimentConfig, plugin_name
 from flaxformer_lite.data import table
 from flaxformer_lite.data.corpus import Corpus, Records
 from flaxformer_lite.data.pipeline import Dataset, open_dataset
-from flaxformer_lite.data.stored import StoredFeatures
+from flaxformer_lite.data.stored_features import StoredFeatures
 from flaxformer_lite.files.read import printable
 from flaxformer_lite.models import build_model
 from flaxformer_lite.runs import packing
@@ -191,7 +191,7 @@ def _rows(data: Dataset, cfg: ExperimentConfig, examples: list[Any]) -> Rows:
 def _packed(data: Dataset, cfg: ExperimentConfig) -> Rows:
     """Describes the packing of labelled rows in a run on one device."""
     single = dict.fromkeys(MESH_AXES, 1)
-    _, described = packing.packers(cfg, build_model(cfg.model), single, data)
+    _, described = packing.plan_packing(cfg, build_model(cfg.model), single, data)
     return described
 
 

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from flaxformer_lite.config import ConfigError, plugin_name
-from flaxformer_lite.data.scan import RoleRow, RoleRows
+from flaxformer_lite.data.scan import RoleRow, RoleRows, role_row
+from flaxformer_lite.data.stored import LazyRows
 from flaxformer_lite.data.table import Table
 from flaxformer_lite.objectives.tables.task import Task
 
@@ -86,8 +87,8 @@ def by_role(
     objective: Task, read: Table, named: str, *, predicts: bool = False
 ) -> Sequence[RoleRow]:
     """Returns the values of each row by role; None for roles without a column."""
-    names = columns_of(objective, read, named, predicts=predicts)
-    rows = RoleRows(read.rows, [column.role for column in objective.columns], names)
-    if read.is_stored:
-        return rows
-    return list(rows)
+    columns = columns_of(objective, read, named, predicts=predicts)
+    names = {column.role: columns.get(column.role) for column in objective.columns}
+    if isinstance(read.rows, LazyRows):
+        return RoleRows(read.rows, names)
+    return [role_row(row, names) for row in read.rows]

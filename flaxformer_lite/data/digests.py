@@ -18,6 +18,11 @@ LARGE = 1 << 22  # and hashes of more bytes; fewer are read in a moment
 SETTLED = 10  # seconds after a change in which another one might have the same timestamp
 
 
+def digest_of(parts: object) -> str:
+    """Hashes what a cached folder depends on, for its name."""
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
 def remembered(
     root: str, files: Sequence[Path], kinds: Sequence[str], compute: Callable[[], str]
 ) -> tuple[str, int]:

@@ -10,7 +10,7 @@ import json
 import operator
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,9 @@ import numpy as np
 from flaxformer_lite import registry
 from flaxformer_lite.config import ConfigError, DataConfig, plugin_name, to_config_dict
 from flaxformer_lite.data import stored
+from flaxformer_lite.data.digests import digest_of
 from flaxformer_lite.data.scan import RoleRow, RoleRows
+from flaxformer_lite.data.stored_features import FeatureWriter, StoredFeatures
 from flaxformer_lite.data.table import Table
 from flaxformer_lite.objectives.rows import Messages
 from flaxformer_lite.objectives.tables.task import Task
@@ -31,12 +33,11 @@ from flaxformer_lite.text.tokenizer import Tokenizer
 
 BATCH = 1024  # texts tokenized at a time
 CHUNK = 1 << 12  # rows of a large table encoded at a time
-FORMAT = "1"  # increase when the files of encoded rows change
 TRIED = 64  # rows that are tried with greater lengths, where none fits
 DOUBLINGS = 16  # of the length
 DIGEST = 16  # bytes that stand for a text
 NO_FILE = ("abc", "builtins", "typing", "__main__")  # modules of base classes that are not hashed
-SOURCES = ("data", "objectives", "text/chat_template.py")  # what the features of rows depend on
+SOURCES = ("data", "objectives", "text")  # what the features of rows depend on
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +78,7 @@ class LabelledRecords:
 
     def column(self, *place: int) -> np.ndarray:
         """Returns the number or array at a path in the features, stacked over all examples."""
-        if isinstance(self.features, stored.StoredFeatures):
+        if isinstance(self.features, StoredFeatures):
             return self.features.column(*place)
         picked = []
         for feature in self.features:
@@ -142,7 +143,7 @@ def encode(
         with contextlib.suppress(stored.Unstorable):
             records = _encoded_in_files(objective, reader, root)
     if records is None:
-        records = _encoded(objective, reader)
+        records = _encoded(objective, reader, slice(None))
     if not len(records):
         raise ConfigError(
             f"{read.where}: no row of it fits into an example; raise data.length={cfg.length}"
@@ -168,16 +169,16 @@ def _sufficient_length(objective: Task, cfg: DataConfig, reader: LabelledRecords
     return f" to {least} or more"
 
 
-def _encoded(objective: Task, reader: LabelledRecords) -> LabelledRecords:
-    """Encodes all rows in memory."""
-    with row_errors(reader.table):
-        made = objective.encode(reader.rows, reader)
+def _encoded(objective: Task, reader: LabelledRecords, rows: slice) -> LabelledRecords:
+    """Encodes some of the rows in memory."""
+    first, stop, _ = rows.indices(len(reader.rows))
+    with row_errors(reader.table, first):
+        made = objective.encode(reader.rows[rows], replace(reader, first=first))
     features = list(itertools.chain.from_iterable(made))
-    row_of = np.repeat(np.arange(len(reader.rows)), list(map(len, made)))
     return replace(
         reader,
         features=features,
-        row_of=row_of,
+        row_of=np.repeat(np.arange(first, stop), list(map(len, made))),
         sizes=_sizes(objective, features),
         cut=sum(map(_is_cut, features)),
         dropped=sum(not examples for examples in made),
@@ -186,48 +187,41 @@ def _encoded(objective: Task, reader: LabelledRecords) -> LabelledRecords:
 
 def _encoded_in_files(objective: Task, reader: LabelledRecords, root: str) -> LabelledRecords:
     """Encodes rows in chunks into files, or reads these from the cache."""
-    step = len(reader.rows)
-    if _is_chunked(objective):
-        step = min(CHUNK, getattr(reader.rows, "chunk", CHUNK))
+    total = len(reader.rows)
+    step = max(1, total)
+    if _is_chunked(objective) and isinstance(reader.rows, stored.LazyRows):
+        step = min(CHUNK, reader.rows.chunk)
 
     def write(folder: Path) -> None:
-        cut = 0
-        dropped = 0
-        total = len(reader.rows)
+        counts = {"cut": 0, "dropped": 0}
         with (
             (folder / "row_of").open("wb") as row_of,
             (folder / "sizes").open("wb") as sizes,
-            stored.FeatureWriter(folder) as features,
+            FeatureWriter(folder) as features,
             progress.counting("tokenizing rows", total) as advance,
         ):
             for first in range(0, total, step):
-                rows = reader.rows[first : first + step]
-                with row_errors(reader.table, first):
-                    made = objective.encode(rows, replace(reader, first=first))
-                examples = list(itertools.chain.from_iterable(made))
-                counts = list(map(len, made))
-                row_of.write(np.repeat(np.arange(first, first + len(rows)), counts).tobytes())
-                sizes.write(_sizes(objective, examples).tobytes())
-                features.add(examples)
-                cut += sum(map(_is_cut, examples))
-                dropped += sum(not examples for examples in made)
-                advance(len(rows))
-        (folder / "encoded.json").write_text(json.dumps({"cut": cut, "dropped": dropped}))
+                part = _encoded(objective, reader, slice(first, first + step))
+                row_of.write(part.row_of.tobytes())
+                sizes.write(part.sizes.tobytes())
+                features.add(part.features)
+                counts["cut"] += part.cut
+                counts["dropped"] += part.dropped
+                advance(min(step, total - first))
+        (folder / "encoded.json").write_text(json.dumps(counts))
 
-    frame = [getattr(reader.frame, field.name) for field in fields(reader.frame)]
     parts = [
-        FORMAT,
         *reader.table.identity,
         reader.rows.names if isinstance(reader.rows, RoleRows) else "",
         reader.length,
         reader.target_length,
         reader.skeleton,
         reader.tokenizer.fingerprint,
-        frame,
+        astuple(reader.frame),
         *made_by(objective),
     ]
     folder = content_cache.folder(root, f"examples-{digest_of(parts)}", write)
-    features = stored.StoredFeatures(folder)
+    features = StoredFeatures(folder)
     sizes = stored.mapped(folder / "sizes", np.int32)
     return replace(
         reader,
@@ -280,16 +274,10 @@ def _code() -> str:
     """Hashes the files of this package that the features of a row depend on."""
     package = Path(registry.__file__).parent
     digest = hashlib.sha256()
-    for name in SOURCES:
-        for path in _python_files(package / name):
+    for folder in SOURCES:
+        for path in sorted((package / folder).rglob("*.py")):
             digest.update(path.read_bytes())
     return digest.hexdigest()
-
-
-def _python_files(path: Path) -> list[Path]:
-    if not path.is_dir():
-        return [path]
-    return sorted(path.glob("*.py"))
 
 
 @contextlib.contextmanager
@@ -309,8 +297,3 @@ def row_errors(read: Table, first: int = 0) -> Iterator[None]:
             number = read.number(first + int(match[1]) - 1)
             message = f"{read.where}: row {number}{message[match.end() :]}"
         raise ConfigError(message) from None
-
-
-def digest_of(parts: object) -> str:
-    """Hashes what a cached folder depends on, for its name."""
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]

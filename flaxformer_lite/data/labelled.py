@@ -21,9 +21,9 @@ from flaxformer_lite.config import (
 )
 from flaxformer_lite.data import table
 from flaxformer_lite.data.columns import by_role, columns_of
+from flaxformer_lite.data.digests import digest_of
 from flaxformer_lite.data.encoded_rows import (
     LabelledRecords,
-    digest_of,
     encode,
     is_cacheable,
     made_by,

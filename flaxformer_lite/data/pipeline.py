@@ -18,9 +18,15 @@ from flaxformer_lite.config import ConfigError, ExperimentConfig, plugin_name
 from flaxformer_lite.data.corpus import Corpus, open_corpus, open_records
 from flaxformer_lite.data.epochs import endless
 from flaxformer_lite.data.labelled import fingerprint, open_labelled
-from flaxformer_lite.data.length_buckets import Buckets, columns_used, sides_of
 from flaxformer_lite.data.mixture import ConcatRecords, Mixture, open_mixture, tagged
-from flaxformer_lite.data.packed_batches import Batch, Packer, draws
+from flaxformer_lite.data.padding import (
+    Batch,
+    Buckets,
+    Packer,
+    columns_used,
+    draw_batches,
+    sides_of,
+)
 from flaxformer_lite.data.split import SPLITS
 from flaxformer_lite.data.text_rows import check_vocabulary, open_text_rows
 from flaxformer_lite.objectives.base import Objective
@@ -157,7 +163,7 @@ class Dataset:
         if not texts:
             return None
         packer = Packer(self.token_counts, texts, self.records.length, batch_size, ways, accumulate)
-        packer = packer.planned(draws(self.num_examples, batch_size, texts))
+        packer = packer.planned(draw_batches(self.num_examples, batch_size, texts))
         return packer if packer.shapes else None
 
     def buckets(self, batch_size: int, multiple: int = 1) -> Buckets | None:
@@ -180,7 +186,7 @@ class Dataset:
             used = columns_used(self.example(row, 0, 0))
             if len(used) != len(lengths) or np.any(used > np.maximum(sizes[row], 1)):
                 return None
-        draw = draws(self.num_examples, batch_size, 1)
+        draw = draw_batches(self.num_examples, batch_size, 1)
         planned = Buckets(lengths, sizes, sides).planned(draw, multiple)
         return planned if planned.buckets else None
 

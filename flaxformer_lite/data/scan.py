@@ -1,6 +1,5 @@
 """A pass over the rows of a table: finds missing labels and texts, and hashes the inputs."""
 
-import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ import numpy as np
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data import stored
+from flaxformer_lite.data.digests import digest_of
 from flaxformer_lite.data.split import hash_of, split_of
 from flaxformer_lite.data.table import Table
 from flaxformer_lite.objectives.tables.task import Task
@@ -22,33 +22,29 @@ NAMED = 5  # most rows that a message names
 RoleRow = dict[str, Any]  # the values of a row by role
 
 
-class RoleRows(stored.Chunked):
-    """The rows of a table by role: each a dict with None for roles that the table lacks."""
+class RoleRows(stored.LazyRows):
+    """The rows of a large table by role; `names` has the column of each."""
 
-    def __init__(
-        self, rows: Sequence[stored.TableRow], roles: Sequence[str], names: dict[str, str]
-    ):
-        self.names = {role: names.get(role) for role in roles}  # the column of each role
+    def __init__(self, rows: stored.LazyRows, names: dict[str, str | None]):
+        self.names = names
         self._rows = rows
-        self.chunk = getattr(rows, "chunk", stored.CHUNK)
+        self.chunk = rows.chunk
 
     def __len__(self) -> int:
         return len(self._rows)
 
-    def _slice(self, rows: slice) -> list[RoleRow]:
-        return [self._by_role(row) for row in self._rows[rows]]
+    def take(self, numbers: np.ndarray) -> list[RoleRow]:
+        return [role_row(row, self.names) for row in self._rows.take(numbers)]
 
-    def _row(self, index: int) -> RoleRow:
-        return self._by_role(self._rows[index])
 
-    def _by_role(self, row: stored.TableRow) -> RoleRow:
-        values: RoleRow = {}
-        for role, name in self.names.items():
-            if name is None:
-                values[role] = None
-            else:
-                values[role] = row[name] if name in row else value_of(row, name)
-        return values
+def role_row(row: stored.TableRow, names: dict[str, str | None]) -> RoleRow:
+    """Returns the values of a row by role, None for roles that the table lacks."""
+    values: RoleRow = {}
+    for role, name in names.items():
+        values[role] = None
+        if name is not None:
+            values[role] = value_of(row, name)
+    return values
 
 
 def value_of(row: stored.TableRow, name: str) -> Any:
@@ -168,8 +164,7 @@ def scan(
 
     root, key = cached
     parts = [FORMAT, *read.identity, fraction, drops, key]
-    name = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
-    folder = content_cache.folder(root, f"scan-{name}", write)
+    folder = content_cache.folder(root, f"scan-{digest_of(parts)}", write)
     return Scan(
         stored.mapped(folder / "hashes", np.uint64),
         stored.mapped(folder / "complete", np.bool_),

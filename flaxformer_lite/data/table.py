@@ -25,7 +25,7 @@ from flaxformer_lite.runtime import progress
 from flaxformer_lite.storage import compressed, content_cache
 from flaxformer_lite.storage.fetch import on_disk
 
-FORMAT = "2"  # increase when the rows that are read from a file, or their files, change
+FORMAT = "3"  # increase when the rows that are read from a file, or their files, change
 SMALL = 1 << 20  # bytes of files whose rows stay in memory
 LARGEST = 1 << 31  # most bytes of a .json file, which is read in one piece
 BLOCK = 1 << 20  # bytes hashed at a time
@@ -63,7 +63,7 @@ class Table:
     @property
     def is_stored(self) -> bool:
         """Whether the rows are memory-mapped, as those of a large table are."""
-        return not isinstance(self.rows, list)
+        return isinstance(self.rows, stored.LazyRows)
 
     def number(self, row: int) -> int:
         """Returns the number of a row in the file, from 1."""
@@ -83,11 +83,15 @@ class Table:
             part = ", ".join(map(str, numbers[begin : begin + NUMBERS].tolist()))
             digest.update(f"{', ' * (begin > 0)}{part}".encode())
         digest.update(b"]")
-        rows: Sequence[stored.TableRow] = stored.TakenRows(self.rows, numbers)
+        rows: Sequence[stored.TableRow]
+        if isinstance(self.rows, stored.LazyRows):
+            rows = stored.TakenRows(self.rows, numbers)
+        else:
+            rows = [self.rows[number] for number in numbers.tolist()]
         in_file = numbers + 1 if self.numbers is None else self.numbers[numbers]
         return replace(
             self,
-            rows=rows if self.is_stored else list(rows),
+            rows=rows,
             fingerprint=digest.hexdigest()[:16],
             numbers=in_file,
         )
@@ -195,8 +199,7 @@ def _cached_rows(
             columns = stored.write_rows(folder, read())
         (folder / "table.json").write_text(json.dumps({"columns": columns}))
 
-    name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
-    return content_cache.folder(root, f"table-{name}", write)
+    return content_cache.folder(root, f"table-{digests.digest_of(key)}", write)
 
 
 def _class_names(file: Path, where: str) -> Mapping[str, tuple[str, ...]]:

@@ -20,8 +20,7 @@ from flaxformer_lite.config import (
 )
 from flaxformer_lite.data import pipeline
 from flaxformer_lite.data.labelled import open_rows
-from flaxformer_lite.data.length_buckets import Buckets
-from flaxformer_lite.data.packed_batches import Packer
+from flaxformer_lite.data.padding import Buckets, Packer
 from flaxformer_lite.data.pipeline import Dataset
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.inference.writer import writer
@@ -75,11 +74,11 @@ class Trained(NamedTuple):
         """
         objective = data.objective
         size = min(self.cfg.train.batch_size, data.num_examples)
-        packs = not packing.obstacle(self.cfg.model, self.model, self.tokenizer.pad_id)
+        packs = not packing.packing_error(self.cfg.model, self.model, self.tokenizer.pad_id)
         packer: Packer | Buckets | None = None
         if packs and data.texts:
             packer = data.packer(size)
-        elif not packing.cutting_obstacle(self.cfg.model, self.model, data.records.length):
+        elif not packing.cutting_error(self.cfg.model, self.model, data.records.length):
             packer = data.buckets(size)
         step = jax.jit(program.eval_step(self.cfg, Models(objective.outputs, self.model)))
         with counting("evaluating", data.num_examples) as advance:

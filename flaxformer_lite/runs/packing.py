@@ -10,8 +10,7 @@ import jax
 
 from flaxformer_lite import registry
 from flaxformer_lite.config import ExperimentConfig, ModelConfig, plugin_name
-from flaxformer_lite.data.length_buckets import MULTIPLE, Buckets
-from flaxformer_lite.data.packed_batches import Packer
+from flaxformer_lite.data.padding import MULTIPLE, Buckets, Packer
 from flaxformer_lite.data.pipeline import Dataset
 from flaxformer_lite.objectives.rows import PACKING
 from flaxformer_lite.sharding.activations import num_batch_shards
@@ -22,7 +21,7 @@ MUCH = 0.5  # share of padding from which on a notice is given
 ROUNDED = 8  # the notice recommends a multiple of this length
 
 
-def packers(
+def plan_packing(
     cfg: ExperimentConfig, model: nn.Module, mesh: Mapping[str, int], data: Dataset
 ) -> tuple[dict[str, Packer | Buckets | None], list[tuple[str, str]]]:
     """Plans how training and evaluation leave out padding: packed, or else cut to a few lengths.
@@ -44,7 +43,7 @@ def packers(
     held = dataclasses.replace(data, split="eval")
     size = cfg.train.batch_size
     made: dict[str, Packer | Buckets | None] = {}
-    why = obstacle(cfg.model, model, train.tokenizer.pad_id)
+    why = packing_error(cfg.model, model, train.tokenizer.pad_id)
     if mesh["context"] > 1:
         why = f"mesh.context={mesh['context']} splits texts over devices"
     if train.texts and not why:
@@ -58,7 +57,7 @@ def packers(
             f" batch is computed, {1 - packer.filled:.0%} of it padding"
         )
         return made, [("packed", words)]
-    padded = cutting_obstacle(cfg.model, model, cfg.data.length)
+    padded = cutting_error(cfg.model, model, cfg.data.length)
     if padded:
         return {}, _padding(train, cfg.data.length, padded)
     cut = {
@@ -102,7 +101,7 @@ def beyond_window(cfg: ModelConfig, length: int) -> list[tuple[str, str]]:
     return [("notice", words)]
 
 
-def obstacle(cfg: ModelConfig, model: nn.Module, pad_id: int) -> str:
+def packing_error(cfg: ModelConfig, model: nn.Module, pad_id: int) -> str:
     """Returns why packed rows would change a model's result; "" if they would not.
 
     Args:
@@ -121,16 +120,16 @@ def obstacle(cfg: ModelConfig, model: nn.Module, pad_id: int) -> str:
         return f"the class of model.family={cfg.family} takes no packed rows"
     if skeleton == "encoder_decoder" and cfg.head not in model.encoder_heads:
         return f"the decoder of model.family={cfg.family} reads padded rows"
-    obstacle = _padding_obstacle(cfg, model)
-    if obstacle:
-        return obstacle
+    error = _padding_error(cfg, model)
+    if error:
+        return error
     for name in cfg.mixer_names:
         if ":" in name:
             return f"model.mixer.name={name} may not tell texts of a row apart"
     return ""
 
 
-def cutting_obstacle(cfg: ModelConfig, model: nn.Module, length: int) -> str:
+def cutting_error(cfg: ModelConfig, model: nn.Module, length: int) -> str:
     """Returns why a model's result depends on the padding behind the rows; "" if it does not.
 
     Args:
@@ -140,16 +139,16 @@ def cutting_obstacle(cfg: ModelConfig, model: nn.Module, length: int) -> str:
     """
     if not getattr(model, "skeleton", ""):
         return f"the class of model.family={cfg.family} may count padding"
-    obstacle = _padding_obstacle(cfg, model)
-    if obstacle:
-        return obstacle
+    error = _padding_error(cfg, model)
+    if error:
+        return error
     for name in cfg.mixer_names:
         if ":" in name and _parameters(model, length) != _parameters(model, MULTIPLE):
             return f"model.mixer.name={name} reads rows of one length only"
     return ""
 
 
-def _padding_obstacle(cfg: ModelConfig, model: nn.Module) -> str:
+def _padding_error(cfg: ModelConfig, model: nn.Module) -> str:
     """Returns which part of a model reads the padding behind a row; "" if none is known to."""
     if cfg.head in getattr(model, "padded_heads", ()):
         return f"{cfg.head} of model.family={cfg.family} reads the last column"

@@ -175,7 +175,9 @@ class Trainer:
                 self._terminal.rows("written", texts, copied=True)
             else:
                 self._terminal.sample(texts)
-        self._terminal.rows("next", text.next_commands(cfg, self._workdir), copied=True)
+        commands = text.next_commands(cfg, self._workdir)
+        if commands:  # there are none of word vectors trained from Python
+            self._terminal.rows("next", commands, copied=True)
 
     def report(self, state: str = "running") -> None:
         """Writes report.html."""

@@ -58,7 +58,7 @@ LINES = {  # in the order of a group, in which the first imports the most
     "completion": ["bash"],
 }
 ENDS = {"lm-eval": 2}  # without the harness, which is an extra
-PROBED = {"jax_plugins", "libtpu", "orbax", "google", "torch", "comet_ml"}  # among others
+PROBED = {"jax_plugins", "libtpu", "orbax", "google"}  # among others
 
 
 @pytest.fixture(scope="module")

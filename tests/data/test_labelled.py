@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.config import ConfigError, DataConfig, TokenizerConfig
-from flaxformer_lite.data import encoded_rows, labelled, stored, table
+from flaxformer_lite.data import encoded_rows, labelled, table
 from flaxformer_lite.data.labelled import open_labelled, open_rows
+from flaxformer_lite.data.stored_features import StoredFeatures
 from flaxformer_lite.objectives.tables.classification import Classification
 from flaxformer_lite.objectives.tables.dpo import Dpo
 from flaxformer_lite.objectives.tables.instruction import Instruction
@@ -109,7 +110,7 @@ def test_a_large_table_is_read_from_files_and_gives_the_same_examples(tmp_path, 
             for one, other in zip(examples(due, same), examples(due, records), strict=True):
                 assert one[0] == other[0] and one[1].dtype == other[1].dtype
                 assert np.array_equal(one[1], other[1]), one[0]
-        assert isinstance(mapped["eval"].features, stored.StoredFeatures)
+        assert isinstance(mapped["eval"].features, StoredFeatures)
         monkeypatch.setattr(type(task), "encode", None)  # nothing is encoded at the second start
 
 
@@ -179,6 +180,20 @@ def test_the_same_bytes_are_other_rows_where_another_suffix_says_so(tmp_path, mo
         train = records["train"]
         assert train.rows[0]["text"].startswith(due)
         assert train.tokenizer.decode(train.features[0][0].ids).startswith(due)
+
+
+def test_examples_are_made_anew_where_code_that_they_depend_on_has_changed(tmp_path, monkeypatch):
+    package = tmp_path / "package"
+    changed = package / "objectives" / "tables" / "classification.py"
+    changed.parent.mkdir(parents=True)
+    monkeypatch.setattr(encoded_rows.registry, "__file__", str(package / "registry.py"))
+    keys = []
+    for code in ("before", "after"):
+        changed.write_text(code)
+        encoded_rows._code.cache_clear()
+        keys.append(encoded_rows.made_by(Classification()))
+    encoded_rows._code.cache_clear()
+    assert keys[0] != keys[1]
 
 
 def test_rows_are_predicted_where_the_cache_cannot_be_written(tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ from flaxformer_lite import sharding
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import DataConfig, MeshConfig, fingerprint
 from flaxformer_lite.data.labelled import encode
-from flaxformer_lite.data.packed_batches import Packer, Shape
+from flaxformer_lite.data.padding import Packer, Shape
 from flaxformer_lite.data.table import Table
 from flaxformer_lite.models import build_model
 from flaxformer_lite.nn.feed_forwards.mlp import MlpConfig
@@ -117,7 +117,7 @@ def test_a_step_is_the_same_packed_on_any_mesh(tmp_path, mesh, accumulate):
         np.testing.assert_allclose(found, due, rtol=2e-6, atol=1e-6)
 
 
-@pytest.mark.nightly  # of shorter rows, tests/data/test_length_buckets.py
+@pytest.mark.nightly  # of shorter rows, tests/data/test_padding.py
 def test_a_model_that_takes_no_packed_rows_computes_the_same_in_shorter_ones(tmp_path):
     plain = experiment(tmp_path, family="bart")
     padded = dataclasses.replace(plain, train=dataclasses.replace(plain.train, packing=False))
@@ -181,7 +181,7 @@ def test_a_trained_model_predicts_the_same_packed(finished, monkeypatch):
     trained = evaluate_file.open_trained(finished[1])
     data = evaluate_file.open_file(trained, trained.cfg.data.eval_path)
     metrics, predictions = trained.evaluate(data)
-    monkeypatch.setattr(packing, "obstacle", lambda *_: "a test")
+    monkeypatch.setattr(packing, "packing_error", lambda *_: "a test")
     due, due_predictions = trained.evaluate(data)
     assert metrics == pytest.approx(due, abs=1e-6)
     np.testing.assert_allclose(predictions["logits"], due_predictions["logits"], atol=1e-6)
@@ -213,19 +213,19 @@ def test_a_run_says_what_is_packed_or_which_length_would_do(tmp_path):
 
 def test_models_that_read_padding_are_not_packed():
     choices = tiny.small("roformer", head="multiple_choice")
-    assert "reads the last column" in packing.obstacle(choices, build_model(choices), 0)
+    assert "reads the last column" in packing.packing_error(choices, build_model(choices), 0)
     bart = tiny.small("bart", head="sequence_classification")
-    assert "reads padded rows" in packing.obstacle(bart, build_model(bart), 1)
+    assert "reads padded rows" in packing.packing_error(bart, build_model(bart), 1)
     bloom = tiny.small("bloom", head="sequence_classification", pad_token_id=3)
-    assert not packing.obstacle(bloom, build_model(bloom), 3)
-    assert "pad_token_id=3 is not" in packing.obstacle(bloom, build_model(bloom), 0)
+    assert not packing.packing_error(bloom, build_model(bloom), 3)
+    assert "pad_token_id=3 is not" in packing.packing_error(bloom, build_model(bloom), 0)
     bird = tiny.small("big_bird")
-    assert "block_sparse depends on the length" in packing.obstacle(bird, build_model(bird), 0)
-    assert "block_sparse" in packing.cutting_obstacle(bird, build_model(bird), 8)
+    assert "block_sparse depends on the length" in packing.packing_error(bird, build_model(bird), 0)
+    assert "block_sparse" in packing.cutting_error(bird, build_model(bird), 8)
     for record, why in ((MlpConfig, ""), (Counting, "Counting may count padding")):
         bert = tiny.small("bert", feed_forward=record())
         model = build_model(bert)
-        for said in (packing.obstacle(bert, model, 0), packing.cutting_obstacle(bert, model, 8)):
+        for said in (packing.packing_error(bert, model, 0), packing.cutting_error(bert, model, 8)):
             assert said.endswith(why) and bool(said) is bool(why)
 
 

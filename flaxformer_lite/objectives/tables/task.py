@@ -159,7 +159,7 @@ class Task(Objective):
 
         There is one text per row of its inputs, padded on the right.
 
-        Then batches are computed without the padding (data/packed_batches.py); with (), as by
+        Then batches are computed without the padding (data/padding.py); with (), as by
         default, they are computed as they are.
 
         Args:

@@ -10,8 +10,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from flaxformer_lite import sharding
 from flaxformer_lite.config import ExperimentConfig
-from flaxformer_lite.data.length_buckets import Buckets
-from flaxformer_lite.data.packed_batches import Packer
+from flaxformer_lite.data.padding import Buckets, Packer
 from flaxformer_lite.data.pipeline import Batches, Dataset, open_dataset
 from flaxformer_lite.inference.writer import writer
 from flaxformer_lite.objectives.base import Writer
@@ -124,7 +123,7 @@ def prepare(cfg: ExperimentConfig) -> Experiment:
     cfg = dataclasses.replace(cfg, objective=objective, model=model)
     built = program.build(cfg, mesh, train_data.example(0, 0, 0), companion.resolve(cfg))
     companion.check_tokenizer(built, train_data.tokenizer)
-    packers, notices = packing.packers(cfg, built.model, mesh.shape, train_data)
+    packers, notices = packing.plan_packing(cfg, built.model, mesh.shape, train_data)
     notices = [*notices, *packing.beyond_window(cfg.model, cfg.data.length)]
     described = (*train_data.described, *notices)
     packed: dict[str, tuple[Batch, ...]] = {}

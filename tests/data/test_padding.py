@@ -1,4 +1,4 @@
-"""Batches are cut only where padding begins for all rows, to few widths known in advance."""
+"""Padding is left out without a loss of tokens, in few shapes, the same in all processes."""
 
 import jax
 import jax.numpy as jnp
@@ -6,14 +6,24 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.data.length_buckets import Buckets, columns_used, sides_of
-from flaxformer_lite.data.packed_batches import draws
+from flaxformer_lite.data.padding import (
+    Buckets,
+    Packer,
+    Shape,
+    columns_used,
+    draw_batches,
+    first_fit,
+    rows_needed,
+    sides_of,
+)
 from flaxformer_lite.registry import resolve_class
 from flaxformer_lite.text.tokenizer import Bytes
 from tests.marks import daily
 from tests.models import tiny
 from tests.objectives import tables
 
+WIDTH = 64
+TEXTS = np.random.default_rng(0).geometric(1 / 9, size=(500, 1)).clip(0, WIDTH).astype(np.int32)
 LENGTH = 128
 SIZES = np.random.default_rng(0).geometric(1 / 20, size=(800, 1)).clip(1, 100).astype(np.int32)
 ROWS = {
@@ -23,22 +33,74 @@ ROWS = {
 }
 
 
-def planned(sizes, lengths=(LENGTH,), **options):
+def packed(sizes=TEXTS, batch_size=16, **options):
+    packer = Packer(sizes.__getitem__, sizes.shape[1], WIDTH, batch_size, **options)
+    return packer.planned(draw_batches(len(sizes), batch_size, sizes.shape[1]))
+
+
+@pytest.mark.parametrize("texts", [1, 2])
+def test_each_token_has_one_slot_beside_those_of_its_text(texts):
+    sizes = TEXTS.reshape(-1, texts)
+    packer = packed(sizes, ways=2, accumulate=2)
+    examples = np.arange(16)
+    packing = packer.pack(examples, np.arange(16))
+    assert packing.shape in {packer.array_shape(shape) for shape in packer.shapes}
+    split = examples.reshape(2, 4, 2)  # device, row, microbatch: those of training/step.py
+    for group, slots in enumerate(packing):
+        own = np.maximum(sizes[split[group // 2, :, group % 2]].ravel(), 1)
+        due = [text * WIDTH + column for text, size in enumerate(own) for column in range(size)]
+        assert sorted(slots[slots >= 0]) == due
+        starts = slots[(slots >= 0) & (slots % WIDTH == 0)]
+        assert len(starts) == len(own)
+        runs = np.diff(slots, axis=1)[(slots[:, 1:] >= 0) & (slots[:, 1:] % WIDTH > 0)]
+        assert (runs == 1).all()
+
+
+def test_little_padding_is_left_and_texts_with_little_padding_are_not_packed():
+    packer = packed(batch_size=32)
+    assert packer.share < 0.25 and packer.filled > 1 / 1.3
+    assert len(packer.shapes) <= 4
+    assert not packed(np.full((50, 1), WIDTH - 4)).shapes
+
+
+def test_processes_have_their_part_of_one_packing():
+    packer = packed(ways=4)
+    examples = np.arange(100, 116)
+    whole = packer.pack(examples, np.arange(16))
+    parts = [packer.pack(examples, np.arange(first, first + 8)) for first in (0, 8)]
+    np.testing.assert_array_equal(np.concatenate(parts), whole)
+
+
+def test_a_batch_that_fits_no_shape_is_left_padded():
+    sizes = TEXTS.copy()
+    sizes[:16] = WIDTH
+    packer = packed(sizes)
+    assert packer.pack(np.arange(16), np.arange(16)) is None
+
+
+def test_first_fit_places_the_longest_first():
+    assert first_fit(np.asarray([2, 5, 3]), Shape(2, 5)) == [(1, 3), (0, 0), (1, 0)]
+    assert first_fit(np.asarray([3, 3, 3]), Shape(2, 5)) is None
+    assert rows_needed(np.asarray([2, 5, 3]), 5) == 2
+    assert rows_needed(np.asarray([2, 6, 3]), 5) == np.inf
+
+
+def cut_to(sizes, lengths=(LENGTH,), **options):
     buckets = Buckets(lengths, sizes, {("inputs", "input_ids"): 0})
-    return buckets.planned(draws(len(sizes), 8, 1), **options)
+    return buckets.planned(draw_batches(len(sizes), 8, 1), **options)
 
 
 def test_the_longest_text_has_its_bucket_and_none_is_needed_without_padding():
-    buckets = planned(SIZES)
+    buckets = cut_to(SIZES)
     assert 2 <= len(buckets.buckets) <= 4
     assert max(buckets.buckets) == (112,)  # no batch is left for which there is no program
     assert buckets.share < 0.6
-    assert all(width % 24 == 0 for (width,) in planned(SIZES, (144,), multiple=3).buckets)
-    assert not planned(np.full((50, 1), LENGTH - 4)).buckets
+    assert all(width % 24 == 0 for (width,) in cut_to(SIZES, (144,), multiple=3).buckets)
+    assert not cut_to(np.full((50, 1), LENGTH - 4)).buckets
 
 
 def test_a_batch_keeps_every_token_and_has_the_same_width_in_every_process():
-    buckets = planned(SIZES)
+    buckets = cut_to(SIZES)
     examples = np.arange(8, 16)
     ids = (np.arange(LENGTH) < SIZES[examples]).astype(np.int32)
     whole = buckets.arrange({"inputs": {"input_ids": ids}}, examples, np.arange(8))
@@ -50,7 +112,7 @@ def test_a_batch_keeps_every_token_and_has_the_same_width_in_every_process():
 
 
 def test_a_row_with_more_tokens_than_were_counted_is_refused():
-    buckets = planned(SIZES)
+    buckets = cut_to(SIZES)
     mask = np.ones((8, LENGTH), np.int32)
     with pytest.raises(ConfigError, match=r"row has 128 tokens.*`tokens`.*train\.packing=False"):
         buckets.arrange({"inputs": {"attention_mask": mask}}, np.arange(8, 16), np.arange(8))
