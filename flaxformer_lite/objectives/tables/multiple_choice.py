@@ -148,7 +148,7 @@ class MultipleChoice(Task):
                 rows.append(absent)
             else:
                 rows.append(framed(row, records))
-        inputs = {name: np.stack([row[name] for row in rows]) for name in absent}
+        inputs = jax.tree.map(lambda *choices: np.stack(choices), *rows)
         return {"inputs": inputs, "targets": {"label": chosen.label, "weights": np.float32(1)}}
 
     def outputs(self, model: nn.Module, inputs: Mapping[str, jax.Array]) -> jax.Array:

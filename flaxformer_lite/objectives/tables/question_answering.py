@@ -244,7 +244,11 @@ def _answers(row: Row, number: int = 0) -> list[Answer]:
 
 
 def _true(records: TableRecords, rows: Iterable[int]) -> list[list[str]]:
-    return [[answer.text for answer in _answers(records.rows[number])] for number in rows]
+    texts = []
+    for number in rows:
+        answers = _answers(records.rows[number])
+        texts.append([answer.text for answer in answers])
+    return texts
 
 
 def _columns(row: TokenRow, answer: Answer, none: int) -> tuple[int, int]:

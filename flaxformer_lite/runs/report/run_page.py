@@ -146,8 +146,11 @@ def experts(history: list[Record]) -> Record:
     if not layers:
         return {}
     names = list(dict.fromkeys(itertools.chain.from_iterable(layers.values())))
-    rows = [[layer, *(row.get(name, "") for name in names)] for layer, row in layers.items()]
-    return {"step": latest["step"], "table": [["layer", *names], *rows]}
+    table = [["layer", *names]]
+    for layer, row in layers.items():
+        cells = [row.get(name, "") for name in names]
+        table.append([layer, *cells])
+    return {"step": latest["step"], "table": table}
 
 
 def _lines(history: list[Record], name: str) -> tuple[Line, Line]:
