@@ -69,7 +69,7 @@ def every_case():
             yield pytest.param(stem, case, marks=marks, id=f"{stem}-{case}")
 
 
-@pytest.mark.parametrize(("stem", "case"), every_case())
+@pytest.mark.parametrize(("stem", "case"), list(every_case()))
 def test_the_training_loss_is_that_of_torch(stem, case, tmp_path):
     model, params = model_of(stem, router_losses.CASES[case], tmp_path / "source")
     given = given_to(model)
