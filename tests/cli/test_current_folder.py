@@ -90,7 +90,7 @@ def run_here(room, commands):
 @pytest.mark.parametrize(
     "commands",
     [
-        ["train", "generate", "embed", "convert"],
+        ["train", "generate", "embed"],
         *(pytest.param([name], id=name, marks=pytest.mark.nightly) for name in LINES),
     ],
 )
