@@ -35,6 +35,7 @@ def ours(data: Path, folder: Path, epochs: float, rate: float, seed: int) -> Non
 
     from flaxformer_lite import pages, save_pretrained
     from flaxformer_lite.config import ExperimentConfig, from_config_dict
+    from flaxformer_lite.objectives.rows import packed_shape
     from flaxformer_lite.runs import packing
     from flaxformer_lite.runs.start.initial_state import initial_state
     from flaxformer_lite.runs.start.setup import prepare
@@ -67,7 +68,7 @@ def ours(data: Path, folder: Path, epochs: float, rate: float, seed: int) -> Non
     arrays |= {"decay": rates.weight_decay, "clip": rates.clip_norm, "b2": rates.b2}
     np.savez(folder / "data.npz", **arrays)
     compiled = {
-        packing.shape_of(batch): program.train_step.lower(program.target, batch).compile()
+        packed_shape(batch): program.train_step.lower(program.target, batch).compile()
         for batch in (*program.shapes("train_step"), packing.unpacked(program.batch))
     }
     batches = run.train_batches(0)
@@ -79,7 +80,7 @@ def ours(data: Path, folder: Path, epochs: float, rate: float, seed: int) -> Non
         sums: collections.Counter[str] = collections.Counter()
         for _ in range(count):
             batch = next(batches)
-            state, metrics = compiled[packing.shape_of(batch)](state, batch)
+            state, metrics = compiled[packed_shape(batch)](state, batch)
             flight.append((metrics, batch))
             while len(flight) > AHEAD or (len(flight) and len(losses) + len(flight) == count):
                 values, done = flight.popleft()

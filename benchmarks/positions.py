@@ -26,6 +26,7 @@ import jax
 import numpy as np
 import optax
 
+import flaxformer_lite
 from benchmarks import positions_page
 from flaxformer_lite import build_model, load_pretrained, registry
 from flaxformer_lite.config import (
@@ -43,7 +44,6 @@ from flaxformer_lite.nn.positions.learned import Learned
 from flaxformer_lite.nn.positions.nope import Nope
 from flaxformer_lite.nn.positions.rope import Rope
 from flaxformer_lite.objectives.text.causal_lm import CausalLm
-from flaxformer_lite.runs import loop
 
 LENGTH = 64
 FACTOR = 4
@@ -204,7 +204,7 @@ def measure(
     for subject in asked:
         source = next(s for s in subjects() if s.name == (subject.weights or subject.name))
         workdir = folder / source.name.replace(", ", "_").replace(" ", "_")
-        loop.run(config(source, effort, text), workdir)
+        flaxformer_lite.run(config(source, effort, text), workdir)
         model, params = load_pretrained(workdir)
         model = build_model(dataclasses.replace(model.cfg, position=subject.position))
         if held is None:

@@ -20,12 +20,12 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+import flaxformer_lite
 from flaxformer_lite import init_cache, load_pretrained, load_tokenizer, pages
 from flaxformer_lite.checkpoints.workdir import read_run
 from flaxformer_lite.cli import command_line
 from flaxformer_lite.config import ExperimentConfig, choices, from_config_dict
 from flaxformer_lite.data.pipeline import open_dataset
-from flaxformer_lite.runs import loop
 from flaxformer_lite.runs.start.adopt import read_experiment
 
 # how matrices and the cache are held
@@ -95,7 +95,7 @@ def train(args: argparse.Namespace) -> None:
     for seed in args.seeds:
         for matmul in args.matmul:
             workdir = args.out / f"{matmul}_{seed}"
-            loop.run(demo(matmul, seed, args), workdir)
+            flaxformer_lite.run(demo(matmul, seed, args), workdir)
             losses[matmul].append(held_out_losses(workdir))
         print(training_table(losses), flush=True)
 
@@ -175,7 +175,7 @@ def families(args: argparse.Namespace) -> None:
         values = SMALL | changes | {"train.steps": args.steps}
         flags = [f"--config.{name}={value}" for name, value in values.items()]
         cfg = read_experiment(command_line.config([f"--config={page}", *flags]))
-        loop.run(cfg, workdir)
+        flaxformer_lite.run(cfg, workdir)
         rows = held_out_rows(workdir)
         exact = loss_by_cache(*opened(workdir, "none", "float"), rows)
         cells = []

@@ -28,6 +28,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import flaxformer_lite
 from flaxformer_lite import pages
 from flaxformer_lite.config import (
     DataConfig,
@@ -40,7 +41,6 @@ from flaxformer_lite.config import (
 from flaxformer_lite.models import bert, deberta_v2, electra
 from flaxformer_lite.objectives.text.masked_lm import MaskedLm
 from flaxformer_lite.objectives.text.replaced_tokens import ReplacedTokens
-from flaxformer_lite.runs import loop
 from flaxformer_lite.runs.start import setup
 from flaxformer_lite.runs.start.adopt import read_experiment
 
@@ -176,8 +176,8 @@ def measure(runs: Path, seeds: int, effort: Effort) -> Iterator[dict[str, Any]]:
                     cfg = pretraining(name, seed, effort)
                     steps = cfg.train.steps
                     start = folder / "pretrained"
-                    loop.run(cfg, start)
-                loop.run(tuning(start, tables, seed, effort), folder / "tuned")
+                    flaxformer_lite.run(cfg, start)
+                flaxformer_lite.run(tuning(start, tables, seed, effort), folder / "tuned")
                 score = accuracy(folder / "tuned")
                 result.write_text(json.dumps({"name": name, "steps": steps, "accuracy": score}))
             yield json.loads(result.read_text())

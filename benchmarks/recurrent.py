@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import matplotlib
 
+import flaxformer_lite
 from flaxformer_lite import ModelConfig, Rope, build_model
 from flaxformer_lite.config import (
     DataConfig,
@@ -28,7 +29,6 @@ from flaxformer_lite.config import (
 from flaxformer_lite.models import gpt2, recurrent
 from flaxformer_lite.objectives.text.causal_lm import CausalLm
 from flaxformer_lite.registry import resolve_class
-from flaxformer_lite.runs import loop
 from flaxformer_lite.runs.report import metrics
 from flaxformer_lite.runs.start import initial_state, setup
 
@@ -117,7 +117,7 @@ def train(name: str, model: ModelConfig, steps: int, folder: Path) -> Result:
     for rate in RATES:
         where = folder / f"{name}-{rate:g}"
         cfg = experiment(model, rate, steps)
-        loop.run(cfg, where)
+        flaxformer_lite.run(cfg, where)
         records = [row for row in metrics.read(where / "metrics.jsonl") if row["split"] == "eval"]
         ends.append((records[-1]["bits_per_byte"], rate, records))
     _, rate, records = min(ends)

@@ -79,7 +79,8 @@ from flaxformer_lite.open_model import (
     save_pretrained as save_pretrained,
 )
 from flaxformer_lite.pretrained.word_vectors import WordVectors as WordVectors
-from flaxformer_lite.runs.loop import RunResult as RunResult, run as run
+from flaxformer_lite.runs.loop import RunResult as RunResult
+from flaxformer_lite.runs.run import run as run
 
 __version__: str
 __all__: list[str]

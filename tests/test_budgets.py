@@ -16,11 +16,11 @@ from pathlib import Path
 import jax
 import pytest
 
+import flaxformer_lite
 from flaxformer_lite import sharding
 from flaxformer_lite.analysis import flops
 from flaxformer_lite.config import ExperimentConfig, MeshConfig, from_config_dict
 from flaxformer_lite.data import dummy
-from flaxformer_lite.runs import loop
 from flaxformer_lite.training import program
 from tests.marks import daily
 from tests.training import tiny_runs
@@ -118,7 +118,7 @@ def test_what_a_step_holds_at_once_is_a_few_chunks_of_logits(long_step):
 
 @pytest.mark.nightly  # daily in runs/test_best.py
 def test_nothing_compiles_after_the_second_step(tmp_path, capsys):
-    loop.run(tiny_runs.config(tmp_path), tmp_path / "run")
+    flaxformer_lite.run(tiny_runs.config(tmp_path), tmp_path / "run")
     assert re.search(r"compilations\s+0 after step two", capsys.readouterr().out)
 
 

@@ -63,6 +63,8 @@ MOST_FILES = {
     "pretrained/load": 41,
     "inference/inside/capture": 33,
     "training/program": 62,
+    "runs/trainer": 45,
+    "runs/loop": 153,
 }
 MOST_FAMILY_EDGES = 75  # imports of one family by another
 MOST_FAMILIES_OPENED = 4  # that opening a family runs, itself among them

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import flaxformer_lite
 from flaxformer_lite import registry
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.cli import command_line, current_folder
@@ -20,7 +21,6 @@ from flaxformer_lite.config import (
     to_config_dict,
 )
 from flaxformer_lite.objectives.text.causal_lm import CausalLm
-from flaxformer_lite.runs import loop
 from tests.training import tiny_runs
 
 # of ml_collections
@@ -124,11 +124,13 @@ def test_an_objective_and_an_encoding_of_a_users_train_and_resume(text, tmp_path
         "apart",
         0.5,
     )
-    loop.run(cfg, tmp_path / "run")
+    flaxformer_lite.run(cfg, tmp_path / "run")
     assert "--allow-plugins --prompt" in capsys.readouterr().out  # of what to try next
     stored = workdir.read_config(tmp_path / "run", allow_plugins=True)
     assert stored.objective == cfg.objective
-    loop.run(build(**own, **{"train.log_every": 1, "train.checkpoint_every": 3}), tmp_path / "run")
+    flaxformer_lite.run(
+        build(**own, **{"train.log_every": 1, "train.checkpoint_every": 3}), tmp_path / "run"
+    )
     assert "step 2 is done" in capsys.readouterr().out
 
 

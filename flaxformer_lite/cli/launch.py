@@ -16,10 +16,10 @@ from flaxformer_lite import first_model
 from flaxformer_lite.checkpoints.manager import CheckpointError
 from flaxformer_lite.cli import command_line, failures
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.runs import loop
+from flaxformer_lite.runs import run as runs
+from flaxformer_lite.runs.errors import RunError
 from flaxformer_lite.runs.interrupt import Interrupt
 from flaxformer_lite.runs.start.adopt import read_experiment
-from flaxformer_lite.runs.start.preflight import RunError
 from flaxformer_lite.runtime import invocation
 from flaxformer_lite.runtime.join import join
 from flaxformer_lite.runtime.processes import ALONE, CONTINUES, LOST, ProcessError, Processes
@@ -81,7 +81,7 @@ def main(
             given = invocation.fields_given(invocation.underscored(sys.argv))
             with failures.logged(log, RunError):
                 cfg = read_experiment(config, workdir, given, allow_plugins=allow_plugins)
-                caught = loop.run(cfg, workdir, group, interrupt).signal
+                caught = runs.run(cfg, workdir, group, interrupt).signal
             group.close()
         except (SystemExit, GeneratorExit):
             raise

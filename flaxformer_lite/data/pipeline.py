@@ -56,6 +56,17 @@ class Dataset:
     def records(self) -> Any:
         return self.splits[self.split]
 
+    def of_split(self, split: str) -> "Dataset":
+        """Returns the held-out view of a split: its examples once, in a fixed order."""
+        return dataclasses.replace(self, split="eval", splits={"eval": self.splits[split]})
+
+    def with_reference(self, reference: Mapping[str, np.ndarray]) -> "Dataset":
+        """Adds a prediction of the starting weights to the examples of each split of a table."""
+        splits = {}
+        for name, records in self.splits.items():
+            splits[name] = dataclasses.replace(records, reference=reference[name])
+        return dataclasses.replace(self, splits=splits)
+
     @property
     def task(self) -> Task:
         """The objective, where it learns from the rows of a table."""

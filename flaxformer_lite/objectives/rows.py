@@ -154,7 +154,17 @@ class TableRecords(Records, Protocol):
     def number(self, texts: Sequence[str]) -> list[int]: ...
 
 
+TOKEN_IDS = ("input_ids", "decoder_input_ids")  # the inputs that are token ids
 PACKING = "packing"  # the input that says in which rows the tokens of a batch are computed
+
+
+def packed_shape(batch: Mapping[str, Any]) -> tuple[int, ...]:
+    """Returns the shape of a batch's packing; without one, the lengths of its rows of tokens."""
+    packing = batch["inputs"].get(PACKING)
+    if packing is not None:
+        return tuple(packing.shape)
+    names = (name for name in TOKEN_IDS if name in batch["inputs"])
+    return tuple(batch["inputs"][name].shape[-1] for name in names)
 
 
 def fill(pieces: Sequence[np.ndarray], length: int, pad: int) -> tuple[np.ndarray, np.ndarray]:

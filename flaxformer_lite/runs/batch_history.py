@@ -13,7 +13,8 @@ from typing import Any
 from flaxformer_lite import registry
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import ConfigError, ExperimentConfig
-from flaxformer_lite.data.pipeline import Dataset, open_dataset
+from flaxformer_lite.data.pipeline import open_dataset
+from flaxformer_lite.runs.experiment import RunData
 from flaxformer_lite.runs.provenance import TableOrigins, TextOrigins
 from flaxformer_lite.runs.report import metrics
 from flaxformer_lite.runtime.progress import counting
@@ -33,7 +34,7 @@ class BatchHistory:
     """
 
     cfg: ExperimentConfig
-    data: Dataset
+    data: RunData
 
     @functools.cached_property
     def _find(self) -> Callable[[int], Row]:
@@ -156,7 +157,7 @@ def read_config(folder: Path, *, allow_plugins: registry.Allowed = False) -> Exp
     return dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, tokenizer=tokenizer))
 
 
-def check_data(folder: Path, data: Dataset) -> None:
+def check_data(folder: Path, data: RunData) -> None:
     """Raises ConfigError if data differs from that of the run."""
     recorded = workdir.data_fingerprint(folder)
     if recorded and recorded != data.fingerprint:

@@ -1,46 +1,48 @@
-"""Runs an experiment from its first step to its closing summary, and owns what it opens."""
+"""Trains a prepared experiment from its first step to its closing summary."""
 
 import contextlib
 import dataclasses
-import functools
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ml_collections import ConfigDict
-
 from flaxformer_lite.analysis import flops
+from flaxformer_lite.analysis.recompiles import RecompileCounter
 from flaxformer_lite.checkpoints.manager import Checkpoints, first_line
-from flaxformer_lite.checkpoints.mirror import Mirror, mirrored, place_of
-from flaxformer_lite.checkpoints.workdir import newest_first, write_inputs
-from flaxformer_lite.config import ExperimentConfig, from_config_dict
+from flaxformer_lite.checkpoints.mirror import Mirror
+from flaxformer_lite.checkpoints.workdir import write_inputs
+from flaxformer_lite.config import ExperimentConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.objectives.base import Metric
-from flaxformer_lite.runs.batch_history import BatchHistory
 from flaxformer_lite.runs.best import Best, Selection
+from flaxformer_lite.runs.callbacks.callback import Callback
+from flaxformer_lite.runs.callbacks.estimate import Estimate
+from flaxformer_lite.runs.callbacks.evaluation import Evaluation
+from flaxformer_lite.runs.callbacks.finite import Finite
+from flaxformer_lite.runs.callbacks.interruption import Interruption
+from flaxformer_lite.runs.callbacks.pace import Pace
+from flaxformer_lite.runs.callbacks.profile import Profile
+from flaxformer_lite.runs.callbacks.records import Records
+from flaxformer_lite.runs.callbacks.saving import Saving
+from flaxformer_lite.runs.callbacks.spikes import Spikes, suspect_rows
+from flaxformer_lite.runs.callbacks.summary import Summary
+from flaxformer_lite.runs.callbacks.tracking import Tracking
+from flaxformer_lite.runs.callbacks.upload import Upload
+from flaxformer_lite.runs.callbacks.watchdog import Watchdog
+from flaxformer_lite.runs.experiment import Experiment
 from flaxformer_lite.runs.interrupt import Interrupt
 from flaxformer_lite.runs.report import text
 from flaxformer_lite.runs.report.clock import Clock
 from flaxformer_lite.runs.report.meter import Meter
 from flaxformer_lite.runs.report.metrics import Recorder, seconds
+from flaxformer_lite.runs.report.reporting import Reporting
 from flaxformer_lite.runs.report.run_page import RunPage
 from flaxformer_lite.runs.report.terminal import Terminal
-from flaxformer_lite.runs.start import companion, precompile, reference, resume
-from flaxformer_lite.runs.start.initial_state import initial_state
-from flaxformer_lite.runs.start.preflight import data_facts, lock_workdir, program_facts
-from flaxformer_lite.runs.start.setup import Experiment, prepare
-from flaxformer_lite.runs.trainer import Reporting, Saving, Trainer
-from flaxformer_lite.runs.watchers.estimate import Estimate
-from flaxformer_lite.runs.watchers.finite import Finite
-from flaxformer_lite.runs.watchers.pace import Pace
-from flaxformer_lite.runs.watchers.profile import Profile
-from flaxformer_lite.runs.watchers.spikes import Spikes, suspect_rows
-from flaxformer_lite.runs.watchers.tracking import Tracking, check_installed
-from flaxformer_lite.runs.watchers.upload import Upload
-from flaxformer_lite.runs.watchers.watchdog import Watchdog
-from flaxformer_lite.runs.watchers.watcher import Watcher
-from flaxformer_lite.runtime.processes import ALONE, Processes
+from flaxformer_lite.runs.start import precompile, reference, resume
+from flaxformer_lite.runs.trainer import Trainer
+from flaxformer_lite.runtime.processes import Processes
+from flaxformer_lite.storage.lock import Lock
 from flaxformer_lite.training.state import TrainState
 
 
@@ -63,62 +65,57 @@ class RunResult(NamedTuple):
     signal: str
 
 
-def run(
-    cfg: ExperimentConfig | ConfigDict,
-    workdir: str | Path,
-    group: Processes = ALONE,
-    interrupt: Interrupt | None = None,
-) -> RunResult:
-    """Trains, starting from the newest checkpoint in `workdir` if there is one.
+class RunFiles(NamedTuple):
+    """The workdir of a run.
 
-        >>> run(get_config("gpt2_tiny"), "runs/gpt2").last["loss"]  # doctest: +SKIP
+    Attributes:
+      place: the folder or address of its files.
+      mirror: the folder where they are written.
+      lock: process 0's lock on an address; None of a folder, and on other processes.
+    """
+
+    place: Path
+    mirror: Mirror
+    lock: Lock | None
+
+
+def train(
+    experiment: Experiment,
+    requested: ExperimentConfig,
+    files: RunFiles,
+    clock: Clock,
+    group: Processes,
+    interrupt: Interrupt,
+) -> RunResult:
+    """Trains, starting from the newest checkpoint if there is one; see `run`.
 
     Args:
-      cfg: an ExperimentConfig, or the ConfigDict of a page, as `pages.get_config` returns it.
-      workdir: a folder, or an address such as gs://bucket/run, for checkpoints/, best/ (with
-        `train.best`), metrics.jsonl, samples.jsonl, tensorboard/, config.json, tokenizer/ and
-        report.html.
-      group: the processes of the run; each writes its part of the checkpoints, and process 0
-        everything else.
-      interrupt: handles signals; by default they keep their usual handlers.
-
-    Returns:
-      What the run came to, also where an earlier call had trained all or some of its steps.
-
-    Raises:
-      ConfigError: config, data and checkpoints do not fit together.
-      CheckpointError: checkpoints cannot be written or read.
-      RunError: the loss is no longer finite, or the workdir cannot be used.
+      experiment: what `prepare` makes of the config.
+      requested: the config before the run resolved it.
+      files: the workdir.
+      clock: has measured the time since the start.
+      group: the processes of the run.
+      interrupt: handles signals.
     """
-    if not isinstance(cfg, ExperimentConfig):
-        cfg = from_config_dict(ExperimentConfig, cfg)
-    place = place_of(workdir)
-    clock = Clock()
-    if group.first:
-        check_installed(cfg.train.trackers)
+    cfg = experiment.cfg
+    place, mirror, _ = files
+    workdir = mirror.folder
     with contextlib.ExitStack() as stack:
-        group.agree("config and code", {"--num_processes": group.count, **program_facts(cfg)})
-        lock = stack.enter_context(lock_workdir(place, group))
-        mirror = stack.enter_context(mirrored(place, lock))
-        workdir = mirror.folder
-        requested = cfg
-        experiment = prepare(cfg)
-        cfg = experiment.cfg
-        stored_steps = [int(at.name) for at in newest_first(workdir, "checkpoints")]
-        group.agree("data", data_facts(experiment, stored_steps))
-        saving = functools.partial(Checkpoints, group=group, before=mirror.send)
-        checkpoints = stack.enter_context(saving(place / "checkpoints", keep=cfg.train.keep))
+
+        def open_checkpoints(name: str, keep: int) -> Checkpoints:
+            opened = Checkpoints(place / name, keep=keep, group=group, before=mirror.send)
+            return stack.enter_context(opened)
+
+        checkpoints = open_checkpoints("checkpoints", cfg.train.keep)
         best = None
         if cfg.train.best:
-            best = stack.enter_context(saving(place / "best", keep=1))
+            best = open_checkpoints("best", keep=1)
         terminal = Terminal(cfg.train.steps, _shown(cfg), quiet=not group.first)
         stack.enter_context(terminal.listening())
-        experiment, create_state = _start_compiling(
-            stack, experiment, checkpoints.latest_step, group, clock
-        )
-        begin = _begin(experiment, checkpoints, create_state)
+        experiment = _start_compiling(stack, experiment, checkpoints.latest_step, group, clock)
+        begin = _begin(experiment, checkpoints)
         experiment = reference.attach(
-            experiment, begin.state, begin.step, create_state, workdir, writes=group.first
+            experiment, begin.state, begin.step, workdir, writes=group.first
         )
         selection = Selection(cfg, best, Best(**begin.record.get("best", {})))
         notices = list(begin.notices)
@@ -132,44 +129,82 @@ def run(
         terminal.rows("flaxformer_lite", about)
         for notice in [*notices, *recorder.notices]:
             terminal.note(f"notice: {notice}")
-        report = None
+        page = None
         if group.first:
             data = experiment.train_data
             write_inputs(workdir, cfg, data.tokenizer, data.fingerprint)
-            report = RunPage(workdir, cfg, requested, about, recorder, clock)
-        meter = _meter(experiment, clock, recorder, begin.record)
-        watchers = [
-            *_loss_watchers(
-                experiment, str(place), checkpoints, recorder, terminal, group, begin.record
-            ),
-            *_other_watchers(experiment, mirror, last_step, terminal, group, clock),
-            Upload(mirror, lock, terminal),
+            page = RunPage(workdir, cfg, requested, about, recorder, clock)
+        reporting = Reporting(recorder, terminal, clock, RecompileCounter())
+        summary = Summary(experiment, selection, page, place, begin.step, reporting)
+        callbacks = [
+            *_loss_callbacks(experiment, place, checkpoints, reporting, group, begin.record),
+            *_other_callbacks(experiment, mirror, last_step, reporting, group),
+            Records(cfg.train, _meter(experiment, reporting, begin.record), reporting),
+            summary,
+            Upload(mirror, files.lock, terminal),
         ]
-        for watcher in watchers:
-            stack.callback(watcher.close)
-        trainer = Trainer(
-            experiment,
-            Saving(checkpoints, selection),
-            Reporting(recorder, terminal, report, meter, place),
-            watchers,
-            group,
+        recorder.listeners += [callback.recorded for callback in callbacks]
+
+        def meta(step: int) -> Json:
+            record = resume.meta(cfg, experiment.fingerprint, step)
+            for callback in callbacks:
+                record |= callback.remembered()
+            return record
+
+        evaluations = group.coordinate(
+            "records", len(recorder.of("eval")), lambda counts: counts[0]
         )
+        evaluation = Evaluation(
+            experiment,
+            selection,
+            checkpoints,
+            meta,
+            reporting,
+            is_first=begin.step == 0 or not evaluations,
+            alone=group.alone,
+            followers=tuple(callbacks),
+        )
+        # A step is evaluated before it may end the run, and saved when that is known.
+        callbacks += [
+            evaluation,
+            Interruption(interrupt, begin.step, group),
+            Saving(experiment, checkpoints, selection, meta, reporting),
+        ]
+        for callback in callbacks:
+            stack.callback(callback.close)
+        trainer = Trainer(experiment.program.train_step, callbacks, clock, reporting.compiles)
         try:
-            caught_signal = trainer.train(begin.state, begin.step, interrupt or Interrupt())
-            if group.first and not caught_signal:
-                trainer.close()
+            with (
+                terminal.training(begin.step),
+                contextlib.closing(experiment.train_batches(begin.step)) as batches,
+            ):
+                trainer.train(begin.state, batches, begin.step, cfg.train.steps)
+            signal = ""  # one that came while a finished run was saved ends nothing
+            if trainer.done < cfg.train.steps and not selection.stalled:
+                signal = interrupt.caught
+            if signal:
+                _note_stop(terminal, interrupt, trainer.done, group)
+            elif group.first:
+                summary.print_closing()
         except BaseException as error:
-            trainer.report(f"ended by an error ({first_line(error)})")
+            summary.write_page(f"ended by an error ({first_line(error)})")
             raise
-        if caught_signal:
-            trainer.report(f"stopped by {caught_signal}")
+        if signal:
+            summary.write_page(f"stopped by {signal}")
         else:
-            trainer.report("finished")
+            summary.write_page("finished")
         metric = cfg.objective.headline
         if cfg.train.best:
             metric = selection.metric
         last, best_one = _last_and_best(recorder.of("eval"), metric)
-        return RunResult(trainer.done, last, best_one, str(place), caught_signal)
+        return RunResult(trainer.done, last, best_one, str(place), signal)
+
+
+def _note_stop(terminal: Terminal, interrupt: Interrupt, step: int, group: Processes) -> None:
+    signal = interrupt.caught
+    if not group.alone:
+        signal += f" of process {interrupt.by}"
+    terminal.note(f"{signal}: stopped after step {step} and saved; the same command continues.")
 
 
 def _last_and_best(records: Sequence[Json], metric: Metric) -> tuple[Json, Json]:
@@ -220,23 +255,20 @@ def _start_compiling(
     latest: int | None,
     group: Processes,
     clock: Clock,
-) -> tuple[Experiment, Callable[[], TrainState]]:
+) -> Experiment:
     """Starts compiling the steps and creating the first state in the background, if needed.
 
     Returns:
-      The experiment with the steps that are being compiled, and a function that returns the first
-      state.
+      The experiment with the steps that are being compiled and the state that is being created.
     """
     cfg = experiment.cfg
-    create_state: Callable[[], TrainState] = functools.partial(
-        initial_state, experiment.program, cfg.train.init_from
-    )
     if (latest or 0) >= cfg.train.steps:
-        return experiment, create_state
+        return experiment
     # The step that is needed first. A run evaluates before its first step.
     needed = ("eval_step", "train_step")
     if latest:
         needed = ("train_step", "eval_step")
+    create_state = experiment.create_state
     # Files are read in the main thread, as ctrl-C would not stop another one.
     reads_files = cfg.train.init_from or experiment.weights
     if latest is None and not reads_files:
@@ -245,11 +277,13 @@ def _start_compiling(
         experiment.program, *needed, group=group, waiting=clock.during
     )
     program = stack.enter_context(compiling)
-    return dataclasses.replace(experiment, program=program), create_state
+    return dataclasses.replace(experiment, program=program, create_state=create_state)
 
 
-def _meter(experiment: Experiment, clock: Clock, recorder: Recorder, record: Json) -> Meter:
+def _meter(experiment: Experiment, reporting: Reporting, record: Json) -> Meter:
     """Returns a meter that includes the time and the unfinished record of the run so far."""
+    recorder = reporting.recorder
+    clock = reporting.clock
     peak = flops.peak(experiment.program.mesh.devices.flat[0])
     earlier = seconds(recorder.history)
     clock.seconds["repeated"] += seconds(recorder.dropped).total()
@@ -264,47 +298,43 @@ def _meter(experiment: Experiment, clock: Clock, recorder: Recorder, record: Jso
     )
 
 
-def _loss_watchers(
+def _loss_callbacks(
     experiment: Experiment,
-    place: str,
+    place: Path,
     checkpoints: Checkpoints,
-    recorder: Recorder,
-    terminal: Terminal,
+    reporting: Reporting,
     group: Processes,
     record: Json,
-) -> list[Watcher]:
-    """Returns the watchers of the loss, which are notified before all others."""
-    history = BatchHistory(experiment.cfg, experiment.train_data)
+) -> list[Callback]:
+    """Returns what follows the loss, and is told of a step before all others."""
+    workdir = str(place)
 
     def rows(step: int) -> list[str]:
         if not group.first:
             return []
-        return history.named(step)
+        return experiment.name_rows(step)
 
-    finite = Finite(checkpoints, lambda step: suspect_rows(rows(step), place, step))
-    spikes = Spikes(rows, place, recorder, terminal.note, record.get("losses", ()))
+    finite = Finite(checkpoints, lambda step: suspect_rows(rows(step), workdir, step))
+    note = reporting.terminal.note
+    spikes = Spikes(rows, workdir, reporting.recorder, note, record.get("losses", ()))
     return [finite, spikes]
 
 
-def _other_watchers(
-    experiment: Experiment,
-    mirror: Mirror,
-    last_step: int,
-    terminal: Terminal,
-    group: Processes,
-    clock: Clock,
-) -> list[Watcher]:
-    """Returns the other watchers, in the order in which they are notified."""
+def _other_callbacks(
+    experiment: Experiment, mirror: Mirror, last_step: int, reporting: Reporting, group: Processes
+) -> list[Callback]:
+    """Returns what measures and tracks the run, in the order in which it is told of a step."""
     cfg = experiment.cfg
     step = experiment.program.train_step
-    note = terminal.note
+    note = reporting.terminal.note
+    clock = reporting.clock
     workdir = mirror.folder
-    watchers: list[Watcher] = [Pace(group, clock, note)]
+    callbacks: list[Callback] = [Pace(group, clock, note)]
     if cfg.train.watchdog:
-        watchers.append(Watchdog(cfg.train.watchdog, clock))
+        callbacks.append(Watchdog(cfg.train.watchdog, clock))
     if group.first:
-        watchers.append(Estimate(cfg.train.steps, note))
-        watchers.append(Tracking(cfg.train.trackers, note, workdir, resume.plain(cfg), last_step))
+        callbacks.append(Estimate(cfg.train.steps, note))
+        callbacks.append(Tracking(cfg.train.trackers, note, workdir, resume.plain(cfg), last_step))
     if cfg.train.profile:
         profile_folder = "profile"
         if not group.alone:
@@ -312,7 +342,7 @@ def _other_watchers(
         program: Callable[[], str] = str  # returns "" for a step that is not compiled ahead
         if isinstance(step, precompile.BackgroundCompiled | precompile.CompiledByShape):
             program = step.as_text
-        watchers.append(
+        callbacks.append(
             Profile(
                 cfg.train.profiled,
                 workdir / profile_folder,
@@ -322,12 +352,10 @@ def _other_watchers(
                 mirror.place / profile_folder,
             )
         )
-    return watchers
+    return callbacks
 
 
-def _begin(
-    experiment: Experiment, checkpoints: Checkpoints, create_state: Callable[[], TrainState]
-) -> _Begin:
+def _begin(experiment: Experiment, checkpoints: Checkpoints) -> _Begin:
     """Restores the newest checkpoint, or creates a new state."""
     cfg = experiment.cfg
     target = experiment.program.saved(experiment.program.target)
@@ -335,12 +363,12 @@ def _begin(
         target, lambda meta: resume.check(meta, cfg, experiment.fingerprint)
     )
     if restored is None:
-        return _Begin(create_state(), 0, {}, [])
+        return _Begin(experiment.create_state(), 0, {}, [])
     notices = [*restored.notices, *resume.notices(restored.meta, cfg)]
     if restored.step >= cfg.train.steps:
         notices.append(
             f"step {restored.step} is done and train.steps={cfg.train.steps}: nothing is left to"
             " train."
         )
-    state = companion.complete(experiment.program, restored.state)
+    state = experiment.complete_state(restored.state)
     return _Begin(state, restored.step, restored.meta, notices)

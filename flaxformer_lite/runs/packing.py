@@ -14,7 +14,6 @@ from flaxformer_lite.data.padding import MULTIPLE, Buckets, Packer
 from flaxformer_lite.data.pipeline import Dataset
 from flaxformer_lite.objectives.rows import PACKING
 from flaxformer_lite.sharding.activations import num_batch_shards
-from flaxformer_lite.training.bound_models import EXAMPLE_IDS
 from flaxformer_lite.types import Batch, Params
 
 MUCH = 0.5  # share of padding from which on a notice is given
@@ -191,15 +190,6 @@ def unpacked(batch: Batch) -> Batch:
     """Returns a batch, or its shapes, without its packing, so that padding is computed."""
     inputs = {name: x for name, x in batch["inputs"].items() if name != PACKING}
     return {**batch, "inputs": inputs}
-
-
-def shape_of(batch: Batch) -> tuple[int, ...]:
-    """Returns the shape of a batch's packing; without one, the lengths of its rows of tokens."""
-    packing = batch["inputs"].get(PACKING)
-    if packing is not None:
-        return tuple(packing.shape)
-    names = (name for name in EXAMPLE_IDS if name in batch["inputs"])
-    return tuple(batch["inputs"][name].shape[-1] for name in names)
 
 
 def _padding(train: Dataset, length: int, why: str) -> list[tuple[str, str]]:

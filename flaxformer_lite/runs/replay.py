@@ -16,11 +16,11 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.registry import Allowed
 from flaxformer_lite.runs import batch_history, packing
 from flaxformer_lite.runs.best import Best
+from flaxformer_lite.runs.experiment import Experiment
 from flaxformer_lite.runs.report import metrics
 from flaxformer_lite.runs.report.meter import means
-from flaxformer_lite.runs.start import companion, reference, resume
-from flaxformer_lite.runs.start.initial_state import initial_state
-from flaxformer_lite.runs.start.setup import Experiment, prepare
+from flaxformer_lite.runs.start import reference, resume
+from flaxformer_lite.runs.start.setup import prepare
 from flaxformer_lite.training import bound_models, program
 from flaxformer_lite.training.state import TrainState
 from flaxformer_lite.types import Batch
@@ -73,15 +73,14 @@ def before_step(folder: Path, step: int, *, allow_plugins: Allowed = False) -> R
     history.rows(step)  # raises if there is no such step
     target = experiment.program.saved(experiment.program.target)
     restored = workdir.read_state(folder, target, step - 1)
-    make = functools.partial(initial_state, experiment.program, cfg.train.init_from)
     start = restored.step
     notices = list(restored.notices)
     if start:
         notices += resume.notices(restored.meta, experiment.cfg)
-        state = companion.complete(experiment.program, restored.state)
+        state = experiment.complete_state(restored.state)
     else:
-        state = make()
-    experiment = reference.attach(experiment, state, start, make, folder, writes=False)
+        state = experiment.create_state()
+    experiment = reference.attach(experiment, state, start, folder, writes=False)
     values: dict[int, Values] = {}
     with contextlib.closing(experiment.train_batches(start)) as batches:
         for number in range(start + 1, step):

@@ -18,13 +18,13 @@ from flaxformer_lite.config.parts import PartitionRules
 from flaxformer_lite.models import build_model
 from flaxformer_lite.nn.functions.sharding import UNSHARDED, ActivationSharding
 from flaxformer_lite.objectives.companion import Companion
+from flaxformer_lite.objectives.rows import TOKEN_IDS
 from flaxformer_lite.sharding import parameter_rules
 from flaxformer_lite.types import Params
 
 AUXILIARY = "losses"  # the collection into which layers sow auxiliary losses
 ROUTED = "routed"  # and that of the sums of which losses of whole stacks are made
 LOADS = "loads"  # and that of how many choices of tokens fell on each of their experts
-EXAMPLE_IDS = ("input_ids", "decoder_input_ids")  # the inputs that are token ids
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Models:
         if self.second is None:
             return self.model.init(key, inputs, method=self.outputs)["params"]
         companion, module = self.second
-        ids: dict[str, Any] = {name: inputs[name] for name in EXAMPLE_IDS if name in inputs}
+        ids: dict[str, Any] = {name: inputs[name] for name in TOKEN_IDS if name in inputs}
         second_params = module.init(jax.random.fold_in(key, 1), **ids)["params"]
         bound = module.bind({"params": second_params})
         params = self.model.init(key, inputs, bound, method=self.outputs)["params"]

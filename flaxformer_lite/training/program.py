@@ -24,10 +24,10 @@ from flaxformer_lite.config.parts import PartitionRules
 from flaxformer_lite.nn.functions.quantized import RECIPES
 from flaxformer_lite.nn.functions.sharding import UNSHARDED, ActivationSharding
 from flaxformer_lite.objectives.companion import Companion
-from flaxformer_lite.objectives.rows import PACKING, Example
+from flaxformer_lite.objectives.rows import PACKING, TOKEN_IDS, Example
 from flaxformer_lite.objectives.sums import LOAD, losses_of_routers
 from flaxformer_lite.training import bound_models, optimizer, state, step
-from flaxformer_lite.training.bound_models import AUXILIARY, EXAMPLE_IDS, LOADS, ROUTED, Models
+from flaxformer_lite.training.bound_models import AUXILIARY, LOADS, ROUTED, Models
 from flaxformer_lite.types import Batch, Params
 
 
@@ -198,7 +198,7 @@ def tokens(batch: Batch) -> int:
     inputs = batch["inputs"]
     if PACKING in inputs:
         return inputs[PACKING].size
-    return sum(inputs[name].size for name in EXAMPLE_IDS if name in inputs)
+    return sum(inputs[name].size for name in TOKEN_IDS if name in inputs)
 
 
 def executed_flops(program: Program) -> int:
@@ -292,7 +292,7 @@ def _check_example(example: object, mesh: Mesh) -> None:
             " {'inputs': ..., 'targets': ...}."
         )
     parts = mesh.shape["context"]
-    for name, field in zip(EXAMPLE_IDS, ("length", "target_length"), strict=True):
+    for name, field in zip(TOKEN_IDS, ("length", "target_length"), strict=True):
         if name not in example["inputs"]:
             continue
         length = example["inputs"][name].shape[-1]

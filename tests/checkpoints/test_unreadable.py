@@ -11,11 +11,11 @@ import jax
 import pytest
 from flax.traverse_util import unflatten_dict
 
+import flaxformer_lite
 from flaxformer_lite.checkpoints import arrays, workdir
 from flaxformer_lite.checkpoints.manager import Checkpoints
 from flaxformer_lite.checkpoints.record import FILE, UnreadableError, read_record
 from flaxformer_lite.cli import failures
-from flaxformer_lite.runs import loop
 from tests.training import tiny_runs
 
 ROOT = Path(__file__).parents[2]
@@ -31,7 +31,9 @@ TOLD = (
 def run(tmp_path_factory):
     """A run of two steps with a checkpoint of each."""
     folder = tmp_path_factory.mktemp("run")
-    loop.run(tiny_runs.config(folder, train={"steps": 2, "checkpoint_every": 1}), folder / "run")
+    flaxformer_lite.run(
+        tiny_runs.config(folder, train={"steps": 2, "checkpoint_every": 1}), folder / "run"
+    )
     return folder / "run"
 
 

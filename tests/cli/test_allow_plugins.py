@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import flaxformer_lite
 from flaxformer_lite import (
     __main__ as door,
     load_labels,
@@ -21,7 +22,7 @@ from flaxformer_lite import (
 )
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import ConfigError, fingerprint
-from flaxformer_lite.runs import batch_history, evaluate_file, loop, replay
+from flaxformer_lite.runs import batch_history, evaluate_file, replay
 from flaxformer_lite.runs.start import resume
 from tests.cli import models
 from tests.training import tiny_runs
@@ -58,7 +59,7 @@ def get_config():
 def run(tmp_path_factory):
     """Two steps of a GPT-2."""
     folder = tmp_path_factory.mktemp("run")
-    loop.run(tiny_runs.config(folder, train={"steps": 2}), folder / "run")
+    flaxformer_lite.run(tiny_runs.config(folder, train={"steps": 2}), folder / "run")
     return folder / "run"
 
 

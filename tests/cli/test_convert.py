@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+import flaxformer_lite
 from flaxformer_lite import load_pretrained, load_tokenizer
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.checkpoints.digest import digest
 from flaxformer_lite.config import TokenizerConfig
-from flaxformer_lite.runs import loop
 from tests.cli import models
 from tests.marks import daily
 from tests.training import tiny_runs
@@ -32,7 +32,7 @@ def run(request, tmp_path_factory):
     if request.param == "bert":
         tokenizer = TokenizerConfig(name="byte_bpe", vocab_size=400)
         cfg = dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, tokenizer=tokenizer))
-    loop.run(cfg, folder / "run")
+    flaxformer_lite.run(cfg, folder / "run")
     return folder / "run"
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+import flaxformer_lite
 from flaxformer_lite.cli import command_line
 from flaxformer_lite.cli.commands import COMMANDS
-from flaxformer_lite.runs import loop
 from tests.cli import models
 from tests.training import tiny_runs
 
@@ -65,7 +65,7 @@ PROBED = {"jax_plugins", "libtpu", "orbax", "google"}  # among others
 def room(tmp_path_factory):
     """A run, models and tables, beside an empty folder."""
     room = tmp_path_factory.mktemp("room")
-    loop.run(tiny_runs.config(room, train={"steps": 1}), room / "run")
+    flaxformer_lite.run(tiny_runs.config(room, train={"steps": 1}), room / "run")
     models.directory(room / "gpt2")
     models.directory(room / "bert", "bert", "sequence_classification")
     models.directory(room / "bert_lm", "bert", "masked_lm")

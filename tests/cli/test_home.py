@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+import flaxformer_lite
 from flaxformer_lite import __main__ as door, open_model, pages, private_names
 from flaxformer_lite.checkpoints import mirror
 from flaxformer_lite.cli.commands import COMMANDS
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data import text
-from flaxformer_lite.runs import loop
 from flaxformer_lite.runtime import environment
 from flaxformer_lite.storage import content_cache, fetch
 from flaxformer_lite.text import tokenizer
@@ -62,7 +62,7 @@ def test_each_path_of_somebody_who_is_not_there_is_refused_in_a_sentence():
 def test_a_run_in_the_home_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    loop.run(tiny_runs.config(tmp_path, train={"steps": 1}), "~/run")
+    flaxformer_lite.run(tiny_runs.config(tmp_path, train={"steps": 1}), "~/run")
     assert Path("run/config.json").is_file() and not Path("~").exists()
 
 

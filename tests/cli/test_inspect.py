@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+import flaxformer_lite
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.cli.inspect import about
 from flaxformer_lite.config import LayerKind
 from flaxformer_lite.nn.adapters.lora import LoraConfig
-from flaxformer_lite.runs import loop
 from tests.cli import models
 from tests.models.tiny import small
 from tests.training import tiny_runs
@@ -96,7 +96,7 @@ def test_numbers_at_the_end_of_names_are_folded(tmp_path, capsys):
 def test_a_run_with_an_adapter(tmp_path, capsys):
     cfg = tiny_runs.config(tmp_path, train={"steps": 1})
     model = dataclasses.replace(cfg.model, adapter=LoraConfig(rank=2))
-    loop.run(dataclasses.replace(cfg, model=model), tmp_path / "run")
+    flaxformer_lite.run(dataclasses.replace(cfg, model=model), tmp_path / "run")
     capsys.readouterr()
     said = shown(capsys, tmp_path / "run")
     assert "attn.c_attn.weight" in said and "lora_a" in said

@@ -11,8 +11,8 @@ import pytest
 from flaxformer_lite.checkpoints.manager import CheckpointError
 from flaxformer_lite.cli import launch
 from flaxformer_lite.config import ConfigError, to_config_dict
-from flaxformer_lite.runs import loop
-from flaxformer_lite.runs.start.preflight import RunError
+from flaxformer_lite.runs import run as runs
+from flaxformer_lite.runs.errors import RunError
 from flaxformer_lite.runtime import processes
 from flaxformer_lite.runtime.processes import ProcessError
 from flaxformer_lite.storage import stores
@@ -27,10 +27,10 @@ def end(monkeypatch, tmp_path, capsys):
         def run(cfg, workdir, group, interrupt):
             if isinstance(outcome, BaseException):
                 raise outcome
-            return loop.RunResult(8, {}, {}, workdir, outcome)
+            return runs.RunResult(8, {}, {}, workdir, outcome)
 
         monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(loop, "run", run)
+        monkeypatch.setattr(runs, "run", run)
         monkeypatch.setattr(os, "_exit", sys.exit)
         code = 0
         try:
@@ -133,9 +133,9 @@ def test_a_signal_before_the_first_step_ends_the_run_at_once(monkeypatch, tmp_pa
         os.kill(os.getpid(), number)
         while not ended:
             time.sleep(0.001)
-        return loop.RunResult(0, {}, {}, "runs/x", "")
+        return runs.RunResult(0, {}, {}, "runs/x", "")
 
-    monkeypatch.setattr(loop, "run", run)
+    monkeypatch.setattr(runs, "run", run)
     monkeypatch.setattr(
         launch.command_line, "fail", lambda *args, **options: said.append((*args, options))
     )

@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
+import flaxformer_lite
 from flaxformer_lite import load_tokenizer
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.config import TokenizerConfig
 from flaxformer_lite.models import gpt2
-from flaxformer_lite.runs import loop
 from flaxformer_lite.text.tokenizer_training import train
 from tests.cli import models
 from tests.training import tiny_runs
@@ -117,7 +117,7 @@ def test_a_figure_without_matplotlib_is_refused_before_the_model_is_read(
 @pytest.mark.nightly
 def test_a_workdir(tmp_path):
     model = gpt2.config("tiny", **tiny_runs.SIZES, decoder_layers=2, max_length=32, scan=True)
-    loop.run(
+    flaxformer_lite.run(
         tiny_runs.config(tmp_path, "gpt2", train={"steps": 1, "checkpoint_every": 1}, model=model),
         tmp_path / "run",
     )

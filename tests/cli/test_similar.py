@@ -5,13 +5,13 @@ import random
 
 import pytest
 
+import flaxformer_lite
 from flaxformer_lite import load_word_vectors
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.config import DataConfig, OptimizerConfig, TokenizerConfig
 from flaxformer_lite.models import word2vec
 from flaxformer_lite.objectives.text.cbow import Cbow
 from flaxformer_lite.objectives.text.skip_gram import SkipGram
-from flaxformer_lite.runs import loop
 from tests.cli import models
 from tests.marks import daily
 from tests.training import tiny_runs
@@ -53,7 +53,7 @@ def config(folder, name):
 @pytest.fixture(scope="module", params=daily(OBJECTIVES, ("skip_gram",)))
 def run(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
-    loop.run(config(folder, request.param), folder / "run")
+    flaxformer_lite.run(config(folder, request.param), folder / "run")
     return folder / "run"
 
 

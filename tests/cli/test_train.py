@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+import flaxformer_lite
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.checkpoints.workdir import read_run
 from flaxformer_lite.cli import launch, train
-from flaxformer_lite.runs import loop
 from tests.training import tiny_runs
 
 
@@ -42,10 +42,10 @@ def test_every_path_may_lead_through_the_folder_above(tmp_path, monkeypatch, cap
     data = dataclasses.replace(cfg.data, path="../data/text.jsonl", cache="../data/cache")
     cfg = dataclasses.replace(cfg, data=data)
     workdir = Path("../runs/rel")
-    loop.run(cfg, workdir)
-    loop.run(tiny_runs.steps(cfg, 2), workdir)
+    flaxformer_lite.run(cfg, workdir)
+    flaxformer_lite.run(tiny_runs.steps(cfg, 2), workdir)
     assert read_run(workdir).step == 2
-    loop.run(tiny_runs.steps(cfg, 1, init_from="../runs/rel"), Path("../runs/other"))
+    flaxformer_lite.run(tiny_runs.steps(cfg, 1, init_from="../runs/rel"), Path("../runs/other"))
     main(["convert", "../runs/rel", "../out/weights"])
     asking = ["--prompt", "The ", "--max_new_tokens", "2"]
     main(["generate", "--model", "../runs/rel", *asking])

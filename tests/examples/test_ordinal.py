@@ -4,12 +4,12 @@ core knows of it."""
 import numpy as np
 import pytest
 
+import flaxformer_lite
 from examples import ordinal
 from examples.ordinal import Ordinal
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.cli import command_line
 from flaxformer_lite.config import ExperimentConfig, from_config_dict, plugin_name, to_config_dict
-from flaxformer_lite.runs import loop
 from flaxformer_lite.runs.report import metrics
 
 # of ml_collections
@@ -45,7 +45,7 @@ def test_it_learns_is_measured_and_survives_the_round_trip(tmp_path, capsys):
     page = command_line.config(
         ["--config=classify", *(f"--config.{name}={value}" for name, value in values.items())]
     )
-    loop.run(from_config_dict(ExperimentConfig, page), tmp_path / "run")
+    flaxformer_lite.run(from_config_dict(ExperimentConfig, page), tmp_path / "run")
     first, *_, last = [
         record
         for record in metrics.read(tmp_path / "run" / "metrics.jsonl")

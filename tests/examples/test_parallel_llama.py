@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+import flaxformer_lite
 from examples import parallel_llama as own
 from flaxformer_lite import (
     load_pretrained,
@@ -22,7 +23,6 @@ from flaxformer_lite.cli import command_line
 from flaxformer_lite.config import ConfigError, ExperimentConfig, from_config_dict, to_config_dict
 from flaxformer_lite.models.parameter_shapes import parameter_shapes
 from flaxformer_lite.pretrained.hf_config import read_config
-from flaxformer_lite.runs import loop
 from flaxformer_lite.runs.start.adopt import read_experiment
 from flaxformer_lite.sharding import parameter_rules
 from tests.pretrained.fixtures import ROOT
@@ -118,7 +118,7 @@ def test_train_convert_generate_and_fine_tune_by_the_command_line(tmp_path, caps
     (tmp_path / "page.py").write_text(PAGE)
     cfg = from_config_dict(ExperimentConfig, command_line.config([f"--config={tmp_path}/page.py"]))
     assert cfg.model.family == FAMILY
-    loop.run(cfg, tmp_path / "run")
+    flaxformer_lite.run(cfg, tmp_path / "run")
     main(["convert", str(tmp_path / "run"), str(tmp_path / "published"), "--allow-plugins"])
     model, params = load_pretrained(tmp_path / "run", allow_plugins=True)
     again, same = load_pretrained(tmp_path / "published", family=FAMILY)
@@ -146,7 +146,7 @@ def test_train_convert_generate_and_fine_tune_by_the_command_line(tmp_path, caps
     page.model.family = FAMILY
     tuned = read_experiment(page, given=["model.family"])
     assert tuned.model.family == FAMILY and tuned.model.residual == "parallel_shared"
-    loop.run(tuned, tmp_path / "tuned")
+    flaxformer_lite.run(tuned, tmp_path / "tuned")
     save_pretrained(tmp_path / "out", *load_pretrained(tmp_path / "tuned", allow_plugins=True))
     assert (
         json.loads((tmp_path / "out" / "config.json").read_text())["model_type"] == "parallel_llama"

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import flaxformer_lite
 from examples import lora, min_gru, rope_with_decay
 from flaxformer_lite import build_model, generate, init_cache
 from flaxformer_lite.checkpoints import workdir
@@ -119,7 +120,7 @@ def test_lora_begins_as_its_base_and_leaves_it_alone(tmp_path):
         "train.init_from": base / "run",
     }
     cfg = read_experiment(trials.experiment_dict(adapted, **changes), given=list(changes))
-    trials.loop.run(cfg, adapted / "run")
+    flaxformer_lite.run(cfg, adapted / "run")
     old = workdir.read_run(base / "run", allow_plugins=True)
     new = workdir.read_run(adapted / "run", allow_plugins=True)
     records = trials.metrics.read(adapted / "run" / "metrics.jsonl")

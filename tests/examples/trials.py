@@ -6,9 +6,9 @@ import json
 import jax
 import numpy as np
 
+import flaxformer_lite
 from flaxformer_lite.cli import command_line
 from flaxformer_lite.config import ExperimentConfig, from_config_dict
-from flaxformer_lite.runs import loop
 from flaxformer_lite.runs.report import metrics
 from tests.training import tiny_runs
 
@@ -46,7 +46,7 @@ def experiment_dict(folder, page="gpt2_tiny", **changes):
 def train(folder, **changes):
     """The records of a run."""
     cfg = from_config_dict(ExperimentConfig, experiment_dict(folder, **changes))
-    loop.run(cfg, folder / "run")
+    flaxformer_lite.run(cfg, folder / "run")
     return cfg, metrics.read(folder / "run" / "metrics.jsonl")
 
 

@@ -4,10 +4,10 @@ import json
 
 import tokenizers
 
+import flaxformer_lite
 from flaxformer_lite.config import DataConfig, OptimizerConfig, TokenizerConfig
 from flaxformer_lite.data.labelled import open_rows
 from flaxformer_lite.models import bert, gpt2, t5
-from flaxformer_lite.runs import loop
 from flaxformer_lite.runs.evaluate_file import open_file, open_trained
 from flaxformer_lite.runs.report import metrics
 from flaxformer_lite.runs.start import setup
@@ -70,7 +70,7 @@ def config(folder, objective, rows, family="bert", *, length=16, steps=120, **pa
 def learn(folder, objective, rows, family="bert", **options):
     """Trains; returns the last evaluation's record, the baseline's value, and the run's workdir."""
     cfg = config(folder, objective, rows, family, **options)
-    loop.run(cfg, folder / "run")
+    flaxformer_lite.run(cfg, folder / "run")
     ready = setup.prepare(cfg)
     records = [
         record

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 
+import flaxformer_lite
 from configs import classify
 from flaxformer_lite import load_pretrained, save_pretrained
 from flaxformer_lite.__main__ import main
@@ -20,7 +21,6 @@ from flaxformer_lite.models import bart, bert, gpt2, roberta
 from flaxformer_lite.objectives.sums import weight_sums
 from flaxformer_lite.objectives.tables.classification import Classification
 from flaxformer_lite.open_model import load_labels
-from flaxformer_lite.runs import loop
 from flaxformer_lite.runs.evaluate_file import open_file, open_trained
 from flaxformer_lite.runs.start.adopt import read_experiment
 from flaxformer_lite.text import tokenizer_training
@@ -87,7 +87,7 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("weather")
     write(folder / "train.csv", rows(160))
     write(folder / "test.csv", rows(40, seed=1))
-    loop.run(
+    flaxformer_lite.run(
         read_experiment(page(folder, **{"data.eval_path": str(folder / "test.csv")})),
         folder / "run",
     )
@@ -317,7 +317,7 @@ def test_published_weights_tell_transformers_whether_pairs_have_token_types(tmp_
         head="sequence_classification",
     )
     config = page(tmp_path, **{"data.tokenizer.path": str(tmp_path), "train.steps": 1})
-    loop.run(dataclasses.replace(read_experiment(config), model=model), tmp_path / "run")
+    flaxformer_lite.run(dataclasses.replace(read_experiment(config), model=model), tmp_path / "run")
     command("convert", tmp_path / "run", tmp_path / "published")
     told = json.loads((tmp_path / "published" / "tokenizer_config.json").read_text())
     assert told["model_input_names"] == names
@@ -359,7 +359,7 @@ START = {"train.steps": 1, "train.eval_every": 1}
 @pytest.mark.nightly
 def test_a_run_continues_another_with_its_labels(trained, tmp_path):
     start = {"train.init_from": str(trained / "run"), "data.eval_path": str(trained / "test.csv")}
-    loop.run(read_experiment(page(trained, **START, **start)), tmp_path / "same")
+    flaxformer_lite.run(read_experiment(page(trained, **START, **start)), tmp_path / "same")
     first = json.loads((tmp_path / "same" / "metrics.jsonl").read_text().splitlines()[0])
     assert first["step"] == 0 and first["accuracy"] > 0.9, "the head came along"
 
@@ -372,7 +372,7 @@ def test_a_run_continues_another_with_new_labels(trained, tmp_path):
         "data.path": str(tmp_path / "three.csv"),
         "data.eval_path": "",
     }
-    loop.run(read_experiment(page(tmp_path, **START, **start)), tmp_path / "three")
+    flaxformer_lite.run(read_experiment(page(tmp_path, **START, **start)), tmp_path / "three")
     assert read_config(tmp_path / "three").objective.labels == ("0", "1", "2")
     assert load_pretrained(tmp_path / "three")[0].cfg.num_labels == 3
 
@@ -382,15 +382,15 @@ def test_a_stopped_run_ends_equal_bit_for_bit(trained, tmp_path):
     cfg = read_experiment(page(trained))
     half = dataclasses.replace(cfg, train=dataclasses.replace(cfg.train, steps=15))
     with pytest.raises(ConfigError, match="linear schedule is a function of it"):
-        loop.run(half, tmp_path / "run"), loop.run(cfg, tmp_path / "run")
+        flaxformer_lite.run(half, tmp_path / "run"), flaxformer_lite.run(cfg, tmp_path / "run")
     constant = page(trained, **{"optimizer.schedule": "constant"})
     whole = read_experiment(constant)
-    loop.run(
+    flaxformer_lite.run(
         dataclasses.replace(whole, train=dataclasses.replace(whole.train, steps=15)),
         tmp_path / "cut",
     )
-    loop.run(whole, tmp_path / "cut")
-    loop.run(whole, tmp_path / "straight")
+    flaxformer_lite.run(whole, tmp_path / "cut")
+    flaxformer_lite.run(whole, tmp_path / "straight")
     jax.tree.map(
         np.testing.assert_array_equal,
         *(load_pretrained(tmp_path / name)[1] for name in ("cut", "straight")),

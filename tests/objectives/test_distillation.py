@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
+import flaxformer_lite
 from flaxformer_lite import load_pretrained, save_pretrained
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.checkpoints.record import read_record
@@ -16,7 +17,6 @@ from flaxformer_lite.config import ConfigError, MeshConfig, TokenizerConfig
 from flaxformer_lite.models import bert
 from flaxformer_lite.objectives.text.distillation import Distillation
 from flaxformer_lite.objectives.text.masked_lm import MaskedLm
-from flaxformer_lite.runs import loop
 from flaxformer_lite.runs.report import metrics
 from flaxformer_lite.runs.start import companion, setup
 from flaxformer_lite.runs.start.initial_state import initial_state
@@ -45,7 +45,7 @@ def student(folder, teacher, train=None, **options):
 @pytest.mark.nightly
 def test_a_stopped_run_ends_as_if_it_had_not_been_and_keeps_no_teacher(folder, tmp_path):
     teacher = tmp_path / "teacher"
-    loop.run(tiny_runs.config(folder), teacher)
+    flaxformer_lite.run(tiny_runs.config(folder), teacher)
     assert tiny_runs.resumes_exactly(student(folder, teacher, {"accumulate": 2}), tmp_path)
     leaves = read_record(tmp_path / "twice" / "checkpoints" / "8")["leaves"]
     assert not any("teacher" in path for path in leaves)
@@ -110,7 +110,7 @@ def test_masked_lm_from_published_weights(folder, tmp_path):
     cfg = tiny_runs.config(
         folder, model=bert.config("tiny", **sizes | {"encoder_layers": 2}), objective=MaskedLm()
     )
-    loop.run(tiny_runs.steps(cfg, 2), tmp_path / "run")
+    flaxformer_lite.run(tiny_runs.steps(cfg, 2), tmp_path / "run")
     run = workdir.read_run(tmp_path / "run")
     save_pretrained(tmp_path / "published", run.model, run.params)
     shutil.copytree(tmp_path / "run" / "tokenizer", tmp_path / "published", dirs_exist_ok=True)
@@ -118,7 +118,7 @@ def test_masked_lm_from_published_weights(folder, tmp_path):
     cfg = dataclasses.replace(
         cfg, model=bert.config("tiny", **sizes | {"encoder_layers": 1}), objective=objective
     )
-    loop.run(tiny_runs.steps(cfg, 2), tmp_path / "student")
+    flaxformer_lite.run(tiny_runs.steps(cfg, 2), tmp_path / "student")
     assert "divergence" in metrics.read(tmp_path / "student" / "metrics.jsonl")[-1]
 
 
@@ -126,12 +126,12 @@ def test_masked_lm_from_published_weights(folder, tmp_path):
 def test_other_weights_than_at_the_start_are_refused(folder, teacher, tmp_path):
     mine = shutil.copytree(teacher, tmp_path / "teacher")
     cfg = student(folder, mine)
-    loop.run(tiny_runs.steps(cfg, 2), tmp_path / "run")
-    loop.run(tiny_runs.steps(tiny_runs.config(folder), 1), mine)
+    flaxformer_lite.run(tiny_runs.steps(cfg, 2), tmp_path / "run")
+    flaxformer_lite.run(tiny_runs.steps(tiny_runs.config(folder), 1), mine)
     with pytest.raises(
         ConfigError, match=r"tokenizer.*companion's weights: .* with .* -> .* with "
     ):
-        loop.run(cfg, tmp_path / "run")
+        flaxformer_lite.run(cfg, tmp_path / "run")
 
 
 def test_what_does_not_fit_is_one_sentence(folder, teacher, tmp_path):

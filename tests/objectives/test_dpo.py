@@ -7,12 +7,12 @@ import jax
 import numpy as np
 import pytest
 
+import flaxformer_lite
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data.labelled import open_labelled
 from flaxformer_lite.models import llama
 from flaxformer_lite.nn.adapters.lora import LoraConfig
 from flaxformer_lite.objectives.tables.dpo import Dpo
-from flaxformer_lite.runs import loop
 from flaxformer_lite.runs.evaluate_file import open_file, open_trained
 from flaxformer_lite.runs.report import metrics
 from flaxformer_lite.runs.start import reference
@@ -128,7 +128,7 @@ def finished(tmp_path_factory):
     cfg = dataclasses.replace(
         cfg, train=dataclasses.replace(cfg.train, eval_every=20, checkpoint_every=10, keep=9)
     )
-    loop.run(cfg, folder / "run")
+    flaxformer_lite.run(cfg, folder / "run")
     return cfg, folder
 
 
@@ -148,7 +148,7 @@ def test_the_reference_of_matrices_in_few_bits_are_these_matrices(finished, tmp_
     cfg, folder = finished
     model = dataclasses.replace(cfg.model, quantize="nf4", adapter=LoraConfig(rank=2))
     train = dataclasses.replace(cfg.train, init_from=str(folder / "run"), steps=10)
-    loop.run(dataclasses.replace(cfg, model=model, train=train), tmp_path / "run")
+    flaxformer_lite.run(dataclasses.replace(cfg, model=model, train=train), tmp_path / "run")
     before, after = (
         r for r in metrics.read(tmp_path / "run" / "metrics.jsonl") if r["split"] == "eval"
     )
@@ -164,7 +164,7 @@ def test_a_resumed_run_has_the_same_reference_also_if_its_file_is_gone(finished,
     shutil.rmtree(tmp_path / "run" / "checkpoints" / "20")
     if not kept:
         (tmp_path / "run" / reference.FILE).unlink()
-    loop.run(cfg, tmp_path / "run")
+    flaxformer_lite.run(cfg, tmp_path / "run")
     assert leaves_of(tmp_path / "run", 20) == leaves_of(folder / "run", 20)
 
 

@@ -8,6 +8,7 @@ import pytest
 import tokenizers
 from tokenizers import models, pre_tokenizers
 
+import flaxformer_lite
 from flaxformer_lite.cli.convert import convert
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data.labelled import open_labelled
@@ -214,7 +215,7 @@ def run(tmp_path_factory):
         patch.setattr(
             loop.Terminal, "rows", lambda self, title, rows, **_: lines.append((title, list(rows)))
         )
-        loop.run(cfg, folder / "run")
+        flaxformer_lite.run(cfg, folder / "run")
     return folder / "run", dict(lines)
 
 

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import flaxformer_lite
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.config import ConfigError, to_config_dict
 from flaxformer_lite.objectives.tables.late_interaction import LateInteraction
@@ -55,7 +56,7 @@ def test_learns_is_published_and_searches(tmp_path, capsys):
     """Queries are filled with mask tokens in training as they are when the result is used."""
     task = LateInteraction(query_length=8, query_prompt="b1 ", temperature=0.2)
     cfg = learned.config(tmp_path, task, synonyms(300), length=16, steps=40)
-    learned.loop.run(cfg, tmp_path / "run")
+    flaxformer_lite.run(cfg, tmp_path / "run")
     records = learned.metrics.read(tmp_path / "run" / "metrics.jsonl")
     first, *_, last = [record for record in records if record["split"] == "eval"]
     assert last["accuracy"] > first["accuracy"] + 0.2

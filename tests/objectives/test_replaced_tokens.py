@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
+import flaxformer_lite
 from flaxformer_lite import load_pretrained, save_pretrained
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.cli import convert
@@ -17,7 +18,6 @@ from flaxformer_lite.models import bert, deberta_v2, electra
 from flaxformer_lite.models.skeletons.outputs import Features, Output
 from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
 from flaxformer_lite.objectives.text.replaced_tokens import Detection, ReplacedTokens, draw
-from flaxformer_lite.runs import loop
 from flaxformer_lite.training import bound_models
 from tests.models.tiny import logits_of
 from tests.training import tiny_runs
@@ -207,7 +207,7 @@ def test_published_weights_start_the_model_beside_a_new_generator(begun, tmp_pat
     cfg = config(tmp_path, train={"init_from": str(begun), "steps": 1})
     sizes = workdir.read_config(begun).model
     tokenizer = dataclasses.replace(cfg.data.tokenizer, path=str(workdir.tokenizer_folder(begun)))
-    loop.run(
+    flaxformer_lite.run(
         dataclasses.replace(
             cfg, model=sizes, data=dataclasses.replace(cfg.data, tokenizer=tokenizer)
         ),
@@ -222,7 +222,7 @@ def test_a_family_without_a_discriminator_is_refused(tmp_path):
     with pytest.raises(
         ConfigError, match=r"model.family='bert': its head 'pretraining'.*not judge"
     ):
-        loop.run(cfg, tmp_path / "run")
+        flaxformer_lite.run(cfg, tmp_path / "run")
 
 
 DISENTANGLED = ReplacedTokens(
@@ -278,7 +278,7 @@ def test_disentangled_embeddings_are_the_generators_without_gradient_plus_an_off
 
 @pytest.mark.nightly
 def test_a_run_with_disentangled_embeddings_is_read_as_one_model_and_its_generator(tmp_path):
-    loop.run(disentangled(tmp_path), tmp_path / "run")
+    flaxformer_lite.run(disentangled(tmp_path), tmp_path / "run")
     run = workdir.read_run(tmp_path / "run")
     companion, _ = bound_models.build(run.cfg).second
     ids = np.random.default_rng(0).integers(6, 60, (2, 16)).astype(np.int32)

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import flaxformer_lite
 from flaxformer_lite.config import ConfigError, MeshConfig
 from flaxformer_lite.nn.functions.pooling import shortened
 from flaxformer_lite.objectives.tables.sentence_embeddings import SentenceEmbeddings, batch_logits
@@ -117,7 +118,7 @@ def synonyms(count, scored=False):
 def test_learns_which_texts_belong_together(tmp_path, family):
     task = SentenceEmbeddings(sizes=(8,))
     cfg = learned.config(tmp_path, task, synonyms(300), family, length=6, steps=60)
-    learned.loop.run(cfg, tmp_path / "run")
+    flaxformer_lite.run(cfg, tmp_path / "run")
     records = [
         r for r in learned.metrics.read(tmp_path / "run" / "metrics.jsonl") if r["split"] == "eval"
     ]
@@ -139,7 +140,7 @@ def test_learns_which_texts_belong_together(tmp_path, family):
 @pytest.mark.nightly
 def test_learns_scores(tmp_path):
     cfg = learned.config(tmp_path, SCORES, synonyms(300, scored=True), length=4, steps=60)
-    learned.loop.run(cfg, tmp_path / "run")
+    flaxformer_lite.run(cfg, tmp_path / "run")
     last = [
         r for r in learned.metrics.read(tmp_path / "run" / "metrics.jsonl") if r["split"] == "eval"
     ][-1]

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import flaxformer_lite
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.objectives.tables.sparse_embeddings import SparseEmbeddings
@@ -42,7 +43,7 @@ def test_the_loss_is_that_of_sentence_transformers():
 def test_learns_weights_is_published_and_searches(tmp_path, capsys):
     task = SparseEmbeddings(query_flops=0.01, document_flops=0.01)
     cfg = learned.config(tmp_path, task, synonyms(300), length=6, steps=50)
-    learned.loop.run(cfg, tmp_path / "run")
+    flaxformer_lite.run(cfg, tmp_path / "run")
     records = learned.metrics.read(tmp_path / "run" / "metrics.jsonl")
     first, *_, last = [record for record in records if record["split"] == "eval"]
     assert last["accuracy"] > first["accuracy"] + 0.2

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+import flaxformer_lite
 from flaxformer_lite import models
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data.labelled import open_labelled
@@ -129,7 +130,7 @@ def run(tmp_path_factory):
         patch.setattr(
             loop.Terminal, "rows", lambda self, title, rows, **_: lines.append((title, list(rows)))
         )
-        loop.run(cfg, folder / "run")
+        flaxformer_lite.run(cfg, folder / "run")
     return folder / "run", dict(lines)
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tokenizers
 
+import flaxformer_lite
 from flaxformer_lite import load_pretrained, load_tokenizer, save_pretrained
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.cli.open_model import open_model
@@ -19,7 +20,6 @@ from flaxformer_lite.open_model import load_sentence_layers
 from flaxformer_lite.pretrained.safetensors import WeightsError
 from flaxformer_lite.pretrained.sentences import ACTIVATIONS, SentenceLayers, read_sentence_layers
 from flaxformer_lite.pretrained.tokenizer import framed
-from flaxformer_lite.runs import loop
 from flaxformer_lite.runs.evaluate_file import open_trained
 from flaxformer_lite.runs.start.adopt import read_experiment
 from tests.objectives import learned
@@ -254,7 +254,7 @@ def test_a_run_takes_pooling_and_lower_case_from_the_weights_and_publishes_them(
     (source / "modules.json").write_text(json.dumps(modules[:2]))
     cfg = read_experiment(values)
     assert cfg.objective.pooling == "first" and cfg.model.head == "none" and cfg.model.d_model == 16
-    loop.run(cfg, tmp_path / "run")
+    flaxformer_lite.run(cfg, tmp_path / "run")
     main(["convert", str(tmp_path / "run"), str(tmp_path / "published")])
     capsys.readouterr()
     assert read_sentence_layers(tmp_path / "published") == SentenceLayers("first", 6, True, ())

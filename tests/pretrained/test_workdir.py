@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
+import flaxformer_lite
 from flaxformer_lite import (
     load_labels,
     load_pretrained,
@@ -20,8 +21,7 @@ from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import ConfigError, MeshConfig
 from flaxformer_lite.models import bert
 from flaxformer_lite.pretrained.safetensors import WeightsError
-from flaxformer_lite.runs import loop
-from flaxformer_lite.runs.start.preflight import RunError
+from flaxformer_lite.runs.errors import RunError
 from flaxformer_lite.sharding.mesh import build_mesh
 from flaxformer_lite.text.tokenizer import load
 from tests.pretrained.fixtures import outputs
@@ -36,7 +36,7 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     model = bert.config("tiny", **tiny_runs.SIZES, encoder_layers=2, max_length=32)
     cfg = tiny_runs.config(folder, "bert", train={"steps": 2, "checkpoint_every": 1}, model=model)
-    loop.run(cfg, folder / "run")
+    flaxformer_lite.run(cfg, folder / "run")
     return folder / "run"
 
 
@@ -133,7 +133,7 @@ def test_weights_are_not_saved_over_a_run_nor_a_run_over_weights(run, tmp_path):
     save_pretrained(tmp_path / "out", model, params)
     before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
     with pytest.raises(RunError, match=r"out: holds a config.json.*no run"):
-        loop.run(workdir.read_config(run), tmp_path / "out")
+        flaxformer_lite.run(workdir.read_config(run), tmp_path / "out")
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
 
 

@@ -4,7 +4,7 @@ import functools
 
 import pytest
 
-from flaxformer_lite.runs import loop
+from flaxformer_lite.runs import run as runs
 from flaxformer_lite.runs.start import setup
 from tests.data.conftest import documents, experiment, jsonl  # noqa: F401, fixtures
 
@@ -14,5 +14,5 @@ def prepared_once():
     """Lets runs of one config share their traced steps, as a step is traced anew at each start in
     tests/runs/test_loop.py."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "prepare", functools.cache(setup.prepare))
+        patch.setattr(runs, "prepare", functools.cache(setup.prepare))
         yield

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+import flaxformer_lite
 from configs import gpt2_tiny
 from flaxformer_lite.data.pipeline import Dataset
-from flaxformer_lite.runs import loop
 from flaxformer_lite.runs.start.adopt import read_experiment
 from tests.runs.recorded import SEED
 from tests.training import tiny_runs
@@ -75,7 +75,7 @@ def alone(folder, workdir, settings):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Dataset, "example", noted)
-        loop.run(read_experiment(page), workdir)
+        flaxformer_lite.run(read_experiment(page), workdir)
     return made
 
 

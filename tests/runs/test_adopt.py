@@ -8,11 +8,11 @@ import jax
 import numpy as np
 import pytest
 
+import flaxformer_lite
 from configs import bert_tiny, gpt2_small
 from flaxformer_lite import load_pretrained, save_pretrained
 from flaxformer_lite.config import ConfigError, MeshConfig, to_config_dict
 from flaxformer_lite.models import llama
-from flaxformer_lite.runs import loop
 from flaxformer_lite.runs.report import text
 from flaxformer_lite.runs.start.adopt import read_experiment
 from flaxformer_lite.runs.start.initial_state import initial_state
@@ -193,7 +193,7 @@ def test_a_run_goes_on_without_the_directory_that_it_began_with(tmp_path):
     first = tmp_path / "first"
     second = tmp_path / "second"
     cfg = tiny_runs.config(tmp_path, train={"steps": 4})
-    loop.run(cfg, first)
+    flaxformer_lite.run(cfg, first)
     config = to_config_dict(tiny_runs.config(tmp_path, train={"steps": 4, "init_from": str(first)}))
     config.model.d_model = 32  # the page's, which the directory replaces
     config.model.decoder_layers = 3
@@ -206,7 +206,7 @@ def test_a_run_goes_on_without_the_directory_that_it_began_with(tmp_path):
         jax.device_get(begun.params),
         jax.device_get(load_pretrained(first)[1]),
     )
-    loop.run(adopted, second)
+    flaxformer_lite.run(adopted, second)
     written = (second / "config.json").read_text()
     (second / "config.json").write_text(written.replace("d_model", "d_modem"))  # damaged
     assert read_experiment(config, second).model == due
@@ -216,5 +216,5 @@ def test_a_run_goes_on_without_the_directory_that_it_began_with(tmp_path):
     again = read_experiment(config, second)
     assert again.model == due
     assert load(again.data.tokenizer.path).fingerprint == load(second / "tokenizer").fingerprint
-    assert loop.run(again, second).steps == 6
+    assert flaxformer_lite.run(again, second).steps == 6
     assert (second / "checkpoints" / "6").is_dir()

@@ -10,10 +10,10 @@ import shutil
 import jax
 import pytest
 
+import flaxformer_lite
 from flaxformer_lite import load_pretrained
 from flaxformer_lite.checkpoints.manager import Checkpoints
 from flaxformer_lite.config import ConfigError, OptimizerConfig
-from flaxformer_lite.runs import loop
 from flaxformer_lite.runs.best import Best, Selection
 from flaxformer_lite.runs.report import metrics
 from flaxformer_lite.runs.start import setup
@@ -82,7 +82,7 @@ def finished(cfg, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Checkpoints, "save", save)
         with contextlib.redirect_stdout(io.StringIO()) as said:
-            loop.run(cfg, there / "run")
+            flaxformer_lite.run(cfg, there / "run")
     assert "0 after step two" in said.getvalue()
     return there / "run", copies
 
@@ -119,7 +119,7 @@ def test_killed_around_the_save_of_the_best_it_ends_bit_for_bit_alike(cfg, finis
         ("best", best, "after"),
         ("checkpoints", checkpoint, "after"),
     ):
-        loop.run(cfg, copies[moment])
+        flaxformer_lite.run(cfg, copies[moment])
         same_end(copies[moment], run)
 
 
@@ -158,7 +158,7 @@ def test_a_run_that_stopped_says_so_and_more_patience_continues_it(folder, tmp_p
     cfg = tiny_runs.config(
         folder, train={**TRAIN, "steps": 8, "best": "perplexity", "patience": 2}, optimizer=STILL
     )
-    loop.run(cfg, tmp_path)
+    flaxformer_lite.run(cfg, tmp_path)
     said = capsys.readouterr().out
     assert "step 4/8  held out: loss 5.9" in said and "perplexity 38" in said, (
         "each evaluation shows it"
@@ -170,12 +170,12 @@ def test_a_run_that_stopped_says_so_and_more_patience_continues_it(folder, tmp_p
     assert [r["step"] for r in evals(tmp_path)] == [0, 2, 4, 6] and steps_in(tmp_path / "best") == {
         2
     }
-    loop.run(cfg, tmp_path)
+    flaxformer_lite.run(cfg, tmp_path)
     assert (
         "2 evaluations since (train.patience): nothing is left to train" in capsys.readouterr().out
     )
     assert max(steps_in(tmp_path / "checkpoints")) == 6
-    loop.run(with_train(cfg, patience=0), tmp_path)
+    flaxformer_lite.run(with_train(cfg, patience=0), tmp_path)
     assert max(steps_in(tmp_path / "checkpoints")) == 8 and steps_in(tmp_path / "best") == {2}
 
 
@@ -186,7 +186,7 @@ def test_an_unknown_metric_is_refused_before_the_first_step(folder, tmp_path):
         r" .*perplexity"
     )
     with pytest.raises(ConfigError, match=expected):
-        loop.run(cfg, tmp_path)
+        flaxformer_lite.run(cfg, tmp_path)
     assert not steps_in(tmp_path / "checkpoints")
 
 

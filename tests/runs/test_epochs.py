@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
+import flaxformer_lite
 from flaxformer_lite.cli import command_line
 from flaxformer_lite.config import ConfigError, TrainConfig
-from flaxformer_lite.runs import loop
 from flaxformer_lite.runs.report import metrics
 from flaxformer_lite.runs.start.adopt import read_experiment
 from flaxformer_lite.runs.start.setup import prepare
@@ -49,13 +49,13 @@ def test_a_run_of_epochs_evaluates_and_saves_after_each_and_resumes(tmp_path, ca
     (tmp_path / "text.jsonl").write_text("\n".join(lines[:12]))
     examples = prepare(cfg).train_data.num_examples
     assert 80 < examples < 120, "2 steps and a fraction in an epoch"
-    loop.run(cfg, tmp_path / "run")
+    flaxformer_lite.run(cfg, tmp_path / "run")
     assert f"4 steps ({160 / examples:.2f} epochs)" in capsys.readouterr().out
     records = metrics.read(tmp_path / "run" / "metrics.jsonl")
     assert [r["step"] for r in records if r["split"] == "eval"] == [0, 3, 4]
     assert {p.name for p in (tmp_path / "run" / "checkpoints").iterdir()} == {"3", "4"}
     longer = dataclasses.replace(cfg, train=dataclasses.replace(cfg.train, epochs=2))
-    loop.run(longer, tmp_path / "run")  # as the schedule is constant
+    flaxformer_lite.run(longer, tmp_path / "run")  # as the schedule is constant
     assert "after 5 steps" in capsys.readouterr().out
 
 

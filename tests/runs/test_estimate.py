@@ -1,4 +1,4 @@
-from flaxformer_lite.runs.watchers.estimate import Estimate
+from flaxformer_lite.runs.callbacks.estimate import Estimate
 
 
 def said(steps, seconds):

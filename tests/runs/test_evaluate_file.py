@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+import flaxformer_lite
 from flaxformer_lite.config import ConfigError, TokenizerConfig
 from flaxformer_lite.config.mixture import SourceConfig
 from flaxformer_lite.data import pipeline
 from flaxformer_lite.objectives.text.text_objective import unigram_loss
-from flaxformer_lite.runs import loop
 from flaxformer_lite.runs.evaluate_file import open_file, open_trained
 from flaxformer_lite.text import tokenizer
 from tests.pretrained.fixtures import ROOT
@@ -23,7 +23,7 @@ def test_another_text_is_read_by_the_tokenizer_of_the_run(tmp_path):
     cfg = tiny_runs.config(tmp_path, train={"steps": 10, "eval_every": 10, "checkpoint_every": 10})
     words = TokenizerConfig(name="byte_bpe", vocab_size=400)
     cfg = dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, tokenizer=words))
-    loop.run(cfg, tmp_path / "run")
+    flaxformer_lite.run(cfg, tmp_path / "run")
     (tmp_path / "other.jsonl").write_bytes(
         Path(cfg.data.path).read_bytes()[:9000].rpartition(b"\n")[0]
     )

@@ -13,17 +13,20 @@ import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
+import flaxformer_lite
 from flaxformer_lite.checkpoints.digest import describe
 from flaxformer_lite.checkpoints.manager import CheckpointError, Checkpoints
 from flaxformer_lite.checkpoints.workdir import read_run
 from flaxformer_lite.config import ConfigError, MeshConfig, OptimizerConfig, to_config_dict
 from flaxformer_lite.nn.attentions import dispatch
-from flaxformer_lite.runs import loop, trainer
+from flaxformer_lite.runs import loop, run as runs, trainer
+from flaxformer_lite.runs.callbacks import evaluation
+from flaxformer_lite.runs.callbacks.callback import Callback
+from flaxformer_lite.runs.errors import RunError
 from flaxformer_lite.runs.interrupt import Interrupt
 from flaxformer_lite.runs.report import metrics, text as report_text
 from flaxformer_lite.runs.start import setup
-from flaxformer_lite.runs.start.preflight import RunError, lock_workdir
-from flaxformer_lite.runs.watchers.watcher import Watcher
+from flaxformer_lite.runs.start.preflight import lock_workdir
 from flaxformer_lite.runtime.processes import ALONE
 from tests.runs.test_report import run_as_printed
 from tests.training import tiny_runs
@@ -47,7 +50,7 @@ def cfg(folder):
 def finished(cfg, tmp_path_factory):
     """The workdir of these eight steps; only its copies are written to."""
     workdir = tmp_path_factory.mktemp("finished") / "run"
-    loop.run(cfg, workdir)
+    flaxformer_lite.run(cfg, workdir)
     return workdir
 
 
@@ -56,15 +59,15 @@ def test_a_page_runs_as_its_records_do(cfg, finished, tmp_path):
     page.train.steps = 8
     copy = shutil.copytree(finished, tmp_path / "run")
     before = (copy / "config.json").read_text()
-    result = loop.run(page, copy)  # the same run, which has ended
+    result = flaxformer_lite.run(page, copy)  # the same run, which has ended
     evals = [r for r in metrics.read(copy / "metrics.jsonl") if r.pop("split") == "eval"]
     best = min(evals[1:], key=lambda record: record["nll"])
-    assert result == loop.RunResult(8, evals[-1], best, str(copy), "")
+    assert result == runs.RunResult(8, evals[-1], best, str(copy), "")
     assert result.last["step"] == 8 and result.last["loss"] < evals[0]["loss"]
     assert (copy / "config.json").read_text() == before
     page.train.steps = -1
     with pytest.raises(ConfigError, match="steps"):
-        loop.run(page, copy)
+        flaxformer_lite.run(page, copy)
 
 
 @pytest.fixture
@@ -92,7 +95,7 @@ def traced_once(monkeypatch, programs):
         )
         return dataclasses.replace(programs[key], program=program)
 
-    monkeypatch.setattr(loop, "prepare", prepare)
+    monkeypatch.setattr(runs, "prepare", prepare)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -114,9 +117,9 @@ def test_a_run_learns_and_leaves_its_files(cfg, tmp_path, capsys, monkeypatch, t
     monkeypatch.setattr(report_text, "banner", BANNER)
     dispatch._log_choice.cache_clear()
     cfg = tiny_runs.steps(cfg, 30, eval_every=15, checkpoint_every=30, sample_tokens=9)
-    loop.run(cfg, tmp_path)
+    flaxformer_lite.run(cfg, tmp_path)
     said = capsys.readouterr().out
-    flops = loop.prepare(cfg).program.flops_per_step
+    flops = runs.prepare(cfg).program.flops_per_step
     matrices = (384 + 4 * 16 + 2 * 32) * 16  # of the vocabulary, the attention and the MLP
     assert flops == 6 * 8 * 32 * matrices + 12 * 8 * 32 * 32 * 16
     for word in (
@@ -172,9 +175,9 @@ def same_end(workdir, other):
 def test_stopping_and_resuming_is_bit_for_bit_the_uninterrupted_run(
     cfg, finished, tmp_path, capsys
 ):
-    loop.run(tiny_runs.steps(cfg, 3), tmp_path)
+    flaxformer_lite.run(tiny_runs.steps(cfg, 3), tmp_path)
     capsys.readouterr()
-    loop.run(cfg, tmp_path)
+    flaxformer_lite.run(cfg, tmp_path)
     said = capsys.readouterr().out
     assert "resuming" in said and "0 after step two" in said
     same_end(tmp_path, finished)
@@ -185,12 +188,12 @@ def test_stopping_and_resuming_is_bit_for_bit_the_uninterrupted_run(
 def test_so_it_is_with_the_state_of_other_optimizers(name, cfg, tmp_path):
     chosen = OptimizerConfig(name=name, learning_rate=1e-2, schedule="constant", warmup_steps=2)
     cfg = dataclasses.replace(cfg, optimizer=chosen)
-    loop.run(cfg, tmp_path / "straight")
-    loop.run(tiny_runs.steps(cfg, 3), tmp_path / "twice")
+    flaxformer_lite.run(cfg, tmp_path / "straight")
+    flaxformer_lite.run(tiny_runs.steps(cfg, 3), tmp_path / "twice")
     other = dataclasses.replace(cfg, optimizer=dataclasses.replace(chosen, name="adamw"))
     with pytest.raises(ConfigError, match=rf"optimizer.name: {name} -> adamw.*--workdir"):
-        loop.run(other, tmp_path / "twice")
-    loop.run(cfg, tmp_path / "twice")
+        flaxformer_lite.run(other, tmp_path / "twice")
+    flaxformer_lite.run(cfg, tmp_path / "twice")
     same_end(tmp_path / "twice", tmp_path / "straight")
 
 
@@ -198,7 +201,7 @@ def test_so_it_is_with_the_state_of_other_optimizers(name, cfg, tmp_path):
 def test_what_schedule_free_averages_is_evaluated_and_read(cfg, tmp_path):
     chosen = OptimizerConfig(name="schedule_free", learning_rate=1e-2, schedule="constant")
     cfg = dataclasses.replace(cfg, optimizer=chosen)
-    loop.run(tiny_runs.steps(cfg, 2), tmp_path)
+    flaxformer_lite.run(tiny_runs.steps(cfg, 2), tmp_path)
     read = describe({"params": read_run(tmp_path).params})
     stored = leaves_of(tmp_path, 2)
     path = "decoder/layer_0/mlp/up/kernel"
@@ -210,16 +213,18 @@ def test_so_it_is_with_dropout_and_microbatches(folder, tmp_path):
     """That each objective makes the same examples from any step on is tested in
     tests/data/test_pipeline.py."""
     cfg = tiny_runs.with_dropout(tiny_runs.config(folder, "bert", train={"accumulate": 2}))
-    loop.run(cfg, tmp_path / "straight")
-    loop.run(tiny_runs.steps(cfg, 3), tmp_path / "twice")
-    loop.run(cfg, tmp_path / "twice")
+    flaxformer_lite.run(cfg, tmp_path / "straight")
+    flaxformer_lite.run(tiny_runs.steps(cfg, 3), tmp_path / "twice")
+    flaxformer_lite.run(cfg, tmp_path / "twice")
     same_end(tmp_path / "twice", tmp_path / "straight")
 
 
 @pytest.mark.nightly  # fewer devices, test_two_processes.py; more, tests/checkpoints/test_store.py
 def test_another_mesh_resumes_to_rounding_and_says_so(cfg, finished, workdir, capsys):
     shutil.rmtree(workdir / "checkpoints" / "8")
-    loop.run(dataclasses.replace(cfg, mesh=MeshConfig(data=1, fsdp=2, tensor=2)), workdir)
+    flaxformer_lite.run(
+        dataclasses.replace(cfg, mesh=MeshConfig(data=1, fsdp=2, tensor=2)), workdir
+    )
     assert "mesh.fsdp, mesh.tensor; equal to rounding" in capsys.readouterr().out
     same_to_rounding(workdir, finished)
 
@@ -227,8 +232,8 @@ def test_another_mesh_resumes_to_rounding_and_says_so(cfg, finished, workdir, ca
 @pytest.mark.nightly
 def test_another_mode_resumes_to_rounding(cfg, finished, tmp_path, capsys):
     by_hand = MeshConfig(data=2, mode="pmap")
-    loop.run(dataclasses.replace(tiny_runs.steps(cfg, 4), mesh=by_hand), tmp_path)
-    loop.run(cfg, tmp_path)
+    flaxformer_lite.run(dataclasses.replace(tiny_runs.steps(cfg, 4), mesh=by_hand), tmp_path)
+    flaxformer_lite.run(cfg, tmp_path)
     assert "mesh.data, mesh.mode; equal to rounding" in capsys.readouterr().out
     same_to_rounding(tmp_path, finished)
 
@@ -243,7 +248,7 @@ def test_a_damaged_newest_checkpoint_is_trained_again(cfg, finished, workdir, ca
         (workdir / "checkpoints" / "8" / "state").rglob("d/*"), key=lambda p: p.stat().st_size
     )
     os.truncate(data, data.stat().st_size // 2)
-    loop.run(cfg, workdir)
+    flaxformer_lite.run(cfg, workdir)
     assert "notice: checkpoint of step 8 is damaged" in capsys.readouterr().out
     assert leaves_of(workdir, 8) == leaves_of(finished, 8)
     trains = [r for r in metrics.read(workdir / "metrics.jsonl") if r["split"] == "train"]
@@ -257,7 +262,7 @@ def test_nan_stops_at_its_step_and_keeps_the_last_good_checkpoint(
     cfg, tmp_path, monkeypatch, traced_once
 ):
     cfg = tiny_runs.steps(cfg, 20, checkpoint_every=3)
-    real = loop.prepare
+    real = runs.prepare
 
     def poisoned(cfg):
         experiment = real(cfg)
@@ -270,13 +275,13 @@ def test_nan_stops_at_its_step_and_keeps_the_last_good_checkpoint(
         program = dataclasses.replace(experiment.program, train_step=jax.jit(step))
         return dataclasses.replace(experiment, program=program)
 
-    monkeypatch.setattr(loop, "prepare", poisoned)
+    monkeypatch.setattr(runs, "prepare", poisoned)
     expected = (
         r"not finite at step 5: loss nan, gradient norm \d.*, parameter norm \d.*last good"
         r" checkpoint is step 3"
     )
     with pytest.raises(RunError, match=expected):
-        loop.run(cfg, tmp_path)
+        flaxformer_lite.run(cfg, tmp_path)
     assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir() if p.name.isdigit()) == ["3"]
     assert "<p>ended by an error (not finite at step 5: " in (tmp_path / "report.html").read_text()
 
@@ -287,9 +292,9 @@ def test_a_report_and_samples_that_cannot_be_written_are_one_notice_each(
     def sample(*args, **options):
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(trainer, "sample", sample)
+    monkeypatch.setattr(evaluation, "sample", sample)
     (tmp_path / "report.html").mkdir()
-    loop.run(tiny_runs.steps(cfg, 8, sample_tokens=5), tmp_path)
+    flaxformer_lite.run(tiny_runs.steps(cfg, 8, sample_tokens=5), tmp_path)
     said = capsys.readouterr().out
     assert said.count("notice: report.html cannot be written") == 1
     assert (
@@ -315,7 +320,7 @@ def test_sigterm_finishes_the_step_and_saves(cfg, tmp_path, monkeypatch, capsys,
 
     monkeypatch.setattr(trainer.Trainer, "_settle", settle)
     with Interrupt() as interrupt:
-        result = loop.run(cfg, tmp_path, interrupt=interrupt)
+        result = flaxformer_lite.run(cfg, tmp_path, interrupt=interrupt)
     assert result.signal == "SIGTERM" and result.steps == 5 and result.last["step"] == 4
     assert (
         "SIGTERM: stopped after step 5 and saved; the same command continues."
@@ -329,10 +334,10 @@ def test_sigterm_finishes_the_step_and_saves(cfg, tmp_path, monkeypatch, capsys,
 def test_a_run_that_is_done_says_so_and_a_last_single_step_compiles_without_a_warning(
     cfg, workdir, capsys, traced_once
 ):
-    loop.run(tiny_runs.steps(cfg, 9), workdir)
+    flaxformer_lite.run(tiny_runs.steps(cfg, 9), workdir)
     assert "WARNING" not in capsys.readouterr().out
     before = leaves_of(workdir, 9)
-    loop.run(tiny_runs.steps(cfg, 3), workdir)
+    flaxformer_lite.run(tiny_runs.steps(cfg, 3), workdir)
     assert (
         "notice: step 9 is done and train.steps=3: nothing is left to train."
         in capsys.readouterr().out
@@ -347,10 +352,10 @@ def test_a_config_that_matters_is_refused_with_then_and_now(cfg, workdir):
     with pytest.raises(
         ConfigError, match=r"step 8: optimizer.learning_rate: 0.01 -> 0.5; seed: 0 -> 7.*--workdir"
     ):
-        loop.run(changed, workdir)
+        flaxformer_lite.run(changed, workdir)
     wider = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, d_model=32))
     with pytest.raises(ConfigError, match=r"model.d_model: 16 -> 32"):
-        loop.run(wider, workdir)
+        flaxformer_lite.run(wider, workdir)
 
 
 def test_other_text_is_refused(folder, cfg, workdir, tmp_path):
@@ -361,18 +366,18 @@ def test_other_text_is_refused(folder, cfg, workdir, tmp_path):
         cfg, data=dataclasses.replace(cfg.data, path=str(tmp_path / "text.jsonl"))
     )
     with pytest.raises(ConfigError, match="text or tokenizer: "):
-        loop.run(other, workdir)
+        flaxformer_lite.run(other, workdir)
 
 
 def test_one_run_at_a_time_in_a_workdir(folder, tmp_path):
     with lock_workdir(tmp_path, ALONE), pytest.raises(RunError, match="another run is writing to"):
-        loop.run(tiny_runs.config(folder), tmp_path)
+        flaxformer_lite.run(tiny_runs.config(folder), tmp_path)
 
 
 def test_workdir_that_cannot_be_written(folder, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(RunError, match=r"cannot write in .*another --workdir"):
-        loop.run(tiny_runs.config(folder), tmp_path / "file" / "run")
+        flaxformer_lite.run(tiny_runs.config(folder), tmp_path / "file" / "run")
 
 
 def test_a_batch_that_does_not_split_is_refused_before_the_data_is_read(folder, tmp_path):
@@ -380,10 +385,10 @@ def test_a_batch_that_does_not_split_is_refused_before_the_data_is_read(folder, 
         tiny_runs.config(folder, train={"batch_size": 12}), mesh=MeshConfig(data=8)
     )
     with pytest.raises(ConfigError, match=r"^train.batch_size=12: .*try train.batch_size=16"):
-        loop.run(cfg, tmp_path)
+        flaxformer_lite.run(cfg, tmp_path)
 
 
-class Heard(Watcher):
+class Heard(Callback):
     """A list of what it hears."""
 
     def __init__(self):
@@ -403,30 +408,25 @@ class Heard(Watcher):
         assert record["split"] == "eval" and record["step"] == step
         self.calls.append(("evaluated", step))
 
-    def saved(self, step):
-        self.calls.append(("saved", step))
-
     def close(self):
         self.calls.append("close")
 
 
-def test_a_watcher_hears_all_that_the_run_does_in_order(cfg, tmp_path, monkeypatch, traced_once):
+def test_a_callback_hears_all_that_the_run_does_in_order(cfg, tmp_path, monkeypatch, traced_once):
     heard = Heard()
-    monkeypatch.setattr(loop, "_other_watchers", lambda *_, **__: [heard])
-    loop.run(tiny_runs.steps(cfg, 4, checkpoint_every=2), tmp_path)
+    monkeypatch.setattr(loop, "_other_callbacks", lambda *_, **__: [heard])
+    flaxformer_lite.run(tiny_runs.steps(cfg, 4, checkpoint_every=2), tmp_path)
     assert [call for call in heard.calls if call[0] != "begins"] == [
         ("eval", 0),
         ("evaluated", 0),
         ("done", 1),
         ("done", 2),
         ("train", 2),
-        ("saved", 2),
         ("done", 3),
         ("done", 4),
         ("train", 4),
         ("eval", 4),
         ("evaluated", 4),
-        ("saved", 4),
         "close",
     ]
     assert [call[1] for call in heard.calls if call[0] == "begins"] == [1, 2, 3, 4]
@@ -436,7 +436,7 @@ def test_a_watcher_hears_all_that_the_run_does_in_order(cfg, tmp_path, monkeypat
     )
 
 
-def test_a_watcher_closes_after_an_error_and_ends_the_run_with_its_own(
+def test_a_callback_closes_after_an_error_and_ends_the_run_with_its_own(
     cfg, tmp_path, monkeypatch, traced_once
 ):
     class Refusing(Heard):
@@ -444,10 +444,10 @@ def test_a_watcher_closes_after_an_error_and_ends_the_run_with_its_own(
             raise RunError("enough")
 
     heard = Refusing()
-    monkeypatch.setattr(loop, "_other_watchers", lambda *_, **__: [heard])
+    monkeypatch.setattr(loop, "_other_callbacks", lambda *_, **__: [heard])
     with pytest.raises(RunError, match="enough"):
-        loop.run(tiny_runs.steps(cfg, 4), tmp_path)
-    assert heard.calls[-1] == "close" and ("saved", 4) not in heard.calls
+        flaxformer_lite.run(tiny_runs.steps(cfg, 4), tmp_path)
+    assert heard.calls[-1] == "close" and not list((tmp_path / "checkpoints").glob("4"))
     assert "ended by an error (enough)" in (tmp_path / "report.html").read_text()
 
 
@@ -470,4 +470,4 @@ def test_a_failing_background_save_ends_the_run_with_the_last_good_step(
         CheckpointError,
         match=r"step 8 was not written.*No space left.*last.*checkpoint.*4",
     ):
-        loop.run(cfg, tmp_path)
+        flaxformer_lite.run(cfg, tmp_path)

@@ -2,7 +2,7 @@ import shutil
 
 import pytest
 
-from flaxformer_lite.runs import loop
+import flaxformer_lite
 from flaxformer_lite.runs.report import metrics
 from flaxformer_lite.runs.report.clock import Clock
 from flaxformer_lite.runs.report.meter import Meter
@@ -29,8 +29,8 @@ def stepping():
 
 def test_meter_averages_the_interval_and_times_it(wait):
     meter = Meter(tokens_per_step=100, flops_per_step=2_000, peak=1e6, clock=stepping())
-    for loss in (4.0, 2.0, 3.0):
-        meter.add({"loss": loss, "learning_rate": loss})
+    for number, loss in enumerate((4.0, 2.0, 3.0)):
+        meter.add({"loss": loss, "learning_rate": loss}, timed=number > 0)
         wait(0.02)
     record = meter.record(3)
     assert record["loss"] == 3.0 and record["learning_rate"] == 3.0  # the mean, and the last
@@ -39,40 +39,37 @@ def test_meter_averages_the_interval_and_times_it(wait):
     assert record["tokens_per_second"] == pytest.approx(100 / 0.03)
     assert record["mfu"] == pytest.approx(2_000 / 0.03 / 1e6)
     wait(0.02)
-    meter.add({"loss": 1.0, "learning_rate": 0.5})
+    meter.add({"loss": 1.0, "learning_rate": 0.5}, timed=True)
     assert meter.record(4)["loss"] == 1.0
 
 
 def test_the_first_step_waits_for_the_compiler_and_is_not_timed(wait):
     meter = Meter(100, 1, None, stepping())
-    meter.add({"loss": 1.0})
+    meter.add({"loss": 1.0}, timed=False)
     record = meter.record(1)
     assert "tokens_per_second" not in record and "mfu" not in record
 
 
 def test_the_wait_for_data_is_a_share_of_the_time(wait):
-    def slow():
-        for number in range(5):
-            wait(0.01)
-            yield number
-
     meter = Meter(100, 1, None, stepping())
-    for number in meter.waiting(slow()):
-        meter.add({"loss": float(number)})
+    for number in range(5):
+        with meter.clock.during("data"):
+            wait(0.01)
+        meter.add({"loss": float(number)}, timed=number > 0)
         wait(0.03)
     assert meter.record(5)["data_wait"] == pytest.approx(4 * 0.01 / (4 * 0.01 + 5 * 0.03))
-    meter.add({"loss": 1.0})
+    meter.add({"loss": 1.0}, timed=True)
     wait(0.02)
     assert meter.record(6)["data_wait"] == 0.0
 
 
 def test_pauses_are_not_training_time(wait):
     meter = Meter(100, 1, None, stepping())
-    meter.add({"loss": 1.0})
+    meter.add({"loss": 1.0}, timed=False)
     with meter.clock.during("evaluation"):
         wait(0.2)
     wait(0.1)
-    assert meter.add({"loss": 1.0}) == pytest.approx(0.1)
+    meter.add({"loss": 1.0}, timed=True)
     record = meter.record(2)
     assert record["step_seconds"] == pytest.approx(0.1)
     assert record["seconds_evaluation"] == pytest.approx(0.2)
@@ -87,7 +84,7 @@ def test_seconds_are_of_the_interval_and_goodput_of_all_starts(wait):
     )
     meter.clock.seconds["repeated"] += 1200.0  # what the last start had done after its checkpoint
     wait(1.0)
-    meter.add({"loss": 1.0})
+    meter.add({"loss": 1.0}, timed=False)
     record = meter.record(1)
     assert record["goodput"] == pytest.approx(0.5, abs=0.01)
     assert (
@@ -96,7 +93,7 @@ def test_seconds_are_of_the_interval_and_goodput_of_all_starts(wait):
         and "seconds_data" not in record
     )
     wait(1.0)
-    meter.add({"loss": 1.0})
+    meter.add({"loss": 1.0}, timed=True)
     assert "seconds_repeated" not in meter.record(2)
 
 
@@ -114,10 +111,10 @@ def measured(workdir):
 def test_a_record_whose_steps_a_checkpoint_divides_is_that_of_the_undisturbed_run(every, tmp_path):
     train = {"steps": 4, "log_every": every, "checkpoint_every": 3}
     cfg = tiny_runs.config(tmp_path, train=train)
-    loop.run(cfg, tmp_path / "whole")
+    flaxformer_lite.run(cfg, tmp_path / "whole")
     shutil.copytree(tmp_path / "whole", tmp_path / "killed")
     shutil.rmtree(tmp_path / "killed/checkpoints/4")  # as a kill after step 3 leaves it
-    loop.run(cfg, tmp_path / "killed")
+    flaxformer_lite.run(cfg, tmp_path / "killed")
     whole = measured(tmp_path / "whole")
     assert [record["step"] for record in whole] == [*range(every, 5, every)]
     assert measured(tmp_path / "killed") == whole

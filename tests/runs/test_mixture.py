@@ -10,11 +10,12 @@ import jax
 import numpy as np
 import pytest
 
+import flaxformer_lite
 from flaxformer_lite import sharding
 from flaxformer_lite.config import ConfigError, MeshConfig
 from flaxformer_lite.config.mixture import SourceConfig
 from flaxformer_lite.data import dummy
-from flaxformer_lite.runs import batch_history, loop
+from flaxformer_lite.runs import batch_history
 from flaxformer_lite.runs.report.meter import means
 from flaxformer_lite.runs.report.metrics import read
 from flaxformer_lite.runs.start import setup
@@ -153,7 +154,7 @@ def test_a_run_that_reads_all_of_its_sources_ends_with_the_last_whole_batch(mixe
 
 def test_a_run_reports_each_source_and_its_past_is_known(mixed, tmp_path, capsys):
     cfg = mixed(train={"steps": 5})
-    loop.run(cfg, tmp_path / "run")
+    flaxformer_lite.run(cfg, tmp_path / "run")
     for record in read(tmp_path / "run" / "metrics.jsonl"):
         assert record["loss/words"] > 0 and record["loss/letters"] > 0
     printed = capsys.readouterr().out

@@ -2,8 +2,8 @@
 
 import pytest
 
+from flaxformer_lite.runs.callbacks.pace import FEWEST, Pace
 from flaxformer_lite.runs.report.clock import Clock
-from flaxformer_lite.runs.watchers.pace import FEWEST, Pace
 
 
 class Group:

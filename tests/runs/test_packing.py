@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import flaxformer_lite
 from flaxformer_lite import sharding
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import DataConfig, MeshConfig, fingerprint
@@ -20,7 +21,7 @@ from flaxformer_lite.models import build_model
 from flaxformer_lite.nn.feed_forwards.mlp import MlpConfig
 from flaxformer_lite.objectives.tables.classification import Classification
 from flaxformer_lite.registry import resolve_class
-from flaxformer_lite.runs import evaluate_file, loop, packing, replay
+from flaxformer_lite.runs import evaluate_file, packing, replay
 from flaxformer_lite.runs.start import setup
 from flaxformer_lite.runs.start.initial_state import initial_state
 from flaxformer_lite.text.tokenizer import Bytes
@@ -129,10 +130,10 @@ def test_a_model_that_takes_no_packed_rows_computes_the_same_in_shorter_ones(tmp
 @pytest.mark.nightly  # of packed rows, the test below
 def test_a_run_in_shorter_rows_with_dropout_continues_exactly(tmp_path):
     cfg = experiment(tmp_path, family="bart", dropout=0.1)
-    loop.run(cfg, tmp_path / "whole")
+    flaxformer_lite.run(cfg, tmp_path / "whole")
     cut = shutil.copytree(tmp_path / "whole", tmp_path / "cut")
     shutil.rmtree(cut / "checkpoints" / "6")
-    loop.run(cfg, cut)
+    flaxformer_lite.run(cfg, cut)
     assert records(cut) == records(tmp_path / "whole")
 
 
@@ -153,7 +154,7 @@ def finished(request, tmp_path_factory, prepared_once):
     """A run of six steps, and its workdir, of which only copies are written to."""
     folder = tmp_path_factory.mktemp("packed")
     cfg = experiment(folder, dropout=request.param)
-    loop.run(cfg, folder / "run")
+    flaxformer_lite.run(cfg, folder / "run")
     return cfg, folder / "run"
 
 
@@ -161,7 +162,7 @@ def test_a_packed_run_continues_exactly(finished, tmp_path):
     cfg, whole = finished
     cut = shutil.copytree(whole, tmp_path / "cut")
     shutil.rmtree(cut / "checkpoints" / "6")
-    loop.run(cfg, cut)
+    flaxformer_lite.run(cfg, cut)
     assert records(cut) == records(whole)
     last = (json.loads((f / "checkpoints/6/meta/metadata").read_text()) for f in (cut, whole))
     assert len({json.dumps(record["leaves"]) for record in last}) == 1
@@ -197,7 +198,7 @@ def test_a_run_begun_before_there_was_packing_is_repeated_padded(finished, tmp_p
 
 
 def described(cfg):
-    return dict(setup.prepare(cfg).train_data.described)
+    return dict(setup.prepare(cfg).about_data)
 
 
 def test_a_run_says_what_is_packed_or_which_length_would_do(tmp_path):

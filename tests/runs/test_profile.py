@@ -7,12 +7,12 @@ import shutil
 import jax
 import pytest
 
+import flaxformer_lite
 from flaxformer_lite.checkpoints.mirror import place_of
 from flaxformer_lite.config import ConfigError, TrainConfig
-from flaxformer_lite.runs import loop
+from flaxformer_lite.runs.callbacks.profile import Profile
 from flaxformer_lite.runs.report import metrics
 from flaxformer_lite.runs.report.clock import Clock
-from flaxformer_lite.runs.watchers.profile import Profile
 from tests.training import tiny_runs
 
 
@@ -21,7 +21,7 @@ def run(tmp_path_factory):
     """A workdir of six steps, of which the last three are traced, and its config."""
     folder = tmp_path_factory.mktemp("traced")
     cfg = tiny_runs.config(folder, train={"steps": 6, "profile": "4:6"})
-    loop.run(cfg, folder / "run")
+    flaxformer_lite.run(cfg, folder / "run")
     return folder / "run", cfg
 
 
@@ -62,7 +62,9 @@ def test_a_run_that_goes_on_within_the_steps_traces_what_is_left(run, tmp_path, 
     workdir, cfg = run
     workdir = shutil.copytree(workdir, tmp_path / "run")
     shutil.rmtree(workdir / "checkpoints" / "6")
-    loop.run(dataclasses.replace(cfg, train=dataclasses.replace(cfg.train, profile="2:5")), workdir)
+    flaxformer_lite.run(
+        dataclasses.replace(cfg, train=dataclasses.replace(cfg.train, profile="2:5")), workdir
+    )
     assert "profile of steps 5 to 5: " in capsys.readouterr().out
 
 

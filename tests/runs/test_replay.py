@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import flaxformer_lite
 from flaxformer_lite import __main__ as door
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.checkpoints.digest import describe
@@ -21,10 +22,10 @@ from flaxformer_lite.checkpoints.record import read_record
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.mixture import SourceConfig
 from flaxformer_lite.data.pipeline import open_dataset
-from flaxformer_lite.runs import batch_history, loop, replay
+from flaxformer_lite.runs import batch_history, replay
+from flaxformer_lite.runs.errors import RunError
 from flaxformer_lite.runs.report import metrics
 from flaxformer_lite.runs.start import resume
-from flaxformer_lite.runs.start.preflight import RunError
 from tests.runs import poison
 
 
@@ -41,7 +42,7 @@ def run(tmp_path_factory):
     """Sixteen steps and more than an epoch, with checkpoints of steps 8 and 16; the updates with a
     bad line are left out."""
     folder = tmp_path_factory.mktemp("replay")
-    loop.run(
+    flaxformer_lite.run(
         poison.config(folder, steps=16, checkpoint_every=8, keep=2, skip_spikes=6.0), folder / "run"
     )
     return folder / "run"
@@ -202,7 +203,7 @@ def test_a_bad_line_is_found_end_to_end(tmp_path, capsys):
         RunError,
         match=r"not finite.*\d+: .*;.*its rows.*text.jsonl:\d+, .* and 16 more",
     ) as ended:
-        loop.run(poison.config(tmp_path, steps=16), tmp_path / "run")
+        flaxformer_lite.run(poison.config(tmp_path, steps=16), tmp_path / "run")
     step = int(
         re.search(r"replay --workdir \S+ --at (\d+) shows the loss of each", str(ended.value))[1]
     )

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+import flaxformer_lite
 from configs import demo
 from flaxformer_lite import __main__, config
 from flaxformer_lite.checkpoints.mirror import place_of
 from flaxformer_lite.objectives import Metric, TextObjective
-from flaxformer_lite.runs import loop
 from flaxformer_lite.runs.report import run_page, text
 from flaxformer_lite.runs.start import setup
 from tests.training import tiny_runs
@@ -145,7 +145,7 @@ def test_wider_is_not_offered_where_the_weights_have_their_width(monkeypatch):
 @pytest.mark.parametrize(("family", "uses"), [("bert", {"guess", "compare"}), ("t5", {"write"})])
 def test_what_is_offered_after_training_runs_as_printed(family, uses, tmp_path, capsys):
     cfg = tiny_runs.config(tmp_path, family, train={"steps": 1})
-    loop.run(cfg, tmp_path / "a run")
+    flaxformer_lite.run(cfg, tmp_path / "a run")
     run_as_printed(capsys.readouterr().out, uses, capsys)
 
 

@@ -14,9 +14,9 @@ import pytest
 from flaxformer_lite import sharding
 from flaxformer_lite.checkpoints.digest import digest
 from flaxformer_lite.config import MeshConfig, OptimizerConfig
+from flaxformer_lite.runs.callbacks.spikes import IN_A_ROW, Spikes
+from flaxformer_lite.runs.errors import RunError
 from flaxformer_lite.runs.report.metrics import Recorder
-from flaxformer_lite.runs.start.preflight import RunError
-from flaxformer_lite.runs.watchers.spikes import IN_A_ROW, Spikes
 from flaxformer_lite.training import optimizer, spikes, state, step
 from flaxformer_lite.training.average import evaluated_params
 from tests.training import toy

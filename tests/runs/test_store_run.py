@@ -8,14 +8,14 @@ import tempfile
 
 import pytest
 
+import flaxformer_lite
 from flaxformer_lite import __main__ as door
 from flaxformer_lite.checkpoints import resolve_path
 from flaxformer_lite.checkpoints.record import read_record
 from flaxformer_lite.cli import launch, open_model
 from flaxformer_lite.cli.inspect import read as contents_of
 from flaxformer_lite.config import to_config_dict
-from flaxformer_lite.runs import loop
-from flaxformer_lite.runs.start.preflight import RunError
+from flaxformer_lite.runs.errors import RunError
 from flaxformer_lite.runs.start.setup import Experiment
 from flaxformer_lite.storage import lock
 from flaxformer_lite.storage.lock import Lock
@@ -44,15 +44,15 @@ def run(cfg, gcs, prepared_once):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Experiment, "train_batches", cut)
         with pytest.raises(RunError, match=r"data ended at step 4 of 4; .*truncated"):
-            loop.run(cfg, at)
+            flaxformer_lite.run(cfg, at)
     assert "ended by an error" in Objects(at).read("report.html").decode()
     gcs.fail(503, on="POST .*metrics")
-    loop.run(cfg, at)
+    flaxformer_lite.run(cfg, at)
     return Objects(at)
 
 
 def test_ends_as_on_a_disk_with_its_whole_history(run, cfg, tmp_path):
-    loop.run(cfg, tmp_path / "disk")
+    flaxformer_lite.run(cfg, tmp_path / "disk")
     ours, theirs = (
         read_record(at) for at in (run.below("checkpoints/4"), tmp_path / "disk/checkpoints/4")
     )
@@ -93,7 +93,7 @@ def test_a_folder_without_a_run_is_no_workdir(cfg, gcs):
         open_model.folder_of("gs://bucket/nothing")
     Objects("gs://bucket/published").write("config.json", b'{"model_type": "gpt2"}')
     with pytest.raises(RunError, match=r"holds a config.json that no run wrote"):
-        loop.run(cfg, "gs://bucket/published")
+        flaxformer_lite.run(cfg, "gs://bucket/published")
 
 
 def test_a_second_run_is_refused_without_a_trace_in_the_first(

@@ -5,8 +5,8 @@ import importlib.util
 import pytest
 
 from flaxformer_lite.config import ConfigError, TrainConfig
+from flaxformer_lite.runs.callbacks.tracking import Tracking, check_installed
 from flaxformer_lite.runs.trackers import base
-from flaxformer_lite.runs.watchers.tracking import Tracking, check_installed
 
 OWN = "tests.runs.test_tracking:Kept"
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from flaxformer_lite.runs.callbacks import watchdog
+from flaxformer_lite.runs.callbacks.watchdog import Watchdog
 from flaxformer_lite.runs.report.clock import Clock
-from flaxformer_lite.runs.watchers import watchdog
-from flaxformer_lite.runs.watchers.watchdog import Watchdog
 from tests.runs import launched
 
 STALLED = Path(__file__).with_name("stalled.py")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
+import flaxformer_lite
 from flaxformer_lite import load_pretrained, stack_layers
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.checkpoints import workdir
@@ -48,7 +49,7 @@ def experiment(folder, base, adapter=LORA, **changes):
 
 
 def tuned(folder, base, **changes):
-    trials.loop.run(experiment(folder, base, **changes), folder / "run")
+    flaxformer_lite.run(experiment(folder, base, **changes), folder / "run")
     run = workdir.read_run(folder / "run")
     return run, trials.metrics.read(folder / "run" / "metrics.jsonl")
 

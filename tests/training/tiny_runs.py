@@ -6,6 +6,7 @@ import json
 import jax
 import numpy as np
 
+import flaxformer_lite
 from flaxformer_lite.checkpoints.manager import Checkpoints
 from flaxformer_lite.checkpoints.record import read_record
 from flaxformer_lite.checkpoints.workdir import write_inputs
@@ -21,7 +22,6 @@ from flaxformer_lite.models import bert, gpt2, t5
 from flaxformer_lite.objectives.text.causal_lm import CausalLm
 from flaxformer_lite.objectives.text.masked_lm import MaskedLm
 from flaxformer_lite.objectives.text.span_corruption import SpanCorruption
-from flaxformer_lite.runs import loop
 from flaxformer_lite.runs.start import resume, setup
 
 # Dropout and a loss in chunks are two thirds of what XLA has to compile of a step.
@@ -114,9 +114,9 @@ def resumes_exactly(cfg, folder):
     """Runs all steps with dropout, and again with a stop after three; returns whether both end in
     the same state, bit for bit."""
     cfg = with_dropout(cfg)
-    loop.run(cfg, folder / "straight")
-    loop.run(steps(cfg, 3), folder / "twice")
-    loop.run(cfg, folder / "twice")
+    flaxformer_lite.run(cfg, folder / "straight")
+    flaxformer_lite.run(steps(cfg, 3), folder / "twice")
+    flaxformer_lite.run(cfg, folder / "twice")
     straight, twice = (
         read_record(folder / name / "checkpoints" / "8") for name in ("straight", "twice")
     )

@@ -84,6 +84,11 @@ def parts(seconds: Mapping[str, float]) -> dict[str, float]:
     return {part: merged[part] for part in PARTS if merged.get(part)}
 
 
+def seconds_in_steps(seconds: Mapping[str, float]) -> float:
+    """Returns the time of the steps, with the waits for devices and data."""
+    return sum(seconds[part] for part in STEPPING)
+
+
 def goodput(seconds: Mapping[str, float]) -> float:
     """Returns the share of the time that was spent in steps."""
     return parts(seconds).get("steps", 0.0) / max(sum(seconds.values()), 1e-9)

@@ -3,14 +3,11 @@
 import collections
 import math
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Mapping, Sequence
 
 from flaxformer_lite.objectives.sums import BY_SOURCE
-from flaxformer_lite.runs.report.clock import STEPPING, Clock, goodput, parts
+from flaxformer_lite.runs.report.clock import Clock, goodput, parts, seconds_in_steps
 from flaxformer_lite.runs.report.metrics import LATEST, SECONDS, Record
-
-Item = TypeVar("Item")
 
 
 class Meter:
@@ -43,32 +40,14 @@ class Meter:
         self._recorded = collections.Counter(earlier)  # seconds by part in the records so far
         # seconds by part at the beginning of the interval
         self._since: collections.Counter[str] | None = None
-        self._ended: float | None = None  # seconds in steps at the end of the last step
 
-    def waiting(self, batches: Iterator[Item]) -> Iterator[Item]:
-        """Yields the batches, and charges the wait for each to "data"."""
-        while True:
-            with self.clock.during("data"):
-                batch = next(batches, None)
-            if batch is None:
-                return
-            yield batch
-
-    def add(self, metrics: dict[str, float]) -> float | None:
-        """Adds a finished step; the first, which waits for the compiler, only starts the clock.
-
-        Returns:
-          The seconds since the previous step, without evaluations and the like; None for the first.
-        """
-        now = self.clock.read()
-        before = self._ended
-        self._steps.append(metrics)
-        self._ended = _stepping(now)
-        if before is None:
-            self._since = now
-            return None
-        self._timed += 1
-        return self._ended - before
+    def add(self, metrics: Mapping[str, float], *, timed: bool) -> None:
+        """Adds a finished step; one that is not timed, as the first, starts the interval."""
+        self._steps.append(dict(metrics))
+        if timed:
+            self._timed += 1
+        else:
+            self._since = self.clock.read()
 
     @property
     def window(self) -> list[dict[str, float]]:
@@ -85,7 +64,7 @@ class Meter:
         now = self.clock.read()
         out: Record = {"step": step, "split": "train", **means(self._steps)}
         if self._timed and self._since is not None:
-            took = _stepping(now) - _stepping(self._since)
+            took = seconds_in_steps(now) - seconds_in_steps(self._since)
             seconds = took / self._timed
             out |= {"step_seconds": seconds, "tokens_per_second": self._tokens / seconds}
             out["data_wait"] = (now["data"] - self._since["data"]) / took
@@ -116,7 +95,3 @@ def means(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
         if name in averages:
             averages[name] = steps[-1][name]
     return averages
-
-
-def _stepping(seconds: collections.Counter[str]) -> float:
-    return sum(seconds[part] for part in STEPPING)

@@ -34,6 +34,7 @@ class Recorder:
       samples: texts of the model at evaluations, as {"step": 20, "texts": [[title, text], ...]}.
       notices: a notice about lines of the file that could not be read.
       dropped: records of steps that a killed run took after its last checkpoint.
+      listeners: functions that are called with each record that `add` adds.
     """
 
     def __init__(self, workdir: Path, last_step: int, *, writes: bool = True):
@@ -47,6 +48,7 @@ class Recorder:
         self.samples: list[Record] = []
         self.dropped: list[Record] = []
         self.notices: list[str] = []
+        self.listeners: list[Callable[[Record], None]] = []
         if not writes:
             return
         records, damaged = _read(self._path, _is_record)
@@ -70,6 +72,13 @@ class Recorder:
                 self.breakdown = table
 
     def add(self, record: Record) -> None:
+        """Adds the record of an interval of steps or of an evaluation, and tells the listeners."""
+        self.add_event(record)
+        for listener in self.listeners:
+            listener(record)
+
+    def add_event(self, record: Record) -> None:
+        """Adds a record that is no average, such as of a spike."""
         self.history.append(record)
         self._append(self._path, record)
 

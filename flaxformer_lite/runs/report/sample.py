@@ -4,9 +4,9 @@ import flax.linen as nn
 import numpy as np
 
 from flaxformer_lite.config import ModelConfig
-from flaxformer_lite.data.pipeline import Dataset
 from flaxformer_lite.inference.generate import generate
 from flaxformer_lite.inference.task import ids_without_text
+from flaxformer_lite.runs.experiment import RunData
 from flaxformer_lite.types import Params
 
 PROMPT = 16  # tokens of held-out text that the sample continues
@@ -20,7 +20,7 @@ def writes(cfg: ModelConfig) -> bool:
 
 
 def sample(
-    model: nn.Module, params: Params, data: Dataset, *, tokens: int, seed: int
+    model: nn.Module, params: Params, data: RunData, *, tokens: int, seed: int
 ) -> list[tuple[str, str]]:
     """Continues the beginning of a held-out example.
 

@@ -18,9 +18,9 @@ from flaxformer_lite.config import (
 from flaxformer_lite.files.home import expand_home
 from flaxformer_lite.objectives.base import Metric
 from flaxformer_lite.objectives.sums import BY_SOURCE
+from flaxformer_lite.runs.experiment import Experiment
 from flaxformer_lite.runs.report.metrics import Recorder
 from flaxformer_lite.runs.report.sharding_report import sharding_report
-from flaxformer_lite.runs.start.setup import Experiment
 from flaxformer_lite.runtime import invocation
 from flaxformer_lite.storage.stores import is_url
 from flaxformer_lite.training import optimizer
@@ -66,7 +66,7 @@ def banner(experiment: Experiment, workdir: Path, start: int) -> Rows:
         rows.append(("taken from", _taken(cfg)))
     rows += [
         ("parameters", count),
-        *_data(experiment),
+        *experiment.about_data,
         (
             "objective",
             f"{plugin_name(cfg.objective)}, vocabulary {experiment.train_data.vocab_size:,}",
@@ -94,35 +94,6 @@ def banner(experiment: Experiment, workdir: Path, start: int) -> Rows:
             f" {ADAPTER_RATE:g} to {2 * ADAPTER_RATE:g}: --config.optimizer.learning_rate=2e-4"
         )
         rows.append(("note", advice))
-    return rows
-
-
-def _data(experiment: Experiment) -> Rows:
-    """Describes the text, its files, and how much is held out."""
-    cfg = experiment.cfg.data
-    corpus = experiment.train_data.corpus
-    if corpus is None:
-        return list(experiment.train_data.described)
-    source = f"{cfg.corpus} (built in)"
-    if cfg.path:
-        source = f"{cfg.path}: {corpus.source.kinds()}"
-    train = corpus.tokens["train"]
-    eval_ = corpus.tokens["eval"]
-    share = len(eval_.ids) / (len(eval_.ids) + len(train.ids))
-    documents = (len(eval_.offsets) - 1) // len(corpus.source.fields)
-    path = ""
-    if cfg.eval_path:
-        path = f"{cfg.eval_path}: "
-    held_out = (
-        f"{path}{experiment.eval_data.num_examples:,} examples, of {documents:,} documents:"
-        f" {share:.1%} of the tokens"
-    )
-    rows = [
-        ("data", f"{source}; {experiment.train_data.num_examples:,} examples"),
-        ("held out", held_out),
-    ]
-    if corpus.source.left_out:
-        rows.append(("notice", corpus.source.unread()))
     return rows
 
 

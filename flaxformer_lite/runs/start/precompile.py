@@ -15,7 +15,7 @@ import jax
 from jax.stages import Compiled, Lowered
 
 from flaxformer_lite.analysis import hlo
-from flaxformer_lite.runs import packing
+from flaxformer_lite.objectives.rows import packed_shape
 from flaxformer_lite.runtime import environment
 from flaxformer_lite.runtime.processes import ALONE, Processes
 from flaxformer_lite.training.program import Program
@@ -57,7 +57,7 @@ class CompiledByShape:
 
     Args:
       begin: starts compiling the step for a batch of given shapes.
-      compiled: the steps that are being compiled, by `packing.shape_of` their batches.
+      compiled: the steps that are being compiled, by `packed_shape` their batches.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class CompiledByShape:
         self._compiled = compiled
 
     def __call__(self, state: object, batch: Batch) -> Any:
-        shape = packing.shape_of(batch)
+        shape = packed_shape(batch)
         if shape not in self._compiled:  # rare: a batch that fits no shape is computed as it is
             shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batch)
             self._compiled[shape] = self._begin(shapes)
@@ -104,7 +104,7 @@ def precompile(
     with _thread() as background:  # one step at a time: XLA uses all cores for each
 
         def begin(name: str, batch: Batch, lowered: Lowered | None = None) -> BackgroundCompiled:
-            shape = packing.shape_of(batch)
+            shape = packed_shape(batch)
             title = "-".join([name, *map(str, shape)])
 
             def compiled() -> Compiled:
@@ -124,8 +124,8 @@ def precompile(
         for name in names:
             batches = program.shapes(name)
             if name in program.packed:
-                compiled = {packing.shape_of(batches[0]): steps[name]}
-                compiled |= {packing.shape_of(batch): begin(name, batch) for batch in batches[1:]}
+                compiled = {packed_shape(batches[0]): steps[name]}
+                compiled |= {packed_shape(batch): begin(name, batch) for batch in batches[1:]}
                 again = functools.partial(begin, name)
                 steps[name] = CompiledByShape(again, compiled)
         yield dataclasses.replace(program, **steps)

@@ -16,8 +16,9 @@ from flaxformer_lite.checkpoints.workdir import is_workdir
 from flaxformer_lite.config import ExperimentConfig
 from flaxformer_lite.config.mixture import is_source_path
 from flaxformer_lite.files.read import Json
+from flaxformer_lite.runs.errors import RunError
+from flaxformer_lite.runs.experiment import Experiment
 from flaxformer_lite.runs.start import resume
-from flaxformer_lite.runs.start.setup import Experiment
 from flaxformer_lite.runtime.processes import Processes
 from flaxformer_lite.storage.lock import NAME, Lock, LockError
 from flaxformer_lite.storage.objects import Objects
@@ -26,10 +27,6 @@ from flaxformer_lite.storage.stores import is_url
 # Fields that may differ between hosts; their content is compared instead.
 OWN = ("data.path", "data.cache")
 VISIBLE = 10  # seconds that a file of process 0 may take to appear on the other hosts
-
-
-class RunError(RuntimeError):
-    """A run that cannot start or continue; the message is all a user needs."""
 
 
 @contextlib.contextmanager

@@ -2,13 +2,12 @@
 
 import io
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from flaxformer_lite.files.publish import write_file
-from flaxformer_lite.runs.start.setup import Experiment
+from flaxformer_lite.runs.experiment import Experiment
 from flaxformer_lite.training.state import TrainState
 
 FILE = "reference.npz"  # in the workdir
@@ -18,7 +17,6 @@ def attach(
     experiment: Experiment,
     state: TrainState,
     start: int,
-    make: Callable[[], TrainState],
     workdir: Path,
     *,
     writes: bool,
@@ -31,7 +29,6 @@ def attach(
     Args:
       state: the state, which has the starting weights if `start` is 0.
       start: number of steps done.
-      make: creates the starting weights.
     """
     name = experiment.cfg.objective.reference
     splits = experiment.train_data.splits
@@ -41,7 +38,9 @@ def attach(
     stored_sizes = {split: len(values) for split, values in predictions.items()}
     sizes = {split: len(records) for split, records in splits.items()}
     if stored_sizes != sizes:
-        params = make().params if start else state.params
+        params = state.params
+        if start:
+            params = experiment.create_state().params
         predictions = {split: experiment.predict(split, params, name) for split in splits}
         if writes:
             file = io.BytesIO()

@@ -1,107 +1,21 @@
 """Setup of everything that a run needs before anything is compiled: data, model, mesh, steps."""
 
 import dataclasses
-import itertools
-from collections.abc import Iterator, Mapping
+import functools
 
 import jax
-import numpy as np
 from jax.experimental.compilation_cache import compilation_cache
 
 from flaxformer_lite import sharding
 from flaxformer_lite.config import ExperimentConfig
-from flaxformer_lite.data.padding import Buckets, Packer
-from flaxformer_lite.data.pipeline import Batches, Dataset, open_dataset
-from flaxformer_lite.inference.writer import writer
-from flaxformer_lite.objectives.base import Writer
+from flaxformer_lite.data.pipeline import Dataset, open_dataset
 from flaxformer_lite.runs import packing
+from flaxformer_lite.runs.batch_history import BatchHistory
+from flaxformer_lite.runs.experiment import Experiment
 from flaxformer_lite.runs.start import companion, warm_start
-from flaxformer_lite.training import evaluate, program
-from flaxformer_lite.training.program import Program
-from flaxformer_lite.types import Batch, Params
-
-
-@dataclasses.dataclass(frozen=True)
-class Experiment:
-    """A run that is ready to start: the program, and the training and held-out data."""
-
-    program: Program
-    train_data: Dataset
-    eval_data: Dataset
-    # by step
-    packers: Mapping[str, Packer | Buckets | None] = dataclasses.field(default_factory=dict)
-    weights: str = ""  # digest of the weights that are read from a directory, and not saved
-
-    @property
-    def cfg(self) -> ExperimentConfig:
-        return self.program.cfg
-
-    @property
-    def fingerprint(self) -> str:
-        """A hash of all data read besides the config: text, tokenizer, weights not saved."""
-        if not self.weights:
-            return self.train_data.fingerprint
-        return f"{self.train_data.fingerprint} with {self.weights}"
-
-    def train_batches(self, start: int) -> Batches:
-        """Returns endless batches from step `start` on.
-
-        They are placed on the devices in advance, until `close()`.
-        """
-        return self._placed(self.train_data, start, ahead=2, packer=self.packers.get("train_step"))
-
-    def eval_batches(self) -> Iterator[Batch]:
-        """Returns the first `train.eval_batches` held-out batches, or all; always the same."""
-        return itertools.islice(
-            self._placed(self.eval_data, 0, packer=self.packers.get("eval_step")),
-            self.cfg.train.eval_batches or None,
-        )
-
-    def predict(self, split: str, params: Params, name: str) -> np.ndarray:
-        """Returns a prediction of these parameters for all examples of a split, in their order.
-
-        Its shape is [examples, ...].
-        """
-        data = dataclasses.replace(self.eval_data, splits={"eval": self.eval_data.splits[split]})
-        packer = self.packers.get("eval_step")
-        buckets = None
-        if isinstance(packer, Buckets):
-            buckets = dataclasses.replace(packer, sizes=data.records.sizes)
-        batches = self._placed(data, 0, packer=buckets)
-        _, shuffled = evaluate.run(self.program.eval_step, params, batches, data)
-        return shuffled[name][np.argsort(data.order)]
-
-    def with_reference(self, reference: dict[str, np.ndarray]) -> "Experiment":
-        """Adds a prediction of the starting weights to the examples of each split."""
-        splits = {}
-        for name, records in self.train_data.splits.items():
-            splits[name] = dataclasses.replace(records, reference=reference[name])
-        return dataclasses.replace(
-            self,
-            train_data=dataclasses.replace(self.train_data, splits=splits),
-            eval_data=dataclasses.replace(self.eval_data, splits=splits),
-        )
-
-    def writer(self, params: Params) -> Writer:
-        """Returns a function that continues prompts with these parameters."""
-        return writer(
-            self.program.model, self.program.saved_params(params), self.eval_data.tokenizer
-        )
-
-    def _placed(
-        self, data: Dataset, start: int, ahead: int = 0, packer: Packer | Buckets | None = None
-    ) -> Batches:
-        size = self.cfg.train.batch_size
-        mesh = self.program.mesh
-        return data.batches(
-            batch_size=size,
-            seed=self.cfg.seed,
-            start_step=start,
-            rows=sharding.batch_rows(mesh, size),
-            place=lambda batch: sharding.place_batch(batch, mesh, size),
-            ahead=ahead,
-            packer=packer,
-        )
+from flaxformer_lite.runs.start.initial_state import initial_state
+from flaxformer_lite.training import program
+from flaxformer_lite.types import Batch
 
 
 def prepare(cfg: ExperimentConfig) -> Experiment:
@@ -125,7 +39,6 @@ def prepare(cfg: ExperimentConfig) -> Experiment:
     companion.check_tokenizer(built, train_data.tokenizer)
     packers, notices = packing.plan_packing(cfg, built.model, mesh.shape, train_data)
     notices = [*notices, *packing.beyond_window(cfg.model, cfg.data.length)]
-    described = (*train_data.described, *notices)
     packed: dict[str, tuple[Batch, ...]] = {}
     for name, packer in packers.items():
         packed[name] = (built.batch,)
@@ -137,11 +50,45 @@ def prepare(cfg: ExperimentConfig) -> Experiment:
     )
     return Experiment(
         built,
-        train_data=dataclasses.replace(train_data, described=described),
-        eval_data=eval_data,
+        train_data,
+        eval_data,
+        create_state=functools.partial(initial_state, built, cfg.train.init_from),
+        complete_state=functools.partial(companion.complete, built),
+        name_rows=BatchHistory(cfg, train_data).named,
         packers=packers,
         weights=companion.digest(built),
+        about_data=(*describe_data(cfg, train_data, eval_data), *notices),
     )
+
+
+def describe_data(
+    cfg: ExperimentConfig, train_data: Dataset, eval_data: Dataset
+) -> list[tuple[str, str]]:
+    """Describes the text, its files, and how much is held out."""
+    corpus = train_data.corpus
+    if corpus is None:
+        return list(train_data.described)
+    source = f"{cfg.data.corpus} (built in)"
+    if cfg.data.path:
+        source = f"{cfg.data.path}: {corpus.source.kinds()}"
+    train = corpus.tokens["train"]
+    held = corpus.tokens["eval"]
+    share = len(held.ids) / (len(held.ids) + len(train.ids))
+    documents = (len(held.offsets) - 1) // len(corpus.source.fields)
+    path = ""
+    if cfg.data.eval_path:
+        path = f"{cfg.data.eval_path}: "
+    held_out = (
+        f"{path}{eval_data.num_examples:,} examples, of {documents:,} documents:"
+        f" {share:.1%} of the tokens"
+    )
+    rows = [
+        ("data", f"{source}; {train_data.num_examples:,} examples"),
+        ("held out", held_out),
+    ]
+    if corpus.source.left_out:
+        rows.append(("notice", corpus.source.unread()))
+    return rows
 
 
 def compile_anew_on_cpu_groups() -> None:

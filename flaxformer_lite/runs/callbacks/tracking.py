@@ -10,8 +10,8 @@ from flaxformer_lite.checkpoints.manager import first_line
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.rules import format_value
 from flaxformer_lite.files.read import Json
+from flaxformer_lite.runs.callbacks.callback import Callback
 from flaxformer_lite.runs.trackers.base import Tracker
-from flaxformer_lite.runs.watchers.watcher import Watcher
 
 
 def check_installed(names: Sequence[str]) -> None:
@@ -32,7 +32,7 @@ def check_installed(names: Sequence[str]) -> None:
             )
 
 
-class Tracking(Watcher):
+class Tracking(Callback):
     """Opens trackers and sends them records; one that fails is dropped with a notice.
 
     Args:

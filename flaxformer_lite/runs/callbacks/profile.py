@@ -9,12 +9,12 @@ import jax
 from flaxformer_lite.analysis import trace
 from flaxformer_lite.checkpoints.manager import first_line
 from flaxformer_lite.files.publish import write_file
+from flaxformer_lite.runs.callbacks.callback import Callback
 from flaxformer_lite.runs.report.clock import Clock
-from flaxformer_lite.runs.watchers.watcher import Watcher
 from flaxformer_lite.storage.stores import is_url
 
 
-class Profile(Watcher):
+class Profile(Callback):
     """Traces a range of steps into a folder; if that fails, the run continues with a notice.
 
     Args:

@@ -4,11 +4,11 @@ import math
 from collections.abc import Callable, Mapping
 
 from flaxformer_lite.checkpoints.manager import Checkpoints
-from flaxformer_lite.runs.start.preflight import RunError
-from flaxformer_lite.runs.watchers.watcher import Watcher
+from flaxformer_lite.runs.callbacks.callback import Callback
+from flaxformer_lite.runs.errors import RunError
 
 
-class Finite(Watcher):
+class Finite(Callback):
     """Raises RunError at the first step whose loss, gradient or parameters are not finite.
 
     Skipped updates are exempt.

@@ -1,12 +1,13 @@
-"""The base class of callbacks that follow a run."""
+"""The base class of callbacks, which follow the steps of a trainer."""
 
 from collections.abc import Collection, Mapping
 
 from flaxformer_lite.files.read import Json
+from flaxformer_lite.training.state import TrainState
 
 
-class Watcher:
-    """Callbacks of a run; override the events you need.
+class Callback:
+    """Follows a run; override the events you need.
 
     They are called on every process, in the main thread. An exception that one raises ends the run.
 
@@ -17,8 +18,14 @@ class Watcher:
 
     settled_after: Collection[int] = ()
 
+    def training_begins(self, step: int, state: TrainState) -> None:
+        """Called before the first step, with the state after `step` earlier ones."""
+
     def step_begins(self, step: int) -> None:
         """Called before a step is dispatched to the devices, where earlier ones may still run."""
+
+    def step_dispatched(self, step: int) -> None:
+        """Called when the devices have a step; by the first, it has been compiled."""
 
     def step_done(self, step: int, values: Mapping[str, float], seconds: float | None) -> None:
         """Called when a step has ended, before it is recorded or saved.
@@ -30,14 +37,33 @@ class Watcher:
             the first step, which waits for the compiler.
         """
 
+    def is_due(self, step: int, ends: bool) -> bool:
+        """Returns whether to call `act` after this step.
+
+        Args:
+          step: a step that has been dispatched.
+          ends: whether the run ends after it, as far as the callbacks before this one know.
+        """
+        return False
+
+    def act(self, step: int, state: TrainState) -> None:
+        """Called after a step that `is_due`, once it has ended, with the state that it led to.
+
+        The next step may donate the state: copy what you keep.
+        """
+
+    def ends_run(self, step: int) -> bool:
+        """Returns whether the run ends after this step; called once for each."""
+        return False
+
+    def training_ends(self) -> None:
+        """Called after the last step, but not after an error."""
+
     def recorded(self, record: Json) -> None:
         """Called with each record of metrics.jsonl: means over `log_every` steps, or an eval."""
 
     def evaluated(self, step: int, record: Json) -> None:
-        """Called after an evaluation has been recorded and shown in report.html."""
-
-    def saved(self, step: int) -> None:
-        """Called when a checkpoint was started, which is written in the background."""
+        """Called after an evaluation has been recorded."""
 
     def remembered(self) -> Json:
         """Returns state for the next start; each checkpoint's record stores it."""

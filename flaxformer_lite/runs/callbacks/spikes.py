@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 
 from flaxformer_lite.files.read import Json
+from flaxformer_lite.runs.callbacks.callback import Callback
+from flaxformer_lite.runs.errors import RunError
 from flaxformer_lite.runs.report.metrics import Recorder
-from flaxformer_lite.runs.start.preflight import RunError
-from flaxformer_lite.runs.watchers.watcher import Watcher
 from flaxformer_lite.runtime import invocation
 from flaxformer_lite.training.spikes import SIGMAS, WINDOW, is_spike
 
@@ -18,7 +18,7 @@ NAMED = 4  # most rows in a message; the record has all
 IN_A_ROW = 16  # consecutive skipped updates that end a run
 
 
-class Spikes(Watcher):
+class Spikes(Callback):
     """Writes a notice and a record of each spike; ends the run after IN_A_ROW skipped updates.
 
     Args:
@@ -72,7 +72,7 @@ class Spikes(Watcher):
         for name in ("loss", "grad_norm", "skipped"):
             if math.isfinite(values.get(name, math.nan)):
                 record[name] = values[name]
-        self._recorder.add({**record, "rows": rows})
+        self._recorder.add_event({**record, "rows": rows})
         what = "spike"
         if is_skipped:
             what = "spike, so its update is skipped"

@@ -7,13 +7,13 @@ import threading
 import time
 from collections.abc import Mapping
 
+from flaxformer_lite.runs.callbacks.callback import Callback
 from flaxformer_lite.runs.report.clock import STEPPING, Clock
-from flaxformer_lite.runs.watchers.watcher import Watcher
 
 PRECISION = 0.01  # share of the limit by which the timer may be early: setting it takes 0.1 ms
 
 
-class Watchdog(Watcher):
+class Watchdog(Callback):
     """Dumps the stacks of all threads to stderr if a step takes too long; the run continues.
 
     Compilations, evaluations and checkpoints have no limit. The timer is faulthandler's: it is

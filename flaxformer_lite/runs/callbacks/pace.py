@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 import jax
 
 from flaxformer_lite.files.read import Json
+from flaxformer_lite.runs.callbacks.callback import Callback
 from flaxformer_lite.runs.report.clock import Clock
-from flaxformer_lite.runs.watchers.watcher import Watcher
 from flaxformer_lite.runtime.processes import Processes
 
 SLOW = 10  # a step is reported at this multiple of the median of the last steps
@@ -19,7 +19,7 @@ SHARE = 0.2  # at this share of a step
 TOPIC = "pace"
 
 
-class Pace(Watcher):
+class Pace(Callback):
     """Compares the durations of steps, and the host time of processes.
 
     A step ends on all processes at once, as each waits for the others' devices. They differ in how

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Mapping
 
+from flaxformer_lite.runs.callbacks.callback import Callback
 from flaxformer_lite.runs.report.terminal import clock
-from flaxformer_lite.runs.watchers.watcher import Watcher
 
 LONG = 1800.0  # seconds from which on a run gets an early estimate
 
 
-class Estimate(Watcher):
+class Estimate(Callback):
     """Reports the remaining time once two steps are timed, before the first `train.log_every` line.
 
     Args:

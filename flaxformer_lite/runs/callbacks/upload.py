@@ -4,14 +4,14 @@ from collections.abc import Callable, Mapping
 
 from flaxformer_lite.checkpoints.mirror import Mirror
 from flaxformer_lite.files.read import Json
+from flaxformer_lite.runs.callbacks.callback import Callback
+from flaxformer_lite.runs.errors import RunError
 from flaxformer_lite.runs.report.terminal import Terminal
-from flaxformer_lite.runs.start.preflight import RunError
-from flaxformer_lite.runs.watchers.watcher import Watcher
 from flaxformer_lite.storage.lock import Lock, LockError
 from flaxformer_lite.storage.stores import StorageError
 
 
-class Upload(Watcher):
+class Upload(Callback):
     """Uploads the files after each evaluation; raises RunError if another run took the lock."""
 
     def __init__(self, mirror: Mirror, lock: Lock | None, terminal: Terminal):

@@ -1,0 +1,125 @@
+"""Evaluates on the held-out examples, shows what the model writes, and keeps the best weights."""
+
+from collections.abc import Callable, Sequence
+
+from flaxformer_lite.checkpoints.manager import Checkpoints
+from flaxformer_lite.files.read import Json
+from flaxformer_lite.runs.best import Selection
+from flaxformer_lite.runs.callbacks.callback import Callback
+from flaxformer_lite.runs.experiment import Experiment
+from flaxformer_lite.runs.report.reporting import Reporting
+from flaxformer_lite.runs.report.sample import sample, writes
+from flaxformer_lite.training.average import evaluated_params
+from flaxformer_lite.training.evaluate import WRITTEN, evaluate, show
+from flaxformer_lite.training.state import TrainState
+from flaxformer_lite.types import Params
+
+
+class Evaluation(Callback):
+    """Evaluates before the first step and every `train.eval_every` steps.
+
+    Args:
+      is_first: whether no start of the run has evaluated yet.
+      selection: keeps the best weights, and ends a run that gets no better.
+      checkpoints: of the whole state, of which no save may be under way with one of the best.
+      meta: returns the record of a checkpoint of a step.
+      alone: whether this process has no others beside it.
+      followers: callbacks that are told of each evaluation, in their order.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        selection: Selection,
+        checkpoints: Checkpoints,
+        meta: Callable[[int], Json],
+        reporting: Reporting,
+        *,
+        is_first: bool,
+        alone: bool,
+        followers: Sequence[Callback] = (),
+    ):
+        self._experiment = experiment
+        self._selection = selection
+        self._checkpoints = checkpoints
+        self._meta = meta
+        self._reporting = reporting
+        self._is_first = is_first
+        self._alone = alone
+        self._followers = followers
+
+    def training_begins(self, step: int, state: TrainState) -> None:
+        if self._is_first:
+            params = state.params
+            if step:
+                params = evaluated_params(state)
+            self._evaluate(params, step)
+
+    def is_due(self, step: int, ends: bool) -> bool:
+        return self._experiment.is_due(step, self._experiment.cfg.train.eval_every)
+
+    def act(self, step: int, state: TrainState) -> None:
+        values = self._evaluate(evaluated_params(state), step)
+        if self._selection.after(step, values):
+            with self._reporting.working("checkpoint", "best checkpoint"):
+                self._checkpoints.wait()  # one save at a time, as processes meet in each
+                params = self._experiment.program.saved_params(evaluated_params(state))
+                self._selection.save(step, params, self._meta(step))
+
+    def ends_run(self, step: int) -> bool:
+        return self._selection.stalled
+
+    def remembered(self) -> Json:
+        return {"best": self._selection.best._asdict()}
+
+    def _evaluate(self, params: Params, step: int) -> dict[str, float]:
+        run = self._experiment
+        reporting = self._reporting
+        work = "evaluation"
+        if step:
+            work = "evaluation of the average"
+        with reporting.working("evaluation", work):
+            evaluation = evaluate(
+                run.cfg.objective,
+                run.program.eval_step,
+                params,
+                run.eval_batches(),
+                run.eval_data,
+                run.writer(params),
+            )
+        values = evaluation.metrics
+        texts = evaluation.texts or self._texts(params, step)
+        record = {"step": step, "split": "eval", **values}
+        reporting.recorder.add(record)
+        if texts:
+            reporting.recorder.add_sample(step, texts)
+        reporting.recorder.write_breakdown(step, evaluation.breakdown)
+        reporting.terminal.eval_record(record)
+        self._selection.check(values)
+        with reporting.clock.during("other"):
+            for callback in self._followers:
+                callback.evaluated(step, record)
+        return values
+
+    def _texts(self, params: Params, step: int) -> list[tuple[str, str]]:
+        """Returns texts to show when the evaluation generated none.
+
+        These are a decoder's sample, or at the end the outputs of a task.
+        """
+        run = self._experiment
+        data = run.eval_data
+        tokens = run.cfg.train.sample_tokens
+        objective = run.cfg.objective
+        wants_texts = tokens or step == run.cfg.train.steps
+        if not step or not self._alone or not wants_texts:
+            return []
+        with self._reporting.working("evaluation", "texts"), self._reporting.optional("a sample"):
+            if tokens and writes(run.cfg.model):
+                saved = run.program.saved_params(params)
+                return sample(run.program.model, saved, data, tokens=tokens, seed=run.cfg.seed)
+            examples = data.order[:WRITTEN]
+            written = objective.write(run.writer(params), data.records, examples)
+            if not written:
+                return []
+            return show(objective, written, examples, data)
+        return []

@@ -1,0 +1,161 @@
+"""A run that is ready to start: the program of its steps, its data, and its first state."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from flaxformer_lite import sharding
+from flaxformer_lite.config import ExperimentConfig
+from flaxformer_lite.data.padding import Buckets, Packer
+from flaxformer_lite.inference.writer import writer
+from flaxformer_lite.objectives.base import Dataset, Writer
+from flaxformer_lite.training import evaluate
+from flaxformer_lite.training.program import Program
+from flaxformer_lite.training.state import TrainState
+from flaxformer_lite.types import Batch, Params
+
+
+class BatchIterator(Iterator[Batch], Protocol):
+    """Batches that a thread may prepare in advance."""
+
+    def close(self) -> None: ...
+
+
+class RunData(Dataset, Protocol):
+    """The examples of a split as batches (data/pipeline.py)."""
+
+    @property
+    def fingerprint(self) -> str: ...
+
+    @property
+    def tokenizer(self) -> Any: ...
+
+    @property
+    def corpus(self) -> Any: ...
+
+    @property
+    def mixture(self) -> Any: ...
+
+    @property
+    def task(self) -> Any: ...
+
+    @property
+    def batches(self) -> Callable[..., BatchIterator]: ...
+
+    def finder(self, seed: int) -> Callable[[int], tuple[Any, int]]: ...
+
+    def of_split(self, split: str) -> "RunData": ...
+
+    def with_reference(self, reference: Mapping[str, np.ndarray]) -> "RunData": ...
+
+    def example(self, row: int, seed: int, position: int) -> Any: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """What `prepare` in runs/start/setup.py makes of a config.
+
+    Attributes:
+      program: the compiled steps, and the shapes and shardings of the state.
+      train_data, eval_data: the training and held-out examples.
+      create_state: creates the state before the first step.
+      complete_state: adds the weights that a checkpoint does not hold.
+      name_rows: returns the file and line of each row of a step; [] if that would take long.
+      packers: what packs or cuts the batches of "train_step" and "eval_step".
+      weights: digest of the weights that are read from a directory, and not saved.
+      about_data: rows of the run's banner about its data.
+    """
+
+    program: Program
+    train_data: RunData
+    eval_data: RunData
+    create_state: Callable[[], TrainState]
+    complete_state: Callable[[TrainState], TrainState]
+    name_rows: Callable[[int], list[str]]
+    packers: Mapping[str, Packer | Buckets | None] = dataclasses.field(default_factory=dict)
+    weights: str = ""
+    about_data: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def cfg(self) -> ExperimentConfig:
+        return self.program.cfg
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of all data read besides the config: text, tokenizer, weights not saved."""
+        if not self.weights:
+            return self.train_data.fingerprint
+        return f"{self.train_data.fingerprint} with {self.weights}"
+
+    def is_due(self, step: int, every: int) -> bool:
+        """Returns whether something that happens every N steps is due after this one.
+
+        It always is after the last step; with every=0, after the first that completes an epoch.
+        """
+        train = self.cfg.train
+        if step == train.steps:
+            return True
+        if every:
+            return step % every == 0
+        rows = self.train_data.num_examples
+        return step * train.batch_size // rows > (step - 1) * train.batch_size // rows
+
+    def train_batches(self, start: int) -> BatchIterator:
+        """Returns endless batches from step `start` on.
+
+        They are placed on the devices in advance, until `close()`.
+        """
+        return self._placed(self.train_data, start, ahead=2, packer=self.packers.get("train_step"))
+
+    def eval_batches(self) -> Iterator[Batch]:
+        """Returns the first `train.eval_batches` held-out batches, or all; always the same."""
+        return itertools.islice(
+            self._placed(self.eval_data, 0, packer=self.packers.get("eval_step")),
+            self.cfg.train.eval_batches or None,
+        )
+
+    def predict(self, split: str, params: Params, name: str) -> np.ndarray:
+        """Returns a prediction of these parameters for all examples of a split, in their order.
+
+        Its shape is [examples, ...].
+        """
+        data = self.eval_data.of_split(split)
+        packer = self.packers.get("eval_step")
+        buckets = None
+        if isinstance(packer, Buckets):
+            buckets = dataclasses.replace(packer, sizes=data.records.sizes)
+        batches = self._placed(data, 0, packer=buckets)
+        _, shuffled = evaluate.run(self.program.eval_step, params, batches, data)
+        return shuffled[name][np.argsort(data.order)]
+
+    def with_reference(self, reference: Mapping[str, np.ndarray]) -> "Experiment":
+        """Adds a prediction of the starting weights to the examples of each split."""
+        return dataclasses.replace(
+            self,
+            train_data=self.train_data.with_reference(reference),
+            eval_data=self.eval_data.with_reference(reference),
+        )
+
+    def writer(self, params: Params) -> Writer:
+        """Returns a function that continues prompts with these parameters."""
+        return writer(
+            self.program.model, self.program.saved_params(params), self.eval_data.tokenizer
+        )
+
+    def _placed(
+        self, data: RunData, start: int, ahead: int = 0, packer: Packer | Buckets | None = None
+    ) -> BatchIterator:
+        size = self.cfg.train.batch_size
+        mesh = self.program.mesh
+        return data.batches(
+            batch_size=size,
+            seed=self.cfg.seed,
+            start_step=start,
+            rows=sharding.batch_rows(mesh, size),
+            place=lambda batch: sharding.place_batch(batch, mesh, size),
+            ahead=ahead,
+            packer=packer,
+        )
