@@ -34,11 +34,13 @@ test-fast: $(STAMP)  ## run the tests of the functions, modules, config and comm
 nightly: $(STAMP)  ## run all tests, with those too slow for every change, in about half an hour on two cores
 	$(BIN)/python -m pytest $(WORKERS) -m ''
 
-lint: $(STAMP)  ## check style, imports, format and types
+lint: $(STAMP)  ## check style, imports, format, types and workflows
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m tools.lint
 	$(BIN)/mypy
+	$(BIN)/zizmor --offline --quiet .github
+	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 
 DOCS := .venv/.docs
 $(DOCS): $(STAMP)
@@ -56,6 +58,6 @@ bench: $(STAMP)  ## measure beside torch and Flax, and how it starts; TORCH=a py
 	$(if $(CASE),,$(BIN)/python -m benchmarks.start)
 
 clean:  ## remove the environment and what tests and runs left
-	rm -rf .venv .venv-canary .venv-exports .venv-matrix runs build site *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-canary .venv-exports .venv-matrix .venv-wheel runs build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache
 
 include tools/tools.mk

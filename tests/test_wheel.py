@@ -2,6 +2,7 @@
 runs from any folder."""
 
 import configparser
+import email
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import flaxformer_lite
 from flaxformer_lite import pages
 
 ROOT = Path(__file__).parents[1]
@@ -60,6 +62,15 @@ def test_it_holds_all_sources_and_nothing_else_on_top(installed):
     }
     held = {str(path.relative_to(installed)) for path in installed.rglob("*") if path.is_file()}
     assert {path for path in held if ".dist-info/" not in path} == ours
+
+
+def test_its_version_is_the_package_s_and_pages_lead_home(installed):
+    (path,) = installed.glob("*.dist-info/METADATA")
+    metadata = email.message_from_string(path.read_text())
+    assert metadata["Version"] == flaxformer_lite.__version__
+    labels = {url.partition(",")[0] for url in metadata.get_all("Project-URL")}
+    assert labels == {"Homepage", "Documentation", "Changelog", "Issues"}
+    assert metadata["Author"] == "flaxformer_lite contributors"
 
 
 def train(installed, folder, *flags):

@@ -1,19 +1,21 @@
 # Targets that make data, figures and fixtures, or try what tests cannot; included by the Makefile.
-.PHONY: browser canary compare docs-test examples exports faults faults-remote faults-two mails matrix menus meshes mpi nightly-default notebooks opponent parity plans pods positions scoreboard sentiment slurm words
+.PHONY: browser canary compare dist docs-test examples exports faults faults-remote faults-two mails matrix menus meshes mpi nightly-default notebooks opponent parity plans pods positions scoreboard sentiment slurm words
 
 # TESTS=tests/nn runs a part of it.
 nightly-default: $(STAMP)  ## run the tests once with XLA's default flags and JAX as it is, as a user's programs run
 	FLAXFORMER_LITE_DEFAULT_XLA=1 $(BIN)/python -m pytest $(WORKERS) $(TESTS)
 
-# A Python that is not installed is an error. OLDEST as in pyproject.toml; newer jax has no Python 3.11.
+# A Python that is not installed is an error. JAX=oldest or JAX=newest runs one of the two. OLDEST as in pyproject.toml; newer jax has no Python 3.11.
 PYTHONS ?= python3.11 python3.12 python3.13
 OLDEST := jax==0.11.1 jaxlib==0.11.1 flax==0.12.10
 OLDEST_3_11 := jax==0.10.0 jaxlib==0.10.0 flax==0.12.8
 NEWEST := jax jaxlib flax
-matrix:  ## run the tests on each of PYTHONS with the oldest and the newest jax and flax; PYTHONS=python3.12
+JAX ?= oldest newest
+matrix:  ## run the tests on each of PYTHONS with the oldest and the newest jax and flax; PYTHONS=python3.12, JAX=oldest
 	@set -e; for python in $(PYTHONS); do \
 	  case $$python in *3.11) oldest="$(OLDEST_3_11)";; *) oldest="$(OLDEST)";; esac; \
-	  for jax in "$$oldest" "$(NEWEST)"; do \
+	  for age in $(JAX); do \
+	  jax="$(NEWEST)"; if [ $$age = oldest ]; then jax="$$oldest"; fi; \
 	  echo "$$python, $$jax"; rm -rf .venv-matrix; $$python -m venv .venv-matrix; \
 	  .venv-matrix/bin/python -m pip install --quiet --disable-pip-version-check --upgrade -e '.[dev]' $$jax; \
 	  .venv-matrix/bin/python -m pytest $(WORKERS) $(TESTS); done; done
@@ -159,3 +161,18 @@ docs-test: $(DOCS)  ## run every block of Python in docs/, the slow pages too
 
 notebooks: $(DOCS)  ## write the course as notebooks that have run, into runs/notebooks
 	$(BIN)/python -m tools.docs notebooks runs/notebooks
+
+# In an empty environment away from the sources, as a user has it.
+TAG ?=
+WHEEL := .venv-wheel
+dist: $(STAMP)  ## build the wheel and the source archive into dist/, check them, and train two steps with the wheel alone; TAG=v0.4.0 must be its version
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[release]'
+	rm -rf dist build $(WHEEL)
+	$(BIN)/python -m build --outdir dist . > /dev/null
+	$(BIN)/twine check --strict dist/*
+	$(PYTHON) -m venv $(WHEEL)
+	$(WHEEL)/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl
+	cd $(WHEEL) && bin/flaxformer_lite --version && bin/flaxformer_lite train --config=gpt2_tiny --workdir=run \
+	  --config.train.steps=2 --config.train.batch_size=2 --config.data.length=32 > log.txt || { cat log.txt; exit 1; }
+	@version=$$($(WHEEL)/bin/python -c 'import flaxformer_lite; print(flaxformer_lite.__version__)'); \
+	  test -z "$(TAG)" || test "v$$version" = "$(TAG)" || { echo "the tag is $(TAG), the version $$version"; exit 1; }
