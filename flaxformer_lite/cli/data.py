@@ -151,7 +151,7 @@ def _label_counts(data: Dataset) -> Rows:
             labels = value if isinstance(value, (list, tuple)) else [value]
             for label in labels:
                 if isinstance(label, (str, int)):
-                    counts[str(label)] += 1
+                    counts[data.task.label_name(label)] += 1
         if not counts or len(counts) > max(MOST_LABELS, len(data.objective.class_names)):
             continue
         shares = []

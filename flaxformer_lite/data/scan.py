@@ -98,7 +98,10 @@ class Scan:
             written = {repr(word) for word in words if isinstance(word, str) and word.strip()}
             counted = ""
             if written:
-                counted = f"; {', '.join(sorted(written))} counts as none (objective.missing)"
+                verb = "count"
+                if len(written) == 1:
+                    verb = "counts"
+                counted = f"; {', '.join(sorted(written))} {verb} as none (objective.missing)"
             if count == 1:
                 row = read.number(first[0])
                 faults.append(f"row {row} has no {role}{counted}; remove it, or {way}.")

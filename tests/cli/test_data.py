@@ -86,6 +86,17 @@ def test_stats_of_a_text(text, tmp_path, capsys):
     assert sum(counted) == train and f"longest {max(map(len, documents)) + 1}" in out
 
 
+def test_stats_count_folded_labels_as_one(tmp_path, capsys):
+    rows = [f"text number {i},{label}" for i, label in enumerate(["ham", "ham", "Ham ", "spam"] * 20)]
+    path = tmp_path / "mails.csv"
+    path.write_text("\n".join(["text,label", *rows]))
+    flags = ["--config=classify", f"--config.data.path={path}"]
+    flags.append("--config.objective.fold_labels=True")
+    out = printed(capsys, "stats", *flags)
+    (counts,) = [line for line in out.splitlines() if line.startswith("by label")]
+    assert counts.count("am ") == 2 and "Ham" not in counts
+
+
 def test_stats_of_a_table(table, capsys):
     out = printed(capsys, "stats", *table)
     counts = next(line for line in out.splitlines() if line.startswith("by label"))
