@@ -57,6 +57,7 @@ def test_it_holds_all_sources_and_nothing_else_on_top(installed):
             "runs/report/templates/compare.html",
             "runs/report/templates/figure.html",
             "runs/report/templates/parts.html",
+            "runs/report/templates/pointer.js",
             "runs/report/templates/report.html",
         )
     }

@@ -87,7 +87,9 @@ def test_stats_of_a_text(text, tmp_path, capsys):
 
 
 def test_stats_count_folded_labels_as_one(tmp_path, capsys):
-    rows = [f"text number {i},{label}" for i, label in enumerate(["ham", "ham", "Ham ", "spam"] * 20)]
+    rows = [
+        f"text number {i},{label}" for i, label in enumerate(["ham", "ham", "Ham ", "spam"] * 20)
+    ]
     path = tmp_path / "mails.csv"
     path.write_text("\n".join(["text,label", *rows]))
     flags = ["--config=classify", f"--config.data.path={path}"]

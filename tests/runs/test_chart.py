@@ -1,4 +1,5 @@
 import html
+import json
 import math
 import re
 
@@ -61,17 +62,22 @@ def test_many_points_become_few_and_keep_their_spikes():
     assert abs(highest[0] - 0.7321) < 0.001 and sum(point[1] == highest[1] for point in points) == 1
 
 
-def test_dots_name_their_values_unless_there_are_too_many():
-    assert "<title>step 2: 0.125</title>" in draw_chart(
-        "loss", [line([1.0, 0.5, 0.125], dots=True)], 2.0
-    )
-    assert "<title>" not in draw_chart("loss", [line([1.0] * (DOTTED + 1), dots=True)], 60.0)
+def test_points_are_marked_unless_there_are_too_many():
+    assert draw_chart("loss", [line([1.0, 0.5, 0.125], dots=True)], 2.0).count("dot c0") == 3
+    assert "dot" not in draw_chart("loss", [line([1.0] * (DOTTED + 1), dots=True)], 60.0)
+
+
+def test_the_pointer_reads_the_values_of_the_records():
+    svg = draw_chart("loss", [line([1.0, math.nan, 1 / 3])], 2.0)
+    (values,) = json.loads(html.unescape(re.search('data-lines="(.*?)"', svg)[1]))
+    assert values == {"label": "held out", "points": [[0, 1.0], [2, 0.333333]]}
+    assert 'data-last="2.0"' in svg
 
 
 def test_a_single_value_is_a_dot_as_a_line_of_it_could_not_be_seen():
     alone = draw_chart("rate", [line([0.25])], 20.0)
-    assert "<title>step 0: 0.25</title>" in alone
-    assert "<title>" not in draw_chart("rate", [line([0.25, 0.5])], 20.0)
+    assert alone.count("dot c0") == 1
+    assert "dot" not in draw_chart("rate", [line([0.25, 0.5])], 20.0)
 
 
 def test_values_that_are_not_finite_equal_or_alone_are_no_trouble():

@@ -1,6 +1,8 @@
 """report.html of a run: complete, by itself, and of the records."""
 
+import base64
 import dataclasses
+import hashlib
 import html.parser
 import json
 import re
@@ -88,7 +90,8 @@ class Links(html.parser.HTMLParser):
 def test_it_needs_nothing_else_and_texts_are_texts(written):
     page = Links()
     page.feed(written())
-    assert not {"script", "link", "img", "iframe", "b2"} & set(page.tags)
+    assert not {"link", "img", "iframe", "b2"} & set(page.tags)
+    assert page.tags.count("script") == 1
     text = "".join(page.texts)
     assert "url(" not in text and "@import" not in text and "http" not in text
     assert "<script>alert(1)</script> & ?" in text and "a <b>tiny</b> one" in text
@@ -104,6 +107,13 @@ def test_it_needs_nothing_else_and_texts_are_texts(written):
         "Environment",
     ]
     assert sorted(sections, key=text.index) == sections
+
+
+def test_a_browser_runs_its_own_script_and_no_other(written):
+    text = written()
+    (script,) = re.findall(r"<script>(.*?)</script>", text.partition("</style>")[2], re.S)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in text and "default-src 'none'" in text
 
 
 def test_its_curves_are_those_of_the_records(written):

@@ -20,8 +20,7 @@ class Line(NamedTuple):
     Attributes:
       points: (x, y) with ascending x; those that are not finite are dropped.
       color: a class of templates/base.html, such as "c0".
-      dots: whether points are marked, and labelled under the pointer, if they are few; a single one
-        always is.
+      dots: whether points are marked, if they are few; a single one always is.
     """
 
     label: str
@@ -88,6 +87,8 @@ def draw_chart(
         is_log=is_log,
         tall=tall,
         lines=drawn,
+        last=last,
+        values=[_read_values(line) for line in drawn],
         dotted=DOTTED,
         level=level,
         mark=mark,
@@ -96,6 +97,12 @@ def draw_chart(
         x_ticks=[(across(x), name) for x, name in _ticks(0, last, False)],
         y_ticks=[(down(y), name) for y, name in _ticks(low, high, is_log)],
     )
+
+
+def _read_values(line: Line) -> dict[str, object]:
+    """Returns what templates/pointer.js reads of a line."""
+    points = [(x, float(f"{y:.6g}")) for x, y in line.points]
+    return {"label": line.label, "points": points}
 
 
 def _thinned(points: Points) -> Points:

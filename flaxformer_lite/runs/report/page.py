@@ -1,6 +1,8 @@
 """Self-contained HTML pages, from the templates beside."""
 
+import base64
 import functools
+import hashlib
 from typing import TYPE_CHECKING
 
 from flaxformer_lite.objectives.tables.breakdown import cell_text
@@ -39,6 +41,7 @@ def format_number(value: float, digits: int = 4) -> str:
 @functools.cache
 def _environment() -> "jinja2.Environment":
     import jinja2  # takes 50 ms, for which no start should wait
+    import markupsafe
 
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader(__package__),
@@ -47,6 +50,16 @@ def _environment() -> "jinja2.Environment":
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.globals |= {"COLORS": COLORS, "LONG": LONG}
+    # A browser runs a script whose digest the page's policy names, and no other.
+    loader = environment.loader
+    assert loader is not None
+    script, _, _ = loader.get_source(environment, "pointer.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    environment.globals |= {
+        "COLORS": COLORS,
+        "LONG": LONG,
+        "SCRIPT": markupsafe.Markup(script),
+        "SCRIPT_DIGEST": digest,
+    }
     environment.filters |= {"cell_text": cell_text, "number": format_number}
     return environment
