@@ -184,3 +184,18 @@ def test_the_scheme_may_change(visit):
     page.wait_for_timeout(200)
     dark = page.evaluate(shade), page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert light[0] != dark[0] and light[1] != dark[1]
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "t5"])
+def test_lines_between_words_are_drawn_on_demand_as_dark_as_the_weights(visit, name):
+    page = visit(name, 400)
+    web = page.locator("details.lines").first
+    assert web.locator("path").count() == 0
+    web.locator("summary").click()
+    web.locator("path").first.wait_for(state="attached")
+    web.locator("text").nth(3 if name == "t5" else 1).hover()
+    drawn = web.locator("path").evaluate_all("all => all.map(line => Number(line.dataset.weight))")
+    assert 0.9 < sum(drawn) < 1.02, "of one token; the page keeps weights to 8 bits"
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    web.screenshot(path=SHOTS / f"{name}_lines.png")
