@@ -1,6 +1,7 @@
 """Pages of docs/: their Python runs and prints what they show, commands parse, links and names
 exist, the menu has each."""
 
+import json
 import re
 import shlex
 import sys
@@ -30,6 +31,22 @@ def test_python_runs_and_prints_what_the_page_shows(name, monkeypatch, tmp_path)
     monkeypatch.setenv("MPLBACKEND", "agg")
     with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
         docs.check(docs.read(ROOT / name))
+
+
+@pytest.mark.nightly  # two minutes; `make docs-test` runs it in Jupyter
+@pytest.mark.filterwarnings("ignore:Matplotlib is currently using agg")
+@pytest.mark.filterwarnings("ignore:FigureCanvasAgg is non-interactive")
+def test_a_notebook_runs_from_top_to_bottom(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    cells = json.loads((ROOT / "docs/notebooks/first_steps.ipynb").read_text())["cells"]
+    known = {}
+    with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+        for cell in cells:
+            if cell["cell_type"] == "code":
+                exec("".join(cell["source"]), known)
+    assert set(known["labels"]) == {"numbers", "network", "files"}
+    assert known["result"].last["loss"] < 6 and known["tuned"].last["accuracy"] > 0.6
 
 
 def test_a_page_that_shows_another_result_is_found(tmp_path, monkeypatch):

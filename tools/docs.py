@@ -2,6 +2,7 @@
 
 python -m tools.docs run docs/course/*.md          # checks each page in an empty folder
 python -m tools.docs write docs/course/masks.md    # puts its output and figures into it
+python -m tools.docs write docs/notebooks/*.ipynb  # likewise
 python -m tools.docs notebooks FOLDER              # the course as executed notebooks
 """
 
@@ -15,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -133,19 +134,38 @@ def notebook(text: str) -> dict:
 def notebooks(folder: Path) -> None:
     """Writes the course as notebooks that have run from top to bottom."""
     import nbformat
-    from jupyter_client import AsyncKernelManager
-    from nbclient import NotebookClient
 
     folder.mkdir(parents=True, exist_ok=True)
     for page in sorted((ROOT / "docs" / "course").glob("*.md")):
         made = notebook(LINK.sub(functools.partial(_moved, page, folder), read(page)))
         if any(cell["cell_type"] == "code" for cell in made["cells"]):
-            with _empty_folder():
-                # not over the network
-                kernel = AsyncKernelManager(kernel_name="python3", transport="ipc")
-                NotebookClient(made, km=kernel, timeout=600).execute()
+            _execute(made)
         nbformat.write(made, folder / f"{page.stem}.ipynb")
         print(f"{folder / page.stem}.ipynb, {len(made['cells'])} cells", flush=True)
+
+
+def run_notebook(path: Path, *, saves: bool) -> None:
+    """Runs a notebook in an empty folder; `saves` puts what it prints and draws into it."""
+    import nbformat
+
+    notebook = nbformat.read(path, as_version=4)
+    _execute(notebook)
+    if not saves:
+        return
+    for cell in notebook.cells:
+        cell.metadata.pop("execution", None)  # times of day
+    text = nbformat.writes(notebook)
+    command = f"{Path(sys.executable).parent}/"
+    path.write_text(text.replace(f"{command}python -m ", "").replace(command, "") + "\n")
+
+
+def _execute(notebook: Any) -> None:
+    from jupyter_client import AsyncKernelManager
+    from nbclient import NotebookClient
+
+    with _empty_folder():
+        kernel = AsyncKernelManager(kernel_name="python3", transport="ipc")  # not over the network
+        NotebookClient(notebook, km=kernel, timeout=600).execute()
 
 
 def _moved(page: Path, folder: Path, link: re.Match[str]) -> str:
@@ -174,6 +194,10 @@ def main(command: str, *words: str) -> None:
     os.environ.setdefault("MPLBACKEND", "agg")
     for page in paths:
         begin = time.process_time()
+        if page.suffix == ".ipynb":
+            run_notebook(page, saves=command == "write")
+            print(f"{page.relative_to(ROOT)}: ran", flush=True)
+            continue
         if command == "write":
             write(page)
         else:

@@ -157,7 +157,7 @@ canary:  ## run the tests of test-fast and of attention on the newest jax and fl
 	$(CANARY)/python -m pytest $(WORKERS) $(FAST) tests/nn/attentions
 
 docs-test: $(DOCS)  ## run every block of Python in docs/, the slow pages too
-	$(BIN)/python -m tools.docs run README.md $$(grep -lr '^```python' docs --include='*.md' | sort)
+	$(BIN)/python -m tools.docs run README.md $$(grep -lr '^```python' docs --include='*.md' | sort) docs/notebooks/*.ipynb
 
 notebooks: $(DOCS)  ## write the course as notebooks that have run, into runs/notebooks
 	$(BIN)/python -m tools.docs notebooks runs/notebooks
