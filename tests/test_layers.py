@@ -32,7 +32,10 @@ LAYERS = (
     "storage",
     "data",
     "checkpoints",
+    "model_folder",
     "open_model",
+    "model_details",
+    "save_model",
     "runs",
     "cli",
     "contrib",
@@ -54,7 +57,10 @@ APPLICATION = (
     "storage",
     "data",
     "checkpoints",
+    "model_folder",
     "open_model",
+    "model_details",
+    "save_model",
     "runs",
     "cli",
 )
@@ -62,7 +68,8 @@ APPLICATION = (
 MOST_FILES = {
     "pretrained/load": 41,
     "inference/inside/capture": 33,
-    "training/program": 62,
+    "training/program": 45,
+    "open_model": 75,
 }
 MOST_FAMILY_EDGES = 75  # imports of one family by another
 MOST_FAMILIES_OPENED = 4  # that opening a family runs, itself among them

@@ -15,10 +15,12 @@ from flaxformer_lite.cli import model_card
 from flaxformer_lite.cli.open_model import folder_of, notice, notices
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.config.choices import DTYPES
-from flaxformer_lite.open_model import open_pretrained, origin_of, save_adapter
+from flaxformer_lite.model_folder import is_workdir
+from flaxformer_lite.open_model import open_pretrained
 from flaxformer_lite.pretrained import folder
 from flaxformer_lite.pretrained.save import write_pretrained
 from flaxformer_lite.runtime.progress import reading
+from flaxformer_lite.save_model import origin_of, save_adapter
 from flaxformer_lite.storage import hub
 from flaxformer_lite.types import Array, Shaped
 
@@ -54,7 +56,7 @@ def convert(
             notice(line)
     shard_bytes = _bytes_of(shard_size)
     with new_place(dst) as made:
-        if workdir.is_workdir(source):
+        if is_workdir(source):
             if head is not None:
                 raise ConfigError(
                     f"--head={head}: a training workdir is written with the head it was trained"
@@ -93,7 +95,7 @@ def _card(
     count = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(params))
     run = None
     started_from = src
-    if workdir.is_workdir(source):
+    if is_workdir(source):
         run = source
         started_from = workdir.started_from(source)
     base = ""
@@ -107,7 +109,7 @@ def write_adapter(
 ) -> None:
     """Writes the adapter that a run has trained, and prints one line about it."""
     source = folder_of(src)
-    if not workdir.is_workdir(source):
+    if not is_workdir(source):
         raise ConfigError(
             f"--adapter: {src} is not a training workdir; pass the --workdir of a run that trained"
             " an adapter."

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from flaxformer_lite import registry
-from flaxformer_lite.checkpoints import workdir
+from flaxformer_lite.checkpoints import run_inputs, workdir
 from flaxformer_lite.config import (
     ConfigError,
     DataConfig,
@@ -24,6 +24,7 @@ from flaxformer_lite.data.padding import Buckets, Packer
 from flaxformer_lite.data.pipeline import Dataset
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.inference.writer import writer
+from flaxformer_lite.model_folder import find_run_config
 from flaxformer_lite.objectives.base import Objective
 from flaxformer_lite.objectives.of_head import of_head
 from flaxformer_lite.open_model import load_pretrained
@@ -118,10 +119,10 @@ def open_trained(
     """
     model, params = load_pretrained(path, dtype=dtype, family=family, allow_plugins=allow_plugins)
     fitted = None
-    if workdir.is_workdir(path):
+    cfg = find_run_config(path, allow_plugins=allow_plugins)
+    if cfg is not None:
         fitted = workdir.read_baseline(path)
-        cfg = workdir.read_config(path, allow_plugins=allow_plugins)
-        tokenizer_folder = workdir.tokenizer_folder(path)
+        tokenizer_folder = run_inputs.tokenizer_folder(path)
         # not one trained on the file
         data = dataclasses.replace(cfg.data, tokenizer=TokenizerConfig(path=str(tokenizer_folder)))
         cfg = dataclasses.replace(cfg, model=model.cfg, data=data)

@@ -13,7 +13,8 @@ from ml_collections import ConfigDict
 from flaxformer_lite.analysis import flops
 from flaxformer_lite.checkpoints.manager import Checkpoints, first_line
 from flaxformer_lite.checkpoints.mirror import Mirror, mirrored, place_of
-from flaxformer_lite.checkpoints.workdir import newest_first, write_inputs
+from flaxformer_lite.checkpoints.run_inputs import write_inputs
+from flaxformer_lite.checkpoints.workdir import newest_first
 from flaxformer_lite.config import ExperimentConfig, from_config_dict
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.objectives.base import Metric

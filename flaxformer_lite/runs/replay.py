@@ -10,7 +10,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from flaxformer_lite.checkpoints import workdir
+from flaxformer_lite.checkpoints import run_inputs, workdir
 from flaxformer_lite.checkpoints.manager import Checkpoints
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.registry import Allowed
@@ -151,7 +151,7 @@ def save(point: ReplayPoint, state: TrainState, folder: Path) -> None:
     meta = {**resume.meta(run.cfg, run.fingerprint, point.step), "best": Best()._asdict()}
     with Checkpoints(folder / "checkpoints", keep=1) as checkpoints:
         checkpoints.save(point.step, run.program.saved(state), meta)
-    workdir.write_inputs(folder, run.cfg, run.train_data.tokenizer, run.train_data.fingerprint)
+    run_inputs.write_inputs(folder, run.cfg, run.train_data.tokenizer, run.train_data.fingerprint)
 
 
 def _floats(step_metrics: Mapping[str, jax.Array]) -> Values:

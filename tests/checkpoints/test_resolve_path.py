@@ -17,7 +17,7 @@ from flaxformer_lite import (
 )
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.checkpoints import resolve_path
-from flaxformer_lite.open_model import published_settings
+from flaxformer_lite.model_details import published_settings
 from flaxformer_lite.pretrained.sentences import read_sentence_layers
 from flaxformer_lite.storage import remote
 from flaxformer_lite.storage.stores import StorageError

@@ -10,7 +10,7 @@ import pytest
 from flax.traverse_util import flatten_dict
 
 from flaxformer_lite import load_pretrained, save_pretrained
-from flaxformer_lite.checkpoints import workdir
+from flaxformer_lite.checkpoints import run_inputs, workdir
 from flaxformer_lite.cli import convert
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.models import bert, deberta_v2, electra
@@ -206,7 +206,8 @@ def test_a_workdir_is_the_discriminator_and_its_companion_the_generator(begun, t
 def test_published_weights_start_the_model_beside_a_new_generator(begun, tmp_path):
     cfg = config(tmp_path, train={"init_from": str(begun), "steps": 1})
     sizes = workdir.read_config(begun).model
-    tokenizer = dataclasses.replace(cfg.data.tokenizer, path=str(workdir.tokenizer_folder(begun)))
+    path = str(run_inputs.tokenizer_folder(begun))
+    tokenizer = dataclasses.replace(cfg.data.tokenizer, path=path)
     loop.run(
         dataclasses.replace(
             cfg, model=sizes, data=dataclasses.replace(cfg.data, tokenizer=tokenizer)

@@ -12,9 +12,10 @@ from flaxformer_lite.contrib.export.measured_texts import TEXTS, cost_of, read_t
 from flaxformer_lite.contrib.export.stablehlo import PARAMS
 from flaxformer_lite.files.publish import check_writable, new_directory
 from flaxformer_lite.inference.embed import limit_of, token_rows
-from flaxformer_lite.open_model import load_labels, load_sentence_layers, origin_of
+from flaxformer_lite.model_details import load_labels, load_sentence_layers
 from flaxformer_lite.pretrained.save import write_companions
 from flaxformer_lite.pretrained.sentences import SentenceLayers
+from flaxformer_lite.save_model import origin_of
 
 LABELLED = ("sequence_classification", "token_classification")
 
@@ -113,6 +114,6 @@ def _metadata(opened: Opened, args: argparse.Namespace) -> dict[str, str]:
     cfg = opened.cfg
     described = {"family": cfg.family, "head": cfg.head, "weights": args.weights}
     if cfg.head in LABELLED:
-        labels = load_labels(folder_of(args.model), allow_plugins=args.allow_plugins)
+        labels = load_labels(opened.folder, allow_plugins=args.allow_plugins)
         described["labels"] = json.dumps(labels)
     return described

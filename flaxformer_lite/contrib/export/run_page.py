@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax
 
 from flaxformer_lite.cli import fill_mask
-from flaxformer_lite.cli.open_model import Opened, folder_of, notices, open_model
+from flaxformer_lite.cli.open_model import Opened, notices, open_model
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.contrib.export import page
 from flaxformer_lite.contrib.export.folder import export_model
@@ -19,8 +19,8 @@ from flaxformer_lite.contrib.export.weights import stored_as, widened
 from flaxformer_lite.files.publish import write_file
 from flaxformer_lite.files.read import shown
 from flaxformer_lite.inference.embed import limit_of
+from flaxformer_lite.model_details import load_sentence_layers
 from flaxformer_lite.objectives.tables.classification import Classification
-from flaxformer_lite.open_model import load_sentence_layers
 from flaxformer_lite.pretrained.sentences import SentenceLayers
 from flaxformer_lite.runs.evaluate_file import open_trained
 from flaxformer_lite.text.tokenizer import HuggingFace
@@ -107,7 +107,7 @@ def _parts(args: argparse.Namespace, layers: SentenceLayers | None) -> Parts:
     )
     cfg = opened.cfg
     if layers is None and cfg.head in ("none", "encoder"):
-        layers = load_sentence_layers(folder_of(args.model), allow_plugins=args.allow_plugins)
+        layers = load_sentence_layers(opened.folder, allow_plugins=args.allow_plugins)
     if layers is not None:
         return _embed(opened, layers)
     if cfg.head in fill_mask.HEADS and not cfg.decoder_layers:
@@ -167,9 +167,7 @@ def _embed(opened: Opened, layers: SentenceLayers) -> Parts:
 
 def _classify(args: argparse.Namespace, opened: Opened) -> Parts:
     """Returns the parts of a classifier's page, which reads texts as `predict` does."""
-    trained = open_trained(
-        folder_of(args.model), family=args.family, allow_plugins=args.allow_plugins
-    )
+    trained = open_trained(opened.folder, family=args.family, allow_plugins=args.allow_plugins)
     objective = trained.cfg.objective
     words = trained.tokenizer
     if not isinstance(objective, Classification) or not isinstance(words, HuggingFace):

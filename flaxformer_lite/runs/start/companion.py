@@ -14,8 +14,9 @@ from flax.traverse_util import flatten_dict
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import ConfigError, ExperimentConfig, allowed_plugins
 from flaxformer_lite.data.open_tokenizer import open_tokenizer
+from flaxformer_lite.model_folder import on_disk
 from flaxformer_lite.objectives.companion import Companion
-from flaxformer_lite.open_model import on_disk, open_pretrained
+from flaxformer_lite.open_model import open_pretrained
 from flaxformer_lite.pretrained.safetensors import WeightsError
 from flaxformer_lite.runs.start.adopt import tokenizer_of
 from flaxformer_lite.text import tokenizer as plain

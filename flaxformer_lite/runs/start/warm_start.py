@@ -12,9 +12,11 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from flaxformer_lite.config import ConfigError, ExperimentConfig, ModelConfig, allowed_plugins
 from flaxformer_lite.config.parts import Part
+from flaxformer_lite.model_details import load_labels
+from flaxformer_lite.model_folder import on_disk
 from flaxformer_lite.models.skeletons import build_layers
 from flaxformer_lite.nn.adapters.merge import initial_factors
-from flaxformer_lite.open_model import load_labels, on_disk, open_pretrained
+from flaxformer_lite.open_model import open_pretrained
 from flaxformer_lite.pretrained.layouts import Slices
 from flaxformer_lite.pretrained.lazy_params import Stored
 from flaxformer_lite.pretrained.load import is_of_head
