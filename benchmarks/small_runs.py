@@ -47,9 +47,9 @@ def train(cfg: ExperimentConfig, rates: list[float], seeds: int = 1) -> np.ndarr
       The held-out losses in nats, [rates, seeds]; NaN or large where training diverged.
     """
     tx = program.update_rule(cfg)
-    loss = program.loss(cfg)
     held_out_loss = program.held_out_loss(cfg)
     model = bound_models.build(cfg)
+    loss = program.loss(cfg, model)
     shown = batches(cfg, "train", cfg.train.steps)
     held = batches(cfg, "eval", HELD_OUT)
 

@@ -129,7 +129,7 @@ def open_pretrained(
     *,
     family: str | None = None,
     new_head: bool = False,
-    companion: bool = False,
+    auxiliary: bool = False,
     labels: Sequence[str] | int | None = None,
     adapter: str | Path | None = None,
     allow_plugins: registry.Allowed = False,
@@ -140,7 +140,7 @@ def open_pretrained(
     Args:
       path, head, family, labels, adapter, allow_plugins, **overrides: as in `load_pretrained`.
       new_head: whether the head may lack parameters, which are then left out.
-      companion: whether to open the second model of a run, such as ELECTRA's generator.
+      auxiliary: whether to open the second model of a run, such as ELECTRA's generator.
 
     Returns:
       The linen module, and a nested dict of `Stored` parameters.
@@ -165,13 +165,13 @@ def open_pretrained(
             )
         from flaxformer_lite.checkpoints.workdir import read_run
 
-        run = read_run(folder, companion=companion, allow_plugins=allow_plugins)
+        run = read_run(folder, auxiliary=auxiliary, allow_plugins=allow_plugins)
         model, stored = _open_run(run, folder, head, overrides, new_head, labels)
         return _in_form(model, stored, form)
-    if companion:
+    if auxiliary:
         raise ConfigError(
-            f"{folder}: published weights hold one model; only a training workdir can have a"
-            " companion."
+            f"{folder}: published weights hold one model; only a training workdir can have an"
+            " auxiliary model."
         )
     model, stored = load.open_published(
         folder,

@@ -121,7 +121,7 @@ def data_fingerprint(folder: Path) -> str:
 
 
 def read_run(
-    folder: Path, *, companion: bool = False, allow_plugins: registry.Allowed = False
+    folder: Path, *, auxiliary: bool = False, allow_plugins: registry.Allowed = False
 ) -> Run:
     """Reads the model and the parameters of a run, which may still be going.
 
@@ -130,7 +130,7 @@ def read_run(
 
     Args:
       folder: the workdir.
-      companion: whether to read the second model that the run trained, such as ELECTRA's generator,
+      auxiliary: whether to read the second model that the run trained, such as ELECTRA's generator,
         instead of the first.
       allow_plugins: as in `read_config`.
 
@@ -142,11 +142,11 @@ def read_run(
     """
     cfg = read_config(folder, allow_plugins=allow_plugins)
     damaged = []
-    second = cfg.objective.companion(cfg.model)
-    if companion and (second is None or second.cfg is None):
+    second = cfg.objective.auxiliary_model(cfg.model)
+    if auxiliary and (second is None or second.cfg is None):
         raise ConfigError(
             f"{folder}: {plugin_name(cfg.objective)} trained one model only; leave out the"
-            " companion."
+            " auxiliary model."
         )
     best = newest_first(folder, "best")
     every = newest_first(folder, "checkpoints")
@@ -168,9 +168,13 @@ def read_run(
             if every and every[0].name != path.name:
                 line += f"; the newest checkpoint is step {every[0].name}"
             notices.append(f"{line}.")
+        model = cfg.model
         if second is not None and second.cfg is not None:
-            params = second.of(params) if companion else second.trained(params)
-        model = second.cfg if companion and second is not None else cfg.model
+            if auxiliary:
+                model = second.cfg
+                params = second.of(params)
+            else:
+                params = second.trained(params)
         return Run(cfg, step, build_model(model), params, notices)
     if damaged:
         raise CheckpointError(f"{folder}: {'; '.join(damaged)}; there is no other.")

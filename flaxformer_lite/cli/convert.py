@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> None:
     if args.adapter:
         write_adapter(args.src, args.dst, dtype=args.dtype, allow_plugins=args.allow_plugins)
     else:
-        names = ("dtype", "head", "shard_size", "family", "companion", "allow_plugins")
+        names = ("dtype", "head", "shard_size", "family", "auxiliary", "allow_plugins")
         convert(args.src, args.dst, **{name: getattr(args, name) for name in names})
 
 
@@ -43,7 +43,7 @@ def convert(
     head: str | None,
     shard_size: str,
     family: str | None = None,
-    companion: bool = False,
+    auxiliary: bool = False,
     allow_plugins: bool = False,
 ) -> None:
     """Writes the directory `dst`, which appears only when it is complete, and prints one line."""
@@ -62,7 +62,7 @@ def convert(
                     f"--head={head}: a training workdir is written with the head it was trained"
                     " with."
                 )
-        elif not companion:
+        else:
             dtype = dtype or _stored_dtype(source)
         with notices():
             dtypes: dict[str, Any] = {}
@@ -72,7 +72,7 @@ def convert(
                 source,
                 head,
                 family=family,
-                companion=companion,
+                auxiliary=auxiliary,
                 allow_plugins=allow_plugins,
                 **dtypes,
             )

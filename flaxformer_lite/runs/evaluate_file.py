@@ -81,7 +81,7 @@ class Trained(NamedTuple):
             packer = data.packer(size)
         elif not packing.cutting_error(self.cfg.model, self.model, data.records.length):
             packer = data.buckets(size)
-        step = jax.jit(program.eval_step(self.cfg, Models(objective.outputs, self.model)))
+        step = jax.jit(program.eval_step(self.cfg, Models(objective, self.model)))
         with counting("evaluating", data.num_examples) as advance:
             batches = _counted(data.batches(batch_size=size, packer=packer), size, advance)
             total, shuffled = evaluate.run(step, self.params, batches, data)
@@ -127,7 +127,7 @@ def open_trained(
         data = dataclasses.replace(cfg.data, tokenizer=TokenizerConfig(path=str(tokenizer_folder)))
         cfg = dataclasses.replace(cfg, model=model.cfg, data=data)
         words = tokenizer.load(tokenizer_folder)
-        second = cfg.objective.companion(cfg.model)
+        second = cfg.objective.auxiliary_model(cfg.model)
         if second:
             raise ConfigError(
                 f"{path}: {plugin_name(cfg.objective)} is evaluated with its {second.name}, which"

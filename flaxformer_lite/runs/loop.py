@@ -27,7 +27,8 @@ from flaxformer_lite.runs.report.meter import Meter
 from flaxformer_lite.runs.report.metrics import Recorder, seconds
 from flaxformer_lite.runs.report.run_page import RunPage
 from flaxformer_lite.runs.report.terminal import Terminal
-from flaxformer_lite.runs.start import companion, precompile, reference, resume
+from flaxformer_lite.runs.start import precompile, reference, resume
+from flaxformer_lite.runs.start.auxiliary_weights import complete_state
 from flaxformer_lite.runs.start.initial_state import initial_state
 from flaxformer_lite.runs.start.preflight import data_facts, lock_workdir, program_facts
 from flaxformer_lite.runs.start.setup import Experiment, prepare
@@ -343,5 +344,5 @@ def _begin(
             f"step {restored.step} is done and train.steps={cfg.train.steps}: nothing is left to"
             " train."
         )
-    state = companion.complete(experiment.program, restored.state)
+    state = complete_state(experiment.program, restored.state)
     return _Begin(state, restored.step, restored.meta, notices)

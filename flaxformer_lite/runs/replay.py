@@ -18,10 +18,11 @@ from flaxformer_lite.runs import batch_history, packing
 from flaxformer_lite.runs.best import Best
 from flaxformer_lite.runs.report import metrics
 from flaxformer_lite.runs.report.meter import means
-from flaxformer_lite.runs.start import companion, reference, resume
+from flaxformer_lite.runs.start import reference, resume
+from flaxformer_lite.runs.start.auxiliary_weights import complete_state
 from flaxformer_lite.runs.start.initial_state import initial_state
 from flaxformer_lite.runs.start.setup import Experiment, prepare
-from flaxformer_lite.training import bound_models, program
+from flaxformer_lite.training import program
 from flaxformer_lite.training.state import TrainState
 from flaxformer_lite.types import Batch
 
@@ -78,7 +79,7 @@ def before_step(folder: Path, step: int, *, allow_plugins: Allowed = False) -> R
     notices = list(restored.notices)
     if start:
         notices += resume.notices(restored.meta, experiment.cfg)
-        state = companion.complete(experiment.program, restored.state)
+        state = complete_state(experiment.program, restored.state)
     else:
         state = make()
     experiment = reference.attach(experiment, state, start, make, folder, writes=False)
@@ -93,7 +94,7 @@ def before_step(folder: Path, step: int, *, allow_plugins: Allowed = False) -> R
 def row_losses(point: ReplayPoint) -> np.ndarray:
     """Computes the loss of each row by itself, before the step, without dropout: float32 [B]."""
     cfg = point.experiment.cfg
-    sums = program.eval_step(cfg, bound_models.build(cfg, point.experiment.program.companion))
+    sums = program.eval_step(cfg, point.experiment.program.models)
 
     def row_loss(row: Batch) -> jax.Array:
         return sums(point.state.params, jax.tree.map(lambda x: x[None], row))[0].mean()

@@ -18,7 +18,7 @@ from flaxformer_lite.objectives.text.distillation import Distillation
 from flaxformer_lite.objectives.text.masked_lm import MaskedLm
 from flaxformer_lite.runs import loop
 from flaxformer_lite.runs.report import metrics
-from flaxformer_lite.runs.start import companion, setup
+from flaxformer_lite.runs.start import auxiliary_weights, setup
 from flaxformer_lite.runs.start.initial_state import initial_state
 from flaxformer_lite.training import bound_models
 from tests.training import tiny_runs
@@ -129,7 +129,7 @@ def test_other_weights_than_at_the_start_are_refused(folder, teacher, tmp_path):
     loop.run(tiny_runs.steps(cfg, 2), tmp_path / "run")
     loop.run(tiny_runs.steps(tiny_runs.config(folder), 1), mine)
     with pytest.raises(
-        ConfigError, match=r"tokenizer.*companion's weights: .* with .* -> .* with "
+        ConfigError, match=r"tokenizer.*auxiliary model's weights: .* with .* -> .* with "
     ):
         loop.run(cfg, tmp_path / "run")
 
@@ -169,8 +169,10 @@ def test_the_library_reads_no_directory_by_itself(folder, teacher):
     cfg = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, vocab_size=384))
     with pytest.raises(ConfigError, match=r"objective.teacher=.*:.*unknown;.*read"):
         bound_models.build(cfg)
-    second, module = bound_models.build(cfg, companion.resolve(cfg)).second
-    assert (second.name, module.cfg.d_model, module.cfg.decoder_layers) == ("teacher", 16, 1)
+    models = bound_models.build(cfg, auxiliary_weights.read_config(cfg))
+    module = models.second
+    assert models.auxiliary.name == "teacher"
+    assert (module.cfg.d_model, module.cfg.decoder_layers) == (16, 1)
 
 
 def test_the_mixture_is_that_of_its_options(create):

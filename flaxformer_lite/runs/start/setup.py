@@ -15,7 +15,12 @@ from flaxformer_lite.data.pipeline import Batches, Dataset, open_dataset
 from flaxformer_lite.inference.writer import writer
 from flaxformer_lite.objectives.base import Writer
 from flaxformer_lite.runs import packing
-from flaxformer_lite.runs.start import companion, warm_start
+from flaxformer_lite.runs.start import warm_start
+from flaxformer_lite.runs.start.auxiliary_weights import (
+    build_program,
+    check_tokenizer,
+    hash_weights,
+)
 from flaxformer_lite.training import evaluate, program
 from flaxformer_lite.training.program import Program
 from flaxformer_lite.types import Batch, Params
@@ -121,8 +126,8 @@ def prepare(cfg: ExperimentConfig) -> Experiment:
     cfg = program.with_steps(cfg, train_data.num_examples, train_data.held)
     model = objective.fit_model(cfg.model, train_data.tokenizer)
     cfg = dataclasses.replace(cfg, objective=objective, model=model)
-    built = program.build(cfg, mesh, train_data.example(0, 0, 0), companion.resolve(cfg))
-    companion.check_tokenizer(built, train_data.tokenizer)
+    built = build_program(cfg, mesh, train_data.example(0, 0, 0))
+    check_tokenizer(built, train_data.tokenizer)
     packers, notices = packing.plan_packing(cfg, built.model, mesh.shape, train_data)
     notices = [*notices, *packing.beyond_window(cfg.model, cfg.data.length)]
     described = (*train_data.described, *notices)
@@ -140,7 +145,7 @@ def prepare(cfg: ExperimentConfig) -> Experiment:
         train_data=dataclasses.replace(train_data, described=described),
         eval_data=eval_data,
         packers=packers,
-        weights=companion.digest(built),
+        weights=hash_weights(built),
     )
 
 
