@@ -26,13 +26,21 @@ def check_path(path: object) -> None:
 
 
 def on_disk(path: str | Path, *, weights: bool = True) -> Path:
-    """Returns a model's directory on this machine; see `checkpoints.resolve_path.on_disk`."""
+    """Returns a model's directory on this machine; for an address, a copy of what is read.
+
+    Args:
+      path: a directory of published weights, a workdir, or an address.
+      weights: whether the weights are needed, or only the files beside them.
+
+    Raises:
+      ConfigError: it is no path; or the address holds nothing, or its store cannot be used.
+    """
     check_path(path)
     if not is_address(path):
         return expand_home(path)
     from flaxformer_lite.checkpoints import resolve_path
 
-    return resolve_path.on_disk(path, weights=weights)
+    return resolve_path.fetch_model(str(path), weights=weights)
 
 
 def is_address(path: object) -> bool:

@@ -24,6 +24,7 @@ from flaxformer_lite.nn.adapters.merge import with_initial_factors
 from flaxformer_lite.pretrained import load
 from flaxformer_lite.pretrained.lazy_params import stored_tree
 from flaxformer_lite.pretrained.place_params import place
+from flaxformer_lite.pretrained.quantized_params import with_scheme
 from flaxformer_lite.pretrained.safetensors import WeightsError
 from flaxformer_lite.pretrained.tensor_names import by_layer, side_by_side
 
@@ -153,9 +154,9 @@ def open_pretrained(
     if not is_address(path):
         source = str(expand_home(path))
     load.check_overrides(overrides)
-    form = overrides.pop("quantize", None)
-    if form is not None:
-        raise_if_invalid("quantize", form, OneOf(choices.QUANTIZATIONS)(form))
+    scheme = overrides.pop("quantize", None)
+    if scheme is not None:
+        raise_if_invalid("quantize", scheme, OneOf(choices.QUANTIZATIONS)(scheme))
     folder = on_disk(path)
     if is_workdir(folder):
         if adapter is not None:
@@ -167,32 +168,25 @@ def open_pretrained(
 
         run = read_run(folder, auxiliary=auxiliary, allow_plugins=allow_plugins)
         model, stored = _open_run(run, folder, head, overrides, new_head, labels)
-        return _in_form(model, stored, form)
-    if auxiliary:
+    elif auxiliary:
         raise ConfigError(
             f"{folder}: published weights hold one model; only a training workdir can have an"
             " auxiliary model."
         )
-    model, stored = load.open_published(
-        folder,
-        head,
-        source=source,
-        family=family,
-        new_head=new_head,
-        labels=labels,
-        adapter=None if adapter is None else on_disk(adapter),
-        **overrides,
-    )
-    return _in_form(model, stored, form)
-
-
-def _in_form(model: nn.Module, stored: dict, form: str | None) -> tuple[nn.Module, dict]:
-    """Returns the model and its parameters, with matrices held in few bits if a form is named."""
-    if form is None:
+    else:
+        model, stored = load.open_published(
+            folder,
+            head,
+            source=source,
+            family=family,
+            new_head=new_head,
+            labels=labels,
+            adapter=None if adapter is None else on_disk(adapter),
+            **overrides,
+        )
+    if scheme is None:
         return model, stored
-    from flaxformer_lite.pretrained.quantized_params import with_scheme
-
-    return with_scheme(model, stored, form)
+    return with_scheme(model, stored, scheme)
 
 
 def _open_run(

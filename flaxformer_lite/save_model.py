@@ -153,7 +153,6 @@ def _base(source: str) -> str | None:
 def _check_kind(path: Path) -> None:
     """Rejects a directory that holds something other than a model."""
     if not path.is_dir():
-        save.check_names(str(path), [])
         return
     if is_workdir(path):
         raise ConfigError(

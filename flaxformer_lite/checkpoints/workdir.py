@@ -35,8 +35,8 @@ from flaxformer_lite.config import (
 from flaxformer_lite.files.publish import write_file
 from flaxformer_lite.files.read import Json, parse_object, read_bytes, read_object
 from flaxformer_lite.models import build_model
-from flaxformer_lite.storage.objects import Objects
-from flaxformer_lite.storage.stores import StorageError, address_of, is_url
+from flaxformer_lite.storage.objects import Objects, objects_at
+from flaxformer_lite.storage.stores import StorageError, address_of
 from flaxformer_lite.types import Tree
 
 PARAMS = "params/"  # paths in a train state
@@ -63,8 +63,9 @@ def is_workdir(folder: Path) -> bool:
     """Returns whether training, not save_pretrained, wrote this folder or address."""
     file = folder / "config.json"
     try:
-        if is_url(folder):
-            content = Objects(str(folder)).read(file.name)
+        store = objects_at(folder)
+        if store:
+            content = store.read(file.name)
         else:
             content = read_bytes(file)
         return {"hash", "config"} <= set(parse_object(content or b"", str(file)))
@@ -169,12 +170,11 @@ def read_run(
                 line += f"; the newest checkpoint is step {every[0].name}"
             notices.append(f"{line}.")
         model = cfg.model
-        if second is not None and second.cfg is not None:
-            if auxiliary:
-                model = second.cfg
-                params = second.of(params)
-            else:
-                params = second.trained(params)
+        if second is not None and second.cfg is not None and auxiliary:
+            model = second.cfg
+            params = second.of(params)
+        elif second is not None:
+            params = second.trained(params)
         return Run(cfg, step, build_model(model), params, notices)
     if damaged:
         raise CheckpointError(f"{folder}: {'; '.join(damaged)}; there is no other.")

@@ -47,16 +47,20 @@ def convert(
     allow_plugins: bool = False,
 ) -> None:
     """Writes the directory `dst`, which appears only when it is complete, and prints one line."""
-    if hub.is_hub(dst):
+    is_push = hub.is_hub(dst)
+    if is_push:
         hub.check_push(dst)
     source = folder_of(src)
+    run = None
+    if is_workdir(source):
+        run = source
     foreign = folder.find_foreign(source)
     if foreign:
         for line in foreign.reader.describe(foreign.folder):
             notice(line)
     shard_bytes = _bytes_of(shard_size)
     with new_place(dst) as made:
-        if is_workdir(source):
+        if run:
             if head is not None:
                 raise ConfigError(
                     f"--head={head}: a training workdir is written with the head it was trained"
@@ -81,23 +85,19 @@ def convert(
             watched = jax.tree.map(lambda leaf: _Watched(leaf, advance), params)
             write_pretrained(made, model, watched, like=origin_of(model), shard_bytes=shard_bytes)
         cfg = model.cfg
-        if hub.is_hub(dst):
-            (made / "README.md").write_text(_card(src, dst, source, cfg, params, allow_plugins))
-    if hub.is_hub(dst):
+        if is_push:
+            (made / "README.md").write_text(_card(src, dst, run, cfg, params, allow_plugins))
+    if is_push:
         notice(f"{dst}: {model_card.NO_LICENSE}")
     print(f"{dst}: {cfg.family}, head {cfg.head}, {total / 1e6:,.1f} MB in {cfg.param_dtype}")
 
 
 def _card(
-    src: str, dst: str, source: Path, cfg: ModelConfig, params: dict, allow_plugins: bool
+    src: str, dst: str, run: Path | None, cfg: ModelConfig, params: dict, allow_plugins: bool
 ) -> str:
     """Writes the model card of a push."""
     count = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(params))
-    run = None
-    started_from = src
-    if is_workdir(source):
-        run = source
-        started_from = workdir.started_from(source)
+    started_from = workdir.started_from(run) if run else src
     base = ""
     if hub.is_hub(started_from):
         base = hub.name_of(started_from)

@@ -20,7 +20,7 @@ from flaxformer_lite.objectives.base import Objective
 from flaxformer_lite.sharding import parameter_rules
 from flaxformer_lite.types import Params, Tree
 
-AUXILIARY = "losses"  # the collection into which layers sow auxiliary losses
+LOSSES = "losses"  # the collection into which layers sow auxiliary losses
 ROUTED = "routed"  # and that of the sums of which losses of whole stacks are made
 LOADS = "loads"  # and that of how many choices of tokens fell on each of their experts
 EXAMPLE_IDS = ("input_ids", "decoder_input_ids")  # the inputs that are token ids
@@ -92,7 +92,7 @@ class Models:
 
         Returns:
           The outputs of the objective, and the collections that layers of the trained model have
-          sown, such as AUXILIARY.
+          sown, such as LOSSES.
         """
         rngs = {} if key is None else {"dropout": key}
         bound = []
@@ -110,7 +110,7 @@ class Models:
             *bound,
             rngs=rngs,
             method=self.objective.outputs,
-            mutable=[AUXILIARY, ROUTED, LOADS],
+            mutable=[LOSSES, ROUTED, LOADS],
         )
 
     def rules(self, params: Params) -> PartitionRules:
@@ -140,11 +140,18 @@ class Models:
             return params
         return jax.jit(self.auxiliary.initial, out_shardings=shardings)(params)
 
+    @property
+    def from_directory(self) -> AuxiliaryModel | None:
+        """The auxiliary model if its weights are read from a directory."""
+        if self.auxiliary is None or not self.auxiliary.source:
+            return None
+        return self.auxiliary
+
     def saved_params(self, params: Params) -> Params:
         """Returns the parameters that checkpoints hold: all but those read from a directory."""
-        if self.auxiliary is None or not self.auxiliary.source:
+        if self.from_directory is None:
             return params
-        return self.auxiliary.without(params)
+        return self.from_directory.without(params)
 
 
 def build(cfg: ExperimentConfig, auxiliary: AuxiliaryModel | None = None) -> Models:

@@ -26,7 +26,7 @@ from flaxformer_lite.nn.functions.sharding import UNSHARDED, ActivationSharding
 from flaxformer_lite.objectives.rows import PACKING, Example
 from flaxformer_lite.objectives.sums import LOAD, losses_of_routers
 from flaxformer_lite.training import bound_models, optimizer, state, step
-from flaxformer_lite.training.bound_models import AUXILIARY, EXAMPLE_IDS, LOADS, ROUTED, Models
+from flaxformer_lite.training.bound_models import EXAMPLE_IDS, LOADS, LOSSES, ROUTED, Models
 from flaxformer_lite.types import Batch, Params
 
 
@@ -223,12 +223,6 @@ def loss(cfg: ExperimentConfig, models: Models) -> Callable[[Params, Batch], jax
     return minimized
 
 
-def held_out_loss(cfg: ExperimentConfig) -> Callable[[Params, Batch], jax.Array]:
-    """Builds the function (params, batch) -> the loss without dropout and auxiliary losses."""
-    sums = eval_step(cfg, bound_models.build(cfg))
-    return lambda params, batch: sums(params, batch)[0].mean()
-
-
 def with_vocabulary(cfg: ExperimentConfig, size: int) -> ExperimentConfig:
     """Fills in a missing vocabulary size: the tokenizer's, rounded up so that meshes divide it."""
     if cfg.model.vocab_size:
@@ -359,7 +353,7 @@ def auxiliary_losses(sown: Params) -> dict[str, jax.Array]:
       sown: the collections that `Models.apply` returns.
     """
     losses: dict[str, jax.Array] = {}
-    for keys, leaf in jax.tree_util.tree_leaves_with_path(sown.get(AUXILIARY, {})):
+    for keys, leaf in jax.tree_util.tree_leaves_with_path(sown.get(LOSSES, {})):
         name = _names(keys)[-1]
         losses[name] = losses.get(name, 0.0) + jnp.sum(leaf)
     sums: dict[str, dict[str, jax.Array]] = {}  # of the layers of a stack

@@ -213,7 +213,7 @@ def test_a_sentence_encoder_brings_its_layers(gcs):
     )
     url = sent(folder, f"{gcs.url}/sentences")
     here = read_sentence_layers(folder)
-    there = read_sentence_layers(resolve_path.on_disk(url, weights=False))
+    there = read_sentence_layers(resolve_path.fetch_model(url, weights=False))
     assert (there.pooling, there.limit, there.normalize, len(there.dense)) == (
         here.pooling,
         here.limit,

@@ -19,7 +19,7 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.contrib.lm_eval.harness import HarnessModel
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.model_details import load_tokenizer, published_settings
-from flaxformer_lite.model_folder import is_workdir, on_disk
+from flaxformer_lite.model_folder import on_disk
 from flaxformer_lite.nn.adapters.merge import merge_adapter
 from flaxformer_lite.open_model import load_pretrained
 from flaxformer_lite.pretrained import chat
@@ -78,7 +78,7 @@ class FlaxformerLite(HarnessModel, LM):
             tokenizer,
             batch_size=_batch_size(batch_size),
             max_length=int(max_length),
-            generation={} if is_workdir(folder) else published_settings(folder),
+            generation=published_settings(folder),
         )
         self._name = str(pretrained)
 

@@ -88,7 +88,8 @@ def read_experiment(
         if begun:
             model = begun.model
         else:
-            model = _model_of(config, train.init_from, allowed)
+            source = on_disk(train.init_from)
+            model = _model_of(config, train.init_from, source, allowed)
     except (WeightsError, StorageError) as error:
         raise ConfigError(f"train.init_from: {error}") from None
     data = dict(config.get("data", {}))
@@ -117,7 +118,7 @@ def read_experiment(
     if begun:
         facts = begun.objective.facts()
     else:
-        facts = _facts(objective.adopts, train.init_from, allowed)
+        facts = _facts(objective.adopts, train.init_from, source, allowed)
     adopted = _Section(objective=objective.adopt(facts))
     values = {
         **config,
@@ -133,9 +134,8 @@ def _objective_of(config: ConfigDict) -> Objective:
     return from_config_dict(_Section, {"objective": config.get("objective", {})}).objective
 
 
-def _facts(names: Collection[str], init_from: str, allowed: registry.Allowed) -> Json:
+def _facts(names: Collection[str], init_from: str, path: Path, allowed: registry.Allowed) -> Json:
     """Reads what an objective adopts from a directory: its chat template, its pooling."""
-    path = on_disk(init_from)
     facts: Json = {}
     if "template" in names:
         facts["template"] = template_of(path, allow_plugins=allowed)
@@ -202,8 +202,9 @@ def _begun(
     return stored
 
 
-def _model_of(config: ConfigDict, init_from: str, allowed: registry.Allowed) -> ModelConfig:
-    path = on_disk(init_from)
+def _model_of(
+    config: ConfigDict, init_from: str, path: Path, allowed: registry.Allowed
+) -> ModelConfig:
     where = f"train.init_from={init_from}"
     objective = _objective_of(config)
     named = dict(config.get("model", {})).get("family") or ""
@@ -301,12 +302,10 @@ def tokenizer_of(folder: str, field: str = "train.init_from") -> str:
       ConfigError: it has none that we read; names the field.
     """
     path = on_disk(folder, weights=False)
+    local = path
     if is_workdir(path):
         local = run_inputs.tokenizer_folder(path)
-        if is_url(folder):
-            return f"{folder.rstrip('/')}/{local.name}"
-        return str(local)
-    if not any((path / name).is_file() for name in (JSON, BYTES)):
+    elif not any((path / name).is_file() for name in (JSON, BYTES)):
         try:
             load_tokenizer(path)  # raises with what is there instead
             tokenizer.load(path)  # raises where training does not read it, as Marian's two
@@ -314,9 +313,11 @@ def tokenizer_of(folder: str, field: str = "train.init_from") -> str:
             raise ConfigError(
                 f"{field}: {error} Or name one: --config.data.tokenizer.path=FILE."
             ) from None
-    if is_url(folder):
+    if not is_url(folder):
+        return str(local)
+    if local == path:
         return folder
-    return str(path)
+    return f"{folder.rstrip('/')}/{local.name}"
 
 
 def _kept_tokenizer(begun: ExperimentConfig, run: Path) -> str:

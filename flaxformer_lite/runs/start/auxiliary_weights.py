@@ -65,7 +65,7 @@ def check_tokenizer(program: Program, tokenizer: plain.Tokenizer) -> None:
     Raises:
       ConfigError: it has another; names the way out.
     """
-    auxiliary = _of_directory(program)
+    auxiliary = program.models.from_directory
     if auxiliary is None:
         return
     path = tokenizer_of(auxiliary.source, f"objective.{auxiliary.name}")
@@ -82,7 +82,7 @@ def hash_weights(program: Program) -> str:
 
     Returns "" if there are none.
     """
-    auxiliary = _of_directory(program)
+    auxiliary = program.models.from_directory
     if auxiliary is None:
         return ""
     sha = hashlib.sha256()
@@ -96,7 +96,7 @@ def complete_state(program: Program, state: TrainState) -> TrainState:
 
     Each device reads only its own part.
     """
-    auxiliary = _of_directory(program)
+    auxiliary = program.models.from_directory
     if auxiliary is None:
         return state
 
@@ -106,14 +106,6 @@ def complete_state(program: Program, state: TrainState) -> TrainState:
     targets = program.target.params[auxiliary.name]
     params = jax.tree.map(read, _open(program.cfg, auxiliary), targets)
     return state.replace(params={**state.params, auxiliary.name: params})
-
-
-def _of_directory(program: Program) -> AuxiliaryModel | None:
-    """Returns the auxiliary model whose weights are in a directory, if a program has one."""
-    auxiliary = program.models.auxiliary
-    if auxiliary is None or not auxiliary.source:
-        return None
-    return auxiliary
 
 
 def _open(cfg: ExperimentConfig, auxiliary: AuxiliaryModel) -> dict:
