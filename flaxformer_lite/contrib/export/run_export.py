@@ -35,7 +35,8 @@ def run(args: argparse.Namespace) -> None:
         raise ConfigError("--gradients: is of .stablehlo files with --weights float32.")
     if is_page:
         check_writable(args.output)
-        run_page.run(args, _layers(args))
+        folder = folder_of(args.model)
+        run_page.run(args, folder, _layers(args, folder))
         return
     _check_folder(args.output)
     check_writable(args.output.parent)
@@ -43,7 +44,7 @@ def run(args: argparse.Namespace) -> None:
     opened = open_model(
         args.model, head=args.head, family=args.family, allow_plugins=args.allow_plugins
     )
-    layers = _layers(args)
+    layers = _layers(args, opened.folder)
     with notices():
         rows = token_rows(opened, TEXTS, limit_of(layers or SentenceLayers(), opened))
     with notices(), new_directory(args.output.parent, carry=_is_kept) as made:
@@ -101,11 +102,11 @@ def _check_folder(output: Path) -> None:
         )
 
 
-def _layers(args: argparse.Namespace) -> SentenceLayers | None:
+def _layers(args: argparse.Namespace, folder: Path) -> SentenceLayers | None:
     """Returns the layers of a sentence model, if the file is to have them."""
     if args.task == "encode":
         return None
-    layers = load_sentence_layers(folder_of(args.model), allow_plugins=args.allow_plugins)
+    layers = load_sentence_layers(folder, allow_plugins=args.allow_plugins)
     is_sentence_model = layers != SentenceLayers()
     return layers if is_sentence_model or args.task == "embed" else None
 

@@ -52,7 +52,7 @@ class Parts(NamedTuple):
     texts: list[tuple[str, list[int]]]  # of the page's check, each with its ids
 
 
-def run(args: argparse.Namespace, layers: SentenceLayers | None) -> None:
+def run(args: argparse.Namespace, folder: Path, layers: SentenceLayers | None) -> None:
     """Writes the page, and prints what it has.
 
     Args:
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace, layers: SentenceLayers | None) -> None:
     libraries = page.load_libraries(Path(args.runtime))
     texts = read_texts(args)
     with notices():
-        parts = _parts(args, layers)
+        parts = _parts(args, folder, layers)
         opened = parts.opened
         stored = stored_as(args.weights, opened.params)
         page.check_size(stored)
@@ -101,9 +101,9 @@ def run(args: argparse.Namespace, layers: SentenceLayers | None) -> None:
         print(cost)
 
 
-def _parts(args: argparse.Namespace, layers: SentenceLayers | None) -> Parts:
+def _parts(args: argparse.Namespace, folder: Path, layers: SentenceLayers | None) -> Parts:
     opened = open_model(
-        args.model, head=args.head, family=args.family, allow_plugins=args.allow_plugins
+        folder, head=args.head, family=args.family, allow_plugins=args.allow_plugins
     )
     cfg = opened.cfg
     if layers is None and cfg.head in ("none", "encoder"):
