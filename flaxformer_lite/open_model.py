@@ -24,7 +24,6 @@ from flaxformer_lite.nn.adapters.merge import with_initial_factors
 from flaxformer_lite.pretrained import load
 from flaxformer_lite.pretrained.lazy_params import stored_tree
 from flaxformer_lite.pretrained.place_params import place
-from flaxformer_lite.pretrained.quantized_params import with_scheme
 from flaxformer_lite.pretrained.safetensors import WeightsError
 from flaxformer_lite.pretrained.tensor_names import by_layer, side_by_side
 
@@ -186,6 +185,8 @@ def open_pretrained(
         )
     if scheme is None:
         return model, stored
+    from flaxformer_lite.pretrained.quantized_params import with_scheme
+
     return with_scheme(model, stored, scheme)
 
 
