@@ -17,8 +17,7 @@ from flaxformer_lite import first_model, registry
 from flaxformer_lite.config import ConfigError, OneOf, choices
 from flaxformer_lite.config.parts import AdapterConfig
 from flaxformer_lite.config.rules import raise_if_invalid
-from flaxformer_lite.files.home import expand_home
-from flaxformer_lite.model_folder import check_path, is_address, is_workdir, on_disk
+from flaxformer_lite.model_folder import is_address, is_workdir, on_disk
 from flaxformer_lite.models.parameter_shapes import parameter_shapes
 from flaxformer_lite.nn.adapters.merge import with_initial_factors
 from flaxformer_lite.pretrained import load
@@ -148,15 +147,14 @@ def open_pretrained(
     Raises:
       ConfigError, WeightsError, CheckpointError: as `load_pretrained`.
     """
-    check_path(path)
-    source = str(path)
-    if not is_address(path):
-        source = str(expand_home(path))
     load.check_overrides(overrides)
     scheme = overrides.pop("quantize", None)
     if scheme is not None:
         raise_if_invalid("quantize", scheme, OneOf(choices.QUANTIZATIONS)(scheme))
     folder = on_disk(path)
+    source = str(folder)
+    if is_address(path):
+        source = str(path)
     if is_workdir(folder):
         if adapter is not None:
             raise ConfigError(

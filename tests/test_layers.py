@@ -74,6 +74,7 @@ MOST_FILES = {
 }
 MOST_FAMILY_EDGES = 75  # imports of one family by another
 MOST_FAMILIES_OPENED = 4  # that opening a family runs, itself among them
+MOST_CALLERS = {"is_url": 11, "is_workdir": 10}  # files that import it
 MOST_AUXILIARY = 40  # lines of the package outside the files of the auxiliary model
 MOST_ANY = 330  # annotations `Any` in the package
 REGISTRY = ("registry.resolve", "registry.resolve_class", "registry.available")
@@ -283,3 +284,13 @@ def test_few_files_know_of_an_auxiliary_model():
         if str(path.relative_to(PACKAGE).with_suffix("")) not in own:
             lines += [line for line in path.read_text().splitlines() if known.search(line)]
     assert len(lines) < MOST_AUXILIARY, lines
+
+
+@pytest.mark.parametrize("function", MOST_CALLERS)
+def test_few_files_tell_what_a_path_is(function):
+    """The others are given a folder, or ask `model_folder.find_run_config`."""
+    files = []
+    for path in FILES:
+        if any(name.endswith(f".{function}") for name in imports(path.read_text())):
+            files.append(path)
+    assert len(files) <= MOST_CALLERS[function], files

@@ -56,8 +56,8 @@ class Models:
         """
         model = build_model(self.model.cfg, **execution).clone(sharding=sharding)
         auxiliary = self.auxiliary
-        if auxiliary is not None and auxiliary.cfg is not None:
-            cfg = dataclasses.replace(auxiliary.cfg, **execution)
+        if auxiliary is not None:
+            cfg = dataclasses.replace(self.second.cfg, **execution)
             auxiliary = dataclasses.replace(auxiliary, cfg=cfg)
         return Models(self.objective, model, auxiliary)
 

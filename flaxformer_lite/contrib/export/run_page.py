@@ -57,6 +57,7 @@ def run(args: argparse.Namespace, folder: Path, layers: SentenceLayers | None) -
 
     Args:
       args: of the command.
+      folder: the model's directory on this machine.
       layers: those of a sentence model, if the page is to have them.
     """
     libraries = page.load_libraries(Path(args.runtime))
@@ -67,8 +68,8 @@ def run(args: argparse.Namespace, folder: Path, layers: SentenceLayers | None) -
         stored = stored_as(args.weights, opened.params)
         page.check_size(stored)
         (program,) = programs_of(opened.model, parts.layers)
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder, "model.onnx")
+        with tempfile.TemporaryDirectory() as made:
+            file = Path(made, "model.onnx")
             exported = export_model(
                 file,
                 opened.model,
