@@ -47,9 +47,9 @@ def train(cfg: ExperimentConfig, rates: list[float], seeds: int = 1) -> np.ndarr
       The held-out losses in nats, [rates, seeds]; NaN or large where training diverged.
     """
     tx = program.update_rule(cfg)
-    loss = program.loss(cfg)
-    held_out_loss = program.held_out_loss(cfg)
     model = bound_models.build(cfg)
+    loss = program.loss(cfg, model)
+    held_out_sums = program.eval_step(cfg, model)
     shown = batches(cfg, "train", cfg.train.steps)
     held = batches(cfg, "eval", HELD_OUT)
 
@@ -67,7 +67,7 @@ def train(cfg: ExperimentConfig, rates: list[float], seeds: int = 1) -> np.ndarr
 
         last, _ = jax.lax.scan(body, first, shown)
         params = evaluated_params(last)
-        return jnp.mean(jax.lax.map(lambda batch: held_out_loss(params, batch), held))
+        return jnp.mean(jax.lax.map(lambda batch: held_out_sums(params, batch)[0].mean(), held))
 
     losses = [
         [run(jnp.float32(rate), jax.random.key(seed), shown, held) for seed in range(seeds)]

@@ -2,7 +2,7 @@
 
     flaxformer_lite train --config=deberta_v3 --workdir=runs/deberta_v3
     flaxformer_lite convert runs/deberta_v3 published/discriminator
-    flaxformer_lite convert runs/deberta_v3 published/generator --companion
+    flaxformer_lite convert runs/deberta_v3 published/generator --auxiliary
 
 The generator fills in masked tokens, and the discriminator finds those that are not original. Its
 table of tokens is the generator's, without gradient, plus an offset of its own (He, Gao, Chen 2021,

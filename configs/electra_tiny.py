@@ -2,7 +2,7 @@
 
     flaxformer_lite train --config=electra_tiny --workdir=runs/electra_tiny
     flaxformer_lite convert runs/electra_tiny published/discriminator
-    flaxformer_lite convert runs/electra_tiny published/generator --companion
+    flaxformer_lite convert runs/electra_tiny published/generator --auxiliary
 
 1000 steps on the docstrings of the installed packages take a few minutes on two CPU cores, and find
 one replaced token in twenty: as in the paper, detection is learned slowly at first.

@@ -21,6 +21,11 @@ from flaxformer_lite.inference.generate import (
 from flaxformer_lite.inference.inside.capture import capture as capture, names_of as names_of
 from flaxformer_lite.inference.inside.lens import logit_lens as logit_lens
 from flaxformer_lite.inference.score import Scores as Scores, score as score
+from flaxformer_lite.model_details import (
+    load_labels as load_labels,
+    load_tokenizer as load_tokenizer,
+    load_word_vectors as load_word_vectors,
+)
 from flaxformer_lite.models import build_model as build_model
 from flaxformer_lite.models.skeletons.build_layers import init_cache as init_cache
 from flaxformer_lite.nn.adapters.lora import LoraConfig as LoraConfig
@@ -70,17 +75,13 @@ from flaxformer_lite.nn.positions.rope import Rope as Rope
 from flaxformer_lite.nn.positions.shaw import Shaw as Shaw
 from flaxformer_lite.nn.positions.sinusoidal import Sinusoidal as Sinusoidal
 from flaxformer_lite.nn.positions.t5_buckets import T5Buckets as T5Buckets
-from flaxformer_lite.open_model import (
-    load_labels as load_labels,
-    load_pretrained as load_pretrained,
-    load_tokenizer as load_tokenizer,
-    load_word_vectors as load_word_vectors,
+from flaxformer_lite.open_model import load_pretrained as load_pretrained
+from flaxformer_lite.pretrained.word_vectors import WordVectors as WordVectors
+from flaxformer_lite.runs.run import run as run
+from flaxformer_lite.save_model import (
     save_adapter as save_adapter,
     save_pretrained as save_pretrained,
 )
-from flaxformer_lite.pretrained.word_vectors import WordVectors as WordVectors
-from flaxformer_lite.runs.loop import RunResult as RunResult
-from flaxformer_lite.runs.run import run as run
 
 __version__: str
 __all__: list[str]

@@ -120,9 +120,8 @@ def test_traces_at_full_size(name):
     inputs = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), dummy.example(cfg)["inputs"]
     )
-    both = bound_models.build(
-        program.with_vocabulary(cfg, dummy.vocab_size(cfg)), attention="dense"
-    )
+    sized = program.with_vocabulary(cfg, dummy.vocab_size(cfg))
+    both = bound_models.build(sized).rebuild(attention="dense")
     params = jax.eval_shape(both.init, jax.random.key(0), inputs)
     outputs, _ = jax.eval_shape(
         lambda params, inputs: both.apply(params, inputs, None), params, inputs

@@ -33,7 +33,7 @@ def test_every_depth_is_sound_and_larger_than_the_one_before():
 def test_twenty_tokens_a_parameter(depth):
     cfg = experiment(depth)
     inputs = jax.tree.map(lambda x: x[None], dummy.example(cfg)["inputs"])
-    both = bound_models.build(cfg, attention="dense")
+    both = bound_models.build(cfg).rebuild(attention="dense")
     params = jax.eval_shape(both.init, jax.random.key(0), inputs)
     tokens = cfg.train.steps * cfg.train.batch_size * cfg.data.length
     assert tokens / state.param_count(params) == pytest.approx(20, rel=0.01)

@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import re
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,10 @@ LAYERS = (
     "storage",
     "data",
     "checkpoints",
+    "model_folder",
     "open_model",
+    "model_details",
+    "save_model",
     "runs",
     "cli",
     "contrib",
@@ -54,7 +58,10 @@ APPLICATION = (
     "storage",
     "data",
     "checkpoints",
+    "model_folder",
     "open_model",
+    "model_details",
+    "save_model",
     "runs",
     "cli",
 )
@@ -62,12 +69,15 @@ APPLICATION = (
 MOST_FILES = {
     "pretrained/load": 41,
     "inference/inside/capture": 33,
-    "training/program": 62,
+    "training/program": 45,
+    "open_model": 75,
     "runs/trainer": 45,
-    "runs/loop": 153,
+    "runs/loop": 154,
 }
 MOST_FAMILY_EDGES = 75  # imports of one family by another
 MOST_FAMILIES_OPENED = 4  # that opening a family runs, itself among them
+MOST_CALLERS = {"is_url": 11, "is_workdir": 10}  # files that import it
+MOST_AUXILIARY = 40  # lines of the package outside the files of the auxiliary model
 MOST_ANY = 330  # annotations `Any` in the package
 REGISTRY = ("registry.resolve", "registry.resolve_class", "registry.available")
 # A config's plug-in fields name files of the folders above it; what they hold is imported when a
@@ -265,3 +275,24 @@ def test_few_annotations_are_any():
     assert untyped("from typing import Any\n\ndef f(x: Any) -> list[Any]: ...") == 2
     counts = {str(path): untyped(path.read_text()) for path in FILES}
     assert sum(counts.values()) <= MOST_ANY, sorted(counts, key=counts.get)[-5:]
+
+
+def test_few_files_know_of_an_auxiliary_model():
+    """Who runs with one asks `Models`, and who reads its weights `auxiliary_weights`."""
+    own = ("objectives/auxiliary_model", "training/bound_models", "runs/start/auxiliary_weights")
+    known = re.compile(r"auxiliary[ _]model|auxiliary_weights|AuxiliaryModel|\bauxiliary\b *[:=)]")
+    lines = []
+    for path in FILES:
+        if str(path.relative_to(PACKAGE).with_suffix("")) not in own:
+            lines += [line for line in path.read_text().splitlines() if known.search(line)]
+    assert len(lines) < MOST_AUXILIARY, lines
+
+
+@pytest.mark.parametrize("function", MOST_CALLERS)
+def test_few_files_tell_what_a_path_is(function):
+    """The others are given a folder, or ask `model_folder.find_run_config`."""
+    files = []
+    for path in FILES:
+        if any(name.endswith(f".{function}") for name in imports(path.read_text())):
+            files.append(path)
+    assert len(files) <= MOST_CALLERS[function], files

@@ -40,7 +40,7 @@ def ours(out: Path) -> None:
         inputs = TrainedInputs(models.tokenizer(), 32, sentence_layers=layers)
         folder.mkdir(parents=True)
         write_pretrained(folder, model, params, like=inputs)
-        opened = Opened(*load_pretrained(folder), load_tokenizer(folder))
+        opened = Opened(*load_pretrained(folder), load_tokenizer(folder), folder)
         vectors = embed(opened, TEXTS, read_sentence_layers(folder))
         np.save(folder / "ours.npy", vectors.toarray() if name == "sparse" else vectors)
     ids = np.random.default_rng(0).integers(5, 40, (2, 9))

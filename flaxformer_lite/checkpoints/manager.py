@@ -9,13 +9,14 @@ that every process can read, and damaged ones are reported.
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from flaxformer_lite.checkpoints import arrays
 from flaxformer_lite.checkpoints.digest import describe
 from flaxformer_lite.checkpoints.disk import Disk
 from flaxformer_lite.checkpoints.record import (
     CheckpointError,
+    Restored,
     UnreadableError,
     broken_leaf,
     compare,
@@ -29,15 +30,6 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.runtime.processes import ALONE, Processes
 from flaxformer_lite.storage import objects
 from flaxformer_lite.storage.stores import StorageError, is_url
-
-
-class Restored(NamedTuple):
-    """A train state that was read from a checkpoint."""
-
-    step: int
-    state: Any
-    meta: Json  # the record of the checkpoint
-    notices: list[str]  # one per newer checkpoint that was damaged and set aside
 
 
 class Checkpoints(contextlib.AbstractContextManager):

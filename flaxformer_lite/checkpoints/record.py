@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from flaxformer_lite.checkpoints.digest import Leaves
 from flaxformer_lite.files.read import Json, parse_object, read_bytes
@@ -22,12 +23,27 @@ OS_ERROR = re.compile(r"os_error_code='(\d+)'")  # in a message of tensorstore
 QUOTED_FILE = re.compile(r'"(/[^"]*)": ')
 
 
+class Restored(NamedTuple):
+    """A train state that was read from a checkpoint."""
+
+    step: int
+    state: Any
+    meta: Json  # the record of the checkpoint
+    notices: list[str]  # one per newer checkpoint that was damaged and set aside
+
+
 class CheckpointError(RuntimeError):
     """A checkpoint that cannot be written or read; the message says which, why and what to do."""
 
 
 class UnreadableError(CheckpointError):
     """A checkpoint that the system does not let this process read, as opposed to a damaged one."""
+
+
+def committed(names: list[str]) -> list[int]:
+    """Returns the steps of complete checkpoints, ascending, from the names of objects."""
+    steps = [name.split("/")[0] for name in names if name.partition("/")[2] == FILE]
+    return sorted(int(step) for step in steps if step.isdigit())
 
 
 @contextlib.contextmanager

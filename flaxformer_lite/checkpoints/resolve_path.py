@@ -34,22 +34,21 @@ LAST = ("config.json", "adapter_config.json")  # files that make a directory a m
 INSIDE = re.compile(r"[^/]+|\d+_\w+/[^/]+")
 
 
-def on_disk(path: str | Path, *, weights: bool = True) -> Path:
-    """Returns a model's directory on this machine; for an address, a copy of the files to read.
+def fetch_model(url: str, *, weights: bool = True) -> Path:
+    """Copies the files to read of a model at an address; returns their folder on this machine.
 
     Args:
-      path: a directory of published weights, or a workdir, whose checkpoints are not copied.
+      url: an address of published weights, or of a workdir, whose checkpoints are not copied.
       weights: whether the weights are needed, or only the files beside them.
 
     Raises:
       StorageError: there is nothing to read, or the store cannot be used.
     """
-
-    if hub.is_hub(path):
-        return _from_hub(str(path), weights)
-    if is_url(path) and workdir.is_workdir(mirror.place_of(path)):
-        return _copy_of(str(path))
-    return fetch.on_disk(path, lambda names: _needed(str(path), names, weights))
+    if hub.is_hub(url):
+        return _from_hub(url, weights)
+    if workdir.is_workdir(mirror.place_of(url)):
+        return _copy_of(url)
+    return fetch.on_disk(url, lambda names: _needed(url, names, weights))
 
 
 def _needed(path: str, names: list[str], weights: bool) -> list[str]:

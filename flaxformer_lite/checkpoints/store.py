@@ -16,7 +16,7 @@ from pathlib import Path
 from etils import epath
 
 from flaxformer_lite.checkpoints import arrays
-from flaxformer_lite.checkpoints.record import FILE, CheckpointError, first_reason
+from flaxformer_lite.checkpoints.record import FILE, CheckpointError, committed, first_reason
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.runtime.processes import Processes
 from flaxformer_lite.storage.kvstore import explain_errors
@@ -123,9 +123,3 @@ class Store:
         kept = sorted({*self._steps, step})[-self._keep :]
         together("the rest", lambda: delete_old() if first else None)
         self._steps = kept
-
-
-def committed(names: list[str]) -> list[int]:
-    """Returns the steps of complete checkpoints, ascending."""
-    steps = [name.split("/")[0] for name in names if name.partition("/")[2] == FILE]
-    return sorted(int(step) for step in steps if step.isdigit())

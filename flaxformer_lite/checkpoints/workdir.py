@@ -1,8 +1,7 @@
-"""Reads a training workdir: its config, its tokenizer, and its best or newest parameters."""
+"""Reads a training workdir: its config, and its best or newest parameters."""
 
 import contextlib
 import dataclasses
-import hashlib
 import json
 import os
 from pathlib import Path
@@ -15,35 +14,31 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from flaxformer_lite import registry
 from flaxformer_lite.checkpoints import arrays
 from flaxformer_lite.checkpoints.digest import Leaves, describe
-from flaxformer_lite.checkpoints.manager import Restored
 from flaxformer_lite.checkpoints.record import (
     FILE,
     CheckpointError,
+    Restored,
     UnreadableError,
     broken_leaf,
+    committed,
     first_line,
     read_record,
     tell_unreadable,
 )
-from flaxformer_lite.checkpoints.store import committed
 from flaxformer_lite.config import (
     ConfigError,
     ExperimentConfig,
     fingerprint,
     from_config_dict,
     plugin_name,
-    to_config_dict,
 )
-from flaxformer_lite.files.publish import new_directory, recover, write_file
+from flaxformer_lite.files.publish import write_file
 from flaxformer_lite.files.read import Json, parse_object, read_bytes, read_object
 from flaxformer_lite.models import build_model
-from flaxformer_lite.storage.objects import Objects
-from flaxformer_lite.storage.stores import StorageError, address_of, is_url
-from flaxformer_lite.text import tokenizer
-from flaxformer_lite.text.tokenizer import Tokenizer
+from flaxformer_lite.storage.objects import Objects, objects_at
+from flaxformer_lite.storage.stores import StorageError, address_of
 from flaxformer_lite.types import Tree
 
-TOKENIZERS = (tokenizer.HuggingFace.file, tokenizer.SentencePiece.file, tokenizer.Bytes.file)
 PARAMS = "params/"  # paths in a train state
 AVERAGE = "opt_state/ema/"  # as training/average.py names it
 BASELINE = "baseline.json"
@@ -68,8 +63,9 @@ def is_workdir(folder: Path) -> bool:
     """Returns whether training, not save_pretrained, wrote this folder or address."""
     file = folder / "config.json"
     try:
-        if is_url(folder):
-            content = Objects(str(folder)).read(file.name)
+        store = objects_at(folder)
+        if store:
+            content = store.read(file.name)
         else:
             content = read_bytes(file)
         return {"hash", "config"} <= set(parse_object(content or b"", str(file)))
@@ -78,23 +74,6 @@ def is_workdir(folder: Path) -> bool:
     except ConfigError:  # missing, or truncated
         steps = newest_first(folder, "checkpoints")  # MaxText's are named so, too
         return any(isinstance(step, Objects) or (step / FILE).is_file() for step in steps)
-
-
-def write_inputs(folder: Path, cfg: ExperimentConfig, tokenizer: Tokenizer, data: str = "") -> None:
-    """Writes the resolved config, the tokenizer and their hashes, from which the run can be read.
-
-    Args:
-      folder: the workdir.
-      cfg: the resolved config.
-      tokenizer: has `save(folder)`.
-      data: the fingerprint of the data that the run is trained on.
-    """
-    with new_directory(folder / "tokenizer", carry=lambda name: name not in TOKENIZERS) as made:
-        tokenizer.save(made)
-    config = to_config_dict(cfg).to_dict()
-    inputs = {"hash": fingerprint(config), "tokenizer": _tokenizer_hash(folder / "tokenizer")}
-    inputs |= {"data": data, "config": config}
-    write_file(folder / "config.json", f"{json.dumps(inputs, indent=2)}\n".encode())
 
 
 def read_config(folder: Path, *, allow_plugins: registry.Allowed = False) -> ExperimentConfig:
@@ -109,7 +88,7 @@ def read_config(folder: Path, *, allow_plugins: registry.Allowed = False) -> Exp
       PluginError: the config names a plug-in that is not allowed.
       ConfigError: the config was changed, or written by another version.
     """
-    values = _inputs(folder)["config"]
+    values = read_inputs(folder)["config"]
     if isinstance(values.get("train"), dict):  # runs of versions without packing lack the field
         values["train"].setdefault("packing", False)
     where = f"{folder}/config.json"
@@ -119,7 +98,7 @@ def read_config(folder: Path, *, allow_plugins: registry.Allowed = False) -> Exp
 
 def started_from(folder: Path) -> str:
     """Returns the directory that the run took its weights from, or ""."""
-    train = _inputs(folder)["config"].get("train")
+    train = read_inputs(folder)["config"].get("train")
     source = train.get("init_from") if isinstance(train, dict) else ""
     return source if isinstance(source, str) else ""
 
@@ -139,11 +118,11 @@ def read_baseline(folder: Path) -> Json | None:
 
 def data_fingerprint(folder: Path) -> str:
     """Returns the fingerprint of the data that a run is trained on, or "" if it is unknown."""
-    return _inputs(folder).get("data") or ""
+    return read_inputs(folder).get("data") or ""
 
 
 def read_run(
-    folder: Path, *, companion: bool = False, allow_plugins: registry.Allowed = False
+    folder: Path, *, auxiliary: bool = False, allow_plugins: registry.Allowed = False
 ) -> Run:
     """Reads the model and the parameters of a run, which may still be going.
 
@@ -152,7 +131,7 @@ def read_run(
 
     Args:
       folder: the workdir.
-      companion: whether to read the second model that the run trained, such as ELECTRA's generator,
+      auxiliary: whether to read the second model that the run trained, such as ELECTRA's generator,
         instead of the first.
       allow_plugins: as in `read_config`.
 
@@ -164,11 +143,11 @@ def read_run(
     """
     cfg = read_config(folder, allow_plugins=allow_plugins)
     damaged = []
-    second = cfg.objective.companion(cfg.model)
-    if companion and (second is None or second.cfg is None):
+    second = cfg.objective.auxiliary_model(cfg.model)
+    if auxiliary and (second is None or second.cfg is None):
         raise ConfigError(
             f"{folder}: {plugin_name(cfg.objective)} trained one model only; leave out the"
-            " companion."
+            " auxiliary model."
         )
     best = newest_first(folder, "best")
     every = newest_first(folder, "checkpoints")
@@ -190,9 +169,12 @@ def read_run(
             if every and every[0].name != path.name:
                 line += f"; the newest checkpoint is step {every[0].name}"
             notices.append(f"{line}.")
-        if second is not None and second.cfg is not None:
-            params = second.of(params) if companion else second.trained(params)
-        model = second.cfg if companion and second is not None else cfg.model
+        model = cfg.model
+        if second is not None and second.cfg is not None and auxiliary:
+            model = second.cfg
+            params = second.of(params)
+        elif second is not None:
+            params = second.trained(params)
         return Run(cfg, step, build_model(model), params, notices)
     if damaged:
         raise CheckpointError(f"{folder}: {'; '.join(damaged)}; there is no other.")
@@ -246,36 +228,17 @@ def newest_first(folder: Path, name: str) -> list[Path] | list[Objects]:
     return [folder / name / step for step in steps]
 
 
-def tokenizer_folder(folder: Path) -> Path:
-    """Returns the folder where a run keeps its tokenizer.
+def read_inputs(folder: Path) -> Json:
+    """Reads a run's config.json: its config, and the hashes of its config, tokenizer and data.
 
     Raises:
-      ConfigError: the tokenizer is missing, or was changed since the run wrote it.
+      ConfigError: it was changed since the run wrote it.
     """
-    recover(folder / "tokenizer")
-    if not (folder / "tokenizer").is_dir():
-        raise ConfigError(
-            f"{folder}/tokenizer: missing; the run wrote it, and text cannot be encoded without it."
-        )
-    if _inputs(folder).get("tokenizer") not in (None, _tokenizer_hash(folder / "tokenizer")):
-        raise ConfigError(f"{folder}/tokenizer: {CHANGED}")
-    return folder / "tokenizer"
-
-
-def _inputs(folder: Path) -> Json:
     path = folder / "config.json"
     inputs = read_object(path, {"hash": str, "config": dict, "tokenizer": str, "data": str})
     if fingerprint(inputs.get("config") or {}) != inputs.get("hash"):
         raise ConfigError(f"{path}: {CHANGED}")
     return inputs
-
-
-def _tokenizer_hash(folder: Path) -> str:
-    digest = hashlib.sha256()
-    for name in TOKENIZERS:
-        if (folder / name).exists():
-            digest.update(read_bytes(folder / name, limit=tokenizer.LARGEST))
-    return digest.hexdigest()[:16]
 
 
 def _params(at: Path | Objects) -> tuple[dict, dict]:

@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from flax.traverse_util import flatten_dict
 
-from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.cli.open_model import folder_of, notice
 from flaxformer_lite.cli.tables import print_table
 from flaxformer_lite.config import ConfigError, ExperimentConfig, plugin_name
 from flaxformer_lite.files.publish import write_file
 from flaxformer_lite.files.read import read_object
+from flaxformer_lite.model_folder import find_run_config
 from flaxformer_lite.models import build_model
 from flaxformer_lite.models.parameter_shapes import parameter_shapes
 from flaxformer_lite.objectives.base import Metric
@@ -82,11 +82,11 @@ def read(folder: Path, given: Sequence[str], *, allow_plugins: bool = False) -> 
 
     The run is named after its folder, unless another folder of `given` has the same name.
     """
-    if not workdir.is_workdir(folder):
+    cfg = find_run_config(folder, allow_plugins=allow_plugins)
+    if cfg is None:
         raise ConfigError(
             f"{folder}: no run has written a config.json there; pass the --workdir of a run."
         )
-    cfg = workdir.read_config(folder, allow_plugins=allow_plugins)
     history = metrics.read(folder / "metrics.jsonl")
     evaluations = [record for record in history if record["split"] == "eval"]
     if not evaluations:

@@ -15,10 +15,12 @@ from flaxformer_lite.cli import model_card
 from flaxformer_lite.cli.open_model import folder_of, notice, notices
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.config.choices import DTYPES
-from flaxformer_lite.open_model import open_pretrained, origin_of, save_adapter
+from flaxformer_lite.model_folder import is_workdir
+from flaxformer_lite.open_model import open_pretrained
 from flaxformer_lite.pretrained import folder
 from flaxformer_lite.pretrained.save import write_pretrained
 from flaxformer_lite.runtime.progress import reading
+from flaxformer_lite.save_model import origin_of, save_adapter
 from flaxformer_lite.storage import hub
 from flaxformer_lite.types import Array, Shaped
 
@@ -29,7 +31,7 @@ def run(args: argparse.Namespace) -> None:
     if args.adapter:
         write_adapter(args.src, args.dst, dtype=args.dtype, allow_plugins=args.allow_plugins)
     else:
-        names = ("dtype", "head", "shard_size", "family", "companion", "allow_plugins")
+        names = ("dtype", "head", "shard_size", "family", "auxiliary", "allow_plugins")
         convert(args.src, args.dst, **{name: getattr(args, name) for name in names})
 
 
@@ -41,26 +43,30 @@ def convert(
     head: str | None,
     shard_size: str,
     family: str | None = None,
-    companion: bool = False,
+    auxiliary: bool = False,
     allow_plugins: bool = False,
 ) -> None:
     """Writes the directory `dst`, which appears only when it is complete, and prints one line."""
-    if hub.is_hub(dst):
+    is_push = hub.is_hub(dst)
+    if is_push:
         hub.check_push(dst)
     source = folder_of(src)
+    run = None
+    if is_workdir(source):
+        run = source
     foreign = folder.find_foreign(source)
     if foreign:
         for line in foreign.reader.describe(foreign.folder):
             notice(line)
     shard_bytes = _bytes_of(shard_size)
     with new_place(dst) as made:
-        if workdir.is_workdir(source):
+        if run:
             if head is not None:
                 raise ConfigError(
                     f"--head={head}: a training workdir is written with the head it was trained"
                     " with."
                 )
-        elif not companion:
+        else:
             dtype = dtype or _stored_dtype(source)
         with notices():
             dtypes: dict[str, Any] = {}
@@ -70,7 +76,7 @@ def convert(
                 source,
                 head,
                 family=family,
-                companion=companion,
+                auxiliary=auxiliary,
                 allow_plugins=allow_plugins,
                 **dtypes,
             )
@@ -79,23 +85,19 @@ def convert(
             watched = jax.tree.map(lambda leaf: _Watched(leaf, advance), params)
             write_pretrained(made, model, watched, like=origin_of(model), shard_bytes=shard_bytes)
         cfg = model.cfg
-        if hub.is_hub(dst):
-            (made / "README.md").write_text(_card(src, dst, source, cfg, params, allow_plugins))
-    if hub.is_hub(dst):
+        if is_push:
+            (made / "README.md").write_text(_card(src, dst, run, cfg, params, allow_plugins))
+    if is_push:
         notice(f"{dst}: {model_card.NO_LICENSE}")
     print(f"{dst}: {cfg.family}, head {cfg.head}, {total / 1e6:,.1f} MB in {cfg.param_dtype}")
 
 
 def _card(
-    src: str, dst: str, source: Path, cfg: ModelConfig, params: dict, allow_plugins: bool
+    src: str, dst: str, run: Path | None, cfg: ModelConfig, params: dict, allow_plugins: bool
 ) -> str:
     """Writes the model card of a push."""
     count = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(params))
-    run = None
-    started_from = src
-    if workdir.is_workdir(source):
-        run = source
-        started_from = workdir.started_from(source)
+    started_from = workdir.started_from(run) if run else src
     base = ""
     if hub.is_hub(started_from):
         base = hub.name_of(started_from)
@@ -107,7 +109,7 @@ def write_adapter(
 ) -> None:
     """Writes the adapter that a run has trained, and prints one line about it."""
     source = folder_of(src)
-    if not workdir.is_workdir(source):
+    if not is_workdir(source):
         raise ConfigError(
             f"--adapter: {src} is not a training workdir; pass the --workdir of a run that trained"
             " an adapter."

@@ -12,7 +12,7 @@ from flaxformer_lite.cli.tables import print_table
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.publish import new_file
 from flaxformer_lite.inference.embed import Vectors, embed, similarity
-from flaxformer_lite.open_model import load_sentence_layers
+from flaxformer_lite.model_details import load_sentence_layers
 from flaxformer_lite.text.published_tokenizer import PublishedTokenizer
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ def run(args: argparse.Namespace) -> None:
     if not texts:
         raise ConfigError("no text: pass --text TEXT, several times to compare, or --file FILE.")
     allowed = args.allow_plugins
-    layers = load_sentence_layers(folder_of(args.model), allow_plugins=allowed)
+    folder = folder_of(args.model)
+    layers = load_sentence_layers(folder, allow_plugins=allowed)
     _check_out(args.out, layers.kind)
     if args.prompt is not None:
         prompt = args.prompt
@@ -40,7 +41,7 @@ def run(args: argparse.Namespace) -> None:
         prompt = layers.prompt_of(args.task)
         if prompt:
             notice(f"before each text, as this model asks: {prompt!r}; --prompt '' for none.")
-    opened = open_model(args.model, dtype=args.dtype, family=args.family, allow_plugins=allowed)
+    opened = open_model(folder, dtype=args.dtype, family=args.family, allow_plugins=allowed)
     with notices():
         vectors = embed(opened, texts, layers, prompt=prompt, task=args.task)
     if args.out:

@@ -1,15 +1,16 @@
 """Predictions for masked tokens."""
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from flaxformer_lite.checkpoints.workdir import is_workdir
 from flaxformer_lite.cli.open_model import Opened, check_vocabulary, folder_of, open_model
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import shown
+from flaxformer_lite.model_folder import is_workdir
 from flaxformer_lite.pretrained import folder
 from flaxformer_lite.text.published_tokenizer import PublishedTokenizer
 
@@ -18,9 +19,10 @@ HEADS = ("masked_lm", "pretraining")
 
 def run(args: argparse.Namespace) -> None:
     """Prints guesses and their probabilities, for each mask in turn."""
+    where = folder_of(args.model)
     opened = open_model(
-        args.model,
-        head=_head(args.model),
+        where,
+        head=_head(where),
         dtype=args.dtype,
         family=args.family,
         allow_plugins=args.allow_plugins,
@@ -76,12 +78,11 @@ def spelled(tokenizer: PublishedTokenizer, index: int) -> str:
     return token.strip() or repr(token)
 
 
-def _head(path: str) -> str | None:
+def _head(where: Path) -> str | None:
     """Returns the masked-LM head, even if config.json names a larger one.
 
     None for a workdir, which has one head, and for a config that names none.
     """
-    where = folder_of(path)
     if is_workdir(where) or not folder.read_config(where).get("architectures"):
         return None
     return "masked_lm"

@@ -6,7 +6,7 @@ import flax.linen as nn
 
 from flaxformer_lite.cli import command_line
 from flaxformer_lite.cli.commands.texts import SETTINGS
-from flaxformer_lite.cli.open_model import Opened, check_vocabulary, folder_of, notice, open_model
+from flaxformer_lite.cli.open_model import Opened, check_vocabulary, notice, open_model
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.inference.engine import is_encoder_decoder
@@ -14,7 +14,7 @@ from flaxformer_lite.inference.generate import generate, stream
 from flaxformer_lite.inference.published import DRAWS, read_settings
 from flaxformer_lite.inference.settings import settings
 from flaxformer_lite.inference.task import ids_without_text, longest
-from flaxformer_lite.open_model import is_workdir
+from flaxformer_lite.model_folder import is_workdir
 from flaxformer_lite.pretrained import chat
 from flaxformer_lite.types import Params
 
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> None:
     options = {"max_new_tokens": default_new_tokens(opened, prompts)} | options
     if args.draft is not None:
         options["draft"] = _open_draft(args, opened)
-    options = with_published(args.model, opened, options)
+    options = with_published(opened, options)
     if args.stop:
         options["stop_strings"] = tuple(args.stop)
         options["tokenizer"] = opened.tokenizer
@@ -115,7 +115,7 @@ def encode(opened: Opened, text: str, args: argparse.Namespace) -> list[int]:
     return ids
 
 
-def with_published(path: str, opened: Opened, options: Json) -> Json:
+def with_published(opened: Opened, options: Json) -> Json:
     """Adds the settings of the model's directory to those of the user, which take precedence.
 
     Settings of the directory that contradict the user's are left out: those of sampling if the user
@@ -123,7 +123,7 @@ def with_published(path: str, opened: Opened, options: Json) -> Json:
     asks for guesses.
     """
     try:
-        published = read_settings(folder_of(path))
+        published = read_settings(opened.folder)
     except ValueError as error:
         raise ConfigError(str(error)) from None
     excluded: tuple[str, ...] = ()
@@ -142,7 +142,7 @@ def with_published(path: str, opened: Opened, options: Json) -> Json:
     vocab = opened.cfg.of_decoder.vocab_size
     defaults: Json = {"pad_token_id": min(tokenizer.pad_id, vocab - 1)}
     starts = opened.cfg.decoder_start_token_id is not None
-    if is_encoder_decoder(opened.cfg) and not starts and is_workdir(folder_of(path)):
+    if is_encoder_decoder(opened.cfg) and not starts and is_workdir(opened.folder):
         defaults["decoder_start_token_id"] = defaults["pad_token_id"]  # as in training
     if "eos" in tokenizer.ids:
         defaults["eos_token_id"] = tokenizer.ids["eos"]

@@ -17,6 +17,7 @@ from flaxformer_lite.cli import command_line
 from flaxformer_lite.cli.open_model import folder_of, notice
 from flaxformer_lite.cli.tables import print_table
 from flaxformer_lite.config import ConfigError, LayerKind, ModelConfig, plugin_name
+from flaxformer_lite.model_folder import is_workdir
 from flaxformer_lite.pretrained import folder, hf_config, tensor_names
 from flaxformer_lite.pretrained.save import published_tensors
 from flaxformer_lite.types import Shaped
@@ -72,7 +73,7 @@ def run(args: argparse.Namespace) -> None:
 
 def read(where: Path, family: str | None = None, *, allow_plugins: bool = False) -> Contents:
     """Opens the tensors of a directory; safetensors are read lazily."""
-    if workdir.is_workdir(where):
+    if is_workdir(where):
         run = workdir.read_run(where, allow_plugins=allow_plugins)
         for what in run.notices:
             notice(what)

@@ -24,8 +24,8 @@ from flaxformer_lite.runtime import invocation
 from flaxformer_lite.runtime.join import join
 from flaxformer_lite.runtime.processes import ALONE, CONTINUES, LOST, ProcessError, Processes
 from flaxformer_lite.storage.lock import release_held
-from flaxformer_lite.storage.objects import Objects
-from flaxformer_lite.storage.stores import StorageError, addressed, is_url
+from flaxformer_lite.storage.objects import objects_at
+from flaxformer_lite.storage.stores import StorageError, addressed
 
 LOG = "errors.log"  # in the workdir: messages of libraries, and the traceback of the final error
 SMALLER = (
@@ -59,7 +59,8 @@ def main(
     """
     group = ALONE
     log = Path(workdir, LOG)
-    if is_url(workdir):
+    store = objects_at(workdir)
+    if store:
         log = Path(tempfile.mkdtemp(prefix="flaxformer_lite-"), LOG)
 
     def end(received: signal.Signals) -> None:
@@ -87,13 +88,15 @@ def main(
             raise
         except BaseException as error:  # a library written in Rust raises no Exception on panic
             message, code, at_once = explain(error, workdir, group)
-            if is_url(workdir) and group.first and log.exists():
+            if store and group.first and log.exists():
                 with contextlib.suppress(StorageError):
-                    Objects(workdir).write(LOG, log.read_bytes())
+                    store.write(LOG, log.read_bytes())
                     log.unlink()
-            _remove_folder(log, workdir)
+            if store:
+                _remove_folder(log)
             _end(group, message, code, at_once=at_once)
-    _remove_folder(log, workdir)
+    if store:
+        _remove_folder(log)
     code = stopped_code if caught else 0
     if caught == "SIGINT":
         code = 128 + signal.SIGINT
@@ -101,11 +104,10 @@ def main(
         sys.exit(code)
 
 
-def _remove_folder(log: Path, workdir: str) -> None:
+def _remove_folder(log: Path) -> None:
     """Removes the temporary folder of a store run's log, unless it still holds the log."""
-    if is_url(workdir):
-        with contextlib.suppress(OSError):
-            log.parent.rmdir()
+    with contextlib.suppress(OSError):
+        log.parent.rmdir()
 
 
 def explain(error: BaseException, workdir: str, group: Processes) -> tuple[str, int, bool]:

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from flaxformer_lite.cli.generate import with_published
-from flaxformer_lite.cli.open_model import Opened, check_vocabulary, folder_of, notice, open_model
+from flaxformer_lite.cli.open_model import Opened, check_vocabulary, notice, open_model
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.publish import write_file
 from flaxformer_lite.inference.generate import generate
@@ -50,10 +50,7 @@ def run(args: argparse.Namespace) -> None:
     inside = look_inside(
         opened.model, opened.params, ids, target, special=tuple(special.values()), **options
     )
-    title = (
-        f"{folder_of(args.model).resolve().name}:"
-        f" {textwrap.shorten(args.text, 80, placeholder=' ...')}"
-    )
+    title = f"{opened.folder.resolve().name}: {textwrap.shorten(args.text, 80, placeholder=' ...')}"
     save(args.output, inside, opened, title)
     print(f"{args.output}: {args.output.stat().st_size / 1000:,.0f} kB")
 
@@ -98,9 +95,7 @@ def target_of(opened: Opened, ids: list[int], args: argparse.Namespace) -> list[
     if opened.cfg.head not in opened.model.vocab_heads:
         return ids  # without a head there is no answer; the decoder reads the text, as BART's does
     most = min(args.max_tokens, longest(opened.cfg) - 1)
-    settings = with_published(
-        args.model, opened, {"max_new_tokens": most, "temperature": 0, "num_beams": 1}
-    )
+    settings = with_published(opened, {"max_new_tokens": most, "temperature": 0, "num_beams": 1})
     answer = generate(opened.model, opened.params, [ids], return_scores=True, **settings)
     start = answer.sequences.shape[1] - int(answer.lengths[0])
     return answer.sequences[0, start:].tolist()

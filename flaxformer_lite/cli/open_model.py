@@ -10,8 +10,10 @@ import flax.linen as nn
 
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.files.read import printable
+from flaxformer_lite.model_details import load_tokenizer
+from flaxformer_lite.model_folder import on_disk
 from flaxformer_lite.nn.adapters.merge import merge_adapter
-from flaxformer_lite.open_model import load_pretrained, load_tokenizer, on_disk
+from flaxformer_lite.open_model import load_pretrained
 from flaxformer_lite.pretrained.folder import check_exists
 from flaxformer_lite.runtime.log import capture_logs
 from flaxformer_lite.storage.stores import addressed
@@ -19,11 +21,12 @@ from flaxformer_lite.text.published_tokenizer import PublishedTokenizer
 
 
 class Opened(NamedTuple):
-    """A model, its parameters and its tokenizer."""
+    """A model, its parameters and its tokenizer, and the folder on this machine they are from."""
 
     model: nn.Module
     params: dict
     tokenizer: PublishedTokenizer
+    folder: Path
 
     @property
     def cfg(self) -> ModelConfig:
@@ -31,7 +34,7 @@ class Opened(NamedTuple):
 
 
 def open_model(
-    path: str,
+    path: str | Path,
     *,
     head: str | None = None,
     dtype: str = "float32",
@@ -62,10 +65,10 @@ def open_model(
             allow_plugins=allow_plugins,
             **low_precision,
         )
-        return Opened(*(loaded if quantize else merge_adapter(*loaded)), tokenizer)
+        return Opened(*(loaded if quantize else merge_adapter(*loaded)), tokenizer, folder)
 
 
-def folder_of(path: str) -> Path:
+def folder_of(path: str | Path) -> Path:
     """Returns the directory that a user names; for an address, a local copy of what is read.
 
     Raises:

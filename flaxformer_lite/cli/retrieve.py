@@ -16,8 +16,8 @@ from flaxformer_lite.data.retrieval import is_beir, read_beir, read_pairs
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.inference.embed import Vectors, embed, similarity
 from flaxformer_lite.inference.retrieval import DEEPEST, Collected, Hits, metrics, search
+from flaxformer_lite.model_details import load_sentence_layers
 from flaxformer_lite.objectives.tables import retrieval
-from flaxformer_lite.open_model import load_sentence_layers
 from flaxformer_lite.pretrained.sentences import SentenceLayers
 from flaxformer_lite.runtime.progress import counting
 
@@ -80,9 +80,10 @@ def searches_only(path: str) -> bool:
 def open_sentence_model(args: argparse.Namespace) -> tuple[SentenceLayers, Opened]:
     """Opens the model that a command names, and its layers after the encoder."""
     allowed = args.allow_plugins
-    layers = load_sentence_layers(folder_of(args.model), allow_plugins=allowed)
+    folder = folder_of(args.model)
+    layers = load_sentence_layers(folder, allow_plugins=allowed)
     similarity(layers)  # refuses a way to compare before the weights are read
-    opened = open_model(args.model, dtype=args.dtype, family=args.family, allow_plugins=allowed)
+    opened = open_model(folder, dtype=args.dtype, family=args.family, allow_plugins=allowed)
     return layers, opened
 
 

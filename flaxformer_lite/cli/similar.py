@@ -12,7 +12,7 @@ from flaxformer_lite.cli.open_model import folder_of, notice, notices
 from flaxformer_lite.cli.tables import print_table
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.inference.retrieval import Collected
-from flaxformer_lite.open_model import load_word_vectors
+from flaxformer_lite.model_details import load_word_vectors
 from flaxformer_lite.pretrained.word_scores import Section, score_analogies, score_pairs
 from flaxformer_lite.pretrained.word_vectors import WordVectors
 

@@ -279,7 +279,7 @@ class ExperimentConfig(Record):
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     mesh: MeshConfig = field(default_factory=MeshConfig)
-    # Whether directories that the experiment reads (init_from, a companion) may name plug-ins that
+    # Whether directories that the experiment reads (init_from, a teacher) may name plug-ins that
     # it does not name itself; set by the caller who reads it, never by a config page.
     allow_plugins: bool = field(
         default=False, compare=False, repr=False, metadata={"internal": True}

@@ -12,7 +12,7 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.inference.engine import is_encoder_decoder
 from flaxformer_lite.inference.generate import generate
 from flaxformer_lite.inference.task import ids_without_text, longest
-from flaxformer_lite.text.tokenizer import Tokenizer
+from flaxformer_lite.objectives.rows import Tokenizer
 from flaxformer_lite.types import Array, Params
 
 BATCH = 16  # prompts read at a time

@@ -3,16 +3,16 @@
 All derive from `Objective`.
 """
 
+from flaxformer_lite.objectives.auxiliary_model import AuxiliaryModel
 from flaxformer_lite.objectives.base import Metric, Objective
-from flaxformer_lite.objectives.companion import Companion
 from flaxformer_lite.objectives.packing import Packing
 from flaxformer_lite.objectives.sums import LossSums
 from flaxformer_lite.objectives.tables.task import Column, Labelled, Task
 from flaxformer_lite.objectives.text.text_objective import TextObjective
 
 __all__ = [
+    "AuxiliaryModel",
     "Column",
-    "Companion",
     "Labelled",
     "LossSums",
     "Metric",

@@ -29,9 +29,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer_lite.config import ModelConfig, Record
+from flaxformer_lite.config import ConfigError, ModelConfig, Record
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.objectives.companion import Companion
+from flaxformer_lite.objectives.auxiliary_model import AuxiliaryModel
 from flaxformer_lite.objectives.packing import Packing, beginnings
 from flaxformer_lite.objectives.rows import Example, Tokenizer, with_decoder_start
 from flaxformer_lite.objectives.sums import BY_SOURCE, LossSums, ratio
@@ -180,7 +180,12 @@ class Objective(Record, abc.ABC):
         """Returns the head that a model with this skeleton must have."""
         return self.head
 
-    def companion(self, model: ModelConfig) -> Companion | None:
+    def __init_subclass__(cls, **options: Any):
+        super().__init_subclass__(**options)
+        if "companion" in vars(cls):  # its name before 0.4; it would not be asked
+            raise ConfigError(f"{cls.__name__}.companion: is called auxiliary_model; rename it.")
+
+    def auxiliary_model(self, model: ModelConfig) -> AuxiliaryModel | None:
         """Returns the second model that `outputs` receives, or None."""
         return None
 
@@ -278,7 +283,7 @@ class Objective(Record, abc.ABC):
         """Runs the model on a batch; the result is passed to `loss`.
 
         Args:
-          model: the bound linen module; with a companion, it is passed as a third argument.
+          model: the bound linen module; a second one is passed as a third argument.
           inputs: the inputs of a batch, arrays [B, ...].
 
         Returns:

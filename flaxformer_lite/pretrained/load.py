@@ -22,7 +22,6 @@ from flaxformer_lite.models.weight_map import Fields
 from flaxformer_lite.pretrained import (
     check_tensors,
     hf_config,
-    load_adapter,
     tensor_names,
 )
 from flaxformer_lite.pretrained.folder import open_weights, read_config
@@ -126,6 +125,8 @@ def open_published(
     check_overrides(overrides)
     added = None
     if adapter is not None:
+        from flaxformer_lite.pretrained import load_adapter
+
         added = load_adapter.open_adapter(adapter)
     published = read_config(folder)
     if added and head is None:

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from flaxformer_lite import registry
-from flaxformer_lite.checkpoints import workdir
+from flaxformer_lite.checkpoints import run_inputs, workdir
 from flaxformer_lite.config import ConfigError, ExperimentConfig
 from flaxformer_lite.data.pipeline import open_dataset
+from flaxformer_lite.model_folder import find_run_config
 from flaxformer_lite.runs.experiment import RunData
 from flaxformer_lite.runs.provenance import TableOrigins, TextOrigins
 from flaxformer_lite.runs.report import metrics
@@ -147,13 +148,14 @@ def open_history(folder: Path, *, allow_plugins: registry.Allowed = False) -> Ba
 
 def read_config(folder: Path, *, allow_plugins: registry.Allowed = False) -> ExperimentConfig:
     """Reads the config of a run, with the run's copy of the tokenizer."""
-    if not workdir.is_workdir(folder):
+    cfg = find_run_config(folder, allow_plugins=allow_plugins)
+    if cfg is None:
         raise ConfigError(
             f"--workdir={folder}: no run has written a config.json there; pass the --workdir of a"
             " run."
         )
-    cfg = workdir.read_config(folder, allow_plugins=allow_plugins)
-    tokenizer = dataclasses.replace(cfg.data.tokenizer, path=str(workdir.tokenizer_folder(folder)))
+    path = str(run_inputs.tokenizer_folder(folder))
+    tokenizer = dataclasses.replace(cfg.data.tokenizer, path=path)
     return dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, tokenizer=tokenizer))
 
 

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from flaxformer_lite import registry
-from flaxformer_lite.checkpoints import workdir
+from flaxformer_lite.checkpoints import run_inputs, workdir
 from flaxformer_lite.config import (
     ConfigError,
     DataConfig,
@@ -24,6 +24,7 @@ from flaxformer_lite.data.padding import Buckets, Packer
 from flaxformer_lite.data.pipeline import Dataset
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.inference.writer import writer
+from flaxformer_lite.model_folder import find_run_config
 from flaxformer_lite.objectives.base import Objective
 from flaxformer_lite.objectives.of_head import of_head
 from flaxformer_lite.open_model import load_pretrained
@@ -80,7 +81,7 @@ class Trained(NamedTuple):
             packer = data.packer(size)
         elif not packing.cutting_error(self.cfg.model, self.model, data.records.length):
             packer = data.buckets(size)
-        step = jax.jit(program.eval_step(self.cfg, Models(objective.outputs, self.model)))
+        step = jax.jit(program.eval_step(self.cfg, Models(objective, self.model)))
         with counting("evaluating", data.num_examples) as advance:
             batches = _counted(data.batches(batch_size=size, packer=packer), size, advance)
             total, shuffled = evaluate.run(step, self.params, batches, data)
@@ -118,15 +119,15 @@ def open_trained(
     """
     model, params = load_pretrained(path, dtype=dtype, family=family, allow_plugins=allow_plugins)
     fitted = None
-    if workdir.is_workdir(path):
+    cfg = find_run_config(path, allow_plugins=allow_plugins)
+    if cfg is not None:
         fitted = workdir.read_baseline(path)
-        cfg = workdir.read_config(path, allow_plugins=allow_plugins)
-        tokenizer_folder = workdir.tokenizer_folder(path)
+        tokenizer_folder = run_inputs.tokenizer_folder(path)
         # not one trained on the file
         data = dataclasses.replace(cfg.data, tokenizer=TokenizerConfig(path=str(tokenizer_folder)))
         cfg = dataclasses.replace(cfg, model=model.cfg, data=data)
         words = tokenizer.load(tokenizer_folder)
-        second = cfg.objective.companion(cfg.model)
+        second = cfg.objective.auxiliary_model(cfg.model)
         if second:
             raise ConfigError(
                 f"{path}: {plugin_name(cfg.objective)} is evaluated with its {second.name}, which"

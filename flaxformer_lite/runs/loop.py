@@ -11,7 +11,7 @@ from flaxformer_lite.analysis import flops
 from flaxformer_lite.analysis.recompiles import RecompileCounter
 from flaxformer_lite.checkpoints.manager import Checkpoints, first_line
 from flaxformer_lite.checkpoints.mirror import Mirror
-from flaxformer_lite.checkpoints.workdir import write_inputs
+from flaxformer_lite.checkpoints.run_inputs import write_inputs
 from flaxformer_lite.config import ExperimentConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.objectives.base import Metric

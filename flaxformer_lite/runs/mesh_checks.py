@@ -8,7 +8,7 @@ from jax.sharding import AbstractMesh, AxisType
 from flaxformer_lite import sharding
 from flaxformer_lite.config import ExperimentConfig
 from flaxformer_lite.data import dummy
-from flaxformer_lite.runs.start import companion
+from flaxformer_lite.runs.start.auxiliary_weights import build_program
 from flaxformer_lite.training import program as programs
 
 
@@ -45,4 +45,4 @@ def check_mesh(cfg: ExperimentConfig, count: int) -> None:
     # pmap needs devices, and splits no more than the batch
     traced = dataclasses.replace(cfg.mesh, mode="jit")
     cfg = dataclasses.replace(cfg, model=short, mesh=traced)
-    programs.build(cfg, mesh, dummy.example(cfg), companion.resolve(cfg))
+    build_program(cfg, mesh, dummy.example(cfg))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from flaxformer_lite.checkpoints import workdir
+from flaxformer_lite.checkpoints import run_inputs, workdir
 from flaxformer_lite.checkpoints.manager import Checkpoints
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.registry import Allowed
@@ -21,7 +21,7 @@ from flaxformer_lite.runs.report import metrics
 from flaxformer_lite.runs.report.meter import means
 from flaxformer_lite.runs.start import reference, resume
 from flaxformer_lite.runs.start.setup import prepare
-from flaxformer_lite.training import bound_models, program
+from flaxformer_lite.training import program
 from flaxformer_lite.training.state import TrainState
 from flaxformer_lite.types import Batch
 
@@ -92,7 +92,7 @@ def before_step(folder: Path, step: int, *, allow_plugins: Allowed = False) -> R
 def row_losses(point: ReplayPoint) -> np.ndarray:
     """Computes the loss of each row by itself, before the step, without dropout: float32 [B]."""
     cfg = point.experiment.cfg
-    sums = program.eval_step(cfg, bound_models.build(cfg, point.experiment.program.companion))
+    sums = program.eval_step(cfg, point.experiment.program.models)
 
     def row_loss(row: Batch) -> jax.Array:
         return sums(point.state.params, jax.tree.map(lambda x: x[None], row))[0].mean()
@@ -150,7 +150,7 @@ def save(point: ReplayPoint, state: TrainState, folder: Path) -> None:
     meta = {**resume.meta(run.cfg, run.fingerprint, point.step), "best": Best()._asdict()}
     with Checkpoints(folder / "checkpoints", keep=1) as checkpoints:
         checkpoints.save(point.step, run.program.saved(state), meta)
-    workdir.write_inputs(folder, run.cfg, run.train_data.tokenizer, run.train_data.fingerprint)
+    run_inputs.write_inputs(folder, run.cfg, run.train_data.tokenizer, run.train_data.fingerprint)
 
 
 def _floats(step_metrics: Mapping[str, jax.Array]) -> Values:

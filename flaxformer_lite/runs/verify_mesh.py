@@ -18,7 +18,7 @@ from flaxformer_lite.analysis.compiler_messages import capture_stderr, count_rem
 from flaxformer_lite.config import ExperimentConfig, MeshConfig, OptimizerConfig
 from flaxformer_lite.data import dummy
 from flaxformer_lite.objectives.rows import Example
-from flaxformer_lite.runs.start import companion
+from flaxformer_lite.runs.start.auxiliary_weights import build_program
 from flaxformer_lite.runs.start.initial_state import initial_state
 from flaxformer_lite.sharding.parameters import path_of
 from flaxformer_lite.training import program as programs
@@ -143,7 +143,7 @@ def _program(cfg: ExperimentConfig, devices: Sequence[jax.Device], batch: Exampl
     mesh = sharding.build_mesh(cfg.mesh, devices)
     sharding.check_batch(cfg.train.batch_size, cfg.train.accumulate, mesh)
     example = jax.tree.map(lambda x: x[0], batch)
-    return programs.build(cfg, mesh, example, companion.resolve(cfg))
+    return build_program(cfg, mesh, example)
 
 
 def _step(program: Program, state: TrainState, batch: Example) -> Step:

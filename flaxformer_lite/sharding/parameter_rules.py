@@ -13,7 +13,6 @@ from collections.abc import Iterable
 
 from flaxformer_lite.config import ModelConfig, check_family
 from flaxformer_lite.config.parts import PartitionRules
-from flaxformer_lite.models.skeletons import build_layers
 
 # The vocabulary takes both axes: with a table split on its width, the partitioner rematerializes
 # every lookup.
@@ -42,11 +41,6 @@ def rules(cfg: ModelConfig) -> PartitionRules:
         other_head = False
     if cfg.head == "lm" and model.head_modules:  # between the last layer and the vocabulary
         other_head = True
-    sides = [side for side in ("encoder", "decoder") if getattr(cfg, f"{side}_layers")]
-    layers: PartitionRules = ()
-    for side in sides:
-        layers += build_layers.stack(cfg, side).partition_rules()
-    layers = tuple(dict.fromkeys(layers))
     always_projects = getattr(model, "projects_embeddings", False)
     has_masked_head = vocab_head and cfg.skeleton == "encoder"
     head_modules = "|".join(HEADS + model.head_modules)
@@ -61,7 +55,7 @@ def rules(cfg: ModelConfig) -> PartitionRules:
         needed += FACTORISED
     if _has_tables(cfg):
         needed += POSITIONS
-    needed += layers
+    needed += model.layer_rules(cfg)
     if _has_norms(cfg) or has_masked_head:
         needed += NORMS
     if vocab_head and not cfg.tie_embeddings:

@@ -3,9 +3,10 @@
 import concurrent.futures
 import contextlib
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from flaxformer_lite.storage import remote
-from flaxformer_lite.storage.stores import open_bucket
+from flaxformer_lite.storage.stores import is_url, open_bucket
 
 AT_ONCE = 16  # requests at a time
 
@@ -65,3 +66,10 @@ class Objects:
             names = self.names()
         with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
             list(pool.map(self.delete, names))  # raises what failed
+
+
+def objects_at(place: str | Path) -> Objects | None:
+    """Returns the objects at an address in a store; None for a folder on this machine."""
+    if is_url(place):
+        return Objects(str(place))
+    return None

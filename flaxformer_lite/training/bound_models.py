@@ -1,46 +1,65 @@
 """The models of a train step, as functions of one tree of parameters.
 
-The tree holds the parameters of the trained model, and under the name of the companion, if the
-objective has one, those of the second model.
+The tree holds the parameters of the trained model, and under the name of the auxiliary model, if
+the objective has one, those of the second model.
 """
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 from flax.traverse_util import flatten_dict
 
 from flaxformer_lite.config import ConfigError, ExperimentConfig, ModelConfig, OptimizerConfig
 from flaxformer_lite.config.parts import PartitionRules
 from flaxformer_lite.models import build_model
 from flaxformer_lite.nn.functions.sharding import UNSHARDED, ActivationSharding
-from flaxformer_lite.objectives.companion import Companion
+from flaxformer_lite.objectives.auxiliary_model import AuxiliaryModel
+from flaxformer_lite.objectives.base import Objective
 from flaxformer_lite.objectives.rows import TOKEN_IDS
 from flaxformer_lite.sharding import parameter_rules
-from flaxformer_lite.types import Params
+from flaxformer_lite.types import Params, Tree
 
-AUXILIARY = "losses"  # the collection into which layers sow auxiliary losses
+LOSSES = "losses"  # the collection into which layers sow auxiliary losses
 ROUTED = "routed"  # and that of the sums of which losses of whole stacks are made
 LOADS = "loads"  # and that of how many choices of tokens fell on each of their experts
 
 
 @dataclasses.dataclass(frozen=True)
 class Models:
-    """The trained model, and the companion of its objective if there is one.
+    """The trained model, and the auxiliary model of its objective if there is one.
 
     Attributes:
-      outputs: `Objective.outputs`, called with the bound model, the inputs, and the bound companion
-        if there is one.
+      objective: its `outputs` are called with the bound model, the inputs, and the bound second
+        model if there is one.
       model: the linen module that is trained.
-      second: the companion and its linen module, or None.
+      auxiliary: the second model, with the config that it runs with, or None.
     """
 
-    outputs: Callable[..., Any]
+    objective: Objective
     model: nn.Module
-    second: tuple[Companion, nn.Module] | None = None
+    auxiliary: AuxiliaryModel | None = None
+
+    @property
+    def second(self) -> nn.Module:
+        """The linen module of the auxiliary model."""
+        assert self.auxiliary is not None and self.auxiliary.cfg is not None
+        return build_model(self.auxiliary.cfg).clone(sharding=self.model.sharding)
+
+    def rebuild(self, *, sharding: ActivationSharding = UNSHARDED, **execution: Any) -> "Models":
+        """Returns the models with other places of activations.
+
+        Args:
+          sharding: where activations live.
+          **execution: fields of Execution to set in both models, such as `attention`.
+        """
+        model = build_model(self.model.cfg, **execution).clone(sharding=sharding)
+        auxiliary = self.auxiliary
+        if auxiliary is not None:
+            cfg = dataclasses.replace(self.second.cfg, **execution)
+            auxiliary = dataclasses.replace(auxiliary, cfg=cfg)
+        return Models(self.objective, model, auxiliary)
 
     def init(self, key: jax.Array, inputs: dict[str, jax.Array]) -> Params:
         """Initializes the parameters of both models.
@@ -52,20 +71,14 @@ class Models:
         Returns:
           The tree of parameters; those that are read from a directory later are zeros.
         """
-        if self.second is None:
-            return self.model.init(key, inputs, method=self.outputs)["params"]
-        companion, module = self.second
+        if self.auxiliary is None:
+            return self.model.init(key, inputs, method=self.objective.outputs)["params"]
         ids: dict[str, Any] = {name: inputs[name] for name in TOKEN_IDS if name in inputs}
-        second_params = module.init(jax.random.fold_in(key, 1), **ids)["params"]
-        bound = module.bind({"params": second_params})
-        params = self.model.init(key, inputs, bound, method=self.outputs)["params"]
-        unshared = companion.unshared(second_params)
-        if companion.source:
-            unshared = jax.tree.map(jnp.zeros_like, unshared)
-        made = params | {companion.name: unshared}
-        if companion.offset:
-            made = companion.initial(made)
-        return made
+        second = self.second
+        second_params = second.init(jax.random.fold_in(key, 1), **ids)["params"]
+        bound = second.bind({"params": second_params})
+        params = self.model.init(key, inputs, bound, method=self.objective.outputs)["params"]
+        return self.auxiliary.join(params, second_params)
 
     def apply(
         self, params: Params, inputs: dict[str, jax.Array], key: jax.Array | None
@@ -79,17 +92,16 @@ class Models:
 
         Returns:
           The outputs of the objective, and the collections that layers of the trained model have
-          sown, such as AUXILIARY.
+          sown, such as LOSSES.
         """
         rngs = {} if key is None else {"dropout": key}
         bound = []
-        if self.second is not None:
-            companion, module = self.second
+        if self.auxiliary is not None:
             second_rngs = {}
-            if key is not None and not companion.source:
+            if key is not None and not self.auxiliary.source:
                 second_rngs = {"dropout": jax.random.fold_in(key, 1)}
-            bound = [module.bind({"params": companion.of(params)}, rngs=second_rngs)]
-            params = companion.trained(params)
+            bound = [self.second.bind({"params": self.auxiliary.of(params)}, rngs=second_rngs)]
+            params = self.auxiliary.trained(params)
         # Linen's own apply: the model's adds hints for people, which no step needs.
         return nn.Module.apply(
             self.model,
@@ -97,76 +109,101 @@ class Models:
             inputs,
             *bound,
             rngs=rngs,
-            method=self.outputs,
-            mutable=[AUXILIARY, ROUTED, LOADS],
+            method=self.objective.outputs,
+            mutable=[LOSSES, ROUTED, LOADS],
         )
 
     def rules(self, params: Params) -> PartitionRules:
         """Returns the partition rules of both models, for parameters as `init` returns them."""
         trained = parameter_rules.rules(self.model.cfg)
-        if self.second is None:
+        if self.auxiliary is None:
             return trained
-        companion, module = self.second
-        paths = flatten_dict(params[companion.name], sep="/")
-        second = parameter_rules.below(companion.name, parameter_rules.rules(module.cfg), paths)
-        return (*second, *trained)
+        name = self.auxiliary.name
+        paths = flatten_dict(params[name], sep="/")
+        own = parameter_rules.rules(self.second.cfg)
+        return (*parameter_rules.below(name, own, paths), *trained)
+
+    def trained_params(self, params: Params) -> Params:
+        """Returns the parameters of the trained model."""
+        if self.auxiliary is None:
+            return params
+        return self.auxiliary.without(params)
+
+    def split_offsets(self, params: Params, shardings: Tree) -> Params:
+        """Splits published parameters, which are sums, where the trained model learns an offset.
+
+        Args:
+          params: those of the run, in which the trained model's hold the sums.
+          shardings: of what is returned.
+        """
+        if self.auxiliary is None or not self.auxiliary.offset:
+            return params
+        return jax.jit(self.auxiliary.initial, out_shardings=shardings)(params)
+
+    @property
+    def from_directory(self) -> AuxiliaryModel | None:
+        """The auxiliary model if its weights are read from a directory."""
+        if self.auxiliary is None or not self.auxiliary.source:
+            return None
+        return self.auxiliary
+
+    def saved_params(self, params: Params) -> Params:
+        """Returns the parameters that checkpoints hold: all but those read from a directory."""
+        if self.from_directory is None:
+            return params
+        return self.from_directory.without(params)
 
 
-def build(
-    cfg: ExperimentConfig,
-    companion: Companion | None = None,
-    *,
-    sharding: ActivationSharding = UNSHARDED,
-    **execution: Any,
-) -> Models:
+def build(cfg: ExperimentConfig, auxiliary: AuxiliaryModel | None = None) -> Models:
     """Builds the models that a step of the experiment runs, without their parameters.
 
     Args:
       cfg: the experiment, with the vocabulary size filled in.
-      companion: the companion of the objective with its config, as `fitted` returns it; needed if
+      auxiliary: the objective's auxiliary model with its config, as `fitted` returns it; needed if
         the config is in a directory.
-      sharding: where activations live.
-      **execution: fields of Execution to set in both models, such as `attention`.
 
     Raises:
-      ConfigError: the config of the objective's companion is missing.
+      ConfigError: the config of the auxiliary model is missing, or it would be trained although an
+        adapter freezes all that is not its own.
     """
+    second = cfg.objective.auxiliary_model(cfg.model)
+    if second is not None and second.source:
+        second = _with_execution(auxiliary or second, cfg.model)
+    elif second is not None and cfg.model.adapter is not None:
+        raise ConfigError(
+            f"model.adapter={type(cfg.model.adapter).__name__}: freezes the objective's"
+            f" {second.name}, which has no weights to start from; train without an adapter, or"
+            " set another objective.name."
+        )
+    return Models(cfg.objective, build_model(cfg.model), second)
 
-    def module(model: ModelConfig) -> nn.Module:
-        return build_model(dataclasses.replace(model, **execution)).clone(sharding=sharding)
 
-    second = cfg.objective.companion(cfg.model)
-    if second is None:
-        return Models(cfg.objective.outputs, module(cfg.model))
-    if second.source and companion:
-        second = companion
+def _with_execution(second: AuxiliaryModel, trained: ModelConfig) -> AuxiliaryModel:
+    """Returns a model from a directory as a run executes it, of which its config says nothing."""
     if second.cfg is None:
         raise ConfigError(
             f"objective.{second.name}={second.source}: its config is unknown; read it, and pass the"
-            " companion that `fitted` returns."
+            " auxiliary model that `fitted` returns."
         )
-    model = second.cfg
-    if second.source:  # its config says nothing about how this run executes it
-        names = ("dtype", "param_dtype", "scan", "attention")
-        same = {name: getattr(cfg.model, name) for name in names}
-        model = dataclasses.replace(model, dropout=0.0, **same)
-    return Models(cfg.objective.outputs, module(cfg.model), (second, module(model)))
+    names = ("dtype", "param_dtype", "scan", "attention")
+    same = {name: getattr(trained, name) for name in names}
+    return dataclasses.replace(second, cfg=dataclasses.replace(second.cfg, dropout=0.0, **same))
 
 
 def optimizer_config(cfg: ExperimentConfig) -> OptimizerConfig:
-    """Returns the optimizer's settings; freezes a companion that is read from a directory."""
-    companion = cfg.objective.companion(cfg.model)
-    if companion is None or not companion.source:
+    """Returns the optimizer's settings; freezes a model that is read from a directory."""
+    second = cfg.objective.auxiliary_model(cfg.model)
+    if second is None or not second.source:
         return cfg.optimizer
-    freeze = (*cfg.optimizer.freeze, f"^{companion.name}/")
+    freeze = (*cfg.optimizer.freeze, f"^{second.name}/")
     return dataclasses.replace(cfg.optimizer, freeze=freeze)
 
 
-def fitted(companion: Companion, stored: ModelConfig, cfg: ExperimentConfig) -> Companion:
-    """Returns the companion with the config of its directory, after checking that it fits.
+def fitted(second: AuxiliaryModel, stored: ModelConfig, cfg: ExperimentConfig) -> AuxiliaryModel:
+    """Returns an auxiliary model with the config of its directory, after checking that it fits.
 
     Args:
-      companion: the companion of the objective.
+      second: the auxiliary model of the objective.
       stored: the config of its directory.
       cfg: the experiment, with the vocabulary size filled in.
 
@@ -174,7 +211,7 @@ def fitted(companion: Companion, stored: ModelConfig, cfg: ExperimentConfig) -> 
       ConfigError: the two models do not fit each other.
     """
     trained = cfg.model
-    where = f"objective.{companion.name}={companion.source}"
+    where = f"objective.{second.name}={second.source}"
     if stored.skeleton != trained.skeleton:
         raise ConfigError(
             f"{where}: is a {stored.family}, with the skeleton"
@@ -192,4 +229,4 @@ def fitted(companion: Companion, stored: ModelConfig, cfg: ExperimentConfig) -> 
             f"data.length={cfg.data.length}: {where} has positions for {stored.max_length} tokens"
             f" only; set data.length={stored.max_length}."
         )
-    return dataclasses.replace(companion, cfg=stored)
+    return dataclasses.replace(second, cfg=stored)

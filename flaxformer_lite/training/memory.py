@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.config import ExperimentConfig, MeshConfig, TrainConfig
-from flaxformer_lite.objectives.companion import Companion
 from flaxformer_lite.sharding.activations import num_batch_shards
 from flaxformer_lite.training import program as programs
+from flaxformer_lite.training.bound_models import Models
 from flaxformer_lite.training.program import Program
 
 FLOAT32 = 4
@@ -65,9 +65,9 @@ def _saved(program: Program) -> int:
     sequence keeps. Tensor parallelism splits all arrays but those of the model's width.
     """
     # Blockwise, as no implementation used at scale keeps all pairs of positions.
-    model = dataclasses.replace(program.cfg.model, attention="blockwise")
+    models = program.models.rebuild(attention="blockwise")
     train = TrainConfig(loss_chunks=program.cfg.train.loss_chunks)
-    cfg = dataclasses.replace(program.cfg, model=model, mesh=MeshConfig(), train=train)
+    cfg = dataclasses.replace(program.cfg, mesh=MeshConfig(), train=train)
 
     def residuals(count: int) -> tuple[int, int]:
         batch = jax.tree.map(
@@ -77,7 +77,7 @@ def _saved(program: Program) -> int:
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), program.target.params
         )
         leaves, tree = jax.tree.flatten((params, batch))
-        return _residuals(cfg, program.companion, tuple(leaves), tree)
+        return _residuals(cfg, models, tuple(leaves), tree)
 
     wide_1, split_1 = residuals(1)
     wide_2, split_2 = residuals(2)
@@ -88,11 +88,11 @@ def _saved(program: Program) -> int:
 
 @functools.lru_cache(maxsize=64)
 def _residuals(
-    cfg: ExperimentConfig, companion: Companion | None, leaves: tuple, tree: jax.tree_util.PyTreeDef
+    cfg: ExperimentConfig, models: Models, leaves: tuple, tree: jax.tree_util.PyTreeDef
 ) -> tuple[int, int]:
     """Returns the bytes that a loss's pullback holds: arrays of the model's width, and others."""
     params, batch = tree.unflatten(leaves)
-    loss = programs.loss(cfg, companion)
+    loss = programs.loss(cfg, models)
     pull = jax.eval_shape(
         lambda params, batch: jax.vjp(lambda p: loss(p, batch), params)[1], params, batch
     )

@@ -23,11 +23,10 @@ from flaxformer_lite.config import ConfigError, ExperimentConfig, MeshConfig, Mo
 from flaxformer_lite.config.parts import PartitionRules
 from flaxformer_lite.nn.functions.quantized import RECIPES
 from flaxformer_lite.nn.functions.sharding import UNSHARDED, ActivationSharding
-from flaxformer_lite.objectives.companion import Companion
 from flaxformer_lite.objectives.rows import PACKING, TOKEN_IDS, Example
 from flaxformer_lite.objectives.sums import LOAD, losses_of_routers
 from flaxformer_lite.training import bound_models, optimizer, state, step
-from flaxformer_lite.training.bound_models import AUXILIARY, LOADS, ROUTED, Models
+from flaxformer_lite.training.bound_models import LOADS, LOSSES, ROUTED, Models
 from flaxformer_lite.types import Batch, Params
 
 
@@ -37,7 +36,7 @@ class Program:
 
     Attributes:
       cfg: the config, with the vocabulary size and the number of steps filled in.
-      model: the linen module for use outside the steps, without a mesh.
+      models: the models for use outside the steps, without a mesh.
       mesh: the mesh; its devices may be descriptions, as for plans.
       rules: the partition rules of all parameters.
       target: shapes, dtypes and shardings of the train state.
@@ -47,13 +46,12 @@ class Program:
       train_step, eval_step: jitted functions, compiled at their first call or before it by
         `runs/start/precompile.py`.
       tokens_per_step: number of input tokens that a step computes, including padding.
-      companion: the second model that the objective runs, with its config, or None.
       packed: by the name of a step, the shapes of the batches that it is compiled for, the most
         frequent first; only for steps whose batches are not all like `batch`.
     """
 
     cfg: ExperimentConfig
-    model: nn.Module
+    models: Models
     mesh: Mesh
     rules: PartitionRules
     target: state.TrainState
@@ -62,18 +60,16 @@ class Program:
     train_step: sharding.Jitted
     eval_step: sharding.Jitted
     tokens_per_step: int
-    companion: Companion | None
     packed: Mapping[str, tuple[Batch, ...]] = dataclasses.field(default_factory=dict)
 
-    def trained_params(self, params: Params) -> Params:
-        """Returns the parameters of the trained model, without those of the companion."""
-        return params if self.companion is None else self.companion.without(params)
+    @property
+    def model(self) -> nn.Module:
+        """The linen module that is trained."""
+        return self.models.model
 
     def saved_params(self, params: Params) -> Params:
         """Returns the parameters that checkpoints hold: all but those read from a directory."""
-        if self.companion is None or not self.companion.source:
-            return params
-        return self.companion.without(params)
+        return self.models.saved_params(params)
 
     def saved(self, state: state.TrainState) -> state.TrainState:
         """Returns the part of a train state that checkpoints hold."""
@@ -94,9 +90,7 @@ class Program:
         Attention counts all pairs of positions, whether masked or not, and a mixture of experts
         those that tokens use.
         """
-        counted = bound_models.build(
-            self.cfg, self.companion, attention="dense", sharding=_Ragged()
-        )
+        counted = self.models.rebuild(attention="dense", sharding=_Ragged())
         return flops.per_step(eval_step(self.cfg, counted), self.target.params, self.batch)
 
 
@@ -109,7 +103,7 @@ class _Ragged(ActivationSharding):
 
 
 def build(
-    cfg: ExperimentConfig, mesh: Mesh, example: Example, companion: Companion | None = None
+    cfg: ExperimentConfig, mesh: Mesh, example: Example, models: Models | None = None
 ) -> Program:
     """Builds the steps of an experiment.
 
@@ -117,21 +111,18 @@ def build(
       cfg: the config, with the vocabulary size filled in.
       mesh: the mesh of devices, or of descriptions of devices.
       example: shapes and dtypes of an example, as `make_example` returns it.
-      companion: the companion of the objective, if its config is in a directory
-        (`runs/start/companion.py`).
+      models: the models of the experiment; needed if the config of one is in a directory, which
+        `runs/start/auxiliary_weights.py` reads.
 
     Raises:
       ConfigError: model, mesh and rules do not fit each other; names the field to change.
     """
     _check_example(example, mesh)
-    companion = companion or cfg.objective.companion(cfg.model)
-    _check_trained_whole(cfg.model, companion)
-    models = functools.partial(bound_models.build, cfg, companion)
-    both = models()
+    models = models or bound_models.build(cfg)
     tx = update_rule(cfg)
     init_key, _ = jax.random.split(jax.random.key(cfg.seed))
     # Has the same parameters, and no kernel that this machine may lack.
-    plain = _counted(cfg, companion)
+    plain = models.rebuild(attention="dense")
 
     def create():
         zeros = {}
@@ -144,7 +135,7 @@ def build(
         leaves = jax.tree_util.tree_leaves_with_path(shapes.params)
         paths = [sharding.path_of(keys).removesuffix("/codes") for keys, _ in leaves]
         cfg.model.adapter.check(paths)
-    rules = both.rules(shapes.params)
+    rules = models.rules(shapes.params)
     over_data = cfg.mesh.shard_over_data
     shardings = sharding.state_shardings(shapes, rules, mesh, over_data=over_data)
     batch = jax.tree.map(
@@ -164,9 +155,11 @@ def build(
     if cfg.mesh.mode != "jit":
         over = sharding.DATA
         inside = outside.inside_shard()
+    stepped = train_step(cfg, models.rebuild(sharding=inside), inside, over)
+    evaluated = eval_step(cfg, models.rebuild(sharding=outside))
     return Program(
         cfg=cfg,
-        model=both.model,
+        models=models,
         mesh=mesh,
         rules=rules,
         target=jax.tree.map(
@@ -174,23 +167,10 @@ def build(
         ),
         batch=batch,
         create=created,
-        train_step=sharding.jit_step(
-            train_step(cfg, models(sharding=inside), inside, over), shardings, mesh, cfg.mesh.mode
-        ),
-        eval_step=sharding.jit_eval(eval_step(cfg, models(sharding=outside)), shardings, mesh),
+        train_step=sharding.jit_step(stepped, shardings, mesh, cfg.mesh.mode),
+        eval_step=sharding.jit_eval(evaluated, shardings, mesh),
         tokens_per_step=tokens(batch),
-        companion=companion,
     )
-
-
-def _check_trained_whole(cfg: ModelConfig, companion: Companion | None) -> None:
-    """Refuses an adapter, which freezes all else, beside a companion that starts from nothing."""
-    if cfg.adapter is not None and companion is not None and not companion.source:
-        raise ConfigError(
-            f"model.adapter={type(cfg.adapter).__name__}: freezes the objective's"
-            f" {companion.name}, which has no weights to start from; train without an adapter, or"
-            " set another objective.name."
-        )
 
 
 def tokens(batch: Batch) -> int:
@@ -211,25 +191,25 @@ def executed_flops(program: Program) -> int:
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (program.target, program.batch)
     )
     leaves, tree = jax.tree.flatten(shapes)
-    return _executed_flops(logical, program.companion, tuple(leaves), tree)
+    # Dense, as a trace does not show how often the blocks of other kinds of attention run.
+    models = program.models.rebuild(attention="dense")
+    return _executed_flops(logical, models, tuple(leaves), tree)
 
 
 @functools.lru_cache(maxsize=64)
 def _executed_flops(
-    cfg: ExperimentConfig, companion: Companion | None, leaves: tuple, tree: jax.tree_util.PyTreeDef
+    cfg: ExperimentConfig, models: Models, leaves: tuple, tree: jax.tree_util.PyTreeDef
 ) -> int:
     """Counts the FLOPs of one microbatch.
 
     Tracing takes a second, so the result is cached; it does not depend on the mesh.
     """
-    return flops.count(train_step(cfg, _counted(cfg, companion)), *tree.unflatten(leaves))
+    return flops.count(train_step(cfg, models), *tree.unflatten(leaves))
 
 
-def loss(
-    cfg: ExperimentConfig, companion: Companion | None = None
-) -> Callable[[Params, Batch], jax.Array]:
+def loss(cfg: ExperimentConfig, models: Models) -> Callable[[Params, Batch], jax.Array]:
     """Builds the function (params, batch) -> the loss that a step minimizes, without dropout."""
-    outputs = _outputs(cfg, bound_models.build(cfg, companion))
+    outputs = _outputs(cfg, models)
 
     def minimized(params: Params, batch: Batch) -> jax.Array:
         out, auxiliary = outputs(params, batch["inputs"], None)
@@ -241,12 +221,6 @@ def loss(
         return sums.with_auxiliary(losses).mean()
 
     return minimized
-
-
-def held_out_loss(cfg: ExperimentConfig) -> Callable[[Params, Batch], jax.Array]:
-    """Builds the function (params, batch) -> the loss without dropout and auxiliary losses."""
-    sums = eval_step(cfg, bound_models.build(cfg))
-    return lambda params, batch: sums(params, batch)[0].mean()
 
 
 def with_vocabulary(cfg: ExperimentConfig, size: int) -> ExperimentConfig:
@@ -357,24 +331,16 @@ def update_rule(cfg: ExperimentConfig, **options: Any) -> optax.GradientTransfor
     )
 
 
-def eval_step(cfg: ExperimentConfig, both: Models) -> Callable:
+def eval_step(cfg: ExperimentConfig, models: Models) -> Callable:
     """Builds the function (params, batch) -> (sums, predictions), without dropout; not compiled."""
-    return step.eval_step(_outputs(cfg, both), cfg.objective, chunks=cfg.train.loss_chunks)
+    return step.eval_step(_outputs(cfg, models), cfg.objective, chunks=cfg.train.loss_chunks)
 
 
-def _counted(cfg: ExperimentConfig, companion: Companion | None) -> Models:
-    """Builds the models for counting FLOPs.
-
-    Attention is dense, as a trace does not show how often the blocks of other kinds run.
-    """
-    return bound_models.build(cfg, companion, attention="dense")
-
-
-def _outputs(cfg: ExperimentConfig, both: Models) -> step.Outputs:
+def _outputs(cfg: ExperimentConfig, models: Models) -> step.Outputs:
     trained = bound_models.optimizer_config(cfg)
 
     def outputs(params, inputs, key):
-        out, sown = both.apply(optimizer.stop_frozen(trained, params), inputs, key)
+        out, sown = models.apply(optimizer.stop_frozen(trained, params), inputs, key)
         return out, auxiliary_losses(sown) | _loads(sown.get(LOADS, {}), len(cfg.model.kinds))
 
     return outputs
@@ -387,7 +353,7 @@ def auxiliary_losses(sown: Params) -> dict[str, jax.Array]:
       sown: the collections that `Models.apply` returns.
     """
     losses: dict[str, jax.Array] = {}
-    for keys, leaf in jax.tree_util.tree_leaves_with_path(sown.get(AUXILIARY, {})):
+    for keys, leaf in jax.tree_util.tree_leaves_with_path(sown.get(LOSSES, {})):
         name = _names(keys)[-1]
         losses[name] = losses.get(name, 0.0) + jnp.sum(leaf)
     sums: dict[str, dict[str, jax.Array]] = {}  # of the layers of a stack

@@ -30,8 +30,8 @@ def test_all_subjects_have_one_size_and_the_objective_of_their_paper():
     subjects = pretraining.subjects()
     assert {(model.d_model, model.encoder_layers) for model, _ in subjects.values()} == {(128, 2)}
     _, objective = subjects["DeBERTa-v3"]
-    companion = objective.companion(subjects["DeBERTa-v3"][0])
-    assert (companion.cfg.d_model, companion.cfg.encoder_layers) == (128, 1)
-    assert companion.offsets(["token_embed/embedding", "embed/norm/scale"]) == [
+    generator = objective.auxiliary_model(subjects["DeBERTa-v3"][0])
+    assert (generator.cfg.d_model, generator.cfg.encoder_layers) == (128, 1)
+    assert generator.offsets(["token_embed/embedding", "embed/norm/scale"]) == [
         "token_embed/embedding"
     ]

@@ -17,7 +17,7 @@ from flaxformer_lite import (
 )
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.checkpoints import resolve_path
-from flaxformer_lite.open_model import published_settings
+from flaxformer_lite.model_details import published_settings
 from flaxformer_lite.pretrained.sentences import read_sentence_layers
 from flaxformer_lite.storage import remote
 from flaxformer_lite.storage.stores import StorageError
@@ -213,7 +213,7 @@ def test_a_sentence_encoder_brings_its_layers(gcs):
     )
     url = sent(folder, f"{gcs.url}/sentences")
     here = read_sentence_layers(folder)
-    there = read_sentence_layers(resolve_path.on_disk(url, weights=False))
+    there = read_sentence_layers(resolve_path.fetch_model(url, weights=False))
     assert (there.pooling, there.limit, there.normalize, len(there.dense)) == (
         here.pooling,
         here.limit,

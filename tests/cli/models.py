@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, processors
 
 from flaxformer_lite.config import TokenizerConfig
 from flaxformer_lite.models import build_model
-from flaxformer_lite.open_model import save_pretrained
+from flaxformer_lite.save_model import save_pretrained
 from flaxformer_lite.text.tokenizer_training import train
 
 SIZES = {"d_model": 16, "num_heads": 2, "mlp_dim": 32}

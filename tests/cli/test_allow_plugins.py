@@ -18,7 +18,9 @@ from flaxformer_lite import (
     load_labels,
     load_pretrained,
     load_tokenizer,
+    model_details,
     open_model,
+    save_model,
 )
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import ConfigError, fingerprint
@@ -167,14 +169,14 @@ READERS = {
     "open_pretrained": open_model.open_pretrained,
     "load_tokenizer": load_tokenizer,
     "load_labels": load_labels,
-    "load_word_vectors": open_model.load_word_vectors,
-    "template_of": open_model.template_of,
-    "load_sentence_layers": open_model.load_sentence_layers,
+    "load_word_vectors": model_details.load_word_vectors,
+    "template_of": model_details.template_of,
+    "load_sentence_layers": model_details.load_sentence_layers,
     "open_trained": lambda path: evaluate_file.open_trained(Path(path)),
     "open_history": lambda path: batch_history.open_history(Path(path)),
     "before_step": lambda path: replay.before_step(Path(path), 1),
     "read_run": lambda path: workdir.read_run(Path(path)),
-    "save_pretrained": lambda path: open_model.save_pretrained(
+    "save_pretrained": lambda path: save_model.save_pretrained(
         "../out", *models.weights("gpt2", None), like=path
     ),
 }
@@ -290,5 +292,5 @@ def test_the_base_of_an_adapter_is_read_without_its_runs_plugins(here):
     inputs["config"]["train"]["init_from"] = "path/to/gpt2"
     inputs["hash"] = fingerprint(inputs["config"])
     (here / "config.json").write_text(json.dumps(inputs))
-    assert open_model._base(str(here)) == "path/to/gpt2"
+    assert save_model._base(str(here)) == "path/to/gpt2"
     assert "evil" not in sys.modules

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from flaxformer_lite import __main__ as door
-from flaxformer_lite.checkpoints.workdir import write_inputs
+from flaxformer_lite.checkpoints.run_inputs import write_inputs
 from flaxformer_lite.models import bert
 from flaxformer_lite.objectives.tables.classification import Classification
 from flaxformer_lite.text import tokenizer

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import flaxformer_lite
-from flaxformer_lite import __main__ as door, open_model, pages, private_names
+from flaxformer_lite import __main__ as door, model_folder, open_model, pages, private_names
 from flaxformer_lite.checkpoints import mirror
 from flaxformer_lite.cli.commands import COMMANDS
 from flaxformer_lite.config import ConfigError
@@ -70,7 +70,7 @@ def test_a_run_in_the_home_folder(tmp_path, monkeypatch):
     "read",
     [
         mirror.place_of,
-        open_model.on_disk,
+        model_folder.on_disk,
         open_model.load_pretrained,
         fetch.on_disk,
         content_cache.local,

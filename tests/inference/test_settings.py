@@ -7,7 +7,7 @@ import pytest
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.inference.settings import settings
-from flaxformer_lite.open_model import published_settings
+from flaxformer_lite.model_details import published_settings
 from tests.pretrained.fixtures import MANIFEST, ROOT
 
 

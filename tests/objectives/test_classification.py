@@ -17,10 +17,10 @@ from flaxformer_lite.__main__ import main
 from flaxformer_lite.checkpoints.workdir import read_config
 from flaxformer_lite.config import ConfigError, TokenizerConfig
 from flaxformer_lite.data.pipeline import open_dataset
+from flaxformer_lite.model_details import load_labels
 from flaxformer_lite.models import bart, bert, gpt2, roberta
 from flaxformer_lite.objectives.sums import weight_sums
 from flaxformer_lite.objectives.tables.classification import Classification
-from flaxformer_lite.open_model import load_labels
 from flaxformer_lite.runs.evaluate_file import open_file, open_trained
 from flaxformer_lite.runs.start.adopt import read_experiment
 from flaxformer_lite.text import tokenizer_training

@@ -174,8 +174,8 @@ def made(batch, records, generator):
 
 @pytest.fixture
 def outputs(objective):
-    """outputs(made, batch) -> the input of the loss, with the same made-up model as the companion,
-    if there is one."""
+    """outputs(made, batch) -> the input of the loss, with the same made-up model as the auxiliary
+    model, if there is one."""
     count = len(inspect.signature(objective.outputs).parameters) - 1
 
     def run(made, batch):

@@ -18,7 +18,7 @@ from flaxformer_lite.models import bert
 from flaxformer_lite.objectives.text.distillation import Distillation
 from flaxformer_lite.objectives.text.masked_lm import MaskedLm
 from flaxformer_lite.runs.report import metrics
-from flaxformer_lite.runs.start import companion, setup
+from flaxformer_lite.runs.start import auxiliary_weights, setup
 from flaxformer_lite.runs.start.initial_state import initial_state
 from flaxformer_lite.training import bound_models
 from tests.training import tiny_runs
@@ -129,7 +129,7 @@ def test_other_weights_than_at_the_start_are_refused(folder, teacher, tmp_path):
     flaxformer_lite.run(tiny_runs.steps(cfg, 2), tmp_path / "run")
     flaxformer_lite.run(tiny_runs.steps(tiny_runs.config(folder), 1), mine)
     with pytest.raises(
-        ConfigError, match=r"tokenizer.*companion's weights: .* with .* -> .* with "
+        ConfigError, match=r"tokenizer.*auxiliary model's weights: .* with .* -> .* with "
     ):
         flaxformer_lite.run(cfg, tmp_path / "run")
 
@@ -169,8 +169,10 @@ def test_the_library_reads_no_directory_by_itself(folder, teacher):
     cfg = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, vocab_size=384))
     with pytest.raises(ConfigError, match=r"objective.teacher=.*:.*unknown;.*read"):
         bound_models.build(cfg)
-    second, module = bound_models.build(cfg, companion.resolve(cfg)).second
-    assert (second.name, module.cfg.d_model, module.cfg.decoder_layers) == ("teacher", 16, 1)
+    models = bound_models.build(cfg, auxiliary_weights.read_config(cfg))
+    module = models.second
+    assert models.auxiliary.name == "teacher"
+    assert (module.cfg.d_model, module.cfg.decoder_layers) == (16, 1)
 
 
 def test_the_mixture_is_that_of_its_options(create):
@@ -179,3 +181,11 @@ def test_the_mixture_is_that_of_its_options(create):
         create("distillation", soft_weight=1.5)
     with pytest.raises(ValueError, match=r"task='seq2seq': .*causal_lm, masked_lm"):
         create("distillation", task="seq2seq")
+
+
+def test_an_objective_that_defines_the_old_name_is_refused():
+    with pytest.raises(ConfigError, match=r"Mine\.companion: is called auxiliary_model"):
+
+        class Mine(Distillation):
+            def companion(self, model):
+                return None

@@ -12,10 +12,10 @@ import flaxformer_lite
 from flaxformer_lite.cli.convert import convert
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data.labelled import open_labelled
+from flaxformer_lite.model_details import load_tokenizer
 from flaxformer_lite.models import build_model, llama
 from flaxformer_lite.objectives.tables.chat import PLAIN
 from flaxformer_lite.objectives.tables.instruction import Instruction
-from flaxformer_lite.open_model import load_tokenizer
 from flaxformer_lite.pretrained import chat
 from flaxformer_lite.pretrained.companions import publish_tokenizer
 from flaxformer_lite.pretrained.tokenizer import framed

@@ -11,7 +11,7 @@ from flax.traverse_util import flatten_dict
 
 import flaxformer_lite
 from flaxformer_lite import load_pretrained, save_pretrained
-from flaxformer_lite.checkpoints import workdir
+from flaxformer_lite.checkpoints import run_inputs, workdir
 from flaxformer_lite.cli import convert
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.models import bert, deberta_v2, electra
@@ -130,7 +130,7 @@ def test_draws_are_from_the_softmax_and_a_function_of_the_numbers(generator):
 
 def test_the_generator_is_a_fraction_of_the_model(create):
     base = electra.config("base", head="pretraining")
-    cfg = create("replaced_tokens", generator_size=1 / 3).companion(base).cfg
+    cfg = create("replaced_tokens", generator_size=1 / 3).auxiliary_model(base).cfg
     assert (cfg.d_model, cfg.num_heads, cfg.mlp_dim, cfg.encoder_layers) == (
         256,
         4,
@@ -174,10 +174,10 @@ def test_embeddings_are_shared_and_draws_pass_no_gradient(tmp_path):
     )
 
 
-def test_a_workdir_is_the_discriminator_and_its_companion_the_generator(begun, tmp_path):
+def test_a_workdir_is_the_discriminator_and_its_auxiliary_model_the_generator(begun, tmp_path):
     model, params = load_pretrained(begun)
     assert model.cfg.head == "pretraining" and "generator" not in params
-    other = workdir.read_run(begun, companion=True)
+    other = workdir.read_run(begun, auxiliary=True)
     np.testing.assert_array_equal(
         other.params["token_embed"]["embedding"], params["token_embed"]["embedding"]
     )
@@ -186,7 +186,7 @@ def test_a_workdir_is_the_discriminator_and_its_companion_the_generator(begun, t
         ("discriminator", model, params),
         ("generator", other.model, other.params),
     ):
-        options = dict(dtype=None, head=None, shard_size="5GB", companion=name == "generator")
+        options = dict(dtype=None, head=None, shard_size="5GB", auxiliary=name == "generator")
         convert.convert(str(begun), str(tmp_path / name), **options)
         published, stored = load_pretrained(tmp_path / name)
         assert (
@@ -206,7 +206,8 @@ def test_a_workdir_is_the_discriminator_and_its_companion_the_generator(begun, t
 def test_published_weights_start_the_model_beside_a_new_generator(begun, tmp_path):
     cfg = config(tmp_path, train={"init_from": str(begun), "steps": 1})
     sizes = workdir.read_config(begun).model
-    tokenizer = dataclasses.replace(cfg.data.tokenizer, path=str(workdir.tokenizer_folder(begun)))
+    path = str(run_inputs.tokenizer_folder(begun))
+    tokenizer = dataclasses.replace(cfg.data.tokenizer, path=path)
     flaxformer_lite.run(
         dataclasses.replace(
             cfg, model=sizes, data=dataclasses.replace(cfg.data, tokenizer=tokenizer)
@@ -244,8 +245,8 @@ def test_disentangled_embeddings_are_the_generators_without_gradient_plus_an_off
     both = bound_models.build(
         dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, vocab_size=362))
     )
-    companion, _ = both.second
-    assert (companion.cfg.d_model, companion.cfg.encoder_layers) == (DEBERTA["d_model"], 1)
+    generator = both.auxiliary
+    assert (generator.cfg.d_model, generator.cfg.encoder_layers) == (DEBERTA["d_model"], 1)
     ids = np.random.default_rng(0).integers(6, 60, (2, 16)).astype(np.int32)
     inputs = {
         "input_ids": ids,
@@ -280,19 +281,19 @@ def test_disentangled_embeddings_are_the_generators_without_gradient_plus_an_off
 def test_a_run_with_disentangled_embeddings_is_read_as_one_model_and_its_generator(tmp_path):
     flaxformer_lite.run(disentangled(tmp_path), tmp_path / "run")
     run = workdir.read_run(tmp_path / "run")
-    companion, _ = bound_models.build(run.cfg).second
+    auxiliary = bound_models.build(run.cfg).auxiliary
     ids = np.random.default_rng(0).integers(6, 60, (2, 16)).astype(np.int32)
     raw, _ = workdir._params(tmp_path / "run/checkpoints" / str(run.step))
     offset = raw["token_embed"]["embedding"]
     table = raw["generator"]["token_embed"]["embedding"]
     assert np.any(offset)
     np.testing.assert_array_equal(run.params["token_embed"]["embedding"], table + offset)
-    other = workdir.read_run(tmp_path / "run", companion=True)
+    other = workdir.read_run(tmp_path / "run", auxiliary=True)
     np.testing.assert_array_equal(other.params["token_embed"]["embedding"], table)
     save_pretrained(tmp_path / "published", run.model, run.params)
     model, params = load_pretrained(tmp_path / "published")
     assert model.cfg.head == "pretraining"
     apply = jax.jit(lambda params: model.apply({"params": params}, ids).logits)
     np.testing.assert_array_equal(apply(params), apply(run.params))
-    initial = companion.initial(raw)  # as of weights that were read
+    initial = auxiliary.initial(raw)  # as of weights that were read
     np.testing.assert_array_equal(initial["generator"]["token_embed"]["embedding"], offset)

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 from flaxformer_lite import load_labels, load_pretrained, load_tokenizer
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.open_model import published_settings
+from flaxformer_lite.model_details import published_settings
 from flaxformer_lite.pretrained.folder import open_weights
 from flaxformer_lite.pretrained.safetensors import WeightsError
 from tests.pretrained.test_refusals import FIRST, copied, edit_config, edit_header

@@ -14,9 +14,9 @@ from flaxformer_lite.cli.open_model import open_model
 from flaxformer_lite.config import ConfigError, to_config_dict
 from flaxformer_lite.data.open_tokenizer import open_tokenizer
 from flaxformer_lite.inference.embed import embed, prompt_length
+from flaxformer_lite.model_details import load_sentence_layers
 from flaxformer_lite.nn.functions.pooling import pool
 from flaxformer_lite.objectives.tables.sentence_embeddings import SentenceEmbeddings
-from flaxformer_lite.open_model import load_sentence_layers
 from flaxformer_lite.pretrained.safetensors import WeightsError
 from flaxformer_lite.pretrained.sentences import ACTIVATIONS, SentenceLayers, read_sentence_layers
 from flaxformer_lite.pretrained.tokenizer import framed

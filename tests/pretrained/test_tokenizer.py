@@ -9,8 +9,8 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from flaxformer_lite.config import ConfigError, TokenizerConfig
+from flaxformer_lite.model_details import load_tokenizer
 from flaxformer_lite.models import ernie4_5
-from flaxformer_lite.open_model import load_tokenizer
 from flaxformer_lite.pretrained import chat
 from flaxformer_lite.text import chat_template
 from flaxformer_lite.text.tokenizer_training import train

@@ -113,6 +113,6 @@ def test_a_vocabulary_without_words_and_a_directory_without_tokenizer(tmp_path):
 def test_a_model_without_a_token_table(tmp_path, monkeypatch):
     folder = models.directory(tmp_path / "gpt2")
     bare = functools.partial(lambda *args, **options: (None, {"wte": {}}))
-    monkeypatch.setattr("flaxformer_lite.open_model.open_pretrained", bare)
+    monkeypatch.setattr("flaxformer_lite.model_details.open_pretrained", bare)
     with pytest.raises(ConfigError, match="gpt2: this model has no token table"):
         load_word_vectors(folder)

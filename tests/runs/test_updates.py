@@ -78,7 +78,7 @@ def test_a_step_is_torchs(name):
     }
     cfg = ExperimentConfig(model=model.cfg, objective=objective, **parts)
     before = state.create(lambda: params, optimizer.build(cfg.optimizer, 10))
-    train_step = jax.jit(program.train_step(cfg, Models(cfg.objective.outputs, model)))
+    train_step = jax.jit(program.train_step(cfg, Models(cfg.objective, model)))
     after, metrics = train_step(before, {"inputs": inputs, "targets": targets})
     np.testing.assert_allclose(metrics["loss"], given["loss"], rtol=1e-5)
     np.testing.assert_allclose(metrics["grad_norm"], given["norm"], rtol=1e-4)

@@ -149,7 +149,7 @@ def deepseek():
 
 
 @pytest.mark.nightly
-def test_a_model_and_its_companion_on_a_mesh_are_those_on_one_device():
+def test_a_model_and_its_auxiliary_model_on_a_mesh_are_those_on_one_device():
     """Their exchanges are not checked: drawing tokens gathers the probabilities of a chunk over
     `tensor`."""
     verdict = verify_mesh.verify(reference("electra_tiny"), MeshConfig(**MESHES[EVERYTHING]))

@@ -7,11 +7,12 @@ import huggingface_hub.constants as constants
 import pytest
 
 from flaxformer_lite.__main__ import main
-from flaxformer_lite.checkpoints import resolve_path, workdir
+from flaxformer_lite.checkpoints import resolve_path, run_inputs
 from flaxformer_lite.cli import model_card
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.model_details import load_tokenizer
 from flaxformer_lite.models import bert
-from flaxformer_lite.open_model import load_pretrained, load_tokenizer
+from flaxformer_lite.open_model import load_pretrained
 from flaxformer_lite.storage.hub import push
 from flaxformer_lite.storage.stores import StorageError
 from tests import hub as stand_in
@@ -129,7 +130,7 @@ def test_the_card_of_a_run_has_its_data_metrics_and_config(tmp_path):
     """And the names of files alone, without folders."""
     cfg = tiny_runs.config(tmp_path, "gpt2", train={"init_from": "hf://org/tiny", "steps": 4})
     (tmp_path / "checkpoints" / "4").mkdir(parents=True)
-    workdir.write_inputs(tmp_path, cfg, models.tokenizer())
+    run_inputs.write_inputs(tmp_path, cfg, models.tokenizer())
     lines = ({"step": step, "split": "eval", "perplexity": 9.0 - step} for step in (2, 4))
     (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     assert "pipeline_tag: fill-mask" in model_card.card("hf://org/b", bert.config("tiny"), 1)

@@ -9,7 +9,7 @@ import pytest
 import sentencepiece
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.open_model import load_tokenizer
+from flaxformer_lite.model_details import load_tokenizer
 from flaxformer_lite.text import older_files, tokenizer
 
 FILES = Path(__file__).parents[1] / "fixtures" / "older_tokenizers"

@@ -9,7 +9,7 @@ import numpy as np
 import flaxformer_lite
 from flaxformer_lite.checkpoints.manager import Checkpoints
 from flaxformer_lite.checkpoints.record import read_record
-from flaxformer_lite.checkpoints.workdir import write_inputs
+from flaxformer_lite.checkpoints.run_inputs import write_inputs
 from flaxformer_lite.config import (
     DataConfig,
     ExperimentConfig,

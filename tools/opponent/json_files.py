@@ -127,7 +127,7 @@ def _run(base: Path, folder: Path, change: Callable[[Path], None], label: str) -
     change(own)
     from flaxformer_lite.cli.open_model import open_model
     from flaxformer_lite.inference.settings import settings
-    from flaxformer_lite.open_model import load_labels, published_settings
+    from flaxformer_lite.model_details import load_labels, published_settings
 
     opened = open_model(str(own))
     ids = opened.tokenizer(published.TEXT)["input_ids"]

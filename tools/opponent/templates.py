@@ -121,7 +121,7 @@ def cases(kind: str, folder: Path, rng: random.Random, count: int) -> list[Case]
 
 
 def _run(base: Path, template: str) -> None:
-    from flaxformer_lite.open_model import load_tokenizer
+    from flaxformer_lite.model_details import load_tokenizer
     from flaxformer_lite.pretrained.chat import render
 
     tokenizer = load_tokenizer(base)

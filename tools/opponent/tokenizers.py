@@ -105,7 +105,7 @@ def cases(kind: str, folder: Path, rng: random.Random, count: int) -> list[Case]
 def _run(base: Path, folder: Path, change: Callable[[Path], None]) -> None:
     own = published.copied(base, folder)
     change(own)
-    from flaxformer_lite.open_model import load_tokenizer
+    from flaxformer_lite.model_details import load_tokenizer
 
     tokenizer = load_tokenizer(own)
     for text in (published.TEXT, "", "é\u202e\x00", PATIENCE):

@@ -81,7 +81,8 @@ def convert(parser: argparse.ArgumentParser) -> None:
     )
     add("--head", help="head of the model, if not the one that config.json names")
     add(
-        "--companion",
+        "--auxiliary",
+        "--companion",  # its name before 0.4
         action="store_true",
         help="write the second model of a run, such as ELECTRA's generator",
     )

@@ -12,9 +12,10 @@ from flaxformer_lite.contrib.export.measured_texts import TEXTS, cost_of, read_t
 from flaxformer_lite.contrib.export.stablehlo import PARAMS
 from flaxformer_lite.files.publish import check_writable, new_directory
 from flaxformer_lite.inference.embed import limit_of, token_rows
-from flaxformer_lite.open_model import load_labels, load_sentence_layers, origin_of
+from flaxformer_lite.model_details import load_labels, load_sentence_layers
 from flaxformer_lite.pretrained.save import write_companions
 from flaxformer_lite.pretrained.sentences import SentenceLayers
+from flaxformer_lite.save_model import origin_of
 
 LABELLED = ("sequence_classification", "token_classification")
 
@@ -34,7 +35,8 @@ def run(args: argparse.Namespace) -> None:
         raise ConfigError("--gradients: is of .stablehlo files with --weights float32.")
     if is_page:
         check_writable(args.output)
-        run_page.run(args, _layers(args))
+        folder = folder_of(args.model)
+        run_page.run(args, folder, _layers(args, folder))
         return
     _check_folder(args.output)
     check_writable(args.output.parent)
@@ -42,7 +44,7 @@ def run(args: argparse.Namespace) -> None:
     opened = open_model(
         args.model, head=args.head, family=args.family, allow_plugins=args.allow_plugins
     )
-    layers = _layers(args)
+    layers = _layers(args, opened.folder)
     with notices():
         rows = token_rows(opened, TEXTS, limit_of(layers or SentenceLayers(), opened))
     with notices(), new_directory(args.output.parent, carry=_is_kept) as made:
@@ -100,11 +102,11 @@ def _check_folder(output: Path) -> None:
         )
 
 
-def _layers(args: argparse.Namespace) -> SentenceLayers | None:
+def _layers(args: argparse.Namespace, folder: Path) -> SentenceLayers | None:
     """Returns the layers of a sentence model, if the file is to have them."""
     if args.task == "encode":
         return None
-    layers = load_sentence_layers(folder_of(args.model), allow_plugins=args.allow_plugins)
+    layers = load_sentence_layers(folder, allow_plugins=args.allow_plugins)
     is_sentence_model = layers != SentenceLayers()
     return layers if is_sentence_model or args.task == "embed" else None
 
@@ -113,6 +115,6 @@ def _metadata(opened: Opened, args: argparse.Namespace) -> dict[str, str]:
     cfg = opened.cfg
     described = {"family": cfg.family, "head": cfg.head, "weights": args.weights}
     if cfg.head in LABELLED:
-        labels = load_labels(folder_of(args.model), allow_plugins=args.allow_plugins)
+        labels = load_labels(opened.folder, allow_plugins=args.allow_plugins)
         described["labels"] = json.dumps(labels)
     return described

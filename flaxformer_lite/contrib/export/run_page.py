@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax
 
 from flaxformer_lite.cli import fill_mask
-from flaxformer_lite.cli.open_model import Opened, folder_of, notices, open_model
+from flaxformer_lite.cli.open_model import Opened, notices, open_model
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.contrib.export import page
 from flaxformer_lite.contrib.export.folder import export_model
@@ -19,8 +19,8 @@ from flaxformer_lite.contrib.export.weights import stored_as, widened
 from flaxformer_lite.files.publish import write_file
 from flaxformer_lite.files.read import shown
 from flaxformer_lite.inference.embed import limit_of
+from flaxformer_lite.model_details import load_sentence_layers
 from flaxformer_lite.objectives.tables.classification import Classification
-from flaxformer_lite.open_model import load_sentence_layers
 from flaxformer_lite.pretrained.sentences import SentenceLayers
 from flaxformer_lite.runs.evaluate_file import open_trained
 from flaxformer_lite.text.tokenizer import HuggingFace
@@ -52,23 +52,24 @@ class Parts(NamedTuple):
     texts: list[tuple[str, list[int]]]  # of the page's check, each with its ids
 
 
-def run(args: argparse.Namespace, layers: SentenceLayers | None) -> None:
+def run(args: argparse.Namespace, folder: Path, layers: SentenceLayers | None) -> None:
     """Writes the page, and prints what it has.
 
     Args:
       args: of the command.
+      folder: the model's directory on this machine.
       layers: those of a sentence model, if the page is to have them.
     """
     libraries = page.load_libraries(Path(args.runtime))
     texts = read_texts(args)
     with notices():
-        parts = _parts(args, layers)
+        parts = _parts(args, folder, layers)
         opened = parts.opened
         stored = stored_as(args.weights, opened.params)
         page.check_size(stored)
         (program,) = programs_of(opened.model, parts.layers)
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder, "model.onnx")
+        with tempfile.TemporaryDirectory() as made:
+            file = Path(made, "model.onnx")
             exported = export_model(
                 file,
                 opened.model,
@@ -101,13 +102,13 @@ def run(args: argparse.Namespace, layers: SentenceLayers | None) -> None:
         print(cost)
 
 
-def _parts(args: argparse.Namespace, layers: SentenceLayers | None) -> Parts:
+def _parts(args: argparse.Namespace, folder: Path, layers: SentenceLayers | None) -> Parts:
     opened = open_model(
-        args.model, head=args.head, family=args.family, allow_plugins=args.allow_plugins
+        folder, head=args.head, family=args.family, allow_plugins=args.allow_plugins
     )
     cfg = opened.cfg
     if layers is None and cfg.head in ("none", "encoder"):
-        layers = load_sentence_layers(folder_of(args.model), allow_plugins=args.allow_plugins)
+        layers = load_sentence_layers(opened.folder, allow_plugins=args.allow_plugins)
     if layers is not None:
         return _embed(opened, layers)
     if cfg.head in fill_mask.HEADS and not cfg.decoder_layers:
@@ -167,9 +168,7 @@ def _embed(opened: Opened, layers: SentenceLayers) -> Parts:
 
 def _classify(args: argparse.Namespace, opened: Opened) -> Parts:
     """Returns the parts of a classifier's page, which reads texts as `predict` does."""
-    trained = open_trained(
-        folder_of(args.model), family=args.family, allow_plugins=args.allow_plugins
-    )
+    trained = open_trained(opened.folder, family=args.family, allow_plugins=args.allow_plugins)
     objective = trained.cfg.objective
     words = trained.tokenizer
     if not isinstance(objective, Classification) or not isinstance(words, HuggingFace):

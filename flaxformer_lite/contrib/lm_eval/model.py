@@ -18,14 +18,10 @@ from lm_eval.api.registry import register_model
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.contrib.lm_eval.harness import HarnessModel
 from flaxformer_lite.files.read import Json
+from flaxformer_lite.model_details import load_tokenizer, published_settings
+from flaxformer_lite.model_folder import on_disk
 from flaxformer_lite.nn.adapters.merge import merge_adapter
-from flaxformer_lite.open_model import (
-    is_workdir,
-    load_pretrained,
-    load_tokenizer,
-    on_disk,
-    published_settings,
-)
+from flaxformer_lite.open_model import load_pretrained
 from flaxformer_lite.pretrained import chat
 
 BATCH_SIZE = 8  # if the harness asks for "auto"
@@ -82,7 +78,7 @@ class FlaxformerLite(HarnessModel, LM):
             tokenizer,
             batch_size=_batch_size(batch_size),
             max_length=int(max_length),
-            generation={} if is_workdir(folder) else published_settings(folder),
+            generation=published_settings(folder),
         )
         self._name = str(pretrained)
 

@@ -14,7 +14,7 @@ from flaxformer_lite.contrib.plan.topology import Topology
 from flaxformer_lite.data import dummy
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.runs import mesh_checks
-from flaxformer_lite.runs.start import companion
+from flaxformer_lite.runs.start.auxiliary_weights import build_program
 from flaxformer_lite.training import memory, program as programs
 from flaxformer_lite.training.memory import Memory
 from flaxformer_lite.training.program import Program
@@ -98,7 +98,7 @@ def build(cfg: ExperimentConfig, topology: Topology, *, described: bool) -> Prog
     if not described:
         mesh = sharding.build_mesh(cfg.mesh, aot.devices(topology, slices))
     cfg = programs.with_vocabulary(cfg, dummy.vocab_size(cfg))
-    return programs.build(cfg, mesh, dummy.example(cfg), companion.resolve(cfg))
+    return build_program(cfg, mesh, dummy.example(cfg))
 
 
 def analytic_plan(program: Program, topology: Topology, reason: str) -> Plan:

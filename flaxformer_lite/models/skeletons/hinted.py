@@ -14,7 +14,9 @@ from flax.errors import (
 )
 
 from flaxformer_lite import hints
-from flaxformer_lite.config import ConfigError
+from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.config.parts import PartitionRules
+from flaxformer_lite.models.skeletons import build_layers
 from flaxformer_lite.nn.functions.sharding import PlacedExecution, place_execution
 from flaxformer_lite.registry import nearest
 
@@ -26,6 +28,15 @@ class Hinted(nn.Module):
     def execution(self) -> PlacedExecution:
         """How its modules run."""
         return place_execution(self.cfg.execution, self.sharding, self.cfg.adapter)
+
+    @classmethod
+    def layer_rules(cls, cfg: ModelConfig) -> PartitionRules:
+        """Returns the partition rules of the layers of its stacks."""
+        rules: PartitionRules = ()
+        for side in ("encoder", "decoder"):
+            if getattr(cfg, f"{side}_layers"):
+                rules += build_layers.stack(cfg, side).partition_rules()
+        return tuple(dict.fromkeys(rules))
 
     def __getattr__(self, name: str) -> Any:
         kind = type(self).__name__

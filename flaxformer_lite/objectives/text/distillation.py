@@ -25,8 +25,8 @@ from flaxformer_lite.config.rules import (
 )
 from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
 from flaxformer_lite.nn.functions.soft_targets import SoftTargets
+from flaxformer_lite.objectives.auxiliary_model import AuxiliaryModel
 from flaxformer_lite.objectives.base import Metric
-from flaxformer_lite.objectives.companion import Companion
 from flaxformer_lite.objectives.packing import PACKINGS, Packing
 from flaxformer_lite.objectives.rows import Example, TextRecords, Tokenizer
 from flaxformer_lite.objectives.sums import LossSums, token_loss
@@ -86,12 +86,12 @@ class Distillation(TextObjective):
     def head(self) -> str:  # type: ignore[override]
         return TASKS[self.task].head
 
-    def companion(self, model: ModelConfig) -> Companion:
+    def auxiliary_model(self, model: ModelConfig) -> AuxiliaryModel:
         if not self.teacher:
             raise ConfigError(
                 "objective.teacher: empty; set it to a directory of published weights or a workdir."
             )
-        return Companion("teacher", source=self.teacher)
+        return AuxiliaryModel("teacher", source=self.teacher)
 
     def pack(
         self,
@@ -109,11 +109,11 @@ class Distillation(TextObjective):
         return TASKS[self.task].make_example(records, index, rng)
 
     def outputs(
-        self, model: nn.Module, inputs: Mapping[str, jax.Array], companion: nn.Module | None = None
+        self, model: nn.Module, inputs: Mapping[str, jax.Array], teacher: nn.Module | None = None
     ) -> Taught:
-        assert companion is not None, "an objective with a companion gets it"
+        assert teacher is not None, "an objective with a second model gets it"
         return Taught(
-            *(super(Distillation, self).outputs(m, inputs).projection for m in (model, companion))
+            *(super(Distillation, self).outputs(m, inputs).projection for m in (model, teacher))
         )
 
     def loss(self, outputs: Taught, targets: Mapping[str, jax.Array], *, chunks: int) -> LossSums:

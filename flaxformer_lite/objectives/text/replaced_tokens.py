@@ -22,8 +22,8 @@ import numpy as np
 from flaxformer_lite.config import ModelConfig, check_family
 from flaxformer_lite.config.rules import ConfigError, NotNegative, OneOf, Probability, Range, Share
 from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
+from flaxformer_lite.objectives.auxiliary_model import AuxiliaryModel
 from flaxformer_lite.objectives.base import Metric, Objective, score
-from flaxformer_lite.objectives.companion import Companion
 from flaxformer_lite.objectives.packing import PACKINGS, Packing
 from flaxformer_lite.objectives.rows import Example, TextRecords, Tokenizer
 from flaxformer_lite.objectives.sums import LossSums, token_loss
@@ -63,7 +63,7 @@ class ReplacedTokens(Objective):
 
     The generator has `generator_layers` times the layers; its width, heads and feed-forward are
     `generator_size` times the model's. A workdir is read as the discriminator; `convert
-    --companion` writes the generator.
+    --auxiliary` writes the generator.
 
     With `embeddings=joint` (ELECTRA) the two share their embeddings, which both losses pull. With
     `disentangled` (DeBERTaV3) the discriminator's tables are E_D = sg(E_G) + E_delta: those of the
@@ -96,7 +96,7 @@ class ReplacedTokens(Objective):
 
     transient_logits = TextObjective.transient_logits  # the generator's
 
-    def companion(self, model: ModelConfig) -> Companion:
+    def auxiliary_model(self, model: ModelConfig) -> AuxiliaryModel:
         heads = max(1, round(model.num_heads * self.generator_size))
         generator = dataclasses.replace(
             model,
@@ -109,8 +109,8 @@ class ReplacedTokens(Objective):
             encoder_layers=max(1, round(model.encoder_layers * self.generator_layers)),
         )
         if self.embeddings == "disentangled":
-            return Companion("generator", generator, offset=TABLES)
-        return Companion("generator", generator, shared=EMBEDDINGS)
+            return AuxiliaryModel("generator", generator, offset=TABLES)
+        return AuxiliaryModel("generator", generator, shared=EMBEDDINGS)
 
     def check(self, model: ModelConfig, records: TextRecords) -> None:
         if "discriminator" not in check_family(model).head_modules:
@@ -152,13 +152,13 @@ class ReplacedTokens(Objective):
         }
 
     def outputs(
-        self, model: nn.Module, inputs: Mapping[str, jax.Array], companion: nn.Module | None = None
+        self, model: nn.Module, inputs: Mapping[str, jax.Array], generator: nn.Module | None = None
     ) -> Detection:
         ids_BT = inputs["input_ids"]
         positions_BM = inputs["masked_positions"]
         segments_BT = inputs["segment_ids"]
-        assert companion is not None, "an objective with a companion gets it"
-        made = companion.features(
+        assert generator is not None, "an objective with a second model gets it"
+        made = generator.features(
             inputs["masked_ids"], masked_positions=positions_BM, segment_ids=segments_BT
         )
         drawn_BM = draw(jax.lax.stop_gradient(made.projection), inputs["uniforms"])

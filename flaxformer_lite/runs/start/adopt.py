@@ -13,7 +13,7 @@ from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict
 
 from flaxformer_lite import registry
-from flaxformer_lite.checkpoints import mirror, workdir
+from flaxformer_lite.checkpoints import mirror, run_inputs, workdir
 from flaxformer_lite.config import (
     ConfigError,
     ExperimentConfig,
@@ -28,14 +28,10 @@ from flaxformer_lite.config import (
 from flaxformer_lite.config.architecture import INIT_FIELDS, TASK_FIELDS, WEIGHTLESS_FIELDS
 from flaxformer_lite.config.execution import EXECUTION_FIELDS
 from flaxformer_lite.files.read import Json
+from flaxformer_lite.model_details import load_sentence_layers, load_tokenizer, template_of
+from flaxformer_lite.model_folder import find_run_config, is_workdir, on_disk
 from flaxformer_lite.objectives.base import Objective
-from flaxformer_lite.open_model import (
-    load_sentence_layers,
-    load_tokenizer,
-    on_disk,
-    open_pretrained,
-    template_of,
-)
+from flaxformer_lite.open_model import open_pretrained
 from flaxformer_lite.pretrained import folder, hf_config
 from flaxformer_lite.pretrained.safetensors import WeightsError
 from flaxformer_lite.pretrained.tokenizer import BYTES
@@ -92,7 +88,8 @@ def read_experiment(
         if begun:
             model = begun.model
         else:
-            model = _model_of(config, train.init_from, allowed)
+            source = on_disk(train.init_from)
+            model = _model_of(config, train.init_from, source, allowed)
     except (WeightsError, StorageError) as error:
         raise ConfigError(f"train.init_from: {error}") from None
     data = dict(config.get("data", {}))
@@ -121,7 +118,7 @@ def read_experiment(
     if begun:
         facts = begun.objective.facts()
     else:
-        facts = _facts(objective.adopts, train.init_from, allowed)
+        facts = _facts(objective.adopts, train.init_from, source, allowed)
     adopted = _Section(objective=objective.adopt(facts))
     values = {
         **config,
@@ -137,9 +134,8 @@ def _objective_of(config: ConfigDict) -> Objective:
     return from_config_dict(_Section, {"objective": config.get("objective", {})}).objective
 
 
-def _facts(names: Collection[str], init_from: str, allowed: registry.Allowed) -> Json:
+def _facts(names: Collection[str], init_from: str, path: Path, allowed: registry.Allowed) -> Json:
     """Reads what an objective adopts from a directory: its chat template, its pooling."""
-    path = on_disk(init_from)
     facts: Json = {}
     if "template" in names:
         facts["template"] = template_of(path, allow_plugins=allowed)
@@ -193,9 +189,7 @@ def _begun(
 
     None if there is no such run, or it has no checkpoint yet.
     """
-    if run is None or not workdir.is_workdir(Path(run)):
-        return None
-    if not workdir.newest_first(Path(run), "checkpoints"):
+    if run is None or not workdir.newest_first(Path(run), "checkpoints"):
         return None
     try:
         stored = workdir.read_config(Path(run), allow_plugins=allowed)
@@ -208,17 +202,17 @@ def _begun(
     return stored
 
 
-def _model_of(config: ConfigDict, init_from: str, allowed: registry.Allowed) -> ModelConfig:
-    path = on_disk(init_from)
+def _model_of(
+    config: ConfigDict, init_from: str, path: Path, allowed: registry.Allowed
+) -> ModelConfig:
     where = f"train.init_from={init_from}"
     objective = _objective_of(config)
     named = dict(config.get("model", {})).get("family") or ""
     # the page's own family is replaced; one from outside is the user's word
     named = named if ":" in named else None
-    stored = None
-    if workdir.is_workdir(path):
-        stored = workdir.read_config(path, allow_plugins=allowed).model
-        name = stored.family
+    run = find_run_config(path, allow_plugins=allowed)
+    if run:
+        name = run.model.family
         family = registry.resolve("models", name)
     else:
         published = folder.read_config(path)
@@ -233,8 +227,8 @@ def _model_of(config: ConfigDict, init_from: str, allowed: registry.Allowed) -> 
         )
     head = objective.head_for(skeleton)
     try:
-        if stored:  # its weights are read when needed
-            return dataclasses.replace(stored, head=head or stored.head)
+        if run:  # its weights are read when needed
+            return dataclasses.replace(run.model, head=head or run.model.head)
         return open_pretrained(path, head or None, family=named, new_head=objective.new_head)[0].cfg
     except (ConfigError, WeightsError) as error:
         raise ConfigError(
@@ -308,12 +302,10 @@ def tokenizer_of(folder: str, field: str = "train.init_from") -> str:
       ConfigError: it has none that we read; names the field.
     """
     path = on_disk(folder, weights=False)
-    if workdir.is_workdir(path):
-        local = workdir.tokenizer_folder(path)
-        if is_url(folder):
-            return f"{folder.rstrip('/')}/{local.name}"
-        return str(local)
-    if not any((path / name).is_file() for name in (JSON, BYTES)):
+    local = path
+    if is_workdir(path):
+        local = run_inputs.tokenizer_folder(path)
+    elif not any((path / name).is_file() for name in (JSON, BYTES)):
         try:
             load_tokenizer(path)  # raises with what is there instead
             tokenizer.load(path)  # raises where training does not read it, as Marian's two
@@ -321,9 +313,11 @@ def tokenizer_of(folder: str, field: str = "train.init_from") -> str:
             raise ConfigError(
                 f"{field}: {error} Or name one: --config.data.tokenizer.path=FILE."
             ) from None
-    if is_url(folder):
+    if not is_url(folder):
+        return str(local)
+    if local == path:
         return folder
-    return str(path)
+    return f"{folder.rstrip('/')}/{local.name}"
 
 
 def _kept_tokenizer(begun: ExperimentConfig, run: Path) -> str:
@@ -332,4 +326,4 @@ def _kept_tokenizer(begun: ExperimentConfig, run: Path) -> str:
     with contextlib.suppress(StorageError):
         if not path or on_disk(path, weights=False).exists():
             return path
-    return str(workdir.tokenizer_folder(run))
+    return str(run_inputs.tokenizer_folder(run))

@@ -3,7 +3,8 @@
 import jax
 
 from flaxformer_lite.nn.functions import cpu_tuning
-from flaxformer_lite.runs.start import companion, warm_start
+from flaxformer_lite.runs.start import warm_start
+from flaxformer_lite.runs.start.auxiliary_weights import complete_state
 from flaxformer_lite.runs.start.init_per_leaf import init_per_leaf
 from flaxformer_lite.sharding.activations import MeshSharding
 from flaxformer_lite.training.program import Program
@@ -25,4 +26,4 @@ def initial_state(program: Program, init_from: str = "") -> TrainState:
         MeshSharding(program.mesh, tuned=program.cfg.train.cpu_tuning)
     )
     state = init_per_leaf(program.create, jax.tree.map(lambda x: x.sharding, program.target), once)
-    return companion.complete(program, published(state) if published else state)
+    return complete_state(program, published(state) if published else state)

@@ -21,8 +21,7 @@ from flaxformer_lite.runs.experiment import Experiment
 from flaxformer_lite.runs.start import resume
 from flaxformer_lite.runtime.processes import Processes
 from flaxformer_lite.storage.lock import NAME, Lock, LockError
-from flaxformer_lite.storage.objects import Objects
-from flaxformer_lite.storage.stores import is_url
+from flaxformer_lite.storage.objects import Objects, objects_at
 
 # Fields that may differ between hosts; their content is compared instead.
 OWN = ("data.path", "data.cache")
@@ -43,10 +42,11 @@ def lock_workdir(workdir: Path, group: Processes) -> Iterator[Lock | None]:
         folder.
     """
     token = secrets.token_hex(8)
+    store = objects_at(workdir)
     with contextlib.ExitStack() as stack:
-        lock = stack.enter_context(_locked(workdir, token)) if group.first else None
+        lock = stack.enter_context(_locked(workdir, store, token)) if group.first else None
         token = group.coordinate("the workdir", token, lambda tokens: tokens[0])
-        is_visible = group.first or _is_visible(workdir, token)
+        is_visible = group.first or _is_visible(workdir, store, token)
         seen = group.coordinate("a sight of the workdir", is_visible, list)
         if not all(seen):
             raise RunError(
@@ -76,11 +76,11 @@ def data_facts(experiment: Experiment, steps: list[int]) -> Json:
 
 
 @contextlib.contextmanager
-def _locked(workdir: Path, token: str) -> Iterator[Lock | None]:
-    _check_own(workdir)
-    if is_url(workdir):
+def _locked(workdir: Path, store: Objects | None, token: str) -> Iterator[Lock | None]:
+    _check_own(workdir, store)
+    if store:
         try:
-            with Lock(Objects(str(workdir)), token) as held:
+            with Lock(store, token) as held:
                 yield held
         except LockError as error:
             raise RunError(str(error)) from None
@@ -105,12 +105,12 @@ def _locked(workdir: Path, token: str) -> Iterator[Lock | None]:
         yield None
 
 
-def _check_own(workdir: Path) -> None:
+def _check_own(workdir: Path, store: Objects | None) -> None:
     """Refuses a directory of published weights, whose config.json a run would replace."""
 
     def has(name: str) -> bool:
-        if is_url(workdir):
-            return Objects(str(workdir)).read(name) is not None
+        if store:
+            return store.read(name) is not None
         return (workdir / name).exists()
 
     if has("config.json") and not is_workdir(workdir) and not has(NAME):
@@ -120,12 +120,12 @@ def _check_own(workdir: Path) -> None:
         )
 
 
-def _is_visible(workdir: Path, token: str) -> bool:
+def _is_visible(workdir: Path, store: Objects | None, token: str) -> bool:
     deadline = time.monotonic() + VISIBLE
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError):
-            if is_url(workdir):
-                content = Objects(str(workdir)).read(NAME) or b""
+            if store:
+                content = store.read(NAME) or b""
             else:
                 content = (workdir / NAME).read_bytes()
             if token.encode() in content:

@@ -90,8 +90,8 @@ def check(stored: Json, cfg: ExperimentConfig, data_fingerprint: str) -> None:
         lines.append(line)
     if not changed and stored["data_fingerprint"] != data_fingerprint:
         what = "text or tokenizer"
-        if " " in data_fingerprint:  # the second part is of the companion
-            what = "text, tokenizer or a companion's weights"
+        if " " in data_fingerprint:  # the second part is of an auxiliary model
+            what = "text, tokenizer or an auxiliary model's weights"
         then_and_now = f"{stored['data_fingerprint']} -> {data_fingerprint}"
         # The hash is also of the rules by which the package makes rows, such as a mixture's.
         lines = [f"{what}: {then_and_now} (or this version makes other rows of the same)"]

@@ -12,7 +12,13 @@ from flaxformer_lite.data.pipeline import Dataset, open_dataset
 from flaxformer_lite.runs import packing
 from flaxformer_lite.runs.batch_history import BatchHistory
 from flaxformer_lite.runs.experiment import Experiment
-from flaxformer_lite.runs.start import companion, warm_start
+from flaxformer_lite.runs.start import warm_start
+from flaxformer_lite.runs.start.auxiliary_weights import (
+    build_program,
+    check_tokenizer,
+    complete_state,
+    hash_weights,
+)
 from flaxformer_lite.runs.start.initial_state import initial_state
 from flaxformer_lite.training import program
 from flaxformer_lite.types import Batch
@@ -35,8 +41,8 @@ def prepare(cfg: ExperimentConfig) -> Experiment:
     cfg = program.with_steps(cfg, train_data.num_examples, train_data.held)
     model = objective.fit_model(cfg.model, train_data.tokenizer)
     cfg = dataclasses.replace(cfg, objective=objective, model=model)
-    built = program.build(cfg, mesh, train_data.example(0, 0, 0), companion.resolve(cfg))
-    companion.check_tokenizer(built, train_data.tokenizer)
+    built = build_program(cfg, mesh, train_data.example(0, 0, 0))
+    check_tokenizer(built, train_data.tokenizer)
     packers, notices = packing.plan_packing(cfg, built.model, mesh.shape, train_data)
     notices = [*notices, *packing.beyond_window(cfg.model, cfg.data.length)]
     packed: dict[str, tuple[Batch, ...]] = {}
@@ -53,10 +59,10 @@ def prepare(cfg: ExperimentConfig) -> Experiment:
         train_data,
         eval_data,
         create_state=functools.partial(initial_state, built, cfg.train.init_from),
-        complete_state=functools.partial(companion.complete, built),
+        complete_state=functools.partial(complete_state, built),
         name_rows=BatchHistory(cfg, train_data).named,
         packers=packers,
-        weights=companion.digest(built),
+        weights=hash_weights(built),
         about_data=(*describe_data(cfg, train_data, eval_data), *notices),
     )
 

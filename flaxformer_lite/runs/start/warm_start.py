@@ -12,9 +12,11 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from flaxformer_lite.config import ConfigError, ExperimentConfig, ModelConfig, allowed_plugins
 from flaxformer_lite.config.parts import Part
+from flaxformer_lite.model_details import load_labels
+from flaxformer_lite.model_folder import on_disk
 from flaxformer_lite.models.skeletons import build_layers
 from flaxformer_lite.nn.adapters.merge import initial_factors
-from flaxformer_lite.open_model import load_labels, on_disk, open_pretrained
+from flaxformer_lite.open_model import open_pretrained
 from flaxformer_lite.pretrained.layouts import Slices
 from flaxformer_lite.pretrained.lazy_params import Stored
 from flaxformer_lite.pretrained.load import is_of_head
@@ -48,7 +50,7 @@ def init_from_pretrained(program: Program, folder: str) -> Callable[[TrainState]
         model, stored = with_scheme(model, stored, cfg.quantize)
     except ConfigError as error:
         raise ConfigError(f"train.init_from={folder}: {error}") from None
-    needed = flatten_dict(program.trained_params(program.target.params), sep="/")
+    needed = flatten_dict(program.models.trained_params(program.target.params), sep="/")
     stored = _with_copies(cfg, stored, needed)
     fresh = _new_of_head(program.cfg, folder, set(needed) - set(flatten_dict(stored, sep="/")))
     if fresh:
@@ -65,11 +67,8 @@ def init_from_pretrained(program: Program, folder: str) -> Callable[[TrainState]
             shardings = {path: target[path].sharding for path in jax.eval_shape(begin, params)}
             if shardings:
                 params |= jax.jit(begin, out_shardings=shardings)(params)
-        started = unflatten_dict(params)
-        if program.companion is not None and program.companion.offset:
-            shardings = jax.tree.map(lambda x: x.sharding, program.target.params)
-            started = jax.jit(program.companion.initial, out_shardings=shardings)(started)
-        return state.replace(params=started)
+        shardings = jax.tree.map(lambda x: x.sharding, program.target.params)
+        return state.replace(params=program.models.split_offsets(unflatten_dict(params), shardings))
 
     return warm_started
 

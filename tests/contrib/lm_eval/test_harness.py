@@ -7,7 +7,7 @@ import pytest
 
 from flaxformer_lite import generate, score
 from flaxformer_lite.contrib.lm_eval.harness import HarnessModel
-from flaxformer_lite.open_model import load_tokenizer
+from flaxformer_lite.model_details import load_tokenizer
 from flaxformer_lite.text.tokenizer import Bytes
 from tests.models.tiny import built, small
 

@@ -1,4 +1,4 @@
-"""A second model that an objective runs beside the one it trains: a generator, a teacher."""
+"""An auxiliary model, which an objective runs beside the one it trains: a generator, a teacher."""
 
 import re
 from collections.abc import Iterable
@@ -13,11 +13,11 @@ from flaxformer_lite.types import Params
 
 
 @dataclass(frozen=True)
-class Companion:
+class AuxiliaryModel:
     """The second model of an objective.
 
     The tree of all parameters of a run is that of the trained model, with the parameters of the
-    companion that it does not share with the trained model under the key `name`.
+    auxiliary model that it does not share with the trained model under the key `name`.
 
     Attributes:
       name: the key of its parameters.
@@ -25,9 +25,10 @@ class Companion:
       shared: a pattern (re.search) for the paths of the parameters that it shares with the trained
         model; "" for none.
       offset: a pattern for the paths of those that the trained model has as an offset to the
-        companion's: it computes with their sum, and its gradients reach the offset only; "" for
-        none.
-      source: the directory of its weights, which stay as they are; "" if it is trained too.
+        auxiliary model's: it computes with their sum, and its gradients reach the offset only; ""
+        for none.
+      source: the directory of its weights, which are neither trained nor saved; "" if it is trained
+        too.
     """
 
     name: str
@@ -37,23 +38,23 @@ class Companion:
     source: str = ""
 
     def is_shared(self, path: str) -> bool:
-        """Returns whether the companion shares the parameter at a path with the trained model."""
+        """Returns whether the two models share the parameter at a path."""
         return bool(self.shared and re.search(self.shared, path))
 
     def without(self, params: Params) -> Params:
-        """Returns the parameters of a run without those of the companion."""
+        """Returns the parameters of a run without those of the auxiliary model."""
         return {key: value for key, value in params.items() if key != self.name}
 
     def trained(self, params: Params) -> Params:
         """Returns the parameters that the trained model computes with, from those of the run."""
         flat = flatten_dict(self.without(params), sep="/")
-        of_companion = flatten_dict(params.get(self.name, {}), sep="/")
+        own = flatten_dict(params.get(self.name, {}), sep="/")
         for path in self.offsets(flat):
-            flat[path] = jax.lax.stop_gradient(of_companion[path]) + flat[path]
+            flat[path] = jax.lax.stop_gradient(own[path]) + flat[path]
         return unflatten_dict(flat, sep="/")
 
     def initial(self, params: Params) -> Params:
-        """Splits initialized or published parameters into the companion's and zero offsets.
+        """Splits initialized or published parameters into the auxiliary model's and zero offsets.
 
         Args:
           params: those of the run, in which the trained model's hold no offsets yet.
@@ -69,17 +70,22 @@ class Companion:
         return [path for path in paths if self.offset and re.search(self.offset, path)]
 
     def of(self, params: Params) -> Params:
-        """Returns the parameters of the companion, with the shared ones, from those of the run."""
+        """Returns its parameters, with the shared ones, from those of the run."""
         flat = flatten_dict(self.without(params), sep="/")
         shared = {path: leaf for path, leaf in flat.items() if self.is_shared(path)}
         return unflatten_dict(shared | flatten_dict(params[self.name], sep="/"), sep="/")
 
-    def unshared(self, params: Params) -> Params:
-        """Returns the parameters of the companion without the shared ones.
+    def join(self, params: Params, own: Params) -> Params:
+        """Joins the initialized parameters of both models into those of a run.
 
         Args:
-          params: all parameters of the companion.
+          params: those of the trained model.
+          own: all parameters of the auxiliary model; zeros take the place of those that are read
+            from a directory later.
         """
-        flat = flatten_dict(params, sep="/")
+        flat = flatten_dict(own, sep="/")
         kept = {path: leaf for path, leaf in flat.items() if not self.is_shared(path)}
-        return unflatten_dict(kept, sep="/")
+        if self.source:
+            kept = jax.tree.map(jnp.zeros_like, kept)
+        joined = {**params, self.name: unflatten_dict(kept, sep="/")}
+        return self.initial(joined) if self.offset else joined

@@ -1,0 +1,56 @@
+"""Writes what a run is made of into its workdir, config and tokenizer, and finds the tokenizer."""
+
+import hashlib
+import json
+from pathlib import Path
+
+from flaxformer_lite.checkpoints import workdir
+from flaxformer_lite.config import ConfigError, ExperimentConfig, fingerprint, to_config_dict
+from flaxformer_lite.files.publish import new_directory, recover, write_file
+from flaxformer_lite.files.read import read_bytes
+from flaxformer_lite.text import tokenizer
+from flaxformer_lite.text.tokenizer import Tokenizer
+
+TOKENIZERS = (tokenizer.HuggingFace.file, tokenizer.SentencePiece.file, tokenizer.Bytes.file)
+
+
+def write_inputs(folder: Path, cfg: ExperimentConfig, tokenizer: Tokenizer, data: str = "") -> None:
+    """Writes the resolved config, the tokenizer and their hashes, from which the run can be read.
+
+    Args:
+      folder: the workdir.
+      cfg: the resolved config.
+      tokenizer: has `save(folder)`.
+      data: the fingerprint of the data that the run is trained on.
+    """
+    with new_directory(folder / "tokenizer", carry=lambda name: name not in TOKENIZERS) as made:
+        tokenizer.save(made)
+    config = to_config_dict(cfg).to_dict()
+    inputs = {"hash": fingerprint(config), "tokenizer": _tokenizer_hash(folder / "tokenizer")}
+    inputs |= {"data": data, "config": config}
+    write_file(folder / "config.json", f"{json.dumps(inputs, indent=2)}\n".encode())
+
+
+def tokenizer_folder(folder: Path) -> Path:
+    """Returns the folder where a run keeps its tokenizer.
+
+    Raises:
+      ConfigError: the tokenizer is missing, or was changed since the run wrote it.
+    """
+    recover(folder / "tokenizer")
+    if not (folder / "tokenizer").is_dir():
+        raise ConfigError(
+            f"{folder}/tokenizer: missing; the run wrote it, and text cannot be encoded without it."
+        )
+    recorded = workdir.read_inputs(folder).get("tokenizer")
+    if recorded not in (None, _tokenizer_hash(folder / "tokenizer")):
+        raise ConfigError(f"{folder}/tokenizer: {workdir.CHANGED}")
+    return folder / "tokenizer"
+
+
+def _tokenizer_hash(folder: Path) -> str:
+    digest = hashlib.sha256()
+    for name in TOKENIZERS:
+        if (folder / name).exists():
+            digest.update(read_bytes(folder / name, limit=tokenizer.LARGEST))
+    return digest.hexdigest()[:16]
