@@ -36,7 +36,7 @@ from flaxformer_lite.objectives.packing import Packing, beginnings
 from flaxformer_lite.objectives.rows import Example, Tokenizer, with_decoder_start
 from flaxformer_lite.objectives.sums import BY_SOURCE, LossSums, ratio
 from flaxformer_lite.objectives.tables.breakdown import Breakdown
-from flaxformer_lite.types import Batch
+from flaxformer_lite.types import Arrays, Batch, Predictions
 
 SKELETONS = ("encoder", "decoder", "encoder_decoder")
 
@@ -274,7 +274,7 @@ class Objective(Record, abc.ABC):
           named after the term, and is 0 for padding.
         """
 
-    def outputs(self, model: nn.Module, inputs: Mapping[str, jax.Array]) -> Any:
+    def outputs(self, model: nn.Module, inputs: Arrays) -> Any:
         """Runs the model on a batch; the result is passed to `loss`.
 
         Args:
@@ -287,7 +287,7 @@ class Objective(Record, abc.ABC):
         return model.features(**with_decoder_start(inputs, model.cfg.decoder_start_token_id))
 
     @abc.abstractmethod
-    def loss(self, outputs: Any, targets: Mapping[str, jax.Array], *, chunks: int) -> LossSums:
+    def loss(self, outputs: Any, targets: Arrays, *, chunks: int) -> LossSums:
         """Computes the loss and the metrics of a batch, or of a part of one, as sums and weights.
 
         Args:
@@ -326,7 +326,7 @@ class Objective(Record, abc.ABC):
         return {}
 
     def scores(
-        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Dataset
+        self, predictions: Predictions, examples: np.ndarray, data: Dataset
     ) -> dict[str, float]:
         """Computes metrics that are not means over examples, such as F1.
 
@@ -338,7 +338,7 @@ class Objective(Record, abc.ABC):
         return {}
 
     def breakdown(
-        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Dataset
+        self, predictions: Predictions, examples: np.ndarray, data: Dataset
     ) -> list[Breakdown]:
         """Returns tables that break the metrics down, such as scores per class.
 
@@ -362,7 +362,7 @@ class Objective(Record, abc.ABC):
         return {}
 
     def show_written(
-        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Dataset
+        self, predictions: Predictions, examples: np.ndarray, data: Dataset
     ) -> list[tuple[str, str]]:
         """Returns pairs of a title and a text that show what `write` returned.
 

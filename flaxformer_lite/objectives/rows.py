@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-import jax
 import jax.numpy as jnp
 import numpy as np
+
+from flaxformer_lite.types import Arrays
 
 # {"inputs": ..., "targets": ...}; those of a batch are stacked
 Example = dict[str, dict[str, np.ndarray]]
@@ -207,9 +208,7 @@ def encoder_decoder(
     }
 
 
-def with_decoder_start(
-    inputs: Mapping[str, jax.Array], start: int | None
-) -> Mapping[str, jax.Array]:
+def with_decoder_start(inputs: Arrays, start: int | None) -> Arrays:
     """Starts each target of a row with the model's decoder_start_token_id, such as BART's.
 
     None keeps the input.

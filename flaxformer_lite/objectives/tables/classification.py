@@ -41,6 +41,7 @@ from flaxformer_lite.objectives.tables.task import (
     number_of,
     texts_of,
 )
+from flaxformer_lite.types import Arrays, Predictions
 
 Kind = Annotated[str, OneOf(("single", "multiple", "number"))]
 Weighting = Annotated[str, OneOf(("none", "balanced"))]
@@ -232,12 +233,10 @@ class Classification(Labelled):
         name = "number" if self.kind == "number" else "label"
         return {"inputs": framed(row, records), "targets": {name: target, "weights": weight}}
 
-    def outputs(self, model: nn.Module, inputs: Mapping[str, jax.Array]) -> jax.Array:
+    def outputs(self, model: nn.Module, inputs: Arrays) -> jax.Array:
         return model(**inputs).logits.astype(jnp.float32)
 
-    def loss(
-        self, outputs: jax.Array, targets: Mapping[str, jax.Array], *, chunks: int
-    ) -> LossSums:
+    def loss(self, outputs: jax.Array, targets: Arrays, *, chunks: int) -> LossSums:
         logits_BC = outputs
         weight_B = targets["weights"]
         seen_B = (weight_B > 0).astype(jnp.float32)  # padding of the last batch has none
@@ -279,7 +278,7 @@ class Classification(Labelled):
         return {"logits": outputs}
 
     def scores(
-        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Dataset
+        self, predictions: Predictions, examples: np.ndarray, data: Dataset
     ) -> dict[str, float]:
         logits_NC = predictions["logits"]
         target = np.stack([data.records.features[i][1] for i in examples])
@@ -290,7 +289,7 @@ class Classification(Labelled):
         return scores.single_label(logits_NC.argmax(axis=-1), target, classes=len(self.labels))
 
     def breakdown(
-        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Dataset
+        self, predictions: Predictions, examples: np.ndarray, data: Dataset
     ) -> list[Breakdown]:
         """Returns the scores of each class, the confusion matrix, and the worst errors."""
         records = data.records
@@ -331,7 +330,7 @@ class Classification(Labelled):
             worst_table(head, wrong, wrong_class),
         ]
 
-    def decode(self, predictions: Mapping[str, np.ndarray], records: TableRecords) -> list[Json]:
+    def decode(self, predictions: Predictions, records: TableRecords) -> list[Json]:
         """Returns for each row `prediction` and, for classes, `probability_LABEL` of each."""
         logits_NC = predictions["logits"].astype(np.float64)
         if self.kind == "number":

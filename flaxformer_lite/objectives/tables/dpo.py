@@ -6,7 +6,7 @@ Reference: Rafailov et al. 2023, "Direct Preference Optimization", equation 7 (a
 label smoothing is equation 3 of Mitchell 2023, "A note on DPO with noisy preferences".
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -32,7 +32,7 @@ from flaxformer_lite.objectives.tables.chat import (
 )
 from flaxformer_lite.objectives.tables.task import Column, Row
 from flaxformer_lite.objectives.tables.writing import METRICS
-from flaxformer_lite.types import Batch
+from flaxformer_lite.types import Arrays, Batch
 
 SIDES = ("chosen", "rejected")
 
@@ -110,12 +110,12 @@ class Dpo(ChatTask):
         }
         return {"inputs": inputs, "targets": {"weights": np.float32(1)}}
 
-    def outputs(self, model: nn.Module, inputs: Mapping[str, jax.Array]) -> Answers:
+    def outputs(self, model: nn.Module, inputs: Arrays) -> Answers:
         others = dict(inputs)
         tokens = {name: others.pop(name) for name in ("input_ids", "segment_ids")}
         return model.features(**tokens).projection, others
 
-    def loss(self, outputs: Answers, targets: Mapping[str, jax.Array], *, chunks: int) -> LossSums:
+    def loss(self, outputs: Answers, targets: Arrays, *, chunks: int) -> LossSums:
         reward_B2 = self.beta * (answer_log_probs(outputs, chunks) - outputs[1]["reference"])
         weight_B = targets["weights"]
         margin_B = reward_B2[:, 0] - reward_B2[:, 1]

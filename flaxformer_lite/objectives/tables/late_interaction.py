@@ -28,6 +28,7 @@ from flaxformer_lite.objectives.tables.sentence_embeddings import (
     Texts,
     without_positives,
 )
+from flaxformer_lite.types import Arrays, Predictions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +134,7 @@ class LateInteraction(SentenceEmbeddings):
             counts[0, filled] = 1
         return {"inputs": {**inputs, "counts": counts}, "targets": example["targets"]}
 
-    def outputs(self, model: nn.Module, inputs: Mapping[str, jax.Array]) -> jax.Array:
+    def outputs(self, model: nn.Module, inputs: Arrays) -> jax.Array:
         """Returns vectors of length one, float32 [B, C, T, D]; those that do not count are zero."""
         shape = inputs["input_ids"].shape
         flat = {name: x.reshape(-1, shape[-1]) for name, x in inputs.items() if name != "counts"}
@@ -141,9 +142,7 @@ class LateInteraction(SentenceEmbeddings):
         unit_BTD = to_unit_length(hidden_BTD).reshape(*shape, -1)
         return jnp.where(inputs["counts"][..., None] != 0, unit_BTD, 0.0)
 
-    def loss(
-        self, outputs: jax.Array, targets: Mapping[str, jax.Array], *, chunks: int
-    ) -> LossSums:
+    def loss(self, outputs: jax.Array, targets: Arrays, *, chunks: int) -> LossSums:
         weight_B = targets["weights"]
         own_B = jnp.arange(len(weight_B))
         document_KTD = jnp.swapaxes(outputs[:, 1:], 0, 1).reshape(-1, *outputs.shape[2:])
@@ -165,11 +164,11 @@ class LateInteraction(SentenceEmbeddings):
         return {"maxsim": jax.lax.map(score, (outputs[:, 0], outputs[:, 1]))}
 
     def scores(
-        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Dataset
+        self, predictions: Predictions, examples: np.ndarray, data: Dataset
     ) -> dict[str, float]:
         return {}
 
-    def decode(self, predictions: Mapping[str, np.ndarray], records: TableRecords) -> list[Json]:
+    def decode(self, predictions: Predictions, records: TableRecords) -> list[Json]:
         """Returns for each row MaxSim of its first two texts, `similarity`."""
         return [{"similarity": float(value)} for value in predictions["maxsim"]]
 

@@ -24,6 +24,7 @@ from flaxformer_lite.objectives.base import ACCURACY, Dataset, Metric
 from flaxformer_lite.objectives.rows import Example, TableRecords, TokenRow, framed
 from flaxformer_lite.objectives.sums import LossSums, weighted
 from flaxformer_lite.objectives.tables.task import Column, Row, Task, text_of
+from flaxformer_lite.types import Arrays, Predictions
 
 ENDINGS = tuple(
     Column(f"ending{i}", (f"choice{i + 1}", f"option{i + 1}", f"sol{i + 1}", letter), optional=True)
@@ -151,13 +152,11 @@ class MultipleChoice(Task):
         inputs = jax.tree.map(lambda *choices: np.stack(choices), *rows)
         return {"inputs": inputs, "targets": {"label": chosen.label, "weights": np.float32(1)}}
 
-    def outputs(self, model: nn.Module, inputs: Mapping[str, jax.Array]) -> jax.Array:
+    def outputs(self, model: nn.Module, inputs: Arrays) -> jax.Array:
         present_BC = inputs["attention_mask"][:, :, 1] > 0
         return jnp.where(present_BC, model(**inputs).logits.astype(jnp.float32), ABSENT)
 
-    def loss(
-        self, outputs: jax.Array, targets: Mapping[str, jax.Array], *, chunks: int
-    ) -> LossSums:
+    def loss(self, outputs: jax.Array, targets: Arrays, *, chunks: int) -> LossSums:
         loss_B = optax.softmax_cross_entropy_with_integer_labels(outputs, targets["label"])
         return weighted(
             loss_B, targets["weights"], accuracy=jnp.argmax(outputs, axis=-1) == targets["label"]
@@ -166,7 +165,7 @@ class MultipleChoice(Task):
     def predictions(self, outputs: jax.Array) -> dict[str, jax.Array]:
         return {"logits": outputs}
 
-    def decode(self, predictions: Mapping[str, np.ndarray], records: TableRecords) -> list[Json]:
+    def decode(self, predictions: Predictions, records: TableRecords) -> list[Json]:
         """Returns for each row `prediction`, an index, the text `choice`, and `probability`."""
         rows = []
         for row, logits in zip(records.rows, predictions["logits"].astype(np.float64), strict=True):

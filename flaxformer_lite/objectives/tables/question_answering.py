@@ -23,6 +23,7 @@ from flaxformer_lite.objectives.rows import Example, Spans, TableRecords, TokenR
 from flaxformer_lite.objectives.sums import LossSums, weighted
 from flaxformer_lite.objectives.tables.answers import Answer, answers_of, best_span, squad_scores
 from flaxformer_lite.objectives.tables.task import Column, Row, Task, text_of, texts_of
+from flaxformer_lite.types import Arrays, Predictions
 
 Borders = tuple[jax.Array, jax.Array]  # the logits of an answer's start and of its end, [B, T]
 
@@ -115,11 +116,11 @@ class QuestionAnswering(Task):
         }
         return {"inputs": framed(window.row, records), "targets": targets}
 
-    def outputs(self, model: nn.Module, inputs: Mapping[str, jax.Array]) -> Borders:
+    def outputs(self, model: nn.Module, inputs: Arrays) -> Borders:
         output = model(**inputs)
         return output.start_logits.astype(jnp.float32), output.end_logits.astype(jnp.float32)
 
-    def loss(self, outputs: Borders, targets: Mapping[str, jax.Array], *, chunks: int) -> LossSums:
+    def loss(self, outputs: Borders, targets: Arrays, *, chunks: int) -> LossSums:
         borders = list(zip(outputs, (targets["start"], targets["end"]), strict=True))
         start, end = borders
         first_B = optax.softmax_cross_entropy_with_integer_labels(*start)
@@ -133,14 +134,14 @@ class QuestionAnswering(Task):
         return dict(zip(("start", "end"), outputs, strict=True))
 
     def scores(
-        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Dataset
+        self, predictions: Predictions, examples: np.ndarray, data: Dataset
     ) -> dict[str, float]:
         """Computes SQuAD's F1 and exact match of the questions that the examples belong to."""
         guesses = self._guesses(predictions, examples, data.records)
         answers = [self._answer(guess)[0] for guess in guesses.values()]
         return squad_scores(answers, _true(data.records, guesses))
 
-    def decode(self, predictions: Mapping[str, np.ndarray], records: TableRecords) -> list[Json]:
+    def decode(self, predictions: Predictions, records: TableRecords) -> list[Json]:
         """Returns for each row `prediction`, the text of the answer or "", and `probability`.
 
         The probability is that of the answer's start times that of its end.
@@ -200,7 +201,7 @@ class QuestionAnswering(Task):
         return made
 
     def _guesses(
-        self, predictions: Mapping[str, np.ndarray], examples: Iterable[int], records: TableRecords
+        self, predictions: Predictions, examples: Iterable[int], records: TableRecords
     ) -> dict[int, Guess]:
         """Returns the best answer for each row that has an example."""
         guesses: dict[int, Guess] = {}

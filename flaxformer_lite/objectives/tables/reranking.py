@@ -4,7 +4,7 @@ Reference: Nogueira and Cho 2019 (arXiv:1901.04085).
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -22,6 +22,7 @@ from flaxformer_lite.objectives.rows import Example, TableRecords, Tokenizer, To
 from flaxformer_lite.objectives.sums import LossSums, weighted
 from flaxformer_lite.objectives.tables import retrieval
 from flaxformer_lite.objectives.tables.task import Column, Row, Task, number_of, texts_of
+from flaxformer_lite.types import Arrays, Predictions
 
 
 class Judged(NamedTuple):
@@ -84,12 +85,10 @@ class Reranking(Task):
             "targets": {"label": label, "weights": np.float32(1)},
         }
 
-    def outputs(self, model: nn.Module, inputs: Mapping[str, jax.Array]) -> jax.Array:
+    def outputs(self, model: nn.Module, inputs: Arrays) -> jax.Array:
         return model(**inputs).logits[:, 0].astype(jnp.float32)
 
-    def loss(
-        self, outputs: jax.Array, targets: Mapping[str, jax.Array], *, chunks: int
-    ) -> LossSums:
+    def loss(self, outputs: jax.Array, targets: Arrays, *, chunks: int) -> LossSums:
         return weighted(
             optax.sigmoid_binary_cross_entropy(outputs, targets["label"]), targets["weights"]
         )
@@ -98,11 +97,11 @@ class Reranking(Task):
         return {"logits": outputs}
 
     def scores(
-        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Dataset
+        self, predictions: Predictions, examples: np.ndarray, data: Dataset
     ) -> dict[str, float]:
         return _scores(predictions["logits"], [data.records.features[i] for i in examples])
 
-    def decode(self, predictions: Mapping[str, np.ndarray], records: TableRecords) -> list[Json]:
+    def decode(self, predictions: Predictions, records: TableRecords) -> list[Json]:
         """Returns for each row `prediction`, the probability that the passage answers the query."""
         shares = expit(predictions["logits"].astype(np.float64))
         return [{"prediction": float(share)} for share in shares]

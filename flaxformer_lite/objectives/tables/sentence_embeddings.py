@@ -35,6 +35,7 @@ from flaxformer_lite.objectives.sums import TOKENS, LossSums, weighted
 from flaxformer_lite.objectives.tables import retrieval
 from flaxformer_lite.objectives.tables.scores import correlations
 from flaxformer_lite.objectives.tables.task import Column, Row, Task, number_of, text_of
+from flaxformer_lite.types import Arrays, Predictions
 
 Kind = Annotated[str, OneOf(("pairs", "scores"))]
 Pooling = Annotated[str, OneOf(("", *choices.POOLINGS))]
@@ -207,7 +208,7 @@ class SentenceEmbeddings(Task):
             targets["score"] = np.nan_to_num(feature.score)
         return {"inputs": inputs, "targets": targets}
 
-    def outputs(self, model: nn.Module, inputs: Mapping[str, jax.Array]) -> jax.Array:
+    def outputs(self, model: nn.Module, inputs: Arrays) -> jax.Array:
         """Returns vectors of unit length, float32 [B, C, D]."""
         flat = one_text_per_row(inputs)
         hidden_BTD = model(**flat).last_hidden_state
@@ -218,9 +219,7 @@ class SentenceEmbeddings(Task):
             pooled_BD = pool(self.pooling, hidden_BTD, mask_BT)
         return pooled_BD.reshape(*inputs["input_ids"].shape[:2], -1)
 
-    def loss(
-        self, outputs: jax.Array, targets: Mapping[str, jax.Array], *, chunks: int
-    ) -> LossSums:
+    def loss(self, outputs: jax.Array, targets: Arrays, *, chunks: int) -> LossSums:
         weight_B = targets["weights"]
         widths = [outputs, *(shortened(outputs, size) for size in self.sizes)]
         if self.kind == "scores":
@@ -247,7 +246,7 @@ class SentenceEmbeddings(Task):
         return {"vectors": outputs[:, :2]}
 
     def scores(
-        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Dataset
+        self, predictions: Predictions, examples: np.ndarray, data: Dataset
     ) -> dict[str, float]:
         chosen = [data.records.features[i] for i in examples]
         vectors_N2D = predictions["vectors"]
@@ -262,7 +261,7 @@ class SentenceEmbeddings(Task):
             values[f"mrr_{size}"] = retrieval.scores(ranks)["mrr"]
         return values
 
-    def decode(self, predictions: Mapping[str, np.ndarray], records: TableRecords) -> list[Json]:
+    def decode(self, predictions: Predictions, records: TableRecords) -> list[Json]:
         """Returns for each row the cosine `similarity` of its first two texts."""
         return [{"similarity": float(value)} for value in _cosines(predictions["vectors"])]
 
@@ -293,7 +292,7 @@ class SentenceEmbeddings(Task):
         return f"{words} -> {float(feature.score):g}"
 
 
-def one_text_per_row(inputs: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+def one_text_per_row(inputs: Arrays) -> dict[str, jax.Array]:
     """Reshapes inputs [B, C, T] to [B C, T]; packed ones stay as they are."""
     flat = {}
     for name, x in inputs.items():

@@ -26,7 +26,7 @@ from flaxformer_lite.objectives.tables.sentence_embeddings import (
     batch_logits,
     one_text_per_row,
 )
-from flaxformer_lite.types import Batch
+from flaxformer_lite.types import Arrays, Batch, Predictions
 
 Strategy = Annotated[str, OneOf(("", *STRATEGIES))]
 
@@ -81,7 +81,7 @@ class SparseEmbeddings(SentenceEmbeddings):
     def published_fields(self) -> Json:
         return {"kind": "sparse", "pooling": self.pooling, "activation": self.activation}
 
-    def outputs(self, model: nn.Module, inputs: Mapping[str, jax.Array]) -> jax.Array:
+    def outputs(self, model: nn.Module, inputs: Arrays) -> jax.Array:
         """Returns sparse vectors, float32 [B, C, V]."""
         flat = one_text_per_row(inputs)
         projection = model.features(**flat).projection
@@ -93,9 +93,7 @@ class SparseEmbeddings(SentenceEmbeddings):
         )
         return vectors_BV.reshape(*inputs["input_ids"].shape[:2], -1)
 
-    def loss(
-        self, outputs: jax.Array, targets: Mapping[str, jax.Array], *, chunks: int
-    ) -> LossSums:
+    def loss(self, outputs: jax.Array, targets: Arrays, *, chunks: int) -> LossSums:
         weight_B = targets["weights"]
         own_B = jnp.arange(len(weight_B))
         logits_BK = batch_logits(outputs, targets["texts"], weight_B) / self.temperature
@@ -134,11 +132,11 @@ class SparseEmbeddings(SentenceEmbeddings):
         return {"dots": dots_B}
 
     def scores(
-        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Dataset
+        self, predictions: Predictions, examples: np.ndarray, data: Dataset
     ) -> dict[str, float]:
         return {}
 
-    def decode(self, predictions: Mapping[str, np.ndarray], records: TableRecords) -> list[Json]:
+    def decode(self, predictions: Predictions, records: TableRecords) -> list[Json]:
         """Returns for each row the dot product of its first two texts, `similarity`."""
         return [{"similarity": float(value)} for value in predictions["dots"]]
 

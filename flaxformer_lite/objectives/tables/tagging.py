@@ -36,6 +36,7 @@ from flaxformer_lite.objectives.tables.task import (
     Row,
     text_of,
 )
+from flaxformer_lite.types import Arrays, Predictions
 
 OUTSIDE = "O"
 OF_ENTITY = re.compile(r"O|[BIES]-.+")  # BIO, IOB2 and BIOES
@@ -154,12 +155,10 @@ class Tagging(Labelled):
             "targets": {"labels": labels, "weights": weights},
         }
 
-    def outputs(self, model: nn.Module, inputs: Mapping[str, jax.Array]) -> jax.Array:
+    def outputs(self, model: nn.Module, inputs: Arrays) -> jax.Array:
         return model(**inputs).logits.astype(jnp.float32)
 
-    def loss(
-        self, outputs: jax.Array, targets: Mapping[str, jax.Array], *, chunks: int
-    ) -> LossSums:
+    def loss(self, outputs: jax.Array, targets: Arrays, *, chunks: int) -> LossSums:
         loss_BT = optax.softmax_cross_entropy_with_integer_labels(outputs, targets["labels"])
         return weighted(
             loss_BT, targets["weights"], accuracy=jnp.argmax(outputs, axis=-1) == targets["labels"]
@@ -169,13 +168,13 @@ class Tagging(Labelled):
         return {"tags": jnp.argmax(outputs, axis=-1).astype(jnp.int32)}
 
     def scores(
-        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Dataset
+        self, predictions: Predictions, examples: np.ndarray, data: Dataset
     ) -> dict[str, float]:
         """Computes the accuracy over all words, truncated ones included, and entity scores."""
         return self._scored(*self._compared(predictions, examples, data))
 
     def breakdown(
-        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Dataset
+        self, predictions: Predictions, examples: np.ndarray, data: Dataset
     ) -> list[Breakdown]:
         """Returns scores per kind of entity, or per tag with a confusion matrix."""
         tagged, predicted = self._compared(predictions, examples, data)
@@ -195,7 +194,7 @@ class Tagging(Labelled):
             confusion_table(self.labels, counts_CC),
         ]
 
-    def decode(self, predictions: Mapping[str, np.ndarray], records: TableRecords) -> list[Json]:
+    def decode(self, predictions: Predictions, records: TableRecords) -> list[Json]:
         """Returns for each row `prediction`, one tag per word, and `words_cut`.
 
         The tags are a list or a text, as the words are; words_cut is the number of words without a
@@ -259,7 +258,7 @@ class Tagging(Labelled):
         return values
 
     def _compared(
-        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Dataset
+        self, predictions: Predictions, examples: np.ndarray, data: Dataset
     ) -> tuple[list[Tagged], list[np.ndarray]]:
         """Returns the examples, and the predicted tags of their words."""
         tagged = [data.records.features[i] for i in examples]

@@ -18,6 +18,7 @@ from flaxformer_lite.config.rules import FLOAT32
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.objectives.base import Objective
 from flaxformer_lite.objectives.rows import TableRecords, Tokenizer
+from flaxformer_lite.types import Predictions
 
 Row = Mapping[str, Any]  # role -> value
 # What stands for no value in pandas.read_csv, which is what spreadsheets and databases write.
@@ -185,7 +186,7 @@ class Task(Objective):
         """Describes suspicious values in both splits, such as one label in two spellings."""
         return []
 
-    def decode(self, predictions: Mapping[str, np.ndarray], records: TableRecords) -> list[Json]:
+    def decode(self, predictions: Predictions, records: TableRecords) -> list[Json]:
         """Turns the predictions for all examples, in order, into named values for each row."""
         raise ConfigError(f"{type(self).__name__}: has nothing to predict for a row.")
 

@@ -1,7 +1,7 @@
 """The base of generation tasks: prompts and answers, scored on text generated for held-out rows."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, TypedDict
 
@@ -15,6 +15,7 @@ from flaxformer_lite.objectives.rows import TableRecords
 from flaxformer_lite.objectives.tables import scores
 from flaxformer_lite.objectives.tables.task import Task
 from flaxformer_lite.objectives.text.text_objective import TextObjective
+from flaxformer_lite.types import Predictions
 
 SCORES = {"bleu": scores.translation, "rouge": scores.summaries}
 NEEDS = {"bleu": "sacrebleu", "rouge": "rouge_score.rouge_scorer"}
@@ -116,7 +117,7 @@ class WritingTask(TextObjective, Task):
         return {"written": np.asarray(texts, object)}
 
     def scores(
-        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Dataset
+        self, predictions: Predictions, examples: np.ndarray, data: Dataset
     ) -> dict[str, float]:
         references = [self.prompt_and_reference(data.records, int(i))[1] for i in examples]
         known = [text for text in references if text is not None]
@@ -144,13 +145,13 @@ class WritingTask(TextObjective, Task):
         values = SCORES[self.scored_by](sources, targets)
         return "copying the source", values[self.headline.name]
 
-    def decode(self, predictions: Mapping[str, np.ndarray], records: TableRecords) -> list[Json]:
+    def decode(self, predictions: Predictions, records: TableRecords) -> list[Json]:
         """Returns for each row `prediction`, the generated text; None without an example."""
         by_row = dict(zip(records.row_of.tolist(), predictions["written"].tolist(), strict=True))
         return [{"prediction": by_row.get(i)} for i in range(len(records.rows))]
 
     def show_written(
-        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Dataset
+        self, predictions: Predictions, examples: np.ndarray, data: Dataset
     ) -> list[tuple[str, str]]:
         shown = []
         for example, text in zip(examples, predictions["written"], strict=True):

@@ -5,11 +5,10 @@ Adds perplexity, bits per byte, and a unigram baseline to the cross entropy.
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import jax
 import numpy as np
 
 from flaxformer_lite.config import ModelConfig
@@ -17,7 +16,7 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.nn.functions.losses import pieces_of
 from flaxformer_lite.objectives.base import ACCURACY, Dataset, Metric, Objective
 from flaxformer_lite.objectives.sums import LossSums, token_loss
-from flaxformer_lite.types import Batch
+from flaxformer_lite.types import Arrays, Batch
 
 COUNTED = 1 << 20  # labels counted for the unigram baseline, at most
 
@@ -41,7 +40,7 @@ class TextObjective(Objective):
     z_loss = 0.0  # not annotated, so not a field
     label_smoothing = 0.0
 
-    def loss(self, outputs: Any, targets: Mapping[str, jax.Array], *, chunks: int) -> LossSums:
+    def loss(self, outputs: Any, targets: Arrays, *, chunks: int) -> LossSums:
         return token_loss(self, outputs, targets, chunks)
 
     def held_out_metrics(self, metrics: dict[str, float], data: Dataset) -> dict[str, float]:

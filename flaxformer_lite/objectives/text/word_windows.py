@@ -2,7 +2,6 @@
 
 import abc
 import functools
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -18,6 +17,7 @@ from flaxformer_lite.objectives.packing import Packing, windows
 from flaxformer_lite.objectives.rows import CountedRecords, Example, TextRecords, Tokenizer
 from flaxformer_lite.objectives.sums import TOKENS, LossSums, Projected, by_source
 from flaxformer_lite.objectives.text.text_objective import label_counts
+from flaxformer_lite.types import Arrays
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,9 +64,7 @@ class WordWindows(Objective):
           contexts_BTS: 1.0 where the word at s is around that at t.
         """
 
-    def loss(
-        self, outputs: Projected, targets: Mapping[str, jax.Array], *, chunks: int
-    ) -> LossSums:
+    def loss(self, outputs: Projected, targets: Arrays, *, chunks: int) -> LossSums:
         words_BT = targets["labels"]
         noise_BN = targets["noise"]
         x_BTD, true_BTS = self.predictions_of(outputs.projection.x, contexts(targets))
@@ -168,7 +166,7 @@ def _chances(
     return stays, drawn / drawn[-1]
 
 
-def contexts(targets: Mapping[str, jax.Array]) -> jax.Array:
+def contexts(targets: Arrays) -> jax.Array:
     """Returns 1.0 where position s is in the window of the word at t and s != t, [B, T, S]."""
     begin_BT1 = targets["begin"][..., None]
     end_BT1 = targets["end"][..., None]
