@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
 from flaxformer_lite.nn.functions.losses import cross_entropy
@@ -227,3 +228,15 @@ def weighted(loss: Array, weights: Array, **right: Array) -> LossSums:
     for name, is_right in right.items():
         metrics[name] = (jnp.where(is_right, weights, 0.0).sum(), count)
     return LossSums({TOKENS: (loss * weights).sum()}, {TOKENS: count}, metrics)
+
+
+def class_loss(logits: Array, labels: Array, weights: Array) -> LossSums:
+    """Sums the cross entropy of classes by weight, with the metric `accuracy`.
+
+    Args:
+      logits: float32 [..., C].
+      labels: the right classes, integers [...].
+      weights: float32 [...].
+    """
+    loss = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+    return weighted(loss, weights, accuracy=jnp.argmax(logits, axis=-1) == labels)

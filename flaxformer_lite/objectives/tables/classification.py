@@ -27,10 +27,9 @@ from flaxformer_lite.objectives.tables import scores
 from flaxformer_lite.objectives.tables.breakdown import (
     Breakdown,
     Cell,
-    class_scores,
     class_table,
     confusion_matrix,
-    confusion_table,
+    confusion_tables,
     shortened,
     worst_table,
 )
@@ -249,6 +248,7 @@ class Classification(Labelled):
                 {"squared_error": ((error_B * seen_B).sum(), count)},
             )
         label = targets["label"]
+        scale_B = weight_B
         if self.kind == "multiple":
             scale_C = jnp.asarray(self.class_weights or 1.0)
             loss_B = (optax.sigmoid_binary_cross_entropy(logits_BC, label) * scale_C).mean(axis=-1)
@@ -257,19 +257,14 @@ class Classification(Labelled):
             smooth_BC = optax.smooth_labels(
                 jax.nn.one_hot(label, logits_BC.shape[-1]), self.label_smoothing
             )
-            right_B = jnp.argmax(logits_BC, axis=-1) == label
             if self.class_weights and self.label_smoothing:
                 # As in torch: each class's share of the smoothed label weighs as that class does.
                 smooth_BC = smooth_BC * jnp.asarray(self.class_weights)[None]
-                loss_B = optax.softmax_cross_entropy(logits_BC, smooth_BC)
-                return LossSums(
-                    {"weights": (loss_B * seen_B).sum()},
-                    {"weights": weight_B.sum()},
-                    {"accuracy": (jnp.where(right_B, seen_B, 0.0).sum(), count)},
-                )
+                scale_B = seen_B
             loss_B = optax.softmax_cross_entropy(logits_BC, smooth_BC)
+            right_B = jnp.argmax(logits_BC, axis=-1) == label
         return LossSums(
-            {"weights": (loss_B * weight_B).sum()},
+            {"weights": (loss_B * scale_B).sum()},
             {"weights": weight_B.sum()},
             {"accuracy": (jnp.where(right_B, seen_B, 0.0).sum(), count)},
         )
@@ -313,9 +308,6 @@ class Classification(Labelled):
             return [class_table(self.labels, class_values, "label")]
         chosen = logits_NC.argmax(axis=-1)
         counts_CC = confusion_matrix(chosen, target, len(self.labels))
-        class_values = class_scores(
-            counts_CC.diagonal(), counts_CC.sum(axis=0), counts_CC.sum(axis=1)
-        )
         share_N = softmax(logits_NC, axis=-1)[np.arange(len(target)), target]
         wrong = np.where(chosen == target, 0.0, 1 - share_N)
 
@@ -325,8 +317,7 @@ class Classification(Labelled):
 
         head = ("true", "predicted", "probability of the true one", "text")
         return [
-            class_table(self.labels, class_values),
-            confusion_table(self.labels, counts_CC),
+            *confusion_tables(self.labels, counts_CC),
             worst_table(head, wrong, wrong_class),
         ]
 

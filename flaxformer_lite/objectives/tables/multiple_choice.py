@@ -14,7 +14,6 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from scipy.special import softmax
 
 from flaxformer_lite.config import ConfigError
@@ -22,7 +21,7 @@ from flaxformer_lite.config.rules import Count
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.objectives.base import ACCURACY, Dataset, Metric
 from flaxformer_lite.objectives.rows import Example, TableRecords, TokenRow, framed
-from flaxformer_lite.objectives.sums import LossSums, weighted
+from flaxformer_lite.objectives.sums import LossSums, class_loss
 from flaxformer_lite.objectives.tables.task import Column, Row, Task, text_of
 from flaxformer_lite.types import Arrays, Predictions
 
@@ -157,10 +156,7 @@ class MultipleChoice(Task):
         return jnp.where(present_BC, model(**inputs).logits.astype(jnp.float32), ABSENT)
 
     def loss(self, outputs: jax.Array, targets: Arrays, *, chunks: int) -> LossSums:
-        loss_B = optax.softmax_cross_entropy_with_integer_labels(outputs, targets["label"])
-        return weighted(
-            loss_B, targets["weights"], accuracy=jnp.argmax(outputs, axis=-1) == targets["label"]
-        )
+        return class_loss(outputs, targets["label"], targets["weights"])
 
     def predictions(self, outputs: jax.Array) -> dict[str, jax.Array]:
         return {"logits": outputs}

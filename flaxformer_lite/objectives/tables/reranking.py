@@ -109,9 +109,7 @@ class Reranking(Task):
     def baseline(self, data: Dataset, fitted: Json | None) -> tuple[str, float] | None:
         """Returns the mean reciprocal rank by the cosine of tf-idf vectors."""
         held = data.splits["eval"]
-        queries = [row["query"] for row in held.rows]
-        passages = [row["passage"] for row in held.rows]
-        words = retrieval.same_words(queries, passages)
+        words = retrieval.words_of_rows(held.rows, "query", "passage")
         if words is None:
             return None
         values = _scores(retrieval.cosines(*words), held.features)

@@ -268,9 +268,7 @@ class SentenceEmbeddings(Task):
     def baseline(self, data: Dataset, fitted: Json | None) -> tuple[str, float] | None:
         """Returns the score of tf-idf cosines on the held-out rows."""
         held = data.splits["eval"]
-        anchors = [row["anchor"] for row in held.rows]
-        positives = [row["positive"] for row in held.rows]
-        words = retrieval.same_words(anchors, positives)
+        words = retrieval.words_of_rows(held.rows, "anchor", "positive")
         if words is None:
             return None
         given = _known(held.column(2))
@@ -290,6 +288,26 @@ class SentenceEmbeddings(Task):
         if math.isnan(feature.score):
             return words
         return f"{words} -> {float(feature.score):g}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairSimilarity(SentenceEmbeddings):
+    """Base class of objectives whose vectors are too large to be kept by evaluation.
+
+    `predictions` returns `similarity`, that of the first two texts of a row.
+    """
+
+    def scores(
+        self, predictions: Predictions, examples: np.ndarray, data: Dataset
+    ) -> dict[str, float]:
+        return {}
+
+    def decode(self, predictions: Predictions, records: TableRecords) -> list[Json]:
+        """Returns for each row the `similarity` of its first two texts."""
+        return [{"similarity": float(value)} for value in predictions["similarity"]]
+
+    def baseline(self, data: Dataset, fitted: Json | None) -> tuple[str, float] | None:
+        return None
 
 
 def one_text_per_row(inputs: Arrays) -> dict[str, jax.Array]:

@@ -11,28 +11,27 @@ from typing import Annotated, ClassVar, Self
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.config.rules import NotNegative, OneOf, Positive
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.nn.functions.splade import ACTIVATIONS, LOGITS, STRATEGIES, flops, splade
-from flaxformer_lite.objectives.base import Dataset, Metric, score
-from flaxformer_lite.objectives.rows import TableRecords, Tokenizer
+from flaxformer_lite.objectives.base import Metric, score
+from flaxformer_lite.objectives.rows import Tokenizer
 from flaxformer_lite.objectives.sums import LossSums, weighted
 from flaxformer_lite.objectives.tables.sentence_embeddings import (
-    SentenceEmbeddings,
+    PairSimilarity,
     batch_logits,
     one_text_per_row,
 )
-from flaxformer_lite.types import Arrays, Batch, Predictions
+from flaxformer_lite.types import Arrays, Batch
 
 Strategy = Annotated[str, OneOf(("", *STRATEGIES))]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SparseEmbeddings(SentenceEmbeddings):
+class SparseEmbeddings(PairSimilarity):
     """Learns sparse vectors from pairs of an anchor and a positive, and negatives if there are any.
 
     Maximizes log P(positive | anchor), a softmax over dot products / temperature as in
@@ -125,20 +124,8 @@ class SparseEmbeddings(SentenceEmbeddings):
         return min(at_once, texts * length * model.vocab_size)
 
     def predictions(self, outputs: jax.Array) -> dict[str, jax.Array]:
-        """Returns the dot product of the first two texts; whole vectors would be too large."""
+        """Returns the dot product of the first two texts."""
         dots_B = jnp.einsum(
             "BV,BV->B", outputs[:, 0], outputs[:, 1], precision=jax.lax.Precision.HIGHEST
         )
-        return {"dots": dots_B}
-
-    def scores(
-        self, predictions: Predictions, examples: np.ndarray, data: Dataset
-    ) -> dict[str, float]:
-        return {}
-
-    def decode(self, predictions: Predictions, records: TableRecords) -> list[Json]:
-        """Returns for each row the dot product of its first two texts, `similarity`."""
-        return [{"similarity": float(value)} for value in predictions["dots"]]
-
-    def baseline(self, data: Dataset, fitted: Json | None) -> tuple[str, float] | None:
-        return None
+        return {"similarity": dots_B}

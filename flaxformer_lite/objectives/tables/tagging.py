@@ -15,20 +15,19 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.objectives.base import ACCURACY, Dataset, Metric, score
 from flaxformer_lite.objectives.rows import Example, TableRecords, TokenRow, framed
-from flaxformer_lite.objectives.sums import LossSums, weighted
+from flaxformer_lite.objectives.sums import LossSums, class_loss
 from flaxformer_lite.objectives.tables import scores
 from flaxformer_lite.objectives.tables.breakdown import (
     Breakdown,
     class_scores,
     class_table,
     confusion_matrix,
-    confusion_table,
+    confusion_tables,
 )
 from flaxformer_lite.objectives.tables.task import (
     Column,
@@ -159,10 +158,7 @@ class Tagging(Labelled):
         return model(**inputs).logits.astype(jnp.float32)
 
     def loss(self, outputs: jax.Array, targets: Arrays, *, chunks: int) -> LossSums:
-        loss_BT = optax.softmax_cross_entropy_with_integer_labels(outputs, targets["labels"])
-        return weighted(
-            loss_BT, targets["weights"], accuracy=jnp.argmax(outputs, axis=-1) == targets["labels"]
-        )
+        return class_loss(outputs, targets["labels"], targets["weights"])
 
     def predictions(self, outputs: jax.Array) -> dict[str, jax.Array]:
         return {"tags": jnp.argmax(outputs, axis=-1).astype(jnp.int32)}
@@ -186,13 +182,7 @@ class Tagging(Labelled):
             return [class_table(list(by_kind), class_scores(*counts), "entity")]
         true = np.concatenate([example.tag for example in tagged])
         counts_CC = confusion_matrix(np.concatenate(predicted), true, len(self.labels))
-        class_values = class_scores(
-            counts_CC.diagonal(), counts_CC.sum(axis=0), counts_CC.sum(axis=1)
-        )
-        return [
-            class_table(self.labels, class_values, "tag"),
-            confusion_table(self.labels, counts_CC),
-        ]
+        return confusion_tables(self.labels, counts_CC, "tag")
 
     def decode(self, predictions: Predictions, records: TableRecords) -> list[Json]:
         """Returns for each row `prediction`, one tag per word, and `words_cut`.
