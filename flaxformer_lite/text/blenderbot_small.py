@@ -77,4 +77,3 @@ class BlenderbotSmall(NumberedPieces):
         if name.endswith(CONTINUED):
             return name.removesuffix(CONTINUED).encode()
         return f"{name} ".encode()
-
