@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from flaxformer_lite.checkpoints.workdir import is_workdir
-from flaxformer_lite.cli.open_model import Opened, check_vocabulary, folder_of, open_model
+from flaxformer_lite.cli.open_model import Opened, check_vocabulary, folder_of, open_named_model
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import shown
 from flaxformer_lite.pretrained import folder
@@ -18,13 +18,7 @@ HEADS = ("masked_lm", "pretraining")
 
 def run(args: argparse.Namespace) -> None:
     """Prints guesses and their probabilities, for each mask in turn."""
-    opened = open_model(
-        args.model,
-        head=_head(args.model),
-        dtype=args.dtype,
-        family=args.family,
-        allow_plugins=args.allow_plugins,
-    )
+    opened = open_named_model(args, _head(args.model))
     if opened.cfg.head not in HEADS or opened.cfg.decoder_layers:
         raise ConfigError(
             f"family={opened.cfg.family!r}, head={opened.cfg.head!r}: fill-mask needs a masked-LM"

@@ -9,7 +9,13 @@ from typing import Any
 import jax
 
 from flaxformer_lite.cli.generate import with_published
-from flaxformer_lite.cli.open_model import Opened, check_vocabulary, folder_of, notice, open_model
+from flaxformer_lite.cli.open_model import (
+    Opened,
+    check_vocabulary,
+    folder_of,
+    notice,
+    open_named_model,
+)
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.publish import write_file
 from flaxformer_lite.inference.generate import generate
@@ -31,13 +37,7 @@ def run(args: argparse.Namespace) -> None:
             f"--output: {args.output.name} needs matplotlib: pip install 'flaxformer_lite[plots]',"
             " or name a .html."
         )
-    opened = open_model(
-        args.model,
-        dtype=args.dtype,
-        family=args.family,
-        adapter=args.adapter,
-        allow_plugins=args.allow_plugins,
-    )
+    opened = open_named_model(args)
     ids = encode(opened, args.text, "text", args.max_tokens)
     target = target_of(opened, ids, args)
     special = opened.tokenizer.ids

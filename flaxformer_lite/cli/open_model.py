@@ -1,5 +1,6 @@
 """Opens models and tokenizers from a directory of published weights or a training workdir."""
 
+import argparse
 import contextlib
 import logging
 import sys
@@ -16,6 +17,9 @@ from flaxformer_lite.pretrained.folder import check_exists
 from flaxformer_lite.runtime.log import capture_logs
 from flaxformer_lite.storage.stores import addressed
 from flaxformer_lite.text.published_tokenizer import PublishedTokenizer
+
+# flags that `load_pretrained` takes as they are
+FLAGS = ("dtype", "family", "adapter", "allow_plugins", "quantize", "cache")
 
 
 class Opened(NamedTuple):
@@ -34,35 +38,36 @@ def open_model(
     path: str,
     *,
     head: str | None = None,
-    dtype: str = "float32",
     family: str | None = None,
-    adapter: str | None = None,
     allow_plugins: bool = False,
-    quantize: str | None = None,
-    cache: str | None = None,
+    **options: Any,
 ) -> Opened:
     """Opens a model, its parameters on the default device, and its tokenizer.
 
     An adapter is merged, but for a model that is held in few bits, where it stays beside it.
+
+    Args:
+      path: a directory or an address.
+      head, family, allow_plugins, options: as in `load_pretrained`.
 
     Raises:
       ConfigError, WeightsError, CheckpointError: the directory cannot be used.
     """
     folder = folder_of(path)
     tokenizer = load_tokenizer(folder, family=family, allow_plugins=allow_plugins)
-    fields = {"quantize": quantize, "cache": cache}
-    low_precision: dict[str, Any] = {name: value for name, value in fields.items() if value}
+    options |= {"family": family, "allow_plugins": allow_plugins}
     with notices():
-        loaded = load_pretrained(
-            folder,
-            head,
-            dtype=dtype,
-            family=family,
-            adapter=adapter,
-            allow_plugins=allow_plugins,
-            **low_precision,
-        )
-        return Opened(*(loaded if quantize else merge_adapter(*loaded)), tokenizer)
+        loaded = load_pretrained(folder, head, **options)
+        if "quantize" not in options:
+            loaded = merge_adapter(*loaded)
+        return Opened(*loaded, tokenizer)
+
+
+def open_named_model(args: argparse.Namespace, head: str | None = None) -> Opened:
+    """Opens the model that a command's --model names, with those of FLAGS that it has."""
+    flags = vars(args)
+    options = {name: flags[name] for name in FLAGS if flags.get(name)}
+    return open_model(args.model, head=head, **options)
 
 
 def folder_of(path: str) -> Path:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax
 
 from flaxformer_lite.cli import fill_mask
-from flaxformer_lite.cli.open_model import Opened, folder_of, notices, open_model
+from flaxformer_lite.cli.open_model import Opened, folder_of, notices, open_named_model
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.contrib.export import page
 from flaxformer_lite.contrib.export.folder import export_model
@@ -102,9 +102,7 @@ def run(args: argparse.Namespace, layers: SentenceLayers | None) -> None:
 
 
 def _parts(args: argparse.Namespace, layers: SentenceLayers | None) -> Parts:
-    opened = open_model(
-        args.model, head=args.head, family=args.family, allow_plugins=args.allow_plugins
-    )
+    opened = open_named_model(args, args.head)
     cfg = opened.cfg
     if layers is None and cfg.head in ("none", "encoder"):
         layers = load_sentence_layers(folder_of(args.model), allow_plugins=args.allow_plugins)
