@@ -310,15 +310,12 @@ def _look_up(
     """
     S = text_BS.shape[1]
     index_1S = jnp.arange(S, dtype=jnp.int32)[None]
+    known_BS = jnp.where(is_token_BS, text_BS, -1 - index_1S)  # padding is like no other column
     same_BS = index_1S < end_B[:, None] - 1
     agreeing_BS = jnp.zeros(text_BS.shape, jnp.int32)
     for back in range(NGRAM):
-        last_B1 = jnp.maximum(end_B - 1 - back, 0)[:, None]
-        same_BS &= jnp.roll(text_BS, back, axis=1) == jnp.take_along_axis(text_BS, last_B1, axis=1)
-        same_BS &= jnp.roll(is_token_BS, back, axis=1) & jnp.take_along_axis(
-            is_token_BS, last_B1, axis=1
-        )
-        same_BS &= index_1S >= back
+        last_B1 = jnp.take_along_axis(known_BS, jnp.maximum(end_B - 1 - back, 0)[:, None], axis=1)
+        same_BS &= (index_1S >= back) & (jnp.roll(known_BS, back, axis=1) == last_B1)
         agreeing_BS += same_BS.astype(jnp.int32)
     best_B = jnp.argmax(agreeing_BS * S + index_1S, axis=1).astype(jnp.int32)
     # If the guess would reach beyond the end of the text, the text repeats itself there: the guess
