@@ -7,9 +7,10 @@ import jax
 import numpy as np
 
 from flaxformer_lite.checkpoints.workdir import is_workdir
-from flaxformer_lite.cli.open_model import Opened, check_vocabulary, folder_of, open_named_model
+from flaxformer_lite.cli.open_model import Opened, folder_of, open_named_model
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import shown
+from flaxformer_lite.inference.task import check_token_ids
 from flaxformer_lite.pretrained import folder
 from flaxformer_lite.text.published_tokenizer import PublishedTokenizer
 
@@ -39,7 +40,7 @@ def fill(opened: Opened, text: str, top_k: int) -> list[list[tuple[str, float]]]
     if "mask" not in tokenizer.ids:
         raise ConfigError("this model's tokenizer has no mask token.")
     masked = text.replace("[MASK]", tokenizer.tokens["mask"])
-    ids = check_vocabulary(opened, tokenizer.encode(masked))
+    ids = check_token_ids(opened.cfg, tokenizer.encode(masked))
     positions = [at for at, i in enumerate(ids) if i == tokenizer.ids["mask"]]
     if not positions:
         raise ConfigError("the text has no mask; put [MASK] where a word is to be guessed.")

@@ -8,7 +8,6 @@ from flaxformer_lite.cli import command_line
 from flaxformer_lite.cli.commands.texts import SETTINGS
 from flaxformer_lite.cli.open_model import (
     Opened,
-    check_vocabulary,
     folder_of,
     notice,
     open_named_model,
@@ -19,7 +18,7 @@ from flaxformer_lite.inference.engine import is_encoder_decoder
 from flaxformer_lite.inference.generate import generate, stream
 from flaxformer_lite.inference.published import DRAWS, read_settings
 from flaxformer_lite.inference.settings import settings
-from flaxformer_lite.inference.task import ids_without_text, longest
+from flaxformer_lite.inference.task import check_token_ids, ids_without_text, longest
 from flaxformer_lite.open_model import is_workdir
 from flaxformer_lite.pretrained import chat
 from flaxformer_lite.types import Params
@@ -54,7 +53,7 @@ def run(args: argparse.Namespace) -> None:
     prompts = []
     for prompt in args.prompt:
         ids = encode(opened, _text(prompt), args)
-        prompts.append(check_vocabulary(opened, ids))
+        prompts.append(check_token_ids(opened.cfg, ids))
     options = {"max_new_tokens": default_new_tokens(opened, prompts)} | options
     if args.draft is not None:
         options["draft"] = _open_draft(args, opened)

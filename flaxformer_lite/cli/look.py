@@ -11,7 +11,6 @@ import jax
 from flaxformer_lite.cli.generate import with_published
 from flaxformer_lite.cli.open_model import (
     Opened,
-    check_vocabulary,
     folder_of,
     notice,
     open_named_model,
@@ -23,7 +22,7 @@ from flaxformer_lite.inference.inside.figure import save_figure
 from flaxformer_lite.inference.inside.lens import running_stacks
 from flaxformer_lite.inference.inside.page import render
 from flaxformer_lite.inference.inside.summary import Inside, look_inside
-from flaxformer_lite.inference.task import longest
+from flaxformer_lite.inference.task import check_token_ids, longest
 
 
 def run(args: argparse.Namespace) -> None:
@@ -64,7 +63,7 @@ def encode(opened: Opened, text: str, flag: str, limit: int, **options: Any) -> 
     A truncated text gets a notice.
     """
     limit = min(limit, longest(opened.cfg), opened.tokenizer.max_length or limit)
-    ids = check_vocabulary(opened, opened.tokenizer.encode(text, **options))
+    ids = check_token_ids(opened.cfg, opened.tokenizer.encode(text, **options))
     if not ids:
         raise ConfigError(f"--{flag}: has no token of this model's tokenizer; pass other words.")
     if len(ids) > limit:

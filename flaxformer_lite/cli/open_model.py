@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import flax.linen as nn
 
-from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import printable
 from flaxformer_lite.nn.adapters.merge import merge_adapter
 from flaxformer_lite.open_model import load_pretrained, load_tokenizer, on_disk
@@ -79,20 +79,6 @@ def folder_of(path: str) -> Path:
     folder = on_disk(path)
     check_exists(folder)
     return folder
-
-
-def check_vocabulary(opened: Opened, ids: list[int]) -> list[int]:
-    """Returns the ids, after checking that they are in the model's vocabulary.
-
-    Raises:
-      ConfigError: an id is outside the vocabulary.
-    """
-    if ids and max(ids) >= opened.cfg.vocab_size:
-        raise ConfigError(
-            f"the tokenizer gives the id {max(ids)}, but the model's vocabulary ends at"
-            f" {opened.cfg.vocab_size - 1}: they do not belong together."
-        )
-    return ids
 
 
 def notices() -> contextlib.AbstractContextManager[None]:

@@ -10,7 +10,7 @@ import hashlib
 import itertools
 import json
 import mmap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +21,7 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data import columnar, digests, stored, text_encoding
 from flaxformer_lite.data.conll import read_conll
 from flaxformer_lite.files.read import brief, open_regular, read_object
+from flaxformer_lite.objectives.rows import ClassNames
 from flaxformer_lite.runtime import progress
 from flaxformer_lite.storage import compressed, content_cache
 from flaxformer_lite.storage.fetch import on_disk
@@ -48,7 +49,7 @@ class Table:
     rows: Sequence[stored.TableRow]  # a value per column; csv and tsv hold texts only
     fingerprint: str  # hash of the content
     # the names of the classes (ClassLabel) of each column
-    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    names: ClassNames = field(default_factory=dict)
     numbers: np.ndarray | None = None  # [rows] in the file, from 1; None: it has all of them
     kind: str = ""  # suffix of the file, by which its content was read
 
@@ -71,7 +72,7 @@ class Table:
             return row + 1
         return int(self.numbers[row])
 
-    def with_names(self, names: Mapping[str, tuple[str, ...]]) -> "Table":
+    def with_names(self, names: ClassNames) -> "Table":
         """Returns the table with the names of its classes."""
         in_table = {column: names[column] for column in names if column in self.columns}
         return replace(self, names=in_table)
@@ -202,7 +203,7 @@ def _cached_rows(
     return content_cache.folder(root, f"table-{digests.digest_of(key)}", write)
 
 
-def _class_names(file: Path, where: str) -> Mapping[str, tuple[str, ...]]:
+def _class_names(file: Path, where: str) -> ClassNames:
     with compressed.reading(file, where):
         if compressed.compression(file):
             return columnar.class_names(compressed.read_unpacked(file, where))

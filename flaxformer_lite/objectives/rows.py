@@ -11,6 +11,7 @@ from flaxformer_lite.types import Arrays
 # {"inputs": ..., "targets": ...}; those of a batch are stacked
 Example = dict[str, dict[str, np.ndarray]]
 Messages = list[dict[str, Any]]  # of a conversation, with `role` and `content`
+ClassNames = Mapping[str, tuple[str, ...]]  # of each column of a table that has classes
 ANSWERS = "assistant"  # the role whose turns are answers
 
 

@@ -21,7 +21,13 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.rules import OneOf, Positive, Probability
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.objectives.base import ACCURACY, Dataset, Metric, score
-from flaxformer_lite.objectives.rows import Example, TableRecords, TokenRow, framed
+from flaxformer_lite.objectives.rows import (
+    ClassNames,
+    Example,
+    TableRecords,
+    TokenRow,
+    framed,
+)
 from flaxformer_lite.objectives.sums import LossSums
 from flaxformer_lite.objectives.tables import scores
 from flaxformer_lite.objectives.tables.breakdown import (
@@ -124,9 +130,7 @@ class Classification(Labelled):
     def shown(self) -> tuple[Metric, ...]:  # type: ignore[override]
         return METRICS[self.kind]
 
-    def fit(
-        self, rows: Sequence[Row], names: Mapping[str, tuple[str, ...]], known: tuple[str, ...] = ()
-    ) -> Self:
+    def fit(self, rows: Sequence[Row], names: ClassNames, known: tuple[str, ...] = ()) -> Self:
         if self.kind == "number":
             return self
         counts: collections.Counter[tuple[type, str | int | float]] = collections.Counter()

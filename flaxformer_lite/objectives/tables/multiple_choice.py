@@ -6,7 +6,7 @@ References: Zellers et al. 2018, SWAG (arXiv:1808.05326); Devlin et al. 2019, se
 
 import dataclasses
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Self
 
@@ -20,7 +20,13 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.rules import Count
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.objectives.base import ACCURACY, Dataset, Metric
-from flaxformer_lite.objectives.rows import Example, TableRecords, TokenRow, framed
+from flaxformer_lite.objectives.rows import (
+    ClassNames,
+    Example,
+    TableRecords,
+    TokenRow,
+    framed,
+)
 from flaxformer_lite.objectives.sums import LossSums, class_loss
 from flaxformer_lite.objectives.tables.task import Column, Row, Task, text_of
 from flaxformer_lite.types import Arrays, Predictions
@@ -78,9 +84,7 @@ class MultipleChoice(Task):
     def chunked(self) -> bool:  # type: ignore[override]
         return self.choices > 0  # otherwise it is known only after all rows are read
 
-    def fit(
-        self, rows: Sequence[Row], names: Mapping[str, tuple[str, ...]], known: tuple[str, ...] = ()
-    ) -> Self:
+    def fit(self, rows: Sequence[Row], names: ClassNames, known: tuple[str, ...] = ()) -> Self:
         most = 0
         for i, row in enumerate(rows):
             choices, _ = _choices(row, f"row {i + 1}")

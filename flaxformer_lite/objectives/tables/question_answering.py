@@ -5,7 +5,7 @@ References: Devlin et al. 2019, sections 4.2 and 4.3 (arXiv:1810.04805); Rajpurk
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -19,7 +19,14 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.rules import Count, Float, Size
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.objectives.base import Dataset, Metric, score
-from flaxformer_lite.objectives.rows import Example, Spans, TableRecords, TokenRow, framed
+from flaxformer_lite.objectives.rows import (
+    ClassNames,
+    Example,
+    Spans,
+    TableRecords,
+    TokenRow,
+    framed,
+)
 from flaxformer_lite.objectives.sums import LossSums, weighted
 from flaxformer_lite.objectives.tables.answers import Answer, answers_of, best_span, squad_scores
 from flaxformer_lite.objectives.tables.task import Column, Row, Task, text_of, texts_of
@@ -86,9 +93,7 @@ class QuestionAnswering(Task):
         Metric("loss", unit="nats per border"),
     )
 
-    def fit(
-        self, rows: Sequence[Row], names: Mapping[str, tuple[str, ...]], known: tuple[str, ...] = ()
-    ) -> Self:
+    def fit(self, rows: Sequence[Row], names: ClassNames, known: tuple[str, ...] = ()) -> Self:
         has_answer = [bool(_answers(row, number)) for number, row in enumerate(rows)]
         if not any(has_answer):
             raise ConfigError("data.path: no question has an answer; there is nothing to learn.")

@@ -8,7 +8,7 @@ for Matryoshka sizes; Su 2022, CoSENT, for scores, as sentence-transformers comp
 import dataclasses
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
@@ -25,6 +25,7 @@ from flaxformer_lite.nn.functions.pooling import mean_pool, pool, shortened
 from flaxformer_lite.objectives.base import Dataset, Metric, score
 from flaxformer_lite.objectives.rows import (
     PACKING,
+    ClassNames,
     Example,
     TableRecords,
     Tokenizer,
@@ -112,9 +113,7 @@ class SentenceEmbeddings(Task):
     def head_for(self, skeleton: str) -> str:
         return "encoder" if skeleton == "encoder_decoder" else "none"
 
-    def fit(
-        self, rows: Sequence[Row], names: Mapping[str, tuple[str, ...]], known: tuple[str, ...] = ()
-    ) -> Self:
+    def fit(self, rows: Sequence[Row], names: ClassNames, known: tuple[str, ...] = ()) -> Self:
         scored = [not math.isnan(_score(row, i)) for i, row in enumerate(rows)]
         if self.kind == "pairs" and any(scored):
             raise ConfigError(

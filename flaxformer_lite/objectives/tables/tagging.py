@@ -7,7 +7,7 @@ word; Tjong Kim Sang and De Meulder 2003 (CoNLL-2003) for scores of entities.
 import collections
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Self
 
@@ -19,7 +19,13 @@ import numpy as np
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.objectives.base import ACCURACY, Dataset, Metric, score
-from flaxformer_lite.objectives.rows import Example, TableRecords, TokenRow, framed
+from flaxformer_lite.objectives.rows import (
+    ClassNames,
+    Example,
+    TableRecords,
+    TokenRow,
+    framed,
+)
 from flaxformer_lite.objectives.sums import LossSums, class_loss
 from flaxformer_lite.objectives.tables import scores
 from flaxformer_lite.objectives.tables.breakdown import (
@@ -89,9 +95,7 @@ class Tagging(Labelled):
         tags = set(self.labels) - {OUTSIDE}
         return bool(tags and all(map(OF_ENTITY.fullmatch, tags)))
 
-    def fit(
-        self, rows: Sequence[Row], names: Mapping[str, tuple[str, ...]], known: tuple[str, ...] = ()
-    ) -> Self:
+    def fit(self, rows: Sequence[Row], names: ClassNames, known: tuple[str, ...] = ()) -> Self:
         counts: collections.Counter[tuple[type, str | int]] = collections.Counter()
         for i, row in enumerate(rows):
             for value in self.labels_in(row, i):

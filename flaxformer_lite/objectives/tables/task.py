@@ -17,7 +17,11 @@ from flaxformer_lite.config import ConfigError, ModelConfig, check_family
 from flaxformer_lite.config.rules import FLOAT32
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.objectives.base import Objective
-from flaxformer_lite.objectives.rows import TableRecords, Tokenizer
+from flaxformer_lite.objectives.rows import (
+    ClassNames,
+    TableRecords,
+    Tokenizer,
+)
 from flaxformer_lite.types import Predictions
 
 Row = Mapping[str, Any]  # role -> value
@@ -89,9 +93,7 @@ class Task(Objective):
     def sample_prompt(self) -> str:
         return "A kitten naps."
 
-    def fit(
-        self, rows: Sequence[Row], names: Mapping[str, tuple[str, ...]], known: tuple[str, ...] = ()
-    ) -> Self:
+    def fit(self, rows: Sequence[Row], names: ClassNames, known: tuple[str, ...] = ()) -> Self:
         """Returns the task fitted to the training rows, for example with their labels.
 
         Args:
