@@ -125,8 +125,8 @@ def read_window(
         return x_1TD[0], [layer and layer.replace(**dict.fromkeys(SHARED)) for layer in layers]
 
     if len(tokens_BT) == 1:  # caches of one example have no batch axis
-        first = jax.tree.map(lambda x: x[0], (tokens_BT, slot_B, rows))
-        x_TD, grown = of_row(*first, cache)
+        first = jax.tree.map(lambda x: x[0], rows)
+        x_TD, grown = of_row(tokens_BT[0], slot_B[0], first, cache)
         x_BTD = x_TD[None]
     else:
         split = []

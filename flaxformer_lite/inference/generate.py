@@ -12,7 +12,7 @@ import numpy as np
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.inference import beam, sample, speculative, stop_strings
 from flaxformer_lite.inference.engine import Caches, Generator, prefill, repeat
-from flaxformer_lite.inference.own_model import writable
+from flaxformer_lite.inference.own_model import OwnModel, writable
 from flaxformer_lite.inference.prompts import Ids
 from flaxformer_lite.inference.settings import Settings, settings
 from flaxformer_lite.inference.speculative import Draft
@@ -269,7 +269,7 @@ def _proceed(
 ) -> sample.SampleState:
     copies = task.settings.num_return_sequences
     rows = task.rows(copies)
-    if not task.settings.guessed:
+    if isinstance(model, OwnModel) or not task.settings.guessed:
         return sample.proceed(
             model, params, state, rows, task.rules, seed, until, prompt=task.columns
         )

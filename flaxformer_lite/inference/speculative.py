@@ -25,6 +25,7 @@ from flaxformer_lite.inference.engine import Caches, Generator, Params, PromptRo
 from flaxformer_lite.inference.own_model import OwnModel
 from flaxformer_lite.inference.rules import (
     GenerationRules,
+    Number,
     choose,
     constrain,
     distribution,
@@ -36,6 +37,7 @@ from flaxformer_lite.inference.task import GenerationTask, longest
 from flaxformer_lite.models.skeletons import build_layers
 from flaxformer_lite.nn.functions import sampling
 from flaxformer_lite.nn.modules.cache import LayerCache
+from flaxformer_lite.types import Array
 
 NGRAM = 3  # the longest sequence of last tokens that a lookup compares
 # Folded into the key of a token, for random numbers other than the one that chooses the token.
@@ -69,9 +71,9 @@ class GuessLoop(flax.struct.PyTreeNode):
     params: Params
     draft: Draft | None
     rows: PromptRows
-    source_BS: jax.Array | None
+    source_BS: Array | None
     rules: GenerationRules
-    seed: jax.Array
+    seed: Number
     model: nn.Module = flax.struct.field(pytree_node=False)
     prompt: int = flax.struct.field(pytree_node=False)
     guessed: int = flax.struct.field(pytree_node=False)
@@ -200,7 +202,8 @@ def _guess_from_text(loop: GuessLoop, state: SampleState) -> SampleState:
     end_B = loop.prompt + state.lengths_B
     if loop.source_BS is not None:
         text_BS = jnp.concatenate([loop.source_BS, text_BS], axis=1)
-        is_token_BS = jnp.concatenate([loop.rows.source_mask_BS, is_token_BS], axis=1)
+        source_mask_BS = jnp.asarray(loop.rows.source_mask_BS)
+        is_token_BS = jnp.concatenate([source_mask_BS, is_token_BS], axis=1)
         end_B += loop.source_BS.shape[1]
     guess_BK, found_B = _look_up(text_BS, is_token_BS, end_B, loop.guessed)
     # An encoder may have a larger vocabulary than the decoder.
@@ -277,6 +280,7 @@ def _append(
     ends_BT = ends(rules, token_BT) & (index_1T < count_B[:, None])
     ended_B = jnp.any(ends_BT, axis=1)
     count_B = jnp.where(ended_B, jnp.argmax(ends_BT, axis=1).astype(jnp.int32) + 1, count_B)
+    assert state.reads_B is not None, "generate counts reads of guesses"
     logprobs_BS = state.logprobs_BS
     if logprobs_BS is not None:
         chosen_BT1 = jnp.take_along_axis(logits_BTV, token_BT[:, :, None], axis=2)

@@ -8,7 +8,7 @@ The tokenizers of text/tokenizer.py return the ids of the bare text, for trainin
 import functools
 import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -68,19 +68,19 @@ class PublishedTokenizer:
         self._spelled = spelled
         self._library: tokenizers.Tokenizer | None = None
         self._pair: Frame | None = None
+        self._token_to_id: Callable[[str], int | None]
         if spelled is not None:
-            token_to_id = spelled.get
+            self._token_to_id = spelled.get
             self.special_pattern = any_of(spelled)
         else:
             assert isinstance(inner, plain.HuggingFace), "others have no template"
             self._library = inner.library
-            token_to_id = inner.library.token_to_id
+            self._token_to_id = inner.library.token_to_id
             self.special_pattern = inner.special_pattern
             single = inner.template(1)
             before = single.before
             after = single.after
             self._pair = inner.template(2)
-        self._token_to_id = token_to_id
         self.before = before
         self.after = after
         self.vocab_size = inner.vocab_size
@@ -111,7 +111,7 @@ class PublishedTokenizer:
             elif not states_roles:
                 candidates = plain.KNOWN.get(role, ("[UNK]", "<unk>"))
             for token in candidates:
-                index = token_to_id(token)
+                index = self._token_to_id(token)
                 if index is not None:
                     self.tokens[role] = token
                     self.ids[role] = index

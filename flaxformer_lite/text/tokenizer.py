@@ -291,7 +291,10 @@ class HuggingFace(Tokenizer):
         if 0 not in self.library.encode(text).sequence_ids:  # a vocabulary may lack letters
             tokens = self.library.get_vocab()
             text = next(token for token in tokens if 0 in self.library.encode(token).sequence_ids)
-        return special_tokens.of_template(self.library.encode(*[text] * texts))
+        second = None
+        if texts == 2:
+            second = text
+        return special_tokens.of_template(self.library.encode(text, second))
 
     def frame(self, skeleton: str) -> special_tokens.Frame:
         frame = self.template(2)
