@@ -118,6 +118,8 @@ LOSS = Metric("loss")
 class Objective(Record, abc.ABC):
     """Base class of objectives: a frozen dataclass whose fields are its options.
 
+    Only annotated attributes are fields; a subclass sets those of this class without an annotation.
+
     Attributes:
       skeletons: the skeletons that it can train.
       head: the head that the model must have; "" for any. If it depends on the skeleton, override

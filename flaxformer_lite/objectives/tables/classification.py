@@ -8,7 +8,7 @@ import collections
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Self
 
 import flax.linen as nn
 import jax
@@ -110,9 +110,9 @@ class Classification(Labelled):
     weighting: Weighting = "none"  # balanced: each class weighs the same in all, however rare
     class_weights: tuple[Positive, ...] = ()  # of the loss, in the order of the labels
 
-    head: ClassVar[str] = "sequence_classification"
-    chunked: ClassVar[bool] = True
-    columns: ClassVar[tuple[Column, ...]] = (
+    head = "sequence_classification"
+    chunked = True
+    columns = (
         Column("text", TEXTS),
         Column(
             "second", ("sentence2", "text2", "text_pair", "hypothesis", "question2"), optional=True
@@ -121,7 +121,7 @@ class Classification(Labelled):
             "label", ("labels", "class", "category", "target", "score", "rating"), predicted=True
         ),
     )
-    sample: ClassVar[tuple[Row, ...]] = (
+    sample = (
         {"text": "a good day", "second": None, "label": "good"},
         {"text": "rain and more rain", "second": None, "label": "bad"},
     )

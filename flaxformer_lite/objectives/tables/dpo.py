@@ -8,7 +8,6 @@ label smoothing is equation 3 of Mitchell 2023, "A note on DPO with noisy prefer
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import flax.linen as nn
 import jax
@@ -53,14 +52,14 @@ class Dpo(ChatTask):
     beta: Positive = 0.1
     label_smoothing: Probability = 0.0  # the share of rows whose preference is taken to be wrong
 
-    reference: ClassVar[str] = "log_probs"
-    chunked: ClassVar[bool] = True
-    columns: ClassVar[tuple[Column, ...]] = (
+    reference = "log_probs"
+    chunked = True
+    columns = (
         Column("prompt", ("instruction", "question", "messages"), optional=True),
         Column("chosen", ("preferred",), predicted=True),
         Column("rejected", (), predicted=True),
     )
-    sample: ClassVar[tuple[Row, ...]] = ({"prompt": "a", "chosen": "b", "rejected": "c"},)
+    sample = ({"prompt": "a", "chosen": "b", "rejected": "c"},)
 
     @property
     def shown(self) -> tuple[Metric, ...]:  # type: ignore[override]

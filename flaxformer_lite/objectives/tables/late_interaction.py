@@ -7,7 +7,7 @@ References: Khattab and Zaharia 2020, "ColBERT" (arXiv:2004.12832); Santhanam et
 import string
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Self
 
 import flax.linen as nn
 import jax
@@ -46,8 +46,8 @@ class LateInteraction(PairSimilarity):
     query_prompt: str = ""  # before each anchor, such as "[Q] "
     document_prompt: str = ""  # before all other texts
 
-    skeletons: ClassVar[tuple[str, ...]] = ("encoder",)
-    tasks: ClassVar[tuple[str, str]] = ("query", "document")
+    skeletons = ("encoder",)
+    tasks = ("query", "document")
 
     @property
     def shown(self) -> tuple[Metric, ...]:  # type: ignore[override]

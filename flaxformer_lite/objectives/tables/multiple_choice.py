@@ -8,7 +8,7 @@ import dataclasses
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import flax.linen as nn
 import jax
@@ -60,9 +60,9 @@ class MultipleChoice(Task):
 
     choices: Count = 0  # C, the most choices of a row; 0 for the most of the training rows
 
-    skeletons: ClassVar[tuple[str, ...]] = ("encoder",)
-    head: ClassVar[str] = "multiple_choice"
-    columns: ClassVar[tuple[Column, ...]] = (
+    skeletons = ("encoder",)
+    head = "multiple_choice"
+    columns = (
         Column("question", ("sent1", "ctx", "prompt", "goal", "question_stem", "sentence", "text")),
         Column("context", ("article", "passage", "premise"), optional=True),
         Column("start", ("sent2",), optional=True),
@@ -70,7 +70,7 @@ class MultipleChoice(Task):
         *ENDINGS,
         Column("label", ("answer", "answerKey", "correct"), predicted=True),
     )
-    sample: ClassVar[tuple[Row, ...]] = (
+    sample = (
         dict.fromkeys(column.role for column in columns)
         | {
             "question": "a text",
@@ -78,7 +78,7 @@ class MultipleChoice(Task):
             "label": 0,
         },
     )
-    shown: ClassVar[tuple[Metric, ...]] = (ACCURACY, Metric("loss", unit="nats per question"))
+    shown = (ACCURACY, Metric("loss", unit="nats per question"))
 
     @property
     def chunked(self) -> bool:  # type: ignore[override]

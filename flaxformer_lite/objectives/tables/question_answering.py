@@ -7,7 +7,7 @@ References: Devlin et al. 2019, sections 4.2 and 4.3 (arXiv:1810.04805); Rajpurk
 import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import flax.linen as nn
 import jax
@@ -76,17 +76,15 @@ class QuestionAnswering(Task):
     null_threshold: Float = 0.0
     no_answer: bool = False  # set if training rows have questions without answers
 
-    head: ClassVar[str] = "question_answering"
-    chunked: ClassVar[bool] = True
-    columns: ClassVar[tuple[Column, ...]] = (
+    head = "question_answering"
+    chunked = True
+    columns = (
         Column("question", ("query",)),
         Column("context", ("passage", "paragraph", "document", "text")),
         Column("answers", ("answer",), predicted=True),
     )
-    sample: ClassVar[tuple[Row, ...]] = (
-        {"question": "what?", "context": "a text", "answers": "text"},
-    )
-    shown: ClassVar[tuple[Metric, ...]] = (
+    sample = ({"question": "what?", "context": "a text", "answers": "text"},)
+    shown = (
         score("f1", "F1", form=".1%"),
         score("exact", "exact match", form=".1%", live=True),
         score("span_accuracy", "right spans in windows", form=".1%"),

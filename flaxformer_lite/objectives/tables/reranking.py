@@ -6,7 +6,7 @@ Reference: Nogueira and Cho 2019 (arXiv:1901.04085).
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
@@ -43,18 +43,18 @@ class Reranking(Task):
     candidates, usually.
     """
 
-    head: ClassVar[str] = "sequence_classification"
-    chunked: ClassVar[bool] = True
-    columns: ClassVar[tuple[Column, ...]] = (
+    head = "sequence_classification"
+    chunked = True
+    columns = (
         Column("query", ("question", "anchor", "sentence1", "text1")),
         Column("passage", ("document", "answer", "positive", "sentence2", "text2")),
         Column("label", ("score", "relevance", "target"), predicted=True),
     )
-    sample: ClassVar[tuple[Row, ...]] = (
+    sample = (
         {"query": "what falls?", "passage": "rain falls", "label": 1},
         {"query": "what falls?", "passage": "a day", "label": 0},
     )
-    shown: ClassVar[tuple[Metric, ...]] = (*retrieval.METRICS, Metric("loss", unit="nats per pair"))
+    shown = (*retrieval.METRICS, Metric("loss", unit="nats per pair"))
 
     def fit_model(self, model: ModelConfig, tokenizer: Tokenizer) -> ModelConfig:
         return dataclasses.replace(super().fit_model(model, tokenizer), num_labels=1)

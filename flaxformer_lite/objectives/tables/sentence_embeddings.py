@@ -80,17 +80,17 @@ class SentenceEmbeddings(Task):
     whole_batch: bool = False
 
     skeletons: ClassVar[tuple[str, ...]] = ("encoder", "encoder_decoder", "decoder")
-    chunked: ClassVar[bool] = True
-    adopts: ClassVar[tuple[str, ...]] = ("pooling",)
+    chunked = True
+    adopts = ("pooling",)
     usual_pooling: ClassVar[str] = "mean"
     tasks: ClassVar[tuple[str, str]] = ("", "")  # that of anchors, and that of all other texts
-    columns: ClassVar[tuple[Column, ...]] = (
+    columns = (
         Column("anchor", ("query", "question", "sentence1", "text1", "premise")),
         Column("positive", ("answer", "passage", "document", "sentence2", "text2", "hypothesis")),
         Column("negatives", ("negative", "hard_negative", "negative_passages"), optional=True),
         Column("score", ("similarity", "similarity_score"), optional=True, predicted=True),
     )
-    sample: ClassVar[tuple[Row, ...]] = (
+    sample = (
         {"anchor": "a question", "positive": "the answer", "negatives": ["another"], "score": None},
         {"anchor": "rain", "positive": "water that falls", "negatives": None, "score": None},
     )

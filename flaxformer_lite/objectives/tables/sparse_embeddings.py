@@ -6,7 +6,7 @@ for the regularizer.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Self
 
 import flax.linen as nn
 import jax
@@ -44,8 +44,8 @@ class SparseEmbeddings(PairSimilarity):
     query_flops: NotNegative = 5e-5  # weight of the regularizer of anchors
     document_flops: NotNegative = 3e-5  # of positives and negatives
 
-    skeletons: ClassVar[tuple[str, ...]] = ("encoder",)
-    usual_pooling: ClassVar[str] = "max"
+    skeletons = ("encoder",)
+    usual_pooling = "max"
 
     @property
     def shown(self) -> tuple[Metric, ...]:  # type: ignore[override]

@@ -9,7 +9,7 @@ import dataclasses
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import flax.linen as nn
 import jax
@@ -75,13 +75,13 @@ class Tagging(Labelled):
     # the tag of words without a prediction; empty: O, or the most frequent one of the training rows
     usual: str = ""
 
-    head: ClassVar[str] = "token_classification"
-    chunked: ClassVar[bool] = True
-    columns: ClassVar[tuple[Column, ...]] = (
+    head = "token_classification"
+    chunked = True
+    columns = (
         Column("tokens", ("words", "text", "sentence")),
         Column("tags", ("ner_tags", "pos_tags", "upos", "labels", "label"), predicted=True),
     )
-    sample: ClassVar[tuple[Row, ...]] = ({"tokens": "some words", "tags": "0 1"},)
+    sample = ({"tokens": "some words", "tags": "0 1"},)
 
     @property
     def shown(self) -> tuple[Metric, ...]:  # type: ignore[override]

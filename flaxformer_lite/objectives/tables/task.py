@@ -86,8 +86,8 @@ class Task(Objective):
     columns: ClassVar[tuple[Column, ...]] = ()
     chunked: ClassVar[bool] = False
     sample: ClassVar[tuple[Row, ...]] = ()
-    new_head: ClassVar[bool] = True
-    reads_tables: ClassVar[bool] = True
+    new_head = True
+    reads_tables = True
 
     @property
     def sample_prompt(self) -> str:
@@ -214,7 +214,7 @@ class Labelled(Task):
     labels: tuple[str, ...] = ()
     fold_labels: bool = False  # labels that differ only in case, spaces, Unicode form or .0 are one
 
-    adopts: ClassVar[tuple[str, ...]] = ("labels",)
+    adopts = ("labels",)
 
     @property
     def class_names(self) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
 
@@ -55,7 +55,7 @@ class WritingTask(TextObjective, Task):
     score_rows: Count = 32  # held-out rows that each evaluation writes for
     num_beams: Size = 1  # of the search that writes
     packed = False  # whether short training rows share an example; not annotated, so not a field
-    new_head: ClassVar[bool] = False
+    new_head = False
 
     @property
     def shown(self) -> tuple[Metric, ...]:  # type: ignore[override]

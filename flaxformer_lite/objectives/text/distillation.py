@@ -5,7 +5,7 @@ Reference: Hinton et al. 2015, "Distilling the Knowledge in a Neural Network", s
 """
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import flax
 import flax.linen as nn
@@ -65,8 +65,8 @@ class Distillation(TextObjective):
     z_loss: NotNegative = 0.0
     label_smoothing: Probability = 0.0
 
-    packings: ClassVar[int] = PACKINGS
-    shown: ClassVar[tuple[Metric, ...]] = (
+    packings = PACKINGS
+    shown = (
         *TextObjective.shown,
         Metric(
             "divergence", "divergence from the teacher", unit="nats, times the temperature squared"

@@ -9,7 +9,7 @@ section 3.1 (arXiv:1909.11942).
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Self
 
 import numpy as np
 
@@ -53,9 +53,9 @@ class MaskedLm(TextObjective):
     z_loss: NotNegative = 0.0
     label_smoothing: Probability = 0.0
 
-    needs: ClassVar[tuple[str, ...]] = ("cls_id", "sep_id", "mask_id")
-    skeletons: ClassVar[tuple[str, ...]] = ("encoder",)
-    packings: ClassVar[int] = PACKINGS
+    needs = ("cls_id", "sep_id", "mask_id")
+    skeletons = ("encoder",)
+    packings = PACKINGS
 
     @property
     def head(self) -> str:  # type: ignore[override]  # by `pairs`, where others have one

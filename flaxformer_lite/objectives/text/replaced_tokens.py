@@ -10,7 +10,7 @@ DeBERTa using ELECTRA-Style Pre-Training with Gradient-Disentangled Embedding Sh
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import flax
 import flax.linen as nn
@@ -79,11 +79,11 @@ class ReplacedTokens(Objective):
     z_loss: NotNegative = 0.0  # of the generator, as is label_smoothing
     label_smoothing: Probability = 0.0
 
-    head: ClassVar[str] = "pretraining"
-    needs: ClassVar[tuple[str, ...]] = ("cls_id", "sep_id", "mask_id")
-    skeletons: ClassVar[tuple[str, ...]] = ("encoder",)
-    packings: ClassVar[int] = PACKINGS
-    shown: ClassVar[tuple[Metric, ...]] = (
+    head = "pretraining"
+    needs = ("cls_id", "sep_id", "mask_id")
+    skeletons = ("encoder",)
+    packings = PACKINGS
+    shown = (
         score("detection_accuracy", form=".2%"),
         Metric("always_original", "baseline: always original", form=".2%", live=True),
         Metric("detection_loss", unit="nats per token"),

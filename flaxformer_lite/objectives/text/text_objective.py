@@ -30,7 +30,7 @@ class TextObjective(Objective):
     A subclass may turn z_loss and label_smoothing into options by declaring them as fields.
     """
 
-    head: ClassVar[str] = "lm"
+    head = "lm"
     shown: ClassVar[tuple[Metric, ...]] = (
         Metric("nll", "loss", unit="nats per target"),
         Metric("perplexity", form=",.1f"),

@@ -3,7 +3,6 @@
 import abc
 import functools
 from dataclasses import dataclass
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -40,9 +39,9 @@ class WordWindows(Objective):
     noise_power: NotNegative = 0.75
     subsample: NotNegative = 1e-3  # 0 keeps all words
 
-    head: ClassVar[str] = "lm"
-    skeletons: ClassVar[tuple[str, ...]] = ("embedding",)
-    shown: ClassVar[tuple[Metric, ...]] = (Metric("loss", unit="nats per word and its noise"),)
+    head = "lm"
+    skeletons = ("embedding",)
+    shown = (Metric("loss", unit="nats per word and its noise"),)
 
     def pack(
         self, offsets: np.ndarray, length: int, target_length: int, tokenizer: Tokenizer
