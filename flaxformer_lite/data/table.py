@@ -38,6 +38,8 @@ SPLITS = {
 }
 SHEETS = (".xlsx", ".xls", ".ods", ".numbers")
 MOST_CHARACTERS = 1 << 24  # of one field of csv
+# (file, what to name in errors) -> rows
+Reader = Callable[[Path, str], Iterable[stored.TableRow]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,7 +216,7 @@ def _class_names(file: Path, where: str) -> ClassNames:
             return columnar.class_names(content)
 
 
-def _delimited(usual: str) -> Callable[[Path, str], Iterator[stored.TableRow]]:
+def _delimited(usual: str) -> Reader:
     return lambda path, where: delimited(text_encoding.lines(path, where, ""), where, usual)
 
 
@@ -256,20 +258,20 @@ def delimited(text: Iterable[str], where: str, usual: str) -> Iterator[stored.Ta
         raise ConfigError(f"{where}:{lines.line_num}: cannot be read ({error}).") from None
 
 
-def _conll(universal: bool) -> Callable[[Path, str], Iterator[stored.TableRow]]:
+def _conll(universal: bool) -> Reader:
     return lambda path, where: read_conll(
         text_encoding.lines(path, where), where, universal=universal
     )
 
 
-def _plain(path: Path, where: str) -> Iterator[stored.TableRow]:
+def _plain(path: Path, where: str) -> Iterable[stored.TableRow]:
     """Reads CoNLL, or Excel's "Unicode text", which separates values by tabs."""
     if text_encoding.is_utf16(path, where):
         return _delimited("\t")(path, where)
     return _conll(False)(path, where)
 
 
-def _columns(kind: str) -> Callable[[Path, str], Iterator[stored.TableRow]]:
+def _columns(kind: str) -> Reader:
     def read(path: Path, where: str) -> Iterator[stored.TableRow]:
         content: columnar.Content = path
         if compressed.compression(path):
@@ -384,7 +386,7 @@ def _read_folder(folder: Path, where: str, split: str, root: str) -> Table:
     return table.with_names(names)
 
 
-READERS: dict[str, Callable[[Path, str], Iterable[stored.TableRow]]] = {
+READERS: dict[str, Reader] = {
     ".csv": _delimited(","),
     ".tsv": _delimited("\t"),
     ".json": _list,

@@ -41,6 +41,9 @@ from flaxformer_lite.types import Arrays, Batch, Predictions
 SKELETONS = ("encoder", "decoder", "encoder_decoder")
 
 
+Baseline = tuple[str, float]  # the name of a trivial baseline, and its headline value
+
+
 class Dataset(Protocol):
     """The examples of a split, and of both splits (data/pipeline.py)."""
 
@@ -394,7 +397,7 @@ class Objective(Record, abc.ABC):
         """
         return {}
 
-    def baseline(self, data: Dataset, fitted: Json | None) -> tuple[str, float] | None:
+    def baseline(self, data: Dataset, fitted: Json | None) -> Baseline | None:
         """Returns the name and headline value of a trivial baseline, or None.
 
         Args:

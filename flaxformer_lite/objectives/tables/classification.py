@@ -20,7 +20,13 @@ from scipy.special import expit, softmax
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.rules import OneOf, Positive, Probability
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.objectives.base import ACCURACY, Dataset, Metric, score
+from flaxformer_lite.objectives.base import (
+    ACCURACY,
+    Baseline,
+    Dataset,
+    Metric,
+    score,
+)
 from flaxformer_lite.objectives.rows import (
     ClassNames,
     Example,
@@ -359,7 +365,7 @@ class Classification(Labelled):
             return {"always": (train.mean(axis=0) > 0.5).astype(int).tolist()}
         return {"always": int(np.bincount(train).argmax())}
 
-    def baseline(self, data: Dataset, fitted: Json | None) -> tuple[str, float] | None:
+    def baseline(self, data: Dataset, fitted: Json | None) -> Baseline | None:
         """Returns the held-out score of the constant prediction."""
         if fitted is None:
             return None

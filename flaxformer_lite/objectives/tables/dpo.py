@@ -19,7 +19,12 @@ from flaxformer_lite.config.rules import Positive, Probability
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
 from flaxformer_lite.nn.functions.losses import token_log_probs
-from flaxformer_lite.objectives.base import Dataset, Metric, score
+from flaxformer_lite.objectives.base import (
+    Baseline,
+    Dataset,
+    Metric,
+    score,
+)
 from flaxformer_lite.objectives.rows import ANSWERS, Example, Messages, TableRecords, fill
 from flaxformer_lite.objectives.sums import LossSums
 from flaxformer_lite.objectives.tables.chat import (
@@ -149,7 +154,7 @@ class Dpo(ChatTask):
     def fit_baseline(self, data: Dataset) -> Json:
         return {}
 
-    def baseline(self, data: Dataset, fitted: Json | None) -> tuple[str, float] | None:
+    def baseline(self, data: Dataset, fitted: Json | None) -> Baseline | None:
         """Returns how often the longer answer is preferred; ties count half."""
         if data.records.reference is None:
             return None

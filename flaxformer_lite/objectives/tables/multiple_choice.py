@@ -19,7 +19,12 @@ from scipy.special import softmax
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.rules import Count
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.objectives.base import ACCURACY, Dataset, Metric
+from flaxformer_lite.objectives.base import (
+    ACCURACY,
+    Baseline,
+    Dataset,
+    Metric,
+)
 from flaxformer_lite.objectives.rows import (
     ClassNames,
     Example,
@@ -179,7 +184,7 @@ class MultipleChoice(Task):
         positions = data.splits["train"].column(1)
         return {"position": int(np.bincount(positions).argmax())}
 
-    def baseline(self, data: Dataset, fitted: Json | None) -> tuple[str, float] | None:
+    def baseline(self, data: Dataset, fitted: Json | None) -> Baseline | None:
         if fitted is None:
             return None
         held = data.splits["eval"].column(1)

@@ -18,7 +18,12 @@ import optax
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.rules import Count, Float, Size
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.objectives.base import Dataset, Metric, score
+from flaxformer_lite.objectives.base import (
+    Baseline,
+    Dataset,
+    Metric,
+    score,
+)
 from flaxformer_lite.objectives.rows import (
     ClassNames,
     Example,
@@ -160,7 +165,7 @@ class QuestionAnswering(Task):
         usual = int(np.median(lengths)) if lengths else 0
         return {"words": max(usual, 0, key=lambda words: _first_words_f1(words, train))}
 
-    def baseline(self, data: Dataset, fitted: Json | None) -> tuple[str, float] | None:
+    def baseline(self, data: Dataset, fitted: Json | None) -> Baseline | None:
         """Answers with the first words of the context, or with nothing."""
         if fitted is None:
             return None

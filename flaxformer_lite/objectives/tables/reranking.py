@@ -17,7 +17,11 @@ from scipy.special import expit
 
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.objectives.base import Dataset, Metric
+from flaxformer_lite.objectives.base import (
+    Baseline,
+    Dataset,
+    Metric,
+)
 from flaxformer_lite.objectives.rows import Example, TableRecords, Tokenizer, TokenRow, framed
 from flaxformer_lite.objectives.sums import LossSums, weighted
 from flaxformer_lite.objectives.tables import retrieval
@@ -106,7 +110,7 @@ class Reranking(Task):
         shares = expit(predictions["logits"].astype(np.float64))
         return [{"prediction": float(share)} for share in shares]
 
-    def baseline(self, data: Dataset, fitted: Json | None) -> tuple[str, float] | None:
+    def baseline(self, data: Dataset, fitted: Json | None) -> Baseline | None:
         """Returns the mean reciprocal rank by the cosine of tf-idf vectors."""
         held = data.splits["eval"]
         words = retrieval.words_of_rows(held.rows, "query", "passage")

@@ -22,7 +22,12 @@ from flaxformer_lite.config import ConfigError, ModelConfig, choices
 from flaxformer_lite.config.rules import Count, OneOf, Positive, Size
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.nn.functions.pooling import mean_pool, pool, shortened
-from flaxformer_lite.objectives.base import Dataset, Metric, score
+from flaxformer_lite.objectives.base import (
+    Baseline,
+    Dataset,
+    Metric,
+    score,
+)
 from flaxformer_lite.objectives.rows import (
     PACKING,
     ClassNames,
@@ -264,7 +269,7 @@ class SentenceEmbeddings(Task):
         """Returns for each row the cosine `similarity` of its first two texts."""
         return [{"similarity": float(value)} for value in _cosines(predictions["vectors"])]
 
-    def baseline(self, data: Dataset, fitted: Json | None) -> tuple[str, float] | None:
+    def baseline(self, data: Dataset, fitted: Json | None) -> Baseline | None:
         """Returns the score of tf-idf cosines on the held-out rows."""
         held = data.splits["eval"]
         words = retrieval.words_of_rows(held.rows, "anchor", "positive")
@@ -305,7 +310,7 @@ class PairSimilarity(SentenceEmbeddings):
         """Returns for each row the `similarity` of its first two texts."""
         return [{"similarity": float(value)} for value in predictions["similarity"]]
 
-    def baseline(self, data: Dataset, fitted: Json | None) -> tuple[str, float] | None:
+    def baseline(self, data: Dataset, fitted: Json | None) -> Baseline | None:
         return None
 
 

@@ -18,7 +18,13 @@ import numpy as np
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.objectives.base import ACCURACY, Dataset, Metric, score
+from flaxformer_lite.objectives.base import (
+    ACCURACY,
+    Baseline,
+    Dataset,
+    Metric,
+    score,
+)
 from flaxformer_lite.objectives.rows import (
     ClassNames,
     Example,
@@ -215,7 +221,7 @@ class Tagging(Labelled):
         others = {word: tag for word, tag in best.items() if tag != overall}
         return {"overall": overall, "words": others}
 
-    def baseline(self, data: Dataset, fitted: Json | None) -> tuple[str, float] | None:
+    def baseline(self, data: Dataset, fitted: Json | None) -> Baseline | None:
         """Tags each word with its most frequent tag in training."""
         if fitted is None:
             return None

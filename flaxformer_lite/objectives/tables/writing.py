@@ -9,7 +9,13 @@ import numpy as np
 
 from flaxformer_lite.config.rules import Count, OneOf, Size
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.objectives.base import Dataset, Metric, Writer, score
+from flaxformer_lite.objectives.base import (
+    Baseline,
+    Dataset,
+    Metric,
+    Writer,
+    score,
+)
 from flaxformer_lite.objectives.packing import Packing, share_rows
 from flaxformer_lite.objectives.rows import TableRecords
 from flaxformer_lite.objectives.tables import scores
@@ -130,7 +136,7 @@ class WritingTask(TextObjective, Task):
             return {}
         return super().fit_baseline(data)
 
-    def baseline(self, data: Dataset, fitted: Json | None) -> tuple[str, float] | None:
+    def baseline(self, data: Dataset, fitted: Json | None) -> Baseline | None:
         """Returns the score of copying the prompt; the unigram baseline if nothing is scored."""
         if not self.written_rows:
             return super().baseline(data, fitted)

@@ -14,7 +14,13 @@ import numpy as np
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.nn.functions.losses import pieces_of
-from flaxformer_lite.objectives.base import ACCURACY, Dataset, Metric, Objective
+from flaxformer_lite.objectives.base import (
+    ACCURACY,
+    Baseline,
+    Dataset,
+    Metric,
+    Objective,
+)
 from flaxformer_lite.objectives.sums import LossSums, token_loss
 from flaxformer_lite.types import Arrays, Batch
 
@@ -54,7 +60,7 @@ class TextObjective(Objective):
     def fit_baseline(self, data: Dataset) -> Json:
         return {"counts": label_counts(data, "train").tolist()}
 
-    def baseline(self, data: Dataset, fitted: Json | None) -> tuple[str, float] | None:
+    def baseline(self, data: Dataset, fitted: Json | None) -> Baseline | None:
         if fitted is None:
             return None
         return "unigram baseline", unigram_loss(data, fitted["counts"])

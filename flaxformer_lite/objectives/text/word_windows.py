@@ -11,7 +11,12 @@ import numpy as np
 from flaxformer_lite.config.rules import ConfigError, NotNegative, Size
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.nn.functions.tables import take_rows
-from flaxformer_lite.objectives.base import Dataset, Metric, Objective
+from flaxformer_lite.objectives.base import (
+    Baseline,
+    Dataset,
+    Metric,
+    Objective,
+)
 from flaxformer_lite.objectives.packing import Packing, windows
 from flaxformer_lite.objectives.rows import CountedRecords, Example, TextRecords, Tokenizer
 from flaxformer_lite.objectives.sums import TOKENS, LossSums, Projected, by_source
@@ -122,7 +127,7 @@ class WordWindows(Objective):
     def fit_baseline(self, data: Dataset) -> Json:
         return {"counts": label_counts(data, "train").tolist()}
 
-    def baseline(self, data: Dataset, fitted: Json | None) -> tuple[str, float] | None:
+    def baseline(self, data: Dataset, fitted: Json | None) -> Baseline | None:
         """Returns the loss of the best score that depends on the true word only.
 
         That score is log p(w) - log(K q(w)) with noise q.
