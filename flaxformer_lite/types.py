@@ -10,8 +10,12 @@ Array = jax.Array | np.ndarray
 # The parameters of a module: arrays by name, nested as in linen. Functions that say so also take
 # shapes (jax.ShapeDtypeStruct) or shardings in place of arrays.
 Params = Mapping[str, Any]
+# Arrays of a batch by name, as inputs and targets are.
+Arrays = Mapping[str, jax.Array]
 # {"inputs": ..., "targets": ...}, or their shapes where nothing is computed.
-Batch = Mapping[str, Mapping[str, jax.Array]]
+Batch = Mapping[str, Arrays]
+# What evaluation keeps of the outputs for all examples, [N, ...] by name.
+Predictions = Mapping[str, np.ndarray]
 
 
 class Shaped(Protocol):

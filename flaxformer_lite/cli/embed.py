@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flaxformer_lite.cli import command_line
-from flaxformer_lite.cli.open_model import folder_of, notice, notices, open_model
+from flaxformer_lite.cli.open_model import folder_of, notice, notices, open_named_model
 from flaxformer_lite.cli.tables import print_table
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.publish import new_file
@@ -29,9 +29,8 @@ def run(args: argparse.Namespace) -> None:
     texts = args.text + [line for line in file.splitlines() if line.strip()]
     if not texts:
         raise ConfigError("no text: pass --text TEXT, several times to compare, or --file FILE.")
-    allowed = args.allow_plugins
     folder = folder_of(args.model)
-    layers = load_sentence_layers(folder, allow_plugins=allowed)
+    layers = load_sentence_layers(folder, allow_plugins=args.allow_plugins)
     _check_out(args.out, layers.kind)
     if args.prompt is not None:
         prompt = args.prompt
@@ -41,7 +40,7 @@ def run(args: argparse.Namespace) -> None:
         prompt = layers.prompt_of(args.task)
         if prompt:
             notice(f"before each text, as this model asks: {prompt!r}; --prompt '' for none.")
-    opened = open_model(folder, dtype=args.dtype, family=args.family, allow_plugins=allowed)
+    opened = open_named_model(args, folder=folder)
     with notices():
         vectors = embed(opened, texts, layers, prompt=prompt, task=args.task)
     if args.out:

@@ -7,9 +7,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from flaxformer_lite.cli.open_model import Opened, check_vocabulary, folder_of, open_model
+from flaxformer_lite.cli.open_model import Opened, folder_of, open_named_model
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import shown
+from flaxformer_lite.inference.task import check_token_ids
 from flaxformer_lite.model_folder import is_workdir
 from flaxformer_lite.pretrained import folder
 from flaxformer_lite.text.published_tokenizer import PublishedTokenizer
@@ -20,13 +21,7 @@ HEADS = ("masked_lm", "pretraining")
 def run(args: argparse.Namespace) -> None:
     """Prints guesses and their probabilities, for each mask in turn."""
     where = folder_of(args.model)
-    opened = open_model(
-        where,
-        head=_head(where),
-        dtype=args.dtype,
-        family=args.family,
-        allow_plugins=args.allow_plugins,
-    )
+    opened = open_named_model(args, _head(where), folder=where)
     if opened.cfg.head not in HEADS or opened.cfg.decoder_layers:
         raise ConfigError(
             f"family={opened.cfg.family!r}, head={opened.cfg.head!r}: fill-mask needs a masked-LM"
@@ -47,7 +42,7 @@ def fill(opened: Opened, text: str, top_k: int) -> list[list[tuple[str, float]]]
     if "mask" not in tokenizer.ids:
         raise ConfigError("this model's tokenizer has no mask token.")
     masked = text.replace("[MASK]", tokenizer.tokens["mask"])
-    ids = check_vocabulary(opened, tokenizer.encode(masked))
+    ids = check_token_ids(opened.cfg, tokenizer.encode(masked))
     positions = [at for at, i in enumerate(ids) if i == tokenizer.ids["mask"]]
     if not positions:
         raise ConfigError("the text has no mask; put [MASK] where a word is to be guessed.")

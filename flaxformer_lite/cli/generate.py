@@ -6,14 +6,18 @@ import flax.linen as nn
 
 from flaxformer_lite.cli import command_line
 from flaxformer_lite.cli.commands.texts import SETTINGS
-from flaxformer_lite.cli.open_model import Opened, check_vocabulary, notice, open_model
+from flaxformer_lite.cli.open_model import (
+    Opened,
+    notice,
+    open_named_model,
+)
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.inference.engine import is_encoder_decoder
 from flaxformer_lite.inference.generate import generate, stream
 from flaxformer_lite.inference.published import DRAWS, read_settings
 from flaxformer_lite.inference.settings import settings
-from flaxformer_lite.inference.task import ids_without_text, longest
+from flaxformer_lite.inference.task import check_token_ids, ids_without_text, longest
 from flaxformer_lite.model_folder import is_workdir
 from flaxformer_lite.pretrained import chat
 from flaxformer_lite.types import Params
@@ -39,15 +43,7 @@ def run(args: argparse.Namespace) -> None:
         raise ConfigError("--system: needs a conversation; add --chat.")
     if args.num_assistant_tokens is not None and args.draft is None:
         raise ConfigError("--draft_tokens: needs a draft model; add --draft.")
-    opened = open_model(
-        args.model,
-        dtype=args.dtype,
-        family=args.family,
-        adapter=args.adapter,
-        allow_plugins=args.allow_plugins,
-        quantize=args.quantize,
-        cache=args.cache,
-    )
+    opened = open_named_model(args)
     if opened.tokenizer.chat_template and not args.chat:
         notice(
             "this model has a chat template; --chat uses it, and without it the prompt is continued"
@@ -56,7 +52,7 @@ def run(args: argparse.Namespace) -> None:
     prompts = []
     for prompt in args.prompt:
         ids = encode(opened, _text(prompt), args)
-        prompts.append(check_vocabulary(opened, ids))
+        prompts.append(check_token_ids(opened.cfg, ids))
     options = {"max_new_tokens": default_new_tokens(opened, prompts)} | options
     if args.draft is not None:
         options["draft"] = _open_draft(args, opened)
@@ -76,13 +72,8 @@ def _open_draft(args: argparse.Namespace, opened: Opened) -> tuple[nn.Module, Pa
     Raises:
       ConfigError: its tokenizer has other ids than the model's.
     """
-    draft = open_model(
-        args.draft,
-        dtype=args.dtype,
-        allow_plugins=args.allow_plugins,
-        quantize=args.quantize,
-        cache=args.cache,
-    )
+    flags = vars(args) | {"model": args.draft, "family": None, "adapter": None}
+    draft = open_named_model(argparse.Namespace(**flags))
     tokens = []
     for tokenizer in (draft.tokenizer, opened.tokenizer):
         tokens.append([tokenizer.spelling(index) for index in range(tokenizer.vocab_size)])

@@ -9,7 +9,11 @@ from typing import Any
 import jax
 
 from flaxformer_lite.cli.generate import with_published
-from flaxformer_lite.cli.open_model import Opened, check_vocabulary, notice, open_model
+from flaxformer_lite.cli.open_model import (
+    Opened,
+    notice,
+    open_named_model,
+)
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.publish import write_file
 from flaxformer_lite.inference.generate import generate
@@ -17,7 +21,7 @@ from flaxformer_lite.inference.inside.figure import save_figure
 from flaxformer_lite.inference.inside.lens import running_stacks
 from flaxformer_lite.inference.inside.page import render
 from flaxformer_lite.inference.inside.summary import Inside, look_inside
-from flaxformer_lite.inference.task import longest
+from flaxformer_lite.inference.task import check_token_ids, longest
 
 
 def run(args: argparse.Namespace) -> None:
@@ -31,13 +35,7 @@ def run(args: argparse.Namespace) -> None:
             f"--output: {args.output.name} needs matplotlib: pip install 'flaxformer_lite[plots]',"
             " or name a .html."
         )
-    opened = open_model(
-        args.model,
-        dtype=args.dtype,
-        family=args.family,
-        adapter=args.adapter,
-        allow_plugins=args.allow_plugins,
-    )
+    opened = open_named_model(args)
     ids = encode(opened, args.text, "text", args.max_tokens)
     target = target_of(opened, ids, args)
     special = opened.tokenizer.ids
@@ -61,7 +59,7 @@ def encode(opened: Opened, text: str, flag: str, limit: int, **options: Any) -> 
     A truncated text gets a notice.
     """
     limit = min(limit, longest(opened.cfg), opened.tokenizer.max_length or limit)
-    ids = check_vocabulary(opened, opened.tokenizer.encode(text, **options))
+    ids = check_token_ids(opened.cfg, opened.tokenizer.encode(text, **options))
     if not ids:
         raise ConfigError(f"--{flag}: has no token of this model's tokenizer; pass other words.")
     if len(ids) > limit:

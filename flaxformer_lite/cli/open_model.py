@@ -1,5 +1,6 @@
 """Opens models and tokenizers from a directory of published weights or a training workdir."""
 
+import argparse
 import contextlib
 import logging
 import sys
@@ -8,7 +9,7 @@ from typing import Any, NamedTuple
 
 import flax.linen as nn
 
-from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import printable
 from flaxformer_lite.model_details import load_tokenizer
 from flaxformer_lite.model_folder import on_disk
@@ -18,6 +19,9 @@ from flaxformer_lite.pretrained.folder import check_exists
 from flaxformer_lite.runtime.log import capture_logs
 from flaxformer_lite.storage.stores import addressed
 from flaxformer_lite.text.published_tokenizer import PublishedTokenizer
+
+# flags that `load_pretrained` takes as they are
+FLAGS = ("dtype", "family", "adapter", "allow_plugins", "quantize", "cache")
 
 
 class Opened(NamedTuple):
@@ -37,35 +41,44 @@ def open_model(
     path: str | Path,
     *,
     head: str | None = None,
-    dtype: str = "float32",
     family: str | None = None,
-    adapter: str | None = None,
     allow_plugins: bool = False,
-    quantize: str | None = None,
-    cache: str | None = None,
+    **options: Any,
 ) -> Opened:
     """Opens a model, its parameters on the default device, and its tokenizer.
 
     An adapter is merged, but for a model that is held in few bits, where it stays beside it.
+
+    Args:
+      path: a directory or an address.
+      head, family, allow_plugins, options: as in `load_pretrained`.
 
     Raises:
       ConfigError, WeightsError, CheckpointError: the directory cannot be used.
     """
     folder = folder_of(path)
     tokenizer = load_tokenizer(folder, family=family, allow_plugins=allow_plugins)
-    fields = {"quantize": quantize, "cache": cache}
-    low_precision: dict[str, Any] = {name: value for name, value in fields.items() if value}
+    options |= {"family": family, "allow_plugins": allow_plugins}
     with notices():
-        loaded = load_pretrained(
-            folder,
-            head,
-            dtype=dtype,
-            family=family,
-            adapter=adapter,
-            allow_plugins=allow_plugins,
-            **low_precision,
-        )
-        return Opened(*(loaded if quantize else merge_adapter(*loaded)), tokenizer, folder)
+        loaded = load_pretrained(folder, head, **options)
+        if "quantize" not in options:
+            loaded = merge_adapter(*loaded)
+        return Opened(*loaded, tokenizer, folder)
+
+
+def open_named_model(
+    args: argparse.Namespace, head: str | None = None, folder: Path | None = None
+) -> Opened:
+    """Opens the model that a command's --model names, with those of FLAGS that it has.
+
+    Args:
+      args: the flags of the command.
+      head: the head of the model; None is that of its config.
+      folder: where --model is on this machine, if that is known.
+    """
+    flags = vars(args)
+    options = {name: flags[name] for name in FLAGS if flags.get(name)}
+    return open_model(folder or args.model, head=head, **options)
 
 
 def folder_of(path: str | Path) -> Path:
@@ -77,20 +90,6 @@ def folder_of(path: str | Path) -> Path:
     folder = on_disk(path)
     check_exists(folder)
     return folder
-
-
-def check_vocabulary(opened: Opened, ids: list[int]) -> list[int]:
-    """Returns the ids, after checking that they are in the model's vocabulary.
-
-    Raises:
-      ConfigError: an id is outside the vocabulary.
-    """
-    if ids and max(ids) >= opened.cfg.vocab_size:
-        raise ConfigError(
-            f"the tokenizer gives the id {max(ids)}, but the model's vocabulary ends at"
-            f" {opened.cfg.vocab_size - 1}: they do not belong together."
-        )
-    return ids
 
 
 def notices() -> contextlib.AbstractContextManager[None]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import jax
 import numpy as np
 
-from flaxformer_lite.cli.open_model import Opened, folder_of, notices, open_model
+from flaxformer_lite.cli.open_model import Opened, folder_of, notices, open_named_model
 from flaxformer_lite.cli.predict import write_rows
 from flaxformer_lite.cli.tables import print_table
 from flaxformer_lite.config import ConfigError
@@ -79,12 +79,10 @@ def searches_only(path: str) -> bool:
 
 def open_sentence_model(args: argparse.Namespace) -> tuple[SentenceLayers, Opened]:
     """Opens the model that a command names, and its layers after the encoder."""
-    allowed = args.allow_plugins
     folder = folder_of(args.model)
-    layers = load_sentence_layers(folder, allow_plugins=allowed)
+    layers = load_sentence_layers(folder, allow_plugins=args.allow_plugins)
     similarity(layers)  # refuses a way to compare before the weights are read
-    opened = open_model(folder, dtype=args.dtype, family=args.family, allow_plugins=allowed)
-    return layers, opened
+    return layers, open_named_model(args, folder=folder)
 
 
 def prompts_of(args: argparse.Namespace) -> dict[str, str | None]:

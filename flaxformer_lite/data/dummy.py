@@ -13,6 +13,7 @@ from flaxformer_lite.data.mixture import tagged
 from flaxformer_lite.data.open_tokenizer import open_tokenizer
 from flaxformer_lite.data.table import Table
 from flaxformer_lite.objectives.packing import Packing
+from flaxformer_lite.objectives.rows import Example
 from flaxformer_lite.objectives.tables.task import Task
 from flaxformer_lite.text import tokenizer
 
@@ -20,7 +21,7 @@ DOCUMENTS = 4  # enough for objectives that draw a second document
 PRINTABLE = slice(ord(" "), ord("~") + 1)  # bytes
 
 
-def example(cfg: ExperimentConfig) -> dict[str, dict[str, np.ndarray]]:
+def example(cfg: ExperimentConfig) -> Example:
     """Builds an example from random text; its arrays have the same shapes and dtypes as real ones.
 
     Raises:
@@ -29,7 +30,7 @@ def example(cfg: ExperimentConfig) -> dict[str, dict[str, np.ndarray]]:
     return _examples(cfg, 1, 0)[0]
 
 
-def batch(cfg: ExperimentConfig, seed: int = 0) -> dict[str, dict[str, np.ndarray]]:
+def batch(cfg: ExperimentConfig, seed: int = 0) -> Example:
     """Builds a batch of random words in documents of random lengths, packed into rows.
 
     The batch of a task is made from its sample.
@@ -39,9 +40,7 @@ def batch(cfg: ExperimentConfig, seed: int = 0) -> dict[str, dict[str, np.ndarra
     )
 
 
-def _examples(
-    cfg: ExperimentConfig, count: int, seed: int
-) -> list[dict[str, dict[str, np.ndarray]]]:
+def _examples(cfg: ExperimentConfig, count: int, seed: int) -> list[Example]:
     rng = np.random.default_rng(seed)
     if cfg.objective.reads_tables:
         objective, sample = _sample(cfg)

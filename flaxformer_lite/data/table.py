@@ -10,7 +10,7 @@ import hashlib
 import itertools
 import json
 import mmap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +21,7 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data import columnar, digests, stored, text_encoding
 from flaxformer_lite.data.conll import read_conll
 from flaxformer_lite.files.read import brief, open_regular, read_object
+from flaxformer_lite.objectives.rows import ClassNames
 from flaxformer_lite.runtime import progress
 from flaxformer_lite.storage import compressed, content_cache
 from flaxformer_lite.storage.fetch import on_disk
@@ -37,6 +38,8 @@ SPLITS = {
 }
 SHEETS = (".xlsx", ".xls", ".ods", ".numbers")
 MOST_CHARACTERS = 1 << 24  # of one field of csv
+# (file, what to name in errors) -> rows
+Reader = Callable[[Path, str], Iterable[stored.TableRow]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +51,7 @@ class Table:
     rows: Sequence[stored.TableRow]  # a value per column; csv and tsv hold texts only
     fingerprint: str  # hash of the content
     # the names of the classes (ClassLabel) of each column
-    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    names: ClassNames = field(default_factory=dict)
     numbers: np.ndarray | None = None  # [rows] in the file, from 1; None: it has all of them
     kind: str = ""  # suffix of the file, by which its content was read
 
@@ -71,7 +74,7 @@ class Table:
             return row + 1
         return int(self.numbers[row])
 
-    def with_names(self, names: Mapping[str, tuple[str, ...]]) -> "Table":
+    def with_names(self, names: ClassNames) -> "Table":
         """Returns the table with the names of its classes."""
         in_table = {column: names[column] for column in names if column in self.columns}
         return replace(self, names=in_table)
@@ -202,7 +205,7 @@ def _cached_rows(
     return content_cache.folder(root, f"table-{digests.digest_of(key)}", write)
 
 
-def _class_names(file: Path, where: str) -> Mapping[str, tuple[str, ...]]:
+def _class_names(file: Path, where: str) -> ClassNames:
     with compressed.reading(file, where):
         if compressed.compression(file):
             return columnar.class_names(compressed.read_unpacked(file, where))
@@ -213,7 +216,7 @@ def _class_names(file: Path, where: str) -> Mapping[str, tuple[str, ...]]:
             return columnar.class_names(content)
 
 
-def _delimited(usual: str) -> Callable[[Path, str], Iterator[stored.TableRow]]:
+def _delimited(usual: str) -> Reader:
     return lambda path, where: delimited(text_encoding.lines(path, where, ""), where, usual)
 
 
@@ -255,20 +258,20 @@ def delimited(text: Iterable[str], where: str, usual: str) -> Iterator[stored.Ta
         raise ConfigError(f"{where}:{lines.line_num}: cannot be read ({error}).") from None
 
 
-def _conll(universal: bool) -> Callable[[Path, str], Iterator[stored.TableRow]]:
+def _conll(universal: bool) -> Reader:
     return lambda path, where: read_conll(
         text_encoding.lines(path, where), where, universal=universal
     )
 
 
-def _plain(path: Path, where: str) -> Iterator[stored.TableRow]:
+def _plain(path: Path, where: str) -> Iterable[stored.TableRow]:
     """Reads CoNLL, or Excel's "Unicode text", which separates values by tabs."""
     if text_encoding.is_utf16(path, where):
         return _delimited("\t")(path, where)
     return _conll(False)(path, where)
 
 
-def _columns(kind: str) -> Callable[[Path, str], Iterator[stored.TableRow]]:
+def _columns(kind: str) -> Reader:
     def read(path: Path, where: str) -> Iterator[stored.TableRow]:
         content: columnar.Content = path
         if compressed.compression(path):
@@ -383,7 +386,7 @@ def _read_folder(folder: Path, where: str, split: str, root: str) -> Table:
     return table.with_names(names)
 
 
-READERS: dict[str, Callable[[Path, str], Iterable[stored.TableRow]]] = {
+READERS: dict[str, Reader] = {
     ".csv": _delimited(","),
     ".tsv": _delimited("\t"),
     ".json": _list,

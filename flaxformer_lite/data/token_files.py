@@ -58,9 +58,6 @@ def copy(
     `fraction` of all tokens, from the beginning of a document if one begins between half and twice
     as many tokens from the end.
 
-    The end of the last file is held out: about `fraction` of all tokens, from the beginning of a
-    document if one begins between half and twice as many tokens from the end.
-
     Args:
       files: those to read, in order.
       known: the tokenizer that wrote the ids.

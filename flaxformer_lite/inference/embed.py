@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.inference.task import check_token_ids
 from flaxformer_lite.nn.functions.maxsim import maxsim
 from flaxformer_lite.nn.functions.pooling import pool, to_unit_length
 from flaxformer_lite.nn.functions.splade import splade
@@ -251,12 +252,7 @@ def token_rows(opened: TextModel, texts: Sequence[str], limit: int | None) -> li
     cut = 0
     for text in texts:
         ids = opened.tokenizer.encode(text, max_length=limit)
-        if ids and max(ids) >= opened.cfg.vocab_size:
-            raise ConfigError(
-                f"the tokenizer gives the id {max(ids)}, but the model's vocabulary ends at"
-                f" {opened.cfg.vocab_size - 1}: they do not belong together."
-            )
-        rows.append(ids)
+        rows.append(check_token_ids(opened.cfg, ids))
         if len(ids) == limit and len(opened.tokenizer.encode(text)) > limit:
             cut += 1
     if cut:

@@ -119,39 +119,29 @@ def read_window(
     assert isinstance(cache, Sequence), "an OwnModel has no caches"
     axis = batch_axis(model.cfg)
 
-    def of_row(tokens_T, slot, start, source_mask_S, per_row, cross):
-        source_mask_1S = None if source_mask_S is None else source_mask_S[None]
-        row = PromptRows(start[None], source_mask_1S)
-        layers = []
-        for layer, arrays, encoded in zip(cache, per_row, cross, strict=True):
-            layers.append(layer and arrays.replace(length=layer.length, **encoded))
+    def of_row(tokens_T, slot, row, layers):
+        row = jax.tree.map(lambda x: jnp.asarray(x)[None], row)
         x_1TD, layers = _hidden(model, params, tokens_T[None], row, layers, slot, slots, None)
         return x_1TD[0], [layer and layer.replace(**dict.fromkeys(SHARED)) for layer in layers]
 
-    per_row = []
-    cross = []
-    for layer in cache:
-        per_row.append(layer and layer.replace(**dict.fromkeys(SHARED)))
-        names = [name for name in SHARED if name != "length"]
-        cross.append(layer and {name: getattr(layer, name) for name in names})
-    source_mask_BS = rows.source_mask_BS
-    start_B = jnp.asarray(rows.start_B)
-    if len(tokens_BT) == 1:  # without a batch axis, as caches of one example are
-        source_mask_S = None if source_mask_BS is None else source_mask_BS[0]
-        x_TD, per_row = of_row(tokens_BT[0], slot_B[0], start_B[0], source_mask_S, per_row, cross)
+    if len(tokens_BT) == 1:  # caches of one example have no batch axis
+        first = jax.tree.map(lambda x: x[0], rows)
+        x_TD, grown = of_row(tokens_BT[0], slot_B[0], first, cache)
         x_BTD = x_TD[None]
     else:
-        cross = jax.tree.map(lambda x: jnp.expand_dims(x, axis + 1), cross)
-        mapped = jax.vmap(of_row, in_axes=(0, 0, 0, 0, axis, axis), out_axes=(0, axis))
-        x_BTD, per_row = mapped(tokens_BT, slot_B, start_B, source_mask_BS, per_row, cross)
-    grown = []
-    for layer, arrays in zip(cache, per_row, strict=True):
-        if layer:
-            shared = {name: getattr(layer, name) for name in SHARED}
-            grown.append(arrays.replace(**shared))
-        else:
-            grown.append(layer)
-    return x_BTD, grown
+        split = []
+        axes = []
+        for layer in cache:
+            cross = {name: getattr(layer, name, None) for name in SHARED if name != "length"}
+            cross = jax.tree.map(lambda x: jnp.expand_dims(x, axis + 1), cross)
+            split.append(layer and layer.replace(**cross))
+            axes.append(layer and jax.tree.map(lambda _: axis, layer).replace(length=None))
+        mapped = jax.vmap(of_row, in_axes=(0, 0, 0, axes), out_axes=(0, axis))
+        x_BTD, grown = mapped(tokens_BT, slot_B, rows, split)
+    whole = []
+    for old, new in zip(cache, grown, strict=True):
+        whole.append(new and new.replace(**{name: getattr(old, name) for name in SHARED}))
+    return x_BTD, whole
 
 
 def project(model: nn.Module, params: Params, x_BTD: jax.Array) -> jax.Array:

@@ -12,7 +12,7 @@ import numpy as np
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.inference import beam, sample, speculative, stop_strings
 from flaxformer_lite.inference.engine import Caches, Generator, prefill, repeat
-from flaxformer_lite.inference.own_model import writable
+from flaxformer_lite.inference.own_model import OwnModel, writable
 from flaxformer_lite.inference.prompts import Ids
 from flaxformer_lite.inference.settings import Settings, settings
 from flaxformer_lite.inference.speculative import Draft
@@ -235,13 +235,12 @@ def _states(
         samples=s.num_return_sequences,
         scores=scores,
     )
+    state = state.replace(cache=cache)
     if s.guessed:
-        draft_cache = None
-        if draft is not None:
-            _, draft_cache = _read(draft.model, draft.params, task, s.num_return_sequences)
-        state = speculative.start(state, cache, draft_cache)
-    else:
-        state = state.replace(cache=cache)
+        state = state.replace(reads_B=np.zeros(len(state.lengths_B), np.int32))
+    if draft is not None:
+        _, draft_cache = _read(draft.model, draft.params, task, s.num_return_sequences)
+        state = state.replace(draft_cache=draft_cache)
     new = 0
     if s.stop_strings:
         every = min(every, stop_strings.EVERY)
@@ -270,23 +269,22 @@ def _proceed(
 ) -> sample.SampleState:
     copies = task.settings.num_return_sequences
     rows = task.rows(copies)
-    if not isinstance(state, speculative.GuessState):
+    if isinstance(model, OwnModel) or not task.settings.guessed:
         return sample.proceed(
             model, params, state, rows, task.rules, seed, until, prompt=task.columns
         )
-    return speculative.proceed(
-        model,
-        params,
-        draft,
-        state,
-        rows,
-        task.source and np.repeat(task.source.tokens_BS, copies, axis=0),
-        task.rules,
-        seed,
-        until,
+    loop = speculative.GuessLoop(
+        model=model,
+        params=params,
+        draft=draft,
+        rows=rows,
+        source_BS=task.source and np.repeat(task.source.tokens_BS, copies, axis=0),
+        rules=task.rules,
+        seed=seed,
         prompt=task.columns,
         guessed=task.settings.guessed,
     )
+    return speculative.proceed(loop, state, until)
 
 
 def _write(
@@ -299,7 +297,7 @@ def _write(
     logprobs = reads = None
     if scores:
         logprobs = np.asarray(state.logprobs_BS)[:, task.columns : stop]
-    if isinstance(state, speculative.GuessState):
+    if state.reads_B is not None:
         reads = np.asarray(state.reads_B)
     return Generation(sequences, np.asarray(state.lengths_B), logprobs, reads=reads)
 

@@ -77,8 +77,9 @@ def constrain(
     The input is logits or log-probabilities.
 
     Columns start .. length - 1 of a row of `tokens_BT` are written, the last `new` of them by the
-    model.
+    model; both are scalars, or one for each row, [B].
     """
+    new = jnp.reshape(new, (-1, 1))
     if rules.repetition_penalty is not None:
         logits_BV = sampling.repetition_penalty(
             logits_BV, tokens_BT, start_B, length, rules.repetition_penalty

@@ -12,7 +12,11 @@ from flaxformer_lite.inference.rules import GenerationRules, choose, constrain, 
 
 
 class SampleState(flax.struct.PyTreeNode):
-    """The state of the loop."""
+    """The state of the loop.
+
+    With guesses (inference/speculative.py) rows have different numbers of new tokens, `lengths_B`;
+    `new` is the number that all rows have.
+    """
 
     tokens_BS: jax.Array  # int32, prompt and continuation
     # float32, log-probabilities under the model itself; None if not asked for
@@ -21,6 +25,9 @@ class SampleState(flax.struct.PyTreeNode):
     lengths_B: jax.Array  # int32, new tokens of each row, including the one that ended it
     new: jax.Array  # int32, columns of the continuation so far
     cache: Caches | None  # of all tokens but the last
+    draft_cache: Caches | None = None  # of a draft model
+    # int32, calls of the model for each row after its prompt; None without guesses
+    reads_B: jax.Array | None = None
 
 
 @functools.partial(jax.jit, static_argnames=("slots", "samples", "scores"))

@@ -12,7 +12,6 @@ Logits of several tokens computed together differ from those of one token by rou
 If the two best tokens are that close, either may be written.
 """
 
-import dataclasses
 import functools
 
 import flax
@@ -26,6 +25,7 @@ from flaxformer_lite.inference.engine import Caches, Generator, Params, PromptRo
 from flaxformer_lite.inference.own_model import OwnModel
 from flaxformer_lite.inference.rules import (
     GenerationRules,
+    Number,
     choose,
     constrain,
     distribution,
@@ -37,12 +37,14 @@ from flaxformer_lite.inference.task import GenerationTask, longest
 from flaxformer_lite.models.skeletons import build_layers
 from flaxformer_lite.nn.functions import sampling
 from flaxformer_lite.nn.modules.cache import LayerCache
+from flaxformer_lite.types import Array
 
 NGRAM = 3  # the longest sequence of last tokens that a lookup compares
 # Folded into the key of a token, for random numbers other than the one that chooses the token.
 DRAFT = 1
 ACCEPT = 2
 REPLACE = 3
+Places = tuple[jax.Array, jax.Array]  # of N tokens: int32, their rows and their numbers in them
 
 
 class Draft(flax.struct.PyTreeNode):
@@ -52,18 +54,29 @@ class Draft(flax.struct.PyTreeNode):
     model: nn.Module = flax.struct.field(pytree_node=False)
 
 
-class GuessState(SampleState):
-    """The state of the loop.
-
-    Rows have different numbers of new tokens, `lengths_B`; `new` is the number that all rows have.
+class GuessLoop(flax.struct.PyTreeNode):
+    """What stays the same while rows are written.
 
     Attributes:
-      draft_cache: the caches of the draft model, or None.
-      reads_B: int32, the calls of the model for each row after its prompt.
+      model, params: the model that writes.
+      draft: the model that guesses; None for prompt lookup.
+      rows: the start of each prompt, and the mask of the encoded sources.
+      source_BS: int32, the tokens of an encoder's input, in which guesses are looked up too.
+      rules: the generation settings as arrays.
+      seed: as in `sample.proceed`.
+      prompt: the number of columns before the first new token.
+      guessed: K, the number of tokens in a guess.
     """
 
-    draft_cache: Caches | None
-    reads_B: jax.Array
+    params: Params
+    draft: Draft | None
+    rows: PromptRows
+    source_BS: Array | None
+    rules: GenerationRules
+    seed: Number
+    model: nn.Module = flax.struct.field(pytree_node=False)
+    prompt: int = flax.struct.field(pytree_node=False)
+    guessed: int = flax.struct.field(pytree_node=False)
 
 
 def check(model: Generator, draft: Draft | None, task: GenerationTask) -> None:
@@ -125,132 +138,124 @@ def _check_rolls_back(model: Generator, name: str) -> None:
         )
 
 
-def start(state: SampleState, cache: Caches, draft_cache: Caches | None) -> GuessState:
-    """Extends the state of `sample.start` by the fields for guesses."""
-    fields = {field.name: getattr(state, field.name) for field in dataclasses.fields(state)}
-    fields["cache"] = cache
-    return GuessState(**fields, draft_cache=draft_cache, reads_B=jnp.zeros_like(state.lengths_B))
-
-
-@functools.partial(
-    jax.jit,
-    static_argnames=("model", "prompt", "guessed"),
-    donate_argnames=("state",),
-)
-def proceed(
-    model: nn.Module,
-    params: Params,
-    draft: Draft | None,
-    state: GuessState,
-    rows: PromptRows,
-    source_BS: jax.Array | None,
-    rules: GenerationRules,
-    seed: jax.Array,
-    until: jax.Array,
-    *,
-    prompt: int,
-    guessed: int,
-) -> GuessState:
+@functools.partial(jax.jit, donate_argnames=("state",))
+def proceed(loop: GuessLoop, state: SampleState, until: jax.Array) -> SampleState:
     """Writes tokens until each row has at least `until` new ones, or all rows are done.
 
     Rows accept different numbers of tokens, so that `state.lengths_B` differ, and each row has
     its own slots in the caches.
 
-    Args:
-      model, params: the model that writes.
-      draft: the model that guesses; None for prompt lookup.
-      state: from `start`, or from an earlier call.
-      rows: the start of each prompt, and the encoded sources.
-      source_BS: int32, the tokens of an encoder's input, in which guesses are looked up too.
-      rules: the generation settings as arrays.
-      seed: as in `sample.proceed`.
-      until: int32 scalar, the number of new tokens at which a row needs no more in this call.
-      prompt: number of columns before the first new token.
-      guessed: K, the number of tokens in a guess.
-
     Returns:
       The new state; columns beyond the last token of a row hold padding.
     """
-    start_B = jnp.asarray(rows.start_B)
 
-    def unfinished(state: GuessState) -> jax.Array:
+    def unfinished(state: SampleState) -> jax.Array:
         return jnp.any(~state.done_B & (state.lengths_B < until))
 
-    def verify(
-        state: GuessState, guess_BK: jax.Array, draft_logits_BKV: jax.Array | None
-    ) -> GuessState:
-        """Reads the last token and K guessed tokens, and appends 1 to K + 1 tokens."""
-        length = guess_BK.shape[1] + 1
-        column_B = prompt + state.lengths_B
-        tokens_BS = _write_rows(state.tokens_BS, guess_BK, column_B)
-        window_BT = _columns(tokens_BS, column_B - 1, length)
-        x_BTD, cache = engine.read_window(
-            model, params, window_BT, rows, state.cache, column_B - 1, tokens_BS.shape[1]
+    def write(state: SampleState) -> SampleState:
+        if loop.draft is None:
+            return _guess_from_text(loop, state)
+        return _guess_with_draft(loop, loop.draft, state)
+
+    state = jax.lax.while_loop(unfinished, write, state)
+    return _without_rejected(loop, state, until)
+
+
+def _verify(
+    loop: GuessLoop,
+    state: SampleState,
+    guess_BK: jax.Array,
+    draft_logits_BKV: jax.Array | None = None,
+) -> SampleState:
+    """Reads the last token and K guessed tokens, and appends 1 to K + 1 tokens."""
+    rules = loop.rules
+    length = guess_BK.shape[1] + 1
+    column_B = loop.prompt + state.lengths_B
+    tokens_BS = _write_rows(state.tokens_BS, guess_BK, column_B)
+    window_BT = _columns(tokens_BS, column_B - 1, length)
+    slots = tokens_BS.shape[1]
+    x_BTD, cache = engine.read_window(
+        loop.model, loop.params, window_BT, loop.rows, state.cache, column_B - 1, slots
+    )
+    state = state.replace(cache=cache)
+    logits_BTV = engine.project(loop.model, loop.params, x_BTD)
+    places = _places(state.lengths_B, length)
+    allowed_NV = _constrain(loop, logits_BTV, tokens_BS, places)
+    if draft_logits_BKV is None:
+        token_N = choose(rules, allowed_NV, _keys(loop.seed, places))
+        token_BT = token_N.reshape(-1, length)
+        accepted_BK = token_BT[:, :-1] == guess_BK
+    else:
+        allowed_BTV = allowed_NV.reshape(logits_BTV.shape)
+        token_BT, accepted_BK = _accept_or_replace(
+            rules, allowed_BTV, draft_logits_BKV, guess_BK, loop.seed, state.lengths_B
         )
-        logits_BTV = engine.project(model, params, x_BTD)
-        allowed_BTV = _constrain(rules, logits_BTV, tokens_BS, start_B, column_B, state.lengths_B)
-        if draft_logits_BKV is None:
-            token_BT = _choose(rules, allowed_BTV, seed, state.lengths_B)
-            accepted_BK = token_BT[:, :-1] == guess_BK
+    accepted_B = jnp.cumprod(accepted_BK.astype(jnp.int32), axis=1).sum(axis=1)
+    return _append(rules, state, token_BT, accepted_B + 1, column_B, logits_BTV)
+
+
+def _guess_from_text(loop: GuessLoop, state: SampleState) -> SampleState:
+    """Guesses by prompt lookup; the model reads a single token where there is nothing to guess."""
+    text_BS = state.tokens_BS
+    columns_1S = jnp.arange(text_BS.shape[1], dtype=jnp.int32)[None]
+    is_token_BS = columns_1S >= loop.rows.start_B[:, None]
+    end_B = loop.prompt + state.lengths_B
+    if loop.source_BS is not None:
+        text_BS = jnp.concatenate([loop.source_BS, text_BS], axis=1)
+        source_mask_BS = jnp.asarray(loop.rows.source_mask_BS)
+        is_token_BS = jnp.concatenate([source_mask_BS, is_token_BS], axis=1)
+        end_B += loop.source_BS.shape[1]
+    guess_BK, found_B = _look_up(text_BS, is_token_BS, end_B, loop.guessed)
+    # An encoder may have a larger vocabulary than the decoder.
+    guess_BK = jnp.minimum(guess_BK, loop.model.cfg.of_decoder.vocab_size - 1)
+    return jax.lax.cond(
+        jnp.any(found_B & ~state.done_B & (state.lengths_B < loop.rules.max_new)),
+        lambda: _verify(loop, state, guess_BK),
+        lambda: _verify(loop, state, guess_BK[:, :0]),
+    )
+
+
+def _guess_with_draft(loop: GuessLoop, draft: Draft, state: SampleState) -> SampleState:
+    """Guesses the draft's continuation of each row, under the rules of the model."""
+    rows = PromptRows(loop.rows.start_B)
+    column_B = loop.prompt + state.lengths_B
+    slots = state.tokens_BS.shape[1]
+
+    def read(tokens_BS: jax.Array, cache: Caches | None, at_B: jax.Array) -> tuple:
+        token_B1 = _columns(tokens_BS, at_B, 1)
+        return engine.read_window(draft.model, draft.params, token_B1, rows, cache, at_B, slots)
+
+    def write_next(carry: tuple, done: jax.Array) -> tuple[tuple, jax.Array]:
+        tokens_BS, cache = carry
+        x_B1D, cache = read(tokens_BS, cache, column_B + done - 1)
+        logits_B1V = engine.project(draft.model, draft.params, x_B1D)
+        places = _places(state.lengths_B + done, 1)
+        logits_BV = distribution(loop.rules, _constrain(loop, logits_B1V, tokens_BS, places))
+        if loop.rules.temperature is None:
+            token_B = sampling.likeliest(logits_BV)
         else:
-            token_BT, accepted_BK = _accept_or_replace(
-                rules, allowed_BTV, draft_logits_BKV, guess_BK, seed, state.lengths_B
-            )
-        accepted_B = jnp.cumprod(accepted_BK.astype(jnp.int32), axis=1).sum(axis=1)
-        return _append(
-            rules,
-            state.replace(cache=cache),
-            token_BT,
-            accepted_B + 1,
-            column_B,
-            logits_BTV,
-        )
+            token_B = sampling.draw(logits_BV, _keys(loop.seed, places, DRAFT))
+        return (_write_rows(tokens_BS, token_B[:, None], column_B + done), cache), logits_BV
 
-    def guess_from_text(state: GuessState) -> GuessState:
-        column_B = prompt + state.lengths_B
-        text_BS = state.tokens_BS
-        columns_1S = jnp.arange(text_BS.shape[1], dtype=jnp.int32)[None]
-        is_token_BS = columns_1S >= start_B[:, None]
-        source_length = 0
-        if source_BS is not None:
-            text_BS = jnp.concatenate([source_BS, text_BS], axis=1)
-            source_mask_BS = jnp.asarray(rows.source_mask_BS)
-            is_token_BS = jnp.concatenate([source_mask_BS, is_token_BS], axis=1)
-            source_length = source_BS.shape[1]
-        guess_BK, found_B = _look_up(text_BS, is_token_BS, source_length + column_B, guessed)
-        # An encoder may have a larger vocabulary than the decoder.
-        guess_BK = jnp.minimum(guess_BK, model.cfg.of_decoder.vocab_size - 1)
-        return jax.lax.cond(
-            jnp.any(found_B & ~state.done_B & (state.lengths_B < rules.max_new)),
-            lambda: verify(state, guess_BK, None),
-            lambda: verify(state, guess_BK[:, :0], None),
-        )
-
-    def guess_with_draft(state: GuessState) -> GuessState:
-        assert draft is not None
-        guess_BK, logits_BKV, cache = _draft(draft, state, rows, rules, seed, prompt, guessed)
-        state = state.replace(draft_cache=cache)
-        if rules.temperature is None:
-            return verify(state, guess_BK, None)
-        return verify(state, guess_BK, logits_BKV)
-
-    body = guess_with_draft
-    if draft is None:
-        body = guess_from_text
-    state = jax.lax.while_loop(unfinished, body, state)
-    return _without_rejected(rules, state, prompt, until)
+    # The draft has not read the last token of a guess that was accepted whole.
+    _, cache = read(state.tokens_BS, state.draft_cache, column_B - 2)
+    carry = (state.tokens_BS, cache)
+    (tokens_BS, cache), logits_KBV = jax.lax.scan(write_next, carry, jnp.arange(loop.guessed))
+    state = state.replace(draft_cache=cache)
+    guess_BK = _columns(tokens_BS, column_B, loop.guessed)
+    if loop.rules.temperature is None:
+        return _verify(loop, state, guess_BK)
+    return _verify(loop, state, guess_BK, jnp.swapaxes(logits_KBV, 0, 1))
 
 
-def _without_rejected(
-    rules: GenerationRules, state: GuessState, prompt: int, until: jax.Array
-) -> GuessState:
+def _without_rejected(loop: GuessLoop, state: SampleState, until: jax.Array) -> SampleState:
     """Replaces rejected tokens behind the end of each row by padding, and updates `new`."""
     columns_1S = jnp.arange(state.tokens_BS.shape[1], dtype=jnp.int32)[None]
-    written_BS = columns_1S < (prompt + state.lengths_B)[:, None]
+    written_BS = columns_1S < (loop.prompt + state.lengths_B)[:, None]
     # Rows that are done set no limit; if all are, the longest one does.
-    fewest = jnp.min(jnp.where(state.done_B, rules.max_new, state.lengths_B))
+    fewest = jnp.min(jnp.where(state.done_B, loop.rules.max_new, state.lengths_B))
     reached = jnp.minimum(fewest, jnp.max(state.lengths_B))
-    tokens_BS = jnp.where(written_BS, state.tokens_BS, rules.pad)
+    tokens_BS = jnp.where(written_BS, state.tokens_BS, loop.rules.pad)
     logprobs_BS = state.logprobs_BS
     if logprobs_BS is not None:
         logprobs_BS = jnp.where(written_BS, logprobs_BS, 0.0)
@@ -260,12 +265,12 @@ def _without_rejected(
 
 def _append(
     rules: GenerationRules,
-    state: GuessState,
+    state: SampleState,
     token_BT: jax.Array,
     count_B: jax.Array,
     column_B: jax.Array,
     logits_BTV: jax.Array,
-) -> GuessState:
+) -> SampleState:
     """Appends the first `count_B` of T tokens to each row, or fewer, up to one that ends it.
 
     The other tokens are written behind them, where later calls overwrite them.
@@ -275,6 +280,7 @@ def _append(
     ends_BT = ends(rules, token_BT) & (index_1T < count_B[:, None])
     ended_B = jnp.any(ends_BT, axis=1)
     count_B = jnp.where(ended_B, jnp.argmax(ends_BT, axis=1).astype(jnp.int32) + 1, count_B)
+    assert state.reads_B is not None, "generate counts reads of guesses"
     logprobs_BS = state.logprobs_BS
     if logprobs_BS is not None:
         chosen_BT1 = jnp.take_along_axis(logits_BTV, token_BT[:, :, None], axis=2)
@@ -308,15 +314,12 @@ def _look_up(
     """
     S = text_BS.shape[1]
     index_1S = jnp.arange(S, dtype=jnp.int32)[None]
+    known_BS = jnp.where(is_token_BS, text_BS, -1 - index_1S)  # padding is like no other column
     same_BS = index_1S < end_B[:, None] - 1
     agreeing_BS = jnp.zeros(text_BS.shape, jnp.int32)
     for back in range(NGRAM):
-        last_B1 = jnp.maximum(end_B - 1 - back, 0)[:, None]
-        same_BS &= jnp.roll(text_BS, back, axis=1) == jnp.take_along_axis(text_BS, last_B1, axis=1)
-        same_BS &= jnp.roll(is_token_BS, back, axis=1) & jnp.take_along_axis(
-            is_token_BS, last_B1, axis=1
-        )
-        same_BS &= index_1S >= back
+        last_B1 = jnp.take_along_axis(known_BS, jnp.maximum(end_B - 1 - back, 0)[:, None], axis=1)
+        same_BS &= (index_1S >= back) & (jnp.roll(known_BS, back, axis=1) == last_B1)
         agreeing_BS += same_BS.astype(jnp.int32)
     best_B = jnp.argmax(agreeing_BS * S + index_1S, axis=1).astype(jnp.int32)
     # If the guess would reach beyond the end of the text, the text repeats itself there: the guess
@@ -325,57 +328,6 @@ def _look_up(
     ahead_BK = jnp.arange(guessed, dtype=jnp.int32)[None] % period_B1
     guess_BK = jnp.take_along_axis(text_BS, best_B[:, None] + 1 + ahead_BK, axis=1, mode="clip")
     return guess_BK, jnp.max(agreeing_BS, axis=1) >= 2
-
-
-def _draft(
-    draft: Draft,
-    state: GuessState,
-    rows: PromptRows,
-    rules: GenerationRules,
-    seed: jax.Array,
-    prompt: int,
-    guessed: int,
-) -> tuple[jax.Array, jax.Array, Caches]:
-    """Continues each row with the draft model, under the rules of the model.
-
-    Returns:
-      The guess, int32 [B, K], the logits that it was drawn from, [B, K, V], and the draft's caches.
-    """
-    column_B = prompt + state.lengths_B
-    rows = PromptRows(rows.start_B)
-    start_B = jnp.asarray(rows.start_B)
-    S = state.tokens_BS.shape[1]
-
-    def write(tokens_BS: jax.Array, x_BTD: jax.Array, done: jax.Array | int) -> tuple:
-        """Writes guessed token number `done` after the last of the hidden states."""
-        logits_B1V = engine.project(draft.model, draft.params, x_BTD[:, -1:])
-        new_B = state.lengths_B + done
-        logits_B1V = _constrain(rules, logits_B1V, tokens_BS, start_B, column_B + done, new_B)
-        logits_BV = distribution(rules, logits_B1V[:, 0])
-        if rules.temperature is None:
-            token_B = sampling.likeliest(logits_BV)
-        else:
-            token_B = sampling.draw(logits_BV, _keys(seed, new_B[:, None], DRAFT)[:, 0])
-        return _write_rows(tokens_BS, token_B[:, None], column_B + done), logits_BV
-
-    def read(tokens_BS: jax.Array, cache: Caches | None, first_B: jax.Array, length: int) -> tuple:
-        window_BT = _columns(tokens_BS, first_B, length)
-        return engine.read_window(draft.model, draft.params, window_BT, rows, cache, first_B, S)
-
-    def write_next(carry: tuple, done: jax.Array) -> tuple[tuple, jax.Array]:
-        tokens_BS, cache = carry
-        x_B1D, cache = read(tokens_BS, cache, column_B + done - 1, 1)
-        tokens_BS, logits_BV = write(tokens_BS, x_B1D, done)
-        return (tokens_BS, cache), logits_BV
-
-    # The draft has not read the last token, nor the one before it if its whole guess was accepted.
-    x_B2D, cache = read(state.tokens_BS, state.draft_cache, column_B - 2, 2)
-    tokens_BS, first_BV = write(state.tokens_BS, x_B2D, 0)
-    carry = (tokens_BS, cache)
-    carry, rest_KBV = jax.lax.scan(write_next, carry, jnp.arange(1, guessed))
-    tokens_BS, cache = carry
-    logits_BKV = jnp.concatenate([first_BV[:, None], jnp.swapaxes(rest_KBV, 0, 1)], axis=1)
-    return _columns(tokens_BS, column_B, guessed), logits_BKV, cache
 
 
 def _accept_or_replace(
@@ -396,12 +348,13 @@ def _accept_or_replace(
       The tokens, int32 [B, K + 1], and which guessed ones are accepted, bool [B, K].
     """
     batch, length, vocab = logits_BTV.shape
+    places = _places(new_B, length)
     p_BTV = distribution(rules, logits_BTV.reshape(-1, vocab)).reshape(logits_BTV.shape)
     p_BTV = jax.nn.softmax(p_BTV)
     p_BKV = p_BTV[:, :-1]
     q_BKV = jax.nn.softmax(draft_logits_BKV)
-    new_BT = new_B[:, None] + jnp.arange(length, dtype=jnp.int32)[None]
-    uniform_BK = jax.vmap(jax.vmap(jax.random.uniform))(_keys(seed, new_BT[:, :-1], ACCEPT))
+    uniform_N = jax.vmap(jax.random.uniform)(_keys(seed, places, ACCEPT))
+    uniform_BK = uniform_N.reshape(batch, length)[:, :-1]
     guess_BK1 = guess_BK[:, :, None]
     p_BK = jnp.take_along_axis(p_BKV, guess_BK1, axis=2)[:, :, 0]
     q_BK = jnp.take_along_axis(q_BKV, guess_BK1, axis=2)[:, :, 0]
@@ -410,62 +363,36 @@ def _accept_or_replace(
     # Without any residual, p equals q, and only rounding can reject a token: draw from p.
     residual_BKV = jnp.where(jnp.any(residual_BKV > 0, axis=2, keepdims=True), residual_BKV, p_BKV)
     weights_BTV = jnp.concatenate([residual_BKV, p_BTV[:, -1:]], axis=1)
-    keys = _keys(seed, new_BT, REPLACE).reshape(-1)
-    drawn_BT = sampling.draw(jnp.log(weights_BTV).reshape(-1, vocab), keys).reshape(batch, length)
+    weights_NV = weights_BTV.reshape(-1, vocab)
+    drawn_N = sampling.draw(jnp.log(weights_NV), _keys(seed, places, REPLACE))
+    drawn_BT = drawn_N.reshape(batch, length)
     token_BK = jnp.where(accepted_BK, guess_BK, drawn_BT[:, :-1])
     return jnp.concatenate([token_BK, drawn_BT[:, -1:]], axis=1), accepted_BK
 
 
-def _choose(
-    rules: GenerationRules, logits_BTV: jax.Array, seed: jax.Array, new_B: jax.Array
-) -> jax.Array:
-    """Chooses a token at each of T positions, int32 [B, T], as plain generation would."""
-    batch, length, vocab = logits_BTV.shape
+def _places(new_B: jax.Array, length: int) -> Places:
+    """Returns the row and the number of T new tokens of each row, which begin at `new_B`."""
+    row_N = jnp.repeat(jnp.arange(len(new_B), dtype=jnp.int32), length)
     new_BT = new_B[:, None] + jnp.arange(length, dtype=jnp.int32)[None]
-    keys = _keys(seed, new_BT).reshape(-1)
-    return choose(rules, logits_BTV.reshape(-1, vocab), keys).reshape(batch, length)
+    return row_N, new_BT.reshape(-1)
 
 
 def _constrain(
-    rules: GenerationRules,
-    logits_BTV: jax.Array,
-    tokens_BS: jax.Array,
-    start_B: jax.Array,
-    column_B: jax.Array,
-    new_B: jax.Array,
+    loop: GuessLoop, logits_BTV: jax.Array, tokens_BS: jax.Array, places: Places
 ) -> jax.Array:
-    """Applies the rules to T positions of each row, which begin at `column_B`.
-
-    Each position sees the tokens before it.
-    """
-
-    def of_position(
-        logits_V: jax.Array,
-        tokens_S: jax.Array,
-        start: jax.Array,
-        column: jax.Array,
-        new: jax.Array,
-    ) -> jax.Array:
-        return constrain(rules, logits_V[None], tokens_S[None], start[None], column, new)[0]
-
-    ahead_1T = jnp.arange(logits_BTV.shape[1], dtype=jnp.int32)[None]
-    of_row = jax.vmap(of_position, in_axes=(0, None, None, 0, 0))
-    column_BT = column_B[:, None] + ahead_1T
-    new_BT = new_B[:, None] + ahead_1T
-    return jax.vmap(of_row)(logits_BTV, tokens_BS, start_B, column_BT, new_BT)
+    """Applies the rules to N = B * T positions, each of which sees the tokens before it."""
+    row_N, new_N = places
+    logits_NV = logits_BTV.reshape(-1, logits_BTV.shape[-1])
+    start_N = jnp.asarray(loop.rows.start_B)[row_N]
+    return constrain(loop.rules, logits_NV, tokens_BS[row_N], start_N, loop.prompt + new_N, new_N)
 
 
-def _keys(seed: jax.Array, new_BT: jax.Array, purpose: int | None = None) -> jax.Array:
-    """Returns the random key of each new token, [B, T], from its number in the row."""
-
-    def of_token(row: jax.Array, new: jax.Array) -> jax.Array:
-        key = key_at(seed, row, new)
-        if purpose is None:
-            return key
-        return jax.random.fold_in(key, purpose)
-
-    of_row = jax.vmap(of_token, in_axes=(None, 0))
-    return jax.vmap(of_row)(jnp.arange(len(new_BT), dtype=jnp.int32), new_BT)
+def _keys(seed: jax.Array, places: Places, purpose: int | None = None) -> jax.Array:
+    """Returns the random key of each new token, [N], from its number in the row."""
+    keys_N = jax.vmap(key_at, in_axes=(None, 0, 0))(seed, *places)
+    if purpose is None:
+        return keys_N
+    return jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys_N, purpose)
 
 
 def _columns(x_BS: jax.Array, first_B: jax.Array, length: int) -> jax.Array:

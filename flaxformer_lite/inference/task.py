@@ -70,6 +70,20 @@ def ids_without_text(cfg: ModelConfig, tokenizer: HasVocabulary) -> tuple[int, .
     return tuple(range(tokenizer.vocab_size, cfg.of_decoder.vocab_size))
 
 
+def check_token_ids(cfg: ModelConfig, ids: list[int]) -> list[int]:
+    """Returns the ids of a text, after checking that they are in the model's vocabulary.
+
+    Raises:
+      ConfigError: an id is outside the vocabulary.
+    """
+    if ids and max(ids) >= cfg.vocab_size:
+        raise ConfigError(
+            f"the tokenizer gives the id {max(ids)}, but the model's vocabulary ends at"
+            f" {cfg.vocab_size - 1}: they do not belong together."
+        )
+    return ids
+
+
 def decoder_start(model: nn.Module, given: int | None, default: int) -> int:
     """Returns the first token of an encoder-decoder's decoder.
 

@@ -36,9 +36,12 @@ from flaxformer_lite.objectives.packing import Packing, beginnings
 from flaxformer_lite.objectives.rows import Example, Tokenizer, with_decoder_start
 from flaxformer_lite.objectives.sums import BY_SOURCE, LossSums, ratio
 from flaxformer_lite.objectives.tables.breakdown import Breakdown
-from flaxformer_lite.types import Batch
+from flaxformer_lite.types import Arrays, Batch, Predictions
 
 SKELETONS = ("encoder", "decoder", "encoder_decoder")
+
+
+Baseline = tuple[str, float]  # the name of a trivial baseline, and its headline value
 
 
 class Dataset(Protocol):
@@ -117,6 +120,8 @@ LOSS = Metric("loss")
 @dataclass(frozen=True, kw_only=True)
 class Objective(Record, abc.ABC):
     """Base class of objectives: a frozen dataclass whose fields are its options.
+
+    Only annotated attributes are fields; a subclass sets those of this class without an annotation.
 
     Attributes:
       skeletons: the skeletons that it can train.
@@ -279,7 +284,7 @@ class Objective(Record, abc.ABC):
           named after the term, and is 0 for padding.
         """
 
-    def outputs(self, model: nn.Module, inputs: Mapping[str, jax.Array]) -> Any:
+    def outputs(self, model: nn.Module, inputs: Arrays) -> Any:
         """Runs the model on a batch; the result is passed to `loss`.
 
         Args:
@@ -292,7 +297,7 @@ class Objective(Record, abc.ABC):
         return model.features(**with_decoder_start(inputs, model.cfg.decoder_start_token_id))
 
     @abc.abstractmethod
-    def loss(self, outputs: Any, targets: Mapping[str, jax.Array], *, chunks: int) -> LossSums:
+    def loss(self, outputs: Any, targets: Arrays, *, chunks: int) -> LossSums:
         """Computes the loss and the metrics of a batch, or of a part of one, as sums and weights.
 
         Args:
@@ -331,7 +336,7 @@ class Objective(Record, abc.ABC):
         return {}
 
     def scores(
-        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Dataset
+        self, predictions: Predictions, examples: np.ndarray, data: Dataset
     ) -> dict[str, float]:
         """Computes metrics that are not means over examples, such as F1.
 
@@ -343,7 +348,7 @@ class Objective(Record, abc.ABC):
         return {}
 
     def breakdown(
-        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Dataset
+        self, predictions: Predictions, examples: np.ndarray, data: Dataset
     ) -> list[Breakdown]:
         """Returns tables that break the metrics down, such as scores per class.
 
@@ -367,7 +372,7 @@ class Objective(Record, abc.ABC):
         return {}
 
     def show_written(
-        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Dataset
+        self, predictions: Predictions, examples: np.ndarray, data: Dataset
     ) -> list[tuple[str, str]]:
         """Returns pairs of a title and a text that show what `write` returned.
 
@@ -397,7 +402,7 @@ class Objective(Record, abc.ABC):
         """
         return {}
 
-    def baseline(self, data: Dataset, fitted: Json | None) -> tuple[str, float] | None:
+    def baseline(self, data: Dataset, fitted: Json | None) -> Baseline | None:
         """Returns the name and headline value of a trivial baseline, or None.
 
         Args:

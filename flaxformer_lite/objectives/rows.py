@@ -3,13 +3,15 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-import jax
 import jax.numpy as jnp
 import numpy as np
+
+from flaxformer_lite.types import Arrays
 
 # {"inputs": ..., "targets": ...}; those of a batch are stacked
 Example = dict[str, dict[str, np.ndarray]]
 Messages = list[dict[str, Any]]  # of a conversation, with `role` and `content`
+ClassNames = Mapping[str, tuple[str, ...]]  # of each column of a table that has classes
 ANSWERS = "assistant"  # the role whose turns are answers
 
 
@@ -217,9 +219,7 @@ def encoder_decoder(
     }
 
 
-def with_decoder_start(
-    inputs: Mapping[str, jax.Array], start: int | None
-) -> Mapping[str, jax.Array]:
+def with_decoder_start(inputs: Arrays, start: int | None) -> Arrays:
     """Starts each target of a row with the model's decoder_start_token_id, such as BART's.
 
     None keeps the input.

@@ -3,15 +3,16 @@
 Sums of microbatches, devices and processes therefore add up to the loss of the whole batch.
 """
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
 from flaxformer_lite.nn.functions.losses import cross_entropy
 from flaxformer_lite.nn.functions.soft_targets import SoftTargets
+from flaxformer_lite.types import Arrays
 
 Array = jax.Array
 TOKENS = "weights"  # the term of an objective's tokens
@@ -100,7 +101,7 @@ def tokens(totals: dict[str, Array]) -> Array:
     return jnp.where(weight > 0, weight, 1.0)
 
 
-def losses_of_routers(sums: Mapping[str, Array]) -> dict[str, Array]:
+def losses_of_routers(sums: Arrays) -> dict[str, Array]:
     """Returns the losses of the routers of a stack, by name, as transformers has them.
 
     `load_balancing` is the mean over groups of X sum_e f_e P_e, where the sum of all f_e is the
@@ -120,7 +121,7 @@ def losses_of_routers(sums: Mapping[str, Array]) -> dict[str, Array]:
     return losses
 
 
-def weight_sums(targets: Mapping[str, Array]) -> dict[str, Array]:
+def weight_sums(targets: Arrays) -> dict[str, Array]:
     """Sums the weight of each term: exactly the floating arrays among the targets are weights."""
     counts = {}
     for key, x in targets.items():
@@ -154,7 +155,7 @@ class Projected(Protocol):
 class Loss(Protocol):
     """Protocol of the objective (objectives/base.py) of a training step."""
 
-    def loss(self, outputs: Any, targets: Mapping[str, jax.Array], *, chunks: int) -> LossSums: ...
+    def loss(self, outputs: Any, targets: Arrays, *, chunks: int) -> LossSums: ...
 
     def metrics(self, sums: LossSums) -> dict[str, jax.Array]: ...
 
@@ -164,7 +165,7 @@ class Loss(Protocol):
 def token_loss(
     objective: Regularized,
     features: Projected,
-    targets: Mapping[str, Array],
+    targets: Arrays,
     chunks: int,
     soft: SoftTargets | None = None,
 ) -> LossSums:
@@ -201,7 +202,7 @@ def token_loss(
     return LossSums({TOKENS: entropy.loss_sum}, {TOKENS: weight}, metrics)
 
 
-def by_source(targets: Mapping[str, Array], loss_B: Array) -> dict[str, tuple[Array, Array]]:
+def by_source(targets: Arrays, loss_B: Array) -> dict[str, tuple[Array, Array]]:
     """Sums the losses and token weights of rows by source of a mixture; {} if there is none."""
     weight_B = targets[TOKENS].reshape(len(loss_B), -1).sum(axis=1, dtype=jnp.float32)
     sums = {}
@@ -227,3 +228,15 @@ def weighted(loss: Array, weights: Array, **right: Array) -> LossSums:
     for name, is_right in right.items():
         metrics[name] = (jnp.where(is_right, weights, 0.0).sum(), count)
     return LossSums({TOKENS: (loss * weights).sum()}, {TOKENS: count}, metrics)
+
+
+def class_loss(logits: Array, labels: Array, weights: Array) -> LossSums:
+    """Sums the cross entropy of classes by weight, with the metric `accuracy`.
+
+    Args:
+      logits: float32 [..., C].
+      labels: the right classes, integers [...].
+      weights: float32 [...].
+    """
+    loss = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+    return weighted(loss, weights, accuracy=jnp.argmax(logits, axis=-1) == labels)

@@ -21,12 +21,7 @@ from flaxformer_lite.text.blenderbot_small import MERGES, BlenderbotSmall
 from flaxformer_lite.text.m2m_100 import M2M100
 from flaxformer_lite.text.marian import Marian
 from flaxformer_lite.text.numbered_pieces import VOCABULARY, NumberedPieces
-from flaxformer_lite.text.published_tokenizer import (
-    JSON,
-    FramedTokenizer,
-    JsonTokenizer,
-    PublishedTokenizer,
-)
+from flaxformer_lite.text.published_tokenizer import JSON, PublishedTokenizer
 
 BYTES = "tokenizer.bytes"
 SENTENCEPIECE = ("spiece.model", "tokenizer.model")
@@ -123,18 +118,20 @@ def _numbered(
 
     if kind == "marian" and has(Marian.model_file, VOCABULARY):
         marian = Marian(folder)
-        made = FramedTokenizer(marian, config, template, marian.spelled)
-        made.after = (marian.eos_id,)
-        return made
+        return PublishedTokenizer(marian, config, template, marian.spelled, after=(marian.eos_id,))
     if kind == "m2m_100" and has(M2M100.model_file, VOCABULARY):
         m2m_100 = M2M100(folder, config)
-        made = FramedTokenizer(m2m_100, _usual(m2m_100) | config, template, m2m_100.spelled)
-        made.before = (m2m_100.language_id,)
-        made.after = (m2m_100.eos_id,)
-        return made
+        return PublishedTokenizer(
+            m2m_100,
+            _usual(m2m_100) | config,
+            template,
+            m2m_100.spelled,
+            before=(m2m_100.language_id,),
+            after=(m2m_100.eos_id,),
+        )
     if kind == "blenderbot-small" and has(MERGES, VOCABULARY):
         small = BlenderbotSmall(folder)
-        return FramedTokenizer(small, _usual(small) | config, template, small.spelled)
+        return PublishedTokenizer(small, _usual(small) | config, template, small.spelled)
     return None
 
 
@@ -145,8 +142,13 @@ def _usual(inner: NumberedPieces) -> Json:
 
 def _of_json(definition: str, where: Path, config: Json, template: str) -> PublishedTokenizer:
     folder = where.parent if where.is_file() else where
-    lower = lower_case.is_asked(folder)
-    return JsonTokenizer(definition, config, template, where=where, lower=lower)
+    try:
+        if lower_case.is_asked(folder):
+            definition = lower_case.lowering(definition)
+        inner = plain.HuggingFace(definition.encode())
+    except ConfigError as error:
+        raise ConfigError(f"{where}: cannot be read as a tokenizer: {error}") from None
+    return PublishedTokenizer(inner, config, template)
 
 
 def framed(
@@ -163,14 +165,12 @@ def framed(
     """
     roles = {plain.KNOWN[role][0]: i for role, i in inner.ids.items()}
     config = {"truncation_side": inner.truncation_side}
-    made = FramedTokenizer(inner, config, template, inner.spelled | roles)
+    around = special_tokens.usual(inner, skeleton)
     if as_published:
         around = inner.frame(skeleton)
-    else:
-        around = special_tokens.usual(inner, skeleton)
-    made.before = around.before
-    made.after = around.after
-    return made
+    return PublishedTokenizer(
+        inner, config, template, inner.spelled | roles, around.before, around.after
+    )
 
 
 def _added(published: Json, folder: Path, family: str | None) -> str:
@@ -192,12 +192,13 @@ def _sentencepiece(path: Path, config: Json, template: str, adds: str) -> Publis
             spelled[plain.KNOWN[role][1]] = inner.ids[role]
     if adds == "eos":
         spelled |= {f"<extra_id_{k}>": i for k, i in enumerate(inner.sentinel_ids)}
-    made = FramedTokenizer(inner, config, template, spelled)
+    before: tuple[int, ...] = ()
     if adds == "bos" and config.get("add_bos_token", True) and inner.bos_id is not None:
-        made.before = (inner.bos_id,)
+        before = (inner.bos_id,)
+    after: tuple[int, ...] = ()
     if adds == "eos" or config.get("add_eos_token", False):
-        made.after = (inner.eos_id,)
-    return made
+        after = (inner.eos_id,)
+    return PublishedTokenizer(inner, config, template, spelled, before, after)
 
 
 def _read(path: Path) -> Json:

@@ -1,11 +1,11 @@
 """The tokenizer of Blenderbot-small: ParlAI's byte-pair encoding of lower-cased words."""
 
-import functools
-import itertools
 import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar
+
+from tokenizers import models
 
 from flaxformer_lite.files.read import read_text
 from flaxformer_lite.text.numbered_pieces import NumberedPieces
@@ -23,7 +23,6 @@ CONTINUED = "@@"  # after a piece that is not the last of its word, in the vocab
 SPACE = r"(?:(?![\x1c-\x1f])\s)"
 RUN = re.compile(rf"(?:(?!{SPACE}).)+\n?", re.DOTALL)
 SPACES = re.compile(rf"{SPACE}{{2,}}")
-WORDS_KEPT = 1 << 16
 
 
 class BlenderbotSmall(NumberedPieces):
@@ -38,9 +37,20 @@ class BlenderbotSmall(NumberedPieces):
     def __init__(self, folder: Path):
         merges = read_text(folder / MERGES, limit=LARGEST)
         super().__init__(folder, merges.encode())
-        pairs = [tuple(line.split()) for line in merges.split("\n")[1:-1]]
-        self._ranks = {pair: rank for rank, pair in enumerate(pairs)}
-        self._merged = functools.lru_cache(WORDS_KEPT)(self._merge)
+        pairs = []
+        pieces = {UNKNOWN}
+        for line in merges.split("\n")[1:-1]:
+            pair = line.split()
+            if len(pair) == 2:
+                pairs.append((pair[0], pair[1]))
+                pieces.update(pair, ["".join(pair)])
+        # letters that are never merged are pieces of the vocabulary alone
+        for name in self._names:
+            pieces.add(name.removesuffix(CONTINUED))
+            pieces.add(f"{name}{LAST}")
+        # its numbers are not ours: a merge may join what the vocabulary lacks
+        numbers = {piece: number for number, piece in enumerate(sorted(pieces))}
+        self._words = models.BPE(numbers, pairs, unk_token=UNKNOWN, end_of_word_suffix=LAST)
 
     def _cut(self, text: str) -> list[str]:
         pieces: list[str] = []
@@ -49,20 +59,14 @@ class BlenderbotSmall(NumberedPieces):
             spaced = re.sub(r"(')", r" \1 ", spaced)
             spaced = SPACES.sub(" ", spaced).replace("\n", f" {NEW_LINE}")
             for word in filter(None, spaced.split(" ")):
-                pieces += self._merged(word.lower())
+                pieces += self._merge(word.lower())
         return [piece.lower() for piece in pieces]
 
-    def _merge(self, word: str) -> tuple[str, ...]:
-        """Merges the letters of a word, at each step the pair that ranks first in merges.txt."""
-        parts = [*word[:-1], word[-1] + LAST]
-        while len(parts) > 1:
-            neighbours = itertools.pairwise(parts)
-            first = min(neighbours, key=lambda pair: self._ranks.get(pair, len(self._ranks)))
-            if first not in self._ranks:
-                break
-            parts = _joined(parts, *first)
+    def _merge(self, word: str) -> list[str]:
+        """Merges the letters of a word, and spells its pieces as the vocabulary does."""
+        parts = [token.value for token in self._words.tokenize(word)]
         continued = [f"{part}{CONTINUED}" for part in parts[:-1]]
-        return (*continued, parts[-1].removesuffix(LAST))
+        return [*continued, parts[-1].removesuffix(LAST)]
 
     def decode(self, ids: Iterable[int]) -> str:
         text = " ".join(self._names[i] for i in self._with_text(ids))
@@ -73,18 +77,3 @@ class BlenderbotSmall(NumberedPieces):
         if name.endswith(CONTINUED):
             return name.removesuffix(CONTINUED).encode()
         return f"{name} ".encode()
-
-
-def _joined(parts: list[str], left: str, right: str) -> list[str]:
-    """Joins every `left` that is followed by `right`, from the first on."""
-    joined: list[str] = []
-    at = 0
-    while at < len(parts):
-        is_pair = parts[at] == left and parts[at + 1 : at + 2] == [right]
-        if is_pair:
-            joined.append(left + right)
-            at += 2
-        else:
-            joined.append(parts[at])
-            at += 1
-    return joined

@@ -8,9 +8,7 @@ The tokenizers of text/tokenizer.py return the ids of the bare text, for trainin
 import functools
 import logging
 import math
-import re
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,10 +17,10 @@ import tokenizers
 from flaxformer_lite import hints
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Json, brief
-from flaxformer_lite.text import lower_case, tokenizer as plain
+from flaxformer_lite.text import tokenizer as plain
 from flaxformer_lite.text.escape_specials import FAILS, any_of, library_errors, split_at
 from flaxformer_lite.text.older_folder import content_of
-from flaxformer_lite.text.special_tokens import longest_first
+from flaxformer_lite.text.special_tokens import Frame, longest_first
 
 LOG = logging.getLogger("flaxformer_lite")
 
@@ -34,26 +32,57 @@ ENDLESS = 1_000_000  # larger values in tokenizer_config.json mean that there is
 class PublishedTokenizer:
     """Converts text to a model's inputs and back.
 
+    Special tokens are those of a tokenizer.json, with its template around texts; or those that the
+    caller names, with `before` and `after` around a text, and no pairs of texts.
+
     Attributes:
       vocab_size: ids are 0 .. vocab_size - 1.
       ids: special tokens that exist, by role (pad, bos, eos, cls, sep, mask, unk).
       padding_side, truncation_side: "right" or "left".
       max_length: the longest text, in tokens, that the model was published for; None is any.
       chat_template: Jinja source, or "".
+      before, after: ids of the special tokens around a text.
+      special_pattern: finds the spelling of special tokens.
     """
-
-    vocab_size: int
-    special_pattern: re.Pattern[str]  # finds the spelling of special tokens
 
     def __init__(
         self,
         inner: plain.Tokenizer,
         config: Json,
         chat_template: str,
-        token_to_id: Callable[[str], int | None],
+        spelled: Mapping[str, int] | None = None,
+        before: tuple[int, ...] = (),
+        after: tuple[int, ...] = (),
     ):
+        """Wraps a tokenizer of text/tokenizer.py.
+
+        Args:
+          inner: the tokenizer.
+          config: the fields of tokenizer_config.json.
+          chat_template: Jinja source, or "".
+          spelled: ids of the special tokens that are recognized in texts; None for those of a
+            tokenizer.json, with its template.
+          before, after: ids of special tokens around a text, if they are not the template's.
+        """
         self._inner = inner
-        self._token_to_id = token_to_id
+        self._spelled = spelled
+        self._library: tokenizers.Tokenizer | None = None
+        self._pair: Frame | None = None
+        self._token_to_id: Callable[[str], int | None]
+        if spelled is not None:
+            self._token_to_id = spelled.get
+            self.special_pattern = any_of(spelled)
+        else:
+            assert isinstance(inner, plain.HuggingFace), "others have no template"
+            self._library = inner.library
+            self._token_to_id = inner.library.token_to_id
+            self.special_pattern = inner.special_pattern
+            single = inner.template(1)
+            before = single.before
+            after = single.after
+            self._pair = inner.template(2)
+        self.before = before
+        self.after = after
         self.vocab_size = inner.vocab_size
         self.padding_side = config.get("padding_side", "right")
         self.truncation_side = config.get("truncation_side", inner.truncation_side)
@@ -82,7 +111,7 @@ class PublishedTokenizer:
             elif not states_roles:
                 candidates = plain.KNOWN.get(role, ("[UNK]", "<unk>"))
             for token in candidates:
-                index = token_to_id(token)
+                index = self._token_to_id(token)
                 if index is not None:
                     self.tokens[role] = token
                     self.ids[role] = index
@@ -107,7 +136,21 @@ class PublishedTokenizer:
           allow_special: whether the spelling of a special token in the text, such as `</s>`, is
             that token. If False, it is plain text, as it should be in untrusted text.
         """
-        raise NotImplementedError
+        ids = self._encode(text, allow_special)
+        if not special_tokens:
+            return self._cut(ids, max_length)
+        if max_length is not None:
+            max_length = max(max_length - len(self.before) - len(self.after), 0)
+        return [*self.before, *self._cut(ids, max_length), *self.after]
+
+    def _encode(self, text: str, allow_special: bool) -> list[int]:
+        """Encodes a text without special tokens around it."""
+        if not allow_special:
+            return self._inner.encode(text)
+        if self._library is None:
+            return self.encode_guarded(text, "")
+        with library_errors(FAILS):
+            return self._library.encode(text, add_special_tokens=False).ids
 
     def _cut(self, ids: list[int], room: int | None) -> list[int]:
         """Cuts ids to as many as there is room for, on the tokenizer's side."""
@@ -124,17 +167,40 @@ class PublishedTokenizer:
 
         If they are too long for max_length, the longer text loses tokens first.
         """
-        raise ConfigError(
-            "pairs of texts: need a tokenizer.json, which says how to join them; this model has"
-            " none."
-        )
+        frame = self._pair
+        if frame is None:
+            raise ConfigError(
+                "pairs of texts: need a tokenizer.json, which says how to join them; this model has"
+                " none."
+            )
+        first = self._encode(text, allow_special)
+        other = self._encode(second, allow_special)
+        if max_length is not None:
+            room = max(max_length - frame.specials(2), 0)
+            kept, other_kept = longest_first(len(first), len(other), room)
+            first = self._cut(first, kept)
+            other = self._cut(other, other_kept)
+        beginning = [*frame.before, *first, *frame.between]
+        end = [*other, *frame.after]
+        return beginning + end, [0] * len(beginning) + [frame.second_type] * len(end)
 
     def encode_guarded(self, text: str, guard: str) -> list[int]:
         """Encodes a text without special tokens around it.
 
         The spelling of a special token with `guard` after its first character is text.
         """
-        raise NotImplementedError
+        if self._spelled is None:
+            return self._inner.encode_spelled(text, guard).ids.tolist()
+        # In a byte-level vocabulary a word's token starts with its space, so [MASK] swallows the
+        # space before it.
+        if self._inner.file == JSON and "mask" in self.tokens:
+            text = text.replace(f" {self.tokens['mask']}", self.tokens["mask"])
+        ids = []
+        for between, token in split_at(self.special_pattern, text, guard):
+            ids += self._inner.encode(between)
+            if token:
+                ids.append(self._spelled[token])
+        return ids
 
     def definition(self) -> str:
         """Returns the tokenizer as the text of a tokenizer.json.
@@ -142,7 +208,9 @@ class PublishedTokenizer:
         Raises:
           ConfigError: it is of another kind.
         """
-        raise ConfigError("this model's tokenizer is not a tokenizer.json; convert writes one.")
+        if self._library is None:
+            raise ConfigError("this model's tokenizer is not a tokenizer.json; convert writes one.")
+        return self._library.to_str()
 
     def decode(self, ids: Iterable[int]) -> str:
         """Decodes ids to text, leaving out special tokens and ids beyond the vocabulary."""
@@ -159,17 +227,30 @@ class PublishedTokenizer:
         index = self._token_to_id(token)
         if index is not None:
             return index
-        pieces = self._inner.pieces()
-        if token.encode() not in pieces:
+        if token.encode() not in self._pieces:
             return None
-        return pieces.index(token.encode())
+        return self._pieces.index(token.encode())
 
     def spelling(self, index: int) -> str:
         """Returns the spelling of an id that `decode` leaves out, such as a sentinel.
 
         Returns "" for an id beyond the vocabulary.
         """
-        raise NotImplementedError
+        if self._library is not None:
+            return self._library.id_to_token(index) or ""
+        if index in self._spelled_by_id:
+            return self._spelled_by_id[index]
+        if index >= len(self._pieces):
+            return ""
+        return self._pieces[index].decode(errors="replace")
+
+    @functools.cached_property
+    def _spelled_by_id(self) -> dict[int, str]:
+        return {index: token for token, index in (self._spelled or {}).items()}
+
+    @functools.cached_property
+    def _pieces(self) -> list[bytes]:
+        return self._inner.pieces()
 
     @property
     def pad_id(self) -> int:
@@ -253,135 +334,6 @@ class PublishedTokenizer:
         if types_BT.any():
             inputs["token_type_ids"] = types_BT
         return inputs
-
-
-class JsonTokenizer(PublishedTokenizer):
-    """A tokenizer.json, read by the library `tokenizers`."""
-
-    def __init__(
-        self,
-        definition: str,
-        config: Json,
-        chat_template: str,
-        *,
-        where: Path,
-        lower: bool = False,
-    ):
-        try:
-            used = lower_case.lowering(definition) if lower else definition
-            inner = plain.HuggingFace(used.encode())
-        except ConfigError as error:
-            raise ConfigError(f"{where}: cannot be read as a tokenizer: {error}") from None
-        self._tokenizer = inner.library
-        self._literal = inner.literal
-        self.special_pattern = inner.special_pattern
-        super().__init__(inner, config, chat_template, inner.library.token_to_id)
-
-    # Nothing below changes the library's tokenizer, which all threads share.
-
-    def definition(self) -> str:
-        return self._tokenizer.to_str()
-
-    def encode(
-        self,
-        text: str,
-        *,
-        special_tokens: bool = True,
-        max_length: int | None = None,
-        allow_special: bool = True,
-    ) -> list[int]:
-        encoding = self._encode(text, allow_special)
-        if not special_tokens:
-            return self._cut(encoding.ids, max_length)
-        if max_length is not None:
-            room = max(max_length - self._tokenizer.num_special_tokens_to_add(False), 0)
-            encoding.truncate(room, direction=self.truncation_side)
-        return self._tokenizer.post_process(encoding).ids
-
-    def encode_pair(
-        self, text: str, second: str, *, max_length: int | None = None, allow_special: bool = True
-    ) -> tuple[list[int], list[int]]:
-        first = self._encode(text, allow_special)
-        other = self._encode(second, allow_special)
-        if max_length is not None:
-            room = max(max_length - self._tokenizer.num_special_tokens_to_add(True), 0)
-            kept, other_kept = longest_first(len(first), len(other), room)
-            first.truncate(kept, direction=self.truncation_side)
-            other.truncate(other_kept, direction=self.truncation_side)
-        both = self._tokenizer.post_process(first, other)
-        return both.ids, both.type_ids
-
-    def encode_guarded(self, text: str, guard: str) -> list[int]:
-        return self._inner.encode_spelled(text, guard).ids.tolist()
-
-    def _encode(self, text: str, allow_special: bool) -> tokenizers.Encoding:
-        with library_errors(FAILS):
-            used = self._tokenizer if allow_special else self._literal()
-            return used.encode(text, add_special_tokens=False)
-
-    def spelling(self, index: int) -> str:
-        return self._tokenizer.id_to_token(index) or ""
-
-
-class FramedTokenizer(PublishedTokenizer):
-    """A tokenizer of text/tokenizer.py that adds and recognizes special tokens.
-
-    It puts `before` and `after` around a text, and recognizes all special tokens in it.
-    """
-
-    def __init__(
-        self, inner: plain.Tokenizer, config: dict, chat_template: str, spelled: dict[str, int]
-    ):
-        self._spelled = spelled
-        self.special_pattern = any_of(spelled)
-        super().__init__(inner, config, chat_template, spelled.get)
-        self.before: tuple[int, ...] = ()
-        self.after: tuple[int, ...] = ()
-
-    def encode(
-        self,
-        text: str,
-        *,
-        special_tokens: bool = True,
-        max_length: int | None = None,
-        allow_special: bool = True,
-    ) -> list[int]:
-        if allow_special:
-            ids = self.encode_guarded(text, "")
-        else:
-            ids = self._inner.encode(text)
-        if not special_tokens:
-            return self._cut(ids, max_length)
-        if max_length is not None:
-            ids = self._cut(ids, max(max_length - len(self.before) - len(self.after), 0))
-        return [*self.before, *ids, *self.after]
-
-    def encode_guarded(self, text: str, guard: str) -> list[int]:
-        # In a byte-level vocabulary a word's token starts with its space, so [MASK] swallows the
-        # space before it.
-        if self._inner.file == JSON and "mask" in self.tokens:
-            text = text.replace(f" {self.tokens['mask']}", self.tokens["mask"])
-        ids = []
-        for between, token in split_at(self.special_pattern, text, guard):
-            ids += self._inner.encode(between)
-            if token:
-                ids.append(self._spelled[token])
-        return ids
-
-    def spelling(self, index: int) -> str:
-        if index in self._spelled_by_id:
-            return self._spelled_by_id[index]
-        if index >= len(self._pieces):
-            return ""
-        return self._pieces[index].decode(errors="replace")
-
-    @functools.cached_property
-    def _spelled_by_id(self) -> dict[int, str]:
-        return {index: token for token, index in self._spelled.items()}
-
-    @functools.cached_property
-    def _pieces(self) -> list[bytes]:
-        return self._inner.pieces()
 
 
 def _width(longest: int, pad_to: int | None, multiple: int | None) -> int:

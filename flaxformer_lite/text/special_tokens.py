@@ -3,13 +3,15 @@
 They are those of the tokenizer's own template.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-if TYPE_CHECKING:  # it imports jax, which tokenizers do without
+if TYPE_CHECKING:
+    from tokenizers import Encoding
+
+    # it imports jax, which tokenizers do without
     from flaxformer_lite.objectives.rows import Tokenizer
 
 SPECIAL = -1  # the part that special tokens belong to
@@ -115,23 +117,13 @@ def usual(tokenizer: "Tokenizer", skeleton: str) -> Frame:
     return Frame(cls, end, end, int(skeleton == "encoder"))
 
 
-def of_template(
-    ids: Sequence[int], texts: Sequence[int | None], types: Sequence[int], skeleton: str
-) -> Frame:
-    """Reads a frame off a pair of texts in a tokenizer's template.
-
-    Args:
-      ids: the pair's ids.
-      texts: 0 or 1, the text that each id belongs to; None for special tokens.
-      types: the token types.
-      skeleton: only encoders have token types.
-    """
-    at = [i for i, text in enumerate(texts) if text == 0]
-    to = [i for i, text in enumerate(texts) if text == 1]
-    before = ids[: at[0]]
-    between = ids[at[-1] + 1 : to[0]]
-    after = ids[to[-1] + 1 :]
-    second_type = 0
-    if skeleton == "encoder":
-        second_type = types[to[0]]
-    return Frame(tuple(before), tuple(between), tuple(after), second_type)
+def of_template(encoded: "Encoding") -> Frame:
+    """Reads a frame off one text, or a pair of them, in a tokenizer's template."""
+    first = [at for at, text in enumerate(encoded.sequence_ids) if text == 0]
+    second = [at for at, text in enumerate(encoded.sequence_ids) if text == 1]
+    before = tuple(encoded.ids[: first[0]])
+    if not second:
+        return Frame(before, after=tuple(encoded.ids[first[-1] + 1 :]))
+    between = tuple(encoded.ids[first[-1] + 1 : second[0]])
+    after = tuple(encoded.ids[second[-1] + 1 :])
+    return Frame(before, between, after, encoded.type_ids[second[0]])

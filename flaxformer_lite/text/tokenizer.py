@@ -285,12 +285,23 @@ class HuggingFace(Tokenizer):
             encoded = self.literal().encode_batch(texts, add_special_tokens=False)
         return [_spans(e.ids, e.offsets) for e in encoded]
 
+    def template(self, texts: int) -> special_tokens.Frame:
+        """Returns the special tokens that tokenizer.json puts around one text or two."""
+        text = "a"
+        if 0 not in self.library.encode(text).sequence_ids:  # a vocabulary may lack letters
+            tokens = self.library.get_vocab()
+            text = next(token for token in tokens if 0 in self.library.encode(token).sequence_ids)
+        second = None
+        if texts == 2:
+            second = text
+        return special_tokens.of_template(self.library.encode(text, second))
+
     def frame(self, skeleton: str) -> special_tokens.Frame:
-        pair = self.library.encode("a", "b")
-        if None not in pair.sequence_ids:  # no template, or one that adds nothing
+        frame = self.template(2)
+        if not frame.specials(2):  # no template, or one that adds nothing
             frame = super().frame(skeleton)
-        else:
-            frame = special_tokens.of_template(pair.ids, pair.sequence_ids, pair.type_ids, skeleton)
+        elif skeleton != "encoder":
+            frame = dataclasses.replace(frame, second_type=0)
         return dataclasses.replace(frame, truncation_side=self.truncation_side)
 
     def decode(self, ids: Iterable[int]) -> str:

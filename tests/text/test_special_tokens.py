@@ -164,3 +164,13 @@ def test_a_side_that_cannot_be_followed_is_refused(tmp_path):
     (tmp_path / "tokenizer_config.json").write_text('{"truncation_side": "middle"}')
     with pytest.raises(ConfigError, match="truncation_side='middle': must be right or left"):
         load(tmp_path)
+
+
+def test_a_template_is_read_where_the_vocabulary_has_no_letter_a():
+    made = tokenizers.Tokenizer(models.BPE({"<s>": 0, "y": 1}, []))
+    made.post_processor = processors.TemplateProcessing(
+        single="<s> $A", pair="<s> $A <s> $B:1", special_tokens=[("<s>", 0)]
+    )
+    known = HuggingFace(made.to_str().encode())
+    assert known.template(1) == Frame((0,))
+    assert known.template(2) == Frame((0,), (0,), (), 1)

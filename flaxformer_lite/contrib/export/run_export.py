@@ -4,7 +4,7 @@ import argparse
 import json
 from pathlib import Path
 
-from flaxformer_lite.cli.open_model import Opened, folder_of, notices, open_model
+from flaxformer_lite.cli.open_model import Opened, folder_of, notices, open_named_model
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.contrib.export import run_page
 from flaxformer_lite.contrib.export.folder import CASES, SUFFIXES, check_files, export_model
@@ -41,9 +41,7 @@ def run(args: argparse.Namespace) -> None:
     _check_folder(args.output)
     check_writable(args.output.parent)
     texts = read_texts(args)
-    opened = open_model(
-        args.model, head=args.head, family=args.family, allow_plugins=args.allow_plugins
-    )
+    opened = open_named_model(args, args.head)
     layers = _layers(args, opened.folder)
     with notices():
         rows = token_rows(opened, TEXTS, limit_of(layers or SentenceLayers(), opened))

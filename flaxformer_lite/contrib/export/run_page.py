@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax
 
 from flaxformer_lite.cli import fill_mask
-from flaxformer_lite.cli.open_model import Opened, notices, open_model
+from flaxformer_lite.cli.open_model import Opened, notices, open_named_model
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.contrib.export import page
 from flaxformer_lite.contrib.export.folder import export_model
@@ -103,9 +103,7 @@ def run(args: argparse.Namespace, folder: Path, layers: SentenceLayers | None) -
 
 
 def _parts(args: argparse.Namespace, folder: Path, layers: SentenceLayers | None) -> Parts:
-    opened = open_model(
-        folder, head=args.head, family=args.family, allow_plugins=args.allow_plugins
-    )
+    opened = open_named_model(args, args.head, folder)
     cfg = opened.cfg
     if layers is None and cfg.head in ("none", "encoder"):
         layers = load_sentence_layers(opened.folder, allow_plugins=args.allow_plugins)

@@ -14,7 +14,7 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.models.parameter_shapes import dummy_inputs
 from flaxformer_lite.nn.modules import interceptors
 from flaxformer_lite.nn.modules.interceptors import Patch
-from flaxformer_lite.types import Params
+from flaxformer_lite.types import Arrays, Params
 
 # token ids, or the arguments of the call by name
 Inputs = ArrayLike | Mapping[str, object]
@@ -36,7 +36,7 @@ def capture(
     *,
     patch: Mapping[str, Patch] | None = None,
     method: str | None = None,
-    rngs: Mapping[str, jax.Array] | None = None,
+    rngs: Arrays | None = None,
 ) -> tuple[Any, dict[str, jax.Array]]:
     """Applies a model, and returns values from inside it with its output.
 

@@ -1,6 +1,6 @@
 """The inside of a model on one text, as a record that pages and figures are drawn from."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import flax.linen as nn
@@ -29,7 +29,7 @@ from flaxformer_lite.models.skeletons import build_layers
 from flaxformer_lite.nn.feed_forwards.moe import CHOICE_BIAS, MoeConfig
 from flaxformer_lite.nn.functions import masks
 from flaxformer_lite.nn.modules.layout import unstack_layers
-from flaxformer_lite.types import Params
+from flaxformer_lite.types import Arrays, Params
 
 CROSS = "cross_attention"
 # The gates of recurrent cells that are between 0 and 1, by their place among the cell's gates.
@@ -240,7 +240,7 @@ def _experts(model: nn.Module, params: Params, name: str, logits_BTX: jax.Array)
     return ExpertMaps(side, layer, weights_TX.T)
 
 
-def _gates(params: Params, cells: Sequence[str], values: Mapping[str, jax.Array]) -> list[GateMaps]:
+def _gates(params: Params, cells: Sequence[str], values: Arrays) -> list[GateMaps]:
     """Computes the gates of cells such as `decoder/layer_0/lstm/forward` from their states."""
     flat = flatten_dict(unstack_layers(params), sep="/")
     made = []

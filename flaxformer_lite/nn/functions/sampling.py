@@ -74,13 +74,13 @@ def repetition_penalty(
       logits_BV: float32.
       tokens_BT: int32; columns start .. length - 1 of a row have been written.
       start_B: first column of each row that counts.
-      length: columns written.
+      length: columns written, of all rows or of each, [B].
       penalty: above one.
 
     Reference: Keskar et al. 2019, section 4.1 (arXiv:1909.05858).
     """
     index_1T = jnp.arange(tokens_BT.shape[1], dtype=jnp.int32)[None]
-    written_BT = (index_1T >= start_B[:, None]) & (index_1T < length)
+    written_BT = (index_1T >= start_B[:, None]) & (index_1T < jnp.reshape(length, (-1, 1)))
     seen_BV = _marked(logits_BV.shape, tokens_BT, written_BT)
     penalised_BV = jnp.where(logits_BV > 0, logits_BV / penalty, logits_BV * penalty)
     return jnp.where(seen_BV, penalised_BV, logits_BV)
@@ -95,7 +95,7 @@ def no_repeat_ngram(
       logits_BV: float32.
       tokens_BT: int32; columns start .. length - 1 of a row have been written.
       start_B: first column of each row that counts.
-      length: columns written.
+      length: columns written, of all rows or of each, [B].
       n: at least one.
 
     Reference: Paulus et al. 2018, section 2.5 (arXiv:1705.04304).
@@ -104,12 +104,12 @@ def no_repeat_ngram(
     if windows < 1:
         return logits_BV
     first_1W = jnp.arange(windows, dtype=jnp.int32)[None]
+    length = jnp.reshape(length, (-1, 1))
     repeats_BW = (first_1W >= start_B[:, None]) & (first_1W + n - 1 < length)
-    tail_BJ = jax.lax.dynamic_slice_in_dim(
-        tokens_BT, jnp.maximum(length - n + 1, 0), max(n - 1, 1), axis=1
-    )
+    tail = jnp.maximum(length - n + 1, 0)
     for j in range(n - 1):
-        repeats_BW &= tokens_BT[:, j : j + windows] == tail_BJ[:, j : j + 1]
+        last_B1 = jnp.take_along_axis(tokens_BT, tail + j, axis=1)
+        repeats_BW &= tokens_BT[:, j : j + windows] == last_B1
     return jnp.where(
         _marked(logits_BV.shape, tokens_BT[:, n - 1 :], repeats_BW), -jnp.inf, logits_BV
     )

@@ -81,6 +81,14 @@ def confusion_table(names: Sequence[str], counts_CC: csr_array) -> Breakdown:
     return Breakdown("most frequent confusions", head, rows)
 
 
+def confusion_tables(
+    names: Sequence[str], counts_CC: csr_array, kind: str = "class"
+) -> list[Breakdown]:
+    """Tabulates the scores of each class, and which are confused, from a confusion matrix."""
+    values = class_scores(counts_CC.diagonal(), counts_CC.sum(axis=0), counts_CC.sum(axis=1))
+    return [class_table(names, values, kind), confusion_table(names, counts_CC)]
+
+
 def worst_table(
     head: Sequence[str], badness: np.ndarray, row: Callable[[int], list[Cell]]
 ) -> Breakdown:

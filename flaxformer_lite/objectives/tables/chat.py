@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -56,8 +56,8 @@ class ChatTask(WritingTask):
     template: str = ""
     answer_length: Size = 64
 
-    skeletons: ClassVar[tuple[str, ...]] = ("decoder",)
-    adopts: ClassVar[tuple[str, ...]] = ("template",)
+    skeletons = ("decoder",)
+    adopts = ("template",)
 
     def published_fields(self) -> Json:
         return {"chat_template": self.template or PLAIN}

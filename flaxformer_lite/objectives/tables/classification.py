@@ -8,7 +8,7 @@ import collections
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Self
 
 import flax.linen as nn
 import jax
@@ -20,17 +20,28 @@ from scipy.special import expit, softmax
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.rules import OneOf, Positive, Probability
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.objectives.base import ACCURACY, Dataset, Metric, score
-from flaxformer_lite.objectives.rows import Example, TableRecords, TokenRow, framed
+from flaxformer_lite.objectives.base import (
+    ACCURACY,
+    Baseline,
+    Dataset,
+    Metric,
+    score,
+)
+from flaxformer_lite.objectives.rows import (
+    ClassNames,
+    Example,
+    TableRecords,
+    TokenRow,
+    framed,
+)
 from flaxformer_lite.objectives.sums import LossSums
 from flaxformer_lite.objectives.tables import scores
 from flaxformer_lite.objectives.tables.breakdown import (
     Breakdown,
     Cell,
-    class_scores,
     class_table,
     confusion_matrix,
-    confusion_table,
+    confusion_tables,
     shortened,
     worst_table,
 )
@@ -41,6 +52,7 @@ from flaxformer_lite.objectives.tables.task import (
     number_of,
     texts_of,
 )
+from flaxformer_lite.types import Arrays, Predictions
 
 Kind = Annotated[str, OneOf(("single", "multiple", "number"))]
 Weighting = Annotated[str, OneOf(("none", "balanced"))]
@@ -104,9 +116,9 @@ class Classification(Labelled):
     weighting: Weighting = "none"  # balanced: each class weighs the same in all, however rare
     class_weights: tuple[Positive, ...] = ()  # of the loss, in the order of the labels
 
-    head: ClassVar[str] = "sequence_classification"
-    chunked: ClassVar[bool] = True
-    columns: ClassVar[tuple[Column, ...]] = (
+    head = "sequence_classification"
+    chunked = True
+    columns = (
         Column("text", TEXTS),
         Column(
             "second", ("sentence2", "text2", "text_pair", "hypothesis", "question2"), optional=True
@@ -115,7 +127,7 @@ class Classification(Labelled):
             "label", ("labels", "class", "category", "target", "score", "rating"), predicted=True
         ),
     )
-    sample: ClassVar[tuple[Row, ...]] = (
+    sample = (
         {"text": "a good day", "second": None, "label": "good"},
         {"text": "rain and more rain", "second": None, "label": "bad"},
     )
@@ -124,9 +136,7 @@ class Classification(Labelled):
     def shown(self) -> tuple[Metric, ...]:  # type: ignore[override]
         return METRICS[self.kind]
 
-    def fit(
-        self, rows: Sequence[Row], names: Mapping[str, tuple[str, ...]], known: tuple[str, ...] = ()
-    ) -> Self:
+    def fit(self, rows: Sequence[Row], names: ClassNames, known: tuple[str, ...] = ()) -> Self:
         if self.kind == "number":
             return self
         counts: collections.Counter[tuple[type, str | int | float]] = collections.Counter()
@@ -232,12 +242,10 @@ class Classification(Labelled):
         name = "number" if self.kind == "number" else "label"
         return {"inputs": framed(row, records), "targets": {name: target, "weights": weight}}
 
-    def outputs(self, model: nn.Module, inputs: Mapping[str, jax.Array]) -> jax.Array:
+    def outputs(self, model: nn.Module, inputs: Arrays) -> jax.Array:
         return model(**inputs).logits.astype(jnp.float32)
 
-    def loss(
-        self, outputs: jax.Array, targets: Mapping[str, jax.Array], *, chunks: int
-    ) -> LossSums:
+    def loss(self, outputs: jax.Array, targets: Arrays, *, chunks: int) -> LossSums:
         logits_BC = outputs
         weight_B = targets["weights"]
         seen_B = (weight_B > 0).astype(jnp.float32)  # padding of the last batch has none
@@ -250,6 +258,7 @@ class Classification(Labelled):
                 {"squared_error": ((error_B * seen_B).sum(), count)},
             )
         label = targets["label"]
+        scale_B = weight_B
         if self.kind == "multiple":
             scale_C = jnp.asarray(self.class_weights or 1.0)
             loss_B = (optax.sigmoid_binary_cross_entropy(logits_BC, label) * scale_C).mean(axis=-1)
@@ -258,19 +267,14 @@ class Classification(Labelled):
             smooth_BC = optax.smooth_labels(
                 jax.nn.one_hot(label, logits_BC.shape[-1]), self.label_smoothing
             )
-            right_B = jnp.argmax(logits_BC, axis=-1) == label
             if self.class_weights and self.label_smoothing:
                 # As in torch: each class's share of the smoothed label weighs as that class does.
                 smooth_BC = smooth_BC * jnp.asarray(self.class_weights)[None]
-                loss_B = optax.softmax_cross_entropy(logits_BC, smooth_BC)
-                return LossSums(
-                    {"weights": (loss_B * seen_B).sum()},
-                    {"weights": weight_B.sum()},
-                    {"accuracy": (jnp.where(right_B, seen_B, 0.0).sum(), count)},
-                )
+                scale_B = seen_B
             loss_B = optax.softmax_cross_entropy(logits_BC, smooth_BC)
+            right_B = jnp.argmax(logits_BC, axis=-1) == label
         return LossSums(
-            {"weights": (loss_B * weight_B).sum()},
+            {"weights": (loss_B * scale_B).sum()},
             {"weights": weight_B.sum()},
             {"accuracy": (jnp.where(right_B, seen_B, 0.0).sum(), count)},
         )
@@ -279,7 +283,7 @@ class Classification(Labelled):
         return {"logits": outputs}
 
     def scores(
-        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Dataset
+        self, predictions: Predictions, examples: np.ndarray, data: Dataset
     ) -> dict[str, float]:
         logits_NC = predictions["logits"]
         target = np.stack([data.records.features[i][1] for i in examples])
@@ -290,7 +294,7 @@ class Classification(Labelled):
         return scores.single_label(logits_NC.argmax(axis=-1), target, classes=len(self.labels))
 
     def breakdown(
-        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Dataset
+        self, predictions: Predictions, examples: np.ndarray, data: Dataset
     ) -> list[Breakdown]:
         """Returns the scores of each class, the confusion matrix, and the worst errors."""
         records = data.records
@@ -314,9 +318,6 @@ class Classification(Labelled):
             return [class_table(self.labels, class_values, "label")]
         chosen = logits_NC.argmax(axis=-1)
         counts_CC = confusion_matrix(chosen, target, len(self.labels))
-        class_values = class_scores(
-            counts_CC.diagonal(), counts_CC.sum(axis=0), counts_CC.sum(axis=1)
-        )
         share_N = softmax(logits_NC, axis=-1)[np.arange(len(target)), target]
         wrong = np.where(chosen == target, 0.0, 1 - share_N)
 
@@ -326,12 +327,11 @@ class Classification(Labelled):
 
         head = ("true", "predicted", "probability of the true one", "text")
         return [
-            class_table(self.labels, class_values),
-            confusion_table(self.labels, counts_CC),
+            *confusion_tables(self.labels, counts_CC),
             worst_table(head, wrong, wrong_class),
         ]
 
-    def decode(self, predictions: Mapping[str, np.ndarray], records: TableRecords) -> list[Json]:
+    def decode(self, predictions: Predictions, records: TableRecords) -> list[Json]:
         """Returns for each row `prediction` and, for classes, `probability_LABEL` of each."""
         logits_NC = predictions["logits"].astype(np.float64)
         if self.kind == "number":
@@ -365,7 +365,7 @@ class Classification(Labelled):
             return {"always": (train.mean(axis=0) > 0.5).astype(int).tolist()}
         return {"always": int(np.bincount(train).argmax())}
 
-    def baseline(self, data: Dataset, fitted: Json | None) -> tuple[str, float] | None:
+    def baseline(self, data: Dataset, fitted: Json | None) -> Baseline | None:
         """Returns the held-out score of the constant prediction."""
         if fitted is None:
             return None

@@ -6,9 +6,8 @@ Reference: Rafailov et al. 2023, "Direct Preference Optimization", equation 7 (a
 label smoothing is equation 3 of Mitchell 2023, "A note on DPO with noisy preferences".
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import flax.linen as nn
 import jax
@@ -20,7 +19,12 @@ from flaxformer_lite.config.rules import Positive, Probability
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
 from flaxformer_lite.nn.functions.losses import token_log_probs
-from flaxformer_lite.objectives.base import Dataset, Metric, score
+from flaxformer_lite.objectives.base import (
+    Baseline,
+    Dataset,
+    Metric,
+    score,
+)
 from flaxformer_lite.objectives.rows import ANSWERS, Example, Messages, TableRecords, fill
 from flaxformer_lite.objectives.sums import LossSums
 from flaxformer_lite.objectives.tables.chat import (
@@ -32,7 +36,7 @@ from flaxformer_lite.objectives.tables.chat import (
 )
 from flaxformer_lite.objectives.tables.task import Column, Row
 from flaxformer_lite.objectives.tables.writing import METRICS
-from flaxformer_lite.types import Batch
+from flaxformer_lite.types import Arrays, Batch
 
 SIDES = ("chosen", "rejected")
 
@@ -53,14 +57,14 @@ class Dpo(ChatTask):
     beta: Positive = 0.1
     label_smoothing: Probability = 0.0  # the share of rows whose preference is taken to be wrong
 
-    reference: ClassVar[str] = "log_probs"
-    chunked: ClassVar[bool] = True
-    columns: ClassVar[tuple[Column, ...]] = (
+    reference = "log_probs"
+    chunked = True
+    columns = (
         Column("prompt", ("instruction", "question", "messages"), optional=True),
         Column("chosen", ("preferred",), predicted=True),
         Column("rejected", (), predicted=True),
     )
-    sample: ClassVar[tuple[Row, ...]] = ({"prompt": "a", "chosen": "b", "rejected": "c"},)
+    sample = ({"prompt": "a", "chosen": "b", "rejected": "c"},)
 
     @property
     def shown(self) -> tuple[Metric, ...]:  # type: ignore[override]
@@ -110,12 +114,12 @@ class Dpo(ChatTask):
         }
         return {"inputs": inputs, "targets": {"weights": np.float32(1)}}
 
-    def outputs(self, model: nn.Module, inputs: Mapping[str, jax.Array]) -> Answers:
+    def outputs(self, model: nn.Module, inputs: Arrays) -> Answers:
         others = dict(inputs)
         tokens = {name: others.pop(name) for name in ("input_ids", "segment_ids")}
         return model.features(**tokens).projection, others
 
-    def loss(self, outputs: Answers, targets: Mapping[str, jax.Array], *, chunks: int) -> LossSums:
+    def loss(self, outputs: Answers, targets: Arrays, *, chunks: int) -> LossSums:
         reward_B2 = self.beta * (answer_log_probs(outputs, chunks) - outputs[1]["reference"])
         weight_B = targets["weights"]
         margin_B = reward_B2[:, 0] - reward_B2[:, 1]
@@ -150,7 +154,7 @@ class Dpo(ChatTask):
     def fit_baseline(self, data: Dataset) -> Json:
         return {}
 
-    def baseline(self, data: Dataset, fitted: Json | None) -> tuple[str, float] | None:
+    def baseline(self, data: Dataset, fitted: Json | None) -> Baseline | None:
         """Returns how often the longer answer is preferred; ties count half."""
         if data.records.reference is None:
             return None

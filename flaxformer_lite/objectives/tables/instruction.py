@@ -6,7 +6,6 @@ the columns instruction, input and output are those of Taori et al. 2023, Alpaca
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -44,16 +43,14 @@ class Instruction(ChatTask):
     z_loss: NotNegative = 0.0
     label_smoothing: Probability = 0.0
 
-    chunked: ClassVar[bool] = True
-    columns: ClassVar[tuple[Column, ...]] = (
+    chunked = True
+    columns = (
         Column("messages", ("conversation",), optional=True),
         Column("prompt", ("instruction", "question"), optional=True),
         Column("context", ("input",), optional=True),
         Column("response", ("output", "completion", "answer"), optional=True, predicted=True),
     )
-    sample: ClassVar[tuple[Row, ...]] = (
-        {"messages": None, "prompt": "a question", "context": None, "response": "an answer"},
-    )
+    sample = ({"messages": None, "prompt": "a question", "context": None, "response": "an answer"},)
 
     def encode(self, rows: Sequence[Row], reader: TableRecords) -> list[list[tuple[Turns]]]:
         conversations = [_messages(row, number) for number, row in enumerate(rows)]

@@ -7,31 +7,31 @@ References: Khattab and Zaharia 2020, "ColBERT" (arXiv:2004.12832); Santhanam et
 import string
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Self
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.config.rules import Positive, Size
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.nn.functions.maxsim import maxsim
 from flaxformer_lite.nn.functions.pooling import to_unit_length
-from flaxformer_lite.objectives.base import Dataset, Metric, score
+from flaxformer_lite.objectives.base import Metric, score
 from flaxformer_lite.objectives.rows import Example, TableRecords, Tokenizer
-from flaxformer_lite.objectives.sums import LossSums, weighted
+from flaxformer_lite.objectives.sums import LossSums, class_loss
 from flaxformer_lite.objectives.tables.sentence_embeddings import (
-    SentenceEmbeddings,
+    PairSimilarity,
     Texts,
     without_positives,
 )
+from flaxformer_lite.types import Arrays
 
 
 @dataclass(frozen=True, kw_only=True)
-class LateInteraction(SentenceEmbeddings):
+class LateInteraction(PairSimilarity):
     """Learns vectors of tokens from pairs of an anchor and a positive, and negatives if any.
 
     Maximizes log P(positive | anchor), a softmax over MaxSim / temperature as in
@@ -46,8 +46,8 @@ class LateInteraction(SentenceEmbeddings):
     query_prompt: str = ""  # before each anchor, such as "[Q] "
     document_prompt: str = ""  # before all other texts
 
-    skeletons: ClassVar[tuple[str, ...]] = ("encoder",)
-    tasks: ClassVar[tuple[str, str]] = ("query", "document")
+    skeletons = ("encoder",)
+    tasks = ("query", "document")
 
     @property
     def shown(self) -> tuple[Metric, ...]:  # type: ignore[override]
@@ -133,7 +133,7 @@ class LateInteraction(SentenceEmbeddings):
             counts[0, filled] = 1
         return {"inputs": {**inputs, "counts": counts}, "targets": example["targets"]}
 
-    def outputs(self, model: nn.Module, inputs: Mapping[str, jax.Array]) -> jax.Array:
+    def outputs(self, model: nn.Module, inputs: Arrays) -> jax.Array:
         """Returns vectors of length one, float32 [B, C, T, D]; those that do not count are zero."""
         shape = inputs["input_ids"].shape
         flat = {name: x.reshape(-1, shape[-1]) for name, x in inputs.items() if name != "counts"}
@@ -141,18 +141,14 @@ class LateInteraction(SentenceEmbeddings):
         unit_BTD = to_unit_length(hidden_BTD).reshape(*shape, -1)
         return jnp.where(inputs["counts"][..., None] != 0, unit_BTD, 0.0)
 
-    def loss(
-        self, outputs: jax.Array, targets: Mapping[str, jax.Array], *, chunks: int
-    ) -> LossSums:
+    def loss(self, outputs: jax.Array, targets: Arrays, *, chunks: int) -> LossSums:
         weight_B = targets["weights"]
-        own_B = jnp.arange(len(weight_B))
         document_KTD = jnp.swapaxes(outputs[:, 1:], 0, 1).reshape(-1, *outputs.shape[2:])
         scores_BK = maxsim(
             outputs[:, 0], _counting(outputs[:, 0]), document_KTD, _counting(document_KTD)
         )
         logits_BK = without_positives(scores_BK / self.temperature, targets["texts"], weight_B)
-        losses_B = optax.softmax_cross_entropy_with_integer_labels(logits_BK, own_B)
-        return weighted(losses_B, weight_B, accuracy=jnp.argmax(logits_BK, axis=-1) == own_B)
+        return class_loss(logits_BK, jnp.arange(len(weight_B)), weight_B)
 
     def predictions(self, outputs: jax.Array) -> dict[str, jax.Array]:
         """Returns MaxSim of the first two texts."""
@@ -162,19 +158,7 @@ class LateInteraction(SentenceEmbeddings):
             counts = _counting(query_1TD), _counting(document_1TD)
             return maxsim(query_1TD, counts[0], document_1TD, counts[1])[0, 0]
 
-        return {"maxsim": jax.lax.map(score, (outputs[:, 0], outputs[:, 1]))}
-
-    def scores(
-        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Dataset
-    ) -> dict[str, float]:
-        return {}
-
-    def decode(self, predictions: Mapping[str, np.ndarray], records: TableRecords) -> list[Json]:
-        """Returns for each row MaxSim of its first two texts, `similarity`."""
-        return [{"similarity": float(value)} for value in predictions["maxsim"]]
-
-    def baseline(self, data: Dataset, fitted: Json | None) -> tuple[str, float] | None:
-        return None
+        return {"similarity": jax.lax.map(score, (outputs[:, 0], outputs[:, 1]))}
 
 
 def _counting(vectors: jax.Array) -> jax.Array:

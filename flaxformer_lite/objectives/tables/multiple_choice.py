@@ -6,24 +6,35 @@ References: Zellers et al. 2018, SWAG (arXiv:1808.05326); Devlin et al. 2019, se
 
 import dataclasses
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from scipy.special import softmax
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.rules import Count
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.objectives.base import ACCURACY, Dataset, Metric
-from flaxformer_lite.objectives.rows import Example, TableRecords, TokenRow, framed
-from flaxformer_lite.objectives.sums import LossSums, weighted
+from flaxformer_lite.objectives.base import (
+    ACCURACY,
+    Baseline,
+    Dataset,
+    Metric,
+)
+from flaxformer_lite.objectives.rows import (
+    ClassNames,
+    Example,
+    TableRecords,
+    TokenRow,
+    framed,
+)
+from flaxformer_lite.objectives.sums import LossSums, class_loss
 from flaxformer_lite.objectives.tables.task import Column, Row, Task, text_of
+from flaxformer_lite.types import Arrays, Predictions
 
 ENDINGS = tuple(
     Column(f"ending{i}", (f"choice{i + 1}", f"option{i + 1}", f"sol{i + 1}", letter), optional=True)
@@ -54,9 +65,9 @@ class MultipleChoice(Task):
 
     choices: Count = 0  # C, the most choices of a row; 0 for the most of the training rows
 
-    skeletons: ClassVar[tuple[str, ...]] = ("encoder",)
-    head: ClassVar[str] = "multiple_choice"
-    columns: ClassVar[tuple[Column, ...]] = (
+    skeletons = ("encoder",)
+    head = "multiple_choice"
+    columns = (
         Column("question", ("sent1", "ctx", "prompt", "goal", "question_stem", "sentence", "text")),
         Column("context", ("article", "passage", "premise"), optional=True),
         Column("start", ("sent2",), optional=True),
@@ -64,7 +75,7 @@ class MultipleChoice(Task):
         *ENDINGS,
         Column("label", ("answer", "answerKey", "correct"), predicted=True),
     )
-    sample: ClassVar[tuple[Row, ...]] = (
+    sample = (
         dict.fromkeys(column.role for column in columns)
         | {
             "question": "a text",
@@ -72,15 +83,13 @@ class MultipleChoice(Task):
             "label": 0,
         },
     )
-    shown: ClassVar[tuple[Metric, ...]] = (ACCURACY, Metric("loss", unit="nats per question"))
+    shown = (ACCURACY, Metric("loss", unit="nats per question"))
 
     @property
     def chunked(self) -> bool:  # type: ignore[override]
         return self.choices > 0  # otherwise it is known only after all rows are read
 
-    def fit(
-        self, rows: Sequence[Row], names: Mapping[str, tuple[str, ...]], known: tuple[str, ...] = ()
-    ) -> Self:
+    def fit(self, rows: Sequence[Row], names: ClassNames, known: tuple[str, ...] = ()) -> Self:
         most = 0
         for i, row in enumerate(rows):
             choices, _ = _choices(row, f"row {i + 1}")
@@ -151,22 +160,17 @@ class MultipleChoice(Task):
         inputs = jax.tree.map(lambda *choices: np.stack(choices), *rows)
         return {"inputs": inputs, "targets": {"label": chosen.label, "weights": np.float32(1)}}
 
-    def outputs(self, model: nn.Module, inputs: Mapping[str, jax.Array]) -> jax.Array:
+    def outputs(self, model: nn.Module, inputs: Arrays) -> jax.Array:
         present_BC = inputs["attention_mask"][:, :, 1] > 0
         return jnp.where(present_BC, model(**inputs).logits.astype(jnp.float32), ABSENT)
 
-    def loss(
-        self, outputs: jax.Array, targets: Mapping[str, jax.Array], *, chunks: int
-    ) -> LossSums:
-        loss_B = optax.softmax_cross_entropy_with_integer_labels(outputs, targets["label"])
-        return weighted(
-            loss_B, targets["weights"], accuracy=jnp.argmax(outputs, axis=-1) == targets["label"]
-        )
+    def loss(self, outputs: jax.Array, targets: Arrays, *, chunks: int) -> LossSums:
+        return class_loss(outputs, targets["label"], targets["weights"])
 
     def predictions(self, outputs: jax.Array) -> dict[str, jax.Array]:
         return {"logits": outputs}
 
-    def decode(self, predictions: Mapping[str, np.ndarray], records: TableRecords) -> list[Json]:
+    def decode(self, predictions: Predictions, records: TableRecords) -> list[Json]:
         """Returns for each row `prediction`, an index, the text `choice`, and `probability`."""
         rows = []
         for row, logits in zip(records.rows, predictions["logits"].astype(np.float64), strict=True):
@@ -180,7 +184,7 @@ class MultipleChoice(Task):
         positions = data.splits["train"].column(1)
         return {"position": int(np.bincount(positions).argmax())}
 
-    def baseline(self, data: Dataset, fitted: Json | None) -> tuple[str, float] | None:
+    def baseline(self, data: Dataset, fitted: Json | None) -> Baseline | None:
         if fitted is None:
             return None
         held = data.splits["eval"].column(1)

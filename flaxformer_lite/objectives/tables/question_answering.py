@@ -5,9 +5,9 @@ References: Devlin et al. 2019, sections 4.2 and 4.3 (arXiv:1810.04805); Rajpurk
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import flax.linen as nn
 import jax
@@ -18,11 +18,24 @@ import optax
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.rules import Count, Float, Size
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.objectives.base import Dataset, Metric, score
-from flaxformer_lite.objectives.rows import Example, Spans, TableRecords, TokenRow, framed
+from flaxformer_lite.objectives.base import (
+    Baseline,
+    Dataset,
+    Metric,
+    score,
+)
+from flaxformer_lite.objectives.rows import (
+    ClassNames,
+    Example,
+    Spans,
+    TableRecords,
+    TokenRow,
+    framed,
+)
 from flaxformer_lite.objectives.sums import LossSums, weighted
 from flaxformer_lite.objectives.tables.answers import Answer, answers_of, best_span, squad_scores
 from flaxformer_lite.objectives.tables.task import Column, Row, Task, text_of, texts_of
+from flaxformer_lite.types import Arrays, Predictions
 
 Borders = tuple[jax.Array, jax.Array]  # the logits of an answer's start and of its end, [B, T]
 
@@ -68,26 +81,22 @@ class QuestionAnswering(Task):
     null_threshold: Float = 0.0
     no_answer: bool = False  # set if training rows have questions without answers
 
-    head: ClassVar[str] = "question_answering"
-    chunked: ClassVar[bool] = True
-    columns: ClassVar[tuple[Column, ...]] = (
+    head = "question_answering"
+    chunked = True
+    columns = (
         Column("question", ("query",)),
         Column("context", ("passage", "paragraph", "document", "text")),
         Column("answers", ("answer",), predicted=True),
     )
-    sample: ClassVar[tuple[Row, ...]] = (
-        {"question": "what?", "context": "a text", "answers": "text"},
-    )
-    shown: ClassVar[tuple[Metric, ...]] = (
+    sample = ({"question": "what?", "context": "a text", "answers": "text"},)
+    shown = (
         score("f1", "F1", form=".1%"),
         score("exact", "exact match", form=".1%", live=True),
         score("span_accuracy", "right spans in windows", form=".1%"),
         Metric("loss", unit="nats per border"),
     )
 
-    def fit(
-        self, rows: Sequence[Row], names: Mapping[str, tuple[str, ...]], known: tuple[str, ...] = ()
-    ) -> Self:
+    def fit(self, rows: Sequence[Row], names: ClassNames, known: tuple[str, ...] = ()) -> Self:
         has_answer = [bool(_answers(row, number)) for number, row in enumerate(rows)]
         if not any(has_answer):
             raise ConfigError("data.path: no question has an answer; there is nothing to learn.")
@@ -115,11 +124,11 @@ class QuestionAnswering(Task):
         }
         return {"inputs": framed(window.row, records), "targets": targets}
 
-    def outputs(self, model: nn.Module, inputs: Mapping[str, jax.Array]) -> Borders:
+    def outputs(self, model: nn.Module, inputs: Arrays) -> Borders:
         output = model(**inputs)
         return output.start_logits.astype(jnp.float32), output.end_logits.astype(jnp.float32)
 
-    def loss(self, outputs: Borders, targets: Mapping[str, jax.Array], *, chunks: int) -> LossSums:
+    def loss(self, outputs: Borders, targets: Arrays, *, chunks: int) -> LossSums:
         borders = list(zip(outputs, (targets["start"], targets["end"]), strict=True))
         start, end = borders
         first_B = optax.softmax_cross_entropy_with_integer_labels(*start)
@@ -133,14 +142,14 @@ class QuestionAnswering(Task):
         return dict(zip(("start", "end"), outputs, strict=True))
 
     def scores(
-        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Dataset
+        self, predictions: Predictions, examples: np.ndarray, data: Dataset
     ) -> dict[str, float]:
         """Computes SQuAD's F1 and exact match of the questions that the examples belong to."""
         guesses = self._guesses(predictions, examples, data.records)
         answers = [self._answer(guess)[0] for guess in guesses.values()]
         return squad_scores(answers, _true(data.records, guesses))
 
-    def decode(self, predictions: Mapping[str, np.ndarray], records: TableRecords) -> list[Json]:
+    def decode(self, predictions: Predictions, records: TableRecords) -> list[Json]:
         """Returns for each row `prediction`, the text of the answer or "", and `probability`.
 
         The probability is that of the answer's start times that of its end.
@@ -156,7 +165,7 @@ class QuestionAnswering(Task):
         usual = int(np.median(lengths)) if lengths else 0
         return {"words": max(usual, 0, key=lambda words: _first_words_f1(words, train))}
 
-    def baseline(self, data: Dataset, fitted: Json | None) -> tuple[str, float] | None:
+    def baseline(self, data: Dataset, fitted: Json | None) -> Baseline | None:
         """Answers with the first words of the context, or with nothing."""
         if fitted is None:
             return None
@@ -200,7 +209,7 @@ class QuestionAnswering(Task):
         return made
 
     def _guesses(
-        self, predictions: Mapping[str, np.ndarray], examples: Iterable[int], records: TableRecords
+        self, predictions: Predictions, examples: Iterable[int], records: TableRecords
     ) -> dict[int, Guess]:
         """Returns the best answer for each row that has an example."""
         guesses: dict[int, Guess] = {}

@@ -4,9 +4,9 @@ Reference: Nogueira and Cho 2019 (arXiv:1901.04085).
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
@@ -17,11 +17,16 @@ from scipy.special import expit
 
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.objectives.base import Dataset, Metric
+from flaxformer_lite.objectives.base import (
+    Baseline,
+    Dataset,
+    Metric,
+)
 from flaxformer_lite.objectives.rows import Example, TableRecords, Tokenizer, TokenRow, framed
 from flaxformer_lite.objectives.sums import LossSums, weighted
 from flaxformer_lite.objectives.tables import retrieval
 from flaxformer_lite.objectives.tables.task import Column, Row, Task, number_of, texts_of
+from flaxformer_lite.types import Arrays, Predictions
 
 
 class Judged(NamedTuple):
@@ -42,18 +47,18 @@ class Reranking(Task):
     candidates, usually.
     """
 
-    head: ClassVar[str] = "sequence_classification"
-    chunked: ClassVar[bool] = True
-    columns: ClassVar[tuple[Column, ...]] = (
+    head = "sequence_classification"
+    chunked = True
+    columns = (
         Column("query", ("question", "anchor", "sentence1", "text1")),
         Column("passage", ("document", "answer", "positive", "sentence2", "text2")),
         Column("label", ("score", "relevance", "target"), predicted=True),
     )
-    sample: ClassVar[tuple[Row, ...]] = (
+    sample = (
         {"query": "what falls?", "passage": "rain falls", "label": 1},
         {"query": "what falls?", "passage": "a day", "label": 0},
     )
-    shown: ClassVar[tuple[Metric, ...]] = (*retrieval.METRICS, Metric("loss", unit="nats per pair"))
+    shown = (*retrieval.METRICS, Metric("loss", unit="nats per pair"))
 
     def fit_model(self, model: ModelConfig, tokenizer: Tokenizer) -> ModelConfig:
         return dataclasses.replace(super().fit_model(model, tokenizer), num_labels=1)
@@ -84,12 +89,10 @@ class Reranking(Task):
             "targets": {"label": label, "weights": np.float32(1)},
         }
 
-    def outputs(self, model: nn.Module, inputs: Mapping[str, jax.Array]) -> jax.Array:
+    def outputs(self, model: nn.Module, inputs: Arrays) -> jax.Array:
         return model(**inputs).logits[:, 0].astype(jnp.float32)
 
-    def loss(
-        self, outputs: jax.Array, targets: Mapping[str, jax.Array], *, chunks: int
-    ) -> LossSums:
+    def loss(self, outputs: jax.Array, targets: Arrays, *, chunks: int) -> LossSums:
         return weighted(
             optax.sigmoid_binary_cross_entropy(outputs, targets["label"]), targets["weights"]
         )
@@ -98,21 +101,19 @@ class Reranking(Task):
         return {"logits": outputs}
 
     def scores(
-        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Dataset
+        self, predictions: Predictions, examples: np.ndarray, data: Dataset
     ) -> dict[str, float]:
         return _scores(predictions["logits"], [data.records.features[i] for i in examples])
 
-    def decode(self, predictions: Mapping[str, np.ndarray], records: TableRecords) -> list[Json]:
+    def decode(self, predictions: Predictions, records: TableRecords) -> list[Json]:
         """Returns for each row `prediction`, the probability that the passage answers the query."""
         shares = expit(predictions["logits"].astype(np.float64))
         return [{"prediction": float(share)} for share in shares]
 
-    def baseline(self, data: Dataset, fitted: Json | None) -> tuple[str, float] | None:
+    def baseline(self, data: Dataset, fitted: Json | None) -> Baseline | None:
         """Returns the mean reciprocal rank by the cosine of tf-idf vectors."""
         held = data.splits["eval"]
-        queries = [row["query"] for row in held.rows]
-        passages = [row["passage"] for row in held.rows]
-        words = retrieval.same_words(queries, passages)
+        words = retrieval.words_of_rows(held.rows, "query", "passage")
         if words is None:
             return None
         values = _scores(retrieval.cosines(*words), held.features)

@@ -1,6 +1,6 @@
 """Retrieval: the rank of each question's answer among all answers, and a tf-idf baseline."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -69,6 +69,13 @@ def same_words(first: Sequence[str], second: Sequence[str]) -> "tuple[csr_array,
     except ValueError:  # no words
         return None
     return words.transform(first), words.transform(second)
+
+
+def words_of_rows(
+    rows: Iterable[Mapping[str, str]], first: str, second: str
+) -> "tuple[csr_array, csr_array] | None":
+    """Returns tf-idf vectors of the texts of two roles, as `same_words` does."""
+    return same_words([row[first] for row in rows], [row[second] for row in rows])
 
 
 def cosines(first_NW: "csr_array", second_NW: "csr_array") -> np.ndarray:

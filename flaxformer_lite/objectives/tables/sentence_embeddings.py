@@ -8,7 +8,7 @@ for Matryoshka sizes; Su 2022, CoSENT, for scores, as sentence-transformers comp
 import dataclasses
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
@@ -22,9 +22,15 @@ from flaxformer_lite.config import ConfigError, ModelConfig, choices
 from flaxformer_lite.config.rules import Count, OneOf, Positive, Size
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.nn.functions.pooling import mean_pool, pool, shortened
-from flaxformer_lite.objectives.base import Dataset, Metric, score
+from flaxformer_lite.objectives.base import (
+    Baseline,
+    Dataset,
+    Metric,
+    score,
+)
 from flaxformer_lite.objectives.rows import (
     PACKING,
+    ClassNames,
     Example,
     TableRecords,
     Tokenizer,
@@ -35,6 +41,7 @@ from flaxformer_lite.objectives.sums import TOKENS, LossSums, weighted
 from flaxformer_lite.objectives.tables import retrieval
 from flaxformer_lite.objectives.tables.scores import correlations
 from flaxformer_lite.objectives.tables.task import Column, Row, Task, number_of, text_of
+from flaxformer_lite.types import Arrays, Predictions
 
 Kind = Annotated[str, OneOf(("pairs", "scores"))]
 Pooling = Annotated[str, OneOf(("", *choices.POOLINGS))]
@@ -78,17 +85,17 @@ class SentenceEmbeddings(Task):
     whole_batch: bool = False
 
     skeletons: ClassVar[tuple[str, ...]] = ("encoder", "encoder_decoder", "decoder")
-    chunked: ClassVar[bool] = True
-    adopts: ClassVar[tuple[str, ...]] = ("pooling",)
+    chunked = True
+    adopts = ("pooling",)
     usual_pooling: ClassVar[str] = "mean"
     tasks: ClassVar[tuple[str, str]] = ("", "")  # that of anchors, and that of all other texts
-    columns: ClassVar[tuple[Column, ...]] = (
+    columns = (
         Column("anchor", ("query", "question", "sentence1", "text1", "premise")),
         Column("positive", ("answer", "passage", "document", "sentence2", "text2", "hypothesis")),
         Column("negatives", ("negative", "hard_negative", "negative_passages"), optional=True),
         Column("score", ("similarity", "similarity_score"), optional=True, predicted=True),
     )
-    sample: ClassVar[tuple[Row, ...]] = (
+    sample = (
         {"anchor": "a question", "positive": "the answer", "negatives": ["another"], "score": None},
         {"anchor": "rain", "positive": "water that falls", "negatives": None, "score": None},
     )
@@ -111,9 +118,7 @@ class SentenceEmbeddings(Task):
     def head_for(self, skeleton: str) -> str:
         return "encoder" if skeleton == "encoder_decoder" else "none"
 
-    def fit(
-        self, rows: Sequence[Row], names: Mapping[str, tuple[str, ...]], known: tuple[str, ...] = ()
-    ) -> Self:
+    def fit(self, rows: Sequence[Row], names: ClassNames, known: tuple[str, ...] = ()) -> Self:
         scored = [not math.isnan(_score(row, i)) for i, row in enumerate(rows)]
         if self.kind == "pairs" and any(scored):
             raise ConfigError(
@@ -207,7 +212,7 @@ class SentenceEmbeddings(Task):
             targets["score"] = np.nan_to_num(feature.score)
         return {"inputs": inputs, "targets": targets}
 
-    def outputs(self, model: nn.Module, inputs: Mapping[str, jax.Array]) -> jax.Array:
+    def outputs(self, model: nn.Module, inputs: Arrays) -> jax.Array:
         """Returns vectors of unit length, float32 [B, C, D]."""
         flat = one_text_per_row(inputs)
         hidden_BTD = model(**flat).last_hidden_state
@@ -218,9 +223,7 @@ class SentenceEmbeddings(Task):
             pooled_BD = pool(self.pooling, hidden_BTD, mask_BT)
         return pooled_BD.reshape(*inputs["input_ids"].shape[:2], -1)
 
-    def loss(
-        self, outputs: jax.Array, targets: Mapping[str, jax.Array], *, chunks: int
-    ) -> LossSums:
+    def loss(self, outputs: jax.Array, targets: Arrays, *, chunks: int) -> LossSums:
         weight_B = targets["weights"]
         widths = [outputs, *(shortened(outputs, size) for size in self.sizes)]
         if self.kind == "scores":
@@ -247,7 +250,7 @@ class SentenceEmbeddings(Task):
         return {"vectors": outputs[:, :2]}
 
     def scores(
-        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Dataset
+        self, predictions: Predictions, examples: np.ndarray, data: Dataset
     ) -> dict[str, float]:
         chosen = [data.records.features[i] for i in examples]
         vectors_N2D = predictions["vectors"]
@@ -262,16 +265,14 @@ class SentenceEmbeddings(Task):
             values[f"mrr_{size}"] = retrieval.scores(ranks)["mrr"]
         return values
 
-    def decode(self, predictions: Mapping[str, np.ndarray], records: TableRecords) -> list[Json]:
+    def decode(self, predictions: Predictions, records: TableRecords) -> list[Json]:
         """Returns for each row the cosine `similarity` of its first two texts."""
         return [{"similarity": float(value)} for value in _cosines(predictions["vectors"])]
 
-    def baseline(self, data: Dataset, fitted: Json | None) -> tuple[str, float] | None:
+    def baseline(self, data: Dataset, fitted: Json | None) -> Baseline | None:
         """Returns the score of tf-idf cosines on the held-out rows."""
         held = data.splits["eval"]
-        anchors = [row["anchor"] for row in held.rows]
-        positives = [row["positive"] for row in held.rows]
-        words = retrieval.same_words(anchors, positives)
+        words = retrieval.words_of_rows(held.rows, "anchor", "positive")
         if words is None:
             return None
         given = _known(held.column(2))
@@ -293,7 +294,27 @@ class SentenceEmbeddings(Task):
         return f"{words} -> {float(feature.score):g}"
 
 
-def one_text_per_row(inputs: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+@dataclass(frozen=True, kw_only=True)
+class PairSimilarity(SentenceEmbeddings):
+    """Base class of objectives whose vectors are too large to be kept by evaluation.
+
+    `predictions` returns `similarity`, that of the first two texts of a row.
+    """
+
+    def scores(
+        self, predictions: Predictions, examples: np.ndarray, data: Dataset
+    ) -> dict[str, float]:
+        return {}
+
+    def decode(self, predictions: Predictions, records: TableRecords) -> list[Json]:
+        """Returns for each row the `similarity` of its first two texts."""
+        return [{"similarity": float(value)} for value in predictions["similarity"]]
+
+    def baseline(self, data: Dataset, fitted: Json | None) -> Baseline | None:
+        return None
+
+
+def one_text_per_row(inputs: Arrays) -> dict[str, jax.Array]:
     """Reshapes inputs [B, C, T] to [B C, T]; packed ones stay as they are."""
     flat = {}
     for name, x in inputs.items():

@@ -6,33 +6,32 @@ for the regularizer.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Self
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.config.rules import NotNegative, OneOf, Positive
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.nn.functions.splade import ACTIVATIONS, LOGITS, STRATEGIES, flops, splade
-from flaxformer_lite.objectives.base import Dataset, Metric, score
-from flaxformer_lite.objectives.rows import TableRecords, Tokenizer
+from flaxformer_lite.objectives.base import Metric, score
+from flaxformer_lite.objectives.rows import Tokenizer
 from flaxformer_lite.objectives.sums import LossSums, weighted
 from flaxformer_lite.objectives.tables.sentence_embeddings import (
-    SentenceEmbeddings,
+    PairSimilarity,
     batch_logits,
     one_text_per_row,
 )
-from flaxformer_lite.types import Batch
+from flaxformer_lite.types import Arrays, Batch
 
 Strategy = Annotated[str, OneOf(("", *STRATEGIES))]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SparseEmbeddings(SentenceEmbeddings):
+class SparseEmbeddings(PairSimilarity):
     """Learns sparse vectors from pairs of an anchor and a positive, and negatives if there are any.
 
     Maximizes log P(positive | anchor), a softmax over dot products / temperature as in
@@ -45,8 +44,8 @@ class SparseEmbeddings(SentenceEmbeddings):
     query_flops: NotNegative = 5e-5  # weight of the regularizer of anchors
     document_flops: NotNegative = 3e-5  # of positives and negatives
 
-    skeletons: ClassVar[tuple[str, ...]] = ("encoder",)
-    usual_pooling: ClassVar[str] = "max"
+    skeletons = ("encoder",)
+    usual_pooling = "max"
 
     @property
     def shown(self) -> tuple[Metric, ...]:  # type: ignore[override]
@@ -81,7 +80,7 @@ class SparseEmbeddings(SentenceEmbeddings):
     def published_fields(self) -> Json:
         return {"kind": "sparse", "pooling": self.pooling, "activation": self.activation}
 
-    def outputs(self, model: nn.Module, inputs: Mapping[str, jax.Array]) -> jax.Array:
+    def outputs(self, model: nn.Module, inputs: Arrays) -> jax.Array:
         """Returns sparse vectors, float32 [B, C, V]."""
         flat = one_text_per_row(inputs)
         projection = model.features(**flat).projection
@@ -93,9 +92,7 @@ class SparseEmbeddings(SentenceEmbeddings):
         )
         return vectors_BV.reshape(*inputs["input_ids"].shape[:2], -1)
 
-    def loss(
-        self, outputs: jax.Array, targets: Mapping[str, jax.Array], *, chunks: int
-    ) -> LossSums:
+    def loss(self, outputs: jax.Array, targets: Arrays, *, chunks: int) -> LossSums:
         weight_B = targets["weights"]
         own_B = jnp.arange(len(weight_B))
         logits_BK = batch_logits(outputs, targets["texts"], weight_B) / self.temperature
@@ -127,20 +124,8 @@ class SparseEmbeddings(SentenceEmbeddings):
         return min(at_once, texts * length * model.vocab_size)
 
     def predictions(self, outputs: jax.Array) -> dict[str, jax.Array]:
-        """Returns the dot product of the first two texts; whole vectors would be too large."""
+        """Returns the dot product of the first two texts."""
         dots_B = jnp.einsum(
             "BV,BV->B", outputs[:, 0], outputs[:, 1], precision=jax.lax.Precision.HIGHEST
         )
-        return {"dots": dots_B}
-
-    def scores(
-        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Dataset
-    ) -> dict[str, float]:
-        return {}
-
-    def decode(self, predictions: Mapping[str, np.ndarray], records: TableRecords) -> list[Json]:
-        """Returns for each row the dot product of its first two texts, `similarity`."""
-        return [{"similarity": float(value)} for value in predictions["dots"]]
-
-    def baseline(self, data: Dataset, fitted: Json | None) -> tuple[str, float] | None:
-        return None
+        return {"similarity": dots_B}

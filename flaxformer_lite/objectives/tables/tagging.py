@@ -7,28 +7,39 @@ word; Tjong Kim Sang and De Meulder 2003 (CoNLL-2003) for scores of entities.
 import collections
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.objectives.base import ACCURACY, Dataset, Metric, score
-from flaxformer_lite.objectives.rows import Example, TableRecords, TokenRow, framed
-from flaxformer_lite.objectives.sums import LossSums, weighted
+from flaxformer_lite.objectives.base import (
+    ACCURACY,
+    Baseline,
+    Dataset,
+    Metric,
+    score,
+)
+from flaxformer_lite.objectives.rows import (
+    ClassNames,
+    Example,
+    TableRecords,
+    TokenRow,
+    framed,
+)
+from flaxformer_lite.objectives.sums import LossSums, class_loss
 from flaxformer_lite.objectives.tables import scores
 from flaxformer_lite.objectives.tables.breakdown import (
     Breakdown,
     class_scores,
     class_table,
     confusion_matrix,
-    confusion_table,
+    confusion_tables,
 )
 from flaxformer_lite.objectives.tables.task import (
     Column,
@@ -36,6 +47,7 @@ from flaxformer_lite.objectives.tables.task import (
     Row,
     text_of,
 )
+from flaxformer_lite.types import Arrays, Predictions
 
 OUTSIDE = "O"
 OF_ENTITY = re.compile(r"O|[BIES]-.+")  # BIO, IOB2 and BIOES
@@ -69,13 +81,13 @@ class Tagging(Labelled):
     # the tag of words without a prediction; empty: O, or the most frequent one of the training rows
     usual: str = ""
 
-    head: ClassVar[str] = "token_classification"
-    chunked: ClassVar[bool] = True
-    columns: ClassVar[tuple[Column, ...]] = (
+    head = "token_classification"
+    chunked = True
+    columns = (
         Column("tokens", ("words", "text", "sentence")),
         Column("tags", ("ner_tags", "pos_tags", "upos", "labels", "label"), predicted=True),
     )
-    sample: ClassVar[tuple[Row, ...]] = ({"tokens": "some words", "tags": "0 1"},)
+    sample = ({"tokens": "some words", "tags": "0 1"},)
 
     @property
     def shown(self) -> tuple[Metric, ...]:  # type: ignore[override]
@@ -89,9 +101,7 @@ class Tagging(Labelled):
         tags = set(self.labels) - {OUTSIDE}
         return bool(tags and all(map(OF_ENTITY.fullmatch, tags)))
 
-    def fit(
-        self, rows: Sequence[Row], names: Mapping[str, tuple[str, ...]], known: tuple[str, ...] = ()
-    ) -> Self:
+    def fit(self, rows: Sequence[Row], names: ClassNames, known: tuple[str, ...] = ()) -> Self:
         counts: collections.Counter[tuple[type, str | int]] = collections.Counter()
         for i, row in enumerate(rows):
             for value in self.labels_in(row, i):
@@ -154,28 +164,23 @@ class Tagging(Labelled):
             "targets": {"labels": labels, "weights": weights},
         }
 
-    def outputs(self, model: nn.Module, inputs: Mapping[str, jax.Array]) -> jax.Array:
+    def outputs(self, model: nn.Module, inputs: Arrays) -> jax.Array:
         return model(**inputs).logits.astype(jnp.float32)
 
-    def loss(
-        self, outputs: jax.Array, targets: Mapping[str, jax.Array], *, chunks: int
-    ) -> LossSums:
-        loss_BT = optax.softmax_cross_entropy_with_integer_labels(outputs, targets["labels"])
-        return weighted(
-            loss_BT, targets["weights"], accuracy=jnp.argmax(outputs, axis=-1) == targets["labels"]
-        )
+    def loss(self, outputs: jax.Array, targets: Arrays, *, chunks: int) -> LossSums:
+        return class_loss(outputs, targets["labels"], targets["weights"])
 
     def predictions(self, outputs: jax.Array) -> dict[str, jax.Array]:
         return {"tags": jnp.argmax(outputs, axis=-1).astype(jnp.int32)}
 
     def scores(
-        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Dataset
+        self, predictions: Predictions, examples: np.ndarray, data: Dataset
     ) -> dict[str, float]:
         """Computes the accuracy over all words, truncated ones included, and entity scores."""
         return self._scored(*self._compared(predictions, examples, data))
 
     def breakdown(
-        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Dataset
+        self, predictions: Predictions, examples: np.ndarray, data: Dataset
     ) -> list[Breakdown]:
         """Returns scores per kind of entity, or per tag with a confusion matrix."""
         tagged, predicted = self._compared(predictions, examples, data)
@@ -187,15 +192,9 @@ class Tagging(Labelled):
             return [class_table(list(by_kind), class_scores(*counts), "entity")]
         true = np.concatenate([example.tag for example in tagged])
         counts_CC = confusion_matrix(np.concatenate(predicted), true, len(self.labels))
-        class_values = class_scores(
-            counts_CC.diagonal(), counts_CC.sum(axis=0), counts_CC.sum(axis=1)
-        )
-        return [
-            class_table(self.labels, class_values, "tag"),
-            confusion_table(self.labels, counts_CC),
-        ]
+        return confusion_tables(self.labels, counts_CC, "tag")
 
-    def decode(self, predictions: Mapping[str, np.ndarray], records: TableRecords) -> list[Json]:
+    def decode(self, predictions: Predictions, records: TableRecords) -> list[Json]:
         """Returns for each row `prediction`, one tag per word, and `words_cut`.
 
         The tags are a list or a text, as the words are; words_cut is the number of words without a
@@ -222,7 +221,7 @@ class Tagging(Labelled):
         others = {word: tag for word, tag in best.items() if tag != overall}
         return {"overall": overall, "words": others}
 
-    def baseline(self, data: Dataset, fitted: Json | None) -> tuple[str, float] | None:
+    def baseline(self, data: Dataset, fitted: Json | None) -> Baseline | None:
         """Tags each word with its most frequent tag in training."""
         if fitted is None:
             return None
@@ -259,7 +258,7 @@ class Tagging(Labelled):
         return values
 
     def _compared(
-        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Dataset
+        self, predictions: Predictions, examples: np.ndarray, data: Dataset
     ) -> tuple[list[Tagged], list[np.ndarray]]:
         """Returns the examples, and the predicted tags of their words."""
         tagged = [data.records.features[i] for i in examples]

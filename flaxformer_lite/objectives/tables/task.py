@@ -17,7 +17,12 @@ from flaxformer_lite.config import ConfigError, ModelConfig, check_family
 from flaxformer_lite.config.rules import FLOAT32
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.objectives.base import Objective
-from flaxformer_lite.objectives.rows import TableRecords, Tokenizer
+from flaxformer_lite.objectives.rows import (
+    ClassNames,
+    TableRecords,
+    Tokenizer,
+)
+from flaxformer_lite.types import Predictions
 
 Row = Mapping[str, Any]  # role -> value
 # What stands for no value in pandas.read_csv, which is what spreadsheets and databases write.
@@ -81,16 +86,14 @@ class Task(Objective):
     columns: ClassVar[tuple[Column, ...]] = ()
     chunked: ClassVar[bool] = False
     sample: ClassVar[tuple[Row, ...]] = ()
-    new_head: ClassVar[bool] = True
-    reads_tables: ClassVar[bool] = True
+    new_head = True
+    reads_tables = True
 
     @property
     def sample_prompt(self) -> str:
         return "A kitten naps."
 
-    def fit(
-        self, rows: Sequence[Row], names: Mapping[str, tuple[str, ...]], known: tuple[str, ...] = ()
-    ) -> Self:
+    def fit(self, rows: Sequence[Row], names: ClassNames, known: tuple[str, ...] = ()) -> Self:
         """Returns the task fitted to the training rows, for example with their labels.
 
         Args:
@@ -189,7 +192,7 @@ class Task(Objective):
         """Returns the name under which the run counts a label of a table."""
         return str(value)
 
-    def decode(self, predictions: Mapping[str, np.ndarray], records: TableRecords) -> list[Json]:
+    def decode(self, predictions: Predictions, records: TableRecords) -> list[Json]:
         """Turns the predictions for all examples, in order, into named values for each row."""
         raise ConfigError(f"{type(self).__name__}: has nothing to predict for a row.")
 
@@ -215,7 +218,7 @@ class Labelled(Task):
     labels: tuple[str, ...] = ()
     fold_labels: bool = False  # labels that differ only in case, spaces, Unicode form or .0 are one
 
-    adopts: ClassVar[tuple[str, ...]] = ("labels",)
+    adopts = ("labels",)
 
     @property
     def class_names(self) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ Reference: Raffel et al. 2020, "Exploring the Limits of Transfer Learning", sect
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -47,13 +47,13 @@ class TextToText(WritingTask):
     z_loss: NotNegative = 0.0
     label_smoothing: Probability = 0.0
 
-    skeletons: ClassVar[tuple[str, ...]] = ("encoder_decoder",)
-    chunked: ClassVar[bool] = True
-    columns: ClassVar[tuple[Column, ...]] = (
+    skeletons = ("encoder_decoder",)
+    chunked = True
+    columns = (
         Column("source", ("src", "document", "article", "text", "input", "translation")),
         Column("target", ("tgt", "summary", "highlights", "output", "translation"), predicted=True),
     )
-    sample: ClassVar[tuple[Row, ...]] = ({"source": "a text", "target": "another"},)
+    sample = ({"source": "a text", "target": "another"},)
 
     @property
     def sample_prompt(self) -> str:

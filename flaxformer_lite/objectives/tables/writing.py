@@ -1,20 +1,27 @@
 """The base of generation tasks: prompts and answers, scored on text generated for held-out rows."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
 
 from flaxformer_lite.config.rules import Count, OneOf, Size
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.objectives.base import Dataset, Metric, Writer, score
+from flaxformer_lite.objectives.base import (
+    Baseline,
+    Dataset,
+    Metric,
+    Writer,
+    score,
+)
 from flaxformer_lite.objectives.packing import Packing, share_rows
 from flaxformer_lite.objectives.rows import TableRecords
 from flaxformer_lite.objectives.tables import scores
 from flaxformer_lite.objectives.tables.task import Task
 from flaxformer_lite.objectives.text.text_objective import TextObjective
+from flaxformer_lite.types import Predictions
 
 SCORES = {"bleu": scores.translation, "rouge": scores.summaries}
 NEEDS = {"bleu": "sacrebleu", "rouge": "rouge_score.rouge_scorer"}
@@ -54,7 +61,7 @@ class WritingTask(TextObjective, Task):
     score_rows: Count = 32  # held-out rows that each evaluation writes for
     num_beams: Size = 1  # of the search that writes
     packed = False  # whether short training rows share an example; not annotated, so not a field
-    new_head: ClassVar[bool] = False
+    new_head = False
 
     @property
     def shown(self) -> tuple[Metric, ...]:  # type: ignore[override]
@@ -116,7 +123,7 @@ class WritingTask(TextObjective, Task):
         return {"written": np.asarray(texts, object)}
 
     def scores(
-        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Dataset
+        self, predictions: Predictions, examples: np.ndarray, data: Dataset
     ) -> dict[str, float]:
         references = [self.prompt_and_reference(data.records, int(i))[1] for i in examples]
         known = [text for text in references if text is not None]
@@ -129,7 +136,7 @@ class WritingTask(TextObjective, Task):
             return {}
         return super().fit_baseline(data)
 
-    def baseline(self, data: Dataset, fitted: Json | None) -> tuple[str, float] | None:
+    def baseline(self, data: Dataset, fitted: Json | None) -> Baseline | None:
         """Returns the score of copying the prompt; the unigram baseline if nothing is scored."""
         if not self.written_rows:
             return super().baseline(data, fitted)
@@ -144,13 +151,13 @@ class WritingTask(TextObjective, Task):
         values = SCORES[self.scored_by](sources, targets)
         return "copying the source", values[self.headline.name]
 
-    def decode(self, predictions: Mapping[str, np.ndarray], records: TableRecords) -> list[Json]:
+    def decode(self, predictions: Predictions, records: TableRecords) -> list[Json]:
         """Returns for each row `prediction`, the generated text; None without an example."""
         by_row = dict(zip(records.row_of.tolist(), predictions["written"].tolist(), strict=True))
         return [{"prediction": by_row.get(i)} for i in range(len(records.rows))]
 
     def show_written(
-        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Dataset
+        self, predictions: Predictions, examples: np.ndarray, data: Dataset
     ) -> list[tuple[str, str]]:
         shown = []
         for example, text in zip(examples, predictions["written"], strict=True):

@@ -5,7 +5,7 @@ section 3.1.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import numpy as np
 
@@ -32,8 +32,8 @@ class CausalLm(TextObjective):
     z_loss: NotNegative = 0.0
     label_smoothing: Probability = 0.0
 
-    skeletons: ClassVar[tuple[str, ...]] = ("decoder",)
-    packings: ClassVar[int] = PACKINGS
+    skeletons = ("decoder",)
+    packings = PACKINGS
 
     def pack(
         self,

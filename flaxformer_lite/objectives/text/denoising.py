@@ -23,9 +23,9 @@ class Denoising(TextObjective):
     are planned ahead and nothing is ever truncated.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("sentinel_ids",)
-    skeletons: ClassVar[tuple[str, ...]] = ("encoder_decoder",)
-    packings: ClassVar[int] = PACKINGS
+    needs = ("sentinel_ids",)
+    skeletons = ("encoder_decoder",)
+    packings = PACKINGS
     # the way out if there are more spans than sentinels
     fewer_spans: ClassVar[str] = "shorten the rows"
 

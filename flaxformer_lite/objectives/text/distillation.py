@@ -4,13 +4,11 @@ Reference: Hinton et al. 2015, "Distilling the Knowledge in a Neural Network", s
 (arXiv:1503.02531); Sanh et al. 2019, "DistilBERT", section 3 (arXiv:1910.01108).
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import flax
 import flax.linen as nn
-import jax
 import numpy as np
 
 from flaxformer_lite.config import ModelConfig
@@ -33,6 +31,7 @@ from flaxformer_lite.objectives.sums import LossSums, token_loss
 from flaxformer_lite.objectives.text.causal_lm import CausalLm
 from flaxformer_lite.objectives.text.masked_lm import MaskedLm
 from flaxformer_lite.objectives.text.text_objective import TextObjective
+from flaxformer_lite.types import Arrays
 
 TASKS: dict[str, CausalLm | MaskedLm] = {"causal_lm": CausalLm(), "masked_lm": MaskedLm()}
 
@@ -66,8 +65,8 @@ class Distillation(TextObjective):
     z_loss: NotNegative = 0.0
     label_smoothing: Probability = 0.0
 
-    packings: ClassVar[int] = PACKINGS
-    shown: ClassVar[tuple[Metric, ...]] = (
+    packings = PACKINGS
+    shown = (
         *TextObjective.shown,
         Metric(
             "divergence", "divergence from the teacher", unit="nats, times the temperature squared"
@@ -108,14 +107,12 @@ class Distillation(TextObjective):
         """Builds the example of `task`."""
         return TASKS[self.task].make_example(records, index, rng)
 
-    def outputs(
-        self, model: nn.Module, inputs: Mapping[str, jax.Array], teacher: nn.Module | None = None
-    ) -> Taught:
+    def outputs(self, model: nn.Module, inputs: Arrays, teacher: nn.Module | None = None) -> Taught:
         assert teacher is not None, "an objective with a second model gets it"
         return Taught(
             *(super(Distillation, self).outputs(m, inputs).projection for m in (model, teacher))
         )
 
-    def loss(self, outputs: Taught, targets: Mapping[str, jax.Array], *, chunks: int) -> LossSums:
+    def loss(self, outputs: Taught, targets: Arrays, *, chunks: int) -> LossSums:
         soft = SoftTargets(outputs.teacher, self.temperature, self.soft_weight)
         return token_loss(self, outputs, targets, chunks, soft)

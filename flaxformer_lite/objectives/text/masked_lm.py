@@ -8,11 +8,9 @@ section 3.1 (arXiv:1909.11942).
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Self
 
-import jax
 import numpy as np
 
 from flaxformer_lite.config.rules import ConfigError, NotNegative, OneOf, Probability, Share
@@ -24,6 +22,7 @@ from flaxformer_lite.objectives.packing import PACKINGS, Packing, cut, share_row
 from flaxformer_lite.objectives.rows import Example, TextRecords, Tokenizer, fill
 from flaxformer_lite.objectives.sums import LossSums, token_loss
 from flaxformer_lite.objectives.text.text_objective import TextObjective
+from flaxformer_lite.types import Arrays
 
 Pairs = Annotated[str, OneOf(("none", "next_sentence", "sentence_order"))]
 Unit = Annotated[str, OneOf(("token", "whole_word"))]
@@ -54,9 +53,9 @@ class MaskedLm(TextObjective):
     z_loss: NotNegative = 0.0
     label_smoothing: Probability = 0.0
 
-    needs: ClassVar[tuple[str, ...]] = ("cls_id", "sep_id", "mask_id")
-    skeletons: ClassVar[tuple[str, ...]] = ("encoder",)
-    packings: ClassVar[int] = PACKINGS
+    needs = ("cls_id", "sep_id", "mask_id")
+    skeletons = ("encoder",)
+    packings = PACKINGS
 
     @property
     def head(self) -> str:  # type: ignore[override]  # by `pairs`, where others have one
@@ -138,7 +137,7 @@ class MaskedLm(TextObjective):
         inputs |= {"input_ids": hidden, "masked_positions": positions}
         return {"inputs": inputs, "targets": {"labels": labels, "weights": weights, **pair}}
 
-    def loss(self, outputs: Features, targets: Mapping[str, jax.Array], *, chunks: int) -> LossSums:
+    def loss(self, outputs: Features, targets: Arrays, *, chunks: int) -> LossSums:
         """Sums the loss of masked tokens and, with pairs, of the prediction about the pair.
 
         Each has its own weight.

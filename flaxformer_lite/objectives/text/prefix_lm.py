@@ -7,7 +7,6 @@ Reference: Raffel et al. 2020, "Exploring the Limits of Transfer Learning", sect
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -30,8 +29,8 @@ class PrefixLm(TextObjective):
     z_loss: NotNegative = 0.0
     label_smoothing: Probability = 0.0
 
-    skeletons: ClassVar[tuple[str, ...]] = ("decoder",)
-    packings: ClassVar[int] = PACKINGS
+    skeletons = ("decoder",)
+    packings = PACKINGS
 
     pack = CausalLm.pack
 

@@ -9,9 +9,8 @@ DeBERTa using ELECTRA-Style Pre-Training with Gradient-Disentangled Embedding Sh
 """
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import flax
 import flax.linen as nn
@@ -29,6 +28,7 @@ from flaxformer_lite.objectives.rows import Example, TextRecords, Tokenizer
 from flaxformer_lite.objectives.sums import LossSums, token_loss
 from flaxformer_lite.objectives.text.masked_lm import MaskedLm
 from flaxformer_lite.objectives.text.text_objective import TextObjective
+from flaxformer_lite.types import Arrays
 
 DETECTED = "real_weights"  # the term of the tokens that the discriminator judges
 CHUNKS = 4  # of the masked tokens; the generator's logits of one exist at a time while it draws
@@ -79,11 +79,11 @@ class ReplacedTokens(Objective):
     z_loss: NotNegative = 0.0  # of the generator, as is label_smoothing
     label_smoothing: Probability = 0.0
 
-    head: ClassVar[str] = "pretraining"
-    needs: ClassVar[tuple[str, ...]] = ("cls_id", "sep_id", "mask_id")
-    skeletons: ClassVar[tuple[str, ...]] = ("encoder",)
-    packings: ClassVar[int] = PACKINGS
-    shown: ClassVar[tuple[Metric, ...]] = (
+    head = "pretraining"
+    needs = ("cls_id", "sep_id", "mask_id")
+    skeletons = ("encoder",)
+    packings = PACKINGS
+    shown = (
         score("detection_accuracy", form=".2%"),
         Metric("always_original", "baseline: always original", form=".2%", live=True),
         Metric("detection_loss", unit="nats per token"),
@@ -152,7 +152,7 @@ class ReplacedTokens(Objective):
         }
 
     def outputs(
-        self, model: nn.Module, inputs: Mapping[str, jax.Array], generator: nn.Module | None = None
+        self, model: nn.Module, inputs: Arrays, generator: nn.Module | None = None
     ) -> Detection:
         ids_BT = inputs["input_ids"]
         positions_BM = inputs["masked_positions"]
@@ -168,9 +168,7 @@ class ReplacedTokens(Objective):
         logits_BT = model(shown_BT, segment_ids=segments_BT).logits
         return Detection(made.projection, logits_BT.astype(jnp.float32), shown_BT != ids_BT)
 
-    def loss(
-        self, outputs: Detection, targets: Mapping[str, jax.Array], *, chunks: int
-    ) -> LossSums:
+    def loss(self, outputs: Detection, targets: Arrays, *, chunks: int) -> LossSums:
         tokens = token_loss(self, outputs, targets, chunks)
         weights_BT = targets[DETECTED]
         replaced_BT = outputs.replaced

@@ -4,7 +4,6 @@ Reference: Vaswani et al. 2017, "Attention Is All You Need", section 5 (arXiv:17
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -25,8 +24,8 @@ class Seq2seq(TextObjective):
     z_loss: NotNegative = 0.0
     label_smoothing: Probability = 0.1  # the paper's
 
-    fields: ClassVar[tuple[str, ...]] = ("source", "target")
-    skeletons: ClassVar[tuple[str, ...]] = ("encoder_decoder",)
+    fields = ("source", "target")
+    skeletons = ("encoder_decoder",)
 
     def lengths(self, length: int, target_length: int) -> tuple[int, int]:
         """Returns the row lengths; the decoder's defaults to the encoder's."""

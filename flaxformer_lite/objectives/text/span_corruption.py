@@ -7,7 +7,7 @@ Reference: Raffel et al. 2020, "Exploring the Limits of Transfer Learning", sect
 """
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import numpy as np
 
@@ -33,7 +33,7 @@ class SpanCorruption(Denoising):
     z_loss: NotNegative = 0.0  # T5 pretrained with 1e-4
     label_smoothing: Probability = 0.0
 
-    fewer_spans: ClassVar[str] = "shorten the rows or raise objective.mean_span"
+    fewer_spans = "shorten the rows or raise objective.mean_span"
 
     def noise(self, tokens: int) -> tuple[int, int]:
         """Returns the number of hidden tokens and of spans in a piece.

@@ -5,19 +5,24 @@ Adds perplexity, bits per byte, and a unigram baseline to the cross entropy.
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import jax
 import numpy as np
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.nn.functions.losses import pieces_of
-from flaxformer_lite.objectives.base import ACCURACY, Dataset, Metric, Objective
+from flaxformer_lite.objectives.base import (
+    ACCURACY,
+    Baseline,
+    Dataset,
+    Metric,
+    Objective,
+)
 from flaxformer_lite.objectives.sums import LossSums, token_loss
-from flaxformer_lite.types import Batch
+from flaxformer_lite.types import Arrays, Batch
 
 COUNTED = 1 << 20  # labels counted for the unigram baseline, at most
 
@@ -31,7 +36,7 @@ class TextObjective(Objective):
     A subclass may turn z_loss and label_smoothing into options by declaring them as fields.
     """
 
-    head: ClassVar[str] = "lm"
+    head = "lm"
     shown: ClassVar[tuple[Metric, ...]] = (
         Metric("nll", "loss", unit="nats per target"),
         Metric("perplexity", form=",.1f"),
@@ -41,7 +46,7 @@ class TextObjective(Objective):
     z_loss = 0.0  # not annotated, so not a field
     label_smoothing = 0.0
 
-    def loss(self, outputs: Any, targets: Mapping[str, jax.Array], *, chunks: int) -> LossSums:
+    def loss(self, outputs: Any, targets: Arrays, *, chunks: int) -> LossSums:
         return token_loss(self, outputs, targets, chunks)
 
     def held_out_metrics(self, metrics: dict[str, float], data: Dataset) -> dict[str, float]:
@@ -55,7 +60,7 @@ class TextObjective(Objective):
     def fit_baseline(self, data: Dataset) -> Json:
         return {"counts": label_counts(data, "train").tolist()}
 
-    def baseline(self, data: Dataset, fitted: Json | None) -> tuple[str, float] | None:
+    def baseline(self, data: Dataset, fitted: Json | None) -> Baseline | None:
         if fitted is None:
             return None
         return "unigram baseline", unigram_loss(data, fitted["counts"])

@@ -2,9 +2,7 @@
 
 import abc
 import functools
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -13,11 +11,17 @@ import numpy as np
 from flaxformer_lite.config.rules import ConfigError, NotNegative, Size
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.nn.functions.tables import take_rows
-from flaxformer_lite.objectives.base import Dataset, Metric, Objective
+from flaxformer_lite.objectives.base import (
+    Baseline,
+    Dataset,
+    Metric,
+    Objective,
+)
 from flaxformer_lite.objectives.packing import Packing, windows
 from flaxformer_lite.objectives.rows import CountedRecords, Example, TextRecords, Tokenizer
 from flaxformer_lite.objectives.sums import TOKENS, LossSums, Projected, by_source
 from flaxformer_lite.objectives.text.text_objective import label_counts
+from flaxformer_lite.types import Arrays
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,9 +44,9 @@ class WordWindows(Objective):
     noise_power: NotNegative = 0.75
     subsample: NotNegative = 1e-3  # 0 keeps all words
 
-    head: ClassVar[str] = "lm"
-    skeletons: ClassVar[tuple[str, ...]] = ("embedding",)
-    shown: ClassVar[tuple[Metric, ...]] = (Metric("loss", unit="nats per word and its noise"),)
+    head = "lm"
+    skeletons = ("embedding",)
+    shown = (Metric("loss", unit="nats per word and its noise"),)
 
     def pack(
         self, offsets: np.ndarray, length: int, target_length: int, tokenizer: Tokenizer
@@ -64,9 +68,7 @@ class WordWindows(Objective):
           contexts_BTS: 1.0 where the word at s is around that at t.
         """
 
-    def loss(
-        self, outputs: Projected, targets: Mapping[str, jax.Array], *, chunks: int
-    ) -> LossSums:
+    def loss(self, outputs: Projected, targets: Arrays, *, chunks: int) -> LossSums:
         words_BT = targets["labels"]
         noise_BN = targets["noise"]
         x_BTD, true_BTS = self.predictions_of(outputs.projection.x, contexts(targets))
@@ -125,7 +127,7 @@ class WordWindows(Objective):
     def fit_baseline(self, data: Dataset) -> Json:
         return {"counts": label_counts(data, "train").tolist()}
 
-    def baseline(self, data: Dataset, fitted: Json | None) -> tuple[str, float] | None:
+    def baseline(self, data: Dataset, fitted: Json | None) -> Baseline | None:
         """Returns the loss of the best score that depends on the true word only.
 
         That score is log p(w) - log(K q(w)) with noise q.
@@ -168,7 +170,7 @@ def _chances(
     return stays, drawn / drawn[-1]
 
 
-def contexts(targets: Mapping[str, jax.Array]) -> jax.Array:
+def contexts(targets: Arrays) -> jax.Array:
     """Returns 1.0 where position s is in the window of the word at t and s != t, [B, T, S]."""
     begin_BT1 = targets["begin"][..., None]
     end_BT1 = targets["end"][..., None]

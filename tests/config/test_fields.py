@@ -1,0 +1,47 @@
+"""Every field of a config is set somewhere, or the documentation says when to set it."""
+
+import re
+from pathlib import Path
+
+from flaxformer_lite import registry
+from flaxformer_lite.config import DataConfig, ExperimentConfig, ModelConfig, OptimizerConfig
+from flaxformer_lite.config.experiment import MeshConfig, TokenizerConfig, TrainConfig
+from flaxformer_lite.config.mixture import SourceConfig
+from flaxformer_lite.config.rules import declared_fields
+
+ROOT = Path(__file__).parents[2]
+RECORDS = (
+    DataConfig,
+    ExperimentConfig,
+    MeshConfig,
+    ModelConfig,
+    OptimizerConfig,
+    SourceConfig,
+    TokenizerConfig,
+    TrainConfig,
+)
+FOLDERS = ("positions", "mixers", "feed_forwards", "adapters", "objectives")
+
+
+def find_words(form, *patterns):
+    """Returns the words of this form in all files that match."""
+    words = set()
+    for pattern in patterns:
+        for file in ROOT.glob(pattern):
+            words.update(re.findall(form, file.read_text()))
+    return words
+
+
+def test_every_field_is_set_by_a_page_or_a_family_or_has_its_use_in_the_docs():
+    records = list(RECORDS)
+    for folder in FOLDERS:
+        records += [registry.resolve_class(folder, name) for name in registry.available(folder)]
+    assert len(records) > 50
+    setters = find_words(r"\w+", "configs/*.py", "flaxformer_lite/models/**/*.py")
+    documented = find_words(r"[`.](\w+)", "docs/*.md")
+    unused = []
+    for record in records:
+        for name in declared_fields(record):
+            if name not in setters | documented:
+                unused.append(f"{record.__name__}.{name}")
+    assert not unused, "document when to set it in docs/config.md, or delete it"
