@@ -89,7 +89,7 @@ MODEL = {
     "to": "jax.device_put(params, device), or load_pretrained(path, mesh=mesh)",
     "cuda": "nothing: arrays are on the accelerator that jax finds",
     "half": "load_pretrained(path, dtype='bfloat16')",
-    "resize_token_embeddings": "build_model(..., vocab_size=...)",
+    "resize_token_embeddings": "load_pretrained(DIR, vocab_size=...)",
     "fit": "run(config, workdir), or `flaxformer_lite train` (docs/python.md)",
     "compile": "nothing: jax.jit around your function of params",
     "summary": "`flaxformer_lite inspect DIR`",

@@ -21,6 +21,7 @@ from flaxformer_lite.model_folder import is_address, is_workdir, on_disk
 from flaxformer_lite.models.parameter_shapes import parameter_shapes
 from flaxformer_lite.nn.adapters.merge import with_initial_factors
 from flaxformer_lite.pretrained import load
+from flaxformer_lite.pretrained.grow_tables import grow_positions, grow_vocabulary
 from flaxformer_lite.pretrained.lazy_params import stored_tree
 from flaxformer_lite.pretrained.place_params import place
 from flaxformer_lite.pretrained.safetensors import WeightsError
@@ -43,6 +44,10 @@ def load_pretrained(
     new_head: bool = False,
     labels: Sequence[str] | int | None = None,
     num_labels: int | None = None,
+    vocab_size: int | None = None,
+    max_length: int | None = None,
+    new_tokens: str = "mean",
+    new_positions: str = "repeat",
     seed: int = 0,
     adapter: str | Path | AdapterConfig | None = None,
     allow_plugins: registry.Allowed = False,
@@ -75,6 +80,13 @@ def load_pretrained(
       labels: with `new_head`, the names of the classes, or their number. A head of the directory
         that has other classes is initialized anew.
       num_labels: with `new_head`, the number of classes; the same as a number in `labels`.
+      vocab_size: a larger number of tokens than that of the weights. The rows of new tokens are new
+        parameters.
+      max_length: a larger number of positions. Rotary and relative positions have no table that
+        grows.
+      new_tokens: rows of new tokens: "mean" of the others, or "normal", drawn around it.
+      new_positions: rows of new positions: "repeat" begins the table again, so that texts of the
+        old length are read as before; "interpolate" spreads it over the new length.
       seed: random seed for new parameters.
       adapter: a directory with an adapter for the model, as PEFT or `save_adapter` writes it, or
         the record of a new one, such as `LoraConfig(rank=8)`, which is initialized with `seed`. Its
@@ -113,6 +125,10 @@ def load_pretrained(
             f"num_labels={num_labels}: head={model.cfg.head!r} has no classes; pass head= as one of"
             f" {', '.join(load.NAMED_HEADS)}."
         )
+    if vocab_size is not None:
+        model, stored = grow_vocabulary(model, stored, vocab_size, new_tokens=new_tokens, seed=seed)
+    if max_length is not None:
+        model, stored = grow_positions(model, stored, max_length, new_positions=new_positions)
     if new_head:
         stored = load.with_new(model, stored, seed)
     if new_adapter is None:

@@ -140,10 +140,10 @@ def save_adapter(
     """
     check_path(path)
     with new_place(path) as made:
-        write_adapter(made, model, params, base=base or _base(model.source))
+        write_adapter(made, model, params, base=base or base_of(model.source))
 
 
-def _base(source: str) -> str | None:
+def base_of(source: str) -> str | None:
     """Returns the directory that a model was loaded from, or that its run started from."""
     if source and not is_address(source) and is_workdir(Path(source)):
         source = workdir.started_from(Path(source))

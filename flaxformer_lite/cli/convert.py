@@ -1,6 +1,7 @@
 """Converts any checkpoint to published weights, one tensor at a time."""
 
 import argparse
+import dataclasses
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -8,19 +9,24 @@ from typing import Any
 
 import jax
 import numpy as np
+from flax.traverse_util import flatten_dict
 
 from flaxformer_lite.checkpoints import workdir
+from flaxformer_lite.checkpoints.manager import first_line
 from flaxformer_lite.checkpoints.resolve_path import new_place
-from flaxformer_lite.cli import model_card
 from flaxformer_lite.cli.open_model import folder_of, notice, notices
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.config.choices import DTYPES
+from flaxformer_lite.model_details import load_labels
 from flaxformer_lite.model_folder import is_workdir
+from flaxformer_lite.models.parameter_shapes import parameter_shapes
 from flaxformer_lite.open_model import open_pretrained
-from flaxformer_lite.pretrained import folder
+from flaxformer_lite.pretrained import folder, save_adapter
+from flaxformer_lite.pretrained.load import NAMED_HEADS
 from flaxformer_lite.pretrained.save import write_pretrained
+from flaxformer_lite.runs.report import model_card
 from flaxformer_lite.runtime.progress import reading
-from flaxformer_lite.save_model import origin_of, save_adapter
+from flaxformer_lite.save_model import base_of, origin_of
 from flaxformer_lite.storage import hub
 from flaxformer_lite.types import Array, Shaped
 
@@ -85,23 +91,49 @@ def convert(
             watched = jax.tree.map(lambda leaf: _Watched(leaf, advance), params)
             write_pretrained(made, model, watched, like=origin_of(model), shard_bytes=shard_bytes)
         cfg = model.cfg
-        if is_push:
-            (made / "README.md").write_text(_card(src, dst, run, cfg, params, allow_plugins))
-    if is_push:
+        kind = "transformers"
+        if (made / "modules.json").exists():
+            kind = "sentence-transformers"
+        card = _write_card(made, src, dst, source, cfg, params, kind, allow_plugins)
+    if is_push and "\n# license:" in card:
         notice(f"{dst}: {model_card.NO_LICENSE}")
     print(f"{dst}: {cfg.family}, head {cfg.head}, {total / 1e6:,.1f} MB in {cfg.param_dtype}")
 
 
-def _card(
-    src: str, dst: str, run: Path | None, cfg: ModelConfig, params: dict, allow_plugins: bool
+def _write_card(
+    made: Path,
+    src: str,
+    dst: str,
+    source: Path,
+    cfg: ModelConfig,
+    params: dict,
+    kind: str,
+    allow_plugins: bool,
 ) -> str:
-    """Writes the model card of a push."""
-    count = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(params))
-    started_from = workdir.started_from(run) if run else src
-    base = ""
-    if hub.is_hub(started_from):
-        base = hub.name_of(started_from)
-    return model_card.card(dst, cfg, count, run=run, base=base, allow_plugins=allow_plugins)
+    """Writes the model card beside the weights, and returns it; one that fails is left out."""
+    try:
+        run = None
+        begun = src
+        if is_workdir(source):
+            run = source
+            begun = workdir.started_from(source)
+        base = ""
+        if hub.is_hub(begun):
+            base = hub.name_of(begun)
+        base_folder = source
+        if run is not None:
+            base_folder = Path(begun)
+        labels = []
+        if cfg.head in NAMED_HEADS:
+            labels = load_labels(source, allow_plugins=allow_plugins)
+        known = model_card.CardSource(base, base_folder, run, labels, kind, allow_plugins)
+        count = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(params))
+        card = model_card.make_card(dst, cfg, count, known)
+        model_card.write_card(made, card)
+    except Exception as error:  # the weights are written
+        notice(f"{dst}: no model card ({first_line(error)})")
+        return ""
+    return card
 
 
 def write_adapter(
@@ -119,11 +151,14 @@ def write_adapter(
         overrides["param_dtype"] = dtype
     with notices():
         model, params = open_pretrained(source, allow_plugins=allow_plugins, **overrides)
-    save_adapter(dst, model, params)
-    print(
-        f"{dst}: the adapter of a {model.cfg.family}, rank {model.cfg.adapter.rank}, in"
-        f" {model.cfg.param_dtype}"
-    )
+    cfg = model.cfg
+    with new_place(dst) as made:
+        save_adapter.write_adapter(made, model, params, base=base_of(model.source))
+        weights = parameter_shapes(type(model)(dataclasses.replace(cfg, adapter=None)))
+        flat = flatten_dict(params, sep="/")
+        factors = {path: leaf for path, leaf in flat.items() if path not in weights}
+        _write_card(made, src, dst, source, cfg, factors, "peft", allow_plugins)
+    print(f"{dst}: the adapter of a {cfg.family}, rank {cfg.adapter.rank}, in {cfg.param_dtype}")
 
 
 class _Watched:

@@ -1,20 +1,29 @@
 """Runs an experiment: opens its files, its data and its model, and trains."""
 
 import contextlib
+import logging
 from pathlib import Path
 
 from ml_collections import ConfigDict
 
+from flaxformer_lite.checkpoints.manager import first_line
 from flaxformer_lite.checkpoints.mirror import mirrored, place_of
 from flaxformer_lite.checkpoints.workdir import newest_first
 from flaxformer_lite.config import ExperimentConfig, from_config_dict
+from flaxformer_lite.pretrained.load import NAMED_HEADS
 from flaxformer_lite.runs.callbacks.tracking import check_installed
+from flaxformer_lite.runs.experiment import Experiment
 from flaxformer_lite.runs.interrupt import Interrupt
 from flaxformer_lite.runs.loop import RunFiles, RunResult, train
 from flaxformer_lite.runs.report.clock import Clock
+from flaxformer_lite.runs.report.model_card import CardSource, make_card, write_card
 from flaxformer_lite.runs.start.preflight import data_facts, lock_workdir, program_facts
 from flaxformer_lite.runs.start.setup import prepare
 from flaxformer_lite.runtime.processes import ALONE, Processes
+from flaxformer_lite.storage import hub
+from flaxformer_lite.training.state import param_count
+
+LOG = logging.getLogger("flaxformer_lite")
 
 
 def run(
@@ -58,4 +67,25 @@ def run(
         stored_steps = [int(at.name) for at in newest_first(mirror.folder, "checkpoints")]
         group.agree("data", data_facts(experiment, stored_steps))
         files = RunFiles(place, mirror, lock)
-        return train(experiment, cfg, files, clock, group, interrupt or Interrupt())
+        result = train(experiment, cfg, files, clock, group, interrupt or Interrupt())
+        if group.first:
+            _write_card(experiment, mirror.folder, place)
+        return result
+
+
+def _write_card(experiment: Experiment, folder: Path, place: Path) -> None:
+    """Writes the model card of the workdir, unless a person has changed it."""
+    model = experiment.cfg.model
+    begun = experiment.cfg.train.init_from
+    base = ""
+    if hub.is_hub(begun):
+        base = hub.name_of(begun)
+    labels = ()
+    if model.head in NAMED_HEADS:
+        labels = experiment.cfg.objective.class_names
+    source = CardSource(base, Path(begun), folder, labels, "flaxformer_lite", allow_plugins=True)
+    try:
+        count = param_count(experiment.program.saved_params(experiment.program.target.params))
+        write_card(folder, make_card(str(place), model, count, source))
+    except Exception as error:  # the run has ended well
+        LOG.warning("%s: no model card (%s)", place, first_line(error))

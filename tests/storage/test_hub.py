@@ -8,11 +8,11 @@ import pytest
 
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.checkpoints import resolve_path, run_inputs
-from flaxformer_lite.cli import model_card
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.model_details import load_tokenizer
 from flaxformer_lite.models import bert
 from flaxformer_lite.open_model import load_pretrained
+from flaxformer_lite.runs.report.model_card import CardSource, make_card
 from flaxformer_lite.storage.hub import push
 from flaxformer_lite.storage.stores import StorageError
 from tests import hub as stand_in
@@ -133,8 +133,10 @@ def test_the_card_of_a_run_has_its_data_metrics_and_config(tmp_path):
     run_inputs.write_inputs(tmp_path, cfg, models.tokenizer())
     lines = ({"step": step, "split": "eval", "perplexity": 9.0 - step} for step in (2, 4))
     (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    assert "pipeline_tag: fill-mask" in model_card.card("hf://org/b", bert.config("tiny"), 1)
-    text = model_card.card("hf://org/new", cfg.model, 1234, run=tmp_path, base="org/tiny")
+    assert "pipeline_tag: fill-mask" in make_card(
+        "hf://org/b", bert.config("tiny"), 1, CardSource()
+    )
+    text = make_card("hf://org/new", cfg.model, 1234, CardSource(base="org/tiny", run=tmp_path))
     assert "base_model: org/tiny" in text and "# new\n" in text
     assert "A `gpt2` of 1,234 parameters" in text and "objective `causal_lm`" in text
     assert "| perplexity | 5.0" in text and "| started from | hf://org/tiny |" in text

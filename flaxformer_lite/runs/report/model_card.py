@@ -1,0 +1,282 @@
+"""The model card (README.md) of published weights and of a run's workdir."""
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import flaxformer_lite
+from flaxformer_lite.checkpoints import workdir
+from flaxformer_lite.config import ExperimentConfig, ModelConfig, plugin_name
+from flaxformer_lite.files.publish import write_file
+from flaxformer_lite.files.read import Json, read_bytes
+from flaxformer_lite.runs.report import metrics
+from flaxformer_lite.storage import hub
+
+FILE = "README.md"
+NO_LICENSE = "README.md states no license; write it in its first lines."
+LARGEST = 1 << 20  # most bytes of the card of a base model
+TASKS = {  # of the Hub, by head
+    "lm": "text-generation",
+    "masked_lm": "fill-mask",
+    "pretraining": "fill-mask",
+    "sequence_classification": "text-classification",
+    "token_classification": "token-classification",
+    "question_answering": "question-answering",
+    "multiple_choice": "multiple-choice",
+}
+AUTO_CLASSES = {  # of transformers, by head
+    "masked_lm": "AutoModelForMaskedLM",
+    "pretraining": "AutoModelForPreTraining",
+    "sequence_classification": "AutoModelForSequenceClassification",
+    "token_classification": "AutoModelForTokenClassification",
+    "question_answering": "AutoModelForQuestionAnswering",
+    "multiple_choice": "AutoModelForMultipleChoice",
+}
+ARCHITECTURE = (
+    "encoder_layers",
+    "decoder_layers",
+    "d_model",
+    "num_heads",
+    "num_kv_heads",
+    "mlp_dim",
+    "vocab_size",
+    "max_length",
+)
+MOST_LABELS = 50  # most labels that a card lists
+INHERITED = re.compile(r"^(?:license|language)\w*:[^\n]*(?:\n[ -][^\n]*)*", re.M)
+MARK = "<!-- made by flaxformer_lite, "  # and a digest of all above it
+Rows = list[tuple[str, object]]
+
+
+class CardSource(NamedTuple):
+    """What a card is made of, beside the model.
+
+    Attributes:
+      base: ORG/NAME of the model that it was made from, if that is on the Hub.
+      base_folder: the folder of that model, whose own card may state its license and language.
+      run: the workdir of the run that trained it.
+      labels: the names of its classes.
+      kind: the library that the files are for: "transformers", "peft" of an adapter,
+        "sentence-transformers", or "flaxformer_lite" of a workdir.
+      allow_plugins: as in `load_pretrained`, for the run.
+    """
+
+    base: str = ""
+    base_folder: Path | None = None
+    run: Path | None = None
+    labels: Sequence[str] = ()
+    kind: str = "transformers"
+    allow_plugins: bool = False
+
+
+def make_card(place: str, cfg: ModelConfig, count: int, source: CardSource) -> str:
+    """Makes a card: what the model is, how to load it, its data, metrics, labels and sizes.
+
+    Paths of data are shortened to their last names, as a card is public.
+
+    Args:
+      place: the folder of the model, or its address, hf://ORG/NAME.
+      cfg: the config of the model.
+      count: its number of parameters.
+      source: what else is known.
+    """
+    name = place.rstrip("/").rpartition("/")[2]
+    if hub.is_hub(place):
+        name = hub.name_of(place).partition("/")[2]
+    head = ""
+    if cfg.head != "none":
+        head = f", with the head `{cfg.head}`"
+    trained = None
+    origin = ""
+    if source.run is not None:
+        trained = workdir.read_config(source.run, allow_plugins=source.allow_plugins)
+        origin = f", trained by the objective `{plugin_name(trained.objective)}`"
+    thing = f"A `{cfg.family}` of {count:,} parameters"
+    if source.kind == "peft":
+        thing = f"An adapter of {count:,} parameters for a `{cfg.family}`"
+    lines = [
+        *_front(cfg, source),
+        f"# {name}",
+        "",
+        f"{thing}{head}{origin}. Written by flaxformer_lite {flaxformer_lite.__version__}.",
+        *_use(place, cfg, source),
+    ]
+    if trained is not None and source.run is not None:
+        lines += _section("Data", ("", ""), _data(trained))
+        lines += _section("Metrics, held out", ("metric", "value"), _metrics(source.run, trained))
+        lines += _section("Training", ("field", "value"), _training(trained))
+    lines += _labels(source.labels)
+    sizes: Rows = [(field, getattr(cfg, field)) for field in ARCHITECTURE if getattr(cfg, field)]
+    lines += _section("Config", ("field", "value"), sizes)
+    text = "\n".join([*lines, "", ""])
+    return f"{text}{MARK}{_digest(text)} -->\n"
+
+
+def write_card(folder: Path, card: str) -> bool:
+    """Writes a card, unless a person has written or changed the one that is there.
+
+    Returns:
+      Whether it was written.
+    """
+    path = folder / FILE
+    if path.exists():
+        text, mark, rest = path.read_text(encoding="utf-8", errors="replace").rpartition(MARK)
+        if not mark or rest != f"{_digest(text)} -->\n":
+            return False
+    write_file(path, card.encode())
+    return True
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _front(cfg: ModelConfig, source: CardSource) -> list[str]:
+    """Returns the lines that the Hub reads, as YAML."""
+    known = _inherited(source.base_folder)
+    lines = ["---"]
+    if not any(line.startswith("license:") for line in known):
+        lines.append("# license:  # not stated; fill it in")
+    lines += [*known, f"library_name: {source.kind}"]
+    task = TASKS.get(cfg.head)
+    if cfg.head == "lm" and cfg.skeleton == "encoder_decoder":
+        task = "text2text-generation"
+    if source.kind == "sentence-transformers":
+        task = "sentence-similarity"
+    if task:
+        lines.append(f"pipeline_tag: {task}")
+    if source.base:
+        lines.append(f"base_model: {source.base}")
+    return [*lines, "tags:", "- flaxformer_lite", "- jax", "---", ""]
+
+
+def _inherited(folder: Path | None) -> list[str]:
+    """Returns the lines about license and language of the card of the model it was made from."""
+    if folder is None or not (folder / FILE).is_file():
+        return []
+    text = read_bytes(folder / FILE, limit=LARGEST).decode(errors="replace")
+    front = re.match(r"---\n(.*?)\n---\n", text, re.S)
+    if front is None:
+        return []
+    return [found[0] for found in INHERITED.finditer(front[1])]
+
+
+def _use(place: str, cfg: ModelConfig, source: CardSource) -> list[str]:
+    """Returns lines of Python that load the model, here and in the library that it is for."""
+    ours = place
+    theirs = _last_name(place)
+    if hub.is_hub(place):
+        theirs = hub.name_of(place)
+    else:
+        ours = theirs  # the folders above it are of one machine
+    code = ["from flaxformer_lite import load_pretrained", ""]
+    if source.kind == "peft":
+        base = source.base or "DIR"
+        address = base
+        if source.base:
+            address = f"hf://{source.base}"
+        auto = _auto_class(cfg)
+        code += [
+            f'model, params = load_pretrained("{address}", adapter="{ours}")',
+            "",
+            "from peft import PeftModel",
+            f"from transformers import {auto}",
+            "",
+            f'model = PeftModel.from_pretrained({auto}.from_pretrained("{base}"), "{theirs}")',
+        ]
+    else:
+        code += [f'model, params = load_pretrained("{ours}")']
+    if source.kind == "sentence-transformers":
+        code += [
+            "",
+            "from sentence_transformers import SentenceTransformer",
+            "",
+            f'model = SentenceTransformer("{theirs}")',
+        ]
+    elif source.kind == "transformers":
+        auto = _auto_class(cfg)
+        code += [
+            "",
+            f"from transformers import {auto}",
+            "",
+            f'model = {auto}.from_pretrained("{theirs}")',
+        ]
+    return ["", "## Use", "", "```python", *code, "```"]
+
+
+def _auto_class(cfg: ModelConfig) -> str:
+    if cfg.head == "lm":
+        if cfg.skeleton == "encoder_decoder":
+            return "AutoModelForSeq2SeqLM"
+        return "AutoModelForCausalLM"
+    return AUTO_CLASSES.get(cfg.head, "AutoModel")
+
+
+def _labels(names: Sequence[str]) -> list[str]:
+    if not names:
+        return []
+    shown = ", ".join(f"`{name}`" for name in names[:MOST_LABELS])
+    if len(names) > MOST_LABELS:
+        shown += f" and {len(names) - MOST_LABELS} more"
+    return ["", "## Labels", "", f"{shown}, in the order of the logits."]
+
+
+def _section(title: str, head: tuple[str, str], rows: Iterable[tuple[str, object]]) -> list[str]:
+    shown = [f"| {name} | {value} |" for name, value in rows]
+    if not shown:
+        return []
+    return ["", f"## {title}", "", f"| {head[0]} | {head[1]} |", "|---|---|", *shown]
+
+
+def _data(trained: ExperimentConfig) -> Rows:
+    data = trained.data
+    rows: Rows = []
+    for source, part in data.mixture.items():
+        rows.append((f"source {source}", _last_name(part.path)))
+    if not data.mixture:
+        rows.append(("trained on", _last_name(data.path) or f"the corpus {data.corpus}"))
+    held_out = _last_name(data.eval_path) or f"a share of it, {data.eval_fraction:.1%}"
+    rows += [("held out", held_out), ("tokens of an example", data.length)]
+    return rows
+
+
+def _metrics(run: Path, trained: ExperimentConfig) -> Rows:
+    """Returns the evaluation of the step whose weights are written."""
+    kept = workdir.newest_first(run, "best") or workdir.newest_first(run, "checkpoints")
+    if not kept:
+        return []
+    step = int(kept[0].name)
+    records = metrics.read(run / "metrics.jsonl")
+    evaluations: list[Json] = []
+    for record in records:
+        if record["split"] == "eval" and record["step"] == step:
+            evaluations.append(record)
+    if not evaluations:
+        return []
+    rows: Rows = [("step", step)]
+    for metric in trained.objective.shown:
+        if metric.name in evaluations[-1]:
+            rows.append((metric.words, metric.show(evaluations[-1][metric.name])))
+    return rows
+
+
+def _training(trained: ExperimentConfig) -> Rows:
+    train = trained.train
+    rows: Rows = [
+        ("objective", plugin_name(trained.objective)),
+        ("steps", f"{train.steps:,}"),
+        ("batch", train.batch_size),
+        ("optimizer", trained.optimizer.name),
+        ("learning rate", trained.optimizer.learning_rate),
+        ("seed", trained.seed),
+    ]
+    if train.init_from:
+        begun = train.init_from
+        rows.append(("started from", begun if hub.is_hub(begun) else _last_name(begun)))
+    return rows
+
+
+def _last_name(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[2]
