@@ -9,9 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
-from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
-from flaxformer_lite.nn.functions.losses import cross_entropy
-from flaxformer_lite.nn.functions.soft_targets import SoftTargets
+from flaxformer_lite.nn.functions.losses import DeferredLogits, SoftTargets, cross_entropy
 
 Array = jax.Array
 TOKENS = "weights"  # the term of an objective's tokens

@@ -47,6 +47,8 @@ class Slots:
 
     def check(self, x_BTD: jax.Array) -> jax.Array:
         """Turns the input into NaN if one of the faults is True, as a traced call cannot raise."""
+        if not self.faults:
+            return x_BTD
         return nan_where(self.faults, x_BTD)
 
 

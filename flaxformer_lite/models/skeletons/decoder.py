@@ -20,8 +20,8 @@ from flaxformer_lite.models.skeletons.inputs import (
 from flaxformer_lite.models.skeletons.outputs import Features, Output, spans
 from flaxformer_lite.models.skeletons.packed_rows import PackedRows
 from flaxformer_lite.nn.functions import masks
-from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
-from flaxformer_lite.nn.functions.segments import positions_from_mask, positions_in_segments
+from flaxformer_lite.nn.functions.embedding import positions_from_mask, positions_in_segments
+from flaxformer_lite.nn.functions.losses import DeferredLogits
 from flaxformer_lite.nn.functions.sharding import UNSHARDED, ActivationSharding
 from flaxformer_lite.nn.modules.context import Context
 from flaxformer_lite.nn.modules.embed import EmbedInputs, TokenEmbed

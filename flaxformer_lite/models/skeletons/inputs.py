@@ -14,8 +14,8 @@ import numpy as np
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.models.skeletons.cache_slots import Slots
 from flaxformer_lite.nn.functions import masks
+from flaxformer_lite.nn.functions.embedding import positions_from_mask, positions_in_segments
 from flaxformer_lite.nn.functions.masks import Mask
-from flaxformer_lite.nn.functions.segments import positions_from_mask, positions_in_segments
 from flaxformer_lite.types import Array
 
 

@@ -2,23 +2,21 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Unpack
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.config import ConfigError, Execution, NormConfig, rules
+from flaxformer_lite.config.parts import StackCall
 from flaxformer_lite.nn.functions import block_local
-from flaxformer_lite.nn.functions.masks import Mask
-from flaxformer_lite.nn.functions.segments import positions_in_segments
-from flaxformer_lite.nn.functions.sharding import sharding_of
+from flaxformer_lite.nn.functions.embedding import positions_in_segments
 from flaxformer_lite.nn.mixers.attention import Attention, AttentionVariantConfig
 from flaxformer_lite.nn.modules.cache import LayerCache
-from flaxformer_lite.nn.modules.context import Context, with_options
-from flaxformer_lite.nn.modules.documents import Documents, documents_of
+from flaxformer_lite.nn.modules.context import Context, PositionTables
+from flaxformer_lite.nn.modules.documents import Documents, documents_of, refuse_split_sequences
 from flaxformer_lite.nn.modules.norms import Norm
-from flaxformer_lite.nn.modules.position_tables import PositionTables
 from flaxformer_lite.nn.positions.encoding import Tables, hooks
 
 GLOBAL = "global_position"  # the tables of positions of the sums, and their prefix in a Context
@@ -78,17 +76,12 @@ class LocalGlobalConfig(AttentionVariantConfig):
         )
 
     def prepare(
-        self,
-        context: Context,
-        x_BTD: jax.Array,
-        execution: Execution,
-        *,
-        causal: bool,
-        tables: Callable[..., Tables],
+        self, context: Context, x_BTD: jax.Array, execution: Execution, **options: Unpack[StackCall]
     ) -> Context:
         """Declares the bias tables that all layers of a stack share."""
-        if causal:
-            return self.attention.prepare(context, x_BTD, execution, causal=True, tables=tables)
+        if options["causal"]:
+            return super().prepare(context, x_BTD, execution, **options)
+        tables = options["tables"]
         encoding = self.position
         sizes = self.table_sizes(x_BTD.shape[-1])
         context = self.attention.with_phase(context, x_BTD)
@@ -158,25 +151,12 @@ class LocalGlobal(Attention):
     norm: NormConfig = NormConfig(kind="rms")
 
     @nn.compact
-    def __call__(
-        self,
-        x_BTD: jax.Array,
-        context: Context | None = None,
-        cache: LayerCache | None = None,
-        *,
-        mask: Mask | jax.Array | None = None,
-        position_ids: jax.Array | None = None,
-    ) -> jax.Array:
-        """Returns y [B, T, D]."""
-        context = with_options(context, x_BTD, cache, mask=mask, position_ids_BT=position_ids)
+    def forward(
+        self, x_BTD: jax.Array, context: Context, cache: LayerCache | None
+    ) -> tuple[jax.Array, None]:
         if cache is not None:
             raise ConfigError("cache: an encoder's layer looks both ways; leave it out.")
-        count = sharding_of(self.execution).num_shards("T").count
-        if count > 1:
-            raise ConfigError(
-                f"mesh.context={count}: splits the sequence, which mixer.name='local_global' reads"
-                " in blocks; set mesh.context=1 and a larger mesh.data."
-            )
+        refuse_split_sequences(self.execution, "mixer.name='local_global' reads in blocks")
         documents = documents_of(context, x_BTD, mixer="local_global")
         length = x_BTD.shape[1]
         keys_BSD = x_BTD
@@ -185,16 +165,13 @@ class LocalGlobal(Attention):
             sums = self.sums_of(documents)
             norm = Norm(self.norm, self.execution, name="global_norm")
             keys_BSD = jnp.concatenate([x_BTD, norm(self.add_up(x_BTD, sums))], axis=1)
-        q_BTNH = self.project("query", "BTD,DNH->BTNH", x_BTD)
-        q_BTNH, k_BSKH, v_BSKH = self._turned(
-            q_BTNH, *self._keys(keys_BSD), self._phase(context, None, x_BTD)
-        )
+        q_BTNH, k_BSKH, v_BSKH = self.project_heads(x_BTD, keys_BSD, context, None)
         logits = None
         if self.global_block:
             logits = self._logits(self._tables(GLOBAL, context, x_BTD), k_BSKH.shape[1] - length)
         tables = self._tables("position", context, x_BTD)
         out_BTNH = self.attend_in_blocks(q_BTNH, k_BSKH, v_BSKH, documents, tables, logits, sums)
-        return self.project("out", "BTNH,NHD->BTD", out_BTNH, width=x_BTD.shape[-1])
+        return self.project_out(out_BTNH, x_BTD), None
 
     @nn.nowrap
     def sums_of(self, documents: Documents) -> Sums:
@@ -231,10 +208,7 @@ class LocalGlobal(Attention):
           logits: the bias of sums, and which ones tokens see; None without sums.
           q_BTNH, documents, sums: queries, and the documents and sums of tokens.
         """
-        run = self.execution
-        dropout = None
-        if "attention" in run.dropout_at and run.dropout and self.has_rng("dropout"):
-            dropout = block_local.WeightDropout(self.make_rng("dropout"), run.dropout)
+        dropout = self.weight_dropout()
         length = q_BTNH.shape[1]
         ids_BT = jnp.where(documents.kept_BT, documents.ids_BT, 0)
         shared = None
@@ -256,12 +230,6 @@ class LocalGlobal(Attention):
             shared=shared,
             dropout=dropout,
         )
-
-    @nn.nowrap
-    def scale_of(self, q_BTNH: jax.Array) -> float:
-        if self.cfg.scale is None:
-            return q_BTNH.shape[-1] ** -0.5
-        return self.cfg.scale
 
     def _tables(self, role: str, context: Context, x_BTD: jax.Array) -> Tables | None:
         """Returns the position tables for tokens or for sums, by `role`; None without a bias."""

@@ -1,32 +1,48 @@
 """Documents and padding, derived from a mask for layers that do not evaluate masks."""
 
-from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Self, Unpack
 
 import jax
 import jax.numpy as jnp
 
-from flaxformer_lite.config import ConfigError, Execution, parts
+from flaxformer_lite.config import ConfigError, Execution, InitConfig, plugin_name
+from flaxformer_lite.config.parts import MixerConfig, Part, StackCall
 from flaxformer_lite.nn.attentions.arguments import check_mask, check_slots
 from flaxformer_lite.nn.attentions.mask_structure import structure_of
 from flaxformer_lite.nn.functions.masks import Mask
+from flaxformer_lite.nn.functions.sharding import sharding_of
 from flaxformer_lite.nn.modules.context import Context
 
 
-class DocumentReader(parts.MixerConfig):
+class DocumentReader(MixerConfig):
     """Base class of the records of mixers that read documents and padding off the mask."""
 
     def prepare(
-        self,
-        context: Context,
-        x_BTD: jax.Array,
-        execution: Execution,
-        *,
-        causal: bool,
-        tables: Callable[..., object],
+        self, context: Context, x_BTD: jax.Array, execution: Execution, **options: Unpack[StackCall]
     ) -> Context:
         """Reads documents and padding off the mask, once for all layers."""
-        return with_documents(context, x_BTD, causal=causal)
+        return with_documents(context, x_BTD, causal=options["causal"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateReader(DocumentReader):
+    """Base class of the records of mixers that read from left to right with a state.
+
+    Attributes:
+      initial: initialization of the projections; in a model, the model's.
+    """
+
+    initial: InitConfig = field(default_factory=InitConfig, metadata={"internal": True})
+
+    def for_model(self, standard: Part) -> Self:
+        window = getattr(standard, "window", 0)
+        if window:
+            raise ConfigError(
+                f"windows, {window} in a layer with mixer.name={plugin_name(self)!r}: a recurrent"
+                " layer reads all that comes before; give it window=0."
+            )
+        return replace(self, initial=getattr(standard, "initial", self.initial))
 
 
 def with_documents(context: Context, x_BTD: jax.Array, *, causal: bool) -> Context:
@@ -77,6 +93,21 @@ def with_documents(context: Context, x_BTD: jax.Array, *, causal: bool) -> Conte
     if keep_BT is not None:
         real_BT = keep_BT & real_BT
     return context.replace(starts_BT=starts_BT, keep_BT=real_BT)
+
+
+def refuse_split_sequences(execution: Execution, reader: str) -> None:
+    """Refuses a mesh that splits sequences, for a layer that reads them whole.
+
+    Args:
+      execution: where the layer runs.
+      reader: what reads the sequence and how, for the error.
+    """
+    count = sharding_of(execution).num_shards("T").count
+    if count > 1:
+        raise ConfigError(
+            f"mesh.context={count}: splits the sequence, which {reader}; set mesh.context=1 and a"
+            " larger mesh.data."
+        )
 
 
 class Documents(NamedTuple):

@@ -12,7 +12,7 @@ import numpy as np
 
 from flaxformer_lite.config.rules import ConfigError, NotNegative, Size
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.nn.functions.tables import take_rows
+from flaxformer_lite.nn.functions.embedding import take_rows
 from flaxformer_lite.objectives.base import Dataset, Metric, Objective
 from flaxformer_lite.objectives.packing import Packing, windows
 from flaxformer_lite.objectives.rows import CountedRecords, Example, TextRecords, Tokenizer
