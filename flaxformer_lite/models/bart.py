@@ -10,12 +10,7 @@ from functools import partial
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models.common import bart_like, bert_like
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import (
-    Published,
-    WeightRow,
-    add_prefix,
-    weight_rows,
-)
+from flaxformer_lite.models.weight_map import Published, WeightRow, add_prefix, weight_rows
 
 BASE = bart_like.BASE
 PRESETS = bart_like.PRESETS

@@ -8,9 +8,7 @@ from functools import partial
 
 from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import (
-    Published,
-)
+from flaxformer_lite.models.weight_map import Published
 from flaxformer_lite.nn.positions.rope import Rope
 
 BASE = llama_like.BASE

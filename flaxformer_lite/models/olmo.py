@@ -11,12 +11,7 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import (
-    Fields,
-    ModelFields,
-    Published,
-    omit,
-)
+from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, omit
 
 BASE = llama_like.BASE | dict(vocab_size=50304, norm="layer_no_affine", norm_eps=1e-5)
 PRESETS = {  # table 1

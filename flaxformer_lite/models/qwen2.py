@@ -7,9 +7,7 @@ from functools import partial
 
 from flaxformer_lite.models.common import llama_like, qwen_like
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import (
-    Published,
-)
+from flaxformer_lite.models.weight_map import Published
 
 BASE = qwen_like.BASE
 PRESETS = {  # table 1

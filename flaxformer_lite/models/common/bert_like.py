@@ -1,11 +1,6 @@
 """What BERT shares with families like it: values, names of weights and fields, heads."""
 
-from flaxformer_lite.models.weight_map import (
-    ModelFields,
-    add_prefix,
-    attention_rows,
-    weight_rows,
-)
+from flaxformer_lite.models.weight_map import ModelFields, add_prefix, attention_rows, weight_rows
 from flaxformer_lite.nn.positions.learned import Learned
 
 BASE: ModelFields = dict(

@@ -9,15 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from flaxformer_lite.config import (
-    ConfigError,
-    Execution,
-    NormConfig,
-    OneOf,
-    choices,
-    parts,
-    rules,
-)
+from flaxformer_lite.config import ConfigError, Execution, NormConfig, OneOf, choices, parts, rules
 from flaxformer_lite.nn.functions.activations import ACTIVATIONS
 from flaxformer_lite.nn.functions.delta_rule import causal_convolution, gated_delta_rule
 from flaxformer_lite.nn.mixers.recurrent import begin, finish
