@@ -10,7 +10,7 @@ if TYPE_CHECKING:  # a family's tables are read without JAX
     import flax.linen as nn
 
 # Files that are not families.
-SHARED = ("bart_decoders", "parameter_shapes", "presets", "rope_fields", "weight_map")
+SHARED = ("bart_decoders", "fields", "parameter_shapes", "presets", "rope_fields", "weight_map")
 # Families that are rows of a table: the file whose function `family` returns them.
 ROWS = {
     "bart_decoder": "bart_decoders",

@@ -17,15 +17,13 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import bart
 from flaxformer_lite.models.common import bart_like
 from flaxformer_lite.models.common.family_row import family_row
+from flaxformer_lite.models.fields import Fields, ModelFields, omit
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import (
-    Fields,
-    ModelFields,
     Published,
     WeightRow,
     add_prefix,
     build_heads,
-    omit,
     weight_rows,
 )
 

@@ -10,8 +10,8 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import ministral
 from flaxformer_lite.models.common import llama_like
+from flaxformer_lite.models.fields import Fields, ModelFields, read_windows
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, read_windows
 from flaxformer_lite.nn.positions.rope import Rope
 
 WINDOW = 8192
@@ -66,15 +66,11 @@ def write(cfg: ModelConfig) -> Json:
     return ministral.write(cfg) | spelled
 
 
-PUBLISHED = Published(
-    model_type="cwm",
+PUBLISHED = llama_like.published(
+    "cwm",
     defaults=dict(rope_theta=1000000.0),
-    prefix="model.",
-    names=lambda cfg: llama_like.BODY,
     heads=llama_like.heads("Cwm", only=Model.heads),
-    fields=llama_like.FIELDS,
     fixed={"mlp_bias": False},
     read=read,
     write=write,
-    ignored=llama_like.BUFFERS,
 )

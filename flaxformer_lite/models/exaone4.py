@@ -13,14 +13,8 @@ from flaxformer_lite.config import LayerKind, ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import olmo2
 from flaxformer_lite.models.common import llama_like
+from flaxformer_lite.models.fields import Fields, ModelFields, layer_types, read_windows
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import (
-    Fields,
-    ModelFields,
-    Published,
-    layer_types,
-    read_windows,
-)
 from flaxformer_lite.nn.positions.rope import Rope
 
 WINDOW = 4096
@@ -81,8 +75,9 @@ def write(cfg: ModelConfig) -> Json:
     }
 
 
-PUBLISHED = Published(
-    model_type="exaone4",
+PUBLISHED = llama_like.published(
+    "exaone4",
+    olmo2.BODY,
     defaults=dict(
         hidden_size=4096,
         intermediate_size=16384,
@@ -90,11 +85,7 @@ PUBLISHED = Published(
         max_position_embeddings=2048,
         tie_word_embeddings=False,
     ),
-    prefix="model.",
-    names=lambda cfg: olmo2.BODY,
     heads=llama_like.heads("Exaone4"),
-    fields=llama_like.FIELDS,
     read=read,
     write=write,
-    ignored=llama_like.BUFFERS,
 )

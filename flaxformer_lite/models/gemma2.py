@@ -12,18 +12,9 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import gemma
 from flaxformer_lite.models.common import llama_like
+from flaxformer_lite.models.fields import Fields, ModelFields, layer_types, omit, read_windows
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import (
-    Fields,
-    ModelFields,
-    Published,
-    add_prefix,
-    layer_types,
-    omit,
-    omit_prefixes,
-    read_windows,
-    weight_rows,
-)
+from flaxformer_lite.models.weight_map import add_prefix, omit_prefixes, weight_rows
 
 BASE = gemma.BASE | dict(
     norm_at=("in", "branch", "final"),
@@ -98,19 +89,17 @@ def write(cfg: ModelConfig) -> Json:
 
 
 CAPS = {"attn_logit_softcapping": "attention_softcap", "final_logit_softcapping": "logit_softcap"}
-PUBLISHED = Published(
-    model_type="gemma2",
+PUBLISHED = llama_like.published(
+    "gemma2",
+    BODY,
     sentencepiece="bos",
     defaults=dict(
         hidden_size=2304, intermediate_size=9216, num_hidden_layers=26, num_attention_heads=8
     ),
-    prefix="model.",
-    names=lambda cfg: BODY,
     heads=gemma.heads("Gemma2"),
     fields=FIELDS,
     fixed=gemma.FIXED,
     harmless=("hidden_act", "sliding_window_size"),
     read=read,
     write=write,
-    ignored=llama_like.BUFFERS,
 )

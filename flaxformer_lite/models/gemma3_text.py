@@ -12,19 +12,11 @@ from flaxformer_lite.config import LayerKind, ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import gemma, gemma2
 from flaxformer_lite.models.common import llama_like
+from flaxformer_lite.models.fields import Fields, ModelFields, layer_types, read_windows
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope_of, write_ropes
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
-from flaxformer_lite.models.weight_map import (
-    Fields,
-    ModelFields,
-    Published,
-    WeightRow,
-    add_prefix,
-    layer_types,
-    read_windows,
-    weight_rows,
-)
+from flaxformer_lite.models.weight_map import WeightRow, add_prefix, weight_rows
 from flaxformer_lite.nn.positions.rope import Rope
 
 LOCAL = Rope(base=10000.0)
@@ -148,12 +140,11 @@ def write(cfg: ModelConfig) -> Json:
     )
 
 
-PUBLISHED = Published(
-    model_type="gemma3_text",
+PUBLISHED = llama_like.published(
+    "gemma3_text",
     defaults=dict(
         hidden_size=2304, intermediate_size=9216, num_hidden_layers=26, num_attention_heads=8
     ),
-    prefix="model.",
     names=names,
     heads={
         **llama_like.heads("Gemma3", only=("lm",)),
@@ -165,5 +156,4 @@ PUBLISHED = Published(
     harmless=("attn_logit_softcapping", "hidden_act"),
     read=read,
     write=write,
-    ignored=llama_like.BUFFERS,
 )

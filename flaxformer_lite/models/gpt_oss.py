@@ -12,19 +12,10 @@ from functools import partial
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import experts, llama_like
+from flaxformer_lite.models.fields import Fields, ModelFields, layer_types, omit, read_windows
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope
-from flaxformer_lite.models.weight_map import (
-    Fields,
-    ModelFields,
-    Published,
-    add_prefix,
-    layer_types,
-    omit,
-    omit_prefixes,
-    read_windows,
-    weight_rows,
-)
+from flaxformer_lite.models.weight_map import add_prefix, omit_prefixes, weight_rows
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 from flaxformer_lite.nn.positions.rope import Rope
 
@@ -151,11 +142,10 @@ def write(cfg: ModelConfig) -> Json:
 
 
 FIELDS = omit(llama_like.FIELDS, "hidden_act")
-PUBLISHED = Published(
-    model_type="gpt_oss",
+PUBLISHED = llama_like.published(
+    "gpt_oss",
+    BODY,
     defaults=dict(num_hidden_layers=36, rope_theta=150000.0),
-    prefix="model.",
-    names=lambda cfg: BODY,
     heads=llama_like.heads(
         "GptOss", only=("lm", "none", "sequence_classification", "token_classification")
     ),
@@ -164,5 +154,4 @@ PUBLISHED = Published(
     harmless=("experts_per_token", "initial_context_length", "hidden_act"),
     read=read,
     write=write,
-    ignored=llama_like.BUFFERS,
 )

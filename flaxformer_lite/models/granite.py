@@ -11,9 +11,9 @@ from functools import partial
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import llama_like
+from flaxformer_lite.models.fields import Fields, ModelFields, inverse
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
-from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, inverse
 from flaxformer_lite.nn.positions.rope import Rope
 
 BASE = llama_like.BASE | dict(
@@ -81,8 +81,8 @@ def write(cfg: ModelConfig) -> Json:
     }
 
 
-PUBLISHED = Published(
-    model_type="granite",
+PUBLISHED = llama_like.published(
+    "granite",
     defaults=dict(
         vocab_size=32000,
         hidden_size=4096,
@@ -91,11 +91,8 @@ PUBLISHED = Published(
         max_position_embeddings=2048,
         tie_word_embeddings=False,
     ),
-    prefix="model.",
-    names=lambda cfg: llama_like.BODY,
     heads=llama_like.heads("Granite", only=Model.heads),
     fields=FIELDS,
     read=read,
     write=write,
-    ignored=llama_like.BUFFERS,
 )

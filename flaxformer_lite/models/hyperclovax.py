@@ -10,9 +10,10 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import granite
 from flaxformer_lite.models.common import llama_like
+from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
-from flaxformer_lite.models.weight_map import Fields, ModelFields, add_prefix, weight_rows
+from flaxformer_lite.models.weight_map import add_prefix, weight_rows
 
 BASE = llama_like.BASE | dict(
     vocab_size=128256, max_length=131072, norm_at=("in", "branch", "final")

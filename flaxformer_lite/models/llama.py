@@ -8,7 +8,6 @@ from functools import partial
 
 from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import Published
 from flaxformer_lite.nn.positions.rope import Rope
 
 BASE = llama_like.BASE
@@ -51,16 +50,12 @@ PRESETS = {
 config = partial(build, "llama", llama_like.BASE, PRESETS, "7b")
 
 
-PUBLISHED = Published(
-    model_type="llama",
+PUBLISHED = llama_like.published(
+    "llama",
     sentencepiece="bos",
-    prefix="model.",
-    names=lambda cfg: llama_like.BODY,
     heads=llama_like.heads("Llama"),
-    fields=llama_like.FIELDS,
     fixed={"rope_interleaved": False},
     harmless=("is_llama_config", "max_sequence_length"),
     read=llama_like.read,
     write=llama_like.write,
-    ignored=llama_like.BUFFERS,
 )

@@ -9,14 +9,8 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import mistral
 from flaxformer_lite.models.common import llama_like
+from flaxformer_lite.models.fields import Fields, ModelFields, layer_types, read_windows
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import (
-    Fields,
-    ModelFields,
-    Published,
-    layer_types,
-    read_windows,
-)
 from flaxformer_lite.nn.positions.rope import Rope
 
 BASE = mistral.BASE | dict(
@@ -50,19 +44,15 @@ def write(cfg: ModelConfig) -> Json:
     }
 
 
-PUBLISHED = Published(
-    model_type="ministral",
+PUBLISHED = llama_like.published(
+    "ministral",
     defaults=dict(
         vocab_size=32000,
         intermediate_size=14336,
         num_hidden_layers=32,
         max_position_embeddings=131072,
     ),
-    prefix="model.",
-    names=lambda cfg: llama_like.BODY,
     heads=llama_like.heads("Ministral"),
-    fields=llama_like.FIELDS,
     read=read,
     write=write,
-    ignored=llama_like.BUFFERS,
 )

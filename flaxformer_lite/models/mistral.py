@@ -8,8 +8,8 @@ from functools import partial
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import llama_like
+from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import Fields, ModelFields, Published
 
 BASE = llama_like.BASE | dict(max_length=32768, windows=(4096,))
 PRESETS = {  # table 1
@@ -32,15 +32,11 @@ def write(cfg: ModelConfig) -> Json:
     return llama_like.write_heads(cfg) | {"sliding_window": cfg.windows[0] or None}
 
 
-PUBLISHED = Published(
-    model_type="mistral",
+PUBLISHED = llama_like.published(
+    "mistral",
     sentencepiece="bos",
     defaults=dict(max_position_embeddings=131072),
-    prefix="model.",
-    names=lambda cfg: llama_like.BODY,
     heads=llama_like.heads("Mistral", "model."),
-    fields=llama_like.FIELDS,
     read=read,
     write=write,
-    ignored=llama_like.BUFFERS,
 )

@@ -7,7 +7,6 @@ from functools import partial
 
 from flaxformer_lite.models.common import llama_like, qwen_like
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import Published
 
 BASE = qwen_like.BASE
 PRESETS = {  # table 1
@@ -34,8 +33,8 @@ config = partial(build, "qwen2", BASE, PRESETS, "7b")
 Model = llama_like.Model
 
 
-PUBLISHED = Published(
-    model_type="qwen2",
+PUBLISHED = llama_like.published(
+    "qwen2",
     defaults=dict(
         vocab_size=151936,
         hidden_size=4096,
@@ -43,12 +42,8 @@ PUBLISHED = Published(
         num_hidden_layers=32,
         num_attention_heads=32,
     ),
-    prefix="model.",
-    names=lambda cfg: llama_like.BODY,
     heads=llama_like.heads("Qwen2"),
-    fields=llama_like.FIELDS,
     harmless=("use_mrope",),
     read=lambda fields: qwen_like.read_attention(fields, kv_heads=32),
     write=qwen_like.write_attention,
-    ignored=llama_like.BUFFERS,
 )

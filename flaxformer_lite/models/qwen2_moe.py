@@ -8,15 +8,9 @@ from functools import partial
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import experts, llama_like, qwen_like
+from flaxformer_lite.models.fields import Fields, ModelFields, layer_types, read_windows
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import (
-    Fields,
-    ModelFields,
-    Published,
-    add_prefix,
-    layer_types,
-    read_windows,
-)
+from flaxformer_lite.models.weight_map import add_prefix
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 
 BASE = qwen_like.BASE
@@ -87,14 +81,11 @@ def write(cfg: ModelConfig) -> Json:
     }
 
 
-PUBLISHED = Published(
-    model_type="qwen2_moe",
+PUBLISHED = llama_like.published(
+    "qwen2_moe",
+    BODY,
     defaults=dict(vocab_size=151936, max_position_embeddings=32768),
-    prefix="model.",
-    names=lambda cfg: BODY,
     heads=llama_like.heads("Qwen2Moe", "model."),
-    fields=llama_like.FIELDS,
     read=read,
     write=write,
-    ignored=llama_like.BUFFERS,
 )

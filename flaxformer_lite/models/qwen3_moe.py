@@ -9,8 +9,9 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import qwen3
 from flaxformer_lite.models.common import llama_like, qwen_like
+from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, add_prefix
+from flaxformer_lite.models.weight_map import add_prefix
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 
 BASE = qwen3.BASE
@@ -72,15 +73,12 @@ def write(cfg: ModelConfig) -> Json:
     )
 
 
-PUBLISHED = Published(
-    model_type="qwen3_moe",
+PUBLISHED = llama_like.published(
+    "qwen3_moe",
+    BODY,
     defaults=dict(num_hidden_layers=24, max_position_embeddings=32768),
-    prefix="model.",
-    names=lambda cfg: BODY,
     heads=llama_like.heads("Qwen3Moe"),
-    fields=llama_like.FIELDS,
     harmless=("max_window_layers",),
     read=read,
     write=write,
-    ignored=llama_like.BUFFERS,
 )

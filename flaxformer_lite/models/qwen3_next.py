@@ -10,18 +10,20 @@ from flaxformer_lite.config import ConfigError, LayerKind, ModelConfig
 from flaxformer_lite.files.read import Json, brief
 from flaxformer_lite.models import qwen3
 from flaxformer_lite.models.common import experts, llama_like, qwen_like
+from flaxformer_lite.models.fields import (
+    Fields,
+    ModelFields,
+    activation_of,
+    repeated,
+    shortest_pattern,
+)
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
 from flaxformer_lite.models.weight_map import (
-    Fields,
-    ModelFields,
     Published,
     WeightRow,
-    activation_of,
     add_prefix,
     omit_prefixes,
-    repeated,
-    shortest_pattern,
     weight_rows,
 )
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.models.weight_map import Fields, ModelFields
+from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.nn.positions.rope import Rope
 
 # rope_type: (required fields of Rope, optional fields); our scaling has the same name, or "none"

@@ -8,8 +8,8 @@ from functools import partial
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import llama_like
+from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import Fields, ModelFields, Published
 from flaxformer_lite.nn.positions.rope import Rope
 
 BASE = llama_like.BASE | dict(
@@ -47,15 +47,11 @@ def write(cfg: ModelConfig) -> Json:
     return llama_like.write_heads(cfg) | biases
 
 
-PUBLISHED = Published(
-    model_type="seed_oss",
+PUBLISHED = llama_like.published(
+    "seed_oss",
     defaults=dict(hidden_size=4096),
-    prefix="model.",
-    names=lambda cfg: llama_like.BODY,
     heads=llama_like.heads("SeedOss"),
-    fields=llama_like.FIELDS,
     harmless=("residual_dropout",),
     read=read,
     write=write,
-    ignored=llama_like.BUFFERS,
 )

@@ -9,16 +9,15 @@ from functools import partial
 from flaxformer_lite.config import LayerKind, ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import llama_like
-from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import (
+from flaxformer_lite.models.fields import (
     Fields,
     ModelFields,
-    Published,
     layer_types,
     read_windows,
     repeated,
     shortest_pattern,
 )
+from flaxformer_lite.models.presets import build
 from flaxformer_lite.nn.positions.nope import Nope
 from flaxformer_lite.nn.positions.rope import Rope
 
@@ -78,15 +77,11 @@ def write(cfg: ModelConfig) -> Json:
     }
 
 
-PUBLISHED = Published(
-    model_type="smollm3",
+PUBLISHED = llama_like.published(
+    "smollm3",
     defaults=dict(max_position_embeddings=32768, rope_theta=2000000.0, pad_token_id=128004),
-    prefix="model.",
-    names=lambda cfg: llama_like.BODY,
     heads=llama_like.heads("SmolLM3"),
-    fields=llama_like.FIELDS,
     harmless=("max_window_layers",),
     read=read,
     write=write,
-    ignored=llama_like.BUFFERS,
 )

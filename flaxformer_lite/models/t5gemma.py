@@ -15,22 +15,12 @@ import jax.numpy as jnp
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.files.read import Json, brief
 from flaxformer_lite.models import gemma2, weight_map
+from flaxformer_lite.models.fields import Fields, ModelFields, omit, read_windows, repeated
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
 from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel
 from flaxformer_lite.models.skeletons.inputs import last_token
-from flaxformer_lite.models.weight_map import (
-    Fields,
-    Head,
-    ModelFields,
-    Published,
-    WeightRow,
-    add_prefix,
-    omit,
-    read_windows,
-    repeated,
-    weight_rows,
-)
+from flaxformer_lite.models.weight_map import Head, Published, WeightRow, add_prefix, weight_rows
 
 START = 2  # the beginning of a text, which starts the decoder
 DEFAULT_WINDOW = 4096  # written where no layer slides

@@ -11,12 +11,12 @@ from functools import partial
 from typing import ClassVar
 
 from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.models.fields import ModelFields
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons import build_layers
 from flaxformer_lite.models.skeletons.hinted import Hinted
 from flaxformer_lite.models.skeletons.inputs import ids_of
 from flaxformer_lite.models.skeletons.outputs import Features, Output
-from flaxformer_lite.models.weight_map import ModelFields
 from flaxformer_lite.nn.functions.sharding import UNSHARDED, ActivationSharding
 from flaxformer_lite.nn.modules.embed import TokenEmbed
 from flaxformer_lite.nn.modules.heads import VocabHead

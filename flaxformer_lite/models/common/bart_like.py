@@ -7,11 +7,10 @@ import numpy as np
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import weight_map
+from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel
 from flaxformer_lite.models.weight_map import (
-    Fields,
     Head,
-    ModelFields,
     WeightRow,
     add_prefix,
     attention_rows,

@@ -1,15 +1,18 @@
 """What Llama shares with families like it: values, names of weights and fields, heads."""
 
+from typing import Any
+
 from flaxformer_lite.config import LayerKind, ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import weight_map
 from flaxformer_lite.models.common import bert_like, gpt2_like
+from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import (
-    Fields,
     Head,
-    ModelFields,
+    Published,
+    WeightRow,
     add_prefix,
     attention_rows,
     weight_rows,
@@ -94,6 +97,22 @@ def heads(
     every = {**gpt2_like.HEADS, "token_classification": gpt2_like.SCORE, **tasks}
     chosen = {head: every[head] for head in only or every}
     return weight_map.build_heads(name, **chosen)
+
+
+def published(
+    model_type: str, body: tuple[WeightRow, ...] = BODY, /, **different: Any
+) -> Published:
+    """Returns the published form of a variation of Llama.
+
+    Args:
+      model_type: its name in config.json.
+      body: the rows of its weights.
+      **different: fields of Published; what they do not say is Llama's.
+    """
+    common: dict[str, Any] = dict(
+        prefix="model.", names=lambda cfg: body, fields=FIELDS, ignored=BUFFERS
+    )
+    return Published(model_type=model_type, **common | different)
 
 
 def attention_biases(fields: Fields) -> tuple[str, ...]:
